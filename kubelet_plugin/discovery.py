@@ -2,18 +2,17 @@
 
 The reporter, prepare and the health stream enter here. `look` in `Hardware` does the blocking work and never raises
 for the state of the hardware: whatever is wrong becomes a `Problem`, and is looked at again next time. `Discovery` runs
-it in one thread beside the event loop. A call into a broken driver can hang for ever, so nobody waits for that thread
-without a limit, and no second one is started while it hangs.
+it in one thread beside the event loop. A call into a broken driver can hang for ever: one about a GPU makes that GPU a
+problem; for all others, nobody waits without a limit, and no second look is started while one hangs.
 
 What this driver made of the hardware for claims is not in the facts (`kubelet_plugin.prepare.ours`). Whoever changes
-hardware does it inside `Hardware.use`, so that a look never falls between a change and what the journal says of it.
+a GPU does it inside `Hardware.use`, so that a look never falls between a change and what the journal says of it.
 """
 
 import asyncio
 import threading
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -26,10 +25,12 @@ from kubelet_plugin.hardware.calls import NvmlLibrary, load_library, problem_of,
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.health import HealthReading
 from kubelet_plugin.hardware.imex import imex_facts
+from kubelet_plugin.hardware.lanes import HUNG_S, READ_S, Lanes, NotAnswering
 from kubelet_plugin.hardware.nvml import GpuReadings, Nvml
 from kubelet_plugin.hardware.sysfs import HostFiles, PciFacts
 from kubelet_plugin.hardware.vfio import bound_elsewhere, is_vfio, passthrough_facts
-from kubelet_plugin.prepare.ours import NOTHING, Lost, Ours, lost, without_ours
+from kubelet_plugin.prepare.holds import GpuIdentity
+from kubelet_plugin.prepare.ours import NOTHING, Lost, Ours, during, lost, without_ours
 
 if TYPE_CHECKING:
     from kubelet_plugin.simulation.host import SimulatedHost
@@ -47,9 +48,6 @@ PATIENCE_S = 60.0
 
 TURN_S = 30.0
 """How long whoever changes hardware waits for a look, or for another change, to end."""
-
-_LAST_TURN_S = 5.0
-"""The same from when the plugin ends: an NVML that hangs must not keep it from ending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +107,13 @@ def simulated_nvml(host: "SimulatedHost") -> OpenNvml:
     return find
 
 
+class _Closed(Exception):
+    """There is no session just now."""
+
+
 class Hardware:
-    """Looks at the node and changes it; keeps one NVML session as long as it serves. For any thread, one at a time.
+    """Looks at the node and changes it; keeps one NVML session as long as it serves. For any thread, each GPU in a lane
+    of its own (`kubelet_plugin.hardware.lanes`): one that is slow, or hangs, keeps nobody from the others.
 
     `ours` is what the journal says now, without waiting. `imex_state` asks an IMEX daemon that the node runs itself.
     `imex_problem` is what keeps IMEX daemons of ComputeDomains from starting here, where the node has channels.
@@ -129,6 +132,7 @@ class Hardware:
         make_nodes: Callable[[], Problem | None] = lambda: None,
         warnings: Callable[[], Iterable[Problem]] = lambda: (),
         turn_s: float = TURN_S,
+        read_s: float = READ_S,
     ) -> None:
         self._host = host
         self._open_nvml = open_nvml
@@ -137,9 +141,8 @@ class Hardware:
         self._imex_problem = imex_problem
         self._make_nodes = make_nodes
         self._warnings = warnings
-        self._turn_s = turn_s
-        self._turn = threading.RLock()
-        self._ending = threading.Event()
+        self._lanes = Lanes(turn_s)
+        self._read_s = read_s
         self._session: _Session | None = None
         self._opened_before = False
         self._reopened: Callable[[], None] = lambda: None
@@ -158,14 +161,16 @@ class Hardware:
     def release(self, why: str, last: NodeFacts | None = None) -> NodeFacts | None:
         """Close the session and open none until `resume`; the facts stay as they are, or `last`, with the problem.
 
-        Answers these facts, None when there are none. Blocks as `use` does. Raises HardwareError when it is in use for
-        too long.
+        Answers these facts, None when there are none. Blocks, and raises HardwareError, as `without_session` does.
         """
-        with self._my_turn():
+
+        def close() -> NodeFacts | None:
             self._released = why
             self._last = self._last or last
             self.close()
             return self._last
+
+        return self._lanes.run_alone(close)
 
     def resume(self) -> None:
         """Sessions may be open again."""
@@ -173,35 +178,49 @@ class Hardware:
         self._released = None
 
     def look(self) -> NodeFacts:
-        """The facts now. Raises NodeNotReady only when the kernel does not even tell its boot id."""
+        """The facts now. A GPU that does not answer in time is a problem, as one that is lost.
+
+        Raises NodeNotReady only when the kernel does not even tell its boot id.
+        """
         return _bounded(replace(self._seen(), warnings=tuple(sorted(self._warnings(), key=_by_subject))))
 
     def _seen(self) -> NodeFacts:
-        with self._turn:
-            if self._released is not None:
-                return _as_released(self._host.boot_id(), self._last, self._released)
-            self._last = self._look()
-            return self._last
-
-    def _look(self) -> NodeFacts:
-        with self._turn:
-            boot_id = self._host.boot_id()
-            pci = self._host.nvidia_gpus()
-            nodes = self._make_nodes()
-            # What is ours by now: a change is made after the journal knows of it, taken back before it forgets it, and
-            # not while we look.
-            ours = self._ours()
+        boot_id = self._host.boot_id()
+        if self._released is not None:
+            return _as_released(boot_id, self._last, self._released)
+        nodes = self._make_nodes()
+        renewed = False
+        while True:
+            session = None
             try:
-                driver, readings = self._read(_Fingerprint.of(self._host, pci))
+                self._prepare_session()
+                with self._lanes.together():
+                    if self._released is not None:
+                        return _as_released(boot_id, self._last, self._released)
+                    session = self._session
+                    if session is None:
+                        continue  # it was closed for a moment, as it is when a GPU is lent
+                    facts = self._looked(session, boot_id, nodes)
             except NodeNotReady as error:
-                self.close()
-                return NodeFacts(boot_id, None, (), tuple(filter(None, (nodes, _driver_problem(error, pci)))))
-            if not readings.gpus and _unreadable(readings.problems):
-                # Nothing answers: perhaps the driver was reset under the session. The next look starts a new one.
-                self.close()
-            seen = self._located(readings.gpus, pci)
-            imex = self._imex()
-            imex_problem = self._imex_problem() if imex is not None and imex.usable else None
+                self._renew(session)
+                if isinstance(error, HardwareError) and session_over(error) and not renewed:
+                    renewed = True  # the driver was reloaded since the last look
+                    continue
+                problem = _driver_problem(error, self._host.nvidia_gpus())
+                facts = NodeFacts(boot_id, None, (), tuple(one for one in (nodes, problem) if one is not None))
+            else:
+                if not facts.gpus and _unreadable(facts.problems):
+                    # Nothing answers: perhaps the driver was reset under the session. The next look starts a new one.
+                    self._renew(session)
+            self._last = facts
+            return facts
+
+    def _looked(self, session: "_Session", boot_id: str, nodes: Problem | None) -> NodeFacts:
+        pci = self._host.nvidia_gpus()
+        driver, readings, ours = self._read(session)
+        seen = self._located(readings.gpus, pci)
+        imex = self._imex(session)
+        imex_problem = self._imex_problem() if imex is not None and imex.usable else None
         of_node = filter(None, (nodes, imex_problem))
         return NodeFacts(
             boot_id,
@@ -214,32 +233,67 @@ class Hardware:
             divided=any(gpu.mig is not None and gpu.mig.enabled for gpu in seen),
         )
 
-    def _imex(self) -> ImexFacts | None:
-        facts = imex_facts(self._host, self._session.driver_root) if self._session is not None else None
+    def _read(self, session: "_Session") -> tuple[DriverFacts, GpuReadings, Ours]:
+        """And what is ours: as it was when each GPU was read. A change to a GPU is made in its lane, after the journal
+        knows of it, and taken back in its lane before the journal forgets it."""
+        ours = [self._ours()]
+
+        def in_lane[T](about: str, work: Callable[[], T], /) -> T:
+            def looked() -> T:
+                ours.append(self._ours())
+                return work()
+
+            return self._lanes.run(about, looked, total_s=self._read_s, patience_s=self._read_s)
+
+        driver = session.nvml.driver(session.driver_root)
+        return driver, session.nvml.gpus(in_lane), during(ours)
+
+    def _imex(self, session: "_Session") -> ImexFacts | None:
+        facts = imex_facts(self._host, session.driver_root)
         return facts.model_copy(update={"state": self._imex_state()}) if facts is not None and facts.usable else facts
 
-    def use[T](self, work: Callable[[Nvml], T]) -> T:
-        """Do something with the hardware while nobody looks at it. Blocks; keep it short, and sleep outside.
+    def use[T](self, gpu: GpuIdentity, work: Callable[[Nvml], T]) -> T:
+        """Do something with a GPU while nobody else does, or looks at it. Blocks; keep it short, and sleep outside.
 
         `work` is done again, once, in a new session when the old one is over: it must look at what is there first.
-        Raises HardwareError when nobody else comes to an end in time, NodeNotReady when there is no driver.
+        Raises HardwareError when the GPU does not answer, or is in use for too long; NodeNotReady without a driver.
         """
-        with self._my_turn():
+        session = self._session
+        try:
+            return self._used(gpu, work)
+        except HardwareError as error:
+            if isinstance(error, NotAnswering) or (not session_over(error) and not self._is_outdated()):
+                raise
+        self._renew(session)
+        return self._used(gpu, work)
+
+    def _used[T](self, gpu: GpuIdentity, work: Callable[[Nvml], T]) -> T:
+        def at_work() -> T:
             self._check_not_released()
-            try:
-                return work(self._current().nvml)
-            except HardwareError as error:
-                if not session_over(error) and not self._is_outdated():
-                    raise
-                self.close()
-                return work(self._current().nvml)
+            session = self._session
+            if session is None:
+                raise _Closed
+            session.nvml.find(gpu.uuid, gpu.pci_bus_id)
+            return work(session.nvml)
+
+        while True:
+            if self._session is None:
+                self._lanes.run_alone(self._open, hung_s=HUNG_S)
+            with suppress(_Closed):  # for a moment, as it is when a GPU is lent
+                return self._lanes.run(f"GPU {gpu.pci_bus_id}", at_work)
 
     def without_session[T](self, work: Callable[[], T]) -> T:
-        """Do something that the kernel refuses while this process has a GPU open. Blocks. Raises as `use` does."""
-        with self._my_turn():
+        """Do something that the kernel refuses while this process has a GPU open. Blocks until it is done.
+
+        Raises HardwareError while a GPU is in use for too long, or a call about any GPU hangs.
+        """
+
+        def closed() -> T:
             self._check_not_released()
             self.close()
             return work()
+
+        return self._lanes.run_alone(closed)
 
     def _check_not_released(self) -> None:
         if self._released is not None:
@@ -260,49 +314,50 @@ class Hardware:
             session.nvml.stop()
 
     def end(self) -> None:
-        """The plugin ends: nobody waits long for a turn from now on."""
-        self._ending.set()
+        """The plugin ends: nobody waits long for a turn, or for NVML, from now on."""
+        self._lanes.end()
 
-    def _acquired(self) -> bool:
-        """Also those that wait already hear of the end."""
-        deadline = time.monotonic() + self._turn_s
-        while (rest := deadline - time.monotonic()) > 0:
-            if self._ending.is_set():
-                return self._turn.acquire(timeout=min(_LAST_TURN_S, rest))
-            if self._turn.acquire(timeout=min(1.0, rest)):
-                return True
-        return False
+    def _renew(self, session: "_Session | None") -> None:
+        """Close the session, unless somebody did; the next is a new one. It stays while a call hangs in it."""
 
-    @contextmanager
-    def _my_turn(self) -> Iterator[None]:
-        if not self._acquired():
-            raise HardwareError(
-                f"NVML has been busy for {self._turn_s:g} s with an earlier call, which may hang; if this goes on, see"
-                " NVRM in the kernel log: the GPU or the node may have to be reset",
-                about="driver",
-            )
+        def close() -> None:
+            if self._session is session:
+                self.close()
+
+        if session is not None:
+            with suppress(NotAnswering):
+                self._lanes.run_alone(close)
+
+    def _prepare_session(self) -> None:
+        """See that there is a session, and that it is of the driver and the GPUs as they are now. Waits as long as it
+        takes, since whoever asks for a look does not. Raises NodeNotReady."""
+        if self._released is not None or (self._session is not None and not self._is_outdated()):
+            return
         try:
-            yield
-        finally:
-            self._turn.release()
+            self._lanes.run_alone(self._open)
+        except NotAnswering:
+            if self._session is None:
+                raise
 
-    def _is_outdated(self) -> bool:
-        session = self._session
-        return session is not None and session.fingerprint != _Fingerprint.of(self._host, self._host.nvidia_gpus())
-
-    def _current(self) -> "_Session":
-        if self._session is None:
-            self._session = self._opened(_Fingerprint.of(self._host, self._host.nvidia_gpus()))
-        return self._session
-
-    def _opened(self, fingerprint: "_Fingerprint") -> "_Session":
+    def _open(self) -> None:
+        """Called alone. Raises NodeNotReady."""
+        self._check_not_released()
+        if self._is_outdated():
+            self.close()
+        if self._session is not None:
+            return
+        fingerprint = _Fingerprint.of(self._host, self._host.nvidia_gpus())
         source = self._open_nvml()
         nvml = Nvml(source.library)
         nvml.start()
         if self._opened_before:
             self._reopened()
         self._opened_before = True
-        return _Session(nvml, source.driver_root, fingerprint)
+        self._session = _Session(nvml, source.driver_root, fingerprint)
+
+    def _is_outdated(self) -> bool:
+        session = self._session
+        return session is not None and session.fingerprint != _Fingerprint.of(self._host, self._host.nvidia_gpus())
 
     def _located(self, gpus: Sequence[GpuFacts], pci: Sequence[PciFacts]) -> tuple[GpuFacts, ...]:
         """GPUs with what the kernel knows of them, by PCI address. NVML's own NUMA question is about another thing."""
@@ -317,24 +372,6 @@ class Hardware:
                 )
             )
         return tuple(sorted(located, key=lambda gpu: gpu.pci_bus_id))
-
-    def _read(self, fingerprint: "_Fingerprint") -> tuple[DriverFacts, GpuReadings]:
-        try:
-            return self._read_once(fingerprint)
-        except HardwareError as error:
-            if not session_over(error) or self._session is None:
-                raise
-            # The driver was reloaded since the last look.
-            self.close()
-            return self._read_once(fingerprint)
-
-    def _read_once(self, fingerprint: "_Fingerprint") -> tuple[DriverFacts, GpuReadings]:
-        if self._session is not None and self._session.fingerprint != fingerprint:
-            self.close()
-        if self._session is None:
-            self._session = self._opened(fingerprint)
-        driver = self._session.nvml.driver(self._session.driver_root)
-        return driver, self._session.nvml.gpus()
 
 
 RELEASED = "Released"

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import pynvml
@@ -26,6 +27,7 @@ import structlog
 from dra_driver.errors import HardwareError, NodeNotReady
 from kubelet_plugin.discovery import OpenNvml
 from kubelet_plugin.hardware.calls import GPU_GONE, Code, translated
+from kubelet_plugin.hardware.lanes import READ_S, Lanes, calling
 
 _log = structlog.get_logger(__name__)
 
@@ -104,6 +106,8 @@ class EventWatcher:
         """Sessions that broke since a wait succeeded."""
         self._lost: frozenset[str] = frozenset()
         """GPUs that make every wait fail, by UUID; forgotten when there are other GPUs."""
+        self._lanes = Lanes(turn_s=0.0)
+        """Of all sessions: a GPU whose calls hang is asked by one thread, and no more."""
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -204,7 +208,7 @@ class EventWatcher:
     @contextmanager
     def _opened(self) -> Iterator["_Session"]:
         try:
-            with _Session(self._open_nvml, self._lost) as session:
+            with _Session(self._open_nvml, self._lost, self._lanes) as session:
                 yield session
         finally:
             with self._gate:
@@ -251,9 +255,13 @@ class _Pace:
 
 
 class _Session:
-    """An NVML session with one event set, without the GPUs `lost`. Every failure is a NodeNotReady."""
+    """An NVML session with one event set, without the GPUs `lost`. Every failure is a NodeNotReady.
 
-    def __init__(self, open_nvml: OpenNvml, lost: frozenset[str]) -> None:
+    Each GPU is registered in its lane. While one hangs there, nothing that it may use is given back at the end.
+    """
+
+    def __init__(self, open_nvml: OpenNvml, lost: frozenset[str], lanes: Lanes) -> None:
+        self._lanes = lanes
         self._library: Any = open_nvml().library
         self._left_out = lost
         self.coverage = Coverage()
@@ -272,6 +280,8 @@ class _Session:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._lanes.busy:
+            return
         for function, *args in ((self._library.nvmlEventSetFree, self._set), (self._library.nvmlShutdown,)):
             if args == [None]:
                 continue
@@ -322,27 +332,31 @@ class _Session:
     def _register(self) -> Coverage:
         unmonitored: list[tuple[str, str]] = []
         for index in range(self._call(self._library.nvmlDeviceGetCount)):
-            try:
-                handle = self._call(self._library.nvmlDeviceGetHandleByIndex, index)
-                uuid = self._call(self._library.nvmlDeviceGetUUID, handle)
-            except HardwareError:
-                continue  # Discovery reports it
-            try:
-                types = self._call(self._library.nvmlDeviceGetSupportedEventTypes, handle) & _WANTED
-                if uuid in self._left_out:
-                    unmonitored.append((uuid, "waiting for its events fails, as for those of a lost GPU"))
-                    continue
-                self._call(self._library.nvmlDeviceRegisterEvents, handle, types, self._set)
-            except HardwareError as error:
-                unmonitored.append((uuid, error.message))
-            else:
-                self._registered[_address(handle)] = (uuid, handle, types)
+            with suppress(HardwareError):  # Discovery reports it
+                refused = self._lanes.run(f"GPU at index {index}", partial(self._register_one, index), total_s=READ_S)
+                if refused is not None:
+                    unmonitored.append(refused)
         monitored = frozenset(uuid for uuid, _, _ in self._registered.values())
         return Coverage(monitored, tuple(sorted(unmonitored)))
 
+    def _register_one(self, index: int) -> tuple[str, str] | None:
+        """The UUID of a GPU that is not listened to, and why. Raises HardwareError when it does not say who it is."""
+        handle = self._call(self._library.nvmlDeviceGetHandleByIndex, index)
+        uuid = self._call(self._library.nvmlDeviceGetUUID, handle)
+        try:
+            types = self._call(self._library.nvmlDeviceGetSupportedEventTypes, handle) & _WANTED
+            if uuid in self._left_out:
+                return uuid, "waiting for its events fails, as for those of a lost GPU"
+            self._call(self._library.nvmlDeviceRegisterEvents, handle, types, self._set)
+        except HardwareError as error:
+            return uuid, error.message
+        self._registered[_address(handle)] = (uuid, handle, types)
+        return None
+
     def _call(self, function: Callable[..., Any], *args: Any) -> Any:
         try:
-            return function(*args)
+            with calling():
+                return function(*args)
         except self._library.NVMLError as error:
             raise translated(error, "events") from error
 
@@ -367,7 +381,7 @@ class TriedWait:
 
 def try_wait(open_nvml: OpenNvml) -> TriedWait:
     """Wait once for the events of all GPUs, in a session of its own. Blocks for a second. Raises NodeNotReady."""
-    with _Session(open_nvml, frozenset()) as session:
+    with _Session(open_nvml, frozenset(), Lanes(turn_s=0.0)) as session:
         if not session.coverage.monitored:
             return TriedWait(None, False, session.coverage.unmonitored)
         begun = time.monotonic()

@@ -24,7 +24,7 @@ class ComputeModes:
 
     def before(self, hold: ComputeMode, records: Records) -> Made:
         """What the mode is. Raises HardwareError."""
-        return _was(self._nvml.use(lambda nvml: nvml.compute_mode(hold.gpu.uuid)))
+        return _was(self._nvml.use(hold.gpu, lambda nvml: nvml.compute_mode(hold.gpu.uuid)))
 
     def make(self, hold: ComputeMode, records: Records) -> Made:
         """Set the mode, unless it is so. Raises HardwareError.
@@ -40,7 +40,7 @@ class ComputeModes:
                 nvml.set_compute_mode(hold.gpu.uuid, hold.mode)
             return mode
 
-        found = self._nvml.use(change)
+        found = self._nvml.use(hold.gpu, change)
         known = record.made.get("was")
         return _was(int(known) if fresh and known is not None else found)
 
@@ -56,7 +56,7 @@ class ComputeModes:
                 nvml.set_compute_mode(hold.gpu.uuid, int(was))
 
         try:
-            self._nvml.use(restore)
+            self._nvml.use(hold.gpu, restore)
         except HardwareError as error:
             if error.code not in _GONE or self._nvml.bound(hold.gpu.pci_bus_id):
                 raise

@@ -59,7 +59,7 @@ class MigModes:
         def look(nvml: Nvml) -> Made:
             return _was(_ready_for_mode(nvml.mig(hold.gpu.uuid), hold.gpu))
 
-        return self._nvml.use(look)
+        return self._nvml.use(hold.gpu, look)
 
     def make(self, hold: MigMode, records: Records) -> Made:
         record = records[hold]
@@ -76,7 +76,7 @@ class MigModes:
                 _switch(gpu, hold.gpu, on=True)
             return record.made.with_facts(was)
 
-        return self._alone(switch_on)
+        return self._alone(hold.gpu, switch_on)
 
     def undo(self, hold: MigMode, records: Records, boot_id: str) -> None:
         record = records[hold]
@@ -103,18 +103,18 @@ class MigModes:
                 return
             _switch(gpu, hold.gpu, on=False)
 
-        _patiently(lambda: self._alone(switch_off), self._sleep)
+        _patiently(lambda: self._alone(hold.gpu, switch_off), self._sleep)
 
-    def _alone[T](self, switch: Callable[[Nvml], T]) -> T:
+    def _alone[T](self, gpu: GpuIdentity, switch: Callable[[Nvml], T]) -> T:
         """Do it, and if something has the GPU open do it again while we ourselves have nothing open: a pause of what
         listens for events takes up to a second, and is seldom needed."""
         try:
-            return self._nvml.use(switch)
+            return self._nvml.use(gpu, switch)
         except HardwareError as error:
             if error.code != Code.IN_USE:
                 raise
         with self._paused():
-            return self._nvml.use(switch)
+            return self._nvml.use(gpu, switch)
 
 
 class GpuInstances:
@@ -131,7 +131,7 @@ class GpuInstances:
             _check_free(hold, gpu.instances() if mode is not None and mode.on else (), records)
             return Made()
 
-        return self._nvml.use(look)
+        return self._nvml.use(hold.gpu, look)
 
     def make(self, hold: GpuInstance, records: Records) -> Made:
         stands = _stands(records[hold], self._nvml.boot_id())
@@ -148,7 +148,7 @@ class GpuInstances:
             _check_free(hold, instances, records)
             return records[hold].made.with_facts(Made((("gi", str(_create(gpu, hold, instances))),)))
 
-        return self._nvml.use(create)
+        return self._nvml.use(hold.gpu, create)
 
     def undo(self, hold: GpuInstance, records: Records, boot_id: str) -> None:
         if records[hold].boot_id != boot_id:
@@ -169,7 +169,7 @@ class GpuInstances:
             if gpu.instance_at(hold.profile_id, hold.start) is not None:
                 raise _stays(str(found), hold.gpu)
 
-        _patiently(lambda: self._nvml.use(destroy), self._sleep)
+        _patiently(lambda: self._nvml.use(hold.gpu, destroy), self._sleep)
 
 
 class ComputeInstances:
@@ -199,7 +199,7 @@ class ComputeInstances:
             facts = {"gi": parent.id, "ci": device.facts.id, "uuid": device.facts.uuid, "minor": gpu.minor()}
             return records[hold].made.with_facts(Made(tuple((key, str(value)) for key, value in facts.items())))
 
-        return self._nvml.use(create)
+        return self._nvml.use(hold.parent.gpu, create)
 
     def undo(self, hold: ComputeInstance, records: Records, boot_id: str) -> None:
         if records[hold].boot_id != boot_id:
@@ -222,7 +222,7 @@ class ComputeInstances:
             if there(gpu) is not None:
                 raise _stays(f"MIG device {device}", hold.parent.gpu)
 
-        _patiently(lambda: self._nvml.use(destroy), self._sleep)
+        _patiently(lambda: self._nvml.use(hold.parent.gpu, destroy), self._sleep)
 
 
 def _sizes(hold: ComputeInstance) -> tuple[int, ...]:

@@ -4,12 +4,13 @@ from collections.abc import Callable
 from typing import Protocol
 
 from kubelet_plugin.hardware.nvml import Nvml
+from kubelet_plugin.prepare.holds import GpuIdentity
 
 
 class NvmlUser(Protocol):
     """What is needed of `kubelet_plugin.discovery.Hardware`."""
 
-    def use[T](self, work: Callable[[Nvml], T]) -> T: ...
+    def use[T](self, gpu: GpuIdentity, work: Callable[[Nvml], T]) -> T: ...
 
     def boot_id(self) -> str: ...
 

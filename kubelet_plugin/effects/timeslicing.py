@@ -50,4 +50,4 @@ class TimeSlices:
     def _set(self, gpu: GpuIdentity, interval: int) -> None:
         words = ("compute-policy", "-i", gpu.uuid, "--set-timeslice", str(interval))
         # While our session is open: a GPU that is not persistent would forget it when nvidia-smi ends.
-        self._nvml.use(lambda _: self._programs.run("nvidia-smi", words, about=str(gpu)))
+        self._nvml.use(gpu, lambda _: self._programs.run("nvidia-smi", words, about=str(gpu)))

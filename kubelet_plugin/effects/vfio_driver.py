@@ -35,7 +35,7 @@ class GpuDriver(Protocol):
 class Hardware(Protocol):
     """What is needed of `kubelet_plugin.discovery.Hardware`."""
 
-    def use[T](self, work: Callable[[Nvml], T]) -> T: ...
+    def use[T](self, gpu: GpuIdentity, work: Callable[[Nvml], T]) -> T: ...
 
     def without_session[T](self, work: Callable[[], T]) -> T: ...
 
@@ -87,11 +87,12 @@ class DriverOfNode:
             mode = nvml.supported(str(gpu), nvml.library.nvmlDeviceGetPersistenceMode, nvml.handle(gpu.uuid))
             return bool(mode)
 
-        return self._hardware.use(read)
+        return self._hardware.use(gpu, read)
 
     def _set_kernel_persistence(self, gpu: GpuIdentity, *, on: bool) -> None:
         self._hardware.use(
-            lambda nvml: nvml.call(str(gpu), nvml.library.nvmlDeviceSetPersistenceMode, nvml.handle(gpu.uuid), int(on))
+            gpu,
+            lambda nvml: nvml.call(str(gpu), nvml.library.nvmlDeviceSetPersistenceMode, nvml.handle(gpu.uuid), int(on)),
         )
 
     def mig_enabled(self, gpu: GpuIdentity) -> bool:
@@ -99,13 +100,13 @@ class DriverOfNode:
             mode = nvml.supported(str(gpu), nvml.library.nvmlDeviceGetMigMode, nvml.handle(gpu.uuid))
             return mode is not None and bool(mode[0])
 
-        return self._hardware.use(read)
+        return self._hardware.use(gpu, read)
 
     def sees(self, gpu: GpuIdentity) -> bool:
         # Which GPUs there are, a library finds out when its first session begins.
         self.without_nvml(lambda: None)
         try:
-            self._hardware.use(lambda nvml: nvml.handle(gpu.uuid))
+            self._hardware.use(gpu, lambda nvml: nvml.handle(gpu.uuid))
         except HardwareError as error:
             if error.code == Code.NOT_FOUND:
                 return False

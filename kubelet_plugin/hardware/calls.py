@@ -1,12 +1,11 @@
-"""Calls into NVML through a pynvml-shaped library, one at a time, and what its errors mean.
+"""Calls into NVML through a pynvml-shaped library, and what its errors mean.
 
-`kubelet_plugin.hardware.nvml` and its neighbours ask here. The library is a parameter, so the simulated one takes the
-same road as the real one. Every call goes through one lock (NVML serves concurrent callers badly) and every foreign
-exception becomes a `HardwareError` in `Calls.call` and nowhere else.
+`kubelet_plugin.hardware.nvml` and its neighbors ask here. The library is a parameter, so the simulated one takes the
+same road as the real one. Every foreign exception becomes a `HardwareError` in `Calls.call` and nowhere else. Which
+calls may run side by side is for `kubelet_plugin.hardware.lanes`.
 """
 
 import ctypes
-import threading
 from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
@@ -16,6 +15,7 @@ import pynvml
 
 from dra_driver.api.inventory import Problem
 from dra_driver.errors import HardwareError
+from kubelet_plugin.hardware.lanes import NotAnswering, calling
 
 
 class Code(IntEnum):
@@ -80,6 +80,7 @@ class NvmlLibrary(Protocol):
     def nvmlSystemGetCudaDriverVersion_v2(self) -> int: ...
     def nvmlDeviceGetCount(self) -> int: ...
     def nvmlDeviceGetHandleByIndex(self, index: int) -> Any: ...
+    def nvmlDeviceGetHandleByPciBusId(self, pciBusId: str) -> Any: ...
     def nvmlDeviceGetUUID(self, handle: Any) -> str: ...
     def nvmlDeviceGetMinorNumber(self, handle: Any) -> int: ...
     def nvmlDeviceGetPciInfo(self, handle: Any) -> Any: ...
@@ -158,16 +159,17 @@ def load_library(file: Path | None = None) -> NvmlLibrary:
 
 def problem_of(error: HardwareError, subject: str) -> Problem:
     """An NVML failure as a user reads it in the NodeInventory."""
-    reason = _REASONS[Code(error.code)] if error.code in _REASONS else "NvmlError"
+    reason = "NotResponding" if isinstance(error, NotAnswering) else "NvmlError"
+    if error.code in _REASONS:
+        reason = _REASONS[Code(error.code)]
     return Problem(subject=subject, reason=reason, message=error.message)
 
 
 class Calls:
-    """The library, called by one thread at a time. `about` is what an error is about: `GPU 0000:1b:00.0`, `driver`."""
+    """The library. `about` is what an error is about: `GPU 0000:1b:00.0`, `driver`."""
 
     def __init__(self, library: NvmlLibrary) -> None:
         self.library = library
-        self._lock = threading.Lock()
 
     def supported[**P, R](self, about: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
         """The answer; None when the hardware has no such thing. Raises HardwareError for every other failure."""
@@ -188,8 +190,8 @@ class Calls:
             return None
 
     def call[**P, R](self, about: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """One call into NVML, alone. The only place where its exceptions are known."""
-        with self._lock:
+        """One call into NVML. The only place where its exceptions are known."""
+        with calling():
             try:
                 return function(*args, **kwargs)
             except self.library.NVMLError as error:

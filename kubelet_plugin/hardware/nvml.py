@@ -1,8 +1,7 @@
 """NVML through a pynvml-shaped library: what the driver knows of itself and of each GPU.
 
-Discovery enters here. The library is a parameter, so the simulated one takes the same road as the real one. Every
-call goes through one lock (NVML serves concurrent callers badly) and every foreign exception becomes a `HardwareError`
-in `Calls.call` and nowhere else.
+Discovery enters here. The library is a parameter, so the simulated one takes the same road as the real one. A session
+serves several threads, but only one for each GPU: see `kubelet_plugin.hardware.lanes`.
 
 Three kinds of question are asked of a GPU:
 
@@ -15,10 +14,10 @@ Three kinds of question are asked of a GPU:
 
 import ctypes
 import uuid
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import pynvml
 
@@ -27,6 +26,7 @@ from dra_driver.errors import HardwareError
 from dra_driver.names import gpu_device_names
 from kubelet_plugin.hardware.calls import GPU_GONE, NOT_THERE, Calls, Code, NvmlLibrary, problem_of, session_over
 from kubelet_plugin.hardware.health import HealthReading, health_reading
+from kubelet_plugin.hardware.lanes import NotAnswering
 from kubelet_plugin.hardware.mig import MigGpu
 from kubelet_plugin.hardware.sysfs import pci_address
 
@@ -102,18 +102,32 @@ class _Identity:
         return any(name in self.product_name for name in _DISPLAY_ONLY)
 
 
+class InLane(Protocol):
+    """Does work about one GPU, and returns its result; or gives it up and raises HardwareError."""
+
+    def __call__[T](self, about: str, work: Callable[[], T], /) -> T: ...
+
+
+def at_once[T](about: str, work: Callable[[], T], /) -> T:
+    """Without a lane: for as long as it takes."""
+    return work()
+
+
 class Nvml(Calls):
-    """One NVML session, from `start` to `stop`. Calls may come from any thread and block for as long as NVML does.
+    """One NVML session, from `start` to `stop`. Calls block for as long as NVML does.
 
     Handles are kept for the session: asking for them anew attaches to the GPU each time, and by UUID takes seconds
-    when several callers do it at once. After a HardwareError for which `session_over` holds, a new session is needed.
+    when several callers do it at once. All dictionaries are by PCI address.
+    After a HardwareError for which `session_over` holds, a new session is needed.
     """
 
     def __init__(self, library: NvmlLibrary) -> None:
         super().__init__(library)
-        self._handles: dict[int, Any] = {}
-        self._known: dict[int, _Identity] = {}
-        self._mig_gpus: dict[int, MigGpu] = {}
+        self._addresses: dict[int, str] = {}
+        """By the index that NVML gave the GPU when the session began."""
+        self._handles: dict[str, Any] = {}
+        self._known: dict[str, _Identity] = {}
+        self._mig_gpus: dict[str, MigGpu] = {}
 
     def start(self) -> None:
         """Initialise NVML, also on a node whose GPUs are all bound to another driver. Raises HardwareError."""
@@ -121,6 +135,7 @@ class Nvml(Calls):
 
     def stop(self) -> None:
         """Give the session back. A driver that is already gone has nothing to be given back to."""
+        self._addresses.clear()
         self._handles.clear()
         self._known.clear()
         self._mig_gpus.clear()
@@ -139,63 +154,100 @@ class Nvml(Calls):
             root=root,
         )
 
-    def gpus(self) -> GpuReadings:
+    def gpus(self, in_lane: InLane = at_once) -> GpuReadings:
         """Read all GPUs. One that fails becomes a problem and hides no other.
 
         Published names are given here; PCI locality is not NVML's to know and left out. Raises HardwareError when NVML
         as a whole fails: see `session_over`.
         """
-        readings: dict[int, _Reading] = {}
+        readings: dict[str, _Reading] = {}
         problems: list[Problem] = []
         for index in range(self.call("driver", self.library.nvmlDeviceGetCount)):
             try:
-                identity = self._known[index] = self._identity(index)
-                if identity.display_only:
-                    problems.append(_display_only(identity))
-                else:
-                    readings[index] = self._reading(index, identity)
-                    problems.extend(self._denied(index))
+                address = self._address_at(index, in_lane)
+                reading = in_lane(f"GPU {address}", partial(self._reading, address))
+                if reading is None:
+                    problems.append(_display_only(self._known[address]))
+                    continue
+                readings[address] = reading
+                problems.extend(self._denied(address))
             except HardwareError as error:
                 if session_over(error):
                     raise
                 problems.append(problem_of(error, self._about(index)))
-        listed = tuple(identity.pci_bus_id for identity in self._known.values())
+        readings, silent = self._with_nvlink(readings, in_lane)
+        listed = tuple(self._addresses.values())
         health = {reading.gpu.uuid: reading.health for reading in readings.values()}
-        return GpuReadings(_with_names(self._with_nvlink(readings)), tuple(problems), listed, health)
+        named = _with_names([reading.gpu for reading in readings.values()])
+        return GpuReadings(named, (*problems, *silent), listed, health)
 
-    def _identity(self, index: int) -> _Identity:
-        try:
-            return self._asked_identity(index)
-        except HardwareError as error:
-            if error.code != Code.INVALID_ARGUMENT or index not in self._handles:
-                raise
-        # The handle of a GPU with its own NUMA memory ends when persistence mode is switched off, by anyone.
-        # Source: nvml.h, nvmlDeviceSetPersistenceMode.
-        self._handles.pop(index)
-        self._mig_gpus.pop(index, None)
-        return self._asked_identity(index)
+    def _address_at(self, index: int, in_lane: InLane) -> str:
+        address = self._addresses.get(index)
+        if address is None:
+            about = self._about(index)
+            address, handle = in_lane(about, partial(self._found_at, about, index))
+            self._addresses[index], self._handles[address] = address, handle
+        return address
 
-    def _asked_identity(self, index: int) -> _Identity:
-        about = self._about(index)
-        handle = self._handles.get(index)
-        if handle is None:
-            handle = self._handles[index] = self.call(about, self.library.nvmlDeviceGetHandleByIndex, index)
+    def _found_at(self, about: str, index: int) -> tuple[str, Any]:
+        handle = self.call(about, self.library.nvmlDeviceGetHandleByIndex, index)
+        return _address(about, self.call(about, self.library.nvmlDeviceGetPciInfo, handle).busId), handle
+
+    def _identity(self, address: str) -> _Identity:
+        """Who is there now. Called in the GPU's lane, as everything below."""
+        about = f"GPU {address}"
+        uuid = _checked_uuid(about, self._uuid_at(address))
+        handle = self._handles[address]
         pci = self.call(about, self.library.nvmlDeviceGetPciInfo, handle)
-        return _Identity(
-            uuid=_checked_uuid(about, self.call(about, self.library.nvmlDeviceGetUUID, handle)),
+        self._known[address] = _Identity(
+            uuid=uuid,
             minor=self.call(about, self.library.nvmlDeviceGetMinorNumber, handle),
             pci_bus_id=_address(about, pci.busId),
             pci_device_id=f"0x{pci.pciDeviceId >> 16:04x}",
             product_name=self.call(about, self.library.nvmlDeviceGetName, handle),
         )
+        return self._known[address]
+
+    def _uuid_at(self, address: str) -> str:
+        try:
+            return self._asked_uuid(address)
+        except HardwareError as error:
+            if error.code != Code.INVALID_ARGUMENT or address not in self._handles:
+                raise
+        # The handle of a GPU with its own NUMA memory ends when persistence mode is switched off, by anyone.
+        # Source: nvml.h, nvmlDeviceSetPersistenceMode.
+        self._handles.pop(address)
+        self._mig_gpus.pop(address, None)
+        return self._asked_uuid(address)
+
+    def _asked_uuid(self, address: str) -> str:
+        about = f"GPU {address}"
+        handle = self._handles.get(address)
+        if handle is None:
+            handle = self.call(about, self.library.nvmlDeviceGetHandleByPciBusId, address)
+            self._handles[address] = handle
+        return self.call(about, self.library.nvmlDeviceGetUUID, handle)
+
+    def find(self, uuid: str, address: str) -> None:
+        """Make the GPU known, by the PCI address where it was last. While it is there, no other GPU is asked.
+
+        Called before anything else is asked about it. Raises HardwareError when it does not answer.
+        """
+        if any(identity.uuid == uuid for identity in list(self._known.values())):
+            return
+        try:
+            self._identity(address)
+        except HardwareError as error:
+            if error.code not in (Code.NOT_FOUND, Code.INVALID_ARGUMENT):
+                raise  # otherwise it may be in another place by now
 
     def handle(self, uuid: str) -> Any:
         """The GPU's handle. Raises HardwareError (NOT_FOUND) when NVML does not have it."""
-        return self._handles[self._index(uuid)]
+        return self._handles[self._place(uuid)]
 
     def mig(self, uuid: str) -> MigGpu:
         """MIG of one GPU. Raises HardwareError (NOT_FOUND) when NVML does not have the GPU."""
-        return self._mig_gpu(self._index(uuid))
+        return self._mig_gpu(self._place(uuid))
 
     def compute_mode(self, uuid: str) -> int:
         """0 default, 2 prohibited, 3 exclusive process. Raises HardwareError."""
@@ -205,46 +257,54 @@ class Nvml(Calls):
         """Raises HardwareError, NO_PERMISSION for all but root."""
         self.call(f"GPU {uuid}", self.library.nvmlDeviceSetComputeMode, self.handle(uuid), mode)
 
-    def _index(self, uuid: str) -> int:
-        known = [index for index, identity in self._known.items() if identity.uuid == uuid]
-        others = (index for index in range(self.call("driver", self.library.nvmlDeviceGetCount)) if index not in known)
-        for index in (*known, *others):
+    def _place(self, uuid: str) -> str:
+        for address, identity in list(self._known.items()):
+            if identity.uuid == uuid and self._uuid_at(address) == uuid:
+                return address
+        return self._search(uuid)
+
+    def _search(self, uuid: str) -> str:
+        """The address of a GPU that is not where it was: all are asked."""
+        for index in range(self.call("driver", self.library.nvmlDeviceGetCount)):
             try:
-                self._known[index] = self._identity(index)
+                address = self._address_at(index, at_once)
+                if self._identity(address).uuid == uuid:
+                    return address
             except HardwareError as error:
-                if session_over(error) or index in known:
+                if session_over(error):
                     raise
-                continue
-            if self._known[index].uuid == uuid:
-                return index
         raise HardwareError(
             "NVML does not list it now; see `nvidia-smi -L` and NVRM in the kernel log",
             about=f"GPU {uuid}",
             code=Code.NOT_FOUND,
         )
 
-    def _mig_gpu(self, index: int) -> MigGpu:
-        found = self._mig_gpus.get(index)
-        if found is None:
-            found = self._mig_gpus[index] = MigGpu(self, self._about(index), self._handles[index])
-        return found
+    def _mig_gpu(self, address: str) -> MigGpu:
+        gpu = self._mig_gpus.get(address)
+        if gpu is None:
+            gpu = self._mig_gpus[address] = MigGpu(self, f"GPU {address}", self._handles[address])
+        return gpu
 
     def _about(self, index: int) -> str:
-        known = self._known.get(index)
-        return f"GPU {known.pci_bus_id}" if known is not None else f"GPU at index {index}"
+        address = self._addresses.get(index)
+        return f"GPU {address}" if address is not None else f"GPU at index {index}"
 
-    def _denied(self, index: int) -> Iterator[Problem]:
-        if self._mig_gpu(index).denied:
+    def _denied(self, address: str) -> Iterator[Problem]:
+        if self._mig_gpu(address).denied:
             yield Problem(
-                subject=f"MIG of {self._about(index)}",
+                subject=f"MIG of GPU {address}",
                 reason="NoPermission",
                 message="the driver tells what it can be divided into to root only; no partition of it is offered",
             )
 
-    def _reading(self, index: int, identity: _Identity) -> "_Reading":
-        about, handle = self._about(index), self._handles[index]
+    def _reading(self, address: str) -> "_Reading | None":
+        """None of a GPU that computes nothing."""
+        identity = self._identity(address)
+        if identity.display_only:
+            return None
+        about, handle = f"GPU {address}", self._handles[address]
         health = health_reading(partial(self.described, about), self.library, handle)
-        gpu = self._gpu(about, handle, identity, self._mig_gpu(index))
+        gpu = self._gpu(about, handle, identity, self._mig_gpu(address))
         return _Reading(gpu, tuple(self._active_links(about, handle)), health)
 
     def _gpu(self, about: str, handle: Any, identity: _Identity, mig: MigGpu) -> GpuFacts:
@@ -356,41 +416,52 @@ class Nvml(Calls):
             remote=_address_or_none(remote.busId) if remote is not None else None,
         )
 
-    def _with_nvlink(self, readings: dict[int, "_Reading"]) -> list[GpuFacts]:
-        """Add the NVLink facts. Peers need the whole node, so this comes after every GPU was read."""
-        gpus = []
-        for index, reading in readings.items():
+    def _with_nvlink(
+        self, readings: dict[str, "_Reading"], in_lane: InLane
+    ) -> tuple[dict[str, "_Reading"], list[Problem]]:
+        """Add the NVLink facts. Peers need the whole node, so this comes after every GPU was read.
+
+        Answers the GPUs whose peers could be asked for, and the problems of those that do not answer any more.
+        """
+        linked = [address for address, reading in readings.items() if reading.links]
+        added: dict[str, _Reading] = {}
+        problems: list[Problem] = []
+        for address, reading in readings.items():
             if not reading.links:
-                gpus.append(reading.gpu)
+                added[address] = reading
                 continue
-            peers = [
-                readings[other].gpu.uuid
-                for other in readings
-                if other != index and readings[other].links and self._connected(index, other, readings)
-            ]
+            others = [other for other in linked if other != address]
+            try:
+                peers = in_lane(f"GPU {address}", partial(self._peers, address, others, readings))
+            except NotAnswering as error:
+                problems.append(problem_of(error, f"GPU {address}"))
+                continue
             facts = NvlinkFacts(
                 links=len(reading.links),
                 version=next((link.version for link in reading.links if link.version is not None), None),
                 switched=any(link.to_switch for link in reading.links),
                 peers=sorted(peers),
             )
-            gpus.append(reading.gpu.model_copy(update={"nvlink": facts}))
-        return gpus
+            added[address] = replace(reading, gpu=reading.gpu.model_copy(update={"nvlink": facts}))
+        return added, problems
 
-    def _connected(self, index: int, other: int, readings: dict[int, "_Reading"]) -> bool:
+    def _peers(self, address: str, others: list[str], readings: dict[str, "_Reading"]) -> list[str]:
+        return [readings[other].gpu.uuid for other in others if self._connected(address, other, readings)]
+
+    def _connected(self, address: str, other: str, readings: dict[str, "_Reading"]) -> bool:
         """Whether NVLink carries traffic between two GPUs: what the driver says, or else where the links lead."""
         try:
             status = self.call(
-                self._about(index),
+                f"GPU {address}",
                 self.library.nvmlDeviceGetP2PStatus,
-                self._handles[index],
+                self._handles[address],
                 self._handles[other],
                 pynvml.NVML_P2P_CAPS_INDEX_NVLINK,
             )
         except HardwareError as error:
             if session_over(error):
                 raise
-            return any(link.remote == readings[other].gpu.pci_bus_id for link in readings[index].links)
+            return any(link.remote == other for link in readings[address].links)
         return bool(status == pynvml.NVML_P2P_STATUS_OK)
 
 

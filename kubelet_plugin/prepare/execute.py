@@ -52,6 +52,7 @@ from weakref import WeakValueDictionary
 
 import structlog
 
+from dra_driver.api.inventory import MOST_GPUS
 from dra_driver.errors import DriverError, HardwareError, NodeNotReady
 from dra_driver.runtime.files import StagedFile
 from kubelet_plugin.hardware.calls import Code
@@ -100,8 +101,8 @@ _OUT_OF_REACH = (
 """Nobody can use the GPU now, so a claim on it may go, and with it its pod, which otherwise would be stuck until the
 node boots. What it left there is taken back when the GPU can be reached again; until then nobody else gets it."""
 
-_HARDWARE_THREADS = 16
-"""Most of the time they wait: for a driver, or for a daemon to be ready."""
+_THREADS_OF_A_GPU = 4
+"""Work on holds of one GPU, side by side. Most of the time it waits: for the driver, or for a daemon to be ready."""
 
 type Finish = Callable[[Entry, Records], Awaitable[Plan]]
 """Plans the steps of an entry whose holds are made. Raises DriverError."""
@@ -143,7 +144,9 @@ class Executor:
         """A lock lives as long as somebody has or awaits it."""
         self._hold_turns = Turns(journal.folder)
         self._threads = ThreadPoolExecutor(_FILE_THREADS, thread_name_prefix="cdi")
-        self._hardware = ThreadPoolExecutor(_HARDWARE_THREADS, thread_name_prefix="holds")
+        self._hardware = ThreadPoolExecutor(_THREADS_OF_A_GPU * MOST_GPUS, thread_name_prefix="holds")
+        self._gpus: dict[GpuIdentity, asyncio.Semaphore] = {}
+        """So that what waits for a slow GPU does not keep the threads from others."""
 
     async def carry_out(self, plan: Plan, finish: Finish) -> Plan:
         """The plan with the steps that were done. Raises HeldByOther, NodeNotReady, or what `finish` raises.
@@ -321,7 +324,7 @@ class Executor:
             async with AsyncExitStack() as turns:
                 for hold in new:
                     await turns.enter_async_context(self._turn_of(hold))
-                facts = await self._in_hardware_thread(self._facts_before, new, self._journal.current.holds)
+                facts = await self._on_hardware(new, self._facts_before, new, self._journal.current.holds)
                 intents = {hold: kept.get(hold, Made()).with_facts(found) for hold, found in facts.items()}
                 try:
                     await self._journal.commit(begun(entry, intents))
@@ -344,7 +347,7 @@ class Executor:
             if record is not None:
                 records = {**records, hold: record}
             with self._timed(f"make_{type(hold).__name__}"):
-                came_of_it = await self._in_hardware_thread(self._effect(hold).make, hold, records)
+                came_of_it = await self._on_hardware([hold], self._effect(hold).make, hold, records)
             await self._journal.commit(made(hold, entry, came_of_it))
 
     async def _release(self, uid: str, boot_id: str) -> None:
@@ -376,7 +379,7 @@ class Executor:
             if hold not in journal.holds or needed(journal.held, hold, but=claim_uid):
                 return False
             with self._timed(f"undo_{type(hold).__name__}"):
-                await self._in_hardware_thread(self._effect(hold).undo, hold, journal.holds, boot_id)
+                await self._on_hardware([hold], self._effect(hold).undo, hold, journal.holds, boot_id)
             return True
 
     def _turn_with_holds(self, entry: Entry) -> AbstractAsyncContextManager[None]:
@@ -398,5 +401,11 @@ class Executor:
     async def _in_thread[**P, R](self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: function(*args, **kwargs))
 
-    async def _in_hardware_thread[**P, R](self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        return await asyncio.get_running_loop().run_in_executor(self._hardware, lambda: function(*args, **kwargs))
+    async def _on_hardware[**P, R](
+        self, holds: Collection[Hold], function: Callable[P, R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """In a thread, when one is free for each GPU of these holds."""
+        async with AsyncExitStack() as threads:
+            for gpu in sorted({gpu for hold in holds for gpu in gpus_of(hold)}):
+                await threads.enter_async_context(self._gpus.setdefault(gpu, asyncio.Semaphore(_THREADS_OF_A_GPU)))
+            return await asyncio.get_running_loop().run_in_executor(self._hardware, lambda: function(*args, **kwargs))

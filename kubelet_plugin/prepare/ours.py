@@ -85,6 +85,18 @@ class Ours:
 NOTHING = Ours()
 
 
+def during(moments: Sequence[Ours]) -> Ours:
+    """What was ours at any of these moments, and what had to be there at all of them."""
+    first = moments[0]
+    return Ours(
+        modes={gpu: facts for one in moments for gpu, facts in one.modes.items()},
+        lent={gpu: facts for one in moments for gpu, facts in one.lent.items()},
+        places=frozenset(place for one in moments for place in one.places),
+        expected=tuple(each for each in first.expected if all(each in one.expected for one in moments)),
+        in_use=tuple(each for each in first.in_use if all(each in one.in_use for one in moments)),
+    )
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Lost:
     """A MIG device that a claim has, and that is not there any more."""

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
+from math import inf
 
 from dra_driver.doctor.node import NodePlaces
 from dra_driver.errors import DriverError
@@ -125,7 +126,7 @@ class NodeRecorder:
     def _discover(self) -> None:
         """As the plugin does, up to what containers need."""
         self._progress("asking NVML and the kernel what discovery asks")
-        with closing(Hardware(self._files, self._opened(self._find))) as hardware:
+        with closing(Hardware(self._files, self._opened(self._find), read_s=inf)) as hardware:
             facts = hardware.look()
             for problem in facts.problems:
                 self._notes.add(problem.subject, problem.message)

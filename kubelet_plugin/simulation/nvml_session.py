@@ -7,6 +7,7 @@ GPU or instance. That state is shared and only read; what is to change is change
 """
 
 import ctypes
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -129,6 +130,7 @@ class Session:
         self._session = 0
         self._uuids: tuple[str, ...] = ()
         self._attached: Attached | None = None
+        self._naming = threading.Lock()
         self._references: dict[int, Reference] = {}
         self._addresses: dict[Reference, int] = {}
 
@@ -225,8 +227,9 @@ class Session:
             raise error(pynvml.NVML_ERROR_NO_PERMISSION)
 
     def _pointer(self, reference: Reference, kind: Any) -> Any:
-        address = self._addresses.setdefault(reference, _INSTANCES_START + 16 * len(self._addresses))
-        self._references[address] = reference
+        with self._naming:  # callers may be in several threads
+            address = self._addresses.setdefault(reference, _INSTANCES_START + 16 * len(self._addresses))
+            self._references[address] = reference
         return ctypes.cast(ctypes.c_void_p(address), kind)
 
     def _reference(self, handle: Any) -> Reference:

@@ -13,7 +13,6 @@ from support.nodes import Node, a_node
 
 from dra_driver.api.inventory import DriverFacts, Problem
 from dra_driver.errors import HardwareError, NodeNotReady
-from kubelet_plugin import discovery
 from kubelet_plugin.discovery import Discovery, Hardware, NodeFacts, NvmlSource, _with_silent
 from kubelet_plugin.hardware.nvml import Nvml
 from kubelet_plugin.hardware.sysfs import HostFiles
@@ -346,7 +345,7 @@ class TestChangingHardware:
             done.wait(10)
             order.append("change")
 
-        changing = threading.Thread(target=lambda: hardware.use(change))
+        changing = threading.Thread(target=lambda: hardware.use(node.gpu(0), change))
         changing.start()
         assert begun.wait(10)
         looking = threading.Thread(target=lambda: order.append(hardware.look().boot_id))
@@ -356,56 +355,19 @@ class TestChangingHardware:
         looking.join(10)
         assert order == ["change", node.hardware.boot_id()]
 
-    def test_a_look_that_hangs_holds_nobody_up_for_ever(self, node: Node) -> None:
-        hardware = Hardware(node.files, node.open_nvml, turn_s=0.05)
-        begun, done = threading.Event(), threading.Event()
-
-        def hang(nvml: Nvml) -> None:
-            begun.set()
-            done.wait(10)
-
-        hanging = threading.Thread(target=lambda: hardware.use(hang))
-        hanging.start()
-        assert begun.wait(10)
-        with pytest.raises(HardwareError, match=r"NVML has been busy for 0\.05 s with an earlier call, which may hang"):
-            hardware.use(lambda nvml: nvml.driver("/"))
-        done.set()
-        hanging.join(10)
-        assert hardware.use(lambda nvml: nvml.driver("/")).root == "/"
-
-    def test_who_waits_for_a_turn_when_the_plugin_ends_waits_no_longer(
-        self, node: Node, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(discovery, "_LAST_TURN_S", 0.01)
-        hardware = Hardware(node.files, node.open_nvml, turn_s=600.0)
-        begun, done = threading.Event(), threading.Event()
-
-        def hang(nvml: Nvml) -> None:
-            begun.set()
-            done.wait(10)
-
-        hanging = threading.Thread(target=lambda: hardware.use(hang))
-        hanging.start()
-        assert begun.wait(10)
-        hardware.end()
-        with pytest.raises(HardwareError, match="which may hang"):
-            hardware.use(lambda nvml: nvml.driver("/"))
-        done.set()
-        hanging.join(10)
-
     def test_a_session_that_is_over_is_replaced_and_the_change_done(self, node: Node) -> None:
         hardware = node.hardware
         hardware.look()
         node.host.unload_driver()
         node.host.load_driver("590.48.01")
-        assert hardware.use(lambda nvml: nvml.driver("/")).version == "590.48.01"
+        assert hardware.use(node.gpu(0), lambda nvml: nvml.driver("/")).version == "590.48.01"
 
     def test_a_gpu_that_came_after_the_session_began_is_found(self, node: Node) -> None:
         hardware, uuid = node.hardware, node.host.state.gpus[3].uuid
         node.host.bind(3, "vfio-pci")
         hardware.look()
         node.host.bind(3, "nvidia")
-        assert hardware.use(lambda nvml: nvml.compute_mode(uuid)) == 0
+        assert hardware.use(node.gpu(3), lambda nvml: nvml.compute_mode(uuid)) == 0
 
     def test_a_refusal_is_not_asked_for_twice(self, node: Node) -> None:
         asked: list[int] = []
@@ -415,13 +377,13 @@ class TestChangingHardware:
             raise HardwareError("no", about="GPU", code=19)
 
         with pytest.raises(HardwareError, match="no"):
-            node.hardware.use(refuse)
+            node.hardware.use(node.gpu(0), refuse)
         assert len(asked) == 1
 
     def test_without_a_driver_nothing_can_be_changed(self, node: Node) -> None:
         node.host.unload_driver()
         with pytest.raises(HardwareError, match="kernel module is not loaded"):
-            node.hardware.use(lambda nvml: nvml.driver("/"))
+            node.hardware.use(node.gpu(0), lambda nvml: nvml.driver("/"))
 
     def test_what_needs_the_gpus_closed_finds_them_closed(self, node: Node) -> None:
         hardware = node.hardware

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.dractl import dractl, run
+from support.mps import identity
 from support.nodes import Node, a_node
 
 from dra_driver.api.meta import NODES, JsonObject
@@ -228,7 +229,7 @@ async def test_nothing_changes_the_hardware_meanwhile_and_all_is_tried_again(tmp
         await plugin.annotate("true")
         await plugin.released()
         for work in (
-            lambda: plugin.hardware.use(lambda nvml: nvml.gpus()),
+            lambda: plugin.hardware.use(identity(plugin.host), lambda nvml: nvml.driver("/")),
             lambda: plugin.hardware.without_session(lambda: None),
         ):
             with pytest.raises(NodeNotReady, match="released the GPUs") as refusal:
@@ -335,15 +336,15 @@ async def test_settings_that_the_driver_forgot_are_told(tmp_path: Path, cluster:
     """Of a GPU that is not persistent, when nobody had it open: a compute mode is as after a boot."""
     plugin = Plugin(tmp_path, cluster)
     plugin.host.run_persistenced(running=False)
-    uuid = plugin.host.state.gpus[0].uuid
+    gpu = identity(plugin.host)
     reopened: list[object] = []
     plugin.hardware.when_reopened(lambda: reopened.append(None))
     plugin.hardware.look()
-    plugin.hardware.use(lambda nvml: nvml.set_compute_mode(uuid, 3))
-    assert plugin.hardware.use(lambda nvml: nvml.compute_mode(uuid)) == 3 and not reopened
+    plugin.hardware.use(gpu, lambda nvml: nvml.set_compute_mode(gpu.uuid, 3))
+    assert plugin.hardware.use(gpu, lambda nvml: nvml.compute_mode(gpu.uuid)) == 3 and not reopened
     plugin.hardware.without_session(lambda: None)
-    assert plugin.hardware.use(lambda nvml: nvml.compute_mode(uuid)) == 0 and len(reopened) == 1
+    assert plugin.hardware.use(gpu, lambda nvml: nvml.compute_mode(gpu.uuid)) == 0 and len(reopened) == 1
     plugin.host.run_persistenced(running=True)
-    plugin.hardware.use(lambda nvml: nvml.set_compute_mode(uuid, 3))
+    plugin.hardware.use(gpu, lambda nvml: nvml.set_compute_mode(gpu.uuid, 3))
     plugin.hardware.without_session(lambda: None)
-    assert plugin.hardware.use(lambda nvml: nvml.compute_mode(uuid)) == 3
+    assert plugin.hardware.use(gpu, lambda nvml: nvml.compute_mode(gpu.uuid)) == 3

@@ -6,6 +6,7 @@ from pathlib import Path
 from kubelet_plugin.discovery import Discovery, Hardware, NvmlSource
 from kubelet_plugin.hardware.nvml import Nvml
 from kubelet_plugin.hardware.sysfs import HostFiles
+from kubelet_plugin.prepare.holds import GpuIdentity
 from kubelet_plugin.simulation.host import SimulatedHost, create_host
 from kubelet_plugin.simulation.nvml import SimulatedNvml
 
@@ -24,6 +25,10 @@ class Node:
     def hardware(self) -> Hardware:
         """A new look at the machine, as a plugin that has just started has it."""
         return Hardware(self.files, self.open_nvml)
+
+    def gpu(self, index: int) -> GpuIdentity:
+        state = self.host.state.gpus[index]
+        return GpuIdentity(state.uuid, state.address)
 
     def open_nvml(self) -> NvmlSource:
         return NvmlSource(SimulatedNvml(self.host.root), str(self.host.driver_root))

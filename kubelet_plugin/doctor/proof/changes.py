@@ -78,7 +78,7 @@ def _spare(node: ProofNode) -> Iterator[GpuFacts]:
 
 def _compute_mode(node: ProofNode, gpu: GpuFacts) -> int:
     try:
-        return node.hardware.use(lambda nvml: nvml.compute_mode(gpu.uuid))
+        return node.hardware.use(identity(gpu), lambda nvml: nvml.compute_mode(gpu.uuid))
     except HardwareError as error:
         if error.code not in NOT_THERE:
             raise
@@ -141,7 +141,7 @@ def _open(folder: Path, major: int, minor: int) -> None:
 
 def _open_simulated(node: ProofNode) -> None:
     """A simulated node's devices are not this kernel's: the channel opens while the driver is loaded."""
-    if not node.hardware.use(lambda nvml: nvml.gpus().gpus):
+    if not node.hardware.look().gpus:
         raise OSError(6, os.strerror(6))
 
 

@@ -103,7 +103,7 @@ def written_modes(node: ProofNode) -> Proof:
             nvml.set_compute_mode(gpu.uuid, mode)
             return mode, nvml.compute_mode(gpu.uuid)
 
-        before, after = node.hardware.use(turn)
+        before, after = node.hardware.use(identity(gpu), turn)
         return (
             None if after == before else f"{gpu.uuid} had compute mode {before}, and has {after} after it was written"
         )

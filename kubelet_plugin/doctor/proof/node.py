@@ -77,7 +77,7 @@ class ProofNode:
 
     def _programs_on(self, gpu: GpuFacts) -> str | None:
         try:
-            names = self.hardware.use(lambda nvml: nvml.mig(gpu.uuid).processes())
+            names = self.hardware.use(identity(gpu), lambda nvml: nvml.mig(gpu.uuid).processes())
         except HardwareError as error:
             return error.message
         return f"used by {', '.join(names)}" if names else None

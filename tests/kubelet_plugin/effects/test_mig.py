@@ -539,7 +539,7 @@ class TestModeChanges:
     ) -> None:
         before = node.host.snapshots()
         holds = holds_at(node, 3)
-        library = plugin.hardware.use(lambda nvml: nvml.library)
+        library = plugin.hardware.use(node.gpu(0), lambda nvml: nvml.library)
         real, asked = library.nvmlDeviceSetMigMode, list[int]()
 
         def only_pending(handle: Any, mode: int) -> int:
@@ -555,7 +555,7 @@ class TestModeChanges:
 
     def test_an_activation_of_which_nothing_is_pending_is_left_at_that(self, plugin: Plugin, node: Node) -> None:
         holds = holds_at(node, 3)
-        library = plugin.hardware.use(lambda nvml: nvml.library)
+        library = plugin.hardware.use(node.gpu(0), lambda nvml: nvml.library)
         asked: list[int] = []
 
         def refused(handle: Any, mode: int) -> int:

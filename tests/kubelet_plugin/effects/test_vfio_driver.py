@@ -180,7 +180,7 @@ class TestOwnNumaMemory:
         before = plugin.hardware.look()
         other.driver.set_persistence(identity(host), on=False)
         assert plugin.hardware.look().gpus == before.gpus
-        plugin.hardware.use(lambda nvml: nvml.compute_mode(host.state.gpus[0].uuid))
+        plugin.hardware.use(identity(host), lambda nvml: nvml.compute_mode(host.state.gpus[0].uuid))
 
 
 def test_a_plugin_that_is_killed_in_between_leaves_nothing_undone(host: SimulatedHost) -> None:

@@ -392,7 +392,7 @@ class TestNvlink:
     def test_a_gpu_without_active_links_is_nobodys_peer(self, library: Library) -> None:
         nvml = started(library)
         nvml.gpus()
-        without = nvml._handles[0]
+        without = nvml._handles[next(iter(nvml._handles))]
 
         def state(handle: object, link: int) -> int:
             if link >= 18:
