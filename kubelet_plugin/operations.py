@@ -1,8 +1,8 @@
 """Calls of kubelet, claim by claim: each claim is answered on its own, and what became of it is told.
 
 Both drivers of the plugin's process enter here with what they do for a claim. Every operation ends with one line in
-the log, and with a word to the `listener`. When kubelet gives up a call, what only waits is dropped (`Notes.wanted`),
-and what was begun is finished in the background.
+the log, and with a word to the `listener`. When kubelet gives up a call, what only waits is dropped (`Notes.wanted`,
+`Notes.while_wanted`), and what was begun is finished in the background.
 """
 
 import asyncio
@@ -23,19 +23,33 @@ _log = structlog.get_logger(__name__)
 class Notes:
     """What is found out of a claim while something is done about it."""
 
-    __slots__ = ("devices", "given_up", "pods", "repeated")
+    __slots__ = ("_given_up", "devices", "pods", "repeated")
 
     def __init__(self) -> None:
-        self.given_up = False
-        """Whether nobody waits for the answer any more."""
+        self._given_up = asyncio.Event()
+        """Nobody waits for the answer any more."""
         self.pods: tuple[str, ...] = ()
         self.devices: tuple[AllocatedTo, ...] = ()
         self.repeated = False
 
     def wanted(self, claim: ClaimRef) -> None:
         """Raises NodeNotReady when kubelet has given up the call: it comes again, and its claims may be others then."""
-        if self.given_up:
+        if self._given_up.is_set():
             raise NodeNotReady("kubelet gave up this call before anything was begun; it tries again", about=str(claim))
+
+    def give_up(self) -> None:
+        self._given_up.set()
+
+    async def while_wanted[T](self, claim: ClaimRef, wait: Coroutine[None, None, T]) -> T:
+        """What `wait` returns. When kubelet gives up the call, cancels it, and raises as `wanted` does."""
+        waiting, gone = asyncio.ensure_future(wait), asyncio.ensure_future(self._given_up.wait())
+        try:
+            await asyncio.wait((waiting, gone), return_when=asyncio.FIRST_COMPLETED)
+            self.wanted(claim)
+            return waiting.result()
+        finally:
+            waiting.cancel()
+            gone.cancel()
 
     def read(self, claim: ResourceClaim, driver: str) -> None:
         self.pods = names_of_pods(claim)
@@ -63,7 +77,7 @@ class Operations:
             return dict(await asyncio.shield(asyncio.gather(*tasks)))
         except asyncio.CancelledError:
             for each in notes.values():
-                each.given_up = True
+                each.give_up()
             raise
 
     def begin[T](self, work: Coroutine[None, None, T]) -> asyncio.Task[T]:

@@ -25,14 +25,14 @@ import structlog
 
 from dra_driver.api.resource import ResourceClaim
 from dra_driver.devices.model import Offer
-from dra_driver.errors import ClusterError, DriverError, InvalidInput, NodeNotReady, UnknownDevice
+from dra_driver.errors import ClusterError, DriverError, NodeNotReady, UnknownDevice
 from dra_driver.features import Gates
 from dra_driver.names import ClaimRef
 from kubelet_plugin.discovery import RELEASED, NodeFacts
 from kubelet_plugin.monitor import SeenFacts
 from kubelet_plugin.operations import Notes, Operations
 from kubelet_plugin.prepare.answer import PreparedDevice
-from kubelet_plugin.prepare.claims import ClaimApi, ClaimReader, ClaimReads, PodsOfClaims, explained
+from kubelet_plugin.prepare.claims import ClaimApi, ClaimRead, ClaimReader, ClaimReads, PodsOfClaims, explained
 from kubelet_plugin.prepare.execute import CdiFolder, Executor
 from kubelet_plugin.prepare.heal import Healer
 from kubelet_plugin.prepare.holds import Effects, Hold
@@ -246,9 +246,7 @@ class ClaimService:
             _log.warning("put right", what=sentence)
         held = self._journal.current.held.get(ref.uid)
         prepared = held is not None and await self._is_prepared(held, self._view.node())
-        with suppress(DriverError), timed(self._listener.step_ended, "read_claim"):
-            answer = await self._reads.of(ref, patience_s=0.0 if prepared else self._api_patience_s)
-            answer.claim()  # what it raises is the step's outcome, and the claim's in its turn
+        answer = await notes.while_wanted(ref, self._asked(ref, 0.0 if prepared else self._api_patience_s))
         async with self._executor.turn(ref.uid):
             notes.wanted(ref)
             node = self._view.node()
@@ -265,9 +263,7 @@ class ClaimService:
                     notes.repeated = True
                     return entry.answer
                 raise explained(error, ref) from error
-            if claim is None:
-                raise InvalidInput("does not exist any more; nothing is left to prepare", about=str(ref))
-            checked(claim, ref)
+            claim = checked(claim, ref)
             notes.read(claim, self._driver)
             if prepared and entry is not None and self._stands(entry, claim, node):
                 notes.repeated = True
@@ -276,6 +272,12 @@ class ClaimService:
                 plan = await self._plan(ref, claim, node, files)
             self._view.check_not_released()
             return (await self._carry_out(plan)).entry.answer
+
+    async def _asked(self, ref: ClaimRef, patience_s: float) -> ClaimRead:
+        with suppress(DriverError), timed(self._listener.step_ended, "read_claim"):
+            answer = await self._reads.of(ref, patience_s=patience_s)
+            answer.claim()  # what it raises is the step's outcome, and the claim's in its turn
+        return answer
 
     async def _plan(self, ref: ClaimRef, claim: ResourceClaim, node: Node, files: "_Once[ContainerFiles]") -> Plan:
         try:

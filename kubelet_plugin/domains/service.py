@@ -1,6 +1,8 @@
 """Prepares and unprepares claims of `compute-domain.nvidia.com`; kubelet's calls enter through `kubelet_plugin.rpc`.
 
-* A channel waits, outside any lock, until the domain is ready on this node, and is refused with what is missing.
+* A channel waits, outside any lock, until the domain is ready on this node, and is refused with what is missing. When
+  kubelet gives up the call, the wait ends, and nothing is prepared.
+* Calls that wait for the same claim ask the API server once.
 * A repeated prepare finds its record, makes the CDI file again if it is not as it should be, and waits for nothing.
 * Unprepare never asks the API server.
 * What claims had that kubelet will never unprepare is found at the start, and now and then, and taken away.
@@ -30,9 +32,10 @@ from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.monitor import SeenFacts
 from kubelet_plugin.operations import Notes, Operations
 from kubelet_plugin.prepare.answer import PreparedDevice
-from kubelet_plugin.prepare.claims import ClaimReader, explained
+from kubelet_plugin.prepare.claims import ClaimReader, ClaimReads, explained
 from kubelet_plugin.prepare.listener import AllocatedTo, ClaimListener
 from kubelet_plugin.prepare.node import ContainerFiles
+from kubelet_plugin.prepare.wanted import checked
 
 _log = structlog.get_logger(__name__)
 
@@ -69,6 +72,7 @@ class DomainClaims:
         `host_imex` asks an IMEX daemon that the node runs itself, and answers why it is not ready; None: pods do.
         `daemon_mounts` are what those need besides the driver's files."""
         self._claims = claims
+        self._reads = ClaimReads(claims)
         self._domains = domains
         self._records = records
         self._cdi = cdi
@@ -133,13 +137,14 @@ class DomainClaims:
             notes.repeated, notes.devices = True, self._devices(known)
             return self._answer(known)
         mark = self._waiting[ref.uid] = object()
-        claim = await self._read(ref)
+        claim = await self._read(ref, notes)
         notes.read(claim, self._driver)
         devices = wanted_devices(claim, self._driver, self._node)
-        domain = await self._domain(ref, devices)
+        domain = await notes.while_wanted(ref, self._domain(ref, devices))
         await self._restore_damaged(but=ref.uid)
         record = Record(ref, devices, domain)
         async with self._files, self._turns.of("channels", about=str(ref)):
+            notes.wanted(ref)
             if self._waiting.get(ref.uid) is not mark:
                 raise InvalidInput("was released, or asked for again, while it waited for its domain", about=str(ref))
             await asyncio.to_thread(self._keep, record)
@@ -148,19 +153,18 @@ class DomainClaims:
 
     async def _unprepare(self, ref: ClaimRef, notes: Notes) -> None:
         self._waiting.pop(ref.uid, None)
+        self._reads.released(ref.uid)
         async with self._files:
             had = await asyncio.to_thread(self._drop, ref.uid)
         notes.repeated = had is None
         notes.devices = () if had is None else self._devices(had)
 
-    async def _read(self, ref: ClaimRef) -> ResourceClaim:
+    async def _read(self, ref: ClaimRef, notes: Notes) -> ResourceClaim:
+        answer = await notes.while_wanted(ref, self._reads.of(ref, patience_s=_API_PATIENCE_S))
         try:
-            claim = await self._claims.read(ref, patience_s=_API_PATIENCE_S)
+            return checked(answer.claim(), ref)
         except ClusterError as error:
             raise explained(error, ref) from error
-        if claim is None or claim.metadata.uid != ref.uid:
-            raise InvalidInput("does not exist any more; nothing is left to prepare", about=str(ref))
-        return claim
 
     async def _domain(self, ref: ClaimRef, devices: tuple[WantedDevice, ...]) -> DomainName | None:
         """The domain of the claim, once its container can start. A daemon waits for nobody: others wait for it."""
