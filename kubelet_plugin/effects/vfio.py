@@ -24,6 +24,7 @@ import structlog
 from dra_driver.errors import HardwareError, NodeNotReady
 from kubelet_plugin.effects.patient_writes import PatientWrites
 from kubelet_plugin.effects.vfio_driver import GpuDriver
+from kubelet_plugin.hardware.calls import Code
 from kubelet_plugin.hardware.sysfs import HostFiles, PciFacts
 from kubelet_plugin.hardware.vfio import (
     Console,
@@ -143,11 +144,12 @@ class VfioBindings:
         pci = self._host.pci(gpu.pci_bus_id)
         if record.made.get("was") is None or record.boot_id != boot_id or pci.vendor is None:
             return
-        if self._take_back(gpu, pci.address, record.made.get("override") or "", _HOME):
-            patience_s = self._patience.return_s if pci.driver != _HOME else 0.0
-            self._wait_for_nvml(gpu, patience_s, persistence=record.made.get("persistence") == "on")
+        is_home = self._take_back(gpu, pci.address, record.made.get("override") or "", _HOME)
         for companion, home in _companions(record.made).items():
             self._take_back(gpu, companion, "", home)
+        if is_home:
+            patience_s = self._patience.return_s if pci.driver != _HOME else 0.0
+            self._wait_for_nvml(gpu, patience_s, persistence=record.made.get("persistence") == "on")
 
     def _bound_at_boot(self, pci: PciFacts) -> bool:
         """By an administrator: there is an order for what we bind, and none for vfio-pci.ids of the command line."""
@@ -288,7 +290,10 @@ class VfioBindings:
         return self._host.pci(address).driver == home
 
     def _wait_for_nvml(self, gpu: GpuIdentity, patience_s: float, *, persistence: bool) -> None:
-        """A GPU that does not come back is not the claim's concern any more: the inventory will say what is wrong."""
+        """A GPU that does not come back is not the claim's concern any more: the inventory says what is wrong.
+
+        But its persistence mode is ours to set again: raises HardwareError, by which it is left behind and tried again.
+        """
         deadline = time.monotonic() + patience_s
         while True:
             try:
@@ -300,8 +305,14 @@ class VfioBindings:
             except HardwareError as error:
                 problem = str(error)
             if time.monotonic() >= deadline:
-                _log.warning("a GPU is back from a virtual machine, but not well", gpu=str(gpu), problem=problem)
-                return
+                _log.warning("a GPU is back from a virtual machine, but not healthy", gpu=str(gpu), problem=problem)
+                if not persistence:
+                    return
+                raise HardwareError(
+                    f"it is back from a virtual machine, and persistence mode cannot be switched on again: {problem}",
+                    about=str(gpu),
+                    code=Code.NOT_FOUND,
+                )
             time.sleep(_NVML_POLL_S)
 
 

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from dra_driver.errors import HardwareError
 from kubelet_plugin.effects.vfio import Patience, VfioBindings
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.hardware.vfio import driver_override
+from kubelet_plugin.prepare.execute import _OUT_OF_REACH
 from kubelet_plugin.prepare.holds import GpuIdentity, Hold, HoldRecord, HoldState, Made, VfioBinding
 from kubelet_plugin.simulation.host import SimulatedHost, create_host
 from kubelet_plugin.simulation.state import Function, NodeState
@@ -282,10 +284,22 @@ class TestComingBack:
         assert plugin.files.pci(binding(host).gpu.pci_bus_id).driver == "nvidia"
 
     def test_a_gpu_that_nvml_does_not_see_does_not_keep_the_claim(self, host: SimulatedHost, plugin: Plugin) -> None:
+        plugin.kernel.real.set_persistence(0, on=False)
         plugin.lend(binding(host))
         plugin.driver.sees = lambda gpu: False
         plugin.take_back(binding(host))
         assert not plugin.journal
+
+    def test_nor_does_one_whose_persistence_mode_is_still_to_be_set(self, host: SimulatedHost, plugin: Plugin) -> None:
+        """It is left behind, and its mode is set when NVML sees it."""
+        plugin.lend(binding(host))
+        plugin.driver.sees = lambda gpu: False
+        with pytest.raises(HardwareError, match="persistence mode cannot be switched on again") as caught:
+            plugin.take_back(binding(host))
+        assert caught.value.code in _OUT_OF_REACH
+        del plugin.driver.sees
+        plugin.take_back(binding(host))
+        assert host.state.gpus[0].persistent
 
     def test_what_an_administrator_gave_to_another_driver_is_left_alone(
         self, host: SimulatedHost, plugin: Plugin
@@ -630,3 +644,81 @@ class TestBoots:
         following = Plugin(host, plugin.journal)
         following.take_back(binding(host))
         assert following.files.pci(binding(host).gpu.pci_bus_id).driver == "vfio-pci"
+
+
+ERRNOS = (errno.ENOENT, errno.EBUSY, errno.EIO, errno.EACCES, errno.ENODEV)
+CODES = (6, 15, 999)
+
+
+class Faulty(Acting):
+    """The act `number` fails, once or as often as it comes until all is well. `done`: what was asked for is done, and
+    refused all the same."""
+
+    def __init__(self, kernel: SimulatedKernel) -> None:
+        super().__init__(kernel)
+        self.begin(None)
+
+    def begin(self, error: Exception | None, number: int = 0, *, once: bool = True, done: bool = False) -> None:
+        self.error, self.number, self.once, self.done = error, number, once, done
+        self.places: list[str] = []
+
+    def check(self, place: str, what: Callable[[], None]) -> None:
+        self.places.append(place)
+        fails = len(self.places) == self.number or (not self.once and place in self.places[self.number - 1 : -1][:1])
+        if self.error is None or not fails:
+            what()
+            return
+        if self.done:
+            what()
+        raise self.error
+
+    def write(self, host_path: str, text: str) -> None:
+        self.check(host_path, lambda: self.real.write(host_path, text))
+
+    def act(self, what: Callable[[], None]) -> None:
+        self.check("persistence", what)
+
+
+class Unsure(Driver):
+    """The driver may also fail to say whether it sees a GPU."""
+
+    def sees(self, gpu: GpuIdentity) -> bool:
+        assert isinstance(self.kernel, Faulty)
+        self.kernel.check("sees", lambda: None)
+        return super().sees(gpu)
+
+
+def one_life(host: SimulatedHost, kernel: Faulty) -> tuple[object, Journal]:
+    """A claim comes and goes while something is wrong, as `kubelet_plugin.prepare.execute` does it; then all is well,
+    and what was left is taken back. Returns the hardware as it is then, and the journal."""
+    plugin = Plugin(host, Journal(), kernel)
+    plugin.effect = VfioBindings(plugin.files, kernel, kernel, Unsure(host, kernel), replace(IMPATIENT, return_s=0.01))
+    with suppress(HardwareError):
+        plugin.lend(binding(host))
+    with suppress(HardwareError):
+        plugin.take_back(binding(host))
+    kernel.error = None
+    plugin.take_back(binding(host))
+    return everything_lent(host), plugin.journal
+
+
+@pytest.mark.parametrize("kind", ["sysfs", "NVML"])
+def test_whatever_was_refused_the_gpu_is_as_before_when_all_is_well_again(
+    host: SimulatedHost, kernel: SimulatedKernel, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every write to sysfs and every question to the driver, and every error, once or until all is well."""
+    monkeypatch.setattr("kubelet_plugin.effects.vfio._NVML_POLL_S", 0.001)
+    errors: list[Exception] = [OSError(code, os.strerror(code)) for code in ERRNOS]
+    if kind == "NVML":
+        errors = [HardwareError("refused", about="GPU", code=code) for code in CODES]
+    with_audio(host)
+    start, faulty = everything_lent(host), Faulty(kernel)
+    assert one_life(host, faulty) == (start, {})
+    places = list(faulty.places)
+    assert len([place for place in places if place.startswith("/sys")]) == 12
+    for number, place in enumerate(places, 1):
+        if place.startswith("/sys") != (kind == "sysfs"):
+            continue
+        for row, error in enumerate(errors):
+            faulty.begin(error, number, once=bool((row + number) % 2), done=not (row + number) % 3)
+            assert one_life(host, faulty) == (start, {}), (error, place, number, faulty.once, faulty.done)
