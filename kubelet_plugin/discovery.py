@@ -25,7 +25,7 @@ from kubelet_plugin.hardware.calls import NvmlLibrary, load_library, problem_of,
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.health import HealthReading
 from kubelet_plugin.hardware.imex import imex_facts
-from kubelet_plugin.hardware.lanes import HUNG_S, READ_S, Lanes, NotAnswering
+from kubelet_plugin.hardware.lanes import HUNG_S, READ_S, Lanes, is_silent
 from kubelet_plugin.hardware.nvml import GpuReadings, Nvml
 from kubelet_plugin.hardware.sysfs import HostFiles, PciFacts
 from kubelet_plugin.hardware.vfio import bound_elsewhere, is_vfio, passthrough_facts
@@ -243,7 +243,7 @@ class Hardware:
                 ours.append(self._ours())
                 return work()
 
-            return self._lanes.run(about, looked, total_s=self._read_s, patience_s=self._read_s)
+            return self._lanes.run(about, looked, total_s=self._read_s)
 
         driver = session.nvml.driver(session.driver_root)
         return driver, session.nvml.gpus(in_lane), during(ours)
@@ -262,7 +262,7 @@ class Hardware:
         try:
             return self._used(gpu, work)
         except HardwareError as error:
-            if isinstance(error, NotAnswering) or (not session_over(error) and not self._is_outdated()):
+            if is_silent(error) or (not session_over(error) and not self._is_outdated()):
                 raise
         self._renew(session)
         return self._used(gpu, work)
@@ -325,7 +325,7 @@ class Hardware:
                 self.close()
 
         if session is not None:
-            with suppress(NotAnswering):
+            with suppress(HardwareError):
                 self._lanes.run_alone(close)
 
     def _prepare_session(self) -> None:
@@ -335,8 +335,8 @@ class Hardware:
             return
         try:
             self._lanes.run_alone(self._open)
-        except NotAnswering:
-            if self._session is None:
+        except HardwareError as error:
+            if self._session is None or not is_silent(error):
                 raise
 
     def _open(self) -> None:

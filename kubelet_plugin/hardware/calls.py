@@ -15,7 +15,7 @@ import pynvml
 
 from dra_driver.api.inventory import Problem
 from dra_driver.errors import HardwareError
-from kubelet_plugin.hardware.lanes import NotAnswering, calling
+from kubelet_plugin.hardware.lanes import calling
 
 
 class Code(IntEnum):
@@ -50,6 +50,7 @@ GPU_GONE = frozenset({Code.GPU_IS_LOST, Code.RESET_REQUIRED})
 _REASONS = {
     Code.NO_PERMISSION: "NoPermission",
     Code.DRIVER_NOT_LOADED: "DriverNotLoaded",
+    Code.TIMEOUT: "NotResponding",
     Code.LIBRARY_NOT_FOUND: "LibraryNotFound",
     Code.GPU_IS_LOST: "GpuIsLost",
     Code.RESET_REQUIRED: "ResetRequired",
@@ -159,9 +160,7 @@ def load_library(file: Path | None = None) -> NvmlLibrary:
 
 def problem_of(error: HardwareError, subject: str) -> Problem:
     """An NVML failure as a user reads it in the NodeInventory."""
-    reason = "NotResponding" if isinstance(error, NotAnswering) else "NvmlError"
-    if error.code in _REASONS:
-        reason = _REASONS[Code(error.code)]
+    reason = _REASONS[Code(error.code)] if error.code in _REASONS else "NvmlError"
     return Problem(subject=subject, reason=reason, message=error.message)
 
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 
 from dra_driver.errors import HardwareError
@@ -30,13 +30,16 @@ It takes some milliseconds, and seconds after a cold start."""
 LAST_WAIT_S = 5.0
 """How long anybody waits for NVML while the plugin ends."""
 
-
 _LOOK_S = 1.0
 """How often a job is looked at while the plugin ends: nobody is notified when it calls NVML."""
 
+_TIMEOUT = 10
+"""NVML's code; it stands for calls that do not return, too."""
 
-class NotAnswering(HardwareError):
-    """A call has not returned in time, or so many were slow that the job was given up."""
+
+def is_silent(error: Exception) -> bool:
+    """Whether a call has not returned in time, or so many were slow that the job was given up."""
+    return isinstance(error, HardwareError) and error.code == _TIMEOUT
 
 
 @dataclass(slots=True, eq=False)
@@ -49,7 +52,6 @@ class Job:
     since: float
     calling_since: float | None = None
     ended: bool = False
-    outcome: list[object] = field(default_factory=list)
     error: BaseException | None = None
 
 
@@ -89,17 +91,17 @@ class Lanes:
         self._together = 0
         self._ending_since: float | None = None
 
-    def run[T](self, lane: str, work: Callable[[], T], *, total_s: float = inf, patience_s: float | None = None) -> T:
-        """Call `work` in the lane's next turn, and give up after `total_s`, or when one of its calls hangs.
+    def run[T](self, lane: str, work: Callable[[], T], *, total_s: float = inf) -> T:
+        """Call `work` in the lane's next turn, and give up after `total_s` in all, or when one of its calls hangs.
 
-        Work that was given up may still be going on; until it ends, its lane is busy. `patience_s` is for the turn.
-        Raises NotAnswering, and what `work` raises.
+        Work that was given up may still be going on; until it ends, its lane is busy.
+        Raises HardwareError for which `is_silent` holds, and what `work` raises.
         """
-        return self._run(Job(lane, False, time.monotonic() + total_s, time.monotonic()), work, patience_s)
+        return self._run(Job(lane, False, time.monotonic() + total_s, time.monotonic()), work, self._hung_s)
 
-    def run_alone[T](self, work: Callable[[], T], *, patience_s: float | None = None, hung_s: float = inf) -> T:
+    def run_alone[T](self, work: Callable[[], T], *, hung_s: float = inf) -> T:
         """Call `work` while nothing else runs. Waits for its end, or until one of its calls has hung for `hung_s`."""
-        return self._run(Job("driver", True, inf, time.monotonic()), work, patience_s, hung_s)
+        return self._run(Job("driver", True, inf, time.monotonic()), work, hung_s)
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -125,15 +127,18 @@ class Lanes:
             self._ending_since = time.monotonic()
             self._changed.notify_all()
 
-    def _run[T](self, job: Job, work: Callable[[], T], patience_s: float | None, hung_s: float | None = None) -> T:
-        self._begin(job, self._turn_s if patience_s is None else patience_s)
+    def _run[T](self, job: Job, work: Callable[[], T], hung_s: float) -> T:
+        self._begin(job)
+        results: list[T] = []
 
         def run() -> None:
             _JOB.set(job)
             try:
-                job.outcome.append(work())
+                results.append(work())
             except _GivenUp:
-                job.error = NotAnswering("NVML answers too slowly; see NVRM in the kernel log", about=job.lane)
+                job.error = HardwareError(
+                    "NVML answers too slowly; see NVRM in the kernel log", about=job.lane, code=_TIMEOUT
+                )
             except BaseException as error:  # noqa: BLE001 - for whoever waits, as it is
                 job.error = error
             finally:
@@ -144,17 +149,17 @@ class Lanes:
         except RuntimeError as error:
             self._end(job)
             raise HardwareError(f"no thread can be started for it: {error}", about=job.lane) from error
-        self._wait_for(job, self._hung_s if hung_s is None else hung_s)
+        self._wait_for(job, hung_s)
         if job.error is not None:
             raise job.error
-        (result,) = job.outcome
-        return result  # type: ignore[return-value]
+        return results[0]
 
-    def _begin(self, job: Job, patience_s: float) -> None:
+    def _begin(self, job: Job) -> None:
         begun = time.monotonic()
+        limit = begun + self._turn_s if job.deadline == inf else job.deadline
         with self._changed:
             while blockers := self._blockers(job):
-                limits = [begun + patience_s, self._last(begun), *(self._hung_at(one, job) for one in blockers)]
+                limits = [limit, self._last(begun), *(self._hung_at(one, job) for one in blockers)]
                 rest = min(limits) - time.monotonic()
                 if rest <= 0:
                     raise self._busy(job, blockers[0])
@@ -184,13 +189,14 @@ class Lanes:
     def _last(self, begun: float) -> float:
         return inf if self._ending_since is None else max(begun, self._ending_since) + LAST_WAIT_S
 
-    def _busy(self, job: Job, blocker: Job | None) -> NotAnswering:
+    def _busy(self, job: Job, blocker: Job | None) -> HardwareError:
         lane, since = ("driver", time.monotonic()) if blocker is None else (blocker.lane, blocker.since)
         what = "" if lane in (job.lane, "driver") else f" about {lane}"
-        return NotAnswering(
+        return HardwareError(
             f"NVML has been busy for {time.monotonic() - since:.1f} s with an earlier call{what}, which may hang; if"
             " this goes on, see NVRM in the kernel log: the GPU or the node may have to be reset",
             about=job.lane,
+            code=_TIMEOUT,
         )
 
     def _end(self, job: Job) -> None:
@@ -212,9 +218,10 @@ class Lanes:
                 if since is not None:
                     limit = min(limit, since + hung_s, self._last(begun))
                 if limit <= now:
-                    raise NotAnswering(
+                    raise HardwareError(
                         f"NVML has not answered for {now - begun:.0f} s; see NVRM in the kernel log: the GPU or the"
                         " node may have to be reset",
                         about=job.lane,
+                        code=_TIMEOUT,
                     )
                 self._changed.wait(min(limit - now, _LOOK_S if self._ending_since is not None else self._hung_s))

@@ -26,7 +26,7 @@ from dra_driver.errors import HardwareError
 from dra_driver.names import gpu_device_names
 from kubelet_plugin.hardware.calls import GPU_GONE, NOT_THERE, Calls, Code, NvmlLibrary, problem_of, session_over
 from kubelet_plugin.hardware.health import HealthReading, health_reading
-from kubelet_plugin.hardware.lanes import NotAnswering
+from kubelet_plugin.hardware.lanes import is_silent
 from kubelet_plugin.hardware.mig import MigGpu
 from kubelet_plugin.hardware.sysfs import pci_address
 
@@ -433,7 +433,9 @@ class Nvml(Calls):
             others = [other for other in linked if other != address]
             try:
                 peers = in_lane(f"GPU {address}", partial(self._peers, address, others, readings))
-            except NotAnswering as error:
+            except HardwareError as error:
+                if not is_silent(error):
+                    raise
                 problems.append(problem_of(error, f"GPU {address}"))
                 continue
             facts = NvlinkFacts(

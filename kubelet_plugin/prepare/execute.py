@@ -97,6 +97,7 @@ _FILE_THREADS = 8
 
 _OUT_OF_REACH = (
     Code.NOT_FOUND, Code.DRIVER_NOT_LOADED, Code.GPU_IS_LOST, Code.RESET_REQUIRED, Code.LIB_RM_VERSION_MISMATCH,
+    Code.TIMEOUT,
 )  # fmt: skip
 """Nobody can use the GPU now, so a claim on it may go, and with it its pod, which otherwise would be stuck until the
 node boots. What it left there is taken back when the GPU can be reached again; until then nobody else gets it."""

@@ -16,11 +16,10 @@ from support.stuck_nvml import StuckNvml
 
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.cdi.model import DeviceNode
-from dra_driver.errors import DriverError
+from dra_driver.errors import DriverError, HardwareError
 from dra_driver.names import ClaimRef
 from kubelet_plugin.discovery import Discovery, Hardware, NodeFacts, NvmlSource
 from kubelet_plugin.effects.mig import ComputeInstances, GpuInstances, MigModes
-from kubelet_plugin.hardware.lanes import NotAnswering
 from kubelet_plugin.health_file import HealthFile
 from kubelet_plugin.monitor import HealthMonitor
 from kubelet_plugin.node_effects import OursNow
@@ -136,7 +135,7 @@ class TestChanging:
         hardware = world.hardware(read_s=1.0, turn_s=0.1)
         world.stick()
         hardware.look()
-        with pytest.raises(NotAnswering, match="GPU at index 0"):
+        with pytest.raises(HardwareError, match="GPU at index 0"):
             hardware.without_session(lambda: None)
         gpu = world.node.gpu(1)
         assert hardware.use(gpu, lambda nvml: nvml.compute_mode(gpu.uuid)) == 0

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from dra_driver.errors import HardwareError
-from kubelet_plugin.hardware.lanes import Lanes, NotAnswering, calling
+from kubelet_plugin.hardware.lanes import Lanes, calling
 
 SOON_S = 0.02
 
@@ -81,11 +81,11 @@ def test_work_of_one_lane_is_done_one_after_the_other() -> None:
 def test_a_call_that_hangs_is_given_up_and_its_lane_is_busy_at_once_until_it_ends() -> None:
     lanes = Lanes(turn_s=20.0, hung_s=SOON_S)
     stuck = Stuck()
-    with pytest.raises(NotAnswering, match="GPU A: NVML has not answered"):
+    with pytest.raises(HardwareError, match="GPU A: NVML has not answered"):
         lanes.run("GPU A", stuck)
     threads = threading.active_count()
     for _ in range(3):
-        with pytest.raises(NotAnswering, match=r"GPU A: NVML has been busy .* which may hang"):
+        with pytest.raises(HardwareError, match=r"GPU A: NVML has been busy .* which may hang"):
             lanes.run("GPU A", lambda: None)
     assert threading.active_count() == threads, "no further thread can hang"
     assert lanes.busy
@@ -104,7 +104,7 @@ def test_a_job_without_time_makes_no_further_call() -> None:
                 calls.append(number)
                 waiting.wait(20)
 
-    with pytest.raises(NotAnswering):
+    with pytest.raises(HardwareError):
         lanes.run("GPU A", slow, total_s=SOON_S)
     waiting.set()
     lanes.run("GPU A", lambda: None)  # its turn comes when the slow call has returned
@@ -113,7 +113,7 @@ def test_a_job_without_time_makes_no_further_call() -> None:
 
 def test_who_waits_for_a_lane_gives_up_after_its_turn_time() -> None:
     lanes = Lanes(turn_s=SOON_S)
-    with hanging(lanes), pytest.raises(NotAnswering, match="busy"):
+    with hanging(lanes), pytest.raises(HardwareError, match="busy"):
         lanes.run("GPU A", lambda: None)
 
 
@@ -139,7 +139,7 @@ def test_nothing_runs_alone_during_jobs_that_belong_together() -> None:
     lanes = Lanes(turn_s=SOON_S)
     with lanes.together():
         assert lanes.run("GPU A", lambda: 1) == 1
-        with pytest.raises(NotAnswering):
+        with pytest.raises(HardwareError):
             lanes.run_alone(lambda: None)
     assert lanes.run_alone(lambda: 2) == 2
 
@@ -156,8 +156,8 @@ def test_when_the_plugin_ends_nobody_waits_long_for_a_turn_or_a_call(monkeypatch
         job = threads.submit(lambda: lanes.run("GPU A", stuck))
         assert stuck.begun.wait(10)
         lanes.end()
-        assert in_threads(lambda: lanes.run("GPU A", lambda: None)) == [NotAnswering]
-        with pytest.raises(NotAnswering):
+        assert in_threads(lambda: lanes.run("GPU A", lambda: None)) == [HardwareError]
+        with pytest.raises(HardwareError):
             job.result(20)
         assert lanes.run("GPU B", lambda: "still") == "still"
         stuck.go.set()
