@@ -28,7 +28,7 @@ READ_S = 20.0
 It takes some milliseconds, and seconds after a cold start."""
 
 LAST_WAIT_S = 5.0
-"""How long anybody waits for NVML while the plugin ends."""
+"""How long anybody waits for NVML while the plugin ends, and how long a call is waited for then."""
 
 _LOOK_S = 1.0
 """How often a job is looked at while the plugin ends: nobody is notified when it calls NVML."""
@@ -183,7 +183,8 @@ class Lanes:
         does not wait for one that was given up, either."""
         if blocker is None:
             return inf
-        hung_at = inf if blocker.calling_since is None else blocker.calling_since + self._hung_s
+        hung_s = self._hung_s if self._ending_since is None else LAST_WAIT_S
+        hung_at = inf if blocker.calling_since is None else blocker.calling_since + hung_s
         return hung_at if job.deadline == inf else min(hung_at, blocker.deadline)
 
     def _last(self, begun: float) -> float:

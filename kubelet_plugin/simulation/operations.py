@@ -74,9 +74,9 @@ class GpuOperations:
         """One NVML function answers `code` about one GPU, `times` times or from now on; 0 well again."""
         self._mishap(index, function, code=code, times=times)
 
-    def slow_call(self, index: int, function: str, delay_s: float) -> None:
-        """One NVML function takes `delay_s` about one GPU from now on; 0 takes none."""
-        self._mishap(index, function, delay_s=delay_s)
+    def slow_call(self, index: int, function: str, delay_s: float, *, times: int | None = None) -> None:
+        """One NVML function takes `delay_s` about one GPU, `times` times or from now on; 0 takes none."""
+        self._mishap(index, function, delay_s=delay_s, times=times)
 
     def crash_in(self, index: int, function: str, when: Literal["before", "after"] = "after") -> None:
         """The next process that calls this function about this GPU dies, before or after the function's work."""

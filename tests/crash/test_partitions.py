@@ -15,6 +15,7 @@ from support.world import World
 from dra_driver import bundled
 from dra_driver.api.meta import CRDS, NODE_INVENTORIES, JsonObject
 from dra_driver.errors import NotFound
+from dra_driver.names import gpu_device_names
 from kubelet_plugin.simulation.host import create_host
 
 GPU = "gpu-cd9d459d"
@@ -64,6 +65,12 @@ async def eventually_told(world: World, right: Callable[[JsonObject], Any]) -> J
                 if right(found):
                     return found
             await asyncio.sleep(0.05)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.02)
 
 
 def instances_of(found: JsonObject) -> list[JsonObject]:
@@ -144,3 +151,30 @@ async def test_a_layout_changed_by_hand_is_told_within_seconds(forks: PluginFork
         async with asyncio.timeout(5):
             found = await eventually_told(cluster, lambda one: len(instances_of(one)) == 2)
         assert [one["uuid"] for each in instances_of(found) for one in each["computeInstances"]] == uuids
+
+
+async def test_a_gpu_that_hangs_delays_its_own_claims_and_not_the_end_of_the_plugin(
+    forks: PluginForks, cluster: World
+) -> None:
+    node = a_node(cluster, DYNAMIC)
+    other = gpu_device_names([gpu.uuid for gpu in node.host.state.gpus])[node.host.state.gpus[1].uuid]
+    hangs = await cluster.allocated("hangs", [f"{GPU}-mig-3g47gb-4"])
+    goes_on = await cluster.allocated("goes-on", [f"{other}-mig-3g47gb-4"])
+    async with plugin_on(forks, node) as plugin:
+        assert await plugin.ready(), node.log.read_text()
+        node.host.slow_call(0, "nvmlDeviceCreateGpuInstanceWithPlacement", 3600.0, times=1)
+        waiting = asyncio.create_task(plugin.prepare(hangs))
+        await until(lambda: not node.host.state.gpus[0].mishaps)  # the call has begun
+        answer = (await plugin.prepare(goes_on))[goes_on.uid]
+        assert not isinstance(answer, str), answer
+        assert (await plugin.unprepare(goes_on))[goes_on.uid] == ""
+        assert node.host.state.gpus[1].instances == []
+        assert not waiting.done()
+        assert await plugin.stop() == 0
+        assert "NVML has not answered" in (await waiting)[hangs.uid]
+    assert "although some of its work hangs" not in node.log.read_text()
+    # What it left is taken back by the next one, whose NVML answers.
+    async with plugin_on(forks, node) as plugin:
+        assert await plugin.ready(), node.log.read_text()
+        assert (await plugin.unprepare(hangs))[hangs.uid] == ""
+        await until(lambda: not any(gpu.mig is not None and gpu.mig.current for gpu in node.host.state.gpus))
