@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest_asyncio
 import yaml
+from support.plugin import eventually
 from support.plugin_process import NodeUnderTest, PluginForks, plugin_on
 from support.world import World
 
@@ -65,12 +66,6 @@ async def eventually_told(world: World, right: Callable[[JsonObject], Any]) -> J
                 if right(found):
                     return found
             await asyncio.sleep(0.05)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.02)
 
 
 def instances_of(found: JsonObject) -> list[JsonObject]:
@@ -164,7 +159,7 @@ async def test_a_gpu_that_hangs_delays_its_own_claims_and_not_the_end_of_the_plu
         assert await plugin.ready(), node.log.read_text()
         node.host.slow_call(0, "nvmlDeviceCreateGpuInstanceWithPlacement", 3600.0, times=1)
         waiting = asyncio.create_task(plugin.prepare(hangs))
-        await until(lambda: not node.host.state.gpus[0].mishaps)  # the call has begun
+        await eventually(lambda: not node.host.state.gpus[0].mishaps)  # the call has begun
         answer = (await plugin.prepare(goes_on))[goes_on.uid]
         assert not isinstance(answer, str), answer
         assert (await plugin.unprepare(goes_on))[goes_on.uid] == ""
@@ -177,4 +172,4 @@ async def test_a_gpu_that_hangs_delays_its_own_claims_and_not_the_end_of_the_plu
     async with plugin_on(forks, node) as plugin:
         assert await plugin.ready(), node.log.read_text()
         assert (await plugin.unprepare(hangs))[hangs.uid] == ""
-        await until(lambda: not any(gpu.mig is not None and gpu.mig.current for gpu in node.host.state.gpus))
+        await eventually(lambda: not any(gpu.mig is not None and gpu.mig.current for gpu in node.host.state.gpus))
