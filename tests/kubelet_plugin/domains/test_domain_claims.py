@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.claims import a_claim, a_config
 from support.domain_claims import HARDWARE, NODE, Node
 
 from dra_driver.api.meta import JsonObject, Resource
 from dra_driver.errors import DeviceInUse, DriverError, InvalidInput, NodeNotReady, Unreachable
 from dra_driver.kube.client import Listing
-from dra_driver.names import COMPUTE_DOMAIN_DRIVER, ClaimRef
+from dra_driver.names import COMPUTE_DOMAIN_DRIVER, CONFIG_API_VERSION, ClaimRef
 from kubelet_plugin.domains.records import Record
 from kubelet_plugin.domains.service import DomainClaims
 from kubelet_plugin.events import claim_news
