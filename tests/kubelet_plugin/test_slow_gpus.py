@@ -150,7 +150,7 @@ def until_read(hardware: Hardware, count: int) -> None:
 
 class TestEvents:
     async def test_events_of_the_others_are_heard(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("kubelet_plugin.watcher.READ_S", 0.1)
+        monkeypatch.setattr("kubelet_plugin.watcher.READ_S", 1.0)
         events: asyncio.Queue[GpuEvent] = asyncio.Queue()
         covered: asyncio.Queue[Coverage] = asyncio.Queue()
         world.stick("nvmlDeviceRegisterEvents")

@@ -108,7 +108,7 @@ def test_a_job_without_time_makes_no_further_call() -> None:
         lanes.run("GPU A", slow, total_s=SOON_S)
     waiting.set()
     lanes.run("GPU A", lambda: None)  # its turn comes when the slow call has returned
-    assert calls == [0]
+    assert 1 not in calls
 
 
 def test_who_waits_for_a_lane_gives_up_after_its_turn_time() -> None:
