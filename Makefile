@@ -1,5 +1,5 @@
 # `make demo` and `make test` set up what they need; `make check` is all that CI runs.
-.PHONY: help demo test check format lint types contracts generate lock bases sbom scan bench faults mutants image-check clean
+.PHONY: help demo test check format lint types contracts generate lock bases sbom scan bench campaign faults mutants image-check clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -89,6 +89,10 @@ faults: $(VENV)/.dev  ## each of the faults in tests/faults is found by its test
 
 mutants: $(VENV)/.dev  ## changes in the safety core that no test notices (an hour; ARGS="prepare/store" for a file)
 	@nice $(BIN)/python tests/mutants/run.py $(ARGS)
+
+# SEED, SEQUENCES, MINUTES, WORKERS, KEEP and REPLAY: see `tests/campaign`.
+campaign: $(VENV)/.dev  ## random claims and faults against real processes; failures are kept and can be run again
+	@PYTHONPATH=.:tests nice -n 10 $(BIN)/python -m campaign
 
 image-check: $(VENV)/.dev  ## what the Dockerfile does, without it: a clean install, its size, and every entry point
 	@GPU_DRA_TEST_INSTALL=1 $(BIN)/pytest -q -s tests/charts/test_image.py

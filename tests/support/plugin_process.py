@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
 import grpc
@@ -36,7 +36,10 @@ class Died(Exception):
 
 
 class PluginForks:
-    """Starts plugin processes in milliseconds; a context manager that outlives event loops."""
+    """Starts plugin processes in milliseconds, with `environment` beside this process's; outlives event loops."""
+
+    def __init__(self, environment: Mapping[str, str] = MappingProxyType({})) -> None:
+        self._environment = environment
 
     def __enter__(self) -> Self:
         root = Path(__file__).parents[2]
@@ -44,7 +47,7 @@ class PluginForks:
             [sys.executable, "-m", "support.plugin_forks"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": f"{root}:{root / 'tests'}"},
+            env={**os.environ, **self._environment, "PYTHONPATH": f"{root}:{root / 'tests'}"},
         )
         return self
 
@@ -165,13 +168,13 @@ class Plugin:
     def __init__(self, forks: PluginForks, node: NodeUnderTest, pid: int, socket: Path) -> None:
         self.pid = pid
         self.node = node
-        self._socket = socket
+        self.socket = socket
         self._ended = asyncio.create_task(forks.ended(pid))
 
     def serving(self, driver: str) -> "Plugin":
         """The same process, as kubelet reaches another driver of it."""
         other = copy(self)
-        other._socket = self.node.kubelet / "plugins" / driver / self._socket.name
+        other.socket = self.node.kubelet / "plugins" / driver / self.socket.name
         return other
 
     async def ready(self) -> bool:
@@ -179,7 +182,7 @@ class Plugin:
         async with asyncio.timeout(_START_TIMEOUT_S):
             while not self._ended.done():
                 with suppress(OSError):
-                    _, writer = await asyncio.open_unix_connection(str(self._socket))
+                    _, writer = await asyncio.open_unix_connection(str(self.socket))
                     writer.close()
                     return True
                 await asyncio.sleep(0.01)
@@ -209,6 +212,10 @@ class Plugin:
         """Wait for its end; answers the exit status, that of a signal negative."""
         return await self._ended
 
+    @property
+    def has_ended(self) -> bool:
+        return self._ended.done()
+
     async def _signal(self, number: signal.Signals) -> int:
         if not self._ended.done():
             with suppress(ProcessLookupError):
@@ -218,7 +225,7 @@ class Plugin:
     async def _call(self, method: str, request: Any, response: Any, timeout_s: float) -> Any:
         # A channel of its own for every call: one that has seen its server die waits before it tries again.
         async with grpc.aio.insecure_channel(
-            f"unix:{self._socket}", [("grpc.use_local_subchannel_pool", 1)]
+            f"unix:{self.socket}", [("grpc.use_local_subchannel_pool", 1)]
         ) as channel:
             call = channel.unary_unary(
                 _SERVICE + method,

@@ -1,0 +1,355 @@
+"""Carries out a sequence in a world and lets the oracle judge: on the way, at rest, and after the last claim.
+
+What the product owes: kubelet's call is answered or fails within its deadline, a plugin never ends by itself, no device
+is in two hands at any moment. Once nothing fails any more, each claim that kubelet wants is prepared, each is released,
+and the node is as it was at the start.
+"""
+
+import asyncio
+import errno
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from campaign import oracle
+from campaign.plan import Sequence_, Step, group_of
+from campaign.world import NODE, TEAM, Violation, World
+from support.objects import allocation, claim, result
+
+from dra_driver.api.meta import RESOURCE_CLAIMS, JsonObject
+from dra_driver.errors import NodeNotReady, NotFound, Unreachable
+from dra_driver.names import COMPUTE_DOMAIN_DRIVER, CONFIG_API_VERSION, GPU_DRIVER
+
+_CALL_S = 4.0
+"""When kubelet gives up here; its own deadline is 45 s."""
+_PATIENCE_S = 90.0
+"""How long a node may take to be right again when nothing fails any more: its slowest retry comes after a minute."""
+_PAUSE_S = 0.02
+_RETRY_S = 30
+"""What passes on the plugins' clock between two tries of kubelet, which waits about 90 s."""
+_METHODS = {"prepare": "NodePrepareResources", "unprepare": "NodeUnprepareResources"}
+
+
+@dataclass
+class Claimed:
+    """A claim of the sequence, and what kubelet knows of it."""
+
+    args: Mapping[str, Any]
+    ref: dict[str, str]
+    exists: bool = True
+    wanted: bool = False
+    """Whether kubelet wants it prepared; otherwise it wants it released."""
+    asked: bool = False
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Kubelet makes one call about a claim at a time."""
+
+    @property
+    def driver(self) -> str:
+        return COMPUTE_DOMAIN_DRIVER if self.args["devices"][0]["kind"] == "channel" else GPU_DRIVER
+
+
+@dataclass
+class Outcome:
+    calls: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+    violation: str | None = None
+
+
+async def run(world: World, sequence: Sequence_) -> Outcome:
+    """A violation is in the outcome; afterwards the world must not be used again."""
+    running = Running(world)
+    began = time.monotonic()
+    try:
+        for number, step in enumerate(sequence.steps):
+            try:
+                await running.do(step)
+            except Violation as violation:
+                raise Violation(f"after step {number} ({step}): {violation}") from violation
+        await running.settle()
+    except (Violation, TimeoutError) as violation:
+        running.outcome.violation = str(violation) or repr(violation)
+    finally:
+        await running.close()
+    running.outcome.seconds = time.monotonic() - began
+    return running.outcome
+
+
+class Running:
+    """One sequence on its way. `patience_s`: see `_PATIENCE_S`."""
+
+    def __init__(self, world: World, patience_s: float = _PATIENCE_S) -> None:
+        self._world = world
+        self._patience_s = patience_s
+        self._claims: dict[int, Claimed] = {}
+        self._calls: set[asyncio.Task[Any]] = set()
+        self.outcome = Outcome()
+
+    async def do(self, step: Step) -> None:
+        name = step.do.replace(" ", "_")
+        act: Callable[..., Awaitable[None]] = getattr(self, f"_{name}")
+        if name not in ("claim", "prepare", "unprepare", "forget", "wait"):
+            self.outcome.faults[step.do] += 1
+        await act(**step.args)
+        await self._look()
+
+    async def close(self) -> None:
+        for call in self._calls:
+            call.cancel()
+        await asyncio.gather(*self._calls, return_exceptions=True)
+
+    async def settle(self) -> None:
+        """Nothing fails any more: what is wanted is prepared, then everything is released."""
+        world = self._world
+        await world.heal()
+        await asyncio.gather(*self._calls)
+        await world.serving()
+        for plugin in world.plugins[:-1]:
+            await world.stop_plugin(plugin)
+        gone = [one for one in self._claims.values() if one.asked and not (one.exists and one.wanted)]
+        await self._until_answered("unprepare", gone)
+        wanted = [one for one in self._claims.values() if one.exists and one.wanted]
+        await self._until_answered("prepare", wanted)
+        await self._look(at_rest=True)
+        await self._until_answered("unprepare", [one for one in self._claims.values() if one.asked])
+        await self._as_at_the_start()
+        for one in self._claims.values():
+            if one.exists:
+                await self._delete(one)
+
+    # -- claims
+
+    async def _claim(self, claim: int, devices: list[JsonObject], config: Any, admin: bool, domain: int) -> None:
+        args = {"devices": devices, "config": config, "admin": admin, "domain": domain % max(1, len(self._domains))}
+        self._claims[claim] = await self._allocated(claim, args)
+
+    @property
+    def _domains(self) -> list[str]:
+        return [one.metadata.uid for one in self._world.domains]
+
+    async def _allocated(self, number: int, args: Mapping[str, Any]) -> Claimed:
+        """As the scheduler does it."""
+        kube, name = self._world.kube, f"claim-{number}"
+        requests = [f"r{index}" for index in range(len(args["devices"]))]
+        created = await kube.create(RESOURCE_CLAIMS, claim(name, TEAM, requests))
+        claimed = Claimed(args, {"namespace": TEAM, "name": name, "uid": created["metadata"]["uid"]})
+        results = []
+        for request, device in zip(requests, args["devices"], strict=True):
+            more: JsonObject = {"adminAccess": True} if args["admin"] else {}
+            if device["kind"] == "share":
+                share = f"00000000-0000-4000-8000-{len(self._claims):012d}"
+                more |= {"shareID": share} | ({"consumedCapacity": c} if (c := device["consumed"]) else {})
+            results.append(result(device["name"], request, pool=NODE, driver=claimed.driver, **more))
+        reserved = [{"resource": "pods", "name": f"pod-{number}", "uid": f"uid-{number}"}]
+        status = {"allocation": allocation(*results, config=self._configs(args)), "reservedFor": reserved}
+        await kube.merge_patch(RESOURCE_CLAIMS, name, {"status": status}, namespace=TEAM, subresource="status")
+        return claimed
+
+    def _configs(self, args: Mapping[str, Any]) -> list[JsonObject]:
+        parameters, driver = args["config"], GPU_DRIVER
+        if args["devices"][0]["kind"] == "channel":
+            uid = self._domains[args["domain"]]
+            parameters, driver = {"kind": "ComputeDomainChannelConfig", "domainID": uid}, COMPUTE_DOMAIN_DRIVER
+        if parameters is None:
+            return []
+        opaque = {"driver": driver, "parameters": {"apiVersion": CONFIG_API_VERSION, **parameters}}
+        return [{"source": "FromClaim", "requests": ["r0"], "opaque": opaque}]
+
+    async def _delete(self, one: Claimed) -> None:
+        """As when the last pod is gone: deallocated, then deleted."""
+        patch = {"status": {"allocation": None, "reservedFor": None}}
+        kube, name = self._world.kube, one.ref["name"]
+        one.exists = False
+        with suppress(NotFound):
+            await kube.merge_patch(RESOURCE_CLAIMS, name, patch, namespace=TEAM, subresource="status")
+            await kube.delete(RESOURCE_CLAIMS, name, namespace=TEAM)
+
+    async def _forget(self, claim: int) -> None:
+        if claim in self._claims and self._claims[claim].exists:
+            await self._delete(self._claims[claim])
+
+    async def _prepare(self, claims: list[int], goes_on_after: float | None = None) -> None:
+        chosen = [self._claims[one] for one in claims if one in self._claims and self._claims[one].exists]
+        for one in chosen:
+            one.wanted = one.asked = True
+        await self._begin("prepare", chosen, goes_on_after)
+
+    async def _unprepare(self, claims: list[int], goes_on_after: float | None = None) -> None:
+        chosen = [self._claims[one] for one in claims if one in self._claims and self._claims[one].asked]
+        for one in chosen:
+            one.wanted = False
+        await self._begin("unprepare", chosen, goes_on_after)
+
+    async def _wait(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    # -- kubelet's calls
+
+    async def _begin(self, method: str, chosen: list[Claimed], goes_on_after: float | None) -> None:
+        await self._world.serving()
+        calls = [
+            asyncio.create_task(self._call(method, batch))
+            for driver in (GPU_DRIVER, COMPUTE_DOMAIN_DRIVER)
+            if (batch := [one for one in chosen if one.driver == driver])
+        ]
+        for call in calls:
+            self._follow(call)
+        if calls:
+            await asyncio.wait(calls, timeout=goes_on_after)
+            for call in calls:
+                if call.done():
+                    call.result()
+
+    def _follow(self, task: asyncio.Task[Any]) -> None:
+        """Its error, if it has one, is met when everything settles."""
+        self._calls.add(task)
+        task.add_done_callback(lambda done: None if done.cancelled() or done.exception() else self._calls.discard(done))
+
+    async def _call(self, method: str, batch: list[Claimed]) -> dict[str, str]:
+        """The errors by UID; "" for what was done. Answers of prepare are compared with the CDI files."""
+        for one in sorted(batch, key=lambda one: one.ref["uid"]):
+            await one.turn.acquire()
+        try:
+            self.outcome.calls += 1
+            return await self._answer(method, batch)
+        finally:
+            for one in batch:
+                one.turn.release()
+
+    async def _answer(self, method: str, batch: list[Claimed]) -> dict[str, str]:
+        world, boots = self._world, self._world.boots
+        full = _METHODS[method]
+        try:
+            plugin = world.registry.newest(batch[0].driver)
+            answer = await plugin.call(full, f"{full}Request", [one.ref for one in batch], _CALL_S)
+        except (NodeNotReady, Unreachable) as error:
+            return {one.ref["uid"]: str(error) for one in batch}
+        errors = {}
+        for one in batch:
+            uid = one.ref["uid"]
+            if uid not in answer.claims:
+                raise Violation(f"{method} does not answer for claim {uid}")
+            errors[uid] = answer.claims[uid].error
+            if "internal error" in errors[uid]:
+                raise Violation(f"{method}: {errors[uid]}")
+            if method == "prepare" and not errors[uid] and one.exists and boots == world.boots:
+                self._check_answer(one, answer.claims[uid].devices)
+        return errors
+
+    def _check_answer(self, one: Claimed, devices: Any) -> None:
+        names = sorted(device.device_name for device in devices)
+        if names != sorted(device["name"] for device in one.args["devices"]):
+            raise Violation(f"prepare of {one.ref['name']} answers devices {names}")
+        ids = [cdi_id for device in devices for cdi_id in device.cdi_device_ids]
+        if len(ids) < len(names):
+            raise Violation(f"prepare of {one.ref['name']} answers CDI devices {ids} for {names}")
+        if unkept := oracle.unkept(self._world.place, ids):
+            raise Violation(f"prepare of {one.ref['name']}: {unkept}")
+
+    async def _until_answered(self, method: str, claims: list[Claimed]) -> None:
+        """Kubelet tries again until it is done."""
+        rest = claims
+        deadline = time.monotonic() + self._patience_s
+        while rest:
+            await self._world.serving()
+            errors: dict[str, str] = {}
+            for driver in (GPU_DRIVER, COMPUTE_DOMAIN_DRIVER):
+                if batch := [one for one in rest if one.driver == driver]:
+                    errors |= await self._call(method, batch)
+            rest = [one for one in rest if errors[one.ref["uid"]]]
+            if rest and time.monotonic() > deadline:
+                raise Violation(f"{method} still fails {self._patience_s:.0f} s after the last fault: {errors}")
+            if rest:
+                # A GPU that answers again is trusted after it has been well for a while; kubelet waits longer.
+                self._world.control.later(_RETRY_S)
+                await asyncio.sleep(0.1)
+
+    # -- what the oracle says
+
+    async def _look(self, *, at_rest: bool = False) -> None:
+        await self._world.collect()
+        groups = {one.ref["uid"]: group_of(one.ref["uid"], one.args, self._domains) for one in self._claims.values()}
+        problems = oracle.conflicts(self._world.place, groups)
+        if at_rest:
+            problems += oracle.phantoms(self._world.place)
+        if problems:
+            raise Violation("; ".join(problems))
+
+    async def _as_at_the_start(self) -> None:
+        """What a release could not undo at once, the plugin retries."""
+        world = self._world
+        deadline = time.monotonic() + self._patience_s
+        while left := oracle.leftovers(world.place, world.start):
+            await world.collect()
+            if time.monotonic() > deadline:
+                raise Violation("left behind: " + "; ".join(left))
+            await asyncio.sleep(_PAUSE_S)
+
+    # -- faults
+
+    async def _kill(self) -> None:
+        await self._world.kill_plugins()
+
+    async def _kill_in(self, changes: int) -> None:
+        self._world.control.set(changes=changes)
+
+    async def _stop(self) -> None:
+        await self._world.serving()
+        await self._world.stop_plugin(self._world.main)
+
+    async def _roll(self) -> None:
+        """A newer instance beside the old one, which ends a little later."""
+        await self._world.serving()
+        old = self._world.main
+        await self._world.start_plugin(new_pod=True)
+        await self._world.serving()
+        self._follow(asyncio.create_task(self._world.stop_plugin(old)))
+
+    async def _reboot(self, renumber: bool) -> None:
+        await self._world.reboot(renumber=renumber)
+
+    async def _damage(self, file: str, how: str) -> None:
+        """While no plugin runs, one of its two records is spoiled."""
+        await self._world.kill_plugins()
+        path = self._world.place.state / file
+        if not path.exists():
+            return
+        content = path.read_bytes()
+        middle = len(content) // 2
+        spoiled = {
+            "halve": content[:middle],
+            "zero": bytes(len(content)),
+            "flip": content[:middle] + bytes(byte ^ 4 for byte in content[middle : middle + 1]) + content[middle + 1 :],
+        }
+        path.unlink() if how == "lose" else path.write_bytes(spoiled[how])
+
+    async def _disk(self, folder: str, error: str) -> None:
+        number = getattr(errno, error)
+        self._world.control.set(**{folder: number})
+
+    async def _clock(self, offset_s: int) -> None:
+        self._world.control.set(clock_s=offset_s)
+
+    async def _api(self, mode: str) -> None:
+        await self._world.front.set(mode)
+
+    async def _rotate(self) -> None:
+        await self._world.front.rotate()
+
+    async def _nvml(self, gpu: int, call: str, code: int, times: int | None) -> None:
+        self._world.host.fail_call(gpu, call, code, times=times)
+
+    async def _hang(self, gpu: int, call: str, delay_s: float) -> None:
+        self._world.host.slow_call(gpu, call, delay_s)
+
+    async def _lose(self, gpu: int, code: int) -> None:
+        self._world.host.lose_gpu(gpu, code)
+
+    async def _busy(self, gpu: int) -> None:
+        self._world.host.attach_client(gpu, name="campaign")
+
+    async def _controller(self) -> None:
+        await self._world.restart_controller()

@@ -1,0 +1,183 @@
+"""The campaign: its oracle is its own and catches what is planted, its plans are data, and some sequences hold."""
+
+import ast
+import json
+import random
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from campaign import oracle, plan
+from campaign.oracle import ADMIN, SHARED, Place
+from campaign.plan import Device, Sequence_, Step, sequence
+from campaign.run import Running, run
+from campaign.world import Violation, World
+
+DEVICES = (
+    Device("gpu-a", "gpu", frozenset({"gpu-a"})),
+    Device("gpu-b", "gpu", frozenset({"b/0", "b/1"})),
+    Device("gpu-b-mig-0", "mig", frozenset({"b/0"})),
+    Device("gpu-b-mig-1", "mig", frozenset({"b/1"})),
+    Device("gpu-c", "share", frozenset({"gpu-c"})),
+    Device("gpu-d-vfio", "vfio", frozenset({"d"})),
+    Device("channel-0", "channel", frozenset({"channel-0"})),
+)
+
+
+def test_the_oracle_imports_nothing_of_what_it_judges() -> None:
+    imported = set()
+    for node in ast.walk(ast.parse(Path(oracle.__file__).read_text())):
+        if isinstance(node, ast.Import):
+            imported |= {name.name.partition(".")[0] for name in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0
+            imported.add(str(node.module).partition(".")[0])
+    assert imported <= sys.stdlib_module_names - {"importlib", "runpy", "subprocess"}
+
+
+def test_a_seed_is_a_sequence_and_each_fault_comes_up() -> None:
+    faults: Counter[str] = Counter()
+    for seed in range(400):
+        planned = sequence(seed, "hopper", DEVICES)
+        assert planned == sequence(seed, "hopper", DEVICES)
+        assert Sequence_.of(json.loads(json.dumps(planned.to_data()))) == planned
+        faults += Counter(step.do for step in planned.steps)
+    assert plan._FAULTS.keys() <= faults.keys()
+
+
+def test_the_plan_gives_no_device_to_two_claims_that_are_there() -> None:
+    uses = {device.name: device.uses for device in DEVICES if device.kind != "share"}
+    for seed in range(200):
+        taken: dict[int, set[str]] = {}
+        for step in sequence(seed, "hopper", DEVICES).steps:
+            if step.do == "claim" and not step.args["admin"]:
+                mine = {use for one in step.args["devices"] for use in uses.get(one["name"], ())}
+                assert not any(mine & others for others in taken.values())
+                taken[step.args["claim"]] = mine
+            elif step.do == "forget":
+                taken.pop(step.args["claim"], None)
+
+
+# -- the oracle, on a node of three GPUs
+
+
+def cdi(place: Place, uid: str, *paths: str) -> None:
+    spec = {
+        "cdiVersion": "0.5.0",
+        "kind": "k8s.gpu.nvidia.com/claim",
+        "containerEdits": {"deviceNodes": [{"path": "/dev/nvidiactl"}]},
+        "devices": [{"name": f"{uid}-x", "containerEdits": {"deviceNodes": [{"path": path} for path in paths]}}],
+    }
+    (place.cdi / f"k8s.gpu.nvidia.com-claim_{uid}.json").write_text(json.dumps(spec))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    place = Place(tmp_path / "cdi", tmp_path / "state", tmp_path / "host")
+    for folder in (place.cdi, place.state, place.host / "sim"):
+        folder.mkdir(parents=True)
+    gpus: list[dict[str, object]] = [
+        {"uuid": f"GPU-{minor}", "minor": minor, "address": f"0000:{minor}1:00.0", "mig": None, "instances": []}
+        | {"compute_mode": 0, "time_slice": 0, "bound_to": "nvidia", "persistenced": True, "persistence_mode": 0}
+        | {"clients": []}
+        for minor in range(3)
+    ]
+    (place.host / "sim/state.json").write_text(json.dumps({"gpus": gpus}))
+    for name, minor in (("gi1", 10), ("gi1/ci0", 11), ("gi2", 20), ("gi2/ci0", 21)):
+        folder = place.host / "proc/driver/nvidia/capabilities/gpu1/mig" / name
+        folder.mkdir(parents=True)
+        (folder / "access").write_text(f"DeviceFileMinor: {minor}\nDeviceFileMode: 292\n")
+    (place.host / "sys/kernel/iommu_groups/7/devices/0000:21:00.0").mkdir(parents=True)
+    return place
+
+
+GPU_0, GPU_1, GPU_2 = ("/dev/nvidia0",), ("/dev/nvidia1",), ("/dev/nvidia2",)
+PART_1 = (*GPU_1, "/dev/nvidia-caps/nvidia-cap10", "/dev/nvidia-caps/nvidia-cap11")
+PART_2 = (*GPU_1, "/dev/nvidia-caps/nvidia-cap20", "/dev/nvidia-caps/nvidia-cap21")
+VFIO_2 = ("/dev/vfio/7",)
+CHANNEL = ("/dev/nvidia-caps-imex-channels/channel0",)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "groups", "caught"),
+    [
+        (GPU_0, GPU_0, ("one", "two"), True),
+        (GPU_0, GPU_1, ("one", "two"), False),
+        (GPU_0, GPU_0, (SHARED, SHARED), False),
+        (GPU_0, GPU_0, (SHARED, "two"), True),
+        (GPU_0, GPU_0, (ADMIN, "two"), False),
+        (PART_1, PART_1, ("one", "two"), True),
+        (PART_1, PART_2, ("one", "two"), False),
+        (PART_1, GPU_1, ("one", "two"), True),
+        (VFIO_2, GPU_2, ("one", "two"), True),
+        (VFIO_2, GPU_0, ("one", "two"), False),
+        (CHANNEL, CHANNEL, ("domain", "other domain"), True),
+        (CHANNEL, CHANNEL, ("domain", "domain"), False),
+    ],
+)
+def test_devices_in_two_hands_are_caught(
+    place: Place, first: tuple[str, ...], second: tuple[str, ...], groups: tuple[str, str], caught: bool
+) -> None:
+    cdi(place, "uid-one", *first)
+    cdi(place, "uid-two", *second)
+    assert bool(oracle.conflicts(place, dict(zip(("uid-one", "uid-two"), groups, strict=True)))) == caught
+
+
+def test_a_claim_that_nobody_knows_of_may_share_nothing(place: Place) -> None:
+    cdi(place, "uid-one", *GPU_0)
+    cdi(place, "stranger", *GPU_0)
+    assert oracle.conflicts(place, {"uid-one": SHARED})
+
+
+def test_what_is_left_is_caught(place: Place) -> None:
+    start = oracle.standing(place)
+    assert oracle.leftovers(place, start) == []
+    cdi(place, "uid-one", *GPU_0)
+    (place.state / ".health.json.7.tmp").touch()
+    (place.state / "mps/GPU-0").mkdir(parents=True)
+    state = json.loads((place.host / "sim/state.json").read_text())
+    state["gpus"][2] |= {"compute_mode": 3, "bound_to": "vfio-pci"}
+    (place.host / "sim/state.json").write_text(json.dumps(state))
+    left = " ".join(oracle.leftovers(place, start))
+    for words in ("CDI folder has", "temporary file", "MPS folder GPU-0", "compute mode of GPU-2", "kernel driver of"):
+        assert words in left
+
+
+def test_answers_and_files_that_disagree_are_caught(place: Place) -> None:
+    cdi(place, "uid-one", *PART_1)
+    assert oracle.unkept(place, ["k8s.gpu.nvidia.com/claim=uid-one-x"]) == []
+    assert oracle.unkept(place, ["k8s.gpu.nvidia.com/claim=uid-one-y"])
+    assert oracle.phantoms(place) == []
+    cdi(place, "uid-two", *GPU_1, "/dev/nvidia-caps/nvidia-cap99")
+    assert oracle.phantoms(place)
+
+
+SEEDS = (3, 8, 11)
+
+
+async def test_a_few_sequences_hold_and_planted_violations_are_caught() -> None:
+    """With real processes. `make campaign` runs as many as there is time for."""
+    async with World.running("hopper", random.Random(0)) as world:
+        for seed in SEEDS:
+            outcome = await run(world, sequence(seed, "hopper", world.devices))
+            assert outcome.violation is None, f"seed {seed}: {outcome.violation}"
+            assert outcome.calls
+
+        planted = Running(world, patience_s=0.3)
+        gpu = next(device for device in world.devices if device.kind == "gpu")
+        devices = [{"name": gpu.name, "kind": "gpu", "consumed": {}}]
+        args = {"claim": 0, "devices": devices, "config": None, "admin": False, "domain": 0}
+        await planted.do(Step("claim", args))
+        await planted.do(Step("prepare", {"claims": [0]}))
+        (file,) = world.place.cdi.iterdir()
+        second = file.with_name("k8s.gpu.nvidia.com-claim_00000000-0000-4000-8000-000000000000.json")
+        second.write_bytes(file.read_bytes())
+        with pytest.raises(Violation, match="both hold"):
+            await planted.do(Step("wait", {"seconds": 0}))
+        second.unlink()
+        with world.host.edit() as state:
+            state.gpus[2].compute_mode = 3
+        with pytest.raises(Violation, match="compute mode of"):
+            await planted.settle()
+        await planted.close()

@@ -1,0 +1,321 @@
+"""What a sequence runs in: an API server, a controller and node plugins as processes of their own, and kubelet's side.
+
+A world lives for many sequences. `Front` fails between the processes and the API server; the shim (`shim.c`) makes the
+plugins' disks fail, kills them after the n-th change of a file, and moves their clock.
+"""
+
+import asyncio
+import os
+import random
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import cache
+from mmap import mmap
+from pathlib import Path
+
+import yaml
+from campaign import oracle
+from campaign.front import Front
+from campaign.plan import LAYOUTS, Device, Kind, Layout, policy_of
+from support.domain_cluster import DRIVER_NAMESPACE, Daemons, DomainCluster, tended
+from support.places import SHORT
+from support.plugin_process import NodeUnderTest, Plugin, PluginForks
+
+from dra_driver import bundled
+from dra_driver.api.computedomain import ComputeDomain
+from dra_driver.api.meta import CRDS, NAMESPACES, NODES, RESOURCE_SLICES, JsonObject
+from dra_driver.kube.client import Kube, endpoint_from
+from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER, gpu_device_names
+from dra_driver.simulation.cluster import Process
+from dra_driver.simulation.forks import Forks
+from dra_driver.simulation.kubelet.registry import Registry
+from dra_driver.simulation.kubelet.times import Times
+from kubelet_plugin.simulation.host import create_host
+
+NODE = "node-1"
+TEAM = "team"
+_QUICK = Times(registry_poll_s=0.02, registration_retry_s=0.02)
+_START_S = 120.0
+_END_S = 40.0
+"""A plugin gives itself 20 s to end; the rest is for machines that are busy."""
+_STATIC = ("1g.10gb", "2g.20gb")
+"""What an administrator makes by hand where the role of a GPU is `static`."""
+
+
+class Violation(Exception):
+    """What the product must never do."""
+
+
+@cache
+def shim() -> Path | None:
+    """The compiled shim; None without a C compiler: then disks and clocks work, and nothing dies while it writes."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        return None
+    library = Path(tempfile.mkdtemp(prefix="shim")) / "shim.so"
+    source = Path(__file__).with_name("shim.c")
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
+    return library
+
+
+class Control:
+    """The numbers that the shim in the plugins reads: see `shim.c`."""
+
+    def __init__(self, file: Path) -> None:
+        self._later_s = 0
+        file.write_bytes(bytes(32))
+        with file.open("r+b") as opened:
+            self._memory = mmap(opened.fileno(), 32)
+
+    def set(self, *, cdi: int = 0, state: int = 0, changes: int = 0, clock_s: int = 0) -> None:
+        self._memory[:] = struct.pack("=4q", cdi, state, changes, self._later_s + clock_s)
+
+    def later(self, seconds: int) -> None:
+        """Nothing fails, and so much time has passed for the plugins."""
+        self._later_s += seconds
+        self.set()
+
+
+class World:
+    """Use `World.running`."""
+
+    def __init__(self, folder: Path, layout: Layout, rng: random.Random) -> None:
+        self.folder = folder
+        self.layout = layout
+        self.host = create_host(folder / "n" / "host", layout.profile)
+        self.place = oracle.Place(folder / "n" / "cdi", folder / "n" / "state", folder / "n" / "host")
+        self.control = Control(folder / "control")
+        self.devices: tuple[Device, ...] = ()
+        self.domains: list[ComputeDomain] = []
+        self.kube: Kube
+        self.front: Front
+        self.node: NodeUnderTest
+        self.controller: Process
+        self.registry: Registry
+        self.plugins: list[Plugin] = []
+        """Instances that run, oldest first."""
+        self.boots = 0
+        self.restarts = 0
+        self._uids = iter(range(1_000_000))
+        self._uid = "u"
+        self._rng = rng
+        self._forks: PluginForks
+        self._controllers: Forks | None = None
+        self._killed: set[int] = set()
+        self._make_static()
+        self.start = oracle.standing(self.place)
+
+    @classmethod
+    @asynccontextmanager
+    async def running(cls, name: str, rng: random.Random) -> AsyncIterator["World"]:
+        """Everything is up, and the node's devices are published."""
+        folder = Path(tempfile.mkdtemp(prefix="c", dir=SHORT))
+        world = cls(folder, LAYOUTS[name], rng)
+        try:
+            async with AsyncExitStack() as stack:
+                await world._set_up(stack)
+                yield world
+        finally:
+            world.end_daemons()
+            shutil.rmtree(folder, ignore_errors=True)
+
+    # -- plugins
+
+    @property
+    def main(self) -> Plugin:
+        """The newest instance, which kubelet calls."""
+        return self.plugins[-1]
+
+    async def start_plugin(self, *, new_pod: bool = False) -> None:
+        """One more instance. One that does not come up is a violation, unless it was killed."""
+        if new_pod:
+            self._uid = f"u{next(self._uids)}"
+        self.restarts += 1
+        sockets = self.node.kubelet / "plugins"
+        socket = sockets / GPU_DRIVER / f"dra-{self._uid}.sock"
+        socket.unlink(missing_ok=True)
+        arguments = self.node.arguments(f"--pod-uid={self._uid}")
+        pid = self._forks.start(
+            arguments=arguments, output=str(self.node.log), folders=[], kill_log=None, kill_after=None, refusals={}
+        )
+        self.plugins.append(Plugin(self._forks, self.node, pid, socket))
+
+    async def serving(self) -> None:
+        """Until the newest instance is there, started again if it was killed, and kubelet has registered it."""
+        deadline = asyncio.get_running_loop().time() + _START_S
+        while True:
+            await self.collect()
+            if not self.plugins:
+                await self.start_plugin()
+            endpoint = str(self.main.socket)
+            drivers = {one.driver for one in self.registry.plugins() if one.connected and one.endpoint == endpoint}
+            if GPU_DRIVER in drivers:
+                return
+            if asyncio.get_running_loop().time() > deadline:
+                raise Violation(f"the plugin does not come up in {_START_S:.0f} s: {self.registry.failures[-3:]}")
+            await asyncio.sleep(0.01)
+
+    async def collect(self) -> None:
+        """Forget instances that have ended. One that ended by itself is a violation."""
+        for plugin in list(self.plugins):
+            if plugin.has_ended:
+                status = await plugin.ended()
+                self.plugins.remove(plugin)
+                if status != -signal.SIGKILL and plugin.pid not in self._killed:
+                    log = self.node.log.read_text(errors="replace").splitlines()
+                    raise Violation(f"the plugin ended by itself with status {status}: {' '.join(log[-6:])[-1500:]}")
+
+    async def kill_plugins(self) -> None:
+        plugins, self.plugins = self.plugins, []
+        await asyncio.gather(*(one.kill() for one in plugins))
+
+    async def stop_plugin(self, plugin: Plugin) -> None:
+        self.plugins = [one for one in self.plugins if one is not plugin]
+        self._killed.add(plugin.pid)
+        began = asyncio.get_running_loop().time()
+        status = await plugin.stop()
+        if status not in (0, -signal.SIGKILL) or asyncio.get_running_loop().time() - began > _END_S:
+            raise Violation(f"after SIGTERM the plugin ended with status {status} and took too long or failed")
+
+    async def reboot(self, *, renumber: bool) -> None:
+        """Every process of the node is gone, and /run with the CDI files."""
+        self.boots += 1
+        await self.kill_plugins()
+        self.end_daemons()
+        self.host.reboot(renumber=renumber)
+        for path in self.place.cdi.iterdir():
+            path.unlink()
+        self._make_static()
+
+    def end_daemons(self) -> None:
+        for pid in oracle.daemons(self.place):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    async def restart_controller(self) -> None:
+        await self.controller.stop(kill=True)
+        await self.controller.start(self._controllers)
+
+    async def heal(self) -> None:
+        """Nothing fails any more; what was broken stays broken."""
+        self.control.set()
+        await self.front.set("ok")
+        with self.host.edit() as state:
+            for gpu in state.gpus:
+                gpu.mishaps, gpu.fault = {}, None
+                gpu.clients = [one for one in gpu.clients if one.name != "campaign"]
+
+    # -- set-up
+
+    async def _set_up(self, stack: AsyncExitStack) -> None:
+        url = await self._api_server(stack)
+        self.kube = await stack.enter_async_context(Kube(endpoint_from(self.folder / "kubeconfig")))
+        self.front = Front(url, self.folder, self._rng)
+        kubeconfig = await self.front.start()
+        stack.push_async_callback(self.front.stop)
+        names = list(gpu_device_names([gpu.uuid for gpu in self.host.state.gpus]).values())
+        policy = self.folder / "policy.yaml"
+        policy.write_text(yaml.safe_dump(policy_of(self.layout, names)))
+        await self._install()
+        root = Path(__file__).parents[2]
+        environment = {**os.environ, "PYTHONPATH": f"{root}:{root / 'tests'}"}
+        self._controllers = await stack.enter_async_context(Forks.running(["controller.main"], environment))
+        command = [sys.executable, "-m", "controller.main", "--no-leader-election"]
+        settings = {"kubeconfig": kubeconfig, "lease-namespace": DRIVER_NAMESPACE, "policy": policy}
+        command += [f"--{name}={value}" for name, value in settings.items()]
+        self.controller = Process("controller", command, self.folder / "controller.log")
+        await self.controller.start(self._controllers)
+        stack.push_async_callback(self.controller.stop, kill=True)
+        self.node = NodeUnderTest(self.folder / "n", kubeconfig, self.host, NODE, (f"--policy={policy}",))
+        preload = {}
+        if (library := shim()) is not None:
+            preload = {"LD_PRELOAD": str(library), "CAMPAIGN_SHIM": str(self.folder / "control")}
+            preload |= {"CAMPAIGN_CDI": str(self.node.cdi), "CAMPAIGN_STATE": str(self.node.state)}
+        self._forks = stack.enter_context(PluginForks(preload))
+        self.registry = Registry(self.node.kubelet / "plugins_registry", _QUICK, lambda: None)
+        follows = asyncio.create_task(self.registry.run())
+        stack.push_async_callback(asyncio.wait, [follows])
+        stack.callback(follows.cancel)
+        stack.push_async_callback(self.kill_plugins)
+        await self.serving()
+        if self.layout.channels:
+            await self._domains(stack)
+        self.devices = await self._published()
+
+    async def _api_server(self, stack: AsyncExitStack) -> str:
+        command = (sys.executable, "-m", "dra_driver.simulation.apiserver", "--kubeconfig", self.folder / "kubeconfig")
+        pipe = asyncio.subprocess.PIPE
+        server = await asyncio.create_subprocess_exec(*command, stdout=pipe, cwd=Path(__file__).parents[2])
+        stack.push_async_callback(server.wait)
+        stack.callback(server.kill)
+        assert server.stdout is not None
+        return (await server.stdout.readline()).decode().strip()
+
+    async def _install(self) -> None:
+        for path in sorted(bundled.CRDS_FOLDER.glob("*.yaml")):
+            await self.kube.create(CRDS, yaml.safe_load(path.read_text()))
+        labels = {"resource.kubernetes.io/admin-access": "true"}
+        await self.kube.create(NAMESPACES, {"metadata": {"name": DRIVER_NAMESPACE}})
+        await self.kube.create(NAMESPACES, {"metadata": {"name": TEAM, "labels": labels}})
+        await self.kube.create(NODES, {"metadata": {"name": NODE}})
+
+    async def _domains(self, stack: AsyncExitStack) -> None:
+        cluster = DomainCluster(self.kube)
+        self.domains = [await cluster.domain("d", namespace=TEAM)]
+        await stack.enter_async_context(tended(self.kube, Daemons(self.kube)))
+
+    async def _published(self) -> tuple[Device, ...]:
+        """What the slices offer, once everything that the layout has is in them."""
+        wanted = {"gpu.nvidia.com"} | ({COMPUTE_DOMAIN_DRIVER} if self.layout.channels else set())
+        async with asyncio.timeout(_START_S):
+            while True:
+                slices = [one["spec"] for one in (await self.kube.list(RESOURCE_SLICES)).items]
+                found = [device_of(spec["driver"], one) for spec in slices for one in spec.get("devices") or ()]
+                devices = tuple(sorted((one for one in found if one is not None), key=lambda one: one.name))
+                if {spec["driver"] for spec in slices if spec.get("devices")} >= wanted and len(devices) >= 4:
+                    return devices
+                await asyncio.sleep(0.05)
+
+    def _make_static(self) -> None:
+        """By the administrator's hand, at each boot."""
+        for index, role in enumerate(self.layout.roles):
+            if role == "static":
+                where = self._index_of(index)
+                self.host.set_mig(where, 1)
+                for profile in _STATIC:
+                    self.host.make_instance(where, profile)
+
+    def _index_of(self, role: int) -> int:
+        """Where the GPU of this role is in NVML's order now, which a boot may change."""
+        if not hasattr(self, "_uuids"):
+            self._uuids = [gpu.uuid for gpu in self.host.state.gpus]
+        return [gpu.uuid for gpu in self.host.state.gpus].index(self._uuids[role])
+
+
+def device_of(driver: str, device: JsonObject) -> Device | None:
+    """What the plan needs of a published device; None for one that users' claims do not get."""
+    name = device["name"]
+    if driver == COMPUTE_DOMAIN_DRIVER:
+        return Device(name, "channel", frozenset({name})) if name.startswith("channel-") else None
+    if device.get("allowMultipleAllocations"):
+        shares = device.get("capacity") or {}
+        consumed = {"memory": "1Gi", "cores": "10"} if "cores" in shares else {}
+        return Device(name, "share", frozenset({name}), consumed)
+    kinds: Mapping[str, Kind] = {"gpu": "gpu", "mig": "mig", "vfio": "vfio"}
+    return Device(name, kinds[device["attributes"]["type"]["string"]], frozenset(_uses(device, name)))
+
+
+def _uses(device: JsonObject, name: str) -> Sequence[str]:
+    counters = [
+        f"{one['counterSet']}/{counter}"
+        for one in device.get("consumesCounters") or ()
+        for counter in one["counters"]
+        if counter.startswith(("memory-slice", "shares"))
+    ]
+    return counters or [name]
