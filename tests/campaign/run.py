@@ -227,6 +227,10 @@ class Running:
             answer = await plugin.call(full, f"{full}Request", [one.ref for one in batch], _CALL_S)
         except (NodeNotReady, Unreachable) as error:
             return {one.ref["uid"]: str(error) for one in batch}
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            return {one.ref["uid"]: "the instance went, and its connection with it" for one in batch}
         errors = {}
         for one in batch:
             uid = one.ref["uid"]

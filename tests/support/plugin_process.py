@@ -224,9 +224,7 @@ class Plugin:
 
     async def _call(self, method: str, request: Any, response: Any, timeout_s: float) -> Any:
         # A channel of its own for every call: one that has seen its server die waits before it tries again.
-        async with grpc.aio.insecure_channel(
-            f"unix:{self.socket}", [("grpc.use_local_subchannel_pool", 1)]
-        ) as channel:
+        async with grpc.aio.insecure_channel(f"unix:{self.socket}", [("grpc.use_local_subchannel_pool", 1)]) as channel:
             call = channel.unary_unary(
                 _SERVICE + method,
                 request_serializer=type(request).SerializeToString,
