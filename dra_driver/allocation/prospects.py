@@ -5,11 +5,12 @@ that somebody holds is not even asked. Pure.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 from dra_driver.allocation.nodes import NodeView, untolerated
 from dra_driver.allocation.requests import Wanted
+from dra_driver.allocation.selection import Failure
 from dra_driver.allocation.snapshot import Candidate, Pool, Snapshot
 from dra_driver.allocation.trace import Cause, Refusal
 from dra_driver.allocation.usage import Ledger
@@ -28,10 +29,18 @@ class Site:
         self.behaviour = snapshot.catalog.behaviour
         self.pools: Sequence[Pool] = snapshot.catalog.pools(node)
         self.usable = [pool for pool in self.pools if pool.problem is None]
-        self.candidates = [candidate for pool in self.usable for candidate in pool.candidates]
 
     def ledger(self) -> Ledger:
         return Ledger(self.usable, self.snapshot.usage, self.behaviour)
+
+    @cached_property
+    def untouched(self) -> Ledger:
+        """One from which nothing is taken."""
+        return self.ledger()
+
+    @cached_property
+    def candidates(self) -> Sequence[Candidate]:
+        return [candidate for pool in self.usable for candidate in pool.candidates]
 
     @cached_property
     def places(self) -> dict[Candidate, int]:
@@ -39,25 +48,25 @@ class Site:
         return {candidate: place for place, candidate in enumerate(self.candidates)}
 
 
-class Prospects:
-    """What one request finds on a site."""
+type Place = tuple[int, Candidate]
+"""A device and its number."""
 
-    def __init__(self, wanted: Wanted, site: Site, ledger: Ledger) -> None:
-        """`ledger` is the site's, untouched. Raises what `every` raises when the request is for all devices."""
+
+class Prospects:
+    """What one request finds on a site, as far as somebody asks: most searches end at the first devices."""
+
+    def __init__(self, wanted: Wanted, site: Site) -> None:
+        """Raises what `every` raises when the request is for all devices."""
         self.wanted = wanted
         self._site = site
-        self._ledger = ledger
+        self._ledger = site.untouched
         self.every: tuple[Candidate, ...] | None = tuple(self._every()) if wanted.wants_all else None
         self.count = wanted.count if self.every is None else len(self.every)
-        self.failing = {
-            candidate: self._error(candidate)
-            for pool in site.usable
-            for candidate in pool.select(wanted.expressions).failing
-            if wanted.admin_access or not ledger.in_use(candidate)
-        }
-        """Devices that end the whole attempt when they are looked at."""
-        self.eligible = tuple(self._eligible())
-        """Numbers of the devices that can serve the request as long as no other is chosen, ascending."""
+        self._failing: dict[Candidate, InvalidInput] = {}
+        self._tried: list[Place] = []
+        self._numbers: list[int] = []
+        """Of `_tried`."""
+        self._rest = self._looked_at()
 
     def _every(self) -> Iterator[Candidate]:
         """Every device that is meant. Raises NodeNotReady for a pool that may have more, InvalidInput for a selector
@@ -66,38 +75,71 @@ class Prospects:
             if pool.problem is not None:
                 message = f"{pool.problem}, and {self.wanted} asks for all devices"
                 raise NodeNotReady(message, about=f"pool {pool}")
-            selection = pool.select(self.wanted.expressions)
-            for candidate in selection.failing:
-                raise self._error(candidate)
-            for candidate in selection.matching:
+            for _, candidate, failure in pool.selected(self.wanted.expressions):
+                if failure is not None:
+                    raise self._error(candidate, failure)
                 if self._unsuitable(candidate) is None:
                     yield candidate
 
-    def _eligible(self) -> Iterator[int]:
-        places = self._site.places
-        meant = set(self.every) if self.every is not None else None
+    def _looked_at(self) -> Iterator[Place]:
+        """Devices that can serve the request as long as no other is chosen, and those that end the attempt."""
+        first = 0
         for pool in self._site.usable:
             held = () if self.wanted.admin_access else self._ledger.usage_of(pool.id).whole
-            for candidate in pool.select(self.wanted.expressions).matching:
-                if candidate.id.device in held or (meant is not None and candidate not in meant):
-                    continue
-                if self._unsuitable(candidate) is None and self._unavailable(candidate) is None:
-                    yield places[candidate]
+            if not (held and pool.is_used_up(held)):
+                for index, candidate, failure in pool.selected(self.wanted.expressions):
+                    if candidate.id.device in held:
+                        continue
+                    if failure is not None:
+                        self._failing[candidate] = self._error(candidate, failure)
+                    elif self._unsuitable(candidate) is not None or self._unavailable(candidate) is not None:
+                        continue
+                    yield first + index, candidate
+            first += pool.size
+
+    def places_from(self, start: int) -> Iterator[Place]:
+        """The devices to look at from number `start` on, which is 0 or follows one of them."""
+        index = bisect_left(self._numbers, start)
+        while index < len(self._tried) or self._goes_on():
+            yield self._tried[index]
+            index += 1
+
+    def number_from(self, start: int) -> int:
+        """How many devices `places_from` has."""
+        self._look_at_all()
+        return len(self._numbers) - bisect_left(self._numbers, start)
+
+    def _goes_on(self) -> bool:
+        place = next(self._rest, None)
+        if place is None:
+            return False
+        self._tried.append(place)
+        self._numbers.append(place[0])
+        return True
+
+    def _look_at_all(self) -> None:
+        while self._goes_on():
+            pass
+
+    @property
+    def failing(self) -> Mapping[Candidate, InvalidInput]:
+        """Devices that end the whole attempt when they are looked at."""
+        self._look_at_all()
+        return self._failing
+
+    def error(self, candidate: Candidate) -> InvalidInput | None:
+        """Why a device ends the attempt that is looked at."""
+        return self._failing.get(candidate)
 
     @cached_property
-    def eligible_set(self) -> frozenset[int]:
+    def eligible(self) -> tuple[Candidate, ...]:
+        """Devices that can serve the request as long as no other is chosen, in order."""
+        failing = self.failing
+        return tuple(candidate for _, candidate in self._tried if candidate not in failing)
+
+    @cached_property
+    def eligible_set(self) -> frozenset[Candidate]:
         return frozenset(self.eligible)
-
-    @cached_property
-    def _tried(self) -> tuple[int, ...]:
-        """Devices that are looked at one after the other: those that can serve, and those that end the attempt."""
-        if not self.failing:
-            return self.eligible
-        return tuple(sorted({*self.eligible, *(self._site.places[one] for one in self.failing)}))
-
-    def places_from(self, start: int) -> tuple[int, ...]:
-        """Numbers of the devices to look at from `start` on."""
-        return self._tried[bisect_left(self._tried, start) :]
 
     @property
     def is_enough(self) -> bool:
@@ -142,9 +184,7 @@ class Prospects:
         taint = untolerated(taints, self.wanted.tolerations) if taints else None
         return Refusal(Cause.TAINT, f"tainted {taint}") if taint else None
 
-    def _error(self, candidate: Candidate) -> InvalidInput:
-        pool = next(one for one in self._site.pools if one.id == candidate.pool)
-        failure = pool.select(self.wanted.expressions).failing[candidate]
+    def _error(self, candidate: Candidate, failure: Failure) -> InvalidInput:
         about, index = self.wanted.writer_of(failure.index)
         message = f"selector {index} on device {candidate.id}: {failure.error}\n{failure.error.excerpt}"
         found = InvalidInput(message, about=about)

@@ -44,7 +44,7 @@ def _result(site: Site, share_ids: ShareIds, chosen: Chosen, before: int) -> All
     """`before` is how many shares of the device the request has already."""
     wanted, candidate = chosen.wanted, chosen.candidate
     share_of = f"{wanted.name}#{before}" if before else str(wanted.name)
-    ledger = site.ledger()
+    ledger = site.untouched
     shared = ledger.shares(candidate)
     consumed = ledger.consumption(wanted, candidate) if shared else {}
     return AllocatedDevice(

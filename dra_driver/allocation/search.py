@@ -7,19 +7,19 @@ requests everything. A search that has to turn back asks `shortcuts` whether it 
 Source: kubernetes/dynamic-resource-allocation, structured allocator ("incubating"), Kubernetes 1.36.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from dra_driver.allocation.constraints import DistinctAttribute, constraints_of
 from dra_driver.allocation.nodes import NodeView
-from dra_driver.allocation.prospects import Prospects, Site
+from dra_driver.allocation.prospects import Place, Prospects, Site
 from dra_driver.allocation.reasons import Reasons
-from dra_driver.allocation.requests import Alternatives, Wanted, checked_requests
+from dra_driver.allocation.requests import Alternatives, Wanted
 from dra_driver.allocation.result import Chosen, ShareIds, allocation_of, derived_share_id
-from dra_driver.allocation.shortcuts import Problem, Symmetry, Twins, impossible, neighbourhood, room
+from dra_driver.allocation.shortcuts import Problem, Room, impossible
 from dra_driver.allocation.snapshot import Candidate, Snapshot
+from dra_driver.allocation.symmetry import Symmetry, Twins
 from dra_driver.allocation.trace import SILENT, Cause, Listener, Refusal
 from dra_driver.api.resource import Allocation, ResourceClaim
 from dra_driver.errors import InvalidInput
@@ -127,8 +127,20 @@ class _Impossible(Exception):
         self.refusal = refusal
 
 
+class _Hopeless(Exception):
+    """`request` finds too few devices, whatever the others get."""
+
+    def __init__(self, request: Alternatives) -> None:
+        super().__init__()
+        self.request = request
+
+
 class _LimitReached(Exception):
     """The search took too long."""
+
+
+_CHOSEN_FOR_CLAIM = Refusal(Cause.CHOSEN, "already chosen for this claim")
+_CHOSEN_FOR_POD = Refusal(Cause.CHOSEN, "already chosen for this pod")
 
 
 class _Search:
@@ -140,47 +152,54 @@ class _Search:
         self._steps = 0
         self.chosen: list[list[Chosen]] = [[] for _ in claims]
         self._listener = listener
-        self._requests = checked_requests(claims, site.snapshot.classes, site.behaviour)
+        self._requests = site.snapshot.requests(claims)
         self._constraints = [constraints_of(claim, site.behaviour) for claim in claims]
         self._ledger = site.ledger()
         self._prospects = {
-            wanted: Prospects(wanted, site, self._ledger)
+            wanted: Prospects(wanted, site)
             for claim in self._requests
             for alternatives in claim
             for wanted in alternatives
         }
-        self._holders: dict[Candidate, list[int]] = defaultdict(list)
+        self._holders: dict[Candidate, list[int]] = {}
         """Claims that devices were chosen for, when they are not shared."""
-        self._touched: dict[object, int] = defaultdict(int)
-        """How many choices touch something; see `neighbourhood`."""
+        self._turned = False
+        """Whether no device was left for a place. From then on shortcuts are taken, if any may be."""
         self._symmetry: Symmetry | None = None
-        """Asked for when the search turns back for the first time, if it may skip anything at all."""
-        self._later: dict[tuple[int, int], list[Prospects]] = {}
-        """By claim and request, those after it that have no alternatives; made together with `_symmetry`."""
+        self._rooms: dict[Wanted, Room] = {}
+        """Of requests without alternatives, the last one first; made together with `_symmetry`."""
+        self._later: dict[tuple[int, int], list[Room]] = {}
+        """By claim and request, those of requests after it."""
         self._dead_ends: set[Hashable] = set()
         """States from which the search went on in vain."""
-        self._repeats = site.behaviour.repeats and any(map(self._ledger.shares, site.candidates))
-        """Whether a request may get one device twice. The shortcuts know no such thing."""
-        self._may_skip = not self._may_fail_hard() and not self._repeats
-        distinct = any(isinstance(one, DistinctAttribute) for each in self._constraints for one in each)
-        self._any_order = site.behaviour.any_order and (self._repeats or distinct)
-        """Whether trying the devices of a request in every order can make a difference."""
         self.reasons = Reasons(site, self._prospects)
+
+    @cached_property
+    def _repeats(self) -> bool:
+        """Whether a request may get one device twice. The shortcuts know no such thing."""
+        return self.site.behaviour.repeats and any(map(self._ledger.shares, self.site.candidates))
+
+    @cached_property
+    def _any_order(self) -> bool:
+        """Whether trying the devices of a request in every order can make a difference."""
+        if not self.site.behaviour.any_order:
+            return False
+        return self._repeats or any(isinstance(one, DistinctAttribute) for each in self._constraints for one in each)
 
     def _may_fail_hard(self) -> bool:
         """Whether a device that is looked at may end the attempt. Then every step must be the one upstream takes."""
         all_devices = any(one.every is not None for one in self._prospects.values())
-        return any(one.failing for one in self._prospects.values()) or (all_devices and any(self._constraints))
+        return (all_devices and any(self._constraints)) or any(one.failing for one in self._prospects.values())
 
     def succeeds(self) -> bool:
         """Whether there is a solution; it is `chosen` then."""
         self._check_size()
-        if self._may_skip and (hopeless := self._hopeless_request()) is not None:
-            self.reasons.hopeless(hopeless)
-            return False
         try:
             return self._claim(0)
         except _TooMany:
+            return False
+        except _Hopeless as why:
+            self.reasons.hopeless(why.request)
             return False
         except _Impossible as why:
             self.reasons.impossible(why.refusal)
@@ -193,14 +212,6 @@ class _Search:
             if least > MAX_RESULTS:
                 about = claim[0][0].about
                 raise InvalidInput(f"asks for {least} devices; a claim can have {MAX_RESULTS}", about=about)
-
-    def _hopeless_request(self) -> Alternatives | None:
-        """The first request that finds too few devices, whatever the others get."""
-        for claim in self._requests:
-            for alternatives in claim:
-                if not any(self._prospects[one].is_enough for one in alternatives):
-                    return alternatives
-        return None
 
     # -- the search
 
@@ -236,7 +247,12 @@ class _Search:
         if prospects.count == 0:
             return False
         if taken == prospects.count:
-            return self._request(claim, request + 1)
+            settled = self._settle(claim, taken)
+            try:
+                return self._request(claim, request + 1)
+            finally:
+                for _ in settled:
+                    self._symmetry.give_back()  # type: ignore[union-attr]
         if len(self.chosen[claim]) + prospects.count - taken > MAX_RESULTS:
             raise _TooMany
         state = self._state(claim, request, wanted, taken, start)
@@ -253,18 +269,23 @@ class _Search:
         """Whether some device for the next place leads to a solution."""
         prospects, failed = self._prospects[wanted], set[Twins]()
         onward = self._onward(claim, request, wanted)
-        for candidate, next_start in self._tries(prospects, taken, start):
-            if (failed and self._twins(candidate) in failed) or not self._try(claim, request, wanted, candidate):
+        for place, candidate in self._tries(prospects, taken, start):
+            if failed and self._symmetry is not None and self._symmetry.twins(candidate) in failed:
+                continue
+            if not self._try(claim, request, wanted, candidate):
                 continue
             try:
+                next_start = 0 if self._any_order or prospects.every is not None else place + 1
                 if self._leaves_room(claim, request) and self._devices(claim, request, onward, taken + 1, next_start):
                     return True
             except _TooMany:
                 self._undo(claim, wanted)
                 raise
             self._undo(claim, wanted)
-            if (twins := self._twins(candidate)) is not None:
-                failed.add(twins)
+            if self._symmetry is not None:
+                failed.add(self._symmetry.twins(candidate))
+        if not self._turned:
+            self._look_closer(wanted)
         return False
 
     def _onward(self, claim: int, request: int, wanted: Wanted) -> Wanted:
@@ -273,26 +294,16 @@ class _Search:
             return self._requests[claim][request][0]
         return wanted
 
-    def _tries(self, prospects: Prospects, taken: int, start: int) -> Iterator[tuple[Candidate, int]]:
-        """Devices for the next place, each with the number from which the place after it goes on."""
+    def _tries(self, prospects: Prospects, taken: int, start: int) -> Iterable[Place]:
+        """Devices for the next place."""
         if prospects.every is not None:
             # All are needed, so the order does not matter and no other one can take this place.
-            yield prospects.every[taken], 0
-            return
-        places = prospects.places_from(start)
-        needed = prospects.count - taken
-        if self._may_skip and not self._is_room_for(needed, places):
-            return
-        for place in places:
-            yield self.site.candidates[place], 0 if self._any_order else place + 1
-
-    def _is_room_for(self, needed: int, places: Sequence[int]) -> bool:
-        if len(places) < needed:
-            return False
-        # Of a single device the search sees for itself whether it fits.
-        if needed == 1 or self._symmetry is None or not self._ledger.left:
-            return True
-        return room(self._ledger, (self.site.candidates[place] for place in places)) >= needed
+            return ((0, prospects.every[taken]),)
+        if self._symmetry is not None:
+            needed, room = prospects.count - taken, self._rooms.get(prospects.wanted)
+            if prospects.number_from(start) < needed or (room is not None and room.left < needed):
+                return ()
+        return prospects.places_from(start)
 
     # -- one device
 
@@ -306,9 +317,11 @@ class _Search:
             return False
         self._ledger.take(wanted, candidate)
         if not self._ledger.shares(candidate):
-            self._holders[candidate].append(claim)
-        for one in neighbourhood(candidate):
-            self._touched[one] += 1
+            self._holders.setdefault(candidate, []).append(claim)
+        if self._symmetry is not None:
+            self._symmetry.take(candidate, claim, self._ledger.share_of(wanted, candidate))
+            for room in self._rooms.values():
+                room.update(candidate, -1)
         self.chosen[claim].append(Chosen(wanted, candidate))
         self._listener.chose(wanted, candidate)
         return True
@@ -325,25 +338,30 @@ class _Search:
         self._ledger.give_back(candidate)
         if not self._ledger.shares(candidate):
             self._holders[candidate].remove(claim)
-        for one in neighbourhood(candidate):
-            self._touched[one] -= 1
+        if self._symmetry is not None:
+            self._symmetry.give_back()
+            for room in self._rooms.values():
+                room.update(candidate, 1)
         for constraint in self._constraints[claim]:
             constraint.remove(wanted.name)
         self._listener.took_back(wanted, candidate)
-        if self._symmetry is None and self._may_skip:
-            self._look_closer()
 
     def _refusal(self, claim: int, wanted: Wanted, candidate: Candidate) -> Refusal | None:
         """Raises InvalidInput when a selector fails on the device."""
-        holders = self._holders.get(candidate, ())
-        if wanted.admin_access and claim in holders:
-            return Refusal(Cause.CHOSEN, "already chosen for this claim")
-        if holders and not wanted.admin_access:
-            return Refusal(Cause.CHOSEN, "already chosen for this pod")
+        holders = self._holders.get(candidate)
+        if holders:
+            if not wanted.admin_access:
+                return _CHOSEN_FOR_POD
+            if claim in holders:
+                return _CHOSEN_FOR_CLAIM
         prospects = self._prospects[wanted]
-        if self.site.places[candidate] not in prospects.eligible_set:
+        if (error := prospects.error(candidate)) is not None:
+            raise error
+        if prospects.every is not None and candidate not in prospects.eligible_set:
             return prospects.refusal(candidate)
-        return self._ledger.short_of_capacity(wanted, candidate) or self._ledger.short_of_counters(candidate)
+        if candidate.shareable and (short := self._ledger.short_of_capacity(wanted, candidate)) is not None:
+            return short
+        return self._ledger.short_of_counters(candidate) if candidate.consumes else None
 
     def _violated(self, claim: int, wanted: Wanted, candidate: Candidate) -> Refusal | None:
         """Adds the device to all constraints of the claim, or to none when it violates one."""
@@ -362,54 +380,47 @@ class _Search:
 
     # -- shortcuts
 
-    def _look_closer(self) -> None:
-        """Whether it makes sense to go on, and what need not be tried. Raises _Impossible."""
-        problem = Problem(self.site, self.site.ledger(), self._requests, self._constraints, self._prospects)
+    def _look_closer(self, wanted: Wanted) -> None:
+        """Whether it makes sense to go on, and what need not be tried. Raises _Hopeless and _Impossible."""
+        self._turned = True
+        if self._repeats or self._may_fail_hard():
+            return
+        for requests in self._requests:
+            for alternatives in requests:
+                if not any(self._prospects[one].is_enough for one in alternatives):
+                    raise _Hopeless(alternatives)
+        problem = Problem(self.site, self.site.untouched, self._requests, self._constraints, self._prospects)
         if (why := impossible(problem)) is not None:
             raise _Impossible(why)
-        self._symmetry = Symmetry(problem)
-        certain = problem.certain
-        self._later = {
-            (claim, request): [one for one in certain if one.wanted in later]
-            for claim, requests in enumerate(self._requests)
-            for request in range(len(requests))
-            for later in [self._after(claim, request)]
-        }
-
-    def _after(self, claim: int, request: int) -> set[Wanted]:
-        later = [*self._requests[claim][request + 1 :], *(one for each in self._requests[claim + 1 :] for one in each)]
-        return {wanted for alternatives in later for wanted in alternatives}
+        self._symmetry = symmetry = Symmetry(problem)
+        for claim, chosen in enumerate(self.chosen):
+            for one in chosen:
+                share = self._ledger.share_of(one.wanted, one.candidate)
+                symmetry.take(one.candidate, claim, share, goes_on=one.wanted is wanted)
+        taken = [one.candidate for each in self.chosen for one in each]
+        for claim, requests in reversed(list(enumerate(self._requests))):
+            for request, alternatives in reversed(list(enumerate(requests))):
+                self._later[claim, request] = list(self._rooms.values())
+                if len(alternatives) == 1:
+                    self._rooms[alternatives[0]] = Room(self._prospects[alternatives[0]], self._ledger, taken)
 
     def _leaves_room(self, claim: int, request: int) -> bool:
         """Whether each later request still finds enough devices for itself."""
-        return all(self._has_room(one) for one in self._later.get((claim, request), ()))
-
-    def _has_room(self, prospects: Prospects) -> bool:
-        devices = (self.site.candidates[place] for place in prospects.eligible)
-        if not prospects.wanted.admin_access:
-            devices = (one for one in devices if not self._holders.get(one))
-        return room(self._ledger, devices) >= prospects.count
-
-    def _twins(self, candidate: Candidate) -> Twins | None:
-        """Equal for devices that are as good as each other now."""
-        if self._symmetry is None or any(self._touched[one] for one in neighbourhood(candidate)):
-            return None
-        return self._symmetry.twins(candidate)
+        return all(one.left >= one.needed for one in self._later.get((claim, request), ()))
 
     def _state(self, claim: int, request: int, wanted: Wanted, taken: int, start: int) -> Hashable:
         """All that the rest of the search depends on; None as long as nobody compares."""
         if self._symmetry is None:
             return None
-        have = (
-            (index, one.candidate, self._share(one, wanted))
-            for index, chosen in enumerate(self.chosen)
-            for one in chosen
-        )
-        constraints = tuple(one.state for one in self._constraints[claim])
-        place = (claim, request, wanted.name.alternative, taken, len(self.chosen[claim]))
-        return place, constraints, self._symmetry.state(have, start)
+        constraints = tuple([one.state for one in self._constraints[claim]])
+        place = claim, request, wanted.name.alternative, taken, len(self.chosen[claim])
+        return place, constraints, self._symmetry.state, start if self._symmetry.minds_order else None
 
-    def _share(self, chosen: Chosen, wanted: Wanted) -> Hashable:
-        """What a choice took of a shareable device, and whether it was for `wanted`, which gets no second one of it."""
-        share = self._ledger.share_of(chosen.wanted, chosen.candidate)
-        return None if share is None else (share, chosen.wanted is wanted)
+    def _settle(self, claim: int, count: int) -> list[Chosen]:
+        """The request for which the last devices were chosen has all of them: the shareable ones."""
+        if self._symmetry is None:
+            return []
+        shared = [one for one in self.chosen[claim][-count:] if self._ledger.shares(one.candidate)]
+        for one in shared:
+            self._symmetry.settle(one.candidate, claim, self._ledger.share_of(one.wanted, one.candidate))
+        return shared

@@ -1,23 +1,26 @@
-"""Selectors on many devices: those that a selector cannot tell apart are one class, and it is evaluated once per class.
+"""Selectors on many devices: those that selectors cannot tell apart are one class, and are judged once per class.
 
 What a selector reads of a device is seen in its text, as long as it names every attribute and capacity in full. Of one
 that does more, such as looking through all attributes, nothing is known, and every device is a class of its own. Pure.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from dra_driver.api.resource import Attribute, Capacity, Device
-from dra_driver.cel.device import CelDevice, compile_selector, unreadable_attribute, unreadable_error
+from dra_driver.cel.device import CelDevice, Selector, compile_selector, unreadable_attribute, unreadable_error
 from dra_driver.cel.errors import CelError
 from dra_driver.cel.parser import parse
 from dra_driver.cel.server import Server
 from dra_driver.cel.tree import Constant, Index, Name, Node, Select, children
 
 _MOST_CLASSES = 10_000
-"""Remembered per selector; a selector on UUIDs has as many as there are devices."""
-_MOST_SELECTORS = 4096
+"""Remembered per list of selectors; one on UUIDs has as many as there are devices."""
+_MOST_LISTS = 4096
+_MOST_READS = 64
+"""Remembered per device."""
 
 type _Kind = Literal["attributes", "capacity"]
 
@@ -30,41 +33,38 @@ class Read(NamedTuple):
     id: str
 
 
-class ClassSelector:
-    """A selector that remembers what it answered for devices like this one."""
+class Facts:
+    """A device as selectors see it. Made once per device, for any number of snapshots."""
 
-    def __init__(self, expression: str, server: Server) -> None:
-        """Raises CelError when it does not compile."""
-        # What is stored is compiled whatever it costs; a scheduler ends it when it really costs too much.
-        self._selector = compile_selector(expression, server, cost_limit=None)
-        self._reads = reads(parse(expression))
-        self._known: dict[Hashable, bool | CelError] = {}
+    __slots__ = ("_seen", "_unreadable", "device", "driver")
 
-    def answer(self, driver: str, device: Device) -> bool | CelError:
-        """The error is that of an evaluation that failed. All attributes of the device must be readable."""
-        seen = self._seen(driver, device)
-        if seen is None:
-            return self._evaluated(driver, device)
-        if seen not in self._known:
-            if len(self._known) >= _MOST_CLASSES:
-                self._known.clear()
-            self._known[seen] = self._evaluated(driver, device)
-        return self._known[seen]
+    def __init__(self, driver: str, device: Device) -> None:
+        self.driver = driver
+        self.device = device
+        self._seen: dict[Reads, Hashable] = {}
+        self._unreadable: tuple[str | None, str | None] | None = None
 
-    def _evaluated(self, driver: str, device: Device) -> bool | CelError:
-        try:
-            return self._selector.matches(CelDevice(driver, device))
-        except CelError as error:
-            return error
+    def unreadable(self, server: Server) -> str | None:
+        """The first attribute that a scheduler cannot read: one that knows lists, or one that does not."""
+        if self._unreadable is None:
+            without = unreadable_attribute(self.device, lists=False)
+            self._unreadable = without, None if without is None else unreadable_attribute(self.device, lists=True)
+        return self._unreadable[server.list_values]
 
-    def _seen(self, driver: str, device: Device) -> Hashable:
-        """All that the selector sees of the device; None when that is not known."""
-        if self._reads is None:
-            return None
-        seen: list[Hashable] = [driver, bool(device.allow_multiple_allocations)]
-        for kind, domain, id_ in self._reads:
-            values: Mapping[str, Attribute | Capacity] = device.attributes if kind == "attributes" else device.capacity
-            full, bare = values.get(f"{domain}/{id_}"), values.get(id_) if domain == driver else None
+    def seen(self, reads: "Reads") -> Hashable:
+        """All that a selector sees that reads this; None when that is not known."""
+        if reads not in self._seen:
+            if len(self._seen) >= _MOST_READS:
+                self._seen.clear()
+            self._seen[reads] = self._look(reads)
+        return self._seen[reads]
+
+    def _look(self, reads: "Reads") -> Hashable:
+        seen: list[Hashable] = [self.driver, bool(self.device.allow_multiple_allocations)]
+        for kind, domain, id_ in reads:
+            attributes = kind == "attributes"
+            values: Mapping[str, Attribute | Capacity] = self.device.attributes if attributes else self.device.capacity
+            full, bare = values.get(f"{domain}/{id_}"), values.get(id_) if domain == self.driver else None
             if full is not None and bare is not None:
                 return None  # which of the two counts depends on their order
             seen.append(_value(full if full is not None else bare))
@@ -79,6 +79,15 @@ def _value(found: Attribute | Capacity | None) -> Hashable:
     scalars: tuple[Hashable, ...] = (found.int_, found.bool_, found.string, found.version)
     lists = (found.ints, found.bools, found.strings, found.versions)
     return (scalars, *(None if one is None else tuple(one) for one in lists))
+
+
+type Reads = tuple[Read, ...]
+
+
+@lru_cache(maxsize=4096)
+def reads_of(expression: str) -> Reads | None:
+    """What the expression, which compiles, reads."""
+    return reads(parse(expression))
 
 
 def reads(root: Node) -> tuple[Read, ...] | None:
@@ -134,63 +143,77 @@ class Failure:
     error: CelError
 
 
-@dataclass(frozen=True, slots=True)
-class Readability:
-    """The first attribute that a scheduler cannot read: one that knows lists, and one that does not."""
+class Question:
+    """A list of selectors, which are asked about devices in their order. Those after the first that does not hold are
+    not asked. It remembers what it answered for devices like this one."""
 
-    with_lists: str | None
-    without_lists: str | None
+    def __init__(self, selectors: Sequence[Selector | CelError], server: Server) -> None:
+        self._selectors = selectors
+        self._server = server
+        self._known: dict[Hashable, bool | Failure] = {}
+        each = [reads_of(one.expression) for one in selectors if isinstance(one, Selector)]
+        self._reads = None if None in each else tuple(dict.fromkeys(read for one in each for read in one or ()))
 
-    @classmethod
-    def of(cls, device: Device) -> "Readability":
-        without = unreadable_attribute(device, lists=False)
-        return _READABLE if without is None else cls(unreadable_attribute(device, lists=True), without)
+    def verdict(self, device: Facts) -> bool | Failure:
+        """Whether all selectors hold for the device."""
+        if not self._selectors:
+            return True
+        if (unreadable := device.unreadable(self._server)) is not None:
+            return self._unreadable(unreadable)
+        seen = device.seen(self._reads) if self._reads is not None else None
+        if seen is None:
+            return self._judged(device)
+        if seen not in self._known:
+            if len(self._known) >= _MOST_CLASSES:
+                self._known.clear()
+            self._known[seen] = self._judged(device)
+        return self._known[seen]
 
-    def unreadable(self, server: Server) -> str | None:
-        return self.with_lists if server.list_values else self.without_lists
+    def _unreadable(self, name: str) -> Failure:
+        first = self._selectors[0]
+        return Failure(0, first if isinstance(first, CelError) else unreadable_error(name, first.expression))
 
-
-_READABLE = Readability(None, None)
+    def _judged(self, device: Facts) -> bool | Failure:
+        seen = CelDevice(device.driver, device.device)
+        for index, selector in enumerate(self._selectors):
+            if isinstance(selector, CelError):
+                return Failure(index, selector)
+            try:
+                if not selector.matches(seen):
+                    return False
+            except CelError as error:
+                return Failure(index, error)
+        return True
 
 
 class Selectors:
     """All selectors of one snapshot's claims and classes, as its scheduler compiles them.
 
-    Nothing outlives the snapshot, so no answer depends on what was asked before. A selector that does not compile is
+    No verdict outlives the snapshot, so no answer depends on what was asked before. A selector that does not compile is
     remembered, too: it fails on every device, and compiling it may be what takes longest.
     """
 
-    def __init__(self, server: Server, compiled: Callable[[str, Server], ClassSelector] = ClassSelector) -> None:
+    def __init__(self, server: Server, compiled: Callable[..., Selector] = compile_selector) -> None:
         """`compiled` raises CelError for a selector that does not compile."""
         self._server = server
         self._compile = compiled
-        self._compiled: dict[str, ClassSelector | CelError] = {}
+        self._questions: dict[tuple[str, ...], Question] = {}
+        self._failed: dict[str, CelError] = {}
 
-    def verdict(
-        self, expressions: Iterable[str], driver: str, device: Device, attributes: "Readability | None" = None
-    ) -> bool | Failure:
-        """Whether all selectors hold for the device. They are asked in order, and those after the first that does not
-        hold are not asked. `attributes` are what is known of the device's already."""
-        unreadable = (attributes or Readability.of(device)).unreadable(self._server)
-        for index, expression in enumerate(expressions):
-            selector = self._selector(expression)
-            if isinstance(selector, CelError):
-                return Failure(index, selector)
-            if unreadable is not None:
-                return Failure(index, unreadable_error(unreadable, expression))
-            answer = selector.answer(driver, device)
-            if isinstance(answer, CelError):
-                return Failure(index, answer)
-            if not answer:
-                return False
-        return True
+    def question(self, expressions: tuple[str, ...]) -> Question:
+        if expressions not in self._questions:
+            if len(self._questions) >= _MOST_LISTS:
+                self._questions.clear()
+                self._failed.clear()
+            self._questions[expressions] = Question([self._compiled(one) for one in expressions], self._server)
+        return self._questions[expressions]
 
-    def _selector(self, expression: str) -> ClassSelector | CelError:
-        if expression not in self._compiled:
-            if len(self._compiled) >= _MOST_SELECTORS:
-                self._compiled.clear()
-            try:
-                self._compiled[expression] = self._compile(expression, self._server)
-            except CelError as error:
-                self._compiled[expression] = error
-        return self._compiled[expression]
+    def _compiled(self, expression: str) -> Selector | CelError:
+        if expression in self._failed:
+            return self._failed[expression]
+        try:
+            # What is stored is compiled whatever it costs; a scheduler ends it when it really costs too much.
+            return self._compile(expression, self._server, cost_limit=None)
+        except CelError as error:
+            self._failed[expression] = error
+            return error

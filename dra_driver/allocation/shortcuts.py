@@ -1,14 +1,11 @@
-"""What shows that a search need not go on: bounds that no choice can beat, and devices that are as good as each other.
+"""What shows that a search need not go on: bounds that no choice can beat.
 
-Nothing here changes an answer. A bound says "impossible" only where the exhaustive search would find nothing. A device
-is skipped only when a twin of it, that comes first, was tried in the same place and led nowhere: a solution with the
-later one, the twins changed for each other, would be a solution that the search had met before. In the same way the
-search does not go on from a state like one from which it failed. All this is worth its price only to a search that had
-to turn back, so no other asks for it. Pure.
+Nothing here changes an answer. A bound says "impossible" only where the exhaustive search would find nothing. This is
+worth its price only to a search that had to turn back, so no other asks for it. Pure.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -19,9 +16,6 @@ from dra_driver.allocation.requests import Alternatives, Wanted
 from dra_driver.allocation.snapshot import Candidate, CounterId, CounterSetId
 from dra_driver.allocation.trace import Cause, Refusal
 from dra_driver.allocation.usage import Ledger
-
-type Twins = tuple[int, int | None]
-"""Equal for devices that are as good as each other."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +95,7 @@ def _too_few_turns(problem: Problem, constraint: DistinctAttribute, prospects: P
 
     They are chosen in their order, and each differs from the one before it. With lists that is not so simple.
     """
-    values = [own for one in _devices(problem, prospects) if (own := constraint.values(one))]
+    values = [own for one in prospects.eligible if (own := constraint.values(one))]
     if any(len(own) > 1 for own in values):
         return None
     turns = sum(before != own for before, own in pairwise(values)) + bool(values)
@@ -134,7 +128,7 @@ type _Groups = Mapping[Value, Collection[Candidate]]
 
 def _by_value(problem: Problem, constraint: AnyConstraint, prospects: Prospects) -> _Groups:
     groups: dict[Value, set[Candidate]] = defaultdict(set)
-    for candidate in _devices(problem, prospects):
+    for candidate in prospects.eligible:
         for value in constraint.values(candidate):
             groups[value].add(candidate)
     return groups
@@ -166,7 +160,7 @@ def _text(value: object) -> str:
 def _too_few_devices(problem: Problem) -> str | None:
     """Fewer devices than all requests need that must have devices of their own."""
     certain = [one for one in problem.certain if not one.wanted.admin_access]
-    together = {candidate for one in certain for candidate in _devices(problem, one)}
+    together = {candidate for one in certain for candidate in one.eligible}
     needed = sum(one.count for one in certain)
     if _may_repeat(problem, certain, together) or needed <= len(together):
         return None
@@ -183,7 +177,7 @@ def _too_little_room_for_one(problem: Problem) -> str | None:
 
 
 def _too_little_room(problem: Problem, prospects: Prospects) -> str | None:
-    fits = room(problem.ledger, _devices(problem, prospects))
+    fits = room(problem.ledger, prospects.eligible)
     if fits >= prospects.count:
         return None
     return f"{prospects.wanted} needs {prospects.count} devices; their shared counters leave room for {fits}"
@@ -235,7 +229,7 @@ def _too_little_of_a_counter(problem: Problem) -> str | None:
 
 def _least_by_name(problem: Problem, prospects: Prospects) -> Mapping[str, Amount]:
     least: dict[str, Amount] | None = None
-    for candidate in _devices(problem, prospects):
+    for candidate in prospects.eligible:
         own: dict[str, Amount] = defaultdict(int)
         # A device that can be chosen again without drawing makes the request cost nothing.
         if problem.ledger.draws(candidate) and not problem.ledger.shares(candidate):
@@ -245,101 +239,55 @@ def _least_by_name(problem: Problem, prospects: Prospects) -> Mapping[str, Amoun
     return least or {}
 
 
-def _devices(problem: Problem, prospects: Prospects) -> list[Candidate]:
-    return [problem.site.candidates[place] for place in prospects.eligible]
+# -- what is left for each request while the search goes on
 
 
-# -- what is as good as something else
+class _Part:
+    """The devices of one request that draw on one counter set."""
+
+    def __init__(self, ledger: Ledger, members: Sequence[Candidate]) -> None:
+        self._left = ledger.left_for(members[0])
+        self._most = len(members)
+        self._least = [(id_, needed) for id_, needed in _least(members).items() if needed > 0]
+
+    def room(self) -> int:
+        """How often the least that any of them draws goes into what is left, for the scarcest counter."""
+        left, room = self._left, self._most
+        for id_, needed in self._least:
+            times = left[id_] // needed
+            if times < room:
+                room = int(times)
+        return max(room, 0)
 
 
-class Symmetry:
-    """Devices that are as good as each other, and states of a search that are.
+class Room:
+    """How many devices a request can still get at most, whatever the others get; kept up to date step by step."""
 
-    Two devices look the same when every request may have both or none, their attributes agree wherever a constraint
-    looks, and they give and draw the same. Devices without counters that look the same are twins; with counters they
-    are when their sets are of one kind: the same is left in them, and devices that look the same draw on them.
-    """
-
-    def __init__(self, problem: Problem) -> None:
-        self._by_claim = any(one.wanted.admin_access for one in problem.prospects.values())
-        self._looks: dict[Candidate, int] = {}
-        self._kinds: dict[CounterSetId, int] = {}
-        self._minds_order = any(_minds_order(problem, claim) for claim in range(len(problem.requests)))
-        if not self._minds_order:
-            self._looks = _numbered({one: _look(problem, one) for one in problem.site.candidates})
-            self._kinds = _numbered(_kinds_of_sets(problem, self._looks))
-
-    def twins(self, candidate: Candidate) -> Twins | None:
-        """Equal for twins; None for a device that is like no other."""
-        sets = candidate.counter_sets
-        if candidate not in self._looks or not all(one in self._kinds for one in sets):
-            return None
-        return self._looks[candidate], self._kinds[sets[0]] if sets else None
-
-    def state(self, taken: Iterable[tuple[int, Candidate, object]], start: int) -> Hashable:
-        """Equal for states from which the same can be reached. `taken`: for which claim, what, and which share of it.
-
-        `start` is the number of the device from which the search goes on in its request. It counts only where the
-        order of devices does: what can be reached with devices before it was tried before.
-        """
-        devices: dict[Candidate, Counter[Hashable]] = defaultdict(Counter)
-        for claim, candidate, share in taken:
-            devices[candidate][claim if self._by_claim else None, share] += 1
-        alone: Counter[Hashable] = Counter()
-        sets: dict[CounterSetId, Counter[Hashable]] = defaultdict(Counter)
-        for candidate, marks in devices.items():
-            taking, own = frozenset(marks.items()), candidate.counter_sets
-            if self.twins(candidate) is None:
-                alone[candidate, taking] += 1
-            elif own:
-                sets[own[0]][self._looks[candidate], taking] += 1
+    def __init__(self, prospects: Prospects, ledger: Ledger, taken: Iterable[Candidate]) -> None:
+        """`ledger` is that of the search, which has `taken` these."""
+        self.needed = prospects.count
+        members: dict[CounterSetId, list[Candidate]] = defaultdict(list)
+        alone: list[Candidate] = []
+        for candidate in prospects.eligible:
+            # A device that is shared already draws nothing more.
+            if len(candidate.counter_sets) == 1 and not ledger.shares(candidate):
+                members[candidate.counter_sets[0]].append(candidate)
             else:
-                alone[self._looks[candidate], taking] += 1
-        kinds = Counter((self._kinds[key], frozenset(members.items())) for key, members in sets.items())
-        return start if self._minds_order else None, frozenset(alone.items()), frozenset(kinds.items())
+                alone.append(candidate)
+        self._parts = {key: _Part(ledger, own) for key, own in members.items()}
+        self._rooms = {key: part.room() for key, part in self._parts.items()}
+        self.left = len(alone) + sum(self._rooms.values())
+        self._once = {one for one in alone if not (prospects.wanted.admin_access or ledger.shares(one))}
+        """Devices that nobody else gets."""
+        self.left -= sum(one in self._once for one in taken)
 
-
-def _numbered[K](values: Mapping[K, Hashable]) -> dict[K, int]:
-    """Equal numbers for equal values: they are compared more often than made."""
-    numbers: dict[Hashable, int] = {}
-    return {key: numbers.setdefault(value, len(numbers)) for key, value in values.items()}
-
-
-def _minds_order(problem: Problem, claim: int) -> bool:
-    """distinctAttribute remembers one value per request, so of several devices in it the order counts."""
-    distinct = [one for one in problem.constraints[claim] if isinstance(one, DistinctAttribute)]
-    return any(
-        constraint.covers(wanted.name) and problem.prospects[wanted].count > 1
-        for constraint in distinct
-        for alternatives in problem.requests[claim]
-        for wanted in alternatives
-    )
-
-
-def _look(problem: Problem, candidate: Candidate) -> Hashable:
-    """What requests, constraints and counters see of the device."""
-    place = problem.site.places[candidate]
-    serves = tuple(place in one.eligible_set for one in problem.prospects.values())
-    values = tuple(constraint.values(candidate) for claim in problem.constraints for constraint in claim)
-    draws = tuple(sorted((id_.counter, needed) for id_, needed in candidate.consumes))
-    return serves, values, draws, problem.ledger.stock(candidate)
-
-
-def _kinds_of_sets(problem: Problem, looks: Mapping[Candidate, int]) -> dict[CounterSetId, Hashable]:
-    """Equal for counter sets of one kind; without those that a device draws on together with another set."""
-    members: dict[CounterSetId, list[Candidate]] = defaultdict(list)
-    for candidate in problem.site.candidates:
-        for one in candidate.counter_sets:
-            members[one].append(candidate)
-    kinds: dict[CounterSetId, Hashable] = {}
-    for key, own in members.items():
-        if all(len(one.counter_sets) == 1 for one in own):
-            left = problem.ledger.left_for(own[0])
-            amounts = sorted((id_.counter, amount) for id_, amount in left.items() if (id_.slice, id_.set) == key[1:])
-            kinds[key] = (tuple(amounts), frozenset(Counter(looks[one] for one in own).items()))
-    return kinds
-
-
-def neighbourhood(candidate: Candidate) -> tuple[Hashable, ...]:
-    """What a choice of the device touches: itself and its counter sets. Twins are twins only while untouched."""
-    return (candidate, *candidate.counter_sets)
+    def update(self, candidate: Candidate, sign: int) -> None:
+        """The device was taken (-1) or given back (1)."""
+        if candidate in self._once:
+            self.left += sign
+        for key in candidate.counter_sets:
+            part = self._parts.get(key)
+            if part is not None:
+                room = part.room()
+                self.left += room - self._rooms[key]
+                self._rooms[key] = room

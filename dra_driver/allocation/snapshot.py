@@ -7,21 +7,24 @@ Source: kubernetes/dynamic-resource-allocation, pool gathering of the structured
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import is_
 from types import MappingProxyType
 from typing import NamedTuple
 
 from dra_driver.allocation.amounts import Amount, amount
 from dra_driver.allocation.behaviour import CURRENT, Behaviour
 from dra_driver.allocation.nodes import NodeView, selector_matches
-from dra_driver.allocation.selection import Failure, Readability, Selectors
+from dra_driver.allocation.requests import Alternatives, checked_requests
+from dra_driver.allocation.selection import Facts, Failure, Selectors
 from dra_driver.api.resource import (
     Allocation,
     Device,
     DeviceClass,
     DeviceTaintRule,
+    ResourceClaim,
     ResourceSlice,
     ResourceSliceSpec,
     Taint,
@@ -68,9 +71,9 @@ class Candidate:
         )
 
     @cached_property
-    def readability(self) -> Readability:
-        """Found once: looking at all attributes takes longer than most selectors."""
-        return Readability.of(self.device)
+    def facts(self) -> Facts:
+        """For selectors."""
+        return Facts(self.id.driver, self.device)
 
     @cached_property
     def counter_sets(self) -> tuple[CounterSetId, ...]:
@@ -89,14 +92,61 @@ class PublishedSlice:
     """A ResourceSlice with its devices; made once per version of the slice."""
 
     def __init__(self, slice_: ResourceSlice) -> None:
+        spec = slice_.spec
         self.slice = slice_
         self.name = slice_.metadata.name
-        self.spec = slice_.spec
-        self.pool: PoolId = (slice_.spec.driver, slice_.spec.pool.name)
+        self.spec = spec
+        self.pool: PoolId = (spec.driver, spec.pool.name)
+        self.generation = spec.pool.generation
+        self.node_name = spec.node_name
+        self.has_counters = bool(spec.shared_counters)
+        self.is_complete = spec.pool.resource_slice_count == 1
+        """Whether it is all of its pool."""
 
     @cached_property
     def candidates(self) -> tuple[Candidate, ...]:
         return tuple(Candidate(DeviceId(*self.pool, one.name), one, self.slice) for one in self.spec.devices or ())
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        return frozenset(one.name for one in self.spec.devices or ())
+
+    @cached_property
+    def drawing(self) -> tuple[Candidate, ...]:
+        """Devices that draw on counters."""
+        if not any(one.consumes_counters for one in self.spec.devices or ()):
+            return ()
+        return tuple(one for one in self.candidates if one.consumes)
+
+    @cached_property
+    def drawn(self) -> frozenset[CounterId]:
+        """Counters that its devices draw on."""
+        return frozenset(id_ for one in self.drawing for id_, _ in one.consumes)
+
+    @cached_property
+    def owner(self) -> SliceId:
+        """Of its counter sets: beside devices, as in 1.34, they belong to the slice; see Candidate.consumes."""
+        return self.name if self.spec.devices else ""
+
+    @cached_property
+    def counter_sets(self) -> Sequence[str]:
+        return [one.name for one in self.spec.shared_counters or ()]
+
+    @cached_property
+    def counters(self) -> Mapping[CounterId, Amount] | None:
+        """What all its counter sets have; None when two of them have one name."""
+        if len(set(self.counter_sets)) < len(self.counter_sets):
+            return None
+        return {
+            CounterId(self.owner, one.name, name): amount(counter.value)
+            for one in self.spec.shared_counters or ()
+            for name, counter in one.counters.items()
+        }
+
+    @cached_property
+    def attached(self) -> bool:
+        """Whether it has devices that are attached after the decision."""
+        return any(one.binding_conditions is not None for one in self.spec.devices or ())
 
     def is_for(self, node: NodeView) -> bool:
         """Whether the node can use some of these devices."""
@@ -122,56 +172,85 @@ class Selection:
     failing: Mapping[Candidate, Failure]
 
 
-@dataclass(frozen=True, eq=False)
+type Selected = tuple[int, Candidate, Failure | None]
+"""A device, its index in the pool, and how selectors fail on it."""
+
+
 class Pool:
     """The devices of one pool that a node can use, in order. `problem` says why none of them may be chosen.
 
-    `elsewhere` are devices that draw on the pool's counters and are not for this node. `attached` are pools with
-    devices that are attached after the decision: they come last.
+    `elsewhere` are devices that draw on the pool's counters and are not for this node.
     """
 
-    driver: str
-    name: str
-    candidates: tuple[Candidate, ...]
-    selectors: Selectors
-    problem: str | None = None
-    counters: Mapping[CounterId, Amount] = field(default_factory=dict)
-    elsewhere: tuple[Candidate, ...] = ()
-    _selections: dict[tuple[str, ...], Selection] = field(default_factory=dict)
-
-    @property
-    def id(self) -> PoolId:
-        return self.driver, self.name
+    def __init__(
+        self,
+        id_: PoolId,
+        offering: Sequence[PublishedSlice],
+        selectors: Selectors,
+        problem: str | None = None,
+        counters: Mapping[CounterId, Amount] = MappingProxyType({}),
+        elsewhere: tuple[Candidate, ...] = (),
+    ) -> None:
+        self.id = id_
+        self.driver, self.name = id_
+        self.problem = problem
+        self.counters = counters
+        self.elsewhere = elsewhere
+        self._offering = offering
+        self._selectors = selectors
+        self._selected: dict[tuple[str, ...], Sequence[Selected]] = {}
+        self._selections: dict[tuple[str, ...], Selection] = {}
 
     @cached_property
+    def candidates(self) -> tuple[Candidate, ...]:
+        if len(self._offering) == 1:
+            return self._offering[0].candidates
+        return tuple(candidate for one in self._offering for candidate in one.candidates)
+
+    @property
+    def size(self) -> int:
+        return sum(len(one.names) for one in self._offering)
+
+    @property
     def attached(self) -> bool:
-        return any(one.device.binding_conditions is not None for one in self.candidates)
+        """Whether it has devices that are attached after the decision: it comes last."""
+        return any(one.attached for one in self._offering)
+
+    def is_used_up(self, names: Set[str]) -> bool:
+        """Whether all its devices are among these."""
+        return all(one.names <= names for one in self._offering)
 
     @cached_property
     def draws(self) -> Mapping[str, tuple[tuple[CounterId, Amount], ...]]:
         """What each device draws on the counters, by name, on whatever node it is."""
         return {one.id.device: one.consumes for one in (*self.elsewhere, *self.candidates) if one.consumes}
 
+    def selected(self, expressions: tuple[str, ...]) -> Iterable[Selected]:
+        """The devices on which the selectors hold or fail, one after the other. The whole answer is kept."""
+        known = self._selected.get(expressions)
+        return self._look(expressions) if known is None else known
+
+    def _look(self, expressions: tuple[str, ...]) -> Iterator[Selected]:
+        found: list[Selected] = []
+        question = self._selectors.question(expressions)
+        for index, candidate in enumerate(self.candidates):
+            verdict = question.verdict(candidate.facts)
+            if verdict is not False:
+                found.append((index, candidate, None if verdict is True else verdict))
+                yield found[-1]
+        self._selected[expressions] = found
+
     def select(self, expressions: tuple[str, ...]) -> Selection:
-        """Evaluated once; the answer is kept with the pool."""
+        """The same for all devices, in another form; kept, too."""
         if expressions not in self._selections:
-            self._selections[expressions] = _select(self.candidates, self.selectors, expressions)
+            found = list(self.selected(expressions))
+            matching = tuple(candidate for _, candidate, failure in found if failure is None)
+            failing = {candidate: failure for _, candidate, failure in found if failure is not None}
+            self._selections[expressions] = Selection(matching, failing)
         return self._selections[expressions]
 
     def __str__(self) -> str:
         return f"{self.driver}/{self.name}"
-
-
-def _select(candidates: Iterable[Candidate], selectors: Selectors, expressions: tuple[str, ...]) -> Selection:
-    matching: list[Candidate] = []
-    failing: dict[Candidate, Failure] = {}
-    for candidate in candidates:
-        found = selectors.verdict(expressions, candidate.id.driver, candidate.device, candidate.readability)
-        if found is True:
-            matching.append(candidate)
-        elif isinstance(found, Failure):
-            failing[candidate] = found
-    return Selection(tuple(matching), failing)
 
 
 class Catalog:
@@ -179,20 +258,35 @@ class Catalog:
 
     def __init__(self, slices: Sequence[PublishedSlice], behaviour: Behaviour = CURRENT) -> None:
         self.behaviour = behaviour
+        self._slices = slices
         self._selectors = Selectors(behaviour.server)
-        self._known: dict[PoolId, list[PublishedSlice]] = defaultdict(list)
-        self._of_node: dict[str | None, list[PublishedSlice]] = defaultdict(list)
+        self._of_node: dict[str | None, list[PublishedSlice]] = {}
         """By the one node that they are for; those that may be for several are under None."""
         self._counters: dict[PoolId, list[PublishedSlice]] = defaultdict(list)
         self._pools: dict[str, tuple[NodeView, tuple[Pool, ...]]] = {}
+        partitionable, counters_apart = behaviour.partitionable, behaviour.counters_apart
         for one in slices:
-            self._known[one.pool].append(one)
-            if _is_beyond(one, behaviour):
+            if one.has_counters:
+                if partitionable and counters_apart:
+                    self._counters[one.pool].append(one)
+                    continue
+                if not partitionable:
+                    continue
+            # A scheduler without partitionable devices skips such a slice, too.
+            elif not partitionable and one.spec.per_device_node_selection is not None:
                 continue
-            if behaviour.counters_apart and one.spec.shared_counters:
-                self._counters[one.pool].append(one)
+            if (of_node := self._of_node.get(one.node_name)) is None:
+                self._of_node[one.node_name] = [one]
             else:
-                self._of_node[one.spec.node_name].append(one)
+                of_node.append(one)
+
+    @cached_property
+    def _known(self) -> Mapping[PoolId, Sequence[PublishedSlice]]:
+        """All slices by pool, whoever can use them."""
+        known: dict[PoolId, list[PublishedSlice]] = defaultdict(list)
+        for one in self._slices:
+            known[one.pool].append(one)
+        return known
 
     def pools(self, node: NodeView) -> tuple[Pool, ...]:
         """The pools that a node sees, by driver and name; those with devices that are attached later come last."""
@@ -202,14 +296,18 @@ class Catalog:
         return seen[1]
 
     def _gathered(self, node: NodeView) -> tuple[Pool, ...]:
-        usable: dict[PoolId, list[PublishedSlice]] = defaultdict(list)
-        for one in (*self._of_node.get(node.name, ()), *self._of_node.get(None, ())):
+        usable: dict[PoolId, list[PublishedSlice]] = {}
+        for one in self._of_node.get(node.name, ()):
+            usable.setdefault(one.pool, []).append(one)
+        for one in self._of_node.get(None, ()):
             if one.is_for(node):
-                usable[one.pool].append(one)
+                usable.setdefault(one.pool, []).append(one)
         found = [self._pool([*slices, *self._counters.get(id_, ())]) for id_, slices in usable.items()]
         found += [pool for id_, pool in self._troubled.items() if id_ not in usable]
         pools = [pool for pool in found if pool is not None]
-        return tuple(sorted(pools, key=lambda pool: (pool.attached, pool.id)))
+        if len(pools) > 1:
+            pools.sort(key=lambda pool: (pool.attached, pool.id))
+        return tuple(pools)
 
     @cached_property
     def _troubled(self) -> Mapping[PoolId, Pool]:
@@ -222,38 +320,38 @@ class Catalog:
 
         None when a newer generation has nothing for the node any more.
         """
+        if len(usable) == 1 and usable[0].is_complete:
+            return self._complete(usable, ())
         id_ = usable[0].pool
-        newest = max(one.spec.pool.generation for one in usable)
-        current = sorted((one for one in usable if one.spec.pool.generation == newest), key=_name)
+        newest = max(one.generation for one in usable)
+        current = sorted((one for one in usable if one.generation == newest), key=_name)
         everywhere: Sequence[PublishedSlice] = current
         if not _is_complete(current):
-            if any(one.spec.pool.generation > newest for one in self._known[id_]):
+            if any(one.generation > newest for one in self._known[id_]):
                 return None
-            everywhere = [one for one in self._known[id_] if one.spec.pool.generation == newest]
+            everywhere = [one for one in self._known[id_] if one.generation == newest]
         if not _is_complete(everywhere):
             wanted = max(one.spec.pool.resource_slice_count for one in everywhere)
-            return Pool(*id_, (), self._selectors, _incomplete(len(everywhere), wanted))
+            return Pool(id_, (), self._selectors, _incomplete(len(everywhere), wanted))
         mine = {one.name for one in current}
         return self._complete(current, [one for one in everywhere if one.name not in mine])
 
     def _complete(self, current: Sequence[PublishedSlice], elsewhere: Sequence[PublishedSlice]) -> Pool:
         apart = self.behaviour.counters_apart
-        offering = [one for one in current if not (apart and one.spec.shared_counters)]
-        candidates = tuple(candidate for one in offering for candidate in one.candidates)
-        others = tuple(candidate for one in elsewhere for candidate in one.candidates if candidate.consumes)
+        offering = [one for one in current if not (apart and one.has_counters)]
+        drawing = [one for one in (*offering, *elsewhere) if one.drawing]
         counters, problem = _counters(current) if self.behaviour.partitionable else ({}, None)
-        problem = _twice(candidates) or problem
-        if problem is None and self.behaviour.partitionable:
-            problem = _unknown_counter((*candidates, *others), counters)
+        problem = _twice(offering) or problem
+        if (
+            problem is None
+            and self.behaviour.partitionable
+            and not all(one.drawn <= counters.keys() for one in drawing)
+        ):
+            problem = _unknown_counter([candidate for one in drawing for candidate in one.drawing], counters)
         if problem is not None:
-            return Pool(*current[0].pool, (), self._selectors, f"is invalid: {problem}")
-        return Pool(*current[0].pool, candidates, self._selectors, None, counters, others)
-
-
-def _is_beyond(one: PublishedSlice, behaviour: Behaviour) -> bool:
-    """Whether a scheduler without partitionable devices skips the slice."""
-    needs = one.spec.per_device_node_selection is not None or bool(one.spec.shared_counters)
-    return needs and not behaviour.partitionable
+            return Pool(current[0].pool, (), self._selectors, f"is invalid: {problem}")
+        others = tuple(candidate for one in elsewhere for candidate in one.drawing)
+        return Pool(current[0].pool, offering, self._selectors, None, counters, others)
 
 
 def _is_complete(slices: Sequence[PublishedSlice]) -> bool:
@@ -266,25 +364,28 @@ def _incomplete(number: int, wanted: int) -> str:
     return f"is being updated: it has {number} slices, which do not agree that there are {number}"
 
 
-def _twice(candidates: Sequence[Candidate]) -> str | None:
-    names = Counter(candidate.id.device for candidate in candidates)
-    twice = sorted(name for name, count in names.items() if count > 1)
-    return f"it has two devices called {twice[0]}" if twice else None
+def _twice(slices: Sequence[PublishedSlice]) -> str | None:
+    if len(frozenset[str]().union(*(one.names for one in slices))) == sum(
+        len(one.spec.devices or ()) for one in slices
+    ):
+        return None
+    names = Counter(device.name for one in slices for device in one.spec.devices or ())
+    return f"it has two devices called {min(name for name, count in names.items() if count > 1)}"
 
 
-def _counters(slices: Sequence[PublishedSlice]) -> tuple[dict[CounterId, Amount], str | None]:
+def _counters(slices: Sequence[PublishedSlice]) -> tuple[Mapping[CounterId, Amount], str | None]:
     """The counters of all sets, and what is wrong with them."""
+    with_counters = [one for one in slices if one.has_counters]
+    if len(with_counters) == 1 and with_counters[0].counters is not None:
+        return with_counters[0].counters, None
     found: dict[CounterId, Amount] = {}
     sets: set[tuple[SliceId, str]] = set()
-    for one in slices:
-        # Beside devices, as in 1.34, they belong to the slice; see Candidate.consumes.
-        owner = one.name if one.spec.devices else ""
-        for counter_set in one.spec.shared_counters or ():
-            if (owner, counter_set.name) in sets:
-                return {}, f"it has two counter sets called {counter_set.name}"
-            sets.add((owner, counter_set.name))
-            for name, counter in counter_set.counters.items():
-                found[CounterId(owner, counter_set.name, name)] = amount(counter.value)
+    for one in with_counters:
+        for name in one.counter_sets:
+            if (one.owner, name) in sets:
+                return {}, f"it has two counter sets called {name}"
+            sets.add((one.owner, name))
+        found |= one.counters or {}
     return found, None
 
 
@@ -353,6 +454,17 @@ class Snapshot:
     classes: Mapping[str, DeviceClass]
     usage: Usage = field(default_factory=Usage)
     taint_rules: Sequence[DeviceTaintRule] = ()
+    _asked: list[tuple[Sequence[ResourceClaim], list[list[Alternatives]]]] = field(
+        default_factory=list, repr=False, compare=False
+    )
+
+    def requests(self, claims: Sequence[ResourceClaim]) -> list[list[Alternatives]]:
+        """Checked once for all nodes, which are asked for the same claims one after the other."""
+        for known, requests in self._asked:
+            if len(known) == len(claims) and all(map(is_, known, claims)):
+                return requests
+        self._asked[:] = [(tuple(claims), checked_requests(claims, self.classes, self.catalog.behaviour))]
+        return self._asked[0][1]
 
     def taints(self, candidate: Candidate) -> tuple[Taint, ...]:
         """The driver's own, and those of rules."""

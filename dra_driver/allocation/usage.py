@@ -28,6 +28,7 @@ class Ledger:
         self._pools = pools
         self._shares: dict[Candidate, list[Mapping[str, Amount]]] = defaultdict(list)
         """Chosen in this search."""
+        self._known: dict[tuple[Wanted, Candidate], Mapping[str, tuple[Quantity | None, Amount]]] = {}
 
     @cached_property
     def left(self) -> dict[PoolId, dict[CounterId, Amount]]:
@@ -96,31 +97,39 @@ class Ledger:
 
     def short_of_capacity(self, wanted: Wanted, candidate: Candidate) -> Refusal | None:
         """Whether what the request takes of the device's capacities fits beside what is taken already."""
-        if not (wanted.capacity or self._shares.get(candidate) or self._consumed_by_claims(candidate)):
+        shares, held = self._shares.get(candidate), self._consumed_by_claims(candidate)
+        if not (wanted.capacity or shares or held):
             return None
-        capacity = candidate.device.capacity
         for name in wanted.capacity:
-            if name not in capacity:
+            if name not in candidate.device.capacity:
                 return Refusal(Cause.CAPACITY, f"without capacity {name}")
-        for name, one in sorted(capacity.items()):
-            requested = wanted.capacity.get(name)
-            taking = consumed(requested, one, self._behaviour)
-            if taking is None or taking.value > amount(one.value):
+        for name, (taking, total) in self._amounts(wanted, candidate).items():
+            if taking is None or taking.value > total:
+                one, requested = candidate.device.capacity[name], wanted.capacity.get(name)
                 few = f"with at most {most(one)} of {name} for one claim" if one.request_policy else None
                 return Refusal(Cause.CAPACITY, few or f"with less than {requested} of {name}")
-            if self._taken(candidate, name) + taking.value > amount(one.value):
-                beside = " beside the pod's other requests" if self._shares.get(candidate) else ""
+            if (shares or held) and self._taken(candidate, name) + taking.value > total:
+                beside = " beside the pod's other requests" if shares else ""
                 return Refusal(Cause.CAPACITY, f"without enough {name} left{beside}")
         return None
 
     def consumption(self, wanted: Wanted, candidate: Candidate) -> dict[str, Quantity]:
         """What a share of the device takes of each of its capacities, for a request that was found to fit."""
         found: dict[str, Quantity] = {}
-        for name, one in candidate.device.capacity.items():
-            taking = consumed(wanted.capacity.get(name), one, self._behaviour)
+        for name, (taking, _) in self._amounts(wanted, candidate).items():
             assert taking is not None, f"{candidate} has no such amount of {name}"
             found[name] = taking
         return found
+
+    def _amounts(self, wanted: Wanted, candidate: Candidate) -> Mapping[str, tuple[Quantity | None, Amount]]:
+        """What a share takes of each capacity (None: no such amount can be had), and what the device has, by name."""
+        key = wanted, candidate
+        if key not in self._known:
+            self._known[key] = {
+                name: (consumed(wanted.capacity.get(name), one, self._behaviour), amount(one.value))
+                for name, one in sorted(candidate.device.capacity.items())
+            }
+        return self._known[key]
 
     # -- changes
 

@@ -582,3 +582,14 @@ def test_a_search_ends_when_its_time_is_over_and_says_so() -> None:
 def test_the_same_search_ends_with_the_same_step() -> None:
     reasons = {allocate([claim(exactly(count=10))], NODE, hard(), limit=Limit(steps=2_000)).reason for _ in range(2)}
     assert len(reasons) == 1 and "after 2000 steps" in reasons.pop()
+
+
+def test_what_a_later_request_finds_does_not_depend_on_devices_that_are_given_back() -> None:
+    """Whether `b` has counters is asked while `a` is chosen for the first request, which gives it back then."""
+    draws = {"consumesCounters": [{"counterSet": "card", "counters": {"c": {"value": "1"}}}]}
+    sets = published(name="counters", count=2, sharedCounters=[{"name": "card", "counters": {"c": {"value": "1"}}}])
+    devices = published(gpu("a", kind="x") | draws, gpu("b", kind="y") | draws, gpu("c", kind="x"), count=2)
+    only_b = f"device.attributes['{DRIVER}'].kind == 'y'"
+    result = allocate([claim(exactly("any"), exactly("b", only_b))], NODE, snapshot(sets, devices))
+    assert isinstance(result, Allocated)
+    assert [one.device for one in result.allocations[0].devices.results] == ["c", "b"]

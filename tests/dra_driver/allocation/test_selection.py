@@ -5,9 +5,9 @@ import random
 import pytest
 from support.allocation import DRIVER, attribute
 
-from dra_driver.allocation.selection import ClassSelector, Failure, Read, Selectors, reads
+from dra_driver.allocation.selection import Facts, Failure, Read, Selectors, reads
 from dra_driver.api.resource import Device
-from dra_driver.cel.device import CelDevice, compile_selector
+from dra_driver.cel.device import CelDevice, Selector, compile_selector
 from dra_driver.cel.errors import CelError
 from dra_driver.cel.parser import parse
 from dra_driver.cel.server import CURRENT, Server
@@ -64,7 +64,7 @@ def a_device(random_: random.Random) -> Device:
 
 
 def outcome(selectors: Selectors, expression: str, driver: str, device: Device) -> bool | str:
-    answer = selectors.verdict([expression], driver, device)
+    answer = selectors.question((expression,)).verdict(Facts(driver, device))
     return str(answer.error) if isinstance(answer, Failure) else answer
 
 
@@ -93,37 +93,39 @@ def test_no_answer_depends_on_what_was_asked_before() -> None:
     selectors, expression = Selectors(CURRENT), f"{OWN}.kind == 'a'"
     plain = Device.of({"name": "x", "attributes": {"kind": {"string": "a"}}})
     for _ in range(2):
-        assert selectors.verdict([expression], DRIVER, plain) is True
-        failure = selectors.verdict([expression], DRIVER, lists("A100"))
+        assert selectors.question((expression,)).verdict(Facts(DRIVER, plain)) is True
+        failure = selectors.question((expression,)).verdict(Facts(DRIVER, lists("A100")))
         assert isinstance(failure, Failure) and "models: unsupported attribute value" in str(failure.error)
 
 
 def test_devices_with_different_lists_are_told_apart() -> None:
     selectors = Selectors(Server.of(36, list_attributes=True))
     expression = f"{OWN}.models.exists(m, m == 'A100')"
-    answers = [selectors.verdict([expression], DRIVER, lists(model)) for model in ("A100", "T4", "A100")]
+    answers = [
+        selectors.question((expression,)).verdict(Facts(DRIVER, lists(model))) for model in ("A100", "T4", "A100")
+    ]
     assert answers == [True, False, True]
 
 
 def test_a_list_is_read_by_a_scheduler_that_knows_lists() -> None:
-    assert Selectors(Server.of(37)).verdict(["true"], DRIVER, lists("A100")) is True
+    assert Selectors(Server.of(37)).question(("true",)).verdict(Facts(DRIVER, lists("A100"))) is True
 
 
 def test_every_selector_fails_on_a_device_that_has_an_attribute_without_a_value() -> None:
     device = Device.of({"name": "x", "attributes": {"kind": {}}})
-    failure = Selectors(Server.of(37)).verdict(["true"], DRIVER, device)
+    failure = Selectors(Server.of(37)).question(("true",)).verdict(Facts(DRIVER, device))
     assert isinstance(failure, Failure) and "kind: unsupported attribute value" in str(failure.error)
 
 
 def test_a_selector_that_does_not_compile_is_compiled_once() -> None:
     compiled: list[str] = []
 
-    def counting(expression: str, server: Server) -> ClassSelector:
+    def counting(expression: str, server: Server, cost_limit: int | None) -> Selector:
         compiled.append(expression)
-        return ClassSelector(expression, server)
+        return compile_selector(expression, server, cost_limit=cost_limit)
 
     selectors = Selectors(CURRENT, counting)
     for name in ("a", "b", "c"):
         device = Device.of({"name": name, "attributes": {"kind": {"string": name}}})
-        assert isinstance(selectors.verdict(["nothing > 1"], DRIVER, device), Failure)
+        assert isinstance(selectors.question(("nothing > 1",)).verdict(Facts(DRIVER, device)), Failure)
     assert compiled == ["nothing > 1"]

@@ -1,0 +1,190 @@
+"""How long decisions take beside kube-scheduler's own allocator, case by case.
+
+    GPU_DRA_UPSTREAM_TIMES=FILE python benchmarks/allocation_upstream.py [--only TEXT] [--slowest N]
+
+The file is a JSON list of cases as `tests/dra_driver/allocation/test_upstream_table.py` describes them. `copies` makes
+nodes of the case's slices, of which the first `busy` have no free device. `go` is upstream's answer: `ns`, `nodeIndex`
+(-1 for none), `error`, `timedOut`.
+
+Compared is one scheduling attempt: upstream's NewAllocator and Allocate of the nodes in order until one fits, and our
+Catalog, Snapshot and allocate of the same nodes. Both start from typed slices and compiled selectors and evaluate
+selectors on every device again; each number is the processor time of one attempt, the mean of many.
+"""
+
+import argparse
+import gc
+import json
+import os
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dra_driver.allocation.amounts import amount
+from dra_driver.allocation.behaviour import Behaviour
+from dra_driver.allocation.nodes import NodeView
+from dra_driver.allocation.search import Allocated, Limit, Undecided, allocate
+from dra_driver.allocation.snapshot import Catalog, PoolId, PoolUsage, PublishedSlice, Snapshot, Usage
+from dra_driver.api.resource import DeviceClass, ResourceClaim, ResourceSlice
+from dra_driver.cli.output import print_table
+from dra_driver.errors import InvalidInput, NodeNotReady
+
+_LONGEST_S = 3.0
+_LONG_S, _ENOUGH_S, _MOST_RUNS = 1.0, 0.02, 100
+_FIELDS = {
+    "AdminAccess": "admin_access",
+    "ConsumableCapacity": "consumable",
+    "DeviceBindingAndStatus": "binding_conditions",
+    "DeviceTaints": "taints",
+    "ListTypeAttributes": "list_attributes",
+    "PartitionableDevices": "partitionable",
+    "PrioritizedList": "prioritized",
+}
+
+type Case = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    name: str
+    upstream_ms: float
+    ms: float
+    upstream_answer: str
+    answer: str
+
+    @property
+    def ratio(self) -> float:
+        return self.ms / self.upstream_ms
+
+
+def timed(case: Case) -> Timed:
+    behaviour = Behaviour.of(36, **{_FIELDS[name]: on for name, on in case["features"].items()})
+    nodes, slices, usage = _cluster(case)
+    claims = [ResourceClaim.of(one) for one in case["claims"]]
+    classes = {one.metadata.name: one for one in map(DeviceClass.of, case["classes"] or ())}
+
+    def once() -> str:
+        end = time.process_time() + _LONGEST_S
+        limit = Limit(10**9, lambda: time.process_time() > end)
+        return _decided(claims, nodes, Snapshot(Catalog(slices, behaviour), classes, usage), limit)
+
+    start = time.process_time()
+    answer = once()
+    runs = 0
+    if time.process_time() - start < _LONG_S:
+        start = time.process_time()
+        while runs < 3 or (runs < _MOST_RUNS and time.process_time() - start < _ENOUGH_S):
+            once()
+            runs += 1
+    used = (time.process_time() - start) / max(runs, 1)
+    go = case["go"]
+    theirs = f"node {go['nodeIndex']}" if go.get("results") else "error" if go.get("error") else "none"
+    if go.get("timedOut"):
+        theirs = "timeout"
+    return Timed(case["name"], go["ns"] / 1e6, used * 1e3, theirs, answer)
+
+
+def _decided(claims: list[ResourceClaim], nodes: list[NodeView], snapshot: Snapshot, limit: Limit) -> str:
+    for index, node in enumerate(nodes):
+        try:
+            result = allocate(claims, node, snapshot, limit=limit)
+        except (InvalidInput, NodeNotReady):
+            return "error"
+        if isinstance(result, Undecided):
+            return "timeout"
+        if isinstance(result, Allocated) and result.allocations:
+            return f"node {index}"
+    return "none"
+
+
+def _cluster(case: Case) -> tuple[list[NodeView], list[PublishedSlice], Usage]:
+    whole: dict[PoolId, set[str]] = defaultdict(set)
+    for driver, pool, device in case["whole"] or ():
+        whole[driver, pool].add(device)
+    shared: dict[PoolId, dict[str, dict[str, Any]]] = defaultdict(dict)
+    for name, amounts in case["consumed"].items():
+        driver, pool, device = name.split("/")
+        shared[driver, pool][device] = {key: amount(value) for key, value in amounts.items()}
+    nodes, slices = [NodeView.of(case["node"])], [ResourceSlice.of(_with_counters(one)) for one in case["slices"] or ()]
+    if copies := case.get("copies"):
+        names = [f"node-{index:05}" for index in range(copies)]
+        nodes = [NodeView(name, nodes[0].labels) for name in names]
+        for name in names[: case.get("busy", 0)]:
+            for one in slices:
+                whole[one.spec.driver, name] |= {device.name for device in one.spec.devices or ()}
+        slices = [_moved(one, name) for name in names for one in slices]
+    usage = Usage({id_: PoolUsage(frozenset(whole[id_]), shared[id_]) for id_ in {*whole, *shared}})
+    return nodes, [PublishedSlice(one) for one in slices], usage
+
+
+def _with_counters(slice_: dict[str, Any]) -> dict[str, Any]:
+    """Two cases have counter sets without counters, which no API server stores and our models refuse."""
+    spec = slice_["spec"]
+    consumed = [one for device in spec.get("devices") or () for one in device.get("consumesCounters") or ()]
+    for one in (*consumed, *(spec.get("sharedCounters") or ())):
+        one.setdefault("counters", {"any": {"value": "1"}})
+    return slice_
+
+
+def _moved(slice_: ResourceSlice, node: str) -> ResourceSlice:
+    pool = slice_.spec.pool.model_copy(update={"name": node})
+    metadata = slice_.metadata.model_copy(update={"name": f"{node}-{slice_.metadata.name}"})
+    spec = slice_.spec.model_copy(update={"node_name": node, "pool": pool})
+    return slice_.model_copy(update={"metadata": metadata, "spec": spec})
+
+
+def _rows(cases: list[Case], only: str) -> Iterator[Timed]:
+    for case in cases:
+        if only in case["name"]:
+            try:
+                yield timed(case)
+            except InvalidInput as error:
+                print(f"{case['name']} is left out: {error}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="cases whose names contain this")
+    parser.add_argument("--slowest", type=int, default=20, help="how many of the worst cases to show")
+    arguments = parser.parse_args()
+    if "GPU_DRA_UPSTREAM_TIMES" not in os.environ:
+        print("GPU_DRA_UPSTREAM_TIMES names no file with upstream's times")
+        return
+    cases = json.loads(Path(os.environ["GPU_DRA_UPSTREAM_TIMES"]).read_text())
+    gc.freeze()  # The cases are no part of what is measured.
+    rows = list(_rows(cases, arguments.only))
+    kinds: dict[str, list[Timed]] = defaultdict(list)
+    for row in rows:
+        kinds[row.name.partition("/")[0]].append(row)
+    print_table(
+        ("cases", "number", "upstream ms", "ms", "ratio", "over 10", "worst", "name"),
+        [
+            (
+                kind,
+                str(len(own)),
+                f"{statistics.median(one.upstream_ms for one in own):.3f}",
+                f"{statistics.median(one.ms for one in own):.3f}",
+                f"{statistics.median(one.ratio for one in own):.2f}",
+                str(sum(one.ratio > 10 for one in own)),
+                f"{(worst := max(own, key=lambda one: one.ratio)).ratio:.1f}",
+                worst.name,
+            )
+            for kind, own in kinds.items()
+        ],
+    )
+    slowest = sorted(rows, key=lambda one: -one.ratio)[: arguments.slowest]
+    different = [one for one in rows if one.answer != one.upstream_answer and one not in slowest]
+    print_table(
+        ("case", "upstream", "ms", "here", "ms", "ratio"),
+        [
+            (one.name, one.upstream_answer, f"{one.upstream_ms:.3f}", one.answer, f"{one.ms:.3f}", f"{one.ratio:.2f}")
+            for one in [*slowest, *different]
+        ],
+    )
+
+
+if __name__ == "__main__":
+    main()
