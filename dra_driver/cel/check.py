@@ -53,6 +53,7 @@ from dra_driver.cel.types import (
     optional_of,
     type_name,
     type_of_constant,
+    type_value,
     unwrapped,
 )
 
@@ -86,6 +87,8 @@ class _Checker:
         self.found.types[node] = kind
         if isinstance(node, Constant):
             self._literals[node] = node.value
+        elif node in self.found.constants:
+            self._literals[node] = self.found.constants[node]
         return kind
 
     def _rule(self, node: Node) -> Type:
@@ -249,6 +252,8 @@ class _Checker:
                     compiled_pattern(pattern)
                 case name, [argument] if node.target is None and name in _CONVERSIONS and self._is_literal(argument):
                     self._literals[node] = self._converted(node, argument)
+                case "type", [argument] if argument in self._literals:
+                    self._literals[node] = type_value(self._literals[argument])
                 case "duration", [Constant(value=str(text)) as place]:
                     duration(text)
                 case "timestamp", [Constant(value=str(text)) as place]:

@@ -30,7 +30,7 @@ from dra_driver.cel.types import (
     type_name,
     wrapper_of,
 )
-from dra_driver.cel.values import INT_MAX, INT_MIN, Duration, Empty, Timestamp, Uint
+from dra_driver.cel.values import INT_MAX, INT_MIN, Duration, Empty, Optional, Timestamp, Uint
 
 type Fields = Mapping[str, object]
 
@@ -95,6 +95,8 @@ def _json(value: object) -> object:
             return timestamp_text(value)
         case Empty():
             return {}
+        case Optional(present=True, value=inner):
+            return _json(inner)
         case tuple():
             return tuple(map(_json, value))
         case Mapping():

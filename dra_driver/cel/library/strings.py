@@ -21,17 +21,19 @@ def _substring(text: str, start: int, end: int | None = None) -> str:
 
 def _index_from(text: str, part: str, start: int) -> int:
     """The first place of `part` from `start` on; -1 when there is none. An empty part is wherever it is looked for."""
+    if not part:
+        return start
     if start < 0:
         raise Failed(f"index out of range: {start}")
-    return text.find(part, start) if part else start
+    return text.find(part, start)
 
 
 def _last_index_from(text: str, part: str, start: int) -> int:
     """The last place of `part` that is not after `start`."""
-    if start < 0:
-        raise Failed(f"index out of range: {start}")
     if not part:
         return start
+    if start < 0:
+        raise Failed(f"index out of range: {start}")
     return text.rfind(part, 0, start + len(part)) if start < len(text) else -1
 
 
