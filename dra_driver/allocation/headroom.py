@@ -11,7 +11,7 @@ from functools import cached_property
 from dra_driver.allocation.amounts import Amount, amount
 from dra_driver.allocation.nodes import NodeView, untolerated
 from dra_driver.allocation.prospects import Site
-from dra_driver.allocation.search import MAX_RESULTS, Allocated, allocate
+from dra_driver.allocation.search import MAX_RESULTS, Allocated, Limit, Undecided, allocate
 from dra_driver.allocation.snapshot import Candidate, Snapshot
 from dra_driver.allocation.trace import Cause, Refusal
 from dra_driver.allocation.usage import Ledger
@@ -21,6 +21,7 @@ from dra_driver.errors import DriverError
 from dra_driver.quantity import Quantity
 
 _CLASS = "any"
+_USUAL = Limit()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +42,21 @@ class Largest:
     mig_profile: str | None
     memory_bytes: int | None
     """Of one device, be it a GPU, a part of one or a share."""
+    undecided: str | None = None
+    """Why a larger request may fit, too: the search for it reached its limit. None when all is known."""
 
 
 class Headroom:
     """Of one node. `driver` is the name of the GPU driver: other drivers' devices stand here, too, but are no GPUs."""
 
-    def __init__(self, node: NodeView, snapshot: Snapshot, driver: str) -> None:
+    def __init__(self, node: NodeView, snapshot: Snapshot, driver: str, limit: Limit = _USUAL) -> None:
         everything = DeviceClass(metadata=ObjectMeta(name=_CLASS), spec=DeviceClassSpec())
         self._node = node
         self._snapshot = replace(snapshot, classes={_CLASS: everything})
         self._site = Site(node, self._snapshot)
         self._driver = driver
+        self._limit = limit
+        self._undecided: str | None = None
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -76,7 +81,9 @@ class Headroom:
 
     @cached_property
     def largest(self) -> Largest:
-        return Largest(self._whole_gpus(), self._mig_profile(), self._memory_bytes())
+        self._undecided = None
+        gpus, profile, memory = self._whole_gpus(), self._mig_profile(), self._memory_bytes()
+        return Largest(gpus, profile, memory, self._undecided)
 
     # -- how devices stand
 
@@ -104,9 +111,12 @@ class Headroom:
         spec = {"requests": [{"name": "gpu", "exactly": {"deviceClassName": _CLASS, **request}}]}
         claim = ResourceClaim.of({"metadata": {"name": "another", "namespace": "default"}, "spec": {"devices": spec}})
         try:
-            return isinstance(allocate([claim], self._node, self._snapshot), Allocated)
+            result = allocate([claim], self._node, self._snapshot, limit=self._limit)
         except DriverError:
             return False
+        if isinstance(result, Undecided):
+            self._undecided = result.reason
+        return isinstance(result, Allocated)
 
     def _whole_gpus(self) -> int:
         free = sum(_is_whole_gpu(one.candidate, self._driver) for one in self._open())

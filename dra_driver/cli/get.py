@@ -128,6 +128,8 @@ def _node_row(
     problems += headroom.problems if headroom is not None else ()
     problems += [f"{gpu.name}: {', '.join(gpu.taints)}" for gpu in gpus if gpu.taints]
     largest = headroom.largest if headroom is not None else None
+    if largest is not None and largest.undecided is not None:
+        problems.append(f"headroom: undecided, more may fit: {largest.undecided}")
     free = sum(gpu.state == "free" for gpu in gpus)
     return (
         name,

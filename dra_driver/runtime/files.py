@@ -137,6 +137,16 @@ def read_if_present(path: Path) -> bytes | None:
             return None
 
 
+def is_there(path: Path) -> bool:
+    """Raises NodeNotReady when the folder may not be read, which is no answer: `exists` raises, or says no."""
+    with _translated(path, "cannot be read"):
+        try:
+            path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+
 def listed(folder: Path) -> tuple[Path, ...]:
     """What is in `folder`, sorted; a missing folder is empty. Raises NodeNotReady: `glob` would pass over the error."""
     with _translated(folder, "cannot be listed"):

@@ -8,12 +8,11 @@ container that starts meanwhile runs the old program or the new one. During a ro
 last decides. Uninstalling leaves it there, because pods keep their GPUs and their containers may start again.
 """
 
-import os
 import sys
 from pathlib import Path
 
 from dra_driver.errors import NodeNotReady
-from dra_driver.runtime.files import make_folder, read_if_present, remove_temporaries, write_durably
+from dra_driver.runtime.files import is_there, make_folder, read_if_present, remove_temporaries, write_durably
 
 IN_IMAGE = Path(sys.prefix) / "libexec" / "nvidia-cdi-hook"
 """Where the Dockerfile puts it."""
@@ -31,8 +30,8 @@ class InstalledHook:
         return str(self._file)
 
     def install(self) -> None:
-        """Nothing is written. Raises NodeNotReady when there is none."""
-        if not os.access(self._file, os.F_OK):
+        """Nothing is written. Raises NodeNotReady when there is none, or when that cannot be seen."""
+        if not is_there(self._file):
             raise NodeNotReady("is not there: no plugin of an image with nvidia-cdi-hook has run here", about=self.path)
 
 
@@ -46,7 +45,7 @@ class ShippedHook(InstalledHook):
 
     def install(self) -> None:
         """Put it there, unless this process has done so. Raises NodeNotReady."""
-        if self._installed and os.access(self._file, os.F_OK):
+        if self._installed and is_there(self._file):
             return
         content = read_if_present(self._image_file)
         if content is None:

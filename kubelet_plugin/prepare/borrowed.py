@@ -18,6 +18,7 @@ from typing import Any
 import structlog
 
 from dra_driver.errors import DriverError, NodeNotReady
+from dra_driver.runtime.files import is_there
 from kubelet_plugin.prepare.holds import Effect, Effects, Hold, HoldRecord, HoldState, Records, described, in_order
 from kubelet_plugin.prepare.store import JournalFile
 
@@ -41,15 +42,13 @@ class Borrowed:
 
         Raises NodeNotReady when something cannot be taken back now; it stays in the journal then.
         """
-        if not self._folder.is_dir():
+        if not is_there(self._folder):
             return ()
         with self._alone() as alone:
             return self._undo_all() if alone else ()
 
     async def settle(self) -> None:
         """`give_back` when a plugin starts. What cannot be taken back now is logged, and left to the next one."""
-        if not self._folder.is_dir():
-            return
         try:
             for what in await asyncio.to_thread(self.give_back):
                 _log.warning("taken back after a proof that was killed", what=what)

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dra_driver.errors import DriverError, NodeNotReady
-from dra_driver.runtime.files import read_if_present, remove_temporaries, write_durably
+from dra_driver.runtime.files import is_there, read_if_present, remove_temporaries, write_durably
 from kubelet_plugin.prepare.checkpoint import Damage, Journal, decode, encode
 from kubelet_plugin.prepare.hold_log import HOLD_LOG, HoldLog
 from kubelet_plugin.prepare.holds import described
@@ -67,7 +67,8 @@ class JournalFile:
 
     @property
     def exists(self) -> bool:
-        return self._path.exists()
+        """Raises NodeNotReady when the folder may not be read."""
+        return is_there(self._path)
 
     def current(self) -> Journal:
         """The journal as it is on disk now. Raises NodeNotReady, or Unreadable (see `checkpoint`)."""

@@ -9,6 +9,7 @@ from support.allocation import claim, device_class, exactly, gpu, held, publishe
 
 from dra_driver.allocation import Allocated, NodeView, Snapshot, Usage, allocate
 from dra_driver.allocation.headroom import Headroom, Standing
+from dra_driver.allocation.search import Limit
 from dra_driver.allocation.trace import Cause
 from dra_driver.api.resource import Allocation
 from dra_driver.checking.knowledge import sites_of_models
@@ -54,6 +55,12 @@ def test_the_largest_requests_are_those_of_an_empty_node() -> None:
     largest = Headroom(H100.node, used([]), GPU_DRIVER).largest
     assert (largest.whole_gpus, largest.mig_profile) == (8, "7g.80gb")
     assert largest.memory_bytes == max(int(one.device.capacity["memory"].value[:-2]) for one in PARTS) * 2**20
+
+
+def test_what_is_not_decided_is_not_said_to_be_too_large() -> None:
+    largest = Headroom(H100.node, used([]), GPU_DRIVER, Limit(steps=1)).largest
+    assert largest.undecided is not None and "limit" in largest.undecided
+    assert Headroom(H100.node, used([]), GPU_DRIVER).largest.undecided is None
 
 
 def test_a_node_without_gpus_has_room_for_nothing() -> None:

@@ -1,5 +1,6 @@
 """Where the API server is, and who we are there, from a kubeconfig."""
 
+import asyncio
 import base64
 import shutil
 import ssl
@@ -22,6 +23,7 @@ from dra_driver.kube.kubeconfig import plain_endpoint
 
 PASSWORD = {"username": "u", "password": "p"}
 """With it, a kubeconfig is left to the official package."""
+NEW_KEY = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
 
 
 def kubeconfig(folder: Path, user: dict[str, Any], **cluster: Any) -> Path:
@@ -116,7 +118,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which("openssl") is None:
         pytest.skip("needs the openssl program to make a certificate")
     folder = tmp_path_factory.mktemp("certificates")
-    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -keyout key.pem -out cert.pem"
+    command = f"openssl {NEW_KEY} -days 2 -subj /CN=localhost -keyout key.pem -out cert.pem"
     more = ["-addext", "subjectAltName=IP:127.0.0.1"]
     subprocess.run([*command.split(), *more], cwd=folder, check=True, capture_output=True)
     return folder
@@ -155,7 +157,7 @@ async def test_certificates_prove_both_sides(certificates: Path, inline: bool) -
 
 def a_certificate(folder: Path, name: str, of: str = "IP:127.0.0.1") -> None:
     """A server's key and a certificate that vouches for itself, as `name`.key and `name`.crt."""
-    command = f"openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN={name} -keyout {name}.key -out {name}.crt"
+    command = f"openssl {NEW_KEY} -days 2 -subj /CN={name} -keyout {name}.key -out {name}.crt"
     more = ["-addext", f"subjectAltName={of}"]
     subprocess.run([*command.split(), *more], cwd=folder, check=True, capture_output=True)
 
@@ -253,6 +255,65 @@ async def test_the_proxy_of_a_kubeconfig_is_used(tmp_path: Path) -> None:
                 assert await kube.server_version() == (1, 36)
     finally:
         await runner.cleanup()
+
+
+@asynccontextmanager
+async def a_tunnel(port: int, requests: list[str], status: str = "200 OK") -> AsyncIterator[int]:
+    """A proxy that takes CONNECT alone and leads to `port` here; its own port. `requests` are the heads that it got."""
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while part := await reader.read(65536):
+            writer.write(part)
+            await writer.drain()
+        writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        requests.append((await reader.readuntil(b"\r\n\r\n")).decode())
+        writer.write(f"HTTP/1.1 {status}\r\n\r\n".encode())
+        if not status.startswith("200"):
+            writer.close()
+            return
+        inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.gather(copy(reader, inner_writer), copy(inner_reader, writer), return_exceptions=True)
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+
+
+async def test_https_goes_through_a_proxy_that_sees_nothing_of_it(tmp_path: Path) -> None:
+    """Read here, and by the official package. The name is known to the proxy alone; the certificate is the server's."""
+    if shutil.which("openssl") is None:
+        pytest.skip("needs the openssl program to make a certificate")
+    for name in ("right", "wrong"):
+        a_certificate(tmp_path, name, "DNS:api.invalid")
+    requests: list[str] = []
+
+    async def asked(authority: str, port: int, user: dict[str, str]) -> tuple[int, int]:
+        cluster = {"certificate-authority": f"{authority}.crt", "proxy-url": f"http://user:secret@127.0.0.1:{port}"}
+        config = kubeconfig(tmp_path, user, server="https://api.invalid:6443", **cluster)
+        async with Kube(endpoint_from(config)) as kube:
+            return await kube.server_version()
+
+    async with a_server(tmp_path, "right") as server, a_tunnel(server, requests) as tunnel:
+        for user in ({"token": "t"}, PASSWORD):
+            assert await asked("right", tunnel, user) == (1, 36)
+        with pytest.raises(Unreachable, match="cannot trust"):
+            await asked("wrong", tunnel, {})
+    assert {head.split("\r\n")[0] for head in requests} == {"CONNECT api.invalid:6443 HTTP/1.1"}
+    login = base64.b64encode(b"user:secret").decode()
+    assert all(f"Proxy-Authorization: Basic {login}" in head and "Bearer" not in head for head in requests)
+
+
+async def test_a_proxy_that_refuses_is_named(tmp_path: Path) -> None:
+    async with a_tunnel(1, [], "403 Forbidden") as tunnel:
+        proxy = {"proxy-url": f"http://127.0.0.1:{tunnel}"}
+        config = kubeconfig(tmp_path, {}, server="https://api.invalid:6443", **proxy)
+        async with Kube(endpoint_from(config)) as kube:
+            with pytest.raises(Unreachable, match="403"):
+                await kube.server_version()
 
 
 def test_a_proxy_that_cannot_be_used_is_a_mistake_that_is_named(tmp_path: Path) -> None:

@@ -11,12 +11,15 @@ from dra_driver.errors import NodeNotReady
 from dra_driver.runtime import files
 from dra_driver.runtime.files import (
     flush_folder,
+    is_there,
     read_if_present,
     remove,
     remove_temporaries,
     stage,
     write_durably,
 )
+from kubelet_plugin.effects.shipped_hook import InstalledHook
+from kubelet_plugin.prepare.store import JournalFile
 
 
 def failing(code: int) -> Callable[..., int]:
@@ -24,6 +27,16 @@ def failing(code: int) -> Callable[..., int]:
         raise OSError(code, os.strerror(code))
 
     return call
+
+
+def test_what_may_not_be_seen_is_neither_there_nor_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    assert [is_there(tmp_path / name) for name in ("file", "none", "file/below")] == [True, False, False]
+    journal, hook = JournalFile(tmp_path), InstalledHook(tmp_path)
+    for ask in (lambda: is_there(tmp_path / "file"), lambda: journal.exists, hook.install):
+        with monkeypatch.context() as closed, pytest.raises(NodeNotReady, match="cannot be read: permission denied"):
+            closed.setattr(Path, "stat", failing(errno.EACCES))
+            ask()
 
 
 def names(folder: Path) -> list[str]:
