@@ -191,7 +191,7 @@ class _Checker:
         chained = operand.name == "optional_type"
         if chained:
             (operand,) = operand.parameters
-        if index.name in _NO_INDICES and self._is_literal(node.index):
+        if self._is_literal(node.index) and self.found.types[_undynamic(node.index)].name in _NO_INDICES:
             raise self._error(f"nothing can be indexed with {index}", *_span(node.index))
         if operand == NULL:
             return optional_of(DYN)  # it fits where an optional list is expected, and fails in the evaluation
@@ -270,8 +270,7 @@ class _Checker:
 
     def _converted(self, node: Call, argument: Node) -> object:
         """Raises Failed."""
-        while isinstance(argument, Call) and argument.function == "dyn":
-            (argument,) = argument.arguments
+        argument = _undynamic(argument)
         kind = {ListLiteral: "list", MapLiteral: "map"}.get(type(argument)) or type_name(self._literals[argument])
         for overload in self.found.overloads[node]:
             if overload.parameters[0].name == kind:
@@ -451,6 +450,13 @@ class _Checker:
 
     def _error(self, message: str, start: int, end: int) -> CelTypeError:
         return CelTypeError(message, self._expression, start, end)
+
+
+def _undynamic(node: Node) -> Node:
+    """The literal in `dyn(…)`."""
+    while isinstance(node, Call) and node.function == "dyn":
+        (node,) = node.arguments
+    return node
 
 
 def _elements(node: Comprehension, target: Type) -> list[tuple[str, Type]]:

@@ -158,7 +158,7 @@ class _Compiler:
                 if not value.present:
                     return ABSENT
                 value = value.value
-            if optional and not attribute and not isinstance(value, Mapping | tuple):
+            if (optional or chained) and not attribute and not isinstance(value, Mapping | tuple):
                 return ABSENT  # an API server finds nothing in a number or text, and has an error for a list
             found = Optional(getattr(value, attribute)) if attribute else self._member(node, value, field)
             if optional or chained:

@@ -199,6 +199,7 @@ MESSAGES_REFUSED = [
     "type(google.protobuf.Int64Value{}) == google.protobuf.Int64Value",
     "google.protobuf.FieldMask{} == 1",
     "[google.protobuf.Int64Value{}, null].size() == 2",
+    "{0: 1}[dyn(b'')] == 1",
     "string(dyn(int)) == 'int' || string(dyn(type(1))) == 'int'",
 ]
 KEYS_HOLD = [
@@ -206,6 +207,7 @@ KEYS_HOLD = [
     "{dyn(1): 'a', dyn(true): 'b'}[dyn(true)] == 'b' && !(dyn(1) in {true: 1}) && {dyn(1u): 1}[1] == 1",
     "{'a': 1, 'a': 2} == {'a': 2} && {dyn(1): 1, dyn(1u): 2}[1u] == 2",
     "'abc'.indexOf('', -7) == -7 && 'abc'.lastIndexOf('', 9) == 9",
+    "!optional.ofNonZeroValue({?'a': optional.none()}).hasValue() && !{'a': dyn(null)}.?a.b.hasValue()",
     "!has(dyn(null).a) && !has(dyn(1).a) && !has(dyn('x').a)",
     "'%.1000f'.format([1.5]).size() == 234 && '%.32768f'.format([1234567.5]) == '1,234,567.5'",
     "'%.14e'.format([1.5]) == ' 1.500000×10⁰⁰' && '%.10000010f'.format([1.5]) == '%!(NOVERB)'",

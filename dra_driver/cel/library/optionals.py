@@ -1,5 +1,7 @@
 """Functions of values that may be absent. Source: cel-go's optional types, version 2."""
 
+from collections.abc import Mapping
+
 from dra_driver.cel.overloads import Failed, Library, function, method
 from dra_driver.cel.types import BOOL, FREE, A, list_of, optional_of
 from dra_driver.cel.values import ABSENT, Optional
@@ -12,7 +14,7 @@ def _value(optional: Optional) -> object:
 
 
 def _non_zero(value: object) -> Optional:
-    zero = value is None or (isinstance(value, bool | int | float | str | bytes | tuple | dict) and not value)
+    zero = value is None or (isinstance(value, bool | int | float | str | bytes | tuple | Mapping) and not value)
     return ABSENT if zero else Optional(value)
 
 
