@@ -27,6 +27,7 @@ from dra_driver.checking.codes import Severity
 from dra_driver.checking.findings import Finding
 from dra_driver.checking.formats import as_data, as_github, as_sarif, sentence
 from dra_driver.checking.knowledge import Key, Knowledge, sites_of_cluster, sites_of_models
+from dra_driver.cli.cluster_options import ContextOption, KubeconfigOption
 from dra_driver.cli.files import read_files, shipped_classes
 from dra_driver.cli.output import Format, Status, messages, print_data, print_table
 from dra_driver.errors import InvalidInput
@@ -64,13 +65,6 @@ ProfilesOption = Annotated[
     ),
 ]
 LiveOption = Annotated[bool, typer.Option("--live", help="Against the nodes, classes and claims of a cluster.")]
-KubeconfigOption = Annotated[
-    Path | None,
-    typer.Option("--kubeconfig", help="Which cluster, for --live; default as with kubectl.", show_default=False),
-]
-ContextOption = Annotated[
-    str | None, typer.Option("--context", help="Context of the kubeconfig, for --live.", show_default=False)
-]
 
 
 def check(

@@ -18,20 +18,15 @@ from dra_driver.api.meta import (
     Resource,
 )
 from dra_driver.api.resource import DeviceTaintRule, ResourceClaim, ResourceSlice
-from dra_driver.cli.output import (
-    messages,
-)
+from dra_driver.cli.output import messages
+from dra_driver.cli.session import TAINT_RULES, listed
 from dra_driver.cli.usage import (
     PublishedDevice,
     consumers_of,
     published_devices,
 )
-from dra_driver.errors import NotFound, Rejected
+from dra_driver.errors import NotFound
 from dra_driver.kube.client import Kube
-
-_TAINT_RULES = tuple(
-    Resource("resource.k8s.io", version, "devicetaintrules", "DeviceTaintRule", False) for version in ("v1", "v1beta2")
-)
 
 
 @dataclass(frozen=True)
@@ -80,19 +75,17 @@ async def read_cluster(kube: Kube, *, say: bool = True) -> ClusterSeen:
 
 
 async def readable(kube: Kube, resource: Resource, *, say: bool = True) -> list[JsonObject]:
-    """All objects; none where they do not exist, or, with a message, where they may not be read."""
-    try:
-        return (await kube.list(resource)).items
-    except NotFound:
-        return []
-    except Rejected as error:
-        if say:
-            messages.print(f"{resource.plural} are left out: {error}", markup=False, soft_wrap=True)
-        return []
+    """All objects; none if they do not exist, or, with a message, if they may not be read."""
+    found = await listed(kube, resource)
+    if isinstance(found, list):
+        return found
+    if say and not isinstance(found, NotFound):
+        messages.print(f"{resource.plural} are left out: {found}", markup=False, soft_wrap=True)
+    return []
 
 
 async def _taint_rules(kube: Kube, *, say: bool) -> list[JsonObject]:
-    for resource in _TAINT_RULES:
+    for resource in TAINT_RULES:
         if found := await readable(kube, resource, say=say):
             return found
     return []

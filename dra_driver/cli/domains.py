@@ -14,7 +14,7 @@ from dra_driver.api.conditions import Condition
 from dra_driver.api.meta import COMPUTE_DOMAINS, JsonObject
 from dra_driver.cli.cluster_options import ContextOption, KubeconfigOption
 from dra_driver.cli.output import Sheet, WideFormat, WideOutputOption, duration, messages, print_data, show
-from dra_driver.cli.session import ask
+from dra_driver.cli.session import ask, listed
 from dra_driver.domains.status import READY
 from dra_driver.errors import InvalidInput, NotFound
 from dra_driver.kube.client import Kube
@@ -53,11 +53,13 @@ def domains(
 
 
 async def _read(kube: Kube, namespace: str | None) -> list[JsonObject]:
-    try:
-        return (await kube.list(COMPUTE_DOMAINS, namespace=namespace)).items
-    except NotFound:
+    found = await listed(kube, COMPUTE_DOMAINS, namespace)
+    if isinstance(found, NotFound):
         said = "this cluster does not have them; their definition comes with the driver's chart"
-        raise InvalidInput(said, about=COMPUTE_DOMAINS.kind) from None
+        raise InvalidInput(said, about=COMPUTE_DOMAINS.kind)
+    if not isinstance(found, list):
+        raise found
+    return found
 
 
 def _chosen(items: Iterable[JsonObject], name: str | None, namespace: str | None) -> list[ComputeDomain]:

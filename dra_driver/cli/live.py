@@ -21,17 +21,13 @@ from dra_driver.api.meta import (
     JsonObject,
     Resource,
 )
-from dra_driver.cli.session import ask
-from dra_driver.errors import ClusterError, NotFound, Rejected
+from dra_driver.cli.session import FORBIDDEN, TAINT_RULES, ask, listed
+from dra_driver.errors import ClusterError, NotFound
 from dra_driver.kube.client import Kube
 
 _QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota", True)
-_TAINT_RULES = tuple(
-    Resource("resource.k8s.io", version, "devicetaintrules", "DeviceTaintRule", False) for version in ("v1", "v1beta2")
-)
-_OPTIONAL = (NODE_INVENTORIES.plural, COMPUTE_DOMAINS.plural, _QUOTAS.plural, "devicetaintrules")
+_OPTIONAL = (NODE_INVENTORIES, COMPUTE_DOMAINS, _QUOTAS, *TAINT_RULES)
 """Kinds that a cluster need not have."""
-_FORBIDDEN = (401, 403)
 _LISTS = frozenset({"ints", "bools", "strings", "versions"})
 """Fields of attributes that only a server with DRAListTypeAttributes keeps."""
 
@@ -55,7 +51,7 @@ async def live_world(kube: Kube, namespace: str) -> World:
         _read(kube, _QUOTAS, namespace),
         _read(kube, NODE_INVENTORIES),
         _read_namespace(kube, namespace),
-        *(_read(kube, rules) for rules in _TAINT_RULES),
+        *(_read(kube, rules) for rules in TAINT_RULES),
     )
     objects = _each_once(obj for found, _ in readings for obj in found)
     unread = tuple(one for _, one in readings if one is not None)
@@ -68,21 +64,16 @@ async def live_world(kube: Kube, namespace: str) -> World:
 async def _read(
     kube: Kube, resource: Resource, namespace: str | None = None, *, or_in: str | None = None
 ) -> tuple[list[JsonObject], Unread | None]:
-    """All objects, or those of namespace `or_in` where all of them are not for this user."""
-    try:
-        found = (await kube.list(resource, namespace=namespace)).items
-    except NotFound:
-        return [], None if resource.plural in _OPTIONAL else Unread(resource.kind, "this cluster does not have it")
-    except Rejected as error:
-        if error.status not in _FORBIDDEN:
-            raise
-        if or_in is not None:
-            found, unread = await _read(kube, resource, or_in)
-            return found, unread or Unread(resource.kind, f"you may list those of namespace {or_in} only")
-        return [], Unread(resource.kind, "you may not list them; the answer leaves them out")
-    # Items of a list do not say what they are.
-    typed = [{**one, "apiVersion": resource.api_version, "kind": resource.kind} for one in found]
-    return typed, None
+    """All objects, or those of namespace `or_in` if this user may not list all of them."""
+    found = await listed(kube, resource, namespace)
+    if isinstance(found, list):
+        return found, None
+    if isinstance(found, NotFound):
+        return [], None if resource in _OPTIONAL else Unread(resource.kind, "this cluster does not have it")
+    if or_in is not None:
+        some, unread = await _read(kube, resource, or_in)
+        return some, unread or Unread(resource.kind, f"you may list those of namespace {or_in} only")
+    return [], Unread(resource.kind, "you may not list them; the answer leaves them out")
 
 
 async def _read_namespace(kube: Kube, name: str) -> tuple[list[JsonObject], Unread | None]:
@@ -91,7 +82,7 @@ async def _read_namespace(kube: Kube, name: str) -> tuple[list[JsonObject], Unre
     except NotFound:
         return [], None
     except ClusterError as error:
-        if error.status not in _FORBIDDEN:
+        if error.status not in FORBIDDEN:
             raise
         return [], Unread(NAMESPACES.kind, f"you may not read {name}; its labels are not known")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import typer
 
 from dra_driver.cli import migrate_options as flags
+from dra_driver.cli.cluster_options import ContextOption, KubeconfigOption
 from dra_driver.cli.encodings import title
 from dra_driver.cli.migrate_cluster import ClusterRead, read_cluster, relevant
 from dra_driver.cli.migrate_files import diff, places_below, read_sources, together, write_beside, write_in_place
@@ -34,8 +35,8 @@ def migrate(
     ctx: typer.Context,
     paths: flags.PathsArgument = None,
     cluster: flags.ClusterOption = False,
-    kubeconfig: flags.KubeconfigOption = None,
-    context: flags.ContextOption = None,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
     namespace: flags.NamespaceOption = None,
     around: flags.WithOption = None,
     nodes: flags.NodesOption = None,

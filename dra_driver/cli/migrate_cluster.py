@@ -26,8 +26,8 @@ from dra_driver.api.meta import (
     JsonObject,
     Resource,
 )
-from dra_driver.cli.session import ask
-from dra_driver.errors import ClusterError, NotFound
+from dra_driver.cli.session import ask, listed
+from dra_driver.errors import NotFound
 from dra_driver.kube.client import Kube
 from dra_driver.migration.kind_table import is_known
 from dra_driver.migration.model import Source
@@ -65,7 +65,6 @@ _QUEUE_GROUPS = frozenset(
 _SURROUNDINGS = frozenset((("nvidia.com", "ClusterPolicy"), ("nvidia.com", "GPUCluster")))
 _OF_CLAIMS = frozenset(((CONFIG_GROUP, "ComputeDomain"),))
 """Kinds whose controllers make templates that pods name."""
-_FORBIDDEN = (401, 403)
 _SERVER_FIELDS = ("uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "selfLink")
 _SERVER_ANNOTATIONS = (
     "kubectl.kubernetes.io/last-applied-configuration",
@@ -135,19 +134,15 @@ class _Reading:
         self.unread: dict[Unread, None] = {}
 
     async def list(self, resource: Resource, namespace: str | None = None) -> list[JsonObject]:
-        """Typed, since items of a list do not say what they are; nothing where that is not allowed."""
-        try:
-            found = (await self._kube.list(resource, namespace=namespace)).items
-        except NotFound:
-            return []
-        except ClusterError as error:
-            if error.status not in _FORBIDDEN:
-                raise
+        """Nothing where that is not allowed."""
+        found = await listed(self._kube, resource, namespace)
+        if isinstance(found, list):
+            return found
+        if not isinstance(found, NotFound):
             of_kinds = ", so objects of kinds that are not Kubernetes' own were not asked for" * (resource is CRDS)
             where = f" in namespace {namespace}" if namespace else " in all namespaces" * resource.namespaced
             self.unread.setdefault(Unread(resource.kind, f"you may not list them{where}{of_kinds}"))
-            return []
-        return [{**one, "apiVersion": resource.api_version, "kind": resource.kind} for one in found]
+        return []
 
 
 def _holds_work(group: str, kind: str) -> bool:

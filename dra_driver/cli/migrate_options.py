@@ -38,8 +38,6 @@ ClusterOption = Annotated[
     bool,
     _option("Without PATHS: the workloads of a cluster. With PATHS: what is around them is asked of it.", "--cluster"),
 ]
-KubeconfigOption = Annotated[Path | None, _option("Which cluster; default as with kubectl.", "--kubeconfig")]
-ContextOption = Annotated[str | None, _option("Context of the kubeconfig.", "--context")]
 NamespaceOption = Annotated[
     str | None, _option("With --cluster and no PATHS: workloads of this namespace only.", "--namespace", "-n")
 ]

@@ -1,11 +1,19 @@
-"""A connection for one command: the cluster that the user's kubeconfig names."""
+"""A connection for one command to the cluster that the user's kubeconfig names, and what a user may list of it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from dra_driver.api.meta import JsonObject, Resource
+from dra_driver.errors import ClusterError, NotFound
 from dra_driver.kube.client import Kube
 from dra_driver.kube.endpoint import default_kubeconfigs, endpoint_from
+
+FORBIDDEN = (401, 403)
+TAINT_RULES = tuple(
+    Resource("resource.k8s.io", version, "devicetaintrules", "DeviceTaintRule", False) for version in ("v1", "v1beta2")
+)
+"""In the versions that serve them, newest first."""
 
 
 def ask[T](kubeconfig: Path | None, context: str | None, question: Callable[[Kube], Awaitable[T]]) -> T:
@@ -16,3 +24,15 @@ def ask[T](kubeconfig: Path | None, context: str | None, question: Callable[[Kub
             return await question(kube)
 
     return asyncio.run(connected())
+
+
+async def listed(kube: Kube, resource: Resource, namespace: str | None = None) -> list[JsonObject] | ClusterError:
+    """All objects, with their kind, which items of a list do not have. The error if the cluster does not have the kind
+    (NotFound) or the user may not list it. Raises ClusterError for anything else."""
+    try:
+        found = (await kube.list(resource, namespace=namespace)).items
+    except ClusterError as error:
+        if error.status in FORBIDDEN or isinstance(error, NotFound):
+            return error
+        raise
+    return [{**one, "apiVersion": resource.api_version, "kind": resource.kind} for one in found]

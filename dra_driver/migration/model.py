@@ -3,7 +3,7 @@
 Paths are relative to the object of a `Document`. `None` is "not stated", never zero. Nothing here decides anything.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -485,7 +485,3 @@ class Options:
     """Nodes with a layout of the MIG manager get its profiles made on demand instead, by the policy."""
     keep_undo: bool = True
     """The original request is kept in an annotation."""
-
-
-def as_paths(removes: Sequence[Path]) -> tuple[Edit, ...]:
-    return tuple(Remove(path) for path in removes)

@@ -1,4 +1,4 @@
-"""Events: what the simulated scheduler and controllers tell people about a pod."""
+"""Events: what the simulated scheduler, controllers and kubelets tell people about a pod."""
 
 import secrets
 from datetime import UTC, datetime
@@ -17,7 +17,14 @@ _MESSAGE_LENGTH = 1024
 
 
 async def tell(
-    kube: Kube, component: str, pod: JsonObject, kind: Literal["Normal", "Warning"], reason: str, message: str
+    kube: Kube,
+    component: str,
+    pod: JsonObject,
+    kind: Literal["Normal", "Warning"],
+    reason: str,
+    message: str,
+    *,
+    host: str | None = None,
 ) -> None:
     """Write an event about a pod. Failing to do so is logged only: nothing depends on an event."""
     metadata, now = pod["metadata"], timestamp()
@@ -35,7 +42,7 @@ async def tell(
         "type": kind,
         "reason": reason,
         "message": message[:_MESSAGE_LENGTH],
-        "source": {"component": component},
+        "source": {"component": component, **({"host": host} if host is not None else {})},
         "reportingComponent": component,
         "firstTimestamp": now,
         "lastTimestamp": now,

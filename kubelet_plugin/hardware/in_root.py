@@ -59,7 +59,7 @@ def asking(root: Path) -> Ask:
         if described is not None:
             return described
         command = list(words) if root == Path("/") else _in_root(root, words)
-        answer = _run(command, about=f"program {words[0]}")
+        answer = answer_within(ANSWER_WITHIN_S, command, _ENVIRONMENT, about=f"program {words[0]}")
         if answer.status == _CANNOT:
             raise NodeNotReady(
                 f"cannot be started on the host: {answer.output.strip()}; it must be an executable of this machine's"
@@ -95,7 +95,8 @@ def _in_root(root: Path, words: Sequence[str]) -> list[str]:
     return [sys.executable, "-I", "-S", "-c", _BECOME, str(root), *words]
 
 
-def _run(command: Sequence[str], about: str) -> Answer:
+def answer_within(limit_s: float, command: Sequence[str], environment: Mapping[str, str], about: str) -> Answer:
+    """Its children end with it. Raises NodeNotReady when it cannot be started or does not end in time."""
     try:
         with subprocess.Popen(
             command,
@@ -104,18 +105,18 @@ def _run(command: Sequence[str], about: str) -> Answer:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            env=_ENVIRONMENT,
+            env=dict(environment),
             process_group=0,
         ) as process:
             try:
-                output, _ = process.communicate(timeout=ANSWER_WITHIN_S)
+                output, _ = process.communicate(timeout=limit_s)
             except BaseException:
                 # A child of a script would keep the pipe open, and us waiting for its end.
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 raise
     except subprocess.TimeoutExpired as error:
-        raise NodeNotReady(f"has not answered for {ANSWER_WITHIN_S:g} s", about=about) from error
+        raise NodeNotReady(f"has not ended in {limit_s:g} s", about=about) from error
     except OSError as error:
         raise NodeNotReady(f"cannot be started: {error.strerror}", about=about) from error
     return Answer(process.returncode, output)

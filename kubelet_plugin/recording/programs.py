@@ -3,16 +3,15 @@
 Nothing here asks a program to change anything, none gets any input, and each has a limit of time and of output.
 """
 
-import contextlib
 import os
-import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
-from kubelet_plugin.hardware.in_root import asking
+from kubelet_plugin.hardware.in_root import Answer as Said
+from kubelet_plugin.hardware.in_root import answer_within, asking
 from kubelet_plugin.hardware.layouts import BINARY_FOLDERS
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.record.format import Answer
@@ -91,15 +90,7 @@ class ProgramsOfNode:
             hook = ["hook"] if name == "nvidia-ctk" else []
             questions += [[*hook, "--help"], *([*hook, command, "--help"] for command in _HOOK_COMMANDS)]
         for words in questions:
-            started = time.monotonic()
-            answer = Answer(path=path, words=words)
-            try:
-                said = self._ask([path, *words])
-                answer.status, answer.output = said.status, said.output[:_MOST_OUTPUT]
-            except NodeNotReady as error:
-                answer.problem = str(error)
-            answer.ms = round(1000 * (time.monotonic() - started), 1)
-            yield answer
+            yield _timed(Answer(path=path, words=words), partial(self._ask, [path, *words]))
 
 
 def answer_of(
@@ -111,27 +102,17 @@ def answer_of(
     patience_s: float = _PATIENCE_S,
 ) -> Answer:
     """Run it; its children end with it. Never raises for what the program does."""
-    answer = Answer(path=path, words=list(words))
+    ask = partial(answer_within, patience_s, command, environment, about=f"program {path}")
+    return _timed(Answer(path=path, words=list(words)), ask)
+
+
+def _timed(answer: Answer, ask: Callable[[], Said]) -> Answer:
+    """With what `ask` gets, how long that took, and why there is nothing."""
     started = time.monotonic()
     try:
-        with subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            env=dict(environment),
-            process_group=0,
-        ) as process:
-            try:
-                output, _ = process.communicate(timeout=patience_s)
-                answer.status, answer.output = process.returncode, output[:_MOST_OUTPUT]
-            except subprocess.TimeoutExpired:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                answer.problem = f"has not ended in {patience_s:g} s"
-    except OSError as error:
-        answer.problem = f"cannot be started: {error.strerror or error}"
+        got = ask()
+        answer.status, answer.output = got.status, got.output[:_MOST_OUTPUT]
+    except NodeNotReady as error:
+        answer.problem = error.message
     answer.ms = round(1000 * (time.monotonic() - started), 1)
     return answer

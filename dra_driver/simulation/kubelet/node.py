@@ -8,21 +8,20 @@ containers, and in the end release everything. What a container would have got i
 
 import asyncio
 import json
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
 import structlog
 
-from dra_driver.api.meta import EVENTS, PODS, RESOURCE_SLICES, JsonObject
+from dra_driver.api.meta import PODS, RESOURCE_SLICES, JsonObject
 from dra_driver.cdi.inject import ContainerDescription, inject
 from dra_driver.cdi.model import json_of
 from dra_driver.errors import ClusterError, Conflict, DriverError, NotFound
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Change, Reflector
+from dra_driver.simulation.events import tell, timestamp
 from dra_driver.simulation.kubelet import pods
 from dra_driver.simulation.kubelet.cdi import read_folders
 from dra_driver.simulation.kubelet.claims import ClaimManager, container_cdi_ids
@@ -161,7 +160,7 @@ class SimulatedKubelet:
                         await self._start(pod)
                         started = True
                     if pods.asks_to_complete(pod):
-                        await self._write_status(pod, pods.finished_status(pod, _now()))
+                        await self._write_status(pod, pods.finished_status(pod, timestamp()))
                     elif pods.is_running(pod):
                         await self._show(pod)
             except DriverError as error:
@@ -192,7 +191,7 @@ class SimulatedKubelet:
             self._real.start(pod, described, self._wake[pod["metadata"]["uid"]].set)
         if not pods.is_running(pod):
             given = {name: pod["status"][name] for name in ("podIP", "podIPs") if name in (pod.get("status") or {})}
-            shown = pods.running_status(pod, self._health_of(pod), _now(), self._standings(pod))
+            shown = pods.running_status(pod, self._health_of(pod), timestamp(), self._standings(pod))
             await self._write_status(pod, given | shown)
 
     async def _end(self, uid: str) -> None:
@@ -212,7 +211,7 @@ class SimulatedKubelet:
 
     async def _show(self, pod: JsonObject) -> None:
         health, real = self._health_of(pod), self._standings(pod)
-        patch = pods.standing_patch(pod, health, real, _now()) if real else pods.health_patch(pod, health)
+        patch = pods.standing_patch(pod, health, real, timestamp()) if real else pods.health_patch(pod, health)
         if patch is not None:
             await self._write_status(pod, patch)
 
@@ -268,10 +267,7 @@ class SimulatedKubelet:
         if self._reported.get(metadata["uid"]) == message:
             return
         self._reported[metadata["uid"]] = message
-        try:
-            await self._kube.create(EVENTS, _event(pod, self.node_name, reason, message))
-        except ClusterError as refusal:
-            _log.warning("cannot write an event", pod=metadata["name"], error=str(refusal))
+        await tell(self._kube, "kubelet", pod, "Warning", reason, message, host=self.node_name)
 
 
 def _described(container: ContainerDescription) -> JsonObject:
@@ -283,30 +279,3 @@ def _described(container: ContainerDescription) -> JsonObject:
         "hooks": json_of(container.hooks),
         "additionalGids": list(container.additional_gids),
     }
-
-
-def _event(pod: JsonObject, node: str, reason: str, message: str) -> JsonObject:
-    metadata, now = pod["metadata"], _now()
-    return {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"name": f"{metadata['name']}.{time.time_ns():x}", "namespace": metadata["namespace"]},
-        "involvedObject": {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "name": metadata["name"],
-            "namespace": metadata["namespace"],
-            "uid": metadata["uid"],
-        },
-        "type": "Warning",
-        "reason": reason,
-        "message": message[:1024],
-        "source": {"component": "kubelet", "host": node},
-        "firstTimestamp": now,
-        "lastTimestamp": now,
-        "count": 1,
-    }
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
