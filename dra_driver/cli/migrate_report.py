@@ -25,7 +25,7 @@ from dra_driver.migration.cutover import FINAL_VALUES_FILE, VALUES_FILE, cutover
 from dra_driver.migration.cutover_values import final_values
 from dra_driver.migration.decisions import FILE as DECISIONS_FILE
 from dra_driver.migration.decisions import proposal, wanted_decisions
-from dra_driver.migration.ground import Ground, ground_of_cluster, ground_of_labels, ground_of_models
+from dra_driver.migration.ground import Ground, ground_of_cluster, ground_of_models
 from dra_driver.migration.model import Finding, Migration, Options, Source
 from dra_driver.migration.offering import offering_of
 from dra_driver.migration.outcome import Report, Unread
@@ -34,8 +34,6 @@ from dra_driver.migration.readiness import Facts, readiness
 from dra_driver.migration.report import markdown, summary
 from dra_driver.migration.report_data import as_data
 from dra_driver.migration.report_text import at, counted, named
-from dra_driver.migration.report_together import sums
-from dra_driver.migration.together import together
 from dra_driver.migration.verify import Verdict, verify
 from dra_driver.names import names_record
 
@@ -101,24 +99,21 @@ def reported(migration: Migration, options: Options, work: Gathered, trying: Try
         return Report(migration, None, checks, plan)
     ground = _ground(migration, options, objects, trying.models)
     classes = _classes(migration, objects, read)
-    tried = verify(migration, ground, classes, Told("workloads tried", trying.seconds / 2))
-    at_once = together(migration, ground, classes, tried, Told("pods tried together", trying.seconds / 2))
-    return Report(migration, tried, checks, plan, together=at_once)
+    tried = verify(migration, ground, classes, Told("workloads tried", trying.seconds))
+    return Report(migration, tried, checks, plan)
 
 
 def _ground(
     migration: Migration, options: Options, objects: Sequence[JsonObject], models: Mapping[str, int] | Sequence[str]
 ) -> Ground:
-    """GPU models by name; else the nodes that were given, if they have slices of the driver; else all models, and all
-    workloads at once on the nodes that were given, by their labels."""
+    """GPU models by name; else the nodes that were given, if they have slices of the driver; else all models."""
     minor = options.kubernetes_minor or CURRENT
     slices = [one for one in objects if one.get("kind") == RESOURCE_SLICES.kind]
     ours = [one for one in slices if (one.get("spec") or {}).get("driver") == options.driver]
     nodes = [one for one in objects if one.get("kind") == "Node"]
     if not models and ours:
         return ground_of_cluster(nodes, slices, minor)
-    ground = ground_of_models(models, migration.policy, minor, options.driver, _recorded(models))
-    return ground if models else ground_of_labels(nodes, ground, options.driver)
+    return ground_of_models(models, migration.policy, minor, options.driver, _recorded(models))
 
 
 def _recorded(models: Iterable[str]) -> dict[str, NodeInventorySpec]:
@@ -162,8 +157,6 @@ def show(report: Report, *, undone: bool = False) -> None:
     else:
         for line in summary(report.migration):
             messages.print(line, markup=False, soft_wrap=True)
-        if report.together is not None:
-            messages.print(sums(report.together).replace("**", ""), markup=False, soft_wrap=True)
     rows = _rows(report)
     if len(rows) > _MOST_ROWS:
         print_table(("WORKLOADS", "BECOME", "DEVICES", "WHY"), _summed_up(rows))

@@ -153,11 +153,6 @@ AUTOSCALER = Code(
     "An autoscaler makes nodes for what pods ask for, or reads metrics of the old resource.",
     "See whether its version knows claims (Cluster Autoscaler from 1.35 on), and keep its labels.",
 )  # fmt: skip
-CROSS_NAMESPACE = Code(
-    "M022", "sharing across namespaces", _WARNING,
-    "Workloads of several namespaces shared one GPU; a ResourceClaim is of one namespace.",
-    "Use shares: a template in each namespace, and a sharing rule in the PublishingPolicy.",
-)  # fmt: skip
 SERVER_TOO_OLD = Code(
     "M023", "API server without the feature", _ERROR,
     "The Kubernetes that is migrated to does not have, or has switched off, what the result needs.",
@@ -297,11 +292,6 @@ UNUSED_LABEL = Code(
     "A workload that asks for no GPU selects its nodes by a label of GPUs. It is left as it is.",
     "Keep GPU Feature Discovery running, or label the nodes yourself.",
 )  # fmt: skip
-VERSION_FROM_ENV = Code(
-    "M048", "condition of an image", _INFO,
-    "A condition that the NVIDIA container runtime checked when the container started became a selector.",
-    "Nothing to do.",
-)  # fmt: skip
 
 TAKES_THE_REST = Code(
     "M049", "share that takes all of what it does not name", _WARNING,
@@ -338,17 +328,6 @@ NOT_TAKEN = Code(
     "Several files say what resources mean, each in its way, or one does that lies among examples and tests. A cluster "
     "has one answer.",
     "Give the one that holds by `--with FILE`, which goes before all others; migrate what is of other clusters apart.",
-)  # fmt: skip
-ALIGNMENT = Code(
-    "M055", "what kubelet put near the GPUs", _INFO,
-    "Where a node has a policy for kubelet's Topology Manager (by default it has none), a container got its GPUs, "
-    "network cards, CPUs and huge pages of one NUMA node. GPUs by DRA are chosen by the scheduler beforehand, for "
-    "claims and extended resources alike, and kubelet does not heed them: it puts the others near each other only.",
-    "Nothing changes on nodes without such a policy, nor for a pod with all GPUs of its node. Else let a DRA driver "
-    "bring network cards by the claim of the GPUs, with `matchAttribute: resource.kubernetes.io/pcieRoot`: "
-    "`dractl new template --count 2 --with-nic --same numa` writes one, for GPUs of one NUMA node. CPUs are near them "
-    "by a DRA driver for CPUs, or where kubelet has CPUs of one NUMA node only and a selector says which: "
-    "`device.attributes['resource.kubernetes.io'].numaNode == 0`.",
 )  # fmt: skip
 
 CODES: tuple[Code, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Code))

@@ -165,7 +165,7 @@ class World:
             return Want(What.GPU, share=Share())
         own = self.meaning.own.get(resource)
         if own is not None:
-            return Want(own.what, selectors=own.selectors, device_class=own.device_class)
+            return Want(own.what, device_class=own.device_class)
         what = What.GPU if resource.startswith("nvidia.com/gpu") else What.MIG
         return Want(what, share=Share() if resource.endswith(".shared") else None)
 

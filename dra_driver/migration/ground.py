@@ -1,7 +1,7 @@
 """Nodes on which the result of a migration is tried: those of a cluster, or of GPU models that we know. Pure."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from types import MappingProxyType
@@ -15,7 +15,7 @@ from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import ResourceSlice
 from dra_driver.checking.knowledge import Site, everywhere, model_names, site_of_inventory, site_of_model
 from dra_driver.errors import InvalidInput
-from dra_driver.migration.described import Described, of_labels, of_models, of_slices, without_plugin
+from dra_driver.migration.offering import is_plugin_resource
 from dra_driver.names import GPU_DRIVER, model_label
 
 _FEW = 2
@@ -45,12 +45,10 @@ class Ground:
     """Whether there are no other nodes, so that what fits none of them is an error."""
     real_nodes: bool = False
     """Whether labels and taints of these nodes are known, so that what pods ask of them counts."""
-    described: Described | None = None
-    """Each node of the cluster, for all workloads at once; None: not known."""
 
 
 def ground_of_models(
-    names: Sequence[str] | Mapping[str, int],
+    names: Collection[str],
     policy: JsonObject | None,
     minor: int,
     driver: str = GPU_DRIVER,
@@ -106,8 +104,7 @@ def ground_of_models(
         if names
         else f"nodes of the {len(models)} GPU models that are known here"
     )
-    described = of_models(names, behaviour, driver, recorded) if isinstance(names, Mapping) and names else None
-    return Ground(title, tuple(found), minor, certain=bool(names), described=described)
+    return Ground(title, tuple(found), minor, certain=bool(names))
 
 
 @cache
@@ -127,20 +124,19 @@ def ground_of_cluster(nodes: Sequence[JsonObject], slices: Sequence[JsonObject],
     behaviour = Behaviour.of(minor, partitionable=True, consumable=True, taints=True)
     catalog = Catalog([PublishedSlice(ResourceSlice.of(one)) for one in slices], behaviour)
     views = [NodeView.of(one) for one in nodes]
-    sites = [Site(view.name, without_plugin(view), catalog) for view in views]
+    sites = [Site(view.name, _without_plugin(view), catalog) for view in views]
     with_devices = tuple(
         partial(_given, one) for one in sites if any(pool.candidates for pool in catalog.pools(one.node))
     )
-    described = of_slices(views, catalog)
     title = "the nodes of the cluster"
-    return Ground(title, (Publication(with_devices),), minor, certain=True, real_nodes=True, described=described)
-
-
-def ground_of_labels(nodes: Sequence[JsonObject], ground: Ground, driver: str = GPU_DRIVER) -> Ground:
-    """Single workloads on `ground`, and all at once on these nodes, as far as labels say what their GPUs are."""
-    views = [NodeView.of(one) for one in nodes]
-    return replace(ground, described=of_labels(views, Behaviour.of(max(ground.minor, 36)), driver))
+    return Ground(title, (Publication(with_devices),), minor, certain=True, real_nodes=True)
 
 
 def _given(site: Site) -> Site:
     return site
+
+
+def _without_plugin(view: NodeView) -> NodeView:
+    """Once the driver has a node, its device plugin has nothing to give."""
+    left = {name: amount for name, amount in view.allocatable.items() if not is_plugin_resource(name)}
+    return replace(view, allocatable=left)

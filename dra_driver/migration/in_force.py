@@ -105,7 +105,7 @@ def _told[T](given: Sequence[Given[T]], told: Collection[Document]) -> Sequence[
 
 
 def _meant(config: PluginConfig) -> tuple[object, ...]:
-    return config.mig_strategy, config.sharing or {}, config.names, config.driver_root
+    return config.mig_strategy, config.sharing or {}, config.driver_root
 
 
 def _others[T](what: str, last: Given[T], others: Sequence[Given[T]]) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from dra_driver.migration.bases import Bases
 from dra_driver.migration.definitions import Definitions
 from dra_driver.migration.labels import Hints, Requirement, restored_profile
 from dra_driver.migration.model import Finding, What
-from dra_driver.migration.plugin_config import GPU_RESOURCE, NamedPattern, PluginConfig, Sharing
+from dra_driver.migration.plugin_config import GPU_RESOURCE, PluginConfig, Sharing
 from dra_driver.migration.purposes import Purposes
 from dra_driver.quantity import Quantity
 
@@ -30,8 +30,6 @@ class Stands:
     profile: str | None = None
     sharing: Sharing | None = None
     """None: it is nobody else's."""
-    chosen: tuple[NamedPattern, ...] = ()
-    """It is a device that one of these fits, all of one name; empty: any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +50,6 @@ class View:
     """What nodes have to give."""
     memory: Quantity | None = None
     """Of one GPU."""
-    names: tuple[NamedPattern, ...] = ()
-    """As `PluginConfig.names`."""
 
     def stands_for(self, resource: str, hints: Hints) -> Stands | None:
         """`hints` are what the pod's own choice of nodes says. None: the pod gets no such resource here."""
@@ -62,8 +58,6 @@ class View:
         if not self._has(resource, base, renamed, hints):
             return None
         sharing = self._sharing_of(base, renamed, hints)
-        if self.names:
-            return self._of_names(base, sharing, hints)
         if base.startswith(_MIG):
             return Stands(What.MIG, restored_profile(base.removeprefix(_MIG)), sharing)
         single, profile = self._single(hints)
@@ -74,13 +68,10 @@ class View:
         return any(self._is_mig(resource) == (what is What.MIG) for resource in self.sharing or {})
 
     def _is_mig(self, resource: str) -> bool:
-        named = [one.of_mig for one in self.names if one.resource == resource and resource != GPU_RESOURCE]
-        return all(named) if named else resource.startswith(_MIG) or self.mig_strategy == "single"
+        return resource.startswith(_MIG) or self.mig_strategy == "single"
 
     def _base(self, resource: str) -> str:
         """Its name before it is renamed."""
-        if any(one.resource == resource for one in self.names):
-            return resource
         renamed = (name for name, one in (self.sharing or {}).items() if one.renamed and one.name_of(name) == resource)
         return next(renamed, resource.removesuffix(_SHARED))
 
@@ -90,30 +81,13 @@ class View:
         single = hints.mig_profile is not None or (hints.mig_strategy or self.mig_strategy) == "single"
         return single and not (self.labels is not None and profile is None), profile
 
-    def _of_names(self, base: str, sharing: Sharing | None, hints: Hints) -> Stands | None:
-        """Where names are chosen by patterns. None: no device has this name."""
-        gpus = tuple(one for one in self.names if one.resource == base and not one.of_mig)
-        partitions = tuple(one for one in self.names if one.resource == base and one.of_mig)
-        profile = restored_profile(base.removeprefix(_MIG))
-        if not gpus and not partitions and profile is not None:
-            taken = any(one.fits(profile) for one in self.names if one.of_mig)
-            return None if taken else Stands(What.MIG, profile, sharing)
-        single, uniform = self._single(hints)
-        if partitions and (single or not gpus):
-            return Stands(What.MIG, uniform, sharing, partitions)
-        return Stands(What.GPU, None, sharing, gpus) if gpus else None
-
     def _has(self, resource: str, base: str, renamed: bool, hints: Hints) -> bool:
         if self.resources is not None and resource not in self.resources:
             return False
         if self.sharing is None:
             return True
         known = self.sharing.get(base)
-        if known is None or not known.renamed:
-            named = not renamed
-        else:
-            # What of a resource is not shared keeps its name.
-            named = resource == known.name_of(base) or (known.uuids is not None and not renamed)
+        named = not renamed if known is None or not known.renamed else resource == known.name_of(base)
         return named and (hints.shared is None or hints.shared == (known is not None))
 
     def _sharing_of(self, base: str, renamed: bool, hints: Hints) -> Sharing | None:
@@ -155,13 +129,10 @@ class MigLayout:
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """What a resource is whose name somebody chose: in a DeviceClass, or in the device plugin's configuration."""
+    """What a resource is to which a DeviceClass answers under a name that somebody chose."""
 
     what: What
-    device_class: str | None = None
-    """That answers to it; None: none does."""
-    selectors: tuple[str, ...] = ()
-    """CEL that says of a device of the driver's class whether it is one."""
+    device_class: str
 
 
 @dataclass(frozen=True, slots=True)

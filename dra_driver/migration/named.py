@@ -5,9 +5,6 @@ from fnmatch import fnmatchcase
 from dra_driver.api.documents import Document
 from dra_driver.migration.model import Options, StrategyOption
 
-MOST_USERS = 256
-"""Pods that can use one claim at a time. Source: ResourceClaimReservedForMaxSize, resource.k8s.io/v1."""
-
 
 def strategy_of(document: Document, options: Options) -> StrategyOption:
     """What was asked for this workload."""

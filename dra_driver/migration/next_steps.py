@@ -34,14 +34,9 @@ def _first(report: Report) -> Iterator[NextStep]:
         yield NextStep("See what could not be read (`Not read`, below), and whether it matters.")
     if errors:
         these = "the error" if errors == 1 else f"the {errors} errors"
-        yield NextStep(f"Put right what {these} below name, then run this again; do not apply what they are about.")
+        yield NextStep(f"Fix {these} below, then run this again; do not apply what they are about.")
     if report.unlike:
         yield NextStep(f"See why {report.unlike} of the workloads would not get what they had (`Tried`, below).")
-    if report.lost:
-        yield NextStep(
-            f"Fewer pods of {report.lost} of the workloads would have GPUs at a time than now (`All together`, below): "
-            "give them other nodes, or see what they ask for."
-        )
 
 
 def _files(report: Report) -> Iterator[NextStep]:

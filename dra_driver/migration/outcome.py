@@ -8,7 +8,6 @@ from dra_driver.migration.cutover_steps import Plan
 from dra_driver.migration.decisions import Decisions
 from dra_driver.migration.model import Migration, Target
 from dra_driver.migration.readiness import Check
-from dra_driver.migration.together import Together
 from dra_driver.migration.verify import Verdict, Verification
 
 
@@ -33,8 +32,6 @@ class Report:
     """What a person typed, without the options that say where results go."""
     written: str | None = None
     """The folder that results were written to, or `.` where they are over the files; None: nowhere."""
-    together: Together | None = None
-    """All at once; None: the nodes are not described."""
     unread: tuple[Unread, ...] = ()
     decided: Decisions | None = None
     """What a person decided; None: nothing."""
@@ -48,16 +45,10 @@ class Report:
         return sum(one.verdict in bad for one in self.verification.checked)
 
     @property
-    def lost(self) -> int:
-        """Workloads of which fewer pods have GPUs at a time than under the device plugin."""
-        return sum(one.lost > 0 for one in self.together.standings) if self.together is not None else 0
-
-    @property
     def failed(self) -> bool:
-        """Whether something would not mean the same, has no room any more, or is left to be done by hand: exit
-        status 1."""
+        """Whether something would not mean the same, or is left to be done by hand: exit status 1."""
         left = Target.LEAVE in targets_of(self.migration) or not_understood(self.migration) > 0
-        return left or self.unlike > 0 or self.lost > 0 or bool(count(self.migration, Severity.ERROR))
+        return left or self.unlike > 0 or bool(count(self.migration, Severity.ERROR))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,11 @@
 """The device plugin's configuration file (`version: v1`): how it names, partitions and shares the GPUs of a node.
 
-Read as the device plugin reads it: what it has no field for is reported, what it reads and does not heed is, too. Names
-that are chosen there (`resources`, `rename`, `devices`) no released device plugin heeds, and builds of one's own do:
-`dra_driver.migration.plugin_names` finds out which it is. Pure.
+Read as the device plugin reads it: what it has no field for is reported, and so are settings that it reads and ignores,
+such as names that are chosen there (`resources`, `rename`, `devices`). Pure.
 Source: NVIDIA's device plugin 0.20, `api/config/v1`; reference on migration sources, section 6.
 """
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -41,31 +39,13 @@ class Sharing:
     """None: not known."""
     replicas: int | None
     renamed: bool = False
-    """Shares have a name of their own: `called`, or `<name>.shared`."""
+    """Shares have a name of their own, `<name>.shared`."""
     one_only: bool = False
     """Requests for more than one were refused."""
-    called: str = ""
-    uuids: tuple[str, ...] | None = None
-    """Of the GPUs that are shared; None: all, empty: some, and it is not known which."""
 
     def name_of(self, resource: str) -> str:
         """Of shares of the resource's devices."""
-        return (self.called or f"{resource}.shared") if self.renamed else resource
-
-
-@dataclass(frozen=True, slots=True)
-class NamedPattern:
-    """An entry of `resources`: which devices have this name."""
-
-    resource: str
-    of_mig: bool
-    """The pattern is one of profiles; of products otherwise. `*` stands for anything."""
-    pattern: str
-    before: tuple[str, ...]
-    """Patterns of entries before it, under other names: what fits one of these has that name."""
-
-    def fits(self, text: str) -> bool:
-        return re.fullmatch(".*".join(map(re.escape, self.pattern.split("*"))), text) is not None
+        return f"{resource}.shared" if self.renamed else resource
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +58,6 @@ class PluginConfig:
     """None: the file says nothing of sharing, which is no sharing."""
     driver_root: str | None = None
     imex_channels: bool = False
-    patterns: tuple[NamedPattern, ...] = ()
-    """Of names that somebody chose, heeded or not."""
-    names: tuple[NamedPattern, ...] = ()
-    """Where chosen names are heeded: they and the device plugin's own, in the order in which they are tried. Empty: the
-    device plugin's own names are for all devices."""
     findings: tuple[Finding, ...] = ()
 
 
@@ -92,28 +67,9 @@ def is_plugin_config(obj: object) -> bool:
     return isinstance(obj, dict) and obj.get("version") == "v1" and not obj.get("kind") and bool(known & obj.keys())
 
 
-def plugin_config(name: str, obj: JsonObject, document: Document, at: Path, heeded: str = "") -> PluginConfig:
-    """`at` is the path of the document's field that has the configuration, as text or as it is; empty for all of it.
-    `heeded`: what shows that the device plugin heeds names that are chosen in it, as a sentence; empty: nothing does.
-    """
-    return _Reader(name, obj, document, at, heeded).config()
-
-
-def chosen_names(obj: JsonObject) -> frozenset[str]:
-    """Names of resources that are there only where the device plugin heeds the names in its configuration."""
-    found = {one.resource for one in _patterns(obj.get("resources"))}
-    sharing = obj.get("sharing")
-    for way in ("timeSlicing", "mps"):
-        section = sharing.get(way) if isinstance(sharing, dict) else None
-        section = section if isinstance(section, dict) else {}
-        suffix = ".shared" if section.get("renameByDefault") is True else ""
-        for entry in _listed(section.get("resources")):
-            name = _qualified(_text(_field(entry, "name")) or GPU_RESOURCE)
-            rename = _text(_field(entry, "rename"))
-            heeded = _qualified(rename) if rename is not None else name + suffix
-            if name in found or heeded != name + suffix:
-                found.add(heeded)
-    return frozenset(found - {GPU_RESOURCE})
+def plugin_config(name: str, obj: JsonObject, document: Document, at: Path) -> PluginConfig:
+    """`at` is the path of the document's field that has the configuration, as text or as it is; empty for all of it."""
+    return _Reader(name, obj, document, at).config()
 
 
 _KNOWN: Mapping[str, frozenset[str]] = {
@@ -141,13 +97,11 @@ _EXTRA_NODES = {
 
 
 class _Reader:
-    def __init__(self, name: str, obj: JsonObject, document: Document, at: Path, heeded: str) -> None:
+    def __init__(self, name: str, obj: JsonObject, document: Document, at: Path) -> None:
         self._name = name
         self._obj = obj
         self._document = document
         self._at = at
-        self._heeded = heeded
-        self._names: tuple[NamedPattern, ...] = ()
         self._findings: list[Finding] = []
 
     def config(self) -> PluginConfig:
@@ -159,17 +113,12 @@ class _Reader:
         self._plugin(plugin)
         resources = self._section(self._obj, "resources")
         self._resources(resources)
-        strategy = self._mig_strategy(flags)
-        if self._heeded:
-            self._names = tuple(_names(resources, strategy))
         return PluginConfig(
             self._name,
-            strategy,
+            self._mig_strategy(flags),
             self._sharing(),
             _text(flags.get("nvidiaDriverRoot")),
             self._imex(self._section(self._obj, "imex")),
-            _patterns(resources),
-            self._names,
             tuple(self._findings),
         )
 
@@ -272,13 +221,6 @@ class _Reader:
                 name, pattern = _text(_field(entry, "name")), _text(_field(entry, "pattern"))
                 if name is None or pattern is None:
                     self._say(UNREADABLE, where, "is not a mapping with pattern and name; it is passed over")
-                elif self._heeded:
-                    self._say(
-                        PLUGIN_SETTING, where,
-                        f"{pattern!r} is called {_qualified(name)}, which released device plugins do not heed and this "
-                        f"one does: {self._heeded}",
-                        advice="Nothing to do.", severity=Severity.INFO,
-                    )  # fmt: skip
                 elif _qualified(name) != GPU_RESOURCE:
                     self._say(
                         IGNORED_BY_PLUGIN, where,
@@ -317,8 +259,8 @@ class _Reader:
                     PLUGIN_SETTING, where, f"{replicas} replicas; the driver offers a device to {MOST_REPLICAS} claims",
                     advice="Offer it by memory instead (`capacity: [memory]`), or without a limit (`unlimited: true`).",
                 )  # fmt: skip
-            of_mig = self._of_mig(name)
-            if of_mig is None:
+            of_mig = name.startswith(MIG_RESOURCE)
+            if not of_mig and name != GPU_RESOURCE:
                 self._say(
                     IGNORED_BY_PLUGIN,
                     f"{where}.name",
@@ -329,35 +271,9 @@ class _Reader:
             if strategy == "MPS" and of_mig:
                 self._say(PLUGIN_SETTING, where, f"{name} by MPS: the device plugin does not share MIG devices by MPS")
                 continue
-            called = _qualified(_text(entry.get("rename")) or "") if self._heeded and entry.get("rename") else ""
-            renamed = by_default or bool(called)
-            yield name, Sharing(strategy, replicas, renamed, one_only, called, self._uuids(entry, where, of_mig=of_mig))
-
-    def _of_mig(self, name: str) -> bool | None:
-        """None: no device has this name."""
-        named = [one.of_mig for one in self._names if one.resource == name]
-        if named:
-            return all(named)
-        if name.startswith(MIG_RESOURCE):
-            return True
-        return False if name == GPU_RESOURCE else None
-
-    def _uuids(self, entry: JsonObject, where: str, *, of_mig: bool) -> tuple[str, ...] | None:
-        devices = entry.get("devices")
-        if devices in (None, "all") or not self._heeded:
-            return None
-        listed = [str(one) for one in _listed(devices)]
-        if listed and not of_mig and all(one.startswith("GPU-") for one in listed):
-            return tuple(listed)
-        self._say(
-            NO_COUNTERPART, f"{where}.devices", f"{devices!r}: rules of a PublishingPolicy know GPUs by UUID only",
-            advice="Write the sharing rule by hand, with `gpus: {uuids: [...]}`; none is written for this entry.",
-        )  # fmt: skip
-        return ()
+            yield name, Sharing(strategy, replicas, by_default, one_only)
 
     def _entry(self, entry: JsonObject, where: str, name: str, by_default: bool) -> None:
-        if self._heeded:
-            return
         if entry.get("devices") not in (None, "all"):
             self._say(
                 IGNORED_BY_PLUGIN, f"{where}.devices", "the device plugin shares all devices, whatever is written here"
@@ -392,33 +308,3 @@ def _field(entry: object, key: str) -> object:
 
 def _qualified(name: str) -> str:
     return name if "/" in name else f"nvidia.com/{name}"
-
-
-def _all_patterns(resources: object, kind: str) -> Iterator[tuple[str, str]]:
-    """Names and patterns, in their order."""
-    for entry in _listed(_field(resources, kind)):
-        name, pattern = _text(_field(entry, "name")), _text(_field(entry, "pattern"))
-        if name is not None and pattern is not None:
-            yield _qualified(name), pattern
-
-
-def _named(given: Sequence[tuple[str, str]], *, of_mig: bool) -> Iterator[NamedPattern]:
-    """Of each device the first entry that fits gives the name. Source: internal/rm/device_map.go of the plugin."""
-    each = list(dict.fromkeys(given))
-    for index, (name, pattern) in enumerate(each):
-        before = (other for called, other in each[:index] if called != name)
-        yield NamedPattern(name, of_mig, pattern, tuple(dict.fromkeys(before)))
-
-
-def _patterns(resources: object) -> tuple[NamedPattern, ...]:
-    """Those of names that somebody chose."""
-    found = [one for kind in ("gpus", "mig") for one in _named([*_all_patterns(resources, kind)], of_mig=kind == "mig")]
-    return tuple(one for one in found if one.resource != GPU_RESOURCE)
-
-
-def _names(resources: object, strategy: str | None) -> Iterator[NamedPattern]:
-    """With the device plugin's own names, which come last, besides those of profiles under the strategy `mixed`.
-    Source: AddDefaultResourcesToConfig in internal/rm/rm.go of the plugin."""
-    own = (GPU_RESOURCE, "*")
-    yield from _named([*_all_patterns(resources, "gpus"), own], of_mig=False)
-    yield from _named([*_all_patterns(resources, "mig"), *([own] if strategy == "single" else [])], of_mig=True)

@@ -13,7 +13,6 @@ from dra_driver.migration.bypasses import administration, mounts
 from dra_driver.migration.codes import (
     BYPASS,
     HAND_MADE_MPS,
-    NO_COUNTERPART,
     OTHER_SCHEDULER,
     PAST_THE_SCHEDULER,
     PINNED_GPU,
@@ -21,12 +20,9 @@ from dra_driver.migration.codes import (
     SETTING_REMOVED,
     SHARED_CLAIM,
     TOLERATION,
-    VERSION_FROM_ENV,
     Code,
     Severity,
 )
-from dra_driver.migration.copies import copies_of
-from dra_driver.migration.image_conditions import requirement
 from dra_driver.migration.labels import quoted
 from dra_driver.migration.model import (
     ContainerAt,
@@ -42,7 +38,7 @@ from dra_driver.migration.model import (
     finding,
     value_at,
 )
-from dra_driver.migration.named import MOST_USERS, shared_group
+from dra_driver.migration.named import shared_group
 from dra_driver.migration.variables import NONE_VISIBLE, VISIBLE, Variable, items, sees_all, variables
 from dra_driver.names import CONFIG_API_VERSION
 from dra_driver.quantity import Quantity
@@ -121,14 +117,7 @@ class _Reader:
 
     def _of_shared_claim(self, group: Sequence[str]) -> Finding:
         message = f"one ResourceClaim is for all pods of {', '.join(group)}"
-        copies = copies_of(self._pod)
-        if copies <= MOST_USERS:
-            return finding(SHARED_CLAIM, self._pod.document, self._pod.path, message)
-        message = f"{message}; of the {copies} of this workload at most {MOST_USERS} run at a time, and the others wait"
-        advice = "Ask for fewer, or leave the workload out of `sharedClaims`, so that each pod has a claim of its own."
-        return finding(
-            SHARED_CLAIM, self._pod.document, self._pod.path, message, advice=advice, severity=Severity.WARNING
-        )
+        return finding(SHARED_CLAIM, self._pod.document, self._pod.path, message)
 
     def read(self) -> Settings:
         paths = {container.path for container in self._users}
@@ -188,7 +177,9 @@ class _Reader:
         if cuda is not None and (uuids := uuids_of(cuda.value or "")):
             self._pinned(container, "CUDA_VISIBLE_DEVICES", cuda, uuids)
         self._capabilities(given.get("NVIDIA_DRIVER_CAPABILITIES"))
-        self._requirements(container, given)
+        for name in sorted(name for name in given if name.startswith(("NVIDIA_REQUIRE_", "NVIDIA_DISABLE_REQUIRE"))):
+            message = f"{name} has no effect with claims: a selector on the driver's version can say it"
+            self._say_with_claims(SETTING_KEPT, given[name].path, message, fixed=False)
         self._limits_of_mps(container, given)
 
     def _of_onlooker(self, container: ContainerAt, visible: Variable) -> None:
@@ -222,22 +213,6 @@ class _Reader:
         if variable is not None and beyond:
             message = f"NVIDIA_DRIVER_CAPABILITIES asks for {', '.join(beyond)}: with claims all get the same libraries"
             self._say_with_claims(SETTING_KEPT, variable.path, message, fixed=False)
-
-    def _requirements(self, container: ContainerAt, given: Mapping[str, Variable]) -> None:
-        disabled = given.get("NVIDIA_DISABLE_REQUIRE")
-        if disabled is not None and (disabled.value or "").lower() in ("1", "true", "yes", "on"):
-            self._say_with_claims(SETTING_KEPT, disabled.path, "NVIDIA_DISABLE_REQUIRE has no effect", fixed=False)
-            return
-        for name, variable in given.items():
-            if not name.startswith("NVIDIA_REQUIRE_") or not variable.value:
-                continue
-            expression = requirement(variable.value, self._own)
-            if expression is None:
-                self._say(NO_COUNTERPART, variable.path, f"{name}={variable.value} is not understood")
-            else:
-                self._choose(container, expression)
-                self._needs_claims = f"{name} is a condition on the GPU, which extended resources cannot say"
-                self._say_with_claims(VERSION_FROM_ENV, variable.path, f"{name}={variable.value} became a selector")
 
     # -- MPS by hand
 

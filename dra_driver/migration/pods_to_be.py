@@ -1,7 +1,7 @@
 """The pods that the result of a migration makes: their claims, which container uses which, and what they ask of a node.
 
 Read back from the texts that were written, not from what was meant to be written, so that a mistake in between is found
-by whoever tries them: `dra_driver.migration.verify` each alone, `dra_driver.migration.together` all at once. Pure.
+by `dra_driver.migration.verify`. Pure.
 """
 
 import json

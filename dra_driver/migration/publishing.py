@@ -2,7 +2,6 @@
 and values for the chart `gpu-dra-driver`. Pure.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,7 +16,6 @@ from dra_driver.migration.plugin_config import (
     GPU_RESOURCE,
     MIG_RESOURCE,
     MOST_REPLICAS,
-    NamedPattern,
     PluginConfig,
     Sharing,
 )
@@ -134,9 +132,6 @@ def _sharing_rules(meaning: Meaning, amounts: Sequence[str]) -> Iterator[JsonObj
         for config in sorted(meaning.configs, key=lambda one: (one.name != meaning.default_config, one.name)):
             nodes = _nodes_of(config, meaning)
             single = (config.mig_strategy or meaning.strategy) == "single"
-            if config.names:
-                yield from _rules_by_name(nodes, config)
-                continue
             for resource, shared in sorted((config.sharing or {}).items()):
                 yield _rule(nodes, resource, shared, single)
         return
@@ -169,35 +164,6 @@ def _nodes_of(config: PluginConfig, meaning: Meaning) -> JsonObject | None:
         expression = {"key": CONFIG_LABEL, "operator": "NotIn", "values": others}
         return {"labelSelector": {"matchExpressions": [expression]}}
     return {"labelSelector": {"matchLabels": {CONFIG_LABEL: config.name}}}
-
-
-def _rules_by_name(nodes: JsonObject | None, config: PluginConfig) -> Iterator[JsonObject]:
-    """Of patterns the first that fits counts, and of rules the last: so the last patterns come first, and those whose
-    devices are not shared take them out of the rules before."""
-    sharing = config.sharing or {}
-    named = {one.resource for one in config.names}
-    for of_mig in (False, True):
-        profiles = [name for name in sorted(sharing) if of_mig and name.startswith(MIG_RESOURCE) and name not in named]
-        rules = [_rule(nodes, name, sharing[name], False) for name in profiles]
-        for one in reversed([one for one in config.names if one.of_mig == of_mig]):
-            rules += _rules_of(nodes, one, sharing.get(one.resource), taken=bool(rules))
-        yield from rules
-
-
-def _rules_of(
-    nodes: JsonObject | None, one: NamedPattern, shared: Sharing | None, *, taken: bool
-) -> Iterator[JsonObject]:
-    """`taken`: rules before it may be for the same devices."""
-    rule: JsonObject = {"nodes": nodes} if nodes is not None else {}
-    pattern = re.sub(r"([?[])", r"[\1]", one.pattern)
-    products: JsonObject = {} if one.of_mig or pattern == "*" else {"products": [pattern]}
-    if one.of_mig:
-        rule |= {"devices": "mig"} | ({} if pattern == "*" else {"profiles": [pattern]})
-    if (shared is None or shared.uuids is not None) and taken:
-        yield {**({"gpus": products} if products else {}), **rule, "strategy": "Exclusive"}
-    if shared is not None and shared.uuids != ():
-        gpus = {**products, **({"uuids": list(shared.uuids)} if shared.uuids else {})}
-        yield {**({"gpus": gpus} if gpus else {}), **rule, **_shares(shared)}
 
 
 def _rule(nodes: JsonObject | None, resource: str, shared: Sharing, single: bool) -> JsonObject:

@@ -16,7 +16,6 @@ from dra_driver.migration.amounts import is_strange, profile_of
 from dra_driver.migration.changes import ANNOTATION
 from dra_driver.migration.codes import AUTOSCALER, INVALID_AMOUNT, NOT_EDITABLE, QUOTA, UNKNOWN_RESOURCE, Severity
 from dra_driver.migration.counting import MENTION, Found, World, amount_of
-from dra_driver.migration.crossing import crossings
 from dra_driver.migration.limit_ranges import limit_range
 from dra_driver.migration.meaning import Meaning
 from dra_driver.migration.model import (
@@ -59,7 +58,7 @@ def rewrite(
     """`workloads` are all of the run, as they were decided. Documents that are not `changeable` are read for what they
     say; None: all are."""
     world = World(workloads, meaning, options, names_in_kueue)
-    findings: list[Finding] = [*crossings(workloads), *takers_of_the_rest(workloads), *queues.not_admitted(world)]
+    findings: list[Finding] = [*takers_of_the_rest(workloads), *queues.not_admitted(world)]
     edits: list[DocumentEdits] = []
     beside: dict[Document, tuple[NewObject, ...]] = {}
     for document in documents:

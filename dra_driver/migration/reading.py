@@ -14,7 +14,6 @@ from dra_driver.cel.device import compile_selector
 from dra_driver.cel.errors import CelError
 from dra_driver.kubernetes import GATES, OLDEST
 from dra_driver.migration import amounts as amounts_room
-from dra_driver.migration.alignment import aligned
 from dra_driver.migration.amounts import Amounts, amounts_of, is_gpu_resource
 from dra_driver.migration.bypasses import bypasses
 from dra_driver.migration.codes import (
@@ -129,7 +128,6 @@ class _Pod:
         self._sizes(found)
         self._server(found)
         self._kind()
-        beside = (*beside, *aligned(self._pod, users))
         return PodReading(
             tuple(found),
             (*self._edits, *place.edits, *told.edits),

@@ -15,7 +15,6 @@ from dra_driver.migration.next_steps import next_steps
 from dra_driver.migration.outcome import Report, Unread, by_namespace, count, not_understood, targets_of
 from dra_driver.migration.report_findings import findings_of
 from dra_driver.migration.report_text import counted, escaped, file_title, section, sentence, table, yaml_block
-from dra_driver.migration.report_together import all_together
 from dra_driver.migration.report_way import ready, way, way_back
 from dra_driver.migration.report_workloads import tried, workloads_of
 
@@ -66,7 +65,6 @@ def markdown(report: Report) -> str:
         section("What was written", _written(migration)),
         section("Policy and chart values", _settings(migration)),
         section("Tried by the allocator", tried(report.verification)),
-        section("All together", all_together(report.together)),
         section("Is the cluster ready?", ready(report.checks)),
         section("The way to the driver, node by node", way(report.plan, report.unread)),
         section("The way back", way_back(report.plan)),

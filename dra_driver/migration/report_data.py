@@ -16,7 +16,6 @@ from dra_driver.migration.model import Change, Finding, Migration, NewObject, Ob
 from dra_driver.migration.next_steps import next_steps
 from dra_driver.migration.outcome import NamespaceSum, Report, by_namespace
 from dra_driver.migration.readiness import Answer, Check
-from dra_driver.migration.together import Standing, Together
 from dra_driver.migration.verify import Checked, Verdict, Verification
 
 FILE = Path(__file__).parents[2] / "docs" / "schemas" / "MigrationReport.json"
@@ -43,7 +42,6 @@ def as_data(report: Report) -> JsonObject:
         "policy": migration.policy,
         "chartValues": final_values(migration),
         "verification": _verification(report.verification),
-        "together": _together(report.together),
         "readiness": [_check(one) for one in report.checks],
         "cutover": _plan(report.plan),
     }
@@ -144,28 +142,6 @@ def _checked(one: Checked) -> JsonObject:
     }
 
 
-def _together(found: Together | None) -> JsonObject | None:
-    if found is None:
-        return None
-    return {
-        "on": found.title,
-        "needsPolicy": found.needs,
-        "nodesLeftOut": list(found.left_out),
-        "workloads": [_standing(one) for one in found.standings],
-    }
-
-
-def _standing(one: Standing) -> JsonObject:
-    return {
-        **_about(one.workload),
-        "pods": one.pods,
-        "fit": one.fit,
-        "fittedBefore": one.before,
-        "nodes": [{"node": node, "pods": pods} for node, pods in one.nodes],
-        "why": list(one.why),
-    }
-
-
 def _check(one: Check) -> JsonObject:
     return {"question": one.question, "answer": one.answer.value, "why": one.why, "advice": one.advice or None}
 
@@ -238,15 +214,6 @@ def schema() -> JsonObject:
         matching=_list(matching),
         needsPolicy=_FREE,
     )
-    maybe_count: JsonObject = {"type": ["integer", "null"], "minimum": 0}
-    standing = _map(
-        **about,
-        pods=_COUNT,
-        fit=maybe_count,
-        fittedBefore=maybe_count,
-        nodes=_list(_map(node=_TEXT, pods=_COUNT)),
-        why=_list(_TEXT),
-    )
     finding = _map(
         code={"enum": [code.name for code in CODES]},
         title=_TEXT,
@@ -275,9 +242,6 @@ def schema() -> JsonObject:
         policy=_FREE,
         chartValues={"type": "object"},
         verification=_or_null(_map(on=_TEXT, certain={"type": "boolean"}, workloads=_list(tried))),
-        together=_or_null(
-            _map(on=_TEXT, needsPolicy=_FREE, nodesLeftOut=_list(_TEXT), workloads=_list(standing)),
-        ),
         readiness=_list(_map(question=_TEXT, answer=_one_of(Answer), why=_TEXT, advice=_MAYBE)),
         cutover=_or_null(
             _map(refusal=_MAYBE, conflicts=_list(_TEXT), values={"type": "object"}, forward=stages, back=stages)

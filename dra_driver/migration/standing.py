@@ -11,9 +11,8 @@ from dra_driver.api.documents import Document
 from dra_driver.migration import amounts as amounts_room
 from dra_driver.migration.codes import CONFLICTING_NODES, MEANING_UNKNOWN, SHARES_ABOVE_ONE, Code, Severity
 from dra_driver.migration.labels import Hints, Requirement, quoted
-from dra_driver.migration.meaning import Meaning, Own, Stands
+from dra_driver.migration.meaning import Meaning, Stands
 from dra_driver.migration.model import ContainerAt, Finding, Options, Path, Share, Want, What, finding
-from dra_driver.migration.own_names import selectors_of
 from dra_driver.migration.plugin_config import GPU_RESOURCE, Sharing
 from dra_driver.migration.units import Ask
 
@@ -52,9 +51,9 @@ class Standing:
     def ask(self, container: ContainerAt, resource: str, number: int, paths: tuple[Path, ...]) -> Ask:
         own = self._meaning.own.get(resource)
         named = own is not None and not amounts_room.is_whole_or_mig(resource)
-        if own is not None and named and own.device_class is not None:
-            return self._of_own_name(container, own, resource, number, paths)
-        stands = self._stands(resource, paths[0], own)
+        if own is not None and named:
+            return Ask(container, Want(own.what, number, device_class=own.device_class), paths, resource)
+        stands = self._stands(resource, paths[0])
         single = stands.what is What.MIG and resource.startswith(GPU_RESOURCE)
         if single:
             self._notes.needs_claims.append(f"{resource} stands for MIG devices here, not for whole GPUs")
@@ -66,38 +65,13 @@ class Standing:
                 self._notes.leave.append(message)
         if stands.sharing is not None:
             return Ask(container, self._share(stands, resource, number, paths[0]), paths, resource, single)
-        selectors = (*self._named(stands, own if named else None, resource), *self._alone(stands))
-        want = Want(stands.what, number, stands.profile, selectors=selectors)
+        want = Want(stands.what, number, stands.profile, selectors=self._alone(stands))
         if own is not None and own.what is What.GPU is stands.what and self._options.gpu_class == _DEFAULTS.gpu_class:
             want = replace(want, device_class=own.device_class)
         return Ask(container, want, paths, resource, single)
 
-    def _of_own_name(
-        self, container: ContainerAt, own: Own, resource: str, number: int, paths: tuple[Path, ...]
-    ) -> Ask:
-        """To which a class answers. Of a configuration's name for shares it has shares of the class's devices."""
-        want = Want(own.what, number, selectors=own.selectors)
-        found = [one for one in self._meaning.meanings(resource, self._requirements, self._hints) if one.sharing]
-        if found:
-            want = replace(self._share(found[0], resource, number, paths[0]), what=own.what, profile=None)
-        return Ask(container, replace(want, device_class=own.device_class), paths, resource)
-
-    def _named(self, stands: Stands, own: Own | None, resource: str) -> tuple[str, ...]:
-        """Conditions for devices that have this name by the device plugin's configuration. `own` is of a name that
-        somebody chose, and so no class's."""
-        selectors = selectors_of(stands.chosen, self._options) if stands.chosen or own is None else own.selectors
-        if own is not None:
-            reason = f"{resource} is a name of the device plugin's configuration, to which no DeviceClass answers"
-            self._notes.needs_claims.append(reason)
-        elif selectors:
-            reason = f"{resource} is only some GPUs, by the device plugin's configuration, which no DeviceClass says"
-            self._notes.needs_claims.append(reason)
-        return selectors
-
-    def _stands(self, resource: str, path: Path, own: Own | None) -> Stands:
+    def _stands(self, resource: str, path: Path) -> Stands:
         found = self._meaning.meanings(resource, self._requirements, self._hints)
-        if own is not None and not amounts_room.is_whole_or_mig(resource):
-            found = {one: titles for one, titles in found.items() if one.chosen or one.sharing is not None}
         if len(found) > 1:
             said = "; ".join(f"{_words(one)} on {_some(titles)}" for one, titles in found.items())
             self._notes.say(CONFLICTING_NODES, path, f"{resource} is {said}")
@@ -109,8 +83,6 @@ class Standing:
         elif resource == GPU_RESOURCE and self._hints == Hints():
             message = f"{resource} is taken as a whole GPU; nothing that was given says so"
             self._notes.say(MEANING_UNKNOWN, path, message)
-        if own is not None and not amounts_room.is_whole_or_mig(resource):
-            return Stands(own.what)
         return _by_name(resource, self._hints)
 
     def _alone(self, stands: Stands) -> tuple[str, ...]:
@@ -132,9 +104,9 @@ class Standing:
             refused = "; the device plugin refused more than one" if sharing.one_only else ""
             self._notes.say(SHARES_ABOVE_ONE, path, f"{resource}: {number} became {how}{refused}")
         count, shares = (number, 1) if several else (1, number)
-        selectors = selectors_of(stands.chosen, self._options)
+        selectors: tuple[str, ...] = ()
         if sharing.strategy == "MPS":
-            selectors = (*selectors, f"device.attributes[{quoted(self._options.driver)}].sharing == 'mps'")
+            selectors = (f"device.attributes[{quoted(self._options.driver)}].sharing == 'mps'",)
         return Want(
             stands.what, count, stands.profile, Share(number=shares), selectors, distinct=several and number > 1
         )

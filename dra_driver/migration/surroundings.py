@@ -42,11 +42,9 @@ from dra_driver.migration.own_names import own_names
 from dra_driver.migration.plugin_config import (
     MIG_STRATEGIES,
     PluginConfig,
-    chosen_names,
     is_plugin_config,
     plugin_config,
 )
-from dra_driver.migration.plugin_names import heeded
 from dra_driver.migration.plumbing import plugin_settings
 from dra_driver.migration.publishing import published
 from dra_driver.migration.purposes import Purposes
@@ -65,8 +63,7 @@ def read(documents: Sequence[Document], options: Options, told: Collection[Docum
             found.findings.append(passed_over(document))
         else:
             found.take(document)
-    found.read_plugins(documents)
-    own = own_names(found.classes, [one.says for one in found.configs], options)
+    own = own_names(found.classes, options)
     meaning = replace(
         _meaning(found, options),
         definitions=Definitions.of(documents),
@@ -81,8 +78,6 @@ def read(documents: Sequence[Document], options: Options, told: Collection[Docum
 class _Found:
     """Collects what documents say, before it is put together."""
 
-    plugins: list[tuple[Document, str, JsonObject, Path]] = field(default_factory=list)
-    """Configurations of the device plugin, with name and place, before they are read."""
     configs: list[Given[PluginConfig]] = field(default_factory=list)
     told: frozenset[Document] = frozenset()
     """What was given for what it says."""
@@ -164,20 +159,12 @@ class _Found:
             self._hami(document, obj["nvidia"], at)
 
     def _plugin(self, document: Document, name: str, obj: JsonObject, at: Path) -> None:
-        self.plugins.append((document, name, obj, at))
+        config = plugin_config(name, obj, document, at)
+        self.configs.append(Given(document, config, at))
+        self.findings += config.findings
+        if config.driver_root is not None:
+            self.driver_roots.add(config.driver_root)
         self.given = True
-
-    def read_plugins(self, documents: Sequence[Document]) -> None:
-        """Once everything is taken: whether names are heeded is seen elsewhere."""
-        sources = {id(document) for document, *_ in self.plugins} | {id(node) for node in self.nodes}
-        names = {name for _, _, obj, _ in self.plugins for name in chosen_names(obj)}
-        shown = heeded(names, self.nodes, [one for one in documents if id(one) not in sources])
-        for document, name, obj, at in self.plugins:
-            config = plugin_config(name, obj, document, at, shown)
-            self.configs.append(Given(document, config, at))
-            self.findings += config.findings
-            if config.driver_root is not None:
-                self.driver_roots.add(config.driver_root)
 
     def _layouts(self, document: Document, obj: JsonObject, at: Path) -> None:
         layouts = obj.get("mig-configs")

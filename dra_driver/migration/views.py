@@ -25,7 +25,6 @@ def view_of_config(config: PluginConfig, strategy: str | None, several: bool) ->
         None,
         config.mig_strategy or strategy or ("none" if config.sharing is not None else None),
         sharing=config.sharing or {},
-        names=config.names,
     )
 
 
@@ -61,7 +60,6 @@ def view_of_node(
         _sharing_of_node(labels, offered, config),
         offered or None,
         Quantity.parse(f"{memory}Mi") if memory.isdigit() and not own else None,
-        config.names if config is not None else (),
     )
 
 

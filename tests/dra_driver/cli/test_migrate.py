@@ -319,7 +319,7 @@ def test_every_claim_that_an_advice_has_written_is_written() -> None:
     nos = Source("f.yaml", f"apiVersion: v1\nkind: Pod\nmetadata: {{name: p}}\n{pod}\n")
     said += [one.advice for one in migrate([nos], Options()).findings]
     lines = {line for text in said for line in re.findall(r"`dractl (new [^`]*)`", text)}
-    assert len(lines) >= 2
+    assert lines
     for line in lines:
         assert "kind: ResourceClaimTemplate" in run(*line.split()).stdout
 
@@ -502,22 +502,6 @@ async def test_a_cluster_says_what_the_claims_of_pods_are_for(
         "claim nic (of class fabric)",
         "claim port (of class fabric)",
     }
-
-
-async def test_on_a_cluster_without_the_driver_labels_say_what_its_nodes_have(
-    kube: Kube, api_server: SimulatedApiServer, tmp_path: Path, repository: Path
-) -> None:
-    """All workloads at once on its nodes; what labels do not tell is left out by name."""
-    await filled(kube)
-    kubeconfig = str(api_server.kubeconfig(tmp_path / "kubeconfig"))
-    _, text = await dractl("migrate", str(repository), "--cluster", "--kubeconfig", kubeconfig, "--report", "json")
-    found = json.loads(text)["together"]
-    assert found["on"] == "1 node: 1 x dgx-h100 (8 GPUs), by their labels"
-    assert found["nodesLeftOut"] == ["gpu-node-2 has MIG devices, of which labels do not say which GPUs they are on"]
-    assert [(one["object"]["name"], one["pods"], one["fit"], one["fittedBefore"]) for one in found["workloads"]] == [
-        ("translator", 2, 2, 2),
-        ("vector-add", 1, 1, 1),
-    ]
 
 
 def ray(**fields: JsonObject) -> JsonObject:
@@ -756,8 +740,6 @@ def test_pods_that_share_a_gpu_by_purpose_have_one_claim_and_the_way_back(tmp_pa
     outcome = run("migrate", str(file), *given, "--nodes", "t4:1", "--report", "json")
     report = json.loads(outcome.stdout)
     assert outcome.exit_code == Status.DONE, outcome.output
-    # The device plugin had given each a GPU of its own: what both have now is one.
-    assert [one["fit"] for one in report["together"]["workloads"]] == [1, 1]
     devices = {device for one in report["verification"]["workloads"] for got in one["got"] for device in got["devices"]}
     assert len(devices) == 1
     assert [one["code"] for one in report["findings"] if one["code"] == "M052"] == ["M052", "M052"]
@@ -770,14 +752,6 @@ def test_pods_that_share_a_gpu_by_purpose_have_one_claim_and_the_way_back(tmp_pa
     assert run("migrate", str(file), "--diff").stdout == ""
     run("migrate", str(file), "--undo", "--in-place")
     assert list(yaml.safe_load_all(file.read_text())) == list(yaml.safe_load_all(before))
-
-
-def test_one_claim_holds_as_often_as_it_is_shared(tmp_path: Path) -> None:
-    """Six pods with one GPU between them fit a node of four, where six GPUs did not."""
-    file = two(tmp_path, *"abcdef")
-    for text, fit in (("sharedClaims: [['*']]", 6), ("strategy: claims", 4)):
-        outcome = run("migrate", str(file), *decided(tmp_path, text), "--nodes", "t4:1", "--report", "json")
-        assert sum(one["fit"] for one in json.loads(outcome.stdout)["together"]["workloads"]) == fit
 
 
 def test_what_one_claim_cannot_be_for_is_refused(tmp_path: Path) -> None:
@@ -847,10 +821,6 @@ def test_three_hundred_workloads_fit_a_terminal(tmp_path: Path) -> None:
     assert len(lines) <= 24, outcome.output
     assert max(map(len, lines)) <= 250
     assert lines[0] == "1 file, 300 pod specifications that ask for GPUs: 297 with claims now, 3 left alone."
-    assert (
-        "297 workloads make 297 pods; 200 of them have devices at a time. The device plugin had room for 200."
-        in lines[2]
-    )
     table = outcome.stdout.splitlines()
     assert re.match(r"3: Pod search/odd1, Pod search/odd2 and 1 more +left alone", table[1])
     assert re.match(r"297: Pod search/w0, Pod search/w1 and 295 more +claims +as before", table[2])

@@ -9,11 +9,8 @@ from support.dractl import decided, run
 from support.migration import GPU, all_codes, limits, meaning_of, pod, read
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.api.resource import Attribute, Device
-from dra_driver.cel.device import CelDevice, compile_selector
 from dra_driver.cli.output import Status
 from dra_driver.migration.model import Want, What
-from dra_driver.names import GPU_DRIVER
 
 OURS = "device.driver == 'gpu.nvidia.com'"
 PRODUCT = "device.attributes['gpu.nvidia.com'].productName"
@@ -66,55 +63,6 @@ def test_classes_of_other_drivers_say_nothing_of_our_devices() -> None:
     other = device_class("other.example.com", "example.com/gpu", driver="device.driver == 'gpu.example.com'")
     found = read(pod(limits({"example.com/gpu": 1})), meaning_of(other))
     assert (found.demands, all_codes(found)) == ((), ["M019"])
-
-
-def test_a_pattern_of_the_device_plugin_is_a_selector_on_the_product() -> None:
-    found = read(pod(limits({"nvidia.com/gpu-h100": 1})), meaning_of(CONFIG))
-    (demand,) = found.demands
-    assert found.needs_claims is not None
-    assert "no DeviceClass answers" in found.needs_claims
-    (expression,) = demand.want.selectors
-    selector = compile_selector(expression)
-    for product, matches in (("NVIDIA H100 80GB HBM3", True), ("NVIDIA A100-SXM4-80GB", False)):
-        device = Device(name="d", attributes={"productName": Attribute(string=product)})
-        assert selector.matches(CelDevice(GPU_DRIVER, device)) == matches
-
-
-def test_signs_of_a_pattern_are_meant_as_they_are() -> None:
-    config = CONFIG.replace("*H100*", "NVIDIA A100-SXM4*(40.GB)+")
-    (demand,) = read(pod(limits({"nvidia.com/gpu-h100": 1})), meaning_of(config)).demands
-    selector = compile_selector(demand.want.selectors[0])
-    for product, matches in (("NVIDIA A100-SXM4-(40.GB)+", True), ("NVIDIA A100-SXM4-40GB", False)):
-        device = Device(name="d", attributes={"productName": Attribute(string=product)})
-        assert selector.matches(CelDevice(GPU_DRIVER, device)) == matches
-
-
-@pytest.mark.parametrize(
-    ("resource", "profiles"),
-    [
-        ("nvidia.com/small", {"1g.10gb"}),
-        ("nvidia.com/mid", {"3g.40gb"}),
-        ("nvidia.com/rest", {"1g.10gb+me", "7g.80gb"}),
-    ],
-)
-def test_a_pattern_of_profiles_is_a_selector_on_the_profile(resource: str, profiles: set[str]) -> None:
-    """The first pattern that fits gives a device its name, so the others do not."""
-    config = "version: v1\nresources:\n  mig:\n  - {pattern: 1g.10gb, name: small}\n"
-    config += "  - {pattern: '3g.*', name: mid}\n  - {pattern: '*', name: rest}\n"
-    (demand,) = read(pod(limits({resource: 1})), meaning_of(config)).demands
-    assert demand.want.what is What.MIG
-    selectors = [compile_selector(one) for one in demand.want.selectors]
-    fitting = set()
-    for profile in ("1g.10gb", "1g.10gb+me", "3g.40gb", "7g.80gb"):
-        device = Device(name="d", attributes={"profile": Attribute(string=profile)})
-        if all(one.matches(CelDevice(GPU_DRIVER, device)) for one in selectors):
-            fitting.add(profile)
-    assert fitting == profiles
-
-
-def test_a_class_goes_before_a_pattern() -> None:
-    (demand,) = read(pod(limits({"nvidia.com/gpu-h100": 1})), meaning_of(CONFIG, H100)).demands
-    assert demand.want == Want(What.GPU, device_class="h100.example.com")
 
 
 @pytest.mark.parametrize("strategy", ["claims", "extended"])

@@ -3,14 +3,11 @@
 from typing import Any
 
 import pytest
-from support.label_worlds import worlds
 from support.migration import GPU, codes, documents_of, limits, meaning_of, pod, read, removed, there
 
 from dra_driver.api.config import GpuConfig, MigDeviceConfig, decode_config
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.sharing import Mps, Sharing
-from dra_driver.cel.device import compile_selector
-from dra_driver.migration.image_conditions import requirement
 from dra_driver.migration.model import PodReading, PodSpecAt, Put
 from dra_driver.migration.pod_settings import scheduler_of
 
@@ -98,62 +95,6 @@ def test_rights_beyond_a_device_are_said(name: str) -> None:
 # -- conditions of images
 
 
-@pytest.mark.parametrize(
-    ("value", "expression"),
-    [
-        ("cuda>=12.2", f"has({A}.cudaDriverVersion) && {A}.cudaDriverVersion.compareTo(semver('12.2.0')) >= 0"),
-        ("driver=550.54.05", f"has({A}.driverVersion) && {A}.driverVersion.compareTo(semver('550.54.5')) == 0"),
-        (
-            "arch!=7.0 brand=Tesla,driver<600",
-            f"(has({A}.cudaComputeCapability) && {A}.cudaComputeCapability.compareTo(semver('7.0.0')) != 0) || "
-            f"(has({A}.brand) && {A}.brand.lowerAscii() == 'tesla'"
-            f" && has({A}.driverVersion) && {A}.driverVersion.compareTo(semver('600.0.0')) < 0)",
-        ),
-        ("cuda>=x", None),
-        ("glibc>=2", None),
-        ("brand>=tesla", None),
-        ("", None),
-    ],
-)
-def test_conditions_of_images_become_selectors(value: str, expression: str | None) -> None:
-    assert requirement(value, A) == expression
-
-
-@pytest.mark.parametrize(
-    ("value", "matching"),
-    [
-        ("cuda>=12.5", lambda labels: float(labels["nvidia.com/cuda.runtime-version.full"]) >= 12.5),
-        ("driver<570", lambda labels: int(labels["nvidia.com/cuda.driver.major"]) < 570),
-        ("arch>=9.0", lambda labels: int(labels["nvidia.com/gpu.compute.major"]) >= 9),
-        ("brand=tesla", lambda labels: labels["nvidia.com/gpu.product"].startswith("Tesla-V100")),
-        (
-            "arch=8.0,driver>=1 cuda<1",
-            lambda labels: labels["nvidia.com/gpu.product"].startswith(("NVIDIA-A100", "NVIDIA-A30")),
-        ),
-    ],
-)
-def test_they_match_the_gpus_that_the_runtime_would_have_let_pass(value: str, matching: Any) -> None:
-    expression = requirement(value, A)
-    assert expression is not None
-    selector = compile_selector(expression)
-    results = {selector.matches(device) for world in worlds() for device in world.devices}
-    assert results == {True, False}
-    for world in worlds():
-        assert all(selector.matches(device) == matching(world.labels) for device in world.devices), world.labels
-
-
-def test_conditions_go_into_the_claim() -> None:
-    result = using(NVIDIA_REQUIRE_CUDA="cuda>=12.2", NVIDIA_REQUIRE_ARCH="arch>=8.0")
-    assert len(result.demands[0].want.selectors) == 2
-    assert "M048" in codes(result.claim_findings)
-    assert result.needs_claims is not None
-    assert removed(result.edits) == []
-    strange = using(NVIDIA_REQUIRE_CUDA="what?")
-    assert (strange.demands[0].want.selectors, codes(strange.findings)) == ((), ["M025"])
-    off = using(NVIDIA_REQUIRE_CUDA="cuda>=12.2", NVIDIA_DISABLE_REQUIRE="true")
-    assert (off.demands[0].want.selectors, "M032" in codes(off.claim_findings)) == ((), True)
-
-
 # -- MPS by hand
 
 MPS = {"CUDA_MPS_PIPE_DIRECTORY": "/tmp/nvidia-mps", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25",
@@ -205,17 +146,6 @@ def test_each_container_keeps_the_limits_of_mps_that_it_had() -> None:
         None,
     ]
     assert [one["kind"] for one in configs] == ["GpuConfig", "GpuConfig", "MigDeviceConfig"]
-
-
-def test_conditions_are_of_the_containers_that_have_them() -> None:
-    """Two containers that each want a GPU of their own by its UUID would find none that is both."""
-    one, other = ("GPU-11111111-2222-3333-4444-55555555555" + digit for digit in "12")
-    first = limits({GPU: 1}, name="a", env=env(CUDA_VISIBLE_DEVICES=one, NVIDIA_REQUIRE_CUDA="cuda>=12.2"))
-    second = limits({GPU: 1}, name="b", env=env(CUDA_VISIBLE_DEVICES=other))
-    result = read(pod(first, second), PLAIN, pin_uuids=True)
-    selectors = [demand.want.selectors for demand in result.demands]
-    assert [sum(f"'{uuid}'" in text for text in own) for own in selectors for uuid in (one, other)] == [1, 0, 0, 1]
-    assert [any("cudaDriverVersion" in text for text in own) for own in selectors] == [True, False]
 
 
 def test_the_beginning_of_a_uuid_names_a_gpu_too() -> None:
@@ -342,12 +272,3 @@ def test_objects_name_the_scheduler_of_their_pods(api_version: str, kind: str, m
     assert scheduler_of(PodSpecAt(document, ("spec", "pod"), {}))[0] == "volcano"
     own = PodSpecAt(document, ("spec", "pod"), {"schedulerName": "default-scheduler"})
     assert scheduler_of(own)[0] is None
-
-
-@pytest.mark.parametrize(("replicas", "severity"), [(256, "info"), (257, "warning"), (2_000_000_000, "warning")])
-def test_more_pods_than_one_claim_has_users_are_told(replicas: int, severity: str) -> None:
-    obj = pod(limits({GPU: 1}), kind="Deployment")
-    obj["spec"]["replicas"] = replicas
-    found = read(obj, shared_claims=(("p",),))
-    (said,) = [one for one in found.claim_findings if one.code.name == "M052"]
-    assert (said.severity, str(replicas) in said.message) == (severity, severity == "warning")
