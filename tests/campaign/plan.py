@@ -52,11 +52,11 @@ def policy_of(layout: Layout, names: Sequence[str]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Device:
-    """What can be allocated. Two devices that have one of `uses` in common exclude each other."""
+    """What can be allocated. `uses` is the part of each counter that it takes; no counter has more than 1 to give."""
 
     name: str
     kind: Kind
-    uses: frozenset[str]
+    uses: Mapping[str, float]
     consumed: Mapping[str, str] = field(default_factory=dict)
     """Of a share: what a claim takes of it."""
 
@@ -197,15 +197,15 @@ class _Author:
 
     def _claim(self, wanted: Sequence[Device] = ()) -> list[Step]:
         rng = self._rng
-        taken = {use for devices in self._live.values() for one in devices for use in one.uses}
-        free = [one for one in self._devices if one.kind == "share" or not one.uses & taken]
+        live = [one for devices in self._live.values() for one in devices]
+        free = [one for one in self._devices if one.kind == "share" or fits(one, live)]
         if not free and not wanted:
             return []
         # By kind first, or the many partitions would be nearly all.
         kind = rng.choice(sorted({one.kind for one in free})) if free else "gpu"
         kind = "mig" if kind == "vfio" and rng.random() < 0.6 and any(one.kind == "mig" for one in free) else kind
         chosen = list(wanted) or [rng.choice([one for one in free if one.kind == kind])]
-        rest = [one for one in free if one.kind in ("gpu", "mig") and not one.uses & chosen[0].uses]
+        rest = [one for one in free if one.kind in ("gpu", "mig") and fits(one, [*live, *chosen])]
         if chosen[0].kind in ("gpu", "mig") and rest and not wanted and rng.random() < 0.2:
             chosen.append(rng.choice(rest))
         number, self._number = self._number, self._number + 1
@@ -256,6 +256,13 @@ class _Author:
                 return [Step("reboot", {"renumber": rng.random() < 0.3})]
             case _:
                 return [Step(kind)]
+
+
+def fits(device: Device, others: Sequence[Device]) -> bool:
+    """Beside these: what counters the scheduler compares."""
+    return all(
+        part + sum(other.uses.get(counter, 0.0) for other in others) < 1 + 1e-9 for counter, part in device.uses.items()
+    )
 
 
 def group_of(claim_uid: str, args: Mapping[str, Any], domains: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import cache
 from mmap import mmap
@@ -32,6 +32,7 @@ from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.meta import CRDS, NAMESPACES, NODES, RESOURCE_SLICES, JsonObject
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER, gpu_device_names
+from dra_driver.quantity import Quantity
 from dra_driver.simulation.cluster import Process
 from dra_driver.simulation.forks import Forks
 from dra_driver.simulation.kubelet.registry import Registry
@@ -276,7 +277,8 @@ class World:
         async with asyncio.timeout(_START_S):
             while True:
                 slices = [one["spec"] for one in (await self.kube.list(RESOURCE_SLICES)).items]
-                found = [device_of(spec["driver"], one) for spec in slices for one in spec.get("devices") or ()]
+                totals = counters_of(slices)
+                found = [device_of(spec["driver"], one, totals) for spec in slices for one in spec.get("devices") or ()]
                 devices = tuple(sorted((one for one in found if one is not None), key=lambda one: one.name))
                 if {spec["driver"] for spec in slices if spec.get("devices")} >= wanted and len(devices) >= 4:
                     return devices
@@ -298,24 +300,33 @@ class World:
         return [gpu.uuid for gpu in self.host.state.gpus].index(self._uuids[role])
 
 
-def device_of(driver: str, device: JsonObject) -> Device | None:
+type Totals = Mapping[tuple[str, str], float]
+
+
+def counters_of(slices: Iterable[JsonObject]) -> Totals:
+    """How much there is of each counter, by its set and name."""
+    sets = [one for spec in slices for one in spec.get("sharedCounters") or ()]
+    return {(one["name"], name): _amount(value) for one in sets for name, value in one["counters"].items()}
+
+
+def device_of(driver: str, device: JsonObject, totals: Totals) -> Device | None:
     """What the plan needs of a published device; None for one that users' claims do not get."""
     name = device["name"]
     if driver == COMPUTE_DOMAIN_DRIVER:
-        return Device(name, "channel", frozenset({name})) if name.startswith("channel-") else None
+        return Device(name, "channel", {name: 1.0}) if name.startswith("channel-") else None
     if device.get("allowMultipleAllocations"):
         shares = device.get("capacity") or {}
         consumed = {"memory": "1Gi", "cores": "10"} if "cores" in shares else {}
-        return Device(name, "share", frozenset({name}), consumed)
+        return Device(name, "share", {name: 0.01}, consumed)
     kinds: Mapping[str, Kind] = {"gpu": "gpu", "mig": "mig", "vfio": "vfio"}
-    return Device(name, kinds[device["attributes"]["type"]["string"]], frozenset(_uses(device, name)))
-
-
-def _uses(device: JsonObject, name: str) -> Sequence[str]:
-    counters = [
-        f"{one['counterSet']}/{counter}"
+    uses = {
+        f"{one['counterSet']}/{counter}": _amount(value) / totals[one["counterSet"], counter]
         for one in device.get("consumesCounters") or ()
-        for counter in one["counters"]
-        if counter.startswith(("memory-slice", "shares"))
-    ]
-    return counters or [name]
+        for counter, value in one["counters"].items()
+        if totals.get((one["counterSet"], counter))
+    }
+    return Device(name, kinds[device["attributes"]["type"]["string"]], uses or {name: 1.0})
+
+
+def _amount(counter: JsonObject) -> float:
+    return float(Quantity.parse(counter["value"]).value)
