@@ -141,7 +141,7 @@ class ProfileClasses:
     def _leave(self, name: str) -> None:
         if name not in self._told:
             self._told.add(name)
-            _log.info("a class of this name is not ours and is left as it is", name=name)
+            _log.info("a class of this name does not belong to this driver and stays unchanged", name=name)
 
 
 def _kept(obj: JsonObject) -> JsonObject:

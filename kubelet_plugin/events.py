@@ -149,9 +149,9 @@ class Reason(Enum):
 
 
 _MOVES: tuple[tuple[type[DriverError], str], ...] = (
-    (InvalidInput, "Whoever wrote the claim or its class has to change it."),
+    (InvalidInput, "The author of the claim or its class must change it."),
     (UnknownDevice, "The claim was given a device that this node does not have: delete the pod, or the claim."),
-    (DeviceInUse, "Another claim has to be released first; kubelet tries again."),
+    (DeviceInUse, "Another claim must be released first; the kubelet retries."),
     (DomainNotReady, "Its ComputeDomain has to become ready first."),
     (NodeNotReady, "An administrator has to look at the node; kubelet tries again."),
     (CorruptState, "An administrator has to look at the node; kubelet tries again."),

@@ -225,7 +225,7 @@ def _hardware(facts: NodeFacts) -> Iterator[Metric]:
     gpus.add_metric(["healthy"], healthy)
     gpus.add_metric(["unhealthy"], len(facts.gpus) - healthy)
     yield gpus
-    problems = "Things that keep a GPU, or all of them, from being offered, but for a release that somebody asked for."
+    problems = "Problems that prevent a GPU, or all GPUs, from being offered, except requested releases."
     yield GaugeMetricFamily("gpu_dra_problems", problems, value=sum(one.reason != RELEASED for one in facts.problems))
     info = _family("gpu_dra_gpu_info", "1 for each GPU, with what it is.", "gpu", "device", "product", "pci_bus_id")
     memory = _family("gpu_dra_gpu_memory_bytes", "Memory of each GPU that has its own.", "gpu", "device")
@@ -288,7 +288,8 @@ def _claims(journal: Journal, node: str, driver: str, others: _Others) -> Iterat
 def _pods(journal: Journal, others: _Others, pods: PodsOfClaims) -> Metric:
     found = _Series(
         "gpu_dra_claim_pod",
-        "1 for each pod of a claim that holds devices, as was known when the claim was read last: whenever kubelet asks"
+        "1 for each pod of a claim that holds devices, as was known when the claim was read last: whenever kubelet"
+        " asks"
         " for it, every minute where further pods can join, and every ten minutes.",
         *("namespace", "claim", "pod"),
     )

@@ -76,10 +76,10 @@ _STANDING = _LASTING.union(_OF_PREPARE)
 """What concerns a pod that comes later, too; the rest befell programs that ran."""
 
 _ADVICE = {
-    Reason.POD_GPU_UNHEALTHY: "If the pod does not work any more, delete it; new claims do not get this device.",
+    Reason.POD_GPU_UNHEALTHY: "If the pod no longer works, delete it; new claims do not get this device.",
     Reason.POD_GPU_DEGRADED: "If the pod's programs were hit, restart them.",
     Reason.POD_MPS_DAEMON_RESTARTED: "Programs that were computing have to start over.",
-    Reason.POD_MPS_DAEMON_FAILED: "The node plugin starts it anew when that is safe; else delete the pod.",
+    Reason.POD_MPS_DAEMON_FAILED: "The node plugin restarts it when that is safe; otherwise delete the pod.",
     Reason.POD_MIG_DEVICE_LOST: "It is made again where its place is free; the pod's programs have to start over.",
     Reason.POD_IMEX_DAEMON_NOT_READY: "Wait; if it lasts, an administrator has to look at the daemons' pods.",
 }
@@ -307,7 +307,7 @@ class PodEvents(ClaimListener):
             try:
                 await self.look()
             except DriverError as error:
-                _log.info("pods are told later what befell their devices", error=str(error))
+                _log.info("Events of pods are delayed", error=str(error))
                 await asyncio.sleep(backoff.next_s())
                 continue
             backoff.reset()
@@ -362,7 +362,7 @@ class PodEvents(ClaimListener):
         try:
             claim = await self._claims.read(ref)
         except InvalidInput as error:
-            _log.warning("whose claim it is cannot be told", claim=str(ref), error=str(error))
+            _log.warning("the claim of a device cannot be determined", claim=str(ref), error=str(error))
             return ()  # and the others' pods are told theirs
         if claim is None or claim.metadata.uid != ref.uid:
             self._refused.pop(ref.uid, None)
@@ -386,7 +386,7 @@ class PodEvents(ClaimListener):
             try:
                 await asyncio.to_thread(self._file.write, told)
             except NodeNotReady as error:
-                _log.warning("what pods were told cannot be remembered", error=str(error))
+                _log.warning("the record of Events of pods cannot be written", error=str(error))
             else:
                 self._saved = told
 
@@ -423,7 +423,11 @@ class _File:
             raw: dict[str, Any] = {} if content is None else json.loads(content)
             return {uid: tuple(_told(one) for one in those) for uid, those in raw.items()}
         except (NodeNotReady, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            _log.warning("what pods were told cannot be read and is forgotten", file=str(self._path), error=repr(error))
+            _log.warning(
+                "the record of Events of pods cannot be read; starting with an empty one",
+                file=str(self._path),
+                error=repr(error),
+            )
             return {}
 
     def write(self, told: Mapping[str, Sequence[Told]]) -> None:

@@ -66,7 +66,7 @@ def certificate_in(secret: Mapping[str, object], about: str) -> ServingCertifica
         return None
     for key, text in texts.items():
         if not text:
-            why = "; an issuer that does not tell its authority cannot be used" if key == AUTHORITY else ""
+            why = "; the issuer must provide its authority" if key == AUTHORITY else ""
             raise InvalidInput(f"there is no {key}{why}", about=about)
     return _checked(texts[CERTIFICATE], texts[KEY], texts[AUTHORITY], about)
 

@@ -51,7 +51,7 @@ async def lead(
                 again = await keeper.settle(await certificates.certificate() if configuration.synced else None)
                 retry.reset()
             except ClusterError as error:
-                _log.warning("the API server cannot be told whom to ask", error=str(error))
+                _log.warning("the webhook configuration cannot be updated", error=str(error))
                 await asyncio.sleep(retry.next_s(error.retry_after_s or 0.0))
                 continue
             if not again:

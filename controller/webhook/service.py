@@ -66,7 +66,7 @@ class WebhookMetrics:
         )
         self.armed = Gauge(
             "gpu_dra_webhook_armed",
-            "1 while the API server is told to ask about all objects that concern us, 0 while it is not.",
+            "1 while the API server sends all objects for review, otherwise 0.",
             registry=registry,
         )
         self.expires = Gauge(
@@ -217,7 +217,7 @@ class Webhook:
             try:
                 _, minor = await self._kube.server_version()
             except ClusterError as error:
-                _log.warning("the API server does not tell its version", error=str(error))
+                _log.warning("the API server does not report its version", error=str(error))
                 await asyncio.sleep(retry.next_s(error.retry_after_s or 0.0))
                 continue
             retry.reset()

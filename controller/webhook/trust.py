@@ -178,7 +178,7 @@ class ConfigurationKeeper:
             await self._kube.merge_patch(CONFIGURATIONS, self._wish.name, patch)
         except (Conflict, NotFound):
             return  # the watch is about to show what changed
-        _log.info("the API server is told whom to ask", webhooks=len(webhooks_in(patch)), asks_all=self._proven)
+        _log.info("the webhook configuration is updated", webhooks=len(webhooks_in(patch)), asks_all=self._proven)
 
     async def _ask(self) -> bool:
         """Let the API server ask us about the probe."""

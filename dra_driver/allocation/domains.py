@@ -73,7 +73,7 @@ def _of_domain(world: World, uid: str) -> Iterator[Finding]:
     if domain is None:
         if world.live and not any(one.kind == "ComputeDomain" for one in world.unread):
             text = f"there is none with UID {uid}, so no channel of it is prepared"
-            fix = "Delete the pod; it has to be made again from the template of a domain that there is."
+            fix = "Delete the pod, and create it again from the template of an existing domain."
             yield Finding("domain-gone", "ComputeDomain", text, fix)
         return
     ready = next((one for one in domain.status.conditions if one.type == READY), None)

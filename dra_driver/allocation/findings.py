@@ -68,7 +68,13 @@ def _of_pod(pod: Pod | None) -> Iterator[Finding]:
     gates = [one["name"] for one in (pod.obj["spec"].get("schedulingGates") or () if pod is not None else ())]
     if gates:
         text = f"has scheduling gates ({', '.join(gates)}); no scheduler looks at it before they are removed"
-        yield Finding("scheduling-gates", f"pod {pod}", text, "Whoever set the gates has to remove them.", stops=True)
+        yield Finding(
+            "scheduling-gates",
+            f"pod {pod}",
+            text,
+            "Remove the scheduling gates; whoever added them must do so.",
+            stops=True,
+        )
 
 
 def _of_entries(world: World, pod: Pod | None, claims: Sequence[PodClaim]) -> Iterator[Finding]:
@@ -86,7 +92,7 @@ def _of_entries(world: World, pod: Pod | None, claims: Sequence[PodClaim]) -> It
             yield Finding(code, f"pod {pod}, claim entry {one.entry}", one.missing, fix, stops=True)
         elif pod is not None and _is_foreign(world, pod, one):
             text = f"claim {one.claim.metadata.name if one.claim else ''} was not made for this pod"
-            fix = "Delete the pod, so that it is made again with a claim of its own."
+            fix = "Delete the pod, so that it is created again with its own claim."
             yield Finding("foreign-claim", f"pod {pod}, claim entry {one.entry}", text, fix, stops=True)
         if one.generated and world.live and one.claim is not None:
             text = f"its claim has not been made from template {one.template} yet"
@@ -105,7 +111,7 @@ def _close(world: World, kind: str, entry: PodClaim) -> str:
     name = (entry.missing or "").rpartition("/")[2]
     known = world.templates if kind == "ResourceClaimTemplate" else world.claims
     others = [namespace for namespace, other in known if other == name]
-    return f" (there is one in namespace {others[0]}; pods can use those of their own only)" if others else ""
+    return f" (there is one in namespace {others[0]}; pods can use only those of their own namespace)" if others else ""
 
 
 # -- claims
@@ -143,7 +149,9 @@ def _of_request(world: World, claim: ResourceClaim, about: str, spec: ExactReque
         namespace = claim_key(claim)[0]
         labels = world.namespaces.get(namespace)
         if labels is not None and labels.get(ADMIN_ACCESS_LABEL) != "true":
-            text = f"wants admin access, and namespace {namespace} is not labelled for it, so the claim is refused"
+            text = (
+                f"wants admin access, and namespace {namespace} lacks the label that allows it, so the claim is refused"
+            )
             fix = f"kubectl label namespace {namespace} {ADMIN_ACCESS_LABEL}=true"
             yield Finding("admin-access", about, text, fix, stops=True)
     if spec.capacity is not None and not world.behaviour.consumable:
@@ -177,7 +185,7 @@ def _of_reservations(world: World, claims: Iterable[ResourceClaim]) -> Iterator[
     for claim in claims:
         holder = holder_of(claim, world)
         if holder.gone:
-            text = f"is reserved for pod {holder.gone[0]}, which does not exist any more"
+            text = f"is reserved for pod {holder.gone[0]}, which no longer exists"
             fix = "kube-controller-manager takes it back; if this lasts, it does not run or may not write claims."
             yield Finding("held-by-deleted-pod", f"claim {holder}", text, fix)
 
@@ -192,7 +200,7 @@ def _of_places(claims: Sequence[ResourceClaim]) -> Iterator[Finding]:
             placed[pools].append(claim.metadata.name)
     if len(placed) > 1 and not _have_a_node_in_common(claims):
         where = "; ".join(f"{' and '.join(names)} on {pools}" for pools, names in sorted(placed.items()))
-        fix = "Delete one of them and let it be allocated again together with the other; nobody else may use it then."
+        fix = "Delete one of them, so that both are allocated together. No other pod may use it."
         yield Finding("claims-apart", "the pod's claims", f"have devices of different nodes: {where}", fix, stops=True)
 
 
@@ -234,7 +242,7 @@ def _of_resources(world: World, pod: Pod | None) -> Iterator[Finding]:
     served = class_by_resource(world.classes.values())
     for resource in extended_resources(pod.obj):
         if resource not in served and not any(provides(node, resource) for node in world.nodes.values()):
-            text = f"no node has {resource} from a device plugin, and no DeviceClass stands for it"
+            text = f"no node has {resource} from a device plugin, and no DeviceClass provides it"
             fix = f"Set extendedResourceName: {resource} in a DeviceClass, or use a claim instead."
             yield Finding("unknown-resource", f"pod {pod}", text, fix, stops=True)
 
@@ -334,7 +342,9 @@ def _of_pools(world: World, verdicts: Sequence[NodeVerdict]) -> Iterator[Finding
                 found[str(pool), pool.problem].append(node.name)
     for (name, problem), nodes in sorted(found.items()):
         if problem.startswith("is invalid"):
-            fix = "Its driver published it wrongly; none of its devices can be used until it is published anew."
+            fix = (
+                "Its driver published it incorrectly; none of its devices can be used until it is published correctly."
+            )
             yield Finding("invalid-pool", f"pool {name}", f"{problem} ({some(nodes)})", fix)
         else:
             fix = "None of its devices can be used meanwhile. If this lasts, its driver or controller is stuck."
@@ -368,7 +378,7 @@ def _of_forgotten(world: World, verdicts: Sequence[NodeVerdict]) -> Iterator[Fin
             fix = "If this lasts, delete the claim; kube-controller-manager should have freed its devices."
             yield Finding("unused-claim", f"claim {holder}", text, fix)
         elif holder.is_forgotten and holder.pods:
-            text = f"has devices that this needs, and is held by pod {holder.gone[0]}, which does not exist any more"
+            text = f"has devices that this needs, and is held by pod {holder.gone[0]}, which no longer exists"
             fix = "kube-controller-manager takes it back; if this lasts, it does not run or may not write claims."
             yield Finding("held-by-deleted-pod", f"claim {holder}", text, fix)
 

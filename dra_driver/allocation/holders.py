@@ -34,7 +34,7 @@ class Holder:
             return f"{self} (used by no pod)"
         alive = [pod for pod in self.pods if pod not in self.gone]
         if not alive:
-            return f"{self} (pod {self.pods[0]}, which does not exist any more)"
+            return f"{self} (pod {self.pods[0]}, which no longer exists)"
         return f"{self} ({_listed(alive, 'pod')})"
 
 

@@ -188,7 +188,7 @@ class _Asked:
             if claim.status.allocation is not None:
                 yield (
                     self._freeing(
-                        [claim_key(claim)], f"claim {'/'.join(claim_key(claim))} is deleted and allocated anew", 0.5
+                        [claim_key(claim)], f"claim {'/'.join(claim_key(claim))} is deleted and allocated again", 0.5
                     ),
                     "own",
                 )

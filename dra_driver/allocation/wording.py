@@ -124,7 +124,7 @@ def _next_step(explanation: Explanation, width: int) -> Iterator[str]:
     if explanation.answer is Answer.FITS:
         yield ""
         text = (
-            "If it goes on waiting, the scheduler has another reason: see the pod's events (kubectl describe pod)."
+            "If it still waits, the scheduler has another reason: read the pod's events (kubectl describe pod)."
             if explanation.kind == "Pod"
             else "Devices are chosen when a pod that uses the claim is scheduled."
         )

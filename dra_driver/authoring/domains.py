@@ -72,7 +72,7 @@ def _job(name: str, nodes: int, image: str) -> Noted:
         "completionMode": Noted("Each pod knows its number, JOB_COMPLETION_INDEX.", "Indexed"),
         "template": {"spec": pod},
     }
-    return Noted(f"{nodes} pods, each on a node of its own.", _object("batch/v1", "Job", name, spec))
+    return Noted(f"{nodes} pods, each on its own node.", _object("batch/v1", "Job", name, spec))
 
 
 _ENTRIES = [{"name": "gpus"}, {"name": "channel"}]

@@ -108,7 +108,7 @@ def _wanted(intent: Intent, model: str | None, count: int | None) -> JsonObject:
     if intent.admin:
         label = f'The namespace needs the label {ADMIN_ACCESS_LABEL}: "true".'
         found["adminAccess"] = Noted(
-            f"Beside whoever uses the devices, and without keeping them from anybody. {label}", True
+            f"For monitoring: other claims can use the devices at the same time. {label}", True
         )
     if intent.admin and count is None:
         found["allocationMode"] = Noted("Every device of the node that matches, also those in use.", "All")
@@ -159,7 +159,7 @@ def _selectors(intent: Intent, model: str | None) -> list[Any]:
     if model is not None:
         # A raw string of CEL, so that the backslashes of the pattern stand for themselves.
         expression = f'{_OWN}.productName.matches(r"{product_pattern(model)}")'
-        found.append(Noted(f"{model} as words in the product's name, in whatever case.", _cel(expression)))
+        found.append(Noted(f"{model} as words in the product name, in any case.", _cel(expression)))
     if intent.mig is not None:
         of_mig = f"has({_OWN}.profile) && " if intent.share is not None else ""
         found.append(_cel(f'{of_mig}{_OWN}.profile == "{intent.mig}"'))
@@ -167,10 +167,10 @@ def _selectors(intent: Intent, model: str | None) -> list[Any]:
         note = "Some GPUs share the memory of their machine and publish none; without has() they would stop the pod."
         found.append(Noted(note, _cel(f'has({_MEMORY}) && {_MEMORY}.compareTo(quantity("{intent.memory}")) >= 0')))
     if intent.isolated and intent.share is not None:
-        note = "Shares with limits that MPS enforces; a neighbour's fault can still end all programs on the GPU."
+        note = "Shares with limits that MPS enforces; a neighbor's fault can still end all programs on the GPU."
         found.append(Noted(note, _cel(f'{_OWN}.sharing == "mps"')))
     elif intent.isolated:
-        note = "Nobody else on the same hardware: no shares, and no part of a GPU instance that others have parts of."
+        note = "Exclusive hardware: no shares, and no part of a GPU instance that others have parts of."
         found.append(Noted(note, _cel(f'{_OWN}.isolation == "hardware"')))
     return found
 
@@ -212,7 +212,7 @@ def _configs(intent: Intent, requests: Sequence[str]) -> list[Any]:
         Form.TEMPLATE: "Programs of the containers of one pod (one claim for several pods: dractl new claim)",
         Form.CLASS: "Programs of one claim",
     }[intent.form]
-    how = "run at the same time, below an MPS daemon of their own" if strategy == "MPS" else "take turns"
+    how = "run at the same time, as clients of their own MPS daemon" if strategy == "MPS" else "take turns"
     return [Noted(f"{who} {how}.", config)]
 
 
@@ -287,7 +287,7 @@ def _summary(intent: Intent) -> str:
         *([f"with at least {intent.memory} of memory"] if intent.memory else []),
         *([f"with the same {_SAME_WORDS[intent.same]}"] if intent.same is not None else []),
         *(["each with a network device" if intent.devices > 1 else "with a network device"] if intent.nic else []),
-        *(["with nobody else in its way"] if intent.isolated else []),
+        *(["isolated from other claims"] if intent.isolated else []),
         *(["to look at, not to hold"] if intent.admin else []),
     ]
     return f"{number} {_what(intent)}{f' ({models})' if models else ''}{''.join(f', {one}' for one in more)}."

@@ -102,13 +102,13 @@ def _together(intent: Intent) -> Iterator[str]:
     if intent.admin and (intent.mps is not None or intent.interval is not None):
         yield "--mps or --time-slice with --admin: admin access looks at devices of others and changes nothing on them"
     if intent.admin and intent.same is not None:
-        yield "--same with --admin: admin access looks at devices wherever they are"
+        yield "--same with --admin: admin access covers devices anywhere on the node"
     if intent.admin and intent.nic:
         yield "--with-nic with --admin: admin access is for looking at GPUs"
     if intent.isolated and intent.mig is not None and "c." in intent.mig:
         yield f"--isolated with --mig {intent.mig}: parts of one GPU instance share its memory and its engines"
     if intent.isolated and intent.vm:
-        yield "--isolated with --vm: a virtual machine has its GPU for itself anyhow; leave it out"
+        yield "--isolated with --vm: a virtual machine always has its GPU exclusively; omit --isolated"
     yield from (f"{options}: {reason}" for options, reason in _exclusions(intent))
 
 

@@ -46,7 +46,7 @@ WRONG_TYPE = Code(
 MISSING_FIELD = Code("missing-field", _ERROR, "A field that must be there is not.")
 INVALID = Code("invalid-value", _ERROR, "The API server does not accept this value.")
 TOO_MANY = Code("too-much", _ERROR, "More entries, or longer, than the API allows.")
-DUPLICATE = Code("duplicate", _ERROR, "Something that must be unique is there twice.")
+DUPLICATE = Code("duplicate", _ERROR, "Something that must be unique occurs twice.")
 TWICE = Code("defined-twice", _WARNING, "Two documents define the same object; the one that is applied last wins.")
 TEMPLATE_TAKEN = Code(
     "template-name-taken",
@@ -74,7 +74,7 @@ UNKNOWN_CLAIM = Code(
 UNUSED_CLAIM = Code(
     "unused-claim",
     _WARNING,
-    "A pod lists a claim that none of its containers uses: devices are taken, nobody sees them.",
+    "A pod lists a claim that none of its containers uses: devices are allocated, but not visible.",
 )
 NOT_FOUND = Code(
     "not-found",
@@ -96,13 +96,15 @@ SELECTOR = Code(
 NOT_JUDGED = Code(
     "not-judged",
     _WARNING,
-    "The CEL expression of a selector has a part that this program does not know. An API server may accept it: ask one "
+    "The CEL expression of a selector has a part that this program does not know. An API server may accept it: ask"
+    " one "
     "with `kubectl apply --dry-run=server`.",
 )
 SELECTOR_FAILS = Code(
     "selector-fails",
     _WARNING,
-    "The selector ends with an error on some devices that it is asked about. The scheduler then gives up on the whole "
+    "The selector ends with an error on some devices that it is asked about. The scheduler then gives up on the"
+    " whole "
     "pod, even where other devices would fit.",
     "info where it happens on some of the known GPU models only; with `--profiles` and `--live` that is a warning, too",
 )
@@ -119,7 +121,7 @@ CONFIG_KIND = Code(
 UNKNOWN_DRIVER = Code(
     "unknown-driver",
     _WARNING,
-    "A driver is named that differs little from the one that is known: nobody would read the config.",
+    "The driver's name is nearly that of a known driver: the config would be ignored.",
 )
 NEVER_FITS = Code(
     "never-fits",

@@ -67,7 +67,7 @@ def bundle(
     What cannot be read is in its errors.txt. `dractl doctor --from FILE` judges it again.
     """
     if os.path.lexists(output):
-        raise InvalidInput("is there already; name another one with --output", about=f"file {output}")
+        raise InvalidInput("already exists; choose another name with --output", about=f"file {output}")
     anonymity = Anonymity() if anonymize else None
     with tempfile.TemporaryDirectory(prefix="gpu-dra-bundle-") as folder:
         made = Bundle(Path(folder), anonymity)

@@ -32,7 +32,7 @@ COMMANDS = (
 _HELP_OF_OTHERS = {
     "gpus": "Release the GPUs of this node to a reset, and take them back.",
     "inventory": "What this node has, and what it would lead to in a cluster.",
-    "record": "Record this node: a file that anybody can replay.",
+    "record": "Record this node in a file that anyone can replay.",
     "simulate": "Let something happen to a simulated node.",
 }
 """Of commands that come from the entry point group `gpu_dra.commands`, because they need the node's own code."""

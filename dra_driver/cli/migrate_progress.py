@@ -28,7 +28,9 @@ class Told:
             if self._over:
                 return False
             self._over = True
-            messages.print(f"{done} of {of} {self._what}; the time for it is up, the others are not", markup=False)
+            messages.print(
+                f"{done} of {of} {self._what}; the time limit was reached, the others were not tried", markup=False
+            )
             return False
         if now >= self._next:
             messages.print(f"{done} of {of} {self._what} …", markup=False)

@@ -87,7 +87,7 @@ MpsLimitsOption = Annotated[
     str | None, _option("MPS, each program limited: threads=50,memory=8Gi.", "--mps-limits", metavar="LIMITS")
 ]
 TimeSliceOption = Annotated[_Interval | None, _option("Programs of the claim take turns.", "--time-slice")]
-IsolatedOption = Annotated[bool, _option("Nobody else can take what it has.", "--isolated")]
+IsolatedOption = Annotated[bool, _option("Devices that are isolated from other claims.", "--isolated")]
 AdminOption = Annotated[bool, _option("All GPUs of a node, for monitoring, without holding them.", "--admin")]
 VmOption = Annotated[bool, _option("A GPU for a virtual machine.", "--vm")]
 TolerateOption = Annotated[
@@ -98,7 +98,7 @@ ImageOption = Annotated[str, typer.Option("--image", help="The pod's image.")]
 TextOption = Annotated[_Text, typer.Option("--output", "-o", help="YAML with comments, or JSON without.")]
 
 
-@app.command("template", help="A ResourceClaimTemplate: each pod that names it gets a claim of its own.")
+@app.command("template", help="A ResourceClaimTemplate: each pod that uses it gets its own claim.")
 @app.command("claim", help="A ResourceClaim, for pods that name it; it outlives them, and they share its devices.")
 def workload(
     context: typer.Context,

@@ -108,7 +108,7 @@ def _archive(named: Path | None) -> Path:
         names = (f"{stem}{f'-{number}' if number > 1 else ''}.{suffix}" for number in count(1))
         return next(path for name in names if not (path := folder / name).exists())
     if os.path.lexists(named):
-        raise InvalidInput("is there already; name another one with --archive", about=f"file {named}")
+        raise InvalidInput("already exists; choose another name with --archive", about=f"file {named}")
     if not os.access(named.parent, os.W_OK):
         raise InvalidInput("cannot be written; name another file with --archive", about=f"folder {named.parent}")
     return named

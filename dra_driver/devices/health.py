@@ -26,7 +26,7 @@ _XIDS: dict[int, tuple[Severity, str]] = {
     46: ("Critical", "the GPU stopped processing and must be reset"),
     48: ("Critical", "a double-bit memory error; the GPU must be reset"),
     62: ("Critical", "a micro-controller of the GPU halted; the GPU must be reset"),
-    63: ("Info", "memory rows are to be remapped at the next reset"),
+    63: ("Info", "memory rows will be remapped at the next reset"),
     64: ("Critical", "remapping memory rows failed; the GPU must be reset"),
     74: ("Critical", "an NVLink error"),
     79: ("Critical", "the GPU fell off the bus; the machine must be restarted"),

@@ -48,12 +48,13 @@ class Cause(Enum):
     )
     FOREIGN_INSTANCE = (
         "ForeignInstance",
-        "A `mig` rule asks for MIG on demand, and a GPU instance that somebody else made is in the way.",
-        "if nobody uses it, on {node}: `nvidia-smi mig -i {addresses} -dci` and `nvidia-smi mig -i {addresses} -dgi`",
+        "A `mig` rule requires MIG on demand, but a GPU instance that the driver did not create blocks it.",
+        "if no program uses it, on {node}: `nvidia-smi mig -i {addresses} -dci` and `nvidia-smi mig -i {addresses}"
+        " -dgi`",
     )
     NO_MIG_DEVICES = (
         "NoMigDevices",
-        "The GPU is in MIG mode and has no MIG devices, so nobody can use it.",
+        "The GPU is in MIG mode but has no MIG devices, so it cannot be used.",
         "on {node}: `nvidia-smi mig -i {addresses} -cgi PROFILE -C` makes a MIG device, `nvidia-smi -i {addresses}"
         " -mig 0` ends MIG mode; or let a rule `mig: mode: Dynamic` of the policy divide it on demand",
     )

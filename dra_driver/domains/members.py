@@ -86,7 +86,7 @@ def _obstacle(node: NodeSeen | None, uid: str, room: _Room, name: str) -> Kept |
         return Kept(
             name,
             DomainReason.NODE_GONE,
-            f"node {name} is not in the cluster any more; the pods on it have to be deleted",
+            f"node {name} has left the cluster; delete its pods",
         )
     if node.label is not None and node.label != uid:
         other = f"ComputeDomain {node.domain}" if node.domain is not None else f"the domain with UID {node.label}"

@@ -49,7 +49,7 @@ def _node(observed: ObservedDomain, member: Member, *, host_imex: bool) -> Domai
     address, problem = _on_host(observed, member) if host_imex else _in_pod(observed, member)
     node = observed.nodes.get(member.node)
     if node is None:
-        problem = "the node is not in the cluster any more"
+        problem = "the node has left the cluster"
     elif node.label != observed.uid:
         problem = "it is leaving the domain"
     elif node.fabric_problem is not None:

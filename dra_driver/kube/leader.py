@@ -86,7 +86,7 @@ class LeaderElection:
                 await self._acquire()
                 _log.info("leading", lease=self._name, identity=self._identity)
                 await self._work_while_leading(work)
-                _log.warning("not leading any more", lease=self._name, identity=self._identity, reason=self._why_lost())
+                _log.warning("no longer the leader", lease=self._name, identity=self._identity, reason=self._why_lost())
         finally:
             if self.leading:
                 await self._release()

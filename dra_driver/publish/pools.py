@@ -430,7 +430,7 @@ class PoolPublisher:
     ) -> None:
         """The server made something else of it, and will again: from now on that is what is wanted."""
         self._accepted[pool][item.digest] = stored_item.digest
-        fields = lost_fields(sent, stored) or ("fields that nobody sent were added",)
+        fields = lost_fields(sent, stored) or ("the server added fields that were not sent",)
         self._tell_once((pool, "fields"), fields, lambda: self._narrator.lost_fields(pool, fields))
         self._features_doubted.set()
 

@@ -13,7 +13,8 @@ _NO_DRIVER = Trouble(
     "no-driver",
     Verdict.PROBLEM,
     "NVML cannot be used: {why}",
-    "do what it says; `nvidia-smi` must work on this node. With a driver in a container, wait for that; a driver in an"
+    "do what it says; `nvidia-smi` must work on this node. With a driver in a container, wait for that; a driver"
+    " in an"
     " unusual place: `kubeletPlugin.driverRoot`",
 )
 _NOUVEAU = Trouble(
@@ -71,7 +72,8 @@ _GPU_PROBLEM = Trouble(
     "not-offered",
     Verdict.PROBLEM,
     "{reason}: {message}",
-    "see the kernel's log: dmesg | grep -i -e nvrm -e xid; a reset (dractl gpus release; nvidia-smi --gpu-reset; dractl"
+    "see the kernel's log: dmesg | grep -i -e nvrm -e xid; a reset (dractl gpus release; nvidia-smi --gpu-reset;"
+    " dractl"
     " gpus resume) or a reboot helps against most of it",
 )
 
@@ -86,8 +88,9 @@ def _gpus(node: NodeSeen) -> Iterator[Finding]:
 _NOT_PERSISTENT = Trouble(
     "off",
     Verdict.WARNING,
-    "nvidia-persistenced does not run: unless persistence mode is on, the driver forgets time slices and compute modes"
-    " whenever nobody uses a GPU, and every start takes seconds longer",
+    "nvidia-persistenced does not run: unless persistence mode is on, the driver forgets time slices and compute"
+    " modes"
+    " whenever no program uses a GPU, and every start takes seconds longer",
     "systemctl enable --now nvidia-persistenced",
 )
 
@@ -103,7 +106,8 @@ _NOT_IN_FABRIC = Trouble(
     "not-registered",
     Verdict.PROBLEM,
     "is not registered with its NVLink fabric: state {state}, status {status}",
-    "systemctl status nvidia-fabricmanager (on GB200 and its like: the switches' one, and nvidia-imex), see its log in"
+    "systemctl status nvidia-fabricmanager (on GB200 and its like: the switches' one, and nvidia-imex), see its"
+    " log in"
     " /var/log/fabricmanager.log; driver and fabric manager must be of one version",
 )
 _NO_MANAGER = Trouble(
@@ -132,7 +136,7 @@ def _fabric(node: NodeSeen) -> Iterator[Finding]:
 _MIG_MANAGER = Trouble(
     "enabled",
     Verdict.WARNING,
-    "nvidia-mig-manager.service applies a MIG layout of its own when the node boots: it undoes what this driver makes",
+    "nvidia-mig-manager.service applies its own MIG layout when the node boots, and removes this driver's partitions",
     "systemctl disable --now nvidia-mig-manager, where the policy has `mode: Dynamic`",
 )
 
@@ -175,19 +179,19 @@ _BROKEN = Trouble(
     "invalid",
     Verdict.PROBLEM,
     "{why}: containers of its claim do not start",
-    "restart the plugin on this node, which writes it anew; or delete the pods of the claim",
+    "restart the plugin on this node, which writes it again; or delete the pods of the claim",
 )
 _ORPHAN = Trouble(
     "orphan",
     Verdict.WARNING,
     "belongs to no claim that is prepared here",
-    "restart the plugin on this node: it removes what belongs to nobody",
+    "restart the plugin on this node: it removes files without a claim",
 )
 _FILE_MISSING = Trouble(
     "missing",
     Verdict.PROBLEM,
     "is prepared, and its CDI file is gone: its containers cannot be started again",
-    "restart the plugin on this node: it makes the file anew when the claim is still allocated",
+    "restart the plugin on this node: it writes the file again if the claim is still allocated",
 )
 
 
@@ -211,7 +215,7 @@ def _cdi(node: NodeSeen) -> Iterator[Finding]:
             fine = False
             yield _FILE_MISSING.at(one.claim)
     if fine:
-        yield ok(f"{len(node.cdi_files)} CDI file(s) of ours, each of a claim that is prepared")
+        yield ok(f"{len(node.cdi_files)} CDI file(s) of this driver, each of a prepared claim")
 
 
 _UNREADABLE = Trouble(
@@ -275,7 +279,7 @@ _NO_SOCKET = Trouble(
 _DEAF = Trouble(
     "nobody-listens",
     Verdict.PROBLEM,
-    "nobody listens at {path}",
+    "no process listens on {path}",
     "the plugin ended without removing it: restart its pod on this node",
 )
 
@@ -303,7 +307,8 @@ _XIDS = Trouble(
     "xid",
     Verdict.WARNING,
     "{count} times Xid {number} since the node booted: {meaning}",
-    "NVIDIA's Xid catalog says more; when it comes again after a reset (dractl gpus release; nvidia-smi --gpu-reset -i"
+    "NVIDIA's Xid catalog says more; when it comes again after a reset (dractl gpus release; nvidia-smi"
+    " --gpu-reset -i"
     " {pci}; dractl gpus resume), have the GPU"
     " serviced",
 )
@@ -323,7 +328,7 @@ _DAEMON_LEFT = Trouble(
     "left-over",
     Verdict.WARNING,
     "MPS daemon {name} belongs to no claim that is prepared here",
-    "restart the plugin on this node: it stops what belongs to nobody",
+    "restart the plugin on this node: it stops daemons without a claim",
 )
 
 
@@ -379,7 +384,7 @@ CHECKS: tuple[Check[NodeSeen], ...] = (
     ),
     Check(
         "node-files",
-        "whether the driver's files and device nodes that containers need are there.",
+        "whether the driver's files and device nodes that containers need exist.",
         _device_nodes,
         (_INCOMPLETE, _NODE_MISSING),
     ),

@@ -53,7 +53,7 @@ class Place:
     def problem(self) -> tuple[str, str] | None:
         """Reason and message of why programs on the node cannot reach others; None when they can."""
         if self.domain is None:
-            return "DomainGone", "its ComputeDomain does not exist any more; delete the pod"
+            return "DomainGone", "its ComputeDomain no longer exists; delete the pod"
         if self.entry is None:
             return "NodeNotInDomain", f"node {self.node} is not in {self._name} any more"
         if self.entry.status != "Ready":

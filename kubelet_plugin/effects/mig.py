@@ -161,7 +161,9 @@ class GpuInstances:
                 return
             if found.devices:
                 _log.warning(
-                    "a GPU instance stays: its MIG devices are not ours", gpu=hold.gpu.uuid, instance=str(found)
+                    "a GPU instance stays: its MIG devices do not belong to this driver",
+                    gpu=hold.gpu.uuid,
+                    instance=str(found),
                 )
                 return
             with_users = f"{found} cannot be taken back, because programs still use it{_named(gpu.processes())}"
@@ -251,7 +253,8 @@ def _stands(record: HoldRecord, boot_id: str) -> bool:
 
 def _lost(what: str, identity: GpuIdentity, how: str = "destroyed it") -> HardwareError:
     return HardwareError(
-        f"{what} is not there any more: somebody {how} while a claim has it; end the pods that use the claim, and it is"
+        f"{what} is not there any more: somebody {how} while a claim has it; end the pods that use the claim, and"
+        f" it is"
         " made anew when the claim is prepared again",
         about=str(identity),
         code=Code.NOT_FOUND,
@@ -336,8 +339,10 @@ def _check_free(hold: GpuInstance, instances: Iterable[LiveGpuInstance], records
         whose = "which this driver made for another claim; it is tried again until that one is released"
     else:
         whose = (
-            "which this driver did not make for a claim that it knows; an administrator destroys it (`nvidia-smi mig -i"
-            f" {hold.gpu.uuid} -dci`, then `-dgi`, with `-gi <id>`), or takes the GPU out of dynamic MIG in the policy"
+            "which this driver did not make for a claim that it knows; an administrator destroys it (`nvidia-smi"
+            " mig -i"
+            f" {hold.gpu.uuid} -dci`, then `-dgi`, with `-gi <id>`), or takes the GPU out of dynamic MIG in the"
+            f" policy"
         )
     raise HardwareError(
         f"{_described(hold)} cannot be made: in the way is {_listed(in_the_way)}, {whose}",
@@ -351,7 +356,8 @@ def _create(gpu: MigGpu, hold: GpuInstance, instances: Iterable[LiveGpuInstance]
         return gpu.create_gpu_instance(hold.profile_id, hold.start, hold.size)
     except HardwareError as error:
         reasons = {
-            Code.INSUFFICIENT_RESOURCES: f"what it needs is taken by {_listed(instances) or 'nothing that NVML lists'};"
+            Code.INSUFFICIENT_RESOURCES: f"what it needs is taken by"
+            f" {_listed(instances) or 'nothing that NVML lists'};"
             " it is tried again, and fits when those are gone",
             Code.IN_USE: f"programs use the GPU as a whole{_named(gpu.processes())}; end them",
             Code.INVALID_ARGUMENT: "the driver knows no such profile or place on this GPU: was it replaced, or its"

@@ -178,7 +178,7 @@ class MpsWatch:
             case Remedy.START:
                 await self._start(hold)
             case Remedy.WAIT:
-                self._tell(hold, "died, and its clients with it; it was started anew too often, and waits for a while")
+                self._tell(hold, "died with its clients; it was restarted too often, and the next restart waits")
 
     async def _start(self, hold: MpsDaemon) -> None:
         now = self._clock()
@@ -191,8 +191,8 @@ class MpsWatch:
             return
         if hold not in self._made():
             return
-        message = "died, and its clients with it; it was started anew, so that their containers can start over"
-        _log.warning("an MPS daemon died and was started anew", daemon=hold.key)
+        message = "died with its clients; it was restarted, so that their containers can restart"
+        _log.warning("an MPS daemon died and was restarted", daemon=hold.key)
         self._histories[hold] = replace(
             self._histories[hold], silent=False, trouble=_named(hold, message), critical=False, until=now + _TOLD_S
         )

@@ -163,7 +163,7 @@ class VfioBindings:
 
     def _obstacles(self, gpu: GpuIdentity, pci: PciFacts) -> list[str]:
         if pci.vendor is None:
-            return ["there is nothing at this PCI address any more; see the node's NodeInventory"]
+            return ["there is no longer a device at this PCI address; see the node's NodeInventory"]
         if pci.driver != _HOME:
             return [_other_driver(pci)]
         found = uuid_at(self._host, pci.address)
@@ -175,7 +175,8 @@ class VfioBindings:
         if others := intruders(self._host, pci):
             listed = ", ".join(f"{other.address} ({other.driver or 'no driver'})" for other in others)
             problems.append(
-                f"IOMMU group {pci.iommu_group} has other devices that the virtual machine would reach: {listed}; turn"
+                f"IOMMU group {pci.iommu_group} has other devices that the virtual machine would reach: {listed};"
+                f" turn"
                 " on ACS in the firmware, or move the GPU to another slot"
             )
         if count := virtual_functions(self._host, pci.address):
@@ -342,7 +343,8 @@ def _in_use(gpu: GpuIdentity, using: Collection[Process]) -> str:
     advice = "it is bound as soon as they end"
     if any(process.command == _PERSISTENCE_DAEMON for process in using):
         advice = (
-            f"nvidia-persistenced still has it open: run `nvidia-smi -i {gpu.pci_bus_id} -pm 0` on the node, or stop it"
+            f"nvidia-persistenced still has it open: run `nvidia-smi -i {gpu.pci_bus_id} -pm 0` on the node, or"
+            f" stop it"
             " with `systemctl stop nvidia-persistenced`"
         )
     return f"it is still in use by {listed}; {advice}"

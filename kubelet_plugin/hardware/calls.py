@@ -61,7 +61,7 @@ _ADVICE = {
     Code.NO_PERMISSION: "the node plugin must run as root with access to /dev/nvidia*",
     Code.DRIVER_NOT_LOADED: "the nvidia kernel module is not loaded",
     Code.LIBRARY_NOT_FOUND: "libnvidia-ml.so.1 was not found; is the driver installed, and the driver root right?",
-    Code.GPU_IS_LOST: "the GPU fell off the bus or became unreachable; the node has to be rebooted or serviced",
+    Code.GPU_IS_LOST: "the GPU fell off the bus or became unreachable; reboot or service the node",
     Code.RESET_REQUIRED: "the GPU must be reset before it can be used",
     Code.LIB_RM_VERSION_MISMATCH: "the driver's libraries and the loaded kernel module are of different versions",
 }

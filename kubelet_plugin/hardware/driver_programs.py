@@ -25,7 +25,7 @@ _LOADERS = (
 _ADVICE = {
     3: "this GPU or driver does not support it; take the setting out of the claim or DeviceClass",
     4: "the node plugin must run as root, in a privileged container",
-    6: "the driver does not know this GPU any more; see the node's NodeInventory",
+    6: "the driver no longer knows this GPU; see the node's NodeInventory",
     9: "the nvidia kernel module is not loaded; load the driver on this node",
     15: "the GPU is lost; reboot the node, or have it serviced",
 }

@@ -294,7 +294,7 @@ class Nvml(Calls):
             yield Problem(
                 subject=f"MIG of GPU {address}",
                 reason="NoPermission",
-                message="the driver tells what it can be divided into to root only; no partition of it is offered",
+                message="only root may read the GPU's MIG profiles; no partition of it is offered",
             )
 
     def _reading(self, address: str) -> "_Reading | None":

@@ -109,7 +109,7 @@ class Supervisor:
             self._waits_for = why
             _log.info("waits", reason=why)
         else:
-            _log.warning("goes on with the peers that it knows", reason=why)
+            _log.warning("continues with the known peers", reason=why)
 
     async def _apply(self, peers: Peers) -> None:
         step = step_after(self._applied, peers, by_name=self._by_name)

@@ -86,7 +86,7 @@ class Unreadable(CorruptState):
     help = Help(
         Move.ADMINISTRATOR,
         "The journal of this node was written by a newer release, which says that this one must not read it. "
-        "Nothing is prepared or released until it is gone on with.",
+        "Nothing is prepared or released until the newer release runs.",
         "Install the newer release again; the downgrade that works is described in [upgrade.md](upgrade.md#downgrade).",
     )
 

@@ -287,9 +287,9 @@ class Standing(Enum):
     """What the API says about a claim that is in the journal; the value ends a sentence that begins with the claim."""
 
     STANDS = "is allocated as it was"
-    GONE = "does not exist any more"
+    GONE = "no longer exists"
     RECREATED = "was created again with another UID"
-    DEALLOCATED = "is not allocated any more"
+    DEALLOCATED = "is no longer allocated"
     MOVED = "has other devices now"
     UNUSED = "is not reserved for any pod since the node booted"
     UNKNOWN = "cannot be read from the API server"

@@ -49,7 +49,7 @@ def test_the_notes_count_the_nodes_that_get_a_plugin(render: Render) -> None:
     nodes = [node(f"gpu-{index}", labels) for index, labels in enumerate(WITH_GPUS.values())]
     others = [node(f"cpu-{index}", labels) for index, labels in enumerate(WITHOUT.values())]
     notes = render(before=(*nodes, *others)).notes
-    assert f"\n{len(nodes)} of the cluster's nodes match" in notes and "No node matches" not in notes
+    assert f"\nThe plugin runs on {len(nodes)} node(s)" in notes and "No node matches" not in notes
     assert "gpu-0, gpu-1" in notes and "cpu-" not in notes and "…" in notes
 
 
@@ -66,12 +66,12 @@ def test_the_notes_say_nothing_of_nodes_that_were_not_looked_at(helm: Helm, tmp_
     assert lookup in text
     helpers.write_text(text.replace(lookup, "(dict)"))
     notes = helm.install(chart=chart).notes
-    assert "The cluster was not looked at" in notes and "No node matches" not in notes and "0 of" not in notes
+    assert "Helm did not contact the cluster" in notes and "No node matches" not in notes and "on 0 node" not in notes
 
 
 def test_a_cluster_without_nodes_was_looked_at(render: Render) -> None:
     notes = render().notes
-    assert "not looked at" not in notes and "No node matches" in notes
+    assert "did not contact" not in notes and "No node matches" in notes
 
 
 def test_a_node_selector_narrows(render: Render) -> None:
@@ -97,7 +97,7 @@ def test_a_node_with_a_device_plugin_is_refused_until_it_has_none(cluster: Clust
 def test_on_request_it_is_only_told(render: Render) -> None:
     before = (node("busy", NFD, gpus="8"), node("free", NFD))
     release = render({"devicePluginGuard": "warn"}, before=before)
-    assert "WARNING: a device plugin hands out nvidia.com/gpu on 1 of these nodes" in release.notes
+    assert "WARNING: a device plugin offers nvidia.com/gpu on 1 of these nodes" in release.notes
     assert release.all("DaemonSet")
     ignoring = render({"devicePluginGuard": "ignore"}, before=before)
     assert ignoring.all("DaemonSet") and "WARNING" not in ignoring.notes

@@ -66,16 +66,20 @@ ELSEWHERE = {"nodeSelector": {"pool": "theirs"}}
 APART = {"kubeletPlugin": {"nodeSelector": {"pool": "ours"}}}
 RENAMED = {"driverName": "gpu.example.com", **OFF}
 REFUSED = [
-    pytest.param({}, (nvidias(DOMAINS, GPUS),), "another DRA driver that hands out the same GPUs", id="NVIDIA's own"),
+    pytest.param({}, (nvidias(DOMAINS, GPUS),), "another DRA driver for the same GPUs", id="NVIDIA's own"),
     pytest.param(
         {}, (nvidias(GPUS, **ELSEWHERE),), "kubelet-plugin is another DRA driver", id="one name on other nodes"
     ),
-    pytest.param(RENAMED, (node("a"), nvidias(GPUS)), "hands out the same GPUs", id="another name, the same node"),
-    pytest.param({}, (node("a"), ours("gpu.example.com")), "hands out the same GPUs", id="ours, the same node"),
+    pytest.param(
+        RENAMED, (node("a"), nvidias(GPUS)), "another DRA driver for the same GPUs", id="another name, the same node"
+    ),
+    pytest.param(
+        {}, (node("a"), ours("gpu.example.com")), "another DRA driver for the same GPUs", id="ours, the same node"
+    ),
     pytest.param({}, (nvidias(DOMAINS),), "featureGates.ComputeDomains=false", id="domains"),
-    pytest.param({}, (claim("gpu-0"),), r"1 claims have GPUs .* \(default/train\)", id="what NVIDIA's own gave"),
-    pytest.param({}, (claim("gpu-1-mig-1g10gb-19-0"),), "1 claims have GPUs", id="a MIG device"),
-    pytest.param({}, (claim("gpu-vfio-3"),), "1 claims have GPUs", id="a GPU for a virtual machine"),
+    pytest.param({}, (claim("gpu-0"),), r"1 claims hold GPUs .* \(default/train\)", id="what NVIDIA's own gave"),
+    pytest.param({}, (claim("gpu-1-mig-1g10gb-19-0"),), "1 claims hold GPUs", id="a MIG device"),
+    pytest.param({}, (claim("gpu-vfio-3"),), "1 claims hold GPUs", id="a GPU for a virtual machine"),
 ]
 INSTALLED = [
     pytest.param(OFF, (nvidias(DOMAINS),), id="domains are left to it"),

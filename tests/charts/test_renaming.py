@@ -41,8 +41,8 @@ def test_an_upgrade_to_other_names_is_refused_before_anything_is_changed(case: s
 
 
 def told(message: str) -> dict[str, str]:
-    (line,) = [line for line in message.splitlines() if line.startswith("To keep the names: ")]
-    words = line.removeprefix("To keep the names: ").partition(". ")[0].split(" and ")
+    (line,) = [line for line in message.splitlines() if line.startswith("To keep the names, set ")]
+    words = line.removeprefix("To keep the names, set ").partition(". ")[0].split(" and ")
     return dict(word.split("=") for word in words)
 
 
@@ -76,7 +76,9 @@ def test_a_driver_has_one_release(publisher: str, other: dict[str, str], server:
     without: dict[str, Any] = {"crds": {"install": False}, "deviceClasses": {"install": False}, "publisher": publisher}
     helm.install()
     before = server.names()
-    with pytest.raises(HelmError, match=r"gpu-dra/gpu-dra-driver-kubelet-plugin is a plugin of driver gpu.nvidia.com"):
+    with pytest.raises(
+        HelmError, match=r"gpu-dra/gpu-dra-driver-kubelet-plugin is already a plugin of driver gpu.nvidia.com"
+    ):
         Helm(server.kubeconfig, **other).install(without)
     assert server.names() == before
     Helm(server.kubeconfig, **other).install({**without, "driverName": "gpu.example.com"})
@@ -115,7 +117,7 @@ def test_a_driver_keeps_its_name_while_somebody_has_its_devices(cluster: Cluster
 def test_a_release_whose_services_could_not_have_its_name_is_told_so(release: str, server: ServerThread) -> None:
     before, helm = server.names(), Helm(server.kubeconfig, release=release)
     with pytest.raises(
-        HelmError, match=r"names of Services begin with a letter and have no dots(.|\n)*fullnameOverride"
+        HelmError, match=r"names of Services must begin with a letter and have no dots(.|\n)*fullnameOverride"
     ):
         helm.install()
     assert server.names() == before

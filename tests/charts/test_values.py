@@ -234,7 +234,7 @@ def test_a_policy_that_uses_everything_is_accepted() -> None:
         ({"serviceAccounts": {"imexDaemon": "one", "controller": "one"}}, "need an account each"),
         (
             {"deviceClasses": {"extra": [{"name": "mig.nvidia.com", "spec": {}}]}},
-            "there is a class mig.nvidia.com already",
+            "class mig.nvidia.com already exists",
         ),
         (
             {"deviceClasses": {"extra": [{"name": "any", "spec": {"extendedResourceName": "nvidia.com/gpu"}}]}},

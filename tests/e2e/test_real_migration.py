@@ -118,7 +118,7 @@ def test_the_plan_is_followed_there_and_back_and_there_to_the_end(
     try:
         settled("by_plugin", PODS)
         stays = bystanders()
-        with pytest.raises(HelmError, match=r"hands out nvidia\.com/gpu"):
+        with pytest.raises(HelmError, match=r"offers nvidia\.com/gpu"):
             helm.install(OURS)
 
         seen: set[str] = set()

@@ -430,7 +430,7 @@ async def test_what_keeps_a_claim_from_being_prepared_for_good_is_told_at_once_a
         ended(node, ref, InvalidConfig("replicas must be a number"))
         assert await node.told() == [("train-0", "PrepareFailed")]
     (event,) = await node.objects()
-    assert "replicas must be a number. Whoever wrote the claim or its class has to change it." in event["note"]
+    assert "replicas must be a number. The author of the claim or its class must change it." in event["note"]
     node.events = node.plugin()
     ended(node, ref, InvalidConfig("replicas must be a number"))
     assert await node.told() == [("train-0", "PrepareFailed")], "nor after a restart"

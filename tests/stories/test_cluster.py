@@ -35,7 +35,8 @@ def test_the_template_is_in_another_namespace() -> None:
     cluster.bare_pod("train", templates=["one"])
     assert cluster.why() == "pod team-a/train, claim entry one: there is no ResourceClaimTemplate team-a/one"
     assert cluster.explained().findings[0].fix == (
-        "Create it in the pod's namespace (there is one in namespace team-b; pods can use those of their own only)."
+        "Create it in the pod's namespace (there is one in namespace team-b; pods can use only those of their own"
+        " namespace)."
     )
 
 
@@ -152,7 +153,7 @@ def test_the_claim_has_devices_of_a_node_that_the_pod_does_not_want() -> None:
     assert cluster.why() == (
         "1 node: claim data has devices of another node (node-1); 1 node: not selected by nodeSelector zone=b"
     )
-    assert "It fits when claim team-a/data is deleted and allocated anew." in cluster.would_fit()
+    assert "It fits when claim team-a/data is deleted and allocated again." in cluster.would_fit()
 
 
 def test_a_claim_in_the_way_is_held_by_a_deleted_pod() -> None:
@@ -160,9 +161,9 @@ def test_a_claim_in_the_way_is_held_by_a_deleted_pod() -> None:
     cluster.node("node-1", gpu("gpu-0"))
     cluster.holding("old", "node-1", "gpu-0", gone=True)
     cluster.pod()
-    assert cluster.why() == "1 node: device in use by team-a/old (pod old, which does not exist any more)"
+    assert cluster.why() == "1 node: device in use by team-a/old (pod old, which no longer exists)"
     assert _finding(cluster, "held-by-deleted-pod") == (
-        "claim team-a/old: has devices that this needs, and is held by pod old, which does not exist any more"
+        "claim team-a/old: has devices that this needs, and is held by pod old, which no longer exists"
     )
 
 
@@ -229,7 +230,7 @@ def test_an_extended_resource_that_nothing_stands_for() -> None:
     container = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
     cluster.add("Pod", "train", "team-a", spec={"containers": [container]})
     assert _finding(cluster, "unknown-resource") == (
-        "pod team-a/train: no node has nvidia.com/gpu from a device plugin, and no DeviceClass stands for it"
+        "pod team-a/train: no node has nvidia.com/gpu from a device plugin, and no DeviceClass provides it"
     )
 
 

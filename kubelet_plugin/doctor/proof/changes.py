@@ -99,7 +99,7 @@ def bound_to_vfio(node: ProofNode) -> Proof:
     whole = [gpu for gpu in _spare(node) if gpu.mig is None or not gpu.mig.enabled]
     gpu = next((gpu for gpu in whole if gpu.passthrough is not None), None)
     if gpu is None:
-        return not_tried("no idle GPU with default settings that can be passed through (IOMMU on, a group of its own)")
+        return not_tried("no idle GPU with default settings that can be passed through (IOMMU on, alone in its group)")
     hold: Hold = VfioBinding(identity(gpu), gpu.passthrough is not None and gpu.passthrough.iommufd)
     path = node.borrowed.there_and_back((hold,), lambda records: records[hold].made["node"])
     if not any(one.uuid == gpu.uuid for one in node.hardware.look().gpus):

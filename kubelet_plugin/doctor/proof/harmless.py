@@ -71,7 +71,7 @@ def waited(node: ProofNode) -> Proof:
     for _ in range(_WAITS):
         tried = try_wait(node.open_nvml)
         if tried.seconds is None:
-            return not_tried("no GPU here tells of events; Xids are not seen on this node")
+            return not_tried("no GPU here reports events; Xids are not detected on this node")
         if tried.event:
             continue
         if tried.seconds < _SHORTEST_WAIT_S:

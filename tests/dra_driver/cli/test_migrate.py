@@ -780,7 +780,7 @@ def test_a_long_run_says_how_far_it_is_and_ends_in_time(capsys: pytest.CaptureFi
         (True, ""),
         (True, ""),
         (True, "5 of 9 workloads tried …"),
-        (False, "6 of 9 workloads tried; the time for it is up, the others are not"),
+        (False, "6 of 9 workloads tried; the time limit was reached, the others were not tried"),
     ]
     assert (told(7, 9), capsys.readouterr().err) == (False, ""), "that is said once"
 

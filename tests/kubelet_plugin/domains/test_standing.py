@@ -84,7 +84,7 @@ READY, PEERS = ("Ready", "True", "Prepared"), ("PeersReady", "True", "PeersReady
         (
             Place(NODE, None),
             [("Ready", "False", "DomainGone"), ("PeersReady", "Unknown", "NoPlace")],
-            "does not exist any more",
+            "no longer exists",
         ),
         (None, [READY], ""),
     ],
