@@ -76,14 +76,14 @@ def test_a_cluster_without_nodes_was_looked_at(render: Render) -> None:
 
 def test_a_node_selector_narrows(render: Render) -> None:
     before = (node("a", {**NFD, "pool": "x"}), node("b", NFD))
-    assert "get a plugin: a.\n" in render({"kubeletPlugin": {"nodeSelector": {"pool": "x"}}}, before=before).notes
+    assert "kubeletPlugin.affinity: a.\n" in render({"kubeletPlugin": {"nodeSelector": {"pool": "x"}}}, before=before).notes
 
 
 def test_a_node_with_a_device_plugin_is_refused_until_it_has_none(cluster: Cluster) -> None:
     busy, helm = node("busy", NFD, gpus="8"), Helm(cluster.kubeconfig)
     cluster.create(busy)
     try:
-        with pytest.raises(HelmError, match=r"on 1 of the nodes that this driver is for \(busy\)"):
+        with pytest.raises(HelmError, match=r"on 1 of the nodes of this driver \(busy\)"):
             helm.install()
         assert not cluster.objects("apps/v1", "DaemonSet")
         none_left = {"status": {"allocatable": {"nvidia.com/gpu": "0"}}}
@@ -110,7 +110,7 @@ def test_mig_devices_and_shared_gpus_of_a_device_plugin_are_told_too(render: Ren
         node("sliced", NFD, **{"gpu.shared": "4", "hostdev": "2"}),
         node("free", NFD, **{"mig-1g.5gb": "0"}),
     )
-    with pytest.raises(HelmError, match=r"out nvidia.com/gpu.shared, nvidia.com/mig-1g.5gb on 2 .* \(mig, sliced\)"):
+    with pytest.raises(HelmError, match=r"offers nvidia.com/gpu.shared, nvidia.com/mig-1g.5gb on 2 .* \(mig, sliced\)"):
         render(before=before)
     assert "on 2 of these nodes" in render({"devicePluginGuard": "warn"}, before=before).notes
 

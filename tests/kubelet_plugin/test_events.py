@@ -29,9 +29,9 @@ def operation(error: DriverError | None = None, **more: Any) -> Operation:
 @pytest.mark.parametrize(
     ("error", "move"),
     [
-        (InvalidConfig("replicas must be a number"), "Whoever wrote the claim or its class"),
+        (InvalidConfig("replicas must be a number"), "The author of the claim or its class"),
         (UnknownDevice("no gpu-1"), "delete the pod"),
-        (DeviceInUse("gpu-1 is held"), "Another claim has to be released"),
+        (DeviceInUse("gpu-1 is held"), "Another claim must be released"),
         (HardwareError("NVML says no"), "An administrator has to look at the node"),
         (Rejected("forbidden"), "permissions"),
         (Unreachable("away"), "when the API server answers"),
@@ -49,7 +49,7 @@ def test_a_claim_that_cannot_be_prepared_says_why_and_whose_move_it_is(error: Dr
 def test_an_event_names_the_field_or_object_that_is_wrong_and_not_its_own_claim_again() -> None:
     ref = a_ref()
     told = claim_news(operation(InvalidConfig("is 500", about=str(ref), field="spec.replicas")), 0)
-    assert told is not None and told.note.startswith("spec.replicas: is 500. Whoever wrote")
+    assert told is not None and told.note.startswith("spec.replicas: is 500. The author")
     told = claim_news(operation(HardwareError("is lost", about="GPU GPU-1")), 0)
     assert told is not None and told.note.startswith("GPU GPU-1: is lost. An administrator")
 

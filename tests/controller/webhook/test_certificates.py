@@ -64,7 +64,7 @@ def test_an_empty_secret_holds_none() -> None:
 
 OTHER = new_certificate(NAMES, NOW, Lifetimes())
 DAMAGED: dict[str, tuple[JsonObject, str]] = {
-    "no authority": (secret(ca_crt=None), "there is no ca.crt; an issuer that does not tell its authority"),
+    "no authority": (secret(ca_crt=None), "there is no ca.crt; the issuer must provide its authority"),
     "an empty authority": (secret(ca_crt="\n"), "there is no certificate in ca.crt"),
     "no key": (secret(tls_key=None), "there is no tls.key"),
     "another's key": (secret(tls_key=OTHER.key), "the key is not that of the certificate"),

@@ -31,7 +31,7 @@ def test_a_node_joins_because_a_claim_has_its_channel_and_leaves_with_the_last_o
 @pytest.mark.parametrize(
     ("seen", "reason", "said"),
     [
-        (observed(uses=[use("a")]), DomainReason.NODE_GONE, "not in the cluster"),
+        (observed(uses=[use("a")]), DomainReason.NODE_GONE, "has left the cluster"),
         (observed(uses=[use("a")], nodes=[node("a", OTHER)]), DomainReason.NODE_IN_OTHER_DOMAIN, OTHER),
         (
             observed(uses=[use("a")], nodes=[node("a", problem="GPU x is InProgress")]),

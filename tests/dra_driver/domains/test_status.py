@@ -53,7 +53,7 @@ NOT_READY = {
     "DaemonsNotReady": (seen(daemons=[daemon("a")]), "1 of 2 nodes: b (its daemon's pod has not been made yet)"),
     "NodesJoining": (seen(nodes=[member("a"), node("b")]), "joining: b"),
     "NodeInOtherDomain": (seen(nodes=[member("a"), node("b", OTHER)]), f"node b is in the domain with UID {OTHER}"),
-    "NodeGone": (seen(nodes=[member("a")], daemons=[daemon("a")]), "node b is not in the cluster any more"),
+    "NodeGone": (seen(nodes=[member("a")], daemons=[daemon("a")]), "node b has left the cluster"),
     "FabricIncomplete": (seen(nodes=[member("a"), node("b", problem="GPU x is InProgress")]), "GPU x is InProgress"),
     "CliqueFull": (
         observed(uses=[use(name) for name in "abcd"], nodes=[*(member(name) for name in "abc"), node("d")]),

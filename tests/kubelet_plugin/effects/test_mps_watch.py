@@ -103,7 +103,7 @@ async def test_a_daemon_that_died_is_started_anew_and_told_for_a_minute(node: _N
     assert [(one.gpu, one.severity) for one in node.watch.troubles] == sorted(
         (gpu.uuid, "Warning") for gpu in node.hold.gpus
     )
-    assert "died, and its clients with it; it was started anew" in node.watch.troubles[0].message
+    assert "died with its clients; it was restarted" in node.watch.troubles[0].message
     node.now += 61
     await node.watch.look()
     assert node.watch.troubles == ()
