@@ -195,7 +195,7 @@ class Lanes:
         what = "" if lane in (job.lane, "driver") else f" about {lane}"
         return HardwareError(
             f"NVML has been busy for {time.monotonic() - since:.1f} s with an earlier call{what}, which may hang; if"
-            " this goes on, see NVRM in the kernel log: the GPU or the node may have to be reset",
+            " this goes on, see NVRM in the kernel log: the GPU or the node may need a reset",
             about=job.lane,
             code=_TIMEOUT,
         )

@@ -58,7 +58,7 @@ def well_formed(asked: ClaimRef) -> ClaimRef:
 def checked(claim: ResourceClaim | None, asked: ClaimRef) -> ResourceClaim:
     """`claim` if it is the object that kubelet asked for, and allocated. Raises InvalidInput."""
     if claim is None:
-        raise InvalidInput("does not exist any more; nothing is left to prepare", about=str(asked))
+        raise InvalidInput("no longer exists; there is nothing to prepare", about=str(asked))
     if claim.metadata.uid != asked.uid:
         raise InvalidInput(
             f"has UID {claim.metadata.uid}, kubelet asked for UID {asked.uid}: the claim was deleted and created again;"
