@@ -77,7 +77,7 @@ def _moment(given: Fields) -> int:
 
 
 def _value(given: Fields) -> object:
-    """The last field counts."""
+    """The last field counts; with several, an API server takes any of them, another one each time."""
     return _json(list(given.values())[-1]) if given and list(given)[-1] != "null_value" else None
 
 

@@ -178,7 +178,7 @@ MESSAGES_HOLD = [
     "google.protobuf.Struct{fields: {'a': dyn(1), 'b': dyn([b'abc'])}}.b[0] == 'YWJj'",
     "google.protobuf.ListValue{} == [] && google.protobuf.ListValue{values: [1]} == [1.0]",
     "google.protobuf.Struct{fields: {'a': 9007199254740993}}.a == '9007199254740993'",
-    "google.protobuf.Value{} == null && google.protobuf.Value{number_value: 1.5, string_value: 'a'} == 'a'",
+    "google.protobuf.Value{} == null && google.protobuf.Value{string_value: 'a'} == 'a'",
     "google.protobuf.Value{null_value: google.protobuf.NullValue.NULL_VALUE} == null",
 ]
 MESSAGES_FAIL = [
