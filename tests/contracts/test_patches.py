@@ -1,7 +1,7 @@
 """The patch types that do not track owners."""
 
 import pytest
-from support.api import JSON_PATCH, MERGE, STRATEGIC, Api
+from support.api import MERGE, STRATEGIC, Api
 from support.dra_objects import claim, claims, crd
 
 
@@ -88,53 +88,6 @@ async def test_a_strategic_patch_replaces_atomic_lists(api: Api, namespace: str)
         "PATCH", f"{claims(namespace)}/a", {"spec": {"devices": {"requests": [{"name": "b"}]}}}, STRATEGIC
     )
     assert ("spec", "FieldValueInvalid") in refusal.causes
-
-
-async def test_json_patches_add_replace_remove_and_test(api: Api, namespace: str) -> None:
-    path = f"{config_maps(namespace)}/a"
-    await api.post(config_maps(namespace), {"metadata": {"name": "a"}, "data": {"x": "1", "w": "1"}})
-    operations = [
-        {"op": "test", "path": "/data/x", "value": "1"},
-        {"op": "replace", "path": "/data/x", "value": "2"},
-        {"op": "add", "path": "/data/y", "value": "3"},
-        {"op": "remove", "path": "/data/w"},
-        {"op": "copy", "from": "/data/y", "path": "/data/z"},
-        {"op": "move", "from": "/data/y", "path": "/data/v"},
-    ]
-    assert (await api.patch(path, operations, JSON_PATCH))["data"] == {"x": "2", "z": "3", "v": "3"}
-
-
-async def test_json_patches_escape_slashes_and_address_list_items(api: Api, namespace: str) -> None:
-    path = f"{claims(namespace)}/a"
-    await api.post(claims(namespace), claim("a", labels={"x.example/k": "1"}, finalizers=["x.example/a"]))
-    operations = [
-        {"op": "replace", "path": "/metadata/labels/x.example~1k", "value": "2"},
-        {"op": "add", "path": "/metadata/finalizers/0", "value": "x.example/b"},
-        {"op": "add", "path": "/metadata/finalizers/-", "value": "x.example/c"},
-        {"op": "remove", "path": "/metadata/finalizers/1"},
-    ]
-    metadata = (await api.patch(path, operations, JSON_PATCH))["metadata"]
-    assert metadata["labels"] == {"x.example/k": "2"}
-    assert metadata["finalizers"] == ["x.example/b", "x.example/c"]
-
-
-@pytest.mark.parametrize(
-    ("operations", "status"),
-    [
-        ([{"op": "test", "path": "/data/x", "value": "2"}], 422),
-        ([{"op": "remove", "path": "/data/none"}], 422),
-        ([{"op": "replace", "path": "/none/none", "value": "1"}], 422),
-        ([{"op": "nonsense", "path": "/data/x"}], 422),
-        ({"op": "remove", "path": "/data/x"}, 400),
-    ],
-)
-async def test_a_json_patch_that_does_not_apply_is_refused(
-    api: Api, namespace: str, operations: object, status: int
-) -> None:
-    created = await api.post(config_maps(namespace), {"metadata": {"name": "a"}, "data": {"x": "1"}})
-    path = f"{config_maps(namespace)}/a"
-    assert (await api.refused("PATCH", path, operations, JSON_PATCH)).status == status
-    assert await api.get(path) == created
 
 
 async def test_plain_json_is_no_patch_type(api: Api, namespace: str) -> None:

@@ -21,7 +21,6 @@ from dra_driver.simulation.apiserver import SimulatedApiServer
 
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
-JSON_PATCH = "application/json-patch+json"
 APPLY = "application/apply-patch+yaml"
 
 

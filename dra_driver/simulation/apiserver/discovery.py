@@ -6,7 +6,6 @@ from dra_driver.simulation.apiserver.resource_types import Registry, ResourceTyp
 _OBJECT_VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
 _SUBRESOURCE_VERBS = {"binding": ["create"], "eviction": ["create"], "finalize": ["update"]}
 _FOREIGN_KINDS = {
-    "scale": ("autoscaling", "v1", "Scale"),
     "binding": ("", "v1", "Binding"),
     "eviction": ("policy", "v1", "Eviction"),
 }

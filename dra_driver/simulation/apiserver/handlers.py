@@ -13,7 +13,7 @@ from dra_driver.simulation.apiserver.admission import Asked, Unasked, ask
 from dra_driver.simulation.apiserver.decode import copy_json
 from dra_driver.simulation.apiserver.lists import list_document, list_page
 from dra_driver.simulation.apiserver.objects import DeleteOptions, Objects, WriteOptions, timestamp
-from dra_driver.simulation.apiserver.patch import json_patch, merge_patch, strategic_merge, through_maps
+from dra_driver.simulation.apiserver.patch import merge_patch, strategic_merge, through_maps
 from dra_driver.simulation.apiserver.representation import Representation
 from dra_driver.simulation.apiserver.requests import Target, list_query
 from dra_driver.simulation.apiserver.resource_types import ResourceType
@@ -85,8 +85,6 @@ class Handlers:
         if query.watch:
             stream = WatchStream(self._objects.store, target, query, form.watch_encoder(), self._watch)
             return await _streamed(request, stream)
-        if target.name is not None and target.subresource == "scale":
-            return _json(encode(subresources.scale_of(self._objects.get(target.kind, target.place, target.name))))
         if target.name is not None:
             entry = self._objects.get(target.kind, target.place, target.name)
             if (message := form.protobuf(entry)) is not None:
@@ -96,7 +94,7 @@ class Handlers:
 
     def _representation(self, request: web.Request, target: Target) -> Representation:
         accept, include = request.headers.get("Accept", ""), request.query.get("includeObject", "")
-        return Representation(target, accept, include, self._objects.now, self._objects.minor)
+        return Representation(target, accept, include, self._objects.now)
 
     def _subresource(self, request: web.Request, target: Target, body: object) -> web.Response:
         options, objects, given = _write_options(request), self._objects, as_object(body)
@@ -105,10 +103,6 @@ class Handlers:
             return _json(encode(subresources.bind(objects, target, given, options)), 201)
         if name == "eviction" and method == "POST":
             return _json(encode(subresources.evict(objects, target, given)), 201)
-        if name == "scale" and method in ("PUT", "PATCH"):
-            return _json(
-                encode(subresources.write_scale(objects, target, given, patch=method == "PATCH", options=options))
-            )
         if name == "finalize" and method == "PUT":
             return _object(target.kind, subresources.finalize(objects, target, given, options))
         raise method_not_allowed()
@@ -134,9 +128,7 @@ class Handlers:
         old = self._objects.get(target.kind, target.place, target.name or "")
         current = copy_json(old.served_as(target.kind.resource.api_version))
         content_type = request.content_type
-        if content_type == "application/json-patch+json":
-            patched = json_patch(current, body)
-        elif content_type == "application/merge-patch+json":
+        if content_type == "application/merge-patch+json":
             patched = merge_patch(current, as_object(body))
         elif content_type == "application/strategic-merge-patch+json" and not target.kind.custom:
             schema = target.kind.schema

@@ -1,6 +1,6 @@
-"""The three patch forms that do not track owners: JSON patch, merge patch, strategic merge patch.
+"""The two patch forms that do not track owners: merge patch and strategic merge patch.
 
-Pure: object and patch in, new object out; neither input is changed. Sources: RFC 6902, RFC 7386, and Kubernetes'
+Pure: object and patch in, new object out; neither input is changed. Sources: RFC 7386, and Kubernetes'
 "Update API Objects in Place Using kubectl patch" for the strategic directives.
 """
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.apirules.schema import OPEN, Schema
-from dra_driver.apirules.status import ApiError, bad_request
+from dra_driver.apirules.status import bad_request
 from dra_driver.simulation.apiserver.decode import copy_json
 
 
@@ -26,105 +26,11 @@ def merge_patch(target: Any, patch: Any) -> Any:
     return result
 
 
-def json_patch(target: JsonObject, operations: object) -> JsonObject:
-    """RFC 6902. Raises ApiError 400 for a malformed patch, 422 when an operation does not apply."""
-    if not isinstance(operations, list) or not all(isinstance(one, dict) for one in operations):
-        raise bad_request("error decoding patch: json patch must be a list of operations")
-    document: Any = copy_json(target)
-    for operation in operations:
-        document = _apply_operation(document, operation)
-    if not isinstance(document, dict):
-        raise bad_request("the patched document is not an object")
-    return document
-
-
-def _refused(why: str) -> ApiError:
-    return ApiError(422, f"the server rejected our request due to an error in our request: {why}", details={})
-
-
-def _apply_operation(document: Any, operation: JsonObject) -> Any:
-    name, path = operation.get("op"), operation.get("path")
-    if not isinstance(path, str) or (name in ("move", "copy") and not isinstance(operation.get("from"), str)):
-        raise bad_request("error decoding patch: operation without a path")
-    if name == "test":
-        if _read(document, path) != operation.get("value"):
-            raise _refused(f"testing path {path} failed")
-        return document
-    if name == "remove":
-        return _write(document, path, "remove", None)
-    if name in ("add", "replace"):
-        return _write(document, path, name, copy_json(operation.get("value")))
-    if name in ("move", "copy"):
-        value = copy_json(_read(document, operation["from"]))
-        if name == "move":
-            document = _write(document, operation["from"], "remove", None)
-        return _write(document, path, "add", value)
-    raise _refused(f"unexpected kind of operation: {name}")
-
-
-def _pointer(path: str) -> list[str]:
-    if path == "":
-        return []
-    if not path.startswith("/"):
-        raise _refused(f"path {path!r} does not start with /")
-    return [part.replace("~1", "/").replace("~0", "~") for part in path[1:].split("/")]
-
-
-def _index(items: list[Any], part: str, *, end: bool) -> int:
-    if part == "-" and end:
-        return len(items)
-    try:
-        index = int(part)
-    except ValueError:
-        raise _refused(f"{part!r} is no list index") from None
-    if not 0 <= index < len(items) + end:
-        raise _refused(f"index {index} is out of bounds")
-    return index
-
-
-def _read(document: Any, path: str) -> Any:
-    value = document
-    for part in _pointer(path):
-        if isinstance(value, list):
-            value = value[_index(value, part, end=False)]
-        elif isinstance(value, dict) and part in value:
-            value = value[part]
-        else:
-            raise _refused(f"path {path} does not exist")
-    return value
-
-
-def _write(document: Any, path: str, operation: str, value: Any) -> Any:
-    parts = _pointer(path)
-    if not parts:
-        return value
-    parent = _read(document, path.rpartition("/")[0])
-    last = parts[-1]
-    if isinstance(parent, list):
-        index = _index(parent, last, end=operation == "add")
-        if operation == "add":
-            parent.insert(index, value)
-        elif operation == "replace":
-            parent[index] = value
-        else:
-            del parent[index]
-    elif isinstance(parent, dict):
-        if operation == "remove" and last not in parent:
-            raise _refused(f"path {path} does not exist")
-        if operation == "remove":
-            del parent[last]
-        else:
-            parent[last] = value
-    else:
-        raise _refused(f"path {path} does not exist")
-    return document
-
-
 def through_maps(value: Any, schema: Schema) -> Any:
     """As a typed value comes out of a detour through maps: the keys of free content (RawExtension) are sorted.
 
-    Strategic merge patch and server-side apply take it for the whole object; JSON patch and merge patch leave what
-    they do not touch as it was. Seen in kube-apiserver 1.36.
+    Strategic merge patch and server-side apply take it for the whole object; merge patch leaves what it does
+    not touch as it was. Seen in kube-apiserver 1.36.
     """
     if schema.opaque:
         return _sorted(value)

@@ -1,5 +1,6 @@
 """What `kubectl get` shows of built-in types: columns with their cells, read off the object.
 
+Types that no part of the simulated cluster works on (Deployments, Services, roles and others) have a name and an age.
 Names, order and priorities of the columns are those that a kube-apiserver 1.36 sends; `*` marks a wide column.
 """
 
@@ -169,65 +170,12 @@ def _event(obj: JsonObject, now: datetime) -> list[Cell]:
     ]  # fmt: skip
 
 
-def _service(obj: JsonObject, now: datetime) -> list[Cell]:
-    spec = _spec(obj)
-    ports = [
-        f"{one['port']}" + (f":{one['nodePort']}" if one.get("nodePort") else "") + f"/{one.get('protocol', 'TCP')}"
-        for one in spec.get("ports", ())
-    ]
-    external = "<pending>" if spec.get("type") == "LoadBalancer" else ",".join(spec.get("externalIPs", ()))
-    return [
-        _name(obj), spec.get("type", "ClusterIP"), spec.get("clusterIP") or "<none>", external or "<none>",
-        ",".join(ports) or "<none>", _created(obj, now), _joined(spec.get("selector")),
-    ]  # fmt: skip
-
-
 def _daemon_set(obj: JsonObject, now: datetime) -> list[Cell]:
     status, pod = _status(obj), _spec(obj).get("template", {}).get("spec", {})
     fields = ("desiredNumberScheduled", "currentNumberScheduled", "numberReady", "updatedNumberScheduled")
     counts: list[Cell] = [status.get(name, 0) for name in (*fields, "numberAvailable")]
     columns = [_joined(pod.get("nodeSelector")), _created(obj, now), *_containers(obj), _selector(obj)]
     return [_name(obj), *counts, *columns]
-
-
-def _deployment(obj: JsonObject, now: datetime) -> list[Cell]:
-    status = _status(obj)
-    ready = f"{status.get('readyReplicas', 0)}/{_spec(obj).get('replicas', 1)}"
-    return [
-        _name(obj), ready, status.get("updatedReplicas", 0), status.get("availableReplicas", 0), _created(obj, now),
-        *_containers(obj), _selector(obj),
-    ]  # fmt: skip
-
-
-def _replica_set(obj: JsonObject, now: datetime) -> list[Cell]:
-    status = _status(obj)
-    counts = [_spec(obj).get("replicas", 1), status.get("replicas", 0), status.get("readyReplicas", 0)]
-    return [_name(obj), *counts, _created(obj, now), *_containers(obj), _selector(obj)]
-
-
-def _stateful_set(obj: JsonObject, now: datetime) -> list[Cell]:
-    ready = f"{_status(obj).get('readyReplicas', 0)}/{_spec(obj).get('replicas', 1)}"
-    return [_name(obj), ready, _created(obj, now), *_containers(obj)]
-
-
-def _job(obj: JsonObject, now: datetime) -> list[Cell]:
-    spec, status = _spec(obj), _status(obj)
-    conditions = {one["type"] for one in status.get("conditions", ()) if one["status"] == "True"}
-    state = next((one for one in ("Complete", "Failed", "Suspended") if one in conditions), "Running")
-    wanted = spec.get("completions", spec.get("parallelism", 1))
-    lasted = age(status["startTime"], now) if status.get("startTime") else ""
-    done = f"{status.get('succeeded', 0)}/{wanted}"
-    return [_name(obj), state, done, lasted, _created(obj, now), *_containers(obj), _selector(obj)]
-
-
-def _binding(obj: JsonObject, now: datetime) -> list[Cell]:
-    role, subjects = obj.get("roleRef", {}), obj.get("subjects", ())
-    users = ", ".join(one["name"] for one in subjects if one["kind"] == "User")
-    groups = ", ".join(one["name"] for one in subjects if one["kind"] == "Group")
-    accounts = ", ".join(
-        f"{one.get('namespace', '')}/{one['name']}" for one in subjects if one["kind"] == "ServiceAccount"
-    )
-    return [_name(obj), f"{role.get('kind')}/{role.get('name')}", _created(obj, now), users, groups, accounts]
 
 
 def _named(obj: JsonObject, now: datetime) -> list[Cell]:
@@ -238,13 +186,7 @@ def _dated(obj: JsonObject, _now: datetime) -> list[Cell]:
     return [_name(obj), obj["metadata"]["creationTimestamp"]]
 
 
-def _counted(field: str) -> Printer:
-    return lambda obj, now: [_name(obj), len(obj.get(field) or ()), _created(obj, now)]
-
-
 _EVENT_COLUMNS = "Last Seen,Type,Reason,Object,Subobject*,Source*,Message,First Seen*,Count*,Name*"
-_BINDING_COLUMNS = "Name,Role,Age,Users*,Groups*,ServiceAccounts*"
-_SET_COLUMNS = "Name,Desired:integer,Current:integer,Ready:integer,Age,Containers*,Images*,Selector*"
 
 PRINTERS: dict[tuple[str, str], Printed] = {
     ("", "configmaps"): (
@@ -252,7 +194,6 @@ PRINTERS: dict[tuple[str, str], Printed] = {
         lambda obj, now: [_name(obj), len(obj.get("data", ())) + len(obj.get("binaryData", ())), _created(obj, now)],
     ),
     ("", "events"): (_EVENT_COLUMNS, _event),
-    ("", "limitranges"): ("Name,Created At:date", _dated),
     ("", "namespaces"): (
         "Name,Status,Age",
         lambda obj, now: [_name(obj), _status(obj).get("phase", ""), _created(obj, now)],
@@ -266,58 +207,25 @@ PRINTERS: dict[tuple[str, str], Printed] = {
         "Name,Type,Data,Age",
         lambda obj, now: [_name(obj), obj.get("type", "Opaque"), len(obj.get("data", ())), _created(obj, now)],
     ),
-    ("", "services"): ("Name,Type,Cluster-IP,External-IP,Port(s),Age,Selector*", _service),
-    ("admissionregistration.k8s.io", "mutatingwebhookconfigurations"): (
-        "Name,Webhooks:integer,Age",
-        _counted("webhooks"),
-    ),
-    ("admissionregistration.k8s.io", "validatingwebhookconfigurations"): (
-        "Name,Webhooks:integer,Age",
-        _counted("webhooks"),
-    ),
     ("apiextensions.k8s.io", "customresourcedefinitions"): ("Name,Created At:date", _dated),
     ("apps", "daemonsets"): (
         "Name,Desired:integer,Current:integer,Ready:integer,Up-to-date:integer,Available:integer,Node Selector,Age,"
         "Containers*,Images*,Selector*",
         _daemon_set,
     ),
-    ("apps", "deployments"): ("Name,Ready,Up-to-date,Available,Age,Containers*,Images*,Selector*", _deployment),
-    ("apps", "replicasets"): (_SET_COLUMNS, _replica_set),
-    ("apps", "statefulsets"): ("Name,Ready,Age,Containers*,Images*", _stateful_set),
-    ("batch", "jobs"): ("Name,Status,Completions,Duration,Age,Containers*,Images*,Selector*", _job),
     ("coordination.k8s.io", "leases"): (
         "Name,Holder,Age",
         lambda obj, now: [_name(obj), _spec(obj).get("holderIdentity", ""), _created(obj, now)],
     ),
     ("events.k8s.io", "events"): (_EVENT_COLUMNS, _event),
-    ("rbac.authorization.k8s.io", "clusterrolebindings"): (_BINDING_COLUMNS, _binding),
-    ("rbac.authorization.k8s.io", "clusterroles"): ("Name,Created At:date", _dated),
-    ("rbac.authorization.k8s.io", "rolebindings"): (_BINDING_COLUMNS, _binding),
-    ("rbac.authorization.k8s.io", "roles"): ("Name,Created At:date", _dated),
     ("resource.k8s.io", "resourceclaims"): ("Name,State,Age", _claim),
     ("resource.k8s.io", "resourceslices"): ("Name,Node,Driver,Pool,Age", _slice),
-    ("scheduling.k8s.io", "priorityclasses"): (
-        "Name,Value:integer,Global-Default:boolean,Age,PreemptionPolicy",
-        lambda obj, now: [
-            _name(obj), obj.get("value", 0), obj.get("globalDefault", False), _created(obj, now),
-            obj.get("preemptionPolicy", "PreemptLowerPriority"),
-        ],
-    ),
 }  # fmt: skip
 
 BY_NAME: Printed = ("Name,Age", _named)
 """For types that show nothing else."""
 
 
-def _service_account(obj: JsonObject, now: datetime) -> list[Cell]:
-    return [_name(obj), len(obj.get("secrets") or ()), _created(obj, now)]
-
-
-_BEFORE_1_35: Printed = ("Name,Secrets,Age", _service_account)
-
-
-def printed(key: tuple[str, str], minor: int) -> Printed:
-    """How a server 1.`minor` shows a built-in type."""
-    if minor < 35 and key == ("", "serviceaccounts"):
-        return _BEFORE_1_35
+def printed(key: tuple[str, str]) -> Printed:
+    """How a built-in type is shown."""
     return PRINTERS.get(key, BY_NAME)

@@ -14,16 +14,14 @@ from dra_driver.simulation.apiserver.tables import TABLE_API_VERSION, TableForm,
 class Representation:
     """One client's wish for one type. `now` is for the ages in tables."""
 
-    def __init__(
-        self, target: Target, accept: str, include_object: str, now: Callable[[], datetime], minor: int
-    ) -> None:
+    def __init__(self, target: Target, accept: str, include_object: str, now: Callable[[], datetime]) -> None:
         self._target = target
         self._now = now
         self._accept = accept
         self._form = _wanted_form(accept)
         kind = target.kind
         custom = kind.columns if kind.custom else None
-        self._table = TableForm(kind.key, kind.resource.api_version, custom, include_object or "Metadata", minor)
+        self._table = TableForm(kind.key, kind.resource.api_version, custom, include_object or "Metadata")
 
     def object(self, entry: Entry) -> bytes:
         """One object."""

@@ -1,9 +1,8 @@
-"""Subresources that are requests of their own: binding and eviction of pods, scale, finalize of namespaces, reviews."""
+"""Subresources that are requests of their own: binding and eviction of pods, finalize of namespaces, reviews."""
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.apirules.status import ApiError, bad_request, conflict
+from dra_driver.apirules.status import bad_request, conflict
 from dra_driver.simulation.apiserver.objects import DeleteOptions, Objects, WriteOptions, copied, timestamp
-from dra_driver.simulation.apiserver.patch import merge_patch
 from dra_driver.simulation.apiserver.requests import Target
 from dra_driver.simulation.apiserver.store import Entry
 
@@ -46,37 +45,6 @@ def evict(objects: Objects, target: Target, eviction: JsonObject) -> JsonObject:
         DeleteOptions(grace_period_s=options.get("gracePeriodSeconds"), uid=preconditions.get("uid")),
     )
     return success()
-
-
-def scale_of(entry: Entry) -> JsonObject:
-    """autoscaling/v1 Scale of a workload."""
-    obj = entry.obj
-    names = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
-    labels = ((obj["spec"].get("selector") or {}).get("matchLabels") or {}).items()
-    return {
-        "kind": "Scale",
-        "apiVersion": "autoscaling/v1",
-        "metadata": {name: obj["metadata"][name] for name in names if name in obj["metadata"]},
-        "spec": {"replicas": obj["spec"].get("replicas", 1)},
-        "status": {
-            "replicas": (obj.get("status") or {}).get("replicas", 0),
-            "selector": ",".join(f"{name}={value}" for name, value in sorted(labels)),
-        },
-    }
-
-
-def write_scale(
-    objects: Objects, target: Target, scale: JsonObject, *, patch: bool, options: WriteOptions
-) -> JsonObject:
-    """Takes the wanted replicas from a Scale, or from a patch of one."""
-    old = objects.get(target.kind, target.place, target.name or "")
-    wanted = merge_patch(scale_of(old), scale) if patch else scale
-    replicas = (wanted.get("spec") or {}).get("replicas", 0)
-    if not isinstance(replicas, int) or replicas < 0:
-        raise ApiError(422, f'Scale.autoscaling "{target.name}" is invalid: spec.replicas: must not be negative')
-    obj = copied(old)
-    obj["spec"]["replicas"] = replicas
-    return scale_of(objects.change(target.kind, old, obj, "", options))
 
 
 def finalize(objects: Objects, target: Target, namespace: JsonObject, options: WriteOptions) -> Entry:

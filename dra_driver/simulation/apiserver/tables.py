@@ -43,7 +43,6 @@ class TableForm:
     api_version: str
     custom: Sequence[Column] | None
     include: str
-    minor: int
 
     def definitions(self) -> list[JsonObject]:
         """The header."""
@@ -59,7 +58,7 @@ class TableForm:
                 for one in self.custom or (_AGE,)
             ]
         headers = []
-        for column in printed(self.key, self.minor)[0].split(","):
+        for column in printed(self.key)[0].split(","):
             name, _, column_type = column.rstrip("*").partition(":")
             headers.append(_header(name, column_type or "string", int(column.endswith("*"))))
         return headers
@@ -73,7 +72,7 @@ class TableForm:
     def _cells(self, obj: JsonObject, now: datetime) -> list[Cell]:
         if self.custom is not None:
             return [obj["metadata"]["name"]] + [_custom_cell(one, obj, now) for one in self.custom or (_AGE,)]
-        return printed(self.key, self.minor)[1](obj, now)
+        return printed(self.key)[1](obj, now)
 
     def table(
         self, entries: Sequence[Entry], metadata: JsonObject, now: datetime, *, header: bool = True
