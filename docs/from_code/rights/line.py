@@ -77,7 +77,7 @@ class Line:
     stored: bool = False
     """Not a dry run."""
     gate: str = ""
-    """Of the API server; where it is off, the field is dropped before a policy sees it."""
+    """Of the API server: where it is off, there is no such field."""
     named: bool = False
     """Lists and watches name the object; else all that are there."""
     by_quantity: bool = False

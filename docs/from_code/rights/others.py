@@ -141,6 +141,7 @@ ESCALATIONS = (
     ("update", "certificatesigningrequests/approval.certificates.k8s.io", "a"),
     ("create patch", "deployments.apps", "gpu-dra/gpu-dra-driver-controller"),
     ("patch", "namespaces", "default"),
+    ("create patch", "events", "default/plugins"),
 )
 """What would lead to more rights: verbs, resource, object. No account of ours has them."""
 

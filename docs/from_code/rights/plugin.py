@@ -163,6 +163,9 @@ def node_publisher() -> Iterator[Line]:
     yield Line(me, "create", SLICES, "of this driver, for more than its own node, or of another pool", by="slices",
         on="node-1", changes=(everywhere, selected, {"spec/pool/name": "node-2", "spec/pool/generation": 1000}),
         setups=ONLY_NODE)
+    yield Line(me, "create", SLICES, "of this driver, for more than its own node, or of another pool", by="slices",
+        on="node-1", gate="DRAPartitionableDevices", setups=ONLY_NODE,
+        changes={"spec/nodeName": None, "spec/perDeviceNodeSelection": True, "spec/devices/0/allNodes": True})
     yield Line(me, "create patch delete", SLICES, "of other drivers", by="slices", on="other", setups=ONLY_NODE,
         changes={"metadata/labels/a": "b"})
     yield Line(me, "patch", SLICES, "of other drivers: the driver's name", by=VALIDATION, on="other", setups=ONLY_NODE,
