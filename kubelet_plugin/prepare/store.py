@@ -141,8 +141,7 @@ class JournalFile:
         )
 
     def _write(self, journal: Journal) -> None:
-        # Forgotten first: should the write fail halfway, the disk is asked which of the two it has.
-        self._seen = None
+        # Should this fail halfway, the signature of the file says which of the two contents the disk has.
         write_durably(self._path, encode(journal), mode=0o600)
         self._seen, self._known = _Seen(self._signature(), journal), journal
 

@@ -45,6 +45,8 @@ def mutants_of(text: str) -> Iterator[Mutant]:
                     continue
                 seen.add((old.lineno, old.col_offset, written))
                 start = _offset(text, old.lineno, old.col_offset)
+                if text.startswith("0o", start):
+                    continue  # the mode of a file
                 end = _offset(text, old.end_lineno, old.end_col_offset)
                 lines = range(old.lineno, (old.end_lineno or 0) + 1)
                 yield Mutant(where, begins, lines, text[start:end], written, text[:start] + written + text[end:])

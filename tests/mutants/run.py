@@ -13,9 +13,11 @@ import signal
 import sys
 import tempfile
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from shutil import rmtree
 from types import CodeType, FunctionType
@@ -59,11 +61,11 @@ class Covered:
 class Campaign:
     """A pytest plugin that runs the collected tests in its own order, in children."""
 
-    def __init__(self, root: Path, files: Sequence[Path], contexts: Path | None) -> None:
+    def __init__(self, root: Path, files: Sequence[Path], contexts: Path | None, patience_s: float) -> None:
         self.root = root
         self.files = files
         self._contexts = contexts
-        self.survivors: list[tuple[Path, Mutant, int]] = []
+        self._patience_s = patience_s
         self.counts = {"mutants": 0, "killed": 0, "harmless": 0, "survived": 0}
         self._failed = False
         self._items: dict[str, pytest.Item] = {}
@@ -77,6 +79,7 @@ class Campaign:
         gc.unfreeze()
         self._items = {item.nodeid: item for item in session.items}
         functions = _functions(self.files)
+        gc.freeze()  # or each child would copy all that is there
         covered = self._covered(functions)
         for file in self.files:
             text = file.read_text()
@@ -98,15 +101,16 @@ class Campaign:
             self.counts["harmless"] += 1
             return
         tests = [one for one, known in covered.items() if not known.lines.get(name, set()).isdisjoint(mutant.lines)]
-        tests.sort(key=lambda one: covered[one].seconds)
-        expected_s = sum(covered[one].seconds for one in tests)
-        killed = bool(tests) and self._killed(file, mutant, functions, tests, 10 + 4 * expected_s)
+        nearest = f"/test_{file.stem}.py::"
+        tests.sort(key=lambda one: (nearest not in one, covered[one].seconds))
+        until = list(accumulate(covered[one].seconds for one in tests))
+        chosen = tests[: max(1, bisect_right(until, self._patience_s))]
+        killed = bool(tests) and self._killed(file, mutant, functions, chosen, 10 + 4 * until[len(chosen) - 1])
         self.counts["killed" if killed else "survived"] += 1
         if not killed:
-            self.survivors.append((file, mutant, len(tests)))
-            old, new = " ".join(mutant.old.split()), " ".join(mutant.new.split())
-            said = f"SURVIVED {len(tests)} tests  {name}:{mutant.lines.start} {mutant.where}: {old}  =>  {new}"
-            _say(said)
+            where, old, new = mutant.key
+            place = f"{name}:{mutant.lines.start} {where}"
+            _say(f"SURVIVED {len(chosen)} of {len(tests)} tests  {place}: {old}  =>  {new}")
 
     def _killed(
         self, file: Path, mutant: Mutant, functions: "_Functions", tests: Sequence[str], timeout_s: float
@@ -246,28 +250,28 @@ def _say(line: str) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Mutates the safety core and runs its tests.")
-    parser.add_argument("words", nargs="*", help="only files with one of these words in their path")
+    parser.add_argument("words", nargs="*", help="only files with these words in their paths, in this order")
     parser.add_argument("--contexts", type=Path, help="where to keep which test ran which line, for the next run")
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=60.0,
+        help="seconds of tests for one mutant: of its module first, then the quickest",
+    )
     options = parser.parse_args()
     global _terminal
     _terminal = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # pytest reports each test of each child
     with tempfile.TemporaryDirectory(prefix="mutants-", dir=_SCRATCH) as folder:
         root = copied(Path(folder))
-        files, tests = [], dict[str, None]()
-        for pattern, nearest in CORE.items():
-            chosen = [
-                one
-                for one in sorted(root.glob(pattern))
-                if not options.words or any(word in str(one) for word in options.words)
-            ]
-            files += chosen
-            tests |= dict.fromkeys(nearest if chosen else ())
+        found = {file: nearest for pattern, nearest in CORE.items() for file in sorted(root.glob(pattern))}
+        files = [file for word in options.words or [""] for file in found if word in str(file.relative_to(root))]
+        tests = dict.fromkeys(test for file in files for test in found[file])
         os.chdir(root)
         os.environ |= {"PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1"}
         sys.dont_write_bytecode = True
         sys.path.insert(0, folder)
-        campaign = Campaign(root, files, options.contexts)
+        campaign = Campaign(root, files, options.contexts, options.patience)
         status = pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", *tests], plugins=[campaign])
         return campaign.report() if status == 0 else int(status)
 

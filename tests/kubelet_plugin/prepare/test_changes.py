@@ -83,15 +83,19 @@ def test_who_is_refused_leaves_no_intent() -> None:
 @pytest.mark.parametrize(("hold", "kept"), [(MODE, WAS), (INSTANCE, Made()), (PART, Made())])
 def test_made_again_it_keeps_what_was_before_it_but_not_what_it_was(hold: Hold, kept: Made) -> None:
     found = entry("one", 0, hold)
-    before = a_journal(found, boot_id="boot-0")
-
-    assert intended(hold, found)(before).holds[hold] == HoldRecord(HoldState.INTENT, BOOT, kept)
+    for before in (a_journal(found, boot_id="boot-0"), a_journal(found, boot_id="boot-0", state=HoldState.INTENT)):
+        assert intended(hold, found)(before).holds[hold] == HoldRecord(HoldState.INTENT, BOOT, kept)
 
 
 def test_an_intent_is_not_written_twice() -> None:
     journal = a_journal(ONE, state=HoldState.INTENT)
 
     assert intended(MODE, ONE)(journal) is journal
+
+
+def test_a_hold_that_the_journal_lost_is_not_made() -> None:
+    with pytest.raises(NodeNotReady, match="lost from the journal"):
+        intended(MODE, ONE)(replace(a_journal(ONE), holds={}))
 
 
 def test_nothing_is_made_for_a_claim_that_goes() -> None:

@@ -97,6 +97,18 @@ def test_a_line_that_was_cut_off_by_a_crash_is_no_damage_and_spoils_no_other(tmp
     assert bad == 1
     log.write_bytes(log.read_bytes() + b"0123 {half")
     assert HoldLog(tmp_path).read()[1] == 1
+    assert [one.reason for one in JournalFile(tmp_path).settle()][-1] == f"1 lines of {HOLD_LOG} cannot be read"
+    assert JournalFile(tmp_path).settle() == ()
+
+
+def test_a_journal_that_is_removed_after_another_instance_wrote_it_loses_no_hold(tmp_path: Path) -> None:
+    file = JournalFile(tmp_path)
+    file.settle()
+    with_holds(tmp_path)
+    (tmp_path / JOURNAL).unlink()
+    (journal,) = file.transact([lambda journal: journal])
+    assert isinstance(journal, Journal)
+    assert (dict(journal.holds), journal.incomplete) == (RECORDS, True)
 
 
 def test_a_hold_that_cannot_be_logged_is_not_begun(tmp_path: Path) -> None:
@@ -123,6 +135,17 @@ def test_a_crash_between_the_two_records_leaves_the_hold_to_be_undone(
     assert len(file.settle()) == len(RECORDS)
     assert file.current().holds.keys() == RECORDS.keys()
     assert not file.current().incomplete
+
+
+def test_a_change_adds_what_it_changes_and_nothing_else(tmp_path: Path) -> None:
+    with_holds(tmp_path)
+    before = (tmp_path / HOLD_LOG).read_bytes()
+    undoing = {hold: replace(record, state=HoldState.UNDOING) for hold, record in RECORDS.items()}
+    JournalFile(tmp_path).transact([lambda journal: replace(journal, holds=undoing)])
+    assert (tmp_path / HOLD_LOG).read_bytes() == before
+    more = {TimeSlice(THIRD, "Short"): HoldRecord(HoldState.INTENT, BOOT)}
+    JournalFile(tmp_path).transact([lambda journal: replace(journal, holds={**journal.holds, **more})])
+    assert (tmp_path / HOLD_LOG).read_bytes().removeprefix(before).count(b"\n") == 1
 
 
 def test_the_log_stays_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,18 @@ from dra_driver.api.resource import ResourceClaim
 from dra_driver.devices.model import Kind, Partition
 from dra_driver.names import GPU_DRIVER
 from kubelet_plugin.prepare.answer import PreparedDevice
-from kubelet_plugin.prepare.holds import GpuIdentity, Hold, HoldRecord, HoldState, MigMode, MpsDaemon, TimeSlice
+from kubelet_plugin.prepare.holds import (
+    ComputeInstance,
+    GpuIdentity,
+    GpuInstance,
+    Hold,
+    HoldRecord,
+    HoldState,
+    Made,
+    MigMode,
+    MpsDaemon,
+    TimeSlice,
+)
 from kubelet_plugin.prepare.lifecycle import (
     Entry,
     HeldByOther,
@@ -21,6 +32,7 @@ from kubelet_plugin.prepare.lifecycle import (
     State,
     admitted,
     left_behind,
+    mig_uuids,
     needed,
     released,
     standing_of,
@@ -41,7 +53,7 @@ def test_a_second_claim_for_the_same_hardware_is_refused_and_told_who_holds_it()
     holder = an_entry(a_ref("one"))
     held = {"uid-of-one": holder}
 
-    with pytest.raises(HeldByOther, match=r"team-a/one .*uid-of-one") as refused:
+    with pytest.raises(HeldByOther, match=rf"team-a/one \(UID uid-of-one\) as {device_name(0)}: one claim") as refused:
         admitted(held, an_entry(a_ref("two"), a_held_device(0, device="another-name")))
 
     assert refused.value.holder == holder
@@ -121,6 +133,13 @@ def test_the_refused_are_told_with_what_settings_a_device_is_shared() -> None:
 
     with pytest.raises(HeldByOther, match=r"with time slice Long: .*same settings"):
         admitted({"uid-of-one": an_entry(a_ref("one"), shared)}, an_entry(a_ref("two"), other))
+
+
+def test_the_refused_are_told_of_no_alias_and_no_settings_where_there_are_none() -> None:
+    own = a_held_device(0, sharing=SharedUse("TimeSlicing", settings="time slice Long"))
+
+    with pytest.raises(HeldByOther, match=r"\(UID uid-of-one\): one claim has the device for itself"):
+        admitted({"uid-of-one": an_entry(a_ref("one"), own)}, an_entry(a_ref("two")))
 
 
 def with_holds(entry: Entry, *holds: Hold) -> Entry:
@@ -229,6 +248,25 @@ def test_a_claim_stands_while_the_api_says_what_the_journal_says(
     found: ResourceClaim | None, standing: Standing
 ) -> None:
     assert standing_of(an_entry(), found, GPU_DRIVER, BOOT) is standing
+
+
+def test_admin_access_is_a_part_of_what_a_claim_was_allocated() -> None:
+    entry, looks = an_entry(a_ref(), a_held_device(0, admin_access=True)), claim(a_result(0, adminAccess=True))
+
+    assert standing_of(entry, looks, GPU_DRIVER, BOOT) is Standing.STANDS
+    assert standing_of(entry, claim(a_result(0)), GPU_DRIVER, BOOT) is Standing.MOVED
+
+
+def test_mig_devices_of_a_claim_are_those_it_was_given_and_those_that_are_made() -> None:
+    instance = GpuInstance(GPU, "1g.10gb", 5, 0, 1)
+    made, lost = ComputeInstance(instance), ComputeInstance(replace(instance, start=1))
+    entry = with_holds(an_entry(a_ref(), part("1g.10gb", 2, 1, mig_uuid="MIG-given")), MigMode(GPU), made, lost)
+    records = {
+        made: HoldRecord(HoldState.MADE, BOOT, Made((("uuid", "MIG-made"),))),
+        MigMode(GPU): HoldRecord(HoldState.MADE, BOOT, Made((("uuid", "not-of-a-device"),))),
+    }
+
+    assert mig_uuids(entry, records) == {"MIG-given", "MIG-made"}
 
 
 def test_after_a_boot_a_claim_that_no_pod_uses_has_no_right_any_more() -> None:

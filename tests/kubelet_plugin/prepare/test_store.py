@@ -279,6 +279,14 @@ def store_line(text: bytes) -> bytes:
     return hashlib.sha256(text).hexdigest()[:32].encode() + b" " + text + b"\n"
 
 
+def test_a_journal_that_somebody_removes_takes_no_claim_with_it(tmp_path: Path) -> None:
+    file = JournalFile(tmp_path / "var" / "state")
+    file.transact([entering(an_entry())])
+    (tmp_path / "var" / "state" / JOURNAL).unlink()
+
+    assert file.current() == Journal({"uid-of-train": an_entry()}, incomplete=True)
+
+
 async def test_a_cancelled_caller_does_not_take_its_change_back(tmp_path: Path) -> None:
     store = JournalStore(tmp_path)
     commit = asyncio.ensure_future(store.commit(entering(an_entry())))
