@@ -834,8 +834,10 @@ class TestStart:
         await self.prepared(bench, 0, 1)
         count_durable_writes.clear()
 
+        looks = bench.facts.looks
         assert await self.started(bench) == ([], [], ["uid-of-claim-0", "uid-of-claim-1"])
         assert count_durable_writes == []
+        assert bench.facts.looks == looks + 1, "what was read before the start may be old"
 
     async def test_a_missing_file_is_written_again(self, bench: Bench) -> None:
         await self.prepared(bench, 0)
@@ -992,6 +994,17 @@ class TestStart:
             assert list(service.held) == [ref.uid]
 
         async with bench.plugin(stale_after_s=0.0) as service:
+            assert service.held == {}
+
+    async def test_a_claim_that_stays_stale_is_released_by_a_later_sweep(self, bench: Bench) -> None:
+        ref = bench.api.put(a_claim(a_ref(), a_result(0)))
+        async with bench.plugin(stale_after_s=0.05) as service:
+            await prepare_one(service, ref)
+            bench.api.remove(ref)
+            await service.sweep()
+            assert list(service.held) == [ref.uid]
+            await asyncio.sleep(0.06)
+            await service.sweep()
             assert service.held == {}
 
 

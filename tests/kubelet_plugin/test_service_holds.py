@@ -436,6 +436,19 @@ async def test_a_defect_met_with_one_claim_at_start_keeps_no_other_from_being_pu
         await prepare_one(service, bench.claim("later", PART))
 
 
+@pytest.mark.parametrize("error", [NodeNotReady("the disk is full"), ZeroDivisionError("a defect")])
+async def test_what_cannot_be_cleared_keeps_the_plugin_from_nothing(
+    bench: HoldBench, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    async def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("kubelet_plugin.prepare.execute.Executor.clear_left_behind", fails)
+    async with bench.plugin() as service:
+        assert [str(error) in one for one in (await service.sweep()).pending] == [True]
+        await prepare_one(service, bench.long("train"))
+
+
 async def test_what_went_while_nobody_watched_is_made_again_at_start(bench: HoldBench) -> None:
     ref = bench.claim("train", device_name(2), share="a")
     async with bench.plugin() as service:
@@ -506,6 +519,37 @@ async def test_settings_that_the_driver_may_have_forgotten_are_made_again(bench:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
     assert len(bench.hardware.acts) == 1
+
+
+async def test_new_device_nodes_reach_a_claim_with_holds(bench: HoldBench) -> None:
+    ref = bench.long("train")
+    async with bench.plugin() as service:
+        await prepare_one(service, ref)
+        bench.facts.facts = node_facts([a_gpu(0, mig=mig()), a_gpu(1, minor=5), a_gpu(2)])
+        assert len((await service.sweep()).done) == 1
+        assert "nvidia5" in bench.cdi.path(ref.uid).read_text()
+        assert (await service.sweep()).done == ()
+
+
+async def test_settings_that_cannot_be_made_again_are_named_with_their_claim(bench: HoldBench) -> None:
+    async with bench.plugin() as service:
+        await prepare_one(service, bench.long("train"))
+        bench.hardware.vanish(TimeSlice(GPU, "Long"))
+        bench.hardware.failures = [HardwareError("it hangs")]
+        (pending,) = (await service._healer.reassert_settings()).pending
+    assert "team-a/train (UID uid-of-train) may lack what it needs: it hangs" in pending
+
+
+async def test_settings_of_a_claim_on_its_way_out_are_not_made_again(bench: HoldBench) -> None:
+    ref = bench.long("train")
+    async with bench.plugin() as service:
+        await prepare_one(service, ref)
+        bench.hardware.failures = [HardwareError("it hangs")]
+        with pytest.raises(HardwareError):
+            await unprepare_one(service, ref)
+        bench.hardware.vanish(TimeSlice(GPU, "Long"))
+        await service._healer.reassert_settings()
+        assert bench.hardware.holds == set()
 
 
 async def test_no_claim_is_prepared_while_the_gpus_are_released_and_prepared_ones_stand(bench: HoldBench) -> None:

@@ -14,19 +14,20 @@ _SILENT = ("_log.", "structlog.")
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """In function `where`, `old` became `new`; `text` is the whole file then. `lines` are those of `old`."""
+    """In function `where`, the lines `old` became `new`; `text` is the whole file then."""
 
     where: str
     begins: int
-    """The first line of the function, or of the outermost one around it; decorators belong to it."""
+    """The first line of the function, decorators included."""
     lines: range
+    """Numbers of the lines that are changed."""
     old: str
     new: str
     text: str
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What a list of harmless mutants names: it survives a move, and any change elsewhere in the file."""
+        """What the list of harmless mutants names: it survives a move, and any change elsewhere in the file."""
         return self.where, " ".join(self.old.split()), " ".join(self.new.split())
 
 
@@ -49,7 +50,9 @@ def mutants_of(text: str) -> Iterator[Mutant]:
                     continue  # the mode of a file
                 end = _offset(text, old.end_lineno, old.end_col_offset)
                 lines = range(old.lineno, (old.end_lineno or 0) + 1)
-                yield Mutant(where, begins, lines, text[start:end], written, text[:start] + written + text[end:])
+                first, last = text.rfind("\n", 0, start) + 1, text.find("\n", end)
+                changed = text[first:start] + written + text[end:last]
+                yield Mutant(where, begins, lines, text[first:last], changed, text[:first] + changed + text[last:])
 
 
 def _functions(node: ast.AST, where: str) -> Iterator[tuple[str, _Function]]:

@@ -351,8 +351,12 @@ async def test_who_takes_over_says_since_when(kube: Kube, time: Time) -> None:
 
 async def test_a_defect_in_renewing_ends_the_candidacy(api_server: SimulatedApiServer, kube: Kube, time: Time) -> None:
     class Defective(Kube):
+        defects = iter([ZeroDivisionError()])
+
         async def replace(self, resource: Resource, obj: JsonObject, **more: Any) -> JsonObject:
-            raise ZeroDivisionError
+            for defect in self.defects:
+                raise defect
+            return await super().replace(resource, obj, **more)
 
     async with Defective(Endpoint(api_server.url)) as defective:
         one = Candidate(defective, time, "one")

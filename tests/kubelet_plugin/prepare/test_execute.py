@@ -30,7 +30,7 @@ from kubelet_plugin.prepare.holds import (
 from kubelet_plugin.prepare.lifecycle import Entry, HeldByOther
 from kubelet_plugin.prepare.plan import Plan
 from kubelet_plugin.prepare.steps import WriteCdiFile
-from kubelet_plugin.prepare.store import JournalFile, JournalStore
+from kubelet_plugin.prepare.store import Change, JournalFile, JournalStore
 
 GPUS = [GpuIdentity(uuid_of(index), f"0000:{index + 16:02x}:00.0") for index in range(2)]
 LONG, SHORT = TimeSlice(GPUS[0], "Long"), TimeSlice(GPUS[0], "Short")
@@ -218,6 +218,26 @@ async def test_what_is_made_for_one_claim_is_not_made_again_for_another_and_goes
     for plan in (one, one, two):
         await bench.executor.undo(plan.entry, BOOT)
         assert bench.hardware.holds == ({LONG} if plan is one else set())
+
+
+async def test_what_another_claim_needs_meanwhile_is_not_taken_back(bench: Bench) -> None:
+    other = TimeSlice(GPUS[1], "Long")
+    plan = await bench.carry_out(bench.plan("one", LONG, other))
+    needed: list[Hold] = []
+
+    def comes(hold: Hold) -> None:
+        if not needed:
+            needed.append(other if hold == LONG else LONG)
+            entry = bench.plan("two", *needed, gpu=1).entry
+            two = {entry.claim.uid: entry}
+            change: Change = lambda journal: replace(journal, held={**journal.held, **two})  # noqa: E731
+            JournalFile(bench.journal.folder).transact([change])
+
+    bench.hardware.on_act = comes
+    await bench.executor.undo(plan.entry, BOOT)
+
+    assert bench.hardware.holds == set(needed) == set(bench.journal.current.holds)
+    assert set(bench.journal.current.held) == {"uid-of-two"}
 
 
 async def test_why_a_hold_could_not_be_made_is_told_although_another_cannot_be_taken_back(bench: Bench) -> None:

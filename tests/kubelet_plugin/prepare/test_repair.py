@@ -114,7 +114,9 @@ def test_what_is_on_its_way_out_goes_whatever_the_api_says(standing: Standing) -
 
 
 def test_no_container_may_start_with_what_is_in_the_place_of_a_lost_part() -> None:
-    finding = Finding("uid", an_entry(), DIGEST, Standing.STANDS, DIGEST, lost=frozenset({"MIG-1"}))
-    assert remedy_for(finding, BOOT, incomplete=False).action is Action.REMOVE_FILE
+    finding = Finding("uid", an_entry(), DIGEST, Standing.STANDS, DIGEST, lost=frozenset(f"MIG-{n}" for n in range(9)))
+    remedy = remedy_for(finding, BOOT, incomplete=False)
+    assert remedy.action is Action.REMOVE_FILE
+    assert f"lost {', '.join(f'MIG-{n}' for n in range(9))}, so" in remedy.why
     without_file = replace(finding, file=None, obstacle="it was destroyed")
     assert remedy_for(without_file, BOOT, incomplete=False).action is Action.WAIT

@@ -1,6 +1,7 @@
 """Turns with holds, in one process and between two: kubelet_plugin/prepare/turns.py."""
 
 import asyncio
+import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -55,8 +56,10 @@ async def test_one_at_a_time_has_its_turn_with_a_name_and_others_are_not_waited_
 
 
 async def test_a_turn_of_another_process_is_waited_for_and_those_with_other_names_are_not(tmp_path: Path) -> None:
-    turns = Turns(tmp_path)
-    process = await asyncio.to_thread(another_process, tmp_path, "a")
+    turns = Turns(tmp_path / "var" / "state")
+    async with turns.of("a", about="a"):
+        pass
+    process = await asyncio.to_thread(another_process, tmp_path / "var" / "state", "a")
     async with turns.of("b", about="b"):
         pass
     waiting = asyncio.ensure_future(turns.of("a", about="a").__aenter__())
@@ -96,4 +99,14 @@ async def test_a_folder_that_refuses_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(NodeNotReady, match=LOCK):
         async with Turns(tmp_path / "file" / "below").of("a", about="a"):
+            pass
+
+
+async def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("kubelet_plugin.prepare.turns.fcntl.lockf", refuse)
+    with pytest.raises(NodeNotReady, match="cannot be locked: No locks available"):
+        async with asyncio.timeout(5), Turns(tmp_path).of("a", about="a"):
             pass
