@@ -122,7 +122,7 @@ class TestParts:
         ]
 
     def test_a_gpu_and_a_part_of_it_cannot_be_in_one_claim(self) -> None:
-        with pytest.raises(InvalidInput, match="MIG devices are parts of the GPU"):
+        with pytest.raises(InvalidInput, match="a partitioned GPU cannot be used as a whole"):
             wanted(DYNAMIC, a_result(ONE_PART), a_result(device_name(0)))
 
     def test_each_mig_device_has_a_daemon_of_its_own_with_its_own_limit(self) -> None:
