@@ -9,6 +9,7 @@ from typing import Any
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import Taint, Toleration
+from dra_driver.api.selection import requirement_holds
 from dra_driver.quantity import Quantity
 
 
@@ -48,25 +49,9 @@ def _term_matches(term: Mapping[str, Any], node: NodeView) -> bool:
 
 
 def _all_hold(requirements: Iterable[Mapping[str, Any]], values: Mapping[str, str]) -> bool:
-    return all(_holds(one["operator"], values.get(one["key"]), one.get("values") or ()) for one in requirements)
-
-
-def _holds(operator: str, value: str | None, wanted: Iterable[str]) -> bool:
-    if operator == "Exists":
-        return value is not None
-    if operator == "DoesNotExist":
-        return value is None
-    if operator == "In":
-        return value is not None and value in wanted
-    if operator == "NotIn":
-        return value is None or value not in wanted
-    if operator in ("Gt", "Lt") and value is not None:
-        try:
-            own, limit = int(value), int(next(iter(wanted)))
-        except (ValueError, StopIteration):
-            return False
-        return own > limit if operator == "Gt" else own < limit
-    return False
+    return all(
+        requirement_holds(one["operator"], values.get(one["key"]), one.get("values") or ()) for one in requirements
+    )
 
 
 def provides(node: NodeView, resource: str) -> int:

@@ -48,6 +48,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from dra_driver.api.inventory import GpuFacts
 from dra_driver.api.meta import Model
 from dra_driver.api.resource import Attribute
+from dra_driver.api.selection import requirement_holds
 from dra_driver.errors import InvalidInput
 from dra_driver.features import Feature
 from dra_driver.names import DEVICE_ATTRIBUTES, STANDARD_DOMAIN
@@ -77,11 +78,7 @@ class LabelRequirement(_Strict):
         return self
 
     def holds(self, labels: Mapping[str, str]) -> bool:
-        if self.operator == "In":
-            return labels.get(self.key) in self.values
-        if self.operator == "NotIn":
-            return labels.get(self.key) not in self.values
-        return (self.key in labels) == (self.operator == "Exists")
+        return requirement_holds(self.operator, labels.get(self.key), self.values)
 
 
 class LabelSelector(_Strict):

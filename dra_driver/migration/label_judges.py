@@ -385,60 +385,6 @@ def of_present(asked: Asked) -> Verdict:
     return _unknown_operator(asked)
 
 
-_ENGINES = {
-    "multiprocessors": "multiprocessors", "engines.copy": "copyEngines", "engines.decoder": "decoders",
-    "engines.encoder": "encoders", "engines.jpeg": "jpegEngines", "engines.ofa": "ofaEngines",
-}  # fmt: skip
-"""Capacity of a MIG device by the last part of the label."""
-
-
-def _of_mig_devices(asked: Asked, part: str) -> Verdict:
-    """What labels say about the MIG devices that the pod asks for."""
-    if part in _ENGINES:
-        return _engines(asked, f"{asked.subject.capacity}.{_ENGINES[part]}")
-    there = _always_there(asked)
-    if there is not None:
-        return there
-    slices = _slices(asked.subject.want.profile, part)
-    if slices is None:
-        return _kept(f"{asked.requirement}: the profile is not known")
-    labels = {asked.requirement.key: str(slices)}
-    if asked.requirement.holds(labels):
-        return _implied(f"the profile {asked.subject.want.profile} says it")
-    return _never(f"the profile {asked.subject.want.profile} has {slices}")
-
-
-def _slices(profile: str | None, part: str) -> int | None:
-    match = re.match(r"(?:([1-8])c\.)?([1-8])g\.", profile or "")
-    if match is None:
-        return None
-    return int(match[1] or match[2]) if part == "slices.ci" else int(match[2])
-
-
-def _engines(asked: Asked, value: str) -> Verdict:
-    """A capacity that is left out where there is none of it."""
-    there = _always_there(asked)
-    if there is not None:
-        return there
-    if asked.operator in ("Gt", "Lt") and len(asked.values) == 1 and asked.integers:
-        word = "isGreaterThan" if asked.operator == "Gt" else "isLessThan"
-        test = f"{value}.{word}(quantity('{asked.integers[0]}'))"
-        without = asked.requirement.holds({asked.requirement.key: "0"})
-        return _on_device(f"!has({value}) || {test}" if without else f"has({value}) && {test}")
-    if asked.operator not in ("In", "NotIn") or not asked.integers:
-        return _unknown_operator(asked)
-    parts = [f"has({value}) && {value}.compareTo(quantity('{one}')) == 0" for one in asked.integers]
-    if 0 in asked.integers:
-        parts.append(f"!has({value})")
-    return _on_device(_one_of(parts) if asked.operator == "In" else _not(_one_of(parts)))
-
-
-def of_single(asked: Asked) -> Verdict:
-    if asked.subject.want.what is What.MIG and asked.subject.single:
-        return _of_mig_devices(asked, asked.match[1])
-    return _kept(f"{asked.requirement.key} is about MIG devices under the strategy `single`")
-
-
 def of_profile(asked: Asked) -> Verdict:
     """`nvidia.com/mig-1g.5gb.memory` and the like, under the strategy `mixed`."""
     profile, part = restored_profile(asked.match[1]), asked.match[2]
@@ -458,7 +404,7 @@ def of_profile(asked: Asked) -> Verdict:
         if enough or asked.operator == "Exists":
             return _implied(f"the pod asks for {asked.subject.total} such MIG devices of one node")
         return _kept(f"{asked.requirement}: how many a node has is no property of a device")
-    return _of_mig_devices(asked, part)
+    return _kept(f"{asked.requirement}: a claim asks for MIG devices by their profile")
 
 
 def node_only(why: str, code: Code = NODE_ONLY_LABEL) -> Callable[[Asked], Verdict]:

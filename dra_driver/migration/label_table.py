@@ -25,7 +25,6 @@ from dra_driver.migration.label_judges import (
     of_profile,
     of_replicas,
     of_sharing,
-    of_single,
     of_version,
 )
 from dra_driver.migration.labels import PROFILE, Requirement, Subject, Verdict
@@ -47,6 +46,7 @@ def _row(key: str, means: str, becomes: str, judge: Callable[[Asked], Verdict], 
 
 
 _MIG_PARTS = r"count|product|memory|multiprocessors|slices\.[gc]i|engines\.[a-z]+|replicas|sharing-strategy"
+_PARTS_OF_GPUS = r"nvidia\.com/gpu\.(multiprocessors|slices\.[gc]i|engines\.[a-z]+)"
 
 ROWS: tuple[Row, ...] = (
     _row("nvidia.com/gpu.product", "product", "`productName`; `-MIG-…`: the profile; `-SHARED`: `sharing`", of_product),
@@ -78,13 +78,12 @@ ROWS: tuple[Row, ...] = (
         node_only("the state of the MIG manager, which no device has"),
     ),
     _row(
-        "nvidia.com/mig-<profile>.*", "MIG devices under `mixed`", "capacities, or implied by the profile", of_profile,
+        "nvidia.com/mig-<profile>.*", "MIG devices under `mixed`", "memory, product, sharing; else stays", of_profile,
         rf"nvidia\.com/mig-({PROFILE}?)\.({_MIG_PARTS})",
     ),
     _row(
-        "nvidia.com/gpu.{multiprocessors,slices.*,engines.*}", "MIG devices under `single`",
-        "capacities, or implied by the profile", of_single,
-        r"nvidia\.com/gpu\.(multiprocessors|slices\.[gc]i|engines\.[a-z]+)",
+        "nvidia.com/gpu.{multiprocessors,slices.*,engines.*}", "MIG devices under `single`", "stays",
+        node_only("a claim asks for MIG devices by their profile"), _PARTS_OF_GPUS,
     ),
     _row("nvidia.com/mps.capable", "MPS daemon on the node", "`sharing == 'mps'`", of_gpus(of_mps_capable)),
     _row("nvidia.com/gpu.present", "has a GPU", "implied", of_present),

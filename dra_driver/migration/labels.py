@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from dra_driver.api.selection import requirement_holds
 from dra_driver.migration.codes import Code
 from dra_driver.migration.model import Want
 
@@ -25,21 +26,8 @@ class Requirement:
     values: tuple[str, ...] = ()
 
     def holds(self, labels: Mapping[str, str]) -> bool:
-        """Whether a node with these labels is selected. Source: core/v1 NodeSelectorRequirement."""
-        value = labels.get(self.key)
-        match self.operator:
-            case "In":
-                return value in self.values
-            case "NotIn":
-                return value not in self.values
-            case "Exists":
-                return value is not None
-            case "DoesNotExist":
-                return value is None
-        number, bound = whole_number_in(value or ""), whole_number_in(self.values[0]) if len(self.values) == 1 else None
-        if number is None or bound is None:
-            return False
-        return number > bound if self.operator == "Gt" else number < bound
+        """Whether a node with these labels is selected."""
+        return requirement_holds(self.operator, labels.get(self.key), self.values)
 
     def __str__(self) -> str:
         if self.operator in ("Exists", "DoesNotExist"):

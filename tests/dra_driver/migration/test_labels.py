@@ -86,10 +86,7 @@ OF_MIG = [
     ("nvidia.com/gpu.product", "In", ["NVIDIA-A30-MIG-1g.6gb"], "1g.6gb", True, "productName.replace(' ', '-')"),
     ("nvidia.com/gpu.product", "In", ["NVIDIA-A30-MIG-1g.6gb"], "2g.12gb", True, f"{A}.profile == '1g.6gb'"),
     ("nvidia.com/gpu.memory", "Gt", ["5000"], "1g.6gb", True, "isGreaterThan(quantity('5000Mi'))"),
-    ("nvidia.com/gpu.engines.ofa", "In", ["1"], "1g.6gb+me", True, f"{C}.ofaEngines.compareTo(quantity('1')) == 0"),
     ("nvidia.com/mig-1g.6gb.memory", "Gt", ["5000"], "1g.6gb", False, "isGreaterThan(quantity('5000Mi'))"),
-    ("nvidia.com/mig-1g.6gb.multiprocessors", "Gt", ["10"], "1g.6gb", False, "multiprocessors.isGreaterThan"),
-    ("nvidia.com/mig-1g.6gb.me.engines.jpeg", "Lt", ["2"], "1g.6gb+me", False, f"!has({C}.jpegEngines) || "),
 ]
 
 
@@ -117,7 +114,6 @@ def test_labels_of_mig_devices_are_about_the_mig_devices_of_the_claim(
         ("nvidia.com/mig.config", "In", ["all-1g.5gb"], _mig("1g.5gb"), 1),
         ("nvidia.com/mig.config", "In", ["all-disabled"], GPU, 1),
         ("nvidia.com/mig-1g.5gb.count", "Gt", ["0"], _mig("1g.5gb"), 1),
-        ("nvidia.com/mig-3g.20gb.slices.gi", "In", ["3"], _mig("3g.20gb"), 1),
     ],
 )
 def test_what_the_claim_implies_is_taken_out(
