@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dra_driver.api.meta import JsonObject
 from dra_driver.migration.bases import Bases
 from dra_driver.migration.definitions import Definitions
 from dra_driver.migration.labels import Hints, Requirement, restored_profile
@@ -152,11 +151,6 @@ class Meaning:
     driver_roots: frozenset[str] = frozenset()
     read_from: tuple[str, ...] = ()
     """Configurations, operators and the like, for sentences."""
-    policy: JsonObject | None = None
-    """A PublishingPolicy that publishes what the configurations offered; None without configurations."""
-    chart_values: JsonObject | None = None
-    reasons: tuple[str, ...] = ()
-    """What a person should know about policy and values, a sentence each."""
     findings: tuple[Finding, ...] = ()
     definitions: Definitions = field(default_factory=Definitions)
     """Of kinds whose CustomResourceDefinitions were given."""

@@ -36,12 +36,6 @@ class Published:
     """What a person should know about it, a sentence each."""
 
 
-def published(meaning: Meaning, options: Options) -> Meaning:
-    """With the policy and chart values that follow from the configurations alone."""
-    found = publishing(meaning, (), options)
-    return replace(meaning, policy=found.policy or _policy({}), chart_values=found.values, reasons=found.reasons)
-
-
 def publishing(meaning: Meaning, demands: Iterable[Demand], options: Options) -> Published:
     """For the configurations, and for workloads that ask for parts of GPUs in amounts."""
     reasons = list(_sources(meaning))

@@ -36,7 +36,7 @@ from dra_driver.migration.mig_layouts import (
     uniform_profile,
 )
 from dra_driver.migration.model import Finding, Options, Path, finding, value_at
-from dra_driver.migration.node_pools import labels_of_nodes
+from dra_driver.migration.node_labels import labels_of_nodes
 from dra_driver.migration.operator_parts import parts_of_operator
 from dra_driver.migration.own_names import own_names
 from dra_driver.migration.plugin_config import (
@@ -46,7 +46,6 @@ from dra_driver.migration.plugin_config import (
     plugin_config,
 )
 from dra_driver.migration.plumbing import plugin_settings
-from dra_driver.migration.publishing import published
 from dra_driver.migration.purposes import Purposes
 from dra_driver.migration.views import as_said, view_of_config, view_of_node
 from dra_driver.names import GPU_DRIVER
@@ -64,14 +63,13 @@ def read(documents: Sequence[Document], options: Options, told: Collection[Docum
         else:
             found.take(document)
     own = own_names(found.classes, options)
-    meaning = replace(
+    return replace(
         _meaning(found, options),
         definitions=Definitions.of(documents),
         own=own,
         purposes=Purposes.of(documents),
         bases=Bases.of(documents),
     )
-    return published(meaning, options) if found.given or options.replicas is not None else meaning
 
 
 @dataclass

@@ -27,7 +27,7 @@ from dra_driver.migration.labels import Hints, Requirement
 from dra_driver.migration.meaning import Stands
 from dra_driver.migration.model import Demand, Options, Share, Want, What
 from dra_driver.migration.plugin_config import Sharing
-from dra_driver.migration.publishing import publishing
+from dra_driver.migration.publishing import Published, publishing
 from dra_driver.migration.surroundings import Meaning, read
 from dra_driver.quantity import Quantity
 
@@ -41,11 +41,15 @@ def meaning_of(*texts: str, **options: Any) -> Meaning:
         one for number, text in enumerate(texts) for one in read_documents(text, f"f{number}.yaml").raise_problems()
     ]
     meaning = read(documents, Options(**options))
-    if meaning.policy is not None:
-        PublishingPolicy.of(meaning.policy, about="the policy made")
-    if meaning.chart_values is not None:
-        jsonschema.Draft7Validator(SCHEMA).validate(meaning.chart_values)
+    if offered(meaning).policy is not None:
+        PublishingPolicy.of(offered(meaning).policy, about="the policy made")
+    if offered(meaning).values is not None:
+        jsonschema.Draft7Validator(SCHEMA).validate(offered(meaning).values)
     return meaning
+
+
+def offered(meaning: Meaning, **options: Any) -> Published:
+    return publishing(meaning, (), Options(**options))
 
 
 def codes(meaning: Meaning) -> set[Code]:
@@ -134,8 +138,7 @@ def test_of_several_configurations_nodes_choose_one_by_a_label() -> None:
     assert stands(meaning, GPU, Requirement(label, "In", ("a100",))) == [Stands(What.GPU, None, FOUR)]
     assert stands(meaning, GPU, Requirement(label, "DoesNotExist")) == [Stands(What.GPU)]
     assert len(stands(meaning)) == 3
-    assert meaning.policy is not None
-    assert meaning.policy["sharing"] == [
+    assert offered(meaning).policy["sharing"] == [
         {"nodes": {"labelSelector": {"matchLabels": {label: "a100"}}}, "strategy": "TimeSlicing", "replicas": 4},
         {"nodes": {"labelSelector": {"matchLabels": {label: "t4"}}}, "strategy": "MPS", "replicas": 10},
     ]
@@ -144,11 +147,11 @@ def test_of_several_configurations_nodes_choose_one_by_a_label() -> None:
 def test_the_default_configuration_is_for_nodes_that_name_none() -> None:
     meaning = meaning_of(config_map(default=plugin(SLICED), whole=plugin(flags="{migStrategy: none}")))
     assert meaning.default_config == "default"
-    assert meaning.policy is not None
+    assert offered(meaning).policy is not None
     selector = {
         "matchExpressions": [{"key": "nvidia.com/device-plugin.config", "operator": "NotIn", "values": ["whole"]}]
     }
-    assert meaning.policy["sharing"][0]["nodes"] == {"labelSelector": selector}
+    assert offered(meaning).policy["sharing"][0]["nodes"] == {"labelSelector": selector}
 
 
 def test_the_operator_says_which_config_map_is_in_force() -> None:
@@ -176,10 +179,9 @@ def test_nodes_say_more_than_configurations() -> None:
 def test_nodes_of_one_kind_get_one_rule() -> None:
     sliced = {"gpu.product": "Tesla-T4", "gpu.replicas": "4", "gpu.sharing-strategy": "mps", "mig.strategy": "none"}
     meaning = meaning_of(*(node(name, sliced, **{"gpu.shared": "16"}) for name in ("b", "a")), replicas=1)
-    assert meaning.policy is not None
-    assert meaning.policy["sharing"] == [{"nodes": {"names": ["a", "b"]}, "strategy": "MPS", "replicas": 4}]
-    assert meaning.chart_values is not None
-    classes = meaning.chart_values["deviceClasses"]
+    assert offered(meaning).policy["sharing"] == [{"nodes": {"names": ["a", "b"]}, "strategy": "MPS", "replicas": 4}]
+    assert offered(meaning).values is not None
+    classes = offered(meaning).values["deviceClasses"]
     assert classes == {"extendedResources": {"shared.gpu.nvidia.com": "nvidia.com/gpu.shared"}}
 
 
@@ -187,8 +189,7 @@ def test_what_a_person_says_fills_in_what_nobody_else_said() -> None:
     meaning = meaning_of(replicas=5, sharing_strategy="mps", gpu_memory=Quantity.parse("40Gi"))
     assert stands(meaning) == [Stands(What.GPU, None, Sharing("MPS", 5))]
     assert meaning.gpu_memory([]) == Quantity.parse("40Gi")
-    assert meaning.policy is not None
-    assert meaning.policy["sharing"] == [{"strategy": "MPS", "replicas": 5}]
+    assert offered(meaning).policy["sharing"] == [{"strategy": "MPS", "replicas": 5}]
     assert stands(meaning_of(replicas=1)) == [Stands(What.GPU)]
     assert stands(meaning_of(mig_strategy="single", mig_profile="1g.5gb")) == [Stands(What.MIG, "1g.5gb")]
     assert stands(meaning_of(plugin(SLICED), replicas=9)) == [Stands(What.GPU, None, FOUR)]
@@ -273,9 +274,9 @@ def test_layouts_are_told_and_become_rules_on_request() -> None:
         "layout custom: GPUs 0, 1 with PCI id 0x20B010DE: 2 x 3g.20gb; GPUs 2: 1 x 1g.10gb+me, 2 x 2g.10gb",
     ]
     meaning = meaning_of(config_map("layouts", config_yaml=LAYOUTS), policy("none"), dynamic_mig=True)
-    assert meaning.policy is not None
+    assert offered(meaning, dynamic_mig=True).policy is not None
     label = "nvidia.com/mig.config"
-    assert meaning.policy["mig"] == [
+    assert offered(meaning, dynamic_mig=True).policy["mig"] == [
         {"nodes": {"labelSelector": {"matchLabels": {label: "all-1g.5gb"}}}, "mode": "Dynamic", "profiles": ["1g.5gb"]},
         {
             "nodes": {"labelSelector": {"matchLabels": {label: "custom"}}},
@@ -283,7 +284,7 @@ def test_layouts_are_told_and_become_rules_on_request() -> None:
             "profiles": ["1g.10gb+me", "2g.10gb", "3g.20gb"],
         },
     ]
-    assert meaning_of(LAYOUTS, policy("none")).policy == {"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy"}
+    assert offered(meaning_of(LAYOUTS, policy("none"))).policy is None
 
 
 SINGLE = policy("c", strategy="single", migManager={"config": {"default": "all-1g.5gb"}})
@@ -407,12 +408,12 @@ def test_hami_has_names_of_its_own_and_offers_parts_of_gpus() -> None:
         10,
         True,
     )
-    assert meaning.policy is not None
+    assert offered(meaning).policy is not None
     nodes = {"labelSelector": {"matchLabels": {"gpu": "on"}}}
-    assert meaning.policy["sharing"] == [{"nodes": nodes, "strategy": "MPS", "capacity": ["memory"]}]
+    assert offered(meaning).policy["sharing"] == [{"nodes": nodes, "strategy": "MPS", "capacity": ["memory"]}]
     with_cores = meaning_of(config_map("c", a_yaml="nvidia: {resourceCountName: x/y, defaultCores: 20}\n"))
-    assert with_cores.policy is not None
-    assert with_cores.policy["sharing"][0]["capacity"] == ["memory", "cores"]
+    assert offered(with_cores).policy is not None
+    assert offered(with_cores).policy["sharing"][0]["capacity"] == ["memory", "cores"]
 
 
 EIGHT = Quantity.parse("8Gi")
@@ -453,14 +454,13 @@ def test_shares_by_number_and_mig_devices_need_no_amounts() -> None:
     ],
 )  # fmt: skip
 def test_the_chart_gets_values_that_its_schema_accepts(texts: list[str], values: dict[str, Any]) -> None:
-    assert meaning_of(*texts).chart_values == values
+    assert offered(meaning_of(*texts)).values == values
 
 
 def test_more_replicas_than_a_device_can_have_are_said() -> None:
     many = plugin("{timeSlicing: {resources: [{name: gpu, replicas: 500}]}}")
     meaning = meaning_of(many)
-    assert meaning.policy is not None
-    assert meaning.policy["sharing"][0]["replicas"] == 128
+    assert offered(meaning).policy["sharing"][0]["replicas"] == 128
     assert any("500 replicas" in one.message for one in meaning.findings)
 
 
