@@ -19,14 +19,14 @@ from dra_driver.cli.migrate_options import ReportFormat
 from dra_driver.cli.migrate_report import Gathered, Trying, json_text, reported, show, write_reports
 from dra_driver.cli.output import Status, messages
 from dra_driver.errors import InvalidInput
-from dra_driver.migration.applying import Results
+from dra_driver.migration.cutover.applying import Results
 from dra_driver.migration.migrate import migrate as migrated
 from dra_driver.migration.model import Migration, ObjectRef, Options, Target, Workload
-from dra_driver.migration.named import is_named
-from dra_driver.migration.outcome import Report
-from dra_driver.migration.report import markdown
-from dra_driver.migration.report_text import named
-from dra_driver.migration.undo import undo as undone
+from dra_driver.migration.read.named import is_named
+from dra_driver.migration.report.markdown import markdown
+from dra_driver.migration.report.outcome import Report
+from dra_driver.migration.report.wording import named
+from dra_driver.migration.write.undo import undo as undone
 
 _STDOUT = "-"
 

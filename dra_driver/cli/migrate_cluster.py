@@ -29,10 +29,10 @@ from dra_driver.api.meta import (
 from dra_driver.cli.session import ask, listed
 from dra_driver.errors import NotFound
 from dra_driver.kube.client import Kube
-from dra_driver.migration.kind_table import is_known
 from dra_driver.migration.model import Source
-from dra_driver.migration.outcome import Unread
-from dra_driver.migration.readiness import ADMIN_ACCESS_LABEL
+from dra_driver.migration.read.kind_table import is_known
+from dra_driver.migration.report.outcome import Unread
+from dra_driver.migration.report.readiness import ADMIN_ACCESS_LABEL
 from dra_driver.names import CONFIG_GROUP
 
 _DAEMON_SETS = Resource("apps", "v1", "daemonsets", "DaemonSet", True)

@@ -20,7 +20,7 @@ from dra_driver.cli.encodings import UTF_8, encoding_of, title
 from dra_driver.cli.files import STDIN, UnreadableFile, named_files
 from dra_driver.errors import InvalidInput
 from dra_driver.migration.model import Migration, Source
-from dra_driver.migration.outcome import Unread
+from dra_driver.migration.report.outcome import Unread
 
 MANIFESTS = "manifests"
 """Folder below that of `-o`, so that `kubectl apply -f` meets nothing but manifests there."""

@@ -19,22 +19,22 @@ from dra_driver.cli.migrate_progress import Told
 from dra_driver.cli.output import messages, print_table
 from dra_driver.errors import InvalidInput
 from dra_driver.kubernetes import CURRENT
-from dra_driver.migration.applying import Results
+from dra_driver.migration.claims.own_classes import made_by_values
 from dra_driver.migration.codes import Severity
-from dra_driver.migration.cutover import FINAL_VALUES_FILE, VALUES_FILE, cutover
-from dra_driver.migration.cutover_values import final_values
+from dra_driver.migration.cutover.applying import Results
+from dra_driver.migration.cutover.plan import FINAL_VALUES_FILE, VALUES_FILE, cutover
 from dra_driver.migration.decisions import FILE as DECISIONS_FILE
 from dra_driver.migration.decisions import proposal, wanted_decisions
-from dra_driver.migration.ground import Ground, ground_of_cluster, ground_of_models
 from dra_driver.migration.model import Finding, Migration, Options, Source
-from dra_driver.migration.offering import offering_of
-from dra_driver.migration.outcome import Report, Unread
-from dra_driver.migration.own_classes import made_by_values
-from dra_driver.migration.readiness import Facts, readiness
-from dra_driver.migration.report import markdown, summary
-from dra_driver.migration.report_data import as_data
-from dra_driver.migration.report_text import at, counted, named
-from dra_driver.migration.verify import Verdict, verify
+from dra_driver.migration.report.data import as_data
+from dra_driver.migration.report.markdown import markdown, summary
+from dra_driver.migration.report.outcome import Report, Unread
+from dra_driver.migration.report.readiness import Facts, readiness
+from dra_driver.migration.report.wording import at, counted, named
+from dra_driver.migration.understand.offering import offering_of
+from dra_driver.migration.verify.ground import Ground, ground_of_cluster, ground_of_models
+from dra_driver.migration.verify.trial import Verdict, verify
+from dra_driver.migration.write.chart_values import final_values
 from dra_driver.names import names_record
 
 

@@ -17,10 +17,10 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import Model
 from dra_driver.errors import InvalidInput
-from dra_driver.migration.amounts import is_whole_or_mig
 from dra_driver.migration.codes import Severity
-from dra_driver.migration.labels import restored_profile
+from dra_driver.migration.demands.amounts import is_whole_or_mig
 from dra_driver.migration.model import Migration, Options, StrategyOption, Target
+from dra_driver.migration.understand.labels import restored_profile
 from dra_driver.names import is_dns_subdomain
 from dra_driver.quantity import Quantity
 

@@ -8,19 +8,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from dra_driver.api.documents import Document, Reading, read_documents
-from dra_driver.migration import quotas, surroundings
+from dra_driver.migration.claims.plans import Plan, labelled, wanted_plans
+from dra_driver.migration.claims.publishing import publishing
 from dra_driver.migration.codes import NOT_EDITABLE, Severity
-from dra_driver.migration.kserve import for_other_namespaces
-from dra_driver.migration.kustomize import kustomizations
+from dra_driver.migration.counts import quotas
+from dra_driver.migration.counts.queues import names_in_kueue
 from dra_driver.migration.model import Change, Finding, Migration, Options, Source, ref_of
-from dra_driver.migration.output import Output
-from dra_driver.migration.overlays import Overlays, overlays
-from dra_driver.migration.plans import Plan, labelled, wanted_plans
-from dra_driver.migration.publishing import publishing
-from dra_driver.migration.queues import names_in_kueue
-from dra_driver.migration.surroundings import Meaning
-from dra_driver.migration.undo import changes
-from dra_driver.migration.unrendered import delivers, is_refused, is_sealed, problem_finding, template_findings
+from dra_driver.migration.read.kserve import for_other_namespaces
+from dra_driver.migration.read.kustomize import kustomizations
+from dra_driver.migration.read.overlays import Overlays, overlays
+from dra_driver.migration.read.unrendered import delivers, is_refused, is_sealed, problem_finding, template_findings
+from dra_driver.migration.understand import surroundings
+from dra_driver.migration.understand.surroundings import Meaning
+from dra_driver.migration.write.output import Output
+from dra_driver.migration.write.undo import changes
 
 
 def migrate(sources: Sequence[Source], options: Options, side: Sequence[Source] = ()) -> Migration:

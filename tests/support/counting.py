@@ -6,11 +6,11 @@ import yaml
 from support.migration import GPU, documents_of, limits, meaning_of, pod, pod_of
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.migration import reading
-from dra_driver.migration.changes import changed, plain
-from dra_driver.migration.meaning import Meaning
+from dra_driver.migration.counts.quotas import QuotaResult, rewrite
+from dra_driver.migration.demands import reading
 from dra_driver.migration.model import Choice, Options, Target, Workload
-from dra_driver.migration.quotas import QuotaResult, rewrite
+from dra_driver.migration.text.changes import changed, plain
+from dra_driver.migration.understand.meaning import Meaning
 
 PLAIN = meaning_of("version: v1\nflags: {migStrategy: mixed}\n")
 MIG = "nvidia.com/mig-1g.5gb"

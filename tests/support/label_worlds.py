@@ -12,8 +12,8 @@ from dra_driver.api.inventory import NodeInventorySpec
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.cel.device import CelDevice
 from dra_driver.checking.knowledge import _inventory, model_names
-from dra_driver.migration.labels import Requirement
 from dra_driver.migration.model import Share, Want, What
+from dra_driver.migration.understand.labels import Requirement
 from dra_driver.names import GPU_DRIVER
 from dra_driver.slices.describe import described_devices
 from dra_driver.slices.features import ALL_FEATURES

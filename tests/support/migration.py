@@ -6,10 +6,11 @@ import yaml
 
 from dra_driver.api.documents import Document, read_documents
 from dra_driver.api.meta import JsonObject
-from dra_driver.migration import reading, surroundings
-from dra_driver.migration.kinds import pods_of
-from dra_driver.migration.meaning import Meaning
+from dra_driver.migration.demands import reading
 from dra_driver.migration.model import Edit, Finding, Options, PodReading, PodSpecAt, Remove, path_text, value_at
+from dra_driver.migration.read.kinds import pods_of
+from dra_driver.migration.understand import surroundings
+from dra_driver.migration.understand.meaning import Meaning
 
 GPU = "nvidia.com/gpu"
 

@@ -43,7 +43,7 @@ from dra_driver.kube.client import Kube
 from dra_driver.migration.codes import CODES
 from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import FileResult, Migration, Options, Source
-from dra_driver.migration.report_data import schema
+from dra_driver.migration.report.data import schema
 from dra_driver.simulation.apiserver import SimulatedApiServer
 from kubelet_plugin.record.format import write_record
 from kubelet_plugin.recording.take import NodeRecorder

@@ -12,10 +12,11 @@ from support.migration import documents_of, there
 
 from dra_driver.api.documents import read_documents
 from dra_driver.api.meta import JsonObject
-from dra_driver.migration import reading, surroundings
-from dra_driver.migration.kinds import pods_of
+from dra_driver.migration.counts.quotas import rewrite
+from dra_driver.migration.demands import reading
 from dra_driver.migration.model import Choice, Options, Target, Workload, value_at
-from dra_driver.migration.quotas import rewrite
+from dra_driver.migration.read.kinds import pods_of
+from dra_driver.migration.understand import surroundings
 
 _FOLDER = Path(__file__).parent / "manifests"
 _JUNK: list[Any] = [None, 5, -1.5, True, "", "x", "nvidia.com/gpu", [], {}, [5], [None], [[]], {"a": 5}, {"name": None}]

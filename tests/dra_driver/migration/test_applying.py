@@ -19,12 +19,12 @@ import pytest
 import yaml
 from support.dractl import run as dractl
 
-from dra_driver.migration.applying import Results
-from dra_driver.migration.cutover import cutover
-from dra_driver.migration.cutover_steps import Act, Plan, Stage
+from dra_driver.migration.cutover.applying import Results
+from dra_driver.migration.cutover.plan import cutover
+from dra_driver.migration.cutover.steps import Act, Plan, Stage
 from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import Migration, ObjectRef, Options, Source, StrategyOption
-from dra_driver.migration.offering import DevicePlugin, GpuNode, Holder, Installed, Offering
+from dra_driver.migration.understand.offering import DevicePlugin, GpuNode, Holder, Installed, Offering
 from dra_driver.names import GPU_DRIVER
 
 pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")

@@ -23,12 +23,13 @@ from hypothesis import strategies as st
 from support.helm import CHART
 
 from dra_driver.api.policy import PublishingPolicy
-from dra_driver.migration.cutover import cutover
-from dra_driver.migration.cutover_steps import Act, Plan, Stage
-from dra_driver.migration.cutover_values import final_values, kept_resources, values_for_cutover
+from dra_driver.migration.cutover.plan import cutover
+from dra_driver.migration.cutover.steps import Act, Plan, Stage
 from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import Migration, ObjectRef, Options, Source, StrategyOption
-from dra_driver.migration.offering import (
+from dra_driver.migration.report.readiness import Answer, Facts, readiness
+from dra_driver.migration.report.way import way, way_back
+from dra_driver.migration.understand.offering import (
     DRIVER_RUNS,
     OFFERED_BY,
     DevicePlugin,
@@ -38,8 +39,7 @@ from dra_driver.migration.offering import (
     Offering,
     offering_of,
 )
-from dra_driver.migration.readiness import Answer, Facts, readiness
-from dra_driver.migration.report_way import way, way_back
+from dra_driver.migration.write.chart_values import final_values, kept_resources, values_for_cutover
 from dra_driver.names import GPU_DRIVER
 
 

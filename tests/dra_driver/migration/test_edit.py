@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.api.documents import read_documents
-from dra_driver.migration.changes import EditRefused, changed, same
-from dra_driver.migration.edit import rewritten
 from dra_driver.migration.model import Edit, Path, Put, Remove, value_at
-from dra_driver.migration.splices import spliced
+from dra_driver.migration.text.changes import EditRefused, changed, same
+from dra_driver.migration.text.edit import rewritten
+from dra_driver.migration.text.splices import spliced
 
 C: Path = ("spec", "containers")
 
@@ -303,7 +303,7 @@ class Scribe:
         return f"  {self.comment()}\n" if self.chance() else "\n"
 
     def scalar(self, value: Any, flow: bool) -> str:
-        from dra_driver.migration.rendering import Style, scalar
+        from dra_driver.migration.text.rendering import Style, scalar
 
         quote = self.draw(st.sampled_from(["", "'", '"'])) if isinstance(value, str) else ""
         return scalar(value, Style(quote=self.draw(st.sampled_from(["'", '"']))), flow=flow, quote=quote)

@@ -10,7 +10,7 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.migration.codes import NOT_EDITABLE, Severity
 from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import Migration, Options, Source, StrategyOption, Target
-from dra_driver.migration.undo import undo
+from dra_driver.migration.write.undo import undo
 
 POD = """\
 apiVersion: v1

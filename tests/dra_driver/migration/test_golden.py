@@ -22,16 +22,16 @@ from dra_driver.api.resource import DeviceClass
 from dra_driver.cli.files import read_files
 from dra_driver.cli.migrate_files import together
 from dra_driver.migration.codes import CODES
-from dra_driver.migration.cutover import cutover
-from dra_driver.migration.ground import ground_of_models
+from dra_driver.migration.cutover.plan import cutover
 from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import Migration, Options, Source, StrategyOption
-from dra_driver.migration.offering import offering_of
-from dra_driver.migration.outcome import Report
-from dra_driver.migration.readiness import Facts, readiness
-from dra_driver.migration.report import markdown
-from dra_driver.migration.report_data import FILE, as_data, schema, schema_text
-from dra_driver.migration.verify import Verdict, verify
+from dra_driver.migration.report.data import FILE, as_data, schema, schema_text
+from dra_driver.migration.report.markdown import markdown
+from dra_driver.migration.report.outcome import Report
+from dra_driver.migration.report.readiness import Facts, readiness
+from dra_driver.migration.understand.offering import offering_of
+from dra_driver.migration.verify.ground import ground_of_models
+from dra_driver.migration.verify.trial import Verdict, verify
 from dra_driver.quantity import Quantity
 
 FOLDER = Path(__file__).parent / "golden"
@@ -131,7 +131,7 @@ def test_the_report_for_programs_is_as_its_schema_says(name: str) -> None:
 
 
 def test_the_schema_in_the_docs_is_that_of_the_code() -> None:
-    assert FILE.read_text() == schema_text(), "python -m dra_driver.migration.report_data"
+    assert FILE.read_text() == schema_text(), "python -m dra_driver.migration.report.data"
 
 
 def test_each_code_is_in_a_report() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import Options, Source, StrategyOption
-from dra_driver.migration.undo import undo
+from dra_driver.migration.write.undo import undo
 
 OPTIONS = Options(strategy=StrategyOption.CLAIMS)
 JOB = """\

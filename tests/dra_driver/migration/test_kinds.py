@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from dra_driver.api.documents import read_documents
-from dra_driver.migration.kinds import embedded_in, pods_by_shape, pods_of
 from dra_driver.migration.model import Form, Options, Role, path_text, value_at
+from dra_driver.migration.read.kinds import embedded_in, pods_by_shape, pods_of
 
 POD = "{containers: [{name: c, image: i, resources: {limits: {nvidia.com/gpu: 1}}}]}"
 TEMPLATE = f"{{metadata: {{labels: {{a: b}}}}, spec: {POD}}}"

@@ -8,9 +8,9 @@ from support.counting import CLAIMS, EXTENDED, MIG, PLAIN, done, queued, workloa
 from support.migration import GPU, codes, documents_of, meaning_of
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.migration.counts.queues import names_in_kueue
+from dra_driver.migration.counts.quotas import rewrite
 from dra_driver.migration.model import Finding, Options, Target, Workload
-from dra_driver.migration.queues import names_in_kueue
-from dra_driver.migration.quotas import rewrite
 
 OTHER_MIG = "nvidia.com/mig-2g.10gb"
 SHARED = meaning_of(

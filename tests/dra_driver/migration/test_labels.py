@@ -10,9 +10,17 @@ from support.label_worlds import LabelWorld, label_values, requirements, worlds
 from dra_driver.cel.cost import LIMIT
 from dra_driver.cel.device import compile_selector
 from dra_driver.migration.codes import CLOUD_LABEL, NODE_ONLY_LABEL, OPERATOR_LABEL, ROUNDED, Code
-from dra_driver.migration.label_table import ROWS, is_gpu_label, verdict_on
-from dra_driver.migration.labels import Fate, Hints, Requirement, Subject, Verdict, hints_of, restored_profile
+from dra_driver.migration.demands.label_table import ROWS, is_gpu_label, verdict_on
 from dra_driver.migration.model import Share, Want, What
+from dra_driver.migration.understand.labels import (
+    Fate,
+    Hints,
+    Requirement,
+    Subject,
+    Verdict,
+    hints_of,
+    restored_profile,
+)
 from dra_driver.names import GPU_DRIVER
 
 A = "device.attributes['gpu.nvidia.com']"

@@ -8,8 +8,8 @@ from support.counting import CLAIMS, EXTENDED, LEAVE, MIG, done, workload
 from support.migration import GPU, codes, documents_of, meaning_of
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.migration.counts.quotas import QuotaResult, rewrite
 from dra_driver.migration.model import Options, Target
-from dra_driver.migration.quotas import QuotaResult, rewrite
 
 
 def limit_range(namespace: str | None = "team", **parts: JsonObject) -> JsonObject:

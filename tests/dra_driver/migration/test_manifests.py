@@ -25,14 +25,14 @@ from dra_driver.checking.codes import Severity
 from dra_driver.checking.knowledge import Knowledge
 from dra_driver.cli.files import read_files
 from dra_driver.migration.codes import UNREADABLE
-from dra_driver.migration.ground import ground_of_models
 from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import Migration, Options, Source, StrategyOption, Target, ref_of
-from dra_driver.migration.outcome import Report
-from dra_driver.migration.report import markdown
-from dra_driver.migration.report_data import as_data, schema
-from dra_driver.migration.undo import ANNOTATION, undo
-from dra_driver.migration.verify import Verdict, verify
+from dra_driver.migration.report.data import as_data, schema
+from dra_driver.migration.report.markdown import markdown
+from dra_driver.migration.report.outcome import Report
+from dra_driver.migration.verify.ground import ground_of_models
+from dra_driver.migration.verify.trial import Verdict, verify
+from dra_driver.migration.write.undo import ANNOTATION, undo
 from dra_driver.quantity import Quantity
 
 FOLDER = Path(__file__).parent / "manifests"

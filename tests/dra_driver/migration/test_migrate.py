@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.api.documents import read_documents
-from dra_driver.migration.changes import same
 from dra_driver.migration.codes import (
     INFERRED_COUNT,
     NAME_TAKEN,
@@ -22,7 +21,8 @@ from dra_driver.migration.codes import (
 )
 from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import Migration, Options, Source, StrategyOption, Target, value_at, with_article
-from dra_driver.migration.undo import ANNOTATION, undo
+from dra_driver.migration.text.changes import same
+from dra_driver.migration.write.undo import ANNOTATION, undo
 
 CLAIMS = Options(strategy=StrategyOption.CLAIMS)
 QUIET = Options(strategy=StrategyOption.CLAIMS, keep_undo=False)

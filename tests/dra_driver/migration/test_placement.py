@@ -10,8 +10,8 @@ from support.migration import GPU, all_codes, codes, limits, meaning_of, pod, re
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.cel.device import compile_selector
-from dra_driver.migration.labels import Requirement
 from dra_driver.migration.model import PodReading, Remove, Want, What, path_text
+from dra_driver.migration.understand.labels import Requirement
 
 A = "device.attributes['gpu.nvidia.com']"
 PLAIN = meaning_of("version: v1\nflags: {migStrategy: mixed}\n")

@@ -8,8 +8,8 @@ from support.migration import GPU, codes, documents_of, limits, meaning_of, pod,
 from dra_driver.api.config import GpuConfig, MigDeviceConfig, decode_config
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.sharing import Mps, Sharing
+from dra_driver.migration.demands.pod_settings import scheduler_of
 from dra_driver.migration.model import PodReading, PodSpecAt, Put
-from dra_driver.migration.pod_settings import scheduler_of
 
 A = "device.attributes['gpu.nvidia.com']"
 PLAIN = meaning_of("version: v1\nflags: {migStrategy: mixed}\n")

@@ -14,8 +14,8 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.migration.codes import ALREADY_DRA, Severity
 from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import Migration, Options, Purpose, Source, StrategyOption, Target
-from dra_driver.migration.purposes import Purposes
-from dra_driver.migration.undo import undo
+from dra_driver.migration.understand.purposes import Purposes
+from dra_driver.migration.write.undo import undo
 
 CLAIMS = Options(strategy=StrategyOption.CLAIMS)
 ENTRY = {"name": "other", "resourceClaimTemplateName": "t"}

@@ -7,9 +7,9 @@ from support.counting import CLAIMS, EXTENDED, LEAVE, MIG, PLAIN, done, workload
 from support.migration import GPU, codes, limits, meaning_of, pod
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.migration.changes import ANNOTATION
+from dra_driver.migration.counts.quotas import rewrite
 from dra_driver.migration.model import Options, Target
-from dra_driver.migration.quotas import rewrite
+from dra_driver.migration.text.changes import ANNOTATION
 
 KEY = "gpu.nvidia.com.deviceclass.resource.k8s.io/devices"
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from support.migration import GPU, all_codes, codes, limits, meaning_of, pod, read, removed, there
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.migration.demands.reading import MOST_DEVICES
 from dra_driver.migration.model import Demand, PodReading, Role, Share, Want, What
-from dra_driver.migration.reading import MOST_DEVICES
 from dra_driver.quantity import Quantity
 
 SLICED = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"

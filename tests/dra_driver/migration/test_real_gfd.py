@@ -21,7 +21,7 @@ from support.mock_nvml import MOCK_IS_THERE, MOCK_WHY_NOT, PROFILES, write_drive
 
 from dra_driver.api.inventory import NodeInventorySpec
 from dra_driver.api.resource import ResourceSlice
-from dra_driver.migration.gfd import labels_of
+from dra_driver.migration.verify.gfd import labels_of
 
 _PROGRAM = os.environ.get("GPU_DRA_TEST_GFD", "")
 

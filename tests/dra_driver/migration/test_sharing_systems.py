@@ -8,9 +8,9 @@ from support.migration import GPU, all_codes, codes, limits, meaning_of, pod, po
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import Attribute, Device
 from dra_driver.cel.device import CelDevice, compile_selector
-from dra_driver.migration.claims import claims_for
-from dra_driver.migration.meaning import Hami, Meaning
+from dra_driver.migration.claims.templates import claims_for
 from dra_driver.migration.model import Options, Share, Want, What
+from dra_driver.migration.understand.meaning import Hami, Meaning
 from dra_driver.names import GPU_DRIVER
 from dra_driver.quantity import Quantity
 

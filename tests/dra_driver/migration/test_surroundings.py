@@ -11,6 +11,7 @@ import yaml
 from dra_driver.api.documents import read_documents
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import PublishingPolicy
+from dra_driver.migration.claims.publishing import Published, publishing
 from dra_driver.migration.codes import (
     ALREADY_DRA,
     DOUBLE_ALLOCATION,
@@ -23,12 +24,11 @@ from dra_driver.migration.codes import (
     VIRTUAL_MACHINE,
     Code,
 )
-from dra_driver.migration.labels import Hints, Requirement
-from dra_driver.migration.meaning import Stands
 from dra_driver.migration.model import Demand, Options, Share, Want, What
-from dra_driver.migration.plugin_config import Sharing
-from dra_driver.migration.publishing import Published, publishing
-from dra_driver.migration.surroundings import Meaning, read
+from dra_driver.migration.understand.labels import Hints, Requirement
+from dra_driver.migration.understand.meaning import Stands
+from dra_driver.migration.understand.plugin_config import Sharing
+from dra_driver.migration.understand.surroundings import Meaning, read
 from dra_driver.quantity import Quantity
 
 GPU = "nvidia.com/gpu"

@@ -17,13 +17,13 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import Attribute, Capacity, Device, DeviceClass
 from dra_driver.cli.files import read_files
 from dra_driver.errors import InvalidInput
-from dra_driver.migration.gfd import labels_of, refused_by
-from dra_driver.migration.ground import Ground, ground_of_cluster, ground_of_models
 from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import FileResult, Migration, NewObject, Options, Source, StrategyOption
-from dra_driver.migration.offering import GpuNode, Offering
-from dra_driver.migration.readiness import Answer, Facts, readiness
-from dra_driver.migration.verify import Checked, Verdict, verify
+from dra_driver.migration.report.readiness import Answer, Facts, readiness
+from dra_driver.migration.understand.offering import GpuNode, Offering
+from dra_driver.migration.verify.gfd import labels_of, refused_by
+from dra_driver.migration.verify.ground import Ground, ground_of_cluster, ground_of_models
+from dra_driver.migration.verify.trial import Checked, Verdict, verify
 
 MANIFESTS = Path(__file__).parent / "manifests"
 CLAIMS = Options(strategy=StrategyOption.CLAIMS)

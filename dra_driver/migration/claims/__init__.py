@@ -1,0 +1,1 @@
+"""What becomes of each workload: claims, extended resources, or nothing."""

@@ -1,0 +1,256 @@
+"""What one document asks for and what is to become of that, before other documents have a say. Pure.
+
+Texts in it are drafted like documents: manifests in a ConfigMap or a workflow, patches in a kustomization. What speaks
+of GPUs and cannot be converted is named in a finding, never passed over.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from dra_driver.api.documents import Document, Reading, read_documents
+from dra_driver.migration.claims.limits import virtual_machines
+from dra_driver.migration.claims.strategy import choose
+from dra_driver.migration.codes import NOT_EDITABLE, UNKNOWN_RESOURCE, Severity
+from dra_driver.migration.demands import reading
+from dra_driver.migration.demands.amounts import strange_resources
+from dra_driver.migration.model import (
+    Choice,
+    Finding,
+    Form,
+    Options,
+    Path,
+    PodReading,
+    PodSpecAt,
+    Target,
+    finding,
+    path_text,
+    value_at,
+)
+from dra_driver.migration.read.definitions import kept
+from dra_driver.migration.read.embedded import manifests_in, why_no_claims
+from dra_driver.migration.read.kind_table import is_known
+from dra_driver.migration.read.kinds import (
+    choosing_patches_in,
+    embedded_in,
+    is_part_of_an_object,
+    pods_by_shape,
+    pods_of,
+    with_written_places,
+)
+from dra_driver.migration.read.kustomize import is_kustomization
+from dra_driver.migration.read.unrendered import (
+    delivers,
+    delivery_findings,
+    gpu_keys,
+    gpu_texts,
+    is_sealed,
+    sealed_findings,
+    speaks_of_gpus,
+    values_findings,
+)
+from dra_driver.migration.understand.plumbing import is_operand
+from dra_driver.migration.understand.surroundings import Meaning
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Asking:
+    """A pod that asks for GPUs, and what is to become of it."""
+
+    pod: PodSpecAt
+    reading: PodReading
+    choice: Choice
+
+
+@dataclass(slots=True, eq=False)
+class Draft:
+    """What a document asks for; `asking` changes while documents are made to agree."""
+
+    document: Document
+    asking: list[Asking] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    inner: list[tuple[Path, int, str, "list[Draft]"]] = field(default_factory=list)
+
+
+def drafted(document: Document, meaning: Meaning, options: Options, *, render: str | None = None) -> Draft:
+    """`render`: the document is a patch, and these are the commands that migrate what is made with it."""
+    draft = Draft(document)
+    if is_sealed(document) or delivers(document):
+        draft.findings += sealed_findings(document) if is_sealed(document) else delivery_findings(document)
+        return draft
+    if is_kustomization(document):
+        return draft
+    draft.findings += values_findings(document)
+    owner = _owner(document)
+    if render is None and is_part_of_an_object(document):
+        render = "`kubectl kustomize FOLDER | dractl migrate -`"
+    for pod in pods_of(document, options, patch=render is not None):
+        pod = meaning.bases.completed(pod)
+        read = with_written_places(reading.demands(pod, meaning, options), pod)
+        pod, read = kept(pod, read, meaning.definitions, options)
+        if owner is None and is_operand(document, pod.spec):
+            draft.findings += [_of_the_operator(document)] if read.demands or read.findings else []
+            break
+        if owner is not None and read.demands:
+            message = f"is made by {owner}, which is what to migrate; it is left as it is"
+            draft.findings.append(finding(NOT_EDITABLE, document, (), message, advice="", severity=Severity.INFO))
+            break
+        draft.findings += read.findings
+        if read.demands:
+            draft.asking.append(Asking(pod, read, choose(pod, read, options)))
+    if render is not None:
+        _left_to_render(draft, render, options)
+    draft.findings += virtual_machines(document)
+    if not options.unknown_kinds:
+        draft.findings += _of_unknown_kind(document, meaning, options)
+    if is_known(document.obj):
+        draft.findings += _outside_of_pods(document, [pod.path for pod in pods_of(document, options)])
+    for path in choosing_patches_in(document):
+        message = "is a text that chooses GPUs and was left as it is"
+        draft.findings.append(finding(NOT_EDITABLE, document, path, message, advice=_ABOUT_CHOOSING))
+    texts = dict(embedded_in(document))
+    for path, text in texts.items():
+        _draft_text(draft, path, text, meaning, options)
+    manifests = dict(manifests_in(document))
+    for path in gpu_texts(document.obj):
+        known = path in texts or (path in manifests and _draft_manifest(draft, path, manifests[path], meaning, options))
+        if not known:
+            draft.findings.append(_left_text(document, path))
+    return draft
+
+
+def _left_to_render(draft: Draft, render: str, options: Options) -> None:
+    """A patch is never edited: what asks by it for more than extended resources is migrated once it is rendered."""
+    if any(one.choice.target is Target.CLAIMS for one in draft.asking):
+        message = "is a patch that asks for GPUs in a way that needs claims, and was left as it is"
+        draft.findings.append(finding(NOT_EDITABLE, draft.document, (), message, advice=render_first(render)))
+    without_claims(draft, "it is a patch; render, then migrate", options)
+
+
+def render_first(commands: str) -> str:
+    return f"Render, then migrate: {commands}."
+
+
+def _of_the_operator(document: Document) -> Finding:
+    message = "is a part of the GPU Operator, which makes it by its ClusterPolicy; it is left as it is"
+    advice = "Nothing to do: what runs of it beside the driver is said by the ClusterPolicy (docs/gpu-operator.md)."
+    return finding(NOT_EDITABLE, document, (), message, advice=advice, severity=Severity.INFO)
+
+
+def _left_text(document: Document, path: Path) -> Finding:
+    message = "is a text that speaks of GPUs and was left as it is"
+    return finding(NOT_EDITABLE, document, path, message, advice=_ABOUT_TEXTS)
+
+
+_ABOUT_TEXTS = (
+    "Where it asks for whole devices of a resource that a DeviceClass answers to, it can stay. Else migrate the "
+    "manifest that is made of it, on its own (… | dractl migrate -), and write what changed into the text by hand."
+)
+
+
+_ABOUT_CHOOSING = (
+    "Labels in it stay conditions on the node, and somebody has to keep them there; NVIDIA_VISIBLE_DEVICES gives "
+    "nothing to containers with claims, and all GPUs to others. Say it in the templates themselves instead."
+)
+
+
+def _owner(document: Document) -> str | None:
+    """The object whose controller makes this one."""
+    owners = value_at(document.obj, ("metadata", "ownerReferences"))
+    for one in owners if isinstance(owners, list) else ():
+        if isinstance(one, dict) and one.get("controller") is True:
+            return f"{one.get('kind')} {one.get('name')}"
+    return None
+
+
+def _outside_of_pods(document: Document, pods: Sequence[Path]) -> Iterator[Finding]:
+    """Of a kind that is known, in a shape that is not, such as that of an old version: nothing is passed over."""
+    for path in gpu_keys(document.obj):
+        if path[-2:-1] in (("limits",), ("requests",)) and not any(path[: len(pod)] == pod for pod in pods):
+            message = f"asks for GPUs where no pod of a {document.kind} is known to be; it was left as it is"
+            yield finding(NOT_EDITABLE, document, path, message, advice="See whether its version is still served.")
+
+
+def _of_unknown_kind(document: Document, meaning: Meaning, options: Options) -> Iterator[Finding]:
+    for pod in pods_by_shape(document):
+        if any(True for _ in gpu_keys(pod.spec)):
+            message = f"{document.kind} is not a kind that is known; this has the shape of a pod that asks for GPUs"
+            advice = (
+                "See whether its controller passes claims on to pods, then decide to convert it (`unknownKinds: true`)."
+            )
+            yield finding(NOT_EDITABLE, document, pod.path, message, advice=advice)
+        for container in pod.containers:
+            for resource, path in dict(strange_resources(container, meaning, options)).items():
+                message = f"{resource}: it is not known what it stands for, nor what a {document.kind} makes of it"
+                yield finding(UNKNOWN_RESOURCE, document, path, message)
+
+
+def _draft_text(draft: Draft, path: Path, text: str, meaning: Meaning, options: Options) -> None:
+    if not speaks_of_gpus(text):
+        return
+    read = _read_text(draft, path, text)
+    if read.problems or not read.documents or any(not one.kind for one in read.documents):
+        draft.findings.append(_left_text(draft.document, path))
+        return
+    _hold(draft, path, text, [drafted(document, meaning, options) for document in read.documents])
+
+
+def _draft_manifest(draft: Draft, path: Path, text: str, meaning: Meaning, options: Options) -> bool:
+    """Of a ConfigMap. False: something in it speaks of GPUs, and is no pod."""
+    inner = [drafted(one, meaning, options) for one in _read_text(draft, path, text).documents]
+    if any(_has_gpu_keys(one.document.obj) and not (one.asking or one.findings) for one in inner):
+        return False
+    for one in inner:
+        keep_extended(one, "it is a text in a ConfigMap", options)
+    _hold(draft, path, text, inner)
+    return True
+
+
+def _has_gpu_keys(value: object) -> bool:
+    """Also within others, as in `requests.nvidia.com/gpu` of a quota. What a migrated pod tolerates is no key."""
+    if isinstance(value, dict):
+        return any(speaks_of_gpus(key) or _has_gpu_keys(one) for key, one in value.items())
+    return isinstance(value, list) and any(map(_has_gpu_keys, value))
+
+
+def keep_extended(draft: Draft, place: str, options: Options) -> None:
+    """Of a text, at this place as half a sentence: its pods have no claims, unless a person named them."""
+    for index, one in enumerate(draft.asking):
+        reason = why_no_claims(one.pod, place, options)
+        if reason is not None:
+            draft.asking[index] = _unclaimed(one, reason, options)
+
+
+def without_claims(draft: Draft, reason: str, options: Options) -> None:
+    draft.asking = [_unclaimed(one, reason, options) for one in draft.asking]
+
+
+def _unclaimed(one: Asking, reason: str, options: Options) -> Asking:
+    if one.pod.form is Form.NONE:
+        return one
+    pod = replace(one.pod, form=Form.NONE, why_no_claims=reason)
+    return replace(one, pod=pod, choice=choose(pod, one.reading, options))
+
+
+def _read_text(draft: Draft, path: Path, text: str) -> Reading:
+    """With the lines of the file, and the namespace of the object: whoever makes objects of texts, such as Argo, makes
+    them in its own."""
+    owner = draft.document.namespace
+    read = read_documents("\n" * _line(draft, path) + text, draft.document.file)
+    return replace(read, documents=tuple(replace(one, namespace=one.namespace or owner) for one in read.documents))
+
+
+def _line(draft: Draft, path: Path) -> int:
+    return draft.document.place_in(path_text(path), 0)[0] - 1
+
+
+def _hold(draft: Draft, path: Path, text: str, inner: list[Draft]) -> None:
+    lines = _line(draft, path)
+    draft.inner.append((path, lines, "\n" * lines + text, inner))
+
+
+def with_inner(drafts: Iterable[Draft]) -> Iterator[Draft]:
+    """Each draft, then those of the texts in it, at any depth."""
+    for draft in drafts:
+        yield draft
+        for *_, inner in draft.inner:
+            yield from with_inner(inner)

@@ -1,0 +1,158 @@
+"""What frameworks make of limits, and has to be said in another way once there are none. Pure.
+
+Source: the reference on migration sources, sections 2 and 9.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from dra_driver.migration.claims.templates import class_name
+from dra_driver.migration.codes import AUTOSCALER, INFERRED_COUNT, NO_CLAIMS_HERE, OTHER_SCHEDULER, Severity
+from dra_driver.migration.model import (
+    Edit,
+    Finding,
+    Options,
+    Path,
+    PodSpecAt,
+    Put,
+    Target,
+    What,
+    Workload,
+    finding,
+    path_text,
+    value_at,
+)
+from dra_driver.migration.read.kind_table import kind_of
+
+_COUNT_WORDS = ("auto", "gpu")
+
+
+def after_claims(workloads: Sequence[Workload], options: Options) -> tuple[tuple[Edit, ...], tuple[Finding, ...]]:
+    """Edits and findings for the workloads of one document, most of them for those that get claims."""
+    edits: list[Edit] = []
+    findings: list[Finding] = [said for one in workloads for said in _kept_by_kai(one)]
+    converted = [one for one in workloads if one.choice.target is Target.CLAIMS]
+    if not converted:
+        return (), tuple(findings)
+    for workload in converted:
+        for path, count in _ray_counts(workload):
+            edits.append(Put(path, str(count)))
+            findings.append(_said(workload, path, f"KubeRay took num-gpus from limits; it is written out as {count}"))
+    for path in _process_counts(workloads[0].pod):
+        counts = {gpus(workload) for workload in converted}
+        if len(counts) == 1:
+            count = counts.pop()
+            number = count if path[-1] == "numProcPerNode" else str(count)
+            edits.append(Put(path, number))
+            message = f"the number of processes was taken from limits; it is written out as {count}"
+            findings.append(_said(converted[0], path, message))
+        else:
+            message = f"the number of processes was taken from limits, which differ ({_listed(counts)})"
+            advice = f"write a number into {path_text(path)}"
+            findings.append(finding(INFERRED_COUNT, converted[0].pod.document, path, message, advice=advice))
+    findings += _uncounted_processes(converted[0])
+    findings += _autoscaled(converted[0])
+    findings += [one for workload in converted for one in _counted_by_kai(workload, options)]
+    return tuple(edits), tuple(findings)
+
+
+def gpus(workload: Workload) -> int:
+    """How many devices the container that runs the framework, which is the first, asked for."""
+    containers = workload.pod.containers
+    first = [
+        demand.want.count
+        for demand in workload.reading.demands
+        if containers and any(one.path == containers[0].path for one in demand.containers)
+    ]
+    return sum(first) or sum(demand.want.count for demand in workload.reading.demands)
+
+
+def _said(workload: Workload, path: Path, message: str) -> Finding:
+    return finding(INFERRED_COUNT, workload.pod.document, path, message, advice="", fixed=True)
+
+
+def _ray_counts(workload: Workload) -> Iterator[tuple[Path, int]]:
+    """Ray counts whole GPUs; what it was told already stays."""
+    pod = workload.pod
+    if "headGroupSpec" not in pod.path and "workerGroupSpecs" not in pod.path:
+        return
+    if any(demand.want.what is What.VFIO for demand in workload.reading.demands):
+        return
+    path = (*pod.path[:-2], "rayStartParams", "num-gpus")
+    if value_at(pod.document.obj, path) is None:
+        yield path, gpus(workload)
+
+
+_PROCESS_COUNTS: tuple[Path, ...] = (
+    ("spec", "nprocPerNode"),
+    ("spec", "mlPolicy", "torch", "numProcPerNode"),
+)
+
+
+def _process_counts(pod: PodSpecAt) -> Iterator[Path]:
+    """Where the number of processes is to be found out by the framework."""
+    group, _ = kind_of(pod.document.obj)
+    if group in ("kubeflow.org", "trainer.kubeflow.org"):
+        yield from (path for path in _PROCESS_COUNTS if value_at(pod.document.obj, path) in _COUNT_WORDS)
+
+
+def _uncounted_processes(workload: Workload) -> Iterator[Finding]:
+    """Of a runtime of Trainer 2.2 and newer, whose number of processes only a TrainJob says."""
+    document = workload.pod.document
+    path: Path = ("spec", "mlPolicy", "torch")
+    if kind_of(document.obj)[0] != "trainer.kubeflow.org" or value_at(document.obj, path) is None:
+        return
+    if value_at(document.obj, (*path, "numProcPerNode")) is None:
+        message = "Trainer makes as many processes as limits have GPUs, and without any as many as there are CPUs"
+        advice = f"Write `spec.trainer.numProcPerNode: {gpus(workload)}` into the TrainJobs of this runtime."
+        yield finding(INFERRED_COUNT, document, path, message, advice=advice, severity=Severity.WARNING)
+
+
+def _autoscaled(workload: Workload) -> Iterator[Finding]:
+    document = workload.pod.document
+    for path in (
+        ("spec", "enableInTreeAutoscaling"),
+        ("spec", "rayClusterSpec", "enableInTreeAutoscaling"),
+        ("spec", "rayClusterConfig", "enableInTreeAutoscaling"),
+        ("spec", "jobTemplate", "rayClusterSpec", "enableInTreeAutoscaling"),
+    ):
+        if value_at(document.obj, path) is True:
+            message = "Ray's autoscaler counts GPUs by limits, and sees none of a claim's"
+            yield finding(AUTOSCALER, document, path, message)
+
+
+_KAI_QUEUES = ("kai.scheduler/queue", "runai/queue")
+
+
+def _is_of_kai(workload: Workload) -> bool:
+    pod = workload.pod
+    labels = (pod.metadata.get("labels"), value_at(pod.document.obj, ("metadata", "labels")))
+    queued = any(isinstance(one, dict) and one.keys() & set(_KAI_QUEUES) for one in labels)
+    return queued or pod.spec.get("schedulerName") in ("kai-scheduler", "runai-scheduler")
+
+
+def _kept_by_kai(workload: Workload) -> Iterator[Finding]:
+    """Source: KAI 0.17, its changes since 0.13."""
+    if workload.choice.target is Target.EXTENDED and _is_of_kai(workload):
+        message = "KAI before 0.17 keeps pods with extended resources away from nodes of a DRA driver"
+        advice = "See that the cluster has KAI 0.17 or newer, or give the pod claims."
+        yield finding(OTHER_SCHEDULER, workload.pod.document, workload.pod.path, message, advice=advice)
+
+
+def _counted_by_kai(workload: Workload, options: Options) -> Iterator[Finding]:
+    """What its queues do not count as it is asked for. Source: KAI 0.17, its accounting of claims."""
+    if not _is_of_kai(workload):
+        return
+    demands = workload.reading.demands
+    nameless = {class_name(one.want, options) for one in demands if "gpu" not in class_name(one.want, options).lower()}
+    reasons = ["nothing of a choice of devices (firstAvailable)"] if any(one.alternatives for one in demands) else []
+    reasons += ["a share as a whole GPU"] if any(one.want.share is not None for one in demands) else []
+    reasons += [f"nothing of class {name}, which has no `gpu` in its name" for name in sorted(nameless)]
+    if reasons:
+        message = f"KAI's queues count of claims {' and '.join(reasons)}"
+        other = ", or use a class with `gpu` in its name (`classes: {mig: mig.gpu.example.com}`)" if nameless else ""
+        advice = f"Set the queue's limits with that in mind{other}."
+        yield finding(NO_CLAIMS_HERE, workload.pod.document, workload.pod.path, message, advice=advice)
+
+
+def _listed(counts: set[int]) -> str:
+    return ", ".join(str(count) for count in sorted(counts))

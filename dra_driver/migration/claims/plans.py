@@ -1,0 +1,198 @@
+"""What is planned for each document: its claims, its edits, what is said of it. Pure.
+
+A pod is converted entirely or not at all: where one step of a document cannot be taken, its plan is to leave it.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from dra_driver.api.documents import Document
+from dra_driver.migration.claims.composed import agree
+from dra_driver.migration.claims.drafting import Draft, drafted, render_first, with_inner, without_claims
+from dra_driver.migration.claims.frameworks import after_claims
+from dra_driver.migration.claims.limits import of_form, of_the_cluster, too_old, why_too_old
+from dra_driver.migration.claims.templates import Claims, claims_for
+from dra_driver.migration.codes import NOT_EDITABLE
+from dra_driver.migration.model import (
+    Choice,
+    Edit,
+    Finding,
+    NewObject,
+    Options,
+    Path,
+    Put,
+    Target,
+    Workload,
+    finding,
+    title_of,
+    value_at,
+)
+from dra_driver.migration.read.overlays import OverlayChange, Overlays
+from dra_driver.migration.text.changes import EditRefused, changed, differences
+from dra_driver.migration.understand.surroundings import Meaning
+from dra_driver.names import ADMIN_ACCESS_LABEL
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Embedded:
+    """Text in a text: what is planned for the documents in it."""
+
+    path: Path
+    lines: int
+    """How many line ends were put in front of it, so that its lines have the numbers of the file."""
+    text: str
+    plans: "tuple[Plan, ...]"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """For one document. `edits` are made besides those that the claims need."""
+
+    document: Document
+    workloads: tuple[Workload, ...] = ()
+    claims: tuple[Claims, ...] = ()
+    edits: tuple[Edit, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    embedded: tuple[Embedded, ...] = ()
+    objects: tuple[NewObject, ...] = ()
+    """That stand beside it, besides templates."""
+
+    @property
+    def all_edits(self) -> tuple[Edit, ...]:
+        return (*(edit for one in self.claims for edit in one.edits), *self.edits)
+
+    @property
+    def _inner(self) -> "tuple[Plan, ...]":
+        return tuple(plan for one in self.embedded for plan in one.plans)
+
+    @property
+    def with_inner(self) -> "tuple[Plan, ...]":
+        return (self, *(one for plan in self._inner for one in plan.with_inner))
+
+    @property
+    def all_claims(self) -> tuple[Claims, ...]:
+        return (*self.claims, *(one for plan in self._inner for one in plan.all_claims))
+
+    @property
+    def all_workloads(self) -> tuple[Workload, ...]:
+        return (*self.workloads, *(one for plan in self._inner for one in plan.all_workloads))
+
+    @property
+    def all_findings(self) -> tuple[Finding, ...]:
+        return (*self.findings, *(one for plan in self._inner for one in plan.all_findings))
+
+    def with_edits(self, edits: Iterable[Edit]) -> "Plan":
+        return replace(self, edits=(*self.edits, *edits))
+
+
+def wanted_plans(documents: Sequence[Document], over: Overlays, meaning: Meaning, options: Options) -> list[Plan]:
+    """What is wanted for each document, and for each patch of a kustomization, whose text is never edited."""
+    drafts = [drafted(one, meaning, options) for one in documents if one.file not in over.files]
+    for draft in drafts:
+        if draft.document.file in over.texts:
+            without_claims(draft, "a kustomization makes a text in a ConfigMap or Secret of its file", options)
+    told: dict[OverlayChange, list[str]] = {}
+    for draft in drafts:
+        _render_first(draft, over, told, options)
+    agree(list(with_inner(drafts)), over.folders, options)
+    patches = [
+        drafted(part, meaning, options, render=change.commands) for change in over.changes for part in change.parts
+    ]
+    plans = [planned(draft, options) for draft in (*drafts, *patches)]
+    return [replace(one, findings=(*one.findings, *_overlay_findings(one.document, told))) for one in plans]
+
+
+def _render_first(draft: Draft, over: Overlays, told: dict[OverlayChange, list[str]], options: Options) -> None:
+    """Takes claims back where a kustomization changes what they would change, and says so in `told`."""
+    changes = list(over.of(draft.document))
+    if not changes:
+        return
+    plan = planned(draft, options)
+    fields = [path for path, _, _ in differences(draft.document.obj, changed(draft.document.obj, plan.all_edits))]
+    fields += [one.path for one in plan.embedded if any(inner.all_claims for inner in one.plans)]
+    met = [(change, field) for change in changes if (field := change.meets(fields)) is not None]
+    for change, field in met:
+        told.setdefault(change, []).append(f"{field} of {title_of(draft.document)}")
+    if met:
+        change, field = met[0]
+        reason = f"{change.where} is {change.what}, and concerns {field}; render, then migrate"
+        for one in with_inner([draft]):
+            without_claims(one, reason, options)
+
+
+def _overlay_findings(document: Document, told: Mapping[OverlayChange, Sequence[str]]) -> Iterator[Finding]:
+    """Of a kustomization: what it changes that the migration would change, too."""
+    for change, fields in told.items():
+        if change.kustomization is document:
+            more = f" and {len(fields) - 1} more" if len(fields) > 1 else ""
+            message = f"is {change.what}, and concerns {fields[0]}{more}, which was left as it is"
+            yield finding(NOT_EDITABLE, document, change.at, message, advice=render_first(change.commands))
+
+
+def planned(draft: Draft, options: Options) -> Plan:
+    """Claims and edits as the choices of the draft want them."""
+    workloads: list[Workload] = []
+    claims: list[Claims] = []
+    findings = list(draft.findings)
+    for one in draft.asking:
+        workload = Workload(one.pod, one.reading, one.choice)
+        if one.choice.target is Target.CLAIMS:
+            try:
+                wanted = claims_for(one.pod, one.reading, options)
+            except EditRefused as error:
+                return _left(draft, str(error))
+            reason = why_too_old(wanted.template, options)
+            if reason is None:
+                claims.append(wanted)
+                workload = replace(workload, templates=(wanted.ref,))
+                findings += one.reading.claim_findings
+            else:
+                workload = replace(workload, choice=Choice(Target.LEAVE, reason))
+                findings.append(too_old(workload, reason))
+        elif one.choice.target is Target.EXTENDED:
+            findings += one.reading.extended_findings
+        findings += of_form(workload, options)
+        findings += of_the_cluster(workload)
+        workloads.append(workload)
+    edits, said = after_claims(workloads, options)
+    embedded = tuple(
+        Embedded(path, lines, text, tuple(planned(one, options) for one in inner))
+        for path, lines, text, inner in draft.inner
+    )
+    return Plan(draft.document, tuple(workloads), tuple(claims), edits, (*findings, *said), embedded)
+
+
+def _left(draft: Draft, reason: str) -> Plan:
+    """Nothing of the document is changed, because something of it cannot be."""
+    workloads = tuple(Workload(one.pod, one.reading, Choice(Target.LEAVE, reason)) for one in draft.asking)
+    said = finding(NOT_EDITABLE, draft.document, (), f"nothing was changed: {reason}")
+    return Plan(draft.document, workloads, findings=(*draft.findings, said))
+
+
+def labelled(plan: Plan, workloads: Iterable[Workload]) -> Plan:
+    """Admin access is for namespaces that say so."""
+    if plan.document.kind != "Namespace":
+        return plan
+    path: Path = ("metadata", "labels", ADMIN_ACCESS_LABEL)
+    wanted = any(
+        workload.choice.target is Target.CLAIMS
+        and workload.pod.document.namespace == plan.document.name
+        and any(demand.all_gpus for demand in workload.reading.demands)
+        for workload in workloads
+    )
+    if not wanted or value_at(plan.document.obj, path) == "true":
+        return plan
+    return plan.with_edits((Put(path, "true"),))
+
+
+def refused(plan: Plan, reason: str) -> Plan:
+    """All that was to be edited stays as it is."""
+    workloads = tuple(
+        replace(one, choice=Choice(Target.LEAVE, reason), templates=()) if one.choice.target is Target.CLAIMS else one
+        for one in plan.all_workloads
+    )
+    if not plan.all_edits and not any(inner.all_edits for one in plan.embedded for inner in one.plans):
+        return plan
+    findings = tuple(one for one in plan.all_findings if not one.fixed)
+    said = finding(NOT_EDITABLE, plan.document, (), f"nothing was changed: {reason}")
+    return Plan(plan.document, workloads, findings=(*findings, said))

@@ -1,0 +1,228 @@
+"""What an administrator must allow, so that the driver offers what the old configurations offered: a PublishingPolicy,
+and values for the chart `gpu-dra-driver`. Pure.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from dra_driver.api.meta import JsonObject
+from dra_driver.features import Feature
+from dra_driver.migration.claims.own_classes import classes_to_make
+from dra_driver.migration.codes import TAKES_THE_REST
+from dra_driver.migration.model import Demand, Finding, Options, Target, What, Workload, finding
+from dra_driver.migration.understand.labels import restored_profile
+from dra_driver.migration.understand.meaning import CONFIG_LABEL, LAYOUT_LABEL, Hami, Meaning, View
+from dra_driver.migration.understand.plugin_config import (
+    GPU_RESOURCE,
+    MIG_RESOURCE,
+    MOST_REPLICAS,
+    PluginConfig,
+    Sharing,
+)
+from dra_driver.names import GPU_DRIVER, INVENTORY_API_VERSION
+
+_FEW = 3
+_HAMI_NODES: JsonObject = {"labelSelector": {"matchLabels": {"gpu": "on"}}}
+"""Where HAMi's own chart runs its device plugin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """`policy` None: nothing beyond whole GPUs and MIG devices that exist. `values` are for the chart."""
+
+    policy: JsonObject | None
+    values: JsonObject
+    reasons: tuple[str, ...] = ()
+    """What a person should know about it, a sentence each."""
+
+
+def publishing(meaning: Meaning, demands: Iterable[Demand], options: Options) -> Published:
+    """For the configurations, and for workloads that ask for parts of GPUs in amounts."""
+    reasons = list(_sources(meaning))
+    demands = tuple(demands)
+    amounts = amounts_asked(demands)
+    sharing = list(_sharing_rules(meaning, amounts))
+    if amounts and not any("capacity" in rule for rule in sharing):
+        sharing.insert(0, {"strategy": "MPS", "capacity": list(amounts)})
+        reasons.append(
+            f"Workloads ask for parts of GPUs in {' and '.join(amounts)}, so all GPUs are offered in such parts, kept "
+            "apart by MPS; who asks for none has the GPU alone. Choose the nodes of this rule."
+        )
+    rules: JsonObject = {"mig": list(_mig_rules(meaning, options)), "sharing": sharing}
+    rules = {name: one for name, one in rules.items() if one}
+    wants = [want for demand in demands for want in demand.alternatives or (demand.want,)]
+    own = classes_to_make(wants, meaning.purposes.classes, options)
+    if own:
+        names = " and ".join(one["name"] for one in own)
+        reasons.append(
+            f"Claims name {names}, which is no class of the driver's chart: the values have the chart make "
+            "it (`deviceClasses.extra`). Take these lines out where the cluster has it already."
+        )
+    values = _values(meaning, rules, own, options, reasons)
+    return Published(_policy(rules) if rules else None, values, tuple(reasons))
+
+
+def _sources(meaning: Meaning) -> Iterator[str]:
+    if meaning.read_from:
+        more = len(meaning.read_from) - _FEW
+        listed = ", ".join(meaning.read_from[:_FEW]) + (f" and {more} more" if more > 0 else "")
+        yield f"What resources stand for was read from {listed}."
+
+
+def _policy(rules: JsonObject) -> JsonObject:
+    return {"apiVersion": INVENTORY_API_VERSION, "kind": "PublishingPolicy", **rules}
+
+
+def amounts_asked(demands: Iterable[Demand]) -> tuple[str, ...]:
+    """In which amounts parts of GPUs are asked for: `memory`, `cores`, both or neither.
+
+    Offering more than is asked for is wrong: a claim takes all of an amount that it does not name.
+    """
+    shares = list(map(_named, demands))
+    return tuple(name for name in ("memory", "cores") if any(name in share for share in shares))
+
+
+def takers_of_the_rest(workloads: Sequence[Workload]) -> tuple[Finding, ...]:
+    """Where some workloads name both amounts, or one another: those that do not name all that is offered."""
+    shares = [
+        (one, demand, _named(demand))
+        for one in workloads
+        if one.choice.target is Target.CLAIMS
+        for demand in one.reading.demands
+    ]
+    offered = set().union(*(names for _, _, names in shares))
+    return tuple(
+        finding(
+            TAKES_THE_REST,
+            one.pod.document,
+            demand.removes[0] if demand.removes else one.pod.path,
+            f"no amount of {' and '.join(sorted(offered - names))}: with other workloads asking for it, all is taken",
+        )
+        for one, demand, names in shares
+        if names and names < offered
+    )
+
+
+def _named(demand: Demand) -> set[str]:
+    """The amounts that it names of a share of a GPU."""
+    shares = [want.share for want in demand.alternatives or (demand.want,) if want.what is What.GPU]
+    found: set[str] = set()
+    for share in shares:
+        if share is not None and (share.memory is not None or share.memory_percent is not None):
+            found.add("memory")
+        if share is not None and share.cores is not None:
+            found.add("cores")
+    return found
+
+
+# -- sharing
+
+
+def _sharing_rules(meaning: Meaning, amounts: Sequence[str]) -> Iterator[JsonObject]:
+    """Of several rules that match the last one wins, so those for more nodes come first."""
+    if meaning.hami.installed:
+        yield {"nodes": _HAMI_NODES, "strategy": "MPS", "capacity": list(amounts or _of_hami(meaning.hami))}
+    if meaning.configs:
+        for config in sorted(meaning.configs, key=lambda one: (one.name != meaning.default_config, one.name)):
+            nodes = _nodes_of(config, meaning)
+            single = (config.mig_strategy or meaning.strategy) == "single"
+            for resource, shared in sorted((config.sharing or {}).items()):
+                yield _rule(nodes, resource, shared, single)
+        return
+    for (resource, shared), views in _by_sharing(meaning.views):
+        names = sorted(view.title.removeprefix("node ") for view in views)
+        single = views[0].mig_strategy == "single"
+        yield _rule({"names": names} if views[0].labels is not None else None, resource, shared, single)
+
+
+def _of_hami(hami: Hami) -> tuple[str, ...]:
+    """What all of its pods have, whether or not they say so."""
+    return ("memory", "cores") if hami.default_cores else ("memory",)
+
+
+def _by_sharing(views: Sequence[View]) -> list[tuple[tuple[str, Sharing], list[View]]]:
+    """Nodes that share the same in the same way."""
+    found: dict[tuple[str, Sharing], list[View]] = {}
+    for view in views:
+        for resource, shared in sorted((view.sharing or {}).items()):
+            found.setdefault((resource, replace(shared, one_only=False)), []).append(view)
+    return sorted(found.items(), key=lambda one: (one[0][0], -len(one[1]), one[1][0].title))
+
+
+def _nodes_of(config: PluginConfig, meaning: Meaning) -> JsonObject | None:
+    """None: all. The default configuration is for nodes that name none, or one that does not exist."""
+    others = sorted(one.name for one in meaning.configs if one.name != config.name)
+    if not others:
+        return None
+    if config.name == meaning.default_config:
+        expression = {"key": CONFIG_LABEL, "operator": "NotIn", "values": others}
+        return {"labelSelector": {"matchExpressions": [expression]}}
+    return {"labelSelector": {"matchLabels": {CONFIG_LABEL: config.name}}}
+
+
+def _rule(nodes: JsonObject | None, resource: str, shared: Sharing, single: bool) -> JsonObject:
+    rule: JsonObject = {"nodes": nodes} if nodes is not None else {}
+    if resource.startswith(MIG_RESOURCE):
+        profile = restored_profile(resource.removeprefix(MIG_RESOURCE)) or resource.removeprefix(MIG_RESOURCE)
+        rule |= {"devices": "mig", "profiles": [profile]}
+    elif single:
+        rule |= {"devices": "mig"}
+    return {**rule, **_shares(shared)}
+
+
+def _shares(shared: Sharing) -> JsonObject:
+    return {"strategy": shared.strategy or "TimeSlicing", "replicas": min(shared.replicas or 2, MOST_REPLICAS)}
+
+
+# -- MIG
+
+
+def _mig_rules(meaning: Meaning, options: Options) -> Iterator[JsonObject]:
+    """Without `dynamic_mig` the MIG manager goes on, and what it makes is offered, which needs no rule."""
+    if not options.dynamic_mig:
+        return
+    for layout in meaning.layouts:
+        if layout.profiles:
+            nodes = {"labelSelector": {"matchLabels": {LAYOUT_LABEL: layout.name}}}
+            yield {"nodes": nodes, "mode": "Dynamic", "profiles": list(layout.profiles)}
+
+
+# -- chart
+
+
+def _values(
+    meaning: Meaning, rules: JsonObject, own: Sequence[JsonObject], options: Options, reasons: list[str]
+) -> JsonObject:
+    answering = _classes(meaning)
+    classes = {
+        **({"extendedResources": answering} if answering else {}),
+        **({"extra": list(own)} if own else {}),
+    }
+    values: JsonObject = {
+        **({"driverName": options.driver} if options.driver != GPU_DRIVER else {}),
+        **({"policy": rules} if rules else {}),
+        **({"deviceClasses": classes} if classes else {}),
+        **({"featureGates": {Feature.MIG_EXTENDED_RESOURCES.value: True}} if "mixed" in _strategies(meaning) else {}),
+    }
+    roots = sorted(meaning.driver_roots - {"/"})
+    if len(roots) == 1 and "/" not in meaning.driver_roots:
+        values["kubeletPlugin"] = {"driverRoot": roots[0]}
+    elif roots:
+        reasons.append(f"The driver's folder differs ({', '.join(sorted(meaning.driver_roots))}); it is looked for.")
+    return values
+
+
+def _strategies(meaning: Meaning) -> set[str | None]:
+    return {view.mig_strategy for view in meaning.views} or {meaning.strategy}
+
+
+def _classes(meaning: Meaning) -> dict[str, str]:
+    """Which extended resources classes answer to, where that differs from the chart's defaults."""
+    names: dict[str, str] = {}
+    if _strategies(meaning) == {"single"}:
+        names = {"gpu.nvidia.com": "", "mig.nvidia.com": GPU_RESOURCE}
+    shared = [sharing[GPU_RESOURCE] for view in meaning.views if GPU_RESOURCE in (sharing := view.sharing or {})]
+    renamed = next((one.name_of(GPU_RESOURCE) for one in shared if one.renamed), None)
+    if renamed is not None:
+        names["shared.gpu.nvidia.com"] = renamed
+    return names

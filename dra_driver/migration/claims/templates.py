@@ -1,0 +1,354 @@
+"""Claims for what a pod asks for: the template, and the edits that make the pod's object name it. Pure.
+
+One claim for each pod, with a request for each demand, so that all devices of a pod are found together, on one node.
+Containers that share devices name the same request; others name requests of their own. Templates are named after
+their owner and their content: the same content is the same template, and changed content never changes a template that
+pods were made with.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+from dra_driver.api.documents import Document, read_documents
+from dra_driver.api.meta import JsonObject
+from dra_driver.api.resource import ResourceClaimSpec
+from dra_driver.errors import InvalidInput
+from dra_driver.migration.claims.hooks import annotations_beside
+from dra_driver.migration.model import (
+    ContainerAt,
+    Demand,
+    Edit,
+    Form,
+    ObjectRef,
+    Options,
+    Path,
+    PodReading,
+    PodSpecAt,
+    Put,
+    Remove,
+    Want,
+    What,
+    path_text,
+    value_at,
+)
+from dra_driver.migration.read.named import shared_group
+from dra_driver.migration.text.changes import EditRefused
+from dra_driver.migration.text.edit import rewritten
+from dra_driver.migration.text.splices import spliced
+
+MANAGED_BY = "app.kubernetes.io/managed-by"
+OWNER = "dractl-migrate"
+_API = "resource.k8s.io/v1"
+_ENTRY = "gpu"
+"""What the pod's containers call their claim."""
+_LONGEST_OWNER = 46
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """Of one pod."""
+
+    template: JsonObject
+    """Or the one ResourceClaim that it has in common with others."""
+    edits: tuple[Edit, ...]
+
+    @property
+    def ref(self) -> ObjectRef:
+        metadata = self.template["metadata"]
+        return ObjectRef(self.template["kind"], metadata.get("namespace"), metadata["name"])
+
+
+def claims_for(pod: PodSpecAt, reading: PodReading, options: Options) -> Claims:
+    """For a pod with at least one demand. Raises EditRefused where the object has no room for claims."""
+    names = request_names(reading.demands)
+    spec = {"devices": _devices(reading.demands, names, options)}
+    group = shared_group(pod.document, options)
+    template = _under_a_free_name(_template(pod, spec) if group is None else _shared(pod, spec, group), reading)
+    edits = (
+        *(Remove(path) for demand in reading.demands for path in demand.removes),
+        *reading.edits,
+        *_references(pod, reading, names, template, options),
+    )
+    return Claims(template, edits)
+
+
+# -- requests
+
+
+def request_names(demands: Sequence[Demand]) -> tuple[str, ...]:
+    """One for each demand: `gpu` if it is alone, else with the container's name, and with what it is where need be."""
+    if len(demands) == 1:
+        return (_ENTRY,)
+    names = [_label(f"{_ENTRY}-{demand.containers[0].name or index}") for index, demand in enumerate(demands)]
+    if len(set(names)) == len(names):
+        return tuple(names)
+    one_container = len({demand.containers[0].path for demand in demands}) == 1
+    longer = [
+        _label(_what(demand.want) if one_container else f"{name}-{_what(demand.want)}")
+        for name, demand in zip(names, demands, strict=True)
+    ]
+    return tuple(_numbered(longer))
+
+
+def _what(want: Want) -> str:
+    return f"mig-{want.profile}" if want.profile is not None else want.what.value
+
+
+def _numbered(names: Sequence[str]) -> Iterator[str]:
+    seen: dict[str, int] = {}
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        yield f"{name[:58]}-{seen[name]}" if names.count(name) > 1 else name
+
+
+def _label(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60].strip("-")
+
+
+def _devices(demands: Sequence[Demand], names: Sequence[str], options: Options) -> JsonObject:
+    requests = [_request(demand, name, options) for demand, name in zip(demands, names, strict=True)]
+    configs = list(_configs(demands, names, options))
+    constraints = list(_constraints(demands, names, options))
+    return {
+        "requests": requests,
+        **({"constraints": constraints} if constraints else {}),
+        **({"config": configs} if configs else {}),
+    }
+
+
+def _constraints(demands: Sequence[Demand], names: Sequence[str], options: Options) -> Iterator[JsonObject]:
+    """Containers had shares of different GPUs each on its own: two of them may have shares of the same ones."""
+    uuid = f"{options.driver}/uuid"
+    named = list(zip(demands, names, strict=True))
+    containers = {container.path: container for demand in demands for container in demand.containers}
+    apart = (
+        tuple(name for demand, name in named if demand.want.distinct and container in demand.containers)
+        for container in containers.values()
+    )
+    for requests in dict.fromkeys(apart):
+        if len(requests) > 1:
+            yield {"requests": list(requests), "distinctAttribute": uuid}
+    together = [name for demand, name in named if demand.want.together]
+    if len(together) > 1:
+        yield {"requests": together, "matchAttribute": uuid}
+
+
+def _request(demand: Demand, name: str, options: Options) -> JsonObject:
+    if not demand.alternatives:
+        return {"name": name, "exactly": _exactly(demand.want, options, all_gpus=demand.all_gpus)}
+    alternatives = [
+        {"name": f"choice-{number}", **_exactly(want, options)} for number, want in enumerate(demand.alternatives, 1)
+    ]
+    return {"name": name, "firstAvailable": alternatives}
+
+
+def _exactly(want: Want, options: Options, *, all_gpus: bool = False) -> JsonObject:
+    found: JsonObject = {"deviceClassName": class_name(want, options)}
+    selectors = [{"cel": {"expression": expression}} for expression in _selectors(want, options)]
+    if selectors:
+        found["selectors"] = selectors
+    if all_gpus:
+        return {**found, "allocationMode": "All", "adminAccess": True}
+    found["count"] = want.count
+    if amounts := dict(_amounts(want)):
+        found["capacity"] = {"requests": amounts}
+    if want.tolerations:
+        found["tolerations"] = list(want.tolerations)
+    return found
+
+
+def class_name(want: Want, options: Options) -> str:
+    if want.device_class is not None:
+        return want.device_class
+    if want.share is not None:
+        return options.shared_class
+    return {What.GPU: options.gpu_class, What.MIG: options.mig_class, What.VFIO: options.vfio_class}[want.what]
+
+
+def _selectors(want: Want, options: Options) -> Iterator[str]:
+    own = f"device.attributes['{options.driver}']"
+    if want.profile is not None:
+        # Devices of a class of shares can be whole GPUs, which have no profile; reading it would be an error.
+        has = f"has({own}.profile) && " if want.share is not None else ""
+        yield f"{has}{own}.profile == '{want.profile}'"
+    elif want.share is not None:
+        yield f"{own}.type == '{want.what.value}'"
+    yield from want.selectors
+
+
+def _amounts(want: Want) -> Iterator[tuple[str, str]]:
+    share = want.share
+    if share is None:
+        return
+    if share.number is not None:
+        yield "shares", str(share.number)
+    if share.memory is not None:
+        yield "memory", str(share.memory)
+    if share.cores is not None:
+        yield "cores", str(share.cores)
+
+
+def _configs(demands: Sequence[Demand], names: Sequence[str], options: Options) -> Iterator[JsonObject]:
+    """One for all requests that want the same."""
+    wanted: dict[str, tuple[JsonObject, list[str]]] = {}
+    for demand, name in zip(demands, names, strict=True):
+        if demand.want.config is not None:
+            key = json.dumps(demand.want.config, sort_keys=True)
+            wanted.setdefault(key, (demand.want.config, []))[1].append(name)
+    for parameters, requests in wanted.values():
+        yield {"requests": requests, "opaque": {"driver": options.driver, "parameters": parameters}}
+
+
+# -- templates
+
+
+def _template(pod: PodSpecAt, spec: JsonObject) -> JsonObject:
+    document = pod.document
+    annotations = annotations_beside(document)
+    # Who is applied at another time has a template of its own: Argo CD may take a hook's away when it is done.
+    content = {**spec, "annotations": annotations} if annotations else spec
+    metadata: JsonObject = {"name": f"{_owner(document)}-gpu-{hash_of(content)}"}
+    namespace = _inner_namespace(pod) or document.namespace
+    if namespace:
+        metadata["namespace"] = namespace
+    metadata["labels"] = {MANAGED_BY: OWNER}
+    if annotations:
+        metadata["annotations"] = annotations
+    return {"apiVersion": _API, "kind": "ResourceClaimTemplate", "metadata": metadata, "spec": {"spec": spec}}
+
+
+def _shared(pod: PodSpecAt, spec: JsonObject, group: tuple[str, ...]) -> JsonObject:
+    """One claim, named after those who share it and what they ask for: whoever asks for something else has another."""
+    template = _template(pod, spec)
+    name = f"shared-gpu-{hash_of({'of': group, **spec})}"
+    return {**template, "kind": "ResourceClaim", "metadata": {**template["metadata"], "name": name}, "spec": spec}
+
+
+def _under_a_free_name(made: JsonObject, reading: PodReading) -> JsonObject:
+    """Numbered where the name is that of an object that asks for something else, in whatever namespace or folder."""
+    spec = made["spec"] if made["kind"] == "ResourceClaim" else made["spec"]["spec"]
+    first = made["metadata"]["name"]
+    names = (first if number == 1 else f"{first}-{number}" for number in count(1))
+    name = next(one for one in names if all(_same_claim(spec, other) for other in _of_that_name(made, one, reading)))
+    return made if name == first else {**made, "metadata": {**made["metadata"], "name": name}}
+
+
+def _of_that_name(made: JsonObject, name: str, reading: PodReading) -> tuple[Any, ...]:
+    return reading.taken.get((made["kind"], name), ())
+
+
+def taken_name(ref: ObjectRef, reading: PodReading) -> str | None:
+    """The name that it would have had, if a person's object had not been there with it."""
+    numbered = re.fullmatch(r"(.*-gpu-[0-9a-f]{6})-[0-9]+", ref.name)
+    return numbered[1] if numbered is not None and (ref.kind, numbered[1]) in reading.taken else None
+
+
+def _same_claim(spec: JsonObject, other: object) -> bool:
+    """Also where the API server has filled in defaults."""
+    try:
+        return ResourceClaimSpec.of(other) == ResourceClaimSpec.of(spec)
+    except InvalidInput:
+        return False
+
+
+def _inner_namespace(pod: PodSpecAt) -> str | None:
+    """Of an object in another object, such as the component of an AppWrapper."""
+    for length in range(len(pod.path), 0, -1):
+        inner = value_at(pod.document.obj, pod.path[:length])
+        if isinstance(inner, dict) and "kind" in inner:
+            namespace = value_at(inner, ("metadata", "namespace"))
+            return namespace if isinstance(namespace, str) else None
+    return None
+
+
+def _owner(document: Document) -> str:
+    metadata = document.obj.get("metadata")
+    generated = metadata.get("generateName") if isinstance(metadata, dict) else None
+    name = document.name or (generated if isinstance(generated, str) else "") or document.kind
+    return re.sub(r"[^a-z0-9.-]+", "-", name.lower())[:_LONGEST_OWNER].strip("-.") or "pod"
+
+
+def hash_of(spec: JsonObject) -> str:
+    """Short enough for a name: other contents have other names."""
+    return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:6]
+
+
+# -- references
+
+
+def _references(
+    pod: PodSpecAt, reading: PodReading, names: Sequence[str], made: JsonObject, options: Options
+) -> Iterator[Edit]:
+    key = "resourceClaimName" if made["kind"] == "ResourceClaim" else "resourceClaimTemplateName"
+    source = {key: made["metadata"]["name"]}
+    name = _entry_name(reading)
+    entry = {"name": name, **source}
+    if pod.form is Form.NIM:
+        yield _appended(pod.document, (*pod.path, "draResources"), source)
+        return
+    if in_a_patch_of_the_pod(pod, options):
+        yield _patched(pod, entry)
+    else:
+        where = (*pod.path, "resourceClaims")
+        yield _appended(pod.document, where, entry, _copied(reading, where))
+    for container, requests in _users(reading.demands, names):
+        where = (*container.resources_path, "claims")
+        for index, use in enumerate(_uses(name, requests, names), _copied(reading, where)):
+            yield _appended(pod.document, where, use, index)
+
+
+def _copied(reading: PodReading, where: Path) -> int:
+    """How many entries a patch's list has from the list that it takes the place of."""
+    return sum(isinstance(one, Put) and one.path[:-1] == where for one in reading.edits)
+
+
+def _entry_name(reading: PodReading) -> str:
+    """Other than those of the claims that the pod has."""
+    there = {one.name for one in reading.held}
+    names = (_ENTRY if number == 1 else f"{_ENTRY}-{number}" for number in count(1))
+    return next(one for one in names if one not in there)
+
+
+def in_a_patch_of_the_pod(pod: PodSpecAt, options: Options) -> bool:
+    """Of an Argo template, unless it is of a release that has the field."""
+    return pod.form is Form.ARGO and not options.argo_resource_claims and "resourceClaims" not in pod.spec
+
+
+def _patched(pod: PodSpecAt, entry: JsonObject) -> Put:
+    """Of an Argo template in releases whose templates have no `resourceClaims`: it goes into the patch of its pod."""
+    path = (*pod.path, "podSpecPatch")
+    there = pod.spec.get("podSpecPatch")
+    if not isinstance(there, str) or not there.strip():
+        return Put(path, json.dumps({"resourceClaims": [entry]}))
+    read = read_documents(there, pod.document.file)
+    if read.problems or len(read.documents) != 1 or "{{" in there:
+        raise EditRefused(f"{path_text(path)} is there already and cannot be added to")
+    patch = read.documents[0]
+    added = rewritten({patch: (_appended(patch, ("resourceClaims",), entry),)})
+    return Put(path, spliced(there, added.splices))
+
+
+def _appended(document: Document, path: Path, value: Any, index: int = 0) -> Put:
+    there = value_at(document.obj, path)
+    return Put((*path, (len(there) if isinstance(there, list) else 0) + index), value)
+
+
+def _users(demands: Sequence[Demand], names: Sequence[str]) -> Iterator[tuple[ContainerAt, list[str]]]:
+    by_path: dict[Path, tuple[ContainerAt, list[str]]] = {}
+    for demand, name in zip(demands, names, strict=True):
+        for container in demand.containers:
+            by_path.setdefault(container.path, (container, []))[1].append(name)
+    yield from by_path.values()
+
+
+def _uses(entry: str, requests: Sequence[str], names: Sequence[str]) -> Iterator[Mapping[str, str]]:
+    """Without the request's name where it is all of them."""
+    if len(requests) == len(names):
+        yield {"name": entry}
+        return
+    yield from ({"name": entry, "request": request} for request in requests)

@@ -1,0 +1,1 @@
+"""What counts the old resource: quotas, limits, queues and node pools."""

@@ -1,0 +1,1 @@
+"""The plan that takes a cluster from the device plugin to the driver, node by node."""

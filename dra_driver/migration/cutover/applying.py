@@ -1,0 +1,247 @@
+"""How what was migrated is applied, node by node, and put back: the commands for it. Pure.
+
+`kubectl apply` alone is not enough. Templates of Jobs and of pods cannot be changed, so those are made anew; and of
+objects that it did not make it knows not what to take away: they would keep the old limit beside the claim.
+"""
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from dra_driver.migration.model import Migration, ObjectRef, Target, Workload
+from dra_driver.migration.read.kustomize import is_kustomization_file
+from dra_driver.migration.understand.offering import GpuNode
+
+_STDIN = "-"
+_MANIFEST = re.compile(r'^\s*"?apiVersion"?\s*:', re.MULTILINE)
+_LAST_APPLIED = r"{.metadata.annotations.kubectl\.kubernetes\.io/last-applied-configuration}"
+_STATE = (
+    "{.metadata.name} {.status.phase} {.status.terminalState} {.status.state.phase} {.status.jobStatus} "
+    '{.status.conditions[?(@.status=="True")].type}'
+)
+"""Of whatever runs to an end: Pod, JobSet, Volcano's Job, RayJob, and those with conditions."""
+_DONE = "*Complete*|*Succeeded*|*SUCCEEDED*"
+_OVER = f"''|{_DONE}|*Failed*|*FAILED*"
+"""Also where it is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Where the results of a run lie, as one types it where the run was typed."""
+
+    new: Mapping[str, str] = field(default_factory=dict)
+    """By the file's name in the migration; what is missing is where it was."""
+    folder: str = ""
+    """That of the chart values, with a slash."""
+    write: str | None = None
+    """What writes them; None: they are written."""
+    values_written: bool = True
+    kept: bool = True
+    """Whether files are still what they were before."""
+    undo: bool = True
+    """Whether annotations say what was before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    commands: tuple[str, ...]
+    made_anew: tuple[str, ...] = ()
+    """What is deleted and made again: kinds and names."""
+    by_hand: tuple[str, ...] = ()
+    """Files for which there is no command."""
+    whole: bool = False
+    """Whether a file of several workloads is among them: it is applied whole, or not at all."""
+
+    @property
+    def empty(self) -> bool:
+        return not self.commands and not self.by_hand
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Unit:
+    file: str
+    workloads: tuple[Workload, ...]
+    """Those that get claims."""
+
+
+class Applying:
+    """Each changed file has its place: the first node, in the order of `nodes`, where a workload of it has pods; the
+    same on the way back, so that going back over the nodes that were begun with undoes what was done there."""
+
+    def __init__(self, migration: Migration, results: Results, nodes: Sequence[GpuNode]) -> None:
+        self._results = results
+        self._folders = [PurePosixPath(one.file).parent for one in migration.files if is_kustomization_file(one.file)]
+        claims = [one for one in migration.workloads if one.choice.target is Target.CLAIMS]
+        changed = {one.file: one.after for one in migration.files if one.before != one.after and one.after}
+        changed |= {one.file: one.text for one in migration.new_files}
+        self._new_files = {one.file for one in migration.new_files}
+        self._texts = changed
+        units = [_Unit(file, tuple(one for one in claims if one.pod.document.file == file)) for file in changed]
+        waiting = [one for one in units if one.workloads]
+        # What kustomize builds together is applied with the workloads, not before them.
+        built = any(self._is_kustomized(one) for one in waiting)
+        self._settings = [one for one in units if not one.workloads and not (built and self._is_kustomized(one))]
+        self._at: dict[str, list[_Unit]] = {}
+        for node in nodes:
+            owners = [one.owner or ObjectRef("Pod", one.namespace, one.name) for one in node.holders]
+            here = [unit for unit in waiting if any(_makes(one, owner) for one in unit.workloads for owner in owners)]
+            self._at[node.name] = here
+            waiting = [unit for unit in waiting if unit not in here]
+        self._rest = waiting
+
+    def knows(self, owner: ObjectRef) -> bool:
+        """Whether it is among what gets claims, at whatever node."""
+        units = (*(unit for units in self._at.values() for unit in units), *self._rest)
+        return any(_makes(one, owner) for unit in units for one in unit.workloads)
+
+    def settings(self, *, back: bool = False) -> Applied:
+        """Quotas, queues and classes, and what stands beside files. What is new is not taken away."""
+        units = [one for one in self._settings if not back or one.file not in self._new_files]
+        return self._applied(units, back=back, certain=True)
+
+    def at(self, node: str, *, back: bool = False) -> Applied:
+        return self._applied(self._at[node], back=back, certain=True)
+
+    def rest(self, *, back: bool = False) -> Applied:
+        """What had no pods with GPUs: only what is in the cluster, and not done."""
+        return self._applied(self._rest, back=back, certain=False)
+
+    def _applied(self, units: Sequence[_Unit], *, back: bool, certain: bool) -> Applied:
+        commands: list[str] = []
+        anew: list[str] = []
+        by_hand: list[str] = []
+        folders: dict[str, None] = {}
+        for unit in units:
+            once = [one for one in unit.workloads if _is_made_once(one)]
+            kustomized = self._is_kustomized(unit)
+            if kustomized and not once and len(self._folders) == 1 and (self._results.kept or not back):
+                folders[self._folder(unit, back)] = None
+            elif kustomized or self._has_no_command(unit, once, back=back, certain=certain):
+                by_hand.append(self._new(unit.file))
+            else:
+                commands += self._commands(unit, once, back=back, certain=certain)
+                anew += [_named(one) for one in once]
+        commands += [f"kubectl apply -k {one}" for one in folders]
+        whole = any(len(one.workloads) > 1 for one in units)
+        return Applied(tuple(commands), tuple(anew), tuple(by_hand), whole and bool(commands))
+
+    def _is_kustomized(self, unit: _Unit) -> bool:
+        return any(folder in PurePosixPath(unit.file).parents for folder in self._folders)
+
+    def _has_no_command(self, unit: _Unit, once: Sequence[Workload], *, back: bool, certain: bool) -> bool:
+        nameless = any(not one.pod.document.name for one in unit.workloads)
+        several = bool(once) and len(unit.workloads) > 1 and not certain
+        lost = back and self._is_lost(unit) and not self._results.undo
+        return nameless or several or lost or not _MANIFEST.search(self._texts[unit.file])
+
+    def _commands(self, unit: _Unit, once: Sequence[Workload], *, back: bool, certain: bool) -> Iterator[str]:
+        apply = self._old(unit, "") if back else f"kubectl apply -f {self._new(unit.file)}"
+        if once and len(unit.workloads) == 1:
+            (only,) = once
+            unless = _DONE if certain else _OVER
+            yield f"{_state_of(only)} && case $state in {unless}) ;; *) {_deleted(only)} && {apply};; esac"
+            return
+        # First: that is refused as soon as one object of the file is gone.
+        lines = [] if back else [self._told_of_old(unit, one) for one in unit.workloads if one not in once]
+        lines.append(_all_but_done(once, apply) if once else apply)
+        lines += [_unstuck(one) for one in unit.workloads if one.pod.document.kind == "StatefulSet"]
+        if certain:
+            yield from lines
+            return
+        found = f"kubectl get -f {self._new(unit.file)} --ignore-not-found -o name"
+        yield f'found=$({found}) && {{ [ -z "$found" ] || {{ {" && ".join(lines)}; }}; }}'
+
+    def _told_of_old(self, unit: _Unit, one: Workload) -> str:
+        """Tells `kubectl apply` what the object was made of, if it does not know."""
+        several = len(unit.workloads) > 1
+        known = (
+            f"{_kubectl(one)} get {_resource(one)} {one.pod.document.name} -o jsonpath='{_LAST_APPLIED}' | grep -q ."
+        )
+        # The second is refused where one object of the file is not there, and the third tells it as well.
+        told = f"{self._old(unit, ' set-last-applied --create-annotation')}{f' || {self._old(unit, "")}' * several}"
+        return f"{{ {known} || {told}; }}"
+
+    def _old(self, unit: _Unit, how: str) -> str:
+        if self._is_lost(unit):
+            return f"dractl migrate {self._new(unit.file)} --undo -o - | kubectl apply{how} -f -"
+        return f"kubectl apply{how} -f {shlex.quote(unit.file)}"
+
+    def _is_lost(self, unit: _Unit) -> bool:
+        return not self._results.kept or unit.file == _STDIN
+
+    def _new(self, file: str) -> str:
+        return shlex.quote(self._results.new.get(file, file))
+
+    def _folder(self, unit: _Unit, back: bool) -> str:
+        (folder,) = self._folders
+        below = PurePosixPath(unit.file).relative_to(folder)
+        new = str(PurePosixPath(self._results.new.get(unit.file, unit.file))).removesuffix(str(below))
+        return shlex.quote(str(folder) if back else str(PurePosixPath(new)))
+
+
+def _makes(workload: Workload, owner: ObjectRef) -> bool:
+    """Whether pods of `owner` are those of the workload. Operators' kinds have pods that something else of their name
+    owns; a CronJob's Jobs have its name, and the minute."""
+    document = workload.pod.document
+    if document.namespace is not None and document.namespace != owner.namespace:
+        return False
+    if document.kind == "CronJob" and owner.kind == "Job":
+        return re.fullmatch(re.escape(document.name) + r"-\d+", owner.name) is not None
+    return document.name == owner.name and (owner.kind != "Pod" or document.kind == "Pod")
+
+
+_ONCE = ("Pod", "ReplicaSet", "ReplicationController", "JobSet", "Workflow")
+_CHANGEABLE_JOBS = ("CronJob", "ScaledJob")
+
+
+def _is_made_once(workload: Workload) -> bool:
+    """Whether its pods stay what they were when its template changes, or the template cannot be changed."""
+    kind = workload.pod.document.kind
+    return kind in _ONCE or (kind.endswith("Job") and kind not in _CHANGEABLE_JOBS)
+
+
+def _kubectl(workload: Workload) -> str:
+    namespace = workload.pod.document.namespace
+    return f"kubectl -n {namespace}" if namespace else "kubectl"
+
+
+def _resource(workload: Workload) -> str:
+    """Kinds of others have names that Kubernetes has, too: there is a Job of Volcano's."""
+    document = workload.pod.document
+    group = document.api_version.rpartition("/")[0]
+    return f"{document.kind.lower()}{f'.{group}' * bool(group)}"
+
+
+def _named(workload: Workload) -> str:
+    return f"{workload.pod.document.kind} {workload.pod.document.name}"
+
+
+def _deleted(workload: Workload) -> str:
+    return f"{_kubectl(workload)} delete {_resource(workload)} {workload.pod.document.name} --ignore-not-found"
+
+
+def _state_of(workload: Workload) -> str:
+    found = f"{_kubectl(workload)} get {_resource(workload)} {workload.pod.document.name} --ignore-not-found"
+    return f"state=$({found} -o jsonpath='{_STATE}')"
+
+
+def _all_but_done(once: Sequence[Workload], apply: str) -> str:
+    """`kubectl apply` goes on after an object that it cannot change, and is refused in the end: here that is no error
+    where the only such objects may be those that are done."""
+    asked = [
+        f'{_state_of(one)} && case $state in {_DONE}) done="$done {one.pod.document.name}";; *) {_deleted(one)};; esac'
+        for one in once
+    ]
+    told = 'echo "Only of what is done may that be said:$done."'
+    return f'done= && {" && ".join(asked)} && {{ {apply} || {{ [ -n "$done" ] && {told}; }}; }}'
+
+
+def _unstuck(workload: Workload) -> str:
+    """A StatefulSet waits for its pods to be ready before it changes the next, also for those that nobody can place."""
+    name = workload.pod.document.name
+    theirs = f'{{.items[?(@.metadata.ownerReferences[0].name=="{name}")].metadata.name}}'
+    kubectl = _kubectl(workload)
+    listed = f"{kubectl} get pods --field-selector status.phase=Pending -o jsonpath='{theirs}'"
+    return f"{listed} | xargs -r {kubectl} delete pod --ignore-not-found"

@@ -1,0 +1,494 @@
+"""From the device plugin to the driver node by node, and back, so that no GPU is ever offered by both. Pure.
+
+Two labels of a node decide. `OFFERED_BY` says who may offer its GPUs: the device plugin's pods run only where it is
+`device-plugin`, and the driver publishes only where it is `driver`. A label has one value, so the two exclude each
+other; and since pods and slices follow a label a while later, between the two stands `nobody`, until the old one is
+seen to be gone. `DRIVER_RUNS` keeps the driver's own pod on a node that offers nothing any more, for somebody has to
+take the devices back from claims that end. A plan is data: steps with the commands that a person types. Whoever stops
+halfway goes back from there with the same commands as from the end.
+"""
+
+import json
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from dra_driver.migration.cutover.applying import Applied, Applying, Results
+from dra_driver.migration.cutover.commands import (
+    LEAVES,
+    NAMESPACE,
+    UNKNOWN,
+    WAIT,
+    deleted,
+    has_no_holders,
+    labelled,
+    marked,
+    run_only_where,
+    until_allocatable,
+    until_driver_is_gone,
+    until_no_claims,
+    until_published,
+    until_unpublished,
+)
+from dra_driver.migration.cutover.steps import Act, Plan, Stage, Step
+from dra_driver.migration.model import Migration, ObjectRef, Target
+from dra_driver.migration.understand.offering import (
+    DRIVER_RUNS,
+    OFFERED_BY,
+    DevicePlugin,
+    GpuNode,
+    Holder,
+    Installed,
+    Offering,
+)
+from dra_driver.migration.write.chart_values import final_values, values_for_cutover
+
+_OPERATOR_LABEL = "nvidia.com/gpu.deploy.device-plugin"
+_MIG_MANAGER_LABEL = "nvidia.com/gpu.deploy.mig-manager"
+_GKE_LABEL = "gke-no-default-nvidia-gpu-device-plugin"
+_RELEASE = "gpu-dra-driver"
+_CHART = "charts/gpu-dra-driver"
+VALUES_FILE = "values-cutover.yaml"
+FINAL_VALUES_FILE = "values.yaml"
+
+
+_AS_THEY_LIE = Results()
+
+
+def cutover(offering: Offering, migration: Migration, driver: str, results: Results = _AS_THEY_LIE) -> Plan:
+    """The way to the driver for all nodes that a device plugin serves; empty when there are none such.
+
+    Nodes where both offer come first, then those with the fewest pods that would have to move. Nodes that the driver
+    serves alone are kept as they are; if a plan brought the last of them there, its end is what is left of it.
+    """
+    values = values_for_cutover(migration)
+    if offering.other_drivers:
+        return Plan((), (), (), values, _refusal(offering.other_drivers))
+    todo = sorted((one for one in offering.nodes if one.resources or _is_halfway(one, offering)), key=_order)
+    done = [one for one in offering.nodes if not one.resources and one.driver]
+    way = _Way(offering, migration, driver, results, Applying(migration, results, todo))
+    if not todo:
+        ends = offering.plugins and any(one.begun for one in done)
+        return Plan((way.end(),) if ends else (), (), (), values)
+    forward = (
+        way.prepare(todo, done),
+        *(way.over(node, first=index == 0) for index, node in enumerate(todo)),
+        way.finish(),
+    )
+    back = (*(way.back(node) for node in reversed(todo)), way.end_of_return(done))
+    return Plan(forward, back, tuple(one.name for one in todo if one.driver), values)
+
+
+def _refusal(others: Sequence[str]) -> str:
+    return (
+        f"{_names(others)} brings NVIDIA's own DRA driver, which offers GPUs under the same name; nobody could say "
+        "whose slices they are. Choose one: switch that one off (delete the GPUCluster, or set its "
+        "`spec.draDriver.gpus.enabled: false` where its version has that field), see that its slices and claims are "
+        "gone, and read the cluster again."
+    )
+
+
+def _is_halfway(node: GpuNode, offering: Offering) -> bool:
+    """An earlier plan took it from the device plugin, and nobody gave it to the driver."""
+    return node.begun and not node.driver and bool(offering.plugins)
+
+
+def _order(node: GpuNode) -> tuple[bool, int, str]:
+    return not node.driver, len(node.holders), node.name
+
+
+@dataclass(frozen=True)
+class _Way:
+    offering: Offering
+    migration: Migration
+    driver: str
+    results: Results
+    applying: Applying
+
+    @property
+    def _operator(self) -> bool:
+        return any(one.installed is Installed.OPERATOR for one in self.offering.plugins)
+
+    @property
+    def _replaces_mig_manager(self) -> bool:
+        """Two that change the layout of the same GPU would fight; partitions that lie there already are published."""
+        rules = (self.migration.policy or {}).get("mig") or ()
+        return self.offering.mig_manager and any(rule.get("mode") == "Dynamic" for rule in rules)
+
+    @property
+    def _gke(self) -> bool:
+        return any(one.installed is Installed.GKE for one in self.offering.plugins)
+
+    @property
+    def _daemon_sets(self) -> tuple[DevicePlugin, ...]:
+        return tuple(one for one in self.offering.plugins if one.installed is Installed.DAEMON_SET)
+
+    # -- the whole cluster
+
+    def prepare(self, todo: Sequence[GpuNode], done: Sequence[GpuNode]) -> Stage:
+        return Stage("Before the first node", None, tuple(self._prepare(todo, done)))
+
+    def _prepare(self, todo: Sequence[GpuNode], done: Sequence[GpuNode]) -> Iterator[Step]:
+        yield from self._write()
+        for node in todo:
+            if node.resources and node.driver_label and not node.driver:
+                yield self._clean(node.name)
+        both = [one for one in todo if one.driver]
+        yield from self._who_offers_now(todo, done, [one.name for one in both])
+        for plugin in self._daemon_sets:
+            yield Step(
+                Act.FENCE_PLUGIN,
+                f"Let DaemonSet {plugin.namespace}/{plugin.name} run only on nodes with that label.",
+                run_only_where(plugin, '"device-plugin"'),
+                "Its pods start anew; pods that have GPUs do not notice. Nodes that join later need the label, too.",
+            )
+        if not self.offering.plugins:
+            yield Step(
+                Act.FENCE_PLUGIN,
+                "No device plugin was recognised among what was read, though nodes have its resources. Find it, and "
+                f"give its pods the node selector `{OFFERED_BY}: device-plugin`.",
+                (),
+            )
+        if both:
+            yield Step(
+                Act.AWAIT_PLUGIN_GONE,
+                "Where both offered, wait until kubelet has nothing of the device plugin left to give.",
+                tuple(until_allocatable(one.name, resource, "= 0") for one in both for resource in one.resources),
+                "The chart refuses before.",
+            )
+        yield Step(
+            Act.INSTALL,
+            "Install the driver. It runs nowhere yet, but where a node has its label.",
+            (
+                f"helm upgrade --install {_RELEASE} {_CHART} --namespace {NAMESPACE} --create-namespace "
+                f"-f {self._file(VALUES_FILE)}",
+            ),
+            f"{VALUES_FILE} has the values of this report and the two labels; add the image's repository.",
+        )
+        yield from _apply_steps(
+            self.applying.settings(),
+            "Apply what counts or describes claims: quotas, queues, classes, and what was written beside files.",
+            "Until the end some workloads are counted by what is gone from there.",
+        )
+
+    def _who_offers_now(self, todo: Sequence[GpuNode], done: Sequence[GpuNode], both: Sequence[str]) -> Iterator[Step]:
+        """Said by labels, so that nothing starts where another goes on."""
+        if both:
+            yield Step(
+                Act.LABEL,
+                f"On {_names(both)} the device plugin and the driver offer the same GPUs now. Neither may go on.",
+                (labelled(both, {OFFERED_BY: "nobody", DRIVER_RUNS: "yes"}), *self._off(both)),
+                "Pods that run there may share a GPU without knowing it.",
+            )
+        if done:
+            yield Step(
+                Act.LABEL,
+                f"{_names([one.name for one in done])} has the driver already and keeps it."
+                if len(done) == 1
+                else f"{_names([one.name for one in done])} have the driver already and keep it.",
+                (labelled([one.name for one in done], {OFFERED_BY: "driver", DRIVER_RUNS: "yes"}),),
+            )
+        alone = [one.name for one in todo if one.resources and not one.driver]
+        if alone:
+            yield Step(
+                Act.LABEL,
+                "Say of each node that the device plugin offers its GPUs. Nothing changes by that.",
+                (labelled(alone, {OFFERED_BY: "device-plugin"}),),
+            )
+
+    def _file(self, name: str) -> str:
+        return shlex.quote(f"{self.results.folder}{name}")
+
+    def _write(self) -> Iterator[Step]:
+        if self.results.write is not None:
+            note = "With the same input. The report that is written there has this plan, too."
+            yield Step(Act.WRITE, "Write the results, which the commands below name.", (self.results.write,), note)
+        elif not self.results.values_written:
+            files = {VALUES_FILE: values_for_cutover(self.migration), FINAL_VALUES_FILE: final_values(self.migration)}
+            yield Step(
+                Act.WRITE,
+                "Write the values for the chart: for the time of the change, and for the time after.",
+                tuple(f"printf '%s\\n' {shlex.quote(json.dumps(one))} > {name}" for name, one in files.items()),
+            )
+
+    def _clean(self, name: str) -> Step:
+        return Step(
+            Act.CLEAN,
+            f"{name} has the driver's label from an earlier attempt, beside a device plugin: take it away.",
+            (
+                labelled([name], {OFFERED_BY: "device-plugin"}),
+                until_unpublished(name, self.driver),
+                until_no_claims(name, self.driver),
+                f"kubectl label node {name} {DRIVER_RUNS}-",
+                until_driver_is_gone(name),
+            ),
+            "The chart would refuse. If this does not end, pods have claims beside the device plugin: `dractl get "
+            "claims` says which; delete them.",
+        )
+
+    def finish(self) -> Stage:
+        return Stage("When every node is over", None, tuple(self._finish()))
+
+    def end(self) -> Stage:
+        """Of a plan whose nodes are over, though perhaps not all that it was made for: some may have left."""
+        return Stage("Every node is over", None, (*self._write(), *self._finish()))
+
+    def _finish(self) -> Iterator[Step]:
+        yield from _apply_steps(
+            self.applying.rest(),
+            "Apply the rest in its new form: what had no pods with GPUs when this was written.",
+            "Only what is in the cluster, and not what is done; that asks in the old way when somebody runs it again.",
+        )
+        for plugin in self.offering.plugins:
+            yield self._removal(plugin)
+        yield Step(
+            Act.LIFT_FENCE,
+            "Let the driver run on all GPU nodes, without labels.",
+            (f"helm upgrade {_RELEASE} {_CHART} --namespace {NAMESPACE} -f {self._file(FINAL_VALUES_FILE)}",),
+            "Only when no device plugin is left: the chart looks for one, and refuses.",
+        )
+
+    def _removal(self, plugin: DevicePlugin) -> Step:
+        note = "From here on the way back begins with installing the device plugin again."
+        if plugin.installed is Installed.OPERATOR:
+            manager = ',"migManager":{"enabled":false}' * self._replaces_mig_manager
+            patch = f'{{"spec":{{"devicePlugin":{{"enabled":false}}{manager}}}}}'
+            return Step(
+                Act.REMOVE_PLUGIN,
+                f"Switch the device plugin{' and the MIG manager' if manager else ''} off in the GPU Operator.",
+                (f"kubectl patch clusterpolicies.nvidia.com {plugin.name} --type merge -p '{patch}'",),
+                note,
+            )
+        if plugin.installed is Installed.GKE:
+            what = f"Give all node pools with GPUs the label `{_GKE_LABEL}=true`, so that new nodes have it, too."
+            return Step(Act.REMOVE_PLUGIN, what, (), note)
+        return Step(
+            Act.REMOVE_PLUGIN,
+            f"Remove DaemonSet {plugin.namespace}/{plugin.name}.",
+            (f"kubectl -n {plugin.namespace} delete daemonset {plugin.name}",),
+            f"{note} If a Helm release made it, uninstall that instead.",
+        )
+
+    def end_of_return(self, done: Sequence[GpuNode]) -> Stage:
+        return Stage("When every node is back", None, tuple(self._end_of_return(done)))
+
+    def _end_of_return(self, done: Sequence[GpuNode]) -> Iterator[Step]:
+        for applied in (self.applying.settings(back=True), self.applying.rest(back=True)):
+            yield from _apply_steps(applied, "Apply the rest as it was.", "If its new form had been applied.")
+        if done:
+            names = _names([one.name for one in done])
+            yield Step(Act.APPLY, f"{names} had the driver before, so driver and fence stay as they are.", ())
+            return
+        yield Step(
+            Act.UNINSTALL,
+            "Remove the driver.",
+            (f"helm uninstall {_RELEASE} --namespace {NAMESPACE}",),
+            "Only when no pod has a claim any more.",
+        )
+        for plugin in self._daemon_sets:
+            yield Step(
+                Act.UNFENCE_PLUGIN,
+                f"Let DaemonSet {plugin.namespace}/{plugin.name} run without the label again.",
+                run_only_where(plugin, "null"),
+                "Its pods start anew: each node offers no GPUs for a moment, and pods that have some keep them.",
+            )
+
+    # -- one node
+
+    def over(self, node: GpuNode, *, first: bool) -> Stage:
+        return Stage(f"Node {node.name}", node.name, tuple(self._over(node, first)))
+
+    def _over(self, node: GpuNode, first: bool) -> Iterator[Step]:
+        name = node.name
+        yield Step(Act.CORDON, "No new pods for this node.", (f"kubectl cordon {name}",))
+        note = (
+            "The operator's validator waits for the device plugin in vain; that is of no consequence." * self._operator
+        )
+        mig = ""
+        if node.mig_config and self._replaces_mig_manager:
+            mig = f" So does the MIG manager, which kept the layout {node.mig_config}: partitions come on demand now."
+        yield Step(
+            Act.STOP_PLUGIN,
+            f"The device plugin leaves.{mig}",
+            (labelled([name], {OFFERED_BY: "nobody"}), *self._off([name])),
+            note,
+        )
+        if node.driver:
+            yield self._await_not_offered(name)
+        yield Step(
+            Act.AWAIT_PLUGIN_GONE,
+            "Wait until kubelet has nothing of it left to give.",
+            tuple(until_allocatable(name, resource, "= 0") for resource in node.resources or UNKNOWN),
+            "If it does not come to that, the device plugin is still there: find out who starts it.",
+        )
+        yield self._evict(node, "Pods that have GPUs go: the driver does not know of what they hold.")
+        yield Step(
+            Act.AWAIT_FREE,
+            "Nobody on the node asks for GPUs any more.",
+            (has_no_holders(node), *([until_no_claims(name, self.driver)] if node.driver or node.begun else [])),
+            "If somebody is left, delete the pod and look again; `dractl get claims` says who has claims.",
+        )
+        yield Step(
+            Act.START_DRIVER,
+            "Give the node to the driver.",
+            (labelled([name], {DRIVER_RUNS: "yes", OFFERED_BY: "driver"}),),
+        )
+        yield Step(Act.AWAIT_DRIVER, "Wait until its GPUs are published.", (until_published(name, self.driver),))
+        if first:
+            yield Step(
+                Act.APPLY,
+                "See that a pod gets a GPU before you let others come: those that wait may take them all.",
+                (f"helm test {_RELEASE} --namespace {NAMESPACE}",),
+            )
+        yield Step(Act.UNCORDON, "Let pods come.", (f"kubectl uncordon {name}",))
+        yield from self._apply(node)
+
+    def _apply(self, node: GpuNode) -> Iterator[Step]:
+        """What ran here comes back in its old form, on nodes of the device plugin, until its new one is applied."""
+        yield from _apply_steps(self.applying.at(node.name), "Apply what had pods here in its new form.")
+        owners = [one.owner or _pod(one) for one in node.holders if not one.by_claim]
+        unknown = sorted({str(one) for one in owners if not self.applying.knows(one) and not self._stays(one)})
+        if unknown:
+            yield Step(
+                Act.APPLY,
+                f"Not among the migrated manifests: {', '.join(unknown)}. As long as they ask for the old resource "
+                "they run on nodes of the device plugin, or here where a DeviceClass answers to it.",
+                (),
+            )
+
+    def _stays(self, owner: ObjectRef) -> bool:
+        return any(
+            one.pod.document.name == owner.name and one.choice.target is Target.EXTENDED
+            for one in self.migration.workloads
+        )
+
+    def back(self, node: GpuNode) -> Stage:
+        return Stage(f"Node {node.name}, back", node.name, tuple(self._back(node)))
+
+    def _back(self, node: GpuNode) -> Iterator[Step]:
+        name = node.name
+        yield Step(Act.CORDON, "No new pods for this node.", (f"kubectl cordon {name}",))
+        yield Step(
+            Act.STOP_OFFERING,
+            "The driver offers nothing here any more, and goes on to serve the claims that there are.",
+            (labelled([name], {OFFERED_BY: "nobody"}), *self._off([name])),
+        )
+        yield self._await_not_offered(name)
+        yield Step(
+            Act.AWAIT_PLUGIN_GONE,
+            "If the device plugin was still there, wait until it is not.",
+            tuple(until_allocatable(name, resource, "= 0") for resource in node.resources or UNKNOWN),
+        )
+        yield self._evict(node, "Pods that have GPUs go.", by_name=False)
+        yield Step(
+            Act.AWAIT_NO_CLAIMS,
+            "No claim has a device of this node any more, and nobody asks for GPUs.",
+            (until_no_claims(name, self.driver), has_no_holders(node)),
+            "MIG devices that were made on demand are gone with their claims.",
+        )
+        yield Step(
+            Act.STOP_DRIVER,
+            "The driver leaves.",
+            (f"kubectl label node {name} {DRIVER_RUNS}-",),
+        )
+        yield Step(
+            Act.AWAIT_DRIVER_GONE,
+            "Wait until its pod is gone.",
+            (until_driver_is_gone(name),),
+        )
+        yield Step(
+            Act.START_PLUGIN,
+            "Give the node to the device plugin.",
+            (labelled([name], {OFFERED_BY: "device-plugin"}), *self._on(name, node)),
+        )
+        yield Step(
+            Act.AWAIT_PLUGIN,
+            "Wait until it offers what it did before.",
+            tuple(
+                until_allocatable(name, one, f"= {n}" if n else "!= 0")
+                for one, n in (node.resources or UNKNOWN).items()
+            ),
+        )
+        yield Step(Act.UNCORDON, "Let pods come.", (f"kubectl uncordon {name}",))
+        yield from _apply_steps(
+            self.applying.at(name, back=True),
+            "Apply what had pods here as it was.",
+            "If its new form had been applied.",
+        )
+
+    # -- steps of both ways
+
+    def _off(self, names: Sequence[str]) -> tuple[str, ...]:
+        """For device plugins that heed another label than ours."""
+        labels: dict[str, str] = {}
+        if self._operator:
+            labels[_OPERATOR_LABEL] = "false"
+            if self._replaces_mig_manager:
+                labels[_MIG_MANAGER_LABEL] = "false"
+        if self._gke:
+            labels[_GKE_LABEL] = "true"
+        return (labelled(names, labels),) if labels else ()
+
+    def _on(self, name: str, node: GpuNode) -> tuple[str, ...]:
+        found = []
+        if self._operator:
+            manager = {_MIG_MANAGER_LABEL: "true"} if self._replaces_mig_manager else {}
+            found.append(labelled([name], {_OPERATOR_LABEL: "true", **manager}))
+        if self._gke:
+            found.append(f"kubectl label node {name} {_GKE_LABEL}-")
+        return tuple(found)
+
+    def _await_not_offered(self, name: str) -> Step:
+        return Step(
+            Act.AWAIT_NOT_OFFERED, "Wait until the node has no slices left.", (until_unpublished(name, self.driver),)
+        )
+
+    def _evict(self, node: GpuNode, what: str, *, by_name: bool = True) -> Step:
+        listed = node.holders if by_name else ()
+        lost = [one for one in node.holders if one.owner is None]
+        commands = list(dict.fromkeys(deleted(one, node.name) for one in node.holders if _drain_passes_over(one)))
+        drain = f"--pod-selector {LEAVES}=yes --ignore-daemonsets --delete-emptydir-data"
+        commands += [marked(node), f"kubectl drain {node.name} {drain} {WAIT}"]
+        notes = [
+            "Other pods stay. Draining respects disruption budgets; what lies in emptyDir volumes is lost.",
+            "It refuses when pods have come that nobody makes anew: keep their manifests, and delete them.",
+        ]
+        if lost:
+            notes.append(
+                f"Nobody makes {_names([f'{one.namespace}/{one.name}' for one in lost])} anew: keep the manifest."
+            )
+        if listed:
+            what = f"{what} Now these are {_names([f'{one.namespace}/{one.name}' for one in listed])}."
+        return Step(Act.EVICT, what, tuple(commands), " ".join(notes))
+
+
+def _pod(holder: Holder) -> ObjectRef:
+    return ObjectRef("Pod", holder.namespace, holder.name)
+
+
+def _apply_steps(applied: Applied, what: str, note: str = "") -> Iterator[Step]:
+    notes = [note] if note else []
+    if applied.commands:
+        notes.append("What Helm, Argo CD, Flux or an operator applies, let it apply.")
+    if applied.made_anew:
+        notes.append(
+            f"{_names(applied.made_anew)} cannot be changed, so it is deleted and made anew: what runs begins again, "
+            "and what it had not written elsewhere is lost. One that is done is left as it is"
+            f"{', which `kubectl apply` calls an error where it stands in a file with others' * applied.whole}."
+        )
+    if applied.whole:
+        notes.append("A file is applied whole, also what of it is not in the cluster.")
+    if applied.commands:
+        yield Step(Act.APPLY, what, applied.commands, " ".join(notes))
+    if applied.by_hand:
+        files = _names(applied.by_hand)
+        more = "with kustomize, by deleting and creating what cannot be changed, or out of what you had"
+        yield Step(Act.APPLY, f"{what} No command can be said for {files}: do it by hand, {more}.", (), note)
+
+
+def _drain_passes_over(pod: Holder) -> bool:
+    return pod.owner is None or pod.of_daemon_set
+
+
+def _names(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

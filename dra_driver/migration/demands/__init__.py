@@ -1,0 +1,1 @@
+"""What pods ask for in the old way, as devices."""

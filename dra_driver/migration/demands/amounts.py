@@ -1,0 +1,177 @@
+"""Amounts of extended resources in containers: which resources are of GPUs, and how many of them. Pure.
+
+An extended resource is a whole number, the same in limits and requests; what is only in limits is requested, too, and
+what is only in requests is refused by the API server. Source: core/v1 validation; section 3 of the reference.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from dra_driver.allocation.extended import IMPLICIT_PREFIX
+from dra_driver.migration.codes import INVALID_AMOUNT, NOT_EDITABLE, Severity
+from dra_driver.migration.model import ContainerAt, Finding, Options, Path, PodSpecAt, finding
+from dra_driver.migration.understand.labels import restored_profile
+from dra_driver.migration.understand.meaning import Meaning
+from dra_driver.migration.understand.other_resources import is_other
+from dra_driver.quantity import Quantity
+
+_SHARING_SYSTEMS = re.compile(
+    r"volcano\.sh/(vgpu-(number|memory|memory-percentage|cores)|gpu-(memory|number))"
+    r"|aliyun\.com/gpu-(mem|count|core\.percentage)|tencent\.com/vcuda-(core|memory)"
+)
+_FILLED_IN = re.compile(r"\{\{|\$\{|\$\(")
+"""What Argo, Katib, OpenShift and others put values into."""
+_FILLED_IN_ADVICE = (
+    "Leave it as it is, where a DeviceClass answers to the resource; or write a template for each number, and let the "
+    "name of the template be filled in."
+)
+_VIRTUAL = re.compile(r"nvidia\.com/((GRID_|NVIDIA_)?[A-Z][A-Z0-9_-]*-[0-9]+[A-Z]|[A-Z0-9_]+|pgpu|.*passthrough.*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """Of one resource in one container. `paths` are its keys in limits and requests."""
+
+    resource: str
+    number: int
+    paths: tuple[Path, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """Of one container, by resource. `wrong` are reasons why they cannot be read, as sentences."""
+
+    by_resource: Mapping[str, Amount]
+    findings: tuple[Finding, ...] = ()
+    wrong: tuple[str, ...] = ()
+
+    def __contains__(self, resource: str) -> bool:
+        return resource in self.by_resource
+
+    def number(self, resource: str) -> int | None:
+        amount = self.by_resource.get(resource)
+        return None if amount is None else amount.number
+
+    def paths(self, *resources: str) -> tuple[Path, ...]:
+        return tuple(path for name in resources if name in self.by_resource for path in self.by_resource[name].paths)
+
+
+def amounts_of(pod: PodSpecAt, container: ContainerAt, is_gpu: Callable[[str], bool]) -> Amounts:
+    """Of the resources for which `is_gpu`."""
+    given = {name: value for name in ("limits", "requests") if isinstance(value := container.resources.get(name), dict)}
+    reader = _Reader(pod, container, given)
+    names = sorted({str(name) for amounts in given.values() for name in amounts if is_gpu(str(name))})
+    found = {name: amount for name in names if (amount := reader.amount(name)) is not None}
+    return Amounts(found, tuple(reader.findings), tuple(reader.wrong))
+
+
+class _Reader:
+    def __init__(self, pod: PodSpecAt, container: ContainerAt, given: Mapping[str, Mapping[str, object]]) -> None:
+        self._pod = pod
+        self._container = container
+        self._given = given
+        self.findings: list[Finding] = []
+        self.wrong: list[str] = []
+
+    def amount(self, resource: str) -> Amount | None:
+        """None: it cannot be read, which is said."""
+        named = [name for name, given in self._given.items() if resource in given]
+        if self._pod.patch and all(self._given[name][resource] is None for name in named):
+            return None  # the patch takes it away
+        numbers = {name: self._number(name, resource) for name in named}
+        if None in numbers.values():
+            return None
+        limit, request = numbers.get("limits"), numbers.get("requests")
+        paths = tuple(self._path(name, resource) for name in numbers)
+        if limit is not None and request is not None and limit != request:
+            message = f"{resource}: the limit is {limit} and the request {request}; they must be equal"
+            self._say(paths[1], message)
+            self.wrong.append(message)
+            return None
+        if limit is None:
+            message = (
+                f"{resource} is requested without a limit, which the API server refuses; {request} is taken as meant"
+            )
+            self.findings.append(
+                finding(INVALID_AMOUNT, self._pod.document, paths[0], message, severity=Severity.WARNING)
+            )
+        number = limit if limit is not None else request
+        return Amount(resource, number or 0, paths)
+
+    def _number(self, name: str, resource: str) -> int | None:
+        value = self._given[name][resource]
+        path = self._path(name, resource)
+        if value is None:
+            # What a template leaves where a value is empty. Source: Quantity.UnmarshalJSON takes null for 0.
+            return 0
+        if not isinstance(value, bool) and isinstance(value, int | float | str):
+            try:
+                exact = Quantity.parse(str(value).strip()).value
+            except ValueError:
+                exact = None
+            if exact is not None and exact.denominator == 1 and exact >= 0:
+                return int(exact)
+        if isinstance(value, str) and _FILLED_IN.search(value):
+            message = f"{resource}: {value!r} is filled in later, and a claim has to say how many"
+            self.findings.append(finding(NOT_EDITABLE, self._pod.document, path, message, advice=_FILLED_IN_ADVICE))
+            self.wrong.append(message)
+            return None
+        message = f"{resource}: {value!r} is not a whole number"
+        self._say(path, message)
+        self.wrong.append(message)
+        return None
+
+    def _path(self, name: str, resource: str) -> Path:
+        return (*self._container.resources_path, name, resource)
+
+    def _say(self, path: Path, message: str) -> None:
+        self.findings.append(finding(INVALID_AMOUNT, self._pod.document, path, message))
+
+
+def is_whole_or_mig(resource: str) -> bool:
+    """`nvidia.com/gpu`, `nvidia.com/mig-1g.5gb`, and either with `.shared`."""
+    name = resource.removesuffix(".shared")
+    return name == "nvidia.com/gpu" or profile_of(name) is not None
+
+
+def profile_of(name: str) -> str | None:
+    """Of `nvidia.com/mig-1g.10gb.me`, or of the profile alone, as NVML spells it."""
+    return restored_profile(name.removeprefix("nvidia.com/mig-"))
+
+
+def is_gpu_resource(resource: str, meaning: Meaning, options: Options) -> bool:
+    """Whether it is one whose meaning is known here."""
+    if resource in options.other_resources:
+        return False
+    hami = meaning.hami
+    own = {hami.count, hami.memory, hami.memory_percentage, hami.cores, hami.priority, *options.resource_units}
+    named = resource in own or resource in meaning.own
+    return is_whole_or_mig(resource) or named or _SHARING_SYSTEMS.fullmatch(resource) is not None
+
+
+def is_of_virtual_machines(resource: str) -> bool:
+    """`nvidia.com/GRID_T4-1Q`, `nvidia.com/GA102_A10`: what the sandbox device plugins hand out."""
+    return _VIRTUAL.fullmatch(resource) is not None
+
+
+def is_slice_of_nos(resource: str) -> bool:
+    """`nvidia.com/gpu-10gb`, by MPS; others call GPUs of so much memory like this. Source: the docs of nos."""
+    return re.fullmatch(r"nvidia\.com/gpu-[0-9]+gb", resource) is not None
+
+
+def is_strange(resource: str, meaning: Meaning, options: Options) -> bool:
+    """Whether a name looks like one of GPUs of NVIDIA, and is not known here."""
+    known = is_gpu_resource(resource, meaning, options) or resource.startswith(IMPLICIT_PREFIX)
+    if known or is_other(resource, options.other_resources) or "/" not in resource:
+        return False
+    return resource.startswith("nvidia.com/") or "gpu" in resource.lower() or "vcuda" in resource
+
+
+def strange_resources(container: ContainerAt, meaning: Meaning, options: Options) -> Iterator[tuple[str, Path]]:
+    """Each, and where it is."""
+    for name in ("limits", "requests"):
+        given = container.resources.get(name)
+        for resource in given if isinstance(given, dict) else ():
+            if is_strange(str(resource), meaning, options):
+                yield str(resource), (*container.resources_path, name, str(resource))

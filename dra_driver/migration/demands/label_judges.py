@@ -1,0 +1,411 @@
+"""What becomes of each label of GPUs: a condition on the device, nothing, or the label itself. Pure.
+
+A label tells of a node what an attribute tells of a device; on a node whose GPUs are alike the two agree, which a test
+shows for every simulated GPU model. What no device has stays a label. Conditions are true or false of every device of
+the driver and never an error, which would keep a pod from being scheduled at all.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from dra_driver.migration.codes import CONTRADICTION, NODE_ONLY_LABEL, REDUNDANT, ROUNDED, Code
+from dra_driver.migration.model import What
+from dra_driver.migration.understand.labels import (
+    PROFILE,
+    SHARING_WORDS,
+    Fate,
+    Product,
+    Requirement,
+    Subject,
+    Verdict,
+    quoted,
+    restored_profile,
+    whole_number_in,
+)
+from dra_driver.quantity import Quantity, padded_version
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    requirement: Requirement
+    subject: Subject
+    match: re.Match[str]
+
+    @property
+    def operator(self) -> str:
+        return self.requirement.operator
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        return self.requirement.values
+
+    @property
+    def integers(self) -> list[int]:
+        """Values that are no numbers are left out: no label has them."""
+        return sorted({number for value in self.values if (number := whole_number_in(value)) is not None})
+
+
+def _on_device(expression: str) -> Verdict:
+    return Verdict(Fate.ON_DEVICE, expression)
+
+
+def _implied(why: str) -> Verdict:
+    return Verdict(Fate.IMPLIED, code=REDUNDANT, message=why)
+
+
+def _kept(why: str, code: Code = NODE_ONLY_LABEL) -> Verdict:
+    return Verdict(Fate.KEPT, code=code, message=why)
+
+
+def _never(why: str) -> Verdict:
+    return Verdict(Fate.NEVER, code=CONTRADICTION, message=why)
+
+
+def _all_of(*parts: str) -> str:
+    return " && ".join(part for part in parts if part)
+
+
+def _not(expression: str) -> str:
+    """Of anything but an expression that is a single comparison already in brackets."""
+    return f"!({expression})"
+
+
+def _one_of(expressions: Sequence[str]) -> str:
+    """Any of them; what is only one is not put into brackets."""
+    if len(expressions) == 1:
+        return expressions[0]
+    return " || ".join(f"({one})" if "&&" in one else one for one in expressions)
+
+
+def _equals(value: str, literals: Sequence[str]) -> str:
+    return f"{value} == {literals[0]}" if len(literals) == 1 else f"{value} in [{', '.join(literals)}]"
+
+
+def _always_there(asked: Asked) -> Verdict | None:
+    """Of a label that every node with such devices has: what Exists and DoesNotExist come to."""
+    if asked.operator == "Exists":
+        return _implied(f"whatever has the devices has the label {asked.requirement.key}")
+    if asked.operator == "DoesNotExist":
+        return _never(f"every node with such devices has the label {asked.requirement.key}")
+    return None
+
+
+def _chosen(asked: Asked, guard: str, test: Callable[[Sequence[str]], str], values: Sequence[str]) -> Verdict:
+    """In and NotIn; `values` are those that a device can have, `test` is true of devices with one of some values.
+
+    `guard` says that the device has it at all; a node without the label is selected by NotIn.
+    """
+    if asked.operator == "In":
+        if not values:
+            return _never(f"no device has {asked.requirement}")
+        return _on_device(_all_of(guard, _bracketed(test(values), bool(guard))))
+    if asked.operator == "NotIn":
+        if not values:
+            return _implied(f"no device has any of these values: {asked.requirement}")
+        return _on_device(_not(_all_of(guard, _bracketed(test(values), bool(guard)))))
+    return _unknown_operator(asked)
+
+
+def _bracketed(expression: str, in_conjunction: bool) -> str:
+    return f"({expression})" if in_conjunction and "||" in expression else expression
+
+
+def _unknown_operator(asked: Asked) -> Verdict:
+    return _kept(f"{asked.requirement} says nothing about this label that a device could answer")
+
+
+def _whole_number(asked: Asked, value: str, guard: str = "") -> Verdict:
+    """Of a label that is a number, as `value`, an int of CEL, is."""
+    there = _always_there(asked)
+    if there is not None:
+        return there
+    if asked.operator in ("Gt", "Lt"):
+        return _compared(asked, guard, lambda sign, bound: f"{value} {sign} {bound}")
+    return _chosen(asked, guard, lambda found: _equals(value, found), [str(one) for one in asked.integers])
+
+
+def _compared(asked: Asked, guard: str, test: Callable[[str, int], str]) -> Verdict:
+    if len(asked.values) != 1 or not asked.integers:
+        return _kept(f"{asked.requirement}: wants one whole number")
+    return _on_device(_all_of(guard, test(">" if asked.operator == "Gt" else "<", asked.integers[0])))
+
+
+# -- the labels
+
+
+def of_gpus(judge: Callable[["Asked"], Verdict]) -> Callable[["Asked"], Verdict]:
+    """Of labels that say how whole GPUs are shared, which MIG devices beside them do not say."""
+
+    def judged(asked: Asked) -> Verdict:
+        if asked.subject.want.what is What.MIG and not asked.subject.single:
+            return _kept(f"{asked.requirement.key} is about whole GPUs, and the pod asks for MIG devices")
+        return judge(asked)
+
+    return judged
+
+
+def of_product(asked: Asked) -> Verdict:
+    """Of the GPU; under the strategy `single`, of its MIG devices."""
+    if any(value.endswith("-SHARED") for value in asked.values):
+        return of_gpus(_product_of_devices)(asked)
+    return _product_of_devices(asked)
+
+
+def _product_of_devices(asked: Asked) -> Verdict:
+    return _product_of(asked, asked.subject.single and asked.subject.want.what is What.MIG)
+
+
+def _product_of(asked: Asked, mig_device: bool) -> Verdict:
+    """Products of MIG devices have the profile for a suffix, those of GPUs do not; others are on no such node."""
+    there = _always_there(asked)
+    if there is not None:
+        return there
+    products = [one for one in map(Product.of, asked.values) if (one.profile is not None) == mig_device]
+    kinds = sorted({(product.profile, product.shared) for product in products}, key=str)
+    return _chosen(
+        asked,
+        "",
+        lambda _: _one_of([_of_kind(asked, products, *kind) for kind in kinds]),
+        [one.name for one in products],
+    )
+
+
+def _of_kind(asked: Asked, products: Sequence[Product], profile: str | None, shared: bool) -> str:
+    """Of the products that have the same suffixes. Shared devices cannot be told from others by a product alone."""
+    attributes = asked.subject.attributes
+    names = [quoted(one.name) for one in products if (one.profile, one.shared) == (profile, shared)]
+    parts = [_equals(f"{attributes}.productName.replace(' ', '-')", list(dict.fromkeys(names)))]
+    if profile is not None and profile != asked.subject.want.profile:
+        guard = "" if asked.subject.want.share is None else f"has({attributes}.profile)"
+        parts.append(_all_of(guard, f"{attributes}.profile == {quoted(profile)}"))
+    if shared:
+        parts.append(f"{attributes}.sharing != 'exclusive'")
+    return _all_of(*parts)
+
+
+FAMILIES: Mapping[str, str] = {
+    "kepler": "Kepler", "maxwell": "Maxwell", "pascal": "Pascal", "volta": "Volta", "turing": "Turing",
+    "ampere": "Ampere", "ada-lovelace": "Ada Lovelace", "hopper": "Hopper", "blackwell": "Blackwell", "rubin": "Rubin",
+}  # fmt: skip
+"""Architecture by the value of `gpu.family`."""
+
+
+def of_family(asked: Asked) -> Verdict:
+    there = _always_there(asked)
+    if there is not None:
+        return there
+    found = [quoted(FAMILIES[value]) for value in asked.values if value in FAMILIES]
+    if len(found) < len(asked.values):
+        return _kept(f"{asked.requirement}: not every value is an architecture that is known here")
+    return _chosen(asked, "", lambda values: _equals(f"{asked.subject.attributes}.architecture", values), found)
+
+
+_TOLERANCE = 50
+"""Two percent: how far the memory that drivers report for one GPU model differs from version to version."""
+
+
+def of_memory(asked: Asked) -> Verdict:
+    """Of the GPU; under the strategy `single`, of its MIG devices."""
+    if asked.subject.want.what is What.MIG and not asked.subject.single:
+        return _kept(f"{asked.requirement.key} is the memory of the whole GPU, which its MIG devices do not say")
+    return _memory_of(asked)
+
+
+def _memory_of(asked: Asked) -> Verdict:
+    memory = f"{asked.subject.capacity}.memory"
+    guard = f"has({memory})"
+    if asked.operator == "Exists":
+        return _on_device(guard)
+    if asked.operator == "DoesNotExist":
+        return _on_device(_not(guard))
+    if asked.operator in ("Gt", "Lt"):
+        words = {">": "isGreaterThan", "<": "isLessThan"}
+        return _compared(asked, guard, lambda sign, bound: f"{memory}.{words[sign]}({_mebibytes(bound)})")
+    if not asked.integers or asked.operator not in ("In", "NotIn"):
+        return _unknown_operator(asked)
+    if asked.operator == "In":
+        floor = asked.integers[0] - asked.integers[0] // _TOLERANCE
+        expression = _all_of(guard, f"{memory}.compareTo({_mebibytes(floor)}) >= 0")
+        message = f"{asked.requirement} became at least {floor}Mi: more memory is taken, too"
+        return Verdict(Fate.ON_DEVICE, expression, ROUNDED, message)
+    around = [_all_of(guard, _around(memory, bound)) for bound in asked.integers]
+    message = f"{asked.requirement} became `not about as much`"
+    return Verdict(Fate.ON_DEVICE, " && ".join(map(_not, around)), ROUNDED, message)
+
+
+def _around(memory: str, bound: int) -> str:
+    slack = bound // _TOLERANCE
+    least, most = _mebibytes(bound - slack), _mebibytes(bound + slack)
+    return f"{memory}.compareTo({least}) >= 0 && {memory}.compareTo({most}) <= 0"
+
+
+def _mebibytes(count: int) -> str:
+    return f"quantity('{Quantity.parse(f'{count}Mi')}')" if count % 1024 == 0 else f"quantity('{count}Mi')"
+
+
+def of_compute(asked: Asked) -> Verdict:
+    return _whole_number(asked, f"{asked.subject.attributes}.cudaComputeCapability.{asked.match[1]}()")
+
+
+_PARTS = {"major": "major", "minor": "minor", "rev": "patch", "revision": "patch"}
+
+
+def of_version(attribute: str) -> Callable[[Asked], Verdict]:
+    def judge(asked: Asked) -> Verdict:
+        value = f"{asked.subject.attributes}.{attribute}"
+        guard = f"has({value})"
+        part = asked.match[1]
+        if part != "full":
+            return _whole_number(asked, f"{value}.{_PARTS[part]}()", guard)
+        there = _always_there(asked)
+        if there is not None:
+            return there
+        versions = [padded_version(one) for one in asked.values]
+        if asked.operator not in ("In", "NotIn") or None in versions:
+            return _unknown_operator(asked)
+        return _chosen(
+            asked,
+            guard,
+            lambda found: _one_of([f"{value}.compareTo(semver('{one}')) == 0" for one in found]),
+            [str(one) for one in versions],
+        )
+
+    return judge
+
+
+def of_count(asked: Asked) -> Verdict:
+    """Of GPUs on the node, which no device says."""
+    subject = asked.subject
+    if subject.want.what is What.GPU and not subject.single and subject.want.share is None:
+        if asked.operator == "Exists":
+            return _implied("whatever has GPUs says how many")
+        if asked.operator == "In" and asked.integers == [subject.total]:
+            return _implied(f"the pod asks for {subject.total} GPUs, which is all that such a node has")
+        if asked.operator == "Gt" and asked.integers and subject.total > asked.integers[0]:
+            return _implied(f"the pod asks for {subject.total} GPUs of one node")
+    return _kept(f"{asked.requirement}: how many GPUs a node has is no property of a device")
+
+
+def of_sharing(asked: Asked) -> Verdict:
+    there = _always_there(asked)
+    if there is not None:
+        return there
+    found = [quoted(SHARING_WORDS[value]) for value in asked.values if value in SHARING_WORDS]
+    return _chosen(asked, "", lambda values: _equals(f"{asked.subject.attributes}.sharing", values), found)
+
+
+def of_replicas(asked: Asked) -> Verdict:
+    """A GPU that is not shared has 1 replica, or 0 where the label does not apply; the two are not told apart."""
+    there = _always_there(asked)
+    if there is not None:
+        return there
+    exclusive = f"{asked.subject.attributes}.sharing == 'exclusive'"
+    shares = f"{asked.subject.capacity}.shares"
+    numbers = asked.integers
+    if not numbers or asked.operator not in ("In", "NotIn", "Gt", "Lt"):
+        return _unknown_operator(asked)
+    if asked.operator == "Gt":
+        if numbers[0] < 1:
+            return _kept(f"{asked.requirement}: holds of GPUs that are not shared, too, with some versions")
+        return _on_device(f"has({shares}) && {shares}.isGreaterThan(quantity('{numbers[0]}'))")
+    if asked.operator == "Lt":
+        if numbers[0] < 2:
+            return _kept(f"{asked.requirement}: holds of GPUs that are not shared with some versions only")
+        return _on_device(_one_of([exclusive, f"has({shares}) && {shares}.isLessThan(quantity('{numbers[0]}'))"]))
+    parts = [exclusive] if numbers[0] <= 1 else []
+    parts += [f"has({shares}) && {shares}.compareTo(quantity('{one}')) == 0" for one in numbers if one > 1]
+    return _on_device(_one_of(parts) if asked.operator == "In" else _not(_one_of(parts)))
+
+
+def _flag(asked: Asked) -> bool | None:
+    """What a label whose values are `true` and `false` is asked to be. None: anything, or nothing."""
+    if asked.operator in ("In", "NotIn") and len(asked.values) == 1 and asked.values[0] in ("true", "false"):
+        return (asked.values[0] == "true") == (asked.operator == "In")
+    return None
+
+
+def of_mig_capable(asked: Asked) -> Verdict:
+    wanted = _flag(asked)
+    if wanted is None:
+        return _always_there(asked) or _unknown_operator(asked)
+    if asked.subject.want.what is What.MIG:
+        return (
+            _implied("only GPUs that can be partitioned have MIG devices")
+            if wanted
+            else _never("only GPUs that can be partitioned have MIG devices")
+        )
+    capable = f"{asked.subject.attributes}.migCapable"
+    expression = f"has({capable}) && {capable}"
+    return _on_device(expression if wanted else _not(expression))
+
+
+def of_mig_strategy(asked: Asked) -> Verdict:
+    if asked.operator == "In" and len(asked.values) == 1:
+        return _implied("the claim says itself whether it wants a whole GPU or a MIG device")
+    return _kept(f"{asked.requirement}: says how resources are named, not what devices are")
+
+
+def of_mig_config(asked: Asked) -> Verdict:
+    """The layout that somebody wanted for the node."""
+    subject = asked.subject
+    uniform = re.fullmatch(rf"all-({PROFILE})", asked.values[0]) if len(asked.values) == 1 else None
+    profile = restored_profile(uniform[1]) if uniform is not None else None
+    if asked.operator == "In" and profile is not None and profile == subject.want.profile:
+        return _implied("the claim says the profile")
+    if asked.operator == "In" and asked.values == ("all-disabled",) and subject.want.what is What.GPU:
+        return _implied("the claim asks for a whole GPU")
+    return _kept(f"{asked.requirement}: a layout of the MIG manager, which is gone when the driver partitions GPUs")
+
+
+def of_mps_capable(asked: Asked) -> Verdict:
+    wanted = _flag(asked)
+    if wanted is None:
+        return _always_there(asked) or _unknown_operator(asked)
+    return _on_device(f"{asked.subject.attributes}.sharing {'==' if wanted else '!='} 'mps'")
+
+
+def of_clique(asked: Asked) -> Verdict:
+    """Also a topology key, for which the label must stay."""
+    clique = f"{asked.subject.attributes}.clique"
+    if asked.subject.want.what is not What.GPU:
+        return _kept(f"{asked.requirement}: devices other than whole GPUs do not say their clique")
+    if asked.operator in ("Exists", "DoesNotExist"):
+        return _on_device(f"has({clique})" if asked.operator == "Exists" else f"!has({clique})")
+    values = [quoted(value) for value in asked.values]
+    return _chosen(asked, f"has({clique})", lambda found: _equals(clique, found), values)
+
+
+def of_present(asked: Asked) -> Verdict:
+    """Says that the node has a GPU."""
+    if asked.operator == "Exists" or _flag(asked) is True:
+        return _implied("the claim is only ever on a node that has GPUs")
+    if asked.operator == "DoesNotExist" or _flag(asked) is False:
+        return _never("the claim is only ever on a node that has GPUs")
+    return _unknown_operator(asked)
+
+
+def of_profile(asked: Asked) -> Verdict:
+    """`nvidia.com/mig-1g.5gb.memory` and the like, under the strategy `mixed`."""
+    profile, part = restored_profile(asked.match[1]), asked.match[2]
+    want = asked.subject.want
+    if want.what is not What.MIG or want.profile != profile:
+        return _kept(f"{asked.requirement.key} is about MIG devices that the pod does not ask for")
+    if part == "memory":
+        return _memory_of(asked)
+    if part == "product":
+        return _product_of(asked, True)
+    if part == "sharing-strategy":
+        return of_sharing(asked)
+    if part == "replicas":
+        return of_replicas(asked)
+    if part == "count":
+        enough = asked.operator == "Gt" and bool(asked.integers) and asked.integers[0] < asked.subject.total
+        if enough or asked.operator == "Exists":
+            return _implied(f"the pod asks for {asked.subject.total} such MIG devices of one node")
+        return _kept(f"{asked.requirement}: how many a node has is no property of a device")
+    return _kept(f"{asked.requirement}: a claim asks for MIG devices by their profile")
+
+
+def node_only(why: str, code: Code = NODE_ONLY_LABEL) -> Callable[[Asked], Verdict]:
+    return lambda asked: _kept(f"{asked.requirement.key}: {why}", code)

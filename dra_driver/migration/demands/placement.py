@@ -1,0 +1,361 @@
+"""What a pod asks of its nodes, divided: what devices can answer goes into its claim, the rest stays with it. Pure.
+
+Entries of `nodeSelector` and of one required term are all required, so each is decided for itself. Terms of which one
+is enough go to the claim all together or not at all. Preferences become a list of alternatives, where one can say them.
+Source: core/v1 NodeAffinity; reference on migration sources, section 4.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dra_driver.migration.codes import (
+    LABEL_STAYS,
+    MIXED_TERMS,
+    NO_CLAIMS_HERE,
+    NODE_ONLY_LABEL,
+    PREFERENCE_TOO_RICH,
+    UNUSED_LABEL,
+    Code,
+    Severity,
+)
+from dra_driver.migration.demands.label_table import is_gpu_label, verdict_on
+from dra_driver.migration.model import Edit, Finding, Path, PodSpecAt, Remove, finding, value_at
+from dra_driver.migration.understand.labels import Fate, Requirement, Subject, Verdict
+
+MOST_ALTERNATIVES = 8
+"""Of one request. Source: FirstAvailableDeviceRequestMaxSize, resource.k8s.io/v1."""
+BY_LABELS = "it chooses GPUs by labels, which the claim says of devices"
+"""Why a pod had better have claims."""
+
+_REQUIRED: Path = ("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
+_PREFERRED: Path = ("affinity", "nodeAffinity", "preferredDuringSchedulingIgnoredDuringExecution")
+_QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """For the devices of one pod. `selectors` and `alternatives` are by subject, as they were given."""
+
+    selectors: tuple[tuple[str, ...], ...]
+    alternatives: tuple[tuple[str, ...], ...] = ()
+    """By preference, the best first, what each subject's device must be besides; without the last one, which is any."""
+    edits: tuple[Edit, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    claim_findings: tuple[Finding, ...] = ()
+    extended_findings: tuple[Finding, ...] = ()
+
+    @property
+    def chooses(self) -> bool:
+        """Whether the claim must say something of its devices."""
+        return bool(self.alternatives) or any(self.selectors)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A requirement, and where it is."""
+
+    requirement: Requirement
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class _Term:
+    """Entries that all hold. `readable` is false where there is something that is not understood."""
+
+    entries: tuple[_Entry, ...]
+    path: Path
+    readable: bool = True
+
+
+def requirements_of(pod: PodSpecAt) -> tuple[Requirement, ...]:
+    """What certainly holds of the pod's node: `nodeSelector`, and the one required term if there is one only."""
+    terms = _required(pod)
+    certain = terms[0].entries if len(terms) == 1 else ()
+    return tuple(entry.requirement for entry in (*_node_selector(pod), *certain))
+
+
+def placed(pod: PodSpecAt, subjects: Sequence[Subject]) -> Placed:
+    """`subjects` are what the pod's claim asks for; there is at least one."""
+    return _Placing(pod, subjects).result()
+
+
+def unused_labels(pod: PodSpecAt) -> tuple[Finding, ...]:
+    """Of a pod that asks for no GPU."""
+    terms = (*_required(pod), *(term for _, term in _preferred(pod)))
+    entries = (*_node_selector(pod), *(entry for term in terms for entry in term.entries))
+    return tuple(
+        finding(UNUSED_LABEL, pod.document, one.path, f"{one.requirement.key}, and no request for a GPU")
+        for one in entries
+        if one.requirement.key.startswith("nvidia.com/")
+        and is_gpu_label(one.requirement.key)
+        and one.path[len(pod.path)] not in pod.inherited
+    )
+
+
+@dataclass
+class _Placing:
+    pod: PodSpecAt
+    subjects: Sequence[Subject]
+    selectors: list[list[str]] = field(default_factory=list)
+    alternatives: list[tuple[str, ...]] = field(default_factory=list)
+    edits: list[Edit] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    claim_findings: list[Finding] = field(default_factory=list)
+    extended_findings: list[Finding] = field(default_factory=list)
+
+    def result(self) -> Placed:
+        self.selectors = [[] for _ in self.subjects]
+        for entry in _node_selector(self.pod):
+            self._required_entry(entry)
+        self._required_terms(_required(self.pod))
+        self._preferences(_preferred(self.pod))
+        self._topology()
+        return Placed(
+            tuple(tuple(dict.fromkeys(one)) for one in self.selectors),
+            tuple(self.alternatives),
+            tuple(self.edits),
+            tuple(self.findings),
+            tuple(self.claim_findings),
+            tuple(self.extended_findings),
+        )
+
+    def _verdicts(self, entry: _Entry) -> tuple[Verdict, ...] | None:
+        """By subject; None where the label has nothing to do with GPUs."""
+        found = [verdict_on(entry.requirement, subject) for subject in self.subjects]
+        return tuple(one for one in found if one is not None) or None
+
+    def _say(self, code: Code, path: Path, message: str, **more: Any) -> None:
+        self.findings.append(finding(code, self.pod.document, path, message, **more))
+
+    def _say_with_claims(self, verdict: Verdict, path: Path) -> None:
+        if verdict.code is not None:
+            one = finding(verdict.code, self.pod.document, path, verdict.message, fixed=True)
+            if one not in self.claim_findings:
+                self.claim_findings.append(one)
+
+    # -- what must hold
+
+    def _required_entry(self, entry: _Entry) -> None:
+        verdicts = self._verdicts(entry)
+        if verdicts is None:
+            return
+        stays = next((one for one in verdicts if one.fate in (Fate.KEPT, Fate.NEVER)), None)
+        if stays is not None:
+            self._kept(stays, entry.path)
+            return
+        for own, verdict in zip(self.selectors, verdicts, strict=True):
+            if verdict.expression:
+                own.append(verdict.expression)
+            if not self._stay(entry.path):
+                self._say_with_claims(verdict, entry.path)
+        if self._stay(entry.path):
+            self._say_of_those_that_stay([entry], entry.path)
+            return
+        self.edits.append(Remove(entry.path))
+        self._stay_with_extended([entry], entry.path)
+
+    def _stay(self, path: Path) -> bool:
+        """Whether pods are made for nodes by these labels, before anybody looks for devices; or others have them."""
+        return self.pod.document.kind == "DaemonSet" or self._is_inherited(path)
+
+    def _is_inherited(self, path: Path) -> bool:
+        return path[len(self.pod.path)] in self.pod.inherited
+
+    def _say_of_those_that_stay(self, entries: Sequence[_Entry], path: Path) -> None:
+        keys = ", ".join(sorted({one.requirement.key for one in entries}))
+        message = f"{keys}: a DaemonSet makes a pod for each node that it selects; without this, for nodes without GPUs"
+        if self._is_inherited(path):
+            message = f"{keys}: it is said elsewhere, for others, too, so it stays, and the claim says the same"
+        self.claim_findings.append(finding(NODE_ONLY_LABEL, self.pod.document, path, message))
+
+    def _stay_with_extended(self, entries: Sequence[_Entry], path: Path, what: str = "condition on") -> None:
+        """Said of labels that GPU Feature Discovery keeps."""
+        keys = sorted({one.requirement.key for one in entries if one.requirement.key.startswith("nvidia.com/")})
+        if keys:
+            message = f"{', '.join(keys)} stay{'s' * (len(keys) == 1)} a {what} the node"
+            self.extended_findings.append(finding(LABEL_STAYS, self.pod.document, path, message))
+
+    def _kept(self, verdict: Verdict, path: Path) -> None:
+        if verdict.code is not None:
+            self._say(verdict.code, path, verdict.message)
+
+    def _required_terms(self, terms: Sequence[_Term]) -> None:
+        if len(terms) == 1:
+            for entry in terms[0].entries:
+                self._required_entry(entry)
+        elif any(self._of_gpus(entry) for term in terms for entry in term.entries):
+            self._one_of(terms)
+
+    def _of_gpus(self, entry: _Entry) -> bool:
+        """Whether a device could answer it."""
+        verdicts = self._verdicts(entry)
+        return verdicts is not None and all(one.fate in (Fate.ON_DEVICE, Fate.IMPLIED) for one in verdicts)
+
+    def _one_of(self, terms: Sequence[_Term]) -> None:
+        where = (*self.pod.path, *_REQUIRED)
+        if not all(term.readable and all(map(self._of_gpus, term.entries)) for term in terms):
+            labels = sorted({one.requirement.key for term in terms for one in term.entries if self._of_gpus(one)})
+            self._say(
+                MIXED_TERMS, where, f"{', '.join(labels)} stand beside other conditions in {len(terms)} alternatives"
+            )
+            return
+        for own, expressions in zip(self.selectors, self._of_terms(terms), strict=True):
+            if expressions is not None:
+                own.append(" || ".join(f"({one})" if "&&" in one or "||" in one else one for one in expressions))
+        if self._stay(where):
+            self._say_of_those_that_stay([entry for term in terms for entry in term.entries], where)
+            return
+        self.edits.append(Remove(where))
+        self._stay_with_extended([entry for term in terms for entry in term.entries], where)
+
+    def _of_terms(self, terms: Sequence[_Term]) -> Iterator[list[str] | None]:
+        """By subject, an expression for each term; None where one of them always holds."""
+        by_term = [self._conditions(term) for term in terms]
+        for index in range(len(self.subjects)):
+            expressions = [conditions[index] for conditions in by_term]
+            yield None if "" in expressions else list(dict.fromkeys(expressions))
+
+    def _conditions(self, term: _Term) -> list[str]:
+        """By subject, all entries of the term in one expression; empty where they always hold."""
+        parts: list[list[str]] = [[] for _ in self.subjects]
+        for entry in term.entries:
+            for own, verdict in zip(parts, self._verdicts(entry) or (), strict=True):
+                if not self._stay(entry.path):
+                    self._say_with_claims(verdict, entry.path)
+                if verdict.expression:
+                    own.append(f"({verdict.expression})" if "||" in verdict.expression else verdict.expression)
+        return [" && ".join(own) for own in parts]
+
+    # -- what had better hold
+
+    def _preferences(self, preferred: Sequence[tuple[int, _Term]]) -> None:
+        ours: list[tuple[int, _Term]] = []
+        where = (*self.pod.path, *_PREFERRED)
+        for weight, term in preferred:
+            of_gpus = [self._of_gpus(entry) for entry in term.entries]
+            if term.entries and all(of_gpus) and term.readable:
+                ours.append((weight, term))
+            elif any(of_gpus):
+                self._say(PREFERENCE_TOO_RICH, term.path, "it asks for GPUs and for something else of the node at once")
+        if not ours:
+            return
+        problem = _too_rich([term for _, term in ours], len({weight for weight, _ in ours}))
+        if problem is not None:
+            self._say(PREFERENCE_TOO_RICH, where, problem)
+        elif _is_queued(self.pod):
+            message = "Kueue takes no claims with alternatives, so the preference stays one of the node"
+            self._say(NO_CLAIMS_HERE, where, message)
+        elif self._is_inherited(where):
+            message = "it is said elsewhere, for others, too, so it stays a preference of the node"
+            self._say(PREFERENCE_TOO_RICH, where, message)
+        else:
+            self._list(ours)
+
+    def _list(self, ours: Sequence[tuple[int, _Term]]) -> None:
+        by_weight: dict[int, list[list[str]]] = {}
+        for weight, term in sorted(ours, key=lambda one: -one[0]):
+            self.edits.append(Remove(term.path))
+            self._stay_with_extended(term.entries, term.path, "preference of")
+            by_weight.setdefault(weight, []).append(self._conditions(term))
+        for together in by_weight.values():
+            expressions = []
+            for index in range(len(self.subjects)):
+                own = [conditions[index] for conditions in together]
+                many = len(own) > 1
+                expressions.append("" if "" in own else " || ".join(f"({one})" if many else one for one in own))
+            if any(expressions):
+                self.alternatives.append(tuple(expressions))
+
+    # -- what stays
+
+    def _topology(self) -> None:
+        """Labels by which pods are spread or kept together."""
+        for path in _topology_keys(self.pod.spec, ()):
+            key = value_at(self.pod.spec, path)
+            if is_gpu_label(str(key)):
+                message = (
+                    f"{key} is a topology key: pods are placed by the label, which somebody must keep on the nodes"
+                )
+                self._say(NODE_ONLY_LABEL, (*self.pod.path, *path), message, severity=Severity.INFO)
+
+
+def _too_rich(terms: Sequence[_Term], weights: int) -> str | None:
+    """Why no list of alternatives says the same, as a sentence: weights of several terms that hold would add up."""
+    if weights >= MOST_ALTERNATIVES:
+        return (
+            f"{weights} weights; a request has at most {MOST_ALTERNATIVES} alternatives, the last of which is any GPU"
+        )
+    if len(terms) == 1:
+        return None
+    keys = {tuple(one.requirement.key for one in term.entries) for term in terms}
+    operators = {one.requirement.operator for term in terms for one in term.entries}
+    values = [value for term in terms for one in term.entries for value in one.requirement.values]
+    if len(keys) == 1 and len(next(iter(keys))) == 1 and operators == {"In"} and len(set(values)) == len(values):
+        return None
+    return "several preferences can hold of one GPU at once, and their weights would add up"
+
+
+def _is_queued(pod: PodSpecAt) -> bool:
+    labels = [pod.metadata.get("labels"), value_at(pod.document.obj, ("metadata", "labels"))]
+    return any(isinstance(one, dict) and _QUEUE_LABEL in one for one in labels)
+
+
+def _node_selector(pod: PodSpecAt) -> tuple[_Entry, ...]:
+    given = pod.spec.get("nodeSelector")
+    return tuple(
+        _Entry(Requirement(str(key), "In", (_text(value),)), (*pod.path, "nodeSelector", str(key)))
+        for key, value in (given.items() if isinstance(given, dict) else ())
+    )
+
+
+def _text(value: object) -> str:
+    """As a label's value; people forget quotes."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _required(pod: PodSpecAt) -> tuple[_Term, ...]:
+    terms = value_at(pod.spec, _REQUIRED)
+    listed = terms if isinstance(terms, list) else []
+    return tuple(_term(one, (*pod.path, *_REQUIRED, index)) for index, one in enumerate(listed))
+
+
+def _preferred(pod: PodSpecAt) -> tuple[tuple[int, _Term], ...]:
+    preferences = value_at(pod.spec, _PREFERRED)
+    found = []
+    for index, one in enumerate(preferences if isinstance(preferences, list) else []):
+        if isinstance(one, dict) and isinstance(one.get("weight"), int):
+            path = (*pod.path, *_PREFERRED, index)
+            found.append((one["weight"], _term(one.get("preference"), path, "preference")))
+    return tuple(found)
+
+
+def _term(term: object, path: Path, *below: str) -> _Term:
+    """`path` is what is removed with it, `below` where its expressions are in there."""
+    given: Mapping[str, Any] = term if isinstance(term, dict) else {}
+    expressions = given.get("matchExpressions")
+    entries = []
+    readable = given.keys() <= {"matchExpressions"}
+    for index, one in enumerate(expressions if isinstance(expressions, list) else []):
+        where = (*path, *below, "matchExpressions", index)
+        if not isinstance(one, dict) or not isinstance(one.get("key"), str) or not isinstance(one.get("operator"), str):
+            readable = False
+            continue
+        values = one.get("values")
+        listed = tuple(map(_text, values)) if isinstance(values, list) else ()
+        entries.append(_Entry(Requirement(one["key"], one["operator"], listed), where))
+    return _Term(tuple(entries), path, readable)
+
+
+def _topology_keys(value: object, path: Path) -> Iterator[Path]:
+    if path and path[0] not in ("affinity", "topologySpreadConstraints"):
+        return
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if key == "topologyKey":
+                yield (*path, key)
+            else:
+                yield from _topology_keys(inner, (*path, str(key)))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _topology_keys(inner, (*path, index))

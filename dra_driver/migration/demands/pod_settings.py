@@ -1,0 +1,399 @@
+"""Settings of pods that are about GPUs without asking for one: variables of the NVIDIA runtime and of CUDA, mounts of
+the host, the runtime class, the scheduler, tolerations. Pure.
+
+Source: the reference on migration sources, section 5; libnvidia-container's variables.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dra_driver.api.meta import JsonObject
+from dra_driver.migration.codes import (
+    BYPASS,
+    HAND_MADE_MPS,
+    OTHER_SCHEDULER,
+    PAST_THE_SCHEDULER,
+    PINNED_GPU,
+    SETTING_KEPT,
+    SETTING_REMOVED,
+    SHARED_CLAIM,
+    TOLERATION,
+    Code,
+    Severity,
+)
+from dra_driver.migration.demands.bypasses import administration, mounts
+from dra_driver.migration.model import (
+    ContainerAt,
+    Demand,
+    Edit,
+    Finding,
+    Options,
+    Path,
+    PodSpecAt,
+    Put,
+    Remove,
+    What,
+    finding,
+    value_at,
+)
+from dra_driver.migration.read.named import shared_group
+from dra_driver.migration.read.variables import NONE_VISIBLE, VISIBLE, Variable, items, sees_all, variables
+from dra_driver.migration.understand.labels import quoted
+from dra_driver.names import CONFIG_API_VERSION
+from dra_driver.quantity import Quantity
+
+_UUID = re.compile(r"(GPU|MIG)-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
+_BEGINNING = re.compile(r"(GPU|MIG)-[0-9a-f][0-9a-f-]*", re.IGNORECASE)
+"""Of a UUID: CUDA takes as much of it as tells the GPU from the others of its node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What follows for one pod. `selectors` and `mps` are by the path of the container whose devices they are for."""
+
+    edits: tuple[Edit, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    claim_findings: tuple[Finding, ...] = ()
+    """Where the pod gets claims."""
+    extended_findings: tuple[Finding, ...] = ()
+    """Where it stays with the extended resource."""
+    selectors: Mapping[Path, tuple[str, ...]] = field(default_factory=dict)
+    mps: Mapping[Path, JsonObject] | None = None
+    """Limits of a daemon that the claim brings, for devices that are not shared. None: it brings none."""
+    needs_claims: str | None = None
+    prefers_claims: str | None = None
+    leave: str | None = None
+
+
+def settings(pod: PodSpecAt, users: Sequence[ContainerAt], resources: Iterable[str], options: Options) -> Settings:
+    """Of a pod that asks for GPUs: `users` are its containers that do, `resources` what they asked by."""
+    return _Reader(pod, users, tuple(resources), options).read()
+
+
+def mps_config(settings: Settings, demand: Demand) -> JsonObject | None:
+    """Opaque parameters that keep what containers of a demand had by hand, those of the first before others'."""
+    if settings.mps is None or demand.want.share is not None:
+        return None
+    limits: JsonObject = {}
+    for container in demand.containers:
+        limits = {**settings.mps.get(container.path, {}), **limits}
+    sharing = {"strategy": "MPS", **({"mpsConfig": limits} if limits else {})}
+    kind = "MigDeviceConfig" if demand.want.what is What.MIG else "GpuConfig"
+    return {"apiVersion": CONFIG_API_VERSION, "kind": kind, "sharing": sharing}
+
+
+def scheduler_of(pod: PodSpecAt) -> tuple[str | None, Path]:
+    """Other than the default one, and where that is said: in the pod, or in the object that it is made of. Jobs of
+    Volcano need not say it."""
+    own = (*pod.path, "schedulerName")
+    of_volcano = pod.document.api_version.startswith(_OF_VOLCANO)
+    for path in (own, *_SCHEDULERS_OF_OBJECTS, *(_SCHEDULERS_OF_VOLCANO if of_volcano else ())):
+        name = pod.spec.get("schedulerName") if path is own else value_at(pod.document.obj, path)
+        if isinstance(name, str) and name:
+            return (None if name == "default-scheduler" else name), path
+    return ("volcano", ("spec",)) if of_volcano else (None, own)
+
+
+class _Reader:
+    def __init__(
+        self, pod: PodSpecAt, users: Sequence[ContainerAt], resources: Sequence[str], options: Options
+    ) -> None:
+        self._pod = pod
+        self._users = users
+        self._resources = resources
+        self._options = options
+        self._own = f"device.attributes[{quoted(options.driver)}]"
+        self._edits: list[Edit] = []
+        self._findings: list[Finding] = []
+        self._claim_findings: list[Finding] = []
+        self._extended_findings: list[Finding] = []
+        self._selectors: dict[Path, list[str]] = {}
+        self._needs_claims: str | None = None
+        self._prefers_claims: str | None = None
+        self._leave: str | None = None
+        self._limits: dict[Path, JsonObject] = {}
+        self._brings_daemon = False
+
+    def _of_shared_claim(self, group: Sequence[str]) -> Finding:
+        message = f"one ResourceClaim is for all pods of {', '.join(group)}"
+        return finding(SHARED_CLAIM, self._pod.document, self._pod.path, message)
+
+    def read(self) -> Settings:
+        paths = {container.path for container in self._users}
+        group = shared_group(self._pod.document, self._options)
+        if group is not None:
+            self._claim_findings.append(self._of_shared_claim(group))
+        for container in self._pod.containers:
+            given = variables(container)
+            if container.path in paths:
+                self._of_user(container, given)
+            elif sees_all(container):
+                self._of_onlooker(container, given[VISIBLE])
+            self._findings += administration(self._pod, given)
+        self._mps()
+        self._runtime_class()
+        self._scheduler()
+        self._node_name()
+        self._tolerations()
+        self._findings += mounts(self._pod, self._users)
+        return Settings(
+            tuple(self._edits),
+            tuple(self._findings),
+            tuple(self._claim_findings),
+            tuple(self._extended_findings),
+            {path: tuple(dict.fromkeys(found)) for path, found in self._selectors.items()},
+            self._limits if self._brings_daemon else None,
+            self._needs_claims,
+            self._prefers_claims,
+            self._leave,
+        )
+
+    def _say(self, code: Code, path: Path, message: str, *, severity: Severity | None = None) -> None:
+        self._findings.append(finding(code, self._pod.document, path, message, severity=severity))
+
+    def _say_with_claims(
+        self, code: Code, path: Path, message: str, *, fixed: bool = True, severity: Severity | None = None
+    ) -> None:
+        self._claim_findings.append(finding(code, self._pod.document, path, message, fixed=fixed, severity=severity))
+
+    # -- variables of a container that asks for GPUs
+
+    def _of_user(self, container: ContainerAt, given: Mapping[str, Variable]) -> None:
+        visible = given.get(VISIBLE)
+        if visible is not None and visible.value is None:
+            self._say(SETTING_KEPT, visible.path, f"{VISIBLE} comes from elsewhere; with claims it has no effect")
+        elif visible is not None and visible.value not in NONE_VISIBLE:
+            uuids = uuids_of(visible.value or "")
+            if uuids:
+                self._pinned(container, VISIBLE, visible, uuids)
+            message = f"{VISIBLE}={visible.value} is taken out of {container.name}: its claim says which GPUs it gets"
+            self._say_with_claims(SETTING_REMOVED, visible.path, message)
+            self._edits.append(Remove(visible.path))
+            # The driver's CDI edits replace the variable, where the device plugin's own gave way to the pod's.
+            message = f"{VISIBLE}={visible.value} ends: {container.name} sees the GPUs that it asks for, and no others"
+            self._extended_findings.append(finding(SETTING_KEPT, self._pod.document, visible.path, message))
+        cuda = given.get("CUDA_VISIBLE_DEVICES")
+        if cuda is not None and (uuids := uuids_of(cuda.value or "")):
+            self._pinned(container, "CUDA_VISIBLE_DEVICES", cuda, uuids)
+        self._capabilities(given.get("NVIDIA_DRIVER_CAPABILITIES"))
+        for name in sorted(name for name in given if name.startswith(("NVIDIA_REQUIRE_", "NVIDIA_DISABLE_REQUIRE"))):
+            message = f"{name} has no effect with claims: a selector on the driver's version can say it"
+            self._say_with_claims(SETTING_KEPT, given[name].path, message, fixed=False)
+        self._limits_of_mps(container, given)
+
+    def _of_onlooker(self, container: ContainerAt, visible: Variable) -> None:
+        """Asks for none, and sees those of its pod's other containers, and all others of the node."""
+        if self._options.share_visible_all:
+            message = f"{container.name} shares the GPUs of {self._users[0].name}, and no longer sees all of the node"
+            self._say_with_claims(BYPASS, visible.path, message, severity=Severity.INFO)
+            self._edits.append(Remove(visible.path))
+            self._needs_claims = f"{container.name} shares GPUs, which extended resources cannot say"
+            return
+        advice = "Decide `shareVisibleAll: true` if it is to share the GPUs of the pod's other containers."
+        message = f"{container.name} sees all GPUs of its node by {VISIBLE}={visible.value}, and asks for none"
+        self._findings.append(finding(BYPASS, self._pod.document, visible.path, message, advice=advice))
+
+    def _pinned(self, container: ContainerAt, name: str, variable: Variable, uuids: Sequence[str]) -> None:
+        if not self._options.pin_uuids:
+            self._say(PINNED_GPU, variable.path, f"{name} names {', '.join(uuids)}")
+            self._leave = f"{name} names GPUs by their UUID; `pinUuids: true` makes a selector of it"
+            return
+        self._choose(container, _with_uuid(f"{self._own}.uuid", uuids))
+        self._needs_claims = "it wants certain GPUs, which extended resources cannot say"
+        self._say_with_claims(PINNED_GPU, variable.path, f"{name} became a selector on the UUID")
+
+    def _choose(self, container: ContainerAt, expression: str) -> None:
+        self._selectors.setdefault(container.path, []).append(expression)
+
+    def _capabilities(self, variable: Variable | None) -> None:
+        """CDI specs of our driver hand in the libraries of compute and utility, and graphics where they are found."""
+        wanted = {one.strip() for one in (variable.value or "").split(",")} if variable is not None else set()
+        beyond = sorted(wanted & {"graphics", "display", "video", "ngx", "compat32", "all"})
+        if variable is not None and beyond:
+            message = f"NVIDIA_DRIVER_CAPABILITIES asks for {', '.join(beyond)}: with claims all get the same libraries"
+            self._say_with_claims(SETTING_KEPT, variable.path, message, fixed=False)
+
+    # -- MPS by hand
+
+    def _limits_of_mps(self, container: ContainerAt, given: Mapping[str, Variable]) -> None:
+        limits = self._limits.setdefault(container.path, {})
+        threads = given.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
+        if threads is not None and re.fullmatch(r"[0-9]{1,3}", threads.value or ""):
+            percent = int(threads.value or "0")
+            if 1 <= percent <= 100:
+                limits["defaultActiveThreadPercentage"] = percent
+        memory = given.get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
+        amount = _memory_limit(memory.value or "") if memory is not None else None
+        if amount is not None:
+            limits["defaultPinnedDeviceMemoryLimit"] = str(amount)
+
+    def _mps(self) -> None:
+        """A daemon of the host, reached by variables and mounts; only when they go does one of the driver come."""
+        signs = [path for path, _ in self._signs_of_mps()]
+        if not signs:
+            self._without_daemon()
+            return
+        if not self._options.remove_mps_mounts:
+            self._say(HAND_MADE_MPS, signs[0], f"{_listed(sign for _, sign in self._signs_of_mps())} of an MPS daemon")
+            return
+        message = f"{_listed(sign for _, sign in self._signs_of_mps())} are taken out: the claim brings a daemon"
+        self._say_with_claims(HAND_MADE_MPS, signs[0], message, severity=Severity.INFO)
+        self._edits += [Remove(path) for path in signs]
+        self._brings_daemon = True
+        self._needs_claims = "MPS is a setting of the claim"
+
+    def _without_daemon(self) -> None:
+        """Limits for clients of a daemon that is the device plugin's or not there: the daemon of a share takes them."""
+        for container in self._users:
+            for name, variable in variables(container).items():
+                if name.startswith("CUDA_MPS_"):
+                    message = f"{name} is for clients of an MPS daemon, and has an effect where the share is one of MPS"
+                    self._say_with_claims(SETTING_KEPT, variable.path, message, fixed=False)
+
+    def _signs_of_mps(self) -> Iterator[tuple[Path, str]]:
+        spec, path = self._pod.spec, self._pod.path
+        names: set[str] = set()
+        for index, volume in enumerate(items(spec.get("volumes"))):
+            folder = str(value_at(volume, ("hostPath", "path")) or "").rstrip("/")
+            if folder in ("/tmp/nvidia-mps", "/run/nvidia/mps", "/var/run/nvidia/mps", "/tmp/nvidia-log"):
+                names.add(str(volume.get("name")))
+                yield (*path, "volumes", index), folder
+        mps = bool(names) or any(
+            name.startswith("CUDA_MPS_PIPE") for container in self._users for name in variables(container)
+        )
+        for container in self._pod.containers:
+            for index, mount in enumerate(items(container.obj.get("volumeMounts"))):
+                if str(mount.get("name")) in names:
+                    yield (*container.path, "volumeMounts", index), f"its mount in {container.name}"
+            for name, variable in variables(container).items():
+                if name.startswith("CUDA_MPS_") and mps:
+                    yield variable.path, name
+        for key in ("hostIPC", "hostPID"):
+            if mps and spec.get(key) is True:
+                yield (*path, key), key
+
+    # -- the pod
+
+    def _runtime_class(self) -> None:
+        name = self._pod.spec.get("runtimeClassName")
+        path = (*self._pod.path, "runtimeClassName")
+        if not isinstance(name, str) or not name.startswith("nvidia"):
+            return
+        if self._options.remove_runtime_class:
+            self._edits.append(Remove(path))
+            self._say_with_claims(SETTING_REMOVED, path, f"runtimeClassName {name}: devices come by CDI")
+        else:
+            message = f"runtimeClassName {name} is not needed: devices come by CDI"
+            self._say_with_claims(SETTING_KEPT, path, message, fixed=False)
+
+    def _scheduler(self) -> None:
+        name, path = scheduler_of(self._pod)
+        if name is None:
+            return
+        if re.search(r"hami|gpushare|gpu-share|gpu-admission|4pd-vgpu", name):
+            if "schedulerName" in self._pod.inherited:
+                message = f"schedulerName {name}, which it has from elsewhere, knows no claims"
+                self._say_with_claims(OTHER_SCHEDULER, path, message, severity=Severity.ERROR, fixed=False)
+                return
+            self._edits.append(Remove(path))
+            message = f"schedulerName {name} is taken out: it knows no claims, and the default scheduler does"
+            self._say_with_claims(OTHER_SCHEDULER, path, message, severity=Severity.INFO)
+            return
+        needs = next((words for part, words in _SCHEDULERS.items() if part in name), "it is not known here")
+        message = f"schedulerName {name} stays, and must know claims: {needs}"
+        self._say_with_claims(OTHER_SCHEDULER, path, message, fixed=False)
+        self._scheduler_of_extended_resources(name, path)
+
+    def _scheduler_of_extended_resources(self, name: str, path: Path) -> None:
+        """Of KAI's, `dra_driver.migration.claims.frameworks` says more.
+
+        Source: Volcano 1.16, its action `allocate`, which looks for the resource in what the node has left.
+        """
+        if "volcano" in name:
+            self._prefers_claims = (
+                "Volcano gives extended resources of device plugins only, never those of a DeviceClass"
+            )
+            message = f"schedulerName {name}: Volcano finds no {self._resources[0]} on nodes of the driver"
+            advice = "Let the workload have claims, or the default scheduler."
+            severity = Severity.ERROR
+        elif "kai" in name or "runai" in name:
+            return
+        else:
+            message = f"schedulerName {name} must know extended resources that DeviceClasses answer to"
+            advice, severity = "See whether it does; else let the workload have claims.", Severity.WARNING
+        said = finding(OTHER_SCHEDULER, self._pod.document, path, message, advice=advice, severity=severity)
+        self._extended_findings.append(said)
+
+    def _node_name(self) -> None:
+        name = self._pod.spec.get("nodeName")
+        path = (*self._pod.path, "nodeName")
+        if not isinstance(name, str) or not name:
+            return
+        self._edits += [Remove(path), Put((*self._pod.path, "nodeSelector", "kubernetes.io/hostname"), name)]
+        message = f"nodeName {name} became a nodeSelector: a pod that is past the scheduler gets no devices"
+        self._say_with_claims(PAST_THE_SCHEDULER, path, message, severity=Severity.INFO)
+        self._needs_claims = "nodeName keeps the scheduler from giving it devices"
+
+    def _tolerations(self) -> None:
+        """Of the taint that is named after the resource, as the admission plugin ExtendedResourceToleration does."""
+        if not any(one in ("nvidia.com/gpu", "nvidia.com/gpu.shared") for one in self._resources):
+            return
+        there = items(self._pod.spec.get("tolerations"))
+        key = "nvidia.com/gpu"
+        covering = (one for one in there if one.get("effect") in (None, "", "NoSchedule"))
+        if any(one.get("key") == key or (not one.get("key") and one.get("operator") == "Exists") for one in covering):
+            return
+        added = {"key": key, "operator": "Exists", "effect": "NoSchedule"}
+        if "tolerations" in self._pod.inherited:
+            path: Path = (*self._pod.path, "tolerations")
+            self._edits.append(Put(path, [*there, added]))
+            message = f"a toleration of the taint {key} is added after those that it had from elsewhere"
+            self._say_with_claims(TOLERATION, path, message)
+            return
+        path = (*self._pod.path, "tolerations", len(there))
+        self._edits.append(Put(path, added))
+        message = f"a toleration of the taint {key} is added"
+        if not there and self._pod.document.kind in ("WorkflowTemplate", "ClusterWorkflowTemplate"):
+            message += "; workflows that use the template by templateRef give it none of theirs any more"
+            self._say_with_claims(TOLERATION, path, message, severity=Severity.WARNING, fixed=False)
+            return
+        self._say_with_claims(TOLERATION, path, message)
+
+
+_SCHEDULERS_OF_OBJECTS: Sequence[Path] = (
+    ("spec", "batchScheduler"),
+    ("spec", "template", "batchScheduler"),
+    ("metadata", "labels", "ray.io/scheduler-name"),
+)
+"""Of Spark and Ray. Source: their operators' integrations of batch schedulers."""
+_SCHEDULERS_OF_VOLCANO: Sequence[Path] = (("spec", "schedulerName"), ("spec", "jobTemplate", "spec", "schedulerName"))
+_OF_VOLCANO = ("batch.volcano.sh/", "flow.volcano.sh/")
+_SCHEDULERS: Mapping[str, str] = {
+    "volcano": "Volcano does with `predicate.DynamicResourceAllocationEnable: true`",
+    "kai": "KAI does where DRA is on in the cluster",
+    "runai": "Run:ai's does where DRA is on in the cluster",
+}
+
+
+def _listed(words: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(words))
+
+
+def uuids_of(value: str) -> list[str]:
+    """Of a list with commas, what are UUIDs of GPUs or MIG devices, or the beginnings of some."""
+    return [one.strip() for one in value.split(",") if _BEGINNING.fullmatch(one.strip())]
+
+
+def _with_uuid(attribute: str, uuids: Sequence[str]) -> str:
+    whole = [one for one in uuids if _UUID.fullmatch(one)]
+    ways = [f"{attribute} in [{', '.join(map(quoted, whole))}]"] if whole else []
+    ways += [f"{attribute}.startsWith({quoted(one)})" for one in uuids if one not in whole]
+    any_of = " || ".join(ways)
+    return f"has({attribute}) && ({any_of})" if len(ways) > 1 else f"has({attribute}) && {any_of}"
+
+
+def _memory_limit(value: str) -> Quantity | None:
+    """Of `0=2G`, the first device's; M and G are binary here."""
+    match = re.match(r"(?:[0-9]+=)?([0-9]+)([MG])B?(?:,|\Z)", value.strip())
+    return Quantity.parse(f"{match[1]}{match[2]}i") if match is not None else None

@@ -1,0 +1,400 @@
+"""What the containers of a pod ask for in the old way, as devices. Pure.
+
+Containers that had devices of their own have demands of their own. An init container's devices went to the containers
+after it: its units are the first ones of theirs, and what it needs beyond is a demand of its own, so that the pod holds
+as many devices as before and each container sees as many. Source: the reference on migration sources, section 3;
+kubelet's device manager.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dra_driver.allocation.extended import IMPLICIT_PREFIX
+from dra_driver.cel.device import compile_selector
+from dra_driver.cel.errors import CelError
+from dra_driver.kubernetes import GATES, OLDEST
+from dra_driver.migration.codes import (
+    ADMIN_ACCESS,
+    ALREADY_DRA,
+    GPU_INIT_CONTAINER,
+    IMMUTABLE,
+    PAST_THE_SCHEDULER,
+    SAME_GPU_POSSIBLE,
+    SERVER_TOO_OLD,
+    TOO_LARGE,
+    UNKNOWN_RESOURCE,
+    VIRTUAL_MACHINE,
+    ZERO,
+    Severity,
+)
+from dra_driver.migration.demands import amounts as amounts_room
+from dra_driver.migration.demands.amounts import Amounts, amounts_of, is_gpu_resource
+from dra_driver.migration.demands.bypasses import bypasses
+from dra_driver.migration.demands.placement import BY_LABELS, Placed, placed, requirements_of, unused_labels
+from dra_driver.migration.demands.pod_settings import Settings, mps_config, settings
+from dra_driver.migration.demands.sharing_systems import Part, parts_of
+from dra_driver.migration.demands.standing import Notes, Standing, with_clouds
+from dra_driver.migration.demands.units import Ask, demands_of_kind, handed_on
+from dra_driver.migration.model import (
+    ContainerAt,
+    Demand,
+    Edit,
+    Finding,
+    Form,
+    Options,
+    Path,
+    PodReading,
+    PodSpecAt,
+    Remove,
+    Role,
+    Want,
+    What,
+    finding,
+    path_text,
+    value_at,
+    with_article,
+)
+from dra_driver.migration.read.variables import sees_all, variables
+from dra_driver.migration.understand.labels import Subject, hints_of
+from dra_driver.migration.understand.meaning import Meaning
+from dra_driver.migration.understand.plumbing import is_plumbing
+from dra_driver.migration.understand.purposes import hindrances, kept, why_left
+
+MOST_DEVICES = 32
+"""Of one claim. Source: AllocationResultsMaxSize, resource.k8s.io/v1."""
+_MOST_UNITS = 1000
+"""No node has as many, by far."""
+_KSERVE_CLASS = "serving.kserve.io/dra-device-class"
+MOST_BYTES = 10 * 1024
+"""Of one expression."""
+
+_OF_NOS = (
+    "Where it does, ask for such a part by a claim: `dractl new template --share memory=10Gi` writes one, and a rule "
+    "of the PublishingPolicy says that GPUs are shared by MPS (docs/sharing.md). Else give the configuration that "
+    "makes it, or decide that it is none (`resources: {NAME: other}`)."
+)
+
+_IMMUTABLE = frozenset(
+    {
+        "Pod", "Job", "JobSet", "PyTorchJob", "TFJob", "XGBoostJob", "PaddleJob", "JAXJob", "MPIJob", "RayJob",
+        "TrainJob", "SparkApplication", "Workflow", "AppWrapper",
+    }
+)  # fmt: skip
+"""Kinds whose pods are described once and for all; a bare pod's claims are, too."""
+
+
+def demands(pod: PodSpecAt, meaning: Meaning, options: Options) -> PodReading:
+    """All that one pod asks for."""
+    return _Pod(pod, meaning, options).reading()
+
+
+class _Pod:
+    def __init__(self, pod: PodSpecAt, meaning: Meaning, options: Options) -> None:
+        self._pod = pod
+        self._meaning = meaning
+        self._options = options
+        self._requirements = requirements_of(pod)
+        self._hints = with_clouds(hints_of(self._requirements), self._requirements)
+        self._notes = Notes(pod.document)
+        self._standing = Standing(self._notes, self._hints, self._requirements, meaning, options)
+        self._claim_findings: list[Finding] = []
+        self._extended_findings: list[Finding] = []
+        self._edits: list[Edit] = []
+        self._prefers_claims: str | None = None
+        self._held = meaning.purposes.held(pod, options)
+
+    def reading(self) -> PodReading:
+        # Ephemeral containers have no resources; the API server sees to that.
+        containers = [one for one in self._pod.containers if one.role is not Role.EPHEMERAL]
+        amounts = [(container, self._amounts(container)) for container in containers]
+        self._strange()
+        asks = list(map(self._within_reason, self._asks(amounts)))
+        self._zeros(amounts, asks)
+        if not asks:
+            return self._without_asks()
+        self._already()
+        beside: tuple[Finding, ...] = tuple(kept(self._held, self._pod.document))
+        found = self._demanded(asks)
+        place = placed(self._pod, [self._subject(ask, asks) for ask in asks])
+        users = list({container.path: container for one in found for container in one.containers}.values())
+        told = settings(
+            self._pod,
+            users,
+            {ask.resource for ask in asks},
+            self._options,
+        )
+        found = self._chosen(found, asks, place, told)
+        found = self._with_onlookers(found)
+        self._sizes(found)
+        self._server(found)
+        self._kind()
+        return PodReading(
+            tuple(found),
+            (*self._edits, *place.edits, *told.edits),
+            (*self._notes.findings, *place.findings, *told.findings),
+            (*self._claim_findings, *place.claim_findings, *told.claim_findings, *beside),
+            (*self._extended_findings, *place.extended_findings, *told.extended_findings, *beside),
+            next(iter([*self._notes.needs_claims, *filter(None, [told.needs_claims])]), None),
+            next(iter([*self._notes.leave, *filter(None, [told.leave])]), None),
+            self._prefers_claims or told.prefers_claims,
+            self._meaning.claims,
+            self._held,
+        )
+
+    # -- amounts
+
+    def _amounts(self, container: ContainerAt) -> Amounts:
+        found = amounts_of(self._pod, container, lambda name: is_gpu_resource(name, self._meaning, self._options))
+        self._notes.findings += found.findings
+        self._notes.leave += found.wrong
+        return found
+
+    def _strange(self) -> None:
+        for container in self._pod.containers:
+            seen: set[str] = set()
+            for resource, path in amounts_room.strange_resources(container, self._meaning, self._options):
+                if resource in seen:
+                    continue
+                seen.add(resource)
+                if amounts_room.is_of_virtual_machines(resource):
+                    self._notes.say(
+                        VIRTUAL_MACHINE, path, f"{resource} is a GPU, or a part of one, for a virtual machine"
+                    )
+                elif amounts_room.is_slice_of_nos(resource):
+                    message = f"{resource}: where nos makes it, it is a part of a GPU that has so much memory"
+                    self._notes.findings.append(
+                        finding(UNKNOWN_RESOURCE, self._pod.document, path, message, advice=_OF_NOS)
+                    )
+                else:
+                    self._notes.say(UNKNOWN_RESOURCE, path, f"{resource}: it is not known what it stands for")
+                self._notes.leave.append(
+                    f"{resource} is not understood, and a pod is migrated as a whole or not at all"
+                )
+
+    def _zeros(self, amounts: Sequence[tuple[ContainerAt, Amounts]], asks: Sequence[Ask]) -> None:
+        """Amounts of nothing, besides those that stand beside an amount of something and go with it."""
+        taken = {path for ask in asks for path in ask.removes}
+        for container, given in amounts:
+            for amount in given.by_resource.values():
+                if amount.number or amount.resource == self._meaning.hami.priority or set(amount.paths) <= taken:
+                    continue
+                message = f"{container.name or 'the container'} asks for {amount.resource}: 0"
+                one = finding(ZERO, self._pod.document, amount.paths[0], message, fixed=bool(asks))
+                (self._claim_findings if asks else self._notes.findings).append(one)
+                if asks:
+                    self._edits += [Remove(path) for path in amount.paths]
+
+    # -- what is asked for
+
+    def _asks(self, amounts: Sequence[tuple[ContainerAt, Amounts]]) -> list[Ask]:
+        memory = self._meaning.gpu_memory(self._requirements) or self._options.gpu_memory
+        shared = parts_of(self._pod, amounts, memory, self._meaning, self._options)
+        self._notes.findings += shared.findings
+        self._claim_findings += shared.claim_findings
+        self._edits += [Remove(path) for path in shared.removes]
+        self._notes.leave += [shared.leave] if shared.leave else []
+        if shared.parts:
+            self._notes.needs_claims.append("parts of GPUs are not expressed by extended resources")
+        of_systems = {part.container.path for part in shared.parts if part.resource}
+        found = [self._of_part(part) for part in shared.parts]
+        for container, given in amounts:
+            for amount in given.by_resource.values():
+                own = amount.resource in self._meaning.own
+                if amount.number and (own or amounts_room.is_whole_or_mig(amount.resource)):
+                    if container.path in of_systems and amount.resource == self._meaning.hami.count:
+                        continue
+                    found.append(self._standing.ask(container, amount.resource, amount.number, amount.paths))
+        return found
+
+    def _within_reason(self, ask: Ask) -> Ask:
+        """Units are looked at one by one, and an amount of `8Gi` was meant for something else."""
+        if ask.want.count <= _MOST_UNITS:
+            return ask
+        message = f"{ask.want.count} devices; a claim has at most {MOST_DEVICES}"
+        self._notes.say(TOO_LARGE, self._pod.path, message)
+        self._notes.leave.append(message)
+        return replace(ask, want=replace(ask.want, count=1))
+
+    @staticmethod
+    def _of_part(part: Part) -> Ask:
+        return Ask(part.container, part.want, part.removes, part.resource)
+
+    # -- demands
+
+    def _demanded(self, asks: Sequence[Ask]) -> list[Demand]:
+        found: list[Demand] = []
+        kinds: dict[Want, list[Ask]] = {}
+        for ask in asks:
+            kinds.setdefault(replace(ask.want, count=1), []).append(ask)
+        for want, alike in kinds.items():
+            found += list(demands_of_kind(want, alike))
+            if want.distinct:
+                path = alike[0].removes[0] if alike[0].removes else alike[0].container.path
+                message = f"{alike[0].want.count} shares are of {alike[0].want.count} different GPUs, by a constraint"
+                self._claim_findings.append(finding(SAME_GPU_POSSIBLE, self._pod.document, path, message, fixed=True))
+        brief = [ask for ask in asks if ask.container.role is Role.INIT]
+        if brief:
+            names = ", ".join(dict.fromkeys(ask.container.name for ask in brief))
+            alone = {ask.container.path for ask in brief} - handed_on(found)
+            message = f"{names} and the containers after it use the same GPUs, as before"
+            if alone:
+                names_alone = ", ".join(
+                    dict.fromkeys(ask.container.name for ask in brief if ask.container.path in alone)
+                )
+                message = f"{names_alone} asks for other GPUs than the containers after it, and the pod holds both"
+            path = brief[0].removes[0] if brief[0].removes else brief[0].container.path
+            self._claim_findings.append(finding(GPU_INIT_CONTAINER, self._pod.document, path, message, fixed=True))
+            message = f"{names}: Kubernetes before 1.36 gives init containers GPUs of their own"
+            self._extended_findings.append(finding(GPU_INIT_CONTAINER, self._pod.document, path, message))
+        order = {container.path: index for index, container in enumerate(self._pod.containers)}
+        return sorted(found, key=lambda one: order[one.containers[0].path])
+
+    def _subject(self, ask: Ask, asks: Sequence[Ask]) -> Subject:
+        alike = [one for one in asks if replace(one.want, count=1) == replace(ask.want, count=1)]
+        lasting = sum(one.want.count for one in alike if one.container.role is not Role.INIT)
+        largest = max((one.want.count for one in alike if one.container.role is Role.INIT), default=0)
+        return Subject(ask.want, self._options.driver, max(lasting, largest), ask.single)
+
+    def _chosen(self, found: Sequence[Demand], asks: Sequence[Ask], place: Placed, told: Settings) -> list[Demand]:
+        """With what nodes and settings say about the devices."""
+        if place.chooses:
+            self._prefers_claims = BY_LABELS
+        kinds = {replace(ask.want, count=1): index for index, ask in enumerate(asks)}
+        done = []
+        for demand in found:
+            index = kinds[replace(demand.want, count=1)]
+            config = mps_config(told, demand)
+            of_containers = (one for container in demand.containers for one in told.selectors.get(container.path, ()))
+            own = (*demand.want.selectors, *place.selectors[index], *of_containers)
+            want = replace(demand.want, selectors=tuple(dict.fromkeys(own)), config=config)
+            preferred = [one[index] for one in place.alternatives if one[index]]
+            alternatives = [replace(want, selectors=(*want.selectors, one)) for one in preferred]
+            done.append(replace(demand, want=want, alternatives=(*alternatives, want) if alternatives else ()))
+        return done
+
+    def _with_onlookers(self, found: Sequence[Demand]) -> list[Demand]:
+        """Containers that saw all GPUs of the node get those of the others, on request."""
+        if not self._options.share_visible_all:
+            return list(found)
+        users = {container.path for demand in found for container in demand.containers}
+        more = tuple(one for one in self._pod.containers if one.path not in users and sees_all(one))
+        return [replace(demand, containers=(*demand.containers, *more)) for demand in found]
+
+    # -- the pod as a whole
+
+    def _without_asks(self) -> PodReading:
+        if is_plumbing(self._pod.spec):
+            return PodReading(findings=tuple(self._notes.findings))
+        watcher = self._watcher()
+        if watcher is not None:
+            return watcher
+        if self._pod.form is Form.NONE and not self._pod.containers:
+            return PodReading(findings=tuple(self._notes.findings))
+        found = (*self._notes.findings, *bypasses(self._pod), *unused_labels(self._pod), *self._has_claims())
+        return PodReading(findings=found, leave=next(iter(self._notes.leave), None))
+
+    def _watcher(self) -> PodReading | None:
+        """A DaemonSet that sees all GPUs of its node and asks for none: admin access says the same."""
+        if self._pod.document.kind != "DaemonSet" or any(map(why_left, self._held)):
+            return None
+        if any("NVIDIA_MIG_CONFIG_DEVICES" in variables(one) for one in self._pod.containers):
+            return None
+        seeing = [one for one in self._pod.containers if sees_all(one)]
+        if not seeing or any(variables(one)["NVIDIA_VISIBLE_DEVICES"].value != "all" for one in seeing):
+            return None
+        removes = tuple(variables(one)["NVIDIA_VISIBLE_DEVICES"].path for one in seeing)
+        message = f"{seeing[0].name} sees all GPUs of its node and asks for none"
+        if stays := self._options.dynamic_mig or self._meaning.cut_on_demand:
+            message += "; where MIG devices are made on demand a claim may get nothing, so it stays as it is"
+        said = finding(ADMIN_ACCESS, self._pod.document, removes[0], message)
+        rest = tuple(
+            one for one in bypasses(self._pod, seeing) if one.place.path not in {path_text(path) for path in removes}
+        )
+        if stays:
+            return PodReading(findings=(*self._notes.findings, said, *rest, *unused_labels(self._pod)))
+        demand = Demand(tuple(seeing), Want(What.GPU), removes=removes, all_gpus=True)
+        return PodReading(
+            (demand,),
+            findings=(*self._notes.findings, said, *rest, *unused_labels(self._pod)),
+            claim_findings=tuple(kept(self._held, self._pod.document)),
+            needs_claims="it watches all GPUs without asking for one, which only a claim with admin access says",
+            taken=self._meaning.claims,
+            held=self._held,
+        )
+
+    def _has_claims(self) -> tuple[Finding, ...]:
+        """Of a pod that has claims, or asks for a class by its implicit name."""
+        path = (*self._pod.path, "resourceClaims")
+        if value_at(self._pod.spec, ("resourceClaims",)):
+            return (finding(ALREADY_DRA, self._pod.document, path, "the pod has claims"),)
+        for container in self._pod.containers:
+            limits = container.resources.get("limits")
+            for name in limits if isinstance(limits, dict) else ():
+                if str(name).startswith(IMPLICIT_PREFIX):
+                    where = (*container.resources_path, "limits", str(name))
+                    return (finding(ALREADY_DRA, self._pod.document, where, f"{name} is answered by a DeviceClass"),)
+        return ()
+
+    def _already(self) -> None:
+        """What keeps a pod that asks for GPUs from being migrated at all."""
+        self._notes.findings += hindrances(self._held, self._pod.document)
+        self._notes.leave += [why for one in self._held if (why := why_left(one)) is not None]
+        native: Path = ("metadata", "annotations", _KSERVE_CLASS)
+        if value_at(self._pod.document.obj, native) is not None:
+            message = "KServe makes claims for this, which would be added to what it asks for in the old way"
+            self._notes.say(ALREADY_DRA, native, message, severity=Severity.ERROR)
+            self._notes.leave.append("KServe makes claims for it already; take one of the two ways out")
+        source = value_at(self._pod.document.obj, ("metadata", "annotations", "kubernetes.io/config.source"))
+        if source in ("file", "http"):
+            path: Path = ("metadata", "annotations", "kubernetes.io/config.source")
+            self._notes.say(
+                PAST_THE_SCHEDULER, path, "a static pod can use neither claims nor what DeviceClasses answer to"
+            )
+            self._notes.leave.append("it is a static pod")
+
+    def _server(self, found: Sequence[Demand]) -> None:
+        """What the Kubernetes that is migrated to must have; nothing is said where it is not known."""
+        minor, gate = self._options.kubernetes_minor, GATES["DRAConsumableCapacity"]
+        shares = [want.share for demand in found for want in _wants(demand) if want.share is not None]
+        if minor is None or gate.default(minor):
+            return
+        if minor < OLDEST:
+            message = f"Kubernetes 1.{minor} has no resource.k8s.io/v1; 1.{OLDEST} is the first that has"
+        elif shares:
+            message = f"Kubernetes 1.{minor} gives no parts of devices (DRAConsumableCapacity is on from 1.{gate.on})"
+        else:
+            return
+        self._notes.say(SERVER_TOO_OLD, self._pod.path, message)
+        self._notes.leave.append(message)
+
+    def _sizes(self, found: Sequence[Demand]) -> None:
+        total = sum(demand.want.count for demand in found if not demand.all_gpus)
+        if total > MOST_DEVICES:
+            message = f"{total} devices; a claim has at most {MOST_DEVICES}"
+            self._notes.say(TOO_LARGE, self._pod.path, message)
+            self._notes.leave.append(message)
+        for expression in {one for demand in found for want in _wants(demand) for one in want.selectors}:
+            problem = _problem(expression)
+            if problem is not None:
+                self._notes.say(TOO_LARGE, self._pod.path, f"a condition of {len(expression)} characters: {problem}")
+                self._notes.leave.append("its conditions on GPUs are larger than an expression can be")
+
+    def _kind(self) -> None:
+        kind = self._pod.document.kind
+        if kind in _IMMUTABLE:
+            message = f"the pods of {with_article(kind)} that is there already cannot be changed in place"
+            self._claim_findings.append(finding(IMMUTABLE, self._pod.document, (), message))
+
+
+def _wants(demand: Demand) -> tuple[Want, ...]:
+    return demand.alternatives or (demand.want,)
+
+
+def _problem(expression: str) -> str | None:
+    if len(expression.encode()) > MOST_BYTES:
+        return f"at most {MOST_BYTES} bytes"
+    try:
+        compile_selector(expression)
+    except CelError as error:
+        return error.message
+    return None

@@ -1,0 +1,153 @@
+"""What a resource of the device plugin stands for in one pod: whole GPUs, MIG devices, shares of either. Pure.
+
+Configurations and nodes say it, a DeviceClass that answers to the name, labels by which the pod chooses its nodes, or
+the name alone, in this order.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from dra_driver.api.documents import Document
+from dra_driver.migration.codes import CONFLICTING_NODES, MEANING_UNKNOWN, SHARES_ABOVE_ONE, Code, Severity
+from dra_driver.migration.demands import amounts as amounts_room
+from dra_driver.migration.demands.units import Ask
+from dra_driver.migration.model import ContainerAt, Finding, Options, Path, Share, Want, What, finding
+from dra_driver.migration.understand.labels import Hints, Requirement, quoted
+from dra_driver.migration.understand.meaning import Meaning, Stands
+from dra_driver.migration.understand.plugin_config import GPU_RESOURCE, Sharing
+
+_DEFAULTS = Options()
+
+
+@dataclass(slots=True)
+class Notes:
+    """What is found out about a pod while it is read."""
+
+    document: Document
+    findings: list[Finding] = field(default_factory=list)
+    needs_claims: list[str] = field(default_factory=list)
+    """Why extended resources would not do, a sentence each."""
+    leave: list[str] = field(default_factory=list)
+    """Why it cannot be migrated, a sentence each."""
+
+    def say(self, code: Code, path: Path, message: str, *, severity: Severity | None = None) -> None:
+        """Once, of however many containers."""
+        if all((one.code, one.message) != (code, message) for one in self.findings):
+            self.findings.append(finding(code, self.document, path, message, severity=severity))
+
+
+class Standing:
+    """Of the resources that one pod asks for."""
+
+    def __init__(
+        self, notes: Notes, hints: Hints, requirements: Sequence[Requirement], meaning: Meaning, options: Options
+    ) -> None:
+        self._notes = notes
+        self._hints = hints
+        self._requirements = requirements
+        self._meaning = meaning
+        self._options = options
+
+    def ask(self, container: ContainerAt, resource: str, number: int, paths: tuple[Path, ...]) -> Ask:
+        own = self._meaning.own.get(resource)
+        named = own is not None and not amounts_room.is_whole_or_mig(resource)
+        if own is not None and named:
+            return Ask(container, Want(own.what, number, device_class=own.device_class), paths, resource)
+        stands = self._stands(resource, paths[0])
+        single = stands.what is What.MIG and resource.startswith(GPU_RESOURCE)
+        if single:
+            self._notes.needs_claims.append(f"{resource} stands for MIG devices here, not for whole GPUs")
+            if stands.profile is None:
+                message = (
+                    f"{resource} stands for MIG devices here (strategy single), and it is not known of which profile"
+                )
+                self._notes.say(MEANING_UNKNOWN, paths[0], message, severity=Severity.ERROR)
+                self._notes.leave.append(message)
+        if stands.sharing is not None:
+            return Ask(container, self._share(stands, resource, number, paths[0]), paths, resource, single)
+        want = Want(stands.what, number, stands.profile, selectors=self._alone(stands))
+        if own is not None and own.what is What.GPU is stands.what and self._options.gpu_class == _DEFAULTS.gpu_class:
+            want = replace(want, device_class=own.device_class)
+        return Ask(container, want, paths, resource, single)
+
+    def _stands(self, resource: str, path: Path) -> Stands:
+        found = self._meaning.meanings(resource, self._requirements, self._hints)
+        if len(found) > 1:
+            said = "; ".join(f"{_words(one)} on {_some(titles)}" for one, titles in found.items())
+            self._notes.say(CONFLICTING_NODES, path, f"{resource} is {said}")
+        if found:
+            return max(found, key=lambda one: len(found[one]))
+        if self._meaning.views:
+            message = f"no node or configuration that was given has {resource} for this pod"
+            self._notes.say(MEANING_UNKNOWN, path, message)
+        elif resource == GPU_RESOURCE and self._hints == Hints():
+            message = f"{resource} is taken as a whole GPU; nothing that was given says so"
+            self._notes.say(MEANING_UNKNOWN, path, message)
+        return _by_name(resource, self._hints)
+
+    def _alone(self, stands: Stands) -> tuple[str, ...]:
+        """Where some devices are shared, a condition for those that are not."""
+        if not self._meaning.shares(stands.what):
+            return ()
+        self._notes.needs_claims.append("some GPUs are shared, and extended resources do not tell them from others")
+        return (f"device.attributes[{quoted(self._options.driver)}].sharing == 'exclusive'",)
+
+    def _share(self, stands: Stands, resource: str, number: int, path: Path) -> Want:
+        sharing = stands.sharing or Sharing(None, None)
+        self._notes.needs_claims.append("extended resources do not tell shares from whole devices")
+        # No device has more shares than replicas, so these were of several.
+        beyond = sharing.replicas is not None and number > sharing.replicas
+        several = beyond or self._options.several_shares == "devices"
+        if number > 1:
+            why = f", for no device has more than {sharing.replicas}" * beyond
+            how = f"{number} devices, a share of each{why}" if several else f"{number} shares of one device"
+            refused = "; the device plugin refused more than one" if sharing.one_only else ""
+            self._notes.say(SHARES_ABOVE_ONE, path, f"{resource}: {number} became {how}{refused}")
+        count, shares = (number, 1) if several else (1, number)
+        selectors: tuple[str, ...] = ()
+        if sharing.strategy == "MPS":
+            selectors = (f"device.attributes[{quoted(self._options.driver)}].sharing == 'mps'",)
+        return Want(
+            stands.what, count, stands.profile, Share(number=shares), selectors, distinct=several and number > 1
+        )
+
+
+def _by_name(resource: str, hints: Hints) -> Stands:
+    """What the name alone says."""
+    base = resource.removesuffix(".shared")
+    sharing = None
+    if base != resource or hints.shared:
+        sharing = Sharing("MPS" if hints.mps else None, None, renamed=base != resource)
+    if base != GPU_RESOURCE:
+        return Stands(What.MIG, amounts_room.profile_of(base), sharing)
+    if hints.mig_profile is not None or hints.mig_strategy == "single":
+        return Stands(What.MIG, hints.mig_profile, sharing)
+    return Stands(What.GPU, None, sharing)
+
+
+def _words(stands: Stands) -> str:
+    what = {What.GPU: "a whole GPU", What.MIG: f"a MIG device {stands.profile or ''}".rstrip()}[stands.what]
+    if stands.sharing is None:
+        return what
+    return f"one of {stands.sharing.replicas or 'several'} shares of {what}"
+
+
+def _some(titles: Sequence[str]) -> str:
+    more = f" and {len(titles) - 2} more" if len(titles) > 2 else ""
+    return f"{', '.join(titles[:2])}{more}"
+
+
+_GKE_SHARING = "cloud.google.com/gke-gpu-sharing-strategy"
+_GKE_PROFILE = "cloud.google.com/gke-gpu-partition-size"
+
+
+def with_clouds(hints: Hints, requirements: Iterable[Requirement]) -> Hints:
+    """GKE's node pools say by labels of their own what `nvidia.com/gpu` is."""
+    chosen: Mapping[str, str] = {
+        one.key: one.values[0] for one in requirements if one.operator == "In" and len(one.values) == 1
+    }
+    if chosen.get(_GKE_PROFILE):
+        hints = replace(hints, mig_profile=amounts_room.profile_of(chosen[_GKE_PROFILE]) or hints.mig_profile)
+    if chosen.get(_GKE_SHARING) in ("time-sharing", "mps"):
+        hints = replace(hints, shared=True, mps=chosen[_GKE_SHARING] == "mps")
+    return hints

@@ -1,0 +1,409 @@
+"""Where pods are in an object of each kind, and what in it stands for containers. Pure.
+
+Kinds are known by their table, `dra_driver.migration.read.kind_table`. An object of a kind that is not known is looked
+through for what has the shape of a pod's spec.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from dra_driver.api.documents import Document
+from dra_driver.api.meta import JsonObject
+from dra_driver.migration.model import (
+    ContainerAt,
+    Finding,
+    Form,
+    Options,
+    Path,
+    PodReading,
+    PodSpecAt,
+    Role,
+    path_text,
+    value_at,
+)
+from dra_driver.migration.read import argo
+from dra_driver.migration.read.kind_table import (
+    ARGO,
+    DYNAMO,
+    EXTENDED_ONLY,
+    KSERVE,
+    NESTED,
+    NIM,
+    PODS,
+    RESOURCES_ONLY,
+    ROLE_GROUP,
+    ROLE_GROUPS,
+    SPARK,
+    is_known,
+    kind_of,
+)
+from dra_driver.migration.read.unrendered import gpu_keys
+
+
+def embedded_in(document: Document) -> Iterator[tuple[Path, str]]:
+    """Manifests that a workflow's steps apply: where they are, and their text."""
+    where = ARGO.get(kind_of(document.obj))
+    if where is None:
+        return
+    for path, template in _matching(document.obj, f"{where}.templates[]"):
+        text = value_at(template, ("resource", "manifest"))
+        if isinstance(text, str):
+            yield (*path, "resource", "manifest"), text
+
+
+def pods_of(document: Document, options: Options, *, patch: bool = False) -> tuple[PodSpecAt, ...]:
+    """The pods that an object describes, in its order."""
+    found = tuple(_pods(document, document.obj, (), options))
+    return tuple(replace(pod, patch=True) for pod in found) if patch else found
+
+
+_WHOLE_GROUPS = ("", "apps", "batch")
+
+
+def is_part_of_an_object(document: Document) -> bool:
+    """Whether it can only be a patch: the API server takes no container of these kinds without an image."""
+    if kind_of(document.obj) not in PODS or kind_of(document.obj)[0] not in _WHOLE_GROUPS:
+        return False
+    containers = [one for pod in _pods(document, document.obj, (), Options()) for one in pod.containers]
+    return bool(containers) and all("image" not in one.obj for one in containers)
+
+
+def with_written_places(reading: PodReading, pod: PodSpecAt) -> PodReading:
+    """Findings stand where something is written, also where limits are only another form of it (Spark, Dynamo)."""
+    if pod.form is not Form.NONE:
+        return reading
+    return replace(
+        reading,
+        findings=tuple(_written_place(one, pod) for one in reading.findings),
+        extended_findings=tuple(_written_place(one, pod) for one in reading.extended_findings),
+    )
+
+
+def _written_place(found: Finding, pod: PodSpecAt) -> Finding:
+    for container in pod.containers:
+        path = path_text(container.resources_path)
+        made_up = value_at(pod.document.obj, container.resources_path) != container.resources
+        if made_up and found.place.path.startswith(path):
+            return replace(found, place=replace(found.place, path=path))
+    return found
+
+
+def choosing_patches_in(document: Document) -> Iterator[Path]:
+    """Of a workflow: texts that change its pods, and choose GPUs for them."""
+    where = ARGO.get(kind_of(document.obj))
+    if where is not None:
+        yield from argo.choosing_patches(argo.workflow_of(document.obj, where), tuple(where.split(".")))
+
+
+def _pods(document: Document, obj: JsonObject, base: Path, options: Options) -> Iterator[PodSpecAt]:
+    key = kind_of(obj)
+    if key in PODS:
+        found = [pod for pattern in PODS[key] for pod in _ordinary(document, obj, base, pattern)]
+        yield from _unpatched(obj, base, found) if key in (ROLE_GROUP, ROLE_GROUPS) else found
+    if key in EXTENDED_ONLY:
+        patterns, why = EXTENDED_ONLY[key]
+        for pattern in patterns:
+            for pod in _ordinary(document, obj, base, pattern):
+                yield replace(pod, form=Form.NONE, why_no_claims=why)
+    if key in RESOURCES_ONLY:
+        yield from _resources_only(document, obj, base, *RESOURCES_ONLY[key])
+    if key in NIM:
+        for path, spec in _matching(obj, NIM[key]):
+            yield _with_resources(document, spec, (*base, *path), Form.NIM, _group(obj, path))
+    if key in ARGO:
+        yield from _argo(document, obj, base, ARGO[key])
+    if key in NESTED:
+        for path, inner in _matching(obj, NESTED[key]):
+            yield from _pods(document, inner, (*base, *path), options)
+    if key == KSERVE:
+        yield from _kserve(document, obj, base, options)
+    if key == DYNAMO:
+        yield from _dynamo(document, obj, base)
+    if key in SPARK:
+        yield from _spark(document, obj, base, SPARK[key])
+    if not is_known(obj) and options.unknown_kinds:
+        yield from _by_shape(document, obj, base)
+
+
+def _unpatched(obj: JsonObject, base: Path, pods: Sequence[PodSpecAt]) -> Iterator[PodSpecAt]:
+    """Of a RoleBasedGroup, whose roles may have patches of their templates, as maps: GPUs of those would come back."""
+    paths = [pod.path[len(base) :] for pod in pods]
+    patched = next((path for path in gpu_keys(obj) if not any(path[: len(one)] == one for one in paths)), None)
+    if patched is None:
+        yield from pods
+        return
+    why = f"{path_text(patched)} is said by a patch of its template, which would be added to claims"
+    yield from (replace(pod, form=Form.NONE, why_no_claims=why) for pod in pods)
+
+
+def _ordinary(document: Document, obj: JsonObject, base: Path, pattern: str) -> Iterator[PodSpecAt]:
+    for path, spec in _matching(obj, pattern):
+        yield _pod(document, spec, (*base, *path), _metadata_path(base, path), _group(obj, path))
+
+
+def _metadata_path(base: Path, path: Path) -> Path:
+    """Beside the spec; of a spec without a template around it, that of the object."""
+    return (*base, *path[:-1], "metadata") if path[-1] == "spec" else (*base, "metadata")
+
+
+def _pod(document: Document, spec: JsonObject, path: Path, metadata_path: Path, group: str) -> PodSpecAt:
+    metadata = value_at(document.obj, metadata_path)
+    return PodSpecAt(
+        document,
+        path,
+        spec,
+        metadata_path,
+        metadata if isinstance(metadata, dict) else {},
+        tuple(_containers(spec, path)),
+        group=group,
+    )
+
+
+def _containers(spec: JsonObject, path: Path) -> Iterator[ContainerAt]:
+    for field, role in (
+        ("containers", Role.APP),
+        ("initContainers", Role.INIT),
+        ("ephemeralContainers", Role.EPHEMERAL),
+    ):
+        for index, container in enumerate(_list(spec.get(field))):
+            if isinstance(container, dict):
+                yield _container(container, (*path, field, index), role)
+
+
+def _container(obj: JsonObject, path: Path, role: Role = Role.APP, name: str | None = None) -> ContainerAt:
+    if role is Role.INIT and obj.get("restartPolicy") == "Always":
+        role = Role.SIDECAR
+    found = obj.get("name") if name is None else name
+    resources = obj.get("resources")
+    return ContainerAt(
+        found if isinstance(found, str) else "",
+        path,
+        obj,
+        role,
+        (*path, "resources"),
+        resources if isinstance(resources, dict) else {},
+    )
+
+
+def _with_resources(document: Document, spec: JsonObject, path: Path, form: Form, group: str) -> PodSpecAt:
+    """What has `resources` instead of containers."""
+    only = _container(spec, path, name="")
+    return replace(_pod(document, spec, path, (), group), containers=(only,), form=form)
+
+
+def _resources_only(document: Document, obj: JsonObject, base: Path, pattern: str, why: str) -> Iterator[PodSpecAt]:
+    for path, resources in _matching(obj, pattern):
+        where = (*base, *path)
+        only = ContainerAt("", where[:-1], obj, resources_path=where, resources=resources)
+        pod = _pod(document, {}, where[:-1], (), _group(obj, path))
+        yield replace(pod, containers=(only,), form=Form.NONE, why_no_claims=why)
+
+
+_BY_PATCH = "a podSpecPatch of its workflow asks for GPUs, too, which would come to those of a claim"
+
+
+def _argo(document: Document, obj: JsonObject, base: Path, where: str) -> Iterator[PodSpecAt]:
+    workflow = argo.workflow_of(obj, where)
+    for pattern in (f"{where}.templates[]", f"{where}.templateDefaults"):
+        for path, template in _matching(obj, pattern):
+            full = (*base, *path)
+            containers = tuple(_argo_containers(template, full))
+            if containers:
+                more = argo.inherited(workflow, template) if "templates" in path else {}
+                pod = _pod(document, {**template, **more}, full, (*full, "metadata"), _text(template.get("name")))
+                pod = replace(pod, containers=containers, form=Form.ARGO, inherited=frozenset(more))
+                by_patch = argo.asks_by_patch(workflow, template)
+                yield replace(pod, form=Form.NONE, why_no_claims=_BY_PATCH) if by_patch else pod
+
+
+def _argo_containers(template: JsonObject, path: Path) -> Iterator[ContainerAt]:
+    for field in ("container", "script"):
+        if isinstance(one := template.get(field), dict):
+            yield _container(one, (*path, field), name="main")
+    inner = value_at(template, ("containerSet", "containers"))
+    for index, one in enumerate(_list(inner)):
+        if isinstance(one, dict):
+            yield _container(one, (*path, "containerSet", "containers", index))
+    for field, role in (("sidecars", Role.APP), ("initContainers", Role.INIT)):
+        for index, one in enumerate(_list(template.get(field))):
+            if isinstance(one, dict):
+                yield _container(one, (*path, field, index), role)
+
+
+_RAW_MODES = ("RawDeployment", "Standard")
+_MODE_ANNOTATION = "serving.kserve.io/deploymentMode"
+
+
+def _kserve(document: Document, obj: JsonObject, base: Path, options: Options) -> Iterator[PodSpecAt]:
+    mode = value_at(obj, ("metadata", "annotations", _MODE_ANNOTATION))
+    raw = mode in _RAW_MODES or (mode is None and options.kserve_standard)
+    why = "" if raw else _why_not_raw(mode)
+    for pattern in ("predictor", "transformer", "explainer", "canary[].predictor"):
+        for field in (pattern, f"{pattern}.workerSpec"):
+            for path, spec in _matching(obj, f"spec.{field}"):
+                full = (*base, *path)
+                group = "-".join(str(one) for one in path[1:])
+                pod = _pod(document, spec, full, (*base, "metadata"), group)
+                containers = (*pod.containers, *_kserve_models(spec, full))
+                yield replace(pod, containers=containers, form=Form.NONE if why else Form.POD, why_no_claims=why)
+
+
+def _why_not_raw(mode: object) -> str:
+    if mode is None:
+        return (
+            f"KServe's own default passes through Knative, which keeps no claims (annotation {_MODE_ANNOTATION}: "
+            "Standard, or `kserveStandard: true`, says otherwise)"
+        )
+    return f"KServe's mode {mode} passes through Knative, which keeps no claims"
+
+
+def _kserve_models(spec: JsonObject, path: Path) -> Iterator[ContainerAt]:
+    """`model`, or a key of a framework such as `triton`: a container but for its name."""
+    for field, one in spec.items():
+        if isinstance(one, dict) and isinstance(one.get("resources"), dict) and field != "workerSpec":
+            yield _container(one, (*path, field), name=_text(one.get("name")) or "kserve-container")
+
+
+def _dynamo(document: Document, obj: JsonObject, base: Path) -> Iterator[PodSpecAt]:
+    """Services of v1alpha1, which count GPUs and have no pod."""
+    for path, service in _matching(obj, "spec.services.*"):
+        limits = value_at(service, ("resources", "limits"))
+        if isinstance(limits, dict) and (asked := _dynamo_resources(limits)):
+            where = (*base, *path)
+            only = ContainerAt(
+                "main", where, service, resources_path=(*where, "resources"), resources={"limits": asked}
+            )
+            extra = service.get("extraPodSpec")
+            spec = extra if isinstance(extra, dict) else {}
+            pod = _pod(document, spec, (*where, "extraPodSpec"), (), str(path[-1]))
+            why = "a service of a DynamoGraphDeployment counts GPUs; components of v1beta1 have pods with claims"
+            yield replace(pod, containers=(only,), form=Form.NONE, why_no_claims=why)
+
+
+def _dynamo_resources(limits: JsonObject) -> JsonObject:
+    """As its operator writes them into the pod: GPUs of whatever type, and resources under their own names."""
+    custom = limits.get("custom")
+    asked = dict(custom) if isinstance(custom, dict) else {}
+    if "gpu" in limits:
+        asked[_text(limits.get("gpuType")) or "nvidia.com/gpu"] = limits["gpu"]
+    return asked
+
+
+_SPARK_AMOUNT = re.compile(r"spark\.(driver|executor)\.resource\.gpu\.amount")
+
+
+def _spark(document: Document, obj: JsonObject, base: Path, where: str) -> Iterator[PodSpecAt]:
+    spec_path = tuple(where.split("."))
+    spec = value_at(obj, spec_path)
+    why = "Spark itself makes the extended resource of vendor and amount"
+    for role in ("driver", "executor"):
+        gpu = value_at(spec, (role, "gpu"))
+        if isinstance(gpu, dict) and isinstance(gpu.get("name"), str):
+            path = (*base, *spec_path, role, "gpu")
+            limits = {gpu["name"]: gpu.get("quantity", 1)}
+            yield _spark_pod(document, path, role, limits, why, _spark_placement(spec, role))
+    conf = value_at(spec, ("sparkConf",))
+    for name, amount in (conf if isinstance(conf, dict) else {}).items():
+        match = _SPARK_AMOUNT.fullmatch(name)
+        if match is not None:
+            vendor = conf.get(name.replace(".amount", ".vendor"), "nvidia.com")
+            path = (*base, *spec_path, "sparkConf", name)
+            limits = {f"{vendor}/gpu": amount}
+            yield _spark_pod(document, path, match[1], limits, why, _spark_placement(spec, match[1]))
+
+
+def _spark_placement(spec: JsonObject, role: str) -> JsonObject:
+    """Where its pods run: what the role says goes before what is said for both."""
+    own = value_at(spec, (role,))
+    found = {**spec, **(own if isinstance(own, dict) else {})}
+    return {name: found[name] for name in ("nodeSelector", "affinity", "tolerations", "schedulerName") if name in found}
+
+
+def _spark_pod(
+    document: Document, path: Path, role: str, limits: JsonObject, why: str, placement: JsonObject
+) -> PodSpecAt:
+    only = ContainerAt(role, path, {}, resources_path=path, resources={"limits": limits})
+    pod = replace(_pod(document, placement, path, (), role), inherited=frozenset(placement))
+    return replace(pod, containers=(only,), form=Form.NONE, why_no_claims=why)
+
+
+_DEEPEST = 30
+
+
+def _by_shape(document: Document, value: object, path: Path) -> Iterator[PodSpecAt]:
+    """Any map with a list `containers` whose items have a name, and an image or resources."""
+    if len(path) > _DEEPEST:
+        return
+    if isinstance(value, dict):
+        if looks_like_a_pod(value):
+            yield _pod(document, value, path, (*path[:-1], "metadata"), "")
+            return
+        for key, inner in value.items():
+            yield from _by_shape(document, inner, (*path, str(key)))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _by_shape(document, inner, (*path, index))
+
+
+def looks_like_a_pod(value: Mapping[str, Any]) -> bool:
+    containers = value.get("containers")
+    return (
+        isinstance(containers, list)
+        and bool(containers)
+        and all(
+            isinstance(one, dict) and "name" in one and ("image" in one or "resources" in one) for one in containers
+        )
+    )
+
+
+def pods_by_shape(document: Document) -> tuple[PodSpecAt, ...]:
+    """Of an object whose kind is not known, whether or not they are to be converted."""
+    return () if is_known(document.obj) else tuple(_by_shape(document, document.obj, ()))
+
+
+# -- paths with every item
+
+
+def _matching(obj: object, pattern: str) -> Iterator[tuple[Path, JsonObject]]:
+    """The maps at a path where `[]` is every item and `*` every value."""
+    yield from _follow(obj, tuple(pattern.replace("[]", ".[]").split(".")), ())
+
+
+def _follow(value: object, steps: tuple[str, ...], path: Path) -> Iterator[tuple[Path, JsonObject]]:
+    if not steps:
+        if isinstance(value, dict):
+            yield path, value
+        return
+    step, *rest = steps
+    if step == "[]":
+        for index, item in enumerate(_list(value)):
+            yield from _follow(item, tuple(rest), (*path, index))
+    elif isinstance(value, dict):
+        for key in tuple(value) if step == "*" else (step,):
+            if key in value:
+                yield from _follow(value[key], tuple(rest), (*path, key))
+
+
+def _group(obj: JsonObject, path: Path) -> str:
+    """The name of the role, group or task that the pod is of: the item's name, or the key in a map."""
+    for length in range(len(path), 0, -1):
+        part = path[length - 1]
+        if isinstance(part, int):
+            item = value_at(obj, path[:length])
+            name = item.get("name", item.get("groupName")) if isinstance(item, dict) else None
+            return name if isinstance(name, str) else str(part)
+        if length > 1 and str(path[length - 2]).endswith("ReplicaSpecs"):
+            return part
+        if part in ("headGroupSpec", "leaderTemplate", "workerTemplate", "worker", "prefill", "driver", "executor"):
+            return part.removesuffix("GroupSpec").removesuffix("Template")
+    return ""
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""

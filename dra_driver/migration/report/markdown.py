@@ -1,0 +1,185 @@
+"""What a person reads after a migration, as Markdown; `report_data` has the same for programs. Pure.
+
+What it comes to and what to do next stand at the top, then worst first, and each thing once: what a code means stands
+above its findings, a reason above the workloads that it is true of. Where nothing is to be said there is no heading.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from dra_driver.api.meta import JsonObject
+from dra_driver.migration.codes import Severity
+from dra_driver.migration.decisions import FILE, proposal, wanted_decisions
+from dra_driver.migration.model import Migration, ObjectRef, Target
+from dra_driver.migration.report.findings import findings_of
+from dra_driver.migration.report.next_steps import next_steps
+from dra_driver.migration.report.outcome import Report, Unread, by_namespace, count, not_understood, targets_of
+from dra_driver.migration.report.way import ready, way, way_back
+from dra_driver.migration.report.wording import counted, escaped, file_title, section, sentence, table, yaml_block
+from dra_driver.migration.report.workloads import tried, workloads_of
+from dra_driver.migration.write.chart_values import final_values
+
+DIFFERENCES: tuple[str, ...] = (
+    "The device plugin's resources are numbers that each container is charged with. A claim is an object that "
+    "containers name: two containers that name one request share its devices, so containers that had a GPU each have "
+    "a request each.",
+    "Extended resources are whole numbers with requests equal to limits. What became a claim is in neither map any "
+    "more; cpu and memory stay as they were.",
+    "The spec of a claim cannot be changed, nor can the claims of a pod that exists: pods are made anew. Deployments, "
+    "StatefulSets and DaemonSets roll by themselves, Jobs must be deleted and created again, CronJobs change with "
+    "their next run.",
+    "A ResourceClaimTemplate is of one namespace, and must be in each that uses it. DeviceClasses are of the whole "
+    "cluster and belong to its administrators.",
+    "A pod with `spec.nodeName` goes past the scheduler, and nobody allocates devices for it. Static pods cannot have "
+    "claims.",
+    "A pod of higher priority is not given devices by evicting one of lower priority, as it was with extended "
+    "resources; priority still orders the queue.",
+    "The admission plugin ExtendedResourceToleration adds a toleration for extended resources only. Claims have it "
+    "written out.",
+    "A claim has at most 32 devices.",
+)
+"""Source: reference on migration sources, section 1."""
+
+
+_HEADINGS = {
+    Severity.ERROR: "Errors: the workload would not mean the same",
+    Severity.WARNING: "Warnings: it may not mean the same, or something is to be done by hand",
+    Severity.INFO: "Notes",
+}
+_WORDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
+
+
+def markdown(report: Report) -> str:
+    """The whole report."""
+    migration = report.migration
+    findings = {one: section(_HEADINGS[one], findings_of(migration.findings, one)) for one in Severity}
+    parts = [
+        ["# From the device plugin to DRA", "", *summary(migration)],
+        section("By namespace", _namespaces(migration)),
+        section("What to do next", _next(report)),
+        section("What you can decide", _decisions(report)),
+        section("Not read", _unread(report.unread)),
+        findings[Severity.ERROR],
+        findings[Severity.WARNING],
+        section("Workloads", workloads_of(migration.workloads)),
+        findings[Severity.INFO],
+        section("What was written", _written(migration)),
+        section("Policy and chart values", _settings(migration)),
+        section("Tried by the allocator", tried(report.verification)),
+        section("Is the cluster ready?", ready(report.checks)),
+        section("The way to the driver, node by node", way(report.plan, report.unread)),
+        section("The way back", way_back(report.plan)),
+        section("What is different with claims", (f"{i}. {one}" for i, one in enumerate(DIFFERENCES, 1))),
+    ]
+    return "\n".join("\n".join(part) for part in parts if part).rstrip() + "\n"
+
+
+# -- at the top
+
+
+def summary(migration: Migration) -> Iterator[str]:
+    """What it comes to, in a few lines."""
+    targets = targets_of(migration)
+    pods = len(targets)
+    files = counted(len(migration.files), "file")
+    if not pods:
+        counts = ", but something that counts them has changed" if migration.changed else ""
+        strange = not_understood(migration)
+        what = "nothing that is understood asks" if strange else "nothing asks"
+        yield f"{files}: {what} for GPUs in a way that has to change{counts}."
+    else:
+        does = "asks" if pods == 1 else "ask"
+        becomes = [
+            (targets.count(Target.CLAIMS), "with claims now"),
+            (targets.count(Target.EXTENDED), "left as it is and answered by a DeviceClass"),
+            (targets.count(Target.LEAVE), "left alone"),
+        ]
+        parts = ", ".join(f"{number} {what}" for number, what in becomes if number)
+        yield f"{files}, {counted(pods, 'pod specification')} that {does} for GPUs: {parts}."
+    numbers = [counted(count(migration, severity), _WORDS[severity]) for severity in Severity]
+    yield f"{numbers[0]}, {numbers[1]}, {numbers[2]}."
+    if not migration.changed and pods:
+        yield "No file is changed."
+
+
+def _namespaces(migration: Migration) -> Iterator[str]:
+    """Nothing where there is but one."""
+    sums = by_namespace(migration)
+    if len(sums) < 2:
+        return
+    headings = ("Namespace", "Claims", "Stay", "Left alone", "Errors", "Warnings")
+    targets = (Target.CLAIMS, Target.EXTENDED, Target.LEAVE)
+    severities = (Severity.ERROR, Severity.WARNING)
+    rows = (
+        (
+            one.namespace or "(not said)",
+            *(str(one.targets[target]) for target in targets),
+            *(str(one.severities[severity]) for severity in severities),
+        )
+        for one in sums
+    )
+    yield from table(headings, rows)
+
+
+def _next(report: Report) -> Iterator[str]:
+    for number, step in enumerate(next_steps(report), 1):
+        yield f"{number}. {step.what}"
+        if step.command is not None:
+            yield ""
+            yield "    ```sh"
+            yield f"    {step.command}"
+            yield "    ```"
+            yield ""
+
+
+def _unread(unread: Sequence[Unread]) -> Iterator[str]:
+    if unread:
+        yield "What could not be read is not in this report, and nothing here takes it into account."
+        yield ""
+        yield from (f"- {escaped(one.what)}: {sentence(escaped(one.why))}" for one in unread)
+
+
+# -- what was written
+
+
+def _written(migration: Migration) -> Iterator[str]:
+    if migration.objects:
+        rows = [(str(_ref(one.obj)), one.beside or "for the whole cluster", one.reason) for one in migration.objects]
+        yield from table(("New object", "With", "For"), rows)
+    changed = [one.file for one in migration.files if one.before != one.after]
+    if changed:
+        if migration.objects:
+            yield ""
+        names = ", ".join(f"`{file_title(one)}`" for one in changed)
+        yield f"Changed: {names}."
+    if migration.new_files:
+        yield f"New: {', '.join(f'`{one.file}`' for one in migration.new_files)}."
+
+
+def _ref(obj: JsonObject) -> ObjectRef:
+    metadata = obj.get("metadata") or {}
+    return ObjectRef(str(obj.get("kind")), metadata.get("namespace"), str(metadata.get("name")))
+
+
+def _decisions(report: Report) -> Iterator[str]:
+    wanted = wanted_decisions(report.migration)
+    if not wanted:
+        return
+    yield f"Write the lines that hold for you into a file, such as `{FILE}`, and run this with `--decisions {FILE}`."
+    yield from ("", "```yaml", proposal(wanted, report.decided).rstrip(), "```")
+
+
+def _settings(migration: Migration) -> Iterator[str]:
+    if migration.policy is not None:
+        yield "The configuration that was found, as a PublishingPolicy (`policy:` of the chart, or `--policy FILE`):"
+        yield ""
+        yield from yaml_block(migration.policy)
+        yield ""
+        for reason in migration.reasons:
+            yield f"- {sentence(escaped(reason))}"
+        if migration.reasons:
+            yield ""
+    values = {key: value for key, value in final_values(migration).items() if key != "policy"}
+    if values:
+        yield "Values for the driver's chart, beside `policy`:"
+        yield ""
+        yield from yaml_block(values)

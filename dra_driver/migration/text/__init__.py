@@ -1,0 +1,1 @@
+"""YAML and JSON edited in place, byte for byte."""

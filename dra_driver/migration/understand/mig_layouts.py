@@ -1,0 +1,114 @@
+"""Layouts of mig-parted: what they make of each GPU, and which of several of one name is the one. Pure."""
+
+import re
+from collections.abc import Collection, Sequence
+
+from dra_driver.api.documents import Document
+from dra_driver.api.meta import JsonObject
+from dra_driver.migration.codes import MEANING_UNKNOWN, MIG_LAYOUT
+from dra_driver.migration.model import Finding, Options, finding
+from dra_driver.migration.understand.in_force import Given, settled
+from dra_driver.migration.understand.labels import restored_profile
+from dra_driver.migration.understand.meaning import MigLayout
+
+
+def layouts_in_force(
+    given: Sequence[Given[MigLayout]], told: Collection[Document]
+) -> tuple[tuple[MigLayout, ...], tuple[Finding, ...]]:
+    """By name, sorted. Of several that have one name and differ, one counts, and a person is told of the others."""
+    taken: list[MigLayout] = []
+    findings: list[Finding] = []
+    for name in sorted({one.says.name for one in given}):
+        alike = [one for one in given if one.says.name == name]
+        last, of_others = settled(f"layout {name}", alike, told)
+        findings += of_others
+        if last is None:
+            continue
+        taken.append(last.says)
+        if last.says.profiles:
+            message = f"layout {name}: {last.says.summary}"
+            findings.append(finding(MIG_LAYOUT, last.document, last.at, message))
+    return tuple(taken), tuple(findings)
+
+
+def uniform_profile(name: str, layouts: Sequence[MigLayout]) -> str | None:
+    """Of all MIG devices of a node with this layout; None where they differ, or it is not known.
+
+    Layouts that were not given are known by the names that mig-parted's own have: `all-1g.10gb`.
+    """
+    layout = next((one for one in layouts if one.name == name), None)
+    if layout is not None:
+        return layout.profiles[0] if layout.everywhere and len(layout.profiles) == 1 else None
+    usual = re.fullmatch(r"all-(.+)", name)
+    return restored_profile(usual[1]) if usual else None
+
+
+def by_default_layout(usual: Given[str], profile: str) -> Finding:
+    """What nodes were taken for of which nothing else is known."""
+    message = (
+        f"nodes are taken to have the layout {usual.says}, so that nvidia.com/gpu is {profile}; those that the label "
+        "nvidia.com/mig.config gives another one may differ"
+    )
+    advice = "Give the nodes (`--cluster`, or `kubectl get nodes -o yaml` by `--with`), which say it themselves."
+    return finding(MIG_LAYOUT, usual.document, usual.at, message, advice=advice)
+
+
+def is_assumed_whole(
+    strategy: Given[str], usual: Given[str] | None, layouts: Sequence[MigLayout], options: Options
+) -> bool:
+    """Whether GPUs are taken as whole though the GPU Operator is told `single`: that is what it is told by default, and
+    what nodes without MIG devices have it offer. Other settings say it on purpose, and so do layouts."""
+    if (
+        strategy.says != "single"
+        or "migStrategy" in strategy.document.obj
+        or options.mig_strategy
+        or options.mig_profile
+    ):
+        return False
+    if usual is None:
+        return not any(one.profiles for one in layouts)
+    known = next((one for one in layouts if one.name == usual.says), None)
+    return not known.profiles if known is not None else usual.says == "all-disabled"
+
+
+def assumed_whole(strategy: Given[str], usual: Given[str] | None) -> Finding:
+    if usual is not None:
+        because = f"nodes are taken to have the layout {usual.says}"
+    else:
+        because = (
+            "the MIG strategy single is the GPU Operator's default, and nothing that was given says of MIG devices"
+        )
+    message = f"{because}, so nvidia.com/gpu is taken as a whole GPU"
+    advice = "If it is not, give the nodes (`--cluster`, or `kubectl get nodes -o yaml` by `--with`), or decide it by "
+    return finding(MEANING_UNKNOWN, strategy.document, strategy.at, message, advice=f"{advice}`migProfile: 1g.10gb`.")
+
+
+def layout_of(name: str, entries: object) -> MigLayout | None:
+    """None: it is no list of what becomes of GPUs."""
+    if not isinstance(entries, list) or not all(isinstance(one, dict) for one in entries):
+        return None
+    parts, profiles = [], set()
+    for entry in entries:
+        devices = entry.get("mig-devices")
+        devices = devices if isinstance(devices, dict) else {}
+        profiles |= {str(profile) for profile in devices}
+        parts.append(f"{_which_gpus(entry)}: {_what_of_them(entry, devices)}")
+    everywhere = all(bool(entry.get("mig-enabled")) for entry in entries)
+    return MigLayout(name, tuple(sorted(profiles)), "; ".join(parts), everywhere)
+
+
+def _which_gpus(entry: JsonObject) -> str:
+    devices = entry.get("devices", "all")
+    listed = devices if isinstance(devices, list) else [devices]
+    which = "each GPU" if devices == "all" else f"GPUs {', '.join(map(str, listed))}" if listed else "no GPU"
+    only = entry.get("device-filter")
+    filters = [only] if isinstance(only, str) else only if isinstance(only, list) else []
+    return f"{which} with PCI id {' or '.join(map(str, filters))}" if filters else which
+
+
+def _what_of_them(entry: JsonObject, devices: JsonObject) -> str:
+    if not entry.get("mig-enabled"):
+        return "whole"
+    if not devices:
+        return "in MIG mode, without MIG devices"
+    return ", ".join(f"{count} x {profile}" for profile, count in sorted(devices.items(), key=str))

@@ -1,0 +1,241 @@
+"""Who offers the GPUs of each node now, and which pods hold some: read from a cluster's objects. Pure.
+
+`dra_driver.migration.cutover.plan` makes its plan of it. What counts is what a scheduler sees: allocatable amounts of a
+device plugin's resources, and ResourceSlices of the driver.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from dra_driver.api.meta import JsonObject
+from dra_driver.migration.model import ObjectRef
+from dra_driver.migration.understand.other_resources import is_other
+from dra_driver.quantity import Quantity
+
+_PLUGIN_RESOURCE = re.compile(r"nvidia\.com/.+|volcano\.sh/v?gpu-.+|aliyun\.com/gpu-.+|tencent\.com/vcuda-.+")
+_PLUGIN_IMAGE = re.compile(r"(nvidia|gpu|hami|volcano)[^:]*device-plugin|device-plugin[^:]*(nvidia|gpu)")
+_GKE_PLUGIN = re.compile(r"nvidia-gpu-device-plugin")
+_DONE = ("Succeeded", "Failed")
+_OTHER_DRIVER_IMAGE = re.compile(r"k8s-dra-driver-gpu|dra-driver-nvidia-gpu")
+OFFERED_BY = "dra.gpu/offered-by"
+DRIVER_RUNS = "dra.gpu/driver"
+
+
+class Installed(StrEnum):
+    """How a device plugin was installed, and so how it is kept from a node."""
+
+    OPERATOR = "GPU Operator"
+    """A label of the node, which the operator reads."""
+    GKE = "GKE"
+    """A label of the node, which GKE's DaemonSet reads."""
+    DAEMON_SET = "DaemonSet"
+    """Its node selector."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class DevicePlugin:
+    installed: Installed
+    namespace: str
+    name: str
+    """Of the DaemonSet; with OPERATOR that of the ClusterPolicy."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Holder:
+    """A pod that has GPUs of a node, by either way."""
+
+    namespace: str
+    name: str
+    owner: ObjectRef | None
+    """What makes it anew when it is deleted: a Deployment rather than its ReplicaSet. None: nobody does."""
+    by_claim: bool
+
+    @property
+    def of_daemon_set(self) -> bool:
+        return self.owner is not None and self.owner.kind == "DaemonSet"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuNode:
+    name: str
+    resources: Mapping[str, int]
+    """What a device plugin has to give here, by resource name; zeros are left out."""
+    driver: bool
+    """Whether slices of the driver are for this node."""
+    holders: tuple[Holder, ...] = ()
+    mig_config: str | None = None
+    """The layout that the MIG manager keeps here."""
+    begun: bool = False
+    """Whether it has a label of a plan: somebody may have stopped halfway."""
+    driver_label: bool = False
+    """Whether that is the one that brings the driver's pod."""
+    beside: tuple[str, ...] = ()
+    """Resources whose names are like those of GPUs, and which stay: network cards."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offering:
+    """Nodes by name; those without GPUs are left out."""
+
+    nodes: tuple[GpuNode, ...]
+    plugins: tuple[DevicePlugin, ...] = ()
+    mig_manager: bool = False
+    other_drivers: tuple[str, ...] = ()
+    """What brings NVIDIA's own DRA driver, whose slices cannot be told from ours."""
+
+
+def offering_of(objects: Iterable[JsonObject], driver: str, others: Collection[str] = ()) -> Offering:
+    """From Nodes, Pods, ResourceSlices, DaemonSets, ClusterPolicies and GPUClusters, in any order. Others are passed
+    over. `others` are resources of which a person says that they are no GPUs."""
+    by_kind: dict[str, list[JsonObject]] = defaultdict(list)
+    for obj in objects:
+        by_kind[str(obj.get("kind"))].append(obj)
+    published = {
+        one["spec"].get("nodeName")
+        for one in by_kind["ResourceSlice"]
+        if (one.get("spec") or {}).get("driver") == driver
+    }
+    holders = _holders(by_kind["Pod"], others)
+    found = []
+    for node in by_kind["Node"]:
+        name = node["metadata"]["name"]
+        labels = node["metadata"].get("labels") or {}
+        allocatable = (node.get("status") or {}).get("allocatable") or {}
+        one = GpuNode(
+            name,
+            _resources(allocatable, others),
+            name in published,
+            tuple(sorted(holders.get(name, ()), key=lambda holder: (holder.namespace, holder.name))),
+            labels.get("nvidia.com/mig.config"),
+            begun=OFFERED_BY in labels or DRIVER_RUNS in labels,
+            driver_label=DRIVER_RUNS in labels,
+            beside=_beside(allocatable, others),
+        )
+        if one.resources or one.driver or one.begun or labels.get("nvidia.com/gpu.present") == "true":
+            found.append(one)
+    policies = [one for one in by_kind["ClusterPolicy"] if str(one.get("apiVersion", "")).startswith("nvidia.com/")]
+    return Offering(
+        tuple(sorted(found, key=lambda node: node.name)),
+        tuple(sorted({*_operators(policies), *_daemon_sets(by_kind["DaemonSet"], bool(policies))})),
+        any(_enabled(one, "migManager") for one in policies),
+        tuple(_other_drivers(by_kind["GPUCluster"], by_kind["DaemonSet"])),
+    )
+
+
+def is_plugin_resource(name: str, others: Collection[str] = ()) -> bool:
+    """Whether an extended resource is one that device plugins for NVIDIA GPUs give. `others` are no such ones."""
+    return _PLUGIN_RESOURCE.fullmatch(name) is not None and not is_other(name, others)
+
+
+def _resources(allocatable: Mapping[str, Any], others: Collection[str]) -> dict[str, int]:
+    known = [name for name in sorted(allocatable) if is_plugin_resource(name, others)]
+    amounts = {name: _number(allocatable[name]) for name in known}
+    return {name: amount for name, amount in amounts.items() if amount}
+
+
+def _beside(allocatable: Mapping[str, Any], others: Collection[str]) -> tuple[str, ...]:
+    return tuple(
+        name
+        for name in sorted(allocatable)
+        if _PLUGIN_RESOURCE.fullmatch(name) and not is_plugin_resource(name, others)
+    )
+
+
+def _number(amount: Any) -> int:
+    try:
+        return int(Quantity.parse(str(amount)).value)
+    except ValueError:
+        return 0
+
+
+# -- pods
+
+
+def _holders(pods: Sequence[JsonObject], others: Collection[str]) -> dict[str, list[Holder]]:
+    found: dict[str, list[Holder]] = defaultdict(list)
+    for pod in pods:
+        spec, status = pod.get("spec") or {}, pod.get("status") or {}
+        node = spec.get("nodeName")
+        if not node or status.get("phase") in _DONE:
+            continue
+        # Beside GPUs of the device plugin a pod may have claims of something else, such as a ComputeDomain's channel.
+        asks, claims = _asks(spec, others), bool(spec.get("resourceClaims"))
+        by_claim = bool(status.get("extendedResourceClaimStatus")) or (claims and not asks)
+        if asks or by_claim:
+            metadata = pod["metadata"]
+            namespace = metadata.get("namespace") or "default"
+            found[node].append(Holder(namespace, metadata["name"], _owner(metadata, namespace), by_claim))
+    return found
+
+
+def _asks(spec: JsonObject, others: Collection[str]) -> bool:
+    for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
+        resources = container.get("resources") or {}
+        if _resources({**(resources.get("requests") or {}), **(resources.get("limits") or {})}, others):
+            return True
+    return False
+
+
+def _owner(metadata: JsonObject, namespace: str) -> ObjectRef | None:
+    owner = next((one for one in metadata.get("ownerReferences") or () if one.get("controller")), None)
+    if owner is None:
+        return None
+    kind, name = owner["kind"], owner["name"]
+    hashed = (metadata.get("labels") or {}).get("pod-template-hash")
+    if kind == "ReplicaSet" and hashed and name.endswith(f"-{hashed}"):
+        return ObjectRef("Deployment", namespace, name.removesuffix(f"-{hashed}"))
+    return ObjectRef(kind, namespace, name)
+
+
+# -- device plugins
+
+
+def _operators(policies: Sequence[JsonObject]) -> Iterable[DevicePlugin]:
+    for policy in policies:
+        if _enabled(policy, "devicePlugin"):
+            yield DevicePlugin(Installed.OPERATOR, "", policy["metadata"]["name"])
+
+
+def _enabled(policy: JsonObject, part: str) -> bool:
+    """Parts of a ClusterPolicy are on unless it says otherwise."""
+    return ((policy.get("spec") or {}).get(part) or {}).get("enabled") is not False
+
+
+def _daemon_sets(daemon_sets: Sequence[JsonObject], operator: bool) -> Iterable[DevicePlugin]:
+    for one in daemon_sets:
+        metadata = one["metadata"]
+        owners = {owner.get("kind") for owner in metadata.get("ownerReferences") or ()}
+        if operator and "ClusterPolicy" in owners:
+            continue
+        containers = (((one.get("spec") or {}).get("template") or {}).get("spec") or {}).get("containers") or ()
+        if any(_PLUGIN_IMAGE.search(str(container.get("image", ""))) for container in containers):
+            gke = metadata.get("namespace") == "kube-system" and _GKE_PLUGIN.match(metadata["name"])
+            installed = Installed.GKE if gke else Installed.DAEMON_SET
+            yield DevicePlugin(installed, metadata.get("namespace") or "default", metadata["name"])
+
+
+def _offers_gpus(cluster: JsonObject) -> bool:
+    """A GPUCluster may be there for ComputeDomains alone, in versions that can switch its part for GPUs off."""
+    driver = (cluster.get("spec") or {}).get("draDriver") or {}
+    return _enabled(cluster, "draDriver") and (driver.get("gpus") or {}).get("enabled") is not False
+
+
+def _other_drivers(clusters: Sequence[JsonObject], daemon_sets: Sequence[JsonObject]) -> Iterable[str]:
+    """NVIDIA's operator brings its driver by a GPUCluster; its chart has a container `gpus` where it offers GPUs."""
+    named = [
+        f"GPUCluster {one['metadata']['name']}"
+        for one in clusters
+        if str(one.get("apiVersion", "")).startswith("nvidia.com/") and _offers_gpus(one)
+    ]
+    yield from named
+    for one in () if named else daemon_sets:
+        containers = (((one.get("spec") or {}).get("template") or {}).get("spec") or {}).get("containers") or ()
+        if any(
+            container.get("name") == "gpus" and _OTHER_DRIVER_IMAGE.search(str(container.get("image", "")))
+            for container in containers
+        ):
+            yield f"DaemonSet {one['metadata'].get('namespace') or 'default'}/{one['metadata']['name']}"

@@ -1,0 +1,390 @@
+"""What is known of the cluster beside the workloads: configurations, nodes, devices; and what resources mean there.
+
+Enters from `migrate`, with all documents; those that are none of these sources are passed over. Pure.
+Sources: the device plugin's configuration in ConfigMaps, Helm values or files of its own; ClusterPolicy and GPUCluster
+of the GPU Operator; layouts of mig-parted; HAMi's configuration; Nodes; ResourceSlices.
+"""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import yaml
+
+from dra_driver.api.documents import Document
+from dra_driver.api.meta import JsonObject
+from dra_driver.api.resource import DeviceClass
+from dra_driver.errors import InvalidInput
+from dra_driver.migration.codes import (
+    ALREADY_DRA,
+    DOUBLE_ALLOCATION,
+    NO_COUNTERPART,
+    UNREADABLE,
+)
+from dra_driver.migration.model import Finding, Options, Path, finding, value_at
+from dra_driver.migration.read.bases import Bases
+from dra_driver.migration.read.definitions import Definitions
+from dra_driver.migration.understand.in_force import (
+    Given,
+    among_examples,
+    configs_in_force,
+    passed_over,
+    place,
+    settled,
+)
+from dra_driver.migration.understand.meaning import Hami, MigLayout, View
+from dra_driver.migration.understand.meaning import Meaning as Meaning
+from dra_driver.migration.understand.mig_layouts import (
+    assumed_whole,
+    by_default_layout,
+    is_assumed_whole,
+    layout_of,
+    layouts_in_force,
+    uniform_profile,
+)
+from dra_driver.migration.understand.node_labels import labels_of_nodes
+from dra_driver.migration.understand.operator_parts import parts_of_operator
+from dra_driver.migration.understand.own_names import own_names
+from dra_driver.migration.understand.plugin_config import (
+    MIG_STRATEGIES,
+    PluginConfig,
+    is_plugin_config,
+    plugin_config,
+)
+from dra_driver.migration.understand.plumbing import plugin_settings
+from dra_driver.migration.understand.purposes import Purposes
+from dra_driver.migration.understand.views import as_said, view_of_config, view_of_node
+from dra_driver.names import GPU_DRIVER
+from dra_driver.quantity import Quantity
+
+
+def read(documents: Sequence[Document], options: Options, told: Collection[Document] = ()) -> Meaning:
+    """Of all documents, of which those that are none of these sources are passed over. `told` are those of them that
+    were given for what they say."""
+    found = _Found(told=frozenset(told))
+    aside = among_examples(documents, found.told)
+    for document in documents:
+        if document in aside and _Found.decides(document):
+            found.findings.append(passed_over(document))
+        else:
+            found.take(document)
+    own = own_names(found.classes, options)
+    return replace(
+        _meaning(found, options),
+        definitions=Definitions.of(documents),
+        own=own,
+        purposes=Purposes.of(documents),
+        bases=Bases.of(documents),
+    )
+
+
+@dataclass
+class _Found:
+    """Collects what documents say, before it is put together."""
+
+    configs: list[Given[PluginConfig]] = field(default_factory=list)
+    told: frozenset[Document] = frozenset()
+    """What was given for what it says."""
+    operator_configs: list[Given[tuple[str, str | None]]] = field(default_factory=list)
+    """ConfigMap and default configuration, as the ClusterPolicy or Helm values say."""
+    mig_strategies: list[Given[str]] = field(default_factory=list)
+    flag_strategies: list[Given[str]] = field(default_factory=list)
+    """As the device plugin's own flags say, which go before its configuration."""
+    layouts: list[Given[MigLayout]] = field(default_factory=list)
+    default_layouts: list[Given[str]] = field(default_factory=list)
+    """Of nodes that name none, as the ClusterPolicy or Helm values say."""
+    nodes: list[Document] = field(default_factory=list)
+    classes: list[DeviceClass] = field(default_factory=list)
+    claims: dict[tuple[str, str], tuple[Any, ...]] = field(default_factory=dict)
+    slice_memory: set[Quantity] = field(default_factory=set)
+    hamis: list[Given[Hami]] = field(default_factory=list)
+    cut_on_demand: bool = False
+    driver_roots: set[str] = field(default_factory=set)
+    findings: list[Finding] = field(default_factory=list)
+    given: bool = False
+    """Whether any configuration was there to make a policy of."""
+
+    @staticmethod
+    def decides(document: Document) -> bool:
+        """Whether it says what resources mean."""
+        alone = _Found()
+        alone.take(document)
+        return bool(alone.given or alone.layouts or alone.nodes)
+
+    def take(self, document: Document) -> None:
+        obj = document.obj
+        match document.kind:
+            case "ConfigMap":
+                self._config_map(document)
+            case "ClusterPolicy" if document.api_version.startswith("nvidia.com/"):
+                self._cluster_policy(document)
+            case "GPUCluster" if document.api_version.startswith("nvidia.com/"):
+                message = "the GPU Operator runs its DRA stack here, which leaves no room for another driver of GPUs"
+                self.findings.append(finding(ALREADY_DRA, document, ("spec", "draDriver"), message))
+            case "DaemonSet":
+                self._daemon_set(document)
+            case "DeviceClass" if document.api_version.startswith("resource.k8s.io/"):
+                self._device_class(document)
+            case "ResourceClaim" | "ResourceClaimTemplate" as kind:
+                path = ("spec",) if kind == "ResourceClaim" else ("spec", "spec")
+                others = self.claims.get((kind, document.name), ())
+                self.claims[kind, document.name] = (*others, value_at(obj, path))
+            case "Node":
+                self.nodes.append(document)
+            case "ResourceSlice":
+                self._slice(document)
+            case "" if is_plugin_config(obj):
+                self._plugin(document, "", obj, ())
+            case "" if "mig-configs" in obj:
+                self._layouts(document, obj, ())
+            case "" if _is_helm_values(obj):
+                self._helm_values(document)
+
+    # -- texts inside of documents
+
+    def _config_map(self, document: Document) -> None:
+        data = document.obj.get("data")
+        for key, text in (data or {}).items() if isinstance(data, dict) else ():
+            if isinstance(text, str) and _LOOKS_LIKE.search(text):
+                self._inner(document, str(key), text, ("data", str(key)))
+
+    def _inner(self, document: Document, name: str, text: str, at: Path) -> None:
+        try:
+            obj = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            message = f"{name} looks like a configuration of GPUs and is not YAML: {str(error).splitlines()[0]}"
+            self.findings.append(finding(UNREADABLE, document, at, message))
+            return
+        if is_plugin_config(obj):
+            self._plugin(document, name, obj, at)
+        elif isinstance(obj, dict) and "mig-configs" in obj:
+            self._layouts(document, obj, at)
+        elif isinstance(obj, dict) and isinstance(obj.get("nvidia"), dict):
+            self._hami(document, obj["nvidia"], at)
+
+    def _plugin(self, document: Document, name: str, obj: JsonObject, at: Path) -> None:
+        config = plugin_config(name, obj, document, at)
+        self.configs.append(Given(document, config, at))
+        self.findings += config.findings
+        if config.driver_root is not None:
+            self.driver_roots.add(config.driver_root)
+        self.given = True
+
+    def _layouts(self, document: Document, obj: JsonObject, at: Path) -> None:
+        layouts = obj.get("mig-configs")
+        if not isinstance(layouts, dict):
+            self.findings.append(finding(UNREADABLE, document, at, "mig-configs is not a mapping of layouts"))
+            return
+        for name, entries in layouts.items():
+            layout = layout_of(str(name), entries)
+            if layout is None:
+                self.findings.append(finding(UNREADABLE, document, at, f"layout {name} is not a list of mappings"))
+            else:
+                self.layouts.append(Given(document, layout, at))
+
+    def _default_layout(self, document: Document, obj: JsonObject) -> None:
+        name = value_at(obj, ("migManager", "config", "default"))
+        if isinstance(name, str) and name:
+            self.default_layouts.append(Given(document, name))
+
+    # -- Helm values and the GPU Operator
+
+    def _helm_values(self, document: Document) -> None:
+        obj = document.obj
+        inner = obj.get("devicePlugin")
+        plugin: JsonObject = inner if isinstance(inner, dict) else obj
+        config = plugin.get("config")
+        if isinstance(config, dict):
+            texts = config.get("map") or config.get("data") or {}
+            base: Path = ("devicePlugin", "config") if inner is plugin else ("config",)
+            key = "map" if config.get("map") else "data"
+            for name, text in texts.items() if isinstance(texts, dict) else ():
+                at = (*base, key, str(name))
+                if isinstance(text, str):
+                    self._inner(document, str(name), text, at)
+                elif is_plugin_config(text):
+                    self._plugin(document, str(name), text, at)
+            default = config.get("default")
+            where = config.get("name") or document.file
+            self.operator_configs.append(Given(document, (str(where), str(default) if default else None)))
+        if {"resourceName", "resourceMem", "resourceCores"} & obj.keys() or "deviceSplitCount" in plugin:
+            self._hami(document, {**plugin, **obj}, ())
+        self._strategy(document, obj.get("migStrategy") or value_at(obj, ("mig", "strategy")))
+        self._default_layout(document, obj)
+        root = obj.get("nvidiaDriverRoot")
+        if isinstance(root, str):
+            self.driver_roots.add(root)
+
+    def _strategy(self, document: Document, strategy: object) -> None:
+        if strategy in MIG_STRATEGIES:
+            self.mig_strategies.append(Given(document, str(strategy)))
+            self.given = True
+        elif strategy is not None:
+            message = f"MIG strategy {strategy!r} is none of none, single, mixed"
+            self.findings.append(finding(UNREADABLE, document, (), message))
+
+    def _cluster_policy(self, document: Document) -> None:
+        spec = document.obj.get("spec")
+        if not isinstance(spec, dict):
+            self.findings.append(finding(UNREADABLE, document, ("spec",), "the ClusterPolicy has no spec"))
+            return
+        self.given = True
+        # The chart writes `single`; an object without the field has the operator's own default, which is the same.
+        self._strategy(document, value_at(spec, ("mig", "strategy")) or "single")
+        config = value_at(spec, ("devicePlugin", "config"))
+        if isinstance(config, dict) and config.get("name"):
+            default = str(config["default"]) if config.get("default") else None
+            self.operator_configs.append(Given(document, (str(config["name"]), default)))
+        self._default_layout(document, spec)
+        self.findings += parts_of_operator(document, spec)
+        if value_at(spec, ("driver", "enabled")) is not False:
+            self.driver_roots.add("/run/nvidia/driver")
+
+    def _daemon_set(self, document: Document) -> None:
+        settings = plugin_settings(document.obj)
+        if settings is None:
+            return
+        self.given = True
+        path: Path = ("spec", "template", "spec", "containers", settings.container)
+        message = "this DaemonSet is a device plugin"
+        advice = "Keep it from the nodes that go over, node by node as the cut-over plan says; delete it at the end."
+        self.findings.append(finding(DOUBLE_ALLOCATION, document, path, message, advice=advice))
+        if settings.mig_strategy in MIG_STRATEGIES:
+            self.flag_strategies.append(Given(document, settings.mig_strategy, path))
+        if settings.driver_root is not None:
+            self.driver_roots.add(settings.driver_root)
+
+    # -- classes of the cluster
+
+    def _device_class(self, document: Document) -> None:
+        try:
+            self.classes.append(DeviceClass.of(document.obj))
+        except InvalidInput as error:
+            self.findings.append(finding(UNREADABLE, document, (), str(error)))
+
+    # -- HAMi
+
+    def _hami(self, document: Document, obj: JsonObject, at: Path) -> None:
+        known = Hami()
+        hami = Hami(
+            count=_word(obj, known.count, "resourceCountName", "resourceName"),
+            memory=_word(obj, known.memory, "resourceMemoryName", "resourceMem"),
+            memory_percentage=_word(
+                obj, known.memory_percentage, "resourceMemoryPercentageName", "resourceMemPercentage"
+            ),
+            cores=_word(obj, known.cores, "resourceCoreName", "resourceCores"),
+            priority=_word(obj, known.priority, "resourcePriorityName", "resourcePriority"),
+            split_count=_whole(obj.get("deviceSplitCount")),
+            memory_factor=_whole(obj.get("memoryFactor")) or 1,
+            default_cores=_whole(obj.get("defaultCores")) or 0,
+            default_memory=_whole(obj.get("defaultMemory")) or 0,
+            installed=True,
+        )
+        self.hamis.append(Given(document, hami, at))
+        self.given = True
+        self._scaling(document, obj, at)
+
+    def _scaling(self, document: Document, obj: JsonObject, at: Path) -> None:
+        for key in ("deviceMemoryScaling", "deviceCoreScaling"):
+            scaling = obj.get(key)
+            if isinstance(scaling, int | float) and scaling > 1:
+                message = f"{key} is {scaling}: more was given away than there is; a driver publishes what there is"
+                self.findings.append(finding(NO_COUNTERPART, document, at, message))
+
+    # -- what is there
+
+    def _slice(self, document: Document) -> None:
+        """Memory of whole GPUs, which are the largest devices of a slice, and whether parts are made of them."""
+        spec = document.obj.get("spec")
+        if not isinstance(spec, dict) or spec.get("driver") != GPU_DRIVER:
+            return
+        devices = spec.get("devices")
+        for device in devices if isinstance(devices, list) else ():
+            kind = value_at(device, ("attributes", "type", "string"))
+            amount = value_at(device, ("capacity", "memory", "value"))
+            self.cut_on_demand |= kind == "gpu" and bool(device.get("consumesCounters"))
+            if kind == "gpu" and isinstance(amount, str) and (memory := _quantity(amount)) is not None:
+                self.slice_memory.add(memory)
+
+
+_LOOKS_LIKE = re.compile(r"^\s*\"?(?:version|mig-configs|nvidia)\"?\s*:", re.MULTILINE)
+
+
+def _is_helm_values(obj: Mapping[str, Any]) -> bool:
+    """Of the charts of the device plugin and the GPU Operator."""
+    config = obj.get("config")
+    own = isinstance(config, dict) and bool({"map", "default"} & config.keys())
+    operator = isinstance(obj.get("devicePlugin"), dict) or isinstance(obj.get("migManager"), dict)
+    return "apiVersion" not in obj and (own or operator or "migStrategy" in obj)
+
+
+def _word(obj: Mapping[str, Any], default: str, *keys: str) -> str:
+    return next((str(obj[key]) for key in keys if obj.get(key)), default)
+
+
+def _quantity(text: str) -> Quantity | None:
+    try:
+        return Quantity.parse(text)
+    except ValueError:
+        return None
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+# -- together
+
+
+def _meaning(found: _Found, options: Options) -> Meaning:
+    operator, of_operator = settled("the name of the configuration", found.operator_configs, found.told)
+    by_flags, of_flags = settled("the MIG strategy of the device plugin", found.flag_strategies, found.told)
+    by_values, of_values = settled("the MIG strategy", found.mig_strategies, found.told)
+    hami, of_hami = settled("what HAMi's resources are called", found.hamis, found.told)
+    named, default, of_configs = configs_in_force(found.configs, operator.says if operator else None, found.told)
+    configs = {name: one.says for name, one in named.items()}
+    layouts, of_layouts = layouts_in_force(found.layouts, found.told)
+    usual, of_usual = settled("the layout of nodes that name none", found.default_layouts, found.told)
+    strategy = options.mig_strategy or next((one.says for one in (by_flags, by_values) if one is not None), None)
+    if by_flags is not None:
+        configs = {name: replace(one, mig_strategy=by_flags.says) for name, one in configs.items()}
+    said = [*named.values(), *(one for one in (operator, by_flags, by_values, hami) if one is not None)]
+    plain = Meaning(
+        configs=tuple(configs.values()),
+        default_config=default,
+        hami=hami.says if hami is not None else Hami(),
+        read_from=tuple(dict.fromkeys(place(one.document) for one in said)),
+        layouts=layouts,
+        strategy=strategy,
+        driver_roots=frozenset(found.driver_roots),
+        findings=(
+            *found.findings,
+            *of_operator,
+            *of_flags,
+            *of_values,
+            *of_hami,
+            *of_configs,
+            *of_layouts,
+            *of_usual,
+            *labels_of_nodes(found.nodes),
+        ),
+        claims=found.claims,
+        cut_on_demand=found.cut_on_demand,
+    )
+    nodes = [view_of_node(node, configs, default, strategy, layouts) for node in found.nodes]
+    views = [view for view in nodes if view is not None]
+    if not views:
+        profile = uniform_profile(usual.says, layouts) if usual is not None else None
+        unsaid = not configs or any(one.mig_strategy is None for one in configs.values())
+        if by_values and not by_flags and unsaid and is_assumed_whole(by_values, usual, layouts, options):
+            strategy = "none"
+            plain = replace(plain, strategy=strategy, findings=(*plain.findings, assumed_whole(by_values, usual)))
+        views = [view_of_config(config, strategy, len(configs) > 1) for config in configs.values()]
+        if not views and (strategy is not None or options.replicas is not None):
+            views = [View("the cluster", mig_strategy=strategy)]
+        views = [replace(view, mig_profile=profile) for view in views]
+        if usual is not None and profile is not None and any(view.mig_strategy == "single" for view in views):
+            plain = replace(plain, findings=(*plain.findings, by_default_layout(usual, profile)))
+    memory = found.slice_memory.pop() if len(found.slice_memory) == 1 else None
+    return replace(plain, views=tuple(as_said(view, options, memory) for view in views))

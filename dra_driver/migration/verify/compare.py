@@ -1,0 +1,188 @@
+"""Whether the devices that containers get are what the old manifest meant, container by container. Pure."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from dra_driver.api.meta import JsonObject
+from dra_driver.api.resource import AllocatedDevice, Device
+from dra_driver.migration.model import ContainerAt, Demand, Role, Want, What, Workload
+from dra_driver.migration.verify.gfd import labels_of, refused_by
+from dra_driver.quantity import Quantity
+
+_NOTHING = Quantity.parse("0")
+_STEP_BYTES = 2**20
+"""To which the driver rounds amounts of memory up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A device, or share of one, that a container has."""
+
+    result: AllocatedDevice
+    device: Device
+
+    @property
+    def identity(self) -> tuple[str, str, str | None]:
+        return self.result.pool, self.result.device, self.result.share_id
+
+
+def name_of(at: ContainerAt, index: int) -> str:
+    """Of a container, also in kinds that give it none."""
+    return at.name or f"container-{index}"
+
+
+def shown(piece: Piece) -> str:
+    product = piece.device.attributes.get("productName")
+    consumed = sorted((piece.result.consumed_capacity or {}).items())
+    amounts = ", ".join(f"{name} {amount}" for name, amount in consumed if amount != "0")
+    about = ", ".join(one for one in (product.string if product is not None else None, amounts) if one)
+    return f"{piece.result.device} ({about})" if about else piece.result.device
+
+
+def problems(workload: Workload, pieces: Mapping[str, tuple[Piece, ...]]) -> Iterator[str]:
+    """A sentence for each difference. `pieces` are by the name of the container."""
+    for index, container in enumerate(workload.pod.containers):
+        name = name_of(container, index)
+        demands = [one for one in workload.reading.demands if container in one.containers]
+        yield from _problems_of(name, demands, pieces.get(name, ()), workload.pod.spec)
+    yield from _numbers(workload, pieces)
+    yield from _together(workload, pieces)
+    yield from _of_one_gpu(workload, pieces)
+
+
+def _problems_of(name: str, demands: Sequence[Demand], pieces: Sequence[Piece], spec: JsonObject) -> Iterator[str]:
+    if any(one.all_gpus for one in demands):
+        if not all(piece.result.admin_access for piece in pieces):
+            yield f"{name} takes GPUs from others, and was to look at all of them only"
+        return
+    rest = list(pieces)
+    for demand in sorted(demands, key=lambda one: -_strictness(one.want)):
+        wants = (demand.want, *demand.alternatives)
+        mine = [piece for piece in rest if any(_differs(piece, want) is None for want in wants)]
+        for want in wants:
+            fitting = [piece for piece in mine if _differs(piece, want) is None][: want.count]
+            if len(fitting) == want.count:
+                break
+        else:
+            yield _lacking(name, wants[0], rest)
+            continue
+        rest = [piece for piece in rest if piece not in fitting]
+        for piece in fitting:
+            if (refused := refused_by(spec, labels_of(piece.device))) is not None:
+                yield f"{name} gets {shown(piece)}, of which a node would not have fulfilled {refused}"
+    if rest:
+        yield f"{name} gets {', '.join(map(shown, rest))}, which it never asked for"
+
+
+def _strictness(want: Want) -> int:
+    return 2 * (want.profile is not None) + (want.share is not None)
+
+
+def _differs(piece: Piece, want: Want) -> str | None:
+    """Why a device is not what was meant; None when it is."""
+    kind = piece.device.attributes.get("type")
+    if kind is None or kind.string != want.what.value:
+        return "of another kind"
+    profile = piece.device.attributes.get("profile")
+    if want.profile is not None and (profile is None or profile.string != want.profile):
+        return "of another profile"
+    consumed = piece.result.consumed_capacity
+    if want.share is None:
+        return "shared with others" if piece.result.share_id is not None and not _all_of_it(piece) else None
+    if want.what is What.MIG and consumed is None:
+        return None
+    if piece.result.share_id is None:
+        return "not shared"
+    amounts = {key.rpartition("/")[2]: Quantity.parse(value) for key, value in (consumed or {}).items()}
+    whole = {key.rpartition("/")[2]: Quantity.parse(one.value) for key, one in piece.device.capacity.items()}
+    for name, asked in (("memory", want.share.memory), ("cores", want.share.cores)):
+        if asked is None and want.share.number is None and name in amounts and _is_all(amounts[name], whole.get(name)):
+            return f"with all {name} of it, so that nobody else gets a share"
+    if want.share.memory is not None and amounts.get("memory", _NOTHING) < want.share.memory:
+        return "with less memory"
+    if want.share.memory is not None and amounts["memory"].value > want.share.memory.value + _STEP_BYTES:
+        return "with more memory than that, which nobody else gets"
+    if want.share.cores is not None and amounts.get("cores", _NOTHING).value < want.share.cores:
+        return "with fewer cores"
+    if want.share.cores is not None and amounts["cores"].value > want.share.cores:
+        return "with more cores than that, which nobody else gets"
+    if want.share.number is not None and "shares" in amounts and amounts["shares"].value < want.share.number:
+        return "with fewer shares"
+    return None
+
+
+def _is_all(amount: Quantity, whole: Quantity | None) -> bool:
+    return whole is not None and bool(whole.value) and amount >= whole
+
+
+def _all_of_it(piece: Piece) -> bool:
+    """A share as large as the device leaves nothing for others."""
+    consumed = {
+        key.rpartition("/")[2]: Quantity.parse(value) for key, value in (piece.result.consumed_capacity or {}).items()
+    }
+    whole = {key.rpartition("/")[2]: Quantity.parse(one.value) for key, one in piece.device.capacity.items()}
+    return any(consumed[name] >= whole[name] for name in consumed if name in whole)
+
+
+def _lacking(name: str, want: Want, pieces: Iterable[Piece]) -> str:
+    what = {What.GPU: "GPU", What.MIG: "MIG device", What.VFIO: "GPU for a virtual machine"}[want.what]
+    profile = f" of profile {want.profile}" if want.profile else ""
+    share = "a share of " if want.share is not None else ""
+    got = [f"{shown(piece)}, which is {_differs(piece, want) or 'one of them'}" for piece in pieces]
+    return f"{name} asked for {share}{want.count} x {what}{profile} and gets {'; '.join(got) or 'nothing'}"
+
+
+def _together(workload: Workload, pieces: Mapping[str, tuple[Piece, ...]]) -> Iterator[str]:
+    """Containers that run at the same time had devices of their own, unless the old manifest shared them."""
+    names = {name_of(one, index): one for index, one in enumerate(workload.pod.containers)}
+    lasting = [name for name, one in names.items() if one.role in (Role.APP, Role.SIDECAR)]
+    sharers = [{id(one) for one in demand.containers} for demand in workload.reading.demands]
+    for index, name in enumerate(lasting):
+        for other in lasting[index + 1 :]:
+            together = any({id(names[name]), id(names[other])} <= group for group in sharers)
+            mine, theirs = ({piece.identity for piece in pieces.get(one, ())} for one in (name, other))
+            if not together and (both := mine & theirs):
+                devices = ", ".join(sorted(one[1] for one in both))
+                yield f"{name} and {other} share {devices}, and had devices of their own"
+
+
+def _of_one_gpu(workload: Workload, pieces: Mapping[str, tuple[Piece, ...]]) -> Iterator[str]:
+    """Shares that were of one GPU, or of different ones, are so again."""
+    together: dict[str, set[tuple[str, str]]] = {}
+    for index, container in enumerate(workload.pod.containers):
+        name = name_of(container, index)
+        wants = [one.want for one in workload.reading.demands if container in one.containers]
+        devices = {piece.identity[:2] for piece in pieces.get(name, ())}
+        if (apart := sum(one.distinct for one in wants)) > len(devices) > 0:
+            yield f"{name} had shares of {apart} different GPUs, and gets them of {len(devices)}"
+        if wants and all(one.together for one in wants):
+            together[name] = devices
+    if len(found := set().union(*together.values())) > 1:
+        several = ", ".join(sorted(device for _, device in found))
+        yield f"{', '.join(together)} had shares of one GPU, and get them of {several}"
+
+
+def _numbers(workload: Workload, pieces: Mapping[str, tuple[Piece, ...]]) -> Iterator[str]:
+    """What was counted in the manifest must be counted again, whatever was made of it in between."""
+    for index, container in enumerate(workload.pod.containers):
+        demands = [one for one in workload.reading.demands if container in one.containers]
+        if not demands or any(one.all_gpus or one.want.share is not None for one in demands):
+            continue
+        if any(one.containers[0] is not container for one in demands):
+            continue
+        name, asked = name_of(container, index), _asked(container)
+        if asked is not None and asked != len(pieces.get(name, ())):
+            yield f"{name} asked for {asked} and gets {len(pieces.get(name, ()))}"
+
+
+def _asked(container: ContainerAt) -> int | None:
+    """The number of GPUs and MIG devices by the names of NVIDIA's device plugin; None where it is no plain number."""
+    limits = container.resources.get("limits") or container.resources.get("requests")
+    amounts = [
+        amount
+        for name, amount in (limits.items() if isinstance(limits, dict) else ())
+        if name == "nvidia.com/gpu" or str(name).startswith("nvidia.com/mig-")
+    ]
+    if not amounts or not all(str(amount).isdecimal() for amount in amounts):
+        return None
+    return sum(int(str(amount)) for amount in amounts)

@@ -1,0 +1,142 @@
+"""Nodes on which the result of a migration is tried: those of a cluster, or of GPU models that we know. Pure."""
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from types import MappingProxyType
+
+from dra_driver.allocation.behaviour import Behaviour
+from dra_driver.allocation.nodes import NodeView
+from dra_driver.allocation.snapshot import Catalog, PublishedSlice
+from dra_driver.api.inventory import NodeInventorySpec
+from dra_driver.api.meta import JsonObject
+from dra_driver.api.policy import PublishingPolicy
+from dra_driver.api.resource import ResourceSlice
+from dra_driver.checking.knowledge import Site, everywhere, model_names, site_of_inventory, site_of_model
+from dra_driver.errors import InvalidInput
+from dra_driver.migration.understand.offering import is_plugin_resource
+from dra_driver.names import GPU_DRIVER, model_label
+
+_FEW = 2
+"""GPUs of a node suffice where each has dozens of partitions; whole nodes come last, for claims of many."""
+_HEADER: JsonObject = {"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy"}
+_DYNAMIC: JsonObject = {"mig": [{"mode": "Dynamic"}]}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Publication:
+    """Nodes with what they would publish under one policy. `needs` None: as it is, or as this report's policy says."""
+
+    sites: tuple[Callable[[], Site], ...]
+    needs: JsonObject | None = None
+    """Rules of a PublishingPolicy without which these devices would not be there."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ground:
+    """The nodes on which the result is tried; of several publications the first that has what is wanted counts."""
+
+    title: str
+    """After "on": `the nodes of the cluster`."""
+    publications: tuple[Publication, ...]
+    minor: int
+    certain: bool
+    """Whether there are no other nodes, so that what fits none of them is an error."""
+    real_nodes: bool = False
+    """Whether labels and taints of these nodes are known, so that what pods ask of them counts."""
+
+
+def ground_of_models(
+    names: Collection[str],
+    policy: JsonObject | None,
+    minor: int,
+    driver: str = GPU_DRIVER,
+    recorded: Mapping[str, NodeInventorySpec] = MappingProxyType({}),
+) -> Ground:
+    """Nodes of GPU models by the names of their profiles, one of each or so many; all known ones when there are none.
+
+    `policy` is that of the report. `recorded` are nodes of names that are no model's. Raises InvalidInput for a name
+    that is neither.
+    """
+    unknown = [name for name in names if name not in model_names() and name not in recorded]
+    if unknown:
+        raise InvalidInput(f"{unknown[0]!r} is none of {', '.join(model_names())}", about="--nodes")
+    models = tuple(dict.fromkeys(names)) or model_names()
+    own = {key: value for key, value in (policy or {}).items() if key not in ("apiVersion", "kind")}
+    behaviour = Behaviour.of(max(minor, 36))
+
+    def published(rules: JsonObject, needs: JsonObject | None, gpus: int | None = None) -> Publication:
+        typed = everywhere(PublishingPolicy.of({**_HEADER, **rules}, about="the policy of this migration"))
+        written = json.dumps(typed.to_wire(), sort_keys=True)
+        makers = (
+            partial(_site_of_record, recorded[model], typed, gpus, behaviour, driver)
+            if model in recorded
+            else partial(_site, model, written, gpus, behaviour, driver)
+            for model in models
+        )
+        return Publication(tuple(makers), needs)
+
+    shared = {"strategy": "MPS", "capacity": ["memory", "cores"]}
+    extras: tuple[JsonObject, ...] = (
+        _DYNAMIC,
+        {"sharing": [shared]},
+        {"sharing": [{"strategy": "MPS", "capacity": ["memory"]}]},
+        {"sharing": [{"strategy": "TimeSlicing", "replicas": 4}]},
+        {**_DYNAMIC, "sharing": [{**shared, "devices": "mig"}]},
+        {**_DYNAMIC, "sharing": [{"devices": "mig", "strategy": "TimeSlicing", "replicas": 4}]},
+        {"passthrough": [{}]},
+    )
+    found = [published(own, None, _FEW if "mig" in own else None)]
+    if any("nodes" in rule or "gpus" in rule for name in ("mig", "sharing") for rule in own.get(name) or ()):
+        # There are other nodes, too, or other GPUs, of which these rules say nothing.
+        found.append(published({}, None))
+    by_nodes: dict[str, list[JsonObject]] = {}
+    for rule in own.get("sharing") or ():
+        by_nodes.setdefault(json.dumps(rule.get("nodes"), sort_keys=True), []).append(rule)
+    if len(by_nodes) > 1:
+        # These are rules for different nodes; everywhere at once only the last of them would count.
+        found += [published({**own, "sharing": rules}, None) for rules in by_nodes.values()]
+    found += [published(extra, extra, _FEW if "mig" in extra else None) for extra in extras]
+    found += [published(own, None), published(_DYNAMIC, _DYNAMIC)]
+    title = (
+        f"nodes of {', '.join(map(model_label, models))}"
+        if names
+        else f"nodes of the {len(models)} GPU models that are known here"
+    )
+    return Ground(title, tuple(found), minor, certain=bool(names))
+
+
+@cache
+def _site(model: str, rules: str, gpus: int | None, behaviour: Behaviour, driver: str) -> Site:
+    """The same one for the same `rules` (JSON), since many results may be tried in one process."""
+    return site_of_model(model, PublishingPolicy.of(json.loads(rules)), gpus, behaviour, driver)
+
+
+def _site_of_record(
+    inventory: NodeInventorySpec, policy: PublishingPolicy, gpus: int | None, behaviour: Behaviour, driver: str
+) -> Site:
+    return site_of_inventory(inventory.model_copy(update={"gpus": inventory.gpus[:gpus]}), policy, behaviour, driver)
+
+
+def ground_of_cluster(nodes: Sequence[JsonObject], slices: Sequence[JsonObject], minor: int) -> Ground:
+    """The nodes and ResourceSlices that a cluster has; devices that are in use now count as free."""
+    behaviour = Behaviour.of(minor, partitionable=True, consumable=True, taints=True)
+    catalog = Catalog([PublishedSlice(ResourceSlice.of(one)) for one in slices], behaviour)
+    views = [NodeView.of(one) for one in nodes]
+    sites = [Site(view.name, _without_plugin(view), catalog) for view in views]
+    with_devices = tuple(
+        partial(_given, one) for one in sites if any(pool.candidates for pool in catalog.pools(one.node))
+    )
+    title = "the nodes of the cluster"
+    return Ground(title, (Publication(with_devices),), minor, certain=True, real_nodes=True)
+
+
+def _given(site: Site) -> Site:
+    return site
+
+
+def _without_plugin(view: NodeView) -> NodeView:
+    """Once the driver has a node, its device plugin has nothing to give."""
+    left = {name: amount for name, amount in view.allocatable.items() if not is_plugin_resource(name)}
+    return replace(view, allocatable=left)

@@ -1,0 +1,280 @@
+"""The pods that the result of a migration makes: their claims, which container uses which, and what they ask of a node.
+
+Read back from the texts that were written, not from what was meant to be written, so that a mistake in between is found
+by `dra_driver.migration.verify.trial`. Pure.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from dra_driver.api.documents import Document, read_documents
+from dra_driver.api.meta import JsonObject
+from dra_driver.api.resource import DeviceClass, ResourceClaim
+from dra_driver.errors import InvalidInput
+from dra_driver.migration.model import (
+    ContainerAt,
+    Demand,
+    Form,
+    Migration,
+    ObjectRef,
+    PodSpecAt,
+    Role,
+    Target,
+    Workload,
+    value_at,
+)
+from dra_driver.migration.verify.compare import name_of
+from dra_driver.migration.verify.ground import Ground
+from dra_driver.migration.write.chart_values import MIG_RESOURCE, kept_resources
+from dra_driver.names import GPU_DRIVER
+
+
+class NotLookedAt(Exception):
+    """Why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What a container names: a claim of its pod, and one request of it or None for all."""
+
+    claim: str
+    request: str | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PodToBe:
+    """One pod as it would be created: its claims by their names in the pod, and who uses what."""
+
+    obj: JsonObject
+    claims: Mapping[str, ResourceClaim]
+    uses: Mapping[str, tuple[Use, ...]]
+    """By container."""
+    conditions: JsonObject
+    """The pod's spec, as far as it says what it asks of its node."""
+    named: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Of claims that all such pods have in common: namespace and name, by the claim's name in the pod."""
+
+    @property
+    def wishes(self) -> str:
+        """All that decides where it fits: two pods with the same wishes fit the same nodes."""
+        claims = {name: one.spec.to_wire() for name, one in self.claims.items()}
+        asked = {key: self.conditions.get(key) for key in ("nodeSelector", "affinity")}
+        return json.dumps([claims, self.obj["spec"], asked], sort_keys=True)
+
+
+class PodsToBe:
+    """Of one migration. `classes` are those there will be, besides those that the controller makes of MIG profiles."""
+
+    def __init__(
+        self, migration: Migration, ground: Ground, classes: Mapping[str, DeviceClass], *, real_nodes: bool
+    ) -> None:
+        """`real_nodes`: labels and taints of the nodes are known; others are asked for nothing but their devices."""
+        self._real_nodes = real_nodes
+        self._templates: dict[tuple[str, str], JsonObject] = {}
+        self._claims: dict[tuple[str, str], JsonObject] = {}
+        self.classes = dict(classes)
+        new = [one.obj for one in migration.objects]
+        after = {result.file: _read(result.after, result.file) for result in migration.files}
+        for obj in (*(one.obj for documents in after.values() for one in documents), *new):
+            self._learn(obj)
+        self._results = _pairs(migration, after, new)
+        # The controller makes one for each profile; the values that we write let them answer to these resources.
+        kept = (one for one in kept_resources(migration) if one.startswith(MIG_RESOURCE))
+        made = [] if ground.real_nodes else [_profile_class(one) for one in sorted(kept)]
+        self.all_classes = {**self.classes, **{one.metadata.name: one for one in made}}
+
+    def _learn(self, obj: JsonObject) -> None:
+        ref = _ref(obj)
+        key = (str(ref.namespace or ""), ref.name)
+        if obj.get("kind") == "ResourceClaimTemplate":
+            self._templates[key] = obj
+        elif obj.get("kind") == "ResourceClaim":
+            self._claims[key] = obj
+        elif obj.get("kind") == "DeviceClass":
+            with suppress(InvalidInput):  # which the report says
+                self.classes[key[1]] = DeviceClass.of(obj)
+
+    def of(self, workload: Workload) -> PodToBe:
+        """Raises NotLookedAt."""
+        at = workload.pod
+        if workload.choice.target is Target.EXTENDED:
+            return PodToBe(self.before(workload), {}, {}, at.spec)
+        document = self._results.get(id(at.document))
+        if document is None:
+            return self._by_templates(workload)
+        entries, uses = _named(at, document)
+        # Of claims that it had already the driver has no devices to try.
+        for one in workload.reading.held:
+            entries.pop(one.name, None)
+        namespace = document.namespace or ""
+        claims = {name: self._claim(namespace, name, entry) for name, entry in entries.items()}
+        if not claims:
+            raise NotLookedAt("its framework makes the claims, by fields of its own")
+        own = value_at(document.obj, at.path)
+        spec = {**{name: at.spec[name] for name in at.inherited}, **(own if isinstance(own, dict) else {})}
+        named = {
+            name: (namespace or "default", str(entry["resourceClaimName"]))
+            for name, entry in entries.items()
+            if entry.get("resourceClaimName")
+        }
+        return PodToBe(self._shell(at, spec), claims, uses, spec, named)
+
+    def before(self, workload: Workload) -> JsonObject:
+        """The pod as it was, as far as schedulers looked at it for its devices."""
+        wanted = {one for demand in workload.reading.demands for one in (demand.resource, *_names(demand))}
+        return self._shell(workload.pod, workload.pod.spec, lambda name: self._real_nodes or name in wanted)
+
+    def _by_templates(self, workload: Workload) -> PodToBe:
+        """Of a manifest inside of another text, of which only the templates are at hand."""
+        at = workload.pod
+        users = {id(one): one for demand in workload.reading.demands for one in demand.containers}
+        if len(users) != 1 or not workload.templates:
+            raise NotLookedAt("the result could not be told apart from other objects")
+        claims = {}
+        for index, ref in enumerate(workload.templates):
+            key = "resourceClaimName" if ref.kind == "ResourceClaim" else "resourceClaimTemplateName"
+            entry = {key: ref.name}
+            claims[f"claim-{index}"] = self._claim(ref.namespace or "", f"claim-{index}", entry)
+        names = {id(one): name_of(one, index) for index, one in enumerate(at.containers)}
+        (user,) = users
+        uses = {names[user]: tuple(Use(name, None) for name in claims)}
+        return PodToBe(self._shell(at, {}), claims, uses, {})
+
+    def _shell(
+        self, at: PodSpecAt, spec: JsonObject, is_asked: Callable[[str], bool] = lambda _name: False
+    ) -> JsonObject:
+        """What of a pod a scheduler looks at for its devices. Nodes that nobody described are asked for GPUs only: of
+        network cards and other devices of theirs nothing is known."""
+        containers = [_container(one, index, is_asked) for index, one in enumerate(at.containers)]
+        kept = ("nodeSelector", "affinity", "tolerations") if self._real_nodes else ()
+        init = (Role.INIT, Role.SIDECAR)
+        name = at.document.name or "pod"
+        return {
+            "metadata": {"name": name, "namespace": at.document.namespace or "default", "uid": name},
+            "spec": {
+                **{key: spec[key] for key in kept if key in spec},
+                **({} if self._real_nodes else {"tolerations": [{"operator": "Exists"}]}),
+                "containers": [one for one, own in containers if own.role not in (*init, Role.EPHEMERAL)],
+                "initContainers": [one for one, own in containers if own.role in init],
+            },
+        }
+
+    def _claim(self, namespace: str, name: str, entry: JsonObject) -> ResourceClaim:
+        template, claim = entry.get("resourceClaimTemplateName"), entry.get("resourceClaimName")
+        known, wanted = (self._templates, template) if template else (self._claims, claim)
+        obj = known.get((namespace, str(wanted)))
+        if obj is None:
+            raise NotLookedAt(f"{wanted!r}, which it names, is not among the files")
+        spec = obj["spec"]["spec"] if template else obj["spec"]
+        return ResourceClaim.of({"metadata": {"name": name, "namespace": namespace or "default"}, "spec": spec})
+
+    # -- what it got
+
+
+def _profile_class(resource: str) -> DeviceClass:
+    """As the controller's, but for how it finds the profile: `.me` stands for `+me`."""
+    profile = re.sub(r"(gb)\.", r"\1+", resource.removeprefix(MIG_RESOURCE))
+    attributes = f"device.attributes['{GPU_DRIVER}']"
+    expression = f"device.driver == '{GPU_DRIVER}' && {attributes}.type == 'mig' && {attributes}.profile == '{profile}'"
+    spec = {"selectors": [{"cel": {"expression": expression}}], "extendedResourceName": resource}
+    return DeviceClass.of({"metadata": {"name": f"{profile.replace('+', '-')}.mig.nvidia.com"}, "spec": spec})
+
+
+def _read(text: str, file: str) -> Sequence[Document]:
+    return read_documents(text, file).documents
+
+
+def _pairs(
+    migration: Migration, after: Mapping[str, Sequence[Document]], new: Sequence[JsonObject]
+) -> dict[int, Document]:
+    """By the identity of old documents: what became of them. New objects may stand anywhere among the others."""
+    ours = {_ref(one) for one in new}
+    old: dict[str, dict[int, Document]] = {}
+    for workload in migration.workloads:
+        document = workload.pod.document
+        old.setdefault(document.file, {})[id(document)] = document
+    found: dict[int, Document] = {}
+    for file, documents in old.items():
+        left = _by_ref(one for one in after.get(file, ()) if _ref(one.obj) not in ours)
+        for ref, twins in _by_ref(documents.values()).items():
+            same = left.get(ref, [])
+            if len(same) >= len(twins):
+                found |= {id(was): now for was, now in zip(twins, same, strict=False)}
+    return found
+
+
+def _by_ref(documents: Iterable[Document]) -> dict[ObjectRef, list[Document]]:
+    found: dict[ObjectRef, list[Document]] = {}
+    for document in documents:
+        found.setdefault(_ref(document.obj), []).append(document)
+    return found
+
+
+def _ref(obj: JsonObject) -> ObjectRef:
+    metadata = obj.get("metadata")
+    metadata = metadata if isinstance(metadata, dict) else {}
+    name = metadata.get("name") or metadata.get("generateName") or ""
+    return ObjectRef(str(obj.get("kind")), metadata.get("namespace"), str(name))
+
+
+def _container(at: ContainerAt, index: int, is_asked: Callable[[str], bool]) -> tuple[JsonObject, ContainerAt]:
+    amounts: JsonObject = {}
+    for key in ("limits", "requests"):
+        given = at.resources.get(key)
+        if isinstance(given, dict):
+            asked = {name: str(amount) for name, amount in given.items() if "/" in str(name) and is_asked(str(name))}
+            amounts |= {key: asked} if asked else {}
+    always = {"restartPolicy": "Always"} if at.role is Role.SIDECAR else {}
+    return {"name": name_of(at, index), "resources": amounts, **always}, at
+
+
+def _names(demand: Demand) -> Iterator[str]:
+    """Under which it was asked for."""
+    return (str(path[-1]) for path in demand.removes)
+
+
+def _named(at: PodSpecAt, document: Document) -> tuple[dict[str, JsonObject], dict[str, tuple[Use, ...]]]:
+    """The claims that a pod lists, by their names in it; and those that its containers name."""
+    spec = value_at(document.obj, at.path)
+    spec = spec if isinstance(spec, dict) else {}
+    listed = spec.get("resourceClaims")
+    patched: JsonObject = {}
+    if at.form is Form.NIM:
+        listed = [{"name": f"claim-{index}", **one} for index, one in enumerate(spec.get("draResources") or ())]
+    elif at.form is Form.ARGO and listed is None and isinstance(spec.get("podSpecPatch"), str):
+        patched = _mapping(spec["podSpecPatch"])
+        listed = patched.get("resourceClaims")
+    entries = {str(one.get("name")): one for one in listed or () if isinstance(one, dict)}
+    uses: dict[str, tuple[Use, ...]] = {}
+    for index, container in enumerate(at.containers):
+        if at.form is Form.NIM:
+            uses[name_of(container, index)] = tuple(Use(name, None) for name in entries)
+            continue
+        resources = value_at(document.obj, container.resources_path)
+        claims = resources.get("claims") if isinstance(resources, dict) else None
+        claims = claims or _patched_claims(patched, container.name)
+        found = [one for one in claims or () if isinstance(one, dict)]
+        uses[name_of(container, index)] = tuple(Use(str(one.get("name")), one.get("request")) for one in found)
+    return entries, uses
+
+
+def _mapping(text: str) -> JsonObject:
+    try:
+        found = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _patched_claims(patch: JsonObject, container: str) -> Any:
+    for one in (*(patch.get("containers") or ()), *(patch.get("initContainers") or ())):
+        # Argo calls the container of a template `main`, whatever it is called there.
+        if isinstance(one, dict) and one.get("name") in (container or "main", "main"):
+            return (one.get("resources") or {}).get("claims")
+    return None

@@ -1,0 +1,1 @@
+"""The edited texts, the new objects and the way back."""

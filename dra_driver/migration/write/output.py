@@ -1,0 +1,138 @@
+"""Collects what is to be written: texts with their splices, new objects, and the files these get. Pure.
+
+Templates stand in front of what names them. Beside JSON they have a file of their own.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import PurePosixPath
+
+from dra_driver.api.documents import Document, normalized
+from dra_driver.migration.claims.plans import Plan, refused
+from dra_driver.migration.codes import WRITTEN_OUT
+from dra_driver.migration.model import (
+    Demand,
+    FileResult,
+    Finding,
+    NewObject,
+    ObjectRef,
+    Options,
+    Place,
+    Source,
+    Target,
+    ref_of,
+    title_of,
+)
+from dra_driver.migration.read.kustomize import Folders
+from dra_driver.migration.text.changes import EditRefused
+from dra_driver.migration.text.edit import Rewriting
+from dra_driver.migration.text.splices import Splice, spliced
+from dra_driver.migration.write.planned_texts import edited, in_front_of, objects_text
+
+
+class Output:
+    """Collects what is to be written. Nothing of a text is edited when something of it cannot be."""
+
+    def __init__(self, sources: Sequence[Source], folders: Folders) -> None:
+        self.plans: list[Plan] = []
+        self.objects: list[NewObject] = []
+        self.findings: list[Finding] = []
+        self._sources = sources
+        self._known: set[tuple[str, str, str | None, str]] = set()
+        self._folders = folders
+        self._where: dict[ObjectRef, set[str]] = defaultdict(set)
+        """Files that have the object, or get it."""
+        self._splices: dict[str, list[Splice]] = {source.file: [] for source in sources}
+        self._apart: dict[str, list[NewObject]] = {}
+
+    def take(self, plans: Sequence[Plan], options: Options) -> None:
+        for plan in plans:
+            self._known.add(_key(plan.document.file, ref_of(plan.document)))
+            self._where[ref_of(plan.document)].add(plan.document.file)
+        by_text: dict[tuple[str, int], list[Plan]] = defaultdict(list)
+        for plan in plans:
+            by_text[plan.document.file, plan.document.written.start].append(plan)
+        # Bases first: an overlay can name a template that its base has, and kustomize takes none twice.
+        for together in sorted(by_text.values(), key=lambda some: self._above(some[0].document.file)):
+            self._take_text(together, options)
+
+    def add(self, new: NewObject) -> None:
+        """Of the whole cluster, or of a file that cannot have it itself."""
+        self.objects.append(new)
+        folder = PurePosixPath(new.beside).parent if new.beside else PurePosixPath(".")
+        self._apart.setdefault(str(folder / "gpu-cluster.yaml"), []).append(new)
+
+    @property
+    def demands(self) -> Iterator[Demand]:
+        """Of what gets claims."""
+        for plan in self.plans:
+            for workload in plan.all_workloads:
+                if workload.choice.target is Target.CLAIMS:
+                    yield from workload.reading.demands
+
+    def _take_text(self, plans: list[Plan], options: Options) -> None:
+        file = plans[0].document.file
+        try:
+            change = edited(plans, options)
+            new = [one for plan in plans for one in self._new_objects(plan)]
+        except EditRefused as error:
+            plans = [refused(plan, str(error)) for plan in plans]
+            change, new = Rewriting((), ()), []
+        self.plans += plans
+        self.findings += [self._written_out(plans[0].document, position) for position in change.written_out]
+        self.objects += new
+        if new and plans[0].document.written.text.lstrip().startswith("{"):
+            path = PurePosixPath(file)
+            self._apart.setdefault(str(path.with_name(f"{path.stem}-claims.yaml")), []).extend(new)
+        elif new:
+            self._splices[file].append(in_front_of(plans[0].document, new))
+        self._splices[file] += change.splices
+
+    def _written_out(self, document: Document, position: int) -> Finding:
+        text = next(source.text for source in self._sources if source.file == document.file)
+        line = normalized(text).count("\n", 0, position) + 1
+        message = "the alias is written out, so that other users of its anchor keep what they have"
+        place = Place(document.file, line)
+        return Finding(WRITTEN_OUT, WRITTEN_OUT.severity, ref_of(document), place, message, "", fixed=True)
+
+    def _new_objects(self, plan: Plan) -> Iterator[NewObject]:
+        """What stands beside the document and is not in its folder yet, and templates that its file does not bring."""
+        for new in plan.objects:
+            metadata = new.obj["metadata"]
+            key = _key(plan.document.file, ObjectRef(new.obj["kind"], metadata.get("namespace"), metadata["name"]))
+            if key not in self._known:
+                self._known.add(key)
+                yield new
+        for one in plan.all_claims:
+            if not self._is_brought(one.ref, plan.document.file):
+                self._where[one.ref].add(plan.document.file)
+                yield NewObject(one.template, plan.document.file, f"What {title_of(plan.document)} asks for.")
+
+    def _is_brought(self, ref: ObjectRef, file: str) -> bool:
+        """By the file, or by one that is applied with it. Raises EditRefused where that differs between folders, since
+        one would have the object twice, or the other would not have it."""
+        if file in self._where[ref]:
+            return True
+        brought = [not self._where[ref].isdisjoint(files) for files in self._folders.built_with(file)]
+        if any(brought) and not all(brought):
+            raise EditRefused(f"only some of the folders that use it have {ref} already; render, then migrate")
+        return any(brought)
+
+    def _above(self, file: str) -> int:
+        """How many folders kustomize builds with the one that the file is in."""
+        folder = PurePosixPath(file).parent
+        return len(self._folders.applied(folder)) if self._folders.at(folder) is not None else 0
+
+    def files(self) -> tuple[FileResult, ...]:
+        return tuple(
+            FileResult(source.file, source.text, spliced(source.text, self._splices[source.file]))
+            for source in self._sources
+        )
+
+    def new_files(self) -> tuple[Source, ...]:
+        return tuple(Source(file, objects_text(objects)) for file, objects in self._apart.items())
+
+
+def _key(file: str, ref: ObjectRef) -> tuple[str, str, str | None, str]:
+    """Files of one folder are applied together; other folders are other environments."""
+    return str(PurePosixPath(file).parent), ref.kind, ref.namespace, ref.name
