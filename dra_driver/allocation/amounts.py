@@ -25,8 +25,11 @@ def quantity(text: str) -> Quantity:
 @lru_cache(maxsize=65536)
 def amount(text: str) -> Amount:
     """Raises ValueError for text that is no quantity; the API server stores none."""
-    value = quantity(text).value
-    return int(value) if value.denominator == 1 else value
+    return amount_of(quantity(text))
+
+
+def amount_of(quantity: Quantity) -> Amount:
+    return int(quantity.value) if quantity.value.denominator == 1 else quantity.value
 
 
 def consumed(requested: str | None, capacity: Capacity, behaviour: Behaviour) -> Quantity | None:
@@ -63,8 +66,8 @@ def _in_range(requested: Quantity, valid: Mapping[str, Any], behaviour: Behaviou
 
 
 def _stepped(requested: Quantity, least: Quantity, step: Quantity, behaviour: Behaviour) -> Quantity:
-    wanted, first, each = requested.value, least.value, step.value
+    wanted, first, each = amount_of(requested), amount_of(least), amount_of(step)
     if not behaviour.fractional_steps:
         # Whole numbers, rounded up: that is how the scheduler reads them.
-        wanted, first, each = Fraction(ceil(wanted)), Fraction(ceil(first)), Fraction(ceil(each))
-    return Quantity(first + each * ceil((wanted - first) / each), "BinarySI")
+        wanted, first, each = ceil(wanted), ceil(first), ceil(each)
+    return Quantity(Fraction(first - each * ((first - wanted) // each)), "BinarySI")

@@ -260,8 +260,10 @@ class Catalog:
         self.behaviour = behaviour
         self._slices = slices
         self._selectors = Selectors(behaviour.server)
-        self._of_node: dict[str | None, list[PublishedSlice]] = {}
-        """By the one node that they are for; those that may be for several are under None."""
+        self._first: dict[str | None, PublishedSlice] = {}
+        """By the one node that it is for; those that may be for several are under None."""
+        self._more: dict[str | None, list[PublishedSlice]] = defaultdict(list)
+        """The others of the same node. Most have one, and thousands of lists would take longer than all the rest."""
         self._counters: dict[PoolId, list[PublishedSlice]] = defaultdict(list)
         self._pools: dict[str, tuple[NodeView, tuple[Pool, ...]]] = {}
         partitionable, counters_apart = behaviour.partitionable, behaviour.counters_apart
@@ -275,10 +277,8 @@ class Catalog:
             # A scheduler without partitionable devices skips such a slice, too.
             elif not partitionable and one.spec.per_device_node_selection is not None:
                 continue
-            if (of_node := self._of_node.get(one.node_name)) is None:
-                self._of_node[one.node_name] = [one]
-            else:
-                of_node.append(one)
+            if self._first.setdefault(one.node_name, one) is not one:
+                self._more[one.node_name].append(one)
 
     @cached_property
     def _known(self) -> Mapping[PoolId, Sequence[PublishedSlice]]:
@@ -295,11 +295,15 @@ class Catalog:
             seen = self._pools[node.name] = (node, self._gathered(node))
         return seen[1]
 
+    def _of_node(self, name: str | None) -> Sequence[PublishedSlice]:
+        first = self._first.get(name)
+        return () if first is None else (first, *self._more.get(name, ()))
+
     def _gathered(self, node: NodeView) -> tuple[Pool, ...]:
         usable: dict[PoolId, list[PublishedSlice]] = {}
-        for one in self._of_node.get(node.name, ()):
+        for one in self._of_node(node.name):
             usable.setdefault(one.pool, []).append(one)
-        for one in self._of_node.get(None, ()):
+        for one in self._of_node(None):
             if one.is_for(node):
                 usable.setdefault(one.pool, []).append(one)
         found = [self._pool([*slices, *self._counters.get(id_, ())]) for id_, slices in usable.items()]

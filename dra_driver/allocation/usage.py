@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from functools import cached_property
 
-from dra_driver.allocation.amounts import Amount, amount, consumed, most
+from dra_driver.allocation.amounts import Amount, amount, amount_of, consumed, most
 from dra_driver.allocation.behaviour import Behaviour
 from dra_driver.allocation.requests import Wanted
 from dra_driver.allocation.snapshot import UNUSED, Candidate, CounterId, Pool, PoolId, PoolUsage, Usage
@@ -28,7 +28,7 @@ class Ledger:
         self._pools = pools
         self._shares: dict[Candidate, list[Mapping[str, Amount]]] = defaultdict(list)
         """Chosen in this search."""
-        self._known: dict[tuple[Wanted, Candidate], Mapping[str, tuple[Quantity | None, Amount]]] = {}
+        self._known: dict[tuple[Wanted, Candidate], Mapping[str, tuple[Amount | None, Amount]]] = {}
 
     @cached_property
     def left(self) -> dict[PoolId, dict[CounterId, Amount]]:
@@ -69,7 +69,7 @@ class Ledger:
         """What the request takes of a shareable device; None for one that is given whole."""
         if not self.shares(candidate):
             return None
-        return tuple(sorted((name, one.value) for name, one in self.consumption(wanted, candidate).items()))
+        return tuple(self._share(wanted, candidate).items())
 
     def draws(self, candidate: Candidate) -> bool:
         """Whether choosing the device draws on counters: a shareable one does with its first share."""
@@ -104,11 +104,11 @@ class Ledger:
             if name not in candidate.device.capacity:
                 return Refusal(Cause.CAPACITY, f"without capacity {name}")
         for name, (taking, total) in self._amounts(wanted, candidate).items():
-            if taking is None or taking.value > total:
+            if taking is None or taking > total:
                 one, requested = candidate.device.capacity[name], wanted.capacity.get(name)
                 few = f"with at most {most(one)} of {name} for one claim" if one.request_policy else None
                 return Refusal(Cause.CAPACITY, few or f"with less than {requested} of {name}")
-            if (shares or held) and self._taken(candidate, name) + taking.value > total:
+            if (shares or held) and self._taken(candidate, name) + taking > total:
                 beside = " beside the pod's other requests" if shares else ""
                 return Refusal(Cause.CAPACITY, f"without enough {name} left{beside}")
         return None
@@ -116,20 +116,25 @@ class Ledger:
     def consumption(self, wanted: Wanted, candidate: Candidate) -> dict[str, Quantity]:
         """What a share of the device takes of each of its capacities, for a request that was found to fit."""
         found: dict[str, Quantity] = {}
-        for name, (taking, _) in self._amounts(wanted, candidate).items():
+        for name, one in candidate.device.capacity.items():
+            taking = consumed(wanted.capacity.get(name), one, self._behaviour)
             assert taking is not None, f"{candidate} has no such amount of {name}"
             found[name] = taking
         return found
 
-    def _amounts(self, wanted: Wanted, candidate: Candidate) -> Mapping[str, tuple[Quantity | None, Amount]]:
+    def _amounts(self, wanted: Wanted, candidate: Candidate) -> Mapping[str, tuple[Amount | None, Amount]]:
         """What a share takes of each capacity (None: no such amount can be had), and what the device has, by name."""
         key = wanted, candidate
         if key not in self._known:
-            self._known[key] = {
-                name: (consumed(wanted.capacity.get(name), one, self._behaviour), amount(one.value))
-                for name, one in sorted(candidate.device.capacity.items())
-            }
+            found: dict[str, tuple[Amount | None, Amount]] = {}
+            for name, one in sorted(candidate.device.capacity.items()):
+                taking = consumed(wanted.capacity.get(name), one, self._behaviour)
+                found[name] = None if taking is None else amount_of(taking), amount(one.value)
+            self._known[key] = found
         return self._known[key]
+
+    def _share(self, wanted: Wanted, candidate: Candidate) -> dict[str, Amount]:
+        return {name: taking for name, (taking, _) in self._amounts(wanted, candidate).items() if taking is not None}
 
     # -- changes
 
@@ -137,8 +142,7 @@ class Ledger:
         if self.draws(candidate):
             self._draw(candidate, -1)
         if self.shares(candidate):
-            taken = {name: one.value for name, one in self.consumption(wanted, candidate).items()}
-            self._shares[candidate].append(taken)
+            self._shares[candidate].append(self._share(wanted, candidate))
 
     def give_back(self, candidate: Candidate) -> None:
         if self.shares(candidate):
