@@ -1,5 +1,6 @@
 """What an explanation says, and what to do: by values, for what was said wrongly or weakly once."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from support.allocation import (
     snapshot,
 )
 
-from dra_driver.allocation.behaviour import CURRENT
+from dra_driver.allocation.behaviour import CURRENT, Behaviour
 from dra_driver.allocation.constraints import constraints_of
 from dra_driver.allocation.explain import Explanation, explain_claim, explain_pod
 from dra_driver.allocation.loading import world_of
@@ -173,3 +174,12 @@ def test_what_the_pod_takes_itself_is_named() -> None:
     result = allocate([claim(*both)], NODE, snapshot(published(device)))
     assert isinstance(result, NotAllocatable)
     assert "without enough units left beside the pod's other requests" in result.reason
+
+
+def test_a_selector_is_explained_by_the_cel_of_the_scheduler_in_question() -> None:
+    """Attributes can be looped over where they may be lists; by default they cannot."""
+    expression = f"device.driver == 'other' && device.attributes['{DRIVER}'].links.exists(link, link == 'a')"
+    given = [device_class().to_wire() | {"kind": "DeviceClass"}, _slice(), _claim(exactly("gpu", expression))]
+    lists = replace(world_of(given).world, behaviour=Behaviour.of(36, list_attributes=True))
+    found = [finding.code for finding in explain_claim(lists, ("default", "claim")).findings]
+    assert "invalid-claim" not in found, "it is valid for this scheduler"
