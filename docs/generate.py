@@ -32,7 +32,7 @@ from dra_driver.runtime.telemetry import tell_build
 from kubelet_plugin.discovery import NodeFacts
 from kubelet_plugin.events import Reason
 from kubelet_plugin.metrics import CallMetrics, ClaimTimes, NodeCollector
-from kubelet_plugin.prepare.checkpoint import Journal
+from kubelet_plugin.prepare.journal import Journal
 
 FOLDER = Path(__file__).parent
 

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 from dra_driver.runtime.debug import Section
 from kubelet_plugin.monitor import SeenFacts
-from kubelet_plugin.prepare.checkpoint import Journal, Journals
 from kubelet_plugin.prepare.holds import described
+from kubelet_plugin.prepare.journal import Journal, Journals
 from kubelet_plugin.prepare.listener import ClaimListener, Operation
 
 _REMEMBERED = 50

@@ -29,8 +29,8 @@ from dra_driver.names import ClaimRef
 from kubelet_plugin.claim_devices import Entries, Key, entries_of, in_order, key_of, put_entries
 from kubelet_plugin.discovery import NodeFacts
 from kubelet_plugin.monitor import SeenFacts
-from kubelet_plugin.prepare.checkpoint import Journals
 from kubelet_plugin.prepare.holds import ComputeInstance, Records
+from kubelet_plugin.prepare.journal import Journals
 from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice
 from kubelet_plugin.prepare.listener import AllocatedTo, ClaimListener, Operation
 from kubelet_plugin.told_claims import ToldClaims

@@ -20,9 +20,9 @@ from dra_driver.kube.events import EventRecorder
 from dra_driver.names import ClaimRef
 from kubelet_plugin.discovery import RELEASED, NodeFacts
 from kubelet_plugin.monitor import SeenFacts
-from kubelet_plugin.prepare.checkpoint import Journal, Journals
 from kubelet_plugin.prepare.claims import PodsOfClaims
 from kubelet_plugin.prepare.holds import ComputeInstance, HoldState, MpsDaemon, TimeSlice
+from kubelet_plugin.prepare.journal import Journal, Journals
 from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice
 from kubelet_plugin.prepare.listener import ClaimListener, Operation
 from kubelet_plugin.rpc.messages import Prepared, Unprepared

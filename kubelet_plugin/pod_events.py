@@ -35,9 +35,9 @@ from kubelet_plugin.device_status import held_mig_uuid
 from kubelet_plugin.discovery import NodeFacts
 from kubelet_plugin.events import Reason, why
 from kubelet_plugin.monitor import CHECK_UNDER_WAY, SeenFacts
-from kubelet_plugin.prepare.checkpoint import Journals
 from kubelet_plugin.prepare.claims import ClaimReader, PodsOfClaims, is_of_group
 from kubelet_plugin.prepare.holds import MpsDaemon, Records
+from kubelet_plugin.prepare.journal import Journals
 from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice
 from kubelet_plugin.prepare.listener import ClaimListener, Operation
 

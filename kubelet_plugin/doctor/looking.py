@@ -45,8 +45,8 @@ from kubelet_plugin.hardware.in_root import asking
 from kubelet_plugin.hardware.persistenced import daemon_socket
 from kubelet_plugin.hardware.sysfs import HostFiles, pci_address
 from kubelet_plugin.node_effects import OursNow
-from kubelet_plugin.prepare.checkpoint import Journal
 from kubelet_plugin.prepare.holds import MpsDaemon, UnknownHold
+from kubelet_plugin.prepare.journal import Journal
 from kubelet_plugin.prepare.store import DAMAGED, JournalFile, JournalStore
 
 if TYPE_CHECKING:

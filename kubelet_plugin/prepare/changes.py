@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from dra_driver.errors import DriverError, Help, Move, NodeNotReady
-from kubelet_plugin.prepare.checkpoint import Journal
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
     GpuInstance,
@@ -19,6 +18,7 @@ from kubelet_plugin.prepare.holds import (
     described,
     rests_on,
 )
+from kubelet_plugin.prepare.journal import Journal
 from kubelet_plugin.prepare.lifecycle import Entry, Held, admitted, left_behind, needed
 from kubelet_plugin.prepare.lifecycle import released as without
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pydantic import ValidationError
 
 from dra_driver.api.inventory import GpuInstanceFacts
-from kubelet_plugin.prepare.checkpoint import Journal
+from kubelet_plugin.prepare.journal import Journal
 from kubelet_plugin.prepare.lifecycle import HeldDevice
 from kubelet_plugin.prepare.ours import InUse, Ours, ours_of
 

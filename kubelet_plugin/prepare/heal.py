@@ -15,10 +15,10 @@ import structlog
 from dra_driver.api.resource import ResourceClaim
 from dra_driver.errors import ClusterError, DeviceInUse, DriverError, NodeNotReady
 from dra_driver.names import ClaimRef
-from kubelet_plugin.prepare.checkpoint import Journal
 from kubelet_plugin.prepare.claims import ClaimReader
 from kubelet_plugin.prepare.execute import Executor
 from kubelet_plugin.prepare.holds import ComputeMode, Records, TimeSlice
+from kubelet_plugin.prepare.journal import Journal
 from kubelet_plugin.prepare.lifecycle import Entry, Standing, is_made, mig_uuids, standing_of
 from kubelet_plugin.prepare.node import ContainerFiles, Node
 from kubelet_plugin.prepare.observe import NodeView

@@ -1,4 +1,4 @@
-"""Holds and what is remembered of them as JSON objects, for `kubelet_plugin.prepare.checkpoint`. Pure.
+"""Holds and what is remembered of them as JSON objects, for `kubelet_plugin.prepare.journal`. Pure.
 
 A hold is a value, and one that is only half understood would be another hold. So a hold of an unknown kind, or with a
 field that this release does not know, is kept whole as `UnknownHold`: its claim can be answered, but neither made nor
@@ -58,7 +58,7 @@ _OBJECT = TypeAdapter(dict[str, Any])
 
 
 def line_of(obj: Mapping[str, Any]) -> bytes:
-    """An object as a line with its checksum: see `kubelet_plugin.prepare.checkpoint`."""
+    """An object as a line with its checksum: see `kubelet_plugin.prepare.journal`."""
     text = _text(obj).encode()
     return b"%s %s\n" % (_checksum(text), text)
 

@@ -24,9 +24,9 @@ from pathlib import Path
 
 from dra_driver.errors import DriverError, NodeNotReady
 from dra_driver.runtime.files import is_there, read_if_present, remove_temporaries, write_durably
-from kubelet_plugin.prepare.checkpoint import Damage, Journal, decode, encode
 from kubelet_plugin.prepare.hold_log import HOLD_LOG, HoldLog
 from kubelet_plugin.prepare.holds import described
+from kubelet_plugin.prepare.journal import Damage, Journal, decode, encode
 
 JOURNAL = "claims.journal"
 DAMAGED = "claims.damaged"
@@ -71,7 +71,7 @@ class JournalFile:
         return is_there(self._path)
 
     def current(self) -> Journal:
-        """The journal as it is on disk now. Raises NodeNotReady, or Unreadable (see `checkpoint`)."""
+        """The journal as it is on disk now. Raises NodeNotReady, or `Unreadable`."""
         seen = self._seen
         if seen is None or seen.signature != self._signature():
             # Written by nobody or by another instance. Setting this beside a running transaction is harmless: whoever

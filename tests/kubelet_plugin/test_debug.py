@@ -7,8 +7,8 @@ from support.claims import BOOT, a_ref, an_entry, node_facts
 from dra_driver.api.inventory import Problem
 from dra_driver.errors import DeviceInUse
 from kubelet_plugin.debug import LastErrors, sections
-from kubelet_plugin.prepare.checkpoint import Journal
 from kubelet_plugin.prepare.holds import GpuIdentity, HoldRecord, HoldState, TimeSlice
+from kubelet_plugin.prepare.journal import Journal
 from kubelet_plugin.prepare.listener import Operation
 
 

@@ -20,8 +20,8 @@ from dra_driver.simulation.apiserver import SimulatedApiServer
 from kubelet_plugin.claim_devices import entries_of
 from kubelet_plugin.device_status import Condition, DeviceStatusWriter, GpuClaims, Refusal, wanted_status
 from kubelet_plugin.discovery import NodeFacts
-from kubelet_plugin.prepare.checkpoint import Journal
 from kubelet_plugin.prepare.holds import ComputeInstance, GpuIdentity, GpuInstance, HoldRecord, HoldState, Made
+from kubelet_plugin.prepare.journal import Journal
 from kubelet_plugin.prepare.lifecycle import Entry
 from kubelet_plugin.prepare.listener import AllocatedTo, Operation
 from kubelet_plugin.told_claims import ToldClaims

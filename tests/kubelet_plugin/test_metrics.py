@@ -17,7 +17,6 @@ from dra_driver.errors import DeviceInUse, NodeNotReady
 from dra_driver.names import ClaimRef
 from kubelet_plugin.discovery import RELEASED, NodeFacts
 from kubelet_plugin.metrics import CallMetrics, ClaimedDevice, MeasuredClaims, NodeCollector
-from kubelet_plugin.prepare.checkpoint import Journal
 from kubelet_plugin.prepare.claims import PodsOfClaims
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
@@ -28,6 +27,7 @@ from kubelet_plugin.prepare.holds import (
     MpsDaemon,
     TimeSlice,
 )
+from kubelet_plugin.prepare.journal import Journal
 from kubelet_plugin.prepare.lifecycle import SharedUse
 from kubelet_plugin.rpc.messages import Prepared
 

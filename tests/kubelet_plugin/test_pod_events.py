@@ -30,9 +30,9 @@ from dra_driver.names import ClaimRef
 from kubelet_plugin.events import Reason
 from kubelet_plugin.monitor import CHECK_UNDER_WAY
 from kubelet_plugin.pod_events import LONG_S, OVER_AFTER_S, GpuTroubles, PodEvents, Trouble, claim_tellings
-from kubelet_plugin.prepare.checkpoint import Journal
 from kubelet_plugin.prepare.claims import ClaimReader, PodsOfClaims
 from kubelet_plugin.prepare.holds import GpuIdentity, MpsDaemon
+from kubelet_plugin.prepare.journal import Journal
 from kubelet_plugin.prepare.lifecycle import Entry
 from kubelet_plugin.prepare.listener import Operation
 

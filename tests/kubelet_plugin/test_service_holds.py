@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.claims import BOOT, FakeFacts, a_claim, a_config, a_gpu, a_ref, a_result, device_name, node_facts, uuid_of
+from support.fake_effects import FakeHardware
 from support.inventories import mig
 from support.plugin import eventually
 from support.prepared import Bench, prepare_one, unprepare_one
@@ -19,8 +20,6 @@ from dra_driver.errors import DeviceInUse, HardwareError, NodeNotReady
 from dra_driver.names import CONFIG_API_VERSION, ClaimRef
 from kubelet_plugin.discovery import RELEASED, NodeFacts
 from kubelet_plugin.hardware.calls import Code
-from kubelet_plugin.prepare.checkpoint import Journal, encode
-from kubelet_plugin.prepare.fake_effects import FakeHardware
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
     GpuIdentity,
@@ -32,6 +31,7 @@ from kubelet_plugin.prepare.holds import (
     TimeSlice,
     subject_of,
 )
+from kubelet_plugin.prepare.journal import Journal, encode
 from kubelet_plugin.prepare.node import ContainerFiles
 from kubelet_plugin.prepare.ours import Lost
 from kubelet_plugin.prepare.store import JOURNAL, JournalFile, JournalStore

@@ -38,6 +38,7 @@ from support.claims import (
     node_facts,
 )
 from support.disk import Disk
+from support.fake_effects import FakeHardware
 from support.inventories import inventory_spec, mig
 from support.mps import QUICK, effect_for, no_daemons_left, processes_below, until
 
@@ -62,7 +63,6 @@ from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.node_effects import Machine, OursNow, effects_of
 from kubelet_plugin.offers import NodeOffers
 from kubelet_plugin.prepare.answer import PreparedDevice
-from kubelet_plugin.prepare.fake_effects import FakeHardware
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
     ComputeMode,

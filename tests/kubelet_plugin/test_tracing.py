@@ -8,6 +8,7 @@ import grpc.aio
 import pytest
 from opentelemetry.trace import StatusCode
 from support.claims import FakeFacts, a_claim, a_gpu, a_ref, a_result, device_name, node_facts
+from support.fake_effects import FakeHardware
 from support.inventories import mig
 from support.plugin import ScriptedClaims, ScriptedHealth, short_folder
 from support.prepared import Bench, prepare_one, unprepare_one
@@ -21,7 +22,6 @@ from dra_driver.kube.kubelet_api.generated import dra_v1_pb2
 from dra_driver.names import ClaimRef
 from kubelet_plugin.discovery import NodeFacts
 from kubelet_plugin.prepare.answer import PreparedDevice
-from kubelet_plugin.prepare.fake_effects import FakeHardware
 from kubelet_plugin.prepare.listener import Listeners, Operation
 from kubelet_plugin.prepare.node import ContainerFiles
 from kubelet_plugin.rpc.server import DraServer

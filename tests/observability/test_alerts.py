@@ -29,8 +29,8 @@ from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
 from dra_driver.runtime.telemetry import tell_build
 from kubelet_plugin.discovery import RELEASED, NodeFacts
 from kubelet_plugin.metrics import ClaimTimes, NodeCollector
-from kubelet_plugin.prepare.checkpoint import Journal
 from kubelet_plugin.prepare.holds import GpuIdentity, HoldRecord, HoldState, TimeSlice
+from kubelet_plugin.prepare.journal import Journal
 from kubelet_plugin.prepare.listener import Operation
 
 RULES = Path(__file__).parents[2] / "charts" / "gpu-dra-driver" / "files" / "alerts.yaml"

@@ -17,7 +17,6 @@ from kubelet_plugin.prepare.changes import (
     releasing,
     to_undo,
 )
-from kubelet_plugin.prepare.checkpoint import Journal
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
     GpuIdentity,
@@ -28,6 +27,7 @@ from kubelet_plugin.prepare.holds import (
     Made,
     MigMode,
 )
+from kubelet_plugin.prepare.journal import Journal
 from kubelet_plugin.prepare.lifecycle import Entry, HeldByOther
 
 GPU = GpuIdentity("GPU-0", "0000:10:00.0")

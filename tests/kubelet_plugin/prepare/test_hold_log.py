@@ -8,7 +8,6 @@ import pytest
 from support.claims import BOOT, a_ref, an_entry
 
 from dra_driver.errors import NodeNotReady
-from kubelet_plugin.prepare.checkpoint import Journal
 from kubelet_plugin.prepare.hold_log import HOLD_LOG, HoldLog
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
@@ -24,6 +23,7 @@ from kubelet_plugin.prepare.holds import (
     TimeSlice,
     VfioBinding,
 )
+from kubelet_plugin.prepare.journal import Journal
 from kubelet_plugin.prepare.store import JOURNAL, JournalFile
 
 GPU, OTHER, THIRD = (GpuIdentity(f"GPU-{number}", f"0000:0{number}:00.0") for number in range(3))

@@ -15,7 +15,7 @@ from support.claims import a_held_device, a_ref, an_entry
 from dra_driver.errors import DeviceInUse, NodeNotReady
 from dra_driver.runtime import files
 from kubelet_plugin.prepare import store as store_module
-from kubelet_plugin.prepare.checkpoint import Journal, Unreadable, encode
+from kubelet_plugin.prepare.journal import Journal, Unreadable, encode
 from kubelet_plugin.prepare.lifecycle import Entry, admitted, released
 from kubelet_plugin.prepare.store import DAMAGED, JOURNAL, LOCK, Change, JournalFile, JournalStore
 

@@ -1,4 +1,4 @@
-"""The journal as text: kubelet_plugin/prepare/checkpoint.py."""
+"""The journal as text: kubelet_plugin/prepare/journal.py."""
 
 import hashlib
 import json
@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from support.claims import a_held_device, a_ref, an_entry
 
 from dra_driver.devices.model import Kind, Partition
-from kubelet_plugin.prepare.checkpoint import Journal, Unreadable, decode, encode
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
     ComputeMode,
@@ -28,6 +27,7 @@ from kubelet_plugin.prepare.holds import (
     VfioBinding,
     in_order,
 )
+from kubelet_plugin.prepare.journal import Journal, Unreadable, decode, encode
 from kubelet_plugin.prepare.lifecycle import Entry, SharedUse
 from kubelet_plugin.prepare.steps import CdiFileRecord, UnknownRecord
 
