@@ -1,1 +1,1 @@
-"""Claims on this node: plan, journal, steps, and putting right what a crash left behind."""
+"""Claims on this node: plan, journal, effects in order, and putting right what a crash left behind."""

@@ -82,11 +82,10 @@ from kubelet_plugin.prepare.holds import (
     gpus_of,
     in_order,
 )
-from kubelet_plugin.prepare.lifecycle import Entry, left_behind, needed
+from kubelet_plugin.prepare.lifecycle import Entry, digest_of, left_behind, needed
 from kubelet_plugin.prepare.listener import ClaimListener, timed
-from kubelet_plugin.prepare.plan import Plan, undo_of
+from kubelet_plugin.prepare.plan import Plan, check_releasable
 from kubelet_plugin.prepare.repair import RepairReport
-from kubelet_plugin.prepare.steps import digest_of
 from kubelet_plugin.prepare.store import JournalStore
 from kubelet_plugin.prepare.turns import Turns
 
@@ -106,7 +105,7 @@ _THREADS_OF_A_GPU = 4
 """Work on holds of one GPU, side by side. Most of the time it waits: for the driver, or for a daemon to be ready."""
 
 type Finish = Callable[[Entry, Records], Awaitable[Plan]]
-"""Plans the steps of an entry whose holds are made. Raises DriverError."""
+"""Plans the file of an entry whose holds are made. Raises DriverError."""
 
 
 class CdiFolder(Protocol):
@@ -150,7 +149,7 @@ class Executor:
         """So that what waits for a slow GPU does not keep the threads from others."""
 
     async def carry_out(self, plan: Plan, finish: Finish) -> Plan:
-        """The plan with the steps that were done. Raises HeldByOther, NodeNotReady, or what `finish` raises.
+        """The plan with the file that was written. Raises HeldByOther, NodeNotReady, or what `finish` raises.
 
         Then everything is as it was before, or the claim is UNFINISHED: one that had holds before keeps its entry, and
         so does one whose holds cannot be taken back now.
@@ -240,7 +239,7 @@ class Executor:
             raise
 
     def _stage(self, plan: Plan) -> list[StagedFile]:
-        return [self._cdi.stage(step.claim_uid, step.content) for step in plan.steps]
+        return [] if plan.content is None else [self._cdi.stage(plan.entry.claim.uid, plan.content)]
 
     async def _drop(self, staging: asyncio.Future[list[StagedFile]]) -> None:
         try:
@@ -257,18 +256,17 @@ class Executor:
         uid = plan.entry.claim.uid
         try:
             if before is None:
-                for step in plan.undo:
-                    await self._in_thread(self._cdi.remove, step.claim_uid)
+                await self._in_thread(self._cdi.remove, uid)
             await self._journal.commit(released(uid) if before is None else with_entry(before))
         except DriverError as error:
             _log.warning("a claim stays unfinished until it is tried again", claim=uid, error=str(error))
 
     def _removal(self, entry: Entry) -> Callable[[], None]:
-        steps = undo_of(entry)
+        check_releasable(entry)
 
         def remove() -> None:
-            for step in steps:
-                self._cdi.remove(step.claim_uid)
+            if entry.cdi_digest is not None:
+                self._cdi.remove(entry.claim.uid)
 
         return remove
 

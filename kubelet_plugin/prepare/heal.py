@@ -129,7 +129,7 @@ class Healer:
             return _failed("what claims left behind", error)
 
     async def finish(self, entry: Entry, records: Records) -> Plan:
-        """The steps of a claim whose holds are made, with the driver's files as they are now. Raises NodeNotReady."""
+        """The CDI file of a claim whose holds are made, with the driver's files as they are now. Raises NodeNotReady."""
         return finished(entry, records, self._view.node(), await self._view.files())
 
     async def _put_aside_damage(self) -> RepairReport:
@@ -197,7 +197,7 @@ class Healer:
                 plan = await self.finish(entry, self._journal.current.holds)
                 if plan.entry.cdi_digest == entry.cdi_digest:
                     return RepairReport()
-                await self._executor.carry_out(Plan(replace(entry, steps=()), ()), self.finish)
+                await self._executor.carry_out(Plan(replace(entry, cdi_digest=None), None), self.finish)
             except DriverError as error:
                 return RepairReport(pending=(f"{entry.claim} (UID {uid}) may lack what it needs: {error}",))
         return RepairReport((f"{entry.claim} (UID {uid}) had to be made again: written again",))

@@ -12,10 +12,9 @@ fields finds it correct. A line that fails it costs that line only.
 The rules between releases, so that two of them can share the file during a rolling update and a downgrade is possible:
 
 * Fields are only ever added. A reader keeps the fields that it does not know and writes them back (`extra`).
-* A kind of step that a reader does not know is kept too (`UnknownRecord`); its claim can be answered, not undone.
+* A kind of hold that a reader does not know is kept too (`UnknownHold`); its claim can be answered, not released.
 * `minReader` in the header is raised by a release whose entries would mislead an older one. An older reader then
-  touches nothing (`Unreadable`), instead of taking the file for damaged. It is raised only while there is something in
-  the file that format 1 could not say: a record of a hold, a device that is not a full GPU, a share.
+  touches nothing (`Unreadable`), instead of taking the file for damaged.
 * The header counts entries and records, so that a file that lost its end is noticed.
 """
 
@@ -43,13 +42,8 @@ from kubelet_plugin.prepare.hold_lines import (
 )
 from kubelet_plugin.prepare.holds import Hold, HoldRecord, Records
 from kubelet_plugin.prepare.lifecycle import Entry, Held, HeldDevice, SharedUse
-from kubelet_plugin.prepare.steps import CdiFileRecord, StepRecord, UnknownRecord
 
-VERSION = 2
-"""2: holds, parts of GPUs, shares."""
-
-_FULL_GPUS_ONLY = 1
-_CDI_FILE = "cdi-file"
+VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +116,9 @@ class _Entry(Model):
     name: str
     boot_id: str = Field(alias="bootID")
     devices: tuple[dict[str, JsonValue], ...]
-    steps: tuple[dict[str, JsonValue], ...]
+    cdi_sha256: str | None = None
     holds: tuple[dict[str, JsonValue], ...] | None = None
     releasing: bool | None = None
-
-
-class _CdiFile(Model):
-    kind: str
-    sha256: str
 
 
 _OBJECT = TypeAdapter(dict[str, Any])
@@ -139,7 +128,7 @@ def encode(journal: Journal) -> bytes:
     """The file's content. The same journal gives the same bytes."""
     header = _Header(
         version=VERSION,
-        min_reader=_min_reader(journal),
+        min_reader=VERSION,
         entries=len(journal.held),
         incomplete=journal.incomplete,
         holds=len(journal.holds) or None,
@@ -148,17 +137,6 @@ def encode(journal: Journal) -> bytes:
     lines += [_entry_line(journal.held[uid]) for uid in sorted(journal.held)]
     lines += sorted(_record_line(hold, record) for hold, record in journal.holds.items())
     return b"".join(lines)
-
-
-def _min_reader(journal: Journal) -> int:
-    if journal.holds or any(not _is_of_format_1(entry) for entry in journal.held.values()):
-        return VERSION
-    return _FULL_GPUS_ONLY
-
-
-def _is_of_format_1(entry: Entry) -> bool:
-    plain_gpus = all(device.kind is Kind.GPU and device.sharing is None for device in entry.devices)
-    return plain_gpus and not entry.holds and not entry.releasing
 
 
 def decode(content: bytes) -> Journal:
@@ -236,7 +214,7 @@ def _entry_to_wire(entry: Entry) -> dict[str, Any]:
         name=entry.claim.name,
         boot_id=entry.boot_id,
         devices=tuple(_device_to_wire(device) for device in entry.devices),
-        steps=tuple(_step_to_wire(step) for step in entry.steps),
+        cdi_sha256=entry.cdi_digest,
         holds=tuple(hold_to_wire(hold) for hold in entry.holds) or None,
         releasing=entry.releasing or None,
     )
@@ -249,7 +227,7 @@ def _entry_from_wire(obj: dict[str, Any]) -> Entry:
         claim=ClaimRef(model.namespace, model.name, model.uid),
         boot_id=model.boot_id,
         devices=tuple(_device_from_wire(device) for device in model.devices),
-        steps=tuple(_step_from_wire(step) for step in model.steps),
+        cdi_digest=model.cdi_sha256,
         holds=tuple(hold_from_wire(hold) for hold in model.holds or ()),
         releasing=model.releasing is True,
         extra=_extra(obj, _Entry),
@@ -297,18 +275,6 @@ def _device_from_wire(obj: dict[str, Any]) -> HeldDevice:
     )
     _ = device.use  # raises ValueError for what cannot be
     return device
-
-
-def _step_to_wire(step: StepRecord) -> dict[str, Any]:
-    if isinstance(step, UnknownRecord):
-        return _OBJECT.validate_json(step.extra)
-    return _merged(_CdiFile(kind=_CDI_FILE, sha256=step.digest), step.extra)
-
-
-def _step_from_wire(obj: dict[str, Any]) -> StepRecord:
-    if obj.get("kind") != _CDI_FILE:
-        return UnknownRecord(str(obj.get("kind")), _text(obj))
-    return CdiFileRecord(_CdiFile.model_validate(obj).sha256, _extra(obj, _CdiFile))
 
 
 def _merged(model: Model, extra: str) -> dict[str, Any]:

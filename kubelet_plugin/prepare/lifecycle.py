@@ -29,6 +29,7 @@ to be made, then with the digest of the file, which can only be written when it 
 it is UNFINISHED. `releasing` says that it is on its way out: then it is not finished any more, whatever the claim.
 """
 
+import hashlib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -50,7 +51,6 @@ from kubelet_plugin.prepare.holds import (
     gpus_of,
     subject_of,
 )
-from kubelet_plugin.prepare.steps import CdiFileRecord, StepRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +125,8 @@ class Entry:
     boot_id: str
     """Of the boot in which the devices were prepared; after another boot nothing below /var/run is left."""
     devices: tuple[HeldDevice, ...]
-    steps: tuple[StepRecord, ...]
-    """In the order in which they were carried out; none of an entry with holds until all of these are made."""
+    cdi_digest: str | None
+    """Of the claim's CDI file as it must be; None of an entry with holds until all of these are made."""
     holds: tuple[Hold, ...] = ()
     """In the order in which they are made."""
     releasing: bool = False
@@ -137,10 +137,10 @@ class Entry:
     def answer(self) -> tuple[PreparedDevice, ...]:
         return tuple(device.answer for device in self.devices)
 
-    @property
-    def cdi_digest(self) -> str | None:
-        """Of the claim's CDI file as it must be; None while that is not known."""
-        return next((step.digest for step in self.steps if isinstance(step, CdiFileRecord)), None)
+
+def digest_of(content: bytes) -> str:
+    """How a CDI file is compared with what the journal remembers of it: SHA-256, in hex."""
+    return hashlib.sha256(content).hexdigest()
 
 
 type Held = Mapping[str, Entry]

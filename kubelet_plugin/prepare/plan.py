@@ -1,4 +1,4 @@
-"""From a claim's devices and holds to a plan: the entry for the journal, and the steps in their order. Pure.
+"""From a claim's devices and holds to a plan: the entry for the journal, and the CDI file. Pure.
 
 The service enters here with what the claim wants (`kubelet_plugin.prepare.wanted`), a repair with what the journal says
 that it has. What a claim without holds gets is known at once. A claim with holds is planned twice: `plan_for` before
@@ -27,72 +27,58 @@ from kubelet_plugin.prepare.holds import (
     VfioBinding,
     described,
 )
-from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice
+from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice, digest_of
 from kubelet_plugin.prepare.node import ContainerFiles, Node
 from kubelet_plugin.prepare.ours import KEPT, kept_text
-from kubelet_plugin.prepare.steps import Step, Undo, UnknownRecord, WriteCdiFile
 from kubelet_plugin.prepare.wanted import Wanted
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`entry` goes into the journal first; then the steps are carried out in order, and undone in reverse.
+    """`entry` goes into the journal first; then the CDI file gets its content.
 
-    With holds that are not made there are no steps yet. `kept` is what the journal must remember of the hardware with
+    With holds that are not made there is no content yet. `kept` is what the journal must remember of the hardware with
     the intent to make them.
     """
 
     entry: Entry
-    steps: tuple[Step, ...]
+    content: bytes | None = field(repr=False)
     kept: tuple[tuple[Hold, Made], ...] = ()
-    undo: tuple[Undo, ...] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "undo", tuple(step.undo for step in reversed(self.steps)))
 
     def __str__(self) -> str:
         devices = ", ".join(f"{device.device} ({device.gpu_uuid})" for device in self.entry.devices) or "nothing"
-        return "\n".join(
-            [
-                f"{self.entry.claim} holds {devices}",
-                *(f"  {described(hold)}" for hold in self.entry.holds),
-                *(f"  {step}" for step in self.steps),
-            ]
-        )
+        lines = [f"{self.entry.claim} holds {devices}", *(f"  {described(hold)}" for hold in self.entry.holds)]
+        if self.content is not None:
+            lines.append(f"  write the CDI file ({len(self.content)} bytes, {digest_of(self.content)[:12]})")
+        return "\n".join(lines)
 
 
 def plan_for(claim: ClaimRef, wanted: Wanted, node: Node, files: ContainerFiles) -> Plan:
     """What has to be done so that containers can use the devices. Raises NodeNotReady when one is not there now."""
     for device in wanted.devices:
         _check_present(claim, device, node, files)
-    entry = Entry(claim, node.boot_id, wanted.devices, (), wanted.holds)
+    entry = Entry(claim, node.boot_id, wanted.devices, None, wanted.holds)
     if wanted.holds:
-        return Plan(entry, (), tuple(_kept(wanted.holds, node)))
+        return Plan(entry, None, tuple(_kept(wanted.holds, node)))
     return finished(entry, {}, node, files)
 
 
 def finished(entry: Entry, records: Records, node: Node, files: ContainerFiles) -> Plan:
-    """The plan of an entry whose holds are made, with its steps. Raises NodeNotReady when something is not there."""
+    """The plan of an entry whose holds are made, with its file. Raises NodeNotReady when something is not there."""
     spec = claim_spec(node.driver, entry.claim.uid, _claim_devices(entry, records, node, files), files.driver)
-    steps = (WriteCdiFile(entry.claim.uid, encode(fitted(spec, files.readable))),)
-    return Plan(replace(entry, steps=tuple(step.record for step in steps)), steps)
+    content = encode(fitted(spec, files.readable))
+    return Plan(replace(entry, cdi_digest=digest_of(content)), content)
 
 
-def undo_of(entry: Entry) -> tuple[Undo, ...]:
-    """How to take back the steps of an entry, from the entry alone: no claim object, no hardware.
-
-    Raises NodeNotReady for an entry with a step of a newer release: it stays held until that release runs again.
-    """
-    unknown = [step.kind for step in entry.steps if isinstance(step, UnknownRecord)]
-    unknown += [hold.kind for hold in entry.holds if isinstance(hold, UnknownHold)]
+def check_releasable(entry: Entry) -> None:
+    """Raises NodeNotReady for an entry with a hold of a newer release: it stays until that release runs again."""
+    unknown = [hold.kind for hold in entry.holds if isinstance(hold, UnknownHold)]
     if unknown:
         raise NodeNotReady(
             f"was prepared by a newer release of the driver in a way that this one does not know ({unknown[0]});"
             " run that release again, or reboot the node",
             about=str(entry.claim),
         )
-    undo = (step.undo(entry.claim.uid) for step in reversed(entry.steps) if not isinstance(step, UnknownRecord))
-    return tuple(undo)
 
 
 def _check_present(claim: ClaimRef, device: HeldDevice, node: Node, files: ContainerFiles) -> None:

@@ -56,7 +56,7 @@ class TestWhatIsSaid:
     def test_what_is_not_ready_says_why(self) -> None:
         assert conditions(replace(an_entry(), releasing=True))[0].reason == "Releasing"
         assert conditions(an_entry(boot_id="other"))[0].reason == "NodeRebooted"
-        assert conditions(replace(an_entry(), steps=()))[0].reason == "Preparing"
+        assert conditions(replace(an_entry(), cdi_digest=None))[0].reason == "Preparing"
 
     def test_an_ill_gpu_and_one_that_cannot_be_read_are_told(self) -> None:
         ill = node_facts([a_gpu(0, health=HealthFacts(healthy=False, conditions=[XID]))])

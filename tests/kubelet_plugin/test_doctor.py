@@ -21,7 +21,6 @@ from kubelet_plugin.doctor.part import NODE
 from kubelet_plugin.doctor.seen import NodeSeen, XidSeen
 from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.prepare.lifecycle import Entry
-from kubelet_plugin.prepare.steps import CdiFileRecord
 from kubelet_plugin.prepare.store import JOURNAL, JournalFile
 from kubelet_plugin.simulation.host import SimulatedHost, create_host
 from kubelet_plugin.simulation.state import Layout
@@ -58,7 +57,7 @@ class Node:
     def prepare(self, uid: str = UID, *, boot_id: str | None = None, content: str | None = None) -> None:
         """As the plugin leaves a prepared claim."""
         claim = ClaimRef("team-a", "train", uid)
-        entry = Entry(claim, boot_id or self.boot_id, (), (CdiFileRecord("0" * 64),))
+        entry = Entry(claim, boot_id or self.boot_id, (), "0" * 64)
         JournalFile(self.places.state_dir).transact(
             [lambda journal: replace(journal, held={**journal.held, uid: entry})]
         )

@@ -227,7 +227,7 @@ def test_a_journal_that_cannot_be_read_hides_no_ill_gpu() -> None:
 
 def test_devices_are_prepared_from_when_the_claim_is_until_it_is_being_released() -> None:
     done, begun, going = an_entry(a_ref("done")), an_entry(a_ref("begun")), an_entry(a_ref("going"))
-    held = {"1": done, "2": replace(begun, steps=()), "3": replace(going, releasing=True)}
+    held = {"1": done, "2": replace(begun, cdi_digest=None), "3": replace(going, releasing=True)}
     (gpus, *_) = lines(Node(node_facts(1), Journal(held)).registry(), "nvidia_dra_prepared_devices")
     assert gpus == 'nvidia_dra_prepared_devices{device_type="gpu",driver="gpu.nvidia.com",node="node-a"} 1.0'
 

@@ -272,7 +272,7 @@ async def test_when_telling_who_came_late_does_not_work_out_it_is_tried_again_so
 
 async def test_monitors_pod_groups_and_claims_that_are_not_prepared_hear_nothing(node: Node) -> None:
     node.holds("monitor", "dcgm", admin_access=True)
-    node.holds("coming", "coming-0", entry=replace(an_entry(), steps=()))
+    node.holds("coming", "coming-0", entry=replace(an_entry(), cdi_digest=None))
     node.holds("going", "going-0", entry=replace(an_entry(), releasing=True))
     group = node.holds("group")
     (node.api.objects["default", group.name])["status"]["reservedFor"] = [

@@ -73,9 +73,9 @@ from kubelet_plugin.prepare.holds import (
     TimeSlice,
     VfioBinding,
 )
+from kubelet_plugin.prepare.lifecycle import digest_of
 from kubelet_plugin.prepare.node import ContainerFiles
 from kubelet_plugin.prepare.ours import NOTHING, Ours
-from kubelet_plugin.prepare.steps import digest_of
 from kubelet_plugin.prepare.store import JournalFile, JournalStore
 from kubelet_plugin.service import ClaimService
 from kubelet_plugin.simulation.host import create_host

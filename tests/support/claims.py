@@ -11,7 +11,6 @@ from dra_driver.kube.client import Listing
 from dra_driver.names import GPU_DRIVER, ClaimRef
 from kubelet_plugin.discovery import NodeFacts
 from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice
-from kubelet_plugin.prepare.steps import CdiFileRecord
 
 NODE = "node-a"
 BOOT = "boot-1"
@@ -91,7 +90,7 @@ def a_held_device(index: int = 0, ref: ClaimRef | None = None, **changes: Any) -
 def an_entry(ref: ClaimRef | None = None, *devices: HeldDevice, boot_id: str = BOOT, digest: str = DIGEST) -> Entry:
     """A claim in the journal; with GPU 0 when no device is given."""
     ref = ref or a_ref()
-    return Entry(ref, boot_id, devices or (a_held_device(0, ref),), (CdiFileRecord(digest),))
+    return Entry(ref, boot_id, devices or (a_held_device(0, ref),), digest)
 
 
 @dataclass

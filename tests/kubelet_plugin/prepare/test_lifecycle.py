@@ -191,7 +191,7 @@ def test_a_claim_is_prepared_when_its_holds_are_made(record: HoldRecord | None, 
 
 
 def test_an_entry_without_a_digest_is_not_finished_by_having_no_file() -> None:
-    assert state_of(replace(an_entry(), steps=()), None) is State.UNFINISHED
+    assert state_of(replace(an_entry(), cdi_digest=None), None) is State.UNFINISHED
 
 
 def test_a_claim_replaces_its_own_entry() -> None:

@@ -40,11 +40,10 @@ from kubelet_plugin.prepare.holds import (
     UnknownHold,
     VfioBinding,
 )
-from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice, SharedUse
+from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice, SharedUse, digest_of
 from kubelet_plugin.prepare.node import ContainerFiles, Node
 from kubelet_plugin.prepare.ours import KEPT
-from kubelet_plugin.prepare.plan import Plan, finished, plan_for, undo_of
-from kubelet_plugin.prepare.steps import CdiFileRecord, RemoveCdiFile, UnknownRecord, WriteCdiFile, digest_of
+from kubelet_plugin.prepare.plan import Plan, check_releasable, finished, plan_for
 from kubelet_plugin.prepare.wanted import Wanted, wanted_of
 
 
@@ -73,8 +72,8 @@ def wanted_devices(found: ResourceClaim, ref: ClaimRef, node: Node) -> tuple[Hel
 
 
 def spec_of(made: Plan) -> dict[str, Any]:
-    (step,) = made.steps
-    spec: dict[str, Any] = json.loads(step.content)
+    assert made.content is not None
+    spec: dict[str, Any] = json.loads(made.content)
     return spec
 
 
@@ -162,15 +161,10 @@ def test_another_uid_is_another_claim() -> None:
     assert refused.value.field == "metadata.uid"
 
 
-def test_a_plan_is_the_entry_and_the_steps_with_their_way_back() -> None:
+def test_a_plan_is_the_entry_and_its_file() -> None:
     made = plan(0, 2)
-    (step,) = made.steps
-
-    assert made.entry == Entry(
-        a_ref(), BOOT, (a_held_device(0), a_held_device(2)), (CdiFileRecord(digest_of(step.content)),)
-    )
-    assert made.undo == (RemoveCdiFile(a_ref().uid),)
-    assert undo_of(made.entry) == made.undo
+    assert made.content is not None
+    assert made.entry == Entry(a_ref(), BOOT, (a_held_device(0), a_held_device(2)), digest_of(made.content))
 
 
 def test_the_same_observations_give_the_same_plan() -> None:
@@ -201,19 +195,6 @@ def test_no_plan_is_made_of_hardware_that_is_not_there(node: Node, files: Contai
 
     assert refused.value.about == "claim team-a/train"
     assert device_name(0) in str(refused.value)
-
-
-def test_what_a_newer_release_did_is_not_undone_by_guessing() -> None:
-    newer = replace(plan(0).entry, steps=(UnknownRecord("mig-instance", "{}"), CdiFileRecord("d" * 64)))
-
-    with pytest.raises(NodeNotReady, match="mig-instance"):
-        undo_of(newer)
-
-
-def test_steps_are_undone_in_reverse() -> None:
-    steps = (WriteCdiFile("one", b"1"), WriteCdiFile("two", b"2"))
-
-    assert Plan(plan(0).entry, steps).undo == (RemoveCdiFile("two"), RemoveCdiFile("one"))
 
 
 # Holds
@@ -251,10 +232,10 @@ def env_in(spec: dict[str, Any]) -> list[str]:
     return env
 
 
-def test_what_must_be_made_first_has_no_steps_yet_and_remembers_what_will_not_be_seen() -> None:
+def test_what_must_be_made_first_has_no_file_yet_and_remembers_what_will_not_be_seen() -> None:
     made = plan_for(a_ref(), Wanted((a_held_device(0),), (MigMode(GPU), INSTANCE)), A_NODE, FILES)
 
-    assert (made.steps, made.entry.steps, made.entry.cdi_digest) == ((), (), None)
+    assert (made.content, made.entry.cdi_digest) == (None, None)
     assert [hold for hold, _ in made.kept] == [MigMode(GPU)]
     assert uuid_of(0) in made.kept[0][1][KEPT]
     assert "MIG mode of GPU" in str(made)
@@ -387,7 +368,7 @@ def test_a_hold_of_a_newer_release_is_not_undone_by_guessing() -> None:
     newer = replace(plan(0).entry, holds=(UnknownHold("power-cap", "{}"),))
 
     with pytest.raises(NodeNotReady, match="power-cap"):
-        undo_of(newer)
+        check_releasable(newer)
 
 
 def test_a_gpu_that_is_lost_is_given_to_nobody_and_looked_at_by_everybody() -> None:
@@ -398,9 +379,9 @@ def test_a_gpu_that_is_lost_is_given_to_nobody_and_looked_at_by_everybody() -> N
     with pytest.raises(NodeNotReady, match="is lost: it fell off the bus"):
         plan(1, node=node)
 
-    assert plan(0, node=node).steps
+    assert plan(0, node=node).content
     looking = tuple(replace(a_held_device(number), admin_access=True) for number in range(2))
-    assert plan_for(a_ref(), Wanted(looking), node, FILES).steps
+    assert plan_for(a_ref(), Wanted(looking), node, FILES).content
 
 
 def test_a_runtime_that_does_not_read_groups_is_told_of_none() -> None:
