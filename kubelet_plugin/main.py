@@ -57,6 +57,7 @@ from kubelet_plugin.offers import NodeOffers
 from kubelet_plugin.pod_events import GpuTroubles, PodEvents
 from kubelet_plugin.prepare.borrowed import FOLDER, Borrowed
 from kubelet_plugin.prepare.claims import ClaimReader, PodsOfClaims
+from kubelet_plugin.prepare.execute import Executor
 from kubelet_plugin.prepare.holds import Effects
 from kubelet_plugin.prepare.listener import ClaimListener, Listeners
 from kubelet_plugin.prepare.store import JournalStore
@@ -67,7 +68,7 @@ from kubelet_plugin.rpc.registration import RegistrationServer
 from kubelet_plugin.rpc.server import DraServer
 from kubelet_plugin.rpc.serving import serving
 from kubelet_plugin.rpc.sockets import plugin_sockets
-from kubelet_plugin.service import ClaimService
+from kubelet_plugin.service import ClaimService, NodeSources, Patience
 from kubelet_plugin.settings import Settings, from_process
 from kubelet_plugin.told_claims import ToldClaims
 from kubelet_plugin.tracing import ClaimSpans
@@ -290,22 +291,15 @@ def _claims(
     listener: ClaimListener,
     users: PodsOfClaims,
 ) -> ClaimService:
+    files = ContainerFilesOfNode(
+        node.driver, OtherClaims(settings.cdi_root, [settings.driver_name]), node.runtime.readable
+    )
     return ClaimService(
-        api=kube,
-        facts=watch.facts,
-        container_files=ContainerFilesOfNode(
-            node.driver, OtherClaims(settings.cdi_root, [settings.driver_name]), node.runtime.readable
-        ),
-        journal=node.journal,
-        cdi=CdiFiles(settings.cdi_root, settings.driver_name),
-        effects=effects,
-        offers=offers,
-        driver=settings.driver_name,
-        node_name=settings.node_name,
-        gates=settings.feature_gates,
-        sweep_interval_s=settings.cleanup_interval_s,
-        listener=listener,
-        pods=users,
+        ClaimReader(kube, saw=users.saw),
+        NodeSources(settings.driver_name, settings.node_name, watch.facts, files, offers, settings.feature_gates),
+        Executor(node.journal, CdiFiles(settings.cdi_root, settings.driver_name), effects, listener),
+        listener,
+        Patience(sweep_s=settings.cleanup_interval_s),
     )
 
 

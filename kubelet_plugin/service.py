@@ -19,6 +19,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
@@ -32,10 +33,10 @@ from kubelet_plugin.discovery import RELEASED, NodeFacts
 from kubelet_plugin.monitor import SeenFacts
 from kubelet_plugin.operations import Notes, Operations
 from kubelet_plugin.prepare.answer import PreparedDevice
-from kubelet_plugin.prepare.claims import ClaimApi, ClaimRead, ClaimReader, ClaimReads, PodsOfClaims, explained
-from kubelet_plugin.prepare.execute import CdiFolder, Executor
+from kubelet_plugin.prepare.claims import ClaimRead, ClaimReader, ClaimReads, explained
+from kubelet_plugin.prepare.execute import Executor
 from kubelet_plugin.prepare.heal import Healer
-from kubelet_plugin.prepare.holds import Effects, Hold
+from kubelet_plugin.prepare.holds import Hold
 from kubelet_plugin.prepare.lifecycle import (
     Entry,
     Held,
@@ -51,33 +52,17 @@ from kubelet_plugin.prepare.listener import AllocatedTo, ClaimListener, timed
 from kubelet_plugin.prepare.node import ContainerFiles, Node
 from kubelet_plugin.prepare.plan import Plan, plan_for
 from kubelet_plugin.prepare.repair import RepairReport
-from kubelet_plugin.prepare.store import JournalStore
 from kubelet_plugin.prepare.wanted import checked, wanted_of, well_formed
 
 __all__ = ["ClaimService", "RepairReport"]
 
 _log = structlog.get_logger(__name__)
 
-SWEEP_INTERVAL_S = 600.0
-"""How often to look for claims that kubelet will never unprepare; one read from the API server for each held claim."""
-
-STALE_AFTER_S = 120.0
-"""Twice the interval at which kubelet looks for claims to unprepare; see `Healer`."""
-
-_PATIENCE_S = 20.0
-"""How long a prepare waits for a busy API server. kubelet's deadline is 45 s, its next attempt comes after 90 s."""
-
-_START_PATIENCE_S = 10.0
-"""One claim's daemon or virtual machine must not keep kubelet from the others after a restart."""
-
 _LOST_S = 5.0
 """How soon a claim is looked at whose MIG device is gone."""
 
 _FIRST_RETRY_S = 5.0
 _LONGEST_RETRY_S = 60.0
-
-_HOLDER_PATIENCE_S = 10.0
-"""How long a prepare waits for kubelet to unprepare a stale claim that has the GPU; 2 s were seen (issue 141471)."""
 
 _LOOK_AGAIN_S = 15.0
 """A hung NVML must not use up kubelet's deadline."""
@@ -102,48 +87,63 @@ type ContainerFilesOf = Callable[[NodeFacts], ContainerFiles]
 """Looks at the driver root and the device nodes; blocking. Raises NodeNotReady that says what is missing."""
 
 
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long things are waited for, in seconds."""
+
+    start_s: float = 10.0
+    """The repair at the start: one claim's daemon or virtual machine must not keep kubelet from the others."""
+    api_s: float = 20.0
+    """A busy API server, by a prepare. kubelet's deadline is 45 s, its next attempt comes after 90 s."""
+    holder_s: float = 10.0
+    """Kubelet, to unprepare a stale claim that has the GPU; 2 s were seen (issue 141471)."""
+    stale_s: float = 120.0
+    """A claim that lost its right to its devices, see `Healer`: twice the interval at which kubelet looks for such."""
+    sweep_s: float = 600.0
+    """Between two looks for claims that kubelet will never unprepare; each reads every held claim from the API."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSources:
+    """Where the service finds out about its node, as one driver has it."""
+
+    driver: str
+    node_name: str
+    facts: Facts
+    container_files: ContainerFilesOf
+    offers: Offers
+    gates: Gates = Gates.DEFAULT
+
+
 class ClaimService:
-    """Prepare and unprepare claims of one driver on this node. `start`, then serve, with `run` beside; then `close`."""
+    """Prepare and unprepare claims of one driver on this node. `start`, then serve, with `run` beside; then `close`.
+
+    `executor` makes what claims need, in the node's journal, CDI folder and hardware; `listener` is its, too.
+    """
 
     def __init__(
         self,
-        *,
-        api: ClaimApi,
-        facts: Facts,
-        container_files: ContainerFilesOf,
-        journal: JournalStore,
-        cdi: CdiFolder,
-        effects: Effects,
-        offers: Offers,
-        driver: str,
-        node_name: str,
-        gates: Gates = Gates.DEFAULT,
-        start_patience_s: float = _START_PATIENCE_S,
-        sweep_interval_s: float = SWEEP_INTERVAL_S,
-        stale_after_s: float = STALE_AFTER_S,
-        holder_patience_s: float = _HOLDER_PATIENCE_S,
-        api_patience_s: float = _PATIENCE_S,
+        claims: ClaimReader,
+        node: NodeSources,
+        executor: Executor,
         listener: ClaimListener | None = None,
-        pods: PodsOfClaims | None = None,
+        patience: Patience = Patience(),
     ) -> None:
-        self._journal = journal
-        self._driver = driver
+        self._journal = executor.journal
+        self._driver = node.driver
         self._listener = listener or ClaimListener()
-        self._executor = Executor(journal, cdi, effects, self._listener)
-        self._claims = ClaimReader(api, saw=None if pods is None else pods.saw)
-        self._view = _View(facts, container_files, offers, driver, node_name, gates)
-        self._healer = Healer(journal, self._executor, self._claims, self._view, stale_after_s=stale_after_s)
-        self._start_patience_s = start_patience_s
-        self._sweep_interval_s = sweep_interval_s
-        self._holder_patience_s = holder_patience_s
-        self._api_patience_s = api_patience_s
+        self._executor = executor
+        self._claims = claims
+        self._view = _View(node)
+        self._healer = Healer(self._journal, executor, claims, self._view, stale_after_s=patience.stale_s)
+        self._patience = patience
         self._pending = False
         self._swept: frozenset[str] = frozenset()
         """The lost MIG devices that the last sweep knew of."""
         self._left = asyncio.Event()
         """A claim went and left something behind, which is to be cleared as soon as it can be."""
         self._settings_lost = asyncio.Event()
-        self._operations = Operations(driver, self._listener)
+        self._operations = Operations(node.driver, self._listener)
         self._reads = ClaimReads(self._claims)
 
     @property
@@ -157,7 +157,7 @@ class ClaimService:
         What takes long, as hardware may, goes on while others are served: each claim is repaired in its turn.
         """
         repair = self._operations.begin(self._healer.start())
-        done, _ = await asyncio.wait({repair}, timeout=self._start_patience_s)
+        done, _ = await asyncio.wait({repair}, timeout=self._patience.start_s)
         if done:
             return self._told(repair.result())
         repair.add_done_callback(lambda late: None if late.exception() else self._told(late.result()))
@@ -187,7 +187,7 @@ class ClaimService:
 
     async def _idle(self) -> None:
         """Until it is time for a sweep, or something of a claim was left behind, or got lost."""
-        due = time.monotonic() + self._sweep_interval_s
+        due = time.monotonic() + self._patience.sweep_s
         while (rest := due - time.monotonic()) > 0 and self._view.lost() == self._swept:
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(rest, _LOST_S)):
@@ -246,7 +246,7 @@ class ClaimService:
             _log.warning("put right", what=sentence)
         held = self._journal.current.held.get(ref.uid)
         prepared = held is not None and await self._is_prepared(held, self._view.node())
-        answer = await notes.while_wanted(ref, self._asked(ref, 0.0 if prepared else self._api_patience_s))
+        answer = await notes.while_wanted(ref, self._asked(ref, 0.0 if prepared else self._patience.api_s))
         async with self._executor.turn(ref.uid):
             notes.wanted(ref)
             node = self._view.node()
@@ -301,7 +301,7 @@ class ClaimService:
 
     async def _carry_out(self, plan: Plan) -> Plan:
         """Raises HeldByOther when another claim has the hardware and keeps it."""
-        deadline = time.monotonic() + self._holder_patience_s
+        deadline = time.monotonic() + self._patience.holder_s
         while True:
             try:
                 return await self._executor.carry_out(plan, self._healer.finish)
@@ -355,21 +355,9 @@ class _Once[T]:
 class _View:
     """The node, from Discovery's facts."""
 
-    def __init__(
-        self,
-        facts: Facts,
-        container_files: ContainerFilesOf,
-        offers: Offers,
-        driver: str,
-        node_name: str,
-        gates: Gates,
-    ) -> None:
-        self._gates = gates
-        self._facts = facts
-        self._container_files = container_files
-        self._offers = offers
-        self._driver = driver
-        self._node_name = node_name
+    def __init__(self, sources: NodeSources) -> None:
+        self._sources = sources
+        self._facts = sources.facts
 
     def node(self) -> Node:
         return self._node(self._facts.facts)
@@ -381,7 +369,7 @@ class _View:
         """Raises NodeNotReady while somebody else has the GPUs: see `kubelet_plugin.release`."""
         for problem in self._facts.facts.problems:
             if problem.reason == RELEASED:
-                raise NodeNotReady(problem.message, about=f"node {self._node_name}")
+                raise NodeNotReady(problem.message, about=f"node {self._sources.node_name}")
 
     def lost(self) -> frozenset[str]:
         try:
@@ -392,25 +380,25 @@ class _View:
     async def look_again(self) -> Node:
         try:
             async with asyncio.timeout(_LOOK_AGAIN_S):
-                _, facts = await asyncio.gather(self._offers.refresh(), self._facts.observe())
+                _, facts = await asyncio.gather(self._sources.offers.refresh(), self._facts.observe())
                 return self._node(facts)
         except TimeoutError:
             return self.node()
 
     async def files(self) -> ContainerFiles:
-        return await asyncio.to_thread(self._container_files, self._facts.facts)
+        return await asyncio.to_thread(self._sources.container_files, self._facts.facts)
 
     def _node(self, facts: NodeFacts) -> Node:
         gpus = {gpu.uuid: gpu for gpu in facts.gpus}
         return Node(
-            self._driver,
-            self._node_name,
+            self._sources.driver,
+            self._sources.node_name,
             facts.boot_id,
-            self._offers.of(facts),
+            self._sources.offers.of(facts),
             gpus,
             facts.problems,
             _lost(facts),
-            self._gates,
+            self._sources.gates,
         )
 
 

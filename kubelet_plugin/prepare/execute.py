@@ -136,7 +136,7 @@ class Executor:
     def __init__(
         self, journal: JournalStore, cdi: CdiFolder, effects: Effects, listener: ClaimListener | None = None
     ) -> None:
-        self._journal = journal
+        self.journal = self._journal = journal
         self._step_ended = (listener or ClaimListener()).step_ended
         self._cdi = cdi
         self._effects = effects

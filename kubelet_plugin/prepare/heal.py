@@ -129,7 +129,7 @@ class Healer:
             return _failed("what claims left behind", error)
 
     async def finish(self, entry: Entry, records: Records) -> Plan:
-        """The CDI file of a claim whose holds are made, with the driver's files as they are now. Raises NodeNotReady."""
+        """With the CDI file of a claim whose holds are made, of the driver's files as they are. Raises NodeNotReady."""
         return finished(entry, records, self._view.node(), await self._view.files())
 
     async def _put_aside_damage(self) -> RepairReport:

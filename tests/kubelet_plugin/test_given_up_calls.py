@@ -50,7 +50,7 @@ class Driver:
 async def gpus(folder: Path) -> AsyncIterator[Driver]:
     bench, heard = Bench(folder / "node"), Heard()
     ref = bench.api.put(a_claim(a_ref(), a_result(0)))
-    async with bench.plugin(listener=heard, api_patience_s=20.0) as service, served(folder, service) as channel:
+    async with bench.plugin(listener=heard, api_s=20.0) as service, served(folder, service) as channel:
         yield Driver(bench.api, ref, service, heard, lambda: bench.claims_with_file, channel)
 
 

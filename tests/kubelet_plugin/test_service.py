@@ -421,7 +421,7 @@ class TestApiServer:
     async def test_a_passing_failure_is_waited_out(self, bench: Bench, failure: DriverError) -> None:
         ref = bench.api.put(a_claim(a_ref(), a_result(0)))
         failure.retry_after_s = 0.0
-        async with bench.plugin(api_patience_s=5.0) as service:
+        async with bench.plugin(api_s=5.0) as service:
             bench.api.failures = [failure, failure]
 
             assert len(await prepare_one(service, ref)) == 1
@@ -725,7 +725,7 @@ class TestStaleHolders:
     async def test_a_holder_whose_claim_is_gone_gets_the_time_that_kubelet_needs(self, bench: Bench) -> None:
         old = bench.api.put(a_claim(a_ref("old"), a_result(0)))
         new = bench.api.put(a_claim(a_ref("new"), a_result(0)))
-        async with bench.plugin(holder_patience_s=30.0) as service:
+        async with bench.plugin(holder_s=30.0) as service:
             await prepare_one(service, old)
             bench.api.remove(old)
             waiting = asyncio.ensure_future(prepare_one(service, new))
@@ -751,7 +751,7 @@ class TestStaleHolders:
     async def test_a_holder_that_is_stale_for_long_is_released_for_the_new_claim(self, bench: Bench, how: str) -> None:
         old = bench.api.put(a_claim(a_ref("old"), a_result(0)))
         new = bench.api.put(a_claim(a_ref("new"), a_result(0)))
-        async with bench.plugin(stale_after_s=0.0) as service:
+        async with bench.plugin(stale_s=0.0) as service:
             await prepare_one(service, old)
             match how:
                 case "gone":
@@ -773,7 +773,7 @@ class TestStaleHolders:
     ) -> None:
         old = bench.api.put(a_claim(a_ref("old"), a_result(0)))
         new = bench.api.put(a_claim(a_ref("new"), a_result(0)))
-        async with bench.plugin(stale_after_s=0.0, holder_patience_s=30.0) as service:
+        async with bench.plugin(stale_s=0.0, holder_s=30.0) as service:
             await prepare_one(service, old)
             bench.api.remove(old)
             bench.cdi.fail["remove"] = NodeNotReady("cannot be removed: read-only", about="file x")
@@ -788,7 +788,7 @@ class TestStaleHolders:
     async def test_a_holder_that_stands_is_never_released_for_another(self, bench: Bench) -> None:
         old = bench.api.put(a_claim(a_ref("old"), a_result(0)))
         new = bench.api.put(a_claim(a_ref("new"), a_result(0)))
-        async with bench.plugin(stale_after_s=0.0, holder_patience_s=30.0) as service:
+        async with bench.plugin(stale_s=0.0, holder_s=30.0) as service:
             await prepare_one(service, old)
 
             with pytest.raises(DeviceInUse):
@@ -797,7 +797,7 @@ class TestStaleHolders:
     async def test_two_claims_that_swapped_their_gpus_do_not_wait_for_each_other_for_ever(self, bench: Bench) -> None:
         one = bench.api.put(a_claim(a_ref("one"), a_result(0)))
         two = bench.api.put(a_claim(a_ref("two"), a_result(1)))
-        async with bench.plugin(stale_after_s=0.0) as service:
+        async with bench.plugin(stale_s=0.0) as service:
             await service.prepare([one, two])
             bench.api.put(a_claim(one, a_result(1)))
             bench.api.put(a_claim(two, a_result(0)))
@@ -940,7 +940,7 @@ class TestStart:
         bench.facts.facts = node_facts(boot_id="boot-2")
         bench.api.remove(a_ref("claim-1"))
         bench.api.away = AWAY
-        service = bench.service(stale_after_s=0.0)
+        service = bench.service(stale_s=0.0)
 
         report = await service.start()
 
@@ -993,7 +993,7 @@ class TestStart:
             assert "given time" in report.pending[0]
             assert list(service.held) == [ref.uid]
 
-        async with bench.plugin(stale_after_s=0.0) as service:
+        async with bench.plugin(stale_s=0.0) as service:
             assert service.held == {}
 
     async def test_a_claim_that_stays_stale_is_released_by_a_later_sweep(self, bench: Bench) -> None:

@@ -48,7 +48,7 @@ async def test_a_claim_that_stands_again_at_the_second_question_is_not_released(
         without = {**claim, "status": {}}
         bench.api.objects[ref.namespace, ref.name] = without if len(questions) == 1 else claim
 
-    async with bench.plugin(stale_after_s=0.0) as service:
+    async with bench.plugin(stale_s=0.0) as service:
         bench.api.before_answer = deallocated_at_first
         report = await service.sweep()
         assert list(service.held) == [ref.uid]

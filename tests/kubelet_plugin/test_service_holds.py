@@ -226,7 +226,7 @@ async def test_what_cannot_be_taken_back_stays_with_its_claim_until_it_can(bench
 
 async def test_hardware_of_a_claim_that_is_being_taken_back_is_waited_for(bench: HoldBench) -> None:
     ref, heir = bench.claim("train", PART), bench.claim("heir", device_name(0))
-    async with bench.plugin(holder_patience_s=30.0) as service:
+    async with bench.plugin(holder_s=30.0) as service:
         await prepare_one(service, ref)
         bench.hardware.failures = [HardwareError("a program runs")] * 2
         with pytest.raises(HardwareError, match="a program runs"):
@@ -407,7 +407,7 @@ async def test_one_claim_that_takes_long_after_a_boot_keeps_kubelet_from_no_othe
         assert not isinstance(hold, MpsDaemon) or ready.wait(10)
 
     bench.hardware.on_act = wait_for_the_daemon
-    async with bench.plugin(start_patience_s=0.2) as service:
+    async with bench.plugin(start_s=0.2) as service:
         await prepare_one(service, quick)
         await prepare_one(service, bench.claim("other", PART))
         late = asyncio.ensure_future(prepare_one(service, slow))
@@ -431,7 +431,7 @@ async def test_a_defect_met_with_one_claim_at_start_keeps_no_other_from_being_pu
             raise ZeroDivisionError("a defect")
 
     bench.hardware.on_act = broken
-    async with bench.plugin(start_patience_s=60.0) as service:
+    async with bench.plugin(start_s=60.0) as service:
         assert list(service.held) == [defect.uid]
         await prepare_one(service, bench.claim("later", PART))
 

@@ -63,9 +63,12 @@ from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.node_effects import Machine, OursNow, effects_of
 from kubelet_plugin.offers import NodeOffers
 from kubelet_plugin.prepare.answer import PreparedDevice
+from kubelet_plugin.prepare.claims import ClaimReader
+from kubelet_plugin.prepare.execute import Executor
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
     ComputeMode,
+    Effects,
     GpuInstance,
     Hold,
     MigMode,
@@ -77,7 +80,7 @@ from kubelet_plugin.prepare.lifecycle import digest_of
 from kubelet_plugin.prepare.node import ContainerFiles
 from kubelet_plugin.prepare.ours import NOTHING, Ours
 from kubelet_plugin.prepare.store import JournalFile, JournalStore
-from kubelet_plugin.service import ClaimService
+from kubelet_plugin.service import ClaimService, ContainerFilesOf, NodeSources, Patience
 from kubelet_plugin.simulation.host import create_host
 from kubelet_plugin.simulation.nvml import SimulatedNvml
 from kubelet_plugin.simulation.vfio import SimulatedKernel
@@ -198,24 +201,19 @@ class Node(RuleBasedStateMachine):
         self.facts = FakeFacts(node_facts(GPUS))
         self.hardware = FakeHardware(on_act=lambda _: self.disk.operate())
 
-    def surroundings(self, journal: JournalStore) -> dict[str, Any]:
-        """What a plugin process finds: facts, device nodes, effects."""
-        return {"facts": self.facts, "container_files": container_files, "effects": self.hardware.effects}
+    def surroundings(self, journal: JournalStore) -> tuple[Effects, ContainerFilesOf]:
+        """What a plugin process finds, besides `facts`."""
+        return self.hardware.effects, container_files
 
     def new_process(self) -> None:
         self.cdi = CdiFiles(self.folder / "cdi", GPU_DRIVER)
         journal = JournalStore(self.folder / "state")
+        effects, files = self.surroundings(journal)
         self.service = ClaimService(
-            **self.surroundings(journal),
-            api=self.api,
-            journal=journal,
-            cdi=self.cdi,
-            offers=NodeOffers(self.api, self.policy, NODE),
-            driver=GPU_DRIVER,
-            node_name=NODE,
-            stale_after_s=0.0,
-            holder_patience_s=0.0,
-            api_patience_s=0.0,
+            ClaimReader(self.api),
+            NodeSources(GPU_DRIVER, NODE, self.facts, files, NodeOffers(self.api, self.policy, NODE)),
+            Executor(journal, self.cdi, effects),
+            patience=Patience(stale_s=0.0, holder_s=0.0, api_s=0.0),
         )
 
     def run[T](self, work: Awaitable[T]) -> T:
@@ -512,7 +510,7 @@ class SimulatedNode(Node):
         source = NvmlSource(SimulatedNvml(self.host.root), str(self.host.driver_root))
         return Hardware(HostFiles(self.host.root), lambda: source, ours)
 
-    def surroundings(self, journal: JournalStore) -> dict[str, Any]:
+    def surroundings(self, journal: JournalStore) -> tuple[Effects, ContainerFilesOf]:
         files = HostFiles(self.host.root, runtime_root=str(self.host.root))
         installation = DriverInstallation(files)
         hardware = self.hardware_for(OursNow(journal, files))
@@ -521,11 +519,7 @@ class SimulatedNode(Node):
         self.daemons = effect_for(self.host, self.host_folder / "mps", replace(QUICK, quit_s=0.2))
         effects = effects_of(machine, hardware, DriverPrograms(files, installation.root), self.daemons, nullcontext)
         self.facts = LookingFacts(hardware)
-        return {
-            "facts": self.facts,
-            "container_files": ContainerFilesOfNode(installation),
-            "effects": effects,
-        }
+        return effects, ContainerFilesOfNode(installation)
 
     the_hardware_refuses = None
 

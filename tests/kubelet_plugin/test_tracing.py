@@ -122,7 +122,7 @@ async def test_repairs_are_spans_of_their_own(tmp_path: Path, recorder: Recorder
     async with bench.plugin() as service:
         await prepare_one(service, ref)
     bench.api.remove(ref)
-    async with bench.plugin(listener=listening(recorder), stale_after_s=0.0) as service:
+    async with bench.plugin(listener=listening(recorder), stale_s=0.0) as service:
         await service.sweep()
     assert recorder.one("remove").parent is None
 

@@ -35,9 +35,11 @@ from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.node_effects import Machine, OursNow, effects_of, mps_daemons
 from kubelet_plugin.offers import NodeOffers
+from kubelet_plugin.prepare.claims import ClaimReader
+from kubelet_plugin.prepare.execute import Executor
 from kubelet_plugin.prepare.store import JournalStore
 from kubelet_plugin.reporter import wanted_spec
-from kubelet_plugin.service import ClaimService
+from kubelet_plugin.service import ClaimService, NodeSources
 from kubelet_plugin.simulation.vfio import SimulatedKernel
 
 ANY = device_class("any", f"device.driver == '{GPU_DRIVER}'")
@@ -109,16 +111,11 @@ async def plugin(
     programs = DriverPrograms(node.files, driver.root)
     daemons = mps_daemons(machine, programs, folder / "mps")
     (folder / "cdi").mkdir()
+    effects = effects_of(machine, hardware, programs, daemons, nullcontext)
     claims = ClaimService(
-        api=api,
-        facts=discovery,
-        container_files=ContainerFilesOfNode(driver),
-        journal=journal,
-        cdi=CdiFiles(folder / "cdi", GPU_DRIVER),
-        effects=effects_of(machine, hardware, programs, daemons, nullcontext),
-        offers=NodeOffers(api, policy, NODE),
-        driver=GPU_DRIVER,
-        node_name=NODE,
+        ClaimReader(api),
+        NodeSources(GPU_DRIVER, NODE, discovery, ContainerFilesOfNode(driver), NodeOffers(api, policy, NODE)),
+        Executor(journal, CdiFiles(folder / "cdi", GPU_DRIVER), effects),
     )
     await claims.start()
     try:

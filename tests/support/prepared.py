@@ -18,10 +18,12 @@ from kubelet_plugin.discovery import NodeFacts
 from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.offers import NodeOffers
 from kubelet_plugin.prepare.answer import PreparedDevice
+from kubelet_plugin.prepare.claims import ClaimReader
+from kubelet_plugin.prepare.execute import Executor
 from kubelet_plugin.prepare.holds import Effects
 from kubelet_plugin.prepare.node import ContainerFiles
 from kubelet_plugin.prepare.store import JournalStore
-from kubelet_plugin.service import ClaimService
+from kubelet_plugin.service import ClaimService, NodeSources, Patience
 
 DRIVER_FILES = DriverFiles(
     version="580.105.08",
@@ -99,20 +101,27 @@ class Bench:
         return ContainerFiles(self.driver_files, nodes)
 
     def service(self, **changes: Any) -> ClaimService:
+        """`changes` are parts of it, and times of `Patience`, by their names."""
         values: dict[str, Any] = {
-            "api": self.api,
-            "facts": self.facts,
-            "container_files": self.container_files,
             "journal": JournalStore(self.state),
             "cdi": self.cdi,
             "effects": self.effects,
-            "offers": NodeOffers(self.api, self.policy, NODE),
             "driver": GPU_DRIVER,
-            "node_name": NODE,
-            "holder_patience_s": 0.0,
-            "api_patience_s": 0.0,
+            "listener": None,
+            "pods": None,
+            "holder_s": 0.0,
+            "api_s": 0.0,
+            **changes,
         }
-        return ClaimService(**{**values, **changes})
+        pods, listener = values["pods"], values["listener"]
+        offers = NodeOffers(self.api, self.policy, NODE)
+        return ClaimService(
+            ClaimReader(self.api, saw=None if pods is None else pods.saw),
+            NodeSources(values["driver"], NODE, self.facts, self.container_files, offers),
+            Executor(values["journal"], values["cdi"], values["effects"], listener),
+            listener,
+            Patience(**{name: value for name, value in values.items() if name.endswith("_s")}),
+        )
 
     @asynccontextmanager
     async def plugin(self, **changes: Any) -> AsyncIterator[ClaimService]:
