@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 from support.claims import BOOT, a_held_device, a_ref, an_entry, uuid_of
+from support.fake_effects import FakeHardware
 
 from dra_driver.errors import HardwareError, NodeNotReady
 from dra_driver.runtime.files import StagedFile
 from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.prepare.changes import releasing
 from kubelet_plugin.prepare.execute import Executor
-from kubelet_plugin.prepare.fake_effects import FakeHardware
 from kubelet_plugin.prepare.holds import (
     ComputeMode,
     Effect,
@@ -27,9 +27,8 @@ from kubelet_plugin.prepare.holds import (
     gpus_of,
     subject_of,
 )
-from kubelet_plugin.prepare.lifecycle import Entry, HeldByOther
+from kubelet_plugin.prepare.lifecycle import Entry, HeldByOther, digest_of
 from kubelet_plugin.prepare.plan import Plan
-from kubelet_plugin.prepare.steps import WriteCdiFile
 from kubelet_plugin.prepare.store import Change, JournalFile, JournalStore
 
 GPUS = [GpuIdentity(uuid_of(index), f"0000:{index + 16:02x}:00.0") for index in range(2)]
@@ -91,14 +90,12 @@ class Bench:
 
     def plan(self, name: str, *holds: Hold, content: str = "{}", gpu: int = 0, boot_id: str = BOOT) -> Plan:
         ref = a_ref(name)
-        step = WriteCdiFile(ref.uid, content.encode())
         entry = an_entry(ref, a_held_device(gpu, ref), boot_id=boot_id)
-        entry = replace(entry, steps=(step.record,), holds=holds)
-        return Plan(replace(entry, steps=()), ()) if holds else Plan(entry, (step,))
+        entry = replace(entry, cdi_digest=digest_of(content.encode()), holds=holds)
+        return Plan(replace(entry, cdi_digest=None), None) if holds else Plan(entry, content.encode())
 
     async def finish(self, entry: Entry, records: Records) -> Plan:
-        step = WriteCdiFile(entry.claim.uid, b"{}")
-        return Plan(replace(entry, steps=(step.record,)), (step,))
+        return Plan(replace(entry, cdi_digest=digest_of(b"{}")), b"{}")
 
     async def carry_out(self, plan: Plan) -> Plan:
         return await self.executor.carry_out(plan, self.finish)
