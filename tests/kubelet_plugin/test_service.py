@@ -998,7 +998,7 @@ class TestStart:
 
     async def test_a_claim_that_stays_stale_is_released_by_a_later_sweep(self, bench: Bench) -> None:
         ref = bench.api.put(a_claim(a_ref(), a_result(0)))
-        async with bench.plugin(stale_after_s=0.05) as service:
+        async with bench.plugin(stale_s=0.05) as service:
             await prepare_one(service, ref)
             bench.api.remove(ref)
             await service.sweep()
