@@ -155,7 +155,9 @@ class Healer:
         report = await self._reported(self.complete)
         journal = self._journal.current
         found = await self._findings(journal)
-        self._stale_since = {uid: since for uid, since in self._stale_since.items() if uid in journal.held}
+        standing = {case.finding.uid for case in found if case.finding.standing is Standing.STANDS}
+        waiting = journal.held.keys() - standing
+        self._stale_since = {uid: since for uid, since in self._stale_since.items() if uid in waiting}
         boot_id = self._view.boot_id()
         slow = []
         for case in found:
@@ -256,11 +258,7 @@ class Healer:
         return standing_of(entry, claim, node.driver, node.boot_id)
 
     def _is_long_stale(self, entry: Entry | None, standing: Standing, stale_after_s: float) -> bool:
-        if entry is None:
-            return False
-        if not standing.is_stale:
-            if standing is Standing.STANDS:
-                self._stale_since.pop(entry.claim.uid, None)
+        if entry is None or not standing.is_stale:
             return False
         since = self._stale_since.setdefault(entry.claim.uid, time.monotonic())
         return time.monotonic() - since >= stale_after_s

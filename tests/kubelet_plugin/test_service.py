@@ -1003,6 +1003,12 @@ class TestStart:
             bench.api.remove(ref)
             await service.sweep()
             assert list(service.held) == [ref.uid]
+            bench.api.put(a_claim(a_ref(), a_result(0)))
+            await service.sweep()
+            await asyncio.sleep(0.06)
+            bench.api.remove(ref)
+            await service.sweep()
+            assert list(service.held) == [ref.uid], "it stood in between"
             await asyncio.sleep(0.06)
             await service.sweep()
             assert service.held == {}
@@ -1046,6 +1052,7 @@ class TestDamage:
 
     async def test_a_journal_that_somebody_removed_is_made_again(self, bench: Bench) -> None:
         await self.two_prepared(bench)
+        bench.api.put(a_claim(a_ref("allocated-and-not-prepared-yet"), a_result(2)))
         (bench.state / JOURNAL).unlink()
         before = bench.files
 

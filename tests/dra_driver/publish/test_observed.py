@@ -165,6 +165,28 @@ async def test_a_watch_that_is_broken_is_no_reason_to_forget_a_creation() -> Non
         assert (scene.generations(), scene.changes) == ([1], [])
 
 
+async def test_a_creation_that_was_deleted_again_before_it_was_seen_is_no_loss() -> None:
+    scene = Scene(unseen_s=0.01)
+    async with scene.watching():
+        ours = scene.slices.wrote(a_slice(version=5))
+        scene.slices.deleting(ours)
+        scene.slices.deleted(ours)
+        await asyncio.sleep(0.05)
+        assert (scene.generations(), scene.changes) == ([], [])
+
+
+async def test_some_thousand_deletions_are_remembered_and_the_oldest_forgotten() -> None:
+    scene = Scene()
+    (first, *others, last) = (observed_slice(a_slice(uid=f"uid-{number}")) for number in range(4098))
+    for item in (first, *others, last):
+        scene.slices.deleting(item)
+    for item, known in ((first, False), (others[0], False), (others[1], True), (last, True)):
+        scene.slices.wrote(a_slice(uid=item.uid))
+        assert (scene.slices.of_pool("node-a") == ()) is known
+        scene.slices.deleted(item)
+    scene.slices.close()
+
+
 def test_a_slice_that_makes_no_sense_is_remembered_as_it_is() -> None:
     item = observed_slice({"metadata": {"name": "x"}, "spec": None})
     assert (item.pool, item.generation, item.index, item.ours) == ("", 0, None, False)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from support.claims import a_held_device, a_ref, an_entry
 
 from dra_driver.devices.model import Kind, Partition
+from kubelet_plugin.prepare.hold_lines import hold_from_wire
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
     ComputeMode,
@@ -256,6 +257,16 @@ def test_a_hold_with_a_field_of_a_newer_release_is_another_hold() -> None:
     assert INSTANCE not in found.holds
     assert [type(hold) for hold in found.holds] == [UnknownHold]
     assert object_of(lines_of(found)[2])["hold"] == newer
+
+
+@pytest.mark.parametrize("hold", [{}, {"kind": 1}])
+def test_a_record_of_nothing_that_has_a_kind_is_damage(hold: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="a hold without kind"):
+        hold_from_wire(hold)
+
+
+def test_a_hold_with_values_of_other_types_is_kept_as_it_is() -> None:
+    assert isinstance(hold_from_wire({"kind": "time-slice", "gpu": 1, "interval": "Long"}), UnknownHold)
 
 
 def test_a_lost_record_is_missed() -> None:

@@ -67,6 +67,16 @@ def plan(*numbers: int, node: Node = A_NODE, files: ContainerFiles = FILES) -> P
     return plan_for(a_ref(), Wanted(tuple(a_held_device(number) for number in numbers)), node, files)
 
 
+def test_a_gpu_that_is_gone_is_named_before_a_hold_is_made_for_it_and_after() -> None:
+    mode: Hold = ComputeMode(GpuIdentity(uuid_of(0), a_gpu(0).pci_bus_id), 3)
+    wanted, without = Wanted((a_held_device(0),), (mode,)), a_node(a_gpu(1))
+    with pytest.raises(NodeNotReady, match="does not answer now"):
+        plan_for(a_ref(), wanted, without, FILES)
+    entry = plan_for(a_ref(), wanted, A_NODE, FILES).entry
+    with pytest.raises(NodeNotReady, match="does not answer now"):
+        finished(entry, {mode: HoldRecord(HoldState.MADE, BOOT)}, without, FILES)
+
+
 def wanted_devices(found: ResourceClaim, ref: ClaimRef, node: Node) -> tuple[HeldDevice, ...]:
     return wanted_of(found, ref, node).devices
 
