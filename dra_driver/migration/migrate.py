@@ -14,7 +14,6 @@ from dra_driver.migration.codes import NOT_EDITABLE, Severity
 from dra_driver.migration.counts import quotas
 from dra_driver.migration.counts.queues import names_in_kueue
 from dra_driver.migration.model import Change, Finding, Migration, Options, Source, ref_of
-from dra_driver.migration.read.kserve import for_other_namespaces
 from dra_driver.migration.read.kustomize import kustomizations
 from dra_driver.migration.read.overlays import Overlays, overlays
 from dra_driver.migration.read.unrendered import delivers, is_refused, is_sealed, problem_finding, template_findings
@@ -45,7 +44,6 @@ def migrate(sources: Sequence[Source], options: Options, side: Sequence[Source] 
         *_unread([*read, *beside], over.files),
         *meaning.findings,
         *said,
-        *for_other_namespaces(workloads, known),
         *counting,
         *out.findings,
     )

@@ -1,4 +1,4 @@
-"""What the rooms of the migration hand to each other: places, findings, demands, edits, and the result.
+"""What the packages of the migration hand to each other: places, findings, demands, edits, and the result.
 
 Paths are relative to the object of a `Document`. `None` is "not stated", never zero. Nothing here decides anything.
 """

@@ -6,74 +6,33 @@ have both.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from dra_driver.api.documents import Document
-from dra_driver.migration.claims.drafting import Asking, Draft, without_claims
-from dra_driver.migration.model import Choice, Form, Options, Path, Target, value_at
+from dra_driver.migration.claims.drafting import Draft, without_claims
+from dra_driver.migration.model import Options, value_at
 from dra_driver.migration.read.kind_table import kind_of
 from dra_driver.migration.read.kserve import configs_of, may_be_chosen
 from dra_driver.migration.read.kustomize import Folders
 
-_OTHER_DEVICES = (
-    "an LLMInferenceService and a config that it names do not ask for the same GPUs, for the same containers, of one "
-    "pod, and the claim of one would take the place of the other's"
-)
-_EXTENDED_BESIDE = "a config of it, or a service that names it, cannot have claims"
-
 
 def agree(drafts: Sequence[Draft], folders: Folders, options: Options) -> None:
-    """Takes choices back where what makes one pod would ask twice, or lose what it asked for."""
+    """Takes claims back where what makes one pod would ask twice."""
     asking = [draft for draft in drafts if draft.asking]
-    composed = list(_composed(asking, [draft.document for draft in drafts]))
-    reasons = {id(one): _OTHER_DEVICES for members in composed if _differ(members) for one in members}
-    for draft, reason in _added_to(asking, folders):
+    reasons: dict[int, str] = {}
+    for draft, reason in (*_of_configs(asking), *_added_to(asking, folders)):
         reasons.setdefault(id(draft), reason)
     for draft in asking:
         if id(draft) in reasons:
             without_claims(draft, reasons[id(draft)], options)
-    for members in composed:
-        if any(one.pod.form is Form.NONE for draft in members for one in draft.asking):
-            for draft in members:
-                without_claims(draft, _EXTENDED_BESIDE, options)
-        _one_way(members)
 
 
-def _one_way(drafts: Sequence[Draft]) -> None:
-    asking = [one for draft in drafts for one in draft.asking]
-    if len({one.choice.target for one in asking}) < 2:
-        return
-    if any(one.choice.target is Target.LEAVE for one in asking):
-        choice = Choice(Target.LEAVE, "a config of it, or a service that names it, cannot be migrated")
-    else:
-        reason = next(one.choice.reason for one in asking if one.choice.target is Target.CLAIMS)
-        choice = Choice(Target.CLAIMS, f"a config of it, or a service that names it, needs claims: {reason}")
-    for draft in drafts:
-        draft.asking = [_with(one, choice) for one in draft.asking]
-
-
-def _with(one: Asking, choice: Choice) -> Asking:
-    return one if one.choice.target is choice.target else replace(one, choice=choice)
-
-
-def _composed(asking: Sequence[Draft], documents: Sequence[Document]) -> Iterator[list[Draft]]:
-    """Services of KServe and configs that they name, where both ask for GPUs."""
-    by_document = {id(draft.document): draft for draft in asking}
+def _of_configs(asking: Sequence[Draft]) -> Iterator[tuple[Draft, str]]:
+    """LLMInferenceServices that name a config which asks for GPUs, too."""
+    documents = [draft.document for draft in asking]
     for draft in asking:
-        others = [by_document[id(one)] for one in configs_of(draft.document, documents) if id(one) in by_document]
-        if others:
-            yield [draft, *others]
-
-
-def _differ(drafts: Sequence[Draft]) -> bool:
-    """Whether of one pod they do not all ask for the same."""
-    asked: dict[Path, list[object]] = {}
-    for draft in drafts:
-        for one in draft.asking:
-            demands = one.reading.demands
-            wanted = [([user.name for user in each.containers], each.want, each.alternatives) for each in demands]
-            asked.setdefault(one.pod.path, []).append(wanted)
-    return any(one != each[0] for each in asked.values() for one in each)
+        config = next(configs_of(draft.document, documents), None)
+        if config is not None:
+            yield draft, f"{config.title} asks for GPUs, too, and cannot have claims; the pod is made of both"
 
 
 # -- runtimes

@@ -70,7 +70,6 @@ PODS: Mapping[Kind, tuple[str, ...]] = {
         "spec.rayClusterConfig.workerGroupSpecs[].template.spec",
     ),
     ("serving.kserve.io", "LLMInferenceService"): _LLM,
-    ("serving.kserve.io", "LLMInferenceServiceConfig"): _LLM,
     ("ray.io", "RayCronJob"): (
         "spec.jobTemplate.rayClusterSpec.headGroupSpec.template.spec",
         "spec.jobTemplate.rayClusterSpec.workerGroupSpecs[].template.spec",
@@ -100,6 +99,10 @@ EXTENDED_ONLY: Mapping[Kind, tuple[tuple[str, ...], str]] = {
         "Knative passes on limits and requests of containers only",
     ),
     ("serving.knative.dev", "Revision"): (("spec",), "Knative passes on limits and requests of containers only"),
+    ("serving.kserve.io", "LLMInferenceServiceConfig"): (
+        _LLM,
+        "a config is for services of all namespaces, and its template would be in one only",
+    ),
     ("serving.kserve.io", "ServingRuntime"): (
         ("spec", "spec.workerSpec"),
         "a ServingRuntime has no field resourceClaims; an InferenceService in standard mode has",

@@ -6,18 +6,15 @@ service, and else in KServe's own, whose configs are for the services of all nam
 Source: KServe, getConfig and MergeSpecs of its controller of LLMInferenceServices.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
-from dra_driver.migration.codes import NO_CLAIMS_HERE, Severity
-from dra_driver.migration.model import Finding, Workload, finding, value_at
+from dra_driver.migration.model import value_at
 from dra_driver.migration.read.kind_table import kind_of
 
 _KIND = ("serving.kserve.io", "LLMInferenceService")
 _CONFIG = ("serving.kserve.io", "LLMInferenceServiceConfig")
-_USUAL_NAMESPACE = "kserve"
-"""Where KServe's installation puts itself."""
 
 
 # -- runtimes
@@ -58,33 +55,3 @@ def configs_of(document: Document, others: Iterable[Document]) -> Iterator[Docum
     for some in named.values():
         own = [one for one in some if one.namespace == document.namespace]
         yield from own or some
-
-
-def for_other_namespaces(workloads: Sequence[Workload], documents: Sequence[Document]) -> Iterator[Finding]:
-    """Of configs that name a template now, which must be where the pods are made."""
-    for one in workloads:
-        config = one.pod.document
-        if kind_of(config.obj) == _CONFIG and one.templates:
-            users = [other for other in documents if config in configs_of(other, documents)]
-            where = sorted({user.namespace or "default" for user in users} - {config.namespace or "default"})
-            yield from _told(one, where)
-
-
-def _told(workload: Workload, where: Sequence[str]) -> Iterator[Finding]:
-    config = workload.pod.document
-    names = " and ".join(ref.name for ref in workload.templates)
-    if where:
-        message = f"services in {', '.join(where)} name this config; the template {names} must be there, too"
-        advice = f"Apply ResourceClaimTemplate {names} in {', '.join(where)} as well, before the config."
-        yield finding(NO_CLAIMS_HERE, config, workload.pod.path, message, advice=advice)
-    elif config.namespace in (None, _USUAL_NAMESPACE):
-        message = (
-            "a config in KServe's own namespace is for the services of all namespaces; the template that it names now "
-            f"({names}) must be in each where a service uses it"
-        )
-        advice = (
-            f"Apply ResourceClaimTemplate {names} in the namespaces of the services that name the config, before it; "
-            "none of another namespace is among what was given."
-        )
-        severity = Severity.WARNING if config.namespace else Severity.INFO
-        yield finding(NO_CLAIMS_HERE, config, workload.pod.path, message, advice=advice, severity=severity)

@@ -113,7 +113,6 @@ ORDINARY = {
         f"spec: {{template: {{cliques: [{{name: p, spec: {{podSpec: {POD}}}}}]}}}}",
         ["spec.template.cliques[0].spec.podSpec"],
     ),
-    "serving.kserve.io/v1alpha2 LLMInferenceServiceConfig": (f"spec: {{worker: {POD}}}", ["spec.worker"]),
     "grove.io/v1alpha1 PodClique": (f"spec: {{podSpec: {POD}}}", ["spec.podSpec"]),
     "nvidia.com/v1beta1 DynamoGraphDeployment": (
         f"spec: {{components: [{{name: decode, podTemplate: {TEMPLATE}}}]}}",
