@@ -1,6 +1,5 @@
 """The flags of `dractl migrate`, and what people write behind them made into values."""
 
-from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,7 +7,6 @@ from typing import Annotated, Any
 import typer
 
 from dra_driver.cli.files import read_bytes
-from dra_driver.errors import InvalidInput
 from dra_driver.kubernetes import named_minor
 from dra_driver.migration.decisions import Decisions
 from dra_driver.migration.model import Options, StrategyOption
@@ -17,9 +15,6 @@ from dra_driver.migration.model import Options, StrategyOption
 class ReportFormat(StrEnum):
     MARKDOWN = "md"
     JSON = "json"
-
-
-_MOST_NODES = 1000
 
 
 def _option(help_text: str, *names: str, metavar: str | None = None, panel: str | None = None) -> Any:
@@ -54,10 +49,9 @@ NodesOption = Annotated[
     str | None,
     _option(
         "Nodes on which the result is tried: GPU models by the names of simulated nodes (dgx-h100,t4), or files of "
-        "`dractl record`. With numbers (dgx-h100:2,t4:1) all workloads are tried on so many nodes at once, too. "
-        "Default: all models that are known; with --cluster its nodes.",
+        "`dractl record`. Default: all models that are known; with --cluster its nodes.",
         "--nodes",
-        metavar="MODEL[:N],…",
+        metavar="MODEL,…",
     ),
 ]
 TRY_SECONDS = 60.0
@@ -105,15 +99,6 @@ def options_of(decisions: Decisions, kubernetes: str | None, minor: int | None) 
     return decisions.options(named_minor(kubernetes) if kubernetes is not None else minor)
 
 
-def models_of(text: str | None) -> Mapping[str, int] | Sequence[str]:
-    """Names of models and files of records, with numbers where one was written; the names alone where none was."""
-    parts = [part.strip() for part in (text or "").split(",") if part.strip()]
-    counts: dict[str, int] = {}
-    for part in parts:
-        before, colon, number = part.rpartition(":")
-        name = before if colon else number
-        number = number if colon else ""
-        if colon and not (number.isdecimal() and 0 < int(number) <= _MOST_NODES):
-            raise InvalidInput(f"{part!r} is not MODEL or MODEL:NUMBER", about="--nodes")
-        counts[name] = counts.get(name, 0) + int(number or 1)
-    return counts if any(":" in part for part in parts) else tuple(counts)
+def models_of(text: str | None) -> tuple[str, ...]:
+    """Names of models and files of records."""
+    return tuple(dict.fromkeys(part.strip() for part in (text or "").split(",") if part.strip()))

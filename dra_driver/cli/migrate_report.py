@@ -71,9 +71,9 @@ class Gathered:
 
 @dataclass(frozen=True, slots=True)
 class Trying:
-    """On which models the result is tried, with numbers where they are known; none: whatever there is."""
+    """On which models the result is tried; none: whatever there is."""
 
-    models: Mapping[str, int] | Sequence[str] = ()
+    models: Sequence[str] = ()
     seconds: float = 60.0
     """For all of it."""
 
@@ -103,9 +103,7 @@ def reported(migration: Migration, options: Options, work: Gathered, trying: Try
     return Report(migration, tried, checks, plan)
 
 
-def _ground(
-    migration: Migration, options: Options, objects: Sequence[JsonObject], models: Mapping[str, int] | Sequence[str]
-) -> Ground:
+def _ground(migration: Migration, options: Options, objects: Sequence[JsonObject], models: Sequence[str]) -> Ground:
     """GPU models by name; else the nodes that were given, if they have slices of the driver; else all models."""
     minor = options.kubernetes_minor or CURRENT
     slices = [one for one in objects if one.get("kind") == RESOURCE_SLICES.kind]

@@ -206,7 +206,7 @@ class PodSpecAt:
     group: str = ""
     """What of the object it is: a role, worker group, task or template; empty where there is one pod only."""
     patch: bool = False
-    """A Kustomize patch: most of the pod is elsewhere."""
+    """A patch: most of the pod is elsewhere."""
     inherited: frozenset[str] = frozenset()
     """Fields of `spec` that are not at its path: the pod has them from elsewhere in the object."""
 
@@ -414,7 +414,7 @@ class Migration:
     files: tuple[FileResult, ...]
     """One for each source, in their order; new objects that fit into them are in them."""
     new_files: tuple[Source, ...]
-    """What must not stand in a source's own file: DeviceClasses, objects beside JSON files and Kustomize patches."""
+    """What must not stand in a source's own file: objects beside JSON files."""
     objects: tuple[NewObject, ...]
     """All new objects, wherever they were written to."""
     workloads: tuple[Workload, ...]

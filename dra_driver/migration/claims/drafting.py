@@ -1,7 +1,7 @@
 """What one document asks for and what is to become of that, before other documents have a say. Pure.
 
-Texts in it are drafted like documents: manifests in a ConfigMap or a workflow, patches in a kustomization. What speaks
-of GPUs and cannot be converted is named in a finding, never passed over.
+Texts in it are drafted like documents: manifests in a ConfigMap or a workflow. What speaks of GPUs and cannot be
+converted is named in a finding, never passed over.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

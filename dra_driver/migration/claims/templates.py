@@ -295,16 +295,11 @@ def _references(
         yield _patched(pod, entry)
     else:
         where = (*pod.path, "resourceClaims")
-        yield _appended(pod.document, where, entry, _copied(reading, where))
+        yield _appended(pod.document, where, entry)
     for container, requests in _users(reading.demands, names):
         where = (*container.resources_path, "claims")
-        for index, use in enumerate(_uses(name, requests, names), _copied(reading, where)):
+        for index, use in enumerate(_uses(name, requests, names)):
             yield _appended(pod.document, where, use, index)
-
-
-def _copied(reading: PodReading, where: Path) -> int:
-    """How many entries a patch's list has from the list that it takes the place of."""
-    return sum(isinstance(one, Put) and one.path[:-1] == where for one in reading.edits)
 
 
 def _entry_name(reading: PodReading) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dra_driver.api.documents import Document, Written, normalized, read_documents
+from dra_driver.api.documents import Document, Written, read_documents
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.model import Edit
 from dra_driver.migration.text.changes import EditRefused, Items, changed, same
@@ -49,23 +49,6 @@ def rewritten(edits: Mapping[Document, Sequence[Edit]]) -> Rewriting:
         tuple(Splice(start + one.start, start + one.end, one.text) for one in splices),
         tuple(start + one for one in sorted(copied)),
     )
-
-
-def relisted(text: str, new: Items) -> tuple[Splice, ...]:
-    """What to change in a text that is one list. Raises EditRefused."""
-    plain = normalized(text)
-    try:
-        (root,) = trees(plain)
-        old = value_of(root)
-        writer = Writer(plain if plain.endswith("\n") else f"{plain}\n", [root])
-        writer.rewrite(root, old, new)
-        splices = writer.splices if plain.endswith("\n") else _unended(writer.splices, plain)
-        (again,) = trees(joined(plain, splices))
-        if not same(value_of(again), list(new)):
-            raise EditRefused("the edited text did not mean what it was to mean")
-    except (NotATree, ValueError) as error:
-        raise EditRefused(f"the text is not edited: {error}") from error
-    return tuple(splices)
 
 
 def _splices(text: str, roots: list[Tree], wanted: Mapping[Written, JsonObject]) -> tuple[list[Splice], list[int]]:

@@ -57,7 +57,6 @@ class PluginConfig:
     sharing: Mapping[str, Sharing] | None = None
     """None: the file says nothing of sharing, which is no sharing."""
     driver_root: str | None = None
-    imex_channels: bool = False
     findings: tuple[Finding, ...] = ()
 
 
@@ -113,12 +112,12 @@ class _Reader:
         self._plugin(plugin)
         resources = self._section(self._obj, "resources")
         self._resources(resources)
+        self._imex(self._section(self._obj, "imex"))
         return PluginConfig(
             self._name,
             self._mig_strategy(flags),
             self._sharing(),
             _text(flags.get("nvidiaDriverRoot")),
-            self._imex(self._section(self._obj, "imex")),
             tuple(self._findings),
         )
 
@@ -202,7 +201,7 @@ class _Reader:
                 severity=Severity.INFO,
             )  # fmt: skip
 
-    def _imex(self, imex: Mapping[str, Any]) -> bool:
+    def _imex(self, imex: Mapping[str, Any]) -> None:
         channels = imex.get("channelIDs")
         if channels not in (None, []):
             self._say(
@@ -210,7 +209,6 @@ class _Reader:
                 "every container with a GPU got an IMEX channel; with claims none does",
                 advice="Ask for one by a ComputeDomain in the workloads that use NVLink across nodes.",
             )  # fmt: skip
-        return channels not in (None, [])
 
     # -- resources and sharing
 

@@ -79,7 +79,7 @@ def test_a_proposal_has_what_was_decided_and_asks_for_the_rest() -> None:
 
 
 def test_texts_name_decisions_that_can_be_read() -> None:
-    texts = [path.read_text() for path in Path("dra_driver/migration").glob("*.py")]
+    texts = [path.read_text() for path in Path("dra_driver/migration").rglob("*.py")]
     texts += [f"{code.means} {code.advice}" for code in CODES]
     spoken = {match[0].strip("`") for text in texts for match in re.finditer(r"`([a-z]\w+): [^`{]*[^`]+`", text)}
     lines = {line for line in spoken if line.partition(":")[0] in FIELDS and "{{" not in line} - {"strategy: MPS"}

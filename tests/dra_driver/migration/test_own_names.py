@@ -69,7 +69,7 @@ def test_classes_of_other_drivers_say_nothing_of_our_devices() -> None:
 def test_either_way_the_pod_gets_what_the_name_stands_for(tmp_path: Path, strategy: str) -> None:
     (tmp_path / "class.yaml").write_text(yaml.safe_dump(H100))
     (tmp_path / "pod.yaml").write_text(yaml.safe_dump(pod(limits({"nvidia.com/gpu-h100": 1}))))
-    given = ("--with", str(tmp_path / "class.yaml"), "--strategy", strategy, "--nodes", "t4:1,dgx-h100:1")
+    given = ("--with", str(tmp_path / "class.yaml"), "--strategy", strategy, "--nodes", "t4,dgx-h100")
     outcome = run("migrate", str(tmp_path / "pod.yaml"), *given, "--report", "json")
     assert outcome.exit_code == Status.DONE, outcome.output
     (tried,) = json.loads(outcome.stdout)["verification"]["workloads"]
