@@ -277,11 +277,20 @@ class World:
         async with asyncio.timeout(_START_S):
             while True:
                 slices = [one["spec"] for one in (await self.kube.list(RESOURCE_SLICES)).items]
-                totals = counters_of(slices)
-                found = [device_of(spec["driver"], one, totals) for spec in slices for one in spec.get("devices") or ()]
-                devices = tuple(sorted((one for one in found if one is not None), key=lambda one: one.name))
-                if {spec["driver"] for spec in slices if spec.get("devices")} >= wanted and len(devices) >= 4:
-                    return devices
+                complete = all(
+                    sum(
+                        one["pool"]["name"] == spec["pool"]["name"] and one["driver"] == spec["driver"]
+                        for one in slices
+                    )
+                    == spec["pool"]["resourceSliceCount"]
+                    for spec in slices
+                )
+                if complete and {spec["driver"] for spec in slices if spec.get("devices")} >= wanted:
+                    totals = counters_of(slices)
+                    found = [
+                        device_of(one["driver"], two, totals) for one in slices for two in one.get("devices") or ()
+                    ]
+                    return tuple(sorted((one for one in found if one is not None), key=lambda one: one.name))
                 await asyncio.sleep(0.05)
 
     def _make_static(self) -> None:
@@ -323,7 +332,7 @@ def device_of(driver: str, device: JsonObject, totals: Totals) -> Device | None:
         f"{one['counterSet']}/{counter}": _amount(value) / totals[one["counterSet"], counter]
         for one in device.get("consumesCounters") or ()
         for counter, value in one["counters"].items()
-        if totals.get((one["counterSet"], counter))
+        if totals[one["counterSet"], counter]
     }
     return Device(name, kinds[device["attributes"]["type"]["string"]], uses or {name: 1.0})
 
