@@ -170,6 +170,8 @@ def _hardware(place: Place) -> _Hardware:
             text = access.read_text()
         except OSError:
             continue  # destroyed since it was listed
+        if "DeviceFileMinor:" not in text:
+            continue  # it is being made
         minor = int(text.split("DeviceFileMinor:")[1].split()[0])
         gi, ci = parts[2], parts[3] if len(parts) > 4 else ""
         instances[minor] = ("mig", addresses[int(parts[0].removeprefix("gpu"))], gi, ci)

@@ -72,6 +72,8 @@ async def run(world: World, sequence: Sequence_) -> Outcome:
         await running.settle()
     except (Violation, TimeoutError) as violation:
         running.outcome.violation = str(violation) or repr(violation)
+    except Exception as error:
+        running.outcome.violation = f"the campaign itself failed: {error!r}"
     finally:
         await running.close()
     running.outcome.seconds = time.monotonic() - began
