@@ -278,7 +278,7 @@ def _supervisor(bench: Bench, folder: Path, uid: str) -> Process:
     }
     return bench.in_pod(
         "supervisor",
-        "kubelet_plugin.imex_daemon",
+        "kubelet_plugin.commands.imex_daemon",
         *("--domain", "default/train", "--domain-uid", uid, "--node-name", NODE, "--pod-ip", _address(0)),
         *("--folder", str(folder / "imexd"), "--hosts-file", str(folder / "hosts")),
         *("--host-root", str(folder / "host"), "--log-level", "warning"),

@@ -33,45 +33,45 @@ from dra_driver.runtime.files import listed
 from dra_driver.runtime.tasks import exit_after, forever, run_service, until_signal
 from dra_driver.runtime.telemetry import configure_logging, status_server, tell_build
 from dra_driver.runtime.tracing import OFF, Tracer, open_tracer
-from kubelet_plugin.container_files import ContainerFilesOfNode
-from kubelet_plugin.container_runtime import ContainerRuntime, lacking
-from kubelet_plugin.debug import LastErrors, sections
-from kubelet_plugin.device_status import DeviceStatusWriter, GpuClaims
-from kubelet_plugin.discovery import Discovery, Hardware, NodeFacts, OpenNvml, installed_nvml, simulated_nvml
+from kubelet_plugin.claims.node_effects import Machine, OursNow, effects_of, machine_of, mps_daemons
+from kubelet_plugin.claims.service import ClaimService, NodeSources, Patience
 from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.effects.device_nodes import DeviceNodes
 from kubelet_plugin.effects.mps import MpsDaemons
 from kubelet_plugin.effects.other_claims import OtherClaims
 from kubelet_plugin.effects.shipped_hook import ShippedHook
-from kubelet_plugin.events import ClaimEvents, NodeEvents, policy_refused, release_refused
+from kubelet_plugin.facts.container_files import ContainerFilesOfNode
+from kubelet_plugin.facts.container_runtime import ContainerRuntime, lacking
+from kubelet_plugin.facts.discovery import Discovery, Hardware, NodeFacts, OpenNvml, installed_nvml, simulated_nvml
+from kubelet_plugin.facts.monitor import Facts
+from kubelet_plugin.facts.node_watch import NodeWatch
+from kubelet_plugin.facts.offers import NodeOffers
+from kubelet_plugin.facts.release import GpuRelease
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.imex import HostDaemon, foreign_daemon_problem
 from kubelet_plugin.hardware.sysfs import HostFiles
-from kubelet_plugin.health import NodeHealth
-from kubelet_plugin.metrics import CallMetrics, ClaimTimes, MeasuredClaims, NodeCollector, Observers
-from kubelet_plugin.monitor import Facts
-from kubelet_plugin.node_effects import Machine, OursNow, effects_of, machine_of, mps_daemons
-from kubelet_plugin.node_watch import NodeWatch
-from kubelet_plugin.offers import NodeOffers
-from kubelet_plugin.pod_events import GpuTroubles, PodEvents
 from kubelet_plugin.prepare.borrowed import FOLDER, Borrowed
 from kubelet_plugin.prepare.claims import ClaimReader, PodsOfClaims
 from kubelet_plugin.prepare.execute import Executor
 from kubelet_plugin.prepare.holds import Effects
 from kubelet_plugin.prepare.listener import ClaimListener, Listeners
 from kubelet_plugin.prepare.store import JournalStore
-from kubelet_plugin.release import GpuRelease
-from kubelet_plugin.reporter import Reporter
+from kubelet_plugin.reporting.debug import LastErrors, sections
+from kubelet_plugin.reporting.device_status import DeviceStatusWriter, GpuClaims
+from kubelet_plugin.reporting.events import ClaimEvents, NodeEvents, policy_refused, release_refused
+from kubelet_plugin.reporting.health import NodeHealth
+from kubelet_plugin.reporting.metrics import CallMetrics, ClaimTimes, MeasuredClaims, NodeCollector, Observers
+from kubelet_plugin.reporting.pod_events import GpuTroubles, PodEvents
+from kubelet_plugin.reporting.reporter import Reporter
+from kubelet_plugin.reporting.told_claims import ToldClaims
+from kubelet_plugin.reporting.tracing import ClaimSpans
 from kubelet_plugin.rpc.pod_resources import LOGS, SOCKET, PodsOfNode
 from kubelet_plugin.rpc.registration import RegistrationServer
 from kubelet_plugin.rpc.server import DraServer
 from kubelet_plugin.rpc.serving import serving
 from kubelet_plugin.rpc.sockets import plugin_sockets
-from kubelet_plugin.service import ClaimService, NodeSources, Patience
 from kubelet_plugin.settings import Settings, from_process
-from kubelet_plugin.told_claims import ToldClaims
-from kubelet_plugin.tracing import ClaimSpans
 
 if TYPE_CHECKING:
     from dra_driver.publish import PoolPublisher

@@ -19,7 +19,7 @@ END = "<!-- kinds of errors: end -->"
 _ROOT = Path(__file__).parents[2]
 _SERVICES = ("kubelet_plugin", "controller", "dra_driver/kube", "dra_driver/runtime", "dra_driver/publish")
 _FEATURES = "dra_driver/features.py"
-_NOT_THERE = ("simulation", "inventory_command", "simulate_command")
+_NOT_THERE = ("simulation", "commands/inventory", "commands/simulate")
 """What only simulated hardware and commands say."""
 
 

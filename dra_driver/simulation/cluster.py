@@ -338,7 +338,7 @@ class SimulatedCluster:
     def _containers(self, node: SimulatedNode) -> Containers:
         folder = self.node_folder(node.name)
         imex_daemon = Program(
-            (sys.executable, "-m", "kubelet_plugin.imex_entry"),
+            (sys.executable, "-m", "kubelet_plugin.commands.imex_entry"),
             folders={"/imexd": "GPU_DRA_FOLDER"},
             files={"/etc/hosts": "GPU_DRA_HOSTS_FILE"},
             environment={"GPU_DRA_KUBECONFIG": str(self.kubeconfig), "GPU_DRA_HOST_ROOT": str(folder / "host")},

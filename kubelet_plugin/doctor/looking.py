@@ -21,8 +21,7 @@ from dra_driver.cdi.reading import decode as decode_cdi
 from dra_driver.doctor.findings import Unread
 from dra_driver.doctor.node import NodePlaces
 from dra_driver.errors import DriverError, InvalidInput, NodeNotReady
-from kubelet_plugin.container_files import ContainerFilesOfNode
-from kubelet_plugin.discovery import Hardware, NodeFacts, OpenNvml, installed_nvml, simulated_nvml
+from kubelet_plugin.claims.node_effects import OursNow
 from kubelet_plugin.doctor.runtime_config import containerd_seen, crio_seen, imports
 from kubelet_plugin.doctor.seen import (
     CdiFileSeen,
@@ -38,13 +37,14 @@ from kubelet_plugin.doctor.seen import (
 from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.effects.other_claims import OtherClaims
 from kubelet_plugin.effects.shipped_hook import InstalledHook
+from kubelet_plugin.facts.container_files import ContainerFilesOfNode
+from kubelet_plugin.facts.discovery import Hardware, NodeFacts, OpenNvml, installed_nvml, simulated_nvml
 from kubelet_plugin.hardware.driver_root import DriverInstallation, kernel_module_version
 from kubelet_plugin.hardware.hook_program import HookMode
 from kubelet_plugin.hardware.imex import foreign_daemons
 from kubelet_plugin.hardware.in_root import asking
 from kubelet_plugin.hardware.persistenced import daemon_socket
 from kubelet_plugin.hardware.sysfs import HostFiles, pci_address
-from kubelet_plugin.node_effects import OursNow
 from kubelet_plugin.prepare.holds import MpsDaemon, UnknownHold
 from kubelet_plugin.prepare.journal import Journal
 from kubelet_plugin.prepare.store import DAMAGED, JournalFile, JournalStore

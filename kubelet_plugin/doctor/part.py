@@ -21,7 +21,7 @@ from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.prepare.store import DAMAGED, JOURNAL
 from kubelet_plugin.record.format import packed
 from kubelet_plugin.recording.take import NodeRecorder
-from kubelet_plugin.reporter import wanted_spec
+from kubelet_plugin.reporting.reporter import wanted_spec
 
 _MOST_KERNEL_LINES = 5000
 

@@ -2,7 +2,8 @@
 
 The domain of the node's channels (there is one at most) is followed by a watch, as long as there is a claim for it.
 `channel_status` and `channel_troubles` decide what the claim's `status.devices` and its pods are told of it;
-`kubelet_plugin.device_status` and `kubelet_plugin.pod_events` ask here, and tell. That a peer is not ready is in the
+`kubelet_plugin.reporting.device_status` and `kubelet_plugin.reporting.pod_events` ask here, and tell. That a peer is
+not ready is in the
 status of claims and of the domain: pods are told of their own node alone, or each would hear of each.
 """
 
@@ -20,13 +21,13 @@ from dra_driver.errors import DriverError, InvalidInput, NodeNotReady
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Mirror
 from dra_driver.names import ClaimRef
-from kubelet_plugin.device_status import Condition, DeviceStatus, Refusal
 from kubelet_plugin.domains.records import DomainName, Record, Records
 from kubelet_plugin.domains.wanted import DAEMON_DEVICE
-from kubelet_plugin.events import Reason
-from kubelet_plugin.metrics import ClaimedDevice
-from kubelet_plugin.pod_events import Trouble
 from kubelet_plugin.prepare.listener import AllocatedTo, ClaimListener, Operation
+from kubelet_plugin.reporting.device_status import Condition, DeviceStatus, Refusal
+from kubelet_plugin.reporting.events import Reason
+from kubelet_plugin.reporting.metrics import ClaimedDevice
+from kubelet_plugin.reporting.pod_events import Trouble
 
 _log = structlog.get_logger(__name__)
 

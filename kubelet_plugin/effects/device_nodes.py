@@ -1,7 +1,7 @@
 """Makes the driver's device nodes that the host lacks, by the driver's own nvidia-modprobe.
 
 A host without the driver's udev rules (`.run` installers, minimal images) has no nodes until root runs a CUDA program.
-`kubelet_plugin.discovery.Hardware` enters here before each look. Calls block.
+`kubelet_plugin.facts.discovery.Hardware` enters here before each look. Calls block.
 """
 
 from collections.abc import Collection, Iterator

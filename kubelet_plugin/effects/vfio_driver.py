@@ -33,7 +33,7 @@ class GpuDriver(Protocol):
 
 
 class Hardware(Protocol):
-    """What is needed of `kubelet_plugin.discovery.Hardware`."""
+    """What is needed of `kubelet_plugin.facts.discovery.Hardware`."""
 
     def use[T](self, gpu: GpuIdentity, work: Callable[[Nvml], T]) -> T: ...
 

@@ -1,7 +1,8 @@
 """What the driver says of a GPU's health when it is asked: errors counted, rows to remap, what should be done.
 
 `kubelet_plugin.hardware.nvml` reads one `HealthReading` for each GPU with every look; what it means is decided in
-`kubelet_plugin.conditions`. Each question may stay without an answer: older GPUs do not know some, GPUs in MIG mode
+`kubelet_plugin.hardware.conditions`. Each question may stay without an answer: older GPUs do not know some, GPUs in
+MIG mode
 do not answer others.
 """
 
@@ -13,7 +14,7 @@ import pynvml
 
 from dra_driver.api.inventory import GpuFacts
 from dra_driver.devices.health import Severity
-from kubelet_plugin.conditions import Reading, Trouble
+from kubelet_plugin.hardware.conditions import Reading, Trouble
 
 _ACTIONS = {
     1: "reset the GPU",

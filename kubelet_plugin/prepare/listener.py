@@ -1,6 +1,7 @@
 """What others learn of the work on claims: how long each step took, and how each operation ended.
 
-`kubelet_plugin.operations` and `kubelet_plugin.prepare.execute` tell; metrics, Events, device status and the debug page
+`kubelet_plugin.claims.operations` and `kubelet_plugin.prepare.execute` tell; metrics, Events, device status and the
+debug page
 listen. They are told in the event loop, in the middle of kubelet's calls: they take note, and act later.
 """
 

@@ -1,4 +1,5 @@
-"""What prepare knows of the node it is on: values that `kubelet_plugin.service` fills from Discovery and the policy."""
+"""What prepare knows of the node it is on: values that `kubelet_plugin.claims.service` fills from Discovery and the
+policy."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

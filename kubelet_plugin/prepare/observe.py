@@ -1,4 +1,4 @@
-"""The port through which prepare sees the node; `kubelet_plugin.service` implements it over Discovery."""
+"""The port through which prepare sees the node; `kubelet_plugin.claims.service` implements it over Discovery."""
 
 from typing import Protocol
 

@@ -16,8 +16,8 @@ from math import inf
 
 from dra_driver.doctor.node import NodePlaces
 from dra_driver.errors import DriverError
-from kubelet_plugin.container_files import ContainerFilesOfNode
-from kubelet_plugin.discovery import Hardware, NvmlSource, OpenNvml, installed_nvml, simulated_nvml
+from kubelet_plugin.facts.container_files import ContainerFilesOfNode
+from kubelet_plugin.facts.discovery import Hardware, NvmlSource, OpenNvml, installed_nvml, simulated_nvml
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.sysfs import HostFiles

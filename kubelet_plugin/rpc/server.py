@@ -46,7 +46,7 @@ _OPTIONS = (
 
 
 class ClaimHandler(Protocol):
-    """Who prepares claims: `kubelet_plugin.service.ClaimService`."""
+    """Who prepares claims: `kubelet_plugin.claims.service.ClaimService`."""
 
     async def prepare(self, claims: Sequence[ClaimRef]) -> Prepared: ...
 

@@ -35,7 +35,7 @@ from dra_driver.kube.leader import LeaderElection, LeaseTimes
 from dra_driver.simulation.apiserver.faults import Access
 from dra_driver.simulation.cluster import DRIVER_NAMESPACE, SimulatedCluster, parse_nodes
 from dra_driver.simulation.kubelet.pods import COMPLETE_ANNOTATION
-from kubelet_plugin.simulate_command import act
+from kubelet_plugin.commands.simulate import act
 
 PLUGIN, CONTROLLER, DAEMON = "gpu-dra-kubelet-plugin", "gpu-dra-controller", "gpu-dra-imex-daemon"
 

@@ -38,7 +38,7 @@ from dra_driver.api.meta import RESOURCE_CLAIMS
 from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.kube.events import EventRecorder, News, Regarding
 from dra_driver.names import ClaimRef
-from kubelet_plugin.claim_devices import key_of, put_entries
+from kubelet_plugin.reporting.claim_devices import key_of, put_entries
 
 type Render = Any
 type Releases = Mapping[Setup, Release]

@@ -15,10 +15,10 @@ from dra_driver.api.meta import RESOURCE_CLAIMS, JsonObject, Resource
 from dra_driver.errors import NotFound
 from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER, ClaimRef
-from kubelet_plugin.claim_devices import entries_of, key_of, put_entries
-from kubelet_plugin.device_status import Condition, DeviceStatus, DeviceStatusWriter, Refusal
 from kubelet_plugin.prepare.listener import AllocatedTo
-from kubelet_plugin.told_claims import ToldClaims
+from kubelet_plugin.reporting.claim_devices import entries_of, key_of, put_entries
+from kubelet_plugin.reporting.device_status import Condition, DeviceStatus, DeviceStatusWriter, Refusal
+from kubelet_plugin.reporting.told_claims import ToldClaims
 
 UNSORTED = {"kind": "GpuConfig", "apiVersion": "resource.nvidia.com/v1beta1", "sharing": {"strategy": "MPS", "a": 1}}
 """In the order in which a person writes it, and a client that does not sort sends it."""

@@ -36,8 +36,8 @@ from dra_driver.publish.probe import server_features
 from dra_driver.slices.describe import described_devices
 from dra_driver.slices.diff import is_complete, observed_slice
 from dra_driver.slices.offline import published_offline
-from kubelet_plugin.discovery import NodeFacts
-from kubelet_plugin.reporter import wanted_spec
+from kubelet_plugin.facts.discovery import NodeFacts
+from kubelet_plugin.reporting.reporter import wanted_spec
 
 PATIENCE_S = 30.0
 

@@ -18,7 +18,7 @@ from dra_driver.api.meta import EVENTS, NODE_INVENTORIES, PODS, RESOURCE_CLAIM_T
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.cli.output import Status
 from dra_driver.simulation.cluster import SimulatedCluster, parse_nodes
-from kubelet_plugin.simulate_command import act
+from kubelet_plugin.commands.simulate import act
 from kubelet_plugin.simulation.host import SimulatedHost
 from kubelet_plugin.simulation.operations import MIG_CONFIGURATION_CHANGED
 

@@ -25,7 +25,7 @@ from support.real_cluster import (
     wait_running,
 )
 
-from kubelet_plugin.simulate_command import act
+from kubelet_plugin.commands.simulate import act
 
 pytestmark = pytest.mark.skipif(not IS_THERE, reason=WHY_NOT)
 

@@ -35,7 +35,7 @@ from dra_driver import bundled
 from dra_driver.cli.plan import nodes_of, policy_of
 from dra_driver.cli.scenario import read_scenario
 from dra_driver.simulation.cluster import SimulatedNode
-from kubelet_plugin.simulate_command import act, standing
+from kubelet_plugin.commands.simulate import act, standing
 
 pytestmark = pytest.mark.skipif(not IS_THERE, reason=WHY_NOT)
 

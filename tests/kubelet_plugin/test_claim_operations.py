@@ -11,8 +11,8 @@ from support.claims import a_claim, a_ref, a_result, device_name, node_facts
 from support.prepared import Bench, prepare_one, unprepare_one
 
 from dra_driver.errors import InvalidInput, NodeNotReady, Unreachable
-from kubelet_plugin.metrics import ClaimTimes
 from kubelet_plugin.prepare.listener import ClaimListener, Listeners, Operation
+from kubelet_plugin.reporting.metrics import ClaimTimes
 
 
 class Heard(ClaimListener):

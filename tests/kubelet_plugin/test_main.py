@@ -27,14 +27,14 @@ from dra_driver.kube.events import EVENTS_V1
 from dra_driver.kube.kubelet_api.generated import health_v1_pb2, registration_pb2
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, CONFIG_API_VERSION, GPU_DRIVER, RELEASE_GPUS, ClaimRef
 from dra_driver.simulation.apiserver import SimulatedApiServer
-from kubelet_plugin.container_runtime import ContainerRuntime
-from kubelet_plugin.discovery import RELEASED
+from kubelet_plugin.commands.simulate import act
 from kubelet_plugin.domains.records import DomainName, Record, Records
 from kubelet_plugin.domains.wanted import WantedDevice
+from kubelet_plugin.facts.container_runtime import ContainerRuntime
+from kubelet_plugin.facts.discovery import RELEASED
 from kubelet_plugin.main import _node
 from kubelet_plugin.rpc.pod_resources import SOCKET
 from kubelet_plugin.settings import read_settings
-from kubelet_plugin.simulate_command import act
 from kubelet_plugin.simulation.host import SimulatedHost, create_host
 
 POD: JsonObject = {"metadata": {"name": "train-0", "uid": "uid-of-train-0"}}

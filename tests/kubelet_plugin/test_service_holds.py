@@ -1,4 +1,5 @@
-"""Claims that change hardware, from kubelet's side: kubelet_plugin/service.py over real files and fake hardware."""
+"""Claims that change hardware, from kubelet's side: kubelet_plugin/claims/service.py over real files and fake
+hardware."""
 
 import asyncio
 import threading
@@ -18,7 +19,7 @@ from dra_driver.api.policy import PublishingPolicy
 from dra_driver.cdi.model import DeviceNode
 from dra_driver.errors import DeviceInUse, HardwareError, NodeNotReady
 from dra_driver.names import CONFIG_API_VERSION, ClaimRef
-from kubelet_plugin.discovery import RELEASED, NodeFacts
+from kubelet_plugin.facts.discovery import RELEASED, NodeFacts
 from kubelet_plugin.hardware.calls import Code
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
@@ -270,7 +271,7 @@ async def test_a_lost_gpu_keeps_no_claim_and_is_put_right_when_it_is_back(bench:
 async def test_what_a_lost_gpu_kept_is_looked_after_before_the_next_sweep(
     bench: HoldBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kubelet_plugin.service._FIRST_RETRY_S", 0.01)
+    monkeypatch.setattr("kubelet_plugin.claims.service._FIRST_RETRY_S", 0.01)
     ref = bench.claim("train", PART)
 
     async def is_clear() -> bool:
@@ -322,7 +323,7 @@ async def test_a_part_that_somebody_destroyed_is_given_to_no_container_any_more(
 async def test_a_destroyed_part_is_noticed_before_the_next_sweep(
     bench: HoldBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kubelet_plugin.service._LOST_S", 0.01)
+    monkeypatch.setattr("kubelet_plugin.claims.service._LOST_S", 0.01)
     ref = bench.claim("train", PART)
 
     async def is_without_file() -> bool:

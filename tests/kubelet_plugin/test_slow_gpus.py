@@ -18,16 +18,16 @@ from dra_driver.api.policy import PublishingPolicy
 from dra_driver.cdi.model import DeviceNode
 from dra_driver.errors import DriverError, HardwareError
 from dra_driver.names import ClaimRef
-from kubelet_plugin.discovery import Discovery, Hardware, NodeFacts, NvmlSource
+from kubelet_plugin.claims.node_effects import OursNow
+from kubelet_plugin.claims.service import ClaimService
 from kubelet_plugin.effects.mig import ComputeInstances, GpuInstances, MigModes
-from kubelet_plugin.health_file import HealthFile
-from kubelet_plugin.monitor import HealthMonitor
-from kubelet_plugin.node_effects import OursNow
+from kubelet_plugin.facts.discovery import Discovery, Hardware, NodeFacts, NvmlSource
+from kubelet_plugin.facts.health_file import HealthFile
+from kubelet_plugin.facts.monitor import HealthMonitor
+from kubelet_plugin.facts.watcher import Coverage, EventWatcher, GpuEvent
 from kubelet_plugin.prepare.holds import ComputeInstance, GpuInstance, MigMode
 from kubelet_plugin.prepare.node import ContainerFiles
 from kubelet_plugin.prepare.store import JournalStore
-from kubelet_plugin.service import ClaimService
-from kubelet_plugin.watcher import Coverage, EventWatcher, GpuEvent
 
 POLICY = PublishingPolicy.of({"mig": [{"mode": "Dynamic"}]})
 
@@ -150,7 +150,7 @@ def until_read(hardware: Hardware, count: int) -> None:
 
 class TestEvents:
     async def test_events_of_the_others_are_heard(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("kubelet_plugin.watcher.READ_S", 1.0)
+        monkeypatch.setattr("kubelet_plugin.facts.watcher.READ_S", 1.0)
         events: asyncio.Queue[GpuEvent] = asyncio.Queue()
         covered: asyncio.Queue[Coverage] = asyncio.Queue()
         world.stick("nvmlDeviceRegisterEvents")

@@ -27,19 +27,19 @@ from dra_driver.slices.describe import described_devices
 from dra_driver.slices.diff import CreateSlice, NodeRef, new_object, wanted_pool
 from dra_driver.slices.features import ALL_FEATURES, ServerFeatures
 from dra_driver.slices.layout import Places, slice_layout
-from kubelet_plugin.container_files import ContainerFilesOfNode
-from kubelet_plugin.discovery import Discovery, Hardware
+from kubelet_plugin.claims.node_effects import Machine, OursNow, effects_of, mps_daemons
+from kubelet_plugin.claims.service import ClaimService, NodeSources
 from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.effects.on_host import OnHost
+from kubelet_plugin.facts.container_files import ContainerFilesOfNode
+from kubelet_plugin.facts.discovery import Discovery, Hardware
+from kubelet_plugin.facts.offers import NodeOffers
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import DriverInstallation
-from kubelet_plugin.node_effects import Machine, OursNow, effects_of, mps_daemons
-from kubelet_plugin.offers import NodeOffers
 from kubelet_plugin.prepare.claims import ClaimReader
 from kubelet_plugin.prepare.execute import Executor
 from kubelet_plugin.prepare.store import JournalStore
-from kubelet_plugin.reporter import wanted_spec
-from kubelet_plugin.service import ClaimService, NodeSources
+from kubelet_plugin.reporting.reporter import wanted_spec
 from kubelet_plugin.simulation.vfio import SimulatedKernel
 
 ANY = device_class("any", f"device.driver == '{GPU_DRIVER}'")

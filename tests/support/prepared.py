@@ -14,16 +14,16 @@ from dra_driver.cdi.model import DeviceNode
 from dra_driver.errors import DriverError
 from dra_driver.names import GPU_DRIVER, ClaimRef
 from dra_driver.runtime.files import StagedFile
-from kubelet_plugin.discovery import NodeFacts
+from kubelet_plugin.claims.service import ClaimService, NodeSources, Patience
 from kubelet_plugin.effects.cdi_files import CdiFiles
-from kubelet_plugin.offers import NodeOffers
+from kubelet_plugin.facts.discovery import NodeFacts
+from kubelet_plugin.facts.offers import NodeOffers
 from kubelet_plugin.prepare.answer import PreparedDevice
 from kubelet_plugin.prepare.claims import ClaimReader
 from kubelet_plugin.prepare.execute import Executor
 from kubelet_plugin.prepare.holds import Effects
 from kubelet_plugin.prepare.node import ContainerFiles
 from kubelet_plugin.prepare.store import JournalStore
-from kubelet_plugin.service import ClaimService, NodeSources, Patience
 
 DRIVER_FILES = DriverFiles(
     version="580.105.08",

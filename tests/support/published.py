@@ -15,10 +15,10 @@ from dra_driver.slices.describe import described_devices
 from dra_driver.slices.diff import CreateSlice, NodeRef, new_object, slice_writes, wanted_pool
 from dra_driver.slices.features import ALL_FEATURES
 from dra_driver.slices.layout import Places, slice_layout
-from kubelet_plugin.health_file import HealthFile
-from kubelet_plugin.monitor import HealthMonitor
-from kubelet_plugin.reporter import wanted_spec
-from kubelet_plugin.simulate_command import act
+from kubelet_plugin.commands.simulate import act
+from kubelet_plugin.facts.health_file import HealthFile
+from kubelet_plugin.facts.monitor import HealthMonitor
+from kubelet_plugin.reporting.reporter import wanted_spec
 
 
 async def published_slices(

@@ -24,7 +24,7 @@ from dra_driver import bundled
 from dra_driver.cli.plan import POLICY_KIND
 from dra_driver.kubernetes import minor_of
 from dra_driver.names import GPU_DRIVER
-from kubelet_plugin import health_file
+from kubelet_plugin.facts import health_file
 
 KUBECONFIG = os.environ.get("GPU_DRA_TEST_KUBECONFIG", "")
 IMAGE = os.environ.get("GPU_DRA_TEST_IMAGE", "")

@@ -1,7 +1,7 @@
 """Kubelet's gRPC API for DRA plugins, and of who has which claim: messages, and the names of services and methods.
 
 `claim_v1` is no part of it: it has what is written of a ResourceClaim in the API server's protobuf form, for
-`dra_driver.kube.envelope` and `kubelet_plugin.claim_devices`.
+`dra_driver.kube.envelope` and `kubelet_plugin.reporting.claim_devices`.
 
 The `.proto` files in `protos/` are written by hand from the field numbers that Kubernetes documents; `generated/` is
 what protoc makes of them (`make generate`), committed and compared by a test. Method handlers are registered by name,

@@ -12,15 +12,15 @@ from dra_driver.api.inventory import GpuFacts
 from dra_driver.doctor.findings import listed
 from dra_driver.doctor.proofs import Proof, failed, not_tried, passed
 from dra_driver.errors import HardwareError
-from kubelet_plugin.discovery import Hardware
 from kubelet_plugin.doctor.proof.compare import list_differences, mig_uuids, table_differences
 from kubelet_plugin.doctor.proof.node import ProofNode, identity
 from kubelet_plugin.doctor.proof.smi_text import gpu_list, placements, profiles, time_slices
 from kubelet_plugin.effects.timeslicing import INTERVALS
+from kubelet_plugin.facts.discovery import Hardware
+from kubelet_plugin.facts.watcher import try_wait
 from kubelet_plugin.hardware.calls import NOT_THERE
 from kubelet_plugin.hardware.nvml import Nvml
 from kubelet_plugin.prepare.holds import MpsDaemon
-from kubelet_plugin.watcher import try_wait
 
 _SHORTEST_WAIT_S, _LONGEST_WAIT_S, _WAITS = 0.95, 3.0, 3
 _LONGEST_LOOK_S = 5.0

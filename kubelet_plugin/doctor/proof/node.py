@@ -9,12 +9,12 @@ from functools import cached_property
 from dra_driver.api.inventory import GpuFacts
 from dra_driver.doctor.node import NodePlaces
 from dra_driver.errors import DriverError, HardwareError
-from kubelet_plugin.discovery import Hardware, NodeFacts, OpenNvml
+from kubelet_plugin.claims.node_effects import Machine, effects_of, machine_of, mps_daemons
 from kubelet_plugin.effects.mps import MpsDaemons
+from kubelet_plugin.facts.discovery import Hardware, NodeFacts, OpenNvml
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.sysfs import HostFiles
-from kubelet_plugin.node_effects import Machine, effects_of, machine_of, mps_daemons
 from kubelet_plugin.prepare.borrowed import FOLDER, Borrowed
 from kubelet_plugin.prepare.holds import GpuIdentity, gpus_of
 from kubelet_plugin.prepare.store import JournalFile

@@ -15,7 +15,7 @@ from dra_driver.cli.doctor import shipped_checks
 from dra_driver.doctor.cluster import Access, KubeletSeen, ReleaseSeen, ServerSeen, WebhookAnswer
 from dra_driver.doctor.findings import Finding, Seen, Unread, Verdict, examined
 from dra_driver.slices.features import ServerFeatures
-from kubelet_plugin.events import Reason
+from kubelet_plugin.reporting.events import Reason
 
 CHECKS = shipped_checks()
 TROUBLES = {f"{check.name}/{one.code}": one for check in CHECKS for one in check.troubles}

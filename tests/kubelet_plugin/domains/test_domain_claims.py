@@ -20,8 +20,8 @@ from dra_driver.kube.client import Listing
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, CONFIG_API_VERSION, ClaimRef
 from kubelet_plugin.domains.records import Record
 from kubelet_plugin.domains.service import DomainClaims
-from kubelet_plugin.events import claim_news
 from kubelet_plugin.prepare.turns import LOCK
+from kubelet_plugin.reporting.events import claim_news
 
 
 @pytest.fixture

@@ -18,16 +18,16 @@ from dra_driver.errors import NodeNotReady
 from dra_driver.kube.client import Kube
 from dra_driver.kube.events import EVENTS_V1, EventRecorder
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, ClaimRef
-from kubelet_plugin.device_status import DeviceStatus, DeviceStatusWriter, Refusal
 from kubelet_plugin.domains.records import DomainName, Record, Records
 from kubelet_plugin.domains.standing import DomainStanding, Place, channel_status, channel_troubles
 from kubelet_plugin.domains.wanted import WantedDevice
-from kubelet_plugin.events import Reason
-from kubelet_plugin.metrics import ClaimedDevice
-from kubelet_plugin.pod_events import OVER_AFTER_S, PodEvents
 from kubelet_plugin.prepare.claims import ClaimReader, PodsOfClaims
 from kubelet_plugin.prepare.listener import AllocatedTo, Operation
-from kubelet_plugin.told_claims import ToldClaims
+from kubelet_plugin.reporting.device_status import DeviceStatus, DeviceStatusWriter, Refusal
+from kubelet_plugin.reporting.events import Reason
+from kubelet_plugin.reporting.metrics import ClaimedDevice
+from kubelet_plugin.reporting.pod_events import OVER_AFTER_S, PodEvents
+from kubelet_plugin.reporting.told_claims import ToldClaims
 
 NODE = "tray-1"
 DOMAIN = DomainName("team", "train", "uid-of-domain", "rack.1")

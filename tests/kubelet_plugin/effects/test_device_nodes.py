@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from dra_driver.api.inventory import Problem
-from kubelet_plugin.container_files import ContainerFilesOfNode
-from kubelet_plugin.discovery import Hardware, NvmlSource
 from kubelet_plugin.effects.device_nodes import DeviceNodes, missing_nodes, modprobe_words
 from kubelet_plugin.effects.on_host import OnHost
+from kubelet_plugin.facts.container_files import ContainerFilesOfNode
+from kubelet_plugin.facts.discovery import Hardware, NvmlSource
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.sysfs import HostFiles

@@ -15,16 +15,16 @@ from support.prepared import Bench, prepare_one, unprepare_one
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.names import CONFIG_API_VERSION
-from kubelet_plugin.discovery import Hardware, NvmlSource
+from kubelet_plugin.claims.node_effects import Machine, effects_of, mps_daemons
+from kubelet_plugin.claims.service import ClaimService
 from kubelet_plugin.effects.mps_watch import MpsWatch
 from kubelet_plugin.effects.on_host import OnHost
+from kubelet_plugin.facts.discovery import Hardware, NvmlSource
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.sysfs import HostFiles
-from kubelet_plugin.node_effects import Machine, effects_of, mps_daemons
 from kubelet_plugin.prepare.holds import HoldRecord, MpsDaemon, Records
 from kubelet_plugin.prepare.store import JournalStore
-from kubelet_plugin.service import ClaimService
 from kubelet_plugin.simulation.host import SimulatedHost, create_host
 from kubelet_plugin.simulation.nvml import SimulatedNvml
 from kubelet_plugin.simulation.vfio import SimulatedKernel

@@ -13,9 +13,9 @@ from typer.testing import CliRunner, Result
 from dra_driver.cli.bundle import bundle
 from dra_driver.doctor.node import NodePlaces
 from dra_driver.errors import InvalidInput, NodeNotReady
-from kubelet_plugin.inventory_command import inventory
+from kubelet_plugin.commands.inventory import inventory
+from kubelet_plugin.commands.record import record
 from kubelet_plugin.record.format import Call, read_record
-from kubelet_plugin.record_command import record
 from kubelet_plugin.recording.nvml import CallLog
 from kubelet_plugin.recording.programs import answer_of
 from kubelet_plugin.recording.sweep import OF_GPU

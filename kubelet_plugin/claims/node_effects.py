@@ -1,0 +1,106 @@
+"""The effects of all kinds of holds on this node, put together from its adapters; and what the journal says is ours.
+
+`kubelet_plugin.main` enters here, and proofs of a node (`kubelet_plugin.doctor.proof`).
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from dra_driver.errors import DriverError
+from kubelet_plugin.effects.compute_mode import ComputeModes
+from kubelet_plugin.effects.host_smi import HostSmi
+from kubelet_plugin.effects.launchers import HostLauncher
+from kubelet_plugin.effects.mig import ComputeInstances, GpuInstances, MigModes
+from kubelet_plugin.effects.mps import MpsDaemons
+from kubelet_plugin.effects.on_host import OnHost
+from kubelet_plugin.effects.timeslicing import TimeSlices
+from kubelet_plugin.effects.vfio import VfioBindings
+from kubelet_plugin.effects.vfio_driver import DriverOfNode
+from kubelet_plugin.facts.discovery import Hardware
+from kubelet_plugin.hardware.driver_programs import DriverPrograms
+from kubelet_plugin.hardware.sysfs import HostFiles
+from kubelet_plugin.hardware.vfio import HostModules, KernelModules, Sysfs, SysfsWriter
+from kubelet_plugin.prepare.claimed import claimed
+from kubelet_plugin.prepare.holds import (
+    ComputeInstance,
+    ComputeMode,
+    Effects,
+    GpuInstance,
+    MigMode,
+    MpsDaemon,
+    TimeSlice,
+    VfioBinding,
+)
+from kubelet_plugin.prepare.ours import NOTHING, Ours
+from kubelet_plugin.prepare.store import JournalStore
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What of a node is another thing in the simulation."""
+
+    host: HostFiles
+    on_host: OnHost
+    sysfs: SysfsWriter
+    modules: KernelModules
+
+
+def machine_of(host: HostFiles, simulated: Path | None) -> Machine:
+    """What holds act on, besides NVML: processes and mounts, the kernel's files and modules. `simulated` is the folder
+    of a simulated host, None for a real one."""
+    if simulated is None:
+        on_host = OnHost.real(host)
+        return Machine(host, on_host, Sysfs(host), HostModules(host, on_host.run))
+
+    # Only here: a real node has no use for it.
+    from kubelet_plugin.simulation.vfio import SimulatedKernel
+
+    kernel = SimulatedKernel(simulated)
+    return Machine(host, OnHost.simulated(host), kernel, kernel)
+
+
+def mps_daemons(machine: Machine, programs: DriverPrograms, folder: Path) -> MpsDaemons:
+    """`folder` is the same path on the host and here."""
+    return MpsDaemons(folder, machine.on_host, programs, HostLauncher(machine.on_host))
+
+
+def effects_of(
+    machine: Machine,
+    hardware: Hardware,
+    programs: DriverPrograms,
+    daemons: MpsDaemons,
+    paused: Callable[[], AbstractContextManager[None]],
+) -> Effects:
+    """`paused` keeps the process's other NVML sessions away."""
+    return {
+        MigMode: MigModes(hardware, paused),
+        GpuInstance: GpuInstances(hardware),
+        ComputeInstance: ComputeInstances(hardware),
+        ComputeMode: ComputeModes(hardware),
+        TimeSlice: TimeSlices(programs, hardware),
+        MpsDaemon: daemons,
+        VfioBinding: VfioBindings(
+            machine.host,
+            machine.sysfs,
+            machine.modules,
+            DriverOfNode(hardware, HostSmi(programs, machine.on_host), paused),
+        ),
+    }
+
+
+class OursNow:
+    """What the journal says is ours at each call, from any thread. What it said last, when it cannot be read."""
+
+    def __init__(self, journal: JournalStore, host: HostFiles) -> None:
+        self._journal = journal
+        self._host = host
+        self._last: Ours = NOTHING
+
+    def __call__(self) -> Ours:
+        try:
+            self._last = claimed(self._journal.current, self._host.boot_id())
+        except DriverError:
+            return self._last
+        return self._last

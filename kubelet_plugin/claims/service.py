@@ -1,0 +1,410 @@
+"""Prepares and unprepares claims: kubelet's calls enter here through `kubelet_plugin.rpc`.
+
+For each claim: observe (its object, the node, what it holds already), decide (`kubelet_plugin.prepare.wanted`,
+`kubelet_plugin.prepare.plan`), do (`kubelet_plugin.prepare.execute`), answer. Every claim of a call is answered on its
+own, different claims run side by side, and one claim has one turn at a time, whoever asks.
+
+* A claim's object is read for every prepare, also a repeated one: only so a claim that was created again under its
+  name, or allocated again with other devices, gets the right answer. If the API server cannot be asked, a claim that is
+  prepared is answered from the journal, so that kubelet's restart does not need the API server twice.
+* A repeated prepare writes nothing; it looks whether the CDI file is still as it was left.
+* Unprepare never asks the API server: the object may be gone.
+* The API server is asked before a claim's turn, once for all calls that wait for the same claim, so that an unprepare
+  waits for none of them. After a release it is asked again, in the turn.
+* When kubelet gives up a call, a prepare that only waits is dropped. What was begun on the node is finished in the
+  background, and kubelet's retry finds the result.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from dra_driver.api.resource import ResourceClaim
+from dra_driver.devices.model import Offer
+from dra_driver.errors import ClusterError, DriverError, NodeNotReady, UnknownDevice
+from dra_driver.features import Gates
+from dra_driver.names import ClaimRef
+from kubelet_plugin.claims.operations import Notes, Operations
+from kubelet_plugin.facts.discovery import RELEASED, NodeFacts
+from kubelet_plugin.facts.monitor import SeenFacts
+from kubelet_plugin.prepare.answer import PreparedDevice
+from kubelet_plugin.prepare.claims import ClaimRead, ClaimReader, ClaimReads, explained
+from kubelet_plugin.prepare.execute import Executor
+from kubelet_plugin.prepare.heal import Healer
+from kubelet_plugin.prepare.holds import Hold
+from kubelet_plugin.prepare.lifecycle import (
+    Entry,
+    Held,
+    HeldByOther,
+    LeftBehind,
+    Standing,
+    State,
+    left_behind,
+    standing_of,
+    state_of,
+)
+from kubelet_plugin.prepare.listener import AllocatedTo, ClaimListener, timed
+from kubelet_plugin.prepare.node import ContainerFiles, Node
+from kubelet_plugin.prepare.plan import Plan, plan_for
+from kubelet_plugin.prepare.repair import RepairReport
+from kubelet_plugin.prepare.wanted import checked, wanted_of, well_formed
+
+__all__ = ["ClaimService", "RepairReport"]
+
+_log = structlog.get_logger(__name__)
+
+_LOST_S = 5.0
+"""How soon a claim is looked at whose MIG device is gone."""
+
+_FIRST_RETRY_S = 5.0
+_LONGEST_RETRY_S = 60.0
+
+_LOOK_AGAIN_S = 15.0
+"""A hung NVML must not use up kubelet's deadline."""
+
+
+class Facts(SeenFacts, Protocol):
+    """What is needed of `kubelet_plugin.facts.discovery.Discovery`."""
+
+    async def observe(self) -> NodeFacts: ...
+
+
+class Offers(Protocol):
+    """What is needed of `kubelet_plugin.facts.offers.NodeOffers`."""
+
+    def of(self, facts: NodeFacts) -> Mapping[str, Offer]:
+        """What the node offers by published name. Called for every prepare. Raises NodeNotReady."""
+
+    async def refresh(self) -> None: ...
+
+
+type ContainerFilesOf = Callable[[NodeFacts], ContainerFiles]
+"""Looks at the driver root and the device nodes; blocking. Raises NodeNotReady that says what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long things are waited for, in seconds."""
+
+    start_s: float = 10.0
+    """The repair at the start: one claim's daemon or virtual machine must not keep kubelet from the others."""
+    api_s: float = 20.0
+    """A busy API server, by a prepare. kubelet's deadline is 45 s, its next attempt comes after 90 s."""
+    holder_s: float = 10.0
+    """Kubelet, to unprepare a stale claim that has the GPU; 2 s were seen (issue 141471)."""
+    stale_s: float = 120.0
+    """A claim that lost its right to its devices, see `Healer`: twice the interval at which kubelet looks for such."""
+    sweep_s: float = 600.0
+    """Between two looks for claims that kubelet will never unprepare; each reads every held claim from the API."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSources:
+    """Where the service finds out about its node, as one driver has it."""
+
+    driver: str
+    node_name: str
+    facts: Facts
+    container_files: ContainerFilesOf
+    offers: Offers
+    gates: Gates = Gates.DEFAULT
+
+
+class ClaimService:
+    """Prepare and unprepare claims of one driver on this node. `start`, then serve, with `run` beside; then `close`.
+
+    `executor` makes what claims need, in the node's journal, CDI folder and hardware; `listener` is its, too.
+    """
+
+    def __init__(
+        self,
+        claims: ClaimReader,
+        node: NodeSources,
+        executor: Executor,
+        listener: ClaimListener | None = None,
+        patience: Patience = Patience(),
+    ) -> None:
+        self._journal = executor.journal
+        self._driver = node.driver
+        self._listener = listener or ClaimListener()
+        self._executor = executor
+        self._claims = claims
+        self._view = _View(node)
+        self._healer = Healer(self._journal, executor, claims, self._view, stale_after_s=patience.stale_s)
+        self._patience = patience
+        self._pending = False
+        self._swept: frozenset[str] = frozenset()
+        """The lost MIG devices that the last sweep knew of."""
+        self._left = asyncio.Event()
+        """A claim went and left something behind, which is to be cleared as soon as it can be."""
+        self._settings_lost = asyncio.Event()
+        self._operations = Operations(node.driver, self._listener)
+        self._reads = ClaimReads(self._claims)
+
+    @property
+    def held(self) -> Held:
+        """The claims that hold devices of this node, by UID. Raises NodeNotReady or CorruptState."""
+        return self._journal.current.held
+
+    async def start(self) -> RepairReport:
+        """Put right what an earlier run left behind. Called once, before the DRA socket is served; never raises.
+
+        What takes long, as hardware may, goes on while others are served: each claim is repaired in its turn.
+        """
+        repair = self._operations.begin(self._healer.start())
+        done, _ = await asyncio.wait({repair}, timeout=self._patience.start_s)
+        if done:
+            return self._told(repair.result())
+        repair.add_done_callback(lambda late: None if late.exception() else self._told(late.result()))
+        return self._told(RepairReport(pending=("what claims had before is still being put right",)))
+
+    async def run(self) -> None:
+        """Sweep until cancelled: soon again while something is pending, else at the interval."""
+        retry_s = _FIRST_RETRY_S
+        while True:
+            if self._settings_lost.is_set():
+                self._settings_lost.clear()
+                self._told(await self._healer.reassert_settings())
+            if self._pending:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(retry_s):
+                        await self._settings_lost.wait()
+                        continue
+                retry_s = min(2 * retry_s, _LONGEST_RETRY_S)
+            else:
+                retry_s = _FIRST_RETRY_S
+                await self._idle()
+                if self._left.is_set():
+                    self._left.clear()
+                    self._pending = True
+                    continue
+            await self.sweep()
+
+    async def _idle(self) -> None:
+        """Until it is time for a sweep, or something of a claim was left behind, or got lost."""
+        due = time.monotonic() + self._patience.sweep_s
+        while (rest := due - time.monotonic()) > 0 and self._view.lost() == self._swept:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(rest, _LOST_S)):
+                    await self._left.wait()
+                    return
+
+    async def sweep(self) -> RepairReport:
+        """Release claims that kubelet will never unprepare, and heal what was damaged meanwhile. Never raises."""
+        self._swept = self._view.lost()
+        return self._told(await self._healer.sweep())
+
+    def settings_may_be_lost(self) -> None:
+        """Nobody may have had the GPUs open, and the driver forgot what claims set. Called in the event loop."""
+        self._settings_lost.set()
+        self._left.set()
+
+    async def again(self, hold: Hold) -> None:
+        """Make a hold once more, with all that its first claim holds: it is not any more as the journal says.
+
+        Nothing to do when no claim has it (any more). Raises NodeNotReady.
+        """
+        held = self._journal.current.held
+        entry = next((entry for entry in held.values() if hold in entry.holds and not entry.releasing), None)
+        if entry is None:
+            return
+        async with self._executor.turn(entry.claim.uid):
+            if self._journal.current.held.get(entry.claim.uid) == entry:
+                await self._executor.reassert(entry)
+
+    async def close(self) -> None:
+        """Finish what was begun. Called after the last call was accepted."""
+        await self._operations.close()
+        await self._executor.close()
+
+    async def prepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, tuple[PreparedDevice, ...] | DriverError]:
+        """The devices of each claim, or why not, by claim UID. A repeated call gives the same answer."""
+        files = _Once(self._view.files)
+        if not self._all_held(claims):
+            files.begin()  # while the claims are read
+        return await self._operations.each("prepare", claims, lambda claim, notes: self._prepare(claim, files, notes))
+
+    async def unprepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, DriverError | None]:
+        """None for each released claim, or why not, by claim UID. A claim that is not held is released already."""
+        return await self._operations.each("unprepare", claims, self._unprepare)
+
+    def _all_held(self, claims: Sequence[ClaimRef]) -> bool:
+        try:
+            held = self._journal.current.held
+        except DriverError:
+            return True  # every claim will be refused for that reason
+        return all(claim.uid in held for claim in claims)
+
+    async def _prepare(self, ref: ClaimRef, files: "_Once[ContainerFiles]", notes: Notes) -> tuple[PreparedDevice, ...]:
+        well_formed(ref)
+        for sentence in (await self._healer.complete()).done:
+            _log.warning("put right", what=sentence)
+        held = self._journal.current.held.get(ref.uid)
+        prepared = held is not None and await self._is_prepared(held, self._view.node())
+        answer = await notes.while_wanted(ref, self._asked(ref, 0.0 if prepared else self._patience.api_s))
+        async with self._executor.turn(ref.uid):
+            notes.wanted(ref)
+            node = self._view.node()
+            entry = self._journal.current.held.get(ref.uid)
+            prepared = entry is not None and await self._is_prepared(entry, node)
+            # Kubelet, or a sweep, released it since the API server was asked.
+            released = answer.outdated or (held is not None and entry is None)
+            try:
+                claim = await self._claims.read(ref) if released else answer.claim()
+            except ClusterError as error:
+                if prepared and entry is not None:
+                    _log.warning("answered from the journal", claim=str(ref), error=str(error))
+                    notes.devices = _devices(entry)
+                    notes.repeated = True
+                    return entry.answer
+                raise explained(error, ref) from error
+            claim = checked(claim, ref)
+            notes.read(claim, self._driver)
+            if prepared and entry is not None and self._stands(entry, claim, node):
+                notes.repeated = True
+                return entry.answer
+            with timed(self._listener.step_ended, "look_at_node"):
+                plan = await self._plan(ref, claim, node, files)
+            self._view.check_not_released()
+            return (await self._carry_out(plan)).entry.answer
+
+    async def _asked(self, ref: ClaimRef, patience_s: float) -> ClaimRead:
+        with suppress(DriverError), timed(self._listener.step_ended, "read_claim"):
+            answer = await self._reads.of(ref, patience_s=patience_s)
+            answer.claim()  # what it raises is the step's outcome, and the claim's in its turn
+        return answer
+
+    async def _plan(self, ref: ClaimRef, claim: ResourceClaim, node: Node, files: "_Once[ContainerFiles]") -> Plan:
+        try:
+            wanted = wanted_of(claim, ref, node)
+            for warning in wanted.warnings:
+                _log.warning("a config has no effect", claim=str(ref), what=warning)
+            return plan_for(ref, wanted, node, await files.begin())
+        except (UnknownDevice, NodeNotReady):
+            # What is missing may have come since the last look.
+            node = await self._view.look_again()
+            return plan_for(ref, wanted_of(claim, ref, node), node, await self._view.files())
+
+    async def _is_prepared(self, entry: Entry, node: Node) -> bool:
+        if entry.boot_id != node.boot_id:
+            return False
+        digest = await self._executor.file_digest(entry.claim.uid)
+        return state_of(entry, digest, self._journal.current.holds) is State.PREPARED
+
+    def _stands(self, entry: Entry, claim: ResourceClaim, node: Node) -> bool:
+        return standing_of(entry, claim, node.driver, node.boot_id) is Standing.STANDS
+
+    async def _carry_out(self, plan: Plan) -> Plan:
+        """Raises HeldByOther when another claim has the hardware and keeps it."""
+        deadline = time.monotonic() + self._patience.holder_s
+        while True:
+            try:
+                return await self._executor.carry_out(plan, self._healer.finish)
+            except HeldByOther as refusal:
+                if not await self._healer.make_way(refusal.holder, patience_s=deadline - time.monotonic()):
+                    raise
+            except LeftBehind:
+                if not (await self._healer.clear_left_behind()).done:
+                    raise
+
+    async def _unprepare(self, ref: ClaimRef, notes: Notes) -> None:
+        async with self._executor.turn(ref.uid):
+            self._reads.released(ref.uid)
+            entry = self._journal.current.held.get(ref.uid)
+            if entry is None:
+                notes.repeated = True
+                await self._executor.remove_orphan(ref.uid)
+                if left_behind(self._journal.current.held, self._journal.current.holds):
+                    self._left.set()
+            else:
+                notes.devices = _devices(entry)
+                # A claim without holds can be released on a node that knows nothing of itself.
+                await self._executor.undo(entry, self._view.boot_id() if entry.holds else entry.boot_id)
+                if entry.holds and left_behind(self._journal.current.held, self._journal.current.holds):
+                    self._left.set()
+
+    def _told(self, report: RepairReport) -> RepairReport:
+        self._pending = bool(report.pending)
+        for sentence in report.done:
+            _log.warning("put right", what=sentence)
+        for sentence in report.pending:
+            _log.warning("not right yet", what=sentence)
+        return report
+
+
+class _Once[T]:
+    """Work for several waiters, begun when the first of them, or somebody with foresight, wants it."""
+
+    def __init__(self, work: Callable[[], Coroutine[None, None, T]]) -> None:
+        self._work = work
+        self._task: asyncio.Task[T] | None = None
+
+    def begin(self) -> asyncio.Task[T]:
+        if self._task is None:
+            self._task = asyncio.create_task(self._work())
+            # Perhaps nobody will want to know after all.
+            self._task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return self._task
+
+
+class _View:
+    """The node, from Discovery's facts."""
+
+    def __init__(self, sources: NodeSources) -> None:
+        self._sources = sources
+        self._facts = sources.facts
+
+    def node(self) -> Node:
+        return self._node(self._facts.facts)
+
+    def boot_id(self) -> str:
+        return self._facts.facts.boot_id
+
+    def check_not_released(self) -> None:
+        """Raises NodeNotReady while somebody else has the GPUs: see `kubelet_plugin.facts.release`."""
+        for problem in self._facts.facts.problems:
+            if problem.reason == RELEASED:
+                raise NodeNotReady(problem.message, about=f"node {self._sources.node_name}")
+
+    def lost(self) -> frozenset[str]:
+        try:
+            return _lost(self._facts.facts)
+        except NodeNotReady:
+            return frozenset()
+
+    async def look_again(self) -> Node:
+        try:
+            async with asyncio.timeout(_LOOK_AGAIN_S):
+                _, facts = await asyncio.gather(self._sources.offers.refresh(), self._facts.observe())
+                return self._node(facts)
+        except TimeoutError:
+            return self.node()
+
+    async def files(self) -> ContainerFiles:
+        return await asyncio.to_thread(self._sources.container_files, self._facts.facts)
+
+    def _node(self, facts: NodeFacts) -> Node:
+        gpus = {gpu.uuid: gpu for gpu in facts.gpus}
+        return Node(
+            self._sources.driver,
+            self._sources.node_name,
+            facts.boot_id,
+            self._sources.offers.of(facts),
+            gpus,
+            facts.problems,
+            _lost(facts),
+            self._sources.gates,
+        )
+
+
+def _lost(facts: NodeFacts) -> frozenset[str]:
+    return frozenset(one.mig_uuid for one in facts.lost)
+
+
+def _devices(entry: Entry) -> tuple[AllocatedTo, ...]:
+    return tuple(AllocatedTo(one.pool, one.device, one.share_id) for one in entry.devices)

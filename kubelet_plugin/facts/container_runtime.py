@@ -1,0 +1,82 @@
+"""The node's container runtime, as its Node object says: which CDI version it reads; and what containers go without.
+
+`kubelet_plugin.main` gives a `ContainerRuntime` to whoever writes CDI files. Kubelet keeps the Node's field true; a
+runtime is upgraded seldom, so that it is read at the start, and again only now and then.
+"""
+
+import asyncio
+from collections.abc import Iterator
+
+import structlog
+
+from dra_driver.api.inventory import NO_HOOK_PROGRAM, Problem
+from dra_driver.api.meta import NODES
+from dra_driver.cdi.runtimes import GROUPS_SINCE, readable_version, reads
+from dra_driver.errors import ClusterError, NodeNotReady
+from kubelet_plugin.facts.offers import NodeApi
+from kubelet_plugin.hardware.driver_root import DriverInstallation
+from kubelet_plugin.hardware.hook_program import hook_warning
+
+_log = structlog.get_logger(__name__)
+
+_INTERVAL_S = 600.0
+_AGAIN_S = 5.0
+_PATIENCE_S = 5.0
+
+
+def lacking(driver: DriverInstallation, runtime: "ContainerRuntime") -> Iterator[Problem]:
+    """What containers of this node go without, because of its hook program or of its runtime. May run the former."""
+    try:
+        warning = hook_warning(driver.hook())
+    except NodeNotReady as error:
+        warning = Problem(subject="hook program", reason=NO_HOOK_PROGRAM, message=str(error))
+    yield from () if warning is None else (warning,)
+    yield from runtime.warnings()
+
+
+class ContainerRuntime:
+    """`name` is `containerd://1.7.27`; None while it has not been read."""
+
+    def __init__(self, api: NodeApi, node_name: str) -> None:
+        self._api = api
+        self._node_name = node_name
+        self.name: str | None = None
+
+    def readable(self) -> str | None:
+        """The highest CDI version that it reads; None when that is not known of it. Raises NodeNotReady while nobody
+        knows which runtime it is: a file that it cannot read would keep containers from starting."""
+        if self.name is None:
+            raise NodeNotReady(
+                "the node's container runtime has not been read from the API server yet",
+                about=f"node {self._node_name}",
+            )
+        return readable_version(self.name)
+
+    def warnings(self) -> tuple[Problem, ...]:
+        """What containers of this node go without because of it."""
+        readable = readable_version(self.name or "")
+        if reads(readable, GROUPS_SINCE):
+            return ()
+        message = (
+            f"{self.name} reads CDI files up to version {readable}, and groups of device nodes need {GROUPS_SINCE}:"
+            " programs that become another user in their container cannot open /dev/dri; upgrade to containerd 1.7.16"
+            " or CRI-O 1.30, or newer"
+        )
+        return (Problem(subject="container runtime", reason="OldCdi", message=message),)
+
+    async def refresh(self) -> None:
+        """Read it; the last answer stands when that is not possible. Never raises."""
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                node = await self._api.get(NODES, self._node_name)
+        except (ClusterError, TimeoutError) as error:
+            _log.warning("the container runtime cannot be read", node=self._node_name, error=str(error) or "no answer")
+            return
+        info = node.get("status", {}).get("nodeInfo") or {}
+        self.name = str(info.get("containerRuntimeVersion") or "")
+
+    async def run(self) -> None:
+        """Read it at every interval, for ever."""
+        while True:
+            await asyncio.sleep(_AGAIN_S if self.name is None else _INTERVAL_S)
+            await self.refresh()

@@ -1,0 +1,337 @@
+"""The node's facts with health: what Discovery saw, what the GPUs told, what others of our services know, remembered.
+
+Whoever wants to know the node (reporter, health stream, prepare) asks here instead of Discovery, by the same port. A
+GPU that got lost stays in the facts as it was last seen, with a condition that says so: its device is tainted rather
+than withdrawn, and no other GPU is touched. What is remembered is in a file, so that a restart forgets nothing.
+
+Deciding is for `kubelet_plugin.hardware.conditions` and `kubelet_plugin.facts.validation`; here are the clock, the
+file and the news.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Protocol
+
+import structlog
+
+from dra_driver.api.inventory import MOST_CONDITIONS, GpuFacts, HealthCondition, HealthFacts, Problem
+from dra_driver.api.policy import HealthPolicy
+from dra_driver.devices.health import Severity, judged, worst, xid_condition
+from dra_driver.errors import NodeNotReady
+from kubelet_plugin.facts.discovery import RELEASED, NodeFacts
+from kubelet_plugin.facts.health_file import HealthFile, Memory
+from kubelet_plugin.facts.validation import Command, fault_of
+from kubelet_plugin.facts.watcher import Coverage, EventKind, GpuEvent
+from kubelet_plugin.hardware.conditions import Conditions, Era, Reading, Trouble, after_reading, after_xid, without_gpus
+from kubelet_plugin.hardware.health import HealthReading, reading_of
+
+_log = structlog.get_logger(__name__)
+
+TICK_S = 10.0
+"""How often conditions are looked at while nothing happens: that is how exactly a minute of good readings is told."""
+
+CHECK_AGAIN_S = 60.0
+"""A GPU that did not pass its check is checked again after as long."""
+
+CHECK_UNDER_WAY = "its check is under way"
+"""The message of NotValidated while nothing is known to be wrong."""
+
+type InstanceUuid = Callable[[str, int, int], str | None]
+"""GPU UUID, GPU instance id and compute instance id to the MIG device's UUID; None when nobody knows it."""
+
+type MoreConditions = Callable[[], Mapping[str, Sequence[HealthCondition]]]
+"""Conditions by GPU UUID that another service sees to: of MPS daemons, for instance."""
+
+
+class SeenFacts(Protocol):
+    """The last look at the node: what most need of `HealthMonitor`."""
+
+    @property
+    def facts(self) -> NodeFacts: ...
+
+
+class FollowedFacts(SeenFacts, Protocol):
+    """And whoever asked is told of each look."""
+
+    def subscribe(self, listener: Callable[[NodeFacts], None]) -> Callable[[], None]: ...
+
+
+class Facts(FollowedFacts, Protocol):
+    """What is needed of `kubelet_plugin.facts.discovery.Discovery`, and what `HealthMonitor` is itself."""
+
+    async def observe(self) -> NodeFacts: ...
+
+
+class HealthMonitor:
+    """Facts with health; lives in one event loop. `run` runs until cancelled."""
+
+    def __init__(
+        self,
+        source: Facts,
+        file: HealthFile,
+        policy: HealthPolicy,
+        *,
+        driver_era: Callable[[], str | None] = lambda: None,
+        instance_uuid: InstanceUuid = lambda gpu, gi, ci: None,
+        more: Sequence[MoreConditions] = (),
+        command: Command | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._source = source
+        self._file = file
+        self._policy = policy
+        self._driver_era = driver_era
+        self._instance_uuid = instance_uuid
+        self._more = tuple(more)
+        self._command = command
+        self._now = now
+        self._memory = file.read()
+        self._saved = self._memory
+        self._coverage = Coverage()
+        self._faults: dict[str, str] = {}
+        self._since: dict[tuple[str, str], str] = {}
+        self._check_due: dict[str, float] = {}
+        self._facts: NodeFacts | None = None
+        self._listeners: list[Callable[[NodeFacts], None]] = []
+        self._news = asyncio.Event()
+        source.subscribe(lambda _: self._update())
+
+    @property
+    def facts(self) -> NodeFacts:
+        """The last facts, with health. Raises NodeNotReady before the first look."""
+        if self._facts is None:
+            self._update()
+        if self._facts is None:
+            return self._source.facts  # raises
+        return self._facts
+
+    def subscribe(self, listener: Callable[[NodeFacts], None]) -> Callable[[], None]:
+        """Call `listener` in the event loop whenever the facts differ from the last; returns what ends it."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    async def observe(self) -> NodeFacts:
+        """Look at the hardware now. Raises NodeNotReady when the kernel does not tell its boot id."""
+        await self._source.observe()
+        self._update()
+        return self.facts
+
+    async def run(self) -> None:
+        """Let conditions end in time, check GPUs that need it, keep the file."""
+        while True:
+            self._update()
+            await self._check_gpus()
+            await self._save()
+            try:
+                async with asyncio.timeout(TICK_S):
+                    await self._news.wait()
+            except TimeoutError:
+                continue
+            self._news.clear()
+
+    def heard(self, event: GpuEvent) -> None:
+        """An event of `kubelet_plugin.facts.watcher`. Whether the GPU is lost, or its layout another, a look will
+        tell."""
+        if event.kind is EventKind.XID and event.gpu is not None and self._matters(event.number):
+            _log.warning("xid", gpu=event.gpu, number=event.number, gpu_instance=event.gpu_instance)
+            conditions = after_xid(
+                self._memory.conditions,
+                event.gpu,
+                event.number,
+                self._instance_of(event),
+                era=self._era(),
+                when=self._now(),
+            )
+            self._memory = replace(self._memory, conditions=conditions)
+            self._update()
+        self._news.set()
+
+    def covered(self, coverage: Coverage) -> None:
+        """Which GPUs tell their events."""
+        self._coverage = coverage
+        self._update()
+
+    def _matters(self, xid: int) -> bool:
+        """An application's own fault is not worth a place in the inventory, unless the policy makes something of it."""
+        return judged(xid_condition(xid, since=""), self._policy) in ("Critical", "Warning")
+
+    def _instance_of(self, event: GpuEvent) -> str | None:
+        if event.gpu is None or event.gpu_instance is None:
+            return None
+        return self._instance_uuid(event.gpu, event.gpu_instance, event.compute_instance or 0)
+
+    def _era(self) -> Era:
+        return Era(self._source.facts.boot_id, self._driver_era())
+
+    def _update(self) -> None:
+        """Make the facts anew from the last look and everything that is known; tell who listens when they differ."""
+        try:
+            seen = self._source.facts
+        except NodeNotReady:
+            return
+        lost = _lost(seen, self._memory.gpus)
+        present = {gpu.uuid: gpu for gpu in seen.gpus} | {gpu.uuid: gpu for gpu, _ in lost}
+        released = _released(seen)
+        readings = self._readings(seen) | {gpu.uuid: Reading((_lost_trouble(problem),)) for gpu, problem in lost}
+        conditions = after_reading(
+            self._memory.conditions,
+            readings if seen.driver is not None and released is None else {},
+            era=self._era(),
+            when=self._now(),
+        )
+        if seen.driver is not None:
+            conditions = without_gpus(conditions, present)
+            checked = {uuid: era for uuid, era in self._memory.checked.items() if uuid in present}
+            checked = {uuid: era for uuid, era in checked.items() if uuid not in {gpu.uuid for gpu, _ in lost}}
+            known = tuple(sorted(present.values(), key=lambda gpu: gpu.pci_bus_id))
+            self._memory = Memory(conditions, known, checked)
+        more = [source() for source in self._more]
+        if released is not None:
+            more.append(
+                {uuid: (self._standing(gpu, "Released", "Critical", released),) for uuid, gpu in present.items()}
+            )
+        else:
+            self._since = {key: since for key, since in self._since.items() if key[1] != "Released"}
+        of_gpus = {uuid: self._conditions_of(present[uuid], conditions, more) for uuid in _by_address(present)}
+        gpus = tuple(self._with_health(present[uuid], holding) for uuid, holding in of_gpus.items())
+        problems = tuple(one for one in seen.problems if one not in [problem for _, problem in lost])
+        crowded = (_left_out(present[uuid], holding) for uuid, holding in of_gpus.items())
+        self._publish(replace(seen, gpus=gpus, problems=(*problems, *filter(None, crowded))))
+
+    def _readings(self, seen: NodeFacts) -> dict[str, Reading]:
+        readings = {gpu.uuid: reading_of(gpu, seen.health.get(gpu.uuid, HealthReading())) for gpu in seen.gpus}
+        for one in seen.lost:
+            reading = readings.get(one.gpu_uuid, Reading())
+            trouble = Trouble("InstanceLost", "Critical", one.message, instance=one.mig_uuid)
+            readings[one.gpu_uuid] = replace(reading, troubles=(*reading.troubles, trouble))
+        return readings
+
+    def _conditions_of(
+        self, gpu: GpuFacts, conditions: Conditions, more: Sequence[Mapping[str, Sequence[HealthCondition]]]
+    ) -> list[HealthCondition]:
+        """The most severe first, by the policy; of those the oldest."""
+        holding = [*gpu.health.conditions, *conditions.of(gpu.uuid), *self._own_conditions(gpu)]
+        for source in more:
+            holding += source.get(gpu.uuid, ())
+        return sorted(holding, key=lambda each: (_SEVERITIES.index(judged(each, self._policy)), each.since))
+
+    def _with_health(self, gpu: GpuFacts, holding: Sequence[HealthCondition]) -> GpuFacts:
+        bad = worst([each for each in holding if each.instance is None], self._policy)
+        health = HealthFacts(
+            healthy=bad is None,
+            reason=None if bad is None else bad.type,
+            message=None if bad is None else bad.message,
+            conditions=sorted(
+                holding[:MOST_CONDITIONS], key=lambda each: (each.type, each.value or "", each.instance or "")
+            ),
+        )
+        return gpu.model_copy(update={"health": health})
+
+    def _own_conditions(self, gpu: GpuFacts) -> list[HealthCondition]:
+        """What follows from no reading: events that cannot be heard, and a check that is due or was not passed."""
+        found = []
+        reason = dict(self._coverage.unmonitored).get(gpu.uuid)
+        if reason is not None:
+            found.append(self._standing(gpu, "Unmonitored", "Warning", f"its events cannot be heard: {reason}"))
+        if self._needs_check(gpu.uuid):
+            fault = self._faults.get(gpu.uuid)
+            message = CHECK_UNDER_WAY if fault is None else f"it did not pass its check: {fault}"
+            found.append(self._standing(gpu, "NotValidated", "Critical", message))
+        return found
+
+    def _standing(self, gpu: GpuFacts, type_: str, severity: Severity, message: str) -> HealthCondition:
+        since = self._since.setdefault((gpu.uuid, type_), self._now().strftime("%Y-%m-%dT%H:%M:%SZ"))
+        return HealthCondition(type=type_, severity=severity, message=message, since=since)
+
+    def _needs_check(self, uuid: str) -> bool:
+        if not self._policy.validate_gpus:
+            return False
+        era = self._memory.checked.get(uuid)
+        return era is None or era.is_over(self._era())
+
+    async def _check_gpus(self) -> None:
+        """Check every GPU whose check is due, one after the other: a check may use the GPU."""
+        try:
+            seen = self._source.facts
+        except NodeNotReady:
+            return
+        for gpu in seen.gpus if _released(seen) is None else ():
+            if not self._needs_check(gpu.uuid) or self._check_due.get(gpu.uuid, 0.0) > time.monotonic():
+                continue
+            fault = await self._fault_of(gpu, [other for other in seen.gpus if other.uuid != gpu.uuid], seen)
+            if fault is None:
+                _log.info("a GPU passed its check", gpu=gpu.uuid)
+                self._memory = replace(self._memory, checked={**self._memory.checked, gpu.uuid: self._era()})
+                self._faults.pop(gpu.uuid, None)
+            else:
+                _log.warning("a GPU did not pass its check", gpu=gpu.uuid, fault=fault)
+                self._faults[gpu.uuid] = fault
+                self._check_due[gpu.uuid] = time.monotonic() + CHECK_AGAIN_S
+            self._update()
+
+    async def _fault_of(self, gpu: GpuFacts, others: Sequence[GpuFacts], seen: NodeFacts) -> str | None:
+        reading = seen.health.get(gpu.uuid, HealthReading())
+        fault = fault_of(gpu, others, reading.max_clock_mhz)
+        if fault is not None or self._command is None:
+            return fault
+        return await self._command.fault_of(gpu)
+
+    async def _save(self) -> None:
+        if self._memory == self._saved:
+            return
+        memory = self._memory
+        try:
+            await asyncio.to_thread(self._file.write, memory)
+        except NodeNotReady as error:
+            _log.warning("health cannot be remembered", error=str(error))
+        else:
+            self._saved = memory
+
+    def _publish(self, facts: NodeFacts) -> None:
+        if facts == self._facts:
+            return
+        self._facts = facts
+        self._news.set()
+        for listener in list(self._listeners):
+            listener(facts)
+
+
+_SEVERITIES: tuple[Severity | None, ...] = ("Critical", "Warning", "Info", None)
+
+
+def _left_out(gpu: GpuFacts, holding: Sequence[HealthCondition]) -> Problem | None:
+    if len(holding) <= MOST_CONDITIONS:
+        return None
+    names = ", ".join(" ".join(filter(None, (each.type, each.value))) for each in holding[MOST_CONDITIONS:])
+    message = (
+        f"{len(holding) - MOST_CONDITIONS} of {len(holding)} conditions are not reported, the least severe: {names}"
+    )
+    return Problem(subject=f"health of GPU {gpu.pci_bus_id}", reason="TooManyConditions", message=message)
+
+
+def _lost(seen: NodeFacts, known: Sequence[GpuFacts]) -> list[tuple[GpuFacts, Problem]]:
+    """GPUs that were seen before and cannot be read now, each with the problem that says so."""
+    problems = {problem.subject: problem for problem in seen.problems}
+    present = {gpu.uuid for gpu in seen.gpus}
+    addresses = {gpu.pci_bus_id for gpu in seen.gpus}
+    return [
+        (gpu, problems[f"GPU {gpu.pci_bus_id}"])
+        for gpu in known
+        if gpu.uuid not in present and gpu.pci_bus_id not in addresses and f"GPU {gpu.pci_bus_id}" in problems
+    ]
+
+
+def _released(seen: NodeFacts) -> str | None:
+    """Why nothing is asked of the GPUs: what is seen is from before."""
+    return next((one.message for one in seen.problems if one.reason == RELEASED), None)
+
+
+def _lost_trouble(problem: Problem) -> Trouble:
+    return Trouble("GpuLost", "Critical", problem.message, problem.reason)
+
+
+def _by_address(present: Mapping[str, GpuFacts]) -> list[str]:
+    return sorted(present, key=lambda uuid: present[uuid].pci_bus_id)

@@ -1,0 +1,165 @@
+"""Everything that watches the hardware, put together: looks, events, MPS daemons, and what is remembered of it all.
+
+Only `kubelet_plugin.main` enters here. The rest of the plugin asks `NodeWatch.facts` for the node's facts.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
+
+import structlog
+
+from dra_driver.api.inventory import HealthCondition
+from dra_driver.api.policy import PublishingPolicy
+from dra_driver.devices.model import Offer
+from dra_driver.errors import DriverError, NodeNotReady
+from dra_driver.features import Feature
+from dra_driver.runtime.tasks import forever
+from kubelet_plugin.effects.mps import MpsDaemons
+from kubelet_plugin.effects.mps_watch import MpsWatch
+from kubelet_plugin.facts.discovery import Discovery, NodeFacts, OpenNvml
+from kubelet_plugin.facts.health_file import HealthFile
+from kubelet_plugin.facts.instances import instance_of, instance_uuid
+from kubelet_plugin.facts.monitor import Facts, HealthMonitor
+from kubelet_plugin.facts.validation import Command
+from kubelet_plugin.facts.watcher import Coverage, EventWatcher, GpuEvent
+from kubelet_plugin.hardware.sysfs import HostFiles
+from kubelet_plugin.prepare.holds import MpsDaemon, Records
+from kubelet_plugin.prepare.store import JournalStore
+from kubelet_plugin.settings import Settings
+
+_log = structlog.get_logger(__name__)
+
+_MODULE = "/sys/module/nvidia"
+"""The kernel makes this folder anew each time that the module is loaded, and then it has another inode."""
+
+
+class NodeWatch:
+    """`facts` is the node with its health, `events` can be paused. `run_in` starts all of it.
+
+    With the feature gate of health off, `facts` is what Discovery sees: no events are heard, and no conditions told.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        policy: PublishingPolicy,
+        host: HostFiles,
+        discovery: Discovery,
+        open_nvml: OpenNvml,
+        journal: JournalStore,
+    ) -> None:
+        self._host = host
+        self._discovery = discovery
+        self._journal = journal
+        self._daemons: MpsDaemons | None = None
+        self._mps: MpsWatch | None = None
+        self._mps_since: dict[tuple[str, str], str] = {}
+        self._health = self._monitor(settings, policy) if Feature.HEALTH in settings.feature_gates else None
+        self.facts: Facts = discovery if self._health is None else self._health
+        self.events = EventWatcher(open_nvml, self._heard, self._covered)
+        self._nvidia_gpus: tuple[str, ...] = ()
+        discovery.subscribe(self._seen)
+
+    def instance_of(self, offer: Offer) -> str | None:
+        """UUID of the MIG device that an offer stands for; see `kubelet_plugin.facts.instances`."""
+        return instance_of(offer, self._records())
+
+    def watch_mps(self, daemons: MpsDaemons, again: Callable[[MpsDaemon], Awaitable[None]]) -> None:
+        """Look after the MPS daemons of prepared claims, too. Called once, before `run_in`."""
+        self._daemons = daemons
+        self._mps = MpsWatch(daemons, self._records, self._host.boot_id, again)
+
+    async def start(self) -> None:
+        """Take away the MPS daemons and folders that no claim has; once, after the journal was put right."""
+        if self._daemons is None:
+            return
+        try:
+            for sentence in await asyncio.to_thread(self._daemons.sweep, self._all_records):
+                _log.warning("put right", what=sentence)
+        except DriverError as error:
+            _log.warning("MPS daemons that no claim has may be left", error=str(error))
+
+    def run_in(self, tasks: asyncio.TaskGroup) -> None:
+        """Start to look, listen and remember; ends with the group."""
+        tasks.create_task(forever("discovery", self._discovery.run))
+        if self._health is not None:
+            tasks.create_task(forever("health", self._health.run))
+            tasks.create_task(forever("events", self.events.run))
+        if self._mps is not None:
+            tasks.create_task(forever("mps", self._mps.run))
+
+    def _monitor(self, settings: Settings, policy: PublishingPolicy) -> HealthMonitor:
+        return HealthMonitor(
+            self._discovery,
+            HealthFile(settings.state_dir),
+            policy.health,
+            driver_era=self._driver_era,
+            instance_uuid=self._instance_uuid,
+            more=(self._mps_conditions,),
+            command=Command(tuple(settings.validation_command)) if settings.validation_command else None,
+        )
+
+    def _covered(self, coverage: Coverage) -> None:
+        if self._health is not None:
+            self._health.covered(coverage)
+
+    def _heard(self, event: GpuEvent) -> None:
+        if self._health is not None:
+            self._health.heard(event)
+        # Whatever it was, a look shows more of it: a lost GPU, another MIG layout, counters.
+        self._discovery.poke()
+
+    def _seen(self, facts: NodeFacts) -> None:
+        """Other GPUs than before: the session that listens does not have them."""
+        now = tuple(gpu.uuid for gpu in facts.gpus)
+        if now != self._nvidia_gpus:
+            self._nvidia_gpus = now
+            self.events.renew()
+
+    def _driver_era(self) -> str | None:
+        try:
+            return str(self._host.path(_MODULE).stat().st_ino)
+        except OSError:
+            return None
+
+    def _instance_uuid(self, gpu_uuid: str, gi: int, ci: int) -> str | None:
+        try:
+            gpus = self._discovery.facts.gpus
+        except NodeNotReady:
+            gpus = ()
+        gpu = next((gpu for gpu in gpus if gpu.uuid == gpu_uuid), None)
+        return instance_uuid(gpu, self._records(), gpu_uuid, gi, ci)
+
+    def _all_records(self) -> Records:
+        """Raises NodeNotReady while some may be missing: what a lost claim needs must not be taken away."""
+        journal = self._journal.current
+        if journal.incomplete:
+            raise NodeNotReady("claims may be missing from it", about="the journal of prepared claims")
+        return journal.holds
+
+    def _records(self) -> Records:
+        try:
+            return self._journal.current.holds
+        except DriverError:
+            return {}
+
+    def _mps_conditions(self) -> Mapping[str, Sequence[HealthCondition]]:
+        """What is told of MPS daemons, by GPU UUID; each with the time since when it has been told."""
+        troubles = self._mps.troubles if self._mps is not None else ()
+        now = datetime.fromtimestamp(time.time(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        self._mps_since = {
+            key: self._mps_since.get(key, now) for key in ((trouble.gpu, trouble.message) for trouble in troubles)
+        }
+        found: dict[str, list[HealthCondition]] = {}
+        for trouble in troubles:
+            condition = HealthCondition(
+                type="MpsDaemon",
+                severity=trouble.severity,
+                message=trouble.message,
+                since=self._mps_since[trouble.gpu, trouble.message],
+                instance=trouble.instance,
+            )
+            found.setdefault(trouble.gpu, []).append(condition)
+        return found

@@ -1,0 +1,285 @@
+"""Releases the GPUs of this node: until they are taken back this plugin has none open, and no claim gets one.
+
+`nvidia-smi --gpu-reset`, a MIG mode that needs a reset and a driver that is replaced all fail while a process has a GPU
+open. Our sessions last as long as the plugin, so somebody has to be able to ask for them:
+
+* a file beside the journal, which `dractl gpus release` writes, in the plugin's pod or on the host;
+* a label or annotation of the Node, for scripts that drain it: `dra.gpu/release-gpus`, `true` or the time when it ends;
+* the MIG manager of the GPU Operator, by its label `nvidia.com/mig.config.state`, for a bounded time.
+
+While GPUs are released the inventory keeps them as they were last seen, with a problem and with a condition that taints
+each; prepare, and whatever changes hardware, is refused and tried again. A second file says that both sessions are
+closed and all of that is in force: who asks waits for it, and a plugin that starts begins so. Deciding is in functions
+without effects.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Literal, Protocol
+
+import structlog
+from pydantic import AwareDatetime, Field, ValidationError
+
+from dra_driver.api.inventory import DriverFacts, GpuFacts, ImexFacts
+from dra_driver.api.meta import JsonObject, Model
+from dra_driver.errors import DriverError, HardwareError, InvalidInput
+from dra_driver.kube.watch import Reflector
+from dra_driver.names import RELEASE_GPUS as KEY
+from dra_driver.runtime.files import read_if_present, remove, write_durably
+from kubelet_plugin.facts.discovery import Hardware, NodeFacts
+from kubelet_plugin.facts.watcher import EventWatcher
+
+_log = structlog.get_logger(__name__)
+
+REQUEST = "gpu-release.json"
+"""In the plugin's folder: what `dractl gpus release` asks for."""
+STATE = "gpus-released.json"
+"""Beside it: what is in force."""
+MIG_STATE = "nvidia.com/mig.config.state"
+_MIG_WORKS = ("pending", "rebooting")
+_MIG_LIMIT = timedelta(minutes=30)
+"""It waits up to 5 minutes for each of its four clients of GPUs. Source: mig-parted, reconfigure-mig.sh."""
+_TICK_S = 1.0
+
+type Source = Literal["file", "node", "mig-manager"]
+
+type Refused = Callable[[str], None]
+"""Hears of a request that makes no sense, once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """`by` whom; `until` None: until it is taken back, by what `back` says."""
+
+    source: Source
+    by: str
+    until: datetime | None
+    back: str
+
+    def is_over(self, now: datetime) -> bool:
+        return self.until is not None and now >= self.until
+
+    @property
+    def message(self) -> str:
+        until = "" if self.until is None else f" until {wire_time(self.until)}"
+        return f"{self.by} released the GPUs of this node{until}; no claim is prepared meanwhile. {self.back}"
+
+
+class Request(Model):
+    """The file that asks."""
+
+    until: AwareDatetime | None = None
+
+
+class State(Model):
+    """The file that confirms; with the facts as they were, for a plugin that starts meanwhile."""
+
+    source: Source
+    by: str
+    until: AwareDatetime | None = None
+    back: str
+    boot_id: str = Field(alias="bootID")
+    driver: DriverFacts | None = None
+    imex: ImexFacts | None = None
+    gpus: list[GpuFacts] = Field(default_factory=list)
+
+    @property
+    def release(self) -> Release:
+        return Release(self.source, self.by, self.until, self.back)
+
+
+def wire_time(when: datetime) -> str:
+    return when.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def asked_by_file(content: bytes | None) -> Release | None:
+    """What `dractl gpus release` asks for. Raises InvalidInput."""
+    if content is None:
+        return None
+    try:
+        request = Request.model_validate_json(content)
+    except ValidationError as error:
+        raise InvalidInput(
+            "is not what `dractl gpus release` writes; remove it, or run `dractl gpus resume`", about=f"file {REQUEST}"
+        ) from error
+    return Release("file", "`dractl gpus release`", request.until, "`dractl gpus resume` takes them back.")
+
+
+def asked_by_node(metadata: JsonObject) -> Release | None:
+    """What a label or annotation of the Node asks for. Raises InvalidInput."""
+    labels: Mapping[str, str] = metadata.get("labels") or {}
+    annotations: Mapping[str, str] = metadata.get("annotations") or {}
+    for kind, verb, value in (("annotation", "annotate", annotations.get(KEY)), ("label", "label", labels.get(KEY))):
+        if value is not None:
+            back = f"They are taken back by `kubectl {verb} node {metadata['name']} {KEY}-`."
+            return Release("node", f"The node's {kind} {KEY}", _until(kind, value), back)
+    return None
+
+
+def asked_by_mig_manager(metadata: JsonObject, since: datetime) -> Release | None:
+    """`since` is when it was first seen at work."""
+    state = (metadata.get("labels") or {}).get(MIG_STATE)
+    if state not in _MIG_WORKS:
+        return None
+    by = f"The MIG manager (the node's label {MIG_STATE}: {state})"
+    return Release("mig-manager", by, since + _MIG_LIMIT, "They are taken back when it is done.")
+
+
+def _until(kind: str, text: str) -> datetime | None:
+    if text == "true":
+        return None
+    with suppress(ValueError):
+        when = datetime.fromisoformat(text)
+        if when.tzinfo is not None:
+            return when
+    raise InvalidInput(
+        f"is {text!r} and must be `true`, or in an annotation a time with its zone, such as 2026-01-31T12:00:00Z;"
+        " the GPUs are not released",
+        about=f"the node's {kind} {KEY}",
+    )
+
+
+class Looking(Protocol):
+    """What is needed of `kubelet_plugin.facts.discovery.Discovery`."""
+
+    async def observe(self) -> NodeFacts: ...
+
+
+class GpuRelease:
+    """Releases and takes back; lives in one event loop. `restore`, then `run` until cancelled."""
+
+    def __init__(
+        self,
+        folder: Path,
+        hardware: Hardware,
+        watcher: EventWatcher,
+        looking: Looking,
+        node: Reflector,
+        refused: Refused = lambda mistake: None,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._request, self._state = folder / REQUEST, folder / STATE
+        self._hardware = hardware
+        self._watcher = watcher
+        self._looking = looking
+        self._node = node
+        self._refused = refused
+        self._now = now
+        self._current: Release | None = None
+        self._pause = ExitStack()
+        self._mig_since: datetime | None = None
+        self._mistakes: dict[str, str] = {}
+        self.wake = asyncio.Event()
+
+    def restore(self) -> None:
+        """Begin as the last process ended; before anything looks at the hardware. Never raises."""
+        try:
+            content = read_if_present(self._state)
+            state = None if content is None else State.model_validate_json(content)
+        except (DriverError, ValidationError) as error:
+            _log.warning("what was released before cannot be read", file=str(self._state), error=str(error))
+            return
+        if state is None or state.release.is_over(self._now()):
+            return
+        facts = NodeFacts(state.boot_id, state.driver, tuple(state.gpus), (), imex=state.imex)
+        self._pause.enter_context(self._watcher.paused())
+        self._hardware.release(state.release.message, facts)
+        self._current = state.release
+        if state.source == "mig-manager" and state.until is not None:
+            self._mig_since = state.until - _MIG_LIMIT
+        _log.info("the GPUs are still released", why=state.release.message)
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._node.run())
+            while True:
+                await self.settle()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_TICK_S):
+                        await self.wake.wait()
+                self.wake.clear()
+
+    async def settle(self) -> None:
+        """Do what is asked for now. What fails is tried again at the next call."""
+        try:
+            wanted = await self._wanted()
+            if wanted == self._current:
+                return
+            if wanted is None:
+                await self._take_back()
+            else:
+                await self._let_go(wanted)
+        except DriverError as error:
+            _log.warning("the GPUs cannot be released or taken back now", error=str(error))
+
+    async def _wanted(self) -> Release | None:
+        now = self._now()
+        content = await asyncio.to_thread(read_if_present, self._request)
+        found = [self._checked("file", lambda: asked_by_file(content)), *self._of_node(now)]
+        return next((one for one in found if one is not None and not one.is_over(now)), None)
+
+    def _of_node(self, now: datetime) -> list[Release | None]:
+        if not self._node.synced.is_set():
+            # Until the Node says otherwise.
+            return [self._current] if self._current is not None and self._current.source != "file" else []
+        metadata: JsonObject = next((one["metadata"] for one in self._node.objects.values()), {})
+        if (metadata.get("labels") or {}).get(MIG_STATE) not in _MIG_WORKS:
+            self._mig_since = None
+        elif self._mig_since is None:
+            self._mig_since = now
+        return [
+            self._checked("node", lambda: asked_by_node(metadata)),
+            asked_by_mig_manager(metadata, self._mig_since or now),
+        ]
+
+    def _checked(self, source: str, ask: Callable[[], Release | None]) -> Release | None:
+        try:
+            found = ask()
+        except InvalidInput as error:
+            if self._mistakes.get(source) != str(error):
+                self._mistakes[source] = str(error)
+                _log.warning("a request to release the GPUs makes no sense", error=str(error))
+                self._refused(str(error))
+            return None
+        self._mistakes.pop(source, None)
+        return found
+
+    async def _let_go(self, release: Release) -> None:
+        if self._current is None:
+            await asyncio.to_thread(self._pause.enter_context, self._watcher.paused())
+        try:
+            if self._watcher.is_open:
+                raise HardwareError("a wait for events does not end; see NVRM in the kernel log", about="NVML")
+            await asyncio.to_thread(self._hardware.release, release.message)
+        except DriverError:
+            if self._current is None:
+                self._pause.close()
+            raise
+        self._current = release
+        facts = await self._looking.observe()
+        state = State(
+            source=release.source,
+            by=release.by,
+            until=release.until,
+            back=release.back,
+            boot_id=facts.boot_id,
+            driver=facts.driver,
+            imex=facts.imex,
+            gpus=list(facts.gpus),
+        )
+        content = state.model_dump_json(by_alias=True, exclude_none=True).encode() + b"\n"
+        await asyncio.to_thread(write_durably, self._state, content, mode=0o600)
+        _log.info("the GPUs are released", why=release.message)
+
+    async def _take_back(self) -> None:
+        self._hardware.resume()
+        self._pause.close()
+        self._current = None
+        await asyncio.to_thread(remove, self._state)
+        _log.info("the GPUs are taken back")
+        await self._looking.observe()

@@ -1,0 +1,57 @@
+"""What the node plugin shows on its debug page: claims, holds, and what went wrong last."""
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+
+from dra_driver.runtime.debug import Section
+from kubelet_plugin.facts.monitor import SeenFacts
+from kubelet_plugin.prepare.holds import described
+from kubelet_plugin.prepare.journal import Journal, Journals
+from kubelet_plugin.prepare.listener import ClaimListener, Operation
+
+_REMEMBERED = 50
+
+
+class LastErrors(ClaimListener):
+    """The last operations on claims that failed."""
+
+    def __init__(self) -> None:
+        self._lines: deque[str] = deque(maxlen=_REMEMBERED)
+
+    def ended(self, operation: Operation) -> None:
+        if operation.error is not None:
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            kind = type(operation.error).__name__
+            self._lines.append(
+                f"{now} {operation.call} {operation.claim} ({operation.claim.uid}): {kind}: {operation.error}"
+            )
+
+    def lines(self) -> Iterable[str]:
+        """The latest first."""
+        return reversed(self._lines)
+
+
+def sections(facts: SeenFacts, journal: Journals, errors: LastErrors) -> Mapping[str, Section]:
+    """For `dra_driver.runtime.debug`."""
+    return {
+        "held claims": lambda: _claims(journal.current),
+        "holds": lambda: _holds(journal.current),
+        "last errors": errors.lines,
+        "problems of the node": lambda: [f"{one.subject}: {one.reason}: {one.message}" for one in facts.facts.problems],
+    }
+
+
+def _claims(journal: Journal) -> Iterable[str]:
+    for uid in sorted(journal.held):
+        entry = journal.held[uid]
+        devices = ", ".join(f"{one.device} ({one.gpu_uuid})" for one in entry.devices)
+        state = "releasing" if entry.releasing else "prepared" if entry.cdi_digest is not None else "unfinished"
+        yield f"{entry.claim} ({uid}): {state}, boot {entry.boot_id}: {devices}"
+
+
+def _holds(journal: Journal) -> Iterable[str]:
+    for hold, record in sorted(journal.holds.items(), key=lambda item: described(item[0])):
+        facts = ", ".join(f"{name}={value}" for name, value in record.made.facts)
+        users = sum(hold in entry.holds for entry in journal.held.values())
+        yield f"{described(hold)}: {record.state.value}, boot {record.boot_id}, claims: {users}, {facts}"

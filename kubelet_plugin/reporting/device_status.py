@@ -1,0 +1,358 @@
+"""`status.devices` of claims: whether each device is prepared and healthy, and which hardware it is.
+
+`wanted_status` decides, from the journal and the node's health; of claims of ComputeDomains
+`kubelet_plugin.domains.standing` does. `DeviceStatusWriter` writes what differs from what was written last, through
+`kubelet_plugin.reporting.claim_devices`, in the background and for several changes together. kubelet's calls never
+wait for it,
+and a node at rest writes nothing: after a restart, claims are read and compared. A claim for which the cluster does not
+allow it, or does not keep it, is tried again ten minutes later. Of a released claim what was written is taken away,
+also by the plugin that follows one that was killed before (`kubelet_plugin.reporting.told_claims`).
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal, Protocol
+
+import structlog
+
+from dra_driver.api.inventory import GpuFacts
+from dra_driver.api.meta import RESOURCE_CLAIMS, JsonObject
+from dra_driver.api.policy import HealthPolicy
+from dra_driver.devices.health import affecting, worst
+from dra_driver.devices.model import Kind, Partition
+from dra_driver.errors import ClusterError, Conflict, DriverError, NotFound, Unreachable
+from dra_driver.kube.client import Kube
+from dra_driver.kube.watch import Backoff
+from dra_driver.names import ClaimRef
+from kubelet_plugin.facts.discovery import NodeFacts
+from kubelet_plugin.facts.monitor import SeenFacts
+from kubelet_plugin.prepare.holds import ComputeInstance, Records
+from kubelet_plugin.prepare.journal import Journals
+from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice
+from kubelet_plugin.prepare.listener import AllocatedTo, ClaimListener, Operation
+from kubelet_plugin.reporting.claim_devices import Entries, Key, entries_of, in_order, key_of, put_entries
+from kubelet_plugin.reporting.told_claims import ToldClaims
+
+_log = structlog.get_logger(__name__)
+
+_TOGETHER_S = 1.0
+"""Changes within as long are one write: a claim that is prepared and released at once needs none."""
+_LOOK_EVERY_S = 60.0
+"""Claims are also released without kubelet's asking."""
+_NOT_ALLOWED_PAUSE_S = 600.0
+_NEVER = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    type: Literal["Ready", "Healthy", "PeersReady"]
+    status: Literal["True", "False", "Unknown"]
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceStatus:
+    """What is said of one device of a claim. `data` are names and values, sorted."""
+
+    device: AllocatedTo
+    conditions: tuple[Condition, ...]
+    data: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The last prepare of a claim failed."""
+
+    claim: ClaimRef
+    devices: tuple[AllocatedTo, ...]
+    reason: str
+    message: str
+
+    @property
+    def condition(self) -> Condition:
+        return Condition("Ready", "False", self.reason, self.message)
+
+    def status(self) -> tuple[DeviceStatus, ...]:
+        """Of a claim that has nothing of the node."""
+        return tuple(DeviceStatus(device, (self.condition,)) for device in self.devices)
+
+
+def wanted_status(
+    entry: Entry | None, refusal: Refusal | None, records: Records, facts: NodeFacts, policy: HealthPolicy
+) -> tuple[DeviceStatus, ...]:
+    """What is to be said of a claim's devices; nothing of one that is neither held nor refused."""
+    if entry is None:
+        return () if refusal is None else refusal.status()
+    gpus = {gpu.uuid: gpu for gpu in facts.gpus}
+    ready = _ready(entry, refusal, facts.boot_id)
+    return tuple(_held(device, ready, held_mig_uuid(device, entry, records), gpus, policy) for device in entry.devices)
+
+
+def _ready(entry: Entry, refusal: Refusal | None, boot_id: str) -> Condition:
+    if refusal is not None:
+        return refusal.condition
+    if entry.releasing:
+        return Condition("Ready", "False", "Releasing", "the claim is being released")
+    if entry.boot_id != boot_id:
+        return Condition("Ready", "False", "NodeRebooted", "the node booted since the claim was prepared")
+    if entry.cdi_digest is None:
+        return Condition("Ready", "False", "Preparing", "the claim is being prepared")
+    return Condition("Ready", "True", "Prepared", "the claim is prepared")
+
+
+def _held(
+    device: HeldDevice, ready: Condition, mig_uuid: str | None, gpus: Mapping[str, GpuFacts], policy: HealthPolicy
+) -> DeviceStatus:
+    data = {"uuid": device.gpu_uuid, "pciBusID": device.pci_bus_id}
+    if mig_uuid:
+        data["migUUID"] = mig_uuid
+    healthy = _healthy(gpus.get(device.gpu_uuid), mig_uuid, policy)
+    who = AllocatedTo(device.pool, device.device, device.share_id)
+    return DeviceStatus(who, (ready, healthy), tuple(sorted(data.items())))
+
+
+def held_mig_uuid(device: HeldDevice, entry: Entry, records: Records) -> str | None:
+    """Of the MIG device; empty while it does not exist, None for what is none."""
+    if device.kind is not Kind.MIG:
+        return None
+    if device.mig_uuid is not None:
+        return device.mig_uuid
+    for hold in entry.holds:
+        if isinstance(hold, ComputeInstance) and hold.parent.gpu.uuid == device.gpu_uuid and hold in records:
+            parent = hold.parent
+            if Partition(parent.profile, parent.start, parent.size, hold.slices, hold.start) == device.partition:
+                return records[hold].made.get("uuid") or ""
+    return ""
+
+
+def _healthy(gpu: GpuFacts | None, mig_uuid: str | None, policy: HealthPolicy) -> Condition:
+    if gpu is None:
+        return Condition("Healthy", "Unknown", "NotSeen", "the GPU cannot be read")
+    bad = worst(affecting(gpu.health.conditions, mig_uuid), policy)
+    if bad is None:
+        return Condition("Healthy", "True", "Healthy", "nothing is known to be wrong")
+    return Condition("Healthy", "False", bad.type, bad.message)
+
+
+class Claims(Protocol):
+    """The claims of one driver on this node. Both methods raise DriverError while that cannot be told."""
+
+    async def held(self) -> Mapping[str, ClaimRef]:
+        """Those that have something of the node, by UID."""
+
+    def status(self, uid: str, refusal: Refusal | None) -> tuple[DeviceStatus, ...]:
+        """What is to be said of a claim's devices, as `held` found it last; nothing of one that it did not find."""
+
+
+class GpuClaims:
+    """The claims of GPUs, from the journal and the node's health."""
+
+    def __init__(self, facts: SeenFacts, journal: Journals, policy: HealthPolicy) -> None:
+        self._facts = facts
+        self._journal = journal
+        self._policy = policy
+
+    async def held(self) -> Mapping[str, ClaimRef]:
+        return {uid: entry.claim for uid, entry in self._journal.current.held.items()}
+
+    def status(self, uid: str, refusal: Refusal | None) -> tuple[DeviceStatus, ...]:
+        journal = self._journal.current
+        return wanted_status(journal.held.get(uid), refusal, journal.holds, self._facts.facts, self._policy)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What the API server has of a claim, as far as it is ours; and what it would not take in its place."""
+
+    claim: ClaimRef
+    devices: Entries
+    refused: Entries | None = None
+    again_at: float = _NEVER
+    """By the event loop's clock: when to try again what was refused."""
+
+    @property
+    def last(self) -> Entries:
+        """What was said last, whether it was taken or not."""
+        return self.devices if self.refused is None else self.refused
+
+
+class DeviceStatusWriter(ClaimListener):
+    """Keeps `status.devices` of this node's claims true. `run` until cancelled."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        driver: str,
+        claims: Claims,
+        told: ToldClaims,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        together_s: float = _TOGETHER_S,
+        look_every_s: float = _LOOK_EVERY_S,
+        pause_s: float = _NOT_ALLOWED_PAUSE_S,
+    ) -> None:
+        self._kube = kube
+        self._driver = driver
+        self._claims = claims
+        self._told = told
+        self._now = now
+        self._together_s = together_s
+        self._look_every_s = look_every_s
+        self._pause_s = pause_s
+        self._refused: dict[str, Refusal] = {}
+        self._known: dict[str, _Known] = {}
+        self._quiet_until = 0.0
+        self._changed = asyncio.Event()
+
+    def changed(self) -> None:
+        """Something happened to devices: look soon."""
+        self._changed.set()
+
+    def ended(self, operation: Operation) -> None:
+        uid, error = operation.claim.uid, operation.error
+        if operation.call == "prepare" and error is not None and operation.devices:
+            said = error.beside(str(operation.claim))
+            self._refused[uid] = Refusal(operation.claim, operation.devices, type(error).__name__, said)
+        elif error is None:
+            self._refused.pop(uid, None)
+        self._changed.set()
+
+    async def run(self) -> None:
+        backoff = Backoff(first_s=1.0, longest_s=60.0)
+        met = False
+        while True:
+            try:
+                if not met:
+                    await self._meet()
+                    met = True
+                await self.write()
+            except DriverError:
+                await asyncio.sleep(backoff.next_s())
+                continue
+            backoff.reset()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), self._look_every_s)
+                await asyncio.sleep(self._together_s)
+
+    async def _meet(self) -> None:
+        """Find out what the API server has of the claims that were held or told of before. Raises Unreachable,
+        NodeNotReady."""
+        held, told = await self._claims.held(), await asyncio.to_thread(self._told.read)
+        for uid, ref in ({uid: one.claim for uid, one in told.items()} | dict(held)).items():
+            if uid in self._known:
+                continue
+            try:
+                claim = await self._kube.get(RESOURCE_CLAIMS, ref.name, ref.namespace)
+            except Unreachable:
+                raise
+            except NotFound:
+                await self._note(ref, ())
+                continue
+            except ClusterError:
+                # Then what is there of a held one is written once more, or that it cannot be is told.
+                if uid not in held:
+                    self._known[uid] = _Known(ref, _unread(told[uid].devices))
+                continue
+            there = entries_of(claim, self._driver) if claim["metadata"]["uid"] == uid else ()
+            # One that was released may be another node's by now, and so may be what is said of other devices.
+            ours = there if uid in held else tuple(one for one in there if key_of(one) in told[uid].devices)
+            if ours:
+                self._known[uid] = _Known(ref, ours)
+            elif uid not in held:
+                await self._note(ref, ())
+
+    async def _note(self, claim: ClaimRef, devices: Collection[Key]) -> None:
+        await asyncio.to_thread(self._told.note, claim, devices)
+
+    async def write(self) -> None:
+        """Write what differs. Raises Unreachable, or NodeNotReady before the hardware was seen."""
+        self._changed.clear()
+        held = await self._claims.held()
+        for uid in [*held, *(uid for uid in {**self._refused, **self._known} if uid not in held)]:
+            refusal, known = self._refused.get(uid), self._known.get(uid)
+            devices = self._to_wire(self._claims.status(uid, refusal), known.last if known is not None else ())
+            if devices == (known.devices if known is not None else ()):
+                if not devices:
+                    self._known.pop(uid, None)
+                elif known is not None and known.refused is not None:
+                    self._known[uid] = _Known(known.claim, devices)
+                continue
+            if known is not None and devices == known.refused and _clock() < known.again_at:
+                continue
+            said_of = next((one.claim for one in (refusal, known) if one is not None), None)
+            # Of one that was refused, and was prepared while others were written, it is said at the next look.
+            if (claim := held.get(uid) or said_of) is not None:
+                await self._put(claim, devices)
+
+    async def _put(self, claim: ClaimRef, devices: Entries) -> None:
+        known = self._known.get(claim.uid)
+        said = [key_of(one) for one in known.devices] if known is not None else []
+        await self._note(claim, [*said, *map(key_of, devices)])
+        try:
+            kept = await put_entries(self._kube, claim, self._driver, devices, said)
+        except NotFound:
+            self._known.pop(claim.uid, None)
+            self._refused.pop(claim.uid, None)
+            await self._note(claim, ())
+        except Unreachable:
+            raise
+        except ClusterError as error:
+            # 422: it was allocated anew, or not at all any more. What was said is still to be taken away some day.
+            final = error.status == 422 and bool(devices)
+            pause_s = self._look_every_s if isinstance(error, Conflict) else self._pause_s
+            self._note_refusal(claim, devices, str(error), _NEVER if final else _clock() + pause_s)
+        else:
+            if kept:
+                self._known[claim.uid] = _Known(claim, devices)
+                await self._note(claim, [key_of(one) for one in devices])
+                return
+            why = "the API server keeps none: its gate DRAResourceClaimDeviceStatus is off"
+            self._note_refusal(claim, devices, why, _clock() + self._pause_s)
+
+    def _note_refusal(self, claim: ClaimRef, devices: Entries, why: str, again_at: float) -> None:
+        """One claim's refusal keeps nobody from writing the others'; the log is told once in a while."""
+        if _clock() >= self._quiet_until:
+            _log.warning("device status cannot be written", claim=str(claim), error=why)
+            self._quiet_until = _clock() + self._pause_s
+        known = self._known.get(claim.uid)
+        self._known[claim.uid] = _Known(claim, known.devices if known is not None else (), devices, again_at)
+
+    def _to_wire(self, statuses: Sequence[DeviceStatus], before: Sequence[JsonObject]) -> Entries:
+        """With the times of conditions that are as before."""
+        times: dict[tuple[str, ...], str] = {
+            (*key_of(device), condition["type"], condition["status"]): condition["lastTransitionTime"]
+            for device in before
+            for condition in device.get("conditions") or ()
+        }
+        now = self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        return in_order(self._device(status, times, now) for status in statuses)
+
+    def _device(self, status: DeviceStatus, times: Mapping[tuple[str, ...], str], now: str) -> JsonObject:
+        device: JsonObject = {"driver": self._driver, "pool": status.device.pool, "device": status.device.device}
+        if status.device.share_id is not None:
+            device["shareID"] = status.device.share_id
+        device["conditions"] = [
+            {
+                "type": one.type,
+                "status": one.status,
+                "reason": one.reason,
+                "message": one.message,
+                "lastTransitionTime": times.get((*key_of(device), one.type, one.status), now),
+            }
+            for one in status.conditions
+        ]
+        return device | ({"data": dict(status.data)} if status.data else {})
+
+
+def _unread(devices: Collection[Key]) -> Entries:
+    """Of a claim that could not be read: which devices may be told of, and nothing of what is said."""
+    keys = ({"pool": pool, "device": device, "shareID": share} for pool, device, share in devices)
+    return in_order(keys)
+
+
+def _clock() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,292 @@
+"""What of a node's claims and GPUs is worth a Kubernetes Event, and in which words.
+
+`claim_news` and `node_news` decide, without effects; `ClaimEvents` and `NodeEvents` listen and hand the news to the
+recorder. kubelet tells a pod that its claim could not be prepared; the claim's own Event says why, and whose
+move it is. What pods are told of what they hold is decided in `kubelet_plugin.reporting.pod_events`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Literal, Protocol
+
+from dra_driver.api.inventory import GpuFacts, HealthCondition
+from dra_driver.errors import (
+    ClusterError,
+    CorruptState,
+    DeviceInUse,
+    DomainNotReady,
+    DriverError,
+    InvalidInput,
+    NodeNotReady,
+    Rejected,
+    UnknownDevice,
+)
+from dra_driver.kube.events import News, Regarding
+from dra_driver.names import ClaimRef
+from kubelet_plugin.facts.discovery import NodeFacts
+from kubelet_plugin.facts.monitor import CHECK_UNDER_WAY
+from kubelet_plugin.prepare.listener import ClaimListener, Operation
+
+type Tell = Callable[[News], None]
+
+_CLAIMS_REMEMBERED = 1000
+
+
+class Reason(Enum):
+    """Every reason that our Events give, with their type and meaning; `docs/events.md` is written from here."""
+
+    PREPARE_FAILED = (
+        "PrepareFailed",
+        "ResourceClaim",
+        "Warning",
+        "The claim could not be prepared. The message says why, and who must act.",
+    )
+    PREPARED = ("Prepared", "ResourceClaim", "Normal", "The claim is prepared after an earlier failure.")
+    UNPREPARE_FAILED = (
+        "UnprepareFailed",
+        "ResourceClaim",
+        "Warning",
+        "The claim could not be released, so its devices are not free.",
+    )
+    GPU_UNHEALTHY = (
+        "GpuUnhealthy",
+        "Node",
+        "Warning",
+        "New claims do not get a GPU because it is unhealthy. The message names the fault.",
+    )
+    GPU_HEALTHY = ("GpuHealthy", "Node", "Normal", "The GPU is healthy again.")
+    GPU_VALIDATION_FAILED = (
+        "GpuValidationFailed",
+        "Node",
+        "Warning",
+        "A GPU failed the check that the policy requires.",
+    )
+    MPS_DAEMON_RESTARTED = (
+        "MpsDaemonRestarted",
+        "Node",
+        "Warning",
+        "An MPS daemon and its clients died. The plugin restarted the daemon.",
+    )
+    MPS_DAEMON_FAILED = ("MpsDaemonFailed", "Node", "Warning", "An MPS daemon died and could not be restarted.")
+    MIG_LAYOUT_CHANGED = (
+        "MigLayoutChanged",
+        "Node",
+        "Warning",
+        "A claim's MIG device no longer exists, because somebody changed the layout.",
+    )
+    POD_PREPARE_FAILED = (
+        "PrepareFailed",
+        "Pod",
+        "Warning",
+        "The pod cannot start until somebody acts. The message says what is wrong with its claim, and who must act.",
+    )
+    POD_PREPARE_WAITS = (
+        "PrepareWaits",
+        "Pod",
+        "Warning",
+        "The pod has waited for minutes for its claim. The message says why, and who must act.",
+    )
+    POD_GPU_UNHEALTHY = (
+        "GpuUnhealthy",
+        "Pod",
+        "Warning",
+        "A GPU, MIG device or share of the pod is unhealthy or can no longer be read.",
+    )
+    POD_GPU_DEGRADED = (
+        "GpuDegraded",
+        "Pod",
+        "Warning",
+        "A GPU of the pod reported a fault but still works. A program may have been affected.",
+    )
+    POD_GPU_HEALTHY = ("GpuHealthy", "Pod", "Normal", "All faults of the pod's GPUs are resolved.")
+    POD_MPS_DAEMON_RESTARTED = (
+        "MpsDaemonRestarted",
+        "Pod",
+        "Warning",
+        "The pod's MPS daemon died with its clients, or did not answer. It runs again.",
+    )
+    POD_MPS_DAEMON_FAILED = (
+        "MpsDaemonFailed",
+        "Pod",
+        "Warning",
+        "The pod's MPS daemon is dead or does not answer, so no program can start to compute.",
+    )
+    POD_MIG_DEVICE_LOST = (
+        "MigDeviceLost",
+        "Pod",
+        "Warning",
+        "The pod's MIG device no longer exists, because somebody changed the layout.",
+    )
+    POD_IMEX_DAEMON_NOT_READY = (
+        "ImexDaemonNotReady",
+        "Pod",
+        "Warning",
+        "The IMEX daemon of the pod's node is stopped or not ready, so the pod cannot map memory of other nodes.",
+    )
+    POD_IMEX_DAEMON_READY = ("ImexDaemonReady", "Pod", "Normal", "The IMEX daemon is ready again.")
+    RELEASE_REFUSED = (
+        "ReleaseRefused",
+        "Node",
+        "Warning",
+        "What asks for the release of the node's GPUs makes no sense; they are not released.",
+    )
+    POLICY_REFUSED = (
+        "PolicyRefused",
+        "Node",
+        "Warning",
+        "The publishing policy cannot be read or makes no sense; the node plugin does not start.",
+    )
+
+    def __init__(self, word: str, kind: str, type_: Literal["Normal", "Warning"], meaning: str) -> None:
+        self.word = word
+        self.kind = kind
+        self.type = type_
+        self.meaning = meaning
+
+    def told(self, regarding: Regarding, action: str, note: str, since: str = "") -> News:
+        return News(regarding, self.type, self.word, action, note, since)
+
+
+_MOVES: tuple[tuple[type[DriverError], str], ...] = (
+    (InvalidInput, "The author of the claim or its class must change it."),
+    (UnknownDevice, "The claim was given a device that this node does not have: delete the pod, or the claim."),
+    (DeviceInUse, "Another claim must be released first; the kubelet retries."),
+    (DomainNotReady, "Its ComputeDomain has to become ready first."),
+    (NodeNotReady, "An administrator has to look at the node; kubelet tries again."),
+    (CorruptState, "An administrator has to look at the node; kubelet tries again."),
+    (Rejected, "An administrator has to give the node plugin its permissions; kubelet tries again."),
+    (ClusterError, "kubelet tries again when the API server answers."),
+)
+"""Whose move it is, by kind of error, the special ones first."""
+
+
+def claim_news(operation: Operation, failures: int) -> News | None:
+    """What is told about a claim; `failures` is how often the same was tried in vain before."""
+    regarding, action = Regarding.claim(operation.claim), operation.call.capitalize()
+    if operation.error is not None:
+        note = why(operation.error, operation.claim)
+        reason = Reason.PREPARE_FAILED if operation.call == "prepare" else Reason.UNPREPARE_FAILED
+        return reason.told(regarding, action, note)
+    if failures and operation.call == "prepare":
+        times = "once" if failures == 1 else f"{failures} times"
+        devices = ", ".join(one.device for one in operation.devices)
+        return Reason.PREPARED.told(regarding, action, f"Prepared ({devices}), after it could not be {times}.")
+    return None
+
+
+def why(error: DriverError, claim: ClaimRef) -> str:
+    """What is wrong, with which field or object, and whose move it is; the claim is named beside it."""
+    default = "This is a defect of the driver: see the log of the node plugin."
+    move = next((move for kind, move in _MOVES if isinstance(error, kind)), default)
+    return f"{error.beside(str(claim)).rstrip('.')}. {move}"
+
+
+class ClaimEvents(ClaimListener):
+    """Tells what users of claims must know."""
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
+        self._failures: dict[str, int] = {}
+
+    def ended(self, operation: Operation) -> None:
+        uid = operation.claim.uid
+        failures = self._failures.pop(uid, 0)
+        if operation.error is not None and len(self._failures) < _CLAIMS_REMEMBERED:
+            self._failures[uid] = failures + 1
+        news = claim_news(operation, failures)
+        if news is not None:
+            self._tell(news)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What was told of a node's GPUs: why each is unhealthy, by UUID, and the conditions with an Event of their own."""
+
+    troubles: dict[str, str] = field(default_factory=dict)
+    conditions: frozenset[tuple[str, str, str]] = frozenset()
+    """GPU UUID, type, message."""
+
+
+def node_news(node: str, known: Known, gpus: Sequence[GpuFacts]) -> tuple[list[News], Known]:
+    """What is new about the GPUs, and what is known then. GPUs that were never seen have none."""
+    news: list[News] = []
+    troubles: dict[str, str] = {}
+    conditions = set()
+    for gpu in gpus:
+        before, now = known.troubles.get(gpu.uuid), _trouble(gpu)
+        if now is None and not gpu.health.healthy:
+            now = before  # it is being checked: neither ill nor well
+        if now is not None:
+            troubles[gpu.uuid] = now
+        if now is not None and now != before:
+            failed = gpu.health.reason == "NotValidated"
+            reason = Reason.GPU_VALIDATION_FAILED if failed else Reason.GPU_UNHEALTHY
+            news.append(_of_gpu(node, gpu, reason, f"{now}. New claims do not get it", _since(gpu)))
+        if now is None and before is not None:
+            news.append(_of_gpu(node, gpu, Reason.GPU_HEALTHY, "it is well again"))
+        for condition in gpu.health.conditions:
+            own = _own_event(condition)
+            if own is None:
+                continue
+            key = (gpu.uuid, condition.type, condition.message)
+            conditions.add(key)
+            if key not in known.conditions:
+                news.append(_of_gpu(node, gpu, own, condition.message, condition.since))
+    return news, Known(troubles, frozenset(conditions))
+
+
+def _trouble(gpu: GpuFacts) -> str | None:
+    health = gpu.health
+    if health.healthy or health.reason == "Released" or health.message == CHECK_UNDER_WAY:
+        return None
+    return f"{health.reason}: {health.message}"
+
+
+def _own_event(condition: HealthCondition) -> Reason | None:
+    """What befalls a claim that runs has an Event whether or not the GPU is unhealthy for others."""
+    if condition.type == "MpsDaemon":
+        return Reason.MPS_DAEMON_FAILED if condition.severity == "Critical" else Reason.MPS_DAEMON_RESTARTED
+    return Reason.MIG_LAYOUT_CHANGED if condition.type == "InstanceLost" else None
+
+
+def _since(gpu: GpuFacts) -> str:
+    """When that began which makes the GPU unhealthy; it is remembered over restarts."""
+    bad = (gpu.health.reason, gpu.health.message)
+    return next((one.since for one in gpu.health.conditions if (one.type, one.message) == bad), "")
+
+
+def _of_gpu(node: str, gpu: GpuFacts, reason: Reason, text: str, since: str = "") -> News:
+    return reason.told(Regarding.node(node), "Watch", f"GPU {gpu.name} ({gpu.uuid}): {text.rstrip('.')}.", since)
+
+
+class Facts(Protocol):
+    """What is needed of `kubelet_plugin.facts.monitor.HealthMonitor`."""
+
+    def subscribe(self, listener: Callable[[NodeFacts], None]) -> Callable[[], None]: ...
+
+
+class NodeEvents:
+    """Tells what becomes of the node's GPUs. After a restart the server has already what is wrong since before."""
+
+    def __init__(self, facts: Facts, node: str, tell: Tell) -> None:
+        self._node = node
+        self._tell = tell
+        self._known = Known()
+        facts.subscribe(self._changed)
+
+    def _changed(self, facts: NodeFacts) -> None:
+        news, self._known = node_news(self._node, self._known, facts.gpus)
+        for one in news:
+            self._tell(one)
+
+
+def release_refused(node: str, mistake: str) -> News:
+    """Somebody who waits for the GPUs waits in vain."""
+    return Reason.RELEASE_REFUSED.told(Regarding.node(node), "Release", f"{mistake}.")
+
+
+def policy_refused(node: str, error: InvalidInput) -> News:
+    """The plugin cannot begin to work."""
+    note = f"The GPUs of this node are not published: {error}. An administrator has to change the publishing policy."
+    return Reason.POLICY_REFUSED.told(Regarding.node(node), "Start", note)

@@ -1,0 +1,169 @@
+"""Events of the GPUs: heard as long as they can be heard, and never at the price of a core."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import pytest
+from support.replaced_nvml import Library
+
+from kubelet_plugin.facts.discovery import NvmlSource
+from kubelet_plugin.facts.watcher import Coverage, EventKind, EventWatcher, GpuEvent
+from kubelet_plugin.simulation.host import SimulatedHost, create_host
+
+WAIT = "nvmlEventSetWait_v2"
+FOR_EVER_S = 3600.0
+"""Whoever sleeps as long does nothing more in a test."""
+LOST, TIMEOUT = pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_TIMEOUT
+
+
+class Listener:
+    """A watcher of a simulated node, with what it heard and how often it called the library."""
+
+    def __init__(self, folder: Path) -> None:
+        self.host: SimulatedHost = create_host(folder, "dgx-h100")
+        self.uuids = [gpu.uuid for gpu in self.host.state.gpus]
+        self.answers: dict[str, Callable[..., Any]] = {}
+        self.libraries: list[Library] = []
+        self.events: list[GpuEvent] = []
+        self.coverage: list[Coverage] = []
+
+    def open_nvml(self) -> NvmlSource:
+        library = Library(self.host.root)
+        library.answers = self.answers
+        self.libraries.append(library)
+        return NvmlSource(library, "/")
+
+    @property
+    def waits(self) -> int:
+        return sum(library.calls.count(WAIT) for library in self.libraries)
+
+    @property
+    def monitored(self) -> frozenset[str]:
+        return self.coverage[-1].monitored if self.coverage else frozenset()
+
+    @asynccontextmanager
+    async def listening(
+        self, *, wait_s: float = 0.05, retry_s: tuple[float, ...] = (0.0,)
+    ) -> AsyncIterator[EventWatcher]:
+        watcher = EventWatcher(self.open_nvml, self.events.append, self.coverage.append, wait_s=wait_s, retry_s=retry_s)
+        task = asyncio.create_task(watcher.run())
+        try:
+            yield watcher
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.fixture
+def listener(tmp_path: Path) -> Listener:
+    return Listener(tmp_path)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - a thread makes it true
+            await asyncio.sleep(0.01)
+
+
+async def at_rest(count: Callable[[], int]) -> int:
+    """The count once it stays as it is for a while. Fails when it never does."""
+    async with asyncio.timeout(20):
+        while True:
+            before = count()
+            await asyncio.sleep(0.2)
+            if count() == before:
+                return before
+
+
+@pytest.mark.parametrize("answers_otherwise", [True, False])
+async def test_a_lost_gpu_is_left_out_and_the_others_are_heard(listener: Listener, answers_otherwise: bool) -> None:
+    """Also one whose loss shows in nothing but the wait, so that it can be registered again and again."""
+    async with listener.listening():
+        await until(lambda: len(listener.monitored) == 8)
+        if answers_otherwise:
+            listener.host.fail_call(2, WAIT, LOST)
+        else:
+            listener.host.lose_gpu(2)
+        await until(lambda: listener.monitored == frozenset(listener.uuids) - {listener.uuids[2]})
+        assert await at_rest(lambda: len(listener.libraries)) == 2
+        listener.host.inject_event(5, 79)
+        await until(lambda: any(event.kind is EventKind.XID for event in listener.events))
+    assert (listener.events[-1].gpu, listener.events[-1].number) == (listener.uuids[5], 79)
+    if answers_otherwise:
+        assert [uuid for uuid, _ in listener.coverage[-1].unmonitored] == [listener.uuids[2]]
+
+
+async def test_a_gpu_that_is_back_is_heard_again(listener: Listener) -> None:
+    async with listener.listening() as watcher:
+        await until(lambda: len(listener.monitored) == 8)
+        listener.host.fail_call(2, WAIT, LOST)
+        await until(lambda: len(listener.monitored) == 7)
+        listener.host.fail_call(2, WAIT, 0)
+        watcher.renew()
+        await until(lambda: len(listener.monitored) == 8)
+
+
+async def test_where_every_wait_fails_sessions_become_rare_and_the_gpus_are_named(listener: Listener) -> None:
+    for index in range(8):
+        listener.host.fail_call(index, WAIT, LOST)
+    async with listener.listening(retry_s=(0.0, 0.0, FOR_EVER_S)):
+        await until(lambda: len(listener.libraries) == 3)
+        assert await at_rest(lambda: len(listener.libraries)) == 3
+        await until(lambda: not listener.monitored)
+        assert [uuid for uuid, _ in listener.coverage[-1].unmonitored] == sorted(listener.uuids)
+
+
+async def test_a_wait_that_succeeds_ends_the_failures(listener: Listener) -> None:
+    listener.host.fail_call(0, WAIT, pynvml.NVML_ERROR_UNKNOWN, times=2)
+    async with listener.listening(retry_s=(0.0, 0.0, FOR_EVER_S)):
+        await until(lambda: len(listener.libraries) == 3 and listener.waits > 4)
+        assert len(listener.monitored) == 8
+        listener.host.fail_call(0, WAIT, pynvml.NVML_ERROR_UNKNOWN, times=1)
+        await until(lambda: len(listener.libraries) == 4)
+
+
+async def test_the_rest_of_an_early_timeout_is_slept(listener: Listener) -> None:
+    listener.host.fail_call(0, WAIT, TIMEOUT)
+    async with listener.listening(wait_s=FOR_EVER_S):
+        await until(lambda: listener.waits > 0)
+        assert await at_rest(lambda: listener.waits) == 1
+
+
+async def test_an_empty_event_set_is_not_waited_on(listener: Listener) -> None:
+    def none(*_: object) -> int:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+    listener.answers["nvmlDeviceGetSupportedEventTypes"] = none
+    async with listener.listening() as watcher:
+        await until(lambda: bool(listener.coverage))
+        assert (await at_rest(lambda: len(listener.libraries)), listener.waits) == (1, 0)
+        listener.answers.clear()
+        watcher.renew()
+        await until(lambda: len(listener.monitored) == 8)
+
+
+async def test_a_flood_of_events_is_taken_in_portions(listener: Listener) -> None:
+    def flood(*_: object) -> Any:
+        handle = listener.libraries[0].gpu_handle(listener.uuids[1])
+        return pynvml.c_nvmlEventData_t(handle, pynvml.nvmlEventTypeXidCriticalError, 13, 0xFFFFFFFF, 0xFFFFFFFF)
+
+    listener.answers[WAIT] = flood
+    async with listener.listening(wait_s=FOR_EVER_S):
+        await until(lambda: listener.waits > 0)
+        assert await at_rest(lambda: listener.waits) == 100
+
+
+async def test_an_xid_of_a_gpu_that_no_longer_has_a_name_is_that_gpus(listener: Listener) -> None:
+    def nameless(*_: object) -> str:
+        raise pynvml.NVMLError(LOST)
+
+    async with listener.listening():
+        await until(lambda: len(listener.monitored) == 8)
+        listener.answers["nvmlDeviceGetUUID"] = nameless
+        listener.host.inject_event(3, 79)
+        await until(lambda: bool(listener.events))
+    assert (listener.events[0].kind, listener.events[0].gpu) == (EventKind.XID, listener.uuids[3])
