@@ -23,7 +23,7 @@ PAGES = (
     *sorted((ROOT / "charts").rglob("*.md")),
     *sorted((ROOT / "examples").rglob("*.md")),
 )
-LANGUAGES = ("sh", "console", "yaml", "json", "python", "text", "dockerfile")
+LANGUAGES = ("sh", "console", "yaml", "json", "python", "text", "dockerfile", "mermaid")
 
 _FENCE = re.compile(r"^( *)```(.*?)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 _HEADING = re.compile(r"^#{1,6} +(.+?)(?: +#+)?$", re.MULTILINE)

@@ -387,5 +387,5 @@ def test_what_cannot_be_started_says_why(system: DriverTree) -> None:
 def test_a_program_that_hangs_is_not_waited_for(system: DriverTree, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(in_root, "ANSWER_WITHIN_S", 0.3)
     system.program("/usr/bin/nvidia-cdi-hook", "(kill -STOP $$); kill -STOP $$")
-    with pytest.raises(NodeNotReady, match="has not answered"):
+    with pytest.raises(NodeNotReady, match="has not ended"):
         asking(system.root)(["/usr/bin/nvidia-cdi-hook", "--version"])

@@ -173,7 +173,7 @@ def test_gpus_in_use_are_left_alone(simulated: Simulated) -> None:
     state.mkdir(parents=True)
     claim = ClaimRef("team-a", "train", "11111111-0000-4000-8000-000000000001")
     device = HeldDevice(("gpu",), "node", "gpu-0", gpus[IDLE].uuid, gpus[IDLE].address, ())
-    entry = Entry(claim, "boot", (device,), ())
+    entry = Entry(claim, "boot", (device,), "0" * 64)
     JournalFile(state).transact([lambda journal: replace(journal, held={claim.uid: entry})])
     for prove in (harmless.written_modes, harmless.written_slices, harmless.tried_mps):
         proof = prove(simulated.node())
