@@ -38,12 +38,12 @@ _WIDEST = 140
 
 FromOption = Annotated[
     Path | None,
-    typer.Option("--from", metavar="BUNDLE", help="Judge what `dractl bundle` has read, instead of a cluster."),
+    typer.Option("--from", metavar="BUNDLE", help="Check a bundle made by `dractl bundle` instead of a cluster."),
 ]
 NodeOption = Annotated[
-    bool, typer.Option("--node", help="Look at this machine, instead of a cluster; needs to be root for all of it.")
+    bool, typer.Option("--node", help="Check this machine instead of a cluster; run as root for complete results.")
 ]
-StrictOption = Annotated[bool, typer.Option("--strict", help="Warnings, and what is not known, count as problems.")]
+StrictOption = Annotated[bool, typer.Option("--strict", help="Treat warnings and unknown results as problems.")]
 DriverOption = Annotated[
     str | None,
     typer.Option("--driver", help="The driver's name; default: what the plugin's DaemonSet says, else gpu.nvidia.com."),
@@ -185,7 +185,7 @@ def report_of_bundle(path: Path) -> Report:
     if found.node is not None:
         findings += node_part().findings(found.node)
     if found.anonymous:
-        notes.append("names are replaced")
+        notes.append("names are anonymized")
     return Report(findings, (*notes, *found.objects.notes))
 
 
@@ -242,7 +242,7 @@ def summary(report: Report) -> str:
     names = (
         (Verdict.PROBLEM, "problem"),
         (Verdict.WARNING, "warning"),
-        (Verdict.UNKNOWN, "not known"),
+        (Verdict.UNKNOWN, "unknown"),
         (Verdict.SKIPPED, "skipped"),
     )
     parts = [
@@ -250,7 +250,7 @@ def summary(report: Report) -> str:
         for verdict, name in names
         if (count := report.count(verdict))
     ]
-    return f"{checks} checks: {', '.join(parts) or 'all is well'}"
+    return f"{checks} checks: {', '.join(parts) or 'no problems found'}"
 
 
 def rendered(report: Report, width: int) -> Iterator[str]:

@@ -61,7 +61,7 @@ def prove(
     _pack(archive, places, proofs)
     if output is not Format.TABLE:
         print_data({"proofs": [one.to_data() for one in proofs], "archive": str(archive)}, output)
-    messages.print(f"{summary(proofs)}; all of it is in {archive}", markup=False, soft_wrap=True)
+    messages.print(f"{summary(proofs)}; full results: {archive}", markup=False, soft_wrap=True)
     if any(one.outcome is Outcome.FAIL for one in proofs):
         raise SystemExit(Status.NO)
 
@@ -92,11 +92,11 @@ def _in_pods(pods: Pods, also: Collection[Change], *, required: bool) -> tuple[P
             ),
         )
     except asyncio.CancelledError:
-        stop("ended by a signal; the pods and claims that were made are deleted", Status.NO)
+        stop("ended by a signal; deleted the pods and claims of the proofs", Status.NO)
     except (ClusterError, InvalidInput) as error:
         if required:
             raise
-        fix = f"with an administrator's kubeconfig: dractl doctor --prove --on {pods.node}"
+        fix = f"run with an administrator's kubeconfig: dractl doctor --prove --on {pods.node}"
         return tuple(replace(not_tried(f"no cluster: {error}", fix), name=name) for name, _ in IN_PODS)
 
 

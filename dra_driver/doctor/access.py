@@ -24,24 +24,34 @@ class Need:
 
 
 OF_WHO_ASKS: tuple[Need, ...] = (
-    Need("list", "", "nodes", "most checks know nothing"),
-    Need("list", "", "pods", "neither our pods nor users of claims are seen"),
-    Need("list", "apps", "daemonsets", "the plugin's DaemonSet and other software are not seen"),
-    Need("list", "apps", "deployments", "the controller is not seen"),
-    Need("list", "resource.k8s.io", "resourceslices", "what is published is not seen"),
-    Need("list", "resource.k8s.io", "resourceclaims", "claims are not seen"),
+    Need("list", "", "nodes", "most checks have no data"),
+    Need("list", "", "pods", "the driver's pods and the pods that use claims are not visible"),
+    Need("list", "apps", "daemonsets", "the plugin's DaemonSet and conflicting software are not visible"),
+    Need("list", "apps", "deployments", "the controller is not visible"),
+    Need("list", "resource.k8s.io", "resourceslices", "published devices are not visible"),
+    Need("list", "resource.k8s.io", "resourceclaims", "claims are not visible"),
     Need("list", "resource.k8s.io", "deviceclasses", "DeviceClasses are not compared"),
-    Need("list", "dra.gpu", "nodeinventories", "what nodes report is not seen"),
-    Need("list", "resource.nvidia.com", "computedomains", "ComputeDomains are not seen"),
-    Need("create", "resource.k8s.io", "resourceslices", "the API server cannot be asked, in a dry run, what it keeps"),
-    Need("create", "authorization.k8s.io", "subjectaccessreviews", "what our service accounts may do is not known"),
+    Need("list", "dra.gpu", "nodeinventories", "node reports are not visible"),
+    Need("list", "resource.nvidia.com", "computedomains", "ComputeDomains are not visible"),
+    Need(
+        "create",
+        "resource.k8s.io",
+        "resourceslices",
+        "the dry run that shows which slice fields the API server keeps is not possible",
+    ),
+    Need(
+        "create",
+        "authorization.k8s.io",
+        "subjectaccessreviews",
+        "the permissions of this driver's service accounts are unknown",
+    ),
 )
 OF_THE_PLUGIN: tuple[Need, ...] = (
     Need("get", "resource.k8s.io", "resourceclaims", "no claim is prepared"),
-    Need("list", "resource.k8s.io", "resourceclaims", "claims that are gone stay prepared"),
+    Need("list", "resource.k8s.io", "resourceclaims", "deleted claims stay prepared"),
     Need("get", "", "nodes", "inventories have no owner"),
     Need("create", "dra.gpu", "nodeinventories", "no GPU is reported"),
-    Need("update", "dra.gpu", "nodeinventories", "changes and signs of life are not reported"),
+    Need("update", "dra.gpu", "nodeinventories", "changes and heartbeats are not reported"),
     *(
         Need(verb, "resource.nvidia.com", "computedomains", "no claim of a ComputeDomain is prepared", gate=_DOMAINS)
         for verb in ("list", "watch")
@@ -54,9 +64,9 @@ OF_THE_CONTROLLER: tuple[Need, ...] = (
     Need("watch", "resource.k8s.io", "resourceslices", "nothing is published"),
     Need("create", "resource.k8s.io", "resourceslices", "nothing is published"),
     Need("patch", "resource.k8s.io", "resourceslices", "changes are not published"),
-    Need("delete", "resource.k8s.io", "resourceslices", "slices of nodes that are gone stay"),
-    Need("update", "coordination.k8s.io", "leases", "nobody leads", lease=True),
-    Need("list", "resource.nvidia.com", "computedomains", "ComputeDomains are not kept", gate=_DOMAINS),
+    Need("delete", "resource.k8s.io", "resourceslices", "slices of deleted nodes remain"),
+    Need("update", "coordination.k8s.io", "leases", "no replica can become leader", lease=True),
+    Need("list", "resource.nvidia.com", "computedomains", "ComputeDomains are not managed", gate=_DOMAINS),
     Need("patch", "resource.nvidia.com", "computedomains", "ComputeDomains cannot be deleted", gate=_DOMAINS),
     Need("patch", "", "nodes", "no node joins a ComputeDomain", gate=_DOMAINS),
     Need("list", "resource.k8s.io", "resourceclaims", "no node joins a ComputeDomain", gate=_DOMAINS),
@@ -68,14 +78,15 @@ _YOURS = Trouble(
     "lacking",
     Verdict.UNKNOWN,
     "you may not {permission}: {loss}",
-    "ask with more rights; or kubectl create clusterrole gpu-dra-doctor --verb={verb} --resource={resource}, and bind"
-    " it to you",
+    "use an account with more permissions; or run kubectl create clusterrole gpu-dra-doctor --verb={verb}"
+    " --resource={resource}, and bind it to your user",
 )
 _THEIRS = Trouble(
     "account",
     Verdict.PROBLEM,
     "may not {permission}: {loss}",
-    "helm upgrade of the release puts its roles back; see who changed them: kubectl get clusterrolebindings -o wide",
+    "restore the roles with helm upgrade of the release; to see what changed them: kubectl get clusterrolebindings"
+    " -o wide",
 )
 
 
@@ -85,10 +96,13 @@ def _yours(cluster: Cluster) -> Iterator[Finding]:
     for one in lacking:
         resource = f"{one.resource}{f'.{one.group}' if one.group else ''}"
         yield _YOURS.at(
-            permission=one.permission, loss=losses.get(one.permission, "less is seen"), verb=one.verb, resource=resource
+            permission=one.permission,
+            loss=losses.get(one.permission, "the checks see less"),
+            verb=one.verb,
+            resource=resource,
         )
     if not lacking:
-        yield ok("you may read all that is looked at")
+        yield ok("you may read everything that the checks need")
 
 
 def _theirs(cluster: Cluster) -> Iterator[Finding]:
@@ -99,19 +113,20 @@ def _theirs(cluster: Cluster) -> Iterator[Finding]:
         yield _THEIRS.at(about, permission=one.permission, loss=losses.get(one.permission, "something does not work"))
     if not lacking:
         accounts = len({one.who for one in cluster.account_access.items})
-        yield ok(f"{accounts} service account(s) of ours may do what they must")
+        have = f"{accounts} service account(s) of this driver have all permissions that they need"
+        yield ok(have if accounts else "no service account of this driver found, nothing to check")
 
 
 YOURS = Check(
     "your-permissions",
-    "what you may not do that other checks need.",
+    "permissions that other checks need and you do not have.",
     _yours,
     (_YOURS,),
     ("own_access",),
 )
 THEIRS = Check(
     "account-permissions",
-    "whether the service accounts of plugin and controller may do what they cannot work without.",
+    "whether the service accounts of plugin and controller have the permissions that they need.",
     _theirs,
     (_THEIRS,),
     ("account_access", "daemon_sets", "deployments"),

@@ -25,23 +25,24 @@ def _about(claim: ResourceClaim) -> str:
 _USERS_GONE = Trouble(
     "users-gone",
     Verdict.WARNING,
-    "is reserved for pods that are gone ({pods}), and keeps {devices}",
-    "kube-controller-manager takes such reservations back; when this stays, see its log. By hand: kubectl"
-    " -n {namespace} patch resourceclaim {name} --subresource status --type merge"
-    ' -p \'{{"status":{{"reservedFor":null}}}}\'',
+    "is reserved for pods that no longer exist ({pods}), and still holds {devices}",
+    "kube-controller-manager should remove such reservations; if this persists, read its log. To remove them by"
+    " hand: kubectl -n {namespace} patch resourceclaim {name} --subresource status --type merge -p"
+    ' \'{{"status":{{"reservedFor":null}}}}\'',
 )
 _DEVICE_GONE = Trouble(
     "device-gone",
     Verdict.WARNING,
-    "has {devices}, which nobody publishes any more",
-    "its pods may still run; when they end, or if they never started: kubectl -n {namespace} delete pod of the claim",
+    "holds {devices}, which are no longer published",
+    "its pods may still run; when they have ended, or if they never started: kubectl -n {namespace} delete pod,"
+    " for the pods of the claim",
 )
 _POOL_GONE = Trouble(
     "node-gone",
     Verdict.PROBLEM,
     "is allocated on {node}, which is not in the cluster: its pods cannot run",
-    "kubectl -n {namespace} delete pod of the claim, so that a new one is scheduled; a claim of its own: kubectl"
-    " -n {namespace} delete resourceclaim {name}",
+    "delete the pods of the claim, so that new ones are scheduled (kubectl -n {namespace} delete pod); if no"
+    " template made the claim, also kubectl -n {namespace} delete resourceclaim {name}",
 )
 
 
@@ -59,7 +60,7 @@ def _allocated(cluster: Cluster) -> Iterator[Finding]:
             fine = False
             yield finding
     if fine:
-        yield ok(f"{held} claim(s) have devices of {cluster.driver}, and all is there that they name")
+        yield ok(f"{held} claim(s) hold devices of {cluster.driver}; all their pods, nodes and devices exist")
 
 
 def _wrong(
@@ -86,9 +87,9 @@ def _wrong(
 _STUCK = Trouble(
     "stuck",
     Verdict.PROBLEM,
-    "is being deleted since {since}, and is kept by {finalizers}{users}",
-    "see whether its pods are gone (kubectl -n {namespace} get pods) and what the plugin of {node} says of it; only"
-    " when nothing uses it any more: kubectl -n {namespace} patch resourceclaim {name} --type merge -p"
+    "has been in deletion since {since}; held by {finalizers}{users}",
+    "check that its pods are gone (kubectl -n {namespace} get pods) and read the log of the plugin on {node}; only"
+    " when nothing uses the claim: kubectl -n {namespace} patch resourceclaim {name} --type merge -p"
     ' \'{{"metadata":{{"finalizers":null}}}}\'',
 )
 
@@ -112,14 +113,14 @@ def _deleted(cluster: Cluster) -> Iterator[Finding]:
             name=claim.metadata.name,
         )
     if fine:
-        yield ok("no claim with our devices hangs in its deletion")
+        yield ok("no claim with devices of this driver is stuck in deletion")
 
 
 _TOLD = Trouble(
     "told",
     Verdict.WARNING,
     "{reason}, {age} ago: {note}",
-    "docs/events.md says what {reason} means; kubectl describe shows what else happened to it",
+    "look up {reason} in docs/events.md; for other events of the object, run kubectl describe",
 )
 _LATELY = timedelta(minutes=30)
 
@@ -157,7 +158,7 @@ def _events(cluster: Cluster) -> Iterator[Finding]:
         age = f"{max(0.0, (cluster.time - time).total_seconds()) / 60:.0f} min"
         yield _TOLD.at(f"{regarding.kind} {place}{regarding.name}", reason=one.reason, age=age, note=one.message)
     if not lately:
-        yield ok("no plugin has told anything bad in the last half hour that is not over")
+        yield ok("no unresolved Warning event of a plugin in the last 30 minutes")
 
 
 def _is_over(
@@ -172,21 +173,21 @@ def _is_over(
 
 ALLOCATED = Check(
     "claims",
-    "whether pods, nodes and devices that claims name are still there.",
+    "whether the pods, nodes and devices of claims still exist.",
     _allocated,
     (_POOL_GONE, _USERS_GONE, _DEVICE_GONE),
     ("claims", "pods", "slices", "nodes", "daemon_sets"),
 )
 DELETED = Check(
     "claim-deletions",
-    "claims with our devices that have been in deletion for more than five minutes.",
+    "claims with devices of this driver that have been in deletion for more than five minutes.",
     _deleted,
     (_STUCK,),
     ("claims", "daemon_sets"),
 )
 EVENTS = Check(
     "events",
-    "what plugins told as Events of type Warning in the last half hour and is not over.",
+    "unresolved Events of type Warning that plugins wrote in the last 30 minutes.",
     _events,
     (_TOLD,),
     ("events",),

@@ -16,14 +16,14 @@ from dra_driver.names import GPU_DRIVER
 _CLASS_MISSING = Trouble(
     "missing",
     Verdict.PROBLEM,
-    "there is no DeviceClass {name}: claims that name it wait for ever",
-    "helm upgrade with `deviceClasses.install=true`, or `kubectl apply -f deviceclasses`",
+    "DeviceClass {name} does not exist: claims that name it stay pending",
+    "helm upgrade with `deviceClasses.install=true`, or run `kubectl apply -f deviceclasses`",
 )
 _CLASS_DIFFERS = Trouble(
     "differs",
     Verdict.WARNING,
-    "selects other devices than in release {release}: {theirs}",
-    "`kubectl apply -f deviceclasses`, or helm upgrade; a change of your own belongs in a class of another name"
+    "selects other devices than the class of release {release}: {theirs}",
+    "run `kubectl apply -f deviceclasses`, or helm upgrade; put your own selector in a class with another name"
     " (`deviceClasses.extra`)",
 )
 
@@ -31,9 +31,9 @@ _CLASS_DIFFERS = Trouble(
 _CLASS_WRONG = Trouble(
     "wrong",
     Verdict.PROBLEM,
-    "{why}: claims of this class wait, or their pods do",
-    "put it right where it comes from (`deviceClasses.extra` in the values of the chart; `dractl check FILE` judges"
-    " values and manifests)",
+    "{why}: claims of this class, or their pods, stay pending",
+    "fix the class where it is defined (`deviceClasses.extra` in the chart's values); to check values and"
+    " manifests, run `dractl check FILE`",
 )
 type JudgeClass = Callable[[str, JsonObject, str], Iterable[str]]
 """What is wrong with a class, of its name, its spec and the driver's name."""
@@ -61,11 +61,11 @@ def classes_check(wanted: tuple[JsonObject, ...], errors: JudgeClass) -> Check[C
                 fine = False
                 yield _CLASS_WRONG.at(f"DeviceClass {one.metadata.name}", why=why)
         if fine:
-            yield ok(f"{len(expected)} DeviceClasses: as in this release")
+            yield ok(f"{len(expected)} DeviceClasses match this release")
 
     return Check(
         "device-classes",
-        "whether our DeviceClasses are there and select what they select in this release, and others make sense.",
+        "whether the DeviceClasses of this release exist unchanged, and whether other classes are valid.",
         judge,
         (_CLASS_MISSING, _CLASS_DIFFERS, _CLASS_WRONG),
         ("classes", "daemon_sets"),
@@ -94,14 +94,15 @@ def _expressions(one: DeviceClass, driver: str = GPU_DRIVER) -> list[str]:
 _POLICY_MISSING = Trouble(
     "missing",
     Verdict.PROBLEM,
-    f"there is no ConfigMap {{name}} with {POLICY_FILE}, which plugin or controller mount: their pods do not start",
-    "helm upgrade of the release puts it back",
+    f"ConfigMap {{name}} with {POLICY_FILE}, which the plugin or the controller mounts, does not exist: their pods"
+    " do not start",
+    "restore it with helm upgrade of the release",
 )
 _POLICY_INVALID = Trouble(
     "invalid",
     Verdict.PROBLEM,
-    "cannot be used: {why}",
-    "put `policy` in the values of the chart right (`dractl check FILE` judges one), and helm upgrade",
+    "the policy is invalid: {why}",
+    "correct `policy` in the chart's values (to check it, run `dractl check FILE`), then helm upgrade",
 )
 
 
@@ -120,43 +121,43 @@ def _policy(cluster: Cluster) -> Iterator[Finding]:
             fine = False
             yield _POLICY_INVALID.at(f"ConfigMap {namespace}/{name}", why=str(error))
     if fine:
-        yield ok(f"ConfigMap {', '.join(names)} can be used" if names else "no policy in a ConfigMap of ours")
+        yield ok(f"ConfigMap {', '.join(names)} has a valid policy" if names else "no policy ConfigMap of this driver")
 
 
 _EMPTY = Trouble(
     "asks-nothing",
     Verdict.WARNING,
-    "has no webhooks: the leading controller has not seen yet that the API server reaches it",
-    "kubectl -n {namespace} logs of the controllers: they say what the API server answered; with a NetworkPolicy, let"
-    " the control plane reach the controller's pods",
+    "has no webhooks: the leading controller could not verify yet that the API server reaches it",
+    "read the answer of the API server in the log: kubectl -n {namespace} logs of the controller pods; if you use"
+    " a NetworkPolicy, allow the control plane to reach the controller's pods",
 )
 _NO_AUTHORITY = Trouble(
     "no-ca",
     Verdict.PROBLEM,
-    "webhook {webhook} has no caBundle: the API server cannot trust it",
-    "see the log of the webhook, or of cert-manager's cainjector where that makes its certificates",
+    "webhook {webhook} has no caBundle: the API server does not trust it",
+    "read the log of the webhook, or of cert-manager's cainjector if it manages the certificate",
 )
 _EXPIRES = Trouble(
     "certificate-expires",
     Verdict.PROBLEM,
-    "for webhook {webhook} no certificate is trusted after {until} UTC; it should have been renewed weeks before",
-    "see the logs of the controllers in namespace {namespace}, or of cert-manager where that makes the certificate",
+    "the certificates for webhook {webhook} expire at {until} UTC; they should have been renewed weeks earlier",
+    "read the logs of the controllers in namespace {namespace}, or of cert-manager if it manages the certificate",
 )
 _SOON = timedelta(days=7)
 _NOT_ASKED = Trouble(
     "not-asked",
     Verdict.PROBLEM,
-    "a claim with a config that makes no sense was accepted in a dry run: the webhook was not asked, or did not answer"
-    " (failurePolicy {policy})",
-    "see that its pods are ready, that its Service has endpoints, and that the control plane reaches them: kubectl"
-    " -n {namespace} get pods,endpointslices",
+    "the API server accepted an invalid claim config in a dry run: it did not call the webhook, or the webhook did"
+    " not answer (failurePolicy {policy})",
+    "check that the webhook's pods are ready, its Service has endpoints, and the control plane can reach them:"
+    " kubectl -n {namespace} get pods,endpointslices",
 )
 _FAILED = Trouble(
     "unreachable",
     Verdict.PROBLEM,
-    "the API server cannot call it, so claims are refused: {message}",
-    "see that its pods are ready, that its Service has endpoints, and that the control plane reaches them: kubectl"
-    " -n {namespace} get pods,endpointslices",
+    "the API server cannot call it, so it rejects claims: {message}",
+    "check that the webhook's pods are ready, its Service has endpoints, and the control plane can reach them:"
+    " kubectl -n {namespace} get pods,endpointslices",
 )
 _CALL_FAILED = "failed calling webhook"
 """Source: k8s.io/apiserver, admission/plugin/webhook/errors."""
@@ -164,14 +165,14 @@ _CALL_FAILED = "failed calling webhook"
 
 def _webhook(cluster: Cluster) -> Iterator[Finding]:
     if not cluster.webhooks.items:
-        yield ok("no webhook of ours: configs are first looked at when claims are prepared")
+        yield ok("the webhook is not installed: claim configs are first validated when claims are prepared")
         return
     fine = True
     for finding in (*_authorities(cluster), *_answer(cluster)):
         fine = False
         yield finding
     if fine:
-        yield ok("the webhook is asked, and refuses what it must")
+        yield ok("the API server calls the webhook, and the webhook rejects invalid claims")
 
 
 def _authorities(cluster: Cluster) -> Iterator[Finding]:
@@ -208,41 +209,41 @@ def _answer(cluster: Cluster) -> Iterator[Finding]:
 _UNGUARDED = Trouble(
     "missing",
     Verdict.WARNING,
-    "no ValidatingAdmissionPolicy for {what} names this account: {whoever}",
+    "no ValidatingAdmissionPolicy for {what} restricts this account: {risk}",
     "helm upgrade with `admissionPolicies.install=true`",
 )
 _UNBOUND = Trouble(
     "not-bound",
     Verdict.WARNING,
-    "has no binding that denies: it refuses nothing",
+    "has no binding with action Deny: it rejects nothing",
     "helm upgrade with `admissionPolicies.install=true`",
 )
 _NOT_UNDERSTOOD = Trouble(
     "type-errors",
     Verdict.WARNING,
-    "the API server finds mistakes in it: {warnings}",
-    "helm upgrade of the release puts the policy back as it was; if it stays, report it",
+    "the API server reports type errors in it: {warnings}",
+    "restore the policy with helm upgrade of the release; if the error stays, report a bug",
 )
 _INVENTORIES = ("inventories", ("dra.gpu", "nodeinventories"))
 _GUARDED = (
     _INVENTORIES,
-    ("the status of claims", ("resource.k8s.io", "resourceclaims/status")),
+    ("claim status", ("resource.k8s.io", "resourceclaims/status")),
     ("slices", ("resource.k8s.io", "resourceslices")),
 )
-_PLUGIN_COULD = "the plugin of one node could write for another"
-_CONTROLLER_COULD = "whoever has a token of the controller could write what the controller never does"
+_PLUGIN_COULD = "the plugin of one node could write objects of another node"
+_CONTROLLER_COULD = "a stolen token of the controller could write inventories"
 
 
 def _admission(cluster: Cluster) -> Iterator[Finding]:
     plugins, controllers = _accounts(cluster.plugins), _accounts(cluster.controllers)
     if not plugins | controllers:
-        yield ok("no DaemonSet of the plugin and no Deployment of the controller, so no account to be kept to its own")
+        yield ok("no plugin DaemonSet and no controller Deployment, so no account to check")
         return
     findings = [one for account in sorted(plugins) for one in _unguarded(cluster, account, _GUARDED, _PLUGIN_COULD)]
     for account in sorted(controllers):
         findings += _unguarded(cluster, account, (_INVENTORIES,), _CONTROLLER_COULD)
-    kept = " and ".join([*["the plugin's account"] * bool(plugins), *["the controller's"] * bool(controllers)])
-    yield from findings or [ok(f"{kept}: each is kept to what is its own")]
+    restricted = " and ".join([*["plugin"] * bool(plugins), *["controller"] * bool(controllers)])
+    yield from findings or [ok(f"admission policies restrict the service accounts of {restricted}")]
 
 
 def _accounts(workloads: Sequence[Workload]) -> set[str]:
@@ -253,12 +254,12 @@ def _accounts(workloads: Sequence[Workload]) -> set[str]:
 
 
 def _unguarded(
-    cluster: Cluster, account: str, guarded: Sequence[tuple[str, tuple[str, str]]], whoever: str
+    cluster: Cluster, account: str, guarded: Sequence[tuple[str, tuple[str, str]]], risk: str
 ) -> Iterator[Finding]:
     policies = [one for one in cluster.admission_policies.items if f"'{account}'" in str(one.spec)]
     for what, resource in guarded:
         if not any(resource in one.resources for one in policies):
-            yield _UNGUARDED.at(f"ServiceAccount {account}", what=what, whoever=whoever)
+            yield _UNGUARDED.at(f"ServiceAccount {account}", what=what, risk=risk)
     denied = {one.spec.policy_name for one in cluster.policy_bindings.items if "Deny" in one.spec.validation_actions}
     for one in policies:
         about = f"ValidatingAdmissionPolicy {one.metadata.name}"
@@ -271,21 +272,21 @@ def _unguarded(
 
 POLICY = Check(
     "policy",
-    "whether the PublishingPolicy that plugin and controller mount is there and makes sense.",
+    "whether the PublishingPolicy that plugin and controller mount exists and is valid.",
     _policy,
     (_POLICY_MISSING, _POLICY_INVALID),
     ("config_maps", "daemon_sets", "deployments"),
 )
 WEBHOOK = Check(
     "webhook",
-    "whether our webhook is asked: a claim that it must refuse is created in a dry run.",
+    "whether the API server calls the webhook: a dry run creates a claim that the webhook must reject.",
     _webhook,
     (_EMPTY, _NO_AUTHORITY, _EXPIRES, _NOT_ASKED, _FAILED),
     ("webhooks",),
 )
 ADMISSION = Check(
     "admission-policies",
-    "whether ValidatingAdmissionPolicies keep the plugin of a node to that node, and the controller to its objects.",
+    "whether ValidatingAdmissionPolicies restrict each plugin to its own node, and the controller to its own objects.",
     _admission,
     (_UNGUARDED, _UNBOUND, _NOT_UNDERSTOOD),
     ("admission_policies", "policy_bindings", "daemon_sets", "deployments"),

@@ -15,9 +15,9 @@ _DEVICE_PLUGIN_OFF = "nvidia.com/gpu.deploy.device-plugin=false"
 _BOTH = Trouble(
     "both",
     Verdict.PROBLEM,
-    "a device plugin hands out {resources} where {driver} publishes the same GPUs: one GPU may go to two pods",
-    f"take the device plugin off it: kubectl label node {{node}} {_DEVICE_PLUGIN_OFF} (GPU Operator), or a node"
-    " selector of its DaemonSet; or keep this driver off it with `kubeletPlugin.nodeSelector`",
+    "a device plugin offers {resources}, and {driver} publishes the same GPUs: one GPU may be allocated to two pods",
+    f"remove the device plugin from this node: kubectl label node {{node}} {_DEVICE_PLUGIN_OFF} (GPU Operator), or"
+    " change the node selector of its DaemonSet; or keep this driver off the node with `kubeletPlugin.nodeSelector`",
 )
 
 
@@ -33,8 +33,8 @@ def _device_plugin(cluster: Cluster) -> Iterator[Finding]:
         elif resources:
             elsewhere += 1
     if not taken:
-        other = f"; one does on {elsewhere} other node(s)" if elsewhere else ""
-        yield ok(f"no device plugin hands out GPUs where {cluster.driver} publishes them{other}")
+        other = f"; a device plugin offers GPUs on {elsewhere} other node(s)" if elsewhere else ""
+        yield ok(f"no device plugin offers GPUs that {cluster.driver} publishes{other}")
 
 
 def _handed_out(node: Node) -> list[str]:
@@ -54,32 +54,38 @@ def _amount(node: Node, name: str) -> int:
 _NVIDIA_DRA = Trouble(
     "nvidia-dra-driver",
     Verdict.PROBLEM,
-    "is NVIDIA's own DRA driver, which has the name {driver}, too: only one of the two can be registered on a node",
-    "helm uninstall it (nvidia-dra-driver-gpu), or keep the two on different nodes and give ours another `driverName`",
+    "is NVIDIA's own DRA driver with the same name, {driver}: only one of the two can register on a node",
+    "helm uninstall it (nvidia-dra-driver-gpu), or run the two on different nodes and set another `driverName` for"
+    " this driver",
 )
 _NVIDIA_DOMAINS = Trouble(
     "nvidia-domains",
     Verdict.PROBLEM,
-    "is NVIDIA's own driver of ComputeDomains, which this driver keeps, too: kubelet calls one of the two alone",
-    "helm uninstall it (nvidia-dra-driver-gpu), or leave ComputeDomains to it: `featureGates.ComputeDomains=false`",
+    "is NVIDIA's own ComputeDomain driver, but this driver manages ComputeDomains too: the kubelet calls only one"
+    " of the two",
+    "helm uninstall it (nvidia-dra-driver-gpu), or leave ComputeDomains to it with `featureGates.ComputeDomains=false`",
 )
 _OURS_TWICE = Trouble(
     "ours-twice",
     Verdict.PROBLEM,
-    "is a plugin of this driver under another name, {other}, and is for {nodes}, too: one GPU may go to two pods",
-    "helm uninstall one of the two, or give them different nodes with `kubeletPlugin.nodeSelector`",
+    "is a second plugin of this driver with another name, {other}, on the same nodes ({nodes}): one GPU may be"
+    " allocated to two pods",
+    "helm uninstall one of the two, or select different nodes with `kubeletPlugin.nodeSelector`",
 )
 _PLUGIN_THERE = Trouble(
     "device-plugin",
     Verdict.WARNING,
-    "is a device plugin, and is for {nodes}, where this driver is, too",
-    f"keep it off these nodes: kubectl label node NODE {_DEVICE_PLUGIN_OFF} (GPU Operator), or a node selector",
+    "is a device plugin that runs on nodes of this driver: {nodes}",
+    f"keep it off these nodes: kubectl label node NODE {_DEVICE_PLUGIN_OFF} (GPU Operator), or change its node"
+    " selector",
 )
 _MIG_MANAGER = Trouble(
     "mig-manager",
     Verdict.WARNING,
-    "is a MIG manager, and is for {nodes}, where the policy lets this driver make MIG devices: they undo each other's",
-    "kubectl label node NODE nvidia.com/gpu.deploy.mig-manager=false; or leave `mode: Dynamic` out of the policy there",
+    "is a MIG manager that runs on {nodes}, where the policy lets this driver create MIG devices: each undoes the"
+    " changes of the other",
+    "kubectl label node NODE nvidia.com/gpu.deploy.mig-manager=false; or remove `mode: Dynamic` from the policy"
+    " for these nodes",
 )
 
 NVIDIA_DRA, DEVICE_PLUGIN, MIG_MANAGER = "nvidia-dra-driver", "device-plugin", "mig-manager"
@@ -130,7 +136,7 @@ def _other_software(cluster: Cluster) -> Iterator[Finding]:
             fine = False
             yield finding
     if fine:
-        yield ok("no DaemonSet of a device plugin, a MIG manager or another DRA driver is for our nodes")
+        yield ok("no device plugin, MIG manager or other DRA driver runs on nodes of this driver")
 
 
 def _met(cluster: Cluster, workload: Workload, kind: str) -> Finding | None:
@@ -180,16 +186,16 @@ def _makes_partitions(cluster: Cluster, nodes: list[Node]) -> bool:
 _OPERATOR_PLUGIN = Trouble(
     "device-plugin",
     Verdict.WARNING,
-    "lets the GPU Operator run its device plugin on every node with GPUs that has not opted out",
+    "the GPU Operator runs its device plugin on every GPU node that has not opted out",
     'kubectl patch clusterpolicy {name} --type merge -p \'{{"spec":{{"devicePlugin":{{"enabled":false}}}}}}\', or'
     f" kubectl label node NODE {_DEVICE_PLUGIN_OFF}",
 )
 _OPERATOR_DRA = Trouble(
     "dra-driver",
     Verdict.PROBLEM,
-    "lets the GPU Operator run NVIDIA's own DRA driver, which has the name {driver}, too",
-    "delete the GPUCluster (or set `spec.draDriver.gpus.enabled: false` where its version has that field), or uninstall"
-    " this driver",
+    "the GPU Operator runs NVIDIA's own DRA driver with the same name, {driver}",
+    "delete the GPUCluster (or set `spec.draDriver.gpus.enabled: false` if its version has that field), or"
+    " uninstall this driver",
 )
 
 
@@ -205,7 +211,7 @@ def _operator(cluster: Cluster) -> Iterator[Finding]:
             yield _OPERATOR_PLUGIN.at(about, name=one.metadata.name)
     if fine:
         there = ", ".join(f"{one.kind} {one.metadata.name}" for one in cluster.operators.items)
-        yield ok(f"{there}: leaves our nodes to us" if there else "no GPU Operator")
+        yield ok(f"{there}: no conflict on nodes of this driver" if there else "no GPU Operator")
 
 
 def _offers_gpus(one: OperatorResource) -> bool:
@@ -222,21 +228,21 @@ def _all_opted_out(cluster: Cluster) -> bool:
 
 DEVICE_PLUGINS = Check(
     "device-plugin",
-    "whether nodes offer nvidia.com/gpu or nvidia.com/mig-… of a device plugin where this driver publishes.",
+    "whether a device plugin offers nvidia.com/gpu or nvidia.com/mig-… on nodes where this driver publishes.",
     _device_plugin,
     (_BOTH,),
     ("nodes", "slices", "daemon_sets"),
 )
 OTHERS = Check(
     "other-software",
-    "whether DaemonSets of device plugins, MIG managers or other DRA drivers of GPUs are for the same nodes.",
+    "whether device plugins, MIG managers or other DRA drivers for GPUs run on the same nodes.",
     _other_software,
     (_NVIDIA_DRA, _NVIDIA_DOMAINS, _OURS_TWICE, _PLUGIN_THERE, _MIG_MANAGER),
     ("daemon_sets", "nodes", "inventories", "deployments"),
 )
 OPERATOR = Check(
     "gpu-operator",
-    "what a ClusterPolicy or GPUCluster of the GPU Operator makes it run.",
+    "which conflicting components a ClusterPolicy or GPUCluster of the GPU Operator enables.",
     _operator,
     (_OPERATOR_PLUGIN, _OPERATOR_DRA),
     ("operators", "nodes", "inventories", "daemon_sets"),

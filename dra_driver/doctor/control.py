@@ -13,19 +13,20 @@ LEASE_NAME = "gpu-dra-controller"
 _NO_CONTROLLER = Trouble(
     "none",
     Verdict.PROBLEM,
-    "plugins leave publishing to a controller (`publisher: controller`), and there is none: no slice is written",
-    "helm upgrade of the release puts its Deployment back; or set `publisher: node`",
+    "the plugins leave publishing to a controller (`publisher: controller`), but no controller exists: no slice is"
+    " written",
+    "restore its Deployment with helm upgrade of the release; or set `publisher: node`",
 )
 _DOWN = Trouble(
     "down",
     Verdict.PROBLEM,
-    "has no ready pod: slices are not kept true{why}",
+    "has no ready pod: slices are not updated{why}",
     "kubectl -n {namespace} describe deployment {name}; kubectl -n {namespace} logs deployment/{name}",
 )
 _FEWER = Trouble(
     "fewer",
     Verdict.WARNING,
-    "has {ready} ready pods of {wanted}: nobody takes over should the leader end{why}",
+    "has {ready} of {wanted} pods ready: no standby takes over if the leader fails{why}",
     "kubectl -n {namespace} describe deployment {name}",
 )
 
@@ -35,11 +36,9 @@ def _controller(cluster: Cluster) -> Iterator[Finding]:
         if cluster.plugins and cluster.plugin_setting("--publisher") != "node":
             yield _NO_CONTROLLER.at()
         elif cluster.plugins:
-            yield ok("plugins publish for themselves (publisher: node)")
+            yield ok("each plugin publishes its own node (publisher: node)")
         else:
-            yield ok(
-                "no Deployment of the controller and no DaemonSet of the plugin: they run by other means, if at all"
-            )
+            yield ok("not installed by the chart: no controller Deployment, no plugin DaemonSet")
         return
     fine = True
     for one in cluster.controllers:
@@ -68,20 +67,20 @@ def _why(cluster: Cluster, controller: Workload) -> str:
 _NO_LEASE = Trouble(
     "no-lease",
     Verdict.PROBLEM,
-    "there is no Lease {lease}: no controller has ever led",
-    "kubectl -n {namespace} logs deployment/{name}: it says why it cannot make the Lease",
+    "Lease {lease} does not exist: no controller has ever led",
+    "read why the controller cannot create the Lease: kubectl -n {namespace} logs deployment/{name}",
 )
 _NOBODY = Trouble(
     "nobody",
     Verdict.PROBLEM,
-    "is held by nobody: slices are not kept true",
+    "has no holder: slices are not updated",
     "kubectl -n {namespace} logs deployment/{name}",
 )
 _EXPIRED = Trouble(
     "expired",
     Verdict.PROBLEM,
-    "was last renewed {age} ago by {holder}, and is good for {duration} s",
-    "kubectl -n {namespace} get pods; when {holder} runs, its log says why it cannot renew",
+    "{holder} last renewed it {age} ago, and it expires after {duration} s",
+    "kubectl -n {namespace} get pods; if {holder} runs, read in its log why it cannot renew the Lease",
 )
 _GRACE = timedelta(seconds=15)
 """For clocks that differ, and for the time that reading takes."""
@@ -97,7 +96,7 @@ def lease_key(controller: Workload) -> tuple[str, str]:
 
 def _leader(cluster: Cluster) -> Iterator[Finding]:
     if not cluster.controllers:
-        yield ok("no controller, so no leader")
+        yield ok("no controller, so no leader election")
         return
     for one in cluster.controllers:
         yield _leader_of(cluster, one)
@@ -107,7 +106,7 @@ def _leader_of(cluster: Cluster, controller: Workload) -> Finding:
     container, namespace = controller.ours, controller.metadata.namespace or ""
     assert container is not None, "a controller has a container of ours"
     if "--no-leader-election" in [*container.command, *container.args]:
-        return ok(f"Deployment {controller.key} works without leader election")
+        return ok(f"Deployment {controller.key} runs without leader election")
     place, name = lease_key(controller)
     found = [one for one in cluster.leases.items if (one.metadata.namespace, one.metadata.name) == (place, name)]
     where = {"namespace": namespace, "name": controller.metadata.name}
@@ -120,27 +119,27 @@ def _leader_of(cluster: Cluster, controller: Workload) -> Finding:
     if renewed is None or cluster.time - renewed > timedelta(seconds=duration) + _GRACE:
         age = "never" if renewed is None else f"{(cluster.time - renewed).total_seconds():.0f} s"
         return _EXPIRED.at(about, age=age, holder=spec.holder_identity, duration=duration, **where)
-    return ok(f"{spec.holder_identity} leads")
+    return ok(f"{spec.holder_identity} is the leader")
 
 
 _SKEW = Trouble(
     "skew",
     Verdict.WARNING,
-    "is release {theirs}, and this dractl {release}: what they say of each other may not fit",
+    "is release {theirs}, but this dractl is release {release}: their reports may not match",
     "use a dractl of release {theirs}, or helm upgrade to {release}",
 )
 _MIXED = Trouble(
     "mixed",
     Verdict.WARNING,
-    "plugin and controller are not of one release: {versions}",
-    "wait for the rolling update to end (kubectl rollout status); when it does not, see the checks plugin-pods and"
+    "plugin and controller run different releases: {versions}",
+    "wait for the rolling update (kubectl rollout status); if it does not finish, see the checks plugin-pods and"
     " controller",
 )
 _UNTAGGED = Trouble(
     "no-tag",
     Verdict.UNKNOWN,
-    "is of image {image}, whose name does not tell the release, and no pod of it could be asked{why}",
-    "wait until a pod of it is ready; the metric gpu_dra_build_info of each pod has its release",
+    "the release is unknown: image {image} has no release tag, and no pod answered a request for its metrics{why}",
+    "wait until one of its pods is ready; the metric gpu_dra_build_info of each pod has the release",
 )
 
 
@@ -169,26 +168,26 @@ def _versions(cluster: Cluster) -> Iterator[Finding]:
         fine = False
         yield _MIXED.at(versions=", ".join(sorted(f"{program} {version}" for program, version in running)))
     if fine:
-        yield ok(f"dractl is release {cluster.release}{', as are plugin and controller' if workloads else ''}")
+        yield ok(f"dractl is release {cluster.release}{', and so are plugin and controller' if workloads else ''}")
 
 
 CONTROLLER_RUNS = Check(
     "controller",
-    "whether the controller is there and ready, where it is needed.",
+    "whether the controller exists and is ready, if the installation needs one.",
     _controller,
     (_NO_CONTROLLER, _DOWN, _FEWER),
     ("deployments", "daemon_sets", "pods"),
 )
 LEADER = Check(
     "leader",
-    "whether one of the controllers holds the Lease and renews it.",
+    "whether a controller holds the Lease and renews it.",
     _leader,
     (_NO_LEASE, _NOBODY, _EXPIRED),
     ("deployments", "leases"),
 )
 VERSIONS = Check(
     "versions",
-    "whether dractl, plugin and controller are of one release, by the tags of images, or by the metrics of a pod.",
+    "whether dractl, plugin and controller have the same release, based on image tags or the metrics of a pod.",
     _versions,
     (_SKEW, _MIXED, _UNTAGGED),
     ("daemon_sets", "deployments", "pods"),

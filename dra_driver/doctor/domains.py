@@ -15,21 +15,22 @@ from dra_driver.features import Feature
 _NOBODY = Trouble(
     "nobody",
     Verdict.PROBLEM,
-    f"no controller keeps it: there is none with the feature gate {Feature.COMPUTE_DOMAINS}; its pods wait for ever,"
+    f"no controller has feature gate {Feature.COMPUTE_DOMAINS}, so none manages this domain; its pods stay pending,"
     " and it cannot be deleted",
     f"helm upgrade with `publisher=controller` and `featureGates.{Feature.COMPUTE_DOMAINS}=true`",
 )
 _UNSEEN = Trouble(
     "not-looked-at",
     Verdict.PROBLEM,
-    "has no status {age} after it was made: the controller does not keep it",
-    "see the checks leader, account-permissions and crds; the log of the controller that leads names the domain",
+    "has no status {age} after its creation: the controller does not manage it",
+    "see the checks leader, account-permissions and crds; search the log of the leading controller for the domain",
 )
 _WAITS = Trouble(
     "not-ready",
     Verdict.WARNING,
     "has not been ready for {age}: {why}",
-    "dractl get domains -n {namespace} {name} tells what its nodes say; see the daemons of those that are not ready",
+    "run dractl get domains -n {namespace} {name} to see the state of its nodes; then read the logs of the IMEX"
+    " daemons that are not ready",
 )
 _SOON = timedelta(minutes=2)
 _LONG = timedelta(minutes=10)
@@ -46,7 +47,7 @@ def _domains(cluster: Cluster) -> Iterator[Finding]:
             yield finding
     if fine:
         number = len(cluster.domains.items)
-        yield ok(f"{number} ComputeDomain(s): none waits" if number else "no ComputeDomain")
+        yield ok(f"{number} ComputeDomain(s), none stuck" if number else "no ComputeDomain")
 
 
 def _judged(cluster: Cluster, domain: ComputeDomain) -> Finding | None:
@@ -87,8 +88,8 @@ def _said(age: timedelta) -> str:
 _ORPHAN = Trouble(
     "domain-gone",
     Verdict.WARNING,
-    "is in a ComputeDomain that is gone ({uid}): no other one gets the node",
-    f"kubectl label node {{node}} {DOMAIN_LABEL}-; a leading controller does so by itself every ten minutes",
+    "is labeled for a ComputeDomain that no longer exists ({uid}): no other domain can use the node",
+    f"kubectl label node {{node}} {DOMAIN_LABEL}-; the leading controller also does this every ten minutes",
 )
 
 
@@ -99,19 +100,23 @@ def _nodes(cluster: Cluster) -> Iterator[Finding]:
     for name, uid in gone:
         yield _ORPHAN.at(f"Node {name}", uid=uid, node=name)
     if not gone:
-        yield ok(f"{len(labelled)} node(s) in ComputeDomains that are there" if labelled else "no node is in one")
+        yield ok(
+            f"{len(labelled)} node(s) belong to existing ComputeDomains"
+            if labelled
+            else "no node belongs to a ComputeDomain"
+        )
 
 
 DOMAINS = Check(
     "compute-domains",
-    "whether a controller keeps the ComputeDomains, and whether one of them waits for long.",
+    "whether a controller manages the ComputeDomains, and whether a domain has waited too long.",
     _domains,
     (_NOBODY, _UNSEEN, _WAITS),
     ("domains", "deployments", "daemon_sets"),
 )
 NODES = Check(
     "compute-domain-nodes",
-    "whether nodes belong to ComputeDomains that are there.",
+    "whether the ComputeDomains of labeled nodes exist.",
     _nodes,
     (_ORPHAN,),
     ("domains", "nodes"),

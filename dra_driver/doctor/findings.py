@@ -95,13 +95,15 @@ def unknown(unread: Iterable[Unread]) -> Finding:
     failures = [one.sentence for one in parts if one.permission is None]
     refused = [f"you may not {', '.join(permissions)}"] if permissions else []
     fixes = (
-        [f"ask with more rights, or let an administrator allow you to {', '.join(permissions)}"] if permissions else []
+        [f"use an account with more permissions, or ask an administrator to allow you to {', '.join(permissions)}"]
+        if permissions
+        else []
     )
     return Finding(
         "",
         Verdict.UNKNOWN,
         "; ".join([*refused, *failures]),
-        fix="; ".join([*fixes, *(["ask again"] if failures else [])]),
+        fix="; ".join([*fixes, *(["run the command again"] if failures else [])]),
     )
 
 

@@ -16,8 +16,8 @@ def _about(node: str) -> str:
 _NO_DRIVER = Trouble(
     "no-driver",
     Verdict.PROBLEM,
-    "its NVIDIA driver cannot be used: {why}",
-    "`dractl doctor --node` on {node} says what is missing; or, there: nvidia-smi",
+    "the NVIDIA driver on this node does not work: {why}",
+    "run `dractl doctor --node` on {node} to see what is missing; or run nvidia-smi there",
 )
 
 
@@ -28,22 +28,22 @@ def _drivers(cluster: Cluster) -> Iterator[Finding]:
         if driver is None:
             fine = False
             told = [f"{one.reason}: {one.message}" for one in inventory.spec.problems if one.subject == "driver"]
-            yield _NO_DRIVER.at(_about(name), why="; ".join(told) or "its plugin does not say why", node=name)
+            yield _NO_DRIVER.at(_about(name), why="; ".join(told) or "the plugin reported no reason", node=name)
             continue
         versions.add(driver.version)
     if fine:
-        yield ok(f"NVIDIA driver {', '.join(sorted(versions)) or 'of no node'}")
+        yield ok(f"NVIDIA driver {', '.join(sorted(versions)) or '(no node has reported)'}")
 
 
 _SICK = Trouble(
     "unhealthy",
     Verdict.PROBLEM,
-    "GPU {gpu} ({pci}) is given to nobody: {condition}: {message}",
+    "GPU {gpu} ({pci}) is not allocated to new claims: {condition}: {message}",
     "{advice}",
 )
 _RESET = (
     f"release the GPUs (kubectl annotate node {{node}} {RELEASE_GPUS}=true), reset it on {{node}} (nvidia-smi"
-    f" --gpu-reset -i {{pci}}), and take them back (kubectl annotate node {{node}} {RELEASE_GPUS}-)"
+    f" --gpu-reset -i {{pci}}), and resume (kubectl annotate node {{node}} {RELEASE_GPUS}-)"
 )
 _UNWELL = Trouble(
     "noticed",
@@ -55,19 +55,19 @@ _UNREADABLE = Trouble(
     "not-offered",
     Verdict.PROBLEM,
     "{subject}: {reason}: {message}",
-    "`dractl doctor --node` on {node}, and its kernel log: dmesg | grep -i -e nvrm -e xid",
+    "run `dractl doctor --node` on {node}, and search its kernel log: dmesg | grep -i -e nvrm -e xid",
 )
 _ADVICE = {
-    "Xid": f"let its pods end, {_RESET}; reboot when it comes again",
-    "GpuLost": "drain and reboot {node}; a GPU that falls off the bus again is broken or sits loose",
-    "Ecc": f"let its pods end, {_RESET}",
-    "RowRemap": f"let its pods end, {_RESET}, so that rows are remapped; replace it when remapping failed",
-    "Repair": "let its pods end, then reboot {node}, so that the repair is done",
-    "NvLink": "see `nvidia-smi nvlink -e -i {pci}` on {node}; reset the GPU, and look at its bridge or switch",
-    "RecoveryAction": "do on {node} what the driver recommends: nvidia-smi -q -i {pci}, `GPU Recovery Action`",
-    "Unmonitored": "its driver tells no events; upgrade it, or expect to hear of faults late",
-    "Released": "nothing, if that is meant to be; the message says what ends it",
-    "NotValidated": "see the result of the check in the events of {node}, and health.validate in the policy",
+    "Xid": f"wait until its pods have ended, {_RESET}; if the error returns, reboot the node",
+    "GpuLost": "drain and reboot {node}; if the GPU is lost again, reseat or replace it",
+    "Ecc": f"wait until its pods have ended, {_RESET}",
+    "RowRemap": f"to remap rows, wait until its pods have ended, {_RESET}; if remapping failed, replace the GPU",
+    "Repair": "wait until its pods have ended, then reboot {node} to complete the repair",
+    "NvLink": "run `nvidia-smi nvlink -e -i {pci}` on {node}; reset the GPU, and check its NVLink bridge or switch",
+    "RecoveryAction": "follow `GPU Recovery Action` in the output of nvidia-smi -q -i {pci} on {node}",
+    "Unmonitored": "upgrade the NVIDIA driver: this version reports no events, so faults are detected late",
+    "Released": "if this is intended, ignore it; otherwise run the command in the message",
+    "NotValidated": "kubectl describe node {node} shows the result; the policy sets the validation in health.validate",
 }
 _IN_LEFTOVERS = frozenset(("MpsDaemon", "InstanceLost"))
 
@@ -89,13 +89,13 @@ def _health(cluster: Cluster) -> Iterator[Finding]:
                     _about(node), subject=problem.subject, reason=problem.reason, message=problem.message, node=node
                 )
     if fine:
-        yield ok(f"all {sum(len(one.spec.gpus) for one in cluster.inventories.items)} GPUs are well")
+        yield ok(f"all {sum(len(one.spec.gpus) for one in cluster.inventories.items)} GPUs are healthy")
 
 
 def _condition(node: str, gpu: GpuFacts, condition: HealthCondition) -> Finding:
     trouble = _SICK if condition.severity == "Critical" else _UNWELL
     named = f"{condition.type} {condition.value}" if condition.value else condition.type
-    advice = _ADVICE.get(condition.type, "see `dractl get nodes` and the events of {node}")
+    advice = _ADVICE.get(condition.type, "run `dractl get nodes` and kubectl describe node {node}")
     return trouble.at(
         _about(node),
         gpu=gpu.name,
@@ -109,14 +109,14 @@ def _condition(node: str, gpu: GpuFacts, condition: HealthCondition) -> Finding:
 _NO_HOOK = Trouble(
     "no-hook",
     Verdict.PROBLEM,
-    "its containers are finished by no program: {message}",
-    "do what it says; or use an image of the plugin that has nvidia-cdi-hook",
+    "no hook program runs for containers on this node: {message}",
+    "follow the advice in the message; or use a plugin image that includes nvidia-cdi-hook",
 )
 _LACKING = Trouble(
     "lacking",
     Verdict.WARNING,
-    "its containers go without something: {subject}: {reason}: {message}",
-    "do what it says; `dractl doctor --node` on {node} says more",
+    "containers on this node lack a feature: {subject}: {reason}: {message}",
+    "follow the advice in the message; for details run `dractl doctor --node` on {node}",
 )
 
 
@@ -129,32 +129,33 @@ def _containers(cluster: Cluster) -> Iterator[Finding]:
             trouble = _NO_HOOK if one.reason == NO_HOOK_PROGRAM else _LACKING
             yield trouble.at(_about(node), subject=one.subject, reason=one.reason, message=one.message, node=node)
     if fine:
-        yield ok("hook programs and container runtimes have all that containers need")
+        yield ok("hook programs and container runtimes provide everything that containers need")
 
 
 _MPS = Trouble(
     "mps-daemon",
     Verdict.WARNING,
-    "the MPS daemon of GPU {gpu} is not well: {message}",
-    "pods that use it must be started again; `dractl doctor --node` on {node} shows what is left of it",
+    "the MPS daemon of GPU {gpu} is unhealthy: {message}",
+    "restart the pods that use it; to see what remains of the daemon, run `dractl doctor --node` on {node}",
 )
 _INSTANCE_LOST = Trouble(
     "mig-lost",
     Verdict.WARNING,
-    "a MIG device that a claim has on GPU {gpu} is gone: {message}",
-    "delete the pods that use it; do not change MIG by hand (or by a MIG manager) where the driver makes partitions",
+    "a MIG device that a claim uses on GPU {gpu} no longer exists: {message}",
+    "delete the pods that use it; do not change MIG by hand or with a MIG manager on nodes where this driver"
+    " creates partitions",
 )
 _INSTANCE_EMPTY = Trouble(
     "mig-unused",
     Verdict.WARNING,
-    "GPU {gpu} has a GPU instance {profile} at memory slice {start} without compute instance: nobody can use that part",
+    "GPU {gpu} has GPU instance {profile} at memory slice {start} without a compute instance: that part cannot be used",
     "on {node}: nvidia-smi mig -i {pci} -dgi -gi {id}; or, to use it: nvidia-smi mig -i {pci} -cci -gi {id}",
 )
 _MODE_PENDING = Trouble(
     "mig-pending",
     Verdict.WARNING,
-    "MIG mode of GPU {gpu} is to be {pending}, and is {enabled} until the GPU is reset",
-    f"let its pods end, {_RESET}",
+    "MIG mode of GPU {gpu} is {enabled}; a change to {pending} waits for a GPU reset",
+    f"wait until its pods have ended, {_RESET}",
 )
 
 
@@ -166,7 +167,7 @@ def _leftovers(cluster: Cluster) -> Iterator[Finding]:
                 fine = False
                 yield finding
     if fine:
-        yield ok("no MIG device and no MPS daemon is left over")
+        yield ok("no leftover MIG device or MPS daemon")
 
 
 def _leftovers_of(node: str, gpu: GpuFacts) -> Iterator[Finding]:
@@ -213,40 +214,40 @@ def _limitations(cluster: Cluster) -> Iterator[Finding]:
             trouble = _NOT_OFFERED if limitation.rule is None else _NOT_FOLLOWED
             yield trouble.at(_about(inventory.spec.node_name), limitation=limitation, fix=limitation.fix)
     if fine:
-        yield ok("the nodes offer what the policy asks for")
+        yield ok("the nodes follow all rules of the policy")
 
 
 DRIVERS = Check(
     "nvidia-driver",
-    "whether NVML answers on each node, and with which driver.",
+    "whether NVML works on each node, and the driver version.",
     _drivers,
     (_NO_DRIVER,),
     ("inventories",),
 )
 HEALTH = Check(
     "gpu-health",
-    "what is wrong with GPUs by the inventories, besides what has checks of its own.",
+    "GPU problems in the inventories, except those that have their own check.",
     _health,
     (_SICK, _UNWELL, _UNREADABLE),
     ("inventories",),
 )
 CONTAINERS = Check(
     "containers",
-    "what containers go without on a node, by its inventory: hooks, or what its runtime cannot read.",
+    "what containers on a node lack according to its inventory: hooks, or CDI features that its runtime cannot read.",
     _containers,
     (_NO_HOOK, _LACKING),
     ("inventories",),
 )
 LEFTOVERS = Check(
     "leftovers",
-    "MIG devices and MPS daemons that nobody can use any more, and MIG modes that wait for a reset.",
+    "MIG devices and MPS daemons that can no longer be used, and MIG modes that wait for a reset.",
     _leftovers,
     (_MPS, _INSTANCE_LOST, _INSTANCE_EMPTY, _MODE_PENDING),
     ("inventories",),
 )
 LIMITATIONS = Check(
     "policy-followed",
-    "rules of the PublishingPolicy that a node cannot follow, by the status of its inventory.",
+    "rules of the PublishingPolicy that a node cannot follow, from the status of its inventory.",
     _limitations,
     (_NOT_FOLLOWED, _NOT_OFFERED),
     ("inventories",),

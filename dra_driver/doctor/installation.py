@@ -1,6 +1,7 @@
 """Whether anything of the driver is in a cluster: where nothing is, or nothing runs any more, that is said once, and
 most checks are moot. Pure."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -14,24 +15,24 @@ from dra_driver.slices.diff import MANAGED_BY, MANAGER
 _ABSENT = Trouble(
     "not-installed",
     Verdict.PROBLEM,
-    "the driver is not installed: it has no CustomResourceDefinition, DaemonSet or Deployment here, and nothing else of"
-    " it is seen{labels}",
+    "the driver is not installed: the cluster has no CustomResourceDefinition, DaemonSet, Deployment or other"
+    " object of this driver{labels}",
     "helm install gpu-dra-driver charts/gpu-dra-driver --namespace gpu-dra --create-namespace --set"
     " image.repository=REGISTRY/gpu-dra-driver (docs/install.md)",
 )
 _LEFT = Trouble(
     "left-over",
     Verdict.PROBLEM,
-    "nothing of the driver runs, and of an installation that was there is still left: {what}",
-    "helm install it again (docs/install.md); or take away what is left, once no pod has a claim: {commands}",
+    "no program of this driver runs, but objects of an earlier installation remain: {what}",
+    "install it again with helm (docs/install.md); or, when no pod has a claim, delete the objects: {commands}",
 )
 _NO_PLUGINS = Trouble(
     "no-plugins",
     Verdict.PROBLEM,
-    "runs, and there is no DaemonSet and no pod of the node plugin: no claim is prepared",
-    "helm upgrade of the release puts the DaemonSet back",
+    "runs, but the node plugin has no DaemonSet and no pod: no claim is prepared",
+    "restore the DaemonSet with helm upgrade of the release",
 )
-MOOT, HALF_GONE = "not installed", "nothing of it runs"
+MOOT, HALF_GONE = "not installed", "no program of this driver runs"
 _OUR_CLASSES = frozenset(("isolated.gpu.nvidia.com", "shared.gpu.nvidia.com"))
 """Names that NVIDIA's own driver does not give; the others it shares with us."""
 _NAME_LABEL = "app.kubernetes.io/name"
@@ -122,7 +123,7 @@ def _is_ours(metadata: ObjectMeta) -> bool:
 def _installed(cluster: Cluster) -> Iterator[Finding]:
     there, undecided = list(_remains(cluster)), _undecided(cluster)
     if there and (undecided or _runs(cluster)):
-        yield from _without_plugins(cluster) or [ok(f"of the driver there is {listed(list(map(str, there)), 3)}")]
+        yield from _without_plugins(cluster) or [ok(f"found {_counted(there)}")]
     elif there:
         yield _LEFT.at(what=listed(list(map(str, there)), 5), commands=_commands(there, cluster.driver))
     elif undecided:
@@ -137,6 +138,14 @@ def _without_plugins(cluster: Cluster) -> list[Finding]:
     if cluster.plugins or cluster.our_pods(KUBELET_PLUGIN) or unread is not None or not cluster.inventories.items:
         return []
     return [_NO_PLUGINS.at(f"Deployment {one.key}") for one in cluster.controllers]
+
+
+def _counted(there: list[_Remains]) -> str:
+    """`2 CustomResourceDefinitions, 1 DaemonSet`"""
+    kinds = Counter(one.kind for one in there)
+    plurals = {kind: f"{kind}{'es' if kind.endswith('s') else 's'}" for kind in kinds}
+    plurals |= {"NodeInventory": "NodeInventories", "ValidatingAdmissionPolicy": "ValidatingAdmissionPolicies"}
+    return ", ".join(f"{count} {kind if count == 1 else plurals[kind]}" for kind, count in kinds.items())
 
 
 def _commands(there: list[_Remains], driver: str) -> str:
@@ -155,12 +164,12 @@ def _labels(cluster: Cluster) -> str:
     if cluster.nodes.unread is not None:
         return ""
     labelled = sum(gpu_label(node) is not None for node in cluster.nodes.items)
-    return f"; {labelled} of {len(cluster.nodes.items)} nodes have a label that tells of GPUs"
+    return f"; {labelled} of {len(cluster.nodes.items)} nodes have a GPU label"
 
 
 INSTALLED = Check(
     "installation",
-    "whether anything of the driver is there, and runs; where nothing does, checks of an installation are skipped.",
+    "whether the driver is installed and runs; if not, the checks of an installation are skipped.",
     _installed,
     (_ABSENT, _LEFT, _NO_PLUGINS),
     ("daemon_sets", "deployments"),

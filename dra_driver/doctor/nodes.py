@@ -25,14 +25,14 @@ def _about(node: str) -> str:
 _KUBELET_OLD = Trouble(
     "too-old",
     Verdict.PROBLEM,
-    f"its kubelet is {{version}}, and DRA of resource.k8s.io/v1 needs 1.{OLDEST}",
-    "upgrade the kubelet of {node}, or keep the plugin off it (`kubeletPlugin.nodeSelector`)",
+    f"the kubelet has version {{version}}; DRA with resource.k8s.io/v1 needs 1.{OLDEST}",
+    "upgrade the kubelet on {node}, or keep the plugin off the node (`kubeletPlugin.nodeSelector`)",
 )
 _KUBELET_NEW = Trouble(
     "newer-than-server",
     Verdict.PROBLEM,
-    "its kubelet is {version}, newer than the API server ({server}), which Kubernetes does not support",
-    "upgrade the control plane first, or take {node} back to the version of the API server",
+    "the kubelet has version {version}, newer than the API server ({server}); Kubernetes does not support this",
+    "upgrade the control plane first, or downgrade the kubelet on {node} to the version of the API server",
 )
 
 
@@ -50,35 +50,35 @@ def _kubelets(cluster: Cluster) -> Iterator[Finding]:
             server = cluster.server.version
             yield _KUBELET_NEW.at(_about(node.name), version=version, server=server, node=node.name)
     if fine:
-        yield ok(f"kubelets of nodes with GPUs: {', '.join(sorted(versions - {''})) or 'none is named'}")
+        yield ok(f"kubelet versions on GPU nodes: {', '.join(sorted(versions - {''})) or 'no version reported'}")
 
 
 _GATE_OFF = Trouble(
     "gate-off",
     Verdict.WARNING,
-    "feature gate {gate} is off in the kubelets of {nodes}, and on in the API server: {loss}",
-    "`featureGates: {{{gate}: true}}` in the configuration of these kubelets, and restart them",
+    "feature gate {gate} is on in the API server but off in the kubelets on {nodes}: {loss}",
+    "set `featureGates: {{{gate}: true}}` in the configuration of these kubelets, then restart them",
 )
 _DRA_OFF = Trouble(
     "dra-off",
     Verdict.PROBLEM,
-    "feature gate DynamicResourceAllocation is off in the kubelets of {nodes}: no claim is prepared there",
-    "take `DynamicResourceAllocation: false` out of the configuration of these kubelets, and restart them",
+    "feature gate DynamicResourceAllocation is off in the kubelets on {nodes}: no claim can be prepared there",
+    "remove `DynamicResourceAllocation: false` from the configuration of these kubelets, then restart them",
 )
 _GATES_UNREAD = Trouble(
     "not-looked-at",
     Verdict.SKIPPED,
-    "feature gates of kubelets were not looked at: {why}",
-    "nothing, where pods run and show the health of their GPUs: nobody should be given the permission get nodes/proxy"
-    " for this alone; else see `featureGates` in the configuration of the kubelets, on their nodes",
+    "the feature gates of the kubelets were not checked: {why}",
+    "optional check: ignore this if pods run and show GPU health in their status. Otherwise check `featureGates`"
+    " in the kubelet configuration on the node. Do not grant get nodes/proxy just for this check",
 )
 _DRA_GATE = "DynamicResourceAllocation"
 
 
 _LOSSES = {
-    "DRAExtendedResource": "pods that ask for nvidia.com/gpu do not get it there",
-    "KubeletPodResourcesDynamicResources": "the DCGM exporter cannot tell there who uses a GPU",
-    "ResourceHealthStatus": "pods there do not show the health of their GPUs",
+    "DRAExtendedResource": "pods that request nvidia.com/gpu get no GPU there",
+    "KubeletPodResourcesDynamicResources": "the DCGM exporter cannot report which pod uses a GPU there",
+    "ResourceHealthStatus": "pod status does not show GPU health there",
 }
 """Of gates that kubelets have, too."""
 
@@ -102,28 +102,28 @@ def _kubelet_gates(cluster: Cluster) -> Iterator[Finding]:
             fine = False
             yield _GATE_OFF.at(gate=gate, nodes=listed(off), loss=loss)
     if fine:
-        yield ok(f"{len(cluster.kubelets.items)} kubelet(s) have the feature gates that matter")
+        yield ok(f"{len(cluster.kubelets.items)} kubelet(s) have the required feature gates")
 
 
 _RUNTIME_OLD = Trouble(
     "no-cdi",
     Verdict.PROBLEM,
-    "its container runtime is {runtime}, which has no CDI: containers with GPUs do not start",
-    "upgrade it: containerd 1.7 (better 2.x), or CRI-O 1.23 and newer",
+    "the container runtime is {runtime}, which has no CDI support: containers with GPUs do not start",
+    "upgrade it to containerd 1.7 or newer (2.x is better), or to CRI-O 1.23 or newer",
 )
 _CDI_BY_DEFAULT_OFF = Trouble(
     "cdi-off-by-default",
     Verdict.WARNING,
-    "its container runtime is {runtime}, whose CDI is off unless it is switched on: containers with GPUs may not start",
-    'in /etc/containerd/config.toml: `[plugins."io.containerd.grpc.v1.cri"]`, `enable_cdi = true`; restart containerd;'
-    " `dractl doctor --node` on {node} sees whether it is",
+    "the container runtime is {runtime}, in which CDI is off by default: containers with GPUs may not start",
+    'in /etc/containerd/config.toml set `enable_cdi = true` under `[plugins."io.containerd.grpc.v1.cri"]`, then'
+    " restart containerd; to verify, run `dractl doctor --node` on {node}",
 )
 _RUNTIME_STRANGE = Trouble(
     "unknown-runtime",
     Verdict.UNKNOWN,
-    "its container runtime is {runtime}; whether it reads CDI files is not known here",
-    "see its documentation for the Container Device Interface, and whether it reads the folder"
-    " of `kubeletPlugin.cdiRoot`",
+    "the container runtime is {runtime}; this check does not know whether it reads CDI files",
+    "check in its documentation that it supports the Container Device Interface and reads the folder set by"
+    " `kubeletPlugin.cdiRoot`",
 )
 
 
@@ -135,9 +135,9 @@ def _runtimes(cluster: Cluster) -> Iterator[Finding]:
         trouble = _runtime_trouble(runtime)
         if trouble is not None:
             fine = False
-            yield trouble.at(_about(node.name), runtime=runtime or "not named", node=node.name)
+            yield trouble.at(_about(node.name), runtime=runtime or "not reported", node=node.name)
     if fine:
-        yield ok(f"container runtimes of nodes with GPUs have CDI: {', '.join(sorted(seen)) or 'there are none'}")
+        yield ok(f"container runtimes on GPU nodes support CDI: {', '.join(sorted(seen)) or 'no such node'}")
 
 
 def _runtime_trouble(runtime: str) -> Trouble | None:
@@ -158,23 +158,23 @@ def _runtime_trouble(runtime: str) -> Trouble | None:
 _NOT_INSTALLED = Trouble(
     "not-installed",
     Verdict.PROBLEM,
-    "no DaemonSet of the node plugin, and no node has reported GPUs; other parts of the driver are there (see the check"
-    " installation)",
-    "helm upgrade --install gpu-dra-driver charts/gpu-dra-driver, in the namespace of the release (helm list -A), puts"
-    " it back; or remove what is left (kubectl delete)",
+    "the node plugin has no DaemonSet, and no node has reported GPUs, but other parts of the driver exist (see the"
+    " check installation)",
+    "to restore it, run helm upgrade --install gpu-dra-driver charts/gpu-dra-driver in the namespace of the"
+    " release (helm list -A); to uninstall, remove the remaining objects (kubectl delete)",
 )
 _NO_NODE = Trouble(
     "no-node",
     Verdict.PROBLEM,
-    "selects none of the {nodes} nodes",
-    "kubectl label node NODE nvidia.com/gpu.present=true, for each node with GPUs; or let Node Feature Discovery do it",
+    "its node selector matches none of the {nodes} nodes",
+    "kubectl label node NODE nvidia.com/gpu.present=true, for each node with GPUs; or install Node Feature Discovery",
 )
 _NOT_COVERED = Trouble(
     "not-selected",
     Verdict.WARNING,
-    "has GPUs by its label {label}, and the plugin does not go there: {why}",
-    "change `kubeletPlugin.nodeSelector`, `kubeletPlugin.affinity` or `kubeletPlugin.tolerations` of the chart; or"
-    " `kubectl label node {node} {label}-` when it has none",
+    "label {label} says the node has GPUs, but the plugin does not run there: {why}",
+    "change `kubeletPlugin.nodeSelector`, `kubeletPlugin.affinity` or `kubeletPlugin.tolerations` in the chart's"
+    " values; if the node has no GPUs, run `kubectl label node {node} {label}-`",
 )
 
 
@@ -184,7 +184,7 @@ def _covered(cluster: Cluster) -> Iterator[Finding]:
             yield _NOT_INSTALLED.at()
         else:
             names = len(cluster.inventories.items)
-            yield ok(f"no DaemonSet of the plugin; {names} node(s) report GPUs all the same, so it runs by other means")
+            yield ok(f"the plugin has no DaemonSet, but {names} node(s) report GPUs: it was not installed by the chart")
         return
     selected = [node for node in cluster.nodes.items if cluster.selected_by(node.view) is not None]
     if not selected:
@@ -192,34 +192,34 @@ def _covered(cluster: Cluster) -> Iterator[Finding]:
             yield _NO_NODE.at(f"DaemonSet {plugin.key}", nodes=len(cluster.nodes.items))
     left = [node for node in cluster.nodes.items if node not in selected and (gpu_label(node) is not None)]
     for node in left:
-        why = unfit_for({"spec": cluster.plugins[0].spec.template.spec}, node.view) or "for no reason that is seen here"
+        why = unfit_for({"spec": cluster.plugins[0].spec.template.spec}, node.view) or "reason unknown"
         yield _NOT_COVERED.at(_about(node.name), label=gpu_label(node), why=why, node=node.name)
     if selected and not left:
-        yield ok(f"the plugin is for {len(selected)} of {len(cluster.nodes.items)} nodes")
+        yield ok(f"the plugin's DaemonSet selects {len(selected)} of {len(cluster.nodes.items)} nodes")
 
 
 _POD_MISSING = Trouble(
     "missing",
     Verdict.PROBLEM,
-    "has no pod of the plugin",
-    "kubectl -n {namespace} describe daemonset {name}: its events say why it has no pod for {node}",
+    "no plugin pod exists on this node",
+    "kubectl -n {namespace} describe daemonset {name}, and look in its events for the reason it has no pod on {node}",
 )
 _POD_NOT_READY = Trouble(
     "not-ready",
     Verdict.PROBLEM,
-    "its plugin's pod {pod} is not ready: {why}",
+    "plugin pod {pod} is not ready: {why}",
     "kubectl -n {namespace} describe pod {name}; kubectl -n {namespace} logs {name} --previous",
 )
 _POD_RESTARTS = Trouble(
     "restarts",
     Verdict.WARNING,
-    "its plugin's pod {pod} was started {restarts} times again",
+    "plugin pod {pod} has restarted {restarts} times",
     "kubectl -n {namespace} logs {name} --previous",
 )
 _RESTRICTED = Trouble(
     "pod-security",
     Verdict.PROBLEM,
-    "enforces the Pod Security Standard {level}, which the plugin's pods do not meet: they cannot be created",
+    "enforces Pod Security Standard {level}, which does not allow the plugin's pods: they cannot be created",
     "kubectl label namespace {namespace} --overwrite pod-security.kubernetes.io/enforce=privileged",
 )
 _ENFORCE = "pod-security.kubernetes.io/enforce"
@@ -227,14 +227,14 @@ _ENFORCE = "pod-security.kubernetes.io/enforce"
 
 def _pods(cluster: Cluster) -> Iterator[Finding]:
     if not cluster.plugins:
-        yield ok("no DaemonSet of the plugin, so no pods of it")
+        yield ok("the plugin has no DaemonSet, so no pods to check")
         return
     fine = True
     for finding in (*_restricted(cluster), *_pods_on_nodes(cluster)):
         fine = False
         yield finding
     if fine:
-        yield ok(f"{len(cluster.our_pods(KUBELET_PLUGIN))} pod(s) of the plugin, all of them ready")
+        yield ok(f"{len(cluster.our_pods(KUBELET_PLUGIN))} plugin pod(s), all ready")
 
 
 def _restricted(cluster: Cluster) -> Iterator[Finding]:
@@ -275,27 +275,27 @@ def _pods_on_nodes(cluster: Cluster) -> Iterator[Finding]:
 _NEVER = Trouble(
     "not-registered",
     Verdict.PROBLEM,
-    "kubelet has not registered its plugin for {driver}: claims on it are not prepared",
-    "kubectl -n {namespace} logs of the plugin's pod on {node}; `kubeletPlugin.kubeletRoot` must be the kubelet's"
-    " --root-dir; then restart the kubelet",
+    "the kubelet has not registered the plugin for {driver}: claims on this node are not prepared",
+    "read the log of the plugin's pod on {node} (kubectl -n {namespace} logs); set `kubeletPlugin.kubeletRoot` to"
+    " the kubelet's --root-dir; then restart the kubelet",
 )
 _SILENT = Trouble(
     "silent",
     Verdict.PROBLEM,
-    "its plugin was asked for a sign of life and has not given one since {since}",
-    "kubectl delete pod of the plugin on {node}, so that it starts anew; its log says what it waits for",
+    "the plugin has not answered a liveness request since {since}",
+    "restart the plugin: kubectl delete pod, for its pod on {node}; its log shows what it waits for",
 )
 _OTHER_BOOT = Trouble(
     "before-boot",
     Verdict.PROBLEM,
-    "has booted since its plugin reported: the inventory is of boot {reported}, the node of boot {boot}",
-    "see why the plugin does not run there: `dractl doctor` on plugin-pods, and kubectl describe node {node}",
+    "the node has rebooted since the plugin last reported: the inventory has boot ID {reported}, the node {boot}",
+    "check why the plugin does not run there: see the check plugin-pods, and kubectl describe node {node}",
 )
 _FUTURE = Trouble(
     "clock",
     Verdict.WARNING,
-    "its plugin registered {ahead} in the future: a clock is wrong, its own or the one here",
-    "compare `date -u` on {node}, on the control plane and here; put time synchronisation (chrony) right",
+    "the plugin registered {ahead} in the future: the clock of the node or of this machine is wrong",
+    "compare `date -u` on {node}, on the control plane and on this machine; fix time synchronization (chrony)",
 )
 
 
@@ -307,7 +307,7 @@ def _registered(cluster: Cluster) -> Iterator[Finding]:
             fine = False
             yield finding
     if fine:
-        yield ok(f"kubelet has registered the plugin on {len(cluster.inventories.items)} node(s)")
+        yield ok(f"the kubelet has registered the plugin on {len(cluster.inventories.items)} node(s)")
 
 
 def _registration_trouble(cluster: Cluster, inventory: NodeInventory) -> Finding | None:
@@ -336,20 +336,21 @@ def _registration_trouble(cluster: Cluster, inventory: NodeInventory) -> Finding
 _NO_INVENTORY = Trouble(
     "missing",
     Verdict.PROBLEM,
-    "has a plugin, but has not reported its GPUs",
-    "kubectl -n {namespace} logs of the plugin's pod on {node}: it says why it cannot write its NodeInventory",
+    "the plugin should run on this node but has not reported its GPUs",
+    "read the log of the plugin's pod on {node} (kubectl -n {namespace} logs): it shows why it cannot write its"
+    " NodeInventory",
 )
 _ORPHAN = Trouble(
     "node-gone",
     Verdict.WARNING,
-    "is of a node that is not in the cluster any more",
+    "belongs to a node that is no longer in the cluster",
     "kubectl delete nodeinventory {name}",
 )
 _UNOWNED = Trouble(
     "not-owned",
     Verdict.WARNING,
-    "is not owned by the Node of that name as it is now: it is not published, and would outlive the node",
-    "kubectl delete nodeinventory {name}: the plugin writes it anew",
+    "is not owned by the current Node of that name: it is not published, and would remain after the node is deleted",
+    "kubectl delete nodeinventory {name}; the plugin writes it again",
 )
 
 
@@ -378,42 +379,42 @@ def _inventories(cluster: Cluster) -> Iterator[Finding]:
 
 KUBELETS = Check(
     "kubelets",
-    "versions of the kubelets of nodes with GPUs.",
+    "the versions of the kubelets on GPU nodes.",
     _kubelets,
     (_KUBELET_OLD, _KUBELET_NEW),
     ("nodes", "inventories", "daemon_sets"),
 )
 KUBELET_GATES = Check(
     "kubelet-gates",
-    "feature gates of these kubelets, by the configuration that each tells where you may use the proxy of nodes.",
+    "the feature gates of these kubelets, read from their configuration if you may get nodes/proxy.",
     _kubelet_gates,
     (_DRA_OFF, _GATE_OFF, _GATES_UNREAD),
     ("nodes", "inventories", "daemon_sets"),
 )
 RUNTIMES = Check(
     "container-runtime",
-    "whether the container runtimes of nodes with GPUs have CDI, by what nodes say of them.",
+    "whether the container runtimes on GPU nodes support CDI, based on the version in the node status.",
     _runtimes,
     (_RUNTIME_OLD, _CDI_BY_DEFAULT_OFF, _RUNTIME_STRANGE),
     ("nodes", "inventories", "daemon_sets"),
 )
 COVERED = Check(
     "plugin-nodes",
-    "whether the plugin's DaemonSet is there, and is for all nodes whose labels say that they have GPUs.",
+    "whether the plugin's DaemonSet exists and selects all nodes that have a GPU label.",
     _covered,
     (_NOT_INSTALLED, _NO_NODE, _NOT_COVERED),
     ("nodes", "daemon_sets", "inventories"),
 )
 PODS = Check(
     "plugin-pods",
-    "whether each of these nodes has a ready pod of the plugin, and may have one.",
+    "whether each of these nodes has a ready plugin pod, and Pod Security allows it.",
     _pods,
     (_POD_MISSING, _POD_NOT_READY, _POD_RESTARTS, _RESTRICTED),
     ("nodes", "daemon_sets", "pods"),
 )
 REGISTERED = Check(
     "plugin-registered",
-    "whether kubelet has registered the plugin on each node since it booted, and the plugin answers.",
+    "whether the kubelet has registered the plugin on each node since it booted, and the plugin answers.",
     _registered,
     (_NEVER, _SILENT, _OTHER_BOOT, _FUTURE),
     ("inventories", "nodes"),

@@ -76,7 +76,7 @@ def request_for(what: What, standings: Sequence[Standing], also: Collection[Chan
         if any(one.why is None for one in there):
             return Request("mig.nvidia.com", f"{made} && has({attribute}.uuid)")
         if migs and not there and Change.MIG not in also:
-            return not_tried("MIG devices here are made for claims: --also mig")
+            return not_tried("MIG devices of this node are created for claims; to try one, add --also mig")
         return _free(migs, "MIG device") or Request("mig.nvidia.com", made, held_s=_HELD_UNTIL_TOLD_S)
     if what == "shared":
         shared = [one for one in standings if _text(one, "sharing", driver) in ("time-slicing", "mps")]
@@ -89,10 +89,10 @@ def request_for(what: What, standings: Sequence[Standing], also: Collection[Chan
 
 def _free(standings: Sequence[Standing], name: str) -> Proof | None:
     if not standings:
-        return not_tried(f"the node publishes no {name} that a claim could have")
+        return not_tried(f"the node publishes no {name} that a claim can use")
     if all(one.why is not None for one in standings):
         reasons = listed(sorted({str(one.why) for one in standings}), 2)
-        return not_tried(f"no {name} of the node is free: {reasons}", "dractl get devices")
+        return not_tried(f"no {name} of the node is free: {reasons}", "see what uses them: dractl get devices")
     return None
 
 
@@ -201,10 +201,10 @@ class Outcome:
 
 
 _ADVICE = {
-    "load": "dractl doctor --node there: the checks node-files and node-hook",
-    "cuInit": "dractl inventory on the node shows its CDI edits: they need /dev/nvidiactl, /dev/nvidia-uvm and the"
-    " GPU's node; see NVRM in the kernel log",
-    "cuMemAlloc_v2": "nvidia-smi on the node: what has the memory",
+    "load": "run dractl doctor --node there, and see the checks node-files and node-hook",
+    "cuInit": "run dractl inventory on the node: its CDI edits must have /dev/nvidiactl, /dev/nvidia-uvm and the GPU's"
+    " device node; then search the kernel log for NVRM",
+    "cuMemAlloc_v2": "run nvidia-smi on the node to see what uses the memory",
 }
 
 
@@ -221,24 +221,27 @@ def judged(shape: Shape, outcome: Outcome, slices: Iterable[ResourceSlice], driv
         words = " ".join(str(ended.get("message") or ended.get("reason") or "").split())
         return failed(
             f"the container ended with status {ended.get('exitCode')} and without a report: {words[:300]}",
-            "see that the image is the plugin's, of this release: --image",
+            "use the plugin's image of this release: --image",
         )
     texts = {"report": str(ended["message"])}
     if report.error is not None:
         message = f"{report.step}: {report.error}" if report.step != "load" else report.error
-        return failed(message, _ADVICE.get(report.step or "", "see NVRM in the kernel log of the node"), **texts)
+        return failed(message, _ADVICE.get(report.step or "", "search the kernel log of the node for NVRM"), **texts)
     wanted = _claimed(outcome, slices, driver)
     found = sorted(_digits(one.uuid) for one in report.devices)
     if wanted is None:
-        return not_tried(f"CUDA works, but the claim's status does not say which device it has: {listed(found)}")
+        return not_tried(f"CUDA works, but the claim's status does not name its device: {listed(found)}")
     if found != sorted(map(_digits, wanted)):
         return failed(
             f"CUDA lists {listed(found) or 'nothing'}, and the claim has {listed(sorted(wanted))}",
-            "dractl doctor --node there: the checks node-cdi-files and node-runtime",
+            "run dractl doctor --node there, and see the checks node-cdi-files and node-runtime",
             **texts,
         )
     if shape.root != (report.user == 0):
-        return failed(f"the container ran as user {report.user}", "see what changes pods when they are made: webhooks")
+        return failed(
+            f"the container ran as user {report.user}",
+            "check which mutating webhook changes pods: kubectl get mutatingwebhookconfigurations",
+        )
     names = ", ".join(one.name for one in report.devices)
     return passed(f"CUDA works on {names} as user {report.user}", **texts)
 
@@ -249,11 +252,15 @@ def _never_ended(outcome: Outcome, state: JsonObject) -> Proof:
     waiting = state.get("waiting") or {}
     name, after = outcome.pod["metadata"]["name"], f"{outcome.waited_s:.0f} s"
     if scheduled.get("status") != "True":
-        why = scheduled.get("message") or "nobody has looked at it"
-        return failed(f"pod {name} was not scheduled within {after}: {why}", "dractl doctor; dractl get devices")
-    why = outcome.events[-1] if outcome.events else waiting.get("message") or waiting.get("reason") or "nobody says why"
+        why = scheduled.get("message") or "the scheduler has not reported on it"
+        return failed(f"pod {name} was not scheduled within {after}: {why}", "run dractl doctor and dractl get devices")
+    why = (
+        outcome.events[-1]
+        if outcome.events
+        else waiting.get("message") or waiting.get("reason") or "no reason was reported"
+    )
     return failed(
-        f"pod {name} has not ended after {after}: {' '.join(why.split())[:400]}", "dractl doctor --node there"
+        f"pod {name} has not ended after {after}: {' '.join(why.split())[:400]}", "run dractl doctor --node there"
     )
 
 

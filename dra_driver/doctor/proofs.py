@@ -66,14 +66,14 @@ def not_tried(reason: str, fix: str = "") -> Proof:
 ON_NODE: tuple[tuple[str, str], ...] = (
     ("gpu-list", "NVML lists the same GPUs and MIG devices as the driver's `nvidia-smi -L`"),
     ("mig-tables", "NVML has the same MIG profiles and placements as `nvidia-smi mig -lgip` and `-lgipp`"),
-    ("events", "a wait for GPU events lasts its second"),
-    ("look", "one look at the whole node takes less than 5 s"),
-    ("compute-mode", "the compute mode of each idle GPU is written as it is"),
-    ("time-slice", "the time slice of each idle GPU is written as it is"),
-    ("mps", "an MPS daemon starts in a folder of its own, answers, and stops without leaving anything"),
+    ("events", "a 1 s wait for GPU events lasts 1 s"),
+    ("look", "reading all GPUs of the node takes less than 5 s"),
+    ("compute-mode", "the compute mode of each idle GPU can be set to its current value"),
+    ("time-slice", "the time slice of each idle GPU can be set to its current value"),
+    ("mps", "an MPS daemon starts in its own folder, answers, and stops without leftovers"),
     ("cdi-version", "the container runtime reads the CDI version that the plugin writes"),
-    ("hook", "containers are finished by a hook program, unless somebody chose to do without"),
-    ("mig-device", "with `--also mig`: a MIG device is made, listed and destroyed"),
+    ("hook", "a hook program is available for containers, unless it was disabled"),
+    ("mig-device", "with `--also mig`: a MIG device is created, listed and destroyed"),
     ("vfio", "with `--also vfio`: a GPU is bound to vfio-pci and back"),
     ("imex-channel", "with `--also imex`: an IMEX channel can be opened"),
 )
@@ -81,11 +81,11 @@ ON_NODE: tuple[tuple[str, str], ...] = (
 
 IN_PODS: tuple[tuple[str, str], ...] = (
     ("pod-gpu", "root in a pod with a GPU: CUDA starts, lists exactly the claim's GPU, and allocates memory"),
-    ("pod-gpu-user", "the same for another user than root"),
-    ("pod-mig", "root in a pod with a MIG device; one that has to be made first, only with `--also mig`"),
-    ("pod-mig-user", "the same for another user than root"),
+    ("pod-gpu-user", "the same as a non-root user"),
+    ("pod-mig", "root in a pod with a MIG device; with `--also mig`, also one that must be created first"),
+    ("pod-mig-user", "the same as a non-root user"),
     ("pod-shared", "root in a pod with a share of a GPU; or with a whole GPU and an MPS daemon, if none is shared"),
-    ("pod-shared-user", "the same for another user than root"),
+    ("pod-shared-user", "the same as a non-root user"),
 )
 
 

@@ -232,7 +232,7 @@ class Reader:
         try:
             answer = await self.tell("a probe", self._kube.create(RESOURCE_SLICES, sent, dry_run=True))
         except ClusterError as error:
-            return Seen((), _unread("what the API server keeps of slices", "create", RESOURCE_SLICES, error))
+            return Seen((), _unread("the slice fields that the API server keeps", "create", RESOURCE_SLICES, error))
         return Seen((kept_features(answer, counters_apart=apart),))
 
     async def _gates(self) -> Seen[tuple[str, bool]]:

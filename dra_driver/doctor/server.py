@@ -13,14 +13,14 @@ from dra_driver.kubernetes import CURRENT, OLDEST
 _TOO_OLD = Trouble(
     "too-old",
     Verdict.PROBLEM,
-    f"Kubernetes {{version}} is older than 1.{OLDEST}, which first had resource.k8s.io/v1",
+    f"Kubernetes {{version}} is older than 1.{OLDEST}, the first version with resource.k8s.io/v1",
     f"upgrade the control plane to Kubernetes 1.{OLDEST} or newer, then the nodes",
 )
 _TOO_NEW = Trouble(
     "too-new",
     Verdict.WARNING,
-    f"Kubernetes {{version}} is newer than 1.{CURRENT}, the newest that release {{release}} was tested with",
-    "see whether a newer release of the driver names this version",
+    f"Kubernetes {{version}} is newer than 1.{CURRENT}, the newest version tested with release {{release}}",
+    "check whether a newer release of the driver supports this version, and upgrade to it",
 )
 
 
@@ -37,8 +37,8 @@ def _version(cluster: Cluster) -> Iterator[Finding]:
 _NOT_SERVED = Trouble(
     "not-served",
     Verdict.PROBLEM,
-    "resource.k8s.io/v1 is not served, only {versions}: there are no claims and no slices for this driver",
-    "start kube-apiserver without `--runtime-config=resource.k8s.io/v1=false`, and with its default feature gate"
+    "the API server does not serve resource.k8s.io/v1, only {versions}: this driver cannot use claims and slices",
+    "start kube-apiserver without `--runtime-config=resource.k8s.io/v1=false`, and do not disable feature gate"
     " DynamicResourceAllocation",
 )
 
@@ -46,28 +46,29 @@ _NOT_SERVED = Trouble(
 def _api(cluster: Cluster) -> Iterator[Finding]:
     versions = cluster.server.groups.get("resource.k8s.io", ())
     if "v1" in versions:
-        yield ok(f"resource.k8s.io is served as {', '.join(versions)}")
+        yield ok(f"the API server serves resource.k8s.io {', '.join(versions)}")
     else:
-        yield _NOT_SERVED.at(versions=", ".join(versions) or "nothing of the group")
+        yield _NOT_SERVED.at(versions=", ".join(versions) or "no version of the group")
 
 
 _DEFINITION_MISSING = Trouble(
     "missing",
     Verdict.PROBLEM,
-    "there is no CustomResourceDefinition {name}: {loss}",
-    "helm upgrade with `crds.install=true`, or `kubectl apply -f dra_driver/api/crds`",
+    "CustomResourceDefinition {name} does not exist: {loss}",
+    "helm upgrade with `crds.install=true`, or run `kubectl apply -f dra_driver/api/crds`",
 )
 _DEFINITION_DIFFERS = Trouble(
     "differs",
     Verdict.WARNING,
-    "is not that of release {release}: it differs at {paths}",
-    "upgrade the chart to the release of the driver (`crds.install=true`), or `kubectl apply -f dra_driver/api/crds`",
+    "is not the one of release {release}: it differs at {paths}",
+    "upgrade the chart to the release of the driver (`crds.install=true`), or run `kubectl apply -f"
+    " dra_driver/api/crds`",
 )
 _NOT_ESTABLISHED = Trouble(
     "not-established",
     Verdict.PROBLEM,
-    "is not served: {reason}",
-    "see its conditions: `kubectl get crd {name} -o yaml`; another definition may have its names",
+    "the API server does not serve it: {reason}",
+    "read its conditions: `kubectl get crd {name} -o yaml`; another definition may use the same names",
 )
 _LOSSES = {"nodeinventories.dra.gpu": "nodes cannot report their GPUs"}
 
@@ -83,7 +84,7 @@ def definitions_check(wanted: tuple[JsonObject, ...]) -> Check[Cluster]:
             found = there.get(name)
             about = f"CustomResourceDefinition {name}"
             if found is None:
-                yield _DEFINITION_MISSING.at(name=name, loss=_LOSSES.get(name, "what it defines cannot be used"))
+                yield _DEFINITION_MISSING.at(name=name, loss=_LOSSES.get(name, "its objects cannot be used"))
             elif (reason := found.why_not_established) is not None:
                 yield _NOT_ESTABLISHED.at(about, reason=reason, name=name)
             elif not contains(found.spec, definition["spec"]):
@@ -92,11 +93,11 @@ def definitions_check(wanted: tuple[JsonObject, ...]) -> Check[Cluster]:
             else:
                 fine.append(name)
         if len(fine) == len(wanted):
-            yield ok(f"{', '.join(fine)}: as in this release")
+            yield ok(f"{', '.join(fine)} match this release")
 
     return Check(
         "crds",
-        "whether our CustomResourceDefinitions are there, served, and those of this release.",
+        "whether the CustomResourceDefinitions of this release exist unchanged and are served.",
         judge,
         (_DEFINITION_MISSING, _DEFINITION_DIFFERS, _NOT_ESTABLISHED),
         ("definitions",),
@@ -112,34 +113,34 @@ _GATE_OFF = Trouble(
     "gate-off",
     Verdict.WARNING,
     "feature gate {gate} is off: {loss}",
-    "`--feature-gates={gate}=true` for kube-apiserver, kube-scheduler, kube-controller-manager and kubelets; Kubernetes"
-    " 1.36 has it on by default",
+    "set `--feature-gates={gate}=true` for kube-apiserver, kube-scheduler, kube-controller-manager and kubelets;"
+    " it is on by default in Kubernetes 1.36",
 )
 _FIELDS_DROPPED = Trouble(
     "fields-dropped",
     Verdict.WARNING,
     "the API server drops {what} from slices (feature gate {gate} is off): {loss}",
-    "`--feature-gates={gate}=true` for kube-apiserver, kube-scheduler, kube-controller-manager and kubelets; Kubernetes"
-    " 1.36 has it on by default",
+    "set `--feature-gates={gate}=true` for kube-apiserver, kube-scheduler, kube-controller-manager and kubelets;"
+    " it is on by default in Kubernetes 1.36",
 )
 _KEPT = {
     "DRAPartitionableDevices": (
         "partitionable",
         "counters",
-        "MIG devices are not made on demand, GPUs are published whole",
+        "MIG devices are not created on demand; only whole GPUs are published",
     ),
     "DRAConsumableCapacity": (
         "consumable",
-        "what several claims may share",
-        "shares are devices of their own, by number only",
+        "the capacity that several claims may share",
+        "each share is published as a separate device, and limited by number only",
     ),
-    "DRADeviceTaints": ("taints", "taints", "a GPU that is not healthy vanishes instead of being tainted"),
+    "DRADeviceTaints": ("taints", "taints", "an unhealthy GPU is removed from the slices instead of tainted"),
 }
 _OTHER_LOSSES = {
-    "DRAExtendedResource": "pods cannot ask for nvidia.com/gpu and get it by DRA",
-    "DRAAdminAccess": "nobody can watch GPUs that others use (adminAccess)",
+    "DRAExtendedResource": "pods cannot request nvidia.com/gpu and get it through DRA",
+    "DRAAdminAccess": "monitoring pods cannot access GPUs that other pods use (adminAccess)",
     "DRAResourceClaimDeviceStatus": "status.devices of claims stays empty",
-    "ResourceHealthStatus": "pods do not show the health of their GPUs",
+    "ResourceHealthStatus": "pod status does not show GPU health",
 }
 LOSSES = {gate: loss for gate, (_, _, loss) in _KEPT.items()} | _OTHER_LOSSES
 """What this driver cannot do where a gate is off."""
@@ -150,7 +151,7 @@ def _features(cluster: Cluster) -> Iterator[Finding]:
     kept = cluster.features.items[0] if cluster.features.items else None
     if kept is None and not any(gate in gates for gate in _KEPT):
         unread = [one for one in (cluster.features.unread, cluster.gates.unread) if one is not None]
-        yield unknown(unread or [Unread("what the API server keeps of slices", "it does not say")])
+        yield unknown(unread or [Unread("the slice fields that the API server keeps", "it did not report them")])
         return
     fine = True
     for gate, (name, what, loss) in _KEPT.items():
@@ -165,15 +166,14 @@ def _features(cluster: Cluster) -> Iterator[Finding]:
             fine = False
             yield _GATE_OFF.at(gate=gate, loss=loss)
     if fine:
-        yield ok(f"the API server keeps {kept}" if kept is not None else "all feature gates that matter are on")
+        yield ok(f"the API server keeps {kept}" if kept is not None else "all required feature gates are on")
 
 
 VERSION = Check("server-version", "the version of the API server.", _version, (_TOO_OLD, _TOO_NEW))
-API = Check("dra-api", "whether the API of claims and slices is served.", _api, (_NOT_SERVED,))
+API = Check("dra-api", "whether the API server serves claims and slices.", _api, (_NOT_SERVED,))
 FEATURES = Check(
     "features",
-    "what the API server keeps of a ResourceSlice (a dry run tells), and its feature gates, where its metrics are"
-    " readable.",
+    "which ResourceSlice fields the API server keeps (dry run), and its feature gates, if you may read its metrics.",
     _features,
     (_FIELDS_DROPPED, _GATE_OFF),
 )

@@ -24,8 +24,8 @@ def _pools(slices: tuple[SliceSeen, ...]) -> dict[tuple[str, str], list[SliceSee
 _UNPUBLISHED = Trouble(
     "not-published",
     Verdict.PROBLEM,
-    "has {gpus} GPUs that may be published, and no slice of {driver}",
-    "see that the publisher works (checks `controller` and `leader`) and its log; with `publisher: node`, the plugin's",
+    "has {gpus} GPUs that the policy publishes, but no slice of {driver}",
+    "check the publisher and its log (checks `controller` and `leader`); with `publisher: node`, the log of the plugin",
 )
 
 
@@ -54,21 +54,22 @@ def _wanted_gpus(cluster: Cluster, inventory: NodeInventory) -> int:
 _INCOMPLETE = Trouble(
     "incomplete",
     Verdict.PROBLEM,
-    "{there} of {count} slices of its generation {generation} are there: the scheduler passes it over",
-    "wait a minute; when it stays, see the publisher's log, and who else writes slices: kubectl get resourceslices"
-    " --field-selector spec.driver={driver},spec.nodeName={node}",
+    "only {there} of {count} slices of generation {generation} exist: the scheduler ignores the pool",
+    "wait a minute; if this persists, read the publisher's log, and look for other writers: kubectl get"
+    " resourceslices --field-selector spec.driver={driver},spec.nodeName={node}",
 )
 _LEFT = Trouble(
     "old-generation",
     Verdict.WARNING,
-    "slices of older generations are left: {names}",
-    "kubectl delete resourceslice {names}; nobody looks at them, and the publisher does not need them",
+    "slices of older generations remain: {names}",
+    "kubectl delete resourceslice {names}; they are not used",
 )
 _TWICE = Trouble(
     "device-twice",
     Verdict.PROBLEM,
-    "device {device} is in two of its slices: the scheduler takes the pool for invalid",
-    "kubectl delete resourceslices --field-selector spec.driver={driver},spec.nodeName={node}: they are published anew",
+    "device {device} is in two of its slices: the scheduler treats the pool as invalid",
+    "kubectl delete resourceslices --field-selector spec.driver={driver},spec.nodeName={node}; the driver"
+    " publishes them again",
 )
 
 
@@ -82,7 +83,7 @@ def _complete(cluster: Cluster) -> Iterator[Finding]:
             fine = False
             yield finding
     if fine:
-        yield ok(f"{count} pool(s) of ours, all of them complete")
+        yield ok(f"{count} pool(s) of this driver, all complete")
 
 
 def _pool_troubles(driver: str, pool: str, slices: list[SliceSeen]) -> Iterator[Finding]:
@@ -105,14 +106,14 @@ def _pool_troubles(driver: str, pool: str, slices: list[SliceSeen]) -> Iterator[
 _NODE_GONE = Trouble(
     "node-gone",
     Verdict.PROBLEM,
-    "slices of node {node}, which is not in the cluster: claims may be given devices that are not there",
+    "has slices of node {node}, which is not in the cluster: claims may be allocated devices that do not exist",
     "kubectl delete resourceslices --field-selector spec.driver={driver},spec.nodeName={node}",
 )
 _PLUGIN_GONE = Trouble(
     "plugin-gone",
     Verdict.PROBLEM,
-    "slices of node {node}, where no plugin of {driver} is registered: claims would wait there for ever",
-    "put the plugin of {node} right (checks plugin-pods and plugin-registered), or kubectl delete resourceslices"
+    "has slices of node {node}, where no plugin of {driver} is registered: pods with claims would stay pending there",
+    "repair the plugin on {node} (checks plugin-pods and plugin-registered), or kubectl delete resourceslices"
     " --field-selector spec.driver={driver},spec.nodeName={node}",
 )
 
@@ -132,15 +133,15 @@ def _stale(cluster: Cluster) -> Iterator[Finding]:
             fine = False
             yield _PLUGIN_GONE.at(about, **where)
     if fine:
-        yield ok("every slice is of a node that is there, and ours are of plugins that are registered")
+        yield ok("every slice belongs to an existing node, and those of this driver to a registered plugin")
 
 
 _FOREIGN = Trouble(
     "foreign",
     Verdict.PROBLEM,
-    "somebody else publishes as {driver}: {names}",
-    "two drivers of one name give one GPU to two pods: uninstall the other (NVIDIA's: helm uninstall"
-    " nvidia-dra-driver-gpu), or give ours another `driverName`",
+    "another program publishes as {driver}: {names}",
+    "uninstall the other driver (NVIDIA's: helm uninstall nvidia-dra-driver-gpu), or set another `driverName` for"
+    " this driver; two drivers with one name allocate one GPU to two pods",
 )
 
 
@@ -149,7 +150,7 @@ def _writers(cluster: Cluster) -> Iterator[Finding]:
     if foreign:
         yield _FOREIGN.at(driver=cluster.driver, names=", ".join(foreign[:3]))
     else:
-        yield ok(f"all slices of {cluster.driver} are written by this driver")
+        yield ok(f"only this driver writes slices of {cluster.driver}")
 
 
 PUBLISHED = Check(
@@ -161,21 +162,21 @@ PUBLISHED = Check(
 )
 COMPLETE = Check(
     "slices-complete",
-    "whether each pool has as many slices as they say, of one generation, with each device once.",
+    "whether each pool is complete, has one generation, and contains each device once.",
     _complete,
     (_INCOMPLETE, _LEFT, _TWICE),
     ("slices",),
 )
 STALE = Check(
     "slices-alive",
-    "whether slices are of nodes that are there (those of all drivers) and of plugins that are registered (ours).",
+    "whether the node of each slice exists (all drivers), and its plugin is registered (this driver).",
     _stale,
     (_NODE_GONE, _PLUGIN_GONE),
     ("slices", "nodes", "inventories"),
 )
 WRITERS = Check(
     "slices-ours",
-    "whether somebody else publishes under the name of this driver.",
+    "whether another program publishes under the name of this driver.",
     _writers,
     (_FOREIGN,),
     ("slices",),

@@ -12,23 +12,22 @@ _LEAST_FREE_BYTES = 16 * 2**20
 _NO_DRIVER = Trouble(
     "no-driver",
     Verdict.PROBLEM,
-    "NVML cannot be used: {why}",
-    "do what it says; `nvidia-smi` must work on this node. With a driver in a container, wait for that; a driver"
-    " in an"
-    " unusual place: `kubeletPlugin.driverRoot`",
+    "NVML does not work: {why}",
+    "follow the advice in the message; `nvidia-smi` must work on this node. If the driver runs in a container,"
+    " wait for that container; if the driver is in an unusual folder, set `kubeletPlugin.driverRoot`",
 )
 _NOUVEAU = Trouble(
     "nouveau",
     Verdict.PROBLEM,
-    "the kernel module nouveau is loaded, which takes the GPUs away from NVIDIA's driver",
-    "write `blacklist nouveau` and `options nouveau modeset=0` into /etc/modprobe.d/nouveau.conf, make the initramfs"
-    " anew, reboot",
+    "the kernel module nouveau is loaded and prevents NVIDIA's driver from using the GPUs",
+    "write `blacklist nouveau` and `options nouveau modeset=0` into /etc/modprobe.d/nouveau.conf, rebuild the"
+    " initramfs, and reboot",
 )
 _MISMATCH = Trouble(
     "versions",
     Verdict.PROBLEM,
-    "the loaded kernel module is {loaded}, and the libraries in {root} are {libraries}",
-    "the driver was changed while it was loaded: drain the node and reboot it",
+    "the loaded kernel module has version {loaded}, but the libraries in {root} have version {libraries}",
+    "drain the node and reboot it: the driver was upgraded while the old module was loaded",
 )
 
 
@@ -47,13 +46,23 @@ def _driver(node: NodeSeen) -> Iterator[Finding]:
         yield ok(f"NVIDIA driver {node.driver_version} in {node.driver_root}")
 
 
-_INCOMPLETE = Trouble("incomplete", Verdict.PROBLEM, "no container can have a GPU: {why}", "do what it says")
-_NODE_MISSING = Trouble("gpu", Verdict.PROBLEM, "no container can have it: {why}", "do what it says")
+_INCOMPLETE = Trouble(
+    "incomplete",
+    Verdict.PROBLEM,
+    "no container on this node can use a GPU: {why}",
+    "follow the advice in the message, then run dractl doctor --node again",
+)
+_NODE_MISSING = Trouble(
+    "gpu",
+    Verdict.PROBLEM,
+    "no container can use it: {why}",
+    "follow the advice in the message, then run dractl doctor --node again",
+)
 
 
 def _device_nodes(node: NodeSeen) -> Iterator[Finding]:
     if node.driver_problem is not None:
-        yield ok("not looked at: NVML cannot be used")
+        yield ok("not checked: NVML does not work")
         return
     if node.container_problem is not None:
         yield _INCOMPLETE.at(why=node.container_problem)
@@ -61,7 +70,7 @@ def _device_nodes(node: NodeSeen) -> Iterator[Finding]:
     for gpu in without:
         yield _NODE_MISSING.at(_about(gpu), why=gpu.missing)
     if node.container_problem is None and not without:
-        yield ok(f"the driver's files and the device nodes of {len(node.gpus)} GPUs are there")
+        yield ok(f"the driver's files and the device nodes of {len(node.gpus)} GPUs exist")
 
 
 def _about(gpu: GpuSeen) -> str:
@@ -72,9 +81,8 @@ _GPU_PROBLEM = Trouble(
     "not-offered",
     Verdict.PROBLEM,
     "{reason}: {message}",
-    "see the kernel's log: dmesg | grep -i -e nvrm -e xid; a reset (dractl gpus release; nvidia-smi --gpu-reset;"
-    " dractl"
-    " gpus resume) or a reboot helps against most of it",
+    "search the kernel log: dmesg | grep -i -e nvrm -e xid; then reset the GPU (dractl gpus release; nvidia-smi"
+    " --gpu-reset; dractl gpus resume) or reboot the node",
 )
 
 
@@ -82,22 +90,21 @@ def _gpus(node: NodeSeen) -> Iterator[Finding]:
     for one in node.problems:
         yield _GPU_PROBLEM.at(one.subject, reason=one.reason, message=one.message)
     if not node.problems:
-        yield ok(f"{len(node.gpus)} GPUs answer")
+        yield ok(f"{len(node.gpus)} GPUs respond")
 
 
 _NOT_PERSISTENT = Trouble(
     "off",
     Verdict.WARNING,
-    "nvidia-persistenced does not run: unless persistence mode is on, the driver forgets time slices and compute"
-    " modes"
-    " whenever no program uses a GPU, and every start takes seconds longer",
+    "nvidia-persistenced is not running: unless persistence mode is on, the driver resets time slices and compute"
+    " modes whenever no program uses a GPU, and programs start seconds slower",
     "systemctl enable --now nvidia-persistenced",
 )
 
 
 def _persistence(node: NodeSeen) -> Iterator[Finding]:
     if node.persistenced or not node.gpus:
-        yield ok("nvidia-persistenced runs" if node.persistenced else "no GPU that could be kept awake")
+        yield ok("nvidia-persistenced is running" if node.persistenced else "no GPU that needs nvidia-persistenced")
     else:
         yield _NOT_PERSISTENT.at()
 
@@ -106,15 +113,14 @@ _NOT_IN_FABRIC = Trouble(
     "not-registered",
     Verdict.PROBLEM,
     "is not registered with its NVLink fabric: state {state}, status {status}",
-    "systemctl status nvidia-fabricmanager (on GB200 and its like: the switches' one, and nvidia-imex), see its"
-    " log in"
-    " /var/log/fabricmanager.log; driver and fabric manager must be of one version",
+    "run systemctl status nvidia-fabricmanager and read /var/log/fabricmanager.log (on GB200 and similar: the"
+    " fabric manager of the switches, and nvidia-imex); driver and fabric manager must have the same version",
 )
 _NO_MANAGER = Trouble(
     "no-fabric-manager",
     Verdict.WARNING,
-    "{gpus} reach each other over NVSwitches, and no fabric manager runs here: CUDA may not start on them",
-    "systemctl enable --now nvidia-fabricmanager, of the driver's version",
+    "{gpus} are connected by NVSwitches, but no fabric manager is running: CUDA may not start on them",
+    "systemctl enable --now nvidia-fabricmanager, in the version of the driver",
 )
 
 
@@ -130,14 +136,14 @@ def _fabric(node: NodeSeen) -> Iterator[Finding]:
     if unknown and not node.fabric_manager:
         yield _NO_MANAGER.at(gpus=listed(unknown))
     elif not outside:
-        yield ok("NVLink fabric: nothing is missing")
+        yield ok("NVLink fabric is complete")
 
 
 _MIG_MANAGER = Trouble(
     "enabled",
     Verdict.WARNING,
-    "nvidia-mig-manager.service applies its own MIG layout when the node boots, and removes this driver's partitions",
-    "systemctl disable --now nvidia-mig-manager, where the policy has `mode: Dynamic`",
+    "nvidia-mig-manager.service applies its own MIG layout when the node boots, and destroys this driver's partitions",
+    "if the policy has `mode: Dynamic` for this node: systemctl disable --now nvidia-mig-manager",
 )
 
 
@@ -148,15 +154,15 @@ def _mig_manager(node: NodeSeen) -> Iterator[Finding]:
 _IMEX_RUNS = Trouble(
     "runs",
     Verdict.WARNING,
-    "{daemons} manages the NVLink fabric of this node: IMEX daemons of ComputeDomains cannot start beside it",
-    "systemctl disable --now nvidia-imex (in a pod: remove the other driver); or let domains use it: feature gate"
-    " HostManagedIMEXDaemon",
+    "{daemons} manages the NVLink fabric of this node: the IMEX daemons of ComputeDomains cannot start",
+    "systemctl disable --now nvidia-imex (if it runs in a pod: uninstall the other driver); or let ComputeDomains"
+    " use it with feature gate HostManagedIMEXDaemon",
 )
 _IMEX_ENABLED = Trouble(
     "enabled",
     Verdict.WARNING,
-    "nvidia-imex.service starts an IMEX daemon when the node boots: those of ComputeDomains cannot start beside it",
-    "systemctl disable nvidia-imex; or let domains use it (feature gate HostManagedIMEXDaemon)",
+    "nvidia-imex.service starts an IMEX daemon when the node boots: the IMEX daemons of ComputeDomains cannot start",
+    "systemctl disable nvidia-imex; or let ComputeDomains use it with feature gate HostManagedIMEXDaemon",
 )
 
 
@@ -166,31 +172,31 @@ def _imex(node: NodeSeen) -> Iterator[Finding]:
     elif node.imex_unit:
         yield _IMEX_ENABLED.at()
     else:
-        yield ok("no IMEX daemon but those of ComputeDomains")
+        yield ok("no IMEX daemon except those of ComputeDomains")
 
 
 _NO_FOLDER = Trouble(
     "no-folder",
     Verdict.PROBLEM,
-    "there is no folder {folder}: no claim can be prepared",
-    "mkdir -p {folder}; in the chart: `kubeletPlugin.cdiRoot`",
+    "folder {folder} does not exist: no claim can be prepared",
+    "mkdir -p {folder}; or set `kubeletPlugin.cdiRoot` in the chart's values",
 )
 _BROKEN = Trouble(
     "invalid",
     Verdict.PROBLEM,
     "{why}: containers of its claim do not start",
-    "restart the plugin on this node, which writes it again; or delete the pods of the claim",
+    "restart the plugin on this node, which writes the file again; or delete the pods of the claim",
 )
 _ORPHAN = Trouble(
     "orphan",
     Verdict.WARNING,
-    "belongs to no claim that is prepared here",
+    "belongs to no claim that is prepared on this node",
     "restart the plugin on this node: it removes files without a claim",
 )
 _FILE_MISSING = Trouble(
     "missing",
     Verdict.PROBLEM,
-    "is prepared, and its CDI file is gone: its containers cannot be started again",
+    "is prepared, but its CDI file is missing: its containers cannot restart",
     "restart the plugin on this node: it writes the file again if the claim is still allocated",
 )
 
@@ -215,32 +221,33 @@ def _cdi(node: NodeSeen) -> Iterator[Finding]:
             fine = False
             yield _FILE_MISSING.at(one.claim)
     if fine:
-        yield ok(f"{len(node.cdi_files)} CDI file(s) of this driver, each of a prepared claim")
+        yield ok(f"{len(node.cdi_files)} CDI file(s) of this driver, each for a prepared claim")
 
 
 _UNREADABLE = Trouble(
     "unreadable",
     Verdict.PROBLEM,
     "{why}",
-    "run the release that wrote it again; or, with no pod with GPUs on the node, move {folder}/claims.journal away",
+    "install the release again that wrote the file; or, if no pod on the node uses a GPU, move"
+    " {folder}/claims.journal to another folder and restart the plugin",
 )
 _DAMAGED = Trouble(
     "damaged",
     Verdict.WARNING,
-    "{count} line(s) cannot be trusted: {why}",
-    "the plugin puts them aside (claims.damaged) when it starts; see whether the disk below {folder} is well",
+    "{count} line(s) are damaged: {why}",
+    "the plugin moves them to claims.damaged when it starts; check the disk of {folder} for errors",
 )
 _PUT_ASIDE = Trouble(
     "put-aside",
     Verdict.WARNING,
-    "lines that could not be trusted were put aside before, into {folder}/claims.damaged",
-    "see whether the disk is well; then remove that file",
+    "the plugin has moved damaged lines of the journal to {folder}/claims.damaged",
+    "check the disk for errors, then delete that file",
 )
 _EARLIER_BOOT = Trouble(
     "earlier-boot",
     Verdict.WARNING,
-    "was prepared before the node booted, and not again since",
-    "when its pods are gone, it goes when the plugin next looks; else see the plugin's log",
+    "was prepared before the last reboot, and has not been prepared again",
+    "after its pods are gone, the plugin removes it; if it stays, read the plugin's log",
 )
 
 
@@ -266,21 +273,21 @@ def _journal(node: NodeSeen) -> Iterator[Finding]:
 _NO_REGISTRY = Trouble(
     "no-registry",
     Verdict.PROBLEM,
-    "there is no folder {folder}: this is not the kubelet's root, or kubelet has never run",
+    "folder {folder} does not exist: this is not the kubelet's root folder, or the kubelet has never run",
     "set `kubeletPlugin.kubeletRoot` to the kubelet's --root-dir (k0s: /var/lib/k0s/kubelet, microk8s:"
     " /var/snap/microk8s/common/var/lib/kubelet)",
 )
 _NO_SOCKET = Trouble(
     "no-socket",
     Verdict.PROBLEM,
-    "no socket of the plugin: it does not run here",
-    "kubectl -n NAMESPACE get pods -o wide: its pod on this node; its log says why it does not serve",
+    "the plugin has no socket on this node: it is not running",
+    "find its pod on this node with kubectl -n NAMESPACE get pods -o wide, and read in its log why it does not serve",
 )
 _DEAF = Trouble(
     "nobody-listens",
     Verdict.PROBLEM,
     "no process listens on {path}",
-    "the plugin ended without removing it: restart its pod on this node",
+    "restart the plugin's pod on this node: an earlier plugin process left the socket behind",
 )
 
 
@@ -300,17 +307,15 @@ def _sockets(node: NodeSeen) -> Iterator[Finding]:
         if not any(one.answers is False for one in node.sockets):
             yield _NO_SOCKET.at()
     else:
-        yield ok("the plugin listens for kubelet")
+        yield ok("the plugin listens for the kubelet")
 
 
 _XIDS = Trouble(
     "xid",
     Verdict.WARNING,
-    "{count} times Xid {number} since the node booted: {meaning}",
-    "NVIDIA's Xid catalog says more; when it comes again after a reset (dractl gpus release; nvidia-smi"
-    " --gpu-reset -i"
-    " {pci}; dractl gpus resume), have the GPU"
-    " serviced",
+    "Xid {number} occurred {count} times since the node booted: {meaning}",
+    "look up the Xid in NVIDIA's Xid catalog; reset the GPU (dractl gpus release; nvidia-smi --gpu-reset -i {pci};"
+    " dractl gpus resume); if the Xid returns, have the GPU serviced",
 )
 
 
@@ -321,13 +326,13 @@ def _xids(node: NodeSeen) -> Iterator[Finding]:
         yield _XIDS.at(f"GPU {one.pci}", count=one.count, number=one.number, meaning=meaning, pci=one.pci)
     if not serious:
         others = sum(one.count for one in node.xids)
-        yield ok(f"no serious Xid since the node booted{f', {others} of programs' if others else ''}")
+        yield ok(f"no serious Xid since the node booted{f', {others} caused by programs' if others else ''}")
 
 
 _DAEMON_LEFT = Trouble(
     "left-over",
     Verdict.WARNING,
-    "MPS daemon {name} belongs to no claim that is prepared here",
+    "MPS daemon {name} belongs to no claim that is prepared on this node",
     "restart the plugin on this node: it stops daemons without a claim",
 )
 
@@ -336,20 +341,21 @@ def _mps(node: NodeSeen) -> Iterator[Finding]:
     for name in node.mps_left:
         yield _DAEMON_LEFT.at(name=name)
     if not node.mps_left:
-        yield ok("no MPS daemon is left over")
+        yield ok("no leftover MPS daemon")
 
 
 _DISK_FULL = Trouble(
     "full",
     Verdict.PROBLEM,
-    "{free} are left on the disk of {folder}: the journal cannot be written, so no claim can be prepared",
-    "make room on that disk: images and logs as a rule (crictl rmi --prune, journalctl --vacuum-size=500M)",
+    "the disk of {folder} has only {free} free: the journal cannot be written, so no claim can be prepared",
+    "free space on that disk, for example unused images and logs: crictl rmi --prune, journalctl --vacuum-size=500M",
 )
 _NO_STATE = Trouble(
     "no-folder",
     Verdict.WARNING,
-    "there is no folder {folder}: the plugin has never run here, or with another folder",
-    "see `kubeletPlugin.kubeletRoot` and `driverName`; --kubelet-root and --driver of this command must be the same",
+    "folder {folder} does not exist: the plugin has never run on this node, or it uses another folder",
+    "run this command with the --kubelet-root and --driver that the plugin uses: `kubeletPlugin.kubeletRoot` and"
+    " `driverName`",
 )
 
 
@@ -359,26 +365,27 @@ def _disk(node: NodeSeen) -> Iterator[Finding]:
     elif node.free_bytes < _LEAST_FREE_BYTES:
         yield _DISK_FULL.at(free=f"{node.free_bytes / 2**20:.1f} MiB", folder=node.state_dir)
     else:
-        yield ok("there is room for the journal")
+        yield ok("the disk has enough space for the journal")
 
 
 _NOT_ROOT = Trouble(
     "not-root",
     Verdict.UNKNOWN,
-    "this is not run as root: device nodes, sockets, the journal and the kernel's log may look as if they were missing",
+    "this command does not run as root: device nodes, sockets, the journal and the kernel log may wrongly appear"
+    " to be missing",
     "sudo dractl doctor --node; or in the plugin's pod: kubectl exec … -- dractl doctor --node",
 )
 
 
 def _rights(node: NodeSeen) -> Iterator[Finding]:
-    yield ok("run as root") if node.root else _NOT_ROOT.at()
+    yield ok("running as root") if node.root else _NOT_ROOT.at()
 
 
 CHECKS: tuple[Check[NodeSeen], ...] = (
-    Check("node-rights", "whether it may look at everything.", _rights, (_NOT_ROOT,)),
+    Check("node-rights", "whether this command may read everything.", _rights, (_NOT_ROOT,)),
     Check(
         "node-driver",
-        "whether NVML answers, and the kernel module is the one of the libraries.",
+        "whether NVML works, and kernel module and libraries have the same version.",
         _driver,
         (_NO_DRIVER, _NOUVEAU, _MISMATCH),
     ),
@@ -388,41 +395,41 @@ CHECKS: tuple[Check[NodeSeen], ...] = (
         _device_nodes,
         (_INCOMPLETE, _NODE_MISSING),
     ),
-    Check("node-gpus", "whether every GPU on the PCI bus answers.", _gpus, (_GPU_PROBLEM,)),
+    Check("node-gpus", "whether every GPU on the PCI bus responds.", _gpus, (_GPU_PROBLEM,)),
     HOOK,
-    Check("node-persistence", "whether nvidia-persistenced runs.", _persistence, (_NOT_PERSISTENT,)),
+    Check("node-persistence", "whether nvidia-persistenced is running.", _persistence, (_NOT_PERSISTENT,)),
     Check(
         "node-fabric",
-        "whether GPUs behind NVSwitches are registered with their fabric.",
+        "whether GPUs connected by NVSwitches are registered with their fabric.",
         _fabric,
         (_NOT_IN_FABRIC, _NO_MANAGER),
     ),
     Check("node-mig-manager", "whether a MIG manager of the host changes MIG at boot.", _mig_manager, (_MIG_MANAGER,)),
-    Check("node-imex", "whether the node runs an IMEX daemon by itself.", _imex, (_IMEX_RUNS, _IMEX_ENABLED)),
+    Check("node-imex", "whether the node runs its own IMEX daemon.", _imex, (_IMEX_RUNS, _IMEX_ENABLED)),
     RUNTIME,
     Check(
         "node-cdi-files",
-        "whether each prepared claim has its CDI file, and each of our files a claim.",
+        "whether each prepared claim has its CDI file, and each CDI file of this driver has a claim.",
         _cdi,
         (_NO_FOLDER, _BROKEN, _ORPHAN, _FILE_MISSING),
         ("journal",),
     ),
     Check(
         "node-journal",
-        "whether the journal of prepared claims can be read, and is of this boot.",
+        "whether the journal of prepared claims is readable, and its claims were prepared since the last boot.",
         _journal,
         (_UNREADABLE, _DAMAGED, _PUT_ASIDE, _EARLIER_BOOT),
         ("journal",),
     ),
     Check(
         "node-sockets",
-        "whether the plugin listens where kubelet looks for it.",
+        "whether the plugin listens where the kubelet looks for it.",
         _sockets,
         (_NO_REGISTRY, _NO_SOCKET, _DEAF),
         ("sockets",),
     ),
-    Check("node-xids", "Xids in the kernel's log since the boot.", _xids, (_XIDS,), ("xids",)),
+    Check("node-xids", "Xids in the kernel log since the last boot.", _xids, (_XIDS,), ("xids",)),
     Check("node-mps", "MPS daemons that belong to no claim.", _mps, (_DAEMON_LEFT,), ("mps_left",)),
-    Check("node-disk", "room for the journal.", _disk, (_DISK_FULL, _NO_STATE), ("free_bytes",)),
+    Check("node-disk", "disk space for the journal.", _disk, (_DISK_FULL, _NO_STATE), ("free_bytes",)),
 )
 """In the order in which they are answered."""

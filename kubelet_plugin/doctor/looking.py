@@ -278,7 +278,7 @@ class Machine:
                 if match is not None:
                     counted[_pci(match["pci"]), int(match["number"])] += 1
         except OSError as error:
-            return (), Unread("the kernel's log", error.strerror or str(error), _permission(error))
+            return (), Unread("the kernel log", error.strerror or str(error), _permission(error))
         return tuple(XidSeen(pci, number, count) for (pci, number), count in sorted(counted.items())), None
 
     def kernel_lines(self) -> Iterator[str]:

@@ -16,23 +16,22 @@ from kubelet_plugin.doctor.seen import NodeSeen, RuntimeSeen
 _NO_HOOK = Trouble(
     "none",
     Verdict.PROBLEM,
-    "no program finishes containers: {why}. They lack CUDA forward compatibility and the linker's cache, and may make"
-    " device nodes",
-    "install the NVIDIA container toolkit 1.18 or newer on the node, or use an image of the plugin that has"
-    " nvidia-cdi-hook",
+    "no hook program is available: {why}. Containers lack CUDA forward compatibility and the linker cache, and may"
+    " create device nodes",
+    "install NVIDIA container toolkit 1.18 or newer on the node, or use a plugin image that includes nvidia-cdi-hook",
 )
 _HOOK_OFF = Trouble(
     "off",
     Verdict.WARNING,
-    "`kubeletPlugin.cdiHook` is `none`: containers lack CUDA forward compatibility and the linker's cache, and may make"
-    " device nodes",
-    "take the value away, so that a program is looked for, and the plugin's own is used where the host has none",
+    "`kubeletPlugin.cdiHook` is `none`: containers lack CUDA forward compatibility and the linker cache, and may"
+    " create device nodes",
+    "remove the setting; the plugin then uses the hook program of the host, or its own if the host has none",
 )
 _HOOK_LACKS = Trouble(
     "old",
     Verdict.WARNING,
-    "containers are finished by {program} {version}, which lacks {lacks}",
-    "upgrade the NVIDIA container toolkit to 1.18 or newer, or use an image of the plugin that has nvidia-cdi-hook",
+    "the hook program {program} {version} does not support {lacks}",
+    "upgrade the NVIDIA container toolkit to 1.18 or newer, or use a plugin image that includes nvidia-cdi-hook",
 )
 
 
@@ -43,16 +42,16 @@ def _hook(node: NodeSeen) -> Iterator[Finding]:
     elif hook.mode == "off":
         yield _HOOK_OFF.at()
     elif hook.program is None:
-        yield _NO_HOOK.at(why=hook.problem or "there is none")
+        yield _NO_HOOK.at(why=hook.problem or "none was found")
     elif hook.lacks:
         yield _HOOK_LACKS.at(program=hook.program, version=hook.version, lacks=", ".join(hook.lacks))
     else:
-        yield ok(f"containers are finished by {hook.program} {hook.version}")
+        yield ok(f"hook program {hook.program} {hook.version}")
 
 
 HOOK = Check(
     "node-hook",
-    "which nvidia-cdi-hook or nvidia-ctk finishes containers, the host's or the plugin's, and what it can.",
+    "which hook program containers use, nvidia-cdi-hook or nvidia-ctk of the host or the plugin, and its features.",
     _hook,
     (_NO_HOOK, _HOOK_OFF, _HOOK_LACKS),
 )
@@ -60,7 +59,7 @@ HOOK = Check(
 _DEFAULT_DIRS = ("/etc/cdi", "/var/run/cdi")
 """Which containerd and CRI-O read when nothing is set."""
 
-_CONFIG_BROKEN = Trouble("broken", Verdict.PROBLEM, "{why}", "put the file right, then restart {runtime}")
+_CONFIG_BROKEN = Trouble("broken", Verdict.PROBLEM, "{why}", "correct the file, then restart {runtime}")
 _CDI_OFF = Trouble(
     "cdi-off",
     Verdict.PROBLEM,
@@ -70,34 +69,34 @@ _CDI_OFF = Trouble(
 _CDI_BY_DEFAULT = Trouble(
     "cdi-not-set",
     Verdict.WARNING,
-    "enable_cdi is not set, and containerd is {version}: CDI is on by default only from 2.0 on",
-    'set `enable_cdi = true` below `[plugins."io.containerd.grpc.v1.cri"]` in {file}, then: systemctl restart'
+    "enable_cdi is not set, and the version of containerd is {version}: CDI is on by default only in 2.0 and newer",
+    'set `enable_cdi = true` under `[plugins."io.containerd.grpc.v1.cri"]` in {file}, then: systemctl restart'
     " containerd",
 )
 _OTHER_DIRS = Trouble(
     "other-folders",
     Verdict.PROBLEM,
-    "reads CDI files in {dirs}, and the plugin writes them into {ours}",
-    "add {ours} to `cdi_spec_dirs` and restart {runtime}; or set `kubeletPlugin.cdiRoot` to one of its folders",
+    "reads CDI files from {dirs}, but the plugin writes them to {ours}",
+    "add {ours} to `cdi_spec_dirs` and restart {runtime}; or set `kubeletPlugin.cdiRoot` to one of these folders",
 )
 _OLD_CDI = Trouble(
     "old-cdi",
     Verdict.WARNING,
-    "{version} reads CDI files up to {readable}, and groups of device nodes need {groups}: programs that become another"
-    " user in their container cannot open /dev/dri",
+    "{version} reads CDI files up to version {readable}, but device group IDs need {groups}: programs that switch"
+    " to another user inside the container cannot open /dev/dri",
     "upgrade to containerd 1.7.16 or CRI-O 1.30, or newer",
 )
 _NVIDIA_DEFAULT = Trouble(
     "nvidia-by-default",
     Verdict.WARNING,
-    "its default runtime is {default}: images with NVIDIA_VISIBLE_DEVICES=all get GPUs that no claim gave them",
-    "make runc (or crun) the default again, and use a RuntimeClass where NVIDIA's runtime is needed",
+    "the default runtime is {default}: images with NVIDIA_VISIBLE_DEVICES=all get GPUs without a claim",
+    "set runc (or crun) as the default runtime, and select NVIDIA's runtime with a RuntimeClass where pods need it",
 )
 _NO_RUNTIME = Trouble(
     "not-found",
     Verdict.UNKNOWN,
-    "no configuration of containerd or CRI-O, and no socket of one, was found",
-    "see your runtime's documentation for the Container Device Interface, and that it reads {ours}",
+    "found no configuration and no socket of containerd or CRI-O",
+    "check in your runtime's documentation that it supports the Container Device Interface and reads {ours}",
 )
 
 
@@ -121,7 +120,7 @@ def _runtime_troubles(one: RuntimeSeen, ours: str) -> Iterator[Finding]:
     if one.cdi is False:
         yield _CDI_OFF.at(about, file=file)
     elif one.name == CONTAINERD and one.cdi is None and not _has_cdi_by_default(one.version):
-        yield _CDI_BY_DEFAULT.at(about, version=one.version or "of a version that is not known here", file=file)
+        yield _CDI_BY_DEFAULT.at(about, version=one.version or "unknown", file=file)
     dirs = one.spec_dirs or _DEFAULT_DIRS
     if _canonical(ours) not in map(_canonical, dirs):
         yield _OTHER_DIRS.at(about, dirs=", ".join(dirs), ours=ours, runtime=one.name)
@@ -144,7 +143,7 @@ def _canonical(folder: str) -> str:
 
 RUNTIME = Check(
     "node-runtime",
-    "what the configuration of containerd or CRI-O says of CDI.",
+    "the CDI settings of containerd or CRI-O.",
     _runtime,
     (_CONFIG_BROKEN, _CDI_OFF, _CDI_BY_DEFAULT, _OTHER_DIRS, _OLD_CDI, _NVIDIA_DEFAULT, _NO_RUNTIME),
 )

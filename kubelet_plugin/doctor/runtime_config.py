@@ -21,7 +21,7 @@ def containerd_seen(texts: Mapping[str, str], version: str | None) -> RuntimeSee
     try:
         merged = _merged(tomllib.loads(text) for text in texts.values())
     except tomllib.TOMLDecodeError as error:
-        return RuntimeSeen(CONTAINERD, file, version, problem=f"is no TOML: {error}")
+        return RuntimeSeen(CONTAINERD, file, version, problem=f"is not valid TOML: {error}")
     if version is None and merged.get("version") == 3:
         version = "2"  # the format that came with it, without a minor version
     plugins = merged.get("plugins")
@@ -47,7 +47,7 @@ def crio_seen(texts: Mapping[str, str], version: str | None) -> RuntimeSeen:
     try:
         merged = _merged(tomllib.loads(text) for text in texts.values())
     except tomllib.TOMLDecodeError as error:
-        return RuntimeSeen(CRIO, file, version, problem=f"is no TOML: {error}")
+        return RuntimeSeen(CRIO, file, version, problem=f"is not valid TOML: {error}")
     runtime = _table(_table(merged, "crio"), "runtime")
     default = runtime.get("default_runtime")
     return RuntimeSeen(CRIO, file, version, True, _strings(runtime.get("cdi_spec_dirs")), str(default or "") or None)

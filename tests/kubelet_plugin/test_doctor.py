@@ -280,4 +280,4 @@ def test_the_command_says_it_and_a_bundle_says_the_same_later(serving: Node, tmp
     stored = report_of_bundle(file)
     verdicts = [(one["check"], one["verdict"], one["trouble"]) for one in json.loads(said.stdout)["findings"]]
     assert [(one.check, one.verdict.value, one.trouble or None) for one in stored.findings] == verdicts
-    assert "names are replaced" in stored.notes
+    assert "names are anonymized" in stored.notes

@@ -99,7 +99,7 @@ CASES = [
     Case("node-mig-manager/enabled", {"mig_manager": True}),
     Case("node-imex/runs", {"imex_daemons": ("nvidia-imex (812, nvidia-imex.service)",), "imex_unit": True}),
     Case("node-imex/enabled", {"imex_unit": True}),
-    Case("node-runtime/broken", runtime(problem="is no TOML")),
+    Case("node-runtime/broken", runtime(problem="is not valid TOML")),
     Case("node-runtime/cdi-off", runtime(cdi=False)),
     Case("node-runtime/cdi-not-set", runtime(version="1.7.28")),
     Case("node-runtime/cdi-not-set", runtime(version=None)),
@@ -168,7 +168,7 @@ def test_what_looks_odd_and_is_fine_is_not_told(fields: dict[str, Any]) -> None:
 
 
 def test_without_the_kernels_log_xids_are_not_known() -> None:
-    seen = replace(WELL, kernel_log=Unread("the kernel's log", "Operation not permitted", "read /dev/kmsg"))
+    seen = replace(WELL, kernel_log=Unread("the kernel log", "Operation not permitted", "read /dev/kmsg"))
     (found,) = [one for one in examined(CHECKS, seen) if one.check == "node-xids"]
     assert (found.verdict, found.sentence) == (Verdict.UNKNOWN, "you may not read /dev/kmsg")
 
@@ -218,8 +218,8 @@ def test_whatever_is_not_set_keeps_its_default(text: str) -> None:
 
 
 def test_what_is_no_toml_is_a_problem_and_no_crash() -> None:
-    assert "no TOML" in (containerd("version = ").problem or "")
-    assert "no TOML" in (crio_seen({"/etc/crio/crio.conf": "["}, None).problem or "")
+    assert "not valid TOML" in (containerd("version = ").problem or "")
+    assert "not valid TOML" in (crio_seen({"/etc/crio/crio.conf": "["}, None).problem or "")
     assert imports("[") == ()
 
 

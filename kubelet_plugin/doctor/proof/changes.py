@@ -28,8 +28,8 @@ def obstacle(node: ProofNode) -> Proof | None:
         return not_tried("needs root", "sudo dractl doctor --node --prove")
     if node.serving:
         return not_tried(
-            "the plugin runs here and could give what is made to a pod; pods prove it through claims",
-            "or keep the plugin off this node meanwhile: `kubeletPlugin.nodeSelector`",
+            "the plugin runs here and could offer the test device to pods; the pod proofs cover this through claims",
+            "keep the plugin off this node during the proof: `kubeletPlugin.nodeSelector`",
         )
     return None
 
@@ -38,7 +38,9 @@ def made_mig_device(node: ProofNode) -> Proof:
     """The smallest one, on a GPU without any; and while it is there, what is listed of it."""
     gpu = next((gpu for gpu in _spare(node) if _divisible(gpu)), None)
     if gpu is None:
-        return not_tried("no idle GPU with default settings and no MIG devices that can be divided without a reset")
+        return not_tried(
+            "no GPU is idle, has default settings, has no MIG devices and can be partitioned without a reset"
+        )
     profile = _smallest(gpu)
     parent = GpuInstance(identity(gpu), profile.name, profile.id, profile.starts[0], profile.size)
     device = ComputeInstance(parent)
@@ -54,14 +56,12 @@ def made_mig_device(node: ProofNode) -> Proof:
     if tables.outcome is Outcome.FAIL:
         return tables
     if not there:
-        return failed(f"{uuid} was made, and nvidia-smi -L did not list it", "see NVRM in the kernel log")
+        return failed(f"{uuid} was created, but nvidia-smi -L did not list it", "search the kernel log for NVRM")
     if after is None or after.mig is None or gpu.mig is None or after.mig.enabled != gpu.mig.enabled:
-        return failed(
-            f"{gpu.name} did not come back with the MIG mode that it had", f"nvidia-smi -i {gpu.uuid} -q -d MIG"
-        )
+        return failed(f"{gpu.name} did not return to its previous MIG mode", f"nvidia-smi -i {gpu.uuid} -q -d MIG")
     if after.mig.instances:
-        return failed(f"instances are left on {gpu.name}", f"nvidia-smi mig -i {gpu.uuid} -dci, then -dgi")
-    return passed(f"{profile.name} made on {gpu.name}, listed, destroyed", **tables.texts)
+        return failed(f"GPU instances remain on {gpu.name}", f"nvidia-smi mig -i {gpu.uuid} -dci, then -dgi")
+    return passed(f"{profile.name} created on {gpu.name}, listed, destroyed", **tables.texts)
 
 
 def _now(node: ProofNode) -> ProofNode:
@@ -99,19 +99,23 @@ def bound_to_vfio(node: ProofNode) -> Proof:
     whole = [gpu for gpu in _spare(node) if gpu.mig is None or not gpu.mig.enabled]
     gpu = next((gpu for gpu in whole if gpu.passthrough is not None), None)
     if gpu is None:
-        return not_tried("no idle GPU with default settings that can be passed through (IOMMU on, alone in its group)")
+        return not_tried(
+            "no GPU is idle, has default settings and can be passed through (IOMMU on, alone in its group)"
+        )
     hold: Hold = VfioBinding(identity(gpu), gpu.passthrough is not None and gpu.passthrough.iommufd)
     path = node.borrowed.there_and_back((hold,), lambda records: records[hold].made["node"])
     if not any(one.uuid == gpu.uuid for one in node.hardware.look().gpus):
-        return failed(f"NVML does not list {gpu.name} again", "see NVRM in the kernel log; a reboot brings it back")
-    return passed(f"{gpu.name} was {path}, and is back")
+        return failed(
+            f"NVML does not list {gpu.name} again", "search the kernel log for NVRM; reboot the node to restore the GPU"
+        )
+    return passed(f"{gpu.name} was bound to vfio-pci as {path}, and is back")
 
 
 def opened_channel(node: ProofNode) -> Proof:
     """Channel 0, through a device node of our own: containers get theirs from the runtime in the same way."""
     facts = node.facts.imex
     if facts is None or not facts.channels:
-        return not_tried("the NVIDIA driver has no IMEX channels here")
+        return not_tried("the NVIDIA driver on this node has no IMEX channels")
     (channel,) = channel_nodes(node.host, [0])
     try:
         if node.places.simulate is None:
@@ -120,7 +124,8 @@ def opened_channel(node: ProofNode) -> Proof:
             _open_simulated(node)
     except OSError as error:
         return failed(
-            f"channel 0 cannot be opened: {error.strerror}", "see NVRM in the kernel log, and nvidia-imex-ctl -q -N"
+            f"channel 0 cannot be opened: {error.strerror}",
+            "search the kernel log for NVRM, and run nvidia-imex-ctl -q -N",
         )
     return passed(f"channel 0 of {facts.channels} can be opened")
 
@@ -155,5 +160,5 @@ def given_back(node: ProofNode) -> tuple[str, ...]:
         if error.code == Code.DRIVER_NOT_LOADED:
             return ()
         raise NodeNotReady(
-            f"what an earlier proof left cannot be taken back: {error.message}", about="proof"
+            f"leftovers of an earlier proof cannot be removed: {error.message}", about="proof"
         ) from error

@@ -14,7 +14,7 @@ def list_differences(gpus: Sequence[GpuFacts], listed: GpuList) -> tuple[str, ..
 
 
 def _list_differences(gpus: Sequence[GpuFacts], listed: GpuList) -> Iterator[str]:
-    yield from (f"a line that is not understood: {line}" for line in listed.strange)
+    yield from (f"unknown line of nvidia-smi: {line}" for line in listed.strange)
     by_uuid = {gpu.uuid: gpu for gpu in listed.gpus}
     for gpu in gpus:
         other = by_uuid.pop(gpu.uuid, None)
@@ -54,7 +54,7 @@ def _table_differences(
     told = {row.gpu for row in profiles} | {row.gpu for row in placements}
     by_uuid = {gpu.uuid: gpu for gpu in gpus}
     for index in sorted(told - {number for number, uuid in uuids.items() if uuid in by_uuid}):
-        yield f"GPU {index} has profiles in nvidia-smi, and NVML does not list it"
+        yield f"GPU {index} has profiles in nvidia-smi, but NVML does not list it"
     for index, uuid in sorted(uuids.items()):
         gpu = by_uuid.get(uuid)
         if gpu is None or gpu.mig is None or not (gpu.mig.enabled or index in told):
@@ -88,7 +88,7 @@ def _profile_differences(known: Sequence[MigProfileFacts], rows: Sequence[Listed
         for what, (ours, theirs) in pairs.items():
             if ours != theirs:
                 yield f"{what} of profile {profile.name} is {ours} in NVML and {theirs} in nvidia-smi"
-    yield from (f"profile {row.name} (ID {row.id}) of nvidia-smi is not offered" for row in by_id.values())
+    yield from (f"profile {row.name} (ID {row.id}) is in nvidia-smi but not in NVML" for row in by_id.values())
 
 
 def _placement_differences(known: Sequence[MigProfileFacts], rows: Sequence[ListedPlacements]) -> Iterator[str]:

@@ -19,14 +19,14 @@ def readable_cdi(findings: Iterable[Finding]) -> Proof:
                 if verdict is Verdict.PROBLEM:
                     return failed(words, one.fix)
                 return not_tried(words, one.fix) if verdict is Verdict.UNKNOWN else passed(words)
-    return passed(found[0].sentence) if found else not_tried("the runtime was not looked at")
+    return passed(found[0].sentence) if found else not_tried("the container runtime was not checked")
 
 
 def hook_mode(findings: Iterable[Finding]) -> Proof:
     """From the check `node-hook`: containers without hooks are a failure, unless somebody chose that."""
     found = next((one for one in findings if one.check == "node-hook"), None)
     if found is None:
-        return not_tried("the hook program was not looked at")
+        return not_tried("the hook program was not checked")
     if found.verdict is Verdict.OK:
         return passed(found.sentence)
     return not_tried(found.sentence) if found.trouble == _CHOSEN else failed(found.sentence, found.fix)

@@ -27,7 +27,7 @@ _LONGEST_LOOK_S = 5.0
 """How often the plugin looks at a node with a GPU in MIG mode."""
 _MPS_KEY = "proof"
 _NO_MIG = "No MIG-enabled devices found"
-_REPORT = "attach the archive to an issue: this driver must learn what this node answers"
+_REPORT = "attach the archive to an issue: this driver does not know this output"
 
 
 def compared_lists(node: ProofNode) -> Proof:
@@ -38,32 +38,34 @@ def compared_lists(node: ProofNode) -> Proof:
         gpus = node.hardware.look().gpus
         text = _smi(node, "-L") if gpus else ""
         if not gpus:
-            return not_tried("the NVIDIA driver has no GPU here")
+            return not_tried("the NVIDIA driver reports no GPU on this node")
         differences = list_differences(gpus, gpu_list(text))
         if not differences:
             devices = sum(len(mig_uuids(gpu)) for gpu in gpus)
             return passed(f"{len(gpus)} GPUs, {devices} MIG devices: NVML and nvidia-smi agree", list=text)
-    return failed(_words(differences), f"nvidia-smi -L on the node; {_REPORT}", list=text)
+    return failed(_words(differences), f"run nvidia-smi -L on the node; {_REPORT}", list=text)
 
 
 def compared_tables(node: ProofNode) -> Proof:
     gpus = [gpu for gpu in node.facts.gpus if gpu.mig is not None]
     if not gpus:
-        return not_tried("no GPU here can be divided")
+        return not_tried("no GPU on this node supports MIG")
     try:
         table, places = _smi(node, "mig", "-lgip"), _smi(node, "mig", "-lgipp")
     except HardwareError as error:
         if _NO_MIG in error.message and not any(gpu.mig is not None and gpu.mig.enabled for gpu in gpus):
-            return not_tried("nvidia-smi lists GPUs in MIG mode alone; there is none")
+            return not_tried("nvidia-smi lists only GPUs in MIG mode, and this node has none")
         raise
     listing = _smi(node, "-L")
     rows, strange = profiles(table)
     spots, more = placements(places)
-    unclear = tuple(f"a line that is not understood: {line}" for line in (*strange, *more))
+    unclear = tuple(f"unknown line of nvidia-smi: {line}" for line in (*strange, *more))
     differences = (*unclear, *table_differences(gpus, gpu_list(listing), rows, spots))
     texts = {"profiles": table, "placements": places}
     if differences:
-        return failed(_words(differences), f"nvidia-smi mig -lgip, and -lgipp, on the node; {_REPORT}", **texts)
+        return failed(
+            _words(differences), f"run nvidia-smi mig -lgip and nvidia-smi mig -lgipp on the node; {_REPORT}", **texts
+        )
     return passed(f"{len(rows)} profiles: NVML and nvidia-smi agree", **texts)
 
 
@@ -71,18 +73,23 @@ def waited(node: ProofNode) -> Proof:
     for _ in range(_WAITS):
         tried = try_wait(node.open_nvml)
         if tried.seconds is None:
-            return not_tried("no GPU here reports events; Xids are not detected on this node")
+            return not_tried("no GPU on this node reports events, so Xids are not detected")
         if tried.event:
             continue
         if tried.seconds < _SHORTEST_WAIT_S:
             return failed(
                 f"a wait of 1 s ended after {tried.seconds:.2f} s without an event",
-                "dmesg | grep -i -e nvrm -e xid: a lost GPU ends waits at once; reset it, or reboot the node",
+                "run dmesg | grep -i -e nvrm -e xid: a lost GPU ends waits early; reset it, or reboot the node",
             )
         if tried.seconds > _LONGEST_WAIT_S:
-            return failed(f"a wait of 1 s took {tried.seconds:.1f} s", "see NVRM in the kernel log: the driver is busy")
+            return failed(
+                f"a wait of 1 s took {tried.seconds:.1f} s", "search the kernel log for NVRM: the driver is busy"
+            )
         return passed(f"a wait of 1 s lasted {tried.seconds:.2f} s")
-    return failed(f"events came in each of {_WAITS} waits of 1 s", "dmesg | grep -i xid: which GPU does not rest")
+    return failed(
+        f"events came in each of {_WAITS} waits of 1 s",
+        "run dmesg | grep -i xid to see which GPU keeps reporting events",
+    )
 
 
 def looked(node: ProofNode, longest_s: float = _LONGEST_LOOK_S) -> Proof:
@@ -90,7 +97,7 @@ def looked(node: ProofNode, longest_s: float = _LONGEST_LOOK_S) -> Proof:
         first, again = _timed(hardware.look), _timed(hardware.look)
     told = f"{len(node.facts.gpus)} GPUs in {again:.2f} s; with a new session {first:.2f} s"
     if again > longest_s:
-        return failed(told, "systemctl enable --now nvidia-persistenced; the plugin looks every 5 to 30 s")
+        return failed(told, "systemctl enable --now nvidia-persistenced; the plugin reads all GPUs every 5 to 30 s")
     return passed(told)
 
 
@@ -105,7 +112,9 @@ def written_modes(node: ProofNode) -> Proof:
 
         before, after = node.hardware.use(identity(gpu), turn)
         return (
-            None if after == before else f"{gpu.uuid} had compute mode {before}, and has {after} after it was written"
+            None
+            if after == before
+            else f"{gpu.uuid} had compute mode {before}; after the same value was set it has {after}"
         )
 
     return _each_idle(node, "compute mode", write)
@@ -119,7 +128,11 @@ def written_slices(node: ProofNode) -> Proof:
         words = ("compute-policy", "-i", gpu.uuid, "--set-timeslice", str(INTERVALS[before]))
         node.programs.run("nvidia-smi", words, about=str(identity(gpu)))
         after = time_slice(node, gpu)
-        return None if after == before else f"{gpu.uuid} had time slice {before}, and has {after} after it was written"
+        return (
+            None
+            if after == before
+            else f"{gpu.uuid} had time slice {before}; after the same value was set it has {after}"
+        )
 
     return _each_idle(node, "time slice", write)
 
@@ -143,7 +156,7 @@ def _each_idle(node: ProofNode, what: str, write: Callable[[GpuFacts], str | Non
             without.append(gpu.uuid)
             continue
         except _Unknown as unknown:
-            why = not_tried(f"nvidia-smi does not say the {what} in words that are known; the archive has its answer")
+            why = not_tried(f"the output of nvidia-smi for the {what} is not known; the archive has it")
             return replace(why, texts={"answer": str(unknown)})
         tried += 1
         wrong += [problem] if problem is not None else []
@@ -151,12 +164,11 @@ def _each_idle(node: ProofNode, what: str, write: Callable[[GpuFacts], str | Non
         return failed(_words(tuple(wrong)), _REPORT)
     if tried:
         others = len(node.facts.gpus) - tried
-        return passed(
-            f"written as it was on {tried} GPUs{f'; {others} in use, divided or without it' if others else ''}"
-        )
+        skipped = f"; skipped {others} in use, partitioned or without it" if others else ""
+        return passed(f"set on {tried} GPUs to its current value{skipped}")
     if without:
-        return not_tried(f"GPUs here have no {what} that can be set")
-    return not_tried(_why_busy(node) if whole else "every GPU here is in MIG mode")
+        return not_tried(f"the GPUs on this node have no {what} that can be set")
+    return not_tried(_why_busy(node) if whole else "every GPU on this node is in MIG mode")
 
 
 def tried_mps(node: ProofNode) -> Proof:
@@ -177,9 +189,9 @@ def tried_mps(node: ProofNode) -> Proof:
     if servers.strip():
         return failed(f"a new MPS daemon has servers: {servers.split()}", _REPORT)
     if left:
-        return failed(f"the MPS daemon has ended, and left {listed(left)}", "end it by hand; restart the plugin's pod")
+        return failed(f"the MPS daemon has ended but left {listed(left)}", "restart the plugin's pod, which removes it")
     how = made.get("unit") or made.get("launcher") or ""
-    return passed(f"a daemon started ({how}), answered, left nothing")
+    return passed(f"a daemon started ({how}), answered, and left nothing")
 
 
 def time_slice(node: ProofNode, gpu: GpuFacts) -> str | None:
@@ -209,7 +221,7 @@ def _timed(work: Callable[[], object]) -> float:
 
 def _why_busy(node: ProofNode) -> str:
     reasons = [f"{gpu.name}: {node.busy[gpu.uuid]}" for gpu in node.facts.gpus if gpu.uuid in node.busy]
-    return f"no GPU is idle ({listed(reasons, 2)})" if reasons else "there is no whole GPU here"
+    return f"no GPU is idle ({listed(reasons, 2)})" if reasons else "this node has no whole GPU"
 
 
 def _words(differences: tuple[str, ...]) -> str:

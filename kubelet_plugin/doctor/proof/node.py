@@ -66,9 +66,9 @@ class ProofNode:
         except DriverError as error:
             return {gpu.uuid: f"the journal of claims cannot be read: {error.message}" for gpu in self.facts.gpus}
         found = {gpu.uuid: words for gpu in self.facts.gpus if (words := self._programs_on(gpu))}
-        found |= {gpu.uuid: "it is held for claims" for hold in journal.holds for gpu in gpus_of(hold)}
+        found |= {gpu.uuid: "claims hold it" for hold in journal.holds for gpu in gpus_of(hold)}
         found |= {
-            device.gpu_uuid: f"{entry.claim} has it" for entry in journal.held.values() for device in entry.devices
+            device.gpu_uuid: f"{entry.claim} holds it" for entry in journal.held.values() for device in entry.devices
         }
         return found
 

@@ -12,7 +12,7 @@ from kubelet_plugin.doctor.proof import changes, configured, harmless
 from kubelet_plugin.doctor.proof.node import ProofNode
 
 _HARDWARE = "gpu-list"
-_SEE = "do what it says; dractl doctor --node names what else is wrong"
+_SEE = "follow the advice in the message; for other problems run dractl doctor --node"
 
 _HARMLESS: dict[str, Callable[[ProofNode], Proof]] = {
     "gpu-list": harmless.compared_lists,
@@ -44,7 +44,7 @@ def proven(node: ProofNode, findings: Sequence[Finding], also: Collection[Change
         for name, _ in ON_NODE:
             begun = time.monotonic()
             if nothing is not None and name not in _CONFIGURED:
-                proof = nothing if name == _HARDWARE else not_tried("NVML cannot be used")
+                proof = nothing if name == _HARDWARE else not_tried("NVML does not work")
             else:
                 proof = _one(name, node, findings, also)
             yield replace(proof, name=name, seconds=time.monotonic() - begun)
@@ -56,7 +56,7 @@ def _first(node: ProofNode) -> Proof | None:
     if node.facts.driver is not None:
         return None
     why = "; ".join(problem.message for problem in node.facts.problems if problem.subject == "driver")
-    return failed(f"NVML cannot be used: {why}", _SEE)
+    return failed(f"NVML does not work: {why}", _SEE)
 
 
 def _one(name: str, node: ProofNode, findings: Sequence[Finding], also: Collection[Change]) -> Proof:
@@ -66,7 +66,7 @@ def _one(name: str, node: ProofNode, findings: Sequence[Finding], also: Collecti
         return _tried(_HARMLESS[name], node)
     change, prove = _CHANGES[name]
     if change not in also:
-        return not_tried(f"changes the node for a moment: --also {change}")
+        return not_tried(f"changes the node briefly; to try it, add --also {change}")
     return changes.obstacle(node) or _tried(prove, node)
 
 

@@ -429,7 +429,7 @@ def test_why_no_pod_could_be_asked_for_its_release_is_told() -> None:
     it.container("deployments")["image"] = BY_DIGEST
     it.know(releases=Seen((), Unread("metrics of pods", "forbidden", "get pods/proxy")))
     (found,) = troubles(it)
-    assert "no pod of it could be asked: you may not get pods/proxy" in found.sentence
+    assert "no pod answered a request for its metrics: you may not get pods/proxy" in found.sentence
 
 
 def gates_of_kubelet(it: Installation, **gates: bool) -> None:
@@ -498,7 +498,7 @@ def test_who_may_not_ask_kubelets_is_not_told_to_get_that_permission() -> None:
     it = Installation()
     who_may_not_ask_kubelets(it)
     (found,) = [one for one in examined(CHECKS, it.cluster) if one.check == "kubelet-gates"]
-    assert found.verdict is Verdict.SKIPPED and found.sentence.endswith("not looked at: you may not get nodes/proxy")
+    assert found.verdict is Verdict.SKIPPED and found.sentence.endswith("not checked: you may not get nodes/proxy")
     assert "nobody should be given" in found.fix
 
 
@@ -864,7 +864,7 @@ def test_what_is_wrong_is_found_and_nothing_else(case: Case) -> None:
     assert {f"{one.check}/{one.trouble}" for one in found} == case.found
     for one in found:
         assert one.sentence, one
-        assert one.fix or one.sentence in ("not installed", "nothing of it runs"), one
+        assert one.fix or one.sentence in ("not installed", "no program of this driver runs"), one
         assert "{" not in one.sentence, one
 
 
@@ -879,7 +879,7 @@ def test_without_a_deployment_of_the_controller_its_pods_tell_the_namespace() ->
     installation = Installation()
     webhook_that_asks_nothing(installation)
     installation.objects["deployments"] = installation.objects["daemonsets"] = {}
-    assert f"kubectl -n {NAMESPACE} logs of the controllers" in " ".join(one.fix for one in troubles(installation))
+    assert f"kubectl -n {NAMESPACE} logs of the controller pods" in " ".join(one.fix for one in troubles(installation))
 
 
 def test_every_trouble_is_provoked_by_a_case() -> None:
@@ -926,7 +926,7 @@ def test_where_nothing_of_the_driver_is_there_it_is_said_once_and_how_to_install
     (problem,) = [one for one in troubles(bare()) if one.verdict is not Verdict.SKIPPED]
     assert (problem.check, problem.verdict) == ("installation", Verdict.PROBLEM)
     assert "the driver is not installed" in problem.sentence
-    assert "2 of 3 nodes have a label that tells of GPUs" in problem.sentence
+    assert "2 of 3 nodes have a GPU label" in problem.sentence
     assert problem.fix.startswith("helm install gpu-dra-driver charts/gpu-dra-driver --namespace gpu-dra")
 
 
@@ -959,7 +959,7 @@ def test_whatever_runs_of_an_installation_is_judged_as_one(plural: str) -> None:
 LEFT = {
     "customresourcedefinitions": "kubectl delete crd nodeinventories.dra.gpu",
     "deviceclasses": "kubectl delete deviceclass isolated.gpu.nvidia.com shared.gpu.nvidia.com",
-    "nodeinventories": "no pod has a claim: ",
+    "nodeinventories": "delete the objects: ",
     "resourceslices": "kubectl delete resourceslice --field-selector spec.driver=gpu.nvidia.com",
     "validatingadmissionpolicies": "kubectl delete validatingadmissionpolicy gpu-dra-keep-",
 }

@@ -187,7 +187,7 @@ def test_of_many_alike_a_few_are_shown() -> None:
 
 
 def test_all_that_is_well_is_said_to_be() -> None:
-    assert summary(Report((Finding("crds", Verdict.OK, "all there"),))) == "1 checks: all is well"
+    assert summary(Report((Finding("crds", Verdict.OK, "all there"),))) == "1 checks: no problems found"
 
 
 def test_long_sentences_are_folded_below_themselves() -> None:

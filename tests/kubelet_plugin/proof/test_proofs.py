@@ -98,7 +98,7 @@ def test_a_node_that_is_well_passes_on_one_screen_and_is_as_before(simulated: Si
     # Of these two, checks of the node have to be asked first.
     assert {name for name, one in found.items() if one.outcome is not Outcome.PASS} == {"cdi-version", "hook"}
     assert found["gpu-list"].reason == "4 GPUs, 1 MIG devices: NVML and nvidia-smi agree"
-    assert found["compute-mode"].reason == "written as it was on 2 GPUs; 2 in use, divided or without it"
+    assert found["compute-mode"].reason == "set on 2 GPUs to its current value; skipped 2 in use, partitioned or without it"
     assert simulated.host.snapshots() == before
     assert simulated.left == []
     shown = list(lines(proofs, 80))
@@ -164,7 +164,7 @@ def test_without_a_driver_one_line_fails_and_the_others_say_why(simulated: Simul
     simulated.host.unload_driver()
     found = list(proven(simulated.node(), (), ()))
     assert [one.name for one in found if one.outcome is Outcome.FAIL] == ["gpu-list"]
-    assert {one.reason for one in found[1:7]} == {"NVML cannot be used"}
+    assert {one.reason for one in found[1:7]} == {"NVML does not work"}
 
 
 def test_gpus_in_use_are_left_alone(simulated: Simulated) -> None:
@@ -178,7 +178,7 @@ def test_gpus_in_use_are_left_alone(simulated: Simulated) -> None:
     for prove in (harmless.written_modes, harmless.written_slices, harmless.tried_mps):
         proof = prove(simulated.node())
         assert proof.outcome is Outcome.NOT_TRIED
-        assert "claim team-a/train has it" in proof.reason
+        assert "claim team-a/train holds it" in proof.reason
     (state / "claims.journal").unlink()
     (state / "claims.journal").mkdir()
     assert "cannot be read" in harmless.written_modes(simulated.node()).reason
