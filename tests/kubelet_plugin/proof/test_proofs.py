@@ -98,7 +98,10 @@ def test_a_node_that_is_well_passes_on_one_screen_and_is_as_before(simulated: Si
     # Of these two, checks of the node have to be asked first.
     assert {name for name, one in found.items() if one.outcome is not Outcome.PASS} == {"cdi-version", "hook"}
     assert found["gpu-list"].reason == "4 GPUs, 1 MIG devices: NVML and nvidia-smi agree"
-    assert found["compute-mode"].reason == "set on 2 GPUs to its current value; skipped 2 in use, partitioned or without it"
+    assert (
+        found["compute-mode"].reason
+        == "set on 2 GPUs to its current value; skipped 2 in use, partitioned or without it"
+    )
     assert simulated.host.snapshots() == before
     assert simulated.left == []
     shown = list(lines(proofs, 80))
