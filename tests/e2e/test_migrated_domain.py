@@ -57,14 +57,13 @@ def migrated(folder: Path, strategy: str) -> tuple[JsonObject, ...]:
     """What a person applies after `dractl migrate --strategy`, in the order in which it can be."""
     file, out = folder / "ranks.yaml", folder / strategy
     file.write_text(BEFORE)
-    arguments = ("migrate", str(file), "--strategy", strategy, "--nodes", "gb200:2", "-o", str(out))
+    arguments = ("migrate", str(file), "--strategy", strategy, "--nodes", "gb200", "-o", str(out))
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     report = json.loads((out / "report.json").read_text())
     assert [one["target"] for one in report["workloads"]] == [strategy] * 2
     tried = [(one["verdict"], one["why"]) for one in report["verification"]["workloads"]]
     assert tried == [("same", ["not tried: claims of other devices ('channel')"])] * 2
-    assert [one["fit"] for one in report["together"]["workloads"]] == [1, 1]
     objects = [one for path in (out / "manifests").rglob("*.yaml") for one in yaml.safe_load_all(path.read_text())]
     order = ("DeviceClass", "ComputeDomain", "ResourceClaimTemplate", "Pod")
     return tuple(sorted(objects, key=lambda one: order.index(one["kind"])))

@@ -48,10 +48,7 @@ ELSEWHERE = {"disaggregated-inference-pair", "gpu-and-nic-one-pcie-root", "nvlin
 
 UNFIT = {
     "by-memory-and-architecture": ("t4", "4 not selected by the request"),
-    "nvlink-pair": (
-        "l40s",
-        "8 without attribute gpu.nvidia.com/nvlinkDomain, which matchAttribute gpu.nvidia.com/nvlinkDomain needs",
-    ),
+    "nvlink-pair": ("l40s", "needs 2 devices with one gpu.nvidia.com/nvlinkDomain; no device has it"),
 }
 """Profile of a node that does not fit, and what the waiting pod is told."""
 

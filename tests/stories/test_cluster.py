@@ -118,7 +118,7 @@ def test_the_namespace_is_not_labelled_for_admin_access() -> None:
     cluster.node("node-1", gpu("gpu-0"))
     cluster.template("all", exactly(adminAccess=True, allocationMode="All"))
     cluster.bare_pod("train", templates=["all"])
-    assert "namespace team-a is not labelled for it" in _finding(cluster, "admin-access")
+    assert "namespace team-a lacks the label that allows it" in _finding(cluster, "admin-access")
 
 
 def test_a_quota_is_used_up() -> None:
