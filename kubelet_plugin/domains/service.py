@@ -116,6 +116,7 @@ class DomainClaims:
             await self._release_stale(stale & self._doubted)
             self._doubted = stale - self._doubted
             await self._restore_damaged()
+            await asyncio.to_thread(self._remove_leftovers)
         except DriverError as error:
             _log.warning("claims of ComputeDomains could not be looked at", error=str(error))
 
@@ -269,9 +270,14 @@ class DomainClaims:
         self._records.remove(uid)
         return had
 
-    def _heal(self) -> None:
+    def _remove_leftovers(self) -> None:
+        """Temporary files of instances that were killed; also in each sweep, because the other one of a rolling update
+        may be killed when this one has already started."""
         self._records.remove_leftovers()
         self._cdi.remove_leftovers()
+
+    def _heal(self) -> None:
+        self._remove_leftovers()
         # In this order: another instance, which serves, writes a record before its file.
         files = self._cdi.claims()
         records = self._records.all()

@@ -60,8 +60,13 @@ class Healer:
         return await self._reported(self._put_aside_damage) + await self._reported(self._repair_at_start)
 
     async def sweep(self) -> RepairReport:
-        """The same while serving; stale claims get time first."""
-        return await self._reported(lambda: self._repair(self._stale_after_s))
+        """The same while serving; stale claims get time first.
+
+        Temporary files are removed here, too: an instance that is killed during a rolling update leaves them when its
+        successor has already started.
+        """
+        report = await self._reported(self._remove_leftovers)
+        return report + await self._reported(lambda: self._repair(self._stale_after_s))
 
     async def reassert_settings(self) -> RepairReport:
         """Make time slices and compute modes of claims once more, with what else these hold. Never raises."""
@@ -131,6 +136,11 @@ class Healer:
     async def finish(self, entry: Entry, records: Records) -> Plan:
         """With the CDI file of a claim whose holds are made, of the driver's files as they are. Raises NodeNotReady."""
         return finished(entry, records, self._view.node(), await self._view.files())
+
+    async def _remove_leftovers(self) -> RepairReport:
+        await self._journal.remove_leftovers()
+        await self._executor.remove_leftovers()
+        return RepairReport()
 
     async def _put_aside_damage(self) -> RepairReport:
         damage = await self._journal.put_aside_damage()

@@ -220,6 +220,10 @@ class JournalStore:
         """
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._file.settle)
 
+    async def remove_leftovers(self) -> None:
+        """Remove temporary files of processes that were killed, of all files in the folder. Raises NodeNotReady."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._file.remove_leftovers)
+
     async def close(self) -> None:
         """Wait for the writes that were begun."""
         if self._writer is not None:

@@ -233,7 +233,9 @@ class World:
         self.controller = Process("controller", command, self.folder / "controller.log")
         await self.controller.start(self._controllers)
         stack.push_async_callback(self.controller.stop, kill=True)
-        self.node = NodeUnderTest(self.folder / "n", kubeconfig, self.host, NODE, (f"--policy={policy}",))
+        self.node = NodeUnderTest(
+            self.folder / "n", kubeconfig, self.host, NODE, (f"--policy={policy}", "--cleanup-interval=2")
+        )
         preload = {}
         if (library := shim()) is not None:
             preload = {"LD_PRELOAD": str(library), "CAMPAIGN_SHIM": str(self.folder / "control")}

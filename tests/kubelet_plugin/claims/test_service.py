@@ -996,6 +996,20 @@ class TestStart:
         async with bench.plugin(stale_s=0.0) as service:
             assert service.held == {}
 
+    async def test_a_sweep_removes_what_the_other_instance_was_writing_when_it_was_killed(self, bench: Bench) -> None:
+        """During a rolling update the old instance can be killed after the new one has started."""
+        async with bench.plugin() as service:
+            half_done = (
+                bench.cdi.folder / f".{bench.cdi.path('half-done').name}.0123{TEMPORARY_SUFFIX}",
+                bench.state / f".claims.journal.0123{TEMPORARY_SUFFIX}",
+            )
+            for path in half_done:
+                path.write_bytes(b"half")
+
+            await service.sweep()
+
+            assert [path for path in half_done if path.exists()] == []
+
     async def test_a_claim_that_stays_stale_is_released_by_a_later_sweep(self, bench: Bench) -> None:
         ref = bench.api.put(a_claim(a_ref(), a_result(0)))
         async with bench.plugin(stale_s=0.05) as service:

@@ -186,6 +186,19 @@ async def test_after_a_reboot_the_files_are_there_again_with_the_new_numbers(nod
     assert nodes_in(node.file(ref)) == [("/dev/nvidia-caps-imex-channels/channel0", 299, 0)]
 
 
+async def test_a_sweep_removes_what_the_other_instance_was_writing_when_it_was_killed(node: Node) -> None:
+    node.ready("d")
+    plugin = node.plugin()
+    await prepared(plugin, node.claim("one", "d"))
+    half_done = [
+        folder / f".{next(folder.glob('*.json')).name}.0123.tmp" for folder in (node.records.folder, node.cdi.folder)
+    ]
+    for path in half_done:
+        path.write_text("half")
+    await plugin.sweep()
+    assert [path for path in half_done if path.exists()] == []
+
+
 async def test_what_a_claim_that_is_gone_had_is_released_at_the_start_and_in_two_looks_later(node: Node) -> None:
     node.ready("d")
     first, second = node.claim("one", "d"), node.claim("two", "d", "channel-1")
