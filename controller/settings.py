@@ -225,18 +225,22 @@ def _declare_webhook(parser: SettingsParser) -> None:
     setting(
         "--webhook-certificates",
         "self-managed",
-        "who fills the Secret: the controller, or cert-manager and the like",
+        "who writes the Secret: the controller, or for example cert-manager",
         choices=("self-managed", "external"),
     )
     setting(
         "--webhook-failure-policy",
         "Fail",
-        "what becomes of objects with a config of ours when nobody answers",
+        "what the API server does with objects that have a config for this driver if no replica answers",
         choices=("Fail", "Ignore"),
     )
     setting("--webhook-timeout", 5, "seconds that the API server waits for an answer, 1 to 30", type=int)
-    setting("--webhook-exempt-namespaces", "kube-system", "namespaces that are not reviewed, besides that of the lease")
-    setting("--webhook-drain", 10.0, "seconds that a replica that ends still answers", type=seconds)
+    setting(
+        "--webhook-exempt-namespaces",
+        "kube-system",
+        "namespaces that are not reviewed, in addition to that of the lease",
+    )
+    setting("--webhook-drain", 10.0, "seconds for which a stopping replica still answers", type=seconds)
 
 
 def from_process() -> Settings:

@@ -115,7 +115,7 @@ class Actions:
             if (found["metadata"].get("labels") or {}).get(DOMAIN_LABEL) == uid:
                 return
             self._cluster.found_foreign((namespace, name))
-            raise Conflict("is somebody else's", about=f"{resource.kind} {namespace}/{name}") from None
+            raise Conflict("belongs to something else", about=f"{resource.kind} {namespace}/{name}") from None
         _log.info("made", kind=resource.kind, namespace=namespace, name=name)
 
     async def _delete(self, resource: Resource, namespace: str, name: str) -> None:

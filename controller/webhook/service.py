@@ -53,7 +53,7 @@ class WebhookMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.reviews = Counter(
             "gpu_dra_webhook_reviews_total",
-            "Reviews by the kind of the object (empty: none of ours) and their result: admitted, refused, malformed,"
+            "Reviews by the kind of the object (empty: another kind) and their result: admitted, refused, malformed,"
             " failed.",
             ["kind", "result"],
             registry=registry,

@@ -186,7 +186,7 @@ class ConfigurationKeeper:
             await self._kube.create(DEVICE_CLASSES, probe(self._wish), dry_run=True)
         except Rejected as error:
             self._proven = is_refused_by_us(error.message, self._wish)
-            why = None if self._proven else f"the probe was refused by somebody else: {error.message}"
+            why = None if self._proven else f"something else refused the probe: {error.message}"
         else:
             why = "the API server does not reach the webhook: nothing is reviewed until it does"
         self._say(why)

@@ -383,5 +383,5 @@ def _net_device_problems(devices: tuple[NetDevice, ...]) -> Iterator[tuple[str, 
             if not value:
                 yield f"netDevices[{index}].{name}", "must not be empty"
             elif (name, value) in seen:
-                yield f"netDevices[{index}].{name}", f"{value!r} is there twice"
+                yield f"netDevices[{index}].{name}", f"{value!r} occurs twice"
             seen.add((name, value))

@@ -37,7 +37,7 @@ class _Action:
 
 def _xid(host: SimulatedHost, given: Sequence[str]) -> str:
     host.inject_event(_gpu(host, given[0]), _number(given[1], "an Xid"))
-    return f"GPU {given[0]} told Xid {given[1]}"
+    return f"Injected Xid {given[1]} on GPU {given[0]}."
 
 
 def _lose(host: SimulatedHost, given: Sequence[str]) -> str:
@@ -93,26 +93,26 @@ def _destroy_mig(host: SimulatedHost, given: Sequence[str]) -> str:
 
 def _reboot(host: SimulatedHost, given: Sequence[str]) -> str:
     host.reboot()
-    return "the node has booted; its plugin is still the old process, as no real one would be"
+    return "Simulated reboot done. (The plugin process was not restarted; on a real node it would be.)"
 
 
 _FLAGS = ("remap_pending", "remap_failed")
 _HEALTH = ("uncorrected_errors", "recovery_action", *_FLAGS)
 
 ACTIONS: dict[str, _Action] = {
-    "xid": _Action("GPU NUMBER", "the GPU tells an Xid", _xid),
+    "xid": _Action("GPU NUMBER", "the GPU reports an Xid", _xid),
     "lose-gpu": _Action("GPU", "the GPU falls off the bus", _lose),
     "return-gpu": _Action("GPU", "a lost GPU answers again", _return),
     "health": _Action(
-        "GPU FACT NUMBER", "what the GPU says of itself: uncorrected-errors, remap-failed, …; 0 is well", _health
+        "GPU FACT NUMBER", "what the GPU reports: uncorrected-errors, remap-failed, …; 0 is healthy", _health
     ),
     "mig-mode": _Action(
-        "GPU on|off [pending]", "MIG mode, as an administrator switches it; pending: with the next reset", _mig_mode
+        "GPU on|off [pending]", "set MIG mode as an administrator; pending: at the next reset", _mig_mode
     ),
-    "reset": _Action("GPU", "an administrator resets the GPU", _reset),
-    "make-mig": _Action("GPU PROFILE [START]", "a MIG device made by hand", _make_mig),
-    "destroy-mig": _Action("GPU START", "a MIG device taken away by hand", _destroy_mig),
-    "reboot": _Action("", "the node boots", _reboot),
+    "reset": _Action("GPU", "reset the GPU as an administrator", _reset),
+    "make-mig": _Action("GPU PROFILE [START]", "create a MIG device as an administrator", _make_mig),
+    "destroy-mig": _Action("GPU START", "delete a MIG device as an administrator", _destroy_mig),
+    "reboot": _Action("", "reboot the node", _reboot),
 }
 
 _HELP = "\n\n".join(f"{name} {action.arguments}: {action.help}" for name, action in ACTIONS.items())

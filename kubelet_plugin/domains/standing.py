@@ -56,7 +56,7 @@ class Place:
         if self.domain is None:
             return "DomainGone", "its ComputeDomain no longer exists; delete the pod"
         if self.entry is None:
-            return "NodeNotInDomain", f"node {self.node} is not in {self._name} any more"
+            return "NodeNotInDomain", f"node {self.node} is no longer in {self._name}"
         if self.entry.status != "Ready":
             why = self.entry.message or "not ready"
             return "DaemonNotReady", f"node {self.node} in {self._name}: {why}"

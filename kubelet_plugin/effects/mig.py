@@ -253,9 +253,9 @@ def _stands(record: HoldRecord, boot_id: str) -> bool:
 
 def _lost(what: str, identity: GpuIdentity, how: str = "destroyed it") -> HardwareError:
     return HardwareError(
-        f"{what} is not there any more: somebody {how} while a claim has it; end the pods that use the claim, and"
-        f" it is"
-        " made anew when the claim is prepared again",
+        f"{what} no longer exists, because somebody {how} while a claim holds it; delete the pods that use the"
+        f" claim. It"
+        " is created again when the claim is prepared again",
         about=str(identity),
         code=Code.NOT_FOUND,
     )
@@ -268,8 +268,8 @@ def _ready_for_mode(gpu: MigGpu, identity: GpuIdentity) -> Mode:
         raise HardwareError("it cannot be divided: this GPU has no MIG", about=str(identity))
     if mode.on and not mode.pending:
         raise HardwareError(
-            "MIG mode is on and will be off after the next reset, as somebody asked for: reset the GPU, or take that"
-            f" back with `nvidia-smi -i {identity.uuid} -mig 1`",
+            "MIG mode is on, but will be off after the next reset, because somebody requested that: reset the GPU, or"
+            f" revert it with `nvidia-smi -i {identity.uuid} -mig 1`",
             about=str(identity),
         )
     if not mode.on and not gpu.switchable():

@@ -320,7 +320,8 @@ class MpsDaemons:
                 folder.chmod(0o1777)
         except OSError as error:
             raise NodeNotReady(
-                f"cannot be made: {error.strerror}; the plugin needs its state folder writable, at the path that it has"
+                f"cannot be made: {error.strerror}; the plugin needs its state folder writable, at the path that"
+                f" it has"
                 " on the host",
                 about=f"folder {place.folder}",
             ) from error
@@ -439,6 +440,7 @@ def left_alone(processes: tuple[Process, ...]) -> str:
     """Why a daemon that does not answer is not started anew."""
     pids = ", ".join(str(process.pid) for process in processes)
     return (
-        f"does not answer, and process {pids} of it still runs: claims that compute go on, others cannot begin. It is"
-        " started anew when that process has ended; end the pods that use it, or the process, for it to be soon"
+        f"does not answer, and its process {pids} still runs: programs that compute continue, others cannot start."
+        f" It is"
+        " restarted when that process ends; delete the pods that use it, or end the process"
     )

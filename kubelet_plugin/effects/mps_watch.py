@@ -187,7 +187,7 @@ class MpsWatch:
         try:
             await self._again(hold)
         except DriverError as error:
-            self._tell(hold, f"died, and its clients with it, and cannot be started anew: {error.message}")
+            self._tell(hold, f"died with its clients, and cannot be restarted: {error.message}")
             return
         if hold not in self._made():
             return

@@ -123,8 +123,7 @@ class VfioBindings:
             self._bind_to_vfio(hold.gpu, pci.address)
         elif self._bound_at_boot(pci):
             raise HardwareError(
-                f"it is bound to {pci.driver}, and not by this driver; bind it to {_HOME}, or leave it to whoever has"
-                " it and delete the claim",
+                f"it is bound to {pci.driver}, and not by this driver; bind it to {_HOME}, or delete the claim",
                 about=str(hold.gpu),
             )
         for address in _companions(before):

@@ -58,8 +58,8 @@ def _capability(host: HostFiles, about: str, gpu_minor: int, name: str) -> tuple
         if minor is not None:
             return minor, _READABLE
     raise NodeNotReady(
-        f"{path} {'is not there' if text is None else 'cannot be understood'}, so the kernel has no such MIG instance:"
-        " somebody changed the layout of the GPU; the device is looked for again at the next attempt",
+        f"{path} {'does not exist' if text is None else 'cannot be parsed'}, so the kernel has no such MIG instance:"
+        " somebody changed the layout of the GPU; the next attempt searches for the device again",
         about=about,
     )
 

@@ -196,7 +196,7 @@ class Lanes:
         what = "" if lane in (job.lane, "driver") else f" about {lane}"
         return HardwareError(
             f"NVML has been busy for {time.monotonic() - since:.1f} s with an earlier call{what}, which may hang; if"
-            " this goes on, see NVRM in the kernel log: the GPU or the node may need a reset",
+            " this persists, look for NVRM in the kernel log: the GPU or the node may need a reset",
             about=job.lane,
             code=_TIMEOUT,
         )
@@ -221,8 +221,8 @@ class Lanes:
                     limit = min(limit, since + hung_s, self._last(begun))
                 if limit <= now:
                     raise HardwareError(
-                        f"NVML has not answered for {now - begun:.0f} s; see NVRM in the kernel log: the GPU or the"
-                        " node may have to be reset",
+                        f"NVML has not answered for {now - begun:.0f} s; look for NVRM in the kernel log: the GPU"
+                        " or the node may need a reset",
                         about=job.lane,
                         code=_TIMEOUT,
                     )

@@ -425,8 +425,7 @@ class MigGpu:
         fitting = [one for one in self._compute_profiles_of(parent) if one.slices == wanted]
         if not fitting:
             raise HardwareError(
-                f"the driver has no compute instance of {wanted} slices for {parent}; another profile has to be asked"
-                " for",
+                f"the driver has no compute instance of {wanted} slices for {parent}; request another profile",
                 about=self._about,
             )
         return max(fitting, key=lambda one: one.multiprocessors).id

@@ -110,7 +110,7 @@ def bound_elsewhere(pci: PciFacts) -> Problem:
         subject=f"GPU {pci.address}",
         reason="BoundToVfio",
         message=f"it is bound to {pci.driver}, and not by this driver, so it is not offered;"
-        " bind it to nvidia, or leave it to whoever has it",
+        " bind it to nvidia to offer it",
     )
 
 

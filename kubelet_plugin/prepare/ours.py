@@ -166,8 +166,8 @@ def lost(gpus: Sequence[GpuFacts], ours: Ours) -> tuple[Lost, ...]:
         Lost(
             one.gpu_uuid,
             one.mig_uuid,
-            f"MIG device {one.mig_uuid} ({one.described}), which was made for a claim, is not there any more: somebody"
-            " destroyed it; end the pods that use it, and the claim makes it anew",
+            f"MIG device {one.mig_uuid} ({one.described}), which was created for a claim, no longer exists, because"
+            " somebody deleted it; delete the pods that use it, and it is created again with the claim",
         )
         for one in ours.expected
         if one.gpu_uuid in there and one.mig_uuid not in there[one.gpu_uuid]
@@ -176,8 +176,9 @@ def lost(gpus: Sequence[GpuFacts], ours: Ours) -> tuple[Lost, ...]:
         Lost(
             one.gpu_uuid,
             one.mig_uuid,
-            f"MIG device {one.mig_uuid}, which a claim holds, is not there any more: the MIG layout was changed while"
-            " it was in use; end the pods that use it",
+            f"MIG device {one.mig_uuid}, which a claim holds, no longer exists, because the MIG layout was changed"
+            f" while"
+            " it was in use; delete the pods that use it",
         )
         for one in ours.in_use
         if one.gpu_uuid in there and one.mig_uuid not in there[one.gpu_uuid]

@@ -97,15 +97,13 @@ def _check_present(claim: ClaimRef, device: HeldDevice, node: Node, files: Conta
     if device.kind is Kind.GPU and not files.nodes.get(device.gpu_uuid):
         raise _missing(claim, device, files.missing.get(device.gpu_uuid, "has no device node now"))
     if device.mig_uuid is not None and _existing(gpu, device.mig_uuid) is None:
-        raise _missing(claim, device, f"is not there any more: nobody sees MIG device {device.mig_uuid} now")
+        raise _missing(claim, device, f"no longer exists: MIG device {device.mig_uuid} was not found")
     if device.mig_uuid in node.lost:
         raise _missing(claim, device, _destroyed(device.mig_uuid))
 
 
 def _destroyed(mig_uuid: str | None) -> str:
-    return (
-        f"is not there any more: MIG device {mig_uuid} was destroyed while the claim had it; end the pods that use it"
-    )
+    return f"no longer exists: MIG device {mig_uuid} was deleted while the claim held it; delete the pods that use it"
 
 
 def _missing(claim: ClaimRef, device: HeldDevice, reason: str) -> NodeNotReady:

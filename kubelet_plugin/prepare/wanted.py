@@ -289,8 +289,8 @@ def _check_one_daemon(asked: ClaimRef, results: Sequence[Result]) -> None:
     for request, found in daemons.items():
         if len(found) > 1:
             raise InvalidInput(
-                f"request {request} has {', '.join(sorted(found.values()))}, each with an MPS daemon of its own, and a"
-                " container can reach one; ask for each in a request of its own, for a container of its own",
+                f"request {request} has {', '.join(sorted(found.values()))}, each with its own MPS daemon, but a"
+                " container can use only one; request each separately, for a separate container",
                 about=str(asked),
                 field=_RESULTS,
             )

@@ -171,7 +171,7 @@ def _mig_device(offer: Offer) -> MigDevice | None:
     if offer.existing is not None:
         return offer.existing.uuid
     if offer.profile is None:
-        raise NodeNotReady(f"the driver does not tell what {place.profile} is now", about=f"device {offer.name}")
+        raise NodeNotReady(f"the driver does not report the profile {place.profile} now", about=f"device {offer.name}")
     parent = GpuInstance(_identity(offer), place.profile, offer.profile.id, place.start, place.size)
     return ComputeInstance(parent, place.compute_slices, place.compute_start)
 

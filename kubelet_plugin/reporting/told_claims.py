@@ -43,7 +43,9 @@ class ToldClaims:
             self._told = {uid: _told(uid, one) for uid, one in raw.items()} | self._told
         except (NodeNotReady, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             _log.warning(
-                "what claims were told cannot be read and is forgotten", file=str(self._path), error=str(error)
+                "the record of claims' status cannot be read; starting with an empty one",
+                file=str(self._path),
+                error=str(error),
             )
         return dict(self._told)
 
@@ -60,7 +62,7 @@ class ToldClaims:
             content = {uid: _raw(one) for uid, one in self._told.items()}
             write_durably(self._path, json.dumps(content, sort_keys=True).encode() + b"\n", mode=0o600)
         except NodeNotReady as error:
-            _log.warning("what claims were told cannot be noted", file=str(self._path), error=str(error))
+            _log.warning("the record of claims' status cannot be written", file=str(self._path), error=str(error))
 
 
 def _told(uid: str, raw: Mapping[str, Any]) -> Told:

@@ -72,7 +72,7 @@ class RegistrationServer:
                 # Stopped already: then it was us, and calls in flight may still take a while.
                 sockets = (self._sockets.dra, self._sockets.registration) if self._server is not None else ()
                 for socket in filter(is_lost, sockets):
-                    raise NodeNotReady("was removed by somebody", about=f"socket {socket}") from None
+                    raise NodeNotReady("was removed by something else", about=f"socket {socket}") from None
             else:
                 raise NodeNotReady(f"kubelet refused the registration: {self._reason}", about=f"driver {self._driver}")
 

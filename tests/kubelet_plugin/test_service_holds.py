@@ -311,7 +311,7 @@ async def test_a_part_that_somebody_destroyed_is_given_to_no_container_any_more(
         (sentence,) = (await service.sweep()).done
         assert "lost MIG-3" in sentence
         assert (bench.files, list(service.held)) == ([], [ref.uid])
-        with pytest.raises(NodeNotReady, match="MIG-3 was destroyed while the claim had it; end the pods"):
+        with pytest.raises(NodeNotReady, match="MIG-3 was deleted while the claim held it; delete the pods"):
             await prepare_one(service, ref)
         await unprepare_one(service, ref)
         assert (bench.journal.holds, bench.hardware.there) == ({}, {})

@@ -234,7 +234,7 @@ def test_illegal_names(name: str) -> None:
         (ContainerEdits(net_devices=(NetDevice("", "a"),)), "netDevices[0].hostInterfaceName: must not be empty"),
         (
             ContainerEdits(net_devices=(NetDevice("a", "x"), NetDevice("b", "x"))),
-            "netDevices[1].name: 'x' is there twice",
+            "netDevices[1].name: 'x' occurs twice",
         ),
     ],
 )

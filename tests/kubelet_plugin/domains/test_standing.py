@@ -79,7 +79,7 @@ READY, PEERS = ("Ready", "True", "Prepared"), ("PeersReady", "True", "PeersReady
         (
             place(entry("tray-2")),
             [("Ready", "False", "NodeNotInDomain"), ("PeersReady", "Unknown", "NoPlace")],
-            "node tray-1 is not in ComputeDomain team/train any more",
+            "node tray-1 is no longer in ComputeDomain team/train",
         ),
         (
             Place(NODE, None),

@@ -440,8 +440,8 @@ class TestWhatIsNotOurs:
         (one,) = plugin.look().lost
         assert one.mig_uuid == made["uuid"]
         error = refusal(plugin, *holds)
-        assert f"GPU instance {made['gi']} (1g.10gb at 3) is not there any more" in error.message
-        assert "end the pods" in error.message
+        assert f"GPU instance {made['gi']} (1g.10gb at 3) no longer exists" in error.message
+        assert "delete the pods" in error.message
         plugin.undo(*holds)
         assert plugin.look().lost == ()
         assert plugin.make(*holds)["uuid"] != made["uuid"]
@@ -453,27 +453,27 @@ class TestWhatIsNotOurs:
         made = plugin.make(*holds)
         with node.host.edit() as state:
             state.gpus[0].instances[0].compute_instances = []
-        assert f"MIG device {made['uuid']} (1g.10gb at 3) is not there any more" in refusal(plugin, *holds).message
+        assert f"MIG device {made['uuid']} (1g.10gb at 3) no longer exists" in refusal(plugin, *holds).message
 
     def test_a_mode_that_was_switched_off_under_a_claim_is_told(self, plugin: Plugin, node: Node) -> None:
         holds = holds_at(node, 3)
         plugin.make(*holds)
         node.host.set_mig(0, 0)
-        assert "somebody switched it off while a claim has it" in refusal(plugin, *holds).message
+        assert "somebody switched it off while a claim holds it" in refusal(plugin, *holds).message
 
     def test_a_gpu_instance_that_vanished_between_two_steps_is_told(self, plugin: Plugin, node: Node) -> None:
         mode, parent, device = holds_at(node, 3)
         plugin.make(mode, parent)
         node.host.destroy_instance(0, 3)
         message = refusal(plugin, device).message
-        assert "the GPU instance of its MIG device (1g.10gb at 3) is not there any more" in message
+        assert "the GPU instance of its MIG device (1g.10gb at 3) no longer exists" in message
 
     def test_a_mode_that_was_switched_off_between_two_steps_is_told(self, plugin: Plugin, node: Node) -> None:
         mode, parent, _ = holds_at(node, 3)
         plugin.make(mode)
         node.host.set_mig(0, 0)
         message = refusal(plugin, parent).message
-        assert "1g.10gb at 3 cannot be made: the MIG mode that it needs is not there any more" in message
+        assert "1g.10gb at 3 cannot be made: the MIG mode that it needs no longer exists" in message
 
 
 class TestModeChanges:

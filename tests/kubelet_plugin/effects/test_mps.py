@@ -147,7 +147,7 @@ def test_while_clients_compute_without_their_daemon_nothing_is_touched(
     client = Client(host, made["pipe"])
     os.kill(_pid(made), signal.SIGKILL)
     until(lambda: not effect.look(hold).answers)
-    with pytest.raises(NodeNotReady, match=rf"process {client.granted['server']} of it still runs"):
+    with pytest.raises(NodeNotReady, match=rf"process {client.granted['server']} still runs"):
         effect.make(hold, {hold: record(made)})
     assert client.process.poll() is None
     assert client.end() == 0

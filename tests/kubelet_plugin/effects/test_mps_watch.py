@@ -116,7 +116,7 @@ async def test_clients_that_compute_without_their_daemon_are_left_alone_and_that
     assert node.watch.troubles == (), "once may be a busy machine"
     await node.watch.look()
     (trouble, _) = node.watch.troubles
-    assert trouble.severity == "Critical" and "still runs: claims that compute go on" in trouble.message
+    assert trouble.severity == "Critical" and "still runs: programs that compute continue" in trouble.message
     assert client.process.poll() is None and client.end() == 0
     until(lambda: not node.daemons.look(node.hold).processes)
     await node.watch.look()

@@ -193,7 +193,7 @@ async def test_a_mig_device_that_vanishes_from_under_a_claim_is_a_condition_of_t
     (gpu, *others) = await watched.look()
     (condition,) = gpu.health.conditions
     assert (condition.type, condition.severity, condition.instance) == ("InstanceLost", "Critical", gone)
-    assert "is not there any more" in condition.message
+    assert "no longer exists" in condition.message
     assert gpu.health.healthy
     assert not any(other.health.conditions for other in others)
     ours = Ours()

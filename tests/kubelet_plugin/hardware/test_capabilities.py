@@ -95,7 +95,7 @@ def test_a_kernel_without_the_device_class_cannot_serve_mig(node: Node) -> None:
 def test_a_file_of_another_form_is_not_guessed(node: Node, text: str) -> None:
     _, minor, gi = instance_of(node)
     node.host.path(f"{CAPABILITIES}/gpu{minor}/mig/gi{gi}/access").write_text(text)
-    with pytest.raises(NodeNotReady, match="cannot be understood"):
+    with pytest.raises(NodeNotReady, match="cannot be parsed"):
         capability_nodes(node.files, "GPU", minor, gi, 0)
 
 

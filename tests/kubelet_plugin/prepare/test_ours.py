@@ -168,7 +168,7 @@ class TestWhatIsLost:
         (one,) = lost([gpu(0, instances=there)], ours_of(self.records(), BOOT))
         assert (one.gpu_uuid, one.mig_uuid) == (UUIDS[0], "MIG-a")
         assert "1g.10gb at 1" in one.message
-        assert "end the pods" in one.message
+        assert "delete the pods" in one.message
 
     @pytest.mark.parametrize("state", [HoldState.INTENT, HoldState.UNDOING])
     def test_a_device_that_is_being_made_or_taken_back_is_not_lost(self, state: HoldState) -> None:

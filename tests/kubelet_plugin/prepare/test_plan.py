@@ -276,7 +276,7 @@ def test_a_part_that_exists_is_looked_up_by_its_uuid() -> None:
     device = a_held_device(0, device="part", kind=Kind.MIG, partition=PLACE, mig_uuid=uuid)
 
     assert nodes_in(finished_spec(device, {}, node)) == ["/dev/nvidia0", "/dev/cap-4", "/dev/cap-4-0"]
-    with pytest.raises(NodeNotReady, match="not there any more"):
+    with pytest.raises(NodeNotReady, match="no longer exists"):
         finished_spec(replace(device, mig_uuid="MIG-gone"), {}, node)
 
 
@@ -315,7 +315,7 @@ def test_a_part_that_was_destroyed_under_its_claim_is_given_to_no_container(made
     came = Made((("ci", "0"), ("gi", "9"), ("minor", "5"), ("uuid", uuid)))
     records = recorded((MigMode(GPU), Made()), (INSTANCE, Made()), (PART, came)) if made_on_demand else {}
 
-    with pytest.raises(NodeNotReady, match="was destroyed while the claim had it"):
+    with pytest.raises(NodeNotReady, match="was deleted while the claim held it"):
         finished_spec(device, records, node)
 
 

@@ -148,7 +148,7 @@ class TestParts:
 
     def test_two_daemons_are_too_many_for_the_containers_of_one_request(self) -> None:
         """Both would be at the same place in the container, and hide each other."""
-        with pytest.raises(InvalidInput, match="can reach one") as refused:
+        with pytest.raises(InvalidInput, match="can use only one") as refused:
             wanted(DYNAMIC, a_result(ONE_PART), a_result(BIG_PART), configs=(config("MigDeviceConfig", sharing=mps()),))
         assert ONE_PART in refused.value.message and BIG_PART in refused.value.message
 
@@ -280,7 +280,7 @@ class TestShares:
 
     def test_shares_of_several_gpus_are_too_many_for_one_container(self) -> None:
         node = a_node(a_gpu(0), a_gpu(1), sharing=[{"strategy": "MPS", "replicas": 4}])
-        with pytest.raises(InvalidInput, match="can reach one"):
+        with pytest.raises(InvalidInput, match="can use only one"):
             wanted(node, a_result(0, shareID="a"), a_result(1, shareID="b"))
         assert len(daemons(wanted(node, a_result(0, "one", shareID="a"), a_result(1, "two", shareID="b")).holds)) == 2
 
