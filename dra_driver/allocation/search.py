@@ -251,8 +251,7 @@ class _Search:
             try:
                 return self._request(claim, request + 1)
             finally:
-                for _ in settled:
-                    self._symmetry.give_back()  # type: ignore[union-attr]
+                self._unsettle(settled)
         if len(self.chosen[claim]) + prospects.count - taken > MAX_RESULTS:
             raise _TooMany
         state = self._state(claim, request, wanted, taken, start)
@@ -424,3 +423,8 @@ class _Search:
         for one in shared:
             self._symmetry.settle(one.candidate, claim, self._ledger.share_of(one.wanted, one.candidate))
         return shared
+
+    def _unsettle(self, settled: Sequence[Chosen]) -> None:
+        if self._symmetry is not None:
+            for _ in settled:
+                self._symmetry.give_back()

@@ -122,5 +122,5 @@ def _problem(dev_root: str, missing: Collection[str], why: str) -> Problem:
         subject="device nodes",
         reason="Missing",
         message=f"{paths}: not there, or of another device, and {_PROGRAM} could not make them ({reason});"
-        f" run `{commands}` as root on the node, and see NVRM in the kernel log if that fails",
+        f" run `{commands}` as root on the node, and search the kernel log for NVRM if that fails",
     )

@@ -312,7 +312,7 @@ def _refused(status: int, gpu: MigGpu, identity: GpuIdentity, word: str) -> Hard
         advice = "in a virtual machine with the GPU passed through: reboot it after `nvidia-smi -mig`"
     else:
         message = f"MIG mode was not switched {word}: NVML gives {status} as reason"
-        advice = "see NVRM in the kernel log"
+        advice = "search the kernel log for NVRM"
     return HardwareError(f"{message}; {advice}", about=str(identity), code=status)
 
 

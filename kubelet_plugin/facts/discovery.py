@@ -566,7 +566,7 @@ def _with_silent(problems: list[Problem], held: Collection[str], listed: Collect
         Problem(
             subject=f"GPU {address}",
             reason="NotListed",
-            message="the nvidia kernel driver holds it, but NVML does not list it; see NVRM in the kernel log",
+            message="the nvidia kernel driver holds it, but NVML does not list it; search the kernel log for NVRM",
         )
         for address in silent
     ]

@@ -254,7 +254,7 @@ class GpuRelease:
             await asyncio.to_thread(self._pause.enter_context, self._watcher.paused())
         try:
             if self._watcher.is_open:
-                raise HardwareError("a wait for events does not end; see NVRM in the kernel log", about="NVML")
+                raise HardwareError("a wait for events does not end; search the kernel log for NVRM", about="NVML")
             await asyncio.to_thread(self._hardware.release, release.message)
         except DriverError:
             if self._current is None:

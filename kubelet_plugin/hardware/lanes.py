@@ -138,7 +138,7 @@ class Lanes:
                 results.append(work())
             except _GivenUp:
                 job.error = HardwareError(
-                    "NVML answers too slowly; see NVRM in the kernel log", about=job.lane, code=_TIMEOUT
+                    "NVML answers too slowly; search the kernel log for NVRM", about=job.lane, code=_TIMEOUT
                 )
             except BaseException as error:  # noqa: BLE001 - for whoever waits, as it is
                 job.error = error
@@ -196,7 +196,7 @@ class Lanes:
         what = "" if lane in (job.lane, "driver") else f" about {lane}"
         return HardwareError(
             f"NVML has been busy for {time.monotonic() - since:.1f} s with an earlier call{what}, which may hang; if"
-            " this persists, look for NVRM in the kernel log: the GPU or the node may need a reset",
+            " this persists, search the kernel log for NVRM: the GPU or the node may need a reset",
             about=job.lane,
             code=_TIMEOUT,
         )
@@ -221,7 +221,7 @@ class Lanes:
                     limit = min(limit, since + hung_s, self._last(begun))
                 if limit <= now:
                     raise HardwareError(
-                        f"NVML has not answered for {now - begun:.0f} s; look for NVRM in the kernel log: the GPU"
+                        f"NVML has not answered for {now - begun:.0f} s; search the kernel log for NVRM: the GPU"
                         " or the node may need a reset",
                         about=job.lane,
                         code=_TIMEOUT,

@@ -274,7 +274,7 @@ class Nvml(Calls):
                 if session_over(error):
                     raise
         raise HardwareError(
-            "NVML does not list it now; see `nvidia-smi -L` and NVRM in the kernel log",
+            "NVML does not list it now; run `nvidia-smi -L`, and search the kernel log for NVRM",
             about=f"GPU {uuid}",
             code=Code.NOT_FOUND,
         )

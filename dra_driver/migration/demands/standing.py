@@ -81,7 +81,8 @@ class Standing:
             message = f"no node or configuration that was given has {resource} for this pod"
             self._notes.say(MEANING_UNKNOWN, path, message)
         elif resource == GPU_RESOURCE and self._hints == Hints():
-            message = f"{resource} is taken as a whole GPU; nothing that was given says so"
+            advice = "pass the device-plugin configuration with --with to be sure"
+            message = f"{resource} is assumed to mean a whole GPU; {advice}"
             self._notes.say(MEANING_UNKNOWN, path, message)
         return _by_name(resource, self._hints)
 
