@@ -5,6 +5,7 @@ A host's mounts end with it. Nothing of a test stays.
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 from support import mps_in_container
 from support.mps import until
 
+import kubelet_plugin
 from kubelet_plugin.simulation.host import SimulatedHost, create_host
 
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -55,6 +57,7 @@ class Machine:
     def __init__(self, place: Path) -> None:
         self.place = place
         self.node: SimulatedHost = create_host(place / "node", "l40s")
+        _move_programs(place / "node", place / "packages")
         self.folder = place / "state" / "mps"
         self.system = place / "driver"
         self.folder.parent.mkdir()
@@ -117,6 +120,17 @@ class Machine:
         self.host.end()
         if self.cgroup is not None:
             _remove(self.cgroup)
+
+
+def _move_programs(node: Path, packages: Path) -> None:
+    """Let the node's programs run from `packages`: a clone below /tmp is not visible to a daemon with its own /tmp."""
+    (source,) = kubelet_plugin.__path__
+    clone = Path(source).parent
+    shutil.copytree(source, packages / "kubelet_plugin", ignore=shutil.ignore_patterns("__pycache__"))
+    for program in (node / "usr" / "bin").iterdir():
+        if program.is_file() and (text := program.read_text(errors="ignore")).startswith("#!/bin/sh\n# simulated "):
+            text = text.replace(sys.executable, os.path.realpath(sys.executable))
+            program.write_text(text.replace(f" {clone} ", f" {packages} "))
 
 
 def _new_cgroup() -> Path | None:
