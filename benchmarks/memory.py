@@ -40,7 +40,7 @@ from dra_driver.kube.client import Kube
 from dra_driver.names import CONFIG_API_VERSION, GPU_DRIVER
 from dra_driver.simulation.cluster import Process
 from kubelet_plugin.imex import probe
-from kubelet_plugin.imex.config import Place
+from kubelet_plugin.imex.probe import Place
 
 OURS = "gpu-dra-driver"
 BATCH = 8

@@ -35,10 +35,9 @@ from dra_driver.runtime.telemetry import configure_logging, status_server, tell_
 from dra_driver.runtime.tracing import OFF, Tracer, open_tracer
 from kubelet_plugin.claims.node_effects import Machine, OursNow, effects_of, machine_of, mps_daemons
 from kubelet_plugin.claims.service import ClaimService, NodeSources, Patience
-from kubelet_plugin.effects.cdi_files import CdiFiles
+from kubelet_plugin.effects.cdi_files import CdiFiles, OtherClaims
 from kubelet_plugin.effects.device_nodes import DeviceNodes
 from kubelet_plugin.effects.mps import MpsDaemons
-from kubelet_plugin.effects.other_claims import OtherClaims
 from kubelet_plugin.effects.shipped_hook import ShippedHook
 from kubelet_plugin.facts.container_files import ContainerFilesOfNode
 from kubelet_plugin.facts.container_runtime import ContainerRuntime, lacking
@@ -57,7 +56,7 @@ from kubelet_plugin.prepare.execute import Executor
 from kubelet_plugin.prepare.holds import Effects
 from kubelet_plugin.prepare.listener import ClaimListener, Listeners
 from kubelet_plugin.prepare.store import JournalStore
-from kubelet_plugin.reporting.debug import LastErrors, sections
+from kubelet_plugin.reporting.debug import ClaimSpans, LastErrors, sections
 from kubelet_plugin.reporting.device_status import DeviceStatusWriter, GpuClaims
 from kubelet_plugin.reporting.events import ClaimEvents, NodeEvents, policy_refused, release_refused
 from kubelet_plugin.reporting.health import NodeHealth
@@ -65,11 +64,9 @@ from kubelet_plugin.reporting.metrics import CallMetrics, ClaimTimes, MeasuredCl
 from kubelet_plugin.reporting.pod_events import GpuTroubles, PodEvents
 from kubelet_plugin.reporting.reporter import Reporter
 from kubelet_plugin.reporting.told_claims import ToldClaims
-from kubelet_plugin.reporting.tracing import ClaimSpans
 from kubelet_plugin.rpc.pod_resources import LOGS, SOCKET, PodsOfNode
-from kubelet_plugin.rpc.registration import RegistrationServer
+from kubelet_plugin.rpc.registration import RegistrationServer, serving
 from kubelet_plugin.rpc.server import DraServer
-from kubelet_plugin.rpc.serving import serving
 from kubelet_plugin.rpc.sockets import plugin_sockets
 from kubelet_plugin.settings import Settings, from_process
 

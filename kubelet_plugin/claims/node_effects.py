@@ -9,20 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dra_driver.errors import DriverError
-from kubelet_plugin.effects.compute_mode import ComputeModes
-from kubelet_plugin.effects.host_smi import HostSmi
-from kubelet_plugin.effects.launchers import HostLauncher
+from kubelet_plugin.effects.gpu_settings import ComputeModes, TimeSlices
 from kubelet_plugin.effects.mig import ComputeInstances, GpuInstances, MigModes
 from kubelet_plugin.effects.mps import MpsDaemons
+from kubelet_plugin.effects.mps_process import HostLauncher
 from kubelet_plugin.effects.on_host import OnHost
-from kubelet_plugin.effects.timeslicing import TimeSlices
 from kubelet_plugin.effects.vfio import VfioBindings
-from kubelet_plugin.effects.vfio_driver import DriverOfNode
+from kubelet_plugin.effects.vfio_driver import DriverOfNode, HostSmi
 from kubelet_plugin.facts.discovery import Hardware
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.hardware.vfio import HostModules, KernelModules, Sysfs, SysfsWriter
-from kubelet_plugin.prepare.claimed import claimed
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
     ComputeMode,
@@ -33,7 +30,7 @@ from kubelet_plugin.prepare.holds import (
     TimeSlice,
     VfioBinding,
 )
-from kubelet_plugin.prepare.ours import NOTHING, Ours
+from kubelet_plugin.prepare.ours import NOTHING, Ours, claimed
 from kubelet_plugin.prepare.store import JournalStore
 
 

@@ -32,7 +32,6 @@ from dra_driver.names import ClaimRef
 from kubelet_plugin.claims.operations import Notes, Operations
 from kubelet_plugin.facts.discovery import RELEASED, NodeFacts
 from kubelet_plugin.facts.monitor import SeenFacts
-from kubelet_plugin.prepare.answer import PreparedDevice
 from kubelet_plugin.prepare.claims import ClaimRead, ClaimReader, ClaimReads, explained
 from kubelet_plugin.prepare.execute import Executor
 from kubelet_plugin.prepare.heal import Healer
@@ -42,6 +41,7 @@ from kubelet_plugin.prepare.lifecycle import (
     Held,
     HeldByOther,
     LeftBehind,
+    PreparedDevice,
     Standing,
     State,
     left_behind,

@@ -18,10 +18,9 @@ from dra_driver.runtime.tasks import forever, run_service, until_signal
 from dra_driver.runtime.telemetry import configure_logging
 from kubelet_plugin.hardware.driver_root import kernel_module_version
 from kubelet_plugin.hardware.sysfs import HostFiles
-from kubelet_plugin.imex.config import Place
-from kubelet_plugin.imex.program import Program
+from kubelet_plugin.imex.probe import Place
 from kubelet_plugin.imex.settings import ImexSettings, read_settings
-from kubelet_plugin.imex.supervisor import Supervisor, decoded
+from kubelet_plugin.imex.supervisor import Program, Supervisor, decoded
 
 PROGRAM = "nvidia-imex"
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from kubelet_plugin.imex import probe
-from kubelet_plugin.imex.config import FOLDER, Place
+from kubelet_plugin.imex.probe import FOLDER, Place
 
 _PROBES = {"--live": probe.live, "--ready": probe.ready}
 

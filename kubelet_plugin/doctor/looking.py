@@ -34,8 +34,7 @@ from kubelet_plugin.doctor.seen import (
     SocketSeen,
     XidSeen,
 )
-from kubelet_plugin.effects.cdi_files import CdiFiles
-from kubelet_plugin.effects.other_claims import OtherClaims
+from kubelet_plugin.effects.cdi_files import CdiFiles, OtherClaims
 from kubelet_plugin.effects.shipped_hook import InstalledHook
 from kubelet_plugin.facts.container_files import ContainerFilesOfNode
 from kubelet_plugin.facts.discovery import Hardware, NodeFacts, OpenNvml, installed_nvml, simulated_nvml

@@ -10,7 +10,7 @@ and stays known as damaged until it is written again or removed: its claim's pod
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -27,32 +27,13 @@ from dra_driver.runtime.files import (
     rename,
     write_durably,
 )
-from kubelet_plugin.domains.wanted import WantedDevice
+from kubelet_plugin.domains.wanted import DomainName, Record, WantedDevice
 from kubelet_plugin.prepare.turns import Turns
 
 _log = structlog.get_logger(__name__)
 
 _ENDING = ".json"
 _DAMAGED = ".damaged"
-
-
-@dataclass(frozen=True, slots=True)
-class DomainName:
-    """Where a domain is in the cluster, for the environment of its daemon."""
-
-    namespace: str
-    name: str
-    uid: str
-    clique: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """One claim. `domain` is None for a claim that only looks on (admin access)."""
-
-    claim: ClaimRef
-    devices: tuple[WantedDevice, ...]
-    domain: DomainName | None
 
 
 class Records:

@@ -22,17 +22,27 @@ from dra_driver.cdi.model import Mount
 from dra_driver.errors import ClusterError, DeviceInUse, DriverError, InvalidInput, NodeNotReady
 from dra_driver.names import ClaimRef
 from kubelet_plugin.claims.operations import Notes, Operations
-from kubelet_plugin.domains.edits import DaemonNeeds, cdi_ids, channel_file, daemon_file
-from kubelet_plugin.domains.readiness import DomainReader
-from kubelet_plugin.domains.records import DomainName, Record, Records
-from kubelet_plugin.domains.wanted import DAEMON_DEVICE, WantedDevice, answer_of, wanted_devices
+from kubelet_plugin.domains.records import Records
+from kubelet_plugin.domains.standing import DomainReader
+from kubelet_plugin.domains.wanted import (
+    DAEMON_DEVICE,
+    DaemonNeeds,
+    DomainName,
+    Record,
+    WantedDevice,
+    answer_of,
+    cdi_ids,
+    channel_file,
+    daemon_file,
+    wanted_devices,
+)
 from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.facts.discovery import NodeFacts
 from kubelet_plugin.facts.monitor import SeenFacts
 from kubelet_plugin.hardware.imex import all_channels, channel_nodes, management_node
 from kubelet_plugin.hardware.sysfs import HostFiles
-from kubelet_plugin.prepare.answer import PreparedDevice
 from kubelet_plugin.prepare.claims import ClaimReader, ClaimReads, explained
+from kubelet_plugin.prepare.lifecycle import PreparedDevice
 from kubelet_plugin.prepare.listener import AllocatedTo, ClaimListener
 from kubelet_plugin.prepare.node import ContainerFiles
 from kubelet_plugin.prepare.wanted import checked

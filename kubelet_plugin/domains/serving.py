@@ -14,10 +14,9 @@ from dra_driver.features import Feature
 from dra_driver.kube.client import Kube
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER
 from dra_driver.runtime.tasks import forever
-from kubelet_plugin.domains.readiness import DomainReader
 from kubelet_plugin.domains.records import Records
 from kubelet_plugin.domains.service import DomainClaims
-from kubelet_plugin.domains.standing import DomainStanding
+from kubelet_plugin.domains.standing import DomainReader, DomainStanding
 from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.facts.container_files import ContainerFilesOfNode
 from kubelet_plugin.facts.monitor import SeenFacts
@@ -31,9 +30,8 @@ from kubelet_plugin.reporting.metrics import MeasuredClaims, Observers
 from kubelet_plugin.reporting.pod_events import PodEvents
 from kubelet_plugin.reporting.told_claims import ToldClaims
 from kubelet_plugin.rpc.messages import DeviceHealth
-from kubelet_plugin.rpc.registration import RegistrationServer
+from kubelet_plugin.rpc.registration import RegistrationServer, serving
 from kubelet_plugin.rpc.server import DraServer
-from kubelet_plugin.rpc.serving import serving
 from kubelet_plugin.rpc.sockets import plugin_sockets
 from kubelet_plugin.settings import Settings
 

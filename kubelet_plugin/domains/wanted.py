@@ -6,10 +6,13 @@ from typing import Literal
 
 from dra_driver.api.config import ComputeDomainChannelConfig, ComputeDomainDaemonConfig, domain_of
 from dra_driver.api.resource import ResourceClaim
+from dra_driver.cdi.edits import NOTHING_ELSE, cdi_device_id, claim_kind
+from dra_driver.cdi.model import CdiDevice, ContainerEdits, DeviceNode, encode, spec_of
+from dra_driver.cdi.runtimes import fitted
 from dra_driver.errors import InvalidConfig, InvalidInput
-from dra_driver.names import RequestName
+from dra_driver.names import ClaimRef, RequestName
 from dra_driver.opaque import ListedConfig, config_for, listed_configs
-from kubelet_plugin.prepare.answer import PreparedDevice
+from kubelet_plugin.prepare.lifecycle import PreparedDevice
 
 DAEMON_DEVICE = "daemon-0"
 """As `dra_driver.slices.domains` names it; every other device is a channel."""
@@ -25,6 +28,25 @@ class WantedDevice:
     domain_uid: str
     mode: Literal["Single", "All"] | None
     admin: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DomainName:
+    """Where a domain is in the cluster, for the environment of its daemon."""
+
+    namespace: str
+    name: str
+    uid: str
+    clique: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One claim. `domain` is None for a claim that only looks on (admin access)."""
+
+    claim: ClaimRef
+    devices: tuple[WantedDevice, ...]
+    domain: DomainName | None
 
 
 def wanted_devices(claim: ResourceClaim, driver: str, pool: str) -> tuple[WantedDevice, ...]:
@@ -74,3 +96,48 @@ def _agree(devices: tuple[WantedDevice, ...], about: str, pool: str) -> None:
 def answer_of(devices: tuple[WantedDevice, ...], pool: str, cdi_ids: Mapping[str, str]) -> tuple[PreparedDevice, ...]:
     """What kubelet is told; `cdi_ids` are by device name."""
     return tuple(PreparedDevice(device.requests, pool, device.name, (cdi_ids[device.name],)) for device in devices)
+
+
+DOMAIN_ANNOTATION = "resource.nvidia.com/computeDomain"
+"""In the CDI file, for people who look at it: the UID of the domain."""
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonNeeds:
+    """`common` is what every container with a GPU gets, `nodes` are the node's GPUs and the capability to manage the
+    fabric."""
+
+    common: ContainerEdits
+    nodes: tuple[DeviceNode, ...]
+
+
+def cdi_ids(driver: str, record: Record) -> dict[str, str]:
+    """What kubelet passes on to the runtime, by device name."""
+    return {device.name: cdi_device_id(driver, record.claim.uid, device.name) for device in record.devices}
+
+
+def channel_file(driver: str, record: Record, channels: Sequence[DeviceNode], readable: str | None = None) -> bytes:
+    """`channels` are the domain's: the same for all its containers, whichever of the node's places they have.
+    `readable` is the highest CDI version that the container runtime reads; None when that is not known."""
+    edits = ContainerEdits(env=(NOTHING_ELSE,), device_nodes=tuple(channels))
+    return _file(driver, record, edits, ContainerEdits(), readable)
+
+
+def daemon_file(
+    driver: str, record: Record, needs: DaemonNeeds, domain: DomainName, readable: str | None = None
+) -> bytes:
+    variables = (
+        f"CLIQUE_ID={domain.clique}",
+        f"COMPUTE_DOMAIN_UUID={domain.uid}",
+        f"COMPUTE_DOMAIN_NAME={domain.name}",
+        f"COMPUTE_DOMAIN_NAMESPACE={domain.namespace}",
+    )
+    own = ContainerEdits(env=variables, device_nodes=needs.nodes)
+    return _file(driver, record, own, needs.common, readable)
+
+
+def _file(driver: str, record: Record, own: ContainerEdits, common: ContainerEdits, readable: str | None) -> bytes:
+    devices = tuple(CdiDevice(f"{record.claim.uid}-{device.name}", own) for device in record.devices)
+    uid = record.domain.uid if record.domain is not None else ""
+    spec = spec_of(claim_kind(driver), devices, common, {DOMAIN_ANNOTATION: uid} if uid else None)
+    return encode(fitted(spec, readable))

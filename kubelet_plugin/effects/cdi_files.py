@@ -5,11 +5,13 @@ other file is ever read, changed or removed, but what NVIDIA's own driver of the
 Calls block. Every failure is a `NodeNotReady` that names the file.
 """
 
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from dra_driver.cdi.edits import claim_kind
 from dra_driver.errors import InvalidInput, NodeNotReady
+from dra_driver.names import COMPUTE_DOMAIN_DRIVER
 from dra_driver.runtime.files import (
     StagedFile,
     flush_folder,
@@ -19,6 +21,52 @@ from dra_driver.runtime.files import (
     stage,
     write_durably,
 )
+
+_CLAIM_FILE = re.compile(r"k8s\.(?P<driver>.+)-claim_(?P<uid>[^_]+)\.(?:yaml|yml|json)")
+_GPU_NODE = re.compile(rb"/dev/nvidia(\d+)\b")
+
+
+class OtherClaims:
+    """Of all DRA drivers but `drivers` of this process, in `folder` (/var/run/cdi)."""
+
+    def __init__(self, folder: Path, drivers: Collection[str]) -> None:
+        self._folder = folder
+        self._ours = tuple(f"{claim_kind(driver).replace('/', '-')}_" for driver in drivers)
+
+    def gpus(self, minors: Collection[int]) -> Mapping[int, str]:
+        """Who has it, as a sentence about the GPU, by the GPU's minor number. A file that cannot be read may have any
+        of `minors`. Never raises: a folder that is not there holds no files."""
+        found: dict[int, str] = {}
+        for driver, uid, file in self._files():
+            sentence = (
+                f"is in claim UID {uid} of another driver, {driver}, which offers the same GPUs; end that claim's pods,"
+                f" and keep one of the drivers off this node (when the claim is gone: remove {file})"
+            )
+            try:
+                named = {int(one) for one in _GPU_NODE.findall(file.read_bytes())}
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                named, sentence = (
+                    set(minors),
+                    f"may be in a claim of another driver: {file} cannot be read: {error.strerror}",
+                )
+            for minor in named.intersection(minors):
+                found.setdefault(minor, sentence)
+        return found
+
+    def _files(self) -> Iterator[tuple[str, str, Path]]:
+        try:
+            entries = sorted(self._folder.iterdir())
+        except OSError:
+            return
+        for file in entries:
+            match = _CLAIM_FILE.fullmatch(file.name)
+            if match is None or match["driver"] == COMPUTE_DOMAIN_DRIVER:
+                continue
+            if not (file.suffix == ".json" and file.name.startswith(self._ours)):
+                yield match["driver"], match["uid"], file
+
 
 _ENDING = ".json"
 _OF_BEFORE = ".yaml"
@@ -70,7 +118,7 @@ class CdiFiles:
 
         Not flushed: a file that a power cut brings back belongs to no claim of the journal, and is removed at start.
         Claims that NVIDIA's own driver prepared before it was uninstalled end here, too: nobody else takes their file
-        away, and with it they hold their GPUs (`kubelet_plugin.effects.other_claims`).
+        away, and with it they hold their GPUs (`kubelet_plugin.effects.cdi_files`).
         """
         path = self.path(claim_uid)
         remove(path)

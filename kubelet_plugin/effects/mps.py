@@ -6,7 +6,7 @@ and is found again by the mark in its environment. What is on the disk for one, 
 
     pipe   sockets of daemon and servers; containers see it as /tmp/nvidia-mps
     shm    a tmpfs that clients and servers share; containers see it as /dev/shm
-    log    what daemon and servers log, bounded (`kubelet_plugin.effects.mps_logs`)
+    log    what daemon and servers log, bounded (`kubelet_plugin.effects.mps_process`)
 
 Clients live in their server: when it dies, so do they. A daemon that is dead is started anew only when no server of it
 is left, so that nothing of a claim that still computes is touched. Calls block; starting takes a fraction of a second.
@@ -27,8 +27,7 @@ import structlog
 
 from dra_driver.devices.mps import PIPE_VARIABLE, default_commands
 from dra_driver.errors import HardwareError, InvalidInput, NodeNotReady
-from kubelet_plugin.effects.launchers import DaemonProcess, Launcher
-from kubelet_plugin.effects.mps_logs import bound_logs
+from kubelet_plugin.effects.mps_process import DaemonProcess, Launcher, bound_logs
 from kubelet_plugin.effects.on_host import OnHost
 from kubelet_plugin.hardware.driver_programs import DriverPrograms, run_program, said_by
 from kubelet_plugin.hardware.processes import Process

@@ -12,7 +12,7 @@ other functions of the GPU's board that are in its IOMMU group (audio, USB) go t
 What was before is remembered with the intent (`before`). Whatever else is on this GPU, or in its group, is refused
 rather than moved. Calls block, some of them long: programs are waited for that still have the GPU open, and the kernel
 itself waits, for ever, in a write to sysfs. Such a write is given up after a while and left to end alone
-(`kubelet_plugin.effects.patient_writes`); until it does, nothing more is written about that GPU.
+(`kubelet_plugin.effects.vfio_driver`); until it does, nothing more is written about that GPU.
 """
 
 import time
@@ -22,8 +22,7 @@ from dataclasses import dataclass
 import structlog
 
 from dra_driver.errors import HardwareError, NodeNotReady
-from kubelet_plugin.effects.patient_writes import PatientWrites
-from kubelet_plugin.effects.vfio_driver import GpuDriver
+from kubelet_plugin.effects.vfio_driver import GpuDriver, PatientWrites
 from kubelet_plugin.hardware.calls import Code
 from kubelet_plugin.hardware.sysfs import HostFiles, PciFacts
 from kubelet_plugin.hardware.vfio import (

@@ -1,16 +1,113 @@
 """What the NVIDIA driver is asked, and told, of a GPU that is to be lent to a virtual machine or has come back."""
 
+import queue
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 import structlog
 
-from dra_driver.errors import HardwareError
-from kubelet_plugin.effects.host_smi import HostSmi
+from dra_driver.errors import HardwareError, NodeNotReady
+from kubelet_plugin.effects.on_host import OnHost
 from kubelet_plugin.hardware.calls import Code
+from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.nvml import Nvml
+from kubelet_plugin.hardware.vfio import SysfsWriter
 from kubelet_plugin.prepare.holds import GpuIdentity
+
+
+class HostSmi:
+    """nvidia-smi of the driver root. Every failure is a HardwareError about the GPU."""
+
+    def __init__(self, programs: DriverPrograms, on_host: OnHost) -> None:
+        self._programs = programs
+        self._on_host = on_host
+
+    def persistence(self, gpu: GpuIdentity) -> bool:
+        """Whether the GPU stays initialised while nobody uses it, by the daemon or by the kernel module itself."""
+        answer = self._run(gpu, "--query-gpu=persistence_mode", "--format=csv,noheader")
+        return answer.strip() == "Enabled"
+
+    def set_persistence(self, gpu: GpuIdentity, *, on: bool) -> None:
+        """By the daemon, where one runs."""
+        self._run(gpu, "-pm", str(int(on)))
+
+    def _run(self, gpu: GpuIdentity, *words: str) -> str:
+        try:
+            program = self._programs.find("nvidia-smi")
+            words = ("-i", gpu.pci_bus_id, *words)
+            path = program.path_inside if self._on_host.isolates else str(program.file)
+            return self._on_host.run(
+                [path, *words], "nvidia-smi", root=program.chroot, environment=program.host_environment
+            )
+        except NodeNotReady as error:
+            raise HardwareError(f"nvidia-smi {' '.join(words)}: {error.message}", about=str(gpu)) from error
+
+
+_DEVICES = "/sys/bus/pci/devices"
+_DRIVERS = "/sys/bus/pci/drivers"
+
+
+class PatientWrites:
+    """Writes to sysfs that do not last for ever: the caller is told to come again, and the write goes on alone.
+
+    What one GPU's writes do is done in order: as long as one of them hangs, the next is not begun.
+    """
+
+    def __init__(self, sysfs: SysfsWriter, patience_s: float) -> None:
+        self._sysfs = sysfs
+        self._patience_s = patience_s
+        self._hanging: dict[str, threading.Thread] = {}
+
+    def order(self, gpu: GpuIdentity, address: str, name: str, text: str) -> None:
+        self._write(gpu, address, f"{_DEVICES}/{address}/{name}", text)
+
+    def unbind(self, gpu: GpuIdentity, address: str) -> None:
+        self._write(gpu, address, f"{_DEVICES}/{address}/driver/unbind", address)
+
+    def bind(self, gpu: GpuIdentity, address: str, driver: str) -> None:
+        self._write(gpu, address, f"{_DRIVERS}/{driver}/bind", address)
+
+    def _write(self, gpu: GpuIdentity, address: str, host_path: str, text: str) -> None:
+        """Raises HardwareError when the kernel refuses it, or has not done it in time."""
+        hanging = self._hanging.get(address)
+        if hanging is not None:
+            hanging.join(self._patience_s)
+            if hanging.is_alive():
+                raise HardwareError(f"the kernel still does not end a write ({hanging.name})", about=str(gpu))
+            del self._hanging[address]
+            # The world is another one now: whoever asked has to look again.
+            raise HardwareError("the kernel has just ended an earlier write", about=str(gpu), retry_after_s=0.5)
+        outcome: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+
+        def write() -> None:
+            try:
+                self._sysfs.write(host_path, text + "\n")
+            except BaseException as error:  # noqa: BLE001 - handed to whoever waits, as it is
+                outcome.put(error)
+            else:
+                outcome.put(None)
+
+        # A daemon: a driver that hangs must not keep the process from ending.
+        thread = threading.Thread(target=write, name=f"{text or 'nothing'} to {host_path}", daemon=True)
+        thread.start()
+        try:
+            error = outcome.get(timeout=self._patience_s)
+        except queue.Empty:
+            self._hanging[address] = thread
+            raise HardwareError(
+                f"the kernel has not ended a write for {self._patience_s:g} s ({thread.name}): something has the GPU"
+                " open, or its driver hangs; see the kernel log",
+                about=str(gpu),
+            ) from None
+        if isinstance(error, OSError):
+            raise HardwareError(
+                f"the kernel refused a write ({thread.name}): {error.strerror}", about=str(gpu)
+            ) from error
+        if error is not None:
+            raise error
+
 
 _log = structlog.get_logger(__name__)
 

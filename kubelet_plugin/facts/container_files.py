@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from dra_driver.cdi.model import DeviceNode
 from dra_driver.errors import NodeNotReady
-from kubelet_plugin.effects.other_claims import OtherClaims
+from kubelet_plugin.effects.cdi_files import OtherClaims
 from kubelet_plugin.facts.discovery import NodeFacts
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.prepare.node import ContainerFiles

@@ -9,7 +9,7 @@ from pathlib import Path
 from dra_driver.names import is_uid
 from dra_driver.runtime.settings import SettingsParser
 from dra_driver.runtime.telemetry import LEVELS
-from kubelet_plugin.imex.config import FOLDER
+from kubelet_plugin.imex.probe import FOLDER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,8 +20,7 @@ from kubelet_plugin.prepare.execute import Executor
 from kubelet_plugin.prepare.holds import ComputeMode, Records, TimeSlice
 from kubelet_plugin.prepare.journal import Journal
 from kubelet_plugin.prepare.lifecycle import Entry, Standing, is_made, mig_uuids, standing_of
-from kubelet_plugin.prepare.node import ContainerFiles, Node
-from kubelet_plugin.prepare.observe import NodeView
+from kubelet_plugin.prepare.node import ContainerFiles, Node, NodeView
 from kubelet_plugin.prepare.plan import Plan, finished, plan_for
 from kubelet_plugin.prepare.repair import Action, Finding, Remedy, RepairReport, remedy_for
 from kubelet_plugin.prepare.store import JournalStore

@@ -41,16 +41,23 @@ from dra_driver.devices.exclusion import Use, conflict
 from dra_driver.devices.model import Kind, Partition
 from dra_driver.errors import DeviceInUse, Help, Move, NodeNotReady
 from dra_driver.names import ClaimRef, RequestName
-from kubelet_plugin.prepare.answer import PreparedDevice
-from kubelet_plugin.prepare.holds import (
-    ComputeInstance,
-    Hold,
-    HoldState,
-    Records,
-    described,
-    gpus_of,
-    subject_of,
-)
+from kubelet_plugin.prepare.holds import ComputeInstance, Hold, HoldState, Records, described, gpus_of, subject_of
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedDevice:
+    """One device of a prepared claim, as `Device` of NodePrepareResourceResponse has it.
+
+    `request_names` are top-level request names, never `request/alternative`: kubelet gives the CDI devices only to
+    containers that reference one of them. `cdi_ids` are `vendor/class=name`, unique to the claim.
+    `share_id` exists in v1 only and names one of several allocations of a device that allows many.
+    """
+
+    request_names: tuple[str, ...]
+    pool: str
+    device: str
+    cdi_ids: tuple[str, ...]
+    share_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

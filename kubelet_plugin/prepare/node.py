@@ -3,6 +3,7 @@ policy."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from dra_driver.api.inventory import GpuFacts, Problem
 from dra_driver.cdi.edits import DriverFiles
@@ -59,3 +60,19 @@ class ContainerFiles:
     """Which claim of another driver has a GPU, by its UUID."""
     readable: str | None = None
     """The highest CDI version that the container runtime reads; None when that is not known."""
+
+
+class NodeView(Protocol):
+    """The node as it is now."""
+
+    def node(self) -> Node:
+        """The table of devices as it was last seen. Raises NodeNotReady before the hardware was ever seen."""
+
+    def boot_id(self) -> str:
+        """Of the present boot. Raises NodeNotReady before the hardware was ever seen."""
+
+    async def look_again(self) -> Node:
+        """The table of devices, read from the hardware now. Raises NodeNotReady."""
+
+    async def files(self) -> ContainerFiles:
+        """The driver's files and device nodes. Raises NodeNotReady that says what is missing; nothing bad is kept."""

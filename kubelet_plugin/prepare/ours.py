@@ -8,7 +8,7 @@ Some facts cannot be read while a GPU serves a claim: NVML says nothing of NVLin
 GPU that is bound to a VFIO driver. They are those of before, which the journal keeps with the hold (`kept`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pydantic import ValidationError
@@ -26,6 +26,8 @@ from kubelet_plugin.prepare.holds import (
     Records,
     VfioBinding,
 )
+from kubelet_plugin.prepare.journal import Journal
+from kubelet_plugin.prepare.lifecycle import HeldDevice
 
 KEPT = "gpu"
 """Key in the `Made` of a MigMode or VfioBinding, from its intent on: the GPU's facts before."""
@@ -275,3 +277,22 @@ def _mig_uuids(gpu: GpuFacts) -> frozenset[str]:
 
 def _by_start(instance: GpuInstanceFacts) -> tuple[int, int]:
     return (instance.start, instance.id)
+
+
+def claimed(journal: Journal, boot_id: str) -> Ours:
+    """What was made for claims, and what of an administrator's MIG devices they hold."""
+    return ours_of(journal.holds, boot_id, tuple(_in_use(journal)))
+
+
+def _in_use(journal: Journal) -> Iterator[InUse]:
+    for uid in sorted(journal.held):
+        for device in journal.held[uid].devices:
+            if device.mig_uuid is not None and not device.admin_access:
+                yield InUse(device.gpu_uuid, device.mig_uuid, _instance(device))
+
+
+def _instance(device: HeldDevice) -> GpuInstanceFacts | None:
+    try:
+        return GpuInstanceFacts.model_validate_json(device.gpu_instance)
+    except ValidationError:
+        return None

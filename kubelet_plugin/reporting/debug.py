@@ -2,13 +2,16 @@
 
 from collections import deque
 from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
 from datetime import UTC, datetime
 
+from dra_driver.names import ClaimRef
 from dra_driver.runtime.debug import Section
+from dra_driver.runtime.tracing import CLAIM_NAME, CLAIM_UID, DEVICES, NAMESPACE, PODS, REPEATED, Span, Tracer
 from kubelet_plugin.facts.monitor import SeenFacts
 from kubelet_plugin.prepare.holds import described
 from kubelet_plugin.prepare.journal import Journal, Journals
-from kubelet_plugin.prepare.listener import ClaimListener, Operation
+from kubelet_plugin.prepare.listener import Call, ClaimListener, Operation
 
 _REMEMBERED = 50
 
@@ -55,3 +58,28 @@ def _holds(journal: Journal) -> Iterable[str]:
         facts = ", ".join(f"{name}={value}" for name, value in record.made.facts)
         users = sum(hold in entry.holds for entry in journal.held.values())
         yield f"{described(hold)}: {record.state.value}, boot {record.boot_id}, claims: {users}, {facts}"
+
+
+_operation: ContextVar[Span | None] = ContextVar("operation", default=None)
+
+
+class ClaimSpans(ClaimListener):
+    """Steps outside of any operation, those of repairs, are spans of their own."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+
+    def began(self, call: Call, claim: ClaimRef) -> None:
+        about = {CLAIM_UID: claim.uid, CLAIM_NAME: claim.name, NAMESPACE: claim.namespace}
+        _operation.set(self._tracer.begin(call, about))
+
+    def step_ended(self, step: str, outcome: str, seconds: float) -> None:
+        self._tracer.ended(step, seconds, outcome)
+
+    def ended(self, operation: Operation) -> None:
+        span = _operation.get()
+        if span is None:
+            return
+        devices = [one.device for one in operation.devices]
+        span.tell({PODS: operation.pods, DEVICES: devices, REPEATED: operation.repeated})
+        span.end(operation.outcome, None if operation.error is None else str(operation.error))

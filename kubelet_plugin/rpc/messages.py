@@ -9,7 +9,7 @@ from dra_driver.errors import DriverError
 from dra_driver.kube import kubelet_api
 from dra_driver.kube.kubelet_api.generated import dra_v1_pb2, dra_v1beta1_pb2, health_v1_pb2, health_v1alpha1_pb2
 from dra_driver.names import ClaimRef
-from kubelet_plugin.prepare.answer import PreparedDevice
+from kubelet_plugin.prepare.lifecycle import PreparedDevice
 
 type Prepared = Mapping[str, tuple[PreparedDevice, ...] | DriverError]
 """Claim UID to its devices, or to why it could not be prepared."""

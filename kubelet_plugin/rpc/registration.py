@@ -4,8 +4,9 @@ Opened after the DRA socket serves, closed before it stops, so that kubelet neve
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, NoReturn
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, NoReturn, Protocol
 
 import grpc
 import grpc.aio
@@ -14,6 +15,7 @@ import structlog
 from dra_driver.errors import NodeNotReady
 from dra_driver.kube import kubelet_api
 from dra_driver.kube.kubelet_api.generated import registration_pb2
+from kubelet_plugin.rpc.server import DraServer
 from kubelet_plugin.rpc.sockets import Sockets, is_lost, listen, remove_dead, remove_socket
 
 _log = structlog.get_logger(__name__)
@@ -122,3 +124,21 @@ class RegistrationServer:
         _log.error("kubelet refused the registration", driver=self._driver, reason=reason)
         self._is_registered, self._reason = False, reason or "no reason given"
         self._refusal.set()
+
+
+class Closable(Protocol):
+    async def close(self) -> None:
+        """Returns when what was begun is finished."""
+
+
+@asynccontextmanager
+async def serving(dra: DraServer, registration: RegistrationServer, claims: Closable) -> AsyncIterator[None]:
+    """Kubelet hears of us when we serve, and no longer before we stop; what was begun is finished."""
+    try:
+        await dra.start()
+        await registration.start()
+        yield
+    finally:
+        await registration.stop()
+        await dra.stop()
+        await claims.close()

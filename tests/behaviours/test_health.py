@@ -10,7 +10,7 @@ from support.plugin import ScriptedClaims, ScriptedHealth, eventually, running_p
 
 from dra_driver.api.meta import PODS
 from dra_driver.kube.client import Kube
-from kubelet_plugin.prepare.answer import PreparedDevice
+from kubelet_plugin.prepare.lifecycle import PreparedDevice
 from kubelet_plugin.rpc.messages import DeviceHealth
 
 DEVICE = PreparedDevice(("gpu",), "node-1", "gpu-0", ("k8s.gpu.nvidia.com/claim=one",))

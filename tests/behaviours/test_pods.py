@@ -14,7 +14,7 @@ from dra_driver.api.meta import NODES, PODS, RESOURCE_CLAIMS, JsonObject
 from dra_driver.errors import NodeNotReady
 from dra_driver.kube.client import Kube
 from dra_driver.names import GPU_DRIVER
-from kubelet_plugin.prepare.answer import PreparedDevice
+from kubelet_plugin.prepare.lifecycle import PreparedDevice
 
 DEVICE = PreparedDevice(("gpu",), "node-1", "gpu-0", ("k8s.gpu.nvidia.com/claim=one",))
 

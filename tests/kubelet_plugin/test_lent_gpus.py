@@ -13,9 +13,8 @@ import pytest
 from dra_driver.devices.exclusion import Use, conflict
 from dra_driver.devices.model import Kind
 from dra_driver.errors import HardwareError
-from kubelet_plugin.effects.host_smi import HostSmi
 from kubelet_plugin.effects.vfio import Patience, VfioBindings
-from kubelet_plugin.effects.vfio_driver import DriverOfNode
+from kubelet_plugin.effects.vfio_driver import DriverOfNode, HostSmi
 from kubelet_plugin.facts.discovery import Hardware, NodeFacts, NvmlSource
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.hardware.vfio import Sysfs

@@ -28,8 +28,8 @@ from dra_driver.kube.kubelet_api.generated import health_v1_pb2, registration_pb
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, CONFIG_API_VERSION, GPU_DRIVER, RELEASE_GPUS, ClaimRef
 from dra_driver.simulation.apiserver import SimulatedApiServer
 from kubelet_plugin.commands.simulate import act
-from kubelet_plugin.domains.records import DomainName, Record, Records
-from kubelet_plugin.domains.wanted import WantedDevice
+from kubelet_plugin.domains.records import Records
+from kubelet_plugin.domains.wanted import DomainName, Record, WantedDevice
 from kubelet_plugin.facts.container_runtime import ContainerRuntime
 from kubelet_plugin.facts.discovery import RELEASED
 from kubelet_plugin.main import _node

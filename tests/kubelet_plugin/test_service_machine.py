@@ -54,8 +54,8 @@ from dra_driver.names import CONFIG_API_VERSION, GPU_DRIVER, ClaimRef
 from kubelet_plugin.claims.node_effects import Machine, OursNow, effects_of
 from kubelet_plugin.claims.service import ClaimService, ContainerFilesOf, NodeSources, Patience
 from kubelet_plugin.effects.cdi_files import CdiFiles
+from kubelet_plugin.effects.gpu_settings import INTERVALS
 from kubelet_plugin.effects.on_host import OnHost
-from kubelet_plugin.effects.timeslicing import INTERVALS
 from kubelet_plugin.facts.container_files import ContainerFilesOfNode
 from kubelet_plugin.facts.discovery import Hardware, NodeFacts, NvmlSource
 from kubelet_plugin.facts.offers import NodeOffers
@@ -63,7 +63,6 @@ from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.processes import Process
 from kubelet_plugin.hardware.sysfs import HostFiles
-from kubelet_plugin.prepare.answer import PreparedDevice
 from kubelet_plugin.prepare.claims import ClaimReader
 from kubelet_plugin.prepare.execute import Executor
 from kubelet_plugin.prepare.holds import (
@@ -77,7 +76,7 @@ from kubelet_plugin.prepare.holds import (
     TimeSlice,
     VfioBinding,
 )
-from kubelet_plugin.prepare.lifecycle import digest_of
+from kubelet_plugin.prepare.lifecycle import PreparedDevice, digest_of
 from kubelet_plugin.prepare.node import ContainerFiles
 from kubelet_plugin.prepare.ours import NOTHING, Ours
 from kubelet_plugin.prepare.store import JournalFile, JournalStore

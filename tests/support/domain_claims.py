@@ -13,9 +13,9 @@ from dra_driver.cdi.edits import DriverFiles
 from dra_driver.cdi.model import Mount
 from dra_driver.kube.client import Listing, WatchEvent
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, CONFIG_API_VERSION, ClaimRef
-from kubelet_plugin.domains.readiness import DomainReader
 from kubelet_plugin.domains.records import Records
 from kubelet_plugin.domains.service import DomainClaims
+from kubelet_plugin.domains.standing import DomainReader
 from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.facts.discovery import NodeFacts
 from kubelet_plugin.hardware.sysfs import HostFiles

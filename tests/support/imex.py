@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kubelet_plugin.imex.config import Place, config_text
+from kubelet_plugin.imex.probe import Place, config_text
 
 IMEX, CONTROL = "usr/bin/nvidia-imex", "usr/bin/nvidia-imex-ctl"
 CAPABILITY = "/dev/nvidia-caps/nvidia-cap0"

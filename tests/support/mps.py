@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from kubelet_plugin.effects.launchers import HostLauncher
 from kubelet_plugin.effects.mps import MARK, MpsDaemons, Patience
+from kubelet_plugin.effects.mps_process import HostLauncher
 from kubelet_plugin.effects.on_host import OnHost
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import find_driver_root

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from support.mps import QUICK
 
-from kubelet_plugin.effects.host_smi import HostSmi
-from kubelet_plugin.effects.launchers import PlainLauncher
 from kubelet_plugin.effects.mps import MpsDaemons
+from kubelet_plugin.effects.mps_process import PlainLauncher
 from kubelet_plugin.effects.on_host import OnHost
+from kubelet_plugin.effects.vfio_driver import HostSmi
 from kubelet_plugin.hardware.driver_programs import DriverPrograms, Program
 from kubelet_plugin.hardware.driver_root import find_driver_root
 from kubelet_plugin.hardware.processes import Processes

@@ -18,7 +18,7 @@ import grpc
 
 from dra_driver.kube.kubelet_api.generated import dra_v1_pb2 as dra
 from dra_driver.names import GPU_DRIVER, ClaimRef, gpu_device_names
-from kubelet_plugin.prepare.hold_log import HOLD_LOG, HoldLog
+from kubelet_plugin.prepare.store import HOLD_LOG, HoldLog
 from kubelet_plugin.simulation.host import SimulatedHost
 
 _SERVICE = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/"

@@ -18,10 +18,10 @@ from kubelet_plugin.claims.service import ClaimService, NodeSources, Patience
 from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.facts.discovery import NodeFacts
 from kubelet_plugin.facts.offers import NodeOffers
-from kubelet_plugin.prepare.answer import PreparedDevice
 from kubelet_plugin.prepare.claims import ClaimReader
 from kubelet_plugin.prepare.execute import Executor
 from kubelet_plugin.prepare.holds import Effects
+from kubelet_plugin.prepare.lifecycle import PreparedDevice
 from kubelet_plugin.prepare.node import ContainerFiles
 from kubelet_plugin.prepare.store import JournalStore
 

@@ -15,7 +15,7 @@ from dra_driver.errors import HardwareError
 from kubelet_plugin.doctor.proof.compare import list_differences, mig_uuids, table_differences
 from kubelet_plugin.doctor.proof.node import ProofNode, identity
 from kubelet_plugin.doctor.proof.smi_text import gpu_list, placements, profiles, time_slices
-from kubelet_plugin.effects.timeslicing import INTERVALS
+from kubelet_plugin.effects.gpu_settings import INTERVALS
 from kubelet_plugin.facts.discovery import Hardware
 from kubelet_plugin.facts.watcher import try_wait
 from kubelet_plugin.hardware.calls import NOT_THERE

@@ -18,8 +18,8 @@ from dra_driver.api.meta import JsonObject, Resource
 from dra_driver.errors import DeviceInUse, DriverError, InvalidInput, NodeNotReady, Unreachable
 from dra_driver.kube.client import Listing
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, CONFIG_API_VERSION, ClaimRef
-from kubelet_plugin.domains.records import Record
 from kubelet_plugin.domains.service import DomainClaims
+from kubelet_plugin.domains.wanted import Record
 from kubelet_plugin.prepare.turns import LOCK
 from kubelet_plugin.reporting.events import claim_news
 

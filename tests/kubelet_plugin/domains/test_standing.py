@@ -18,9 +18,9 @@ from dra_driver.errors import NodeNotReady
 from dra_driver.kube.client import Kube
 from dra_driver.kube.events import EVENTS_V1, EventRecorder
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, ClaimRef
-from kubelet_plugin.domains.records import DomainName, Record, Records
+from kubelet_plugin.domains.records import Records
 from kubelet_plugin.domains.standing import DomainStanding, Place, channel_status, channel_troubles
-from kubelet_plugin.domains.wanted import WantedDevice
+from kubelet_plugin.domains.wanted import DomainName, Record, WantedDevice
 from kubelet_plugin.prepare.claims import ClaimReader, PodsOfClaims
 from kubelet_plugin.prepare.listener import AllocatedTo, Operation
 from kubelet_plugin.reporting.device_status import DeviceStatus, DeviceStatusWriter, Refusal

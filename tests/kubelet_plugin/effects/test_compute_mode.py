@@ -6,7 +6,7 @@ import pytest
 from support.mps import identity
 
 from dra_driver.errors import HardwareError
-from kubelet_plugin.effects.compute_mode import ComputeModes
+from kubelet_plugin.effects.gpu_settings import ComputeModes
 from kubelet_plugin.facts.discovery import Hardware, NvmlSource
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.prepare.holds import ComputeMode, HoldRecord, HoldState, Made

@@ -8,7 +8,7 @@ import pytest
 from support.systemd_bus import first_call
 
 from dra_driver.errors import NodeNotReady
-from kubelet_plugin.effects.launchers import (
+from kubelet_plugin.effects.mps_process import (
     DaemonProcess,
     HostLauncher,
     SystemdLauncher,

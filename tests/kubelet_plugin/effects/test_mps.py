@@ -11,7 +11,7 @@ from support.mps import QUICK, Client, effect_for, identity, no_daemons_left, pr
 
 from dra_driver.errors import DriverError, InvalidInput, NodeNotReady
 from kubelet_plugin.effects.mps import MpsDaemons, devices_of, shm_options
-from kubelet_plugin.effects.mps_logs import MOST_BYTES
+from kubelet_plugin.effects.mps_process import MOST_BYTES
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
     GpuIdentity,

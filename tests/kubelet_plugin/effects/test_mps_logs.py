@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kubelet_plugin.effects.mps_logs import bound_logs
+from kubelet_plugin.effects.mps_process import bound_logs
 
 _MOST = 64 << 10
 _LINE = b"[2026-01-01 00:00:00.000 Server 1] Client connected, and this is a line\n"

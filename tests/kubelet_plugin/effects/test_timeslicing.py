@@ -7,7 +7,7 @@ import pytest
 from support.nodes import Node
 
 from dra_driver.errors import HardwareError, NodeNotReady
-from kubelet_plugin.effects.timeslicing import TimeSlices
+from kubelet_plugin.effects.gpu_settings import TimeSlices
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import find_driver_root
 from kubelet_plugin.hardware.sysfs import HostFiles

@@ -11,9 +11,8 @@ import pytest
 from support.nodes import Node, a_node
 
 from dra_driver.errors import HardwareError
-from kubelet_plugin.effects.compute_mode import ComputeModes
+from kubelet_plugin.effects.gpu_settings import ComputeModes, TimeSlices
 from kubelet_plugin.effects.mig import ComputeInstances, GpuInstances, MigModes
-from kubelet_plugin.effects.timeslicing import TimeSlices
 from kubelet_plugin.hardware.calls import Code
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import find_driver_root

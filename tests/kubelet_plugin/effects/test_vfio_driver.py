@@ -6,10 +6,9 @@ import pynvml
 import pytest
 
 from dra_driver.errors import HardwareError
-from kubelet_plugin.effects.host_smi import HostSmi
 from kubelet_plugin.effects.on_host import OnHost
 from kubelet_plugin.effects.vfio import Patience, VfioBindings
-from kubelet_plugin.effects.vfio_driver import DriverOfNode
+from kubelet_plugin.effects.vfio_driver import DriverOfNode, HostSmi
 from kubelet_plugin.facts.discovery import Hardware, NvmlSource
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import find_driver_root

@@ -6,7 +6,7 @@ import pytest
 
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.domains.objects import DaemonSettings, daemon_set
-from kubelet_plugin.imex.config import Place, config_text
+from kubelet_plugin.imex.probe import Place, config_text
 from kubelet_plugin.imex.settings import read_settings
 from kubelet_plugin.simulation.programs.imex_config import read_config
 

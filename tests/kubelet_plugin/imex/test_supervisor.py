@@ -15,10 +15,9 @@ from dra_driver.domains.names import daemon_host
 from dra_driver.errors import InvalidInput, NodeNotReady
 from dra_driver.kube.watch import Backoff, MirrorChange
 from kubelet_plugin.imex import probe
-from kubelet_plugin.imex.config import Place
-from kubelet_plugin.imex.program import NOTICED_S, Program
+from kubelet_plugin.imex.probe import Place
 from kubelet_plugin.imex.settings import ImexSettings
-from kubelet_plugin.imex.supervisor import Supervisor
+from kubelet_plugin.imex.supervisor import NOTICED_S, Program, Supervisor
 from kubelet_plugin.simulation.host import create_host
 
 UID, OTHER = "11111111-2222-4333-8444-555555555555", "99999999-2222-4333-8444-555555555555"

@@ -1,4 +1,4 @@
-"""Whatever becomes of the journal, no hold is forgotten: kubelet_plugin/prepare/hold_log.py beside the journal."""
+"""Whatever becomes of the journal, no hold is forgotten: kubelet_plugin/prepare/store.py beside the journal."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -8,7 +8,6 @@ import pytest
 from support.claims import BOOT, a_ref, an_entry
 
 from dra_driver.errors import NodeNotReady
-from kubelet_plugin.prepare.hold_log import HOLD_LOG, HoldLog
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
     ComputeMode,
@@ -24,7 +23,7 @@ from kubelet_plugin.prepare.holds import (
     VfioBinding,
 )
 from kubelet_plugin.prepare.journal import Journal
-from kubelet_plugin.prepare.store import JOURNAL, JournalFile
+from kubelet_plugin.prepare.store import HOLD_LOG, JOURNAL, HoldLog, JournalFile
 
 GPU, OTHER, THIRD = (GpuIdentity(f"GPU-{number}", f"0000:0{number}:00.0") for number in range(3))
 PART = GpuInstance(GPU, "1g.10gb", 19, 0, 1)
@@ -149,7 +148,7 @@ def test_a_change_adds_what_it_changes_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_the_log_stays_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kubelet_plugin.prepare.hold_log._LONGEST_BYTES", 2000)
+    monkeypatch.setattr("kubelet_plugin.prepare.store._LONGEST_BYTES", 2000)
     log = HoldLog(tmp_path)
     for _ in range(50):
         log.changed({}, RECORDS)

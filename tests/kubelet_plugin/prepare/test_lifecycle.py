@@ -9,7 +9,6 @@ from support.claims import BOOT, DIGEST, NODE, a_claim, a_held_device, a_ref, a_
 from dra_driver.api.resource import ResourceClaim
 from dra_driver.devices.model import Kind, Partition
 from dra_driver.names import GPU_DRIVER
-from kubelet_plugin.prepare.answer import PreparedDevice
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
     GpuIdentity,
@@ -27,6 +26,7 @@ from kubelet_plugin.prepare.lifecycle import (
     HeldByOther,
     HeldDevice,
     LeftBehind,
+    PreparedDevice,
     SharedUse,
     Standing,
     State,

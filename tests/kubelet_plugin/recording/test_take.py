@@ -16,10 +16,8 @@ from dra_driver.errors import InvalidInput, NodeNotReady
 from kubelet_plugin.commands.inventory import inventory
 from kubelet_plugin.commands.record import record
 from kubelet_plugin.record.format import Call, read_record
-from kubelet_plugin.recording.nvml import CallLog
-from kubelet_plugin.recording.programs import answer_of
-from kubelet_plugin.recording.sweep import OF_GPU
-from kubelet_plugin.recording.take import NodeRecorder
+from kubelet_plugin.recording.questions import OF_GPU, answer_of
+from kubelet_plugin.recording.take import CallLog, NodeRecorder
 from kubelet_plugin.simulation.host import SimulatedHost, create_host
 from kubelet_plugin.simulation.recorded.nvml import HUNG, NOT_RECORDED, nvml_of
 from kubelet_plugin.simulation.vfio import SimulatedKernel

@@ -21,10 +21,10 @@ from dra_driver.kube import kubelet_api
 from dra_driver.kube.kubelet_api.generated import dra_v1_pb2
 from dra_driver.names import ClaimRef
 from kubelet_plugin.facts.discovery import NodeFacts
-from kubelet_plugin.prepare.answer import PreparedDevice
+from kubelet_plugin.prepare.lifecycle import PreparedDevice
 from kubelet_plugin.prepare.listener import Listeners, Operation
 from kubelet_plugin.prepare.node import ContainerFiles
-from kubelet_plugin.reporting.tracing import ClaimSpans
+from kubelet_plugin.reporting.debug import ClaimSpans
 from kubelet_plugin.rpc.server import DraServer
 
 PART = f"{device_name(0)}-mig-1g10gb-0"

@@ -4,7 +4,7 @@ import pytest
 
 from dra_driver.errors import DeviceInUse, NodeNotReady
 from dra_driver.names import ClaimRef
-from kubelet_plugin.prepare.answer import PreparedDevice
+from kubelet_plugin.prepare.lifecycle import PreparedDevice
 from kubelet_plugin.rpc.messages import (
     DRA_VERSIONS,
     HEALTH_VERSIONS,

@@ -14,7 +14,7 @@ from support.plugin import ScriptedClaims, ScriptedHealth, eventually, running_p
 from dra_driver.errors import DeviceInUse
 from dra_driver.kube import kubelet_api
 from dra_driver.kube.kubelet_api.generated import dra_v1_pb2, dra_v1beta1_pb2, health_v1_pb2, health_v1alpha1_pb2
-from kubelet_plugin.prepare.answer import PreparedDevice
+from kubelet_plugin.prepare.lifecycle import PreparedDevice
 from kubelet_plugin.rpc.messages import DeviceHealth
 
 DEVICE = PreparedDevice(("gpu",), "node-1", "gpu-1", ("k8s.gpu.nvidia.com/claim=one",))
