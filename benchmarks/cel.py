@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from dra_driver.allocation.failing import failing_parts
 from dra_driver.api.resource import Device
 from dra_driver.cel.device import CelDevice, compile_selector
+from dra_driver.explain.failing import failing_parts
 
 SELECTORS = {
     "one attribute": "device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == 'gpu'",

@@ -6,8 +6,8 @@ Source: kubernetes/dynamic-resource-allocation, structured allocator, Kubernetes
 from collections.abc import Hashable, Sequence
 
 from dra_driver.allocation.behaviour import Behaviour
+from dra_driver.allocation.requests import Cause, Refusal
 from dra_driver.allocation.snapshot import Candidate
-from dra_driver.allocation.trace import Cause, Refusal
 from dra_driver.api.resource import Constraint, ResourceClaim
 from dra_driver.errors import InvalidInput
 from dra_driver.names import RequestName

@@ -8,10 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from dra_driver.allocation.domain_nodes import IN_ANOTHER, is_in_another
-from dra_driver.allocation.nodes import NodeView
+from dra_driver.allocation.domains import IN_ANOTHER, is_in_another
+from dra_driver.allocation.nodes import NodeView, shortage_on
 from dra_driver.allocation.placement import Placement, highest_score, place_on, unallocated
-from dra_driver.allocation.resources import shortage_on
 from dra_driver.allocation.search import Limit
 from dra_driver.allocation.world import Key, Pod, World, claim_key, claims_of
 from dra_driver.api.resource import Allocation, ResourceClaim

@@ -1,7 +1,8 @@
-"""Claims and classes to checked requests: what is to be chosen, and how many. Pure."""
+"""Claims and classes to checked requests: what is to be chosen, and how many; and why a device is refused. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from dra_driver.allocation.behaviour import Behaviour
 from dra_driver.api.resource import (
@@ -119,3 +120,31 @@ def _expressions(selectors: Sequence[Selector], about: str) -> list[str]:
             raise InvalidInput(f"selector {index} has no CEL expression", about=about)
         found.append(selector.cel.expression)
     return found
+
+
+# -- refusals
+
+
+class Cause(StrEnum):
+    """Why a device may not be chosen."""
+
+    IN_USE = "in-use"
+    CHOSEN = "chosen"
+    """By an earlier request of the same pod."""
+    CLASS = "class"
+    SELECTOR = "selector"
+    NODE = "node"
+    CAPACITY = "capacity"
+    COUNTERS = "counters"
+    TAINT = "taint"
+    CONSTRAINT = "constraint"
+    GATE = "gate"
+    """The scheduler has a feature switched off that the device needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """`text` goes on after "3 devices are …" and is the same for devices that are refused for the same reason."""
+
+    cause: Cause
+    text: str

@@ -13,14 +13,12 @@ from functools import cached_property
 
 from dra_driver.allocation.constraints import DistinctAttribute, constraints_of
 from dra_driver.allocation.nodes import NodeView
-from dra_driver.allocation.prospects import Place, Prospects, Site
-from dra_driver.allocation.reasons import Reasons
-from dra_driver.allocation.requests import Alternatives, Wanted
+from dra_driver.allocation.prospects import Place, Prospects, Reasons, Site
+from dra_driver.allocation.requests import Alternatives, Cause, Refusal, Wanted
 from dra_driver.allocation.result import Chosen, ShareIds, allocation_of, derived_share_id
 from dra_driver.allocation.shortcuts import Problem, Room, impossible
 from dra_driver.allocation.snapshot import Candidate, Snapshot
 from dra_driver.allocation.symmetry import Symmetry, Twins
-from dra_driver.allocation.trace import SILENT, Cause, Listener, Refusal
 from dra_driver.api.resource import Allocation, ResourceClaim
 from dra_driver.errors import InvalidInput
 
@@ -83,7 +81,6 @@ def allocate(
     snapshot: Snapshot,
     *,
     share_ids: ShareIds = derived_share_id,
-    listener: Listener = SILENT,
     limit: Limit = Limit(),
 ) -> Allocated | NotAllocatable:
     """Devices for all of `claims` on `node`, or why there are none. `share_ids` names shares of devices.
@@ -95,12 +92,11 @@ def allocate(
     that one of "all" devices violates, a claim of more than 32 devices. Raises NodeNotReady: a request for all
     devices while a pool is being updated.
     """
-    search = _Search(claims, Site(node, snapshot), listener, limit)
+    search = _Search(claims, Site(node, snapshot), limit)
     try:
         succeeds = search.succeeds()
     except _LimitReached as reached:
         reason = str(reached)
-        listener.gave_up(reason)
         return Undecided(search.reasons, reason)
     if not succeeds:
         return NotAllocatable(search.reasons)
@@ -146,12 +142,11 @@ _CHOSEN_FOR_POD = Refusal(Cause.CHOSEN, "already chosen for this pod")
 class _Search:
     """One attempt on one node. State is what was chosen so far; every step can be taken back."""
 
-    def __init__(self, claims: Sequence[ResourceClaim], site: Site, listener: Listener, limit: Limit) -> None:
+    def __init__(self, claims: Sequence[ResourceClaim], site: Site, limit: Limit) -> None:
         self.site = site
         self._limit = limit
         self._steps = 0
         self.chosen: list[list[Chosen]] = [[] for _ in claims]
-        self._listener = listener
         self._requests = site.snapshot.requests(claims)
         self._constraints = [constraints_of(claim, site.behaviour) for claim in claims]
         self._ledger = site.ledger()
@@ -203,7 +198,6 @@ class _Search:
             return False
         except _Impossible as why:
             self.reasons.impossible(why.refusal)
-            self._listener.gave_up(str(why))
             return False
 
     def _check_size(self) -> None:
@@ -312,7 +306,6 @@ class _Search:
         refusal = self._refusal(claim, wanted, candidate) or self._violated(claim, wanted, candidate)
         if refusal is not None:
             self.reasons.note(claim, request, wanted, candidate, refusal)
-            self._listener.refused(wanted, candidate, refusal)
             return False
         self._ledger.take(wanted, candidate)
         if not self._ledger.shares(candidate):
@@ -322,7 +315,6 @@ class _Search:
             for room in self._rooms.values():
                 room.update(candidate, -1)
         self.chosen[claim].append(Chosen(wanted, candidate))
-        self._listener.chose(wanted, candidate)
         return True
 
     def _count_step(self) -> None:
@@ -343,7 +335,6 @@ class _Search:
                 room.update(candidate, 1)
         for constraint in self._constraints[claim]:
             constraint.remove(wanted.name)
-        self._listener.took_back(wanted, candidate)
 
     def _refusal(self, claim: int, wanted: Wanted, candidate: Candidate) -> Refusal | None:
         """Raises InvalidInput when a selector fails on the device."""

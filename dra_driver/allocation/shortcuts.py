@@ -12,9 +12,8 @@ from itertools import pairwise
 from dra_driver.allocation.amounts import Amount
 from dra_driver.allocation.constraints import AnyConstraint, DistinctAttribute, MatchAttribute, Value
 from dra_driver.allocation.prospects import Prospects, Site
-from dra_driver.allocation.requests import Alternatives, Wanted
+from dra_driver.allocation.requests import Alternatives, Cause, Refusal, Wanted
 from dra_driver.allocation.snapshot import Candidate, CounterId, CounterSetId
-from dra_driver.allocation.trace import Cause, Refusal
 from dra_driver.allocation.usage import Ledger
 
 

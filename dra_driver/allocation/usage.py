@@ -13,9 +13,8 @@ from functools import cached_property
 
 from dra_driver.allocation.amounts import Amount, amount, amount_of, consumed, most
 from dra_driver.allocation.behaviour import Behaviour
-from dra_driver.allocation.requests import Wanted
+from dra_driver.allocation.requests import Cause, Refusal, Wanted
 from dra_driver.allocation.snapshot import UNUSED, Candidate, CounterId, Pool, PoolId, PoolUsage, Usage
-from dra_driver.allocation.trace import Cause, Refusal
 from dra_driver.quantity import Quantity
 
 

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from dra_driver.allocation.behaviour import CURRENT, Behaviour
-from dra_driver.allocation.domain_nodes import domains_of_pools
+from dra_driver.allocation.domains import domains_of_pools
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.snapshot import Catalog, PublishedSlice, Snapshot, Usage
 from dra_driver.api.computedomain import ComputeDomain

@@ -1,4 +1,4 @@
-"""What every part of a selector is worth for a device. `dra_driver.allocation.failing` says why it is not true.
+"""What every part of a selector is worth for a device. `dra_driver.explain.failing` says why it is not true.
 
 A trace evaluates as the scheduler does, so what it skips is not evaluated here either: behind the first false part of
 a `&&` chain nothing is known.

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping
 
-from dra_driver.allocation.extended import IMPLICIT_PREFIX, class_by_resource
+from dra_driver.allocation.placement import IMPLICIT_PREFIX, class_by_resource
 from dra_driver.api.fields import listed, meant, shown
 from dra_driver.api.meta import JsonObject
 from dra_driver.checking.claims import check_gate, request_names

@@ -7,9 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dra_driver.allocation.explain import Answer, Explanation, explain_claim, explain_pod
 from dra_driver.allocation.search import MOST_STEPS, Limit
-from dra_driver.allocation.wording import sentences
 from dra_driver.allocation.world import Key, World, claim_key, claims_of
 from dra_driver.cli.cluster_options import ContextOption, KubeconfigOption
 from dra_driver.cli.offline import (
@@ -27,6 +25,8 @@ from dra_driver.cli.offline import (
 )
 from dra_driver.cli.output import Format, OutputOption, Status, print_data
 from dra_driver.errors import InvalidInput
+from dra_driver.explain.explain import Answer, Explanation, explain_claim, explain_pod
+from dra_driver.explain.wording import sentences
 
 
 class Kind(StrEnum):

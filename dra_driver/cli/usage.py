@@ -12,7 +12,7 @@ from functools import cached_property
 
 from dra_driver.allocation.amounts import amount
 from dra_driver.allocation.headroom import Standing
-from dra_driver.allocation.trace import Cause
+from dra_driver.allocation.requests import Cause
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import AllocatedDevice, Device, ResourceClaim, ResourceSlice
 from dra_driver.cli.bars import DEFAULT_CELLS, Cell, Holding, Mark, bar

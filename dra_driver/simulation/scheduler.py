@@ -17,9 +17,8 @@ from uuid import uuid4
 import structlog
 
 from dra_driver.allocation.behaviour import Behaviour
-from dra_driver.allocation.extended import ExtendedRequests, extended_claim
 from dra_driver.allocation.nodes import NodeView
-from dra_driver.allocation.placement import Placement, highest_score, place_on
+from dra_driver.allocation.placement import ExtendedRequests, Placement, extended_claim, highest_score, place_on
 from dra_driver.allocation.snapshot import Catalog, PublishedSlice, Snapshot, Usage
 from dra_driver.api.meta import (
     DEVICE_CLASSES,

@@ -4,9 +4,9 @@ import pytest
 from support.allocation import exactly, gpu
 from support.stories import Cluster, at_least, taint
 
-from dra_driver.allocation.explain import Answer
-from dra_driver.allocation.wording import sentences
 from dra_driver.allocation.world import Unread
+from dra_driver.explain.explain import Answer
+from dra_driver.explain.wording import sentences
 
 
 def _finding(cluster: Cluster, code: str, name: str = "train") -> str:

@@ -6,7 +6,7 @@ import pytest
 from support.allocation import alternative, exactly, first_of, gpu
 from support.stories import Cluster, at_least, taint
 
-from dra_driver.allocation.wording import sentences
+from dra_driver.explain.wording import sentences
 
 
 def _the_model_story() -> Cluster:

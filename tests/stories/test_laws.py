@@ -5,10 +5,10 @@ from hypothesis import strategies as st
 from support.allocation import exactly, gpu
 from support.stories import PROFILES, Cluster, at_least, profile, shared, taint
 
-from dra_driver.allocation.explain import Answer
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.offline import allocate_all, placement_of
-from dra_driver.allocation.wording import sentences, summary
+from dra_driver.explain.explain import Answer
+from dra_driver.explain.wording import sentences, summary
 
 _MEMORY = st.sampled_from(["40Gi", "80Gi", "141Gi"])
 

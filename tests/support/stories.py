@@ -6,10 +6,10 @@ from typing import Any
 from support.allocation import exactly, gpu
 
 from dra_driver.allocation.behaviour import CURRENT, Behaviour
-from dra_driver.allocation.explain import Explanation, explain_claim, explain_pod
 from dra_driver.allocation.loading import world_of
-from dra_driver.allocation.wording import summary
 from dra_driver.allocation.world import Unread, World
+from dra_driver.explain.explain import Explanation, explain_claim, explain_pod
+from dra_driver.explain.wording import summary
 from dra_driver.names import GPU_DRIVER
 
 type Obj = dict[str, Any]

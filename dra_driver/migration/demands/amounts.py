@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from dra_driver.allocation.extended import IMPLICIT_PREFIX
+from dra_driver.allocation.placement import IMPLICIT_PREFIX
 from dra_driver.migration.codes import INVALID_AMOUNT, NOT_EDITABLE, Severity
 from dra_driver.migration.model import ContainerAt, Finding, Options, Path, PodSpecAt, finding
 from dra_driver.migration.understand.labels import restored_profile

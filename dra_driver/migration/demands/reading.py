@@ -9,7 +9,7 @@ kubelet's device manager.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dra_driver.allocation.extended import IMPLICIT_PREFIX
+from dra_driver.allocation.placement import IMPLICIT_PREFIX
 from dra_driver.cel.device import compile_selector
 from dra_driver.cel.errors import CelError
 from dra_driver.kubernetes import GATES, OLDEST

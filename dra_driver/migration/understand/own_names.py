@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from dra_driver.allocation.extended import class_by_resource
+from dra_driver.allocation.placement import class_by_resource
 from dra_driver.api.resource import DeviceClass
 from dra_driver.checking.fit import class_expressions
 from dra_driver.migration.model import Options, What

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dra_driver.allocation.extended import IMPLICIT_PREFIX
+from dra_driver.allocation.placement import IMPLICIT_PREFIX
 from dra_driver.api.documents import Document, read_documents
 from dra_driver.cel.errors import CelError
 from dra_driver.cel.parser import parse

@@ -5,15 +5,14 @@ from typing import Any
 import pytest
 from support.shipped import class_objects
 
-from dra_driver.allocation.domain_nodes import IN_ANOTHER, domain_uid
-from dra_driver.allocation.domains import with_uid
-from dra_driver.allocation.explain import Answer, Explanation, explain_pod
+from dra_driver.allocation.domains import IN_ANOTHER, domain_uid, with_uid
 from dra_driver.allocation.loading import world_of
 from dra_driver.allocation.offline import allocate_all
 from dra_driver.allocation.world import World, claims_of
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.meta import JsonObject
 from dra_driver.domains.objects import workload_template
+from dra_driver.explain.explain import Answer, Explanation, explain_pod
 
 DRIVER = "compute-domain.nvidia.com"
 UID, OTHER = "d0000000-0000-4000-8000-000000000001", "d0000000-0000-4000-8000-000000000002"

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dra_driver.allocation.extended import class_by_resource, extended_claim, extended_requests, extended_resources
+from dra_driver.allocation.placement import class_by_resource, extended_claim, extended_requests, extended_resources
 from dra_driver.api.resource import DeviceClass
 
 GPU = "nvidia.com/gpu"

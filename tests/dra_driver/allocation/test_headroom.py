@@ -9,8 +9,8 @@ from support.allocation import claim, device_class, exactly, gpu, held, publishe
 
 from dra_driver.allocation import Allocated, NodeView, Snapshot, Usage, allocate
 from dra_driver.allocation.headroom import Headroom, Standing
+from dra_driver.allocation.requests import Cause
 from dra_driver.allocation.search import Limit
-from dra_driver.allocation.trace import Cause
 from dra_driver.api.resource import Allocation
 from dra_driver.checking.knowledge import sites_of_models
 from dra_driver.names import GPU_DRIVER

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.allocation import exactly, gpu
 
-from dra_driver.allocation.explain import explain_claim, explain_pod
 from dra_driver.allocation.loading import ANY_NODE, pods_of_workload, world_of
 from dra_driver.allocation.offline import allocate_all
-from dra_driver.allocation.wording import sentences
 from dra_driver.allocation.world import claims_of
+from dra_driver.explain.explain import explain_claim, explain_pod
+from dra_driver.explain.wording import sentences
 
 type Obj = dict[str, Any]
 

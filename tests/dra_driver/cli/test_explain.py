@@ -14,9 +14,6 @@ from support.shipped import create_classes
 from typer.testing import CliRunner, Result
 
 from dra_driver import bundled
-from dra_driver.allocation import domains, findings, policies
-from dra_driver.allocation.suggest import Kind
-from dra_driver.allocation.verdicts import Code
 from dra_driver.api.meta import (
     COMPUTE_DOMAINS,
     CRDS,
@@ -31,6 +28,9 @@ from dra_driver.cli.live import _behaviour, live_world
 from dra_driver.cli.main import app
 from dra_driver.cli.output import Status
 from dra_driver.errors import InvalidInput, Rejected
+from dra_driver.explain import driver_findings, findings
+from dra_driver.explain.suggest import Kind
+from dra_driver.explain.verdicts import Code
 from dra_driver.kube.client import Kube, Listing
 from dra_driver.simulation.apiserver import SimulatedApiServer
 
@@ -326,7 +326,7 @@ def test_every_code_is_documented() -> None:
     text = DOCUMENTATION.read_text()
     assert [code for code in Code if f"`{code}`" not in text] == []
     assert [kind for kind in Kind if f"`{kind}`" not in text] == []
-    source = "".join(Path(module.__file__).read_text() for module in (findings, domains, policies))
+    source = "".join(Path(module.__file__).read_text() for module in (findings, driver_findings))
     codes = set(re.findall(r'Finding\(\s*"([a-z-]+)"', source)) | {"missing-claim", "missing-template"}
     assert [code for code in sorted(codes) if code not in text] == []
 

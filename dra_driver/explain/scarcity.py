@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dra_driver.allocation.failing import Comparison
 from dra_driver.allocation.requests import Wanted
-from dra_driver.allocation.verdicts import HELD, Code, DeviceVerdict, Sentence, after, joined, nearness
+from dra_driver.explain.failing import Comparison
+from dra_driver.explain.verdicts import HELD, Code, DeviceVerdict, Sentence, after, joined, nearness
 
 
 def scarce_sentence(wanted: Wanted, verdicts: Sequence[DeviceVerdict]) -> tuple[Code, Sentence]:

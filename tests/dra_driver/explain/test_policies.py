@@ -6,10 +6,10 @@ import pytest
 from support.allocation import Obj, gpu, published
 from support.objects import allocation, claim, pod, result
 
-from dra_driver.allocation.explain import explain_claim, explain_pod
 from dra_driver.allocation.loading import world_of
 from dra_driver.api.meta import JsonObject
 from dra_driver.cli.files import shipped_classes
+from dra_driver.explain.explain import explain_claim, explain_pod
 
 ATTRIBUTES = "device.attributes['gpu.nvidia.com']"
 

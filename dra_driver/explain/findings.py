@@ -8,15 +8,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from dra_driver.allocation.behaviour import Behaviour
-from dra_driver.allocation.extended import class_by_resource, extended_resources
-from dra_driver.allocation.holders import Holder, holder_of
 from dra_driver.allocation.nodes import NodeView, provides, selector_matches
+from dra_driver.allocation.placement import class_by_resource, extended_resources
 from dra_driver.allocation.prospects import Site
-from dra_driver.allocation.verdicts import Code, NodeVerdict
 from dra_driver.allocation.world import Pod, PodClaim, World, claim_key, claims_of
 from dra_driver.api.pods import is_owned_by
 from dra_driver.api.resource import ExactRequest, ResourceClaim, SubRequest
 from dra_driver.cel.errors import CelError, CelNotJudged, CelRuntimeError
+from dra_driver.explain.verdicts import Code, Holder, NodeVerdict, holder_of
 from dra_driver.names import ADMIN_ACCESS_LABEL
 from dra_driver.quantity import Quantity
 

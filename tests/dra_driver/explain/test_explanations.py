@@ -19,12 +19,12 @@ from support.allocation import (
 
 from dra_driver.allocation.behaviour import CURRENT, Behaviour
 from dra_driver.allocation.constraints import constraints_of
-from dra_driver.allocation.explain import Explanation, explain_claim, explain_pod
 from dra_driver.allocation.loading import world_of
+from dra_driver.allocation.requests import Cause
 from dra_driver.allocation.search import NotAllocatable, allocate
-from dra_driver.allocation.trace import Cause
-from dra_driver.allocation.verdicts import Code
 from dra_driver.errors import InvalidInput
+from dra_driver.explain.explain import Explanation, explain_claim, explain_pod
+from dra_driver.explain.verdicts import Code
 
 type Obj = dict[str, Any]
 

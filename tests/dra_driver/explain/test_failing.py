@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.allocation import gpu
 
-from dra_driver.allocation.failing import amount_text, failing_parts
 from dra_driver.api.resource import Device
 from dra_driver.cel.device import CelDevice, compile_selector
 from dra_driver.cel.errors import CelRuntimeError
+from dra_driver.explain.failing import amount_text, failing_parts
 from dra_driver.quantity import Quantity
 
 GPU = "device.attributes['gpu.nvidia.com']"

@@ -1,6 +1,6 @@
 """Why a pod or claim waits: every node's first reason, grouped; findings; and the nearest changes that would help.
 
-`explain` answers values, `dra_driver.allocation.wording` makes text of them, `Explanation.to_data` what `-o json`
+`explain` answers values, `dra_driver.explain.wording` makes text of them, `Explanation.to_data` what `-o json`
 prints (documented in docs/explain.md, stable). Pure.
 """
 
@@ -8,18 +8,16 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from dra_driver.allocation.domains import domain_findings
-from dra_driver.allocation.findings import Finding, findings_of
-from dra_driver.allocation.holders import holder_of
-from dra_driver.allocation.judge import Judge
-from dra_driver.allocation.policies import policy_findings
 from dra_driver.allocation.search import Limit
-from dra_driver.allocation.suggest import Suggestion, suggestions
-from dra_driver.allocation.verdicts import Code, DeviceVerdict, NodeVerdict
 from dra_driver.allocation.world import Key, Pod, PodClaim, Unread, World, claim_key, claims_of
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import AllocatedDevice, ResourceClaim
 from dra_driver.errors import InvalidInput
+from dra_driver.explain.driver_findings import domain_findings, policy_findings
+from dra_driver.explain.findings import Finding, findings_of
+from dra_driver.explain.judge import Judge
+from dra_driver.explain.suggest import Suggestion, suggestions
+from dra_driver.explain.verdicts import Code, DeviceVerdict, NodeVerdict, holder_of
 
 
 class Answer(StrEnum):

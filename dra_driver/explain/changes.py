@@ -1,6 +1,6 @@
 """Changes of claims and selectors that may make them fit: what they would be, in values and in words. Pure.
 
-Whether they help is asked of the allocator by `dra_driver.allocation.suggest`.
+Whether they help is asked of the allocator by `dra_driver.explain.suggest`.
 """
 
 from collections.abc import Iterator
@@ -8,14 +8,14 @@ from fractions import Fraction
 from typing import Any
 
 from dra_driver.allocation.amounts import amount, quantity
-from dra_driver.allocation.failing import amount_text, failing_parts
-from dra_driver.allocation.judge import left_of
-from dra_driver.allocation.verdicts import DeviceVerdict, NodeVerdict
 from dra_driver.allocation.world import World
 from dra_driver.api.resource import ResourceClaim, Taint, Toleration
 from dra_driver.cel.device import CelDevice
 from dra_driver.cel.errors import CelError, CelRuntimeError
 from dra_driver.cel.server import Server
+from dra_driver.explain.failing import amount_text, failing_parts
+from dra_driver.explain.judge import left_of
+from dra_driver.explain.verdicts import DeviceVerdict, NodeVerdict
 from dra_driver.quantity import Quantity
 
 _MOST_LITERALS = 4

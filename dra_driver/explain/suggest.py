@@ -10,7 +10,14 @@ from enum import StrEnum
 from typing import Any
 
 from dra_driver.allocation.amounts import quantity
-from dra_driver.allocation.changes import (
+from dra_driver.allocation.nodes import untolerated
+from dra_driver.allocation.offline import placement_of
+from dra_driver.allocation.requests import Wanted
+from dra_driver.allocation.search import Limit
+from dra_driver.allocation.world import Pod, PodClaim, World, claim_key
+from dra_driver.api.resource import ResourceClaim, Toleration
+from dra_driver.errors import InvalidInput, NodeNotReady
+from dra_driver.explain.changes import (
     flow,
     mended_expressions,
     pod_tolerations,
@@ -22,16 +29,9 @@ from dra_driver.allocation.changes import (
     with_devices,
     with_exact,
 )
-from dra_driver.allocation.failing import amount_text
-from dra_driver.allocation.judge import Judge
-from dra_driver.allocation.nodes import untolerated
-from dra_driver.allocation.offline import placement_of
-from dra_driver.allocation.requests import Wanted
-from dra_driver.allocation.search import Limit
-from dra_driver.allocation.verdicts import Code, DeviceVerdict, NodeVerdict
-from dra_driver.allocation.world import Pod, PodClaim, World, claim_key
-from dra_driver.api.resource import ResourceClaim, Toleration
-from dra_driver.errors import InvalidInput, NodeNotReady
+from dra_driver.explain.failing import amount_text
+from dra_driver.explain.judge import Judge
+from dra_driver.explain.verdicts import Code, DeviceVerdict, NodeVerdict
 
 
 class Kind(StrEnum):

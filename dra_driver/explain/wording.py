@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Iterator, Sequence
 from textwrap import wrap
 
-from dra_driver.allocation.explain import Answer, ClaimState, Explanation, Group
-from dra_driver.allocation.findings import Finding
-from dra_driver.allocation.verdicts import Code, DeviceVerdict
+from dra_driver.explain.explain import Answer, ClaimState, Explanation, Group
+from dra_driver.explain.findings import Finding
+from dra_driver.explain.verdicts import Code, DeviceVerdict
 
 _MOST_NAMED = 4
 _MOST_GROUPS = 12

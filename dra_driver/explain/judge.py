@@ -10,22 +10,15 @@ from fractions import Fraction
 from functools import lru_cache
 
 from dra_driver.allocation.amounts import amount, quantity
-from dra_driver.allocation.extended import extended_claim
-from dra_driver.allocation.failing import Part, amount_text, failing_parts
-from dra_driver.allocation.holders import Holder, Holders, listed_holders
-from dra_driver.allocation.nodes import NodeView, unfit_for, untolerated
+from dra_driver.allocation.nodes import NodeView, shortage_on, unfit_for, untolerated
 from dra_driver.allocation.offline import NO_POD
-from dra_driver.allocation.placement import allocated_elsewhere, extended_on, unallocated
+from dra_driver.allocation.placement import allocated_elsewhere, extended_claim, extended_on, unallocated
 from dra_driver.allocation.prospects import Site
-from dra_driver.allocation.requests import Alternatives, Wanted, checked_requests
-from dra_driver.allocation.resources import shortage_on
-from dra_driver.allocation.scarcity import scarce_sentence
+from dra_driver.allocation.requests import Alternatives, Cause, Wanted, checked_requests
 from dra_driver.allocation.search import Allocated, Limit, NotAllocatable, Undecided, allocate
 from dra_driver.allocation.selection import reads
 from dra_driver.allocation.snapshot import Candidate, Pool, PoolId, PublishedSlice, Usage
-from dra_driver.allocation.trace import Cause
 from dra_driver.allocation.usage import Ledger
-from dra_driver.allocation.verdicts import HELD, Code, DeviceVerdict, NodeVerdict, Sentence, after, joined, nearness
 from dra_driver.allocation.world import Pod, World
 from dra_driver.api.resource import ResourceClaim
 from dra_driver.cel.device import CelDevice
@@ -33,6 +26,21 @@ from dra_driver.cel.errors import CelError
 from dra_driver.cel.parser import parse
 from dra_driver.cel.server import Server
 from dra_driver.errors import InvalidInput, NodeNotReady
+from dra_driver.explain.failing import Part, amount_text, failing_parts
+from dra_driver.explain.scarcity import scarce_sentence
+from dra_driver.explain.verdicts import (
+    HELD,
+    Code,
+    DeviceVerdict,
+    Holder,
+    Holders,
+    NodeVerdict,
+    Sentence,
+    after,
+    joined,
+    listed_holders,
+    nearness,
+)
 from dra_driver.quantity import Quantity
 
 

@@ -1,0 +1,144 @@
+"""Findings about objects of this driver: policy rules that a node cannot follow, and ComputeDomains. Pure."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+from dra_driver.allocation.domains import channel_number, channels, domain_uid
+from dra_driver.allocation.placement import extended_resources
+from dra_driver.allocation.world import Pod, PodClaim, World
+from dra_driver.api.computedomain import ComputeDomain
+from dra_driver.api.inventory import Limitation
+from dra_driver.domains.status import READY
+from dra_driver.explain.findings import Finding, some
+from dra_driver.explain.verdicts import Code, DeviceVerdict, NodeVerdict
+from dra_driver.names import COMPUTE_DOMAIN_DRIVER
+
+_MIG_ONLY = re.compile(r"\b(profile|parentUUID|memorySlices|placementStart|packingRank)\b")
+_SHARED_ONLY = re.compile(r"\b(sharing|isolation|allowMultipleAllocations|shares|cores)\b")
+
+
+def policy_findings(
+    world: World, pod: Pod | None, claims: Sequence[PodClaim], verdicts: Iterable[NodeVerdict]
+) -> tuple[Finding, ...]:
+    """One for each limitation that equal nodes have in common; none for nodes where it would not help."""
+    by_name = _asks_for_mig_by_name(pod, claims)
+    groups: dict[tuple[str, str, str], dict[str, Limitation]] = defaultdict(dict)
+    for verdict in verdicts:
+        for limitation in world.limitations.get(verdict.node, ()):
+            kind = (limitation.rule or "mig").partition("[")[0]
+            if not verdict.fits and ((by_name and kind == "mig") or _would_help(kind, verdict)):
+                key = limitation.rule or "", limitation.reason, limitation.message
+                groups[key][verdict.node] = limitation
+    return tuple(_finding(nodes) for _, nodes in sorted(groups.items()))
+
+
+def _finding(nodes: dict[str, Limitation]) -> Finding:
+    (first, limitation), *others = nodes.items()
+    number = sum(len(one.gpus) for one in nodes.values())
+    gpus = limitation.subject if number <= 1 else f"{number} GPUs"
+    rule = f"rule {limitation.rule} of the policy cannot be followed on {gpus}" if limitation.rule else gpus
+    fix = f"{limitation.fix[:1].upper()}{limitation.fix[1:]}."
+    if others:
+        fix += f" This is for {first}; do the same on {some([name for name, _ in others])}."
+    return Finding("policy-not-followed", f"node {some(list(nodes))}", f"{rule}: {limitation.message}", fix)
+
+
+def _asks_for_mig_by_name(pod: Pod | None, claims: Iterable[PodClaim]) -> bool:
+    """By a class or extended resource of a MIG profile: nobody makes such a class before a GPU offers the profile."""
+    if pod is not None and any(name.startswith("nvidia.com/mig-") for name in extended_resources(pod.obj)):
+        return True
+    requests = [one for entry in claims if entry.claim is not None for one in entry.claim.spec.devices.requests]
+    wanted = [one for request in requests for one in (request.exactly, *(request.first_available or ()))]
+    return any(one is not None and one.device_class_name.endswith(".mig.nvidia.com") for one in wanted)
+
+
+def _would_help(kind: str, verdict: NodeVerdict) -> bool:
+    """Whether devices of `kind`, a field of the policy, could be what the request lacks on the node."""
+    if kind == "mig" and verdict.code is Code.ERROR:
+        return _MIG_ONLY.search(verdict.text) is not None
+    return any(_lacks(kind, device) for device in verdict.devices)
+
+
+def _lacks(kind: str, device: DeviceVerdict) -> bool:
+    texts = [f"{part.text} {part.said}" for part in device.parts]
+    if kind == "mig":
+        return any("mig" in text.lower() or _MIG_ONLY.search(text) for text in texts)
+    if kind == "passthrough":
+        return any("vfio" in text for text in texts)
+    if kind == "sharing":
+        return device.code is Code.IN_USE or any(_SHARED_ONLY.search(text) for text in (*texts, device.text))
+    return False
+
+
+def domain_findings(
+    world: World, pod: Pod | None, claims: Sequence[PodClaim], verdicts: Sequence[NodeVerdict]
+) -> tuple[Finding, ...]:
+    """What domains have to do with it. Of a pod that has its node, `verdicts` are empty: it may wait for the domain."""
+    uids = dict.fromkeys(uid for one in claims if one.claim is not None and (uid := domain_uid(one.claim)) is not None)
+    found = [*_of_templates(world, pod, claims)]
+    for uid in uids:
+        found += _of_domain(world, uid)
+        if any(not one.fits for one in verdicts):
+            found += _of_nodes(world, uid)
+    return tuple(found)
+
+
+def _of_templates(world: World, pod: Pod | None, claims: Sequence[PodClaim]) -> Iterator[Finding]:
+    """The template that a pod misses is one that a domain's controller has not made, or could not."""
+    missing = {one.template for one in claims if one.claim is None and one.template is not None}
+    for domain in world.domains.values():
+        name = domain.spec.channel.resource_claim_template.name
+        if pod is not None and domain.metadata.namespace == pod.namespace and name in missing:
+            text = f"its controller has not made ResourceClaimTemplate {name} yet{_said(domain)}"
+            fix = "If this lasts: is the driver's controller running, with feature gate ComputeDomains?"
+            yield Finding("domain-template", _about(domain), text, fix)
+
+
+def _of_domain(world: World, uid: str) -> Iterator[Finding]:
+    domain = _by_uid(world, uid)
+    if domain is None:
+        if world.live and not any(one.kind == "ComputeDomain" for one in world.unread):
+            text = f"there is none with UID {uid}, so no channel of it is prepared"
+            fix = "Delete the pod, and create it again from the template of an existing domain."
+            yield Finding("domain-gone", "ComputeDomain", text, fix)
+        return
+    ready = next((one for one in domain.status.conditions if one.type == READY), None)
+    if ready is not None and ready.status != "True" and ready.reason != "NoNodes":
+        text = f"is not ready ({ready.reason}): {ready.message}"
+        fix = f"dractl get domains {domain.metadata.name} -n {domain.metadata.namespace} has what each node says."
+        yield Finding("domain-not-ready", _about(domain), text, fix)
+
+
+def _of_nodes(world: World, uid: str) -> Iterator[Finding]:
+    """Nodes that the domain cannot have, by what their channels say."""
+    taken: dict[str, list[str]] = defaultdict(list)
+    broken: dict[str, list[str]] = defaultdict(list)
+    for node, device in channels(world.slices):
+        owner = device.attributes.get("domain")
+        if channel_number(device) == 0 and owner is not None and owner.string not in (None, uid):
+            taken[owner.string or ""].append(node)
+        for taint in device.taints or () if channel_number(device) == 0 else ():
+            if taint.key == f"{COMPUTE_DOMAIN_DRIVER}/fabric":
+                broken[taint.value or "unknown"].append(node)
+    for owner_uid, nodes in sorted(taken.items()):
+        other = _by_uid(world, owner_uid)
+        whose = _about(other) if other is not None else f"the ComputeDomain with UID {owner_uid}"
+        fix = "A node is in one domain at a time: it is free when the last pod of that domain on it is gone."
+        yield Finding("node-in-other-domain", some(nodes), f"in {whose}", fix)
+    for reason, nodes in sorted(broken.items()):
+        fix = "Wait if the fabric manager still works on it; otherwise dractl get nodes has the node's problems."
+        yield Finding("fabric-incomplete", some(nodes), f"the NVLink fabric cannot be used: {reason}", fix)
+
+
+def _by_uid(world: World, uid: str) -> ComputeDomain | None:
+    return next((one for one in world.domains.values() if one.metadata.uid == uid), None)
+
+
+def _about(domain: ComputeDomain) -> str:
+    return f"ComputeDomain {domain.metadata.namespace}/{domain.metadata.name}"
+
+
+def _said(domain: ComputeDomain) -> str:
+    ready = next((one for one in domain.status.conditions if one.type == READY), None)
+    return f"; it says: {ready.message}" if ready is not None and ready.message else ""
