@@ -6,8 +6,6 @@ import pytest
 from support.api import Api
 from support.dra_objects import crd
 
-AGGREGATED = {"Accept": "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"}
-
 
 async def test_the_version_names_major_and_minor(api: Api) -> None:
     version = await api.get("/version")
@@ -69,17 +67,6 @@ async def test_short_names_and_categories_of_pods(api: Api) -> None:
         "kind": "Eviction",
         "verbs": [],
     }
-
-
-async def test_everything_in_one_document(api: Api) -> None:
-    core = await api.request("GET", "/api", headers=AGGREGATED)
-    assert (core["kind"], core["apiVersion"]) == ("APIGroupDiscoveryList", "apidiscovery.k8s.io/v2")
-    groups = {one["metadata"]["name"]: one for one in (await api.request("GET", "/apis", headers=AGGREGATED))["items"]}
-    (version,) = groups["resource.k8s.io"]["versions"]
-    claims = next(one for one in version["resources"] if one["resource"] == "resourceclaims")
-    assert claims["scope"] == "Namespaced"
-    assert claims["responseKind"]["kind"] == "ResourceClaim"
-    assert [one["subresource"] for one in claims["subresources"]] == ["status"]
 
 
 async def test_custom_types_appear_and_disappear(api: Api, unique: str) -> None:

@@ -107,8 +107,11 @@ async def test_manifests_are_applied_changed_and_deleted(kubectl: Kubectl, api: 
 async def test_server_side_apply(kubectl: Kubectl, api: Api, namespace: str) -> None:
     text = yaml.safe_dump(claim("a", namespace=namespace))
     assert "serverside-applied" in await kubectl("apply", "--server-side", "-f", "-", stdin=text)
-    managers = (await api.get(f"{claims(namespace)}/a"))["metadata"]["managedFields"]
-    assert [(one["manager"], one["operation"]) for one in managers] == [("kubectl", "Apply")]
+    labelled = yaml.safe_dump(claim("a", namespace=namespace, labels={"l": "1"}))
+    await kubectl("apply", "--server-side", "-f", "-", stdin=labelled)
+    assert (await api.get(f"{claims(namespace)}/a"))["metadata"]["labels"] == {"l": "1"}
+    await kubectl("apply", "--server-side", "-f", "-", stdin=text)
+    assert "labels" not in (await api.get(f"{claims(namespace)}/a"))["metadata"]
 
 
 async def test_a_mistake_in_a_manifest_is_named(kubectl: Kubectl, namespace: str) -> None:

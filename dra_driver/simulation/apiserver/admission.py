@@ -234,7 +234,7 @@ def _request(change: Change, version: str) -> JsonObject:
     }
 
 
-_MADE_ANEW = ("uid", "creationTimestamp", "managedFields", "resourceVersion")
+_MADE_ANEW = ("uid", "creationTimestamp", "resourceVersion")
 """What differs when a creation begins anew."""
 
 

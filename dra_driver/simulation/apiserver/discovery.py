@@ -1,4 +1,7 @@
-"""The documents by which clients learn what is served: legacy and aggregated discovery, and the version."""
+"""The documents by which clients learn what is served: and the version.
+
+Without aggregated discovery: clients that ask for it take these documents, too.
+"""
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.simulation.apiserver.resource_types import Registry, ResourceType, sorted_by_name
@@ -141,71 +144,3 @@ def _api_subresource(kind: ResourceType, name: str) -> JsonObject:
     if name in _FOREIGN_KINDS:
         document["group"], document["version"], document["kind"] = _FOREIGN_KINDS[name]
     return document
-
-
-def aggregated_version(accept: str) -> str | None:
-    """The apiVersion of aggregated discovery that an Accept header asks for first; None for the legacy form."""
-    for entry in accept.replace(" ", "").split(","):
-        parts = entry.split(";")
-        if "as=APIGroupDiscoveryList" in parts:
-            for version in ("v2", "v2beta1"):
-                if f"v={version}" in parts:
-                    return f"apidiscovery.k8s.io/{version}"
-    return None
-
-
-def aggregated(registry: Registry, *, core: bool, api_version: str) -> JsonObject:
-    """/api or /apis in one document; `api_version` is apidiscovery.k8s.io/v2 or v2beta1."""
-    items = [
-        _aggregated_group(group, versions) for group, versions in _grouped(registry).items() if (group == "") == core
-    ]
-    return {"kind": "APIGroupDiscoveryList", "apiVersion": api_version, "metadata": {}, "items": items}
-
-
-def _aggregated_group(group: str, versions: dict[str, list[ResourceType]]) -> JsonObject:
-    documents = []
-    for version, types in versions.items():
-        resources = [_aggregated_resource(kind) for kind in sorted_by_name(types)]
-        resources.extend(
-            {
-                "resource": plural,
-                "responseKind": {"group": "", "version": "", "kind": name},
-                "scope": "Cluster",
-                "singularResource": name.lower(),
-                "verbs": ["create"],
-            }
-            for of_group, of_version, plural, name in REVIEWS
-            if (of_group, of_version) == (group, version)
-        )
-        documents.append({"version": version, "resources": resources, "freshness": "Current"})
-    return {"metadata": {"name": group} if group else {}, "versions": documents}
-
-
-def _aggregated_resource(kind: ResourceType) -> JsonObject:
-    resource = kind.resource
-    document: JsonObject = {
-        "resource": resource.plural,
-        "responseKind": {"group": resource.group, "version": resource.version, "kind": resource.kind},
-        "scope": "Namespaced" if resource.namespaced else "Cluster",
-        "singularResource": kind.singular,
-        "verbs": verbs_of(kind),
-    }
-    if kind.short_names:
-        document["shortNames"] = list(kind.short_names)
-    if kind.categories:
-        document["categories"] = list(kind.categories)
-    if kind.subresources:
-        document["subresources"] = [
-            _aggregated_subresource(resource.group, resource.version, resource.kind, name)
-            for name in sorted(kind.subresources)
-        ]
-    return document
-
-
-def _aggregated_subresource(group: str, version: str, kind: str, name: str) -> JsonObject:
-    of_group, of_version, of_kind = _FOREIGN_KINDS.get(name, (group, version, kind))
-    return {
-        "subresource": name,
-        "responseKind": {"group": of_group, "version": of_version, "kind": of_kind},
-        "verbs": _subresource_verbs(name),
-    }

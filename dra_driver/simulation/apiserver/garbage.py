@@ -17,7 +17,7 @@ from dra_driver.simulation.apiserver.store import Entry, TypeKey
 type _Place = tuple[TypeKey, str, str]
 """Type, namespace, name."""
 
-_COLLECTOR = WriteOptions(field_manager="garbage-collector")
+_COLLECTOR = WriteOptions()
 _NAMESPACES: TypeKey = ("", "namespaces")
 
 

@@ -97,14 +97,14 @@ class Handlers:
         return Representation(target, accept, include, self._objects.now)
 
     def _subresource(self, request: web.Request, target: Target, body: object) -> web.Response:
-        options, objects, given = _write_options(request), self._objects, as_object(body)
+        objects, given = self._objects, as_object(body)
         name, method = target.subresource, request.method
         if name == "binding" and method == "POST":
-            return _json(encode(subresources.bind(objects, target, given, options)), 201)
+            return _json(encode(subresources.bind(objects, target, given)), 201)
         if name == "eviction" and method == "POST":
             return _json(encode(subresources.evict(objects, target, given)), 201)
         if name == "finalize" and method == "PUT":
-            return _object(target.kind, subresources.finalize(objects, target, given, options))
+            return _object(target.kind, subresources.finalize(objects, target, given))
         raise method_not_allowed()
 
     def _create(self, request: web.Request, target: Target, body: object) -> web.Response:
@@ -222,12 +222,10 @@ def _write_options(request: web.Request) -> WriteOptions:
                 ],
             },
         )
-    agent = request.headers.get("User-Agent", "unknown").partition("/")[0]
     return WriteOptions(
         dry_run=query.get("dryRun") == "All",
         field_validation=query.get("fieldValidation") or "Warn",
-        field_manager=query.get("fieldManager") or agent,
-        force=query.get("force") in ("true", "1"),
+        field_manager=query.get("fieldManager", ""),
         asked=request[_ASKED],
     )
 

@@ -7,7 +7,7 @@ Called by the HTTP handlers, one call a request; nothing here awaits, so each ca
 import random
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from dra_driver.api.meta import JsonObject
@@ -27,8 +27,8 @@ from dra_driver.apirules.status import (
 )
 from dra_driver.kubernetes import FeatureGates
 from dra_driver.simulation.apiserver.admission import Admission, Asked, Change
+from dra_driver.simulation.apiserver.apply import FieldPath, fields_of, merged, without
 from dra_driver.simulation.apiserver.decode import Decoder, copy_json
-from dra_driver.simulation.apiserver.ownership import apply, record_update
 from dra_driver.simulation.apiserver.patch import through_maps
 from dra_driver.simulation.apiserver.resource_types import Registry, ResourceType
 from dra_driver.simulation.apiserver.rules import Rules, Situation
@@ -36,7 +36,14 @@ from dra_driver.simulation.apiserver.store import Entry, Store
 
 _SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 _LONGEST_BASE = 58
-_SERVER_OWNED = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink")
+_SERVER_OWNED = (
+    "uid",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "selfLink",
+    "managedFields",
+)
 
 
 def timestamp(moment: datetime) -> str:
@@ -51,10 +58,7 @@ class WriteOptions:
 
     dry_run: bool = False
     field_validation: str = "Warn"
-    field_manager: str = "unknown"
-    force: bool = False
-    claims: list[JsonObject] | None = None
-    """managedFields that an apply worked out; None for other writes."""
+    field_manager: str = ""
     warnings: list[str] = field(default_factory=list)
     asked: Asked | None = None
 
@@ -98,6 +102,8 @@ class Objects:
         self.minor = minor
         self.now = now
         self._admission = Admission(store, registry, minor)
+        self._applied: dict[str, dict[tuple[str, str], set[FieldPath]]] = {}
+        """What each applier, by its name and subresource, said last of the object with this UID."""
 
     def get(self, kind: ResourceType, namespace: str, name: str) -> Entry:
         """Raises ApiError 404."""
@@ -116,13 +122,12 @@ class Objects:
         if not metadata.get("name") and metadata.get("generateName"):
             self._generate_name(kind, metadata, namespace, options.asked)
         self._require_namespace(kind, namespace, metadata.get("name", ""))
-        for name in (*_SERVER_OWNED, "managedFields"):
+        for name in _SERVER_OWNED:
             metadata.pop(name, None)
         metadata["uid"] = str(uuid.uuid4())
         metadata["creationTimestamp"] = timestamp(self.now())
         situation = self._situation(kind, options)
         self.rules.default(obj, situation)
-        self._record_managers(kind, None, obj, "", options)
         self.rules.prepare_create(obj, situation)
         self._refuse(kind, obj, self.rules.problems_of_new(obj, situation))
         self._admit(Change(kind, "", "CREATE", obj, None, options.dry_run), options.asked, options.warnings)
@@ -131,16 +136,6 @@ class Objects:
         if options.dry_run:
             return Entry(obj, self.store.revision)
         return self._stored(kind, obj)
-
-    def _record_managers(
-        self, kind: ResourceType, old: Entry | None, obj: JsonObject, subresource: str, options: WriteOptions
-    ) -> None:
-        if options.claims is not None:
-            obj["metadata"]["managedFields"] = options.claims
-            return
-        now = timestamp(self.now())
-        before = None if old is None else old.obj
-        record_update(kind, before, obj, options.field_manager, subresource, now)
 
     def update(
         self, kind: ResourceType, namespace: str, name: str, subresource: str, body: JsonObject, options: WriteOptions
@@ -186,18 +181,12 @@ class Objects:
                 metadata[name] = before[name]
         situation = self._situation(kind, options, subresource)
         self.rules.default(obj, situation)
-        metadata.pop("managedFields", None)
-        self._record_managers(kind, old, obj, subresource, options)
-        managers = metadata.get("managedFields")
         obj = self.rules.prepare_update(obj, old.obj, situation)
         self._refuse(kind, obj, self.rules.problems_of_change(obj, old.obj, situation))
         obj["metadata"]["resourceVersion"] = before["resourceVersion"]
         self._admit(Change(kind, subresource, "UPDATE", obj, old.obj, options.dry_run), options.asked, options.warnings)
-        if _unchanged(obj, old.obj) and options.claims in (None, before.get("managedFields")):
+        if obj == old.obj:
             return old
-        obj["metadata"].pop("managedFields", None)
-        if managers:
-            obj["metadata"]["managedFields"] = managers
         if options.dry_run:
             return Entry(obj, old.revision)
         if self._finished(obj):
@@ -221,14 +210,22 @@ class Objects:
         old = self.store.get(kind.key, namespace, name)
         if old is None and subresource:
             raise not_found(kind.resource, name)
-        now = timestamp(self.now())
-        live = None if old is None else old.obj
-        applied = apply(kind, live, config, options.field_manager, subresource, force=options.force, now=now)
-        merged = applied.obj if kind.custom else through_maps(applied.obj, kind.storage_schema)
-        options = replace(options, claims=applied.claims)
+        said = set(fields_of(config, kind.storage_schema))
+        applied = self._applied.get(old.obj["metadata"]["uid"], {}) if old is not None else {}
+        applier = (options.field_manager, subresource)
+        obj = config
+        if old is not None:
+            others = {path for other, paths in applied.items() if other != applier for path in paths}
+            gone = applied.get(applier, set()) - said - others
+            obj = without(merged(old.obj, config, kind.storage_schema), kind.storage_schema, gone)
+        obj = obj if kind.custom else through_maps(obj, kind.storage_schema)
         if old is None:
-            return self.create(kind, namespace, merged, options), True
-        return self.patch(kind, old, subresource, merged, options), False
+            entry = self.create(kind, namespace, obj, options)
+        else:
+            entry = self.patch(kind, old, subresource, obj, options)
+        if not options.dry_run:
+            self._applied.setdefault(entry.obj["metadata"]["uid"], {})[applier] = said
+        return entry, old is None
 
     def delete(self, kind: ResourceType, namespace: str, name: str, options: DeleteOptions) -> tuple[Entry, bool]:
         """The object's last state, and whether it is gone already (else it waits for finalizers or its node)."""
@@ -263,12 +260,8 @@ class Objects:
             metadata["generation"] += 1
         self.rules.mark_terminating(kind, obj)
 
-    def overwrite(
-        self, kind: ResourceType, old: Entry, obj: JsonObject, subresource: str, options: WriteOptions
-    ) -> Entry:
-        """Puts `obj` in the place of `old` as the server's own doing: nothing is validated or reset."""
-        now = timestamp(self.now())
-        record_update(kind, old.obj, obj, options.field_manager, subresource, now)
+    def overwrite(self, kind: ResourceType, obj: JsonObject) -> Entry:
+        """Stores `obj` as the server's own doing: nothing is validated or reset."""
         return self._stored(kind, obj)
 
     def finish(self, kind: ResourceType, entry: Entry) -> Entry:
@@ -282,6 +275,7 @@ class Objects:
 
     def _removed(self, kind: ResourceType, old: Entry) -> Entry:
         entry = self.store.remove(kind.key, *old.key)
+        self._applied.pop(old.obj["metadata"]["uid"], None)
         self.rules.after_removal(kind, entry.obj)
         return entry
 
@@ -421,14 +415,6 @@ class Objects:
             and metadata.get("deletionGracePeriodSeconds", 0) == 0
             and obj["kind"] != "Namespace"
         )
-
-
-def _unchanged(obj: JsonObject, old: JsonObject) -> bool:
-    """Whether nothing but the record of managers differs."""
-    return {**old, "metadata": {**old["metadata"], "managedFields": None}} == {
-        **obj,
-        "metadata": {**obj["metadata"], "managedFields": None},
-    }
 
 
 def copied(entry: Entry) -> JsonObject:

@@ -1,4 +1,4 @@
-"""The two patch forms that do not track owners: merge patch and strategic merge patch.
+"""Merge patch and strategic merge patch; `apply.py` has server-side apply.
 
 Pure: object and patch in, new object out; neither input is changed. Sources: RFC 7386, and Kubernetes'
 "Update API Objects in Place Using kubectl patch" for the strategic directives.
@@ -113,7 +113,7 @@ def _merged_list(old: list[Any], patch: list[Any], schema: Schema, order: list[A
 
 
 def _ordered(merged: list[Any], old: list[Any], order: list[Any], identity: Callable[[Any], Any]) -> list[Any]:
-    """Items that the patch names keep its order, the others theirs; where both are known, the old list decides."""
+    """Items that `order` names keep its order, the others theirs; where both are known, the old list decides."""
     named = [identity(item) for item in order]
     before = [identity(item) for item in old]
     ours = sorted((item for item in merged if identity(item) in named), key=lambda item: named.index(identity(item)))

@@ -28,15 +28,6 @@ _OWNER: Shape = {
     6: ("controller", "bool"),
     7: ("blockOwnerDeletion", "bool"),
 }
-_MANAGER: Shape = {
-    1: ("manager", "str"),
-    2: ("operation", "str"),
-    3: ("apiVersion", "str"),
-    4: ("time", "time"),
-    6: ("fieldsType", "str"),
-    7: ("fieldsV1", "raw"),
-    8: ("subresource", "str"),
-}
 _META: Shape = {
     1: ("name", "str"),
     2: ("generateName", "str"),
@@ -52,7 +43,6 @@ _META: Shape = {
     12: ("annotations", "map"),
     13: ("ownerReferences", [_OWNER]),
     14: ("finalizers", ["str"]),
-    17: ("managedFields", [_MANAGER]),
 }
 _DELETE_OPTIONS: Shape = {
     1: ("gracePeriodSeconds", "int"),

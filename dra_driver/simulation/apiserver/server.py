@@ -171,24 +171,18 @@ class SimulatedApiServer:
             return web.Response(status=404, text="404 page not found\n")
         if isinstance(body, str):
             return web.Response(text=body)
-        content_type = "application/json"
-        if body.get("kind") == "APIGroupDiscoveryList":
-            version = body["apiVersion"].rpartition("/")[2]
-            content_type += f";g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"
-        return web.Response(body=encode(body), headers={"Content-Type": content_type})
+        return web.Response(body=encode(body), content_type="application/json")
 
     def _document(self, request: web.Request) -> JsonObject | str | None:
         path = request.path.rstrip("/")
-        accept = request.headers.get("Accept", "")
         if path in ("/healthz", "/readyz", "/livez"):
             return "ok"
         if path == "/version":
             return discovery.version_document(self.version)
-        if path in ("/api", "/apis"):
-            aggregated = discovery.aggregated_version(accept)
-            if aggregated is not None:
-                return discovery.aggregated(self.registry, core=path == "/api", api_version=aggregated)
-            return discovery.api_versions() if path == "/api" else discovery.api_group_list(self.registry)
+        if path == "/api":
+            return discovery.api_versions()
+        if path == "/apis":
+            return discovery.api_group_list(self.registry)
         if path == "/openapi/v2":
             return openapi.swagger(self.version)
         if path == "/openapi/v3":

@@ -2,7 +2,7 @@
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.apirules.status import bad_request, conflict
-from dra_driver.simulation.apiserver.objects import DeleteOptions, Objects, WriteOptions, copied, timestamp
+from dra_driver.simulation.apiserver.objects import DeleteOptions, Objects, copied, timestamp
 from dra_driver.simulation.apiserver.requests import Target
 from dra_driver.simulation.apiserver.store import Entry
 
@@ -12,7 +12,7 @@ def success(status: int = 201) -> JsonObject:
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": status}
 
 
-def bind(objects: Objects, target: Target, binding: JsonObject, options: WriteOptions) -> JsonObject:
+def bind(objects: Objects, target: Target, binding: JsonObject) -> JsonObject:
     """pods/binding: puts a pod on a node, once. Raises ApiError 409 when it is on one already."""
     name = target.name or ""
     node = (binding.get("target") or {}).get("name")
@@ -30,7 +30,7 @@ def bind(objects: Objects, target: Target, binding: JsonObject, options: WriteOp
     now = timestamp(objects.now())
     scheduled = {"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": now}
     pod["status"]["conditions"] = [*conditions, scheduled]
-    objects.overwrite(target.kind, old, pod, "binding", options)
+    objects.overwrite(target.kind, pod)
     return success()
 
 
@@ -47,14 +47,14 @@ def evict(objects: Objects, target: Target, eviction: JsonObject) -> JsonObject:
     return success()
 
 
-def finalize(objects: Objects, target: Target, namespace: JsonObject, options: WriteOptions) -> Entry:
+def finalize(objects: Objects, target: Target, namespace: JsonObject) -> Entry:
     """namespaces/finalize: replaces the finalizers in the spec; the namespace goes when none is left."""
     old = objects.get(target.kind, "", target.name or "")
     obj = copied(old)
     obj["spec"] = {"finalizers": (namespace.get("spec") or {}).get("finalizers") or []}
     if not obj["spec"]["finalizers"] and obj["metadata"].get("deletionTimestamp"):
         return objects.finish(target.kind, old)
-    return objects.overwrite(target.kind, old, obj, "finalize", options)
+    return objects.overwrite(target.kind, obj)
 
 
 def answer_review(kind: str, body: JsonObject) -> JsonObject:
