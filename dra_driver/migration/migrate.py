@@ -12,7 +12,6 @@ from dra_driver.migration.claims.plans import Plan, labelled, wanted_plans
 from dra_driver.migration.claims.publishing import publishing
 from dra_driver.migration.codes import NOT_EDITABLE, Severity
 from dra_driver.migration.counts import quotas
-from dra_driver.migration.counts.queues import names_in_kueue
 from dra_driver.migration.model import Change, Finding, Migration, Options, Source, ref_of
 from dra_driver.migration.read.kustomize import kustomizations
 from dra_driver.migration.read.overlays import Overlays, overlays
@@ -77,14 +76,13 @@ def _counted(
     workloads = [workload for plan in plans for workload in plan.all_workloads]
     deciding = [one for one in known if not delivers(one)]
     changeable = frozenset(one for one in documents if not is_sealed(one) and one.file not in over.files)
-    return quotas.rewrite(deciding, workloads, meaning, options, changeable, names_in_kueue(known))
+    return quotas.rewrite(deciding, workloads, meaning, options, changeable)
 
 
 def _with_counted(plans: Sequence[Plan], counted: quotas.QuotaResult) -> list[Plan]:
     workloads = [workload for plan in plans for workload in plan.all_workloads]
     more = {some.document: some.edits for some in counted.edits}
-    plans = [labelled(plan, workloads).with_edits(more.get(plan.document, ())) for plan in plans]
-    return [replace(plan, objects=counted.beside.get(plan.document, ())) for plan in plans]
+    return [labelled(plan, workloads).with_edits(more.get(plan.document, ())) for plan in plans]
 
 
 def _as_it_came(counted: quotas.QuotaResult, plans: Iterable[Plan]) -> Iterator[Finding]:

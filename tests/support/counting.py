@@ -26,12 +26,6 @@ def workload(
     return Workload(at, reading.demands(at, meaning, Options()), Choice(target, "as the test has it."))
 
 
-def queued(one: Workload) -> Workload:
-    """In a queue of Kueue's."""
-    one.pod.document.obj["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "q"}
-    return one
-
-
 def done(
     obj: JsonObject, *targets: Target | Workload, meaning: Meaning = PLAIN, options: Options | None = None
 ) -> tuple[JsonObject, QuotaResult]:

@@ -17,7 +17,6 @@ from dra_driver.migration.model import (
     Choice,
     Edit,
     Finding,
-    NewObject,
     Options,
     Path,
     Put,
@@ -54,8 +53,6 @@ class Plan:
     edits: tuple[Edit, ...] = ()
     findings: tuple[Finding, ...] = ()
     embedded: tuple[Embedded, ...] = ()
-    objects: tuple[NewObject, ...] = ()
-    """That stand beside it, besides templates."""
 
     @property
     def all_edits(self) -> tuple[Edit, ...]:

@@ -1,34 +1,21 @@
-"""Objects that count, limit, queue or look at the old resources: quotas, limits, queues, autoscalers, policies. Pure.
+"""Objects that count or limit the old resources. ResourceQuotas and LimitRanges are edited, others reported. Pure.
 
-What can be said of claims is said under new keys; everything else stays as it is and is reported with its place. How
-much changes depends on the workloads: where all of them get claims the old keys go, where none does they stay.
-Source: the reference on migration sources, section 9; pkg/quota of Kubernetes.
+How much changes depends on the workloads: if all of them get claims the old keys go; if none does they stay.
+Source: the reference on migration sources, section 9; pkg/quota and plugin/pkg/admission/limitranger of Kubernetes.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from dra_driver.api.documents import Document
 from dra_driver.migration.claims.publishing import takers_of_the_rest
 from dra_driver.migration.codes import AUTOSCALER, INVALID_AMOUNT, NOT_EDITABLE, QUOTA, UNKNOWN_RESOURCE, Severity
-from dra_driver.migration.counts import node_pools, queues
-from dra_driver.migration.counts.counting import MENTION, Found, World, amount_of
-from dra_driver.migration.counts.limit_ranges import limit_range
+from dra_driver.migration.counts import systems
+from dra_driver.migration.counts.counting import MENTION, Changes, Workloads, amount_of, maps_in
 from dra_driver.migration.demands.amounts import is_strange, profile_of
-from dra_driver.migration.model import (
-    DocumentEdits,
-    Finding,
-    NewObject,
-    Options,
-    Path,
-    Put,
-    Remove,
-    Workload,
-    value_at,
-)
-from dra_driver.migration.text.changes import ANNOTATION
+from dra_driver.migration.model import DocumentEdits, Finding, Options, Path, Put, Remove, Workload, value_at
 from dra_driver.migration.understand.meaning import Meaning
 from dra_driver.migration.understand.other_resources import is_other
 from dra_driver.quantity import Quantity
@@ -40,11 +27,8 @@ _REQUESTS = "requests."
 
 @dataclass(frozen=True, slots=True)
 class QuotaResult:
-    """`beside`: objects that stand beside a document, in its file."""
-
     edits: tuple[DocumentEdits, ...] = ()
     findings: tuple[Finding, ...] = ()
-    beside: Mapping[Document, tuple[NewObject, ...]] = field(default_factory=dict)
 
 
 def rewrite(
@@ -53,37 +37,33 @@ def rewrite(
     meaning: Meaning,
     options: Options,
     changeable: Collection[Document] | None = None,
-    names_in_kueue: Mapping[str, str] | None = None,
 ) -> QuotaResult:
-    """`workloads` are all of the run, as they were decided. Documents that are not `changeable` are read for what they
-    say; None: all are."""
-    world = World(workloads, meaning, options, names_in_kueue)
-    findings: list[Finding] = [*takers_of_the_rest(workloads), *queues.not_admitted(world)]
+    """`workloads` are all of the run, with what was decided. Documents that are not `changeable` are only read; None:
+    all can be changed."""
+    known = Workloads(workloads, meaning, options)
+    findings: list[Finding] = [*takers_of_the_rest(workloads), *systems.not_admitted(known)]
     edits: list[DocumentEdits] = []
-    beside: dict[Document, tuple[NewObject, ...]] = {}
     for document in documents:
-        found = Found(document)
-        handler = _HANDLERS.get((_group(document), document.kind))
-        if handler is not None:
-            handler(found, world)
-        elif not world.is_workload(document):
-            _mentions(found, world)
+        changes = Changes(document)
+        handlers = _HANDLERS.get((_group(document), document.kind), ())
+        for handle in handlers:
+            handle(changes, known)
+        if not handlers and not known.contain(document):
+            _mentions(changes, known)
         if changeable is not None and document not in changeable:
-            findings += map(_not_done, found.findings)
+            findings += map(_not_done, changes.findings)
             continue
-        findings += found.findings
-        if found.objects:
-            beside[document] = tuple(found.objects)
-        if found.edits:
-            edits.append(DocumentEdits(document, tuple(found.edits), found.reason))
-    return QuotaResult(tuple(edits), tuple(findings), beside)
+        findings += changes.findings
+        if changes.edits:
+            edits.append(DocumentEdits(document, tuple(changes.edits), changes.reason))
+    return QuotaResult(tuple(edits), tuple(findings))
 
 
 def _not_done(one: Finding) -> Finding:
-    """Of a document that is only looked at."""
+    """Of a document that is only read."""
     if not one.fixed:
         return one
-    advice = "This was given for what it says, and is not changed: give it among the files that are migrated."
+    advice = "This file was given for information and is not changed: pass it among the files to migrate."
     return replace(one, fixed=False, severity=Severity.WARNING, advice=advice)
 
 
@@ -95,111 +75,136 @@ def _group(document: Document) -> str:
 # -- ResourceQuota
 
 
-def _resource_quota(found: Found, world: World) -> None:
-    hard = value_at(found.obj, ("spec", "hard"))
+def _resource_quota(changes: Changes, known: Workloads) -> None:
+    hard = value_at(changes.obj, ("spec", "hard"))
     if not isinstance(hard, dict):
         return
     added: dict[str, list[tuple[Path, str, Quantity]]] = {}
     for key, value in hard.items():
         path: Path = ("spec", "hard", str(key))
         resource = str(key).removeprefix(_REQUESTS)
-        if not world.is_old(resource) and not resource.startswith("nvidia.com/"):
+        if not known.is_old(resource) and not resource.startswith("nvidia.com/"):
             continue
-        if is_other(resource.removeprefix("limits."), world.options.other_resources):
+        if is_other(resource.removeprefix("limits."), known.options.other_resources):
             continue
-        of_hami = _of_hami(world, str(key))
+        of_hami = _of_hami(known, str(key))
         resource = of_hami or resource
         if of_hami is None and (str(key).startswith("limits.") or resource == key):
             message = f"{key}: a quota of an extended resource begins with {_REQUESTS}"
-            found.say(INVALID_AMOUNT, path, message, severity=Severity.WARNING)
-        elif not world.is_number(resource):
-            message = f"{key}: Kubernetes has no quota of amounts of devices"
-            found.say(QUOTA, path, message, advice="Limit amounts by Kueue or Volcano, or not at all.")
+            changes.say(INVALID_AMOUNT, path, message, severity=Severity.WARNING)
+        elif not known.is_number(resource):
+            message = f"{key}: Kubernetes has no quota for amounts of devices"
+            changes.say(QUOTA, path, message, advice="Limit numbers of devices instead.")
         else:
-            _quota_key(found, world, path, resource, value, added)
-    gone = {one.path[-1] for one in found.edits if isinstance(one, Remove)}
+            _quota_key(changes, known, path, resource, value, added)
+    gone = {one.path[-1] for one in changes.edits if isinstance(one, Remove)}
     for key, parts in added.items():
-        _add_quota(found, hard, key, parts, gone)
+        if key not in hard:
+            _add_quota(changes, key, parts, gone)
 
 
-def _of_hami(world: World, key: str) -> str | None:
-    """The resource of a key with `limits.`, which HAMi's scheduler heeds and Kubernetes does not."""
+def _of_hami(known: Workloads, key: str) -> str | None:
+    """The resource of a key with `limits.`, which HAMi's scheduler reads and Kubernetes does not."""
     resource = key.removeprefix("limits.")
-    hami = world.meaning.hami
-    amounts = (hami.memory, hami.memory_percentage, hami.cores)
-    return (
-        resource if resource != key and (resource in amounts or (hami.installed and resource == hami.count)) else None
-    )
+    hami = known.meaning.hami
+    counted = (hami.memory, hami.memory_percentage, hami.cores, *((hami.count,) if hami.installed else ()))
+    return resource if resource != key and resource in counted else None
 
 
 def _quota_key(
-    found: Found, world: World, path: Path, resource: str, value: object,
+    changes: Changes, known: Workloads, path: Path, resource: str, value: object,
     added: dict[str, list[tuple[Path, str, Quantity]]],
 ) -> None:  # fmt: skip
-    state = world.state(resource, found.document.namespace or "default")
+    use = known.use_of(resource, changes.document.namespace or "default")
     amount = amount_of(value)
     if amount is None:
-        found.say(INVALID_AMOUNT, path, f"{path[-1]}: {value!r} is no amount")
+        changes.say(INVALID_AMOUNT, path, f"{path[-1]}: {value!r} is no amount")
         return
-    if not state.claims:
-        message = f"{path[-1]} goes on counting: the workloads of this namespace stay with {resource}"
-        found.say(QUOTA, path, message, severity=Severity.INFO, advice="")
+    if not use.claims:
+        changes.say_unchanged(path, f"{path[-1]} keeps counting: the workloads of this namespace keep {resource}")
         return
-    spec = value_at(found.obj, ("spec",))
+    spec = value_at(changes.obj, ("spec",))
     if spec.get("scopes") or spec.get("scopeSelector"):
-        # Of what is counted only pods have scopes. Source: claimEvaluator.Matches in pkg/quota of Kubernetes.
-        message = f"{path[-1]}: a quota with scopes counts no claims, so nothing limits those of {resource} now"
-        advice = "Limit claims by a quota without scopes, or by Kueue; or keep the workloads with `strategy: extended`."
-        found.say(QUOTA, path, message, advice=advice)
+        # Only pods have scopes. Source: claimEvaluator.Matches in pkg/quota of Kubernetes.
+        message = f"{path[-1]}: a quota with scopes counts no claims, so nothing limits claims for {resource}"
+        advice = "Limit claims with a quota without scopes, or keep the workloads with `strategy: extended`."
+        changes.say(QUOTA, path, message, advice=advice)
         return
-    if any(want.share is not None and (want.share.number or 1) > 1 for want in state.wants):
+    if any(want.share is not None and (want.share.number or 1) > 1 for want in use.wants):
         message = f"{path[-1]}: a claim of several shares of one device counts as one device"
-        found.say(QUOTA, path, message, advice="Lower the amount, or decide `severalShares: devices`.")
-    for name in state.classes:
+        changes.say(QUOTA, path, message, advice="Lower the amount, or decide `severalShares: devices`.")
+    for name in use.classes:
         added.setdefault(f"{name}{DEVICES_KEY}", []).append((path, resource, amount))
-    if not state.old:
-        found.edits.append(Remove(path))
+    if not use.old:
+        changes.edits.append(Remove(path))
 
 
 def _add_quota(
-    found: Found,
-    hard: Mapping[str, object],
-    key: str,
-    parts: Sequence[tuple[Path, str, Quantity]],
-    gone: Collection[object],
+    changes: Changes, key: str, parts: Sequence[tuple[Path, str, Quantity]], gone: Collection[object]
 ) -> None:
-    """`gone` are the old keys that nobody needs any more."""
-    if key in hard:
-        return
+    """`gone` are the old keys that are removed."""
     total = Quantity(sum((amount.value for _, _, amount in parts), Fraction(0)))
-    found.edits.append(Put(("spec", "hard", key), str(total)))
-    found.reason = "claims are counted by class"
+    changes.edits.append(Put(("spec", "hard", key), str(total)))
+    changes.reason = "claims are counted by class"
     names = ", ".join(resource for _, resource, _ in parts)
     message = f"{key}: {total} limits claims as {names} did"
     if len(parts) > 1:
         message += "; a class is counted as a whole, so the amounts are added up"
     stays = any(path[-1] not in gone for path, _, _ in parts)
     advice = _about_profiles(parts[0][1]) or (_APART if len(parts) > 1 else "") or (_BOTH_COUNT if stays else "")
-    found.say(QUOTA, parts[0][0], message, advice=advice, severity=Severity.INFO, fixed=True)
+    changes.say(QUOTA, parts[0][0], message, advice=advice, severity=Severity.INFO, fixed=True)
 
 
 _BOTH_COUNT = (
-    "Where the class answers to the extended resource (1.36; in 1.35 with DRAExtendedResource), both keys count both: "
-    "claims of the class under the old key, too, and pods with the resource under the new one, once they have a node."
+    "If the class answers the extended resource (1.36; in 1.35 with DRAExtendedResource), both keys count both: the "
+    "old key also counts claims of the class, and the new one also counts scheduled pods with the resource."
 )
-
-_APART = "To limit them one by one, make a DeviceClass of each one's conditions, and let the claims name it."
+_APART = "To limit them separately, create a DeviceClass for each, and let the claims name it."
 
 
 def _about_profiles(resource: str) -> str:
     profile = profile_of(resource.removesuffix(".shared"))
     if profile is None:
         return ""
-    return f"To limit profiles one by one, let claims name the class of their profile, as {profile}.mig.nvidia.com."
+    return f"To limit profiles separately, let claims name the class of their profile: {profile}.mig.nvidia.com."
+
+
+# -- LimitRange
+
+
+def _limit_range(changes: Changes, known: Workloads) -> None:
+    """Lines about the resource must go, because the API server adds defaults, and a maximum as a default, to pods that
+    have claims, and a minimum refuses those pods. LimitRanges cannot limit claims."""
+    namespace = changes.document.namespace or "default"
+    for index, limits in enumerate(maps_in(value_at(changes.obj, ("spec", "limits")))):
+        for part, amounts in limits.items():
+            for resource in amounts if isinstance(amounts, dict) else ():
+                if not known.is_old(str(resource)):
+                    continue
+                path: Path = ("spec", "limits", index, str(part), str(resource))
+                line = f"{part} {resource}: {amounts[resource]}"
+                if not known.use_of(str(resource), namespace).claims:
+                    changes.say_unchanged(path, f"{line} keeps its effect: the workloads keep the resource")
+                    continue
+                changes.edits.append(Remove(path))
+                changes.reason = "a LimitRange would add the old resource to pods that have claims"
+                amount = amount_of(amounts[resource])
+                if amount is None or amount.value == 0 or part == "maxLimitRequestRatio":
+                    message = f"{line} is removed: pods with claims do not ask for it"
+                    changes.say(QUOTA, path, message, severity=Severity.INFO, fixed=True, advice="")
+                else:
+                    message = f"{line} is removed: it would apply to pods with claims, and it cannot limit claims"
+                    changes.say(QUOTA, path, message, advice=_LIMIT_CLAIMS)
+
+
+_LIMIT_CLAIMS = (
+    "Limit the devices of a namespace with a ResourceQuota (`CLASS.deviceclass.resource.k8s.io/devices`); to limit "
+    "each claim, write a ValidatingAdmissionPolicy for resourceclaimtemplates. Containers that relied on a default "
+    "must ask for GPUs themselves."
+)
 
 
 # -- everything else
-
 
 _ABOUT_METRICS = ("autoscaling", "keda.sh", "monitoring.coreos.com", "grafana", "victoriametrics")
 _NOT_LOOKED_AT = frozenset(
@@ -211,62 +216,47 @@ _NOT_LOOKED_AT = frozenset(
         ("kustomize.config.k8s.io", "Component"),
     }
 )  # fmt: skip
-"""What mentions GPUs by its nature, and is read elsewhere."""
+"""Kinds that mention GPUs and are read elsewhere."""
 
 
 _OF_POLICIES = re.compile("admission|gatekeeper|kyverno|polic")
-"""Groups whose objects speak of pods, and make none."""
+"""Groups whose objects are about pods, and create none."""
 
 
-def _mentions(found: Found, world: World) -> None:
-    """Where an object that is not known here speaks of the old resources."""
-    group, kind = _group(found.document), found.document.kind
+def _mentions(changes: Changes, known: Workloads) -> None:
+    """Where an object of an unknown kind mentions the old resources."""
+    group, kind = _group(changes.document), changes.document.kind
     if not kind or kind == "ConfigMap" or (group, kind) in _NOT_LOOKED_AT:
         return
     of_metrics = any(group == one or group.endswith(one) or one in group for one in _ABOUT_METRICS)
-    for path, text in _texts(found.obj, ()):
+    for path, text in systems.texts_in(changes.obj):
         asks = path[-3:-2] == ("resources",) and _OF_POLICIES.search(group) is None
         match = MENTION.search(text)
         if match is None:
-            if asks and path[-1] == text and is_strange(text, world.meaning, world.options):
-                message = f"{text}: it is not known what it stands for, nor what a {kind} makes of it"
-                found.say(UNKNOWN_RESOURCE, path, message)
+            if asks and path[-1] == text and is_strange(text, known.meaning, known.options):
+                message = f"{text}: neither its meaning nor what a {kind} does with it is known"
+                changes.say(UNKNOWN_RESOURCE, path, message)
             continue
         if of_metrics:
             message = (
-                f"{match[0]}…: series of the old resource end with it, and DCGM's name pods of claims only on request"
+                f"{match[0]}…: metrics of the old resource end with it; DCGM's name pods with claims only on request"
             )
-            advice = "Ask for metrics of claims: the driver's own, or dcgm-exporter's with its DRA support on."
-            found.say(AUTOSCALER, path, message, advice=advice)
+            advice = "Use metrics of claims: the driver's own, or dcgm-exporter's with its DRA support on."
+            changes.say(AUTOSCALER, path, message, advice=advice)
         elif asks:
             message = (
-                f"{kind} is not a kind that is known; what its controller makes of this asks for GPUs in the old way"
+                f"{kind} is an unknown kind; its controller makes pods from this that ask for the extended resource"
             )
             advice = (
-                "It can stay where a DeviceClass answers to the resource. See whether it can pass claims on to pods."
+                "It can stay if a DeviceClass answers the resource. Check whether the controller passes claims to pods."
             )
-            found.say(NOT_EDITABLE, path, message, advice=advice)
+            changes.say(NOT_EDITABLE, path, message, advice=advice)
         else:
-            found.say(QUOTA, path, f"{match[0]}…: whatever this decides, it does not decide it for claims")
+            changes.say(QUOTA, path, f"{match[0]}…: this rule does not apply to claims")
 
 
-def _texts(value: object, path: Path) -> Iterator[tuple[Path, str]]:
-    """Keys and strings, with where they are; without what was before the migration."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            if key != ANNOTATION:
-                yield (*path, str(key)), str(key)
-                yield from _texts(inner, (*path, str(key)))
-    elif isinstance(value, list):
-        for index, inner in enumerate(value):
-            yield from _texts(inner, (*path, index))
-    elif isinstance(value, str):
-        yield path, value
-
-
-_HANDLERS: Mapping[tuple[str, str], Callable[[Found, World], None]] = {
-    ("", "ResourceQuota"): _resource_quota,
-    ("", "LimitRange"): limit_range,
-    **queues.HANDLERS,
-    **node_pools.HANDLERS,
+_HANDLERS: Mapping[tuple[str, str], tuple[systems.Handler, ...]] = {
+    ("", "ResourceQuota"): (_resource_quota,),
+    ("", "LimitRange"): (_limit_range,),
+    **systems.HANDLERS,
 }

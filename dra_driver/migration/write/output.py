@@ -38,7 +38,7 @@ class Output:
         self.objects: list[NewObject] = []
         self.findings: list[Finding] = []
         self._sources = sources
-        self._known: set[tuple[str, str, str | None, str]] = set()
+
         self._folders = folders
         self._where: dict[ObjectRef, set[str]] = defaultdict(set)
         """Files that have the object, or get it."""
@@ -47,7 +47,6 @@ class Output:
 
     def take(self, plans: Sequence[Plan], options: Options) -> None:
         for plan in plans:
-            self._known.add(_key(plan.document.file, ref_of(plan.document)))
             self._where[ref_of(plan.document)].add(plan.document.file)
         by_text: dict[tuple[str, int], list[Plan]] = defaultdict(list)
         for plan in plans:
@@ -55,12 +54,6 @@ class Output:
         # Bases first: an overlay can name a template that its base has, and kustomize takes none twice.
         for together in sorted(by_text.values(), key=lambda some: self._above(some[0].document.file)):
             self._take_text(together, options)
-
-    def add(self, new: NewObject) -> None:
-        """Of the whole cluster, or of a file that cannot have it itself."""
-        self.objects.append(new)
-        folder = PurePosixPath(new.beside).parent if new.beside else PurePosixPath(".")
-        self._apart.setdefault(str(folder / "gpu-cluster.yaml"), []).append(new)
 
     @property
     def demands(self) -> Iterator[Demand]:
@@ -96,13 +89,7 @@ class Output:
         return Finding(WRITTEN_OUT, WRITTEN_OUT.severity, ref_of(document), place, message, "", fixed=True)
 
     def _new_objects(self, plan: Plan) -> Iterator[NewObject]:
-        """What stands beside the document and is not in its folder yet, and templates that its file does not bring."""
-        for new in plan.objects:
-            metadata = new.obj["metadata"]
-            key = _key(plan.document.file, ObjectRef(new.obj["kind"], metadata.get("namespace"), metadata["name"]))
-            if key not in self._known:
-                self._known.add(key)
-                yield new
+        """Templates that the document's file does not have yet."""
         for one in plan.all_claims:
             if not self._is_brought(one.ref, plan.document.file):
                 self._where[one.ref].add(plan.document.file)
@@ -131,8 +118,3 @@ class Output:
 
     def new_files(self) -> tuple[Source, ...]:
         return tuple(Source(file, objects_text(objects)) for file, objects in self._apart.items())
-
-
-def _key(file: str, ref: ObjectRef) -> tuple[str, str, str | None, str]:
-    """Files of one folder are applied together; other folders are other environments."""
-    return str(PurePosixPath(file).parent), ref.kind, ref.namespace, ref.name

@@ -242,5 +242,5 @@ def _is_ours(document: Document) -> bool:
     return document.kind in _WRITTEN and isinstance(labels, dict) and labels.get(MANAGED_BY) == OWNER
 
 
-_WRITTEN = ("ResourceClaimTemplate", "ResourceClaim", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+_WRITTEN = ("ResourceClaimTemplate", "ResourceClaim")
 """Kinds of objects that the migration writes beside others."""

@@ -1,0 +1,124 @@
+"""Queues, autoscalers and limits of others: none is edited but LimitRanges, and the finding has the text to add."""
+
+from typing import Any
+
+import pytest
+import yaml
+from support.counting import CLAIMS, EXTENDED, MIG, PLAIN, done, workload
+from support.migration import GPU, codes
+
+from dra_driver.api.meta import JsonObject
+from dra_driver.migration.counts.quotas import rewrite
+from dra_driver.migration.model import Options
+
+
+def obj(api_version: str, kind: str, spec: JsonObject, **metadata: Any) -> JsonObject:
+    return {
+        "apiVersion": api_version,
+        "kind": kind,
+        "metadata": {"name": "x", "namespace": "team", **metadata},
+        "spec": spec,
+    }
+
+
+def cluster_queue(*resources: str, **amounts: Any) -> JsonObject:
+    quotas = [{"name": one, "nominalQuota": 32, **amounts} for one in resources]
+    flavors = [{"name": "h100", "resources": [{"name": "cpu", "nominalQuota": 4}, *quotas]}]
+    groups = [{"coveredResources": ["cpu", *resources], "flavors": flavors}]
+    return obj("kueue.x-k8s.io/v1beta1", "ClusterQueue", {"resourceGroups": groups})
+
+
+def test_kueue_counts_a_class_by_a_name_of_its_own() -> None:
+    queue = cluster_queue(GPU, borrowingLimit=8)
+    after, result = done(queue, CLAIMS)
+    assert after == queue
+    (said,) = result.findings
+    group, config = yaml.safe_load_all(said.paste)
+    assert group["coveredResources"] == ["cpu", GPU, "dra.gpu/gpu"]
+    assert group["flavors"][0]["resources"] == [{"name": "dra.gpu/gpu", "nominalQuota": 32, "borrowingLimit": 8}]
+    assert config["resources"]["deviceClassMappings"] == [
+        {"name": "dra.gpu/gpu", "deviceClassNames": ["gpu.nvidia.com"]}
+    ]
+
+
+def test_a_queue_that_counts_the_class_and_one_of_workloads_that_stay_have_nothing_to_add() -> None:
+    assert done(cluster_queue(GPU, "dra.gpu/gpu"), CLAIMS)[1].findings == ()
+    _, result = done(cluster_queue(GPU), EXTENDED)
+    assert [(one.severity, one.paste) for one in result.findings] == [("info", "")]
+
+
+def test_kueue_admits_claims_of_mapped_classes_only() -> None:
+    waiting = workload(CLAIMS)
+    waiting.pod.document.obj["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "q"}
+    (said,) = rewrite([], [waiting], PLAIN, Options()).findings
+    assert "gpu.nvidia.com" in said.message
+    assert yaml.safe_load(said.paste)["resources"]["deviceClassMappings"]
+
+
+def test_volcano_counts_by_class_and_adds_profiles_up() -> None:
+    other = "nvidia.com/mig-2g.10gb"
+    queue = obj("scheduling.volcano.sh/v1beta1", "Queue", {"capability": {MIG: "14", other: "3", "cpu": "4"}})
+    after, result = done(queue, workload(CLAIMS, {MIG: 1}), workload(CLAIMS, {other: 1}))
+    assert after == queue
+    (said,) = result.findings
+    assert yaml.safe_load(said.paste)["spec"]["capability"] == {"deviceclass/mig.nvidia.com": "17"}
+    assert [
+        one.paste for one in done(queue, workload(EXTENDED, {MIG: 1}), workload(EXTENDED, {other: 1}))[1].findings
+    ] == ["", ""]
+    many = queue | {"spec": {"capability": {GPU: "many", "volcano.sh/vgpu-memory-percentage": "50"}}}
+    assert [one.paste for one in done(many, CLAIMS)[1].findings] == ["", ""]
+
+
+KARPENTER = {
+    "template": {"spec": {"requirements": [{"key": "karpenter.k8s.aws/instance-gpu-count", "operator": "Exists"}]}}
+}
+MACHINES = {"annotations": {"capacity.cluster-autoscaler.kubernetes.io/gpu-type": GPU}}
+AUTOSCALER = {"template": {"spec": {"containers": [{"name": "a", "image": "r/cluster-autoscaler:v1.34.1"}]}}}
+
+
+@pytest.mark.parametrize(
+    ("given", "claims", "extended"),
+    [
+        (obj("karpenter.sh/v1", "NodePool", KARPENTER), ["M021", "M021"], ["M021"]),
+        (obj("karpenter.sh/v1alpha1", "NodeOverlay", {"capacity": {GPU: "4"}}), ["M021"], []),
+        (obj("karpenter.k8s.aws/v1", "EC2NodeClass", {"amiFamily": "Bottlerocket"}), ["M001"], []),
+        (obj("cluster.x-k8s.io/v1beta1", "MachineDeployment", {}, **MACHINES), ["M021"], []),
+        (obj("apps/v1", "Deployment", AUTOSCALER), ["M021"], []),
+        (obj("scheduling.x-k8s.io/v1alpha1", "PodGroup", {"minResources": {GPU: "8"}}), ["M014"], ["M014"]),
+        (obj("nos.nebuly.com/v1alpha1", "ElasticQuota", {"max": {GPU: "8"}}), ["M014"], ["M014"]),
+        (obj("scheduling.run.ai/v2", "Queue", {"resources": {"gpu": {"quota": 8}}}), ["M014"], ["M014"]),
+        (obj("run.ai/v2", "Project", {"deservedGpus": 4}), ["M014"], ["M014"]),
+        (obj("karpenter.sh/v1", "NodePool", {"template": {"spec": {"requirements": []}}}), [], []),
+    ],
+)  # fmt: skip
+def test_what_others_count_or_make_is_reported_and_stays(
+    given: JsonObject, claims: list[str], extended: list[str]
+) -> None:
+    for target, wanted in ((CLAIMS, claims), (EXTENDED, extended)):
+        after, result = done(given, target)
+        assert after == given
+        assert [one.code.name for one in result.findings] == wanted
+        assert all(one.advice or one.severity == "info" for one in result.findings)
+
+
+# -- LimitRange
+
+
+def limit_range(**parts: Any) -> JsonObject:
+    return obj("v1", "LimitRange", {"limits": [{"type": "Container", **parts}]})
+
+
+def test_no_line_of_a_limit_range_is_left_that_pods_with_claims_would_meet() -> None:
+    given = limit_range(default={"cpu": "1", GPU: "0"}, max={GPU: "4"}, min={GPU: "1"}, maxLimitRequestRatio={GPU: "1"})
+    after, result = done(given, CLAIMS, EXTENDED)
+    assert after["spec"]["limits"] == [{"type": "Container", "default": {"cpu": "1"}}]
+    assert sorted((one.severity, one.fixed) for one in result.findings) == [
+        ("info", True), ("info", True), ("warning", False), ("warning", False),
+    ]  # fmt: skip
+    assert all("ResourceQuota" in one.advice for one in result.findings if not one.fixed)
+
+
+def test_a_limit_range_stays_where_the_workloads_of_its_namespace_stay() -> None:
+    given = limit_range(max={GPU: "4"})
+    after, result = done(given, EXTENDED, workload(CLAIMS, namespace="other"))
+    assert (after, codes(result.findings)) == (given, ["M014"])
