@@ -1,5 +1,5 @@
 # `make demo` and `make test` set up what they need; `make check` is all that CI runs.
-.PHONY: help demo test check format lint types contracts generate lock bases sbom scan bench campaign faults mutants image-check clean
+.PHONY: help demo test test-all check format lint types contracts generate lock bases sbom scan bench campaign faults mutants image-check clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -21,7 +21,10 @@ demo: $(VENV)/.cli  ## a simulated cluster runs every example, shows what each c
 
 # More workers than CI has cores: many tests wait for processes. Each begins with files of its own, and at the end takes
 # over from another: what a module's tests share is made by few workers, and none is idle while others have much to do.
-test: $(VENV)/.dev  ## all tests
+test: $(VENV)/.dev  ## the tests, without those marked slow
+	@$(BIN)/pytest -n 4 --dist worksteal -m 'not slow' $(ARGS)
+
+test-all: $(VENV)/.dev  ## all tests, the slow ones too: run each night
 	@$(BIN)/pytest -n 4 --dist worksteal $(ARGS)
 
 check: $(VENV)/.dev lint  ## format, lint, types, import contracts, tests: what CI runs
@@ -50,9 +53,9 @@ generate: $(VENV)/.dev  ## generated files: protobuf messages, custom resource d
 	@PYTHONPATH=. $(BIN)/python tests/dra_driver/checking/extract_models.py && $(BIN)/python -m dra_driver.checking.codes
 	@PYTHONPATH=. $(BIN)/python charts/generate.py && PYTHONPATH=. $(BIN)/python docs/generate.py
 
-# From PyPI, whatever index this machine installs from: hashes of all wheels, for every platform and Python. What is pinned
-# stays as long as it fits; `make lock ARGS=--upgrade` takes the newest of all.
-LOCK = $(BIN)/uv pip compile --quiet --no-config --default-index https://pypi.org/simple --universal --python-version 3.12 \
+# Hashes of all wheels, for every platform and Python, from the index that uv is configured to use. What is pinned stays as
+# long as it fits; `make lock ARGS=--upgrade` takes the newest versions.
+LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.12 \
   --generate-hashes --only-binary :all: --custom-compile-command 'make lock' $(ARGS)
 
 lock: $(VENV)/.dev  ## requirements*.txt: the exact files that the image is made of, as pyproject.toml allows them now
