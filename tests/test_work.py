@@ -16,6 +16,7 @@ from support.calls import calls
 from support.inventories import gpu, inventory_spec, mig
 from support.mig import gpu_of
 from support.reviews import BAD, CLASSES, a_review, an_object, body_of, config
+from support.rows import rows
 
 from controller.webhook.review import Judge, NotAReview, read_review
 from dra_driver.api.config import GpuConfig, decode_config
@@ -239,7 +240,7 @@ TABLE = {
 }
 
 
-@pytest.mark.parametrize("name", TABLE)
+@rows("name", TABLE)
 def test_work_is_at_most_proportional_and_bounded(name: str) -> None:
     made, (half, whole), most = TABLE[name]
     few, many = counted(made(half)), counted(made(whole))

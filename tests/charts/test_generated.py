@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-import pytest
 import yaml
+from support.rows import rows
 
 from charts import generate
 
@@ -15,7 +15,7 @@ CHART = _ROOT / "charts" / "gpu-dra-driver"
 GENERATED = generate.generated()
 
 
-@pytest.mark.parametrize("path", sorted(GENERATED), ids=lambda path: str(path.relative_to(CHART)))
+@rows("path", sorted(GENERATED))
 def test_committed_files_are_those_that_make_generate_writes(path: Path) -> None:
     assert path.read_text(encoding="utf-8") == GENERATED[path], "run `make generate`"
 

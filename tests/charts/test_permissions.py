@@ -16,6 +16,7 @@ import pytest
 import yaml
 from support.helm import NAMESPACE, RELEASE, Helm, Object, Release, simulated_server
 from support.permissions import Grant, Permission, faults, grants
+from support.rows import rows
 
 from dra_driver.api.meta import (
     COMPUTE_DOMAINS,
@@ -344,8 +345,8 @@ GET_LEASE = Access(CONTROLLER, "get", "coordination.k8s.io", "leases", NAMESPACE
 LEASE = Grant("get", "coordination.k8s.io", "leases", NAMESPACE, "lease")
 
 
-@pytest.mark.parametrize(
-    ("allowed", "said"),
+@rows(
+    "allowed, said",
     [
         ([LEASE], []),
         ([], ["missing: get leases lease in gpu-dra"]),

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.chart_values import POLICY, VARIANTS, Values, combinations, merged
 from support.helm import CHART, Helm, HelmError, ServerThread
+from support.rows import rows
 
 from dra_driver.api.policy import decode_policy
 from dra_driver.errors import InvalidInput
@@ -112,7 +113,7 @@ def test_a_key_that_is_refused_is_named_with_its_place(values: Values, place: st
     assert place in str(refused.value)
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@rows("name", VARIANTS)
 def test_what_is_documented_is_accepted(name: str) -> None:
     assert problems(VARIANTS[name]) == []
 
@@ -141,7 +142,7 @@ def test_a_range_of_addresses_is_one_that_an_api_server_takes(text: str) -> None
     assert (problems({"networkPolicy": {"apiServerCIDRs": [text]}}) == []) == _is_cidr(text)
 
 
-@pytest.mark.parametrize(
+@rows(
     "repository",
     [
         *("gpu-dra-driver", "localhost/gpu-dra-driver", "localhost:5000/a/b", "[fd00::1]:5000/a", "Registry.Example/a"),

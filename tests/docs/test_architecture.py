@@ -3,8 +3,8 @@
 import ast
 import re
 
-import pytest
 from support.pages import DOCS, ROOT
+from support.rows import rows
 
 PAGE = (DOCS / "architecture.md").read_text(encoding="utf-8")
 NAMED = re.findall(r"`((?:dra_driver|kubelet_plugin|controller)/[\w/]+\.py)(?::([\w.]+))?`", PAGE)
@@ -17,7 +17,7 @@ def test_each_walk_has_ten_steps() -> None:
         assert re.findall(r"^\| (\d+) \|", part, re.MULTILINE) == [str(step) for step in range(1, 11)], walk
 
 
-@pytest.mark.parametrize(("path", "name"), NAMED)
+@rows("path, name", NAMED)
 def test_what_the_page_names_exists(path: str, name: str) -> None:
     body = ast.parse((ROOT / path).read_text(encoding="utf-8")).body
     for word in name.split(".") if name else ():

@@ -11,6 +11,7 @@ import yaml
 from support.objects import node
 from support.page_commands import HelmLine, Shell, is_runnable
 from support.pages import LANGUAGES, PAGES, ROOT, Block, Command, blocks, commands, name
+from support.rows import rows
 from typer.testing import CliRunner
 
 from dra_driver import bundled
@@ -30,7 +31,7 @@ def of(*languages: str) -> list[Block]:
     return [block for block in BLOCKS if block.language in languages]
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=str)
+@rows("block", BLOCKS)
 def test_a_block_says_what_it_is(block: Block) -> None:
     assert block.language in LANGUAGES, f"```{block.info}"
     known = {block.language, "values"}
@@ -40,7 +41,7 @@ def test_a_block_says_what_it_is(block: Block) -> None:
         assert reason is None or len(reason.split()) > 2, "a reason is a few words"
 
 
-@pytest.mark.parametrize("block", [one for one in of("sh", "console") if one.not_run is not None], ids=str)
+@rows("block", [one for one in of("sh", "console") if one.not_run is not None])
 def test_what_is_not_run_could_not_be_run(block: Block) -> None:
     assert not [one.line for one in commands(block) if is_runnable(one.line)], "put these into a block that is run"
 
@@ -48,7 +49,7 @@ def test_what_is_not_run_could_not_be_run(block: Block) -> None:
 # -- YAML
 
 
-@pytest.mark.parametrize("block", [one for one in of("yaml") if one.values], ids=str)
+@rows("block", [one for one in of("yaml") if one.values])
 def test_values_are_what_the_chart_takes(block: Block) -> None:
     jsonschema.validate(yaml.safe_load(block.text), SCHEMA)
 
@@ -57,7 +58,7 @@ def documents(block: Block) -> list[Any]:
     return [one for one in yaml.safe_load_all(block.text) if one is not None]
 
 
-@pytest.mark.parametrize("block", [one for one in of("yaml") if not one.values], ids=str)
+@rows("block", [one for one in of("yaml") if not one.values])
 def test_manifests_are_yaml_of_a_kind(block: Block) -> None:
     for document in documents(block):
         if block.not_checked is None:
@@ -195,7 +196,7 @@ def test_python_stands_where_it_is_run() -> None:
     assert {name(block.page) for block in of("python")} == {"docs/library.md"}
 
 
-@pytest.mark.parametrize("block", of("text"), ids=str)
+@rows("block", of("text"))
 def test_text_hides_no_commands(block: Block) -> None:
     programs = ("helm ", "kubectl ", "dractl ", "$ ")
     assert not [line for line in block.text.splitlines() if line.lstrip().startswith(programs)]

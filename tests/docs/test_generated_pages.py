@@ -6,6 +6,7 @@ import re
 import pytest
 import yaml
 from support.pages import anchors
+from support.rows import rows
 
 from docs import generate
 from docs.from_code import errors, settings
@@ -16,12 +17,12 @@ FAMILIES = (*generate.plugin_families(), *generate.publisher_families(), *genera
 PACKAGE = generate.FOLDER.parent / "dra_driver"
 
 
-@pytest.mark.parametrize("name", generate.PAGES)
+@rows("name", generate.PAGES)
 def test_the_page_is_what_the_code_says(name: str) -> None:
     assert (generate.FOLDER / name).read_text() == generate.PAGES[name](), "run `make generate`"
 
 
-@pytest.mark.parametrize("name", generate.PARTS)
+@rows("name", generate.PARTS)
 def test_the_part_of_the_page_is_what_the_code_says(name: str) -> None:
     assert (generate.FOLDER / name).read_text(encoding="utf-8") == generate.with_part(name), "run `make generate`"
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support.pages import DOCS, PAGES, ROOT, anchors, links, name
+from support.pages import DOCS, PAGES, ROOT, anchors, links
+from support.rows import rows
 from typer.testing import CliRunner
 
 from dra_driver.cli.main import app
@@ -19,7 +20,7 @@ def target_of(page: Path, link: str) -> tuple[Path, str]:
     return (page if not path else (page.parent / path).resolve()), anchor
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
+@rows("page", PAGES)
 def test_every_link_leads_somewhere(page: Path) -> None:
     wrong = []
     for link in links(page):
@@ -33,7 +34,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
     assert not wrong
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
+@rows("page", PAGES)
 def test_no_heading_of_a_page_is_there_twice(page: Path) -> None:
     found = anchors(page)
     assert len(found) == len(set(found))
@@ -60,7 +61,7 @@ def test_the_readme_names_the_hardware_that_can_be_simulated() -> None:
     assert set(re.findall(r"`([a-z0-9-]+)`", part)) == set(profile_names())
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.parent in (ROOT, DOCS)], ids=name)
+@rows("page", [page for page in PAGES if page.parent in (ROOT, DOCS)])
 def test_values_of_the_chart_that_the_page_names_exist(page: Path) -> None:
     values = yaml.safe_load((ROOT / "charts" / "gpu-dra-driver" / "values.yaml").read_text())
     wrong = []

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.rows import rows
 
 from dra_driver.api.policy import decode_policy
 from dra_driver.errors import InvalidInput
@@ -39,8 +40,8 @@ def test_what_is_accepted_says_the_same_when_it_is_written_out(given_gates: dict
     assert all((feature in gates) == on for feature, on in given_gates.items())
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
+@rows(
+    "text, says",
     [
         ("DynamicMig=true", "there is no feature gate 'DynamicMig'; did you mean DynamicMIG?"),
         ("Blue=true", "there is no feature gate 'Blue'; there are ComputeDomains, ConsumableShares,"),
@@ -63,8 +64,8 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
     assert len(caught.value.problems) == 3
 
 
-@pytest.mark.parametrize(
-    ("rules", "features"),
+@rows(
+    "rules, features",
     [
         ("mig: [{mode: Static}]", set()),
         ("mig: [{mode: Static}, {mode: Dynamic}]", {("mig[1].mode", Feature.DYNAMIC_MIG)}),

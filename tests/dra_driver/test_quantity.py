@@ -5,12 +5,13 @@ from fractions import Fraction
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.rows import rows
 
 from dra_driver.quantity import Quantity, Version, canonical_quantity, padded_version
 
 
-@pytest.mark.parametrize(
-    ("written", "canonical"),
+@rows(
+    "written, canonical",
     [
         ("1024Mi", "1Gi"),
         ("81559Mi", "81559Mi"),
@@ -42,13 +43,13 @@ def test_an_amount_has_one_spelling(written: str, canonical: str) -> None:
     assert canonical_quantity(written) == canonical
 
 
-@pytest.mark.parametrize("text", ["G", "Gi", "m", "+", "-G", ".", ".G", "E"])
+@rows("text", ["G", "Gi", "m", "+", "-G", ".", ".G", "E"])
 def test_an_amount_without_digits_is_nothing(text: str) -> None:
     """So the API server reads it."""
     assert Quantity.parse(text).value == 0
 
 
-@pytest.mark.parametrize("text", ["", "1 Gi", "1Gb", "1..5", "--1", "1KI", "0x10", "1e", "NaN", "１"])
+@rows("text", ["", "1 Gi", "1Gb", "1..5", "--1", "1KI", "0x10", "1e", "NaN", "１"])
 def test_what_is_not_an_amount_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not a quantity"):
         Quantity.parse(text)
@@ -99,14 +100,14 @@ def test_build_metadata_does_not_count_in_comparisons() -> None:
     assert str(Version.parse("1.2.3-rc.1+build.5")) == "1.2.3-rc.1+build.5"
 
 
-@pytest.mark.parametrize("text", ["1", "1.2", "01.2.3", "1.2.3-", "1.2.3-01", "v1.2.3", "1.2.3.4", "1.2.3\n"])
+@rows("text", ["1", "1.2", "01.2.3", "1.2.3-", "1.2.3-01", "v1.2.3", "1.2.3.4", "1.2.3\n"])
 def test_what_is_not_semver_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not a semantic version"):
         Version.parse(text)
 
 
-@pytest.mark.parametrize(
-    ("vendor", "semver"),
+@rows(
+    "vendor, semver",
     [
         ("580.126.09", "580.126.9"),
         ("570.158.01", "570.158.1"),

@@ -1,6 +1,6 @@
 """The shipped DeviceClasses select what NVIDIA's classes of the same names select, and shares by what they promise."""
 
-import pytest
+from support.rows import rows
 from support.shipped import classes
 
 from dra_driver.api.resource import Device
@@ -19,8 +19,8 @@ def device(driver: str, **attributes: str | int) -> CelDevice:
     return CelDevice(driver, Device.of({"name": "d", "attributes": wire}))
 
 
-@pytest.mark.parametrize(
-    ("one", "classes"),
+@rows(
+    "one, classes",
     [
         (device(GPU, type="gpu", **OWN), ["gpu.nvidia.com", "isolated.gpu.nvidia.com"]),
         (device(GPU, type="mig", **OWN), ["isolated.gpu.nvidia.com", "mig.nvidia.com"]),
@@ -38,7 +38,6 @@ def device(driver: str, **attributes: str | int) -> CelDevice:
         (device("nic.example.com", type="gpu"), []),
         (device("nic.example.com"), []),
     ],
-    ids=lambda value: ",".join(value) if isinstance(value, list) else value.driver,
 )
 def test_a_device_is_of_the_class_of_its_driver_and_type_and_fails_no_selector(
     one: CelDevice, classes: list[str]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from support.published import published_slices
+from support.rows import rows
 from support.scheduling import Desk
 
 from dra_driver.api.meta import (
@@ -78,7 +79,7 @@ def devices(got: dict[str, list[JsonObject]]) -> dict[str, str]:
     return {pod: name[12:].lstrip("-") or "whole GPU" for pod, name in names.items()}
 
 
-@pytest.mark.parametrize("example", sorted(NODES_BY_EXAMPLE))
+@rows("example", sorted(NODES_BY_EXAMPLE))
 def test_the_readme_says_how_to_run_it_and_what_the_administrator_does(example: str) -> None:
     readme = (EXAMPLES_FOLDER / example / "README.md").read_text()
     has_policy = (EXAMPLES_FOLDER / example / "policy.yaml").is_file()

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from support.rows import rows
 
 from dra_driver.api.inventory import Problem
 from dra_driver.doctor.findings import Unread, Verdict, examined
@@ -137,7 +138,7 @@ def test_a_node_that_is_well_is_well_by_every_check() -> None:
     assert [one.check for one in found] == [one.name for one in CHECKS]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.found)
+@rows("case", CASES)
 def test_what_is_wrong_is_found_and_nothing_else(case: Case) -> None:
     seen = replace(WELL, **case.fields)
     assert troubles(seen) == {case.found}
@@ -150,7 +151,7 @@ def test_every_trouble_is_provoked_by_a_case() -> None:
     assert {case.found for case in CASES} == {f"{check.name}/{one.code}" for check in CHECKS for one in check.troubles}
 
 
-@pytest.mark.parametrize(
+@rows(
     "fields",
     [
         runtime(version="1.7.28", cdi=True),
@@ -161,7 +162,6 @@ def test_every_trouble_is_provoked_by_a_case() -> None:
         {"simulated": True, "runtimes": ()},
         {"hook": HookSeen("shipped", "/var/lib/kubelet/plugins/gpu.nvidia.com/nvidia-cdi-hook", "1.20.0")},
     ],
-    ids=["enabled in 1.7", "/run is /var/run", "old socket", "releasing", "no switches", "simulated", "shipped hook"],
 )
 def test_what_looks_odd_and_is_fine_is_not_told(fields: dict[str, Any]) -> None:
     assert troubles(replace(WELL, **fields)) == set()

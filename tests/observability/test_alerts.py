@@ -16,6 +16,7 @@ import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 from support import promql
 from support.claims import BOOT, a_gpu, a_ref, an_entry, node_facts, uuid_of
+from support.rows import rows
 
 from controller.computedomains.metrics import DomainCollector
 from controller.webhook.service import WebhookMetrics
@@ -345,7 +346,7 @@ FAMILIES: dict[str, set[str]] = {
 }
 
 
-@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
+@rows("rule", rules())
 def test_every_alert_says_what_it_is_and_names_metrics_and_labels_that_exist(rule: dict[str, Any]) -> None:
     assert rule["annotations"].keys() == {"summary", "description"}
     assert rule["labels"]["severity"] in ("info", "warning", "critical")
@@ -355,8 +356,8 @@ def test_every_alert_says_what_it_is_and_names_metrics_and_labels_that_exist(rul
     assert told <= promql.labels_left(rule["expr"], FAMILIES)
 
 
-@pytest.mark.parametrize(
-    ("query", "said"),
+@rows(
+    "query, said",
     [
         ("max by (pool) (gpu_dra_pool_failing) > 0", []),
         ("max by (pool) (gpu_dra_pool_failing > 0", ["( is not closed"]),

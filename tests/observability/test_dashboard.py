@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from support import promql
+from support.rows import rows
 
 from docs import generate
 
@@ -55,7 +56,7 @@ def test_panels_have_titles_of_their_own_and_do_not_lie_on_each_other() -> None:
         taken |= cells
 
 
-@pytest.mark.parametrize("expression", expressions())
+@rows("expression", expressions())
 def test_every_query_of_it_can_be_right(expression: str) -> None:
     """Every word is one of PromQL, or a family with its labels."""
     assert promql.faults(expression, {**SERIES, "DCGM_FI_DEV_GPU_UTIL": {"UUID", "uuid"}}) == []

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from cryptography import x509
+from support.rows import rows
 
 from controller.webhook.certificates import (
     Lifetimes,
@@ -79,7 +80,7 @@ DAMAGED: dict[str, tuple[JsonObject, str]] = {
 }
 
 
-@pytest.mark.parametrize(("found", "why"), DAMAGED.values(), ids=DAMAGED)
+@rows("found, why", DAMAGED.values())
 def test_a_damaged_secret_is_named(found: JsonObject, why: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         certificate_in(found, "Secret gpu-dra/webhook")

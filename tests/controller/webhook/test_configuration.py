@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from support.reviews import BAD, GOOD, KINDS, VERSIONS, an_object, config
+from support.rows import rows
 
 from controller.settings import WebhookSettings
 from controller.webhook.certificates import Lifetimes, new_certificate
@@ -215,8 +216,8 @@ def webhooks_for(obj: JsonObject, old: JsonObject | None = None) -> list[str]:
 SELECTS = "device.attributes['gpu.nvidia.com'].productName == 'x'"
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("kind", KINDS)
+@rows("version", VERSIONS)
+@rows("kind", KINDS)
 def test_objects_that_name_our_drivers_are_asked_about_and_no_others(kind: str, version: str) -> None:
     def about(*configs: JsonObject, selectors: tuple[str, ...] = ()) -> list[str]:
         return webhooks_for(an_object(kind, *configs, version=version, selectors=selectors))
@@ -237,8 +238,8 @@ def test_selectors_of_alternatives_count(version: str) -> None:
     assert webhooks_for(obj) == ["advise"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("spec", [None, {}, {"devices": {}}, {"spec": {}}, {"devices": {"requests": [{"name": "a"}]}}])
+@rows("kind", KINDS)
+@rows("spec", [None, {}, {"devices": {}}, {"spec": {}}, {"devices": {"requests": [{"name": "a"}]}}])
 def test_conditions_hold_for_objects_with_next_to_nothing_in_them(kind: str, spec: Any) -> None:
     obj = {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": {}, **({} if spec is None else {"spec": spec})}
     assert webhooks_for(obj) == []

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.configs import configs as good_configs
 from support.reviews import BAD, CLASSES, GOOD, KINDS, VERSIONS, a_review, an_object, body_of, config
-from support.wrong_configs import TABLE, TITLES
+from support.rows import rows
+from support.wrong_configs import TABLE
 
 from controller.webhook.review import Answer, Judge, NotAReview, answered, is_quick, read_review
 from dra_driver.api.config import encode_config
@@ -41,8 +42,8 @@ def said_by_check(obj: JsonObject, severity: Severity = Severity.ERROR) -> tuple
 # -- verdicts
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("kind", KINDS)
+@rows("version", VERSIONS)
+@rows("kind", KINDS)
 def test_a_right_config_is_admitted_and_a_wrong_one_refused_in_the_words_of_check(kind: str, version: str) -> None:
     assert answer(an_object(kind, config(GOOD), version=version)) == Answer(UID)
     wrong = an_object(kind, config(BAD), version=version)
@@ -52,7 +53,7 @@ def test_a_right_config_is_admitted_and_a_wrong_one_refused_in_the_words_of_chec
     assert refused.refusals[0].startswith(f"{place}.config[0].opaque.parameters.sharing.mpsConfig: is for strategy")
 
 
-@pytest.mark.parametrize("row", TABLE, ids=TITLES)
+@rows("row", TABLE)
 def test_of_the_table_of_wrong_configs_those_are_refused_that_check_refuses(row: dict[str, Any]) -> None:
     """What depends on the GPU or on the class that a claim gets is for the node to say."""
     header = {} if row.get("bare") else {"apiVersion": "resource.nvidia.com/v1beta1"}
@@ -120,9 +121,9 @@ def test_the_driver_of_others_is_nobodys_business(kind: str) -> None:
     assert answer(an_object(kind, config({"kind": "GpuConfig", "nonsense": 1}, driver="other.example"))) == Answer(UID)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    ("parameters", "allowed"),
+@rows("kind", KINDS)
+@rows(
+    "parameters, allowed",
     [
         ({"kind": "ComputeDomainChannelConfig", "domainID": "8e2a2a70-9b0b-4a6f-8a43-2f7b3f6f0c11"}, True),
         ({"kind": "ComputeDomainChannelConfig", "domainID": "8e2a2a70-9b0b-4a6f-8a43-2f7b3f6f0c11", "x": 1}, False),
@@ -135,8 +136,8 @@ def test_configs_of_the_driver_of_domains_are_judged_too(kind: str, parameters: 
     assert answer(obj).allowed == allowed and answer(obj).refusals == said_by_check(obj)
 
 
-@pytest.mark.parametrize(
-    ("spec", "allowed"),
+@rows(
+    "spec, allowed",
     [
         ({"numNodes": 2, "channel": {"resourceClaimTemplate": {"name": "train-channel"}}}, True),
         ({"numNodes": 2, "channel": {"resourceClaimTemplate": {"name": "Train_Channel"}}}, False),
@@ -156,10 +157,8 @@ def test_domains_are_judged_as_a_whole(spec: Any, allowed: bool) -> None:
 # -- warnings
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    ("strategy", "gate"), [("TimeSlicing", "TimeSlicingSettings"), ("MPS", "MPSSupport")], ids=lambda value: value
-)
+@rows("kind", KINDS)
+@rows("strategy, gate", [("TimeSlicing", "TimeSlicingSettings"), ("MPS", "MPSSupport")])
 def test_what_a_feature_gate_switches_off_is_refused_and_nothing_else(kind: str, strategy: str, gate: str) -> None:
     """As the node refuses it, in its words."""
     obj = an_object(kind, config({"kind": "GpuConfig", "sharing": {"strategy": strategy}}))
@@ -195,8 +194,8 @@ def test_a_domain_is_refused_where_nobody_would_keep_it_and_an_old_one_can_be_le
     assert answer(DOMAIN, old, judge=Judge(OFF)).allowed
 
 
-@pytest.mark.parametrize("theirs", sorted(CLASSES.keys() - OURS_ALONE.keys()))
-@pytest.mark.parametrize("spec", [DOMAIN["spec"], {"numNodes": 0, "someFieldOfTheirs": True}])
+@rows("theirs", sorted(CLASSES.keys() - OURS_ALONE.keys()))
+@rows("spec", [DOMAIN["spec"], {"numNodes": 0, "someFieldOfTheirs": True}])
 def test_domains_of_another_driver_are_its_own_business(theirs: str, spec: JsonObject) -> None:
     """Its classes tell that there is one; with the gate on there are classes, too, and the domains are ours."""
     beside = Judge(replace(OFF, classes={**OURS_ALONE, theirs: CLASSES[theirs]}))
@@ -363,7 +362,7 @@ NOT_REVIEWS: dict[str, bytes] = {
 }
 
 
-@pytest.mark.parametrize("body", NOT_REVIEWS.values(), ids=NOT_REVIEWS)
+@rows("body", NOT_REVIEWS.values())
 def test_what_is_no_review_is_named_and_not_answered(body: bytes) -> None:
     with pytest.raises(NotAReview) as caught:
         read_review(body)

@@ -3,10 +3,10 @@
 from copy import deepcopy
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.allocation import exactly, gpu
+from support.rows import rows
 
 from dra_driver.allocation.loading import ANY_NODE, pods_of_workload, world_of
 from dra_driver.allocation.offline import allocate_all
@@ -70,8 +70,8 @@ def test_one_object_that_is_not_valid_does_not_hide_the_others() -> None:
     assert [str(one).split(":")[:2] for one in loaded.problems] == [["claims.yaml", "7"]]
 
 
-@pytest.mark.parametrize(
-    ("index", "path", "value"),
+@rows(
+    "index, path, value",
     [
         (1, ("spec", "devices", 0, "capacity", "memory", "value"), "lots"),
         (1, ("spec", "devices", 0, "attributes", "driverVersion", "version"), "580"),

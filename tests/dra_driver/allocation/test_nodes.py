@@ -1,6 +1,6 @@
 from typing import Any
 
-import pytest
+from support.rows import rows
 
 from dra_driver.allocation.nodes import NodeView, provides, selector_matches, unfit_for
 from dra_driver.api.resource import Taint
@@ -12,8 +12,8 @@ def term(key: str, operator: str, *values: str, kind: str = "matchExpressions") 
     return {kind: [{"key": key, "operator": operator, "values": list(values)}]}
 
 
-@pytest.mark.parametrize(
-    ("one", "selected"),
+@rows(
+    "one, selected",
     [
         (term("zone", "In", "a", "b"), True),
         (term("zone", "In", "b"), False),
@@ -72,8 +72,8 @@ def test_a_pod_goes_where_its_selector_and_affinity_say() -> None:
         assert unfit_for({"spec": {"affinity": {"nodeAffinity": required}}}, NODE) == told
 
 
-@pytest.mark.parametrize(
-    ("toleration", "tolerated"),
+@rows(
+    "toleration, tolerated",
     [
         ({"operator": "Exists"}, True),
         ({"key": "k", "operator": "Exists"}, True),

@@ -14,6 +14,7 @@ from support.allocation import (
     published,
     snapshot,
 )
+from support.rows import rows
 
 from dra_driver.allocation.behaviour import Behaviour
 from dra_driver.allocation.nodes import NodeView
@@ -290,8 +291,8 @@ def test_tainted_devices_need_a_toleration() -> None:
     assert allocation.devices.results[0].to_wire()["tolerations"] == [{"operator": "Exists"}]
 
 
-@pytest.mark.parametrize(
-    ("toleration", "accepted"),
+@rows(
+    "toleration, accepted",
     [
         ({"key": "xid", "operator": "Exists"}, True),
         ({"key": "xid", "value": "79"}, True),

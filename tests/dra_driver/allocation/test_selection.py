@@ -2,8 +2,8 @@
 
 import random
 
-import pytest
 from support.allocation import DRIVER, attribute
+from support.rows import rows
 
 from dra_driver.allocation.selection import Facts, Failure, Read, Selectors, reads
 from dra_driver.api.resource import Device
@@ -16,8 +16,8 @@ OWN = f"device.attributes['{DRIVER}']"
 KIND, SIZE = Read("attributes", DRIVER, "kind"), Read("attributes", DRIVER, "size")
 
 
-@pytest.mark.parametrize(
-    ("expression", "expected"),
+@rows(
+    "expression, expected",
     [
         ("true", ()),
         (f"device.driver == '{DRIVER}' && device.allowMultipleAllocations", ()),
@@ -75,7 +75,7 @@ def alone(expression: str, driver: str, device: Device) -> bool | str:
         return str(error)
 
 
-@pytest.mark.parametrize("expression", EXPRESSIONS)
+@rows("expression", EXPRESSIONS)
 def test_every_device_gets_the_answer_that_it_would_get_alone(expression: str) -> None:
     random_ = random.Random(expression)
     selectors = Selectors(CURRENT)

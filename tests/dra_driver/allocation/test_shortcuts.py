@@ -17,6 +17,7 @@ from support.allocation import (
     published,
 )
 from support.naive_allocation import Reference, Stop, TooLong
+from support.rows import rows
 
 from dra_driver.allocation.behaviour import Behaviour
 from dra_driver.allocation.search import Allocated, Limit, Undecided, allocate
@@ -216,8 +217,8 @@ SAME = [{"requests": [], "matchAttribute": f"{DRIVER}/link"}]
 SAME_TYPE_TOO = [*SAME, {"requests": [], "matchAttribute": f"{DRIVER}/type"}]
 
 
-@pytest.mark.parametrize(
-    ("slices", "claims", "fits"),
+@rows(
+    "slices, claims, fits",
     [
         (of_groups(128, 7), [claim(exactly(count=8), constraints=SAME)], False),
         (of_groups(128, 7), [claim(exactly(count=8), constraints=SAME_TYPE_TOO)], False),

@@ -14,6 +14,7 @@ from support.allocation import (
     published,
     snapshot,
 )
+from support.rows import rows
 
 from dra_driver.allocation.amounts import consumed
 from dra_driver.allocation.behaviour import CURRENT, Behaviour
@@ -273,8 +274,8 @@ RANGE = {"default": "4", "validRange": {"min": "2", "max": "10", "step": "4"}}
 VALUES = {"default": "4", "validValues": ["2", "4", "8"]}
 
 
-@pytest.mark.parametrize(
-    ("policy", "requested", "taken"),
+@rows(
+    "policy, requested, taken",
     [
         (None, None, "16"),
         (None, "5", "5"),

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.configs import STRATEGIES, configs, written
+from support.rows import rows
 
 from dra_driver.api.config import (
     DEVICE_CONFIGS,
@@ -86,8 +87,8 @@ def test_thread_percentages_go_from_0_to_100_and_0_is_no_limit(percent: int, lim
     assert mps(defaultActiveThreadPercentage=percent).default_active_thread_percentage == limit
 
 
-@pytest.mark.parametrize(
-    ("written", "mebibytes"),
+@rows(
+    "written, mebibytes",
     [("1Mi", 1), ("1.9Mi", 1), ("1G", 953), ("1500M", 1430), ("8Gi", 8192), (1048576, 1), (2.5e9, 2384), ("1e9", 953)],
 )
 def test_memory_is_rounded_down_to_whole_mebibytes(written: object, mebibytes: int) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from support.rows import rows
 
 from dra_driver.api.config import DEVICE_CONFIGS, DeviceConfig, GpuConfig, combined, kind_of, written_config
 from dra_driver.api.fields import Block
@@ -33,7 +34,7 @@ def parameters_in(document: Any) -> Iterator[dict[str, Any]]:
 FOUND = [parameters for document in DOCUMENTS for parameters in parameters_in(document)]
 
 
-@pytest.mark.parametrize("parameters", FOUND, ids=str)
+@rows("parameters", FOUND)
 def test_every_example_decodes(parameters: dict[str, Any]) -> None:
     written_config(parameters, KINDS[kind_of(parameters, field="p")], field="p")
 

@@ -6,7 +6,8 @@ That nothing on the node changes is shown by `tests/kubelet_plugin/test_config_r
 from typing import Any
 
 import pytest
-from support.wrong_configs import TABLE, TITLES, configs_of, messages_of, place_of
+from support.rows import rows
+from support.wrong_configs import TABLE, configs_of, messages_of, place_of
 
 from dra_driver.api.inventory import NodeInventorySpec, summary_of
 from dra_driver.api.resource import AllocatedConfig
@@ -26,7 +27,7 @@ def offered(row: dict[str, Any]) -> Offer:
     return by_name(offers(inventory, place.policy, {}))[place.device]
 
 
-@pytest.mark.parametrize("row", TABLE, ids=TITLES)
+@rows("row", TABLE)
 def test_every_mistake_gives_its_message(row: dict[str, Any]) -> None:
     device = offered(row)
     kind = config_kind(device.kind)

@@ -9,6 +9,7 @@ import yaml
 from hypothesis import given
 from jsonschema import Draft202012Validator
 from support.configs import configs, written
+from support.rows import rows
 
 from dra_driver.api.config import DEVICE_CONFIGS, DeviceConfig, GpuConfig, encode_config, kind_of
 from dra_driver.api.config import written_config as read
@@ -69,7 +70,7 @@ def single_configs() -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("parameters", single_configs(), ids=json.dumps)
+@rows("parameters", single_configs())
 def test_what_is_wrong_in_itself_is_wrong_by_the_schema_as_far_as_schemas_go(
     parameters: dict[str, Any],
 ) -> None:

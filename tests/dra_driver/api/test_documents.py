@@ -7,6 +7,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.rows import rows
 
 from dra_driver.api.documents import Document, read_documents, together
 from dra_driver.api.manifest_nodes import BadDocument
@@ -55,8 +56,8 @@ def test_a_document_says_what_it_is() -> None:
     assert document.obj == yaml.safe_load(CLAIM)
 
 
-@pytest.mark.parametrize(
-    ("path", "place"),
+@rows(
+    "path, place",
     [
         ("", (2, 1)),
         ("kind", (3, 1)),
@@ -86,8 +87,8 @@ def test_a_field_that_is_not_there_is_placed_at_its_nearest_parent(path: str, pa
     assert one(CLAIM).place(path) == one(CLAIM).place(parent)
 
 
-@pytest.mark.parametrize(
-    ("written", "place"),
+@rows(
+    "written, place",
     [
         ("a.b == 'c' && d", (1, 18)),
         ("\"a.b == 'c' && d\"", (1, 19)),
@@ -154,8 +155,8 @@ def test_windows_line_ends_and_byte_order_marks_change_nothing() -> None:
     assert document.place("metadata.name") == (5, 3)
 
 
-@pytest.mark.parametrize(
-    ("text", "place", "says"),
+@rows(
+    "text, place, says",
     [
         ("a: 1\nb:\n  a: 1\n  a: 2\n", (4, 3), "`a` is given twice"),
         ("a: 1\n\tb: 2\n", (2, 1), "has a tab where YAML wants spaces"),

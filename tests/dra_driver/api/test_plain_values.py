@@ -1,12 +1,12 @@
 """Scalars of manifests: what is a text, a number, a truth value or nothing."""
 
-import pytest
+from support.rows import rows
 
 from dra_driver.api.documents import read_documents
 
 
-@pytest.mark.parametrize(
-    ("written", "value"),
+@rows(
+    "written, value",
     [
         ("yes", True),
         ("off", False),

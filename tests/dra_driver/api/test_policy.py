@@ -2,6 +2,7 @@
 
 import pytest
 from support.inventories import gpu
+from support.rows import rows
 
 from dra_driver.api.policy import PublishingPolicy, decode_policy
 from dra_driver.api.resource import Attribute
@@ -55,8 +56,8 @@ withhold: [{nodes: {names: ["gpu-9"]}}, {gpus: {products: ["*"]}}]
     assert not rules.publishes_node("cpu-1", {})
 
 
-@pytest.mark.parametrize(
-    ("selector", "labels", "matches"),
+@rows(
+    "selector, labels, matches",
     [
         ("matchLabels: {a: x}", {"a": "x", "b": "y"}, True),
         ("matchLabels: {a: x}", {"a": "y"}, False),
@@ -91,8 +92,8 @@ attributes:
     assert rules.extra_attributes("n2", {}, gpu(0))["tier"] == Attribute(int_=2)
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
+@rows(
+    "text, problem",
     [
         ("publish: []", "publish: List should have at least 1 item"),
         ("publsh: [{}]", "publsh: Extra inputs are not permitted"),
@@ -135,8 +136,8 @@ def test_mistakes_are_named_with_their_field(text: str, problem: str) -> None:
     assert str(caught.value).startswith("policy p.yaml: ")
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
+@rows(
+    "text, problem",
     [
         ("", "is a mapping with apiVersion"),
         ("- a", "is a mapping with apiVersion"),

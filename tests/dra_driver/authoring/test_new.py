@@ -3,11 +3,11 @@
 import itertools
 from typing import Any
 
-import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.allocation import published
+from support.rows import rows
 from support.shipped import classes
 
 from dra_driver.allocation import Allocated, Catalog, NodeView, Snapshot, allocate
@@ -181,8 +181,8 @@ def fitting(intent: Intent) -> str | None:
     return None
 
 
-@pytest.mark.parametrize(
-    ("intent", "node"),
+@rows(
+    "intent, node",
     [
         (Intent(count=1), "a10"),
         (Intent(gpu="h100", count=4, same=Same.NVLINK), "dgx-h100"),
@@ -205,7 +205,6 @@ def fitting(intent: Intent) -> str | None:
         (Intent(gpu="h100", interval="Long", count=2, same=Same.NUMA), "dgx-h100"),
         (Intent(gpu="h100", tolerate=("gpu.nvidia.com/xid",)), "dgx-h100"),
     ],
-    ids=str,
 )
 def test_the_first_node_that_can_satisfy_it_is_the_one_that_was_meant(intent: Intent, node: str | None) -> None:
     assert refusals(intent, KNOWN) == ()

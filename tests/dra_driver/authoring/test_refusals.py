@@ -1,6 +1,7 @@
 """What does not go together is refused in a line, with the reason that holds for the hardware or the API."""
 
 import pytest
+from support.rows import rows
 
 from dra_driver.authoring.intent import Form, Intent, MpsWish, Same, Share, is_model, parse_mps, parse_share
 from dra_driver.authoring.refusals import refusals
@@ -11,8 +12,8 @@ from dra_driver.errors import InvalidInput
 KNOWN = known_gpus()
 
 
-@pytest.mark.parametrize(
-    ("intent", "reason"),
+@rows(
+    "intent, reason",
     [
         (Intent(mps=MpsWish(), interval="Long"), "--mps with --time-slice: time-slicing and MPS exclude each other"),
         (
@@ -53,7 +54,6 @@ KNOWN = known_gpus()
         (Intent(count=1, tolerate=("-",)), "--tolerate '-': the key of a taint"),
         (Intent(prefer=("RTX PRO 6000", "rtx-pro-6000")), "--prefer: the same model twice"),
     ],
-    ids=lambda one: one if isinstance(one, str) else "",
 )
 def test_a_wrong_combination_is_refused_with_its_reason(intent: Intent, reason: str) -> None:
     found = refusals(intent, KNOWN)
@@ -92,9 +92,7 @@ def test_a_model_is_found_by_whole_words() -> None:
     assert found("rtx-pro-6000") == found("RTX PRO 6000") != set()
 
 
-@pytest.mark.parametrize(
-    "text", ["", "cores", "cores=", "cores=0", "cores=101", "memory=lots", "cores=1,cores=2", "x=1"]
-)
+@rows("text", ["", "cores", "cores=", "cores=0", "cores=101", "memory=lots", "cores=1,cores=2", "x=1"])
 def test_a_share_that_cannot_be_read_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="--share"):
         parse_share(text)

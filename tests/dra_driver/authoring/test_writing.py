@@ -1,9 +1,9 @@
 """YAML with notes says the same as without them."""
 
-import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.rows import rows
 
 from dra_driver.authoring.writing import Noted, plain, written
 
@@ -44,9 +44,7 @@ def test_a_note_of_an_item_s_first_field_stands_above_the_dash() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "items", [["a", {"b": 1}], [{"b": 1}, {}], [{}], [[1]], [None, 7], [Noted("n", {"b": 1}), "x"]]
-)
+@rows("items", [["a", {"b": 1}], [{"b": 1}, {}], [{}], [[1]], [None, 7], [Noted("n", {"b": 1}), "x"]])
 def test_lists_of_something_else_than_objects_with_fields_are_written_in_one_line(items: list[object]) -> None:
     text = written([{"list": items}])
     assert (text.count("\n"), yaml.safe_load(text)) == (1, {"list": plain(items)})

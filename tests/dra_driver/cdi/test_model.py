@@ -5,6 +5,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from support.cdi import class_names, container_edits, device_names, specs, vendors
+from support.rows import rows
 
 from dra_driver.cdi.model import (
     VERSIONS,
@@ -122,8 +123,8 @@ def test_an_invalid_spec_is_not_written() -> None:
 # Versions
 
 
-@pytest.mark.parametrize(
-    ("spec", "version"),
+@rows(
+    "spec, version",
     [
         (spec_with(), "0.3.0"),
         (spec_with(ContainerEdits(mounts=(Mount("/a", "/b", type="tmpfs"),))), "0.4.0"),
@@ -195,8 +196,7 @@ def test_legal_names(name: str) -> None:
     assert named(name) == ()
 
 
-@pytest.mark.parametrize(
-    "name",
+@rows("name",
     [
         "", "gpu0", "nvidia.com/gpu", "nvidia.com=0", "/gpu=0", "nvidia.com/=0", "nvidia.com/gpu=", "1nvidia/gpu=0",
         "nvidia./gpu=0", "nvidia/1gpu=0", "nvidia/gpu-=0", "nvidia/gpu=-0", "nvidia/gpu=0-", "nvidia/gpu=a/b",
@@ -210,8 +210,8 @@ def test_illegal_names(name: str) -> None:
 # Validity
 
 
-@pytest.mark.parametrize(
-    ("edits", "expected"),
+@rows(
+    "edits, expected",
     [
         (ContainerEdits(env=("=x",)), "env[0]: '=x' is not NAME=value"),
         (ContainerEdits(env=("A=1", "B")), "env[1]: 'B' is not NAME=value"),

@@ -4,6 +4,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from support.cdi import specs
+from support.rows import rows
 
 from dra_driver.cdi.model import CdiDevice, CdiSpec, ContainerEdits, encode, spec_of
 from dra_driver.cdi.reading import decode
@@ -20,8 +21,8 @@ def test_a_spec_that_somebody_wrote_in_yaml_is_read_too(spec: CdiSpec) -> None:
     assert decode(text) == spec
 
 
-@pytest.mark.parametrize(
-    ("text", "problems"),
+@rows(
+    "text, problems",
     [
         ("", ["document: must be an object, is None"]),
         ("[]", ["document: must be an object, is []"]),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from support.cdi import HOOK, claim_device, driver_files, gpu_facts, gpu_node
+from support.rows import rows
 
 from dra_driver.cdi.edits import ClaimDevice, claim_spec
 from dra_driver.cdi.model import (
@@ -23,8 +24,8 @@ from dra_driver.cdi.runtimes import fitted, readable_version, reads
 CLAIM = "0b5b1c8e-6b9e-4b0e-8f0a-000000000001"
 
 
-@pytest.mark.parametrize(
-    ("runtime", "version"),
+@rows(
+    "runtime, version",
     [
         ("containerd://1.6.33", None),
         ("containerd://1.7.0", "0.5.0"),
@@ -63,8 +64,8 @@ def spec(*, mode: int = 0o660, annotated: bool = False) -> CdiSpec:
     return made
 
 
-@pytest.mark.parametrize("annotated", [False, True])
-@pytest.mark.parametrize("readable", ["0.5.0", "0.6.0", "0.7.0", "1.1.0", None])
+@rows("annotated", [False, True])
+@rows("readable", ["0.5.0", "0.6.0", "0.7.0", "1.1.0", None])
 def test_a_fitted_spec_is_valid_and_readable_and_says_all_that_can_be_said(
     readable: str | None, annotated: bool
 ) -> None:

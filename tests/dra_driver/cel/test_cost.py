@@ -1,6 +1,7 @@
 """Costs are those of the API server, which were measured there (tests/contracts/test_selectors.py)."""
 
 import pytest
+from support.rows import rows
 
 from dra_driver.api.resource import Device
 from dra_driver.cel.cost import LIMIT
@@ -11,8 +12,8 @@ from dra_driver.cel.trace import trace
 DEVICE = CelDevice("gpu.nvidia.com", Device.of({"name": "gpu"}))
 
 
-@pytest.mark.parametrize(
-    ("expression", "cost"),
+@rows(
+    "expression, cost",
     [
         ("true", 0),
         ("device.allowMultipleAllocations", 2),

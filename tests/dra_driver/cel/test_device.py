@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from support.rows import rows
 from support.selectors import ACCEPTED, REFUSED
 
 from dra_driver.api.resource import Device
@@ -29,12 +30,12 @@ def matches(expression: str, device: dict[str, Any] = H100) -> bool:
     return compile_selector(expression).matches(CelDevice(DRIVER, Device.of(device)))
 
 
-@pytest.mark.parametrize("expression", ACCEPTED)
+@rows("expression", ACCEPTED)
 def test_selectors_that_people_write_match(expression: str) -> None:
     assert matches(expression) is True
 
 
-@pytest.mark.parametrize(
+@rows(
     "expression",
     [
         "device.driver == 'other' && device.attributes['other'].type == 'gpu'",
@@ -49,8 +50,8 @@ def test_selectors_that_are_false_are_no_errors(expression: str) -> None:
     assert matches(expression) is False
 
 
-@pytest.mark.parametrize(
-    ("expression", "message"),
+@rows(
+    "expression, message",
     [
         ("device.attributes['gpu.nvidia.com'].vbios == 'x'", "no such key: vbios"),
         ("device.attributes['other'].type == 'gpu'", "no such key: type"),
@@ -76,8 +77,8 @@ def test_run_time_errors_say_what_and_where(expression: str, message: str) -> No
     assert 0 <= raised.value.start < len(expression)
 
 
-@pytest.mark.parametrize(
-    ("expression", "result"),
+@rows(
+    "expression, result",
     [
         ("device.attributes['gpu.nvidia.com'].cudaComputeCapability == 'x'", None),
         ("device.attributes['gpu.nvidia.com'].cudaComputeCapability == 9", None),
@@ -110,7 +111,7 @@ def test_an_error_is_absorbed_when_another_part_decides() -> None:
     assert matches("['a', 'b'].exists(v, device.attributes['x'].y == v || v == 'b')")
 
 
-@pytest.mark.parametrize(("expression", "column", "message"), REFUSED)
+@rows("expression, column, message", REFUSED)
 def test_what_can_never_work_is_refused_before_any_device_is_looked_at(
     expression: str, column: int, message: str
 ) -> None:

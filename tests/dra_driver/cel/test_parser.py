@@ -1,6 +1,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.rows import rows
 
 from dra_driver.api.resource import Device
 from dra_driver.cel.device import CelDevice, compile_selector
@@ -43,8 +44,8 @@ def shape(node: Node) -> object:
     raise AssertionError(node)
 
 
-@pytest.mark.parametrize(
-    ("text", "tree"),
+@rows(
+    "text, tree",
     [
         ("1 + 2 * 3", ("+", 1, ("*", 2, 3))),
         ("(1 + 2) * 3", ("*", ("+", 1, 2), 3)),
@@ -71,8 +72,8 @@ def test_operators_bind_as_the_language_defines(text: str, tree: object) -> None
     assert shape(parse(text)) == tree
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
+@rows(
+    "text, value",
     [
         (r'"\n\t\"\\"', '\n\t"\\'),
         (r"'\x41\u00e9\U0001F600\101'", "Aé😀A"),
@@ -106,8 +107,8 @@ def test_a_method_that_is_called_like_a_macro_is_a_method_with_another_number_of
     assert isinstance(parse("a.all(x)"), Call)
 
 
-@pytest.mark.parametrize(
-    ("text", "column", "message"),
+@rows(
+    "text, column, message",
     [
         ("", 1, "the expression is empty"),
         ("a ==", 5, "expected a value, found the end of the expression"),
@@ -180,8 +181,8 @@ def test_any_text_is_a_tree_or_a_syntax_error_inside_of_the_text(text: str) -> N
         assert 0 <= root.start < root.end <= len(text)
 
 
-@pytest.mark.parametrize(
-    ("deepest", "too_deep"),
+@rows(
+    "deepest, too_deep",
     [
         ("(" * 249 + "true" + ")" * 249, "(" * 250 + "true" + ")" * 250),
         ("+".join("1" * 250) + " > 0", "+".join("1" * 251) + " > 0"),

@@ -1,10 +1,11 @@
 import pytest
+from support.rows import rows
 
 from dra_driver.cel.patterns import Unsupported, compiled
 
 
-@pytest.mark.parametrize(
-    ("pattern", "text", "found"),
+@rows(
+    "pattern, text, found",
     [
         ("H[12]00", "NVIDIA H100", True),
         ("^H100$", "H100\n", False),
@@ -34,7 +35,7 @@ def test_patterns_mean_what_re2_means(pattern: str, text: str, found: bool) -> N
     assert (compiled(pattern).search(text) is not None) == found
 
 
-@pytest.mark.parametrize(
+@rows(
     "pattern",
     [
         "(?=a)",

@@ -1,6 +1,7 @@
 """The version and the gates of a server decide what its selectors can say."""
 
 import pytest
+from support.rows import rows
 
 from dra_driver.api.resource import Device
 from dra_driver.cel.device import CelDevice, compile_selector
@@ -21,8 +22,8 @@ def knows(server: Server, expression: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize(
-    ("server", "known"),
+@rows(
+    "server, known",
     [
         (Server.of(34, stored=False), []),
         (Server.of(34), [SLICE, SHARED]),
@@ -65,7 +66,7 @@ _LISTS = CelDevice(
 )
 
 
-@pytest.mark.parametrize(
+@rows(
     "expression",
     [
         LOOP,

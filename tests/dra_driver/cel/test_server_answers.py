@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 import pytest
+from support.rows import rows
 
 from dra_driver.api.resource import Device
 from dra_driver.cel.check import check
@@ -36,7 +37,7 @@ def _shown(value: object) -> str:
     return f"{type_name(value)}({int(value) if isinstance(value, int) else value})"
 
 
-@pytest.mark.parametrize("answer", _ANSWERS, ids=lambda answer: str(answer["expr"]))
+@rows("answer", _ANSWERS)
 def test_an_expression_is_what_a_server_makes_of_it(answer: dict[str, object]) -> None:
     expression = str(answer["expr"])
     if "refused" in answer:

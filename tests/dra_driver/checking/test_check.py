@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 import pytest
+from support.rows import rows
 from support.shipped import classes
 
 from dra_driver.api.documents import read_documents
@@ -498,7 +499,7 @@ STORIES = (
 )
 
 
-@pytest.mark.parametrize("story", STORIES, ids=str)
+@rows("story", STORIES)
 def test_what_is_wrong_is_found_at_its_place(story: Story) -> None:
     findings = found(story.bad, story.knowledge)
     said = [one for one in findings if one.code == story.code.name]
@@ -509,7 +510,7 @@ def test_what_is_wrong_is_found_at_its_place(story: Story) -> None:
     assert said[0].severity is story.code.severity
 
 
-@pytest.mark.parametrize("story", STORIES, ids=str)
+@rows("story", STORIES)
 def test_put_right_it_is_found_no_more(story: Story) -> None:
     assert [one for one in found(story.good, story.knowledge) if one.code == story.code.name] == []
 

@@ -1,6 +1,7 @@
 """What `dractl check` says of ComputeDomains."""
 
 import pytest
+from support.rows import rows
 from support.shipped import classes
 
 from dra_driver.api.documents import read_documents
@@ -38,7 +39,7 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize(("spec", "said"), SAID.items())
+@rows("spec, said", SAID.items())
 def test_the_form_and_the_name_of_the_template_are_checked(spec: str, said: list[str]) -> None:
     text = f"apiVersion: resource.nvidia.com/v1beta1\nkind: ComputeDomain\nmetadata: {{name: train}}\nspec: {spec}\n"
     assert [sentence(one) for one in check(read_documents(text, "f"), Knowledge())] == said

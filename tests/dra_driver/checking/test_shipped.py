@@ -8,6 +8,7 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.rows import rows
 from support.shipped import classes
 
 from dra_driver import bundled
@@ -25,7 +26,7 @@ CLASSES = classes()
 FEW = Knowledge(36, sites_of_models(["a30", "t4"]), CLASSES)
 
 
-@pytest.mark.parametrize("folder", EXAMPLES, ids=lambda folder: folder.name)
+@rows("folder", EXAMPLES)
 def test_every_example_is_clean_by_itself(folder: Any) -> None:
     reading = together(read_documents(path.read_bytes(), path.name) for path in sorted(folder.rglob("*.yaml")))
     sites = sites_of_models((), policies_for(reading.documents))

@@ -8,6 +8,7 @@ import pytest
 import yaml
 from support.dractl import dractl
 from support.objects import allocate, claim, node, pod, result
+from support.rows import rows
 
 from dra_driver import bundled
 from dra_driver.api.meta import (
@@ -173,9 +174,7 @@ def test_a_kubeconfig_that_is_not_there_ends_with_status_2(tmp_path: Path, capsy
     assert "kubeconfig" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "0s"), (119, "119s"), (120, "2m"), (7200, "2h"), (3 * 86400, "3d"), (86400, "24h")]
-)
+@rows("seconds, text", [(0, "0s"), (119, "119s"), (120, "2m"), (7200, "2h"), (3 * 86400, "3d"), (86400, "24h")])
 def test_ages_are_written_as_kubectl_writes_them(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 

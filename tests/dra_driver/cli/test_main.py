@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from support.rows import rows
 from typer.testing import CliRunner
 
 from dra_driver.cli.lazy import LazyCommand
@@ -21,7 +22,7 @@ def test_the_help_imports_nothing_that_is_slow() -> None:
     assert not set(_NOT_FOR_HELP) & set(done.stderr.split())
 
 
-@pytest.mark.parametrize("command", commands(), ids=lambda one: one.name)
+@rows("command", commands())
 def test_every_command_loads_and_has_a_line_of_help(command: LazyCommand) -> None:
     assert command.help.endswith(".")
     assert len(command.help) <= 80

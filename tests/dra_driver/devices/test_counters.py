@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.inventories import compute_instance, gpu, gpu_instance, inventory_spec, mig
 from support.mig import MODELS, gpu_of, table_mig, table_profiles
+from support.rows import rows
 
 from dra_driver.api.inventory import GpuFacts, PassthroughFacts
 from dra_driver.api.policy import PublishingPolicy
@@ -86,7 +87,7 @@ def test_counters_allow_what_the_hardware_accepts_and_nothing_else(data: st.Data
             taken.append(offer)
 
 
-@pytest.mark.parametrize("model", MODELS)
+@rows("model", MODELS)
 def test_the_gpu_takes_the_whole_set(model: str) -> None:
     counters, found = of_model(model, parts=False)
     assert counters.consumption[gpu_of(model).name] == counters.totals
@@ -98,7 +99,7 @@ def test_the_gpu_takes_the_whole_set(model: str) -> None:
     assert len(counters.consumption) == len(found)
 
 
-@pytest.mark.parametrize("model", MODELS)
+@rows("model", MODELS)
 def test_counters_stay_within_the_limits_of_the_api(model: str) -> None:
     for parts in {False, model in COMPUTE_INSTANCES}:
         counters, _ = of_model(model, parts)

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.rows import rows
 
 from dra_driver.api.inventory import GpuFacts, MigFacts, PassthroughFacts
 from dra_driver.devices import exclusion_docs
@@ -46,8 +47,8 @@ VFIO = Use(GPU, Kind.VFIO)
 SLICED, CLIENT = full("TimeSlicing", shared=True), full("MPS", shared=True)
 
 
-@pytest.mark.parametrize(
-    ("held", "wanted"),
+@rows(
+    "held, wanted",
     [
         (SLICED, SLICED),
         (CLIENT, CLIENT),
@@ -67,8 +68,8 @@ def test_these_two_can_be_side_by_side(held: Use, wanted: Use) -> None:
     assert conflict(held, wanted) is None
 
 
-@pytest.mark.parametrize(
-    ("held", "wanted", "says"),
+@rows(
+    "held, wanted, says",
     [
         (full(), full(), "exclusive to one claim"),
         (full("TimeSlicing"), full("TimeSlicing"), "exclusive to one claim"),

@@ -1,6 +1,6 @@
 """Conditions and what follows from them."""
 
-import pytest
+from support.rows import rows
 
 from dra_driver.api.inventory import HealthCondition
 from dra_driver.api.policy import HealthPolicy
@@ -14,13 +14,13 @@ def a_condition(type_: str, severity: str = "Critical", **fields: str) -> Health
     return HealthCondition.model_validate({"type": type_, "severity": severity, "message": "m", "since": T0, **fields})
 
 
-@pytest.mark.parametrize("number", [13, 31, 43, 45, 68, 109])
+@rows("number", [13, 31, 43, 45, 68, 109])
 def test_a_programs_own_fault_is_nothing_to_the_gpu(number: int) -> None:
     assert xid_severity(number) is None
     assert taints([xid_condition(number, since=T0)], HealthPolicy(), DRIVER) == []
 
 
-@pytest.mark.parametrize("number", [48, 62, 64, 74, 79, 95, 119, 140, 149])
+@rows("number", [48, 62, 64, 74, 79, 95, 119, 140, 149])
 def test_what_needs_a_reset_keeps_new_claims_away(number: int) -> None:
     (taint,) = taints([xid_condition(number, since=T0)], HealthPolicy(), DRIVER)
     assert (taint.key, taint.value, taint.effect) == ("gpu.nvidia.com/xid", str(number), "NoSchedule")

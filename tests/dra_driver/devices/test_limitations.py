@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
 from support.inventories import gpu, inventory_spec, mig
+from support.rows import rows
 
 from dra_driver.api.inventory import GpuFacts, ImexFacts, Limitation, NodeInventoryStatus, PassthroughFacts
 from dra_driver.api.policy import PublishingPolicy
@@ -37,8 +37,8 @@ NO_COUNTERS = ServerFeatures(consumable=True, taints=True)
 NO_SHARES = ServerFeatures(partitionable=True, taints=True)
 
 
-@pytest.mark.parametrize(
-    ("facts", "features", "rules", "rule", "cause"),
+@rows(
+    "facts, features, rules, rule, cause",
     [
         ({"mig": RESET}, ALL_FEATURES, {"mig": [DYNAMIC]}, "mig[0]", Cause.RESET_NEEDED),
         ({}, ALL_FEATURES, {"mig": [{**DYNAMIC, "gpus": {"names": ["*"]}}]}, "mig[0]", Cause.NO_MIG),
@@ -120,7 +120,7 @@ def test_texts_and_numbers_are_bounded() -> None:
     assert len(status.conditions[0].message) == 1024
 
 
-@pytest.mark.parametrize("cause", list(Cause), ids=lambda cause: cause.reason)
+@rows("cause", list(Cause))
 def test_every_cause_says_what_ends_it(cause: Cause) -> None:
     (found,) = limitations_of([Note(cause, "text", gpu(0))], policy(), GPU_DRIVER, "node-a")
     assert found.fix and "{" not in found.fix and cause.meaning.endswith(".")

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from support.inventories import gpu
+from support.rows import rows
 
 from dra_driver.api.inventory import FabricFacts, GpuFacts
 from dra_driver.devices.fabric import NodeFabric, fabric_of
@@ -25,8 +26,8 @@ def test_without_a_fabric_beyond_the_machine_there_is_no_clique_and_no_problem(g
     assert fabric_of(gpus) == NodeFabric()
 
 
-@pytest.mark.parametrize(
-    ("other", "reason"),
+@rows(
+    "other, reason",
     [
         (registered(1, state="NotStarted"), "FabricNotRegistered"),
         (registered(1, state="InProgress"), "FabricNotRegistered"),

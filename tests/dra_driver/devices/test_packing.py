@@ -1,7 +1,7 @@
 """Small MIG devices are placed where they keep the fewest large ones away, on every GPU model."""
 
-import pytest
 from support.mig import MODELS, table_profiles
+from support.rows import rows
 
 from dra_driver.devices.mig import compute_parts
 from dra_driver.devices.packing import by_size, overlap, placement_order
@@ -20,13 +20,13 @@ def test_on_an_h100_small_ones_gather_where_no_4g_can_be() -> None:
     assert order("h100-80", "3g.40gb") == (4, 0)
 
 
-@pytest.mark.parametrize("model", MODELS)
+@rows("model", MODELS)
 def test_every_place_is_offered_once(model: str) -> None:
     for profile in table_profiles(model):
         assert sorted(order(model, profile.name)) == profile.starts
 
 
-@pytest.mark.parametrize("model", MODELS)
+@rows("model", MODELS)
 def test_one_small_device_leaves_room_for_the_largest_that_can_be_beside_it(model: str) -> None:
     """The largest is the one with most compute slices that fits beside some placement of the small one."""
     profiles = table_profiles(model)
@@ -65,8 +65,8 @@ def test_the_smallest_profile_is_offered_first_and_of_two_the_one_with_fewer_eng
     assert by_size(table_profiles("h100-80"))[0].name == "1g.10gb"
 
 
-@pytest.mark.parametrize(
-    ("whole", "slices", "starts"),
+@rows(
+    "whole, slices, starts",
     [
         (3, 1, (0, 1, 2)),
         (3, 2, (0,)),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from support.installation import NAMESPACE, NODES, NOW, REGISTERED, Installation, Obj, account
 from support.inventories import gpu_instance, mig
+from support.rows import rows
 
 from controller.webhook.certificates import Lifetimes, new_certificate
 from dra_driver.cli.doctor import shipped_checks
@@ -465,8 +466,8 @@ def a_kubelet_without_any_beta(it: Installation) -> None:
     gates_of_kubelet(it, AllBeta=False)
 
 
-@pytest.mark.parametrize(
-    ("version", "told", "off"),
+@rows(
+    "version, told, off",
     [
         ("v1.36.0", {"AllBeta": False}, {"DRAExtendedResource", "ResourceHealthStatus"}),
         ("v1.36.0", {"AllBeta": False, "DRAExtendedResource": True}, {"ResourceHealthStatus"}),
@@ -856,7 +857,7 @@ def test_a_healthy_installation_is_well_by_every_check() -> None:
     assert [one.check for one in found] == [one.name for one in CHECKS]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.break_it.__name__)
+@rows("case", CASES)
 def test_what_is_wrong_is_found_and_nothing_else(case: Case) -> None:
     installation = Installation()
     case.break_it(installation)
@@ -868,7 +869,7 @@ def test_what_is_wrong_is_found_and_nothing_else(case: Case) -> None:
         assert "{" not in one.sentence, one
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.break_it.__name__)
+@rows("case", CASES)
 def test_a_fix_names_the_namespace_that_the_installation_is_in(case: Case) -> None:
     installation = Installation()
     case.break_it(installation)

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-import pytest
+from support.rows import rows
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import Device, ResourceSlice
@@ -51,8 +51,8 @@ def test_each_shape_asks_for_what_the_node_has() -> None:
     assert isinstance(with_daemon, Request) and with_daemon.sharing == "MPS", "no share is published: an MPS daemon"
 
 
-@pytest.mark.parametrize(
-    ("what", "devices", "why", "says"),
+@rows(
+    "what, devices, why, says",
     [
         ("gpu", [], None, "publishes no GPU"),
         ("gpu", [device("gpu", sharing="mps")], None, "publishes no GPU"),
@@ -139,8 +139,8 @@ def test_a_mig_device_that_was_made_is_known_by_what_the_plugin_told() -> None:
 CONDITION = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}
 
 
-@pytest.mark.parametrize(
-    ("pod", "says"),
+@rows(
+    "pod, says",
     [
         (ended(report("00000000-0000-0000-0000-000000000000")), f"and the claim has GPU-{UUID}"),
         (ended(report(UUID, UUID[::-1])), "CUDA lists"),

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from support.installation import NODES, NOW, RELEASE, FakeKube, Installation, account
+from support.rows import rows
 
 from dra_driver.cli.doctor import progress, shipped_checks
 from dra_driver.doctor.cluster import Cluster, KubeletSeen, ReleaseSeen
@@ -62,7 +63,7 @@ async def test_secrets_are_never_asked_for_and_nothing_is_changed() -> None:
     assert {one for one in kube.asked if one.startswith("create")} == {"create resourceslices"}
 
 
-@pytest.mark.parametrize("source", [one for one in SOURCES if one.field is not None], ids=lambda one: one.file)
+@rows("source", [one for one in SOURCES if one.field is not None])
 async def test_a_kind_that_may_not_be_listed_is_unknown_and_the_rest_is_known(source: Source) -> None:
     kube = FakeKube(Installation())
     plural, field = source.resource.plural, source.field

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-import pytest
+from support.rows import rows
 
 from dra_driver.doctor.redaction import REDACTED, LineRedactor, redacted, redacted_text
 
@@ -44,18 +44,18 @@ TOKENS = [
 ]
 
 
-@pytest.mark.parametrize("text", TEXTS)
+@rows("text", TEXTS)
 def test_values_of_what_is_called_a_secret_go(text: str) -> None:
     assert SECRET not in redacted_text(text)
     assert REDACTED in redacted_text(text)
 
 
-@pytest.mark.parametrize("token", TOKENS)
+@rows("token", TOKENS)
 def test_tokens_are_known_by_their_form(token: str) -> None:
     assert redacted_text(f"got {token}, and went on") == f"got {REDACTED}, and went on"
 
 
-@pytest.mark.parametrize(
+@rows(
     "text",
     [
         "claim team-a/train (11111111-0000-4000-8000-000000000001): prepared in 4 ms",

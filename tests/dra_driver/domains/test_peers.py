@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.rows import rows
 
 from dra_driver.api.computedomain import ComputeDomainStatus
 from dra_driver.domains.peers import Peers, Step, hosts, knows_names, node_list, peers_of, step_after
@@ -36,8 +37,8 @@ def test_without_a_clique_a_node_is_alone() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("version", "expected"),
+@rows(
+    "version, expected",
     [("570.158.01", True), ("570.158", False), ("570.133.20", False), ("580.65.06", True), (None, True), ("odd", True)],
 )
 def test_drivers_look_names_up_again_since_570_158_01(version: str | None, expected: bool) -> None:

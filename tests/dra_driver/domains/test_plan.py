@@ -3,6 +3,7 @@
 import pytest
 from support.domain_values import NOW, OTHER, daemon, domain, member, node, observed, use
 from support.domain_world import MAX_NODES, DomainObject, NodeObject, World
+from support.rows import rows
 
 from dra_driver.domains.observed import ObservedDomain, Standing
 from dra_driver.domains.plan import (
@@ -83,12 +84,12 @@ TAKING_DOWN = {
 }
 
 
-@pytest.mark.parametrize(("seen", "wanted"), BUILDING.values(), ids=BUILDING.keys())
+@rows("seen, wanted", BUILDING.values())
 def test_building(seen: ObservedDomain, wanted: tuple[Action, ...]) -> None:
     assert actions(seen) == wanted
 
 
-@pytest.mark.parametrize(("seen", "wanted"), TAKING_DOWN.values(), ids=TAKING_DOWN.keys())
+@rows("seen, wanted", TAKING_DOWN.values())
 def test_taking_down(seen: ObservedDomain, wanted: tuple[Action, ...]) -> None:
     assert actions(seen) == wanted
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from support.domain_values import NOW, OTHER, daemon, domain, member, node, observed, use
+from support.rows import rows
 
 from dra_driver.api.computedomain import ComputeDomainStatus
 from dra_driver.api.conditions import Condition
@@ -65,7 +66,7 @@ NOT_READY = {
 }
 
 
-@pytest.mark.parametrize(("reason", "case"), NOT_READY.items())
+@rows("reason, case", NOT_READY.items())
 def test_a_domain_that_is_not_ready_says_why(reason: str, case: tuple[ObservedDomain, str]) -> None:
     found = of(case[0])
     ready = condition(found, READY)

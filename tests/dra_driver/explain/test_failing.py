@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.allocation import gpu
+from support.rows import rows
 
 from dra_driver.api.resource import Device
 from dra_driver.cel.device import CelDevice, compile_selector
@@ -24,8 +25,8 @@ def _device() -> CelDevice:
     return CelDevice("gpu.nvidia.com", Device.of(described))
 
 
-@pytest.mark.parametrize(
-    ("expression", "said"),
+@rows(
+    "expression, said",
     [
         (f"{MEMORY}.compareTo(quantity('100Gi')) >= 0", ["memory 79.6Gi < 100Gi"]),
         (f"quantity('100Gi').compareTo({MEMORY}) <= 0", ["memory 79.6Gi < 100Gi"]),

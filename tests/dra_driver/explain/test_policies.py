@@ -2,9 +2,9 @@
 
 from typing import Any
 
-import pytest
 from support.allocation import Obj, gpu, published
 from support.objects import allocation, claim, pod, result
+from support.rows import rows
 
 from dra_driver.allocation.loading import world_of
 from dra_driver.api.meta import JsonObject
@@ -56,8 +56,8 @@ BY_NAME = wanting("1g.10gb.mig.nvidia.com")
 LARGE = wanting("gpu.nvidia.com", "device.capacity['gpu.nvidia.com'].memory.compareTo(quantity('100Gi')) >= 0")
 
 
-@pytest.mark.parametrize(
-    ("wanted", "rules"),
+@rows(
+    "wanted, rules",
     [
         (MIG, ["mig[0]", None]),
         (PROFILE, ["mig[0]", None]),
@@ -68,7 +68,7 @@ LARGE = wanting("gpu.nvidia.com", "device.capacity['gpu.nvidia.com'].memory.comp
         (LARGE, []),
     ],
 )
-@pytest.mark.parametrize("rule", ["mig[0]", "passthrough[0]", "sharing[0]", "attributes[0]", None])
+@rows("rule", ["mig[0]", "passthrough[0]", "sharing[0]", "attributes[0]", None])
 def test_a_rule_is_named_to_those_whom_it_would_help(
     wanted: JsonObject, rules: list[str | None], rule: str | None
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from support.objects import claim, node
+from support.rows import rows
 
 from dra_driver.api.meta import CONFIG_MAPS, NODES, RESOURCE_CLAIMS
 from dra_driver.errors import AlreadyExists, ClusterError, Conflict, Gone, NotFound, Rejected, Unreachable
@@ -90,7 +91,7 @@ async def test_the_errors_of_the_server_are_ours_and_name_the_object(kube: Kube)
     assert missing.value.about == "Node node-x"
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 405, 413, 415, 422])
+@rows("status", [400, 401, 403, 405, 413, 415, 422])
 async def test_a_request_that_can_never_succeed_is_not_worth_another_attempt(status: int) -> None:
     async with talking_to(answering(status, {"kind": "Status", "message": "no"})) as client:
         with pytest.raises(Rejected) as caught:
@@ -98,8 +99,8 @@ async def test_a_request_that_can_never_succeed_is_not_worth_another_attempt(sta
     assert (caught.value.retry_after_s, caught.value.status, caught.value.message) == (None, status, "no")
 
 
-@pytest.mark.parametrize(
-    ("status", "header", "wait_s"),
+@rows(
+    "status, header, wait_s",
     [
         (429, {"Retry-After": "7"}, 7.0),
         (503, {}, 1.0),
@@ -125,7 +126,7 @@ async def test_an_answer_that_is_not_json_is_tried_again() -> None:
             await client.get(NODES, "a")
 
 
-@pytest.mark.parametrize("answer", ["null", "[]", "{}", '"ok"', '{"metadata": null}', '{"metadata": []}', "7"])
+@rows("answer", ["null", "[]", "{}", '"ok"', '{"metadata": null}', '{"metadata": []}', "7"])
 async def test_an_answer_that_is_json_and_nothing_of_an_api_server_is_tried_again(answer: str) -> None:
     """Of a proxy, or a page of its own; nobody who reads it ends for it."""
     async with talking_to(answering(200, f"{answer}\n")) as client:
@@ -155,7 +156,7 @@ METADATA = {"name": "n", "uid": "u", "resourceVersion": "1"}
 DEEP = 100_000 * "[" + 100_000 * "]"
 
 
-@pytest.mark.parametrize(
+@rows(
     "obj",
     [
         {"metadata": {key: value for key, value in METADATA.items() if key != lacking}}
@@ -164,7 +165,6 @@ DEEP = 100_000 * "[" + 100_000 * "]"
     + [{"metadata": METADATA | {key: 7}} for key in ("name", "namespace", "uid", "labels", "ownerReferences")]
     + [{"metadata": METADATA | {"ownerReferences": [None]}}, {"metadata": METADATA, "spec": []}]
     + [{"metadata": METADATA, "status": "Success"}, 7, None],
-    ids=str,
 )
 async def test_an_object_that_no_api_server_stores_is_tried_again_wherever_it_is_read(obj: Any) -> None:
     async with talking_to(answering(200, obj)) as client:

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-import pytest
+from support.rows import rows
 
 from dra_driver.migration import codes
 from dra_driver.migration.codes import CODES, Code
@@ -16,7 +16,7 @@ def test_each_code_has_a_number_of_its_own() -> None:
     assert numbers == sorted(set(numbers))
 
 
-@pytest.mark.parametrize("code", CODES, ids=lambda code: code.name)
+@rows("code", CODES)
 def test_each_code_says_what_and_what_to_do(code: Code) -> None:
     assert code.title == code.title.rstrip(".")
     for text in (code.means, code.advice):
@@ -25,7 +25,7 @@ def test_each_code_says_what_and_what_to_do(code: Code) -> None:
     assert len({one.title for one in CODES}) == len(CODES)
 
 
-@pytest.mark.parametrize("code", CODES, ids=lambda code: code.name)
+@rows("code", CODES)
 def test_each_code_is_used(code: Code) -> None:
     name = next(name for name, value in vars(codes).items() if value is code)
     users = [one for one in FOLDER.rglob("*.py") if one.name != "codes.py" and name in one.read_text("utf-8")]

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.rows import rows
 
 from dra_driver.api.resource import AllocatedDevice, Attribute, Capacity, Device
 from dra_driver.migration.migrate import migrate
@@ -67,8 +68,8 @@ ONE = pod(containers(c="nvidia.com/gpu: 1"))
 TWO = pod(containers(c="nvidia.com/gpu: 2"))
 
 
-@pytest.mark.parametrize(
-    ("text", "pieces"),
+@rows(
+    "text, pieces",
     [
         (ONE, (gpu(),)),
         (TWO, (gpu(), gpu("gpu-1"))),
@@ -82,8 +83,8 @@ def test_what_was_meant_has_no_problems(text: str, pieces: tuple[Piece, ...]) ->
     assert said(text, c=pieces) == []
 
 
-@pytest.mark.parametrize(
-    ("text", "pieces", "says"),
+@rows(
+    "text, pieces, says",
     [
         (ONE, (), "asked for 1 x GPU and gets nothing"),
         (TWO, (gpu(),), "asked for 2 x GPU"),

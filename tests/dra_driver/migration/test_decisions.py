@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from support.rows import rows
 
 from dra_driver.errors import InvalidInput
 from dra_driver.migration.codes import CODES
@@ -44,8 +45,8 @@ def test_every_decision_is_an_option_and_every_option_a_decision() -> None:
     assert Decisions.read("", "f").options(None) == Options()
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
+@rows(
+    "text, said",
     [
         ("sharing: mps", "not like time-slicing:4"),
         ("sharing: mps:1", "not like time-slicing:4"),

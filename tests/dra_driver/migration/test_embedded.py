@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
+from support.rows import rows
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.codes import NOT_EDITABLE, Severity
@@ -90,7 +91,7 @@ def test_whoever_names_it_gets_claims_beside_the_config_map_and_the_way_back(pod
     assert list(yaml.safe_load_all(back.files[0].after)) == list(yaml.safe_load_all(before))
 
 
-@pytest.mark.parametrize(
+@rows(
     "text",
     [
         POD.replace("worker ", "'{{ user }}' "),
@@ -112,8 +113,8 @@ def test_what_is_not_all_of_an_object_is_left_and_named(text: str) -> None:
     assert "dractl migrate -" in said[0].advice
 
 
-@pytest.mark.parametrize("generator", ["configMapGenerator", "secretGenerator"])
-@pytest.mark.parametrize("entry", ["pods/worker.yaml", "template=pods/worker.yaml", "./pods/worker.yaml"])
+@rows("generator", ["configMapGenerator", "secretGenerator"])
+@rows("entry", ["pods/worker.yaml", "template=pods/worker.yaml", "./pods/worker.yaml"])
 def test_a_file_that_a_kustomization_makes_a_text_of_is_such_a_text(generator: str, entry: str) -> None:
     kustomization = f"{generator}:\n- name: templates\n  files: [{entry}]\n"
     files = [Source("k/kustomization.yaml", kustomization), Source("k/pods/worker.yaml", POD)]

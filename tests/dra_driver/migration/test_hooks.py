@@ -1,6 +1,6 @@
 """Templates are there when the pods that name them are: hooks and waves wait for what comes later."""
 
-import pytest
+from support.rows import rows
 
 from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import Options, Source, StrategyOption
@@ -30,8 +30,8 @@ def annotations_of_templates(*jobs: str) -> list[dict[str, str] | None]:
     return [one.obj["metadata"].get("annotations") for one in found.objects]
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
+@rows(
+    "given, expected",
     [
         ("note: x", None),
         ("argocd.argoproj.io/sync-wave: '-5', note: x", {"argocd.argoproj.io/sync-wave": "-5"}),

@@ -7,6 +7,7 @@ import pytest
 import yaml
 from support.dractl import run
 from support.migration import GPU, limits, pod
+from support.rows import rows
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.codes import MEANING_UNKNOWN, MIG_LAYOUT, NOT_TAKEN
@@ -50,9 +51,7 @@ def told(found: Migration) -> list[str]:
 PLAIN = yaml.safe_dump(shared(4))
 
 
-@pytest.mark.parametrize(
-    "folder", ["tests/data", "examples/time-slicing", "charts/plugin/Testdata", "docs", "hack", "vendor/x"]
-)
+@rows("folder", ["tests/data", "examples/time-slicing", "charts/plugin/Testdata", "docs", "hack", "vendor/x"])
 def test_what_lies_among_examples_and_tests_says_nothing_of_the_cluster(folder: str) -> None:
     found = migrated({"deploy/pod.yaml": POD, f"{folder}/plugin.yaml": PLAIN})
     assert found.policy is None

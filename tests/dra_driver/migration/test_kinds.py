@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from support.rows import rows
 
 from dra_driver.api.documents import read_documents
 from dra_driver.migration.model import Form, Options, Role, path_text, value_at
@@ -152,7 +153,7 @@ def test_a_role_whose_patch_asks_for_gpus_would_have_both_and_so_its_group_gets_
     assert [one.form for one in pods(kind, rest.replace("PATCH", harmless))] == [Form.POD, Form.POD]
 
 
-@pytest.mark.parametrize("kind", ORDINARY)
+@rows("kind", ORDINARY)
 def test_pods_are_found_with_their_containers_and_metadata(kind: str) -> None:
     rest, paths = ORDINARY[kind]
     found = pods(kind, rest)
@@ -183,7 +184,7 @@ EXTENDED_ONLY = {
 }
 
 
-@pytest.mark.parametrize("kind", EXTENDED_ONLY)
+@rows("kind", EXTENDED_ONLY)
 def test_kinds_that_hold_no_claims_say_why(kind: str) -> None:
     (pod,) = pods(kind, EXTENDED_ONLY[kind])
     assert pod.form is Form.NONE

@@ -29,6 +29,7 @@ from support.kustomize import (
     top_of,
     tree,
 )
+from support.rows import rows
 
 from dra_driver.migration.codes import NOT_EDITABLE, Severity
 from dra_driver.migration.migrate import migrate
@@ -174,7 +175,7 @@ def test_kustomize_builds_of_the_result_what_the_migration_makes_of_what_it_buil
     assert {names[short] for short in converted} == {name for name, (_, expected) in TREES.items() if expected}
 
 
-@pytest.mark.parametrize("name", TREES)
+@rows("name", TREES)
 def test_what_nothing_patches_is_migrated_and_all_else_is_left_and_named(name: str) -> None:
     files, converted = TREES[name]
     result = migrated(files)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.label_worlds import LabelWorld, label_values, requirements, worlds
+from support.rows import rows
 
 from dra_driver.cel.cost import LIMIT
 from dra_driver.cel.device import compile_selector
@@ -83,7 +84,7 @@ ON_DEVICE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("key", "operator", "values", "expression"), ON_DEVICE)
+@rows("key, operator, values, expression", ON_DEVICE)
 def test_what_devices_say_becomes_a_condition_on_them(
     key: str, operator: str, values: list[str], expression: str
 ) -> None:
@@ -107,8 +108,8 @@ def test_labels_of_mig_devices_are_about_the_mig_devices_of_the_claim(
     assert part in verdict.expression
 
 
-@pytest.mark.parametrize(
-    ("key", "operator", "values", "want", "total"),
+@rows(
+    "key, operator, values, want, total",
     [
         ("nvidia.com/gpu.present", "In", ["true"], GPU, 1),
         ("nvidia.com/gpu.present", "Exists", [], GPU, 1),
@@ -132,8 +133,8 @@ def test_what_the_claim_implies_is_taken_out(
     assert verdict.message
 
 
-@pytest.mark.parametrize(
-    ("key", "operator", "values", "want", "code"),
+@rows(
+    "key, operator, values, want, code",
     [
         ("nvidia.com/gpu.machine", "In", ["DGX"], GPU, NODE_ONLY_LABEL),
         ("nvidia.com/gpu.mode", "In", ["compute"], GPU, NODE_ONLY_LABEL),
@@ -188,8 +189,8 @@ def test_other_labels_are_none_of_its_business() -> None:
     assert is_gpu_label("nvidia.com/gpu.product")
 
 
-@pytest.mark.parametrize(
-    ("written", "profile"),
+@rows(
+    "written, profile",
     [
         ("1g.5gb", "1g.5gb"),
         ("1g.10gb.me", "1g.10gb+me"),
@@ -205,8 +206,8 @@ def test_profiles_get_their_plus_back(written: str, profile: str | None) -> None
     assert restored_profile(written) == profile
 
 
-@pytest.mark.parametrize(
-    ("requirement", "hints"),
+@rows(
+    "requirement, hints",
     [
         (Requirement("nvidia.com/gpu.product", "In", ("A-MIG-1g.5gb",)), Hints(mig_profile="1g.5gb")),
         (Requirement("nvidia.com/gpu.product", "In", ("A-SHARED", "B-SHARED")), Hints(shared=True)),
@@ -247,7 +248,7 @@ def test_labels_and_conditions_select_the_same(requirement: Requirement) -> None
     _the_same(requirement, worlds())
 
 
-@pytest.mark.parametrize("key", [key for key in label_values() if "mig-" not in key])
+@rows("key", [key for key in label_values() if "mig-" not in key])
 def test_each_value_of_a_label_selects_the_same(key: str) -> None:
     for value in label_values()[key]:
         _the_same(Requirement(key, "In", (value,)), worlds())

@@ -7,6 +7,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from support.rows import rows
 
 from dra_driver.api.documents import read_documents
 from dra_driver.migration.codes import (
@@ -417,8 +418,8 @@ def test_one_bad_document_does_not_keep_the_others() -> None:
     assert "---\na: [\n---\n" in result.files[0].after
 
 
-@pytest.mark.parametrize(
-    ("options", "target"),
+@rows(
+    "options, target",
     [
         (Options(), Target.EXTENDED),
         (Options(kubernetes_minor=36), Target.EXTENDED),

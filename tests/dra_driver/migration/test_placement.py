@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.label_worlds import LabelWorld, requirements, worlds
 from support.migration import GPU, all_codes, codes, limits, meaning_of, pod, read, removed, there
+from support.rows import rows
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.cel.device import compile_selector
@@ -220,8 +221,7 @@ def test_pods_without_gpus_keep_labels_of_gpus() -> None:
     assert (found.demands, all_codes(found)) == ((), ["M047"])
 
 
-@pytest.mark.parametrize(
-    "affinity",
+@rows("affinity",
     [
         None, 5, {"nodeAffinity": 5}, required(), required([{"key": 5}]), preferred((1, [])),
         {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": []}},

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from support.migration import GPU, codes, documents_of, limits, meaning_of, pod, read, removed, there
+from support.rows import rows
 
 from dra_driver.api.config import GpuConfig, MigDeviceConfig, decode_config
 from dra_driver.api.meta import JsonObject
@@ -172,8 +173,8 @@ def test_the_hosts_ipc_is_only_about_mps_where_there_is_mps() -> None:
 # -- the host
 
 
-@pytest.mark.parametrize(
-    ("path", "told"),
+@rows(
+    "path, told",
     [
         ("/dev/nvidia0", True),
         ("/dev", True),
@@ -215,8 +216,8 @@ def test_a_node_by_name_becomes_a_node_by_label() -> None:
     assert result.needs_claims is not None
 
 
-@pytest.mark.parametrize(
-    ("tolerations", "added"),
+@rows(
+    "tolerations, added",
     [
         (None, True),
         ([{"key": "other", "operator": "Exists"}], True),

@@ -4,11 +4,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.migration import GPU, documents_of, limits, meaning_of, pod, pod_of, read
+from support.rows import rows
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.codes import ALREADY_DRA, Severity
@@ -62,8 +62,8 @@ def purpose(*given: str | JsonObject, entry: JsonObject = ENTRY, **options: Any)
 # -- what selectors say
 
 
-@pytest.mark.parametrize(
-    ("expression", "wanted"),
+@rows(
+    "expression, wanted",
     [
         ("device.driver == 'gpu.nvidia.com'", Purpose.GPUS),
         ("'gpu.nvidia.com' == device.driver && device.attributes['gpu.nvidia.com'].type == 'mig'", Purpose.GPUS),
@@ -109,8 +109,8 @@ def test_drivers_of_gpus_are_nvidias_and_the_one_that_is_migrated_to() -> None:
     assert purpose(*of_nvidia, driver="gpu.example.com") is Purpose.GPUS
 
 
-@pytest.mark.parametrize(
-    ("name", "wanted"),
+@rows(
+    "name, wanted",
     [
         ("gpu.nvidia.com", Purpose.GPUS),
         ("shared.gpu.nvidia.com", Purpose.GPUS),
@@ -235,8 +235,8 @@ def test_the_way_is_chosen_as_for_others() -> None:
     assert all("claims of other devices stay" in one.choice.reason for one in (*stays.workloads, *changed.workloads))
 
 
-@pytest.mark.parametrize("given", [template(of("gpu.nvidia.com")), template(of("unheard-of")), ""])
-@pytest.mark.parametrize("strategy", list(StrategyOption))
+@rows("given", [template(of("gpu.nvidia.com")), template(of("unheard-of")), ""])
+@rows("strategy", list(StrategyOption))
 def test_where_it_may_have_gpus_already_it_is_an_error_and_nothing_is_changed(
     given: str | JsonObject, strategy: StrategyOption
 ) -> None:

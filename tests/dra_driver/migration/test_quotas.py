@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from support.counting import CLAIMS, EXTENDED, LEAVE, MIG, PLAIN, done, workload
 from support.migration import GPU, codes, limits, meaning_of, pod
+from support.rows import rows
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.counts.quotas import rewrite
@@ -29,8 +30,8 @@ def quota(**hard: Any) -> JsonObject:
 # -- ResourceQuota
 
 
-@pytest.mark.parametrize(
-    ("targets", "hard"),
+@rows(
+    "targets, hard",
     [
         ([CLAIMS], {KEY: "16"}),
         ([CLAIMS, EXTENDED], {f"requests.{GPU}": "16", KEY: "16"}),
@@ -147,8 +148,8 @@ def test_shares_that_take_all_of_what_they_do_not_name_are_said() -> None:
 # -- everything else
 
 
-@pytest.mark.parametrize(
-    ("api_version", "kind", "spec", "code", "path"),
+@rows(
+    "api_version, kind, spec, code, path",
     [
         ("kyverno.io/v1", "ClusterPolicy", {"rules": [{"key": f"limits.{GPU}"}]}, "M014", "spec.rules[0].key"),
         ("templates.gatekeeper.sh/v1", "ConstraintTemplate", {"rego": f"x == '{GPU}'"}, "M014", "spec.rego"),
@@ -172,8 +173,7 @@ def test_what_speaks_of_the_old_resources_is_told_with_its_place(
     assert result.findings[0].advice
 
 
-@pytest.mark.parametrize(
-    "obj",
+@rows("obj",
     [
         {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}, "status": {"allocatable": {GPU: "8"}}},
         {"apiVersion": "kustomize.config.k8s.io/v1alpha1", "kind": "Component", "patches": [{"patch": GPU}]},

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.migration import GPU, all_codes, codes, limits, meaning_of, pod, read, removed, there
+from support.rows import rows
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.demands.reading import MOST_DEVICES
@@ -28,8 +29,8 @@ def wants(found: PodReading) -> list[Want]:
     return [demand.want for demand in found.demands]
 
 
-@pytest.mark.parametrize(
-    ("resources", "count"),
+@rows(
+    "resources, count",
     [
         ({"limits": {GPU: 1}}, 1),
         ({"limits": {GPU: "2"}}, 2),
@@ -48,7 +49,7 @@ def test_amounts_are_read_in_every_spelling(resources: JsonObject, count: int) -
     assert len(found.demands[0].removes) == len(resources)
 
 
-@pytest.mark.parametrize(
+@rows(
     "resources",
     [
         {"limits": {GPU: 0.5}},
@@ -72,7 +73,7 @@ def test_requests_without_limits_are_taken_as_meant() -> None:
     assert codes(found.findings) == ["M026"]
 
 
-@pytest.mark.parametrize("resources", [None, 5, [], {"limits": None}, {"limits": []}, {"limits": {"cpu": 1}}])
+@rows("resources", [None, 5, [], {"limits": None}, {"limits": []}, {"limits": {"cpu": 1}}])
 def test_resources_of_any_shape_are_no_error(resources: Any) -> None:
     assert read(pod({"name": "main", "image": "i", "resources": resources})).demands == ()
 
@@ -111,8 +112,7 @@ def _init(amount: int, name: str = "init", **more: Any) -> JsonObject:
 SIDECAR: JsonObject = {"restartPolicy": "Always"}
 
 
-@pytest.mark.parametrize(
-    ("init", "containers", "expected"),
+@rows("init, containers, expected",
     [
         ([_init(1)], [limits({GPU: 1})], [(("main", "init"), 1)]),
         ([_init(2)], [limits({GPU: 1})], [(("main", "init"), 1), (("init",), 1)]),
@@ -263,8 +263,8 @@ def test_a_resource_that_no_node_has_is_said() -> None:
 # -- what is left
 
 
-@pytest.mark.parametrize(
-    ("resource", "code"),
+@rows(
+    "resource, code",
     [
         ("nvidia.com/GRID_T4-1Q", "M045"),
         ("nvidia.com/GA102GL_A10", "M045"),

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from support.migration import GPU, all_codes, codes, limits, meaning_of, pod, pod_of, read, removed, there
+from support.rows import rows
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import Attribute, Device
@@ -30,8 +31,7 @@ def wants(obj: JsonObject, meaning: Meaning | None = None, **options: Any) -> li
     return [demand.want for demand in read(obj, meaning, **options).demands]
 
 
-@pytest.mark.parametrize(
-    ("amounts", "annotations", "want"),
+@rows("amounts, annotations, want",
     [
         ({GPU: 1, MEM: 3000}, {}, shared(memory("3000Mi"))),
         ({GPU: 1, MEM: "3000", CORES: 30}, {}, shared(memory("3000Mi", cores=30))),
@@ -220,8 +220,8 @@ def test_pairs_of_a_custom_plugin_need_their_units() -> None:
     assert wants(obj, resource_units=percent)[0].share == Share(memory_percent=4, cores=25)
 
 
-@pytest.mark.parametrize(
-    ("amounts", "annotations"),
+@rows(
+    "amounts, annotations",
     [
         ({"tencent.com/vcuda-core": 150}, {}),
         ({"aliyun.com/gpu-count": 1}, {}),

@@ -7,6 +7,7 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+from support.rows import rows
 
 from dra_driver.api.documents import read_documents
 from dra_driver.api.meta import JsonObject
@@ -97,8 +98,7 @@ def test_nothing_known_means_nothing() -> None:
     assert meaning == Meaning()
 
 
-@pytest.mark.parametrize(
-    ("text", "resource", "what"),
+@rows("text, resource, what",
     [
         (plugin(SLICED), GPU, [Stands(What.GPU, None, FOUR)]),
         (plugin(SLICED), f"{GPU}.shared", []),
@@ -209,8 +209,8 @@ def daemon_set(image: str, **container: Any) -> str:
 PLUGIN = "nvcr.io/nvidia/k8s-device-plugin:v0.17.1"
 
 
-@pytest.mark.parametrize(
-    ("container", "what"),
+@rows(
+    "container, what",
     [
         ({}, None),
         ({"args": ["--mig-strategy=single"]}, What.MIG),
@@ -290,8 +290,8 @@ def test_layouts_are_told_and_become_rules_on_request() -> None:
 SINGLE = policy("c", strategy="single", migManager={"config": {"default": "all-1g.5gb"}})
 
 
-@pytest.mark.parametrize(
-    ("texts", "profile"),
+@rows(
+    "texts, profile",
     [
         ([SINGLE], "1g.5gb"),
         ([SINGLE.replace("all-1g.5gb", "custom"), LAYOUTS], None),
@@ -313,8 +313,7 @@ def test_the_layout_of_nodes_that_name_none_says_what_a_mig_device_is(texts: lis
 BY_DEFAULT = policy("c", strategy="single")
 
 
-@pytest.mark.parametrize(
-    ("texts", "what", "said"),
+@rows("texts, what, said",
     [
         ([BY_DEFAULT], What.GPU, "single is the GPU Operator's default"),
         (["devicePlugin: {enabled: true}\nmig: {strategy: single}\n"], What.GPU, "is the GPU Operator's default"),
@@ -348,8 +347,7 @@ def test_the_layout_of_a_node_says_what_a_mig_device_is() -> None:
     assert "are taken to have" not in str(meaning.findings)
 
 
-@pytest.mark.parametrize(
-    ("text", "code", "words"),
+@rows("text, code, words",
     [
         (policy("c"), DOUBLE_ALLOCATION, "device plugin on all GPU nodes"),
         (policy("c", migManager={"config": {"name": "x"}}), MIG_LAYOUT, "MIG manager keeps layouts"),

@@ -1,6 +1,7 @@
 """Texts that are not what will be applied are recognised, named where they speak of GPUs, and left as they are."""
 
 import pytest
+from support.rows import rows
 
 from dra_driver.migration.codes import NOT_EDITABLE, Severity
 from dra_driver.migration.migrate import migrate
@@ -155,7 +156,7 @@ def test_what_helm_has_rendered_may_have_templates_of_other_programs() -> None:
     assert file.after.startswith(ALERTS)
 
 
-@pytest.mark.parametrize(
+@rows(
     "text",
     [
         POD.replace("name: p}", "name: '{{ .Release.Name }}'}"),

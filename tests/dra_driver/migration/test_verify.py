@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from support.rows import rows
 
 from dra_driver import bundled
 from dra_driver.api.documents import read_documents
@@ -59,8 +60,7 @@ def _reread(text: str, new: NewObject) -> JsonObject:
     return next(one.obj for one in read_documents(text, "").documents if one.name == name)
 
 
-@pytest.mark.parametrize(
-    ("file", "old", "new", "says"),
+@rows("file, old, new, says",
     [
         ("workloads/pod-vector-add.yaml", "count: 1", "count: 2", "never asked for"),
         ("workloads/job-finetune-h100.yaml", "count: 8", "count: 4", "asked for 8 x GPU"),
@@ -159,8 +159,8 @@ A100 = Device(
 )
 
 
-@pytest.mark.parametrize(
-    ("key", "operator", "values", "refused"),
+@rows(
+    "key, operator, values, refused",
     [
         ("nvidia.com/gpu.product", "In", ["NVIDIA-A100-SXM4-80GB"], False),
         ("nvidia.com/gpu.product", "In", ["NVIDIA-A100-SXM4-40GB"], True),
@@ -201,8 +201,8 @@ def test_classes_that_nobody_brings_are_told() -> None:
     assert question not in {one.question for one in shipped}
 
 
-@pytest.mark.parametrize(
-    ("facts", "question", "answer"),
+@rows(
+    "facts, question, answer",
     [
         (Facts(minor=33), "Kubernetes 1.34 or newer", Answer.NO),
         (Facts(minor=36), "Kubernetes 1.34 or newer", Answer.YES),

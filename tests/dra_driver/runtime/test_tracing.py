@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from opentelemetry.sdk.trace import SpanProcessor
 from opentelemetry.trace import SpanKind, StatusCode
+from support.rows import rows
 from support.spans import Recorder, collecting
 
 from dra_driver.api.meta import NODES
@@ -21,8 +22,8 @@ from dra_driver.simulation.apiserver import SimulatedApiServer
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
-@pytest.mark.parametrize(
-    ("setting", "environment", "endpoint"),
+@rows(
+    "setting, environment, endpoint",
     [
         ("", {}, None),
         ("http://a:4317", {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://b:4317"}, "http://a:4317"),

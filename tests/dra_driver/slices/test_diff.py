@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from support.rows import rows
 from support.slices import StoredSlices, contents
 
 from dra_driver.api.meta import JsonObject
@@ -192,7 +193,7 @@ def test_other_spellings_of_the_same_are_equal(alter: Any) -> None:
     assert writes_for(pool([A]), obj) == []
 
 
-@pytest.mark.parametrize(
+@rows(
     "alter",
     [
         lambda spec: spec["devices"][0]["capacity"]["memory"].update(value="80G"),

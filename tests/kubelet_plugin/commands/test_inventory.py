@@ -11,6 +11,7 @@ import pytest
 import typer
 import yaml
 from support.nodes import Node, a_node
+from support.rows import rows
 from typer.testing import CliRunner, Result
 
 from dra_driver.api.inventory import NodeInventory
@@ -30,7 +31,7 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(app, arguments)
 
 
-@pytest.mark.parametrize("profile", profile_names())
+@rows("profile", profile_names())
 def test_every_kind_of_node_fits_a_hundred_columns_with_a_line_for_each_gpu(profile: str) -> None:
     result = run("--host", profile)
     assert result.exit_code == 0

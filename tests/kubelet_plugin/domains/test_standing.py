@@ -11,6 +11,7 @@ import pytest_asyncio
 from support.claims import a_ref
 from support.domain_cluster import DomainCluster, until
 from support.objects import allocate, claim, result
+from support.rows import rows
 
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.meta import COMPUTE_DOMAINS, RESOURCE_CLAIMS, JsonObject
@@ -55,8 +56,8 @@ def said(statuses: Sequence[DeviceStatus]) -> list[tuple[str, str, str]]:
 READY, PEERS = ("Ready", "True", "Prepared"), ("PeersReady", "True", "PeersReady")
 
 
-@pytest.mark.parametrize(
-    ("where", "conditions", "words"),
+@rows(
+    "where, conditions, words",
     [
         (place(entry(NODE)), [READY, PEERS], "node tray-1 is ready in ComputeDomain team/train"),
         (place(entry(NODE), entry("tray-2", index=1)), [READY, PEERS], "every other node"),

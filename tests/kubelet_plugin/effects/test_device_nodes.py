@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from support.rows import rows
 
 from dra_driver.api.inventory import Problem
 from kubelet_plugin.effects.device_nodes import DeviceNodes, missing_nodes, modprobe_words
@@ -73,8 +74,8 @@ def node(tmp_path: Path) -> _Node:
     return _Node(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("missing", "calls"),
+@rows(
+    "missing, calls",
     [
         ([], []),
         (["nvidia-uvm"], ["-u -c=0"]),

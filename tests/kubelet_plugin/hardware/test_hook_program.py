@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from support import toolkit
 from support.driver_tree import DriverTree
+from support.rows import rows
 
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.effects.shipped_hook import InstalledHook, ShippedHook
@@ -44,7 +45,7 @@ WITHOUT_LDCONFIG_PATH = ("1.11", "1.12", "1.14")
 # What a program can do
 
 
-@pytest.mark.parametrize("name", RELEASES)
+@rows("name", RELEASES)
 def test_each_release_is_used_for_what_it_has(name: str) -> None:
     release, program = name.split("/")
     found = hook_program(f"/usr/bin/{program}", "/sbin/ldconfig", toolkit.recorded_ask(release, program))

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.nodes import Node, a_node
+from support.rows import rows
 
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.hardware.sysfs import DeviceFile, HostFiles, described_node, nvml_bus_id, pci_address
@@ -16,8 +17,8 @@ parts = st.tuples(st.integers(0, 0xFFFF), st.integers(0, 0xFF), st.integers(0, 0
 
 
 class TestPciAddresses:
-    @pytest.mark.parametrize(
-        ("written", "address"),
+    @rows(
+        "written, address",
         [
             ("00000000:1B:00.0", "0000:1b:00.0"),
             ("0000:1B:00.0", "0000:1b:00.0"),
@@ -30,7 +31,7 @@ class TestPciAddresses:
     def test_every_spelling_becomes_that_of_sysfs(self, written: str, address: str) -> None:
         assert pci_address(written) == address
 
-    @pytest.mark.parametrize("text", ["", "1b:00.0", "0000:1b:00", "0000:1b:00.8", "gggg:1b:00.0", "0000:1b:00.0 "])
+    @rows("text", ["", "1b:00.0", "0000:1b:00", "0000:1b:00.8", "gggg:1b:00.0", "0000:1b:00.0 "])
     def test_what_is_no_address_is_refused(self, text: str) -> None:
         with pytest.raises(ValueError, match="not a PCI address"):
             pci_address(text)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from support.claims import BOOT, DIGEST, NODE, a_claim, a_held_device, a_ref, a_result, an_entry, device_name, uuid_of
+from support.rows import rows
 
 from dra_driver.api.resource import ResourceClaim
 from dra_driver.devices.model import Kind, Partition
@@ -89,8 +90,8 @@ SHARE = a_held_device(0, sharing=MPS_SHARE, share_id="a")
 SMALL = part("1g.10gb", 0, 1)
 
 
-@pytest.mark.parametrize(
-    ("held", "wanted", "allowed"),
+@rows(
+    "held, wanted, allowed",
     [
         (SMALL, part("1g.10gb", 1, 1), True),
         (SMALL, part("2g.20gb", 0, 2), False),
@@ -173,8 +174,8 @@ def test_what_no_claim_lists_is_in_the_way_of_its_gpu_only() -> None:
     assert admitted({}, with_holds(an_entry(a_ref("two")), SLICE), records)
 
 
-@pytest.mark.parametrize(
-    ("record", "releasing", "state"),
+@rows(
+    "record, releasing, state",
     [
         (HoldRecord(HoldState.MADE, BOOT), False, State.PREPARED),
         (HoldRecord(HoldState.MADE, BOOT), True, State.UNFINISHED),
@@ -229,8 +230,8 @@ def claim(*results: dict[str, Any], uid: str = "uid-of-train", reserved: bool = 
 OTHER_DRIVER = a_result("channel-0", driver="compute-domain.nvidia.com")
 
 
-@pytest.mark.parametrize(
-    ("found", "standing"),
+@rows(
+    "found, standing",
     [
         (claim(a_result(0)), Standing.STANDS),
         (claim(OTHER_DRIVER, a_result(0)), Standing.STANDS),

@@ -19,6 +19,7 @@ from support.claims import (
 )
 from support.inventories import compute_instance, gpu_instance, mig
 from support.prepared import DRIVER_FILES
+from support.rows import rows
 
 from dra_driver.api.inventory import GpuFacts, HealthCondition, HealthFacts, Problem
 from dra_driver.api.resource import ResourceClaim
@@ -280,8 +281,8 @@ def test_a_part_that_exists_is_looked_up_by_its_uuid() -> None:
         finished_spec(replace(device, mig_uuid="MIG-gone"), {}, node)
 
 
-@pytest.mark.parametrize("made_on_demand", [True, False])
-@pytest.mark.parametrize(("profile", "graphics"), [("1g.24gb+gfx", True), ("1g.24gb", False), ("1g.24gb+me", False)])
+@rows("made_on_demand", [True, False])
+@rows("profile, graphics", [("1g.24gb+gfx", True), ("1g.24gb", False), ("1g.24gb+me", False)])
 def test_a_part_for_graphics_has_the_drm_nodes_of_its_gpu_too(
     profile: str, graphics: bool, made_on_demand: bool
 ) -> None:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from support.claims import BOOT, DIGEST, an_entry
+from support.rows import rows
 
 from kubelet_plugin.prepare.holds import GpuIdentity, HoldRecord, HoldState, TimeSlice
 from kubelet_plugin.prepare.lifecycle import Entry, Standing
@@ -63,10 +64,10 @@ def test_after_a_boot_nothing_is_decided_without_the_api() -> None:
     assert action(an_entry(boot_id="boot-0"), None, Standing.UNKNOWN) is Action.WAIT
 
 
-@pytest.mark.parametrize("standing", STALE)
-@pytest.mark.parametrize("file", [None, DIGEST, "e" * 64])
-@pytest.mark.parametrize("boot_id", [BOOT, "boot-0"])
-@pytest.mark.parametrize("planned", [None, DIGEST])
+@rows("standing", STALE)
+@rows("file", [None, DIGEST, "e" * 64])
+@rows("boot_id", [BOOT, "boot-0"])
+@rows("planned", [None, DIGEST])
 def test_a_stale_claim_is_released_whatever_else_is_wrong(
     standing: Standing, file: str | None, boot_id: str, planned: str | None
 ) -> None:
@@ -108,7 +109,7 @@ def test_a_claim_whose_holds_are_not_made_is_finished() -> None:
     assert action_with_hold(HoldState.INTENT, Standing.GONE) is Action.RELEASE
 
 
-@pytest.mark.parametrize("standing", Standing)
+@rows("standing", Standing)
 def test_what_is_on_its_way_out_goes_whatever_the_api_says(standing: Standing) -> None:
     assert action_with_hold(HoldState.UNDOING, standing, releasing=True) is Action.RELEASE
 

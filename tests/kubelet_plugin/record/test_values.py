@@ -5,6 +5,7 @@ from typing import Any
 
 import pynvml
 import pytest
+from support.rows import rows
 
 from kubelet_plugin.record.values import decoded, encoded, fill, shape
 
@@ -55,7 +56,7 @@ def test_structures_and_arrays_have_the_same_bytes_again(make: Any) -> None:
     assert bytes(empty) == bytes(value)
 
 
-@pytest.mark.parametrize("value", [None, 0, -1, 2**64 - 1, 1.5, "text", [0, 1], "GPU-\u00e9"])
+@rows("value", [None, 0, -1, 2**64 - 1, 1.5, "text", [0, 1], "GPU-\u00e9"])
 def test_plain_values_are_themselves(value: Any) -> None:
     assert decoded(encoded(value, named), handle) == value
 

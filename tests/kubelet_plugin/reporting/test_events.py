@@ -2,8 +2,8 @@
 
 from typing import Any
 
-import pytest
 from support.claims import NODE, a_gpu, a_ref
+from support.rows import rows
 
 from dra_driver.api.inventory import GpuFacts, HealthCondition, HealthFacts
 from dra_driver.errors import (
@@ -26,8 +26,8 @@ def operation(error: DriverError | None = None, **more: Any) -> Operation:
     return Operation(**{**values, **more})
 
 
-@pytest.mark.parametrize(
-    ("error", "move"),
+@rows(
+    "error, move",
     [
         (InvalidConfig("replicas must be a number"), "The author of the claim or its class"),
         (UnknownDevice("no gpu-1"), "delete the pod"),

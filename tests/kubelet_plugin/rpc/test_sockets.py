@@ -7,6 +7,7 @@ from pathlib import Path
 import grpc.aio
 import pytest
 from support.plugin import short_folder
+from support.rows import rows
 
 from dra_driver.errors import InvalidInput, NodeNotReady
 from dra_driver.names import GPU_DRIVER
@@ -49,8 +50,8 @@ def test_a_long_driver_name_goes_into_the_hash_too() -> None:
     assert sockets.registration.name.startswith("dra-")
 
 
-@pytest.mark.parametrize("length", range(20, 70))
-@pytest.mark.parametrize("pod_uid", [None, POD_UID])
+@rows("length", range(20, 70))
+@rows("pod_uid", [None, POD_UID])
 def test_names_always_fit_or_are_refused_with_advice(length: int, pod_uid: str | None) -> None:
     try:
         sockets = plugin_sockets(Path("/" + "r" * length), GPU_DRIVER, pod_uid)

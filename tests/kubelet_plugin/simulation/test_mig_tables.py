@@ -1,6 +1,7 @@
 """The tables of GPU instances add up as those of real GPUs do. Source of the sums: NVML listings of each model."""
 
 import pytest
+from support.rows import rows
 
 from dra_driver.devices.mig import gpu_instance_profile_name
 from dra_driver.errors import InvalidInput
@@ -39,7 +40,7 @@ class TestEveryTable:
             "rtx-pro-6000",
         }  # fmt: skip
 
-    @pytest.mark.parametrize("name", mig_table_names())
+    @rows("name", mig_table_names())
     def test_names_follow_from_memory(self, name: str) -> None:
         total = MODELS[name]
         assert total is not None
@@ -50,25 +51,25 @@ class TestEveryTable:
             assert profile.name == computed
             assert profile.slices == SLICES[profile.kind]
 
-    @pytest.mark.parametrize("name", mig_table_names())
+    @rows("name", mig_table_names())
     def test_ids_and_kinds_are_distinct(self, name: str) -> None:
         profiles = load_mig_table(name).profiles
         assert len({profile.id for profile in profiles}) == len({profile.kind for profile in profiles}) == len(profiles)
 
-    @pytest.mark.parametrize("name", mig_table_names())
+    @rows("name", mig_table_names())
     def test_placements_are_distinct_and_lie_on_the_gpu(self, name: str) -> None:
         table = load_mig_table(name)
         for profile in table.profiles:
             assert list(profile.starts) == sorted(set(profile.starts))
             assert profile.starts[-1] + profile.size <= table.memory_slices
 
-    @pytest.mark.parametrize("name", mig_table_names())
+    @rows("name", mig_table_names())
     def test_what_there_is_to_share_out_is_what_the_largest_profile_has(self, name: str) -> None:
         table = load_mig_table(name)
         largest = [max(column) for column in zip(*(profile.amounts for profile in table.profiles), strict=True)]
         assert largest == list(table.totals.amounts)
 
-    @pytest.mark.parametrize("name", mig_table_names())
+    @rows("name", mig_table_names())
     def test_as_many_instances_fit_as_the_driver_says_and_not_one_more(self, name: str) -> None:
         table = load_mig_table(name)
         for profile in table.profiles:
@@ -90,17 +91,16 @@ class TestEveryTable:
 class TestCombinations:
     """What is known to fit on an eight-slice GPU together, and what is not."""
 
-    @pytest.mark.parametrize("name", EIGHT_SLICES)
-    @pytest.mark.parametrize(
-        "kinds",
+    @rows("name", EIGHT_SLICES)
+    @rows("kinds",
         [[ONE] * 7, [THREE, FOUR], [THREE] * 2, [ONE_WITH_DOUBLE_MEMORY] * 4, [TWO, TWO, TWO, ONE], [SEVEN],
          [ONE_WITH_MEDIA] + [ONE] * 6, [TWO, TWO, THREE]],
     )  # fmt: skip
     def test_fit(self, name: str, kinds: list[int]) -> None:
         assert fits(load_mig_table(name), kinds)
 
-    @pytest.mark.parametrize("name", EIGHT_SLICES)
-    @pytest.mark.parametrize("kinds", [[ONE_WITH_MEDIA] * 2, [SEVEN, ONE], [FOUR, FOUR]])
+    @rows("name", EIGHT_SLICES)
+    @rows("kinds", [[ONE_WITH_MEDIA] * 2, [SEVEN, ONE], [FOUR, FOUR]])
     def test_do_not_fit(self, name: str, kinds: list[int]) -> None:
         assert not fits(load_mig_table(name), kinds)
 
@@ -110,8 +110,8 @@ class TestCombinations:
         assert all(fits(table, kinds) for kinds in ([ONE] * 4, [TWO] * 2, [TWO, ONE, ONE]))
         assert not fits(table, [ONE_WITH_MEDIA] * 2)
 
-    @pytest.mark.parametrize(
-        ("name", "kinds", "memory_mib", "multiprocessors"),
+    @rows(
+        "name, kinds, memory_mib, multiprocessors",
         [
             ("a100-40", [ONE] * 7, 34048, 98),
             ("a100-40", [THREE, FOUR], 39936, 98),

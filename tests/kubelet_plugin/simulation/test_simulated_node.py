@@ -10,6 +10,7 @@ import pynvml
 import pytest
 from pydantic import ValidationError
 from support.nodes import Node
+from support.rows import rows
 
 from dra_driver.errors import InvalidInput
 from kubelet_plugin.facts.container_files import ContainerFilesOfNode
@@ -47,7 +48,7 @@ class TestProfiles:
         with pytest.raises(InvalidInput, match="dgx-h100"):
             load_profile("dgx-h1000")
 
-    @pytest.mark.parametrize("name", WANTED_PROFILES)
+    @rows("name", WANTED_PROFILES)
     def test_places_are_distinct(self, name: str) -> None:
         places = load_profile(name).gpus
         assert len({place.address for place in places}) == len({place.minor for place in places}) == len(places)
@@ -272,9 +273,7 @@ class TestSimulatedNvml:
         with pytest.raises(AttributeError):
             nvml.nvmlNoSuchFunction  # noqa: B018
 
-    @pytest.mark.parametrize(
-        "name", [name for name in dir(SimulatedNvml) if name.startswith("nvml") and hasattr(pynvml, name)]
-    )
+    @rows("name", [name for name in dir(SimulatedNvml) if name.startswith("nvml") and hasattr(pynvml, name)])
     def test_a_function_takes_what_that_of_the_binding_takes(self, name: str) -> None:
         ours, theirs = (inspect.signature(getattr(module, name)).parameters for module in (SimulatedNvml, pynvml))
         found = [parameter for parameter in ours if parameter not in ("self", "gpu", "mig", "instance")]

@@ -2,6 +2,7 @@
 
 import pytest
 from support.cel_values import BIND_HOLD, COSTLY, FAIL, HOLD, NO_EXPRESSION, TOO_LONG
+from support.rows import rows
 
 from dra_driver.api.resource import Device
 from dra_driver.cel.device import CelDevice, compile_selector
@@ -10,12 +11,12 @@ from dra_driver.cel.errors import CelCostError, CelError, CelRuntimeError
 _DEVICE = CelDevice("gpu.nvidia.com", Device.of({"name": "gpu-0"}))
 
 
-@pytest.mark.parametrize("expression", [*HOLD, *BIND_HOLD, *COSTLY])
+@rows("expression", [*HOLD, *BIND_HOLD, *COSTLY])
 def test_what_is_true_for_the_api_server_is_true_here(expression: str) -> None:
     assert compile_selector(expression, cost_limit=None).matches(_DEVICE) is True
 
 
-@pytest.mark.parametrize("expression", [*HOLD, *BIND_HOLD, *COSTLY])
+@rows("expression", [*HOLD, *BIND_HOLD, *COSTLY])
 def test_what_the_api_server_finds_too_complex_is_refused_and_nothing_else(expression: str) -> None:
     if expression not in COSTLY:
         compile_selector(expression)
@@ -30,7 +31,7 @@ def test_an_evaluation_that_costs_more_than_the_limit_is_ended(expression: str) 
         compile_selector(expression, cost_limit=None).matches(_DEVICE)
 
 
-@pytest.mark.parametrize(("expression", "message"), FAIL)
+@rows("expression, message", FAIL)
 def test_what_fails_for_the_api_server_fails_here(expression: str, message: str) -> None:
     selector = compile_selector(expression)
     with pytest.raises(CelRuntimeError) as raised:
@@ -38,7 +39,7 @@ def test_what_fails_for_the_api_server_fails_here(expression: str, message: str)
     assert message in raised.value.message
 
 
-@pytest.mark.parametrize("expression", NO_EXPRESSION)
+@rows("expression", NO_EXPRESSION)
 def test_what_the_api_server_refuses_is_refused_here(expression: str) -> None:
     with pytest.raises(CelError) as raised:
         compile_selector(expression)

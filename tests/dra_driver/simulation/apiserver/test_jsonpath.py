@@ -1,6 +1,7 @@
 """The paths of printer columns."""
 
 import pytest
+from support.rows import rows
 
 from dra_driver.simulation.apiserver.jsonpath import InvalidPath, find
 
@@ -10,8 +11,8 @@ OBJ = {
 }
 
 
-@pytest.mark.parametrize(
-    ("path", "found"),
+@rows(
+    "path, found",
     [
         (".metadata.name", ["n"]),
         (".metadata.none", []),

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.rows import rows
 
 from dra_driver.apirules.schema import builtin_schema
 from dra_driver.apirules.status import ApiError
@@ -17,8 +18,8 @@ JSON = st.recursive(
 )
 
 
-@pytest.mark.parametrize(
-    ("target", "patch", "result"),
+@rows(
+    "target, patch, result",
     [
         ({"a": "b"}, {"a": "c"}, {"a": "c"}),
         ({"a": "b"}, {"b": "c"}, {"a": "b", "b": "c"}),

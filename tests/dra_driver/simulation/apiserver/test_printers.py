@@ -4,14 +4,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from support.rows import rows
 
 from dra_driver.simulation.apiserver.printers import PRINTERS, age, duration
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "shown"),
+@rows(
+    "seconds, shown",
     [
         (0, "0s"),
         (119, "119s"),

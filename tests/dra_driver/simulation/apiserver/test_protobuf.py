@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+from support.rows import rows
 
 from dra_driver.apirules.schema import Schema, builtin_schema
 from dra_driver.apirules.status import ApiError
@@ -49,8 +50,8 @@ def test_delete_options() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("body", "status"),
+@rows(
+    "body, status",
     [
         (b"{}", 400),
         (envelope("ConfigMap", b"\x0a\x7f"), 400),
@@ -59,7 +60,6 @@ def test_delete_options() -> None:
         (envelope("ResourceClaim", field(3, field(4, field(5, field(1, "{"))))), 400),
         (envelope("ResourceClaim", field(1, field(8, b"\x08" + b"\xff" * 8 + b"\x7f"))), 400),
     ],
-    ids=["no envelope", "cut off", "no length", "another kind", "broken JSON", "a year without a calendar"],
 )
 def test_what_cannot_be_read_is_refused(body: bytes, status: int) -> None:
     with pytest.raises(ApiError) as refusal:
