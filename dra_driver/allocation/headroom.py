@@ -11,8 +11,8 @@ from functools import cached_property
 from dra_driver.allocation.amounts import Amount, amount
 from dra_driver.allocation.nodes import NodeView, untolerated
 from dra_driver.allocation.prospects import Site
-from dra_driver.allocation.requests import Cause, Refusal
-from dra_driver.allocation.search import MAX_RESULTS, Allocated, Limit, Undecided, allocate
+from dra_driver.allocation.requests import MAX_RESULTS, Cause, Refusal
+from dra_driver.allocation.search import Allocated, Limit, Undecided, allocate
 from dra_driver.allocation.snapshot import Candidate, Snapshot
 from dra_driver.allocation.usage import Ledger
 from dra_driver.api.meta import ObjectMeta

@@ -1,6 +1,6 @@
 """Claims and classes to checked requests: what is to be chosen, and how many; and why a device is refused. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -16,6 +16,9 @@ from dra_driver.api.resource import (
 )
 from dra_driver.errors import InvalidInput
 from dra_driver.names import RequestName
+
+MAX_RESULTS = 32
+"""Devices that a claim can have. Source: AllocationResultsMaxSize of resource.k8s.io."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,11 +78,25 @@ type Alternatives = tuple[Wanted, ...]
 def checked_requests(
     claims: Sequence[ResourceClaim], classes: Mapping[str, DeviceClass], behaviour: Behaviour
 ) -> list[list[Alternatives]]:
-    """For each claim its requests. Raises InvalidInput for what no node can help with."""
-    return [
-        [_alternatives(claim, request, classes, behaviour) for request in claim.spec.devices.requests]
-        for claim in claims
-    ]
+    """For each claim its requests. Raises InvalidInput for what no node can help with.
+
+    A claim that is too large is refused before later claims are looked at, as kube-scheduler does it.
+    """
+    checked: list[list[Alternatives]] = []
+    for claim in claims:
+        requests = [_alternatives(claim, request, classes, behaviour) for request in claim.spec.devices.requests]
+        if not any(wanted.wants_all for alternatives in requests for wanted in alternatives):
+            check_size(requests, lambda wanted: wanted.count)
+        checked.append(requests)
+    return checked
+
+
+def check_size(requests: Sequence[Alternatives], count: Callable[[Wanted], int]) -> None:
+    """Raises InvalidInput for a claim whose `requests` are for more devices than a claim can have."""
+    least = sum(min(map(count, alternatives)) for alternatives in requests)
+    if least > MAX_RESULTS:
+        about = requests[0][0].about
+        raise InvalidInput(f"asks for {least} devices; a claim can have {MAX_RESULTS}", about=about)
 
 
 def _alternatives(

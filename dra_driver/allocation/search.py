@@ -14,17 +14,13 @@ from functools import cached_property
 from dra_driver.allocation.constraints import DistinctAttribute, constraints_of
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.prospects import Place, Prospects, Reasons, Site
-from dra_driver.allocation.requests import Alternatives, Cause, Refusal, Wanted
+from dra_driver.allocation.requests import MAX_RESULTS, Alternatives, Cause, Refusal, Wanted, check_size
 from dra_driver.allocation.result import Chosen, ShareIds, allocation_of, derived_share_id
 from dra_driver.allocation.shortcuts import Problem, Room, impossible
 from dra_driver.allocation.snapshot import Candidate, Snapshot
 from dra_driver.allocation.symmetry import Symmetry, Twins
 from dra_driver.api.resource import Allocation, ResourceClaim
 from dra_driver.errors import InvalidInput
-
-MAX_RESULTS = 32
-"""Devices in one claim; the API has no room for more."""
-
 
 MOST_STEPS = 500_000
 """Devices tried in one search: about what kube-scheduler tries in the ten seconds that it takes for one node."""
@@ -108,6 +104,8 @@ def allocate(
     )
 
 
+_STEPS_BEFORE_SYMMETRY = 24
+"""Symmetry costs as much as some steps, and most searches that turn back end after a few more."""
 _ADVICE = "kube-scheduler may not decide in time either: make the claim simpler, or raise the limit"
 
 
@@ -201,11 +199,8 @@ class _Search:
             return False
 
     def _check_size(self) -> None:
-        for claim in self._requests:
-            least = sum(min(self._prospects[one].count for one in alternatives) for alternatives in claim)
-            if least > MAX_RESULTS:
-                about = claim[0][0].about
-                raise InvalidInput(f"asks for {least} devices; a claim can have {MAX_RESULTS}", about=about)
+        for requests in self._requests:
+            check_size(requests, lambda wanted: self._prospects[wanted].count)
 
     # -- the search
 
@@ -278,7 +273,10 @@ class _Search:
             if self._symmetry is not None:
                 failed.add(self._symmetry.twins(candidate))
         if not self._turned:
-            self._look_closer(wanted)
+            self._turned = True
+            self._give_up_early()
+        if self._symmetry is None and self._steps >= _STEPS_BEFORE_SYMMETRY and self._may_cut():
+            self._begin_symmetry(wanted)
         return False
 
     def _onward(self, claim: int, request: int, wanted: Wanted) -> Wanted:
@@ -370,19 +368,26 @@ class _Search:
 
     # -- shortcuts
 
-    def _look_closer(self, wanted: Wanted) -> None:
-        """Whether it makes sense to go on, and what need not be tried. Raises _Hopeless and _Impossible."""
-        self._turned = True
-        if self._repeats or self._may_fail_hard():
+    def _may_cut(self) -> bool:
+        return not self._repeats and not self._may_fail_hard()
+
+    def _problem(self) -> Problem:
+        return Problem(self.site, self.site.untouched, self._requests, self._constraints, self._prospects)
+
+    def _give_up_early(self) -> None:
+        """Raises _Hopeless and _Impossible."""
+        if not self._may_cut():
             return
         for requests in self._requests:
             for alternatives in requests:
                 if not any(self._prospects[one].is_enough for one in alternatives):
                     raise _Hopeless(alternatives)
-        problem = Problem(self.site, self.site.untouched, self._requests, self._constraints, self._prospects)
-        if (why := impossible(problem)) is not None:
+        if (why := impossible(self._problem())) is not None:
             raise _Impossible(why)
-        self._symmetry = symmetry = Symmetry(problem)
+
+    def _begin_symmetry(self, wanted: Wanted) -> None:
+        """From here on, what is like something that failed is not tried."""
+        self._symmetry = symmetry = Symmetry(self._problem())
         for claim, chosen in enumerate(self.chosen):
             for one in chosen:
                 share = self._ledger.share_of(one.wanted, one.candidate)
