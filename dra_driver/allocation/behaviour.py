@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from dra_driver import kubernetes
-from dra_driver.cel.server import Server
+from dra_driver.cel.functions import Server
 from dra_driver.kubernetes import FeatureGates
 
 

@@ -12,8 +12,8 @@ from typing import Literal, NamedTuple
 from dra_driver.api.resource import Attribute, Capacity, Device
 from dra_driver.cel.device import CelDevice, Selector, compile_selector, unreadable_attribute, unreadable_error
 from dra_driver.cel.errors import CelError
+from dra_driver.cel.functions import Server
 from dra_driver.cel.parser import parse
-from dra_driver.cel.server import Server
 from dra_driver.cel.tree import Constant, Index, Name, Node, Select, children
 
 _MOST_CLASSES = 10_000
@@ -212,8 +212,7 @@ class Selectors:
         if expression in self._failed:
             return self._failed[expression]
         try:
-            # What is stored is compiled whatever it costs; a scheduler ends it when it really costs too much.
-            return self._compile(expression, self._server, cost_limit=None)
+            return self._compile(expression, self._server)
         except CelError as error:
             self._failed[expression] = error
             return error

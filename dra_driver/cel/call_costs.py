@@ -1,21 +1,93 @@
 """What calls of functions cost by themselves, without their operands: a rule for each function that is not one unit.
 
 Functions of texts count a tenth for every character. A call that could mean several functions is charged for the
-dearest. `dra_driver.cel.cost` asks before an evaluation, with the sizes that operands can have at most, and
-`dra_driver.cel.metering` while it runs, with those that they have. Source: see `dra_driver.cel.cost`.
+dearest. How large texts, lists and maps can be is as the API server assumes it, from nothing to 2**64 - 1: for the
+device it is declared (`device_size`), and everything of unknown size counts as infinitely large.
+Source: see `dra_driver.cel.cost`; k8s.io/dynamic-resource-allocation, and cel-go's checker.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dra_driver.cel.sizes import INFINITE, NONE, UNKNOWN, Inside, Path, Size, device_size, fixed, part, within
 from dra_driver.cel.tree import Call, Constant, Name, Node
 from dra_driver.cel.types import Type
 
-LIST_COST, MAP_COST, MESSAGE_COST = 10, 30, 40
+INFINITE = 2**64 - 1
+
+type Path = tuple[str, ...]
+"""A variable and the way from it; `@items`, `@keys`, `@values` are what is in lists and maps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How long a text, list or map can be."""
+
+    least: int
+    most: int
+
+    def __add__(self, other: "Size") -> "Size":
+        return Size(within(self.least + other.least), within(self.most + other.most))
+
+    def __mul__(self, other: "Size") -> "Size":
+        return Size(within(self.least * other.least), within(self.most * other.most))
+
+    def __or__(self, other: "Size") -> "Size":
+        return Size(min(self.least, other.least), max(self.most, other.most))
+
+
+UNKNOWN, NONE = Size(0, INFINITE), Size(0, 0)
+
+
+def fixed(length: int) -> Size:
+    return Size(length, length)
+
+
+def device_size(path: Path) -> Size | None:
+    """How large a part of `device` can be; None for what is not part of it or has no declared size."""
+    match path:
+        case ("device", "driver"):
+            return Size(0, 63)
+        case ("device", "allowMultipleAllocations"):
+            return Size(0, 1)
+        case ("device", "attributes" | "capacity") | ("device", "attributes" | "capacity", "@values"):
+            return Size(0, 32)
+        case ("device", "attributes" | "capacity", "@keys"):
+            return Size(0, 63)
+        case ("device", "attributes" | "capacity", "@values", "@keys"):
+            return Size(0, 32)
+        case ("device", "capacity", "@values", "@values"):
+            return NONE
+        case ("device", "attributes", "@values", name) if not name.startswith("@") or name == "@values":
+            return Size(0, 64)
+    return None
+
+
+def within(amount: int) -> int:
+    """No more than infinite."""
+    return min(amount, INFINITE)
+
+
+def part(amount: int, factor: float) -> int:
+    """`factor` of an amount, rounded up."""
+    return within(math.ceil(float(amount) * factor))
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """The sizes of what is in a list or map; keys of a list are its indices."""
+
+    keys: Size
+    items: Size
+
+    def __or__(self, other: "Inside") -> "Inside":
+        return Inside(self.keys | other.keys, self.items | other.items)
+
+
+LIST_COST, MAP_COST = 10, 30
 CHARACTER = 0.1
 PATTERN_CHARACTER = 0.25
-_LONGEST_FORMAT, _LONGEST_PATTERN, _MOST_INCLUDED = 64, 128, 48
+_MOST_INCLUDED = 48
 
 TEXTS = frozenset({"string", "bytes"})
 _OF_ONE_UNIT = frozenset({"quantity", "semver", "net.IP", "net.CIDR"})
@@ -175,10 +247,6 @@ def _equal(call: Operands) -> tuple[int, Size | None]:
     left, right = call.arguments
     if left.kind == right.kind and left.kind.name in _OF_ONE_UNIT:
         return 1, None
-    if left.kind == right.kind and left.kind.name == "kubernetes.NamedFormat":
-        return part(_LONGEST_FORMAT, CHARACTER), None
-    if left.kind == right.kind and left.kind.name == "kubernetes.URL":
-        return part(right.size.most if right.size != UNKNOWN else 1, CHARACTER), None
     return _smaller(call), None
 
 
@@ -213,11 +281,6 @@ def _contains_prefix(call: Operands) -> tuple[int, Size | None]:
 def _reading_argument(call: Operands) -> int:
     is_text = any(parameters[1].name == "string" for parameters in call.overloads)
     return part(call.arguments[0].size.most, CHARACTER) if is_text else 0
-
-
-def _validated(call: Operands) -> tuple[int, Size | None]:
-    text = part(call.arguments[0].size.most, CHARACTER)
-    return part(text, _LONGEST_PATTERN * PATTERN_CHARACTER), None
 
 
 def _ip(call: Operands) -> tuple[int, Size | None]:
@@ -284,7 +347,7 @@ def _pairs(factor: float) -> _Rule:
 
 _RULES: Mapping[str, _Rule] = {
     **dict.fromkeys(["isSorted", "sum", "min", "max", "indexOf", "lastIndexOf"], _traversal),
-    **dict.fromkeys(["url", "lowerAscii", "upperAscii", "substring", "trim"], _read(CHARACTER, sized=True)),
+    **dict.fromkeys(["lowerAscii", "upperAscii", "substring", "trim"], _read(CHARACTER, sized=True)),
     **dict.fromkeys(["cidr", "isIP", "isCIDR", "quantity", "isQuantity", "semver", "isSemver"], _starts),
     **dict.fromkeys(["startsWith", "endsWith"], _starts),
     **dict.fromkeys(["find", "findAll"], _pattern_search),
@@ -293,7 +356,7 @@ _RULES: Mapping[str, _Rule] = {
     "format": _read(CHARACTER), "string": _to_text, "bytes": _to_bytes, "strings.quote": _quoted,
     "in": _is_in, "+": _plus, "==": _equal, "!=": _unlike,
     "ip": _ip, "ip.isCanonical": _read(2 * CHARACTER), "containsIP": _contains_address,
-    "containsCIDR": _contains_prefix, "validate": _validated, "includes": _included,
+    "containsCIDR": _contains_prefix, "includes": _included,
     "slice": _slice, "flatten": _flatten, "reverse": _whole_list(1), "distinct": _whole_list(2, squared=True),
     "sort": _sort, "lists.range": lambda call: allocating(fixed(_at_least_zero(call.arguments[0], INFINITE)), 1),
     "sets.contains": _pairs(1), "sets.intersects": _pairs(1), "sets.equivalent": _pairs(2),

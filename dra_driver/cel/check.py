@@ -7,15 +7,13 @@ What is known only during evaluation is DYN and passes.
 
 from collections.abc import Mapping, Sequence
 
-from dra_driver.cel.checked import Checked, Environment
-from dra_driver.cel.errors import CelTypeError, closest
-from dra_driver.cel.functions import LAZY_METHODS, first_version_with
+from dra_driver.cel.errors import CelError, CelNotJudged, CelTypeError, closest
+from dra_driver.cel.functions import LAZY_METHODS, NOT_KNOWN, first_version_with
 from dra_driver.cel.library.formatting import clauses, need, need_count
 from dra_driver.cel.library.lists import COMPARABLE
-from dra_driver.cel.library.regexes import compiled_pattern
+from dra_driver.cel.library.texts import compiled_pattern
 from dra_driver.cel.library.times import duration, timestamp
-from dra_driver.cel.messages import MESSAGES, NOT_JUDGED
-from dra_driver.cel.overloads import Failed, Overload
+from dra_driver.cel.overloads import Checked, Environment, Failed, Overload
 from dra_driver.cel.tree import (
     Bind,
     Call,
@@ -27,7 +25,6 @@ from dra_driver.cel.tree import (
     ListLiteral,
     Logical,
     MapLiteral,
-    MessageLiteral,
     Name,
     Node,
     OptionalMap,
@@ -54,7 +51,6 @@ from dra_driver.cel.types import (
     type_name,
     type_of_constant,
     type_value,
-    unwrapped,
 )
 
 _CONVERSIONS = frozenset(["int", "uint", "double", "bool", "string", "bytes"])
@@ -117,8 +113,6 @@ class _Checker:
                     self._common([key for key, _ in entries], "map keys"),
                     self._common([value for _, value in entries], "map values", optional),
                 )
-            case MessageLiteral():
-                return self._message(node)
             case Call():
                 return self._call(node)
             case Comprehension():
@@ -151,8 +145,6 @@ class _Checker:
         if dotted == "google.protobuf.NullValue.NULL_VALUE":
             self.found.constants[node] = 0
             return INT
-        if dotted in MESSAGES or dotted == NOT_JUDGED:
-            raise self._error(f"`{dotted}` is no value; write `{dotted}{{…}}`", *_span(node))
         operand = self.type_of(node.operand)
         chained = operand.name == "optional_type"
         if chained:
@@ -209,17 +201,6 @@ class _Checker:
             case Call(function="dyn", target=None, arguments=[inner]):
                 return self._is_literal(inner)
         return node in self._literals
-
-    def _message(self, node: MessageLiteral) -> Type:
-        message = MESSAGES[node.message]
-        for name, value, optional in node.fields:
-            if name not in message.fields:
-                text = f"`{node.message}` has no field `{name}`{_meant(name, message.fields)}"
-                raise self._error(text, *_span(value))
-            kind = self._unwrapped(value) if optional else self.type_of(value)
-            if kind == NULL or not fits(message.fields[name], kind, {}):
-                raise self._error(f"`{name}` must be {message.fields[name]}, not {kind}", *_span(value))
-        return message.type
 
     # -- operators and functions
 
@@ -279,7 +260,7 @@ class _Checker:
 
     def _must_be_shown(self, letter: str, node: Node) -> None:
         """Of an attribute the API server does not know the type, and refuses it. `dyn(…)` puts the question off."""
-        kind = unwrapped(self.found.types[node])
+        kind = self.found.types[node]
         if kind not in (DYN, FREE):
             try:
                 need(letter, kind.name)
@@ -389,7 +370,7 @@ class _Checker:
                     raise self._error(f"transformMapEntry needs a map as its result, not {body}", *_span(node.body))
                 return body if body.name == "map" else map_of(DYN, DYN)
             case "sortBy":
-                if unwrapped(body) not in COMPARABLE and not is_dynamic(body):
+                if body not in COMPARABLE and not is_dynamic(body):
                     raise self._error(f"sortBy cannot sort by {body}", *_span(node.body))
                 return list_of(variables[0][1])
         self._must_be_bool(node.body, f"the condition of `{node.kind}`")
@@ -425,16 +406,20 @@ class _Checker:
 
     def _must_be_bool(self, node: Node, what: str) -> None:
         kind = self.found.types[node]
-        if unwrapped(kind) != BOOL and not is_dynamic(kind):
+        if kind != BOOL and not is_dynamic(kind):
             raise self._error(f"{what} needs bool, not {kind}", *_span(node))
 
-    def _unknown(self, node: Call) -> CelTypeError:
+    def _unknown(self, node: Call) -> CelError:
         is_method = node.target is not None
         names = [name for name, all_ in self._functions.items() if any(one.is_method == is_method for one in all_)]
+        if isinstance(node.target, Call):
+            self.type_of(node.target)  # what is wrong there comes first
         other = node.function in self._functions
         what, hint = ("method", "function") if is_method else ("function", "method")
         message = f"unknown {what} `{node.function}`"
         since = first_version_with(node.function)
+        if node.function in NOT_KNOWN or (isinstance(node.target, Name) and node.target.name == "format"):
+            return CelNotJudged(f"`{node.function}` is not known here", self._expression, node.start, node.end)
         if other:
             message += f"; it is a {hint}"
         elif since is not None:
@@ -470,7 +455,6 @@ def _elements(node: Comprehension, target: Type) -> list[tuple[str, Type]]:
 
 def _alike(left: Type, right: Type) -> bool:
     """Not whether one type fits the other, but whether they are of one kind."""
-    left, right = unwrapped(left), unwrapped(right)
     if left.name == right.name == "optional_type":
         inner = left.parameters[0], right.parameters[0]
         return FREE in inner or is_dynamic(inner[0]) == is_dynamic(inner[1])

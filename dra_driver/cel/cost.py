@@ -1,8 +1,8 @@
 """What an expression may cost at worst, as the API server estimates it before it stores a selector.
 
 A unit is about what reading a name costs. Loops multiply by how many elements their list can have
-(`dra_driver.cel.sizes`); so comparing two values of which no size is known is too much already. What functions cost is
-in `dra_driver.cel.call_costs`.
+(`device_size`); so comparing two values of unknown size is too much already. What functions cost is in
+`dra_driver.cel.call_costs`.
 
 Macros are charged for what Kubernetes expands them to. Only upper ends are kept, except of sizes, whose lower end
 decides what `replace` can make of a text.
@@ -18,16 +18,21 @@ from dra_driver.cel.call_costs import (
     CHARACTER,
     LIST_COST,
     MAP_COST,
-    MESSAGE_COST,
+    NONE,
     TEXTS,
+    UNKNOWN,
+    Inside,
     Operand,
     Operands,
+    Path,
+    Size,
     allocating,
+    device_size,
+    fixed,
     own_cost,
+    within,
 )
-from dra_driver.cel.checked import Checked
-from dra_driver.cel.overloads import MOST_COST
-from dra_driver.cel.sizes import NONE, UNKNOWN, Inside, Path, Size, device_size, fixed, within
+from dra_driver.cel.overloads import Checked
 from dra_driver.cel.tree import (
     Bind,
     Call,
@@ -39,17 +44,16 @@ from dra_driver.cel.tree import (
     ListLiteral,
     Logical,
     MapLiteral,
-    MessageLiteral,
     Name,
     Node,
     OptionalMap,
     Select,
     children,
 )
-from dra_driver.cel.types import Type, is_dynamic, unwrapped
+from dra_driver.cel.types import Type, is_dynamic
 
-LIMIT = MOST_COST
-"""An expression that may cost more is not stored; an evaluation that costs more is ended."""
+LIMIT = 1_000_000
+"""An expression that may cost more is not stored."""
 
 _SCALARS = frozenset({"bool", "double", "duration", "int", "timestamp", "uint"})
 _CONTAINERS = frozenset({"map", "device"})
@@ -125,8 +129,6 @@ class _Estimator:
                 keys, values = ([entry[place] for entry in entries] for place in (0, 1))
                 self.inside[node] = Inside(self._joint(keys), self._joint(values))
                 return within(total + MAP_COST)
-            case MessageLiteral(fields=fields):
-                return within(MESSAGE_COST + sum(self.cost(value) for _, value, _ in fields))
             case Call():
                 return self._call(node)
             case Comprehension():
@@ -228,7 +230,7 @@ class _Estimator:
         return within(total + own)
 
     def _operand(self, node: Node) -> Operand:
-        return Operand(node, unwrapped(self.checked.types[node]), self.size(node), self._path(node), self._inside(node))
+        return Operand(node, self.checked.types[node], self.size(node), self._path(node), self._inside(node))
 
     def _copy(self, node: Node, source: Node) -> None:
         """The two are equally large."""
@@ -332,7 +334,7 @@ STARTS: Mapping[str, int] = {
 
 def _is_scalar(kind: Type) -> bool:
     inner = kind.parameters[0] if kind.name == "optional_type" and kind.parameters else kind
-    return unwrapped(inner).name in _SCALARS
+    return inner.name in _SCALARS
 
 
 def _literal_size(node: Node) -> Size | None:

@@ -11,15 +11,13 @@ from types import MappingProxyType
 
 from dra_driver.api.resource import Attribute, Device
 from dra_driver.cel.check import check
-from dra_driver.cel.checked import Checked, Environment, Field, ObjectType
 from dra_driver.cel.cost import LIMIT, estimate
 from dra_driver.cel.errors import CelCostError, CelRuntimeError, CelTypeError
 from dra_driver.cel.evaluate import Program, WatchedProgram
-from dra_driver.cel.functions import functions_of
-from dra_driver.cel.metering import Meter, rounds_of
-from dra_driver.cel.overloads import OverLimit
+from dra_driver.cel.functions import CURRENT, Server, functions_of
+from dra_driver.cel.overloads import Checked, Environment, Field, ObjectType
 from dra_driver.cel.parser import parse
-from dra_driver.cel.server import CURRENT, Server
+from dra_driver.cel.tree import Node
 from dra_driver.cel.types import ANY, BOOL, DYN, QUANTITY, STRING, Type, map_of, type_name
 from dra_driver.quantity import Quantity, Version
 
@@ -109,43 +107,33 @@ def device_environment(server: Server) -> Environment:
 class Selector:
     """A compiled selector. `matches` is asked for every candidate device; `cost` is what it can cost at most."""
 
-    def __init__(self, checked: Checked, server: Server, cost: int) -> None:
+    def __init__(self, checked: Checked, server: Server) -> None:
         self.expression = checked.expression
-        self.cost = cost
-        self._checked = checked
+        self.estimate = estimate(checked)
         self._server = server
         self._program = Program(checked)
-        self._metered = WatchedProgram(checked) if cost > _UNMETERED else None
-        self._rounds = rounds_of(checked.root) if self._metered else {}
+
+    @property
+    def cost(self) -> int:
+        return self.estimate.cost
 
     def matches(self, device: CelDevice) -> bool:
         """Raises CelRuntimeError, which ends the scheduling attempt of the whole pod."""
         if (name := unreadable_attribute(device.device, lists=self._server.list_values)) is not None:
             raise unreadable_error(name, self.expression)
-        result = self._evaluate(device)
+        result = self._program.evaluate(device)
         if result is True or result is False:
             return bool(result)
-        raise self._error(f"the result must be bool, not {type_name(result)}")
-
-    def _evaluate(self, device: CelDevice) -> object:
-        try:
-            if self._metered is None:
-                return self._program.evaluate(device)
-            return self._metered.evaluate(device, Meter(self._checked, LIMIT, self._rounds))
-        except OverLimit:
-            raise self._error("operation cancelled: actual cost limit exceeded") from None
-
-    def _error(self, message: str) -> CelRuntimeError:
-        root = self._checked.root
-        return CelRuntimeError(message, self.expression, root.start, root.end)
+        raise _no_bool(self._program.root, self.expression, result)
 
 
-_UNMETERED = LIMIT // 1000
-"""Selectors that are estimated to cost no more are not counted: no estimate is wrong by a factor of a thousand."""
+def _no_bool(root: Node, expression: str, result: object) -> CelRuntimeError:
+    message = f"the result must be bool, not {type_name(result)}"
+    return CelRuntimeError(message, expression, root.start, root.end)
 
 
 def checked_selector(expression: str, server: Server = CURRENT) -> Checked:
-    """Raises CelSyntaxError, CelTypeError."""
+    """Raises CelSyntaxError, CelTypeError, CelNotJudged."""
     root = parse(expression)
     checked = check(root, expression, device_environment(server))
     result = checked.types[root]
@@ -155,14 +143,26 @@ def checked_selector(expression: str, server: Server = CURRENT) -> Checked:
 
 
 @lru_cache(maxsize=4096)
-def compile_selector(expression: str, server: Server = CURRENT, *, cost_limit: int | None = LIMIT) -> Selector:
-    """Compiled once per expression and server. Raises CelSyntaxError, CelTypeError, CelCostError.
+def compile_selector(expression: str, server: Server = CURRENT) -> Selector:
+    """Compiled once per expression and server. Raises CelSyntaxError, CelTypeError, CelNotJudged, and CelCostError for
+    what may cost more than an API server stores."""
+    selector = Selector(checked_selector(expression, server), server)
+    if selector.cost > LIMIT:
+        place = selector.estimate.dearest
+        raise CelCostError(selector.cost, LIMIT, expression, place.start, place.end)
+    return selector
 
-    `cost_limit` None is the scheduler's way: whatever is stored is compiled, and ended when it really costs too much.
-    """
-    checked = checked_selector(expression, server)
-    estimated = estimate(checked)
-    if cost_limit is not None and estimated.cost > cost_limit:
-        place = estimated.dearest
-        raise CelCostError(estimated.cost, cost_limit, expression, place.start, place.end)
-    return Selector(checked, server, estimated.cost)
+
+@lru_cache(maxsize=512)
+def _watched(expression: str, server: Server) -> WatchedProgram:
+    return WatchedProgram(checked_selector(expression, server))
+
+
+def values_of_parts(expression: str, device: CelDevice, server: Server = CURRENT) -> tuple[Node, dict[Node, object]]:
+    """The root of the selector's tree, and the value of every part that the scheduler evaluates for the device: behind
+    the first false part of a `&&` chain nothing is known. Raises CelError."""
+    program = _watched(expression, server)
+    values = program.values(device)
+    if not isinstance(values[program.root], bool):
+        raise _no_bool(program.root, expression, values[program.root])
+    return program.root, values

@@ -4,21 +4,17 @@ A closure takes a frame (a list of variables by slot) and answers a value or rai
 Where the types are known the function is called at once; where they are not, the overload is chosen by what the values
 turn out to be.
 
-An evaluation can be watched: then an Observer in the last slot of the frame hears of every node's value. Programs that
-are not watched have no trace of it, and are as fast as they can be.
+A WatchedProgram keeps the value of every part, for explanations; a plain one is as fast as it can be.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from dra_driver.cel.checked import Checked
-from dra_driver.cel.dispatch import picked, placed
+from dra_driver.cel.closures import Elements, Frame, Loop, Run, picked, placed
 from dra_driver.cel.errors import CelRuntimeError
 from dra_driver.cel.functions import FUNCTIONS, LAZY_METHODS, equals
 from dra_driver.cel.library.lists import sorted_by
-from dra_driver.cel.loops import Elements, Frame, Loop, Run
-from dra_driver.cel.messages import MESSAGES, made
-from dra_driver.cel.overloads import Failed
+from dra_driver.cel.overloads import Checked
 from dra_driver.cel.tree import (
     Bind,
     Call,
@@ -30,19 +26,12 @@ from dra_driver.cel.tree import (
     ListLiteral,
     Logical,
     MapLiteral,
-    MessageLiteral,
     Name,
     Node,
     OptionalMap,
     Select,
 )
-from dra_driver.cel.types import BOOL, type_name
-from dra_driver.cel.values import ABSENT, Optional, TypedMap, find
-
-
-class Observer(Protocol):
-    def seen(self, node: Node, value: object) -> None:
-        """The node has this value, or failed with this CelRuntimeError; called again for each round of a loop."""
+from dra_driver.cel.types import ABSENT, BOOL, Optional, TypedMap, find, type_name
 
 
 class Program:
@@ -64,17 +53,18 @@ class Program:
 
 
 class WatchedProgram:
-    """The same, slower, with somebody who watches."""
+    """The same, slower: it also answers the value of every part that was evaluated, of a loop in its last round."""
 
     def __init__(self, checked: Checked) -> None:
-        self.expression = checked.expression
         self.root = checked.root
         self._run = _WatchedCompiler(checked).run_of(checked.root)
         self._rest: Frame = [None] * (checked.slots - 1)
 
-    def evaluate(self, variable: object, observer: Observer) -> Any:
-        """The value. Raises CelRuntimeError, and whatever the observer raises."""
-        return self._run([variable, *self._rest, observer])
+    def values(self, variable: object) -> dict[Node, object]:
+        """Raises CelRuntimeError."""
+        values: dict[Node, object] = {}
+        self._run([variable, *self._rest, values])
+        return values
 
 
 class _Compiler:
@@ -109,8 +99,6 @@ class _Compiler:
                 return self._list_with_gaps(node, runs, optional) if optional else self._list(runs)
             case MapLiteral():
                 return self._map(node)
-            case MessageLiteral():
-                return self._message(node)
             case Comprehension():
                 return self._comprehension(node)
             case Bind():
@@ -352,23 +340,6 @@ class _Compiler:
 
         return run
 
-    def _message(self, node: MessageLiteral) -> Run:
-        message = MESSAGES[node.message]
-        fields = [(name, self.run_of(value), value, optional) for name, value, optional in node.fields]
-
-        def run(frame: Frame) -> Any:
-            given: dict[str, object] = {}
-            for name, value_of, place, may_lack in fields:
-                value = self._maybe(value_of(frame), place) if may_lack else Optional(value_of(frame))
-                if value.present:
-                    given[name] = value.value
-            try:
-                return made(message, given)
-            except Failed as failure:
-                raise self._error(str(failure), node) from None
-
-        return run
-
     # -- macros
 
     def _comprehension(self, node: Comprehension) -> Run:
@@ -452,18 +423,14 @@ class _Compiler:
 
 
 class _WatchedCompiler(_Compiler):
-    """Tells the observer in the frame about every node."""
+    """Keeps every value in the last slot of the frame."""
 
     def run_of(self, node: Node) -> Run:
         run = super().run_of(node)
 
         def watched(frame: Frame) -> Any:
-            try:
-                value = run(frame)
-            except CelRuntimeError as error:
-                frame[-1].seen(node, error)
-                raise
-            frame[-1].seen(node, value)
+            frame[-1].pop(node, None)
+            value = frame[-1][node] = run(frame)
             return value
 
         return watched

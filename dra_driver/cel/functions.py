@@ -11,41 +11,88 @@ import math
 import operator
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from dra_driver import kubernetes
 from dra_driver.cel.library.formatting import FORMATTING, short_double
-from dra_driver.cel.library.lists import INCLUDES, LISTS, LISTS_OF_1_34, SETS
-from dra_driver.cel.library.named_formats import NAMED_FORMATS
+from dra_driver.cel.library.lists import INCLUDES, LISTS, LISTS_OF_1_34, OPTIONALS, SETS
 from dra_driver.cel.library.network import NETWORK
-from dra_driver.cel.library.optionals import OPTIONALS
 from dra_driver.cel.library.quantities import QUANTITIES, VERSIONS
-from dra_driver.cel.library.regexes import REGEXES
-from dra_driver.cel.library.strings import STRINGS
+from dra_driver.cel.library.texts import REGEXES, STRINGS
 from dra_driver.cel.library.times import TIMES
-from dra_driver.cel.library.urls import URLS
 from dra_driver.cel.overloads import Failed, Library, Overload, function, method
-from dra_driver.cel.server import CURRENT, Server
 from dra_driver.cel.types import (
+    ABSENT,
     BOOL,
     BYTES,
     DOUBLE,
     DURATION,
     DYN,
     INT,
+    INT_MAX,
+    INT_MIN,
     STRING,
     TIMESTAMP,
     TYPE,
     UINT,
+    UINT_MAX,
     A,
     B,
+    Optional,
+    Uint,
+    decimal,
+    equality,
+    find,
     list_of,
     map_of,
     optional_of,
     type_name,
     type_value,
 )
-from dra_driver.cel.values import ABSENT, INT_MAX, INT_MIN, UINT_MAX, Optional, Uint, decimal, equality, find
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """`minor` is the version 1.`minor`."""
+
+    minor: int = kubernetes.CURRENT
+    consumable_capacity: bool = True
+    """DRAConsumableCapacity."""
+    list_attributes: bool = False
+    """DRAListTypeAttributes: attributes may be lists, so they can be looped over."""
+    stored: bool = True
+    """Whether expressions are stored already, or read by the scheduler; False for what a user is about to create."""
+
+    @classmethod
+    def of(cls, minor: int, *, stored: bool = True, list_attributes: bool = False) -> "Server":
+        """Kubernetes 1.`minor` with its default gates."""
+        gates = kubernetes.FeatureGates(minor)
+        return cls(minor, gates.enabled("DRAConsumableCapacity"), list_attributes, stored)
+
+    @property
+    def multiple_allocations(self) -> bool:
+        """Whether `device.allowMultipleAllocations` exists."""
+        return self.consumable_capacity or (self.stored and self.minor >= 34)
+
+    @property
+    def includes(self) -> bool:
+        """Whether values have the function `includes`."""
+        return self.list_attributes or (self.stored and self.minor >= 36) or self.known >= 37
+
+    @property
+    def list_values(self) -> bool:
+        """Whether lists that devices have can be read; from 1.37 on the gate only says whether they can be stored."""
+        return self.list_attributes or self.minor >= 37
+
+    @property
+    def known(self) -> int:
+        """The version whose functions can be used."""
+        return self.minor if self.stored else self.minor - 1
+
+
+CURRENT = Server()
 
 
 def equals(left: object, right: object) -> bool:
@@ -272,11 +319,10 @@ def _merged(*libraries: Library) -> dict[str, tuple[Overload, ...]]:
 
 
 _LIBRARIES: tuple[tuple[int, Library], ...] = (
-    *((0, library) for library in (_OPERATORS, _STANDARD, TIMES, REGEXES, URLS, LISTS)),
+    *((0, library) for library in (_OPERATORS, _STANDARD, TIMES, REGEXES, LISTS)),
     *((28, library) for library in (OPTIONALS, QUANTITIES)),
     *((29, library) for library in (STRINGS, FORMATTING, SETS)),
     (30, NETWORK),
-    (31, NAMED_FORMATS),
     (33, VERSIONS),
     (34, LISTS_OF_1_34),
     (37, INCLUDES),
@@ -302,6 +348,9 @@ def first_version_with(name: str) -> int | None:
 
 
 FUNCTIONS = functions_of(CURRENT)
+
+NOT_KNOWN = frozenset({"url", "isURL", "validate"})
+"""Functions of URLs and named formats (`format.dns1123Label()`): a server has them, and no attribute needs them."""
 
 LAZY_METHODS = frozenset({"or", "orValue"})
 """Methods of optionals whose argument is evaluated only when it is needed; the evaluation knows them."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dra_driver.cel.errors import CelSyntaxError
-from dra_driver.cel.values import Uint, decimal
+from dra_driver.cel.types import Uint, decimal
 
 type Kind = Literal["name", "constant", "sign", "end"]
 

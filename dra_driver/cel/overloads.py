@@ -1,12 +1,13 @@
-"""What an entry of the function table is: one signature and the Python function behind it.
+"""Signatures of functions, what an expression may speak of, and what the check learns about its parts.
 
-An implementation gets values of exactly the declared types (items of lists and maps may still be anything) and raises
-`Failed` for a run-time error.
+A function of the table gets values of exactly the declared types (items of lists and maps may still be anything) and
+raises `Failed` for a run-time error. `dra_driver.cel.check` makes a Checked of a tree and an Environment.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from dra_driver.cel.tree import Node
 from dra_driver.cel.types import Type
 
 type Library = Mapping[str, list["Overload"]]
@@ -15,24 +16,6 @@ type Library = Mapping[str, list["Overload"]]
 
 class Failed(Exception):
     """A run-time error of a function; the evaluation adds where it happened."""
-
-
-class OverLimit(Exception):
-    """The evaluation costs more than a server allows.
-
-    No CelRuntimeError, because `&&` and `||` would take that for an error of one part.
-    """
-
-
-MOST_COST = 1_000_000
-"""An evaluation that costs more is ended. A list costs a unit for each item, a text one for ten characters."""
-MOST_CHARACTERS = 10 * MOST_COST
-
-
-def affordable(size: int, most: int) -> None:
-    """Raises OverLimit for a result that is over the limit by its size alone, before it is built."""
-    if size > most:
-        raise OverLimit
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,3 +34,44 @@ def function(result: Type, run: Callable[..., object], *parameters: Type) -> Ove
 
 def method(result: Type, run: Callable[..., object], *parameters: Type) -> Overload:
     return Overload(parameters, result, run, is_method=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of an object: its type, and the attribute of the Python object that holds its value."""
+
+    type: Type
+    attribute: str
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectType:
+    """The type of a variable that has fields, by their names in expressions."""
+
+    type: Type
+    fields: Mapping[str, Field]
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """The variables that an expression sees, in the order of their slots, and the functions."""
+
+    variables: Mapping[str, ObjectType]
+    functions: Mapping[str, tuple[Overload, ...]]
+
+
+@dataclass(slots=True)
+class Checked:
+    """What is known about a tree. `slots` is how many variables are alive at once, those of the environment first."""
+
+    root: Node
+    expression: str
+    types: dict[Node, Type] = field(default_factory=dict)
+    overloads: dict[Node, tuple[Overload, ...]] = field(default_factory=dict)
+    variables: dict[Node, int] = field(default_factory=dict)
+    """The slot that a Name reads, or the first one that a macro fills."""
+    attributes: dict[Node, str] = field(default_factory=dict)
+    """Of a Select on an object: the Python attribute."""
+    constants: dict[Node, object] = field(default_factory=dict)
+    """Names that mean a type, as in `type(x) == int`, or a member of an enumeration."""
+    slots: int = 0

@@ -1,16 +1,14 @@
 """Expression text to a tree. Errors point at the character that cannot be.
 
 Precedence, from weak to strong: `? :`, `||`, `&&`, comparison and `in`, `+ -`, `* / %`, unary `! -`, then member
-access, index and call. `has`, `cel.bind`, comprehensions and `optMap` are recognised here, because their arguments are
+access, index and call. `has`, `cel.bind`, comprehensions and `optMap` are recognized here, because their arguments are
 names and not values. Source: CEL language definition, grammar and macros.
 """
 
-import sys
 from typing import Literal
 
 from dra_driver.cel.errors import CelNotJudged, CelSyntaxError
 from dra_driver.cel.lexer import Token, tokens
-from dra_driver.cel.messages import MESSAGES, NOT_JUDGED
 from dra_driver.cel.tree import (
     Bind,
     Call,
@@ -23,32 +21,27 @@ from dra_driver.cel.tree import (
     ListLiteral,
     Logical,
     MapLiteral,
-    MessageLiteral,
     Name,
     Node,
     OptionalMap,
     Select,
     children,
 )
-from dra_driver.cel.values import INT_MAX, INT_MIN, UINT_MAX, Uint
+from dra_driver.cel.types import INT_MAX, INT_MIN, UINT_MAX, Uint
 
 MAX_LENGTH = 10 * 1024
 """Bytes; the API server refuses longer selectors."""
 
-_MOST_LEVELS = 250
-"""Of each rule of the grammar within itself, and of operations within each other; so many an API server takes."""
+_MOST_LEVELS = 55
+"""Of parentheses within each other; twice as many of operations. An API server takes more."""
 
-type _Rule = Literal["expression", "relation", "sum"]
-
-_LEVELS: dict[_Rule, tuple[frozenset[str], ...]] = {
-    "relation": (frozenset({"<", "<=", ">", ">=", "==", "!=", "in"}),),
-    "sum": (frozenset({"+", "-"}), frozenset({"*", "/", "%"})),
-}
+_LEVELS = (
+    frozenset({"<", "<=", ">", ">=", "==", "!=", "in"}),
+    frozenset({"+", "-"}),
+    frozenset({"*", "/", "%"}),
+)
 """Operators between two operands, the weaker ones first."""
 
-_USUAL_LEVELS = 50
-_FRAMES = 20_000
-"""Python frames for an expression as deep as an API server takes: parsing one needs ten times its depth."""
 _RESERVED = frozenset(
     {
         *("as", "break", "const", "continue", "else", "for", "function", "if", "import", "let", "loop"),
@@ -75,35 +68,18 @@ def parse(expression: str) -> Node:
     if not expression.strip():
         raise CelSyntaxError("the expression is empty", expression, 0)
     tree = _Parser(expression).whole()
-    operations = _operations(tree)
-    if operations > _USUAL_LEVELS:
-        _make_room()
-    if operations > _MOST_LEVELS:
-        raise CelSyntaxError(f"more than {_MOST_LEVELS} operations within each other", expression, tree.start, tree.end)
+    if _depth(tree) > 2 * _MOST_LEVELS:
+        raise CelNotJudged("so many operations within each other", expression, tree.start, tree.end)
     return tree
 
 
-def _make_room() -> None:
-    """For an expression that is deeper than Python's usual limit allows. It stays so: the tree is checked and evaluated
-    later, and by other threads. Python's frames are on the heap, and C's stack has a limit of its own."""
-    sys.setrecursionlimit(max(sys.getrecursionlimit(), _FRAMES))
-
-
-def _operations(root: Node) -> int:
-    """Operations within each other, as an API server counts them: without `!`, `-x`, `&&`, `||` and functions."""
-    deepest, todo = 0, [(root, 0)]
+def _depth(root: Node) -> int:
+    deepest, todo = 0, [(root, 1)]
     while todo:
-        node, above = todo.pop()
-        counts = isinstance(node, Select | Index | Conditional | Comprehension | Bind | OptionalMap) or (
-            isinstance(node, Call) and (node.target is not None or node.function in _INFIX)
-        )
-        depth = above + counts
+        node, depth = todo.pop()
         deepest = max(deepest, depth)
-        todo += [(child, depth) for child in children(node)]
+        todo += [(child, depth + 1) for child in children(node)]
     return deepest
-
-
-_INFIX = frozenset(sign for levels in _LEVELS.values() for level in levels for sign in level)
 
 
 class _Parser:
@@ -111,7 +87,7 @@ class _Parser:
         self._text = expression
         self._tokens = tokens(expression)
         self._position = 0
-        self._depths: dict[_Rule, int] = dict.fromkeys(("expression", "relation", "sum"), 0)
+        self._depth = 0
 
     # -- tokens
 
@@ -153,22 +129,17 @@ class _Parser:
             raise self._error(f"expected an operator or the end of the expression, found {self._found()}")
         return node
 
-    def _deeper(self, rule: _Rule) -> None:
-        self._depths[rule] += 1
-        if self._depths[rule] > _USUAL_LEVELS:
-            _make_room()
-        if self._depths[rule] > _MOST_LEVELS:
-            raise self._error(f"nested more than {_MOST_LEVELS} levels deep")
-
     def _expression(self) -> Node:
-        self._deeper("expression")
+        self._depth += 1
+        if self._depth > _MOST_LEVELS:
+            raise CelNotJudged("so many levels of parentheses", self._text, self._next.start, self._next.end)
         condition = self._logical("||")
         if self._skip("?"):
             then = self._logical("||")
             self._expect(":", "of the conditional `? :`")
             otherwise = self._expression()
             condition = Conditional(condition, then, otherwise, start=condition.start, end=otherwise.end)
-        self._depths["expression"] -= 1
+        self._depth -= 1
         return condition
 
     def _logical(self, operator: Literal["&&", "||"]) -> Node:
@@ -180,24 +151,18 @@ class _Parser:
         return Logical(operator, tuple(parts), start=parts[0].start, end=parts[-1].end)
 
     def _operand_of(self, operator: Literal["&&", "||"]) -> Node:
-        return self._logical("&&") if operator == "||" else self._infix("relation", 0)
+        return self._logical("&&") if operator == "||" else self._infix(0)
 
-    def _infix(self, rule: _Rule, weakest: int) -> Node:
-        """Operands and the operators of `rule` between them, from the level `weakest` on."""
-        self._deeper(rule)
-        left = self._infix("sum", 0) if rule == "relation" else self._unary()
-        while (level := self._level(rule)) >= weakest:
+    def _infix(self, weakest: int) -> Node:
+        """Operands and the operators between them, from the level `weakest` on."""
+        if weakest == len(_LEVELS):
+            return self._unary()
+        left = self._infix(weakest + 1)
+        while self._next.kind in ("sign", "name") and self._next.text in _LEVELS[weakest]:
             operator = self._take()
-            right = self._infix(rule, level + 1)
+            right = self._infix(weakest + 1)
             left = Call(operator.text, None, (left, right), operator.start, start=left.start, end=right.end)
-        self._depths[rule] -= 1
         return left
-
-    def _level(self, rule: _Rule) -> int:
-        """How strong the next operator is; -1 when it is none of the rule."""
-        if self._next.kind not in ("sign", "name"):
-            return -1
-        return next((place for place, signs in enumerate(_LEVELS[rule]) if self._next.text in signs), -1)
 
     def _unary(self) -> Node:
         signs: list[Token] = []
@@ -224,28 +189,12 @@ class _Parser:
             elif self._at("["):
                 node = self._index(node)
             elif self._at("{"):
-                node = self._message(node)
+                name = _dotted(node)
+                if name.startswith("google.protobuf."):
+                    raise CelNotJudged(f"`{name}{{…}}` is not known here", self._text, node.start, self._next.end)
+                raise self._error(f"there is no message type `{name}`; maps are written `{{key: value}}`")
             else:
                 return node
-
-    def _message(self, node: Node) -> Node:
-        name = _dotted(node)
-        if name == NOT_JUDGED:
-            raise CelNotJudged(f"`{name}{{…}}` is not known here", self._text, node.start, self._next.end)
-        if name not in MESSAGES:
-            raise self._error(f"there is no message type `{name}`; maps are written `{{key: value}}`")
-        self._take()
-        given: list[tuple[str, Node, bool]] = []
-        while not self._at("}"):
-            optional, field = self._skip("?"), self._take()
-            if field.kind != "name":
-                raise self._error(f"expected a field of `{name}`, found `{field.text}`", field)
-            self._expect(":", "between field and value")
-            given.append((field.text, self._expression(), optional))
-            if not self._skip(","):
-                break
-        end = self._expect("}", "to close the message").end
-        return MessageLiteral(name, tuple(given), start=node.start, end=end)
 
     def _after_dot(self, operand: Node) -> Node:
         optional = self._skip("?")

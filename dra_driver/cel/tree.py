@@ -24,7 +24,7 @@ class Node:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Constant(Node):
-    """`value` as dra_driver.cel.values has it."""
+    """`value` as dra_driver.cel.types has it."""
 
     value: object
 
@@ -102,14 +102,6 @@ class MapLiteral(Node):
 
     entries: tuple[tuple[Node, Node], ...]
     optional: frozenset[int] = frozenset()
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class MessageLiteral(Node):
-    """`message{field: value}`. Of each field: its name, its value, and whether it is written `?field: value`."""
-
-    message: str
-    fields: tuple[tuple[str, Node, bool], ...]
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -21,7 +21,7 @@ from dra_driver.api.inventory import NodeInventorySpec
 from dra_driver.api.meta import JsonObject, ObjectMeta
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import DeviceClass, Pool, ResourceSlice, ResourceSliceSpec
-from dra_driver.cel.server import Server
+from dra_driver.cel.functions import Server
 from dra_driver.errors import InvalidInput
 from dra_driver.features import Gates
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER

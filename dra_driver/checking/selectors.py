@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from dra_driver.api.fields import meant
 from dra_driver.cel.device import compile_selector
 from dra_driver.cel.errors import CelError, CelNotJudged
+from dra_driver.cel.functions import Server
 from dra_driver.cel.parser import parse
-from dra_driver.cel.server import Server
 from dra_driver.cel.tree import Bind, Call, Constant, Index, Name, Node, Select, children
 from dra_driver.checking.codes import NOT_JUDGED, SELECTOR, UNKNOWN_ATTRIBUTE
 from dra_driver.checking.findings import Report

@@ -12,7 +12,7 @@ from dra_driver.allocation.world import World
 from dra_driver.api.resource import ResourceClaim, Taint, Toleration
 from dra_driver.cel.device import CelDevice
 from dra_driver.cel.errors import CelError, CelRuntimeError
-from dra_driver.cel.server import Server
+from dra_driver.cel.functions import Server
 from dra_driver.explain.failing import amount_text, failing_parts
 from dra_driver.explain.judge import left_of
 from dra_driver.explain.verdicts import DeviceVerdict, NodeVerdict

@@ -5,14 +5,13 @@ From the root down only what decides is followed: of `a && b` the first part tha
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from fractions import Fraction
 
-from dra_driver.cel.device import CelDevice
-from dra_driver.cel.server import CURRENT, Server
-from dra_driver.cel.trace import Trace, trace
+from dra_driver.cel.device import CelDevice, values_of_parts
+from dra_driver.cel.functions import CURRENT, Server
 from dra_driver.cel.tree import (
     Bind,
     Call,
@@ -75,12 +74,10 @@ class Part:
 
 def failing_parts(expression: str, device: CelDevice, server: Server = CURRENT) -> tuple[Part, ...]:
     """Those that together make the selector false; empty when it holds. Raises CelError when it fails or is none."""
-    traced = trace(expression, device, server)
-    if traced.error is not None:
-        raise traced.error
-    if traced.value is True:
+    root, values = values_of_parts(expression, device, server)
+    if values[root] is True:
         return ()
-    return tuple(_Finder(traced, device.driver).parts(traced.root, True))
+    return tuple(_Finder(expression, values, device.driver).parts(root, True))
 
 
 _UNKNOWN = object()
@@ -92,9 +89,9 @@ _LITERALS = ("quantity", "semver")
 
 
 class _Finder:
-    def __init__(self, traced: Trace, driver: str) -> None:
-        self._expression = traced.expression
-        self._values = {node: part.value for node, part in traced.by_node.items() if part.rounds and part.error is None}
+    def __init__(self, expression: str, values: Mapping[Node, object], driver: str) -> None:
+        self._expression = expression
+        self._values = values
         self._driver = driver
 
     def parts(self, node: Node, wanted: bool) -> Iterator[Part]:

@@ -23,8 +23,8 @@ from dra_driver.allocation.world import Pod, World
 from dra_driver.api.resource import ResourceClaim
 from dra_driver.cel.device import CelDevice
 from dra_driver.cel.errors import CelError
+from dra_driver.cel.functions import Server
 from dra_driver.cel.parser import parse
-from dra_driver.cel.server import Server
 from dra_driver.errors import InvalidInput, NodeNotReady
 from dra_driver.explain.failing import Part, amount_text, failing_parts
 from dra_driver.explain.scarcity import scarce_sentence

@@ -23,7 +23,7 @@ from support.selectors import ACCEPTED, REFUSED
 from dra_driver.cel.cost import LIMIT
 from dra_driver.cel.device import compile_selector
 from dra_driver.cel.errors import CelError
-from dra_driver.cel.server import CURRENT, Server
+from dra_driver.cel.functions import CURRENT, Server
 
 pytestmark = pytest.mark.skipif(
     real_api_server.ASSETS not in os.environ, reason=f"{real_api_server.ASSETS} is not set: nothing to compare with"
@@ -179,8 +179,6 @@ async def test_values_are_those_that_the_api_server_computes(real_server: Callab
     *untrue, heard = await warnings(real_server({}), [*HOLD, *COSTLY])
     assert untrue == []
     assert "failed expression: false" in heard
-    *stopped, last = await warnings(real_server({}), TOO_LONG)
-    assert ["actual cost limit exceeded" in one for one in stopped] == [True] * len(TOO_LONG)
     # In small parts: the server cuts off long lists of warnings.
     for part in batched((expression for expression, _ in FAIL), 6):
         *failed, last = await warnings(real_server({}), list(part))

@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from dra_driver.cel.library.strings import quoted
+from dra_driver.cel.library.texts import quoted
 from dra_driver.cel.library.times import duration_text, timestamp_text
 from dra_driver.cel.overloads import Failed, Library, method
-from dra_driver.cel.types import DYN, STRING, list_of, type_name
-from dra_driver.cel.values import INT_MAX, Duration, Timestamp, TypeValue
+from dra_driver.cel.types import DYN, INT_MAX, STRING, Duration, Timestamp, TypeValue, list_of, type_name
 
 _CLAUSE = re.compile(r"%(?:\.([0-9]+))?(.?)", re.DOTALL)
 _MOST_PRECISION = 10_000_009

@@ -1,30 +1,80 @@
-"""Functions of lists, and of lists as sets.
+"""Functions of lists, of lists as sets, and of values that may be absent.
 
-Sources: Kubernetes' list library (isSorted to lastIndexOf); cel-go's ext/lists version 3 and ext/sets; `includes` of
-k8s.io/dynamic-resource-allocation.
+Sources: Kubernetes' list library (isSorted to lastIndexOf); cel-go's ext/lists version 3, ext/sets and optional types
+version 2; `includes` of k8s.io/dynamic-resource-allocation.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from dra_driver.cel.overloads import MOST_COST, Failed, Library, Overload, affordable, function, method
+from dra_driver.cel.overloads import Failed, Library, Overload, function, method
 from dra_driver.cel.types import (
+    ABSENT,
     BOOL,
     BYTES,
     DOUBLE,
     DURATION,
     DYN,
+    FREE,
     INT,
+    INT_MAX,
+    INT_MIN,
     STRING,
     TIMESTAMP,
     UINT,
+    UINT_MAX,
     A,
+    Duration,
+    Optional,
     Type,
+    Uint,
+    equality,
     list_of,
+    optional_of,
     type_name,
 )
-from dra_driver.cel.values import INT_MAX, INT_MIN, UINT_MAX, Duration, Uint, equality
+
+
+def _value(optional: Optional) -> object:
+    if not optional.present:
+        raise Failed("optional.none() has no value")
+    return optional.value
+
+
+def _non_zero(value: object) -> Optional:
+    zero = value is None or (isinstance(value, bool | int | float | str | bytes | tuple | Mapping) and not value)
+    return ABSENT if zero else Optional(value)
+
+
+def _first(items: tuple[object, ...]) -> Optional:
+    return Optional(items[0]) if items else ABSENT
+
+
+def _last(items: tuple[object, ...]) -> Optional:
+    return Optional(items[-1]) if items else ABSENT
+
+
+def _present(items: tuple[object, ...]) -> tuple[object, ...]:
+    # A list whose items were not known to be optional may hold anything.
+    known = [item for item in items if isinstance(item, Optional)]
+    if len(known) != len(items):
+        raise Failed("no such overload: unwrap needs a list of optional values")
+    return tuple(item.value for item in known if item.present)
+
+
+OPTIONALS: Library = {
+    "optional.of": [function(optional_of(A), Optional, A)],
+    "optional.none": [function(optional_of(FREE), lambda: ABSENT)],
+    "optional.ofNonZeroValue": [function(optional_of(A), _non_zero, A)],
+    "hasValue": [method(BOOL, lambda optional: optional.present, optional_of(A))],
+    "first": [method(optional_of(A), _first, list_of(A))],
+    "last": [method(optional_of(A), _last, list_of(A))],
+    "optional.unwrap": [function(list_of(A), _present, list_of(optional_of(A)))],
+    "unwrapOpt": [method(list_of(A), _present, list_of(optional_of(A)))],
+    "value": [method(A, _value, optional_of(A))],
+}
+
 
 type Items = tuple[Any, ...]
 
@@ -119,11 +169,6 @@ def sorted_by(items: Items, keys: Items) -> Items:
     return tuple(items[place] for place in sorted(range(len(items)), key=keys.__getitem__))
 
 
-def _range(count: int) -> Items:
-    affordable(count, MOST_COST)
-    return tuple(range(count))
-
-
 def _contains(items: Items, wanted: Items) -> bool:
     return all(any(equality(item, one) for item in items) for one in wanted)
 
@@ -175,7 +220,7 @@ LISTS_OF_1_34: Library = {
     "distinct": [method(_LIST, _distinct, _LIST)],
     "reverse": [method(_LIST, lambda items: items[::-1], _LIST)],
     "sort": [method(list_of(kind), lambda items: sorted_by(items, items), list_of(kind)) for kind in COMPARABLE],
-    "lists.range": [function(list_of(INT), _range, INT)],
+    "lists.range": [function(list_of(INT), lambda count: tuple(range(count)), INT)],
 }
 
 SETS: Library = {

@@ -4,8 +4,7 @@ import re
 from ipaddress import AddressValueError, IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
 from dra_driver.cel.overloads import Failed, Library, function, method
-from dra_driver.cel.types import BOOL, CIDR, INT, IP, STRING
-from dra_driver.cel.values import Address, Prefix
+from dra_driver.cel.types import BOOL, CIDR, INT, IP, STRING, Address, Prefix
 
 _BITS = re.compile(r"0|[1-9][0-9]{0,2}")
 _LOCAL_GROUPS = IPv4Network("224.0.0.0/24")

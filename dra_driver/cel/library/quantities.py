@@ -7,8 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from dra_driver.cel.overloads import Failed, Library, function, method
-from dra_driver.cel.types import BOOL, DOUBLE, INT, QUANTITY, SEMVER, STRING, Type
-from dra_driver.cel.values import INT_MAX, INT_MIN
+from dra_driver.cel.types import BOOL, DOUBLE, INT, INT_MAX, INT_MIN, QUANTITY, SEMVER, STRING, Type
 from dra_driver.quantity import Quantity, Version
 
 

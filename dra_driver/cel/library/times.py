@@ -7,8 +7,7 @@ from fractions import Fraction
 from zoneinfo import ZoneInfo
 
 from dra_driver.cel.overloads import Failed, Library, Overload, function, method
-from dra_driver.cel.types import DURATION, INT, STRING, TIMESTAMP
-from dra_driver.cel.values import INT_MAX, INT_MIN, Duration, Timestamp
+from dra_driver.cel.types import DURATION, INT, INT_MAX, INT_MIN, STRING, TIMESTAMP, Duration, Timestamp
 
 _SECOND = 10**9
 _UNITS = {

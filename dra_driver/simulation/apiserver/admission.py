@@ -23,12 +23,11 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import LabelSelector
 from dra_driver.apirules.status import ApiError, denied
 from dra_driver.cel.check import check
-from dra_driver.cel.checked import Environment, ObjectType
 from dra_driver.cel.errors import CelError
 from dra_driver.cel.evaluate import Program
-from dra_driver.cel.functions import functions_of
+from dra_driver.cel.functions import Server, functions_of
+from dra_driver.cel.overloads import Environment, ObjectType
 from dra_driver.cel.parser import parse
-from dra_driver.cel.server import Server
 from dra_driver.cel.types import DYN
 from dra_driver.simulation.apiserver.resource_types import Registry, ResourceType
 from dra_driver.simulation.apiserver.store import Entry, Store

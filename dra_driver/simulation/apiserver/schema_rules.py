@@ -14,9 +14,10 @@ from typing import Any
 from dra_driver.apirules.schema import Schema
 from dra_driver.apirules.status import Problem, forbidden, required
 from dra_driver.cel.check import check
-from dra_driver.cel.checked import Environment, ObjectType
 from dra_driver.cel.errors import CelError
 from dra_driver.cel.evaluate import Program
+from dra_driver.cel.functions import FUNCTIONS
+from dra_driver.cel.overloads import Environment, ObjectType
 from dra_driver.cel.parser import parse
 from dra_driver.cel.types import DYN
 
@@ -84,6 +85,6 @@ def _same_item(item: Any, old: Any, schema: Schema) -> Any:
 def _compiled(rule: str, changes: bool) -> Callable[[Any, Any], bool]:
     """Raises CelError when it is compiled, and when it is asked."""
     names = ("self", "oldSelf") if changes else ("self",)
-    environment = Environment({name: ObjectType(DYN, {}) for name in names})
+    environment = Environment({name: ObjectType(DYN, {}) for name in names}, FUNCTIONS)
     program = Program(check(parse(rule), rule, environment))
     return lambda value, old: program.evaluate_all([value, old] if changes else [value]) is True

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.apirules.status import ApiError, path_not_found
-from dra_driver.cel.server import Server
+from dra_driver.cel.functions import Server
 from dra_driver.kubernetes import CURRENT, SEEN, FeatureGates, minor_of
 from dra_driver.simulation.apiserver import crds, discovery, openapi, subresources
 from dra_driver.simulation.apiserver.core_rules import core_rules

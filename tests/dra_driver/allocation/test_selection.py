@@ -9,8 +9,8 @@ from dra_driver.allocation.selection import Facts, Failure, Read, Selectors, rea
 from dra_driver.api.resource import Device
 from dra_driver.cel.device import CelDevice, Selector, compile_selector
 from dra_driver.cel.errors import CelError
+from dra_driver.cel.functions import CURRENT, Server
 from dra_driver.cel.parser import parse
-from dra_driver.cel.server import CURRENT, Server
 
 OWN = f"device.attributes['{DRIVER}']"
 KIND, SIZE = Read("attributes", DRIVER, "kind"), Read("attributes", DRIVER, "size")
@@ -120,9 +120,9 @@ def test_every_selector_fails_on_a_device_that_has_an_attribute_without_a_value(
 def test_a_selector_that_does_not_compile_is_compiled_once() -> None:
     compiled: list[str] = []
 
-    def counting(expression: str, server: Server, cost_limit: int | None) -> Selector:
+    def counting(expression: str, server: Server) -> Selector:
         compiled.append(expression)
-        return compile_selector(expression, server, cost_limit=cost_limit)
+        return compile_selector(expression, server)
 
     selectors = Selectors(CURRENT, counting)
     for name in ("a", "b", "c"):

@@ -13,9 +13,10 @@ from hypothesis import example, given, settings
 from support.cel_expressions import EXPRESSIONS, VALUES
 
 from dra_driver.cel.check import check
-from dra_driver.cel.checked import Environment, Field, ObjectType
 from dra_driver.cel.errors import CelError, CelRuntimeError
 from dra_driver.cel.evaluate import Program
+from dra_driver.cel.functions import FUNCTIONS
+from dra_driver.cel.overloads import Environment, Field, ObjectType
 from dra_driver.cel.parser import parse
 from dra_driver.cel.types import DYN, STRING, Type, map_of
 
@@ -30,7 +31,7 @@ class Owner:
     values: dict[str, object]
 
 
-_ENVIRONMENT = Environment({"x": ObjectType(Type("owner"), {"d": Field(map_of(STRING, DYN), "values")})})
+_ENVIRONMENT = Environment({"x": ObjectType(Type("owner"), {"d": Field(map_of(STRING, DYN), "values")})}, FUNCTIONS)
 _ORACLE = cel.NewEnv(
     variables={"x": cel.Type.Map(cel.Type.STRING, cel.Type.Map(cel.Type.STRING, cel.Type.DYN))},
     extensions=[bindings.ExtBindings(), optional.ExtOptional(), strings.ExtStrings()],

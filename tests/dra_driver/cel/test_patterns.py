@@ -1,7 +1,7 @@
 import pytest
 from support.rows import rows
 
-from dra_driver.cel.patterns import Unsupported, compiled
+from dra_driver.cel.library.texts import Unsupported, compiled
 
 
 @rows(

@@ -6,7 +6,7 @@ from support.rows import rows
 from dra_driver.api.resource import Device
 from dra_driver.cel.device import CelDevice, compile_selector
 from dra_driver.cel.errors import CelError, CelRuntimeError, CelTypeError
-from dra_driver.cel.server import Server
+from dra_driver.cel.functions import Server
 
 SLICE = "[1, 2].slice(0, 1) == [1]"
 SHARED = "device.allowMultipleAllocations"

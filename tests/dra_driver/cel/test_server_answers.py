@@ -12,11 +12,12 @@ from support.rows import rows
 
 from dra_driver.api.resource import Device
 from dra_driver.cel.check import check
-from dra_driver.cel.device import CelDevice, compile_selector, device_environment
+from dra_driver.cel.cost import estimate
+from dra_driver.cel.device import CelDevice, device_environment
 from dra_driver.cel.errors import CelError
 from dra_driver.cel.evaluate import Program
+from dra_driver.cel.functions import CURRENT
 from dra_driver.cel.parser import parse
-from dra_driver.cel.server import CURRENT
 from dra_driver.cel.types import type_name
 
 _ANSWERS = json.loads((Path(__file__).parent / "server_answers.json").read_text())
@@ -46,7 +47,7 @@ def test_an_expression_is_what_a_server_makes_of_it(answer: dict[str, object]) -
         return
     checked = check(parse(expression), expression, device_environment(CURRENT))
     if "cost" in answer:
-        assert compile_selector(expression, cost_limit=None).cost == answer["cost"]
+        assert estimate(checked).cost == answer["cost"]
     if "fails" in answer:
         with pytest.raises(CelError):
             Program(checked).evaluate(_DEVICE)

@@ -14,9 +14,9 @@ from dra_driver.cel.check import check
 from dra_driver.cel.device import CelDevice, device_environment
 from dra_driver.cel.errors import CelError
 from dra_driver.cel.evaluate import Program
+from dra_driver.cel.functions import CURRENT
 from dra_driver.cel.parser import parse
-from dra_driver.cel.server import CURRENT
-from dra_driver.cel.values import TypeValue, Uint
+from dra_driver.cel.types import TypeValue, Uint
 
 NOT_OF_KUBERNETES = (
     # Functions that it has not, and messages of the specification's own.

@@ -1,0 +1,157 @@
+"""Closures that `dra_driver.cel.evaluate` is made of: calls, and what the comprehension macros do with each element.
+
+Which overload of a function is meant is known for certain only when its arguments are there: it is picked at each call,
+and found at once for types that were met before.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dra_driver.cel.errors import CelRuntimeError
+from dra_driver.cel.overloads import Failed, Overload
+from dra_driver.cel.tree import Call, Node
+from dra_driver.cel.types import TypedMap, type_name
+
+type Error = Callable[[str, Node], CelRuntimeError]
+"""From a message and where it belongs."""
+
+_ANY = ""
+
+
+def picked(node: Node, overloads: Sequence[Overload], error: Error) -> Callable[..., Any]:
+    """A function that picks the overload for its arguments and places its errors."""
+    if len(overloads) == 1 and _takes_anything(overloads[0]):
+        return placed(node, overloads[0].run, error)
+    table: dict[tuple[str, ...], Callable[..., Any]] = {}
+    for overload in overloads:
+        table.setdefault(tuple(_key(kind.name) for kind in overload.parameters), overload.run)
+    known: dict[tuple[type, ...], Callable[..., Any]] = {}
+
+    def run(*arguments: object) -> Any:
+        kinds = tuple(map(type, arguments))
+        function = known.get(kinds)
+        if function is None:
+            names = tuple(map(type_name, arguments))
+            function = _match(table, names)
+            if function is None:
+                raise error(f"no such overload: {_signature(node, names)}", node)
+            known[kinds] = function
+        try:
+            return function(*arguments)
+        except Failed as failure:
+            raise error(str(failure), node) from None
+
+    return run
+
+
+def placed(node: Node, function: Callable[..., Any], error: Error) -> Callable[..., Any]:
+    """The function, with its errors at `node`."""
+
+    def run(*arguments: object) -> Any:
+        try:
+            return function(*arguments)
+        except Failed as failure:
+            raise error(str(failure), node) from None
+
+    return run
+
+
+def _key(name: str) -> str:
+    return _ANY if len(name) == 1 or name == "dyn" else name
+
+
+def _takes_anything(overload: Overload) -> bool:
+    return all(_key(kind.name) == _ANY for kind in overload.parameters)
+
+
+def _match(table: Mapping[tuple[str, ...], Callable[..., Any]], names: tuple[str, ...]) -> Callable[..., Any] | None:
+    found = table.get(names)
+    if found is not None:
+        return found
+    for wanted, function in table.items():
+        if len(wanted) == len(names) and all(own in (_ANY, name) for own, name in zip(wanted, names, strict=True)):
+            return function
+    return None
+
+
+def _signature(node: Node, names: tuple[str, ...]) -> str:
+    function = node.function if isinstance(node, Call) else "[]"
+    if isinstance(node, Call) and not function.isidentifier():
+        return f" {function} ".join(names) if len(names) == 2 else f"{function[0]}{names[0]}"
+    return f"{function}({', '.join(names)})"
+
+
+type Frame = list[Any]
+type Run = Callable[[Frame], Any]
+type Elements = Callable[[Frame], Iterator[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """`elements` fills the variables in the frame before it yields; `condition` selects the elements that count."""
+
+    elements: Elements
+    body: Run
+    condition: Run | None
+
+    def with_results(self) -> Callable[[Frame], list[tuple[Any, Any]]]:
+        """Pairs of the first variable and what the body makes of the element."""
+        elements, body, condition = self.elements, self.body, self.condition
+
+        def run(frame: Frame) -> list[tuple[Any, Any]]:
+            return [(item, body(frame)) for item in elements(frame) if condition is None or condition(frame)]
+
+        return run
+
+    def transformed(self) -> Run:
+        pairs = self.with_results()
+        return lambda frame: tuple(result for _, result in pairs(frame))
+
+    def transformed_map(self) -> Run:
+        pairs = self.with_results()
+        return lambda frame: TypedMap(pairs(frame))
+
+    def kept(self) -> Run:
+        pairs = self.with_results()
+        return lambda frame: tuple(item for item, holds in pairs(frame) if holds)
+
+    def exactly_one(self) -> Run:
+        pairs = self.with_results()
+        return lambda frame: sum(holds for _, holds in pairs(frame)) == 1
+
+    def merged_map(self, error: Callable[[str], CelRuntimeError]) -> Run:
+        """All maps that the body makes as one; a key must not come twice."""
+        pairs = self.with_results()
+
+        def run(frame: Frame) -> TypedMap:
+            merged: dict[tuple[bool, object], tuple[object, object]] = {}
+            for _, entries in pairs(frame):
+                if not isinstance(entries, Mapping):
+                    raise error(f"no such overload: transformMapEntry to {type_name(entries)}")
+                for key, value in entries.items():
+                    place = type(key) is bool, key  # 1 and 1u are one key here, and true is another
+                    if place in merged:
+                        raise error(f"insert failed: key {key} already exists")
+                    merged[place] = key, value
+            return TypedMap(merged.values())
+
+        return run
+
+    def quantifier(self, *, deciding: bool) -> Run:
+        """`exists` (deciding is true) or `all`, with the error rule of `||` and `&&`."""
+        elements, body = self.elements, self.body
+
+        def run(frame: Frame) -> bool:
+            failure: CelRuntimeError | None = None
+            for _ in elements(frame):
+                try:
+                    if body(frame) == deciding:
+                        return deciding
+                except CelRuntimeError as error:
+                    failure = failure or error
+            if failure is not None:
+                raise failure
+            return not deciding
+
+        return run
