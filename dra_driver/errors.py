@@ -119,6 +119,16 @@ class InvalidConfig(InvalidInput):
         "the claim again.",
     )
 
+    @classmethod
+    def of_all(cls, problems: "Sequence[InvalidConfig]") -> "InvalidConfig":
+        """All of them as one error, with the field of the first; `problems` is not empty."""
+        first, *others = problems
+        return cls(
+            "; ".join([first.message, *map(str, others)]),
+            field=first.field,
+            problems=[text for problem in problems for text in (problem.problems or (str(problem),))],
+        )
+
 
 class UnknownDevice(DriverError):
     """An allocation names a device that this node does not have."""

@@ -19,7 +19,7 @@ from support.reviews import BAD, CLASSES, a_review, an_object, body_of, config
 from support.rows import rows
 
 from controller.webhook.review import Judge, NotAReview, read_review
-from dra_driver.api.config import GpuConfig, decode_config
+from dra_driver.api.config import GpuConfig
 from dra_driver.api.documents import read_documents
 from dra_driver.api.inventory import (
     MOST_GPUS,
@@ -31,6 +31,7 @@ from dra_driver.api.inventory import (
     NodeInventorySpec,
 )
 from dra_driver.api.meta import JsonObject
+from dra_driver.api.opaque import decode_config
 from dra_driver.api.policy import GpuSelection, MigRule, PublishingPolicy, decode_policy
 from dra_driver.cel.device import compile_selector
 from dra_driver.cel.errors import CelError

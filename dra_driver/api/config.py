@@ -1,97 +1,246 @@
-"""Opaque configs: what users and DeviceClasses write for our devices (`resource.nvidia.com/v1beta1`).
+"""Opaque configs: what users and DeviceClasses write for our devices (`resource.nvidia.com/v1beta1`). Pure.
 
-Decoded strictly, because a misspelt field that is silently ignored is a setting that somebody believes in. An error
-names the field's path, what may stand there, and what was probably meant; all problems are named at once. Kinds and
-fields have NVIDIA's spelling and defaults, so that configs written for its own driver mean the same here.
-
-Each kind is described once, as fields (`dra_driver.api.fields`). A config is decoded in two steps, because a claim's
-config and its class's make one together: `written_config` reads one of them, `combined` makes the config that applies
-(`dra_driver.opaque` knows which ones, and in which order). `decode_config` does both for one that stands alone.
+One model for each kind, for decoding (`dra_driver.api.opaque`) and for the JSON schemas (`config_schemas`). Kinds and
+fields have NVIDIA's spelling and defaults, so configs written for its own driver mean the same here.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Self, cast
+from functools import cache
+from typing import Annotated, Any, ClassVar, Literal
 
-from dra_driver.api.fields import (
-    Block,
-    Choice,
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
     Field,
-    Flag,
-    Problems,
-    Tree,
-    Uid,
-    listed,
-    meant,
-    shown,
-    together,
+    StrictBool,
+    StrictInt,
+    TypeAdapter,
+    ValidationInfo,
+    WithJsonSchema,
 )
+from pydantic.alias_generators import to_camel
+
 from dra_driver.api.meta import JsonObject
-from dra_driver.api.sharing import (
-    Sharing,
-    Written,
-    block_of,
-    of_another_strategy,
-    sharing_block,
-    sharing_of,
-    sharing_tree,
-    without_strategy,
-)
 from dra_driver.errors import InvalidConfig
-from dra_driver.names import CONFIG_API_VERSION
+from dra_driver.names import is_uid
+from dra_driver.quantity import Quantity
 
-_HEADER = ("apiVersion", "kind")
-_MEANT_FOR = {
-    "GpuConfig": "full GPUs",
-    "MigDeviceConfig": "MIG devices",
-    "VfioDeviceConfig": "GPUs passed to virtual machines",
-    "ComputeDomainChannelConfig": "channels of a ComputeDomain",
-    "ComputeDomainDaemonConfig": "daemons of a ComputeDomain",
+type SharingStrategy = Literal["TimeSlicing", "MPS"]
+type Interval = Literal["Default", "Short", "Medium", "Long"]
+
+MEBIBYTE = 2**20
+_INT64 = 2**63
+PER_DEVICE = "defaultPerDevicePinnedMemoryLimit"
+"""The only map: a field whose keys are no fields."""
+_UUID = "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+_QUANTITY: JsonObject = {
+    "anyOf": [
+        {
+            "type": "string",
+            "pattern": r"^\+?([0-9]+\.?[0-9]*|\.[0-9]+)(Ki|Mi|Gi|Ti|Pi|Ei|[kMGTPE]|[eE]\+?[0-9]{1,3})?$",
+        },
+        {"type": "number", "minimum": MEBIBYTE, "exclusiveMaximum": _INT64},
+    ]
 }
-"""Every kind of this group, and the devices it is for."""
+ANY_PREFIX = "(GPU|MIG)"
+"""In the schema of a device's UUID, until the kind of config is known."""
+_LIMITS: JsonObject = {
+    "type": "object",
+    "propertyNames": {"pattern": rf"^(\*|0|[1-9][0-9]{{0,3}}|{ANY_PREFIX}-{_UUID})$"},
+    "additionalProperties": _QUANTITY,
+}
+_WIRE_NAMES = {
+    "time_slicing": "timeSlicingConfig",
+    "mps": "mpsConfig",
+    "per_device": PER_DEVICE,
+    "enable_api_device": "enableAPIDevice",
+    "domain_id": "domainID",
+}
 
-_IOMMU = Block(
-    (
+
+def wire_name(name: str) -> str:
+    return _WIRE_NAMES.get(name) or to_camel(name)
+
+
+def _memory(value: object) -> int:
+    """Bytes of a quantity, rounded down to whole MiB, so that a limit never exceeds what was written. The API server
+    takes quantities as numbers, too."""
+    try:
+        amount = Quantity.parse("" if isinstance(value, bool) else str(value)).value
+    except ValueError:
+        raise ValueError("must be a quantity of memory like `8Gi`") from None
+    if amount < MEBIBYTE:
+        bare = str(value)
+        hint = f", and a number without a unit is in bytes (`{bare}Gi`?)" if bare.isdecimal() and bare != "0" else ""
+        raise ValueError(f"must be at least `1Mi`{hint}")
+    if amount >= _INT64:
+        raise ValueError("must be less than `8Ei`")
+    return int(amount // MEBIBYTE) * MEBIBYTE
+
+
+def _device(key: str, info: ValidationInfo) -> str:
+    if key == "*" or re.fullmatch(r"0|[1-9][0-9]{0,3}", key, re.ASCII):
+        return key
+    prefix, _, digits = key.partition("-")
+    if prefix == info.context and re.fullmatch(_UUID, digits):
+        return f"{prefix}-{digits.lower()}"
+    raise ValueError(f"names no device; must be an index like `0`, a UUID like `{info.context}-…`, or `*`")
+
+
+_Memory = Annotated[int, BeforeValidator(_memory), WithJsonSchema(_QUANTITY)]
+
+
+@cache
+def _limits_adapter() -> TypeAdapter[dict[str, int]]:
+    return TypeAdapter(dict[Annotated[str, AfterValidator(_device)], _Memory])
+
+
+def _limits(value: object, info: ValidationInfo) -> tuple[tuple[str, int], ...]:
+    found = _limits_adapter().validate_python(value, context=info.context)
+    if isinstance(value, dict) and len(found) < len(value):
+        raise ValueError("names a device twice, in different spellings")
+    return tuple(sorted(found.items()))
+
+
+def _uid(value: object) -> object:
+    if not (isinstance(value, str) and is_uid(value)):
+        raise ValueError("must be the UID of an object")
+    return value
+
+
+_CONFIG = ConfigDict(extra="forbid", alias_generator=wire_name)
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSlicing:
+    __pydantic_config__ = _CONFIG
+
+    interval: Annotated[
+        Interval,
         Field(
-            "backendPolicy",
-            Choice(("LegacyOnly", "PreferIommuFD")),
-            "Which of the kernel's interfaces the container gets: the IOMMU group's, or IOMMUFD where the node has it.",
-            default="LegacyOnly",
+            description="How long a program runs before the next one has its turn. MIG devices have no such setting."
         ),
+    ] = "Default"
+
+
+@dataclass(frozen=True, slots=True)
+class Mps:
+    __pydantic_config__ = _CONFIG
+
+    default_active_thread_percentage: Annotated[
+        Annotated[StrictInt, Field(ge=0, le=100), AfterValidator(lambda percent: percent or None)] | None,
+        Field(description="Percent of the device's threads that each program can have. 0, or left out: no limit."),
+    ] = None
+    """1 to 100. None: no limit."""
+    default_pinned_device_memory_limit: Annotated[
+        _Memory | None,
         Field(
-            "enableAPIDevice",
-            Flag(),
-            "Whether the container gets the interface's common device, too: /dev/vfio/vfio, or /dev/iommu.",
-            default=False,
+            description="Device memory that each program can have, on every device that the config is for: a quantity"
+            " of at least 1Mi, rounded down to whole MiB. Left out: no limit."
         ),
+    ] = None
+    """Bytes, whole MiB. None: no limit."""
+    per_device: Annotated[
+        tuple[tuple[str, int], ...],
+        BeforeValidator(_limits),
+        WithJsonSchema(_LIMITS),
+        Field(
+            description="The same for single devices: by index (in the claim's devices that the config is for, sorted"
+            " by UUID), by UUID, or `*` for all others. Goes before defaultPinnedDeviceMemoryLimit."
+        ),
+    ] = ()
+    """Index in the sorted UUIDs of the devices that the config is for, UUID, or `*`, to bytes; sorted."""
+    multi_user: Annotated[
+        StrictBool,
+        Field(description="Programs of several users at once. Wants compute capability 7.0 (Volta) or newer."),
+    ] = False
+
+    @property
+    def limited(self) -> bool:
+        return bool(self.per_device) or not (
+            self.default_active_thread_percentage is None and self.default_pinned_device_memory_limit is None
+        )
+
+    def memory_limits(self, uuids: Sequence[str]) -> tuple[tuple[str, int], ...]:
+        """Bytes by UUID, sorted, of the devices that have a limit. `uuids` are those of all devices of the claim that
+        the config is for. A UUID goes before an index, an index before `*`, and `*` before the default for all."""
+        limits = dict(self.per_device)
+        by_device = []
+        for index, uuid in enumerate(sorted(uuids)):
+            keys = (uuid, str(index), "*")
+            limit = next((limits[key] for key in keys if key in limits), self.default_pinned_device_memory_limit)
+            if limit is not None:
+                by_device.append((uuid, limit))
+        return tuple(by_device)
+
+    def strangers(self, uuids: Sequence[str]) -> tuple[str, ...]:
+        """Keys of `per_device` that are none of these devices: no limit would be set for them, so they are refused."""
+        known = {"*", *uuids, *(str(index) for index in range(len(uuids)))}
+        return tuple(key for key, _ in self.per_device if key not in known)
+
+
+BLOCK_OF: dict[str, str] = {"TimeSlicing": "timeSlicingConfig", "MPS": "mpsConfig"}
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """How the programs of a claim share its device. Only the settings of the strategy are there."""
+
+    __pydantic_config__ = ConfigDict(
+        **_CONFIG,
+        json_schema_extra={
+            "allOf": [
+                {
+                    "if": {"properties": {"strategy": {"const": strategy}}, "required": ["strategy"]},
+                    "then": {"properties": {block: {"type": "null"}}},
+                }
+                for strategy, block in zip(BLOCK_OF, reversed(BLOCK_OF.values()), strict=True)
+            ]
+        },
     )
-)
+
+    strategy: Annotated[
+        SharingStrategy,
+        Field(
+            description="How the programs that use the claim share the device. A claim may leave it to the config of"
+            " its class."
+        ),
+    ]
+    time_slicing: Annotated[TimeSlicing | None, Field(description="Settings of strategy TimeSlicing.")] = None
+    mps: Annotated[Mps | None, Field(description="Settings of strategy MPS.")] = None
 
 
 @dataclass(frozen=True, slots=True)
 class Iommu:
-    backend_policy: Literal["LegacyOnly", "PreferIommuFD"] = "LegacyOnly"
-    enable_api_device: bool = False
+    __pydantic_config__ = _CONFIG
+
+    backend_policy: Annotated[
+        Literal["LegacyOnly", "PreferIommuFD"],
+        Field(
+            description="Which of the kernel's interfaces the container gets: the IOMMU group's, or IOMMUFD where the"
+            " node has it."
+        ),
+    ] = "LegacyOnly"
+    enable_api_device: Annotated[
+        StrictBool,
+        Field(
+            description="Whether the container gets the interface's common device, too: /dev/vfio/vfio, or /dev/iommu."
+        ),
+    ] = False
 
 
-class DeviceConfig(ABC):
-    """A config of one kind, complete: what applies to a device. The default is what applies when nobody wrote one."""
+@dataclass(frozen=True, slots=True)
+class DeviceConfig:
+    """A config of one kind, complete: what applies to a device. The default applies when there is no config."""
 
-    __slots__ = ()
-
+    __pydantic_config__ = _CONFIG
     kind: ClassVar[str]
-    described: ClassVar[Block]
-    """The fields besides apiVersion and kind."""
-
-    @classmethod
-    @abstractmethod
-    def of(cls, tree: Tree) -> Self:
-        """From what was written, combined and found right; what was not written has its default."""
-
-    @abstractmethod
-    def tree(self) -> Tree:
-        """What to write for it, so that `of` gives it back."""
+    devices: ClassVar[str]
+    """The devices that it is for, in the plural."""
+    uuid_prefix: ClassVar[str] = "GPU"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,18 +248,9 @@ class GpuConfig(DeviceConfig):
     """For a full GPU. Without `sharing` nothing is set on the GPU."""
 
     kind: ClassVar[str] = "GpuConfig"
-    described: ClassVar[Block] = Block(
-        (Field("sharing", sharing_block("GPU"), "Left out: nothing is set on the GPU."),)
-    )
+    devices: ClassVar[str] = "full GPUs"
 
-    sharing: Sharing | None = None
-
-    @classmethod
-    def of(cls, tree: Tree) -> Self:
-        return cls(sharing_of(tree))
-
-    def tree(self) -> Tree:
-        return sharing_tree(self.sharing)
+    sharing: Annotated[Sharing | None, Field(description="Left out: nothing is set on the GPU.")] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,16 +258,10 @@ class MigDeviceConfig(DeviceConfig):
     """For a MIG device. TimeSlicing is accepted for NVIDIA's sake; it sets nothing."""
 
     kind: ClassVar[str] = "MigDeviceConfig"
-    described: ClassVar[Block] = Block((Field("sharing", sharing_block("MIG"), "Left out: nothing is set."),))
+    devices: ClassVar[str] = "MIG devices"
+    uuid_prefix: ClassVar[str] = "MIG"
 
-    sharing: Sharing | None = None
-
-    @classmethod
-    def of(cls, tree: Tree) -> Self:
-        return cls(sharing_of(tree))
-
-    def tree(self) -> Tree:
-        return sharing_tree(self.sharing)
+    sharing: Annotated[Sharing | None, Field(description="Left out: nothing is set.")] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,26 +269,17 @@ class VfioDeviceConfig(DeviceConfig):
     """For a GPU that is passed to a virtual machine."""
 
     kind: ClassVar[str] = "VfioDeviceConfig"
-    described: ClassVar[Block] = Block((Field("iommu", _IOMMU, "How the virtual machine's process reaches the GPU."),))
+    devices: ClassVar[str] = "GPUs passed to virtual machines"
 
-    iommu: Iommu = Iommu()
-
-    @classmethod
-    def of(cls, tree: Tree) -> Self:
-        iommu = block_of(tree, "iommu") or {}
-        policy = cast(Literal["LegacyOnly", "PreferIommuFD"], iommu.get("backendPolicy", "LegacyOnly"))
-        return cls(Iommu(policy, iommu.get("enableAPIDevice") is True))
-
-    def tree(self) -> Tree:
-        iommu = self.iommu
-        return {"iommu": {"backendPolicy": iommu.backend_policy, "enableAPIDevice": iommu.enable_api_device}}
+    iommu: Annotated[Iommu, Field(description="How the virtual machine's process reaches the GPU.")] = Iommu()
 
 
-_DOMAIN_ID = Field(
-    "domainID",
-    Uid(),
-    "UID of the ComputeDomain. The claim template that the controller makes for a domain has it.",
-)
+_DomainId = Annotated[
+    str,
+    BeforeValidator(_uid),
+    WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 128}),
+    Field(description="UID of the ComputeDomain. The claim template that the controller makes for a domain has it."),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,29 +287,14 @@ class ComputeDomainChannelConfig(DeviceConfig):
     """For a channel: which domain its container belongs to."""
 
     kind: ClassVar[str] = "ComputeDomainChannelConfig"
-    described: ClassVar[Block] = Block(
-        (
-            _DOMAIN_ID,
-            Field(
-                "allocationMode",
-                Choice(("Single", "All")),
-                "The one IMEX channel of the domain, or all channels that the driver has.",
-                default="Single",
-            ),
-        )
-    )
+    devices: ClassVar[str] = "channels of a ComputeDomain"
 
-    domain_id: str = ""
-    """Empty: nobody has written it, which `domain_of` refuses."""
-    allocation_mode: Literal["Single", "All"] = "Single"
-
-    @classmethod
-    def of(cls, tree: Tree) -> Self:
-        mode = cast(Literal["Single", "All"], tree.get("allocationMode", "Single"))
-        return cls(cast(str, tree.get("domainID", "")), mode)
-
-    def tree(self) -> Tree:
-        return {"domainID": self.domain_id, "allocationMode": self.allocation_mode}
+    domain_id: _DomainId = ""
+    """Empty: it was left out, which `domain_of` refuses."""
+    allocation_mode: Annotated[
+        Literal["Single", "All"],
+        Field(description="The one IMEX channel of the domain, or all channels that the driver has."),
+    ] = "Single"
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,21 +302,13 @@ class ComputeDomainDaemonConfig(DeviceConfig):
     """For the daemon of a domain on one of its nodes."""
 
     kind: ClassVar[str] = "ComputeDomainDaemonConfig"
-    described: ClassVar[Block] = Block((_DOMAIN_ID,))
+    devices: ClassVar[str] = "daemons of a ComputeDomain"
 
-    domain_id: str = ""
-    """Empty: nobody has written it, which `domain_of` refuses."""
-
-    @classmethod
-    def of(cls, tree: Tree) -> Self:
-        return cls(cast(str, tree.get("domainID", "")))
-
-    def tree(self) -> Tree:
-        return {"domainID": self.domain_id}
+    domain_id: _DomainId = ""
 
 
 def domain_of(config: ComputeDomainChannelConfig | ComputeDomainDaemonConfig, *, field: str) -> str:
-    """The UID of the domain. Raises InvalidConfig (final) when nobody has written one."""
+    """The UID of the domain. Raises InvalidConfig (final) when the config has none."""
     if not config.domain_id:
         raise InvalidConfig("is missing; must be the UID of a ComputeDomain", field=f"{field}.domainID")
     return config.domain_id
@@ -218,75 +320,10 @@ DEVICE_CONFIGS: tuple[type[DeviceConfig], ...] = (GpuConfig, MigDeviceConfig, Vf
 DOMAIN_CONFIGS: tuple[type[DeviceConfig], ...] = (ComputeDomainChannelConfig, ComputeDomainDaemonConfig)
 """The kinds that devices of `compute-domain.nvidia.com` take."""
 
-
-def kind_of(parameters: object, *, field: str) -> str:
-    """The kind of config in an opaque `parameters` object; `field` is its path, for errors.
-
-    Raises InvalidConfig (final) when it is not an object, of another API version, or of a kind that does not exist.
-    """
-    if not isinstance(parameters, Mapping):
-        raise InvalidConfig(f"must be an object with {listed(_HEADER)}", field=field)
-    version = parameters.get("apiVersion")
-    if version != CONFIG_API_VERSION:
-        raise InvalidConfig(f"is {shown(version)}; must be `{CONFIG_API_VERSION}`", field=f"{field}.apiVersion")
-    kind = parameters.get("kind")
-    if not isinstance(kind, str) or kind not in _MEANT_FOR:
-        allowed = f"must be one of {listed(_MEANT_FOR)}{meant(kind, _MEANT_FOR)}"
-        raise InvalidConfig(f"is {shown(kind)}; {allowed}", field=f"{field}.kind")
-    return kind
+CONFIG_KINDS = {kind.kind: kind for kind in (*DEVICE_CONFIGS, *DOMAIN_CONFIGS)}
 
 
-def meant_for(kind: str) -> str:
-    """The devices that configs of this kind are for, in the plural: `MIG devices`."""
-    return _MEANT_FOR[kind]
-
-
-def written_config(parameters: Mapping[str, object], kind: type[DeviceConfig], *, field: str) -> Written:
-    """A config that `kind_of` says is of this kind, on its own. `field` is the path of `parameters`, for errors.
-
-    Raises InvalidConfig (final) with all problems, which none of the other configs of a claim can make good.
-    """
-    problems: Problems = []
-    fields = {name: value for name, value in parameters.items() if name not in _HEADER}
-    tree = kind.described.read(fields, field, problems) or {}
-    written = Written(tree, field)
-    problems += of_another_strategy([written])
-    if problems:
-        raise together(problems)
-    return written
-
-
-def combined[C: DeviceConfig](configs: Sequence[Written], kind: type[C]) -> C:
-    """One config of all, which are given lowest precedence first; no config is the default of the kind.
-
-    Field by field: one that a later config has not written is as an earlier one wrote it. A map is one field. Where
-    a later config has another strategy, the settings of the earlier one have no say. Raises InvalidConfig (final) with
-    all problems: a sharing without a strategy, or settings of another strategy than the one that they are given for.
-    """
-    problems = [*without_strategy(configs), *of_another_strategy(configs)]
-    if problems:
-        raise together(problems)
-    tree: Tree = {}
-    for config in configs:
-        tree = over(config.tree, tree)
-    return kind.of(tree)
-
-
-def decode_config[C: DeviceConfig](parameters: Mapping[str, object], kind: type[C], *, field: str) -> C:
-    """A config that stands alone. Raises InvalidConfig (final) with all problems."""
-    return combined([written_config(parameters, kind, field=field)], kind)
-
-
-def encode_config(config: DeviceConfig) -> JsonObject:
-    """The `parameters` that decode to this config, in full: defaults are written out, no limit is left out."""
-    fields = cast(JsonObject, config.described.write(config.tree()))
-    return {"apiVersion": CONFIG_API_VERSION, "kind": config.kind, **fields}
-
-
-def over(upper: Tree, lower: Tree) -> Tree:
-    """`upper` where it has a value, else `lower`, block by block. Associative: a stack of configs has one meaning."""
-    merged = dict(lower)
-    for name, value in upper.items():
-        below = lower.get(name)
-        merged[name] = over(value, below) if isinstance(value, dict) and isinstance(below, dict) else value
-    return merged
+@cache
+def adapter(kind: str) -> TypeAdapter[Any]:
+    """Built at first use: most processes need one or two of the kinds, or none."""
+    return TypeAdapter(CONFIG_KINDS[kind])

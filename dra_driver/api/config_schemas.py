@@ -1,15 +1,15 @@
 """JSON schemas of the opaque configs, for editors and for checks without this driver: `docs/schemas/<kind>.json`.
 
-Made from the same descriptions that decoding uses. `python -m dra_driver.api.config_schemas` writes the committed
-files; a test compares. What a schema cannot say stays with the decoder: the least and the most amount of memory where
-it has a unit, a UUID in two spellings, and that somebody, claim or class, has to name the strategy.
+Made from the models that decoding uses. `python -m dra_driver.api.config_schemas` writes the committed files; a test
+compares. A schema cannot say: the limits of a memory amount with a unit, a UUID in two spellings, and that claim or
+class must name the strategy.
 """
 
 import inspect
 import json
 from pathlib import Path
 
-from dra_driver.api.config import DEVICE_CONFIGS, DOMAIN_CONFIGS, DeviceConfig
+from dra_driver.api.config import ANY_PREFIX, DEVICE_CONFIGS, DOMAIN_CONFIGS, DeviceConfig, adapter
 from dra_driver.api.meta import JsonObject
 from dra_driver.names import CONFIG_API_VERSION
 
@@ -18,16 +18,30 @@ FOLDER = Path(__file__).parents[2] / "docs" / "schemas"
 
 def schema_of(kind: type[DeviceConfig]) -> JsonObject:
     """Of a whole `parameters` object. Draft 2020-12."""
-    fields = kind.described.schema()
+    schema = json.loads(json.dumps(adapter(kind.kind).json_schema()).replace(ANY_PREFIX, kind.uuid_prefix))
+    for block in (schema, *schema.get("$defs", {}).values()):
+        # Another config may have what is missing in this one, and null is the same as missing.
+        block.pop("required", None)
+        if "properties" in block:
+            block["properties"] = {name: _nullable(field) for name, field in block["properties"].items()}
     header = {"apiVersion": {"const": CONFIG_API_VERSION}, "kind": {"const": kind.kind}}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": kind.kind,
+        **schema,
         "description": inspect.cleandoc(kind.__doc__ or ""),
-        **fields,
         "required": list(header),
-        "properties": {**header, **fields["properties"]},
+        "properties": {**header, **schema["properties"]},
     }
+
+
+def _nullable(field: JsonObject) -> JsonObject:
+    outside = {"description": field.pop("description")}
+    field.pop("title", None)
+    if isinstance(default := field.pop("default", None), str | bool) and default != "":
+        outside["default"] = default
+    options = field.pop("anyOf", None) or [field]
+    null: JsonObject = {"type": "null"}
+    return {**outside, "anyOf": options if null in options else [*options, null]}
 
 
 def files() -> dict[str, str]:

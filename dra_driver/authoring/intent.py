@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
+from dra_driver.api.config import Interval
 from dra_driver.api.inventory import GpuFacts
-from dra_driver.api.sharing import Interval
 from dra_driver.devices.model import Kind
 from dra_driver.errors import InvalidInput
 from dra_driver.quantity import Quantity

@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 
+from dra_driver.api.config import SharingStrategy
 from dra_driver.api.inventory import GpuFacts, PassthroughFacts
-from dra_driver.api.sharing import Strategy
 from dra_driver.authoring.intent import MIG_PROFILE, MODEL, Form, Intent, Same, is_model, quantity, spelled, strategy_of
 from dra_driver.devices.exclusion import LIMITS, Use, Wish, conflict, unsupported, without_effect
 from dra_driver.devices.mig import compute_parts
@@ -129,7 +129,7 @@ def _exclusions(intent: Intent) -> Iterator[tuple[str, str]]:
         yield f"--vm with {'--mps' if strategy == 'MPS' else '--time-slice'}", _limit(Wish(Kind.VFIO, strategy))
 
 
-def _use(kind: Kind = Kind.GPU, strategy: Strategy | None = None, settings: str | None = None) -> Use:
+def _use(kind: Kind = Kind.GPU, strategy: SharingStrategy | None = None, settings: str | None = None) -> Use:
     partition = _ANY_PARTITION if kind is Kind.MIG else None
     return Use("", kind, partition, strategy, strategy is not None, settings=settings)
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dra_driver.api.documents import Document, Reading
-from dra_driver.api.fields import meant, shown
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.apirules.conversion import inward
@@ -25,6 +24,7 @@ from dra_driver.checking.selectors import KnownNames, fix_of
 from dra_driver.checking.world import ClaimPart, ClassPart, Manifests, PodPart, key_of, typed_claim, typed_class
 from dra_driver.errors import InvalidInput
 from dra_driver.names import ADMIN_ACCESS_LABEL
+from dra_driver.phrases import meant, shown
 
 _GROUP = "resource.k8s.io"
 _POLICY = ("dra.gpu/v1alpha1", "PublishingPolicy")

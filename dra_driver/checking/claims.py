@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from dra_driver.api.fields import listed, meant, shown
 from dra_driver.api.meta import JsonObject
 from dra_driver.apirules.dra_claims import problems_of_claim_spec, problems_of_class_spec
 from dra_driver.apirules.status import Problem
@@ -22,6 +21,7 @@ from dra_driver.checking.findings import Report
 from dra_driver.checking.selectors import KnownNames, check_selector, fix_of
 from dra_driver.checking.world import ClaimPart, Manifests
 from dra_driver.kubernetes import GATES, KNOWN, FeatureGates
+from dra_driver.phrases import listed, meant, shown
 
 _CODES: dict[str, Code] = {
     "FieldValueRequired": MISSING_FIELD,

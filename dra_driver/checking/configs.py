@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from dra_driver.api.config import DEVICE_CONFIGS, DOMAIN_CONFIGS, DeviceConfig, kind_of, meant_for, written_config
-from dra_driver.api.fields import meant
+from dra_driver.api.config import DEVICE_CONFIGS, DOMAIN_CONFIGS, DeviceConfig
 from dra_driver.api.meta import JsonObject
+from dra_driver.api.opaque import config_for, kind_of, listed_configs, meant_for, written_config
 from dra_driver.api.resource import AllocatedConfig, DeviceClass, Opaque
 from dra_driver.checking.codes import CONFIG, CONFIG_KIND, UNKNOWN_DRIVER, Severity
 from dra_driver.checking.findings import Report
@@ -15,7 +15,7 @@ from dra_driver.checking.world import ClaimPart, Manifests
 from dra_driver.errors import InvalidConfig
 from dra_driver.features import Feature, Gates, check_strategy
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, RequestName
-from dra_driver.opaque import config_for, listed_configs
+from dra_driver.phrases import meant
 
 _KINDS: dict[str, type[DeviceConfig]] = dict(zip(("gpu", "mig", "vfio"), DEVICE_CONFIGS, strict=True))
 
@@ -108,7 +108,7 @@ def _check_request(
     for kind in sorted(kinds & _KINDS.keys()):
         config = _KINDS[kind]
         try:
-            config_for(name, configs, config, config())
+            config_for(name, configs, config)
         except InvalidConfig as error:
             failed[kind] = list(_problems(error, where))
     severity = None if len(failed) == len(kinds) else Severity.WARNING

@@ -3,7 +3,6 @@
 from collections.abc import Collection, Iterator, Mapping
 
 from dra_driver.allocation.placement import IMPLICIT_PREFIX, class_by_resource
-from dra_driver.api.fields import listed, meant, shown
 from dra_driver.api.meta import JsonObject
 from dra_driver.checking.claims import check_gate, request_names
 from dra_driver.checking.codes import (
@@ -24,6 +23,7 @@ from dra_driver.checking.knowledge import Key
 from dra_driver.checking.selectors import fix_of
 from dra_driver.checking.world import ClaimPart, Manifests, PodPart
 from dra_driver.names import is_dns_label, is_dns_subdomain
+from dra_driver.phrases import listed, meant, shown
 
 _WHERE: Mapping[str, str] = {
     "Pod": "spec",

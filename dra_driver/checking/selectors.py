@@ -3,7 +3,6 @@
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from dra_driver.api.fields import meant
 from dra_driver.cel.device import compile_selector
 from dra_driver.cel.errors import CelError, CelNotJudged
 from dra_driver.cel.functions import Server
@@ -12,6 +11,7 @@ from dra_driver.cel.tree import Bind, Call, Constant, Index, Name, Node, Select,
 from dra_driver.checking.codes import NOT_JUDGED, SELECTOR, UNKNOWN_ATTRIBUTE
 from dra_driver.checking.findings import Report
 from dra_driver.names import DEVICE_ATTRIBUTES, GPU_DRIVER, STANDARD_DOMAIN
+from dra_driver.phrases import meant
 
 _CAPACITIES = (
     "memory", "multiprocessors", "copyEngines", "decoders", "encoders", "jpegEngines", "ofaEngines", "cores", "shares",

@@ -14,8 +14,8 @@ from typing import Annotated, Any
 
 import typer
 
+from dra_driver.api.config import Interval
 from dra_driver.api.inventory import GpuFacts
-from dra_driver.api.sharing import Interval
 from dra_driver.authoring.domains import MOST_NODES, domain_objects
 from dra_driver.authoring.intent import (
     DRANET_CLASS,

@@ -14,8 +14,8 @@ own checks.
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
+from dra_driver.api.config import SharingStrategy
 from dra_driver.api.inventory import GpuFacts
-from dra_driver.api.sharing import Strategy
 from dra_driver.devices.model import Kind, Partition
 
 VOLTA = (7, 0)
@@ -32,7 +32,7 @@ class Use:
     kind: Kind
     partition: Partition | None = None
     """Of a MIG device, made by whomever; None for the others."""
-    strategy: Strategy | None = None
+    strategy: SharingStrategy | None = None
     """How programs share the device, be they of one claim or of several."""
     shared: bool = False
     """Whether other claims may have shares of the same device meanwhile: by policy only, and then with a strategy."""
@@ -162,7 +162,7 @@ class Wish:
     """What is to be done with a device of a kind, before it is known by whom."""
 
     kind: Kind
-    strategy: Strategy | None
+    strategy: SharingStrategy | None
     multi_user: bool = False
     limits: bool = False
     sets_interval: bool = True
@@ -295,7 +295,7 @@ LIMITS: tuple[LimitRow, ...] = (
 def unsupported(
     gpu: GpuFacts,
     kind: Kind,
-    strategy: Strategy | None,
+    strategy: SharingStrategy | None,
     multi_user: bool = False,
     *,
     limits: bool = False,
@@ -314,7 +314,9 @@ def unsupported(
     return f"{found.reason} ({gpu.product_name}, compute capability {gpu.cuda_compute_capability})"
 
 
-def without_effect(gpu: GpuFacts, kind: Kind, strategy: Strategy | None, *, sets_interval: bool = True) -> str | None:
+def without_effect(
+    gpu: GpuFacts, kind: Kind, strategy: SharingStrategy | None, *, sets_interval: bool = True
+) -> str | None:
     """What is accepted here and changes nothing, as part of a sentence for a warning; None when all has an effect."""
     wish = Wish(kind, strategy, sets_interval=sets_interval)
     return next((row.reason for row in LIMITS if not row.refused and row.applies(gpu, wish)), None)

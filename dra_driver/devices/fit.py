@@ -7,12 +7,12 @@ accepted and has no effect is told as a warning.
 
 from collections.abc import Sequence
 
-from dra_driver.api.config import DeviceConfig, GpuConfig, MigDeviceConfig, VfioDeviceConfig
-from dra_driver.api.fields import Problems, together, wrong
+from dra_driver.api.config import DeviceConfig, GpuConfig, MigDeviceConfig, Mps, Sharing, TimeSlicing, VfioDeviceConfig
+from dra_driver.api.opaque import Problems
 from dra_driver.api.policy import SharingRule
-from dra_driver.api.sharing import Mps, Sharing, TimeSlicing
 from dra_driver.devices.exclusion import unsupported, without_effect
 from dra_driver.devices.model import Kind, Offer
+from dra_driver.errors import InvalidConfig
 from dra_driver.quantity import Quantity
 
 _CONFIG_FOR: dict[Kind, type[DeviceConfig]] = {
@@ -54,7 +54,7 @@ def checked_against(config: DeviceConfig, devices: Sequence[Offer]) -> tuple[str
         problems += _unknown_devices(sharing.mps, devices, path)
         warnings += _idle_limits(sharing.mps, devices)
     if problems:
-        raise together(problems)
+        raise InvalidConfig.of_all(problems)
     return tuple(warnings)
 
 
@@ -69,15 +69,15 @@ def _misfits(sharing: Sharing, device: Offer, path: str) -> Problems:
         limits=mps is not None and mps.limited,
     )
     if reason is not None:
-        wrong(problems, path, f"strategy {sharing.strategy} cannot be had on {device.name}: {reason}")
+        message = f"strategy {sharing.strategy} cannot be had on {device.name}: {reason}"
+        problems.append(InvalidConfig(message, field=path))
     if device.sharing is not None and sharing != _of_policy(device.sharing):
         offered = "by time-slicing" if device.sharing.strategy == "TimeSlicing" else "by MPS"
-        wrong(
-            problems,
-            path,
+        message = (
             f"{device.name} is shared {offered} with other claims, with the settings of the publishing policy;"
-            " leave `sharing` out",
+            " leave `sharing` out"
         )
+        problems.append(InvalidConfig(message, field=path))
     return problems
 
 
@@ -90,15 +90,14 @@ def _of_policy(rule: SharingRule) -> Sharing:
 
 def _unknown_devices(mps: Mps, devices: Sequence[Offer], path: str) -> Problems:
     """A limit for a device that is not there is a limit that somebody believes in."""
-    problems: Problems = []
     known = [identity(device) for device in devices]
-    for key in mps.strangers(known):
-        wrong(
-            problems,
-            f"{path}.mpsConfig.defaultPerDevicePinnedMemoryLimit[{key}]",
+    return [
+        InvalidConfig(
             f"is none of the devices that the config is for; they are {_named(known)}; `*` is all",
+            field=f"{path}.mpsConfig.defaultPerDevicePinnedMemoryLimit[{key}]",
         )
-    return problems
+        for key in mps.strangers(known)
+    ]
 
 
 def _named(known: Sequence[str]) -> str:

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dra_driver.api.config import ComputeDomainChannelConfig, ComputeDomainDaemonConfig, domain_of
+from dra_driver.api.opaque import ListedConfig, config_for, listed_configs
 from dra_driver.api.resource import ResourceClaim
 from dra_driver.cdi.edits import NOTHING_ELSE, cdi_device_id, claim_kind
 from dra_driver.cdi.model import CdiDevice, ContainerEdits, DeviceNode, encode, spec_of
 from dra_driver.cdi.runtimes import fitted
 from dra_driver.errors import InvalidConfig, InvalidInput
 from dra_driver.names import ClaimRef, RequestName
-from dra_driver.opaque import ListedConfig, config_for, listed_configs
 from kubelet_plugin.prepare.lifecycle import PreparedDevice
 
 DAEMON_DEVICE = "daemon-0"
@@ -76,9 +76,9 @@ def wanted_devices(claim: ResourceClaim, driver: str, pool: str) -> tuple[Wanted
 
 def _wanted(name: str, request: RequestName, configs: Sequence[ListedConfig], *, admin: bool) -> WantedDevice:
     if name == DAEMON_DEVICE:
-        daemon = config_for(request, configs, ComputeDomainDaemonConfig, ComputeDomainDaemonConfig())
+        daemon = config_for(request, configs, ComputeDomainDaemonConfig)
         return WantedDevice(name, "daemon", (request.request,), domain_of(daemon, field=str(request)), None, admin)
-    channel = config_for(request, configs, ComputeDomainChannelConfig, ComputeDomainChannelConfig())
+    channel = config_for(request, configs, ComputeDomainChannelConfig)
     uid = "" if admin else domain_of(channel, field=str(request))
     return WantedDevice(name, "channel", (request.request,), uid, channel.allocation_mode, admin)
 

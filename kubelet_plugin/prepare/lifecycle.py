@@ -35,8 +35,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from dra_driver.api.config import SharingStrategy
 from dra_driver.api.resource import AllocatedDevice, ResourceClaim
-from dra_driver.api.sharing import Strategy
 from dra_driver.devices.exclusion import Use, conflict
 from dra_driver.devices.model import Kind, Partition
 from dra_driver.errors import DeviceInUse, Help, Move, NodeNotReady
@@ -64,7 +64,7 @@ class PreparedDevice:
 class SharedUse:
     """How the programs of a claim use a device together, with those of other claims if `shared`."""
 
-    strategy: Strategy
+    strategy: SharingStrategy
     shared: bool = False
     """Whether other claims may have shares of the device: by policy."""
     number: int | None = None

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dra_driver.api.config import DeviceConfig, GpuConfig, MigDeviceConfig, VfioDeviceConfig
+from dra_driver.api.config import DeviceConfig, GpuConfig, MigDeviceConfig, Mps, Sharing, VfioDeviceConfig
+from dra_driver.api.opaque import ListedConfig, config_for, listed_configs
 from dra_driver.api.policy import SharingRule
 from dra_driver.api.resource import AllocatedDevice, Allocation, ResourceClaim
-from dra_driver.api.sharing import Mps, Sharing
 from dra_driver.cdi.edits import cdi_device_id
 from dra_driver.devices.exclusion import conflict, unsupported
 from dra_driver.devices.fit import checked_against, config_kind, identity
@@ -21,7 +21,6 @@ from dra_driver.devices.model import Kind, Offer
 from dra_driver.errors import InvalidConfig, InvalidInput, NodeNotReady, UnknownDevice
 from dra_driver.features import check_strategy
 from dra_driver.names import ClaimRef, RequestName, is_dns_label, is_dns_subdomain, is_uid
-from dra_driver.opaque import ListedConfig, config_for, listed_configs
 from dra_driver.quantity import Quantity
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
@@ -293,7 +292,7 @@ def _results(
 
 def _config(result: AllocatedDevice, offer: Offer, configs: Sequence[ListedConfig]) -> DeviceConfig:
     kind: type[Any] = config_kind(offer.kind)
-    config: DeviceConfig = config_for(RequestName.of(result.request), configs, kind, kind())
+    config: DeviceConfig = config_for(RequestName.of(result.request), configs, kind)
     return config
 
 

@@ -15,8 +15,9 @@ from support.rows import rows
 from typer.testing import CliRunner
 
 from dra_driver import bundled
-from dra_driver.api.config import DEVICE_CONFIGS, kind_of, written_config
+from dra_driver.api.config import DEVICE_CONFIGS
 from dra_driver.api.meta import Resource
+from dra_driver.api.opaque import kind_of, written_config
 from dra_driver.cli.main import app
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]

@@ -60,7 +60,6 @@ NOT_YET: tuple[str, ...] = (
     "dra_driver/kube/",
     "dra_driver/kubernetes.py",
     "dra_driver/migration/",
-    "dra_driver/opaque.py",
     "dra_driver/publish/",
     "dra_driver/runtime/",
     "dra_driver/simulation/",

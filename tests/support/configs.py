@@ -1,12 +1,25 @@
 """Opaque configs for property tests: complete ones, and parts as a class or a claim writes them."""
 
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from hypothesis import strategies as st
 
-from dra_driver.api.config import DeviceConfig, GpuConfig, Iommu, MigDeviceConfig, VfioDeviceConfig, written_config
-from dra_driver.api.fields import MEBIBYTE
-from dra_driver.api.sharing import Mps, Sharing, TimeSlicing, Written
+from dra_driver.api.config import (
+    MEBIBYTE,
+    DeviceConfig,
+    GpuConfig,
+    Iommu,
+    MigDeviceConfig,
+    Mps,
+    Sharing,
+    TimeSlicing,
+    VfioDeviceConfig,
+    wire_name,
+)
+from dra_driver.api.opaque import PartialConfig, written_config
+from dra_driver.names import CONFIG_API_VERSION
+from dra_driver.quantity import Quantity
 
 amounts = st.integers(1, 2**20).map(lambda mebibytes: mebibytes * MEBIBYTE)
 percents = st.none() | st.integers(1, 100)
@@ -52,7 +65,7 @@ settings: dict[str, st.SearchStrategy[Any]] = {
 
 
 @st.composite
-def written(draw: st.DrawFn) -> Written:
+def written(draw: st.DrawFn) -> PartialConfig:
     """A config that is right in itself: complete, a part of one, or empty."""
     strategy = draw(st.sampled_from([None, "TimeSlicing", "MPS"]))
     sharing: dict[str, Any] = {} if strategy is None else {"strategy": strategy}
@@ -62,3 +75,18 @@ def written(draw: st.DrawFn) -> Written:
     said = bool(sharing) or draw(st.booleans())
     parameters = {"sharing": sharing} if said else {}
     return written_config(parameters, GpuConfig, field="parameters")
+
+
+def encode_config(config: DeviceConfig) -> dict[str, Any]:
+    """The `parameters` that decode to this config."""
+    tree: dict[str, Any] = {}
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if field.name == "per_device":
+            tree[wire_name(field.name)] = {device: str(Quantity.of_bytes(amount)) for device, amount in value}
+        elif is_dataclass(value):
+            tree[wire_name(field.name)] = encode_config(value)  # type: ignore[arg-type]
+        elif value is not None:
+            tree[wire_name(field.name)] = value
+    header = {"apiVersion": CONFIG_API_VERSION, "kind": config.kind} if isinstance(config, DeviceConfig) else {}
+    return {**header, **tree}

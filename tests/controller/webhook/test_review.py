@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.configs import configs as good_configs
+from support.configs import encode_config
 from support.reviews import BAD, CLASSES, GOOD, KINDS, VERSIONS, a_review, an_object, body_of, config
 from support.rows import rows
 from support.wrong_configs import TABLE
 
 from controller.webhook.review import Answer, Judge, NotAReview, answered, is_quick, read_review
-from dra_driver.api.config import encode_config
 from dra_driver.api.documents import read_documents
 from dra_driver.api.meta import JsonObject
 from dra_driver.checking.check import check

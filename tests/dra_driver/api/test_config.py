@@ -8,24 +8,23 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.configs import STRATEGIES, configs, written
+from support.configs import STRATEGIES, configs, encode_config, written
 from support.rows import rows
 
 from dra_driver.api.config import (
     DEVICE_CONFIGS,
+    MEBIBYTE,
     DeviceConfig,
     GpuConfig,
     Iommu,
     MigDeviceConfig,
+    Mps,
+    Sharing,
+    TimeSlicing,
     VfioDeviceConfig,
-    combined,
-    decode_config,
-    encode_config,
-    kind_of,
-    over,
 )
-from dra_driver.api.fields import MEBIBYTE, Tree
-from dra_driver.api.sharing import Mps, Sharing, TimeSlicing, Written
+from dra_driver.api.meta import JsonObject
+from dra_driver.api.opaque import PartialConfig, combined, decode_config, kind_of, over
 from dra_driver.errors import InvalidConfig
 
 VERSION = "resource.nvidia.com/v1beta1"
@@ -133,7 +132,7 @@ def test_virtual_machines_get_the_legacy_interface_unless_told_otherwise() -> No
 def test_all_problems_are_named_at_once() -> None:
     with pytest.raises(InvalidConfig) as refused:
         decoded(GpuConfig, b=1, a=2, sharing={"strategy": "mps", "mpsConfig": {"multiUser": "yes", "x": 1}})
-    fields = ("sharing.strategy", "sharing.mpsConfig.multiUser", "sharing.mpsConfig.x", "a", "b")
+    fields = ("sharing.strategy", "sharing.mpsConfig.multiUser", "sharing.mpsConfig.x", "b", "a")
     assert [problem.partition(":")[0] for problem in refused.value.problems] == [f"parameters.{f}" for f in fields]
     assert refused.value.field == "parameters.sharing.strategy"
     assert all(problem in str(refused.value) for problem in refused.value.problems)
@@ -181,22 +180,24 @@ def test_a_config_that_was_encoded_decodes_to_itself(config: DeviceConfig) -> No
     assert decode_config(parameters, type(config), field="") == config
 
 
-def tree_of(config: Written) -> Tree:
+def tree_of(config: PartialConfig) -> JsonObject:
     return config.tree
 
 
 @given(written().map(tree_of), written().map(tree_of), written().map(tree_of))
-def test_it_does_not_matter_which_two_of_three_configs_are_combined_first(low: Tree, middle: Tree, high: Tree) -> None:
+def test_it_does_not_matter_which_two_of_three_configs_are_combined_first(
+    low: JsonObject, middle: JsonObject, high: JsonObject
+) -> None:
     assert over(high, over(middle, low)) == over(over(high, middle), low)
 
 
 @given(written().map(tree_of))
-def test_an_empty_config_changes_nothing_and_neither_does_the_same_one_again(tree: Tree) -> None:
+def test_an_empty_config_changes_nothing_and_neither_does_the_same_one_again(tree: JsonObject) -> None:
     assert over({}, tree) == over(tree, {}) == over(tree, tree) == tree
 
 
 @given(st.lists(written(), max_size=4))
-def test_each_field_is_as_the_last_one_who_wrote_it_wants_it(stack: list[Written]) -> None:
+def test_each_field_is_as_the_last_one_who_wrote_it_wants_it(stack: list[PartialConfig]) -> None:
     try:
         found = combined(stack, GpuConfig).sharing
     except InvalidConfig:
@@ -222,7 +223,9 @@ PERCENT = "defaultActiveThreadPercentage"
 
 
 @given(written(), written())
-def test_what_the_class_alone_wrote_survives_unless_the_claim_changes_the_strategy(low: Written, high: Written) -> None:
+def test_what_the_class_alone_wrote_survives_unless_the_claim_changes_the_strategy(
+    low: PartialConfig, high: PartialConfig
+) -> None:
     of_class, of_claim = low.tree.get("sharing"), high.tree.get("sharing", {})
     assert isinstance(of_claim, dict)
     if not isinstance(of_class, dict) or "strategy" not in of_class:

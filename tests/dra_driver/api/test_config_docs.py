@@ -9,9 +9,9 @@ import pytest
 import yaml
 from support.rows import rows
 
-from dra_driver.api.config import DEVICE_CONFIGS, DeviceConfig, GpuConfig, combined, kind_of, written_config
-from dra_driver.api.fields import Block
-from dra_driver.api.sharing import Mps, Sharing
+from dra_driver.api.config import DEVICE_CONFIGS, DeviceConfig, GpuConfig, Mps, Sharing
+from dra_driver.api.config_schemas import schema_of
+from dra_driver.api.opaque import combined, kind_of, written_config
 from dra_driver.names import GPU_DRIVER
 
 PAGE = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text(encoding="utf-8")
@@ -45,15 +45,14 @@ def test_there_is_an_example_of_every_kind_and_field() -> None:
             yield name
             yield from paths(value) if isinstance(value, dict) else ()
 
-    def described(block: Block) -> Iterator[str]:
-        for field in block.fields:
-            yield field.name
-            yield from described(field.type) if isinstance(field.type, Block) else ()
+    def described(schema: dict[str, Any]) -> Iterator[str]:
+        for block in (schema, *schema.get("$defs", {}).values()):
+            yield from block.get("properties", {}).keys() - {"apiVersion", "kind"}
 
     for kind in DEVICE_CONFIGS:
         shown = {path for parameters in FOUND if parameters["kind"] == kind.kind for path in paths(parameters)}
         # Of MIG devices only what differs from GPUs is repeated.
-        missing = set(described(kind.described)) - shown
+        missing = set(described(schema_of(kind))) - shown
         assert not missing or kind.kind == "MigDeviceConfig", missing
     assert {parameters["kind"] for parameters in FOUND} == set(KINDS)
 

@@ -10,13 +10,13 @@ from support.rows import rows
 from support.wrong_configs import TABLE, configs_of, messages_of, place_of
 
 from dra_driver.api.inventory import NodeInventorySpec, summary_of
+from dra_driver.api.opaque import config_for, listed_configs
 from dra_driver.api.resource import AllocatedConfig
 from dra_driver.devices.fit import checked_against, config_kind
 from dra_driver.devices.model import Offer
 from dra_driver.devices.offers import by_name, offers
 from dra_driver.errors import InvalidConfig
 from dra_driver.names import GPU_DRIVER, RequestName
-from dra_driver.opaque import config_for, listed_configs
 
 
 def offered(row: dict[str, Any]) -> Offer:
@@ -34,7 +34,7 @@ def test_every_mistake_gives_its_message(row: dict[str, Any]) -> None:
     listed = listed_configs([AllocatedConfig.of(config) for config in configs_of(row)], GPU_DRIVER)
 
     with pytest.raises(InvalidConfig) as refused:
-        checked_against(config_for(RequestName("gpu"), listed, kind, kind()), [device])
+        checked_against(config_for(RequestName("gpu"), listed, kind), [device])
 
     assert list(refused.value.problems) == messages_of(row)
     assert str(refused.value) == "; ".join(messages_of(row))

@@ -11,9 +11,10 @@ from support.rows import rows
 from support.shipped import classes
 
 from dra_driver.allocation import Allocated, Catalog, NodeView, Snapshot, allocate
-from dra_driver.api.config import GpuConfig, MigDeviceConfig, decode_config
+from dra_driver.api.config import GpuConfig, MigDeviceConfig
 from dra_driver.api.documents import read_documents
 from dra_driver.api.meta import DEVICE_CLASSES, NAMESPACES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, JsonObject
+from dra_driver.api.opaque import decode_config
 from dra_driver.api.resource import DeviceClass, ResourceClaim
 from dra_driver.authoring.intent import Form, Intent, MpsWish, Same, Share
 from dra_driver.authoring.objects import objects_of

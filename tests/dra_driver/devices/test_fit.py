@@ -2,10 +2,18 @@
 
 import pytest
 
-from dra_driver.api.config import GpuConfig, Iommu, MigDeviceConfig, VfioDeviceConfig
+from dra_driver.api.config import (
+    GpuConfig,
+    Interval,
+    Iommu,
+    MigDeviceConfig,
+    Mps,
+    Sharing,
+    TimeSlicing,
+    VfioDeviceConfig,
+)
 from dra_driver.api.inventory import ComputeInstanceFacts, GpuFacts, MigFacts, MigProfileFacts
 from dra_driver.api.policy import SharingRule
-from dra_driver.api.sharing import Interval, Mps, Sharing, TimeSlicing
 from dra_driver.devices.fit import checked_against, config_kind, identity
 from dra_driver.devices.model import Kind, Offer, Partition
 from dra_driver.errors import InvalidConfig

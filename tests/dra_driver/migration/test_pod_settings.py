@@ -6,9 +6,9 @@ import pytest
 from support.migration import GPU, codes, documents_of, limits, meaning_of, pod, read, removed, there
 from support.rows import rows
 
-from dra_driver.api.config import GpuConfig, MigDeviceConfig, decode_config
+from dra_driver.api.config import GpuConfig, MigDeviceConfig, Mps, Sharing
 from dra_driver.api.meta import JsonObject
-from dra_driver.api.sharing import Mps, Sharing
+from dra_driver.api.opaque import decode_config
 from dra_driver.migration.demands.pod_settings import scheduler_of
 from dra_driver.migration.model import PodReading, PodSpecAt, Put
 

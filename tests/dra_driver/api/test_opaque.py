@@ -6,12 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.api.config import DeviceConfig, GpuConfig, Iommu, MigDeviceConfig, VfioDeviceConfig
+from dra_driver.api.config import (
+    DeviceConfig,
+    GpuConfig,
+    Iommu,
+    MigDeviceConfig,
+    Mps,
+    Sharing,
+    TimeSlicing,
+    VfioDeviceConfig,
+)
+from dra_driver.api.opaque import config_for, listed_configs
 from dra_driver.api.resource import AllocatedConfig
-from dra_driver.api.sharing import Mps, Sharing, TimeSlicing
 from dra_driver.errors import InvalidConfig
 from dra_driver.names import RequestName
-from dra_driver.opaque import config_for, listed_configs
 
 DRIVER = "gpu.nvidia.com"
 GPU: dict[str, Any] = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig"}
@@ -27,11 +35,11 @@ def written(
 
 
 def resolved(request: str, *configs: AllocatedConfig) -> GpuConfig:
-    return config_for(RequestName.of(request), listed_configs(configs, DRIVER), GpuConfig, GpuConfig())
+    return config_for(RequestName.of(request), listed_configs(configs, DRIVER), GpuConfig)
 
 
 def resolved_as[C: DeviceConfig](kind: type[C], *configs: AllocatedConfig, request: str = "gpu") -> C:
-    return config_for(RequestName.of(request), listed_configs(configs, DRIVER), kind, kind())
+    return config_for(RequestName.of(request), listed_configs(configs, DRIVER), kind)
 
 
 def with_sharing(strategy: str | None = None, *, kind: str = "GpuConfig", **blocks: Any) -> dict[str, Any]:

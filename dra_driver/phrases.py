@@ -1,0 +1,38 @@
+"""Parts of messages that all packages word the same way. Pure."""
+
+import re
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+
+
+def listed(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def and_more(texts: Sequence[str], most: int, *, separator: str = ", ") -> str:
+    """The first `most` of them, and how many there are besides: `a, b and 3 more`."""
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return separator.join(texts[:most]) + more
+
+
+def shown(value: object) -> str:
+    """A user's value in an error of one line: shortened, `missing` for None."""
+    if value is None:
+        return "missing"
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def meant(value: object, known: Iterable[str]) -> str:
+    """`; did you mean ...?` with the one of `known` that resembles the value, else nothing."""
+    if not isinstance(value, str) or len(value) > 80:
+        return ""
+    plain = {_plain(name): name for name in known}
+    close = get_close_matches(_plain(value), plain, cutoff=0.7)
+    # People forget the middle or the end of a word rather than its beginning.
+    close.sort(key=lambda name: not name.startswith(_plain(value)[:3]))
+    return f"; did you mean `{plain[close[0]]}`?" if close else ""
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[-_ ]", "", text).lower()
