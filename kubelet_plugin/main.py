@@ -21,15 +21,16 @@ from prometheus_client import CollectorRegistry
 
 from dra_driver.api.meta import NODES
 from dra_driver.api.policy import PublishingPolicy
-from dra_driver.errors import InvalidInput, NodeNotReady, Unreachable
+from dra_driver.cdi.model import Mount
+from dra_driver.errors import DriverError, InvalidInput, NodeNotReady, Unreachable
 from dra_driver.features import Feature
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.kube.events import EventRecorder
 from dra_driver.kube.metrics import ApiCalls, DroppedEvents
 from dra_driver.kube.watch import Reflector
+from dra_driver.names import COMPUTE_DOMAIN_DRIVER
 from dra_driver.runtime import memory
 from dra_driver.runtime.debug import Section
-from dra_driver.runtime.files import listed
 from dra_driver.runtime.tasks import exit_after, forever, run_service, until_signal
 from dra_driver.runtime.telemetry import configure_logging, status_server, tell_build
 from dra_driver.runtime.tracing import OFF, Tracer, open_tracer
@@ -60,10 +61,10 @@ from kubelet_plugin.reporting.debug import ClaimSpans, LastErrors, sections
 from kubelet_plugin.reporting.device_status import DeviceStatusWriter, GpuClaims
 from kubelet_plugin.reporting.events import ClaimEvents, NodeEvents, policy_refused, release_refused
 from kubelet_plugin.reporting.health import NodeHealth
-from kubelet_plugin.reporting.metrics import CallMetrics, ClaimTimes, MeasuredClaims, NodeCollector, Observers
-from kubelet_plugin.reporting.pod_events import GpuTroubles, PodEvents
+from kubelet_plugin.reporting.metrics import CallMetrics, ClaimTimes, MeasuredClaims, NodeCollector
+from kubelet_plugin.reporting.pod_events import ClaimPods, GpuTroubles, Observers, PodEvents
+from kubelet_plugin.reporting.reported import Reported
 from kubelet_plugin.reporting.reporter import Reporter
-from kubelet_plugin.reporting.told_claims import ToldClaims
 from kubelet_plugin.rpc.pod_resources import LOGS, SOCKET, PodsOfNode
 from kubelet_plugin.rpc.registration import RegistrationServer, serving
 from kubelet_plugin.rpc.server import DraServer
@@ -207,14 +208,17 @@ def _composed(settings: Settings, cluster: _Cluster, node: _Node) -> _Plugin:
     watch = NodeWatch(settings, policy, node.host, discovery, node.open_nvml, journal)
     reporter = Reporter(kube, settings.node_name, watch.facts)
     offers = NodeOffers(kube, policy, settings.node_name)
-    status = _device_status(kube, settings, watch, journal, policy)
-    users, members = PodsOfClaims(), _members(settings, node.host)
-    pods = _pod_events(kube, settings, watch, journal, policy, cluster.events, users, members)
+    reported, users = Reported(settings.state_dir), PodsOfClaims()
+    status = _device_status(cluster, settings, watch, journal, reported)
+    reader = ClaimReader(kube, saw=users.saw)
+    claim_pods = ClaimPods(reader, users, _members(settings, node.host))
+    pods = PodEvents(GpuTroubles(watch.facts, journal, policy.health), claim_pods, cluster.events, reported)
+    watch.facts.subscribe(lambda _: pods.changed())
     errors = LastErrors()
     heard = _heard(cluster, errors)
     listener = Listeners([*heard, pods, *([status] if status is not None else [])])
     effects = effects_of(node.machine, node.hardware, node.programs, node.daemons, watch.events.paused)
-    claims = _claims(settings, kube, node, watch, effects, offers, listener, users)
+    claims = _claims(settings, reader, node, watch, effects, offers, listener)
     event_loop = asyncio.get_running_loop()
 
     def reopened() -> None:
@@ -230,7 +234,7 @@ def _composed(settings: Settings, cluster: _Cluster, node: _Node) -> _Plugin:
     collector = NodeCollector(watch.facts, journal, node=settings.node_name, driver=settings.driver_name, pods=users)
     metrics.register(collector)
     sockets = plugin_sockets(settings.kubelet_root, settings.driver_name, settings.pod_uid)
-    told = Observers(calls, collector, heard, cluster.events, members)
+    observers = Observers(calls, collector, heard, cluster.events, claim_pods, reported)
     loops: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
         "reporter": reporter.run,
         "offers": offers.run,
@@ -240,8 +244,8 @@ def _composed(settings: Settings, cluster: _Cluster, node: _Node) -> _Plugin:
         "claims": claims.run,
         "release of GPUs": release.run,
     }
-    if settings.compute_domains or _has_domain_claims(settings):
-        loops["ComputeDomains"] = partial(_domains, kube, settings, node, watch.facts, reporter.registered, told)
+    if settings.compute_domains or _has_domain_claims(settings, journal):
+        loops["ComputeDomains"] = partial(_domains, kube, settings, node, watch.facts, reporter.registered, observers)
     if status is not None:
         loops["device status"] = status.run
     if publisher is not None:
@@ -280,19 +284,18 @@ def _heard(cluster: _Cluster, errors: LastErrors) -> list[ClaimListener]:
 
 def _claims(
     settings: Settings,
-    kube: Kube,
+    reader: ClaimReader,
     node: _Node,
     watch: NodeWatch,
     effects: Effects,
     offers: NodeOffers,
     listener: ClaimListener,
-    users: PodsOfClaims,
 ) -> ClaimService:
     files = ContainerFilesOfNode(
         node.driver, OtherClaims(settings.cdi_root, [settings.driver_name]), node.runtime.readable
     )
     return ClaimService(
-        ClaimReader(kube, saw=users.saw),
+        reader,
         NodeSources(settings.driver_name, settings.node_name, watch.facts, files, offers, settings.feature_gates),
         Executor(node.journal, CdiFiles(settings.cdi_root, settings.driver_name), effects, listener),
         listener,
@@ -348,14 +351,14 @@ async def _domains(
     node: _Node,
     facts: Facts,
     registered: Callable[[str], None],
-    told: Observers,
+    observers: Observers,
 ) -> None:
     """The driver of ComputeDomains, from when the node has what it takes; the driver may come after the plugin.
 
     At once where claims have something of domains: pods cannot end without somebody who releases them.
     """
     there = asyncio.Event()
-    if _has_domain_claims(settings):
+    if _has_domain_claims(settings, node.journal):
         there.set()
 
     def look(seen: NodeFacts) -> None:
@@ -368,19 +371,36 @@ async def _domains(
     await there.wait()
     unsubscribe()
     # Only here: most nodes never need it in memory.
+    from kubelet_plugin.domains.service import DomainNode
     from kubelet_plugin.domains.serving import serve_domains
 
-    problem = None if node.host_imex is None else node.host_imex.problem
-    readable = node.runtime.readable
-    await serve_domains(kube, settings, node.host, node.driver, facts, registered, readable, problem, told)
+    domain_node = DomainNode(
+        name=settings.node_name,
+        driver=COMPUTE_DOMAIN_DRIVER,
+        host=node.host,
+        facts=facts,
+        container_files=ContainerFilesOfNode(node.driver),
+        readable=node.runtime.readable,
+        host_imex=None if node.host_imex is None else node.host_imex.problem,
+        daemon_mounts=_simulated_hardware(settings),
+    )
+    await serve_domains(kube, settings, domain_node, node.journal, observers, registered)
 
 
-def _has_domain_claims(settings: Settings) -> bool:
-    """Also of some that cannot be read: they are looked after, or their pods cannot end."""
+def _has_domain_claims(settings: Settings, journal: JournalStore) -> bool:
+    """Also if that cannot be known: somebody must release them, or their pods cannot end."""
     try:
-        return any(one.suffix in (".json", ".damaged") for one in listed(settings.domain_records))
-    except NodeNotReady:
+        return bool(journal.current.domains or CdiFiles(settings.cdi_root, COMPUTE_DOMAIN_DRIVER).claims())
+    except DriverError:
         return True
+
+
+def _simulated_hardware(settings: Settings) -> tuple[Mount, ...]:
+    """What the programs of a simulated node read in place of the hardware, where they look for it."""
+    if settings.simulate is None:
+        return ()
+    folder = str(settings.host_root.absolute() / "sim")
+    return (Mount(folder, folder, ("ro", "nosuid", "nodev", "rbind", "rprivate")),)
 
 
 async def _policy(settings: Settings, events: EventRecorder) -> PublishingPolicy:
@@ -402,31 +422,14 @@ async def _policy(settings: Settings, events: EventRecorder) -> PublishingPolicy
 
 
 def _device_status(
-    kube: Kube, settings: Settings, watch: NodeWatch, journal: JournalStore, policy: PublishingPolicy
+    cluster: _Cluster, settings: Settings, watch: NodeWatch, journal: JournalStore, reported: Reported
 ) -> DeviceStatusWriter | None:
     if Feature.DEVICE_STATUS not in settings.feature_gates:
         return None
-    told = ToldClaims(settings.state_dir / "told-claims.json")
-    writer = DeviceStatusWriter(kube, settings.driver_name, GpuClaims(watch.facts, journal, policy.health), told)
+    claims = GpuClaims(watch.facts, journal, cluster.policy.health)
+    writer = DeviceStatusWriter(cluster.kube, settings.driver_name, claims, reported)
     watch.facts.subscribe(lambda _: writer.changed())
     return writer
-
-
-def _pod_events(
-    kube: Kube,
-    settings: Settings,
-    watch: NodeWatch,
-    journal: JournalStore,
-    policy: PublishingPolicy,
-    events: EventRecorder,
-    users: PodsOfClaims,
-    members: PodsOfNode,
-) -> PodEvents:
-    source, reader = GpuTroubles(watch.facts, journal, policy.health), ClaimReader(kube, saw=users.saw)
-    file = settings.state_dir / "pod-events.json"
-    pods = PodEvents(source, reader, events, file, pods=users, members=members)
-    watch.facts.subscribe(lambda _: pods.changed())
-    return pods
 
 
 def _members(settings: Settings, host: HostFiles) -> PodsOfNode:

@@ -73,11 +73,6 @@ class Settings:
         devices."""
         return Feature.COMPUTE_DOMAINS in self.feature_gates and self.publisher == "controller"
 
-    @property
-    def domain_records(self) -> Path:
-        """Folder with a file for each claim that has something of a ComputeDomain."""
-        return self.state_dir / "domains"
-
 
 def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
     """Settings from command line and environment. A mistake ends the process with status 2 and a line that says it."""

@@ -1,8 +1,10 @@
-"""From an allocated claim to the devices of this node that it wants, each with the domain that it is for. Pure."""
+"""Claims of ComputeDomains: from an allocated claim to its devices, the journal's transitions, and the CDI file. Pure.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+A claim is for one domain, and two domains never have channels on one node.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from dra_driver.api.config import ComputeDomainChannelConfig, ComputeDomainDaemonConfig, domain_of
 from dra_driver.api.opaque import ListedConfig, config_for, listed_configs
@@ -10,53 +12,26 @@ from dra_driver.api.resource import ResourceClaim
 from dra_driver.cdi.edits import NOTHING_ELSE, cdi_device_id, claim_kind
 from dra_driver.cdi.model import CdiDevice, ContainerEdits, DeviceNode, encode, spec_of
 from dra_driver.cdi.runtimes import fitted
-from dra_driver.errors import InvalidConfig, InvalidInput
-from dra_driver.names import ClaimRef, RequestName
+from dra_driver.errors import DeviceInUse, InvalidConfig, InvalidInput
+from dra_driver.names import RequestName
+from kubelet_plugin.prepare.journal import DomainClaim, DomainDevice, DomainName, Journal
 from kubelet_plugin.prepare.lifecycle import PreparedDevice
 
 DAEMON_DEVICE = "daemon-0"
 """As `dra_driver.slices.domains` names it; every other device is a channel."""
 
-
-@dataclass(frozen=True, slots=True)
-class WantedDevice:
-    """`mode` is that of a channel; a daemon has none. `admin`: it may look on, and is part of no domain."""
-
-    name: str
-    kind: Literal["channel", "daemon"]
-    requests: tuple[str, ...]
-    domain_uid: str
-    mode: Literal["Single", "All"] | None
-    admin: bool = False
+DOMAIN_ANNOTATION = "resource.nvidia.com/computeDomain"
+"""In the CDI file, for people who look at it: the UID of the domain."""
 
 
-@dataclass(frozen=True, slots=True)
-class DomainName:
-    """Where a domain is in the cluster, for the environment of its daemon."""
-
-    namespace: str
-    name: str
-    uid: str
-    clique: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """One claim. `domain` is None for a claim that only looks on (admin access)."""
-
-    claim: ClaimRef
-    devices: tuple[WantedDevice, ...]
-    domain: DomainName | None
-
-
-def wanted_devices(claim: ResourceClaim, driver: str, pool: str) -> tuple[WantedDevice, ...]:
-    """Sorted by name. Raises InvalidInput: not allocated, nothing of this node, or configs that make no sense; a claim
-    is for one domain, and channels and daemons are not asked for in one claim."""
+def wanted_devices(claim: ResourceClaim, driver: str, pool: str) -> tuple[DomainDevice, ...]:
+    """Sorted by name. Raises InvalidInput: not allocated, nothing of this node, or configs that make no sense; also for
+    several domains, and for channels and daemons in one claim."""
     about = f"claim {claim.metadata.namespace}/{claim.metadata.name}"
     if claim.status.allocation is None:
         raise InvalidInput("is not allocated, so there is nothing to prepare", about=about)
     configs = listed_configs(claim.status.allocation.devices.config, driver)
-    found: dict[str, WantedDevice] = {}
+    devices: dict[str, DomainDevice] = {}
     for result in claim.status.allocation.devices.results:
         if (result.driver, result.pool) != (driver, pool):
             continue
@@ -65,25 +40,23 @@ def wanted_devices(claim: ResourceClaim, driver: str, pool: str) -> tuple[Wanted
             device = _wanted(result.device, request, configs, admin=bool(result.admin_access))
         except InvalidConfig as error:
             raise InvalidConfig(str(error), about=about, problems=error.problems) from error
-        known = found.get(result.device)
-        requests = (*(known.requests if known is not None else ()), *device.requests)
-        found[result.device] = WantedDevice(
-            device.name, device.kind, tuple(sorted(set(requests))), device.domain_uid, device.mode, device.admin
-        )
-    _agree(tuple(found.values()), about, pool)
-    return tuple(found[name] for name in sorted(found))
+        known = devices.get(result.device)
+        requests = {*(known.requests if known is not None else ()), *device.requests}
+        devices[result.device] = replace(device, requests=tuple(sorted(requests)))
+    _agree(tuple(devices.values()), about, pool)
+    return tuple(devices[name] for name in sorted(devices))
 
 
-def _wanted(name: str, request: RequestName, configs: Sequence[ListedConfig], *, admin: bool) -> WantedDevice:
+def _wanted(name: str, request: RequestName, configs: Sequence[ListedConfig], *, admin: bool) -> DomainDevice:
     if name == DAEMON_DEVICE:
         daemon = config_for(request, configs, ComputeDomainDaemonConfig)
-        return WantedDevice(name, "daemon", (request.request,), domain_of(daemon, field=str(request)), None, admin)
+        return DomainDevice(name, "daemon", (request.request,), domain_of(daemon, field=str(request)), None, admin)
     channel = config_for(request, configs, ComputeDomainChannelConfig)
     uid = "" if admin else domain_of(channel, field=str(request))
-    return WantedDevice(name, "channel", (request.request,), uid, channel.allocation_mode, admin)
+    return DomainDevice(name, "channel", (request.request,), uid, channel.allocation_mode, admin)
 
 
-def _agree(devices: tuple[WantedDevice, ...], about: str, pool: str) -> None:
+def _agree(devices: tuple[DomainDevice, ...], about: str, pool: str) -> None:
     if not devices:
         raise InvalidInput(f"has no device of node {pool}", about=about)
     domains = {device.domain_uid for device in devices if not device.admin}
@@ -93,13 +66,37 @@ def _agree(devices: tuple[WantedDevice, ...], about: str, pool: str) -> None:
         raise InvalidInput("has a channel and a daemon; a workload asks for channels alone", about=about)
 
 
-def answer_of(devices: tuple[WantedDevice, ...], pool: str, cdi_ids: Mapping[str, str]) -> tuple[PreparedDevice, ...]:
-    """What kubelet is told; `cdi_ids` are by device name."""
-    return tuple(PreparedDevice(device.requests, pool, device.name, (cdi_ids[device.name],)) for device in devices)
+def is_channel(claim: DomainClaim) -> bool:
+    """Whether it is for a program of a domain, not for the domain's daemon, and not for an observer."""
+    return claim.domain is not None and claim.devices[0].name != DAEMON_DEVICE
 
 
-DOMAIN_ANNOTATION = "resource.nvidia.com/computeDomain"
-"""In the CDI file, for people who look at it: the UID of the domain."""
+def with_domain_claim(claim: DomainClaim, node: str) -> Callable[[Journal], Journal]:
+    """The journal with this claim. Raises DeviceInUse when another domain has channels on the node, whatever labels and
+    statuses say."""
+
+    def change(journal: Journal) -> Journal:
+        for other in journal.domains.values() if is_channel(claim) else ():
+            if is_channel(other) and claim.domain and other.domain and other.domain.uid != claim.domain.uid:
+                raise DeviceInUse(
+                    f"node {node} is in ComputeDomain {other.domain.namespace}/{other.domain.name} until"
+                    f" {other.claim} is released",
+                    about=str(claim.claim),
+                )
+        return replace(journal, domains={**journal.domains, claim.claim.uid: claim})
+
+    return change
+
+
+def without_domain_claim(uid: str) -> Callable[[Journal], Journal]:
+    return lambda journal: replace(
+        journal, domains={known: claim for known, claim in journal.domains.items() if known != uid}
+    )
+
+
+def answer_of(devices: tuple[DomainDevice, ...], pool: str, ids: Mapping[str, str]) -> tuple[PreparedDevice, ...]:
+    """What the kubelet gets; `ids` are CDI device names by device name."""
+    return tuple(PreparedDevice(device.requests, pool, device.name, (ids[device.name],)) for device in devices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,20 +108,20 @@ class DaemonNeeds:
     nodes: tuple[DeviceNode, ...]
 
 
-def cdi_ids(driver: str, record: Record) -> dict[str, str]:
-    """What kubelet passes on to the runtime, by device name."""
-    return {device.name: cdi_device_id(driver, record.claim.uid, device.name) for device in record.devices}
+def cdi_ids(driver: str, claim: DomainClaim) -> dict[str, str]:
+    """What the kubelet passes on to the runtime, by device name."""
+    return {device.name: cdi_device_id(driver, claim.claim.uid, device.name) for device in claim.devices}
 
 
-def channel_file(driver: str, record: Record, channels: Sequence[DeviceNode], readable: str | None = None) -> bytes:
-    """`channels` are the domain's: the same for all its containers, whichever of the node's places they have.
-    `readable` is the highest CDI version that the container runtime reads; None when that is not known."""
+def channel_file(driver: str, claim: DomainClaim, channels: Sequence[DeviceNode], readable: str | None = None) -> bytes:
+    """`channels` are the domain's, the same for all its containers. `readable` is the highest CDI version that the
+    container runtime reads; None when that is not known."""
     edits = ContainerEdits(env=(NOTHING_ELSE,), device_nodes=tuple(channels))
-    return _file(driver, record, edits, ContainerEdits(), readable)
+    return _file(driver, claim, edits, ContainerEdits(), readable)
 
 
 def daemon_file(
-    driver: str, record: Record, needs: DaemonNeeds, domain: DomainName, readable: str | None = None
+    driver: str, claim: DomainClaim, needs: DaemonNeeds, domain: DomainName, readable: str | None = None
 ) -> bytes:
     variables = (
         f"CLIQUE_ID={domain.clique}",
@@ -133,11 +130,11 @@ def daemon_file(
         f"COMPUTE_DOMAIN_NAMESPACE={domain.namespace}",
     )
     own = ContainerEdits(env=variables, device_nodes=needs.nodes)
-    return _file(driver, record, own, needs.common, readable)
+    return _file(driver, claim, own, needs.common, readable)
 
 
-def _file(driver: str, record: Record, own: ContainerEdits, common: ContainerEdits, readable: str | None) -> bytes:
-    devices = tuple(CdiDevice(f"{record.claim.uid}-{device.name}", own) for device in record.devices)
-    uid = record.domain.uid if record.domain is not None else ""
+def _file(driver: str, claim: DomainClaim, own: ContainerEdits, common: ContainerEdits, readable: str | None) -> bytes:
+    devices = tuple(CdiDevice(f"{claim.claim.uid}-{device.name}", own) for device in claim.devices)
+    uid = claim.domain.uid if claim.domain is not None else ""
     spec = spec_of(claim_kind(driver), devices, common, {DOMAIN_ANNOTATION: uid} if uid else None)
     return encode(fitted(spec, readable))

@@ -1,49 +1,65 @@
-"""The journal as text: one header line and one line for each claim. Pure: bytes in and out.
+"""The journal as text: a header, a line for each claim, and a line for each hold. Pure: bytes in and out.
 
-`kubelet_plugin.prepare.store` keeps the bytes; nobody else reads them. Every line is
+Only `kubelet_plugin.prepare.store` reads and writes the bytes. Every line is
 
     <first 32 hex digits of the SHA-256 of the rest> <JSON object>
 
-The claims come first, the records of holds after them (`kubelet_plugin.prepare.hold_lines`).
+A line that fails its checksum costs that line only. Fields have the names of the dataclasses, in camelCase; a field at
+its default is left out. The rules between releases, so that two can share the file during a rolling update, and a
+downgrade works:
 
-The checksum is over the bytes as they are in the file, never over something serialized again, so a release with other
-fields finds it correct. A line that fails it costs that line only.
-
-The rules between releases, so that two of them can share the file during a rolling update and a downgrade is possible:
-
-* Fields are only ever added. A reader keeps the fields that it does not know and writes them back (`extra`).
-* A kind of hold that a reader does not know is kept too (`UnknownHold`); its claim can be answered, not released.
-* `minReader` in the header is raised by a release whose entries would mislead an older one. An older reader then
-  touches nothing (`Unreadable`), instead of taking the file for damaged.
-* The header counts entries and records, so that a file that lost its end is noticed.
+* Fields are only added. A reader keeps fields that it does not know, and writes them back (`extra`).
+* A hold of an unknown kind, or with an unknown field, would be another hold if it were half understood. It is kept
+  whole (`UnknownHold`): its claim can be answered, but the hold can be neither made nor undone.
+* A release whose entries would mislead an older one raises `minReader`. An older one then touches nothing
+  (`Unreadable`).
+* The header counts the lines, so that a file that lost its end is noticed.
 """
 
+import hashlib
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any, Protocol
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from enum import Enum
+from functools import cache, lru_cache
+from typing import Any, Literal, Protocol, cast
 
-from pydantic import Field, JsonValue, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
+from pydantic.alias_generators import to_camel, to_snake
 
-from dra_driver.api.meta import Model
-from dra_driver.devices.model import Kind, Partition
 from dra_driver.errors import CorruptState, Help, Move
 from dra_driver.names import ClaimRef
-from kubelet_plugin.prepare.hold_lines import (
-    from_plain,
-    hold_from_wire,
-    hold_to_wire,
-    line_of,
-    object_of,
-    plain,
-    record_from_wire,
-    record_to_wire,
+from kubelet_plugin.prepare.holds import (
+    ComputeInstance,
+    ComputeMode,
+    GpuInstance,
+    Hold,
+    HoldRecord,
+    Made,
+    MigMode,
+    MpsDaemon,
+    Records,
+    TimeSlice,
+    UnknownHold,
+    VfioBinding,
 )
-from kubelet_plugin.prepare.holds import Hold, HoldRecord, Records
-from kubelet_plugin.prepare.lifecycle import Entry, Held, HeldDevice, SharedUse
+from kubelet_plugin.prepare.lifecycle import Entry, Held, HeldDevice
 
 VERSION = 1
+
+_KIND = "kind"
+_KINDS: Mapping[str, type[Any]] = {
+    "mig-mode": MigMode,
+    "gpu-instance": GpuInstance,
+    "compute-instance": ComputeInstance,
+    "compute-mode": ComputeMode,
+    "time-slice": TimeSlice,
+    "mps-daemon": MpsDaemon,
+    "vfio-binding": VfioBinding,
+}
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+_CHECKSUM_DIGITS = 32
+_OBJECT, _FACTS = TypeAdapter(dict[str, Any]), TypeAdapter(dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +68,42 @@ class Damage:
 
     line: bytes
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DomainName:
+    """A ComputeDomain, and the clique that this node has in it."""
+
+    namespace: str
+    name: str
+    uid: str
+    clique: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DomainDevice:
+    """`mode` is that of a channel; a daemon has none. With `admin`, it observes and is part of no domain."""
+
+    name: str
+    kind: Literal["channel", "daemon"]
+    requests: tuple[str, ...]
+    domain_uid: str
+    mode: Literal["Single", "All"] | None
+    admin: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DomainClaim:
+    """What a claim of the ComputeDomain driver has on this node. `domain` is None for admin access."""
+
+    claim: ClaimRef
+    devices: tuple[DomainDevice, ...]
+    domain: DomainName | None
+    extra: str = ""
+
+
+type DomainClaims = Mapping[str, DomainClaim]
+"""By claim UID. Never changed: a change makes a new one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +117,11 @@ class Journal:
     extra: str = ""
     holds: Records = field(default_factory=dict)
     """Every hold that was begun and not yet taken back. Never changed: a change makes a new one."""
+    domains: DomainClaims = field(default_factory=dict)
 
 
 class Journals(Protocol):
-    """The journal as it stands: what those need of `kubelet_plugin.prepare.store.JournalStore` who only read it."""
+    """What readers need of `kubelet_plugin.prepare.store.JournalStore`."""
 
     @property
     def current(self) -> Journal: ...
@@ -85,58 +138,21 @@ class Unreadable(CorruptState):
     )
 
 
-class _Header(Model):
+@dataclass(frozen=True, slots=True)
+class _Header:
     version: int
     min_reader: int
-    entries: int
+    lines: int
     incomplete: bool = False
-    holds: int | None = None
-
-
-class _Device(Model):
-    requests: tuple[str, ...]
-    pool: str
-    device: str
-    gpu: str
-    pci: str
-    cdi: tuple[str, ...]
-    admin_access: bool = False
-    share_id: str | None = Field(default=None, alias="shareID")
-    kind: Kind | None = None
-    partition: dict[str, JsonValue] | None = None
-    mig_uuid: str | None = Field(default=None, alias="migUUID")
-    gpu_instance: str | None = None
-    vfio_api: bool | None = Field(default=None, alias="vfioAPI")
-    sharing: dict[str, JsonValue] | None = None
-
-
-class _Entry(Model):
-    uid: str
-    namespace: str
-    name: str
-    boot_id: str = Field(alias="bootID")
-    devices: tuple[dict[str, JsonValue], ...]
-    cdi_sha256: str | None = None
-    holds: tuple[dict[str, JsonValue], ...] | None = None
-    releasing: bool | None = None
-
-
-_OBJECT = TypeAdapter(dict[str, Any])
+    extra: str = ""
 
 
 def encode(journal: Journal) -> bytes:
     """The file's content. The same journal gives the same bytes."""
-    header = _Header(
-        version=VERSION,
-        min_reader=VERSION,
-        entries=len(journal.held),
-        incomplete=journal.incomplete,
-        holds=len(journal.holds) or None,
-    )
-    lines = [line_of(_merged(header, journal.extra))]
-    lines += [_entry_line(journal.held[uid]) for uid in sorted(journal.held)]
+    lines = [_line(journal.held[uid]) for uid in sorted(journal.held)]
+    lines += [_line(journal.domains[uid]) for uid in sorted(journal.domains)]
     lines += sorted(_record_line(hold, record) for hold, record in journal.holds.items())
-    return b"".join(lines)
+    return b"".join((_line(_Header(VERSION, VERSION, len(lines), journal.incomplete, journal.extra)), *lines))
 
 
 def decode(content: bytes) -> Journal:
@@ -145,154 +161,170 @@ def decode(content: bytes) -> Journal:
     if lines and not lines[-1]:
         lines.pop()  # what follows the last newline; of a file that was cut off it is a line like any other
     damage: list[Damage] = []
-    header: _Header | None = None
-    extra = ""
+    header = _Header(VERSION, VERSION, 0)
     try:
-        found = object_of(first)
-        header, extra = _Header.model_validate(found), _extra(found, _Header)
-    except (ValueError, ValidationError) as error:
-        damage.append(Damage(first, f"header: {_reason(error)}"))
-    if header is not None and header.min_reader > VERSION:
+        header = _value(_Header, object_of(first))
+    except ValueError as error:
+        damage.append(Damage(first, f"header: {error}"))
+    if header.min_reader > VERSION:
         raise Unreadable(
             f"was written by a newer release for format {header.min_reader}; this release reads format {VERSION}."
             " Run the newer release again"
         )
-    held, holds, bad = _found(lines)
-    damage += bad
-    if header is not None:
-        damage += _missing(header, len(held), len(holds), len(bad))
-    return Journal(
-        held,
-        incomplete=bool(damage) or (header is not None and header.incomplete),
-        damage=tuple(damage),
-        extra=extra,
-        holds=holds,
-    )
+    journal = _decoded(lines)
+    damage += journal.damage
+    if (missing := header.lines - len(lines)) > 0:
+        damage.append(Damage(b"", f"{missing} of {header.lines} lines are missing"))
+    return replace(journal, incomplete=bool(damage) or header.incomplete, damage=tuple(damage), extra=header.extra)
 
 
-def _missing(header: _Header, held: int, holds: int, bad: int) -> list[Damage]:
-    expected = header.entries + (header.holds or 0)
-    if expected <= held + holds + bad:
-        return []
-    what = "entries" if header.holds is None else "entries and records of holds"
-    return [Damage(b"", f"{expected - held - holds - bad} of {expected} {what} are missing")]
-
-
-def _found(lines: Iterable[bytes]) -> tuple[dict[str, Entry], dict[Hold, HoldRecord], list[Damage]]:
+def _decoded(lines: Iterable[bytes]) -> Journal:
     held: dict[str, Entry] = {}
+    domains: dict[str, DomainClaim] = {}
     holds: dict[Hold, HoldRecord] = {}
     damage: list[Damage] = []
     for line in lines:
         try:
             obj = object_of(line)
             if "hold" in obj:
-                hold, record = record_from_wire(obj)
+                hold, record = record_of(obj)
                 holds[hold] = record
+            elif "domain" in obj:
+                domain_claim = _domain_claim(obj)
+                domains[domain_claim.claim.uid] = domain_claim
             else:
-                entry = _entry_from_wire(obj)
+                entry = _entry(obj)
                 held[entry.claim.uid] = entry
-        except (ValueError, ValidationError) as error:
-            damage.append(Damage(line, _reason(error)))
-    return held, holds, damage
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            damage.append(Damage(line, str(error)))
+    return Journal(held, damage=tuple(damage), holds=holds, domains=domains)
 
 
-@lru_cache(maxsize=256)
-def _entry_line(entry: Entry) -> bytes:
+@lru_cache(maxsize=512)
+def _line(value: Entry | DomainClaim | _Header) -> bytes:
     """Remembered, because every write contains all entries and changes few of them."""
-    return line_of(_entry_to_wire(entry))
+    return line_of(_plain(value))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=512)
 def _record_line(hold: Hold, record: HoldRecord) -> bytes:
     return line_of(record_to_wire(hold, record))
 
 
-def _entry_to_wire(entry: Entry) -> dict[str, Any]:
-    model = _Entry(
-        uid=entry.claim.uid,
-        namespace=entry.claim.namespace,
-        name=entry.claim.name,
-        boot_id=entry.boot_id,
-        devices=tuple(_device_to_wire(device) for device in entry.devices),
-        cdi_sha256=entry.cdi_digest,
-        holds=tuple(hold_to_wire(hold) for hold in entry.holds) or None,
-        releasing=entry.releasing or None,
-    )
-    return _merged(model, entry.extra)
+def line_of(obj: Mapping[str, Any]) -> bytes:
+    """An object as a line with its checksum."""
+    text = _text(obj).encode()
+    return b"%s %s\n" % (_checksum(text), text)
 
 
-def _entry_from_wire(obj: dict[str, Any]) -> Entry:
-    model = _Entry.model_validate(obj)
-    return Entry(
-        claim=ClaimRef(model.namespace, model.name, model.uid),
-        boot_id=model.boot_id,
-        devices=tuple(_device_from_wire(device) for device in model.devices),
-        cdi_digest=model.cdi_sha256,
-        holds=tuple(hold_from_wire(hold) for hold in model.holds or ()),
-        releasing=model.releasing is True,
-        extra=_extra(obj, _Entry),
-    )
+def object_of(line: bytes) -> dict[str, Any]:
+    """What `line_of` made this of, without its end. Raises ValueError.
+
+    The checksum is over the bytes of the file, so that it is right whatever fields another release wrote.
+    """
+    checksum, _, text = line.partition(b" ")
+    if checksum != _checksum(text):
+        raise ValueError("the checksum does not fit")
+    return _OBJECT.validate_json(text)
 
 
-def _device_to_wire(device: HeldDevice) -> dict[str, Any]:
-    model = _Device(
-        requests=device.request_names,
-        pool=device.pool,
-        device=device.device,
-        gpu=device.gpu_uuid,
-        pci=device.pci_bus_id,
-        cdi=device.cdi_ids,
-        admin_access=device.admin_access,
-        share_id=device.share_id,
-        kind=None if device.kind is Kind.GPU else device.kind,
-        partition=None if device.partition is None else plain(device.partition),
-        mig_uuid=device.mig_uuid,
-        gpu_instance=device.gpu_instance or None,
-        vfio_api=device.vfio_api or None,
-        sharing=None if device.sharing is None else plain(device.sharing),
-    )
-    return _merged(model, device.extra)
+def _checksum(text: bytes) -> bytes:
+    return hashlib.sha256(text).hexdigest()[:_CHECKSUM_DIGITS].encode()
 
 
-def _device_from_wire(obj: dict[str, Any]) -> HeldDevice:
-    model = _Device.model_validate(obj)
-    device = HeldDevice(
-        request_names=model.requests,
-        pool=model.pool,
-        device=model.device,
-        gpu_uuid=model.gpu,
-        pci_bus_id=model.pci,
-        cdi_ids=model.cdi,
-        admin_access=model.admin_access,
-        share_id=model.share_id,
-        kind=model.kind or Kind.GPU,
-        partition=None if model.partition is None else from_plain(Partition, model.partition),
-        mig_uuid=model.mig_uuid,
-        gpu_instance=model.gpu_instance or "",
-        vfio_api=model.vfio_api is True,
-        sharing=None if model.sharing is None else from_plain(SharedUse, model.sharing),
-        extra=_extra(obj, _Device),
-    )
-    _ = device.use  # raises ValueError for what cannot be
-    return device
+def record_to_wire(hold: Hold, record: HoldRecord) -> dict[str, Any]:
+    return {"hold": _plain(hold), **_plain(record)}
 
 
-def _merged(model: Model, extra: str) -> dict[str, Any]:
-    return {**(_OBJECT.validate_json(extra) if extra else {}), **model.to_wire()}
+def record_of(obj: Mapping[str, Any]) -> tuple[Hold, HoldRecord]:
+    """Raises ValueError for what is no record."""
+    rest = {name: value for name, value in obj.items() if name not in ("hold", "made")}
+    facts = _FACTS.validate_python(obj.get("made", {}))
+    return hold_of(obj["hold"]), replace(_value(HoldRecord, rest), made=Made(tuple(sorted(facts.items()))))
 
 
-def _extra(obj: dict[str, Any], model: type[Model]) -> str:
-    known = {info.alias or name for name, info in model.model_fields.items()}
-    unknown = {key: value for key, value in obj.items() if key not in known}
-    return _text(unknown) if unknown else ""
+def hold_of(obj: Mapping[str, Any]) -> Hold:
+    """Raises ValueError when the object has no kind."""
+    name = obj.get(_KIND)
+    if not isinstance(name, str):
+        raise ValueError("a hold without kind")
+    if name in _KINDS:
+        try:
+            hold: Hold = _value(_KINDS[name], obj)
+            return hold
+        except ValueError:
+            pass
+    return UnknownHold(name, _text(obj))
 
 
-def _text(obj: dict[str, Any]) -> str:
-    return json.dumps(obj, separators=(",", ":"), sort_keys=True)
+def _entry(obj: Mapping[str, Any]) -> Entry:
+    entry = _value(Entry, {name: value for name, value in obj.items() if name != "holds"} | {"devices": []})
+    devices = tuple(_value(HeldDevice, device) for device in obj["devices"])
+    for device in devices:
+        _ = device.use  # raises ValueError for what cannot be
+    return replace(entry, devices=devices, holds=tuple(map(hold_of, obj.get("holds", ()))))
 
 
-def _reason(error: ValueError) -> str:
-    if isinstance(error, ValidationError):
+def _domain_claim(obj: Mapping[str, Any]) -> DomainClaim:
+    claim = _value(DomainClaim, obj)
+    if not claim.devices:
+        raise ValueError("a claim without devices")
+    return claim
+
+
+def _plain(value: Any) -> Any:
+    """A dataclass of this journal as JSON has it, in camelCase and without what is at its default."""
+    match value:
+        case Enum():
+            return value.value
+        case tuple():
+            return [_plain(item) for item in value]
+        case Made():
+            return dict(value.facts)
+        case UnknownHold():
+            return json.loads(value.text)
+    if not is_dataclass(value):
+        return value
+    own = ((item, getattr(value, item.name)) for item in fields(value) if item.name != "extra")
+    plain = {to_camel(item.name): _plain(content) for item, content in own if content != item.default}
+    if type(value) in _NAMES:
+        plain[_KIND] = _NAMES[type(value)]
+    extra = getattr(value, "extra", "")
+    return {**_OBJECT.validate_json(extra), **plain} if extra else plain
+
+
+def _value[T](kind: type[T], obj: Mapping[str, Any]) -> T:
+    """The value that `_plain` made this of; fields that `kind` does not know are in its `extra`. Raises ValueError for
+    anything else, also for unknown fields further down, and where there is no `extra`."""
+    names = {to_camel(item.name) for item in fields(cast(Any, kind))}
+    known = {name: content for name, content in obj.items() if name in names}
+    unknown = {name: content for name, content in obj.items() if name not in names}
+    if unknown.get(_KIND) == _NAMES.get(kind):
+        unknown.pop(_KIND, None)
+    try:
+        value: T = _adapter(cast(Any, kind)).validate_python(_snake(known))
+    except ValidationError as error:
         first = error.errors()[0]
-        return f"{'.'.join(map(str, first['loc'])) or 'line'}: {first['msg']}"
-    return str(error)
+        raise ValueError(f"{'.'.join(map(str, first['loc'])) or kind.__name__}: {first['msg']}") from error
+    if unknown:
+        if "extra" not in names:
+            raise ValueError(f"{kind.__name__}: {', '.join(sorted(unknown))} is not known")
+        value = replace(cast(Any, value), extra=_text(unknown))
+    if any(obj.get(name) != content for name, content in _plain(value).items()):
+        raise ValueError(f"{kind.__name__}: has fields or values that are not known")
+    return value
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def _snake(obj: Any) -> Any:
+    if isinstance(obj, dict):
+        return {to_snake(name): _snake(value) for name, value in obj.items()}
+    return [_snake(item) for item in obj] if isinstance(obj, list) else obj
+
+
+def _text(obj: Mapping[str, Any]) -> str:
+    return json.dumps(obj, separators=(",", ":"), sort_keys=True)

@@ -23,13 +23,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from dra_driver.errors import DriverError, NodeNotReady
 from dra_driver.runtime.files import append_durably, is_there, read_if_present, remove_temporaries, write_durably
-from kubelet_plugin.prepare.hold_lines import line_of, object_of, record_from_wire, record_to_wire
 from kubelet_plugin.prepare.holds import Hold, HoldRecord, HoldState, Records, described
-from kubelet_plugin.prepare.journal import Damage, Journal, decode, encode
+from kubelet_plugin.prepare.journal import (
+    Damage,
+    Journal,
+    decode,
+    encode,
+    line_of,
+    object_of,
+    record_of,
+    record_to_wire,
+)
 
 HOLD_LOG = "holds.log"
 _GONE = "gone"
@@ -54,8 +60,8 @@ class HoldLog:
             try:
                 obj = object_of(line)
                 is_gone = obj.pop(_GONE, False)
-                hold, record = record_from_wire(obj)
-            except (ValueError, ValidationError, RecursionError):
+                hold, record = record_of(obj)
+            except (ValueError, KeyError, TypeError, RecursionError):
                 bad += 1
                 continue
             holds.pop(hold, None)

@@ -1,12 +1,11 @@
 """`status.devices` of claims: whether each device is prepared and healthy, and which hardware it is.
 
-`wanted_status` decides, from the journal and the node's health; of claims of ComputeDomains
-`kubelet_plugin.domains.standing` does. `DeviceStatusWriter` writes what differs from what was written last, through
-`kubelet_plugin.reporting.claim_devices`, in the background and for several changes together. kubelet's calls never
-wait for it,
-and a node at rest writes nothing: after a restart, claims are read and compared. A claim for which the cluster does not
-allow it, or does not keep it, is tried again ten minutes later. Of a released claim what was written is taken away,
-also by the plugin that follows one that was killed before (`kubelet_plugin.reporting.told_claims`).
+`wanted_status` decides, from the journal and the node's health; for claims of ComputeDomains
+`kubelet_plugin.domains.readiness` does. `DeviceStatusWriter` writes what differs from what was written last, through
+`kubelet_plugin.reporting.claim_devices`, in the background and for several changes together. The kubelet's calls never
+wait for it, and a node at rest writes nothing: after a restart, claims are read and compared. If the cluster does not
+allow or keep a claim's status, the writer retries ten minutes later. It removes the status of a released claim, also
+after a restart (`kubelet_plugin.reporting.reported`).
 """
 
 import asyncio
@@ -14,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import structlog
 
@@ -34,7 +33,7 @@ from kubelet_plugin.prepare.journal import Journals
 from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice
 from kubelet_plugin.prepare.listener import AllocatedTo, ClaimListener, Operation
 from kubelet_plugin.reporting.claim_devices import Entries, Key, entries_of, in_order, key_of, put_entries
-from kubelet_plugin.reporting.told_claims import ToldClaims
+from kubelet_plugin.reporting.reported import Reported
 
 _log = structlog.get_logger(__name__)
 
@@ -47,7 +46,7 @@ _NEVER = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class StatusCondition:
     type: Literal["Ready", "Healthy", "PeersReady"]
     status: Literal["True", "False", "Unknown"]
     reason: str
@@ -59,12 +58,12 @@ class DeviceStatus:
     """What is said of one device of a claim. `data` are names and values, sorted."""
 
     device: AllocatedTo
-    conditions: tuple[Condition, ...]
+    conditions: tuple[StatusCondition, ...]
     data: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class PrepareRefusal:
     """The last prepare of a claim failed."""
 
     claim: ClaimRef
@@ -73,8 +72,8 @@ class Refusal:
     message: str
 
     @property
-    def condition(self) -> Condition:
-        return Condition("Ready", "False", self.reason, self.message)
+    def condition(self) -> StatusCondition:
+        return StatusCondition("Ready", "False", self.reason, self.message)
 
     def status(self) -> tuple[DeviceStatus, ...]:
         """Of a claim that has nothing of the node."""
@@ -82,7 +81,7 @@ class Refusal:
 
 
 def wanted_status(
-    entry: Entry | None, refusal: Refusal | None, records: Records, facts: NodeFacts, policy: HealthPolicy
+    entry: Entry | None, refusal: PrepareRefusal | None, records: Records, facts: NodeFacts, policy: HealthPolicy
 ) -> tuple[DeviceStatus, ...]:
     """What is to be said of a claim's devices; nothing of one that is neither held nor refused."""
     if entry is None:
@@ -92,20 +91,20 @@ def wanted_status(
     return tuple(_held(device, ready, held_mig_uuid(device, entry, records), gpus, policy) for device in entry.devices)
 
 
-def _ready(entry: Entry, refusal: Refusal | None, boot_id: str) -> Condition:
+def _ready(entry: Entry, refusal: PrepareRefusal | None, boot_id: str) -> StatusCondition:
     if refusal is not None:
         return refusal.condition
     if entry.releasing:
-        return Condition("Ready", "False", "Releasing", "the claim is being released")
+        return StatusCondition("Ready", "False", "Releasing", "the claim is being released")
     if entry.boot_id != boot_id:
-        return Condition("Ready", "False", "NodeRebooted", "the node booted since the claim was prepared")
+        return StatusCondition("Ready", "False", "NodeRebooted", "the node booted since the claim was prepared")
     if entry.cdi_digest is None:
-        return Condition("Ready", "False", "Preparing", "the claim is being prepared")
-    return Condition("Ready", "True", "Prepared", "the claim is prepared")
+        return StatusCondition("Ready", "False", "Preparing", "the claim is being prepared")
+    return StatusCondition("Ready", "True", "Prepared", "the claim is prepared")
 
 
 def _held(
-    device: HeldDevice, ready: Condition, mig_uuid: str | None, gpus: Mapping[str, GpuFacts], policy: HealthPolicy
+    device: HeldDevice, ready: StatusCondition, mig_uuid: str | None, gpus: Mapping[str, GpuFacts], policy: HealthPolicy
 ) -> DeviceStatus:
     data = {"uuid": device.gpu_uuid, "pciBusID": device.pci_bus_id}
     if mig_uuid:
@@ -129,22 +128,22 @@ def held_mig_uuid(device: HeldDevice, entry: Entry, records: Records) -> str | N
     return ""
 
 
-def _healthy(gpu: GpuFacts | None, mig_uuid: str | None, policy: HealthPolicy) -> Condition:
+def _healthy(gpu: GpuFacts | None, mig_uuid: str | None, policy: HealthPolicy) -> StatusCondition:
     if gpu is None:
-        return Condition("Healthy", "Unknown", "NotSeen", "the GPU cannot be read")
+        return StatusCondition("Healthy", "Unknown", "NotSeen", "the GPU cannot be read")
     bad = worst(affecting(gpu.health.conditions, mig_uuid), policy)
     if bad is None:
-        return Condition("Healthy", "True", "Healthy", "nothing is known to be wrong")
-    return Condition("Healthy", "False", bad.type, bad.message)
+        return StatusCondition("Healthy", "True", "Healthy", "nothing is known to be wrong")
+    return StatusCondition("Healthy", "False", bad.type, bad.message)
 
 
-class Claims(Protocol):
-    """The claims of one driver on this node. Both methods raise DriverError while that cannot be told."""
+class StatusSource(Protocol):
+    """The claims of one driver on this node. Both methods raise DriverError while that is not known."""
 
     async def held(self) -> Mapping[str, ClaimRef]:
         """Those that have something of the node, by UID."""
 
-    def status(self, uid: str, refusal: Refusal | None) -> tuple[DeviceStatus, ...]:
+    def status(self, uid: str, refusal: PrepareRefusal | None) -> tuple[DeviceStatus, ...]:
         """What is to be said of a claim's devices, as `held` found it last; nothing of one that it did not find."""
 
 
@@ -159,9 +158,27 @@ class GpuClaims:
     async def held(self) -> Mapping[str, ClaimRef]:
         return {uid: entry.claim for uid, entry in self._journal.current.held.items()}
 
-    def status(self, uid: str, refusal: Refusal | None) -> tuple[DeviceStatus, ...]:
+    def status(self, uid: str, refusal: PrepareRefusal | None) -> tuple[DeviceStatus, ...]:
         journal = self._journal.current
         return wanted_status(journal.held.get(uid), refusal, journal.holds, self._facts.facts, self._policy)
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedDevices:
+    """`devices` are at most those that the claim's status has: a write may have failed."""
+
+    claim: ClaimRef
+    devices: frozenset[Key]
+
+
+def _parsed(uid: str, raw: Mapping[str, Any]) -> ReportedDevices:
+    devices = frozenset((str(pool), str(device), str(share)) for pool, device, share in raw["devices"])
+    return ReportedDevices(ClaimRef(str(raw["namespace"]), str(raw["name"]), uid), devices)
+
+
+def _plain(reported: ReportedDevices) -> dict[str, Any]:
+    claim = reported.claim
+    return {"namespace": claim.namespace, "name": claim.name, "devices": sorted(reported.devices)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +204,8 @@ class DeviceStatusWriter(ClaimListener):
         self,
         kube: Kube,
         driver: str,
-        claims: Claims,
-        told: ToldClaims,
+        claims: StatusSource,
+        reported: Reported,
         *,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         together_s: float = _TOGETHER_S,
@@ -198,12 +215,13 @@ class DeviceStatusWriter(ClaimListener):
         self._kube = kube
         self._driver = driver
         self._claims = claims
-        self._told = told
+        self._section = reported.section(f"status of {driver}", _parsed, _plain)
+        self._reported = self._section.read()
         self._now = now
         self._together_s = together_s
         self._look_every_s = look_every_s
         self._pause_s = pause_s
-        self._refused: dict[str, Refusal] = {}
+        self._refused: dict[str, PrepareRefusal] = {}
         self._known: dict[str, _Known] = {}
         self._quiet_until = 0.0
         self._changed = asyncio.Event()
@@ -216,7 +234,7 @@ class DeviceStatusWriter(ClaimListener):
         uid, error = operation.claim.uid, operation.error
         if operation.call == "prepare" and error is not None and operation.devices:
             said = error.beside(str(operation.claim))
-            self._refused[uid] = Refusal(operation.claim, operation.devices, type(error).__name__, said)
+            self._refused[uid] = PrepareRefusal(operation.claim, operation.devices, type(error).__name__, said)
         elif error is None:
             self._refused.pop(uid, None)
         self._changed.set()
@@ -239,10 +257,10 @@ class DeviceStatusWriter(ClaimListener):
                 await asyncio.sleep(self._together_s)
 
     async def _meet(self) -> None:
-        """Find out what the API server has of the claims that were held or told of before. Raises Unreachable,
+        """Find out what the API server has of the claims that are held or were reported. Raises Unreachable,
         NodeNotReady."""
-        held, told = await self._claims.held(), await asyncio.to_thread(self._told.read)
-        for uid, ref in ({uid: one.claim for uid, one in told.items()} | dict(held)).items():
+        held, reported = await self._claims.held(), dict(self._reported)
+        for uid, ref in ({uid: before.claim for uid, before in reported.items()} | dict(held)).items():
             if uid in self._known:
                 continue
             try:
@@ -253,20 +271,26 @@ class DeviceStatusWriter(ClaimListener):
                 await self._note(ref, ())
                 continue
             except ClusterError:
-                # Then what is there of a held one is written once more, or that it cannot be is told.
+                # The status of a held claim is written again, or the refusal is logged.
                 if uid not in held:
-                    self._known[uid] = _Known(ref, _unread(told[uid].devices))
+                    self._known[uid] = _Known(ref, _unread(reported[uid].devices))
                 continue
             there = entries_of(claim, self._driver) if claim["metadata"]["uid"] == uid else ()
-            # One that was released may be another node's by now, and so may be what is said of other devices.
-            ours = there if uid in held else tuple(one for one in there if key_of(one) in told[uid].devices)
+            # A released claim may be another node's by now, and so may be what is said of other devices.
+            ours = there if uid in held else tuple(entry for entry in there if key_of(entry) in reported[uid].devices)
             if ours:
                 self._known[uid] = _Known(ref, ours)
             elif uid not in held:
                 await self._note(ref, ())
 
     async def _note(self, claim: ClaimRef, devices: Collection[Key]) -> None:
-        await asyncio.to_thread(self._told.note, claim, devices)
+        """All devices that a claim's status may have from now on; without any, the claim is forgotten."""
+        reported = {uid: before for uid, before in self._reported.items() if uid != claim.uid}
+        if devices:
+            reported[claim.uid] = ReportedDevices(claim, frozenset(devices))
+        if reported != self._reported:
+            self._reported = reported
+            await asyncio.to_thread(self._section.write, reported)
 
     async def write(self) -> None:
         """Write what differs. Raises Unreachable, or NodeNotReady before the hardware was seen."""

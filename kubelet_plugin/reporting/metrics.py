@@ -16,7 +16,6 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from dra_driver.api.inventory import GpuFacts
 from dra_driver.errors import DriverError
-from dra_driver.kube.events import EventRecorder
 from dra_driver.names import ClaimRef
 from kubelet_plugin.facts.discovery import RELEASED, NodeFacts
 from kubelet_plugin.facts.monitor import SeenFacts
@@ -26,7 +25,6 @@ from kubelet_plugin.prepare.journal import Journal, Journals
 from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice
 from kubelet_plugin.prepare.listener import ClaimListener, Operation
 from kubelet_plugin.rpc.messages import Prepared, Unprepared
-from kubelet_plugin.rpc.pod_resources import PodsOfNode
 from kubelet_plugin.rpc.server import ClaimHandler
 
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 45.0)
@@ -206,17 +204,6 @@ class NodeCollector:
         yield from _claims(journal, self._node, self._driver, others)
         yield _pods(journal, others, self.pods)
         yield from _holds(journal)
-
-
-@dataclass(frozen=True, slots=True)
-class Observers:
-    """Who in the process measures and hears what becomes of claims: another driver's are seen by them as well."""
-
-    calls: CallMetrics
-    collector: NodeCollector
-    listeners: Sequence[ClaimListener]
-    events: EventRecorder
-    members: PodsOfNode
 
 
 def _hardware(facts: NodeFacts) -> Iterator[Metric]:

@@ -17,8 +17,8 @@ from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER, ClaimRef
 from kubelet_plugin.prepare.listener import AllocatedTo
 from kubelet_plugin.reporting.claim_devices import entries_of, key_of, put_entries
-from kubelet_plugin.reporting.device_status import Condition, DeviceStatus, DeviceStatusWriter, Refusal
-from kubelet_plugin.reporting.told_claims import ToldClaims
+from kubelet_plugin.reporting.device_status import DeviceStatus, DeviceStatusWriter, PrepareRefusal, StatusCondition
+from kubelet_plugin.reporting.reported import Reported
 
 UNSORTED = {"kind": "GpuConfig", "apiVersion": "resource.nvidia.com/v1beta1", "sharing": {"strategy": "MPS", "a": 1}}
 """In the order in which a person writes it, and a client that does not sort sends it."""
@@ -33,7 +33,7 @@ class NoClaims:
     async def held(self) -> Mapping[str, ClaimRef]:
         return {}
 
-    def status(self, uid: str, refusal: Refusal | None) -> tuple[DeviceStatus, ...]:
+    def status(self, uid: str, refusal: PrepareRefusal | None) -> tuple[DeviceStatus, ...]:
         return ()
 
 
@@ -80,10 +80,10 @@ async def test_devices_are_written_changed_and_taken_away_and_only_of_the_claim_
     api: Api, kube: Kube, namespace: str, tmp_path: Path
 ) -> None:
     ref = await allocated(api, namespace, GPU_DRIVER)
-    writer = DeviceStatusWriter(kube, GPU_DRIVER, NoClaims(), ToldClaims(tmp_path / "told.json"))
+    writer = DeviceStatusWriter(kube, GPU_DRIVER, NoClaims(), Reported(tmp_path))
     ready = DeviceStatus(
         AllocatedTo("node-1", "gpu-0"),
-        (Condition("Ready", "True", "Prepared", "the claim is prepared"),),
+        (StatusCondition("Ready", "True", "Prepared", "the claim is prepared"),),
         (("uuid", "GPU-1"),),
     )
     await writer._put(ref, writer._to_wire([ready], ()))

@@ -4,6 +4,7 @@ import asyncio
 import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,11 @@ from dra_driver.kube.kubelet_api.generated import health_v1_pb2, registration_pb
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, CONFIG_API_VERSION, GPU_DRIVER, RELEASE_GPUS, ClaimRef
 from dra_driver.simulation.apiserver import SimulatedApiServer
 from kubelet_plugin.commands.simulate import act
-from kubelet_plugin.domains.records import Records
-from kubelet_plugin.domains.wanted import DomainName, Record, WantedDevice
 from kubelet_plugin.facts.container_runtime import ContainerRuntime
 from kubelet_plugin.facts.discovery import RELEASED
 from kubelet_plugin.main import _node
+from kubelet_plugin.prepare.journal import DomainClaim, DomainDevice, DomainName
+from kubelet_plugin.prepare.store import JournalFile
 from kubelet_plugin.rpc.pod_resources import SOCKET
 from kubelet_plugin.settings import read_settings
 from kubelet_plugin.simulation.host import SimulatedHost, create_host
@@ -422,17 +423,22 @@ async def _none(found: Callable[[], Awaitable[list[Any]]]) -> bool:
     return not await found()
 
 
+def put_domain_claim(one: RealNode, claim: DomainClaim) -> JournalFile:
+    file = JournalFile(one.node.state)
+    file.transact([lambda journal: replace(journal, domains={claim.claim.uid: claim})])
+    return file
+
+
 async def test_with_domains_switched_off_claims_that_have_something_of_them_are_released(one: RealNode) -> None:
     """Else kubelet could not end their pods; nothing else is done for domains, which the roles do not allow then."""
     ref = a_ref()
-    folder = one.node.state / "domains"
-    records = Records(folder)
-    records.write(Record(ref, (WantedDevice("channel-0", "channel", ("channel",), "d", "Single"),), None))
+    device = DomainDevice("channel-0", "channel", ("channel",), "d", "Single")
+    journal = put_domain_claim(one, DomainClaim(ref, (device,), None))
     one.node.options = ("--feature-gates=ComputeDomains=false",)
     async with one.plugin() as plugin:
         await one.registered(2)
         assert await plugin.serving(COMPUTE_DOMAIN_DRIVER).unprepare(ref) == {ref.uid: ""}
-        assert not records.all()
+        assert not journal.current().domains
         await plugin.stop()
     one.server.accesses.clear()
     async with one.plugin() as plugin:
@@ -448,8 +454,8 @@ async def test_metrics_tell_the_channels_of_claims_and_their_pods(one: RealNode)
     given = result("channel-0", pool=one.node.name, driver=COMPUTE_DOMAIN_DRIVER)
     await allocate(one.kube, created, given, pods=[POD])
     ref = ClaimRef("default", "gpu", created["metadata"]["uid"])
-    channel = WantedDevice("channel-0", "channel", ("gpu",), "d", "Single")
-    Records(one.node.state / "domains").write(Record(ref, (channel,), DomainName("default", "d", "d")))
+    channel = DomainDevice("channel-0", "channel", ("gpu",), "d", "Single")
+    put_domain_claim(one, DomainClaim(ref, (channel,), DomainName("default", "d", "d")))
     wanted = {
         'gpu_dra_claim_device{admin_access="false",claim="gpu",device="channel-0",gpu="",namespace="default",share="",'
         'type="channel"} 1.0',

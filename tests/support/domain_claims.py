@@ -2,9 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from support.claims import FakeClaims, a_claim, a_config, node_facts
 
@@ -13,15 +13,16 @@ from dra_driver.cdi.edits import DriverFiles
 from dra_driver.cdi.model import Mount
 from dra_driver.kube.client import Listing, WatchEvent
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, CONFIG_API_VERSION, ClaimRef
-from kubelet_plugin.domains.records import Records
-from kubelet_plugin.domains.service import DomainClaims
-from kubelet_plugin.domains.standing import DomainReader
+from kubelet_plugin.domains.readiness import DomainReader
+from kubelet_plugin.domains.service import DomainClaims, DomainNode
 from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.facts.discovery import NodeFacts
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.prepare.claims import ClaimReader
+from kubelet_plugin.prepare.journal import DomainClaim
 from kubelet_plugin.prepare.listener import ClaimListener, Operation
 from kubelet_plugin.prepare.node import ContainerFiles
+from kubelet_plugin.prepare.store import JournalStore
 
 NODE = "tray-1"
 HARDWARE = Mount("/nodes/1/sim", "/nodes/1/sim", ("ro",))
@@ -102,7 +103,7 @@ class Node:
 
     def __init__(self, folder: Path) -> None:
         self.api, self.domains = FakeClaims(), FakeDomains()
-        self.records = Records(folder / "records")
+        self.journal = JournalStore(folder / "state")
         (folder / "cdi").mkdir()
         self.cdi = CdiFiles(folder / "cdi", COMPUTE_DOMAIN_DRIVER)
         self.host = host_of(folder / "host")
@@ -111,21 +112,22 @@ class Node:
         self.heard = Heard()
 
     def plugin(self, *, patience_s: float = 5.0) -> DomainClaims:
-        return DomainClaims(
-            claims=ClaimReader(self.api),
-            domains=DomainReader(self.domains, NODE, patience_s=patience_s),
-            records=self.records,
-            cdi=self.cdi,
+        node = DomainNode(
+            name=NODE,
+            driver=COMPUTE_DOMAIN_DRIVER,
             host=self.host,
             facts=FactsOfNode(),
             container_files=lambda facts: ContainerFiles(FILES, {}),
-            driver=COMPUTE_DOMAIN_DRIVER,
-            node_name=NODE,
             readable=lambda: self.readable,
             host_imex=self.host_imex,
             daemon_mounts=(HARDWARE,),
-            listener=self.heard,
         )
+        reader = DomainReader(cast(Any, self.domains), NODE, patience_s=patience_s)
+        return DomainClaims(ClaimReader(self.api), reader, self.journal, self.cdi, node, self.heard)
+
+    @property
+    def held(self) -> Mapping[str, DomainClaim]:
+        return self.journal.current.domains
 
     def claim(
         self, name: str, domain: str, device: str = "channel-0", *, namespace: str = "team", **config: Any

@@ -28,7 +28,7 @@ _DEADLINE_S = 45.0
 type Device = tuple[tuple[str, ...], str, str, tuple[str, ...]]
 """Request names, pool, device and CDI ids."""
 
-_MEMORIES = ("health.json", "told-claims.json")
+_MEMORIES = ("health.json", "reported.json")
 
 
 class Died(Exception):

@@ -2,11 +2,9 @@
 
 import asyncio
 import errno
-import json
 import os
-import subprocess
-import sys
 from collections.abc import AsyncGenerator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +17,8 @@ from dra_driver.errors import DeviceInUse, DriverError, InvalidInput, NodeNotRea
 from dra_driver.kube.client import Listing
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, CONFIG_API_VERSION, ClaimRef
 from kubelet_plugin.domains.service import DomainClaims
-from kubelet_plugin.domains.wanted import Record
-from kubelet_plugin.prepare.turns import LOCK
+from kubelet_plugin.prepare.journal import encode
+from kubelet_plugin.prepare.store import JOURNAL, JournalStore
 from kubelet_plugin.reporting.events import claim_news
 
 
@@ -190,13 +188,10 @@ async def test_a_sweep_removes_what_the_other_instance_was_writing_when_it_was_k
     node.ready("d")
     plugin = node.plugin()
     await prepared(plugin, node.claim("one", "d"))
-    half_done = [
-        folder / f".{next(folder.glob('*.json')).name}.0123.tmp" for folder in (node.records.folder, node.cdi.folder)
-    ]
-    for path in half_done:
-        path.write_text("half")
+    half_done = node.cdi.folder / f".{next(node.cdi.folder.glob('*.json')).name}.0123.tmp"
+    half_done.write_text("half")
     await plugin.sweep()
-    assert [path for path in half_done if path.exists()] == []
+    assert not half_done.exists()
 
 
 async def test_what_a_claim_that_is_gone_had_is_released_at_the_start_and_in_two_looks_later(node: Node) -> None:
@@ -213,7 +208,7 @@ async def test_what_a_claim_that_is_gone_had_is_released_at_the_start_and_in_two
     node.api.remove(second)
     await node.plugin().start()
     assert node.file(second) is None
-    assert node.records.all() == {}
+    assert node.held == {}
 
 
 async def test_a_claim_that_is_released_while_it_waits_leaves_nothing(node: Node) -> None:
@@ -226,51 +221,45 @@ async def test_a_claim_that_is_released_while_it_waits_leaves_nothing(node: Node
     node.ready("d")
     refused(await waiting, InvalidInput, "was released")
     assert node.file(ref) is None
-    assert node.records.all() == {}
+    assert node.held == {}
 
 
-async def test_a_file_without_a_record_is_removed(node: Node) -> None:
-    """A crash between the two writes."""
+async def test_a_file_of_no_claim_is_removed(node: Node) -> None:
     node.cdi.write("uid-of-nobody", b"{}")
     await node.plugin().start()
     assert node.cdi.claims() == frozenset()
 
 
-async def spoiled(node: Node, content: str = "{") -> ClaimRef:
-    """A prepared claim of domain `d` whose record is something else after a disk lost a block."""
+async def lost(node: Node, content: bytes = b"") -> ClaimRef:
+    """A prepared claim of domain `d`, which the journal does not have after a disk lost a block."""
     node.ready("d")
     ref = node.claim("one", "d")
     await prepared(node.plugin(), ref)
-    (record,) = node.records.folder.glob("*.json")
-    record.write_text(content)
+    (node.journal.folder / JOURNAL).write_bytes(content or encode(replace(node.journal.current, domains={})))
     return ref
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"claim": {}, "devices": [], "domain": null}', '"text"'])
-async def test_a_damaged_record_is_made_again_from_the_claim_and_its_pods_lose_nothing(
-    node: Node, content: str
+@pytest.mark.parametrize("content", [b"", b"nonsense", b"nonsense\nand more\n"])
+async def test_a_claim_that_the_journal_lost_is_entered_again_and_its_pods_lose_nothing(
+    node: Node, content: bytes
 ) -> None:
-    ref = await spoiled(node, content)
+    ref = await lost(node, content)
     before = node.file(ref)
-    plugin = node.plugin()
-    await plugin.start()
+    await node.plugin().start()
     assert node.file(ref) == before
-    record = node.records.all()[ref.uid]
-    assert record.claim == ref and record.domain is not None and record.domain.uid == "d"
-    assert node.records.damaged() == frozenset()
+    claim = node.held[ref.uid]
+    assert claim.claim == ref and claim.domain is not None and claim.domain.uid == "d"
 
 
-async def test_no_other_domain_comes_to_the_node_while_a_damaged_record_is_not_settled(node: Node) -> None:
-    ref = await spoiled(node)
+async def test_no_other_domain_comes_to_the_node_while_a_lost_claim_is_not_settled(node: Node) -> None:
+    ref = await lost(node)
     node.ready("e")
     other = node.claim("two", "e")
-    node.api.failures = [Unreachable("away")]
+    pages, node.api.pages = node.api.pages, away
     plugin = node.plugin()
     await plugin.start()
     assert node.cdi.claims() == {ref.uid}
-    node.api.put({**node.api.objects["team", "two"]})
-    pages, node.api.pages = node.api.pages, away
-    refused(await prepared(plugin, other), NodeNotReady, ref.uid, "damaged", "away")
+    refused(await prepared(plugin, other), NodeNotReady, ref.uid, "lost from the journal", "away")
     node.api.pages = pages
     refused(await prepared(plugin, other), DeviceInUse, "ComputeDomain team/d", "one")
     assert (await plugin.unprepare([ref]))[ref.uid] is None
@@ -282,68 +271,37 @@ async def away(resource: Resource) -> AsyncGenerator[Listing, None]:
     yield
 
 
-async def test_of_a_damaged_record_whose_claim_is_gone_nothing_is_left(node: Node) -> None:
-    ref = await spoiled(node)
-    node.api.remove(ref)
-    plugin = node.plugin()
-    await plugin.start()
-    assert node.cdi.claims() == frozenset() and list(node.records.folder.glob("*.*d")) == []
+async def test_of_a_lost_claim_that_is_gone_nothing_is_left(node: Node) -> None:
+    node.api.remove(await lost(node))
+    await node.plugin().start()
+    assert node.cdi.claims() == frozenset() and node.held == {}
 
 
-async def test_a_claim_with_a_damaged_record_can_be_prepared_again_and_released(node: Node) -> None:
-    ref = await spoiled(node)
-    node.api.failures = [Unreachable("away")]
+async def test_a_lost_claim_can_be_prepared_again_and_released(node: Node) -> None:
+    ref = await lost(node)
     pages, node.api.pages = node.api.pages, away
     plugin = node.plugin()
     await plugin.start()
-    node.api.failures = []
     assert len(await prepared(plugin, ref)) == 1
-    assert node.records.damaged() == frozenset() and ref.uid in node.records.all()
+    assert ref.uid in node.held
     node.api.pages = pages
     assert (await plugin.unprepare([ref]))[ref.uid] is None
     assert node.cdi.claims() == frozenset()
 
 
-async def test_files_that_are_no_records_are_left_alone_and_keep_nobody_from_preparing(node: Node) -> None:
-    node.records.folder.mkdir(parents=True)
-    strange = ["my notes.json", ".json", "my notes.damaged", ".damaged", "readme.txt"]
-    for name in strange:
-        (node.records.folder / name).write_text("{")
-    node.ready("d")
-    plugin, ref = node.plugin(), node.claim("one", "d")
-    await plugin.start()
-    assert len(await prepared(plugin, ref)) == 1
-    assert (await plugin.unprepare([ref]))[ref.uid] is None
-    assert set(strange) <= {path.name for path in node.records.folder.iterdir()}
-
-
-async def test_fields_of_a_newer_release_are_no_damage(node: Node) -> None:
-    """After a downgrade pods go on, and another domain stays away."""
-    node.ready("d")
-    ref = node.claim("one", "d")
-    await prepared(node.plugin(), ref)
-    (path,) = node.records.folder.glob("*.json")
-    raw = json.loads(path.read_text())
-    raw |= {"new": 1, "claim": raw["claim"] | {"new": 1}, "domain": raw["domain"] | {"new": 1}}
-    raw["devices"] = [one | {"new": 1} for one in raw["devices"]]
-    before = node.records.all()
-    path.write_text(json.dumps(raw))
-    assert node.records.all() == before
-
-
-async def test_records_that_cannot_be_listed_are_not_taken_for_none(node: Node) -> None:
+async def test_a_journal_that_cannot_be_read_is_not_taken_for_an_empty_one(node: Node) -> None:
     node.ready("d")
     ref = node.claim("one", "d")
     plugin = node.plugin()
     await prepared(plugin, ref)
-    folder = node.records.folder
-    folder.rename(folder.with_name("aside"))
-    folder.write_text("")
+    path = node.journal.folder / JOURNAL
+    path.unlink()
+    path.mkdir()
     again = node.plugin()
     await again.start()
     assert node.cdi.claims() == {ref.uid}
     node.ready("e")
-    refused(await prepared(again, node.claim("two", "e")), NodeNotReady, str(folder), "not a folder")
+    refused(await prepared(again, node.claim("two", "e")), NodeNotReady, str(path))
 
 
 @pytest.mark.parametrize("number", [errno.EROFS, errno.ENOSPC, errno.EACCES])
@@ -362,7 +320,7 @@ async def test_a_disk_that_refuses_a_record_is_the_administrators_move(
         with monkeypatch.context() as patch:
             patch.setattr(Path, name, refuse)
             answer = await prepared(plugin, ref)
-            refused(answer, NodeNotReady, str(node.records.folder))
+            refused(answer, NodeNotReady)
             assert "internal error" not in str(answer)
     assert len(await prepared(plugin, ref)) == 1
 
@@ -373,38 +331,30 @@ async def test_an_instance_that_starts_takes_no_file_that_another_one_writes_mea
     node.ready("d")
     ref = node.claim("one", "d")
     old, new = node.plugin(), node.plugin()
-    read = node.records.all
+    listed = node.cdi.claims
     loop = asyncio.get_running_loop()
 
-    def then_the_old_one_prepares() -> object:
-        found = read()
-        monkeypatch.setattr(node.records, "all", read)
+    def then_the_old_one_prepares() -> frozenset[str]:
+        found = listed()
+        monkeypatch.setattr(node.cdi, "claims", listed)
         asyncio.run_coroutine_threadsafe(prepared(old, ref), loop).result(5)
         return found
 
-    monkeypatch.setattr(node.records, "all", then_the_old_one_prepares)
+    monkeypatch.setattr(node.cdi, "claims", then_the_old_one_prepares)
     await new.start()
     assert node.cdi.claims() == {ref.uid}
 
 
-TRY = "import fcntl, os, sys; fcntl.lockf(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB)"
-
-
 async def test_of_two_instances_only_one_gives_out_channels_at_a_time(node: Node) -> None:
-    """Else two domains could each be found alone on the node. Locks of one process do not exclude each other, so the
-    other instance is another process."""
+    """Else two domains could each be found alone on the node."""
     node.ready("d")
-    plugin, ref = node.plugin(), node.claim("one", "d")
-    write, refusals = node.records.write, []
-
-    def look(record: Record) -> None:
-        ended = subprocess.run([sys.executable, "-c", TRY, str(node.records.folder / LOCK)], capture_output=True)
-        refusals.append(b"BlockingIOError" in ended.stderr)
-        write(record)
-
-    node.records.write = look
-    await prepared(plugin, ref)
-    assert refusals == [True]
+    node.ready("e")
+    first, second = node.claim("one", "d"), node.claim("two", "e", "channel-1")
+    plugin = node.plugin()
+    node.journal = JournalStore(node.journal.folder)
+    answers = await asyncio.gather(prepared(plugin, first), prepared(node.plugin(), second))
+    assert sorted(isinstance(answer, DeviceInUse) for answer in answers) == [False, True]
+    assert len(node.held) == 1
 
 
 async def test_with_daemons_of_the_host_the_host_is_asked(node: Node) -> None:
@@ -472,9 +422,21 @@ def killed_at(node: Node, step: int, monkeypatch: pytest.MonkeyPatch, *, after: 
 
         return do
 
-    for owner in (node.records, node.cdi):
-        for name in ("write", "remove"):
-            monkeypatch.setattr(owner, name, dying(getattr(owner, name)))
+    def dying_async(act: Callable[..., Any]) -> Callable[..., Any]:
+        async def do(*given: Any) -> Any:
+            last = next(left, -1) == 0
+            if last and not after:
+                raise Killed
+            answer = await act(*given)
+            if last:
+                raise Killed
+            return answer
+
+        return do
+
+    for name in ("write", "remove"):
+        monkeypatch.setattr(node.cdi, name, dying(getattr(node.cdi, name)))
+    monkeypatch.setattr(node.journal, "commit", dying_async(node.journal.commit))
 
 
 @pytest.mark.parametrize("after", [False, True])
@@ -482,7 +444,8 @@ def killed_at(node: Node, step: int, monkeypatch: pytest.MonkeyPatch, *, after: 
 async def test_whoever_is_killed_at_any_file_is_followed_by_one_that_goes_on(
     node: Node, monkeypatch: pytest.MonkeyPatch, step: int, after: bool
 ) -> None:
-    """Two files are written to prepare and two are removed to release: all that a claim ever has."""
+    """A claim enters the journal and gets a file; the file is removed, and it leaves the journal: all that ever
+    happens."""
     node.ready("d")
     ref = node.claim("one", "d")
     with monkeypatch.context() as patch:
@@ -493,11 +456,11 @@ async def test_whoever_is_killed_at_any_file_is_followed_by_one_that_goes_on(
             await plugin.unprepare([ref])
     again = node.plugin()
     await again.start()
-    assert (node.cdi.claims() == {ref.uid}) == bool(node.records.all())
+    assert (node.cdi.claims() == {ref.uid}) == bool(node.held)
     assert len(await prepared(again, ref)) == 1
     assert nodes_in(node.file(ref)) == [("/dev/nvidia-caps-imex-channels/channel0", 234, 0)]
     assert (await again.unprepare([ref]))[ref.uid] is None
-    assert node.cdi.claims() == frozenset() and node.records.all() == {}
+    assert node.cdi.claims() == frozenset() and node.held == {}
 
 
 @pytest.mark.parametrize(("readable", "version"), [("0.6.0", "0.6.0"), ("0.5.0", "0.3.0")])

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from support.claims import a_held_device, a_ref, an_entry
 
 from dra_driver.devices.model import Kind, Partition
-from kubelet_plugin.prepare.hold_lines import hold_from_wire
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
     ComputeMode,
@@ -28,7 +27,16 @@ from kubelet_plugin.prepare.holds import (
     VfioBinding,
     in_order,
 )
-from kubelet_plugin.prepare.journal import Journal, Unreadable, decode, encode
+from kubelet_plugin.prepare.journal import (
+    DomainClaim,
+    DomainDevice,
+    DomainName,
+    Journal,
+    Unreadable,
+    decode,
+    encode,
+    hold_of,
+)
 from kubelet_plugin.prepare.lifecycle import Entry, SharedUse
 
 
@@ -110,11 +118,32 @@ entries_with_holds = st.builds(
     st.lists(holds, max_size=3),
     st.booleans(),
 )
+domain_claims = st.builds(
+    DomainClaim,
+    st.builds(a_ref, st.text(min_size=1)),
+    st.lists(
+        st.builds(
+            DomainDevice,
+            st.text(),
+            st.sampled_from(["channel", "daemon"]),
+            st.lists(st.text()).map(tuple),
+            st.text(),
+            st.sampled_from(["Single", "All", None]),
+            st.booleans(),
+        ),
+        min_size=1,
+        max_size=2,
+    ).map(tuple),
+    st.none() | st.builds(DomainName, st.text(), st.text(), st.text(), st.text()),
+)
 journals = st.builds(
-    lambda found, incomplete, holds: replace(a_journal(*found), incomplete=incomplete, holds=holds),
+    lambda found, incomplete, holds, domains: replace(
+        a_journal(*found), incomplete=incomplete, holds=holds, domains={one.claim.uid: one for one in domains}
+    ),
     st.lists(entries_with_holds, max_size=5),
     st.booleans(),
     st.dictionaries(holds, records, max_size=4),
+    st.lists(domain_claims, max_size=2),
 )
 
 
@@ -169,7 +198,7 @@ def test_a_damaged_line_is_reported_as_it_is_and_the_others_are_kept() -> None:
 def test_a_damaged_header_costs_no_entry() -> None:
     header, first, second = lines_of(two_claims())
 
-    found = decode(header.replace(b"entries", b"entrees") + first + second)
+    found = decode(header.replace(b"lines", b"liens") + first + second)
 
     assert found.held == two_claims().held
     assert found.incomplete
@@ -178,7 +207,7 @@ def test_a_damaged_header_costs_no_entry() -> None:
 def test_entries_missing_at_the_end_are_counted() -> None:
     header, first, _ = lines_of(two_claims())
 
-    assert decode(header + first).damage[0].reason == "1 of 2 entries are missing"
+    assert decode(header + first).damage[0].reason == "1 of 2 lines are missing"
 
 
 def test_an_incomplete_journal_stays_so() -> None:
@@ -209,7 +238,7 @@ def test_a_journal_that_a_newer_release_keeps_from_this_one_is_not_damaged() -> 
 
 def test_an_entry_with_a_good_checksum_and_missing_fields_is_damage() -> None:
     header, line = lines_of(a_journal(an_entry(a_ref("one"))))
-    text = b'{"uid":"uid-of-one"}'
+    text = b'{"claim":{"uid":"uid-of-one"},"devices":[]}'
     bad = hashlib.sha256(text).hexdigest()[:32].encode() + b" " + text + b"\n"
 
     assert "namespace" in decode(header + bad).damage[0].reason
@@ -227,9 +256,9 @@ def test_devices_that_are_no_full_gpus_keep_what_they_are() -> None:
 
 
 def test_a_line_has_no_fields_without_meaning() -> None:
-    assert set(object_of(lines_of(two_claims())[0])) == {"version", "minReader", "entries", "incomplete"}
+    assert set(object_of(lines_of(two_claims())[0])) == {"version", "minReader", "lines"}
     assert set(object_of(lines_of(two_claims())[1])) == {
-        *("uid", "namespace", "name", "bootID", "devices", "cdiSha256"),
+        *("claim", "bootId", "devices", "cdiDigest"),
     }
 
 
@@ -262,11 +291,11 @@ def test_a_hold_with_a_field_of_a_newer_release_is_another_hold() -> None:
 @pytest.mark.parametrize("hold", [{}, {"kind": 1}])
 def test_a_record_of_nothing_that_has_a_kind_is_damage(hold: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="a hold without kind"):
-        hold_from_wire(hold)
+        hold_of(hold)
 
 
 def test_a_hold_with_values_of_other_types_is_kept_as_it_is() -> None:
-    assert isinstance(hold_from_wire({"kind": "time-slice", "gpu": 1, "interval": "Long"}), UnknownHold)
+    assert isinstance(hold_of({"kind": "time-slice", "gpu": 1, "interval": "Long"}), UnknownHold)
 
 
 def test_a_lost_record_is_missed() -> None:
@@ -274,5 +303,5 @@ def test_a_lost_record_is_missed() -> None:
 
     found = decode(header + entry)
 
-    assert found.damage[0].reason == "1 of 2 entries and records of holds are missing"
+    assert found.damage[0].reason == "1 of 2 lines are missing"
     assert found.incomplete

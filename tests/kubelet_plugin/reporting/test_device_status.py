@@ -23,14 +23,24 @@ from kubelet_plugin.prepare.journal import Journal
 from kubelet_plugin.prepare.lifecycle import Entry
 from kubelet_plugin.prepare.listener import AllocatedTo, Operation
 from kubelet_plugin.reporting.claim_devices import entries_of
-from kubelet_plugin.reporting.device_status import Condition, DeviceStatusWriter, GpuClaims, Refusal, wanted_status
-from kubelet_plugin.reporting.told_claims import ToldClaims
+from kubelet_plugin.reporting.device_status import (
+    DeviceStatusWriter,
+    GpuClaims,
+    PrepareRefusal,
+    StatusCondition,
+    wanted_status,
+)
+from kubelet_plugin.reporting.reported import REPORTED, Reported
 
 ALLOCATED = (AllocatedTo(NODE, device_name(0)),)
 XID = HealthCondition(type="Xid", value="79", severity="Critical", message="Xid 79", since="2026-01-01T00:00:00Z")
 
+SECTION = f"status of {GPU_DRIVER}"
 
-def conditions(entry: Entry | None, refusal: Refusal | None = None, facts: NodeFacts | None = None) -> list[Condition]:
+
+def conditions(
+    entry: Entry | None, refusal: PrepareRefusal | None = None, facts: NodeFacts | None = None
+) -> list[StatusCondition]:
     (status,) = wanted_status(entry, refusal, {}, facts or node_facts(1), HealthPolicy())
     return list(status.conditions)
 
@@ -49,8 +59,8 @@ class TestWhatIsSaid:
         assert wanted_status(None, None, {}, node_facts(1), HealthPolicy()) == ()
 
     def test_a_refused_claim_says_why(self) -> None:
-        refusal = Refusal(a_ref(), ALLOCATED, "DeviceInUse", "held by another claim")
-        assert conditions(None, refusal) == [Condition("Ready", "False", "DeviceInUse", "held by another claim")]
+        refusal = PrepareRefusal(a_ref(), ALLOCATED, "DeviceInUse", "held by another claim")
+        assert conditions(None, refusal) == [StatusCondition("Ready", "False", "DeviceInUse", "held by another claim")]
         assert conditions(an_entry(), refusal)[0].reason == "DeviceInUse"
 
     def test_what_is_not_ready_says_why(self) -> None:
@@ -60,7 +70,7 @@ class TestWhatIsSaid:
 
     def test_an_ill_gpu_and_one_that_cannot_be_read_are_told(self) -> None:
         ill = node_facts([a_gpu(0, health=HealthFacts(healthy=False, conditions=[XID]))])
-        assert conditions(an_entry(), facts=ill)[1] == Condition("Healthy", "False", "Xid", "Xid 79")
+        assert conditions(an_entry(), facts=ill)[1] == StatusCondition("Healthy", "False", "Xid", "Xid 79")
         assert conditions(an_entry(), facts=node_facts(0))[1].status == "Unknown"
 
     def test_a_mig_device_has_its_own_uuid_and_its_own_health(self) -> None:
@@ -104,7 +114,7 @@ class Scene:
             kube or self.kube,
             GPU_DRIVER,
             GpuClaims(self.node, self.node, HealthPolicy()),
-            ToldClaims(self.folder / "told.json"),
+            Reported(self.folder),
             **{"together_s": 0.01, **more},
         )
 
@@ -146,7 +156,7 @@ async def test_a_prepared_claim_is_told_once_and_cleared_when_released(scene: Sc
     await scene.writer.write()
     assert await scene.devices() == []
     assert await scene.count_writes(scene.writer.write()) == 0
-    assert not ToldClaims(scene.folder / "told.json").read()
+    assert not Reported(scene.folder).read(SECTION)
 
 
 async def test_each_share_of_a_device_is_told_of_its_own(
@@ -220,7 +230,7 @@ async def test_who_is_killed_before_a_release_is_told_has_a_successor_that_tells
     await restarted(scene)
     assert await scene.devices() == []
     assert await scene.count_writes(restarted(scene)) == 0
-    assert not ToldClaims(scene.folder / "told.json").read(), "nobody asks for it any more"
+    assert not Reported(scene.folder).read(SECTION), "nobody asks for it any more"
 
 
 async def test_who_is_killed_while_it_tells_has_a_successor_that_takes_it_away(scene: Scene) -> None:
@@ -298,7 +308,7 @@ async def test_one_that_cannot_be_read_at_the_start_is_cleared_later(scene: Scen
     ids=lambda content: content[:50],
 )
 async def test_a_memory_that_makes_no_sense_is_forgotten(scene: Scene, content: str) -> None:
-    (scene.folder / "told.json").write_text(content)
+    (scene.folder / REPORTED).write_text(f'{{"{SECTION}": {content}}}')
     scene.holds()
     await restarted(scene)
     assert len(await scene.devices()) == 1

@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from support.claims import (
@@ -34,7 +34,16 @@ from kubelet_plugin.prepare.journal import Journal
 from kubelet_plugin.prepare.lifecycle import Entry
 from kubelet_plugin.prepare.listener import Operation
 from kubelet_plugin.reporting.events import Reason
-from kubelet_plugin.reporting.pod_events import LONG_S, OVER_AFTER_S, GpuTroubles, PodEvents, Trouble, claim_tellings
+from kubelet_plugin.reporting.pod_events import (
+    LONG_S,
+    OVER_AFTER_S,
+    ClaimPods,
+    ClaimTrouble,
+    GpuTroubles,
+    PodEvents,
+    pod_news,
+)
+from kubelet_plugin.reporting.reported import REPORTED, Reported
 
 XID = "Xid 79: the GPU fell off the bus"
 
@@ -61,7 +70,7 @@ class Node:
     """The monitor, the journal and the API server's claims of a node, and a clock; they outlive a restart."""
 
     def __init__(self, kube: Kube, folder: Path) -> None:
-        self.kube, self.file = kube, folder / "pod-events.json"
+        self.kube, self.folder = kube, folder
         self.facts = node_facts(2)
         self.current = Journal({})
         self.api = FakeClaims()
@@ -75,9 +84,8 @@ class Node:
         source = GpuTroubles(self, self, HealthPolicy())
         self.users = PodsOfClaims()
         reader = ClaimReader(self.api, saw=self.users.saw)
-        return PodEvents(
-            source, reader, recorder, self.file, pods=self.users, members=self.members, clock=lambda: self.now
-        )
+        pods = ClaimPods(reader, self.users, cast(Any, self.members))
+        return PodEvents(source, pods, recorder, Reported(self.folder), clock=lambda: self.now)
 
     def holds(self, name: str, *pods: str, entry: Entry | None = None, **device: Any) -> ClaimRef:
         """A claim with GPU 0, prepared, reserved for these pods."""
@@ -360,7 +368,7 @@ async def test_a_file_that_makes_no_sense_is_forgotten_and_ends_nothing(node: No
     ref = node.holds("train", "train-0")
     node.gpu_has(condition())
     assert await node.told() == [("train-0", "GpuUnhealthy")]
-    node.file.write_text(wrong.replace("{uid}", ref.uid))
+    (node.folder / REPORTED).write_text(f'{{"pod events of gpu.nvidia.com": {wrong.replace("{uid}", ref.uid)}}}')
     node.events = node.plugin()
     assert await node.told() == [("train-0", "GpuUnhealthy")]
     node.gpu_has()
@@ -371,7 +379,7 @@ async def test_a_restart_before_it_was_remembered_repeats_nothing_that_the_serve
     node.holds("train", "train-0")
     node.gpu_has(condition())
     await node.told()
-    node.file.unlink()
+    (node.folder / REPORTED).unlink()
     node.events = node.plugin()
     assert await node.told() == [("train-0", "GpuUnhealthy")]
 
@@ -405,18 +413,16 @@ async def test_two_hundred_pods_are_told_in_the_pace_of_the_recorder(node: Node,
     node.gpu_has(condition())
     events = PodEvents(
         GpuTroubles(node, node, HealthPolicy()),
-        node.events._claims,
+        node.events._pod_source,
         EventRecorder(Created(), controller="c", instance=NODE),
-        node.file,
-        pods=node.users,
-        members=node.members,
+        Reported(node.folder),
     )
     monkeypatch.setattr("dra_driver.kube.events.asyncio.sleep", counted)
     monkeypatch.setattr("dra_driver.kube.events._clock", lambda: sum(pauses))
     await events.look()
     assert (len(names), pauses) == (200, [1.0] * 180), "20 at once, then one a second"
     assert node.api.reads == 1
-    assert list(events._told) == [ref.uid]
+    assert list(events._known) == [ref.uid]
 
 
 def ended(node: Node, ref: ClaimRef, error: DriverError | None, call: Any = "prepare") -> None:
@@ -481,8 +487,8 @@ async def test_a_claim_that_makes_no_sense_keeps_nobody_from_hearing(node: Node)
 
 
 def test_many_devices_are_one_event_that_names_some() -> None:
-    troubles = [Trouble(Reason.POD_GPU_UNHEALTHY, f"gpu-{number}", f"gpu-{number}: lost") for number in range(8)]
-    (telling,), told = claim_tellings((), troubles, 0.0, Reason.POD_GPU_HEALTHY)
+    troubles = [ClaimTrouble(Reason.POD_GPU_UNHEALTHY, f"gpu-{number}", f"gpu-{number}: lost") for number in range(8)]
+    (telling,), told = pod_news((), troubles, 0.0, Reason.POD_GPU_HEALTHY)
     assert telling.note.startswith("gpu-0: lost; gpu-1: lost; gpu-2: lost, and 5 more. If the pod no longer works")
     assert len(told) == 8
-    assert claim_tellings(told, troubles, 1.0, Reason.POD_GPU_HEALTHY) == ((), told)
+    assert pod_news(told, troubles, 1.0, Reason.POD_GPU_HEALTHY) == ((), told)

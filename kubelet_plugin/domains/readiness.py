@@ -1,10 +1,12 @@
-"""How claims of ComputeDomains stand, while their pods run: the node's place in its domain, and the peers.
+"""The ComputeDomain of this node's channels: a channel waits until it is ready, and reports follow it afterwards.
 
-The domain of the node's channels (there is one at most) is followed by a watch, as long as there is a claim for it.
-`channel_status` and `channel_troubles` decide what the claim's `status.devices` and its pods are told of it;
-`kubelet_plugin.reporting.device_status` and `kubelet_plugin.reporting.pod_events` ask here, and tell. That a peer is
-not ready is in the
-status of claims and of the domain: pods are told of their own node alone, or each would hear of each.
+`DomainReader` serves the preparation of a channel, outside any lock. It looks for the domain in the claim's own
+namespace, so that nobody gets into another namespace's domain, and follows it until this node's entry is Ready.
+
+`DomainWatch` follows the domain (a node has channels of one at most) as long as a claim has a channel.
+`channel_status` and `channel_troubles` decide what `kubelet_plugin.reporting` writes to the claim's `status.devices`
+and to its pods. Pods hear of their own node only; that a peer is not ready is in the status of claims and of the
+domain.
 """
 
 import asyncio
@@ -12,24 +14,23 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Protocol
 
 import structlog
 
 from dra_driver.api.computedomain import ComputeDomain, DomainNode
-from dra_driver.api.meta import COMPUTE_DOMAINS, JsonObject, Resource
+from dra_driver.api.meta import COMPUTE_DOMAINS, JsonObject
 from dra_driver.domains.status import READY
 from dra_driver.errors import DomainNotReady, DriverError, Gone, InvalidInput, NodeNotReady, Unreachable
-from dra_driver.kube.client import Kube, Listing, WatchEvent
+from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Mirror
 from dra_driver.names import ClaimRef
-from kubelet_plugin.domains.records import Records
-from kubelet_plugin.domains.wanted import DAEMON_DEVICE, DomainName, Record
+from kubelet_plugin.domains.wanted import is_channel
+from kubelet_plugin.prepare.journal import DomainClaim, DomainName, Journals
 from kubelet_plugin.prepare.listener import AllocatedTo, ClaimListener, Operation
-from kubelet_plugin.reporting.device_status import Condition, DeviceStatus, Refusal
+from kubelet_plugin.reporting.device_status import DeviceStatus, PrepareRefusal, StatusCondition
 from kubelet_plugin.reporting.events import Reason
 from kubelet_plugin.reporting.metrics import ClaimedDevice
-from kubelet_plugin.reporting.pod_events import Trouble
+from kubelet_plugin.reporting.pod_events import ClaimTrouble
 
 PATIENCE_S = 30.0
 """kubelet's deadline for a call is 45 s; its next attempt comes about 90 s later."""
@@ -37,27 +38,10 @@ PATIENCE_S = 30.0
 _PAUSE_S = 0.5
 
 
-class DomainApi(Protocol):
-    """What is needed of `dra_driver.kube.client.Kube`."""
-
-    async def list(
-        self, resource: Resource, *, namespace: str | None = None, field_selector: str | None = None
-    ) -> Listing: ...
-
-    def watch(
-        self,
-        resource: Resource,
-        *,
-        namespace: str | None = None,
-        field_selector: str | None = None,
-        resource_version: str,
-    ) -> AsyncGenerator[WatchEvent, None]: ...
-
-
 class DomainReader:
     """Of one node. `patience_s` is how long a channel may wait."""
 
-    def __init__(self, api: DomainApi, node_name: str, *, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, api: Kube, node_name: str, *, patience_s: float = PATIENCE_S) -> None:
         self._api = api
         self._node = node_name
         self._patience_s = patience_s
@@ -144,7 +128,7 @@ _NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DomainPlace:
     """What is known of a node's place in a domain. `domain` is None when it does not exist, or not any more."""
 
     node: str
@@ -168,26 +152,26 @@ class Place:
         return None
 
     @property
-    def ready(self) -> Condition:
+    def ready(self) -> StatusCondition:
         if self.problem is not None:
-            return Condition("Ready", "False", *self.problem)
-        return Condition("Ready", "True", "Prepared", f"node {self.node} is ready in {self._name}")
+            return StatusCondition("Ready", "False", *self.problem)
+        return StatusCondition("Ready", "True", "Prepared", f"node {self.node} is ready in {self._name}")
 
     @property
-    def peers_ready(self) -> Condition:
+    def peers_ready(self) -> StatusCondition:
         """Of the nodes with which this one can share memory: those of its clique."""
         entry, nodes = self.entry, () if self.domain is None else self.domain.status.nodes
         if entry is None:
-            return Condition("PeersReady", "Unknown", "NoPlace", "the node is not in the domain")
+            return StatusCondition("PeersReady", "Unknown", "NoPlace", "the node is not in the domain")
         peers = [one for one in nodes if one.name != self.node and one.clique_id and one.clique_id == entry.clique_id]
         missing = [f"{one.name} ({one.message or 'not ready'})" for one in peers if one.status != "Ready"]
         if not missing:
-            return Condition(
+            return StatusCondition(
                 "PeersReady", "True", "PeersReady", "every other node of its clique in the domain is ready"
             )
         rest = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
         message = f"{len(missing)} of {len(peers)} other nodes: {'; '.join(missing[:_NAMED])}{rest}"
-        return Condition("PeersReady", "False", "PeersNotReady", message)
+        return StatusCondition("PeersReady", "False", "PeersNotReady", message)
 
     @property
     def _name(self) -> str:
@@ -195,52 +179,51 @@ class Place:
         return f"ComputeDomain {self.domain.metadata.namespace}/{self.domain.metadata.name}"
 
 
-def channel_status(record: Record, refusal: Refusal | None, place: Place | None, node: str) -> tuple[DeviceStatus, ...]:
+def channel_status(
+    claim: DomainClaim, refusal: PrepareRefusal | None, place: DomainPlace | None, node: str
+) -> tuple[DeviceStatus, ...]:
     """Of each device of a claim that has a record; also of a daemon's, and of one that only looks on. `place` is None
     while it is not known."""
-    conditions = [refusal.condition if refusal is not None else Condition("Ready", "True", "Prepared", "is prepared")]
+    conditions = [
+        refusal.condition if refusal is not None else StatusCondition("Ready", "True", "Prepared", "is prepared")
+    ]
     data: dict[str, str] = {}
-    domain = record.domain
+    domain = claim.domain
     if domain is not None:
         data = {"domain": f"{domain.namespace}/{domain.name}", "domainUID": domain.uid, "clique": domain.clique}
-    if is_channel(record) and place is not None:
+    if is_channel(claim) and place is not None:
         conditions = [place.ready if refusal is None else refusal.condition, place.peers_ready]
         if place.entry is not None:
             data |= {"clique": place.entry.clique_id, "index": str(place.entry.index)}
     said = tuple(sorted((name, value) for name, value in data.items() if value))
-    return tuple(DeviceStatus(AllocatedTo(node, one.name), tuple(conditions), said) for one in record.devices)
+    return tuple(DeviceStatus(AllocatedTo(node, one.name), tuple(conditions), said) for one in claim.devices)
 
 
-def channel_troubles(record: Record, place: Place | None, since: str) -> tuple[Trouble, ...]:
+def channel_troubles(claim: DomainClaim, place: DomainPlace | None, since: str) -> tuple[ClaimTrouble, ...]:
     """What pods are told that have a channel; `since` is when it was seen first."""
-    if place is None or place.problem is None or not is_channel(record) or record.domain is None:
+    if place is None or place.problem is None or not is_channel(claim) or claim.domain is None:
         return ()
     _, message = place.problem
-    return (Trouble(Reason.POD_IMEX_DAEMON_NOT_READY, record.domain.uid, message, since),)
+    return (ClaimTrouble(Reason.POD_IMEX_DAEMON_NOT_READY, claim.domain.uid, message, since),)
 
 
-def is_channel(record: Record) -> bool:
-    """Whether it is for a program of a domain, and not for the domain's daemon, or one that only looks on."""
-    return record.domain is not None and record.devices[0].name != DAEMON_DEVICE
-
-
-class DomainStanding(ClaimListener):
+class DomainWatch(ClaimListener):
     """Of one node. `run` until cancelled."""
 
     def __init__(
         self,
         kube: Kube,
-        records: Records,
+        journal: Journals,
         node: str,
         *,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._kube = kube
-        self._records = records
+        self._journal = journal
         self._node = node
         self._now = now
-        self._known: Mapping[str, Record] = {}
-        self._place: Place | None = None
+        self._known: Mapping[str, DomainClaim] = {}
+        self._place: DomainPlace | None = None
         self._since = ""
         self._wake = asyncio.Event()
         self._listeners: list[Callable[[], None]] = []
@@ -254,27 +237,27 @@ class DomainStanding(ClaimListener):
 
     async def held(self) -> Mapping[str, ClaimRef]:
         """Raises NodeNotReady."""
-        self._known = await asyncio.to_thread(self._records.all)
-        return {uid: record.claim for uid, record in self._known.items()}
+        self._known = self._journal.current.domains
+        return {uid: known.claim for uid, known in self._known.items()}
 
-    def status(self, uid: str, refusal: Refusal | None) -> tuple[DeviceStatus, ...]:
-        record = self._known.get(uid)
-        if record is None:
+    def status(self, uid: str, refusal: PrepareRefusal | None) -> tuple[DeviceStatus, ...]:
+        claim = self._known.get(uid)
+        if claim is None:
             return () if refusal is None else refusal.status()
-        return channel_status(record, refusal, self._place, self._node)
+        return channel_status(claim, refusal, self._place, self._node)
 
-    def troubles(self, uid: str) -> Sequence[Trouble]:
-        record = self._known.get(uid)
-        if record is not None and is_channel(record) and self._place is None:
-            raise NodeNotReady("its ComputeDomain has not been read yet", about=str(record.claim))
-        return () if record is None else channel_troubles(record, self._place, self._since)
+    def troubles(self, uid: str) -> Sequence[ClaimTrouble]:
+        claim = self._known.get(uid)
+        if claim is not None and is_channel(claim) and self._place is None:
+            raise NodeNotReady("its ComputeDomain has not been read yet", about=str(claim.claim))
+        return () if claim is None else channel_troubles(claim, self._place, self._since)
 
     def devices(self) -> Sequence[ClaimedDevice]:
         """All devices of claims, as they were found last."""
         return [
-            ClaimedDevice(record.claim, one.name, one.kind, one.admin)
-            for _, record in sorted(self._known.items())
-            for one in record.devices
+            ClaimedDevice(claim.claim, device.name, device.kind, device.admin)
+            for _, claim in sorted(self._known.items())
+            for device in claim.devices
         ]
 
     async def run(self) -> None:
@@ -300,7 +283,7 @@ class DomainStanding(ClaimListener):
         while True:
             with suppress(DriverError):  # it is tried again below
                 await self.held()
-                channels = (record.domain for record in self._known.values() if is_channel(record))
+                channels = (claim.domain for claim in self._known.values() if is_channel(claim))
                 return next(channels, None)
             await asyncio.sleep(_AGAIN_S)
 
@@ -324,7 +307,7 @@ class DomainStanding(ClaimListener):
             _log.warning("a ComputeDomain is not understood", error=str(domain))
             return
         ours = domain if domain is not None and domain.metadata.uid == uid else None
-        before, self._place = self._place, Place(self._node, ours)
+        before, self._place = self._place, DomainPlace(self._node, ours)
         if before is None or before.problem is None:
             self._since = self._now().isoformat(timespec="seconds")
         for listener in self._listeners:

@@ -19,33 +19,33 @@ from dra_driver.errors import NodeNotReady
 from dra_driver.kube.client import Kube
 from dra_driver.kube.events import EVENTS_V1, EventRecorder
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, ClaimRef
-from kubelet_plugin.domains.records import Records
-from kubelet_plugin.domains.standing import DomainStanding, Place, channel_status, channel_troubles
-from kubelet_plugin.domains.wanted import DomainName, Record, WantedDevice
+from kubelet_plugin.domains.readiness import DomainPlace, DomainWatch, channel_status, channel_troubles
 from kubelet_plugin.prepare.claims import ClaimReader, PodsOfClaims
+from kubelet_plugin.prepare.journal import DomainClaim, DomainDevice, DomainName, Journal
 from kubelet_plugin.prepare.listener import AllocatedTo, Operation
-from kubelet_plugin.reporting.device_status import DeviceStatus, DeviceStatusWriter, Refusal
+from kubelet_plugin.reporting.device_status import DeviceStatus, DeviceStatusWriter, PrepareRefusal
 from kubelet_plugin.reporting.events import Reason
 from kubelet_plugin.reporting.metrics import ClaimedDevice
-from kubelet_plugin.reporting.pod_events import OVER_AFTER_S, PodEvents
-from kubelet_plugin.reporting.told_claims import ToldClaims
+from kubelet_plugin.reporting.pod_events import OVER_AFTER_S, ClaimPods, PodEvents
+from kubelet_plugin.reporting.reported import Reported
+from kubelet_plugin.rpc.pod_resources import PodsOfNode
 
 NODE = "tray-1"
 DOMAIN = DomainName("team", "train", "uid-of-domain", "rack.1")
-CHANNEL = WantedDevice("channel-0", "channel", ("channel",), DOMAIN.uid, "Single")
-DAEMON = WantedDevice("daemon-0", "daemon", ("daemon",), DOMAIN.uid, None)
-MONITOR = WantedDevice("channel-0", "channel", ("channel",), "", "Single", admin=True)
-RECORD = Record(a_ref(), (CHANNEL,), DOMAIN)
+CHANNEL = DomainDevice("channel-0", "channel", ("channel",), DOMAIN.uid, "Single")
+DAEMON = DomainDevice("daemon-0", "daemon", ("daemon",), DOMAIN.uid, None)
+MONITOR = DomainDevice("channel-0", "channel", ("channel",), "", "Single", admin=True)
+RECORD = DomainClaim(a_ref(), (CHANNEL,), DOMAIN)
 
 
 def entry(name: str, status: str = "Ready", index: int = 0, clique: str = "rack.1", **more: Any) -> JsonObject:
     return {"name": name, "index": index, "status": status, "cliqueID": clique, **more}
 
 
-def place(*nodes: JsonObject) -> Place:
+def place(*nodes: JsonObject) -> DomainPlace:
     metadata = {"name": "train", "namespace": "team", "uid": DOMAIN.uid}
     spec = {"channel": {"resourceClaimTemplate": {"name": "t"}}}
-    return Place(NODE, ComputeDomain.of({"metadata": metadata, "spec": spec, "status": {"nodes": list(nodes)}}))
+    return DomainPlace(NODE, ComputeDomain.of({"metadata": metadata, "spec": spec, "status": {"nodes": list(nodes)}}))
 
 
 def said(statuses: Sequence[DeviceStatus]) -> list[tuple[str, str, str]]:
@@ -83,7 +83,7 @@ READY, PEERS = ("Ready", "True", "Prepared"), ("PeersReady", "True", "PeersReady
             "node tray-1 is no longer in ComputeDomain team/train",
         ),
         (
-            Place(NODE, None),
+            DomainPlace(NODE, None),
             [("Ready", "False", "DomainGone"), ("PeersReady", "Unknown", "NoPlace")],
             "no longer exists",
         ),
@@ -91,7 +91,7 @@ READY, PEERS = ("Ready", "True", "Prepared"), ("PeersReady", "True", "PeersReady
     ],
 )
 def test_a_channel_says_how_its_node_stands_in_the_domain(
-    where: Place | None, conditions: list[tuple[str, str, str]], words: str
+    where: DomainPlace | None, conditions: list[tuple[str, str, str]], words: str
 ) -> None:
     statuses = channel_status(RECORD, None, where, NODE)
     assert said(statuses) == conditions
@@ -105,11 +105,11 @@ def test_its_data_name_the_domain_and_the_place() -> None:
 
 
 def test_a_refusal_comes_first_and_daemons_and_monitors_have_no_place() -> None:
-    refusal = Refusal(a_ref(), (AllocatedTo(NODE, "channel-0"),), "DomainNotReady", "waits")
+    refusal = PrepareRefusal(a_ref(), (AllocatedTo(NODE, "channel-0"),), "DomainNotReady", "waits")
     assert said(channel_status(RECORD, refusal, place(entry(NODE)), NODE))[0] == ("Ready", "False", "DomainNotReady")
-    for record in (Record(a_ref(), (DAEMON,), DOMAIN), Record(a_ref(), (MONITOR,), None)):
-        assert said(channel_status(record, None, Place(NODE, None), NODE)) == [READY]
-        assert channel_troubles(record, Place(NODE, None), "") == ()
+    for record in (DomainClaim(a_ref(), (DAEMON,), DOMAIN), DomainClaim(a_ref(), (MONITOR,), None)):
+        assert said(channel_status(record, None, DomainPlace(NODE, None), NODE)) == [READY]
+        assert channel_troubles(record, DomainPlace(NODE, None), "") == ()
 
 
 def test_pods_hear_of_their_own_node_alone() -> None:
@@ -121,32 +121,25 @@ def test_pods_hear_of_their_own_node_alone() -> None:
     assert channel_troubles(RECORD, None, "") == ()
 
 
-class NoMembers:
-    """There are no PodGroups."""
-
-    async def of(self, claim: ClaimRef) -> Sequence[tuple[str, str]]:
-        return ()
-
-
 class Tray:
     """One node's records, and what tells of them, on an API server."""
 
     def __init__(self, kube: Kube, folder: Path) -> None:
         self.kube = kube
         self.cluster = DomainCluster(kube)
-        self.records = Records(folder / "records")
-        self.standing = DomainStanding(kube, self.records, NODE)
-        self.status = DeviceStatusWriter(kube, COMPUTE_DOMAIN_DRIVER, self.standing, ToldClaims(folder / "told.json"))
+        self.current = Journal({})
+        self.reported = Reported(folder)
+        self.standing = DomainWatch(kube, self, NODE)
+        self.status = DeviceStatusWriter(kube, COMPUTE_DOMAIN_DRIVER, self.standing, self.reported)
         self.now = 0.0
         events = EventRecorder(kube, controller="gpu.nvidia.com/kubelet-plugin", instance=NODE)
         users = PodsOfClaims()
         self.pods = PodEvents(
             self.standing,
-            ClaimReader(kube, saw=users.saw),
+            ClaimPods(ClaimReader(kube, saw=users.saw), users, PodsOfNode([], [])),
             events,
-            folder / "told.json",
-            pods=users,
-            members=NoMembers(),
+            self.reported,
+            driver=COMPUTE_DOMAIN_DRIVER,
             over=Reason.POD_IMEX_DAEMON_READY,
             clock=lambda: self.now,
         )
@@ -168,7 +161,13 @@ class Tray:
         given = result("channel-0", pool=NODE, driver=COMPUTE_DOMAIN_DRIVER)
         await allocate(self.kube, made, given, pods=[pod])
         ref = ClaimRef("team", made["metadata"]["name"], made["metadata"]["uid"])
-        self.records.write(Record(ref, (CHANNEL,), DomainName("team", "train", domain.metadata.uid)))
+        self.current = Journal(
+            {},
+            domains={
+                **self.current.domains,
+                ref.uid: DomainClaim(ref, (CHANNEL,), DomainName("team", "train", domain.metadata.uid)),
+            },
+        )
         self.ended(ref)
         return ref
 
@@ -221,7 +220,7 @@ async def test_a_channel_s_claim_and_pod_follow_the_domain_until_it_is_released(
         tray.now += OVER_AFTER_S
         assert await tray.heard() == ["ImexDaemonNotReady", "ImexDaemonReady"]
         assert tray.standing.devices() == [ClaimedDevice(ref, "channel-0", "channel")]
-        tray.records.remove(ref.uid)
+        tray.current = Journal({}, domains={uid: one for uid, one in tray.current.domains.items() if uid != ref.uid})
         tray.ended(ref)
         assert await tray.said(ref) == {}, "cleared"
         assert tray.standing.devices() == []
@@ -237,7 +236,13 @@ async def test_the_node_s_next_domain_is_followed_and_one_that_is_gone_is_told(t
         await asyncio.wait_for(tray.seen.wait(), 20)
         assert (await tray.said(ref))["Ready"] == "DomainGone"
         second = await tray.cluster.domain("train")
-        tray.records.write(Record(ref, (CHANNEL,), DomainName("team", "train", second.metadata.uid)))
+        tray.current = Journal(
+            {},
+            domains={
+                **tray.current.domains,
+                ref.uid: DomainClaim(ref, (CHANNEL,), DomainName("team", "train", second.metadata.uid)),
+            },
+        )
         tray.ended(ref)
 
         async def is_followed() -> bool:
@@ -256,6 +261,7 @@ async def test_after_a_restart_nothing_is_over_before_the_domain_was_read(tray: 
         await tray.becomes(domain, entry(NODE, "NotReady", message="its daemon's pod p is ending"))
         assert await tray.heard() == ["ImexDaemonNotReady"]
     restarted = Tray(tray.kube, tmp_path)
+    restarted.current = tray.current
     for _ in range(2):
         with pytest.raises(NodeNotReady, match="has not been read yet"):
             await restarted.heard()
