@@ -1,8 +1,8 @@
-"""Writes what the chart has from elsewhere: copies of definitions and classes, values.schema.json, README.md.
+"""Writes the chart's generated files: copies of definitions and classes, values.schema.json, README.md.
 
 `make generate` runs it, and a test compares what it would write with what is committed. The schema comes from
 values.yaml (types of the defaults, and the `@schema` lines above them), from the models of the publishing policy, and
-from the schemas of Kubernetes' own types: whatever is misspelt anywhere in the values is refused by Helm.
+from the schemas of Kubernetes' own types, so that Helm rejects every misspelled value.
 """
 
 import json
@@ -28,18 +28,18 @@ COPIES = {"crds": REPOSITORY / "dra_driver" / "api" / "crds", "deviceclasses": R
 _ANNOTATION = "@schema "
 _LONGEST_DEFAULT = 60
 _EXTENDED_RESOURCE = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
-"""Or nothing. Kubernetes keeps names below kubernetes.io to itself."""
+"""Or empty. Kubernetes reserves names below kubernetes.io."""
 
 _QUANTITY_TYPE = "io.k8s.apimachinery.pkg.api.resource.Quantity"
 _QUANTITY: Json = {
     "type": ["string", "number"],
     "pattern": r"^[+-]?([0-9]+([.][0-9]*)?|[.][0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?$",
 }
-"""Source: resource.Quantity of apimachinery, of which the schemas of its types say nothing."""
+"""Source: resource.Quantity of apimachinery. The published schemas do not describe it."""
 
 
 def _cidr() -> Json:
-    """A range of addresses as API servers take it: of either family, no more groups than there are, no leading zeros.
+    """An address range that API servers accept: IPv4 or IPv6, at most eight groups, no leading zeros.
 
     Source: ValidateIPBlock of Kubernetes, which parses with net.ParseCIDR.
     """
@@ -56,7 +56,7 @@ _OWN_LABELS = [f"app.kubernetes.io/{name}" for name in ("name", "instance", "com
 
 
 def _mapping(value: Json, *, without: Sequence[str] = ()) -> Json:
-    """Of keys of metadata. Not by `propertyNames`: Helm tells a wrong place of what that refuses, and no reason."""
+    """A map with metadata keys. Not with `propertyNames`: for its failures Helm reports a wrong place and no reason."""
     refused: Json = {"properties": dict.fromkeys(without, False)} if without else {}
     return {"type": "object", **refused, "patternProperties": {_KEY: value}, "additionalProperties": False}
 
@@ -66,21 +66,21 @@ _MAPPINGS: Mapping[str, Json] = {
     "selector": _mapping(_LABEL),
     "annotations": _mapping({"type": "string"}),
 }
-"""By what `@schema` calls them (`{labels: true}`): labels that we give, labels that others have given, annotations."""
+"""By their name in `@schema` (`{labels: true}`): labels that the chart sets, labels to select by, annotations."""
 
 _BLOCK_TYPE = "io.k8s.api.networking.v1.IPBlock"
 
 
 @dataclass(frozen=True)
 class Value:
-    """One entry of values.yaml, and what the comment above it says."""
+    """One entry of values.yaml with the comment above it."""
 
     path: tuple[str, ...]
     default: Any
     text: str
     annotation: Json | None
     children: "tuple[Value, ...] | None"
-    """None: a leaf, whatever its default is."""
+    """None: a leaf, even if its default is a map."""
 
     def leaves(self) -> Iterator["Value"]:
         for child in self.children or ():
@@ -101,7 +101,7 @@ def _entries(node: yaml.MappingNode, lines: list[str], path: tuple[str, ...]) ->
     for key, value in node.value:
         text, annotation = _comment(lines, key.start_mark.line)
         here = (*path, key.value)
-        # Whoever says what an object may have makes it one value.
+        # A map with an `@schema` line is one value.
         nested = annotation is None and isinstance(value, yaml.MappingNode) and value.value
         children = _entries(value, lines, here) if nested else None
         default = yaml.safe_load(yaml.serialize(value))
@@ -134,7 +134,7 @@ class Schema:
 
     def of(self, values: tuple[Value, ...]) -> Json:
         body = self._object(values)
-        # A chart that has this one as a part of it may have values for all its parts.
+        # A parent chart may pass global values.
         body["properties"]["global"] = {"type": "object"}
         # Draft 7 is what every Helm 3 and 4 understands.
         return {
@@ -202,7 +202,7 @@ class Schema:
         return {"$ref": f"#/definitions/{name}"}
 
     def _kubernetes_type(self, raw: Json) -> Json:
-        """As a JSON schema that knows no other fields; what only merging and validation on the server need is left."""
+        """A JSON schema that rejects unknown fields, without what only the server needs (merging, validation)."""
         if "$ref" in raw:
             return self._reference(raw["$ref"])
         if raw.get("x-kubernetes-int-or-string") or raw.get("format") in ("int-or-string", "quantity"):
@@ -225,7 +225,7 @@ def policy_schema(definitions: Json) -> Json:
     """The fields of a PublishingPolicy, as the model has them; the chart adds apiVersion and kind itself."""
     made = PublishingPolicy.model_json_schema(by_alias=True, ref_template="#/definitions/{model}")
     types: Json = {name: _plain(one) for name, one in made.pop("$defs").items()}
-    # The model shows what values become; this is what is written: a string, a number, true or false, or a version.
+    # The model describes parsed values; users write a string, a number, true or false, or a version.
     version = {
         "type": "object", "additionalProperties": False, "required": ["version"],
         "properties": {"version": {"type": "string"}},
@@ -235,7 +235,7 @@ def policy_schema(definitions: Json) -> Json:
         "additionalProperties": {"anyOf": [{"type": ["string", "integer", "boolean"]}, version]},
     }  # fmt: skip
     del types["Attribute"]
-    # What validators of the model say across fields.
+    # What the model's validators check across fields.
     ways = ("replicas", "capacity", "unlimited")
     types["SharingRule"]["oneOf"] = [
         {
@@ -262,7 +262,7 @@ def policy_schema(definitions: Json) -> Json:
 
 
 def _plain(schema: Any) -> Any:
-    """Without titles and defaults, and without null: whoever wants the default leaves a field out."""
+    """Without titles, defaults and null: to get the default, users leave a field out."""
     if isinstance(schema, list):
         return [_plain(one) for one in schema]
     if not isinstance(schema, dict):
@@ -296,7 +296,7 @@ helm test gpu-dra-driver --namespace gpu-dra
 ```
 
 Kubernetes 1.34 or newer. How to build the image, what to do on which cluster, upgrades and removal: `docs/install.md`.
-Misspelt values are refused. A value that is not in the table below does not exist.
+Helm rejects unknown values: every value is in the tables below.
 
 """
 
@@ -307,7 +307,7 @@ def render_readme() -> str:
     for value in read_values((CHART / "values.yaml").read_text()):
         if value.children is None:
             plain.append(value)
-    lines += ["## Of the whole release", "", *_table(plain), ""]
+    lines += ["## The whole release", "", *_table(plain), ""]
     for value in read_values((CHART / "values.yaml").read_text()):
         if value.children is not None:
             lines += [f"## {value.path[0]}", ""]
@@ -328,7 +328,7 @@ def _table(values: list[Value]) -> Iterator[str]:
 
 
 def render_gates() -> str:
-    """Defaults and needs, for templates that ask whether a gate is on."""
+    """Defaults and required gates, for templates that check whether a gate is on."""
     gates = {
         "defaults": {str(feature): gate.default for feature, gate in GATES.items()},
         "needs": {str(feature): [str(one) for one in gate.needs] for feature, gate in GATES.items() if gate.needs},
@@ -337,12 +337,12 @@ def render_gates() -> str:
 
 
 def render_needed() -> str:
-    """Paths of values that templates cannot do without: maps of values, and all whose default says something."""
+    """Paths of values that templates need: maps of values, and values whose default is not empty."""
 
     def needed(values: tuple[Value, ...]) -> Iterator[str]:
         for value in values:
             says = not isinstance(value.default, list | dict) and value.default not in ("", None)
-            if value.children is not None or (says and value.path[-1] not in _AS_GOOD_AS_EMPTY):
+            if value.children is not None or (says and value.path[-1] not in _MAY_BE_NULL):
                 yield ".".join(value.path)
             yield from needed(value.children or ())
 
@@ -350,7 +350,7 @@ def render_needed() -> str:
     return f"# Generated from values.yaml by `make generate`; do not edit.\n{yaml.safe_dump(paths)}"
 
 
-_AS_GOOD_AS_EMPTY = ("priorityClassName",)
+_MAY_BE_NULL = ("priorityClassName",)
 """Names of values with a default that may be null."""
 
 

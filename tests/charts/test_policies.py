@@ -62,8 +62,8 @@ def test_slices_are_written_by_who_publishes(
 def test_refusals_name_the_node_and_the_reason(render: Render) -> None:
     release, named = render({"publisher": "node"}), world()["nodeinventories", "node-1"]
     said = [refused(release, PLUGIN, "nodeinventories", named, node=node)["inventories"] for node in ("node-2", "")]
-    assert said[0] == 'the plugin of node "node-2" may not write the inventory of another: node-1'
-    assert said[1] == "the token names no node; the plugin's must be bound to its pod"
+    assert said[0] == 'the plugin of node "node-2" may not write the inventory of another node: node-1'
+    assert said[1] == "the token names no node; use a token that is bound to the plugin's pod"
 
 
 def test_an_event_names_a_node_as_long_as_the_field_is(render: Render) -> None:

@@ -227,12 +227,12 @@ def test_a_policy_that_uses_everything_is_accepted() -> None:
             {"controller": {"leaderElection": {"leaseDuration": 10, "renewDeadline": 10}}},
             "leaseDuration must be longer than renewDeadline",
         ),
-        ({"serviceAccounts": {"kubeletPlugin": "one", "controller": "one"}}, "need an account each"),
+        ({"serviceAccounts": {"kubeletPlugin": "one", "controller": "one"}}, "need different accounts"),
         (
             {"deviceClasses": {"extendedResources": {"gpu.nvidia.com": "a/b", "mig.nvidia.com": "a/b"}}},
             "gpu.nvidia.com and mig.nvidia.com cannot both be a/b",
         ),
-        ({"serviceAccounts": {"imexDaemon": "one", "controller": "one"}}, "need an account each"),
+        ({"serviceAccounts": {"imexDaemon": "one", "controller": "one"}}, "need different accounts"),
         (
             {"deviceClasses": {"extra": [{"name": "mig.nvidia.com", "spec": {}}]}},
             "class mig.nvidia.com already exists",
@@ -241,7 +241,7 @@ def test_a_policy_that_uses_everything_is_accepted() -> None:
             {"deviceClasses": {"extra": [{"name": "any", "spec": {"extendedResourceName": "nvidia.com/gpu"}}]}},
             "gpu.nvidia.com and another class cannot both be nvidia.com/gpu",
         ),
-        ({"webhook": {"install": True, "port": 8080}}, "controller.httpPort there already"),
+        ({"webhook": {"install": True, "port": 8080}}, "controller.httpPort already uses this port"),
     ],
 )
 def test_values_that_do_not_go_together_are_refused(values: Values, says: str, helm: Helm) -> None:

@@ -2,7 +2,7 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
 {{- end }}
 
-{{/* At most 40 characters: what is appended must fit into 63. */}}
+{{/* At most 40 characters, so that names with a suffix fit into 63. */}}
 {{- define "gpu-dra.fullname" -}}
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
@@ -13,7 +13,7 @@
 {{- end -}}
 {{- end }}
 
-{{/* Cluster-scoped objects also carry the namespace: releases of one name in two namespaces must not meet. */}}
+{{/* Names of cluster-scoped objects contain the namespace, so that releases with the same name in two namespaces differ. */}}
 {{- define "gpu-dra.clusterName" -}}
 {{- if or (not .Release.Namespace) (eq .Release.Namespace (include "gpu-dra.fullname" .)) -}}
 {{- include "gpu-dra.fullname" . -}}
@@ -34,12 +34,12 @@
 {{ include "gpu-dra.fullname" . }}-webhook
 {{- end }}
 
-{{/* One that cert-manager makes has another name than Helm's own: neither takes over what the other has made. */}}
+{{/* cert-manager's Secret has another name than Helm's, so that neither takes over the other's. */}}
 {{- define "gpu-dra.webhookSecret" -}}
 {{ include "gpu-dra.webhook" . }}{{ if ne .Values.webhook.certificates "self-managed" }}-certificate{{ end }}
 {{- end }}
 
-{{/* Secrets that cert-manager made for us, with commas between them. */}}
+{{/* Secrets that cert-manager created for this release, separated by commas. */}}
 {{- define "gpu-dra.leftSecrets" -}}
 {{- if and .Values.webhook.install (ne .Values.webhook.certificates "self-managed") -}}
 {{ include "gpu-dra.webhookSecret" . }}{{ if not .Values.webhook.issuerRef }},{{ include "gpu-dra.webhook" . }}-authority{{ end }}
@@ -62,14 +62,15 @@
 {{- default (include "gpu-dra.controller" .) .Values.serviceAccounts.controller -}}
 {{- end }}
 
-{{/* Whether ComputeDomains are kept: "yes" or nothing. */}}
+{{/* Whether this release manages ComputeDomains: "yes" or nothing. */}}
 {{- define "gpu-dra.domains" -}}
 {{- if and (eq .Values.publisher "controller") (eq (include "gpu-dra.gate" (list . "ComputeDomains")) "true") -}}yes{{- end -}}
 {{- end }}
 
 {{/*
-Whether the definition of ComputeDomains is of this release: "yes" or nothing. Where ours are not kept it is NVIDIA's own
-driver's, where that is; but what this release has installed stays, for with a definition all its objects go.
+Whether the definition of ComputeDomains belongs to this release: "yes" or nothing. If this release does not manage
+ComputeDomains, NVIDIA's own driver may own the definition. A definition that this release has installed stays, because
+deleting it deletes all domains.
 */}}
 {{- define "gpu-dra.domainDefinition" -}}
 {{- if include "gpu-dra.domains" . -}}
@@ -81,7 +82,7 @@ yes
 {{- end -}}
 {{- end }}
 
-{{/* Whether daemons of ComputeDomains are made: "yes" or nothing. */}}
+{{/* Whether the driver runs daemons for ComputeDomains: "yes" or nothing. */}}
 {{- define "gpu-dra.imexDaemons" -}}
 {{- $host := eq (include "gpu-dra.gate" (list . "HostManagedIMEXDaemon")) "true" -}}
 {{- if and (include "gpu-dra.domains" .) (not $host) -}}yes{{- end -}}
@@ -108,7 +109,7 @@ app.kubernetes.io/name: {{ include "gpu-dra.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
-{{/* Those of pods come from here too: no chart version, or every release would restart every plugin. */}}
+{{/* Pods have these labels, too: no chart version, because it would restart every plugin at each release. */}}
 {{- define "gpu-dra.labels" -}}
 {{ include "gpu-dra.selectorLabels" . }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
@@ -137,15 +138,15 @@ kind: PublishingPolicy
 {{- end }}
 {{- end }}
 
-{{/* Whether SecurityContextConstraints are made, as on OpenShift: "yes" or nothing. */}}
+{{/* Whether to create SecurityContextConstraints, as on OpenShift: "yes" or nothing. */}}
 {{- define "gpu-dra.constraints" -}}
 {{- $wanted := .Values.openshift.securityContextConstraints -}}
 {{- if or (eq $wanted "always") (and (eq $wanted "auto") (.Capabilities.APIVersions.Has "security.openshift.io/v1")) -}}yes{{- end -}}
 {{- end }}
 
 {{/*
-What containers of ours need that touch nothing of the node. OpenShift gives each namespace users of its own and refuses
-pods that name another (constraint restricted-v2, the one that such containers have).
+The security context of containers that need nothing from the node. OpenShift assigns users per namespace and refuses pods
+that set another one (constraint restricted-v2, which applies to these containers).
 */}}
 {{- define "gpu-dra.harmless" -}}
 runAsNonRoot: true
@@ -178,7 +179,7 @@ readinessProbe:
   timeoutSeconds: 5
 {{- end }}
 
-{{/* The gates that were set, as `--feature-gates` wants them. */}}
+{{/* The gates that are set, in the form of `--feature-gates`. */}}
 {{- define "gpu-dra.featureGates" -}}
 {{- $words := list -}}
 {{- range $name, $on := .Values.featureGates -}}
@@ -187,7 +188,7 @@ readinessProbe:
 {{- join "," $words -}}
 {{- end }}
 
-{{/* Whether a feature gate is on, "true" or "false": of a list of the context and the gate's name. */}}
+{{/* Whether a feature gate is on, "true" or "false". Argument: a list of the context and the gate's name. */}}
 {{- define "gpu-dra.gate" -}}
 {{- $context := index . 0 -}}
 {{- $name := index . 1 -}}
@@ -199,7 +200,7 @@ readinessProbe:
 {{- end -}}
 {{- end }}
 
-{{/* Whether ServiceMonitors are made: "yes" or nothing. */}}
+{{/* Whether to create ServiceMonitors: "yes" or nothing. */}}
 {{- define "gpu-dra.serviceMonitors" -}}
 {{- $wanted := .Values.metrics.serviceMonitors -}}
 {{- if or (eq $wanted "always") (and (eq $wanted "auto") (.Capabilities.APIVersions.Has "monitoring.coreos.com/v1")) -}}yes{{- end -}}
@@ -219,8 +220,8 @@ readinessProbe:
 {{- end }}
 
 {{/*
-Whether a pod with a nodeSelector and an affinity may be on a node, "yes" or nothing: of a dictionary `node`, `selector`,
-`affinity`.
+Whether a pod with a nodeSelector and an affinity may run on a node, "yes" or nothing. Argument: a dictionary with `node`,
+`selector`, `affinity`.
 */}}
 {{- define "gpu-dra.fits" -}}
 {{- $labels := .node.metadata.labels | default dict -}}
@@ -250,9 +251,10 @@ Whether a pod with a nodeSelector and an affinity may be on a node, "yes" or not
 {{- end }}
 
 {{/*
-The nodes on which the plugin would run, as JSON: {"nodes": [name…], "devicePlugin": [name…], "resources": [name…]}. The
-second are those with GPUs of a device plugin to give, whole ones (nvidia.com/gpu), shared ones (nvidia.com/gpu.shared) or
-MIG devices (nvidia.com/mig-…), and the third what these are called. Empty lists where Helm does not talk to a cluster.
+The nodes on which the plugin would run, as JSON: {"looked": bool, "nodes": [name…], "devicePlugin": [name…], "resources":
+[name…]}. `devicePlugin` lists nodes on which a device plugin offers GPUs: whole ones (nvidia.com/gpu), shared ones
+(nvidia.com/gpu.shared) or MIG devices (nvidia.com/mig-…); `resources` lists the names of these resources. The lists are empty
+if Helm does not contact a cluster.
 */}}
 {{- define "gpu-dra.nodes" -}}
 {{- $plugin := .Values.kubeletPlugin -}}
@@ -271,18 +273,19 @@ MIG devices (nvidia.com/mig-…), and the third what these are called. Empty lis
     {{- end -}}
   {{- end -}}
 {{- end -}}
-{{- /* A dry run of the client alone gets no list at all. */ -}}
+{{- /* A client-side dry run gets no list at all. */ -}}
 {{- $looked := not (empty (lookup "v1" "Node" "" "")) -}}
 {{- dict "looked" $looked "nodes" $names "devicePlugin" $taken "resources" (sortAlpha $resources) | toJson -}}
 {{- end }}
 
 {{/*
-Who else offers the same by DRA, as JSON: {"gpus": [namespace/name…], "domains": [namespace/name…], "claims":
-[namespace/name…]}. The first are DaemonSets of NVIDIA's own driver that hand out GPUs, under the name that ours has or on
-the same nodes, or of a release of ours with another name on the same nodes; the second those that keep ComputeDomains, as
-ours would. The third, looked for at a first install, are claims whose GPUs NVIDIA's own driver gave, and which pods of a
-driver that is gone may still use: its devices are called by numbers (gpu-0), ours by UUIDs. Empty where Helm does not talk to
-a cluster. Source: the DaemonSet of NVIDIA's chart, where each part is a program in a container of its own.
+Other DRA drivers for the same devices, as JSON: {"gpus": [namespace/name…], "domains": [namespace/name…], "claims":
+[namespace/name…]}. `gpus`: DaemonSets of NVIDIA's own driver that allocate GPUs under this driver's name or on the same
+nodes, and of releases of this driver with another name on the same nodes. `domains`: DaemonSets that manage ComputeDomains,
+if this release would manage them too. `claims`, at a first install only: claims whose GPUs NVIDIA's own driver allocated and
+which pods may still use after that driver was removed; it names its devices by number (gpu-0), this driver by UUID. The lists
+are empty if Helm does not contact a cluster. Source: the DaemonSet of NVIDIA's chart, in which each program has its own
+container.
 */}}
 {{- define "gpu-dra.others" -}}
 {{- $driver := .Values.driverName -}}
@@ -297,11 +300,11 @@ a cluster. Source: the DaemonSet of NVIDIA's chart, where each part is a program
   {{- range $pod.containers | default list -}}
     {{- $words := join " " (concat (.command | default list) (.args | default list)) -}}
     {{- $nvidias := contains "gpu-kubelet-plugin" $words -}}
-    {{- /* Of one name is another matter, and of this release is the one that goes (guard-upgrade.yaml). */ -}}
-    {{- $ours := and (not $self) (has "gpu-dra-kubelet-plugin" (.command | default list)) (not (has (printf "--driver-name=%s" $driver) (.args | default list))) -}}
+    {{- /* guard-upgrade.yaml handles plugins with the same driver name, and this release's own. */ -}}
+    {{- $sibling := and (not $self) (has "gpu-dra-kubelet-plugin" (.command | default list)) (not (has (printf "--driver-name=%s" $driver) (.args | default list))) -}}
     {{- if and $nvidias (eq $driver "gpu.nvidia.com") -}}
       {{- $gpus = append $gpus $name -}}
-    {{- else if or $nvidias $ours -}}
+    {{- else if or $nvidias $sibling -}}
       {{- range $nodes -}}
         {{- $both := include "gpu-dra.fits" (dict "node" . "selector" $plugin.nodeSelector "affinity" $plugin.affinity) -}}
         {{- if and $both (include "gpu-dra.fits" (dict "node" . "selector" $pod.nodeSelector "affinity" $pod.affinity)) -}}
@@ -324,7 +327,7 @@ a cluster. Source: the DaemonSet of NVIDIA's chart, where each part is a program
 {{- dict "gpus" (uniq $gpus) "domains" (uniq $domains) "claims" (uniq $claims) | toJson -}}
 {{- end }}
 
-{{/* What makes an admission policy refuse: of a list of the context and the policy's name. */}}
+{{/* The binding that makes an admission policy deny requests. Argument: a list of the context and the policy's name. */}}
 {{- define "gpu-dra.policyBinding" }}
 ---
 apiVersion: admissionregistration.k8s.io/v1
@@ -338,15 +341,16 @@ spec:
   validationActions: [Deny]
 {{- end }}
 
-{{/* An account of ours adds no finalizer: an object that cannot go keeps its namespace, and the release, from going. */}}
+{{/* The driver's accounts may not add finalizers: an object with one would block the deletion of its namespace and of the
+release. */}}
 {{- define "gpu-dra.noFinalizer" }}
   - expression: >-
       request.operation == 'DELETE' || !has(object.metadata.finalizers) || object.metadata.finalizers.all(one,
       request.operation == 'UPDATE' && has(oldObject.metadata.finalizers) && one in oldObject.metadata.finalizers)
-    message: an account of the driver adds no finalizer here
+    message: the driver's accounts may not add finalizers to this object
 {{- end }}
 
-{{/* In an admission policy: that fields of an object's metadata, of a list, are as they were. */}}
+{{/* An expression of an admission policy: the listed fields of an object's metadata are unchanged. */}}
 {{- define "gpu-dra.unchanged" -}}
 {{- $same := list -}}
 {{- range . -}}
@@ -356,8 +360,8 @@ spec:
 {{- join "\n      && " $same -}}
 {{- end }}
 
-{{/* A condition: none of these fields is set. Of a list of where they are, and their names. A field that the API server
-does not know is not set. */}}
+{{/* An expression: none of these fields is set. Argument: a list of their parent and their names. A field that the API
+server does not know counts as not set. */}}
 {{- define "gpu-dra.none" -}}
 {{- $where := first . -}}
 {{- $unset := list -}}
@@ -367,7 +371,7 @@ does not know is not set. */}}
 {{- join " && " $unset -}}
 {{- end }}
 
-{{/* Resources of a container as a map of expressions: from name to amount, both text. */}}
+{{/* Resources of a container as a CEL map from name to amount, both strings. */}}
 {{- define "gpu-dra.amounts" -}}
 {{- $amounts := list -}}
 {{- range $name, $amount := . -}}
@@ -376,7 +380,7 @@ does not know is not set. */}}
 {{- printf "{%s}" (join ", " $amounts) -}}
 {{- end }}
 
-{{/* A regular expression: the selector of a class of a MIG profile, as the controller writes it. */}}
+{{/* A regular expression for the selector that the controller writes into the DeviceClass of a MIG profile. */}}
 {{- define "gpu-dra.profileSelector" -}}
 {{- $driver := .Values.driverName | replace "." "[.]" -}}
 {{- printf "^device[.]driver == '%s' && device[.]attributes\\['%s'\\][.]type == 'mig' && device[.]attributes\\['%s'\\][.]profile == '[a-z0-9.+-]+'$" $driver $driver $driver -}}
