@@ -1,11 +1,10 @@
-"""A DeviceClass for each MIG profile that some node publishes: `1g.10gb.mig.nvidia.com` instead of a selector.
+"""A DeviceClass for each MIG profile that a node publishes: `1g.10gb.mig.nvidia.com` instead of a selector.
 
-Profiles depend on the GPUs of the cluster, so these classes cannot be files. The publisher tells what it publishes
-(`published`); `run` makes the classes that are missing and puts right those that somebody changed. A class stays when
-its last device goes: a claim that waits for such a device should say so, not that its class does not exist. Who wants
-it gone deletes it; it comes back when a node publishes the profile again.
-
-Classes that carry our label are ours; one of the same name that does not is somebody's own and is left alone.
+Profiles depend on the GPUs of the cluster, so these classes cannot be files. The publisher reports what it publishes
+(`published`); `run` creates missing classes and restores changed ones. A class stays when its last device disappears,
+so that a waiting claim reports a missing device rather than a missing class. An administrator may delete such a class;
+it returns when a node publishes the profile again. The controller manages only classes with its label, and does not
+change a class of the same name without it.
 """
 
 import asyncio
@@ -47,7 +46,7 @@ def profiles_of(devices: Iterable[Device]) -> frozenset[str]:
 
 
 def wanted_class(profile: str, driver: str, *, extended_resource: bool) -> JsonObject:
-    """The class of one profile. With `extended_resource` pods get it for `nvidia.com/mig-1g.10gb`, too."""
+    """The class of one profile. With `extended_resource`, pods can also request it as `nvidia.com/mig-1g.10gb`."""
     expression = (
         f"device.driver == '{driver}' && device.attributes['{driver}'].type == 'mig'"
         f" && device.attributes['{driver}'].profile == '{profile}'"
@@ -65,7 +64,7 @@ def wanted_class(profile: str, driver: str, *, extended_resource: bool) -> JsonO
 
 
 def is_profile_class(observed: JsonObject, driver: str) -> bool:
-    """Whether it is one of those that are made here for `driver`, as the server has it."""
+    """Whether the server's object is one of the classes that this module creates for `driver`."""
     if (observed["metadata"].get("labels") or {}).get(LABEL) != OWNER:
         return False
     selectors = (observed.get("spec") or {}).get("selectors") or ()
@@ -75,7 +74,7 @@ def is_profile_class(observed: JsonObject, driver: str) -> bool:
 
 
 class ProfileClasses:
-    """Keeps the classes of published profiles; lives in one event loop, `run` runs until cancelled."""
+    """Maintains the classes of published profiles, in one event loop; `run` runs until cancelled."""
 
     def __init__(self, kube: Kube, driver: str, *, extended_resources: bool, tracer: Tracer = OFF) -> None:
         self._kube = kube
@@ -89,7 +88,7 @@ class ProfileClasses:
         self._told: set[str] = set()
 
     def published(self, pool: str, devices: Sequence[Device]) -> None:
-        """What a pool has now."""
+        """Reports the current devices of a pool."""
         profiles = profiles_of(devices)
         if self._published.get(pool, frozenset()) != profiles:
             self._published[pool] = profiles
@@ -105,7 +104,7 @@ class ProfileClasses:
                         await self._settle()
                 except ClusterError as error:
                     wait_s = max(self._retry.next_s(), error.retry_after_s or 0.0)
-                    _log.warning("classes of MIG profiles cannot be kept", error=str(error), retry_s=wait_s)
+                    _log.warning("cannot update the DeviceClasses of MIG profiles", error=str(error), retry_s=wait_s)
                     await asyncio.sleep(wait_s)
                     continue
                 self._retry.reset()
@@ -116,7 +115,7 @@ class ProfileClasses:
         self._news.set()
 
     async def _settle(self) -> None:
-        """Raises ClusterError: at once when the API server is away, at the end when it refused a class."""
+        """Raises ClusterError: at once if the API server is unreachable, at the end if it refused a class."""
         refused: Rejected | None = None
         for profile in sorted(frozenset().union(*self._published.values())):
             wanted = wanted_class(profile, self._driver, extended_resource=self._extended_resources)
@@ -130,22 +129,22 @@ class ProfileClasses:
                 elif observed["spec"] != wanted["spec"]:
                     metadata = {**wanted["metadata"], "resourceVersion": observed["metadata"]["resourceVersion"]}
                     await self._kube.replace(DEVICE_CLASSES, {**wanted, "metadata": metadata})
-                    _log.info("class put right", name=wanted["metadata"]["name"])
+                    _log.info("DeviceClass restored", name=wanted["metadata"]["name"])
             except (AlreadyExists, Conflict, NotFound):
-                continue  # the watch is about to show what changed, and then this runs again
+                continue  # the watch will report the change, and then this runs again
             except Rejected as error:
-                refused = refused or error  # the other profiles get their classes first
+                refused = refused or error  # classes of the other profiles come first
         if refused is not None:
             raise refused
 
     def _leave(self, name: str) -> None:
         if name not in self._told:
             self._told.add(name)
-            _log.info("a class of this name does not belong to this driver and stays unchanged", name=name)
+            _log.info("a DeviceClass of this name does not belong to this driver and stays unchanged", name=name)
 
 
 def _kept(obj: JsonObject) -> JsonObject:
-    """What is needed of a class; the mirror forgets the rest."""
+    """The parts of a class that are needed; the mirror drops the rest."""
     metadata = obj["metadata"]
     return {
         "metadata": {

@@ -1,7 +1,7 @@
 """Entry point of the controller, `gpu-dra-controller`: settings, policy, leader election, publishing, orderly stop."""
 
 # isort: off
-import dra_driver.runtime.lean  # noqa: F401 - before structlog is imported by anything
+import dra_driver.runtime.lean  # noqa: F401 - before anything imports structlog
 
 # isort: on
 import asyncio
@@ -93,7 +93,7 @@ async def run(settings: Settings) -> None:
                 live={},
                 ready={
                     "slices": slices.problem,
-                    # A replica that cannot reach the API server is of no use, also while another one leads.
+                    # A replica that cannot reach the API server is not ready, even while another one leads.
                     **({} if election is None else {"lease": election.problem}),
                     **({} if webhook is None else {"webhook": webhook.problem}),
                 },
@@ -115,7 +115,7 @@ def _domain_devices(
     events: EventRecorder,
     tracer: Tracer,
 ) -> PublishedSlices:
-    """Channels and daemon devices of all nodes, under the other driver's name."""
+    """Channels and daemon devices of all nodes, under the driver name of ComputeDomains."""
     return PublishedSlices(
         kube,
         COMPUTE_DOMAIN_DRIVER,
@@ -133,7 +133,7 @@ def _domain_devices(
 def _of_leader(
     slices: PublishedSlices, domains: DomainKeeper | None, devices: PublishedSlices, webhook: Job | None
 ) -> Mapping[str, Job]:
-    """What only one replica does."""
+    """The tasks of the leader."""
     jobs: dict[str, Job] = {"publishing": slices.run}
     if domains is not None:
         jobs |= {"domains": domains.run, "devices of domains": devices.run}
@@ -166,7 +166,7 @@ def _webhook_process(settings: Settings, metrics: CollectorRegistry) -> "Webhook
 def _webhook_lead(kube: Kube, settings: Settings) -> Job | None:
     if settings.webhook is None:
         return None
-    # Without a webhook nobody needs what makes certificates.
+    # Without a webhook the code for certificates is not needed.
     from controller.webhook.leading import lead
     from controller.webhook.plan import plan_of
 
@@ -190,7 +190,7 @@ def _domains(
 
 
 async def _all_of(jobs: Mapping[str, Job]) -> None:
-    """What the replica does that leads, by name."""
+    """The tasks of the leader, by name."""
     async with asyncio.TaskGroup() as tasks:
         for name, job in jobs.items():
             tasks.create_task(forever(name, job))

@@ -1,6 +1,6 @@
 """The controller's settings: read once by `main`, from flags and `GPU_DRA_*` variables; nothing else reads them.
 
-Each says its unit, its default and why one would change it.
+Each documents its unit, default and reason to change it.
 """
 
 import argparse
@@ -36,30 +36,30 @@ from dra_driver.runtime.tracing import endpoint_asked_for
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookSettings:
-    """What a controller is told of the admission webhook. Secret and Service are in the namespace of the lease."""
+    """Settings of the admission webhook. Secret and Service are in the namespace of the lease."""
 
     endpoint: str
     """HOST:PORT of HTTPS."""
     configuration: str
-    """Name of the ValidatingWebhookConfiguration that is kept while there is one."""
+    """Name of the ValidatingWebhookConfiguration that the controller updates, if it exists."""
     secret: str
     service: str
     url: str | None
-    """Where an API server finds the endpoint that does not reach Services, without path; None: at the Service."""
+    """URL of the endpoint, without path, for an API server that cannot reach Services; None: the Service."""
     issued_here: bool
-    """Whether certificates are made here; else somebody else fills the Secret."""
+    """Whether the controller issues certificates; otherwise another program fills the Secret."""
     failure_policy: Literal["Fail", "Ignore"]
-    """Whether an object with a config of ours is refused when no replica answers."""
+    """Whether an object with a config for this driver is refused if no replica answers."""
     timeout_s: int
     exempt_namespaces: tuple[str, ...]
-    """Whose objects are not reviewed: what a cluster needs to live must not wait for us."""
+    """Namespaces that are not reviewed: essential parts of the cluster must not depend on this webhook."""
     drain_s: float
-    """How long a replica that ends still answers; longer where API servers hear late of changed endpoints."""
+    """How long a stopping replica still answers. Increase it if API servers receive changed endpoints late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What a controller process is told."""
+    """Settings of a controller process."""
 
     kubeconfig: Path | None
     """None: the service account of the pod."""
@@ -67,38 +67,40 @@ class Settings:
     policy: Path | None
     """A PublishingPolicy; None publishes every GPU of every node."""
     workers: int
-    """Pools written at the same time: more publishes large clusters faster, fewer spares the API server."""
+    """Pools written at the same time: more publishes large clusters faster, fewer loads the API server less."""
     feature_gates: Gates
-    """Which behaviours may be used, the same as the plugins'; by default all that are not alpha."""
+    """The same as the plugins'; by default all gates that are not alpha are on."""
     leader_election: bool
-    """Off only where one process at most can run."""
+    """Disable it only if at most one process can run."""
     lease_namespace: str
     lease_name: str
     lease_times: LeaseTimes
-    """Longer ones ride out slower API servers, shorter ones take over sooner from a leader that died."""
+    """Longer times tolerate slower API servers, shorter ones replace a failed leader sooner."""
     identity: str
-    """This process in the lease."""
+    """Name of this process in the lease."""
     webhook: WebhookSettings | None
-    """None: there is no webhook."""
+    """None: no webhook."""
     daemons: DaemonSettings
-    """How pods of ComputeDomains' daemons are made."""
+    """Settings of the pods of ComputeDomains' daemons."""
     http_endpoint: str | None
     """HOST:PORT of probes and metrics; None: none."""
     debug_pages: bool
-    """Whether that port also shows stacks and what is published, to whomever can reach it."""
+    """Whether that port also shows stacks and what is published, to everyone who can reach it."""
     otlp_endpoint: str | None
-    """URL of the collector that gets spans; None: nothing is traced, and nothing imported for it."""
+    """URL of the collector that gets spans; None: no tracing, and its libraries are not imported."""
     log_level: str
     log_format: str
 
 
 def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
-    """Settings from command line and environment. A mistake ends the process with status 2 and a line that says it."""
+    """Settings from command line and environment. A mistake ends the process with status 2 and a message."""
     parser = _parser()
     options = parser.parse(arguments, environment)
     times = LeaseTimes(options.lease_duration, options.renew_deadline, options.retry_period)
     if not times.lease_s > times.renew_s > times.retry_s:
-        parser.refuse("--lease-duration must be longer than --renew-deadline, and that longer than --retry-period")
+        parser.refuse(
+            "--lease-duration must be longer than --renew-deadline, and --renew-deadline longer than --retry-period"
+        )
     if not 1 <= options.workers <= 64:
         parser.refuse(f"--workers {options.workers} is not between 1 and 64")
     namespace = options.lease_namespace or pod_namespace() or "default"
@@ -147,7 +149,7 @@ def _webhook(options: argparse.Namespace, parser: SettingsParser, namespace: str
     if not 1 <= options.webhook_timeout <= 30:
         parser.refuse(f"--webhook-timeout {options.webhook_timeout} is not between 1 and 30 seconds")
     if options.webhook_url and not options.webhook_url.startswith("https://"):
-        parser.refuse(f"--webhook-url {options.webhook_url}: an API server asks by https:// only")
+        parser.refuse(f"--webhook-url {options.webhook_url}: an API server calls only https:// URLs")
     exempt = [name.strip() for name in options.webhook_exempt_namespaces.split(",") if name.strip()]
     return WebhookSettings(
         endpoint=options.webhook_endpoint,
@@ -174,17 +176,19 @@ def _parser() -> SettingsParser:
     parser.switch("--leader-election", True, "work only while holding the lease; off only for a single replica")
     setting("--lease-namespace", "", "namespace of the lease; default: that of the pod")
     setting("--lease-name", "gpu-dra-controller", "name of the lease")
-    setting("--lease-duration", 15.0, "seconds that others respect a lease that is not renewed", type=seconds)
-    setting("--renew-deadline", 10.0, "seconds that the leader tries to renew before it stops", type=seconds)
+    setting("--lease-duration", 15.0, "seconds before another replica may take over an expired lease", type=seconds)
+    setting(
+        "--renew-deadline", 10.0, "seconds for which the leader tries to renew its lease before it stops", type=seconds
+    )
     setting("--retry-period", 2.0, "seconds between attempts to take or renew the lease", type=seconds)
-    setting("--identity", "", "this process in the lease; default: host name and a random part")
+    setting("--identity", "", "name of this process in the lease; default: host name and a random part")
     _declare_daemons(parser)
     _declare_webhook(parser)
     setting("--http-endpoint", "", "HOST:PORT for /healthz, /readyz and /metrics; default: none", type=endpoint)
-    parser.switch("--debug-pages", False, "serve /debug there, too: stacks and pools")
+    parser.switch("--debug-pages", False, "also serve /debug there: stacks and pools")
     setting("--otlp-endpoint", "", OTLP_ENDPOINT, type=http_url)
-    setting("--log-level", "info", "how much to log", choices=LEVELS)
-    setting("--log-format", "json", "how to log", choices=("json", "console"))
+    setting("--log-level", "info", "log level", choices=LEVELS)
+    setting("--log-format", "json", "log format", choices=("json", "console"))
     return parser
 
 
@@ -192,12 +196,14 @@ def _declare_daemons(parser: SettingsParser) -> None:
     setting = parser.setting
     setting("--daemon-image", "gpu-dra-driver", "image of the pods of ComputeDomains' daemons: the driver's own")
     policies = ("Always", "IfNotPresent", "Never")
-    setting("--daemon-image-pull-policy", "IfNotPresent", "when nodes ask the registry for it", choices=policies)
-    setting("--daemon-image-pull-secrets", "", "names of Secrets in the lease's namespace, with commas between them")
-    setting("--daemon-service-account", "default", "of those pods: may get and watch ComputeDomains")
-    setting("--daemon-priority-class", "system-node-critical", "of those pods; empty: none")
+    setting("--daemon-image-pull-policy", "IfNotPresent", "when nodes pull it from the registry", choices=policies)
+    setting("--daemon-image-pull-secrets", "", "names of pull Secrets in the lease's namespace, separated by commas")
+    setting("--daemon-service-account", "default", "service account of those pods; it may get and watch ComputeDomains")
+    setting("--daemon-priority-class", "system-node-critical", "priority class of those pods; empty: none")
     setting("--daemon-resources", "", "requests and limits of their container, as JSON; default: none", type=_resources)
-    setting("--max-nodes-per-imex-domain", 18, "nodes of one NVLink clique that a ComputeDomain can have", type=int)
+    setting(
+        "--max-nodes-per-imex-domain", 18, "maximum number of nodes of one NVLink clique in a ComputeDomain", type=int
+    )
 
 
 def _resources(text: str) -> JsonObject:
@@ -215,17 +221,21 @@ def _declare_webhook(parser: SettingsParser) -> None:
     setting = parser.setting
     setting("--webhook-endpoint", "", "HOST:PORT of the admission webhook (HTTPS); default: none", type=endpoint)
     setting(
-        "--webhook-configuration", "gpu-dra-webhook", "name of the ValidatingWebhookConfiguration that is filled in"
+        "--webhook-configuration",
+        "gpu-dra-webhook",
+        "name of the ValidatingWebhookConfiguration that the controller updates",
     )
     setting("--webhook-secret", "gpu-dra-webhook", "name of the Secret with the webhook's certificate")
     setting(
-        "--webhook-service", "gpu-dra-controller", "name of the Service by which the API server reaches the webhook"
+        "--webhook-service",
+        "gpu-dra-controller",
+        "name of the Service through which the API server reaches the webhook",
     )
     setting("--webhook-url", "", "https://HOST:PORT instead of the Service, for an API server outside the cluster")
     setting(
         "--webhook-certificates",
         "self-managed",
-        "who writes the Secret: the controller, or for example cert-manager",
+        "who writes the Secret: the controller, or another program such as cert-manager",
         choices=("self-managed", "external"),
     )
     setting(

@@ -1,6 +1,5 @@
-"""Inventories and policy to published slices: hosts `dra_driver.publish` for the whole cluster.
-
-Entered by `main`, once for every time that this process becomes the leader.
+"""From inventories and policy to published slices: runs `dra_driver.publish` for the whole cluster. `main` starts it
+each time this process becomes the leader.
 """
 
 import asyncio
@@ -37,7 +36,7 @@ class PublishedSlices:
         tell: Callable[[News], None] | None = None,
         beside: Collection[str] = (),
     ) -> None:
-        """`classes` are kept, too, while this process leads; None: nobody keeps classes of MIG profiles.
+        """`classes` are maintained while this process leads; None: no classes for MIG profiles.
 
         `describe`, `labels_matter`, `tell` and `beside` as for `PoolPublisher`.
         """
@@ -60,7 +59,7 @@ class PublishedSlices:
         return self._publisher
 
     async def run(self) -> None:
-        """Publish until cancelled; everything is read anew, for others may have led meanwhile."""
+        """Publishes until cancelled; reads everything again, because another replica may have led meanwhile."""
         self._publisher = PoolPublisher(
             self._kube,
             self._driver,
@@ -78,14 +77,14 @@ class PublishedSlices:
                 group.create_task(self._publisher.run())
                 if self._classes is not None:
                     group.create_task(self._classes.run())
-                # The first look at a large cluster leaves holes in memory that nobody fills again.
+                # The first read of a large cluster leaves free memory that nothing uses again.
                 await self._publisher.first_pass.wait()
                 memory.settle()
         finally:
             self._publisher = None
 
     def problem(self) -> str | None:
-        """Why the slices cannot be kept true at the moment, or None; for the readiness probe."""
+        """Why the slices cannot be updated at the moment, or None; for the readiness probe."""
         if self._publisher is None:
             return None
         failures = [str(mirror.failure) for mirror in self._publisher.mirrors if mirror.failure is not None]
@@ -94,7 +93,7 @@ class PublishedSlices:
         return None if self._publisher.ready else "the cluster has not been read yet"
 
     def described(self) -> Iterator[str]:
-        """A line for each pool, for the debug page; nothing while this process does not lead."""
+        """A line for each pool, for the debug page; empty while this process does not lead."""
         for pool in self._publisher.pool_states() if self._publisher is not None else ():
             since = "not by this process" if pool.published_at is None else pool.published_at.isoformat()
             failing = ", failing" if pool.failing else ""
@@ -102,7 +101,7 @@ class PublishedSlices:
 
 
 class _Narrator(CountingNarrator):
-    """Passes on to `classes` what is published, too."""
+    """Also passes published devices on to `classes`."""
 
     def __init__(self, counters: PublishingCounters, classes: ProfileClasses | None) -> None:
         super().__init__(counters)

@@ -1,11 +1,9 @@
-"""Takes away what the driver made while it ran and no Helm release owns: `python -m controller.uninstall`.
-
-The chart runs it once as the last thing of `helm uninstall`, when neither controller nor plugins are left to make it
-again: DeviceClasses of MIG profiles, ResourceSlices (which kubelet would take away itself some time later, on nodes
-that still run) and the leader's Lease. Claims, and what they hold on nodes, are left alone: pods go on with their GPUs.
-
-ComputeDomains are objects of their users, but where their definition goes, they go with it. Nobody is left then to take
-them down, and the finalizer of a single one would keep the definition for ever.
+"""Deletes what the driver created while it ran and no Helm release owns: `python -m controller.uninstall`. The chart
+runs it as the last step of `helm uninstall`, when no controller or plugin is left to create these objects again:
+DeviceClasses of MIG profiles, ResourceSlices (which the kubelet would delete later, on running nodes) and the leader's
+Lease. Claims and their hardware are not changed, so running pods keep their GPUs. ComputeDomains belong to users, but
+are deleted with their definition. Then no controller is left to remove them, and the finalizer of a single one would
+block the deletion of the definition.
 """
 
 import asyncio
@@ -47,18 +45,18 @@ type Step = Callable[[], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What is to go."""
+    """What to delete."""
 
     kubeconfig: Path | None
     driver_name: str
     lease_namespace: str
     lease_name: str
     secrets: tuple[str, ...]
-    """In the namespace of the lease: what cert-manager made for the webhook, and leaves behind."""
+    """In the namespace of the lease: Secrets that cert-manager created for the webhook and leaves behind."""
     pods: tuple[str, ...]
-    """Likewise: Helm leaves the pod of a test that failed, so that one can look into it, and never removes it."""
+    """In the same namespace: Helm keeps the pod of a failed test for inspection, and never deletes it."""
     compute_domains: bool
-    """The definition of ComputeDomains goes; so all of them do, and what was made for them."""
+    """The definition of ComputeDomains is deleted, and with it all domains and the objects for them."""
 
 
 def main() -> None:
@@ -87,24 +85,24 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _parser() -> SettingsParser:
-    parser = SettingsParser("controller.uninstall", "Removes what the driver made in the cluster while it ran.")
+    parser = SettingsParser("controller.uninstall", "Deletes what the driver created in the cluster while it ran.")
     parser.setting("--kubeconfig", "", "kubeconfig file; without one, the pod's service account is used")
-    parser.setting("--driver-name", GPU_DRIVER, "name of the DRA driver that is removed", type=driver_name)
+    parser.setting("--driver-name", GPU_DRIVER, "name of the DRA driver to remove", type=driver_name)
     parser.setting("--lease-namespace", "", "namespace of the controller's lease; default: that of the pod")
     parser.setting("--lease-name", "gpu-dra-controller", "name of the controller's lease")
-    parser.setting("--secrets", "", "names of Secrets in that namespace, with commas between them")
-    parser.setting("--pods", "", "names of Pods in that namespace, likewise")
-    parser.switch("--compute-domains", False, "whether ComputeDomains go, and their daemons in that namespace")
+    parser.setting("--secrets", "", "names of Secrets in that namespace to delete, separated by commas")
+    parser.setting("--pods", "", "names of Pods in that namespace to delete, separated by commas")
+    parser.switch("--compute-domains", False, "also delete ComputeDomains, and their daemons in that namespace")
     return parser
 
 
 async def run(settings: Settings) -> None:
-    """Everything is tried; raises the first ClusterError of what could not be removed."""
+    """Tries everything, then raises the first ClusterError."""
     async with Kube(endpoint_from(settings.kubeconfig), user_agent="gpu-dra-cleanup") as kube:
         steps: tuple[Step, ...] = (
             lambda: _remove_classes(kube, settings.driver_name),
             lambda: _remove_slices(kube, settings.driver_name),
-            # NVIDIA's own driver has the same name for its domains.
+            # NVIDIA's own driver uses the same name for its domains.
             lambda: _remove_slices(kube, COMPUTE_DOMAIN_DRIVER, label_selector=f"{MANAGED_BY}={MANAGER}"),
             lambda: _remove(kube, LEASES, settings.lease_name, settings.lease_namespace),
             *(_domain_steps(kube, settings.lease_namespace) if settings.compute_domains else ()),
@@ -138,7 +136,8 @@ async def _remove_slices(kube: Kube, driver: str, label_selector: str | None = N
 
 
 def _domain_steps(kube: Kube, namespace: str) -> tuple[Step, ...]:
-    """In the order in which the controller takes a domain down. What the domain owns in its namespace goes with it."""
+    """In the order in which the controller removes a domain. Kubernetes deletes what the domain owns in its
+    namespace."""
     return (
         lambda: _free_nodes(kube),
         lambda: _remove_labelled(kube, DAEMON_SETS, namespace),
@@ -160,7 +159,8 @@ async def _remove_labelled(kube: Kube, resource: Resource, namespace: str) -> No
 
 
 async def _let_domains_go(kube: Kube) -> None:
-    """Helm has deleted the definition, and waits for none of these. Raises Conflict when one was changed meanwhile."""
+    """Helm has deleted the definition and does not wait for the domains. Raises Conflict if one was changed
+    meanwhile."""
     try:
         domains = (await kube.list(COMPUTE_DOMAINS)).items
     except NotFound:

@@ -1,6 +1,5 @@
-"""Where the YAML that ships with the project lies: the DeviceClasses, the examples, and the CRDs.
-
-In a checkout they are top-level folders, in an installed package they lie below it.
+"""Folders of the YAML that ships with the project: DeviceClasses, examples and CRDs. In a checkout they are top-level
+folders, in an installed package they are inside it.
 """
 
 from pathlib import Path

@@ -1,11 +1,11 @@
-"""Feature gates: whether a behaviour may be used at all in a cluster. Only this module knows their names and defaults.
+"""Feature gates: whether a cluster allows a feature at all. Only this module knows their names and defaults.
 
 Controller and node plugin take the same `--feature-gates A=true,B=false`; the chart's `featureGates` and
-`docs/feature-gates.md` are made from the table below. A gate that is off does not hide anything: a policy or a claim
-that asks for the behaviour is refused with the gate's name. Where and how a behaviour is used is for policy and claims.
+`docs/feature-gates.md` are made from the table below. A policy or claim that requests a disabled feature is refused
+with the gate's name. Policy and claims decide where and how features are used.
 
-What NVIDIA's own driver has a gate for, and means the same here, has the same name. There, most gates exclude each
-other; here none does, for what excludes what is decided for each GPU (`dra_driver.devices.exclusion`).
+Gates with the same meaning as in NVIDIA's own driver have the same name. There, most gates exclude each other; here
+none does, because `dra_driver.devices.exclusion` decides for each GPU which features exclude each other.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,7 +21,7 @@ Stage = Literal["alpha", "beta"]
 
 
 class Feature(StrEnum):
-    """What code asks for; the value is how people write it."""
+    """The features that code checks for; the value is the gate's name in settings."""
 
     TIME_SLICING = "TimeSlicingSettings"
     MPS = "MPSSupport"
@@ -66,7 +66,7 @@ GATES: Mapping[Feature, Gate] = {
         Gate(
             Feature.DYNAMIC_MIG,
             "beta",
-            "The policy may offer MIG devices that are made on demand (`mig: [{mode: Dynamic}]`).",
+            "The policy may offer MIG devices that are created on demand (`mig: [{mode: Dynamic}]`).",
         ),
         Gate(
             Feature.SHARES,
@@ -81,33 +81,33 @@ GATES: Mapping[Feature, Gate] = {
         Gate(
             Feature.HEALTH,
             "beta",
-            "GPUs are watched: conditions in the inventory, taints on devices, health in the status of pods.",
+            "The plugin monitors GPUs: conditions in the inventory, taints on devices, health in the status of pods.",
         ),
         Gate(
             Feature.DEVICE_STATUS,
             "beta",
-            "The status of claims says how their devices are (`status.devices`): two small writes for each claim.",
+            "The status of claims reports the state of their devices (`status.devices`): two small writes per claim.",
         ),
         Gate(
             Feature.MIG_CLASSES,
             "beta",
-            "The controller keeps a DeviceClass for each MIG profile that some node publishes.",
+            "The controller creates a DeviceClass for each MIG profile that a node publishes.",
         ),
         Gate(
             Feature.MIG_EXTENDED_RESOURCES,
             "alpha",
-            "Those classes answer to `nvidia.com/mig-1g.10gb` and the like, as a device plugin does.",
+            "Those classes serve extended resources such as `nvidia.com/mig-1g.10gb`, as a device plugin does.",
             needs=(Feature.MIG_CLASSES,),
         ),
         Gate(
             Feature.COMPUTE_DOMAINS,
             "beta",
-            "Nodes offer IMEX channels, and the controller keeps ComputeDomains: pods that share memory over NVLink.",
+            "Nodes offer IMEX channels, and the controller manages ComputeDomains: pods that share memory over NVLink.",
         ),
         Gate(
             Feature.HOST_IMEX,
             "alpha",
-            "Nodes run their IMEX daemons themselves: ComputeDomains make none, and wait until the node's is ready.",
+            "Nodes run their IMEX daemons themselves: ComputeDomains start none, and wait for the node's daemon.",
             needs=(Feature.COMPUTE_DOMAINS,),
         ),
     )
@@ -126,12 +126,12 @@ _OF_NVIDIA = frozenset(
         "LoggingBetaOptions",
     }
 )
-"""Gates of NVIDIA's driver that switch nothing here; who brings them along is told so."""
+"""Gates of NVIDIA's driver that have no effect here; setting them is an error that says so."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gates:
-    """Which behaviours may be used. `Gates.DEFAULT` is what holds when nobody says anything."""
+    """The features that are allowed. `Gates.DEFAULT` applies if no gates are set."""
 
     on: frozenset[Feature]
 
@@ -141,15 +141,15 @@ class Gates:
         return feature in self.on
 
     def __str__(self) -> str:
-        """As on the command line, all of them: `ConsumableShares=true,…`."""
+        """All of them, in the form of the command line: `ConsumableShares=true,…`."""
         return ",".join(f"{feature}={str(feature in self.on).lower()}" for feature in sorted(Feature))
 
     @classmethod
     def parse(cls, text: str) -> "Gates":
         """`A=true,B=false`, the others as by default; empty is the default.
 
-        Raises InvalidInput with everything that is wrong: names that do not exist, values that are neither true nor
-        false, a gate that is given both ways, one that is on without what it needs.
+        Raises InvalidInput with all problems: unknown names, values that are neither true nor false, a gate given twice
+        with different values, a gate that is on while a gate it needs is off.
         """
         given: dict[Feature, bool] = {}
         problems: list[str] = []
@@ -165,9 +165,8 @@ Gates.DEFAULT = Gates(frozenset(feature for feature, gate in GATES.items() if ga
 
 
 def check_strategy(strategy: str, gates: Gates, *, field: str) -> None:
-    """Of what a config asks for by `sharing.strategy`; what a policy offers is looked at with the policy.
-
-    Raises InvalidConfig (final), with `field`, where the gate is off.
+    """Checks the gate for a config's `sharing.strategy`; the policy's offers are checked with the policy. Raises
+    InvalidConfig (final) with `field` if the gate is off.
     """
     feature = Feature.MPS if strategy == "MPS" else Feature.TIME_SLICING
     if feature not in gates:
@@ -193,7 +192,7 @@ def _take(word: str, given: dict[Feature, bool]) -> Iterable[str]:
 
 def _unknown(name: str) -> str:
     if name in _OF_NVIDIA:
-        return f"{name} is a feature gate of NVIDIA's own driver that switches nothing in this one; leave it out"
+        return f"{name} is a feature gate of NVIDIA's own driver that has no effect in this one; leave it out"
     close = get_close_matches(name, list(Feature), n=1)
     hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(sorted(Feature))}"
     return f"there is no feature gate {name!r}; {hint}"

@@ -1,8 +1,8 @@
 """Kubernetes versions and their feature gates for DRA: which exist in a version and which are on. Pure.
 
-The only table of gates. The simulated API server, the allocator, the doctor and the migration ask it, and
-`docs/kubernetes-versions.md` is made from it; `tests/contracts/test_kubernetes_versions.py` compares it with real
-servers. The column for 1.37 is from Kubernetes' documentation; no server of it was seen.
+The only table of gates. The simulated API server, the allocator, the doctor and the migration use it, and
+`docs/kubernetes-versions.md` is generated from it; `tests/contracts/test_kubernetes_versions.py` compares it with real
+servers. The column for 1.37 is from Kubernetes' documentation and was not compared with a server.
 """
 
 from collections.abc import Collection, Mapping
@@ -12,14 +12,14 @@ from typing import Literal
 from dra_driver.errors import InvalidInput
 
 KNOWN = range(34, 38)
-"""Minor versions of which the differences are known; 1.34 is the first that serves resource.k8s.io/v1."""
+"""Minor versions whose differences are known; 1.34 is the first that serves resource.k8s.io/v1."""
 OLDEST = KNOWN[0]
 SEEN: Mapping[int, str] = {34: "v1.34.9", 35: "v1.35.6", 36: "v1.36.3"}
-"""By minor version, the release whose real servers the simulation was compared with."""
+"""By minor version: the release of the real servers with which the simulation was compared."""
 SEEN_ON = "2026-11-24"
-"""The day on which the contract tests last ran on these."""
+"""Date of the last run of the contract tests against these releases."""
 CURRENT = max(SEEN)
-"""What is assumed where nobody names a version."""
+"""The default version."""
 
 Stage = Literal["absent", "alpha", "beta", "stable"]
 _NEVER = 1000
@@ -48,7 +48,8 @@ class Gate:
         return "alpha" if minor >= self.alpha else "absent"
 
     def is_on(self, name: str, minor: int, given: Mapping[str, bool]) -> bool:
-        """In a component 1.`minor` with these gates; AllAlpha and AllBeta count where the gate itself is not given."""
+        """Whether the gate is on in a component 1.`minor` with these gates; AllAlpha and AllBeta apply if the gate
+        itself is not given."""
         if name in given:
             return given[name]
         switch = {"alpha": "AllAlpha", "beta": "AllBeta"}.get(self.stage(minor), "")
@@ -60,15 +61,15 @@ GATES: Mapping[str, Gate] = {
     "DRAAdminAccess": Gate("Claims with `adminAccess`.", 32, 34, 34, 36, 36),
     "DRAPrioritizedList": Gate("Alternatives in a request (`firstAvailable`).", 33, 34, 34, 36, 37),
     "DRAResourceClaimDeviceStatus": Gate("`status.devices` of claims.", 32, 33, 33, 37, 37),
-    "DRAPartitionableDevices": Gate("Counters: MIG devices that are made on demand.", 33, 36, 36),
-    "DRAConsumableCapacity": Gate("Devices that several claims share by amounts.", 34, 36, 36),
+    "DRAPartitionableDevices": Gate("Counters: MIG devices that are created on demand.", 33, 36, 36),
+    "DRAConsumableCapacity": Gate("Devices whose capacity several claims share.", 34, 36, 36),
     "DRADeviceTaints": Gate("Taints on devices, tolerations in claims.", 33, 36, 36),
     "DRADeviceTaintRules": Gate("DeviceTaintRules: taints that an administrator sets.", 35, 36, 37),
     "DRAExtendedResource": Gate("`nvidia.com/gpu: 1` served by a DeviceClass.", 34, 36, 36, 37, 37),
-    "DRADeviceBindingConditions": Gate("Devices that get ready after the pod has its node.", 34, 36, 36),
+    "DRADeviceBindingConditions": Gate("Devices that become ready after the pod is assigned to a node.", 34, 36, 36),
     "ResourceHealthStatus": Gate("The health of devices in the status of pods.", 31, 36, 36),
     "DRAResourceClaimGranularStatusAuthorization": Gate(
-        "RBAC verbs of their own for `status.devices` of claims.", 36, 36, 36
+        "Separate RBAC verbs for `status.devices` of claims.", 36, 36, 36
     ),
     "DRAListTypeAttributes": Gate("Attributes that are lists.", 36),
     "DRANodeAllocatableResources": Gate("CPU and memory that come with a device.", 36),
@@ -90,18 +91,19 @@ class FeatureGates:
             self._on[name] = value
 
     def enabled(self, name: str) -> bool:
-        """False as well for a gate that this version does not have."""
+        """Also False for a gate that this version does not have."""
         return self._on.get(name, False)
 
 
 def minor_of(version: str) -> int:
-    """36 of `v1.36.2-gke.1` or `1.36`; 0 of what is no version of Kubernetes."""
+    """36 for `v1.36.2-gke.1` or `1.36`; 0 for text that is not a Kubernetes version."""
     parts = version.removeprefix("v").split(".")
     return int(parts[1]) if len(parts) > 1 and parts[0] == "1" and parts[1].isdecimal() else 0
 
 
 def named_minor(text: str, within: Collection[int] | None = None) -> int:
-    """Of a `--kubernetes 1.36`. Raises InvalidInput for what is no version, or none of `within`."""
+    """The minor version of `--kubernetes 1.36`. Raises InvalidInput for text that is not a version, or a version not in
+    `within`."""
     minor = minor_of(text)
     if minor == 0:
         raise InvalidInput(f"{text!r} is not a Kubernetes version like 1.{CURRENT}", about="--kubernetes")

@@ -1,7 +1,7 @@
 """Names that are identities: drivers, API groups, devices, requests, claims.
 
-Everything that is spelled the same way in two places is spelled here. Device names are made here from hardware
-identity (a GPU's UUID) and are never parsed: `gpu_device_names` gives the table in the direction everybody needs.
+Every name that two modules need is defined here. Device names are made here from hardware
+identity (a GPU's UUID) and are never parsed: `gpu_device_names` maps UUIDs to names.
 """
 
 import re
@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 GPU_DRIVER = "gpu.nvidia.com"
-"""Default driver name; a drop-in for NVIDIA's own driver. Can be set, so pass it on instead of using this."""
+"""Default driver name; the same as NVIDIA's own driver. It is a setting, so pass the configured name on instead of
+using this."""
 
 COMPUTE_DOMAIN_DRIVER = "compute-domain.nvidia.com"
 
@@ -19,7 +20,7 @@ CONFIG_API_VERSION = "resource.nvidia.com/v1beta1"
 
 INVENTORY_GROUP = "dra.gpu"
 RELEASE_GPUS = f"{INVENTORY_GROUP}/release-gpus"
-"""Label or annotation of a Node that asks its plugin to close the GPUs: `true`, or until when."""
+"""Label or annotation of a Node that requests its plugin to release the GPUs: `true`, or a time."""
 INVENTORY_API_VERSION = "dra.gpu/v1alpha1"
 
 STANDARD_DOMAIN = "resource.kubernetes.io"
@@ -57,8 +58,8 @@ GPU_ATTRIBUTES = (
     "serial",
     "vbiosVersion",
 )
-"""Attributes of a full GPU, the most needed first. Up to `addressingMode` they are those of NVIDIA's own driver, with
-`sharing` and `isolation` added, which every device has."""
+"""Attributes of a full GPU, most important first. Up to `addressingMode` they are those of NVIDIA's own driver, plus
+`sharing` and `isolation`, which every device has."""
 
 MIG_ATTRIBUTES = (
     "type",
@@ -81,7 +82,8 @@ MIG_ATTRIBUTES = (
     f"{STANDARD_DOMAIN}/numaNode",
     "addressingMode",
 )
-"""Attributes of a MIG device, the most needed first; a large one has so many capacities that the last may not fit."""
+"""Attributes of a MIG device, most important first; a large one has so many capacities that the last attributes may not
+fit."""
 
 VFIO_ATTRIBUTES = (
     "type",
@@ -100,7 +102,7 @@ VFIO_ATTRIBUTES = (
 """Attributes of a GPU for virtual machines."""
 
 DEVICE_ATTRIBUTES = frozenset((*GPU_ATTRIBUTES, *MIG_ATTRIBUTES, *VFIO_ATTRIBUTES))
-"""Names that are the driver's own on devices of every kind."""
+"""Names that the driver itself publishes on devices of every kind."""
 
 ADMIN_ACCESS_LABEL = "resource.kubernetes.io/admin-access"
 
@@ -113,17 +115,18 @@ _SHORTEST_ID = 8
 
 
 def is_dns_label(text: str) -> bool:
-    """Whether `text` is a DNS label as Kubernetes has it (RFC 1123, at most 63 characters)."""
+    """Whether `text` is a DNS label by Kubernetes' rules (RFC 1123, at most 63 characters)."""
     return _DNS_LABEL.fullmatch(text) is not None
 
 
 def is_dns_subdomain(text: str, *, longest: int = 253) -> bool:
-    """Whether `text` is a DNS subdomain as Kubernetes has it: names of objects; of drivers, with at most 63."""
+    """Whether `text` is a DNS subdomain by Kubernetes' rules: names of objects; names of drivers with at most 63
+    characters."""
     return len(text) <= longest and _DNS_SUBDOMAIN.fullmatch(text) is not None
 
 
 def is_uid(text: str) -> bool:
-    """Whether `text` can be the UID of an object, and so be part of a file's and of a CDI device's name."""
+    """Whether `text` can be the UID of an object, and can therefore be part of file names and CDI device names."""
     return _UID.fullmatch(text) is not None
 
 
@@ -141,9 +144,9 @@ class DeviceId:
 
 @dataclass(frozen=True, slots=True, order=True)
 class RequestName:
-    """The name of a request in a claim, with the chosen alternative when the request was a list of them.
+    """The name of a request in a claim, with the chosen alternative if the request is a list of alternatives.
 
-    An allocation result writes it as `request` or `request/alternative`; kubelet and pods know the request only.
+    An allocation result writes it as `request` or `request/alternative`; the kubelet and pods use only the request.
     """
 
     request: str
@@ -169,7 +172,7 @@ class RequestName:
 
 @dataclass(frozen=True, slots=True, order=True)
 class ClaimRef:
-    """A ResourceClaim as kubelet names it. The UID is the identity; namespace and name are where to read it."""
+    """A ResourceClaim as the kubelet names it. The UID is its identity; namespace and name locate it."""
 
     namespace: str
     name: str
@@ -182,8 +185,8 @@ class ClaimRef:
 def gpu_device_names(uuids: Iterable[str]) -> dict[str, str]:
     """GPU UUID to device name, for all GPUs of one node: `gpu-` and the first 8 hex digits of the UUID.
 
-    Digits are added, for all that share a prefix, until the names differ; so a name depends on nothing but the UUIDs
-    that are present. A UUID in another form than NVML's `GPU-<8-4-4-4-12 hex>` raises ValueError.
+    UUIDs that share a prefix get more digits until the names differ; therefore a name depends only on the UUIDs that
+    are present. A UUID in another form than NVML's `GPU-<8-4-4-4-12 hex>` raises ValueError.
     """
     digits = {}
     for uuid in uuids:
@@ -201,12 +204,12 @@ def gpu_device_names(uuids: Iterable[str]) -> dict[str, str]:
 
 
 def names_record(model: str) -> bool:
-    """Whether a simulated node is named by the file of a record: no profile has a dot or a slash in its name."""
+    """Whether the name refers to a record's file: no profile has a dot or a slash in its name."""
     return "/" in model or "." in model
 
 
 def model_label(model: str) -> str:
-    """What nodes of a profile or of a record's file are called, before their number: letters, digits and dashes."""
+    """The prefix of node names for a profile or a record's file: letters, digits and dashes."""
     if not names_record(model):
         return model
     stem = model.rpartition("/")[2].partition(".tar")[0].partition(".tgz")[0].lower()

@@ -1,9 +1,8 @@
 """Kubernetes quantities and semantic versions as comparable values.
 
-A `Quantity` is an exact number with the spelling family it was written in; equality and order are those of the
-number, so "1024Mi" equals "1Gi". A `Version` is semver 2.0.0 with its precedence; `padded_version` makes one from the
-two to four dotted numbers that NVIDIA's software has. Pure values, used by slices, CEL, the allocator and the
-simulated API server.
+A `Quantity` is an exact number with the spelling family it was written in; comparisons use the number, so "1024Mi"
+equals "1Gi". A `Version` is semver 2.0.0 with its precedence; `padded_version` makes one from the two to four dotted
+numbers of NVIDIA's versions. Pure values, used by slices, CEL, the allocator and the simulated API server.
 
 Source: k8s.io/apimachinery resource.Quantity (canonical form, nano precision, rounding away from zero); semver.org.
 """
@@ -22,7 +21,7 @@ _DECIMAL_SUFFIX = {exponent: suffix for suffix, exponent in _DECIMAL.items()}
 _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 _NANO = 10**9
 _MOST_DIGITS = 18
-"""Of numbers that an API server keeps as integers of 64 bits."""
+"""For numbers that an API server stores as 64-bit integers."""
 
 _NUMBER = r"(?:0|[1-9][0-9]*)"
 _IDENTIFIER = rf"(?:{_NUMBER}|[0-9]*[a-zA-Z-][0-9a-zA-Z-]*)"
@@ -40,9 +39,9 @@ class Quantity:
     value: Fraction
     format: QuantityFormat = field(default="DecimalSI", compare=False)
     is_int64: bool = field(default=True, compare=False)
-    """Whether an API server keeps it as an integer of 64 bits: by how it is written, not by its value."""
+    """Whether an API server stores it as a 64-bit integer; this depends on the spelling, not the value."""
     is_computed: bool = field(default=False, compare=False)
-    """Whether CEL made it by adding or subtracting; an API server's `==` does not know it on its right."""
+    """Whether CEL computed it by adding or subtracting; an API server's `==` does not accept it on its right side."""
 
     @classmethod
     def parse(cls, text: str) -> "Quantity":
@@ -53,7 +52,7 @@ class Quantity:
         match = _QUANTITY.fullmatch(text)
         if match is None or not text:
             raise ValueError(f"not a quantity: {text!r}")
-        # Without digits it is 0: `G` is a quantity of the API server's, too.
+        # Without digits it is 0: the API server also accepts `G`.
         sign, whole, fraction, suffix = match[1], match[2].lstrip("0"), match[3][1:], match[4] or ""
         number = Fraction(f"{sign}{whole or 0}.{fraction or 0}")
         digits = len(whole or "0") + len(fraction)
@@ -68,14 +67,15 @@ class Quantity:
 
     @classmethod
     def of_bytes(cls, count: int) -> "Quantity":
-        """An amount of memory: `Quantity.of_bytes(2**30)` is written `1Gi`, and 625000, which no Ki divides, `625k`."""
+        """An amount of memory: `Quantity.of_bytes(2**30)` becomes `1Gi`, and 625000, which is no multiple of Ki,
+        `625k`."""
         return cls(Fraction(count), "DecimalSI" if count % 1024 else "BinarySI")
 
     def __str__(self) -> str:
         if self.value == 0:
             return "0"
         # Amounts below 1024 have no binary suffix, so the server writes them as decimals: 0.5Ki is 512, 1000 is 1k.
-        # Neither have fractions: 0.1Gi is 107374182400m.
+        # The same applies to fractions: 0.1Gi is 107374182400m.
         if self.format == "BinarySI" and abs(self.value) >= 1024 and self.value.denominator == 1:
             return _binary(int(self.value))
         mantissa, exponent = _shortest(self.value)
@@ -85,7 +85,7 @@ class Quantity:
 
 
 def canonical_quantity(text: str) -> str:
-    """The one spelling that the API server gives an amount: `1024Mi` becomes `1Gi`. Raises ValueError."""
+    """The API server's canonical spelling of an amount: `1024Mi` becomes `1Gi`. Raises ValueError."""
     return str(Quantity.parse(text))
 
 
@@ -116,7 +116,7 @@ def _shortest(value: Fraction) -> tuple[int, int]:
 @total_ordering
 @dataclass(frozen=True, slots=True, eq=False)
 class Version:
-    """Semver 2.0.0. Build metadata is kept but, as semver says, does not count in comparisons."""
+    """Semver 2.0.0. Build metadata is kept but, as semver requires, ignored in comparisons."""
 
     major: int
     minor: int
@@ -134,7 +134,7 @@ class Version:
         return cls(int(match[1]), int(match[2]), int(match[3]), prerelease, match[5] or "")
 
     def _precedence(self) -> tuple[object, ...]:
-        # Without leading zeros numbers compare as their lengths do, then as texts; Python converts no 4300 digits.
+        # Without leading zeros, numbers compare by length, then as text; Python does not convert 4300 digits.
         identifiers = tuple((0, len(part), part) if part.isdigit() else (1, 0, part) for part in self.prerelease)
         return (self.major, self.minor, self.patch, not self.prerelease, identifiers)
 
@@ -153,9 +153,8 @@ class Version:
 
 
 def padded_version(text: str) -> Version | None:
-    """Semver from a vendor's version: `580.126.09` is 580.126.9, `13.0` is 13.0.0; None when it is neither.
-
-    Semver forbids leading zeros and wants three numbers; a fourth becomes build metadata.
+    """Semver from a vendor's version: `580.126.09` is 580.126.9, `13.0` is 13.0.0; None for other text. Semver forbids
+    leading zeros and requires three numbers; a fourth becomes build metadata.
     """
     parts = text.strip().split(".")
     if not 1 <= len(parts) <= 4 or not all(part.isascii() and part.isdigit() for part in parts):

@@ -1,6 +1,4 @@
-"""Keeps ComputeDomains: their objects, their nodes, their status. Hosted by the controller's leader.
-
-`cluster` follows what there is and shows one domain at a time, `dra_driver.domains.plan` decides, `actions` does it,
-and `keeper` lets them meet for each domain that something happened to. Nothing is remembered that is not in the
-cluster.
+"""Manages ComputeDomains: their objects, nodes and status. Runs in the controller's leader. `cluster` watches the
+cluster and returns the state of one domain, `dra_driver.domains.plan` decides, `actions` writes, and `keeper` calls
+them for each domain that changed. All state is in the cluster.
 """

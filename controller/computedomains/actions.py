@@ -1,4 +1,4 @@
-"""Does what was decided for a domain: one write each, guarded by what was seen when it was decided."""
+"""Carries out the decisions for a domain: one write each, guarded by the version of the object that was seen."""
 
 import asyncio
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ _NODES_AT_ONCE = 16
 
 
 class Actions:
-    """Writes for domains. Every method raises ClusterError; Conflict when the world is not as it was seen."""
+    """Writes for domains. Every method raises ClusterError; Conflict if an object has changed since it was seen."""
 
     def __init__(
         self, kube: Kube, cluster: DomainsInCluster, settings: DaemonSettings, *, driver: str, several_channels: bool
@@ -33,7 +33,7 @@ class Actions:
         self._labelling = asyncio.Semaphore(_NODES_AT_ONCE)
 
     async def write_status(self, domain: ComputeDomain, status: ComputeDomainStatus) -> None:
-        """A merge patch replaces whole lists, and the resourceVersion makes sure that they were ours."""
+        """A merge patch replaces whole lists; the resourceVersion ensures that they have not changed."""
         body = {
             "metadata": {"resourceVersion": domain.metadata.resource_version},
             "status": status.to_wire(),
@@ -47,7 +47,7 @@ class Actions:
         )
 
     async def run(self, domain: ComputeDomain, actions: Sequence[plan.Action]) -> None:
-        """In order; changes of labels, which are for different nodes, side by side."""
+        """In order; changes of labels run concurrently, because they affect different nodes."""
         labels = [action for action in actions if isinstance(action, plan.LabelNode | plan.UnlabelNode)]
         for action in actions:
             if action not in labels:
@@ -75,7 +75,7 @@ class Actions:
                 await self._finalizers(domain, [*domain.metadata.finalizers, FINALIZER])
             case plan.RemoveFinalizer():
                 await self._finalizers(domain, [one for one in domain.metadata.finalizers if one != FINALIZER])
-                _log.info("domain taken down", **_named(domain))
+                _log.info("ComputeDomain removed", **_named(domain))
             case plan.MakeDaemonTemplate():
                 template = daemon_template(domain, self._settings, self._driver)
                 await self._make(RESOURCE_CLAIM_TEMPLATES, template)
@@ -102,7 +102,8 @@ class Actions:
             return
 
     async def _make(self, resource: Resource, obj: dict[str, object]) -> None:
-        """Under a name that is taken: by us, before the watch showed it, or by somebody else, whose it stays."""
+        """The name is taken: by this driver, before the watch reported it, or by another owner, whose object is not
+        changed."""
         metadata = obj["metadata"]
         assert isinstance(metadata, dict)
         namespace, name, uid = metadata["namespace"], metadata["name"], metadata["labels"][DOMAIN_LABEL]
@@ -110,12 +111,14 @@ class Actions:
             await self._kube.create(resource, obj)
         except AlreadyExists:
             if resource is DAEMON_SETS:
-                return  # the domain's UID is its name: nobody else has it
+                return  # its name is the domain's UID, so no one else has it
             found = await self._kube.get(resource, name, namespace)
             if (found["metadata"].get("labels") or {}).get(DOMAIN_LABEL) == uid:
                 return
             self._cluster.found_foreign((namespace, name))
-            raise Conflict("belongs to something else", about=f"{resource.kind} {namespace}/{name}") from None
+            raise Conflict(
+                "an object of this name has another owner", about=f"{resource.kind} {namespace}/{name}"
+            ) from None
         _log.info("made", kind=resource.kind, namespace=namespace, name=name)
 
     async def _delete(self, resource: Resource, namespace: str, name: str) -> None:

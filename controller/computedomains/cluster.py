@@ -1,7 +1,5 @@
-"""What there is in the cluster of all domains, followed by watches, and shown one domain at a time.
-
-Of claims only those that hold channels are kept, of nodes their label, of inventories the fabric; so thousands of pods
-that have nothing to do with domains cost next to nothing.
+"""The state of all domains in the cluster, from watches, one domain at a time. The watches keep only claims that hold
+channels, the label of nodes, and the fabric of inventories. Therefore thousands of unrelated pods cost almost nothing.
 """
 
 from collections import Counter
@@ -49,7 +47,7 @@ class KeptObject:
     label: str
     deleting: bool
     made_as: str = ""
-    """Of a DaemonSet."""
+    """Only for a DaemonSet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +62,9 @@ _NO_CHANNEL = KeptClaim()
 
 
 class DomainsInCluster:
-    """`changed` is called with the UID of each domain that something happened to, `look_after` with that of one that is
-    to be looked at in so many seconds; they must not block. Every one of `mirrors` has to be run; `synced` returns when
-    all have been read once."""
+    """`changed` is called with the UID of each domain that changed, `look_after` with the UID and seconds of a domain
+    to check later; they must not block. The caller must run each of `mirrors`; `synced` returns when all have been read
+    once."""
 
     def __init__(
         self,
@@ -88,14 +86,14 @@ class DomainsInCluster:
         self._uids: dict[str, Key] = {}
         self._uses: dict[str, dict[Key, tuple[ChannelUse, ...]]] = {}
         self._unplaced: dict[str, dict[Key, float]] = {}
-        """By the UID of the domain, claims that want a node, and since when they have been known."""
+        """By the UID of the domain: claims that wait for a node, and when they were first seen."""
         self._labelled: dict[str, set[str]] = {}
         self._users: dict[str, Counter[str]] = {}
-        """By node, the UIDs of domains that claims on it have channels for, with how many claims."""
+        """By node: the UIDs of domains for which claims there hold channels, with the number of claims."""
         self._pods_of: dict[str, dict[Key, tuple[str, DaemonSeen]]] = {}
-        """Daemons by the UID of their domain, with when their pods were made."""
+        """Daemons by the UID of their domain, with the creation time of their pods."""
         self._foreign: dict[Key, float] = {}
-        """Objects that stand under a name that one of ours should have, and when they were found."""
+        """Foreign objects under a name that the driver needs, and when they were found."""
         self.domains = Mirror(kube, COMPUTE_DOMAINS, keep=_domain, on_change=self._domain_changed)
         self._claims = Mirror(kube, RESOURCE_CLAIMS, keep=self._kept_claim, on_change=self._claim_changed)
         self.nodes = Mirror(kube, NODES, keep=_node, on_change=self._node_changed)
@@ -131,15 +129,15 @@ class DomainsInCluster:
         return tuple(mirror.failure for mirror in self.mirrors if mirror.failure is not None)
 
     def found_foreign(self, key: Key) -> None:
-        """A name that one of ours should have is taken; for a while nobody tries to make it."""
+        """A name that the driver needs is taken; the controller waits before it tries again."""
         self._foreign[key] = self._loop_time()
 
     def uids(self) -> tuple[str, ...]:
-        """Of the domains that exist."""
+        """UIDs of the existing domains."""
         return tuple(self._uids)
 
     def seen(self, uid: str) -> ObservedDomain | None:
-        """None when there is no such domain. Raises InvalidInput when its object makes no sense."""
+        """None if there is no such domain. Raises InvalidInput if its object is invalid."""
         key = self._uids.get(uid)
         domain = self.domains.objects.get(key) if key is not None else None
         if isinstance(domain, InvalidInput):
@@ -167,7 +165,7 @@ class DomainsInCluster:
         )
 
     def orphans(self) -> "tuple[tuple[str, Key, KeptNode | KeptObject], ...]":
-        """Plural, key and what is kept of nodes, DaemonSets and templates whose domain is not known."""
+        """Plural, key and kept data of nodes, DaemonSets and templates whose domain does not exist."""
         found: list[tuple[str, Key, KeptNode | KeptObject]] = []
         for plural, objects in (("daemonsets", self.daemon_sets.objects), ("templates", self.templates.objects)):
             found += [(plural, key, one) for key, one in objects.items() if one and one.label not in self._uids]
@@ -215,7 +213,7 @@ class DomainsInCluster:
         )
 
     def _daemons(self, uid: str) -> dict[str, DaemonSeen]:
-        """The newest of each node; a node that is replaced can show an old one beside it for a while."""
+        """The newest of each node; while a pod is replaced, the old one can still exist."""
         found: dict[str, tuple[str, DaemonSeen]] = {}
         for made, daemon in self._pods_of.get(uid, {}).values():
             if daemon.node:
@@ -265,7 +263,7 @@ class DomainsInCluster:
                 self._changed(uid)
 
     def _place(self, key: Key, before: str | None, after: str | None) -> None:
-        """Most claims are given a node at once, and nobody needs to hear of them."""
+        """Most claims get a node at once and need no check."""
         if before == after:
             return
         if before is not None:
@@ -327,10 +325,10 @@ class DomainsInCluster:
 
 
 UNPLACED_AFTER_S = 30.0
-"""How long a claim may want a node before its domain says so."""
+"""How long a claim may wait for a node before its domain reports it."""
 
 FOREIGN_AGAIN_S = 30.0
-"""How soon a name that somebody else's object has is tried again."""
+"""When a name that another object has is tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +340,7 @@ class _Inventory:
     imex_problem: str | None = None
 
 
-_NO_INVENTORY = _Inventory(NodeFabric(problem="the node has not reported what it has yet", reason="NoInventory"))
+_NO_INVENTORY = _Inventory(NodeFabric(problem="the node has not reported its hardware yet", reason="NoInventory"))
 
 
 def _domain(obj: JsonObject) -> ComputeDomain | InvalidInput:
@@ -367,7 +365,8 @@ def _object(obj: JsonObject) -> KeptObject:
 
 
 def _daemon_set(obj: JsonObject) -> KeptObject | None:
-    """By its name: one that lost its label is still the domain's. None is not of a domain."""
+    """By its name, because a DaemonSet that lost its label still belongs to the domain. None: it belongs to no
+    domain."""
     metadata = obj["metadata"]
     uid = domain_of_daemon_object(metadata["name"])
     made_as = (metadata.get("annotations") or {}).get(MADE_AS, "")
@@ -378,7 +377,7 @@ def _inventory(obj: JsonObject) -> _Inventory:
     try:
         facts = NodeInventorySpec.of(obj.get("spec"))
     except InvalidInput as error:
-        return _Inventory(NodeFabric(reason="InventoryNotUnderstood", problem=f"its inventory makes no sense: {error}"))
+        return _Inventory(NodeFabric(reason="InventoryNotUnderstood", problem=f"its NodeInventory is invalid: {error}"))
     imex = facts.imex
     ready = None if imex is None or imex.state is None else imex.state == IMEX_READY
     problem = next((one.message for one in facts.problems if one.subject == IMEX_SUBJECT), None)
@@ -386,7 +385,7 @@ def _inventory(obj: JsonObject) -> _Inventory:
 
 
 def _daemon(obj: JsonObject) -> tuple[str, str, DaemonSeen]:
-    """The domain's UID, when the pod was made, and the daemon."""
+    """The domain's UID, the creation time of the pod, and the daemon."""
     metadata, status = obj["metadata"], obj.get("status") or {}
     conditions = {one["type"]: one["status"] for one in status.get("conditions") or ()}
     ended = status.get("phase") in ("Succeeded", "Failed")

@@ -1,8 +1,7 @@
-"""Lets what is seen, decided and done meet for each domain that something happened to, and sweeps what was left behind.
-
-Entered by `main`, once for every time that this process becomes the leader. A status is written once in a quarter of a
-second at most, and a large one less often, for each of its daemons is sent all of it: so a domain whose nodes come up
-together costs a few writes and not one for each.
+"""Observes, decides and writes for each domain that changed, and sweeps leftovers. `main` starts it each time this
+process becomes the leader. A status is written at most every quarter of a second, and a large one less often, because
+every daemon receives all of it. Therefore a domain whose nodes start together costs a few writes rather than one per
+node.
 """
 
 import asyncio
@@ -42,15 +41,15 @@ _SOMEBODY_HAS_TO_ACT = frozenset(
 )
 
 _GATHER_S = 0.05
-"""What happens together is looked at together."""
+"""Changes within this time are handled together."""
 _BETWEEN_STATUSES_S = 0.25
 _BETWEEN_STATUSES_PER_NODE_S = 0.004
-"""More for each node that is in it: 0.3 s for a rack of 18, 1.3 s for 256 nodes."""
+"""Added for each of its nodes: 0.3 s for a rack of 18, 1.3 s for 256 nodes."""
 _SWEEP_EVERY_S = 600.0
 
 
 class DomainKeeper:
-    """All domains of the cluster, while this process leads. `run` until cancelled; it can be run again."""
+    """All domains of the cluster, while this process leads. `run` ends when cancelled and can be called again."""
 
     def __init__(
         self,
@@ -79,10 +78,10 @@ class DomainKeeper:
         self._queue = WorkQueue()
         self._cluster: DomainsInCluster | None = None
         self._rests_until: dict[str, float] = {}
-        """By UID, on the loop's clock: before that its status is not written again."""
+        """By UID, on the loop's clock: the earliest time of the next status write."""
 
     async def run(self) -> None:
-        """Everything is read anew, for others may have led meanwhile."""
+        """Reads everything again, because another replica may have led meanwhile."""
         self._queue = WorkQueue()
         cluster = DomainsInCluster(
             self._kube,
@@ -110,7 +109,7 @@ class DomainKeeper:
             self._cluster = None
 
     def described(self) -> Iterator[str]:
-        """What cannot be watched, and a line for each domain, for the debug page; nothing while others lead."""
+        """Watch errors and a line for each domain, for the debug page; empty while another replica leads."""
         if self._cluster is not None:
             yield from (f"not watched: {failure}" for failure in self._cluster.failures)
             for (namespace, name), domain in sorted(self._cluster.domains.objects.items()):
@@ -120,7 +119,7 @@ class DomainKeeper:
                 yield f"{namespace}/{name}: {said or domain}"
 
     def statuses(self) -> Mapping[Key, ComputeDomainStatus]:
-        """Of all domains by namespace and name, for metrics; empty while another process leads."""
+        """All domains by namespace and name, for metrics; empty while another replica leads."""
         objects = self._cluster.domains.objects if self._cluster is not None else {}
         return {key: one.status for key, one in objects.items() if isinstance(one, ComputeDomain)}
 
@@ -132,14 +131,14 @@ class DomainKeeper:
         try:
             await self._reconcile(uid, cluster, actions)
         except (Conflict, NotFound) as error:
-            # The watch is about to show what changed; if it does not, it is somebody else's object.
+            # The watch will report the change; if it does not, another owner has the object.
             _log.info("domain changed meanwhile", uid=uid, error=str(error))
             self._queue.retry(uid)
         except ClusterError as error:
             retry_s = self._queue.retry(uid, error.retry_after_s or 0.0)
-            _log.warning("domain cannot be kept", uid=uid, error=str(error), retry_s=round(retry_s, 1))
+            _log.warning("cannot update the ComputeDomain", uid=uid, error=str(error), retry_s=round(retry_s, 1))
         except InvalidInput as error:
-            _log.error("domain not understood, it stays as it is", uid=uid, error=str(error))
+            _log.error("the ComputeDomain is invalid and stays unchanged", uid=uid, error=str(error))
         else:
             self._queue.succeeded(uid)
 
@@ -164,7 +163,7 @@ class DomainKeeper:
             self._queue.add_after(uid, FOREIGN_AGAIN_S)
 
     def _tell(self, domain: ComputeDomain, status: ComputeDomainStatus) -> None:
-        """An Event when the domain becomes ready, and when the reason why it is not changes."""
+        """An Event when the domain becomes ready, and when the reason why it is not ready changes."""
         if self._events is None:
             return
         before = {one.type: one.reason for one in domain.status.conditions}
@@ -182,11 +181,12 @@ class DomainKeeper:
             try:
                 await self._sweep(cluster)
             except ClusterError as error:
-                _log.warning("what domains left behind is not swept yet", error=str(error))
+                _log.warning("cannot remove leftovers of deleted ComputeDomains yet", error=str(error))
             await asyncio.sleep(self._sweep_every_s)
 
     async def _sweep(self, cluster: DomainsInCluster) -> None:
-        """What belongs to domains that do not exist. The cluster is asked once more: a copy may be behind."""
+        """Removes objects of domains that do not exist. Reads the domains from the API server again, because the copy
+        may be stale."""
         orphans = cluster.orphans()
         if not orphans:
             return
@@ -200,7 +200,7 @@ class DomainKeeper:
 
     async def _remove(self, plural: str, key: Key, kept: KeptNode | KeptObject) -> None:
         namespace, name = key
-        _log.info("left behind by a domain that is gone", kind=plural, namespace=namespace, name=name)
+        _log.info("removing a leftover of a deleted ComputeDomain", kind=plural, namespace=namespace, name=name)
         if isinstance(kept, KeptNode):
             metadata = {"resourceVersion": kept.resource_version, "labels": {DOMAIN_LABEL: None}}
             await self._kube.merge_patch(NODES, name, {"metadata": metadata})

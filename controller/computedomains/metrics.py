@@ -1,4 +1,4 @@
-"""What Prometheus may know of domains; `nvidia_dra_compute_domain_info` is the family of NVIDIA's own driver."""
+"""Metrics of domains; `nvidia_dra_compute_domain_info` is the same as in NVIDIA's own driver."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +13,7 @@ _STATES: tuple[Literal["Ready", "NotReady"], ...] = ("Ready", "NotReady")
 
 
 class DomainCollector:
-    """Reads the statuses, by namespace and name, when somebody scrapes; there are none where another replica leads."""
+    """Reads the statuses, by namespace and name, at each scrape; empty if another replica leads."""
 
     def __init__(self, statuses: Callable[[], Mapping[tuple[str, str], ComputeDomainStatus]]) -> None:
         self._statuses = statuses
@@ -30,7 +30,7 @@ class DomainCollector:
         )
         reasons = GaugeMetricFamily(
             "gpu_dra_compute_domain_reason",
-            "1 for the reason why a ComputeDomain is ready, or is not.",
+            "1 for the reason why a ComputeDomain is ready or not.",
             labels=["namespace", "domain", "reason"],
         )
         for (namespace, name), status in sorted(statuses.items()):

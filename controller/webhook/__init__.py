@@ -1,7 +1,7 @@
-"""The admission webhook: what `dractl check` says of a config, said at the moment somebody creates the object.
+"""The admission webhook: reports the findings of `dractl check` when an object is created.
 
-`process` starts and watches a process of its own, `worker`, in which every replica answers: `service` with `server`
-(HTTPS), `connections` (how many), `review` (a request to an answer, pure) and `served` (which certificate). The replica
-that leads does `leading` in the controller's own process: `certificates` are made, and `configuration` is what the API
-server is told, and when; `trust` keeps the two objects. `kinds` has what is looked at, one table row a kind.
+Every replica answers in a separate process, `worker`, which `process` starts and monitors: `service` with `server`
+(HTTPS), `connections` (limits), `review` (from request to answer, pure) and `served` (which certificate). The leader
+runs `leading` in the controller's own process: it makes `certificates`, decides the webhook `configuration`, and writes
+both objects with `trust`. `kinds` lists the reviewed kinds, one table row each.
 """

@@ -1,8 +1,9 @@
-"""Certificates of the webhook: read, judged, made. Pure but for the randomness of new keys; time is given.
+"""Reads, checks and issues certificates of the webhook. Pure except for the randomness of new keys; time is a
+parameter.
 
-Both ways to have one look the same here: three PEM texts, `tls.crt`, `tls.key` and `ca.crt`, as cert-manager writes
-them into a Secret. Where we make them ourselves, every certificate has an authority of its own, whose key is forgotten
-at once: nothing in the cluster can sign another certificate that the API server would take for ours.
+All certificates have the same form: three PEM texts, `tls.crt`, `tls.key` and `ca.crt`, as cert-manager writes them
+into a Secret. If the controller issues them, every certificate has its own authority, whose key is discarded at once,
+so that nothing can sign another certificate that the API server would trust.
 """
 
 import base64
@@ -23,12 +24,12 @@ _PEM = re.compile(r"-----BEGIN CERTIFICATE-----[A-Za-z0-9+/=\s]+-----END CERTIFI
 CERTIFICATE, KEY, AUTHORITY = "tls.crt", "tls.key", "ca.crt"
 
 _CLOCKS_DIFFER = timedelta(minutes=5)
-"""A certificate is good from a little before it was made: clocks of nodes differ."""
+"""A certificate is valid from a little before its creation, because clocks of nodes differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lifetimes:
-    """`whole`: how long a certificate is good. `renewed_after`: how old it is when the next one is made."""
+    """`whole`: the validity of a certificate. `renewed_after`: its age when it is renewed."""
 
     whole: timedelta = timedelta(days=90)
     renewed_after: timedelta = timedelta(days=60)
@@ -36,30 +37,30 @@ class Lifetimes:
 
 @dataclass(frozen=True, slots=True)
 class ServingCertificate:
-    """One that can be served: the key is that of the certificate. `authority` is one certificate or more, PEM."""
+    """A certificate with its matching key. `authority` is one or more certificates, PEM."""
 
     chain: str
     key: str
     authority: tuple[str, ...]
     names: frozenset[str]
-    """DNS names and addresses that it is good for."""
+    """Its DNS names and addresses."""
     since: datetime
     until: datetime
 
     def problem(self, names: Iterable[str], now: datetime) -> str | None:
-        """Why the API server would not accept it under all of these names, or None."""
+        """Why the API server would not accept it for all of these names, or None."""
         missing = sorted(set(names) - self.names)
         if missing:
             return f"the certificate is not for {', '.join(missing)}"
         if now < self.since:
-            return f"the certificate is good from {self.since:%Y-%m-%d %H:%M} on"  # made while a clock was ahead
+            return f"the certificate is valid from {self.since:%Y-%m-%d %H:%M} on"  # issued while a clock was ahead
         if now >= self.until:
             return f"the certificate has expired at {self.until:%Y-%m-%d %H:%M}"
         return None
 
 
 def certificate_in(secret: Mapping[str, object], about: str) -> ServingCertificate | None:
-    """What a Secret holds; None where it is empty, as the chart makes it. Raises InvalidInput where it is damaged."""
+    """The content of a Secret; None if it is empty, as the chart creates it. Raises InvalidInput if it is damaged."""
     data = secret.get("data")
     texts = {key: _decoded(data, key, about) for key in (CERTIFICATE, KEY, AUTHORITY)}
     if not any(texts.values()):
@@ -92,7 +93,7 @@ def _checked(chain: str, key: str, authority: str, about: str) -> ServingCertifi
     except (ValueError, TypeError) as error:
         raise InvalidInput(f"certificate or key cannot be read: {error}", about=about) from error
     if private.public_key() != leaf.public_key():
-        raise InvalidInput("the key is not that of the certificate", about=about)
+        raise InvalidInput("the key does not match the certificate", about=about)
     if not authorities:
         raise InvalidInput(f"there is no certificate in {AUTHORITY}", about=about)
     return ServingCertificate(
@@ -112,21 +113,22 @@ def _names_of(leaf: "Certificate") -> frozenset[str]:
 
 
 def secret_data(certificate: ServingCertificate) -> JsonObject:
-    """The `data` of the Secret that holds it."""
+    """The `data` of its Secret."""
     authority = "\n".join(certificate.authority) + "\n"
     texts = {CERTIFICATE: certificate.chain, KEY: certificate.key, AUTHORITY: authority}
     return {key: base64.b64encode(text.encode()).decode() for key, text in texts.items()}
 
 
 def is_due(certificate: ServingCertificate | None, names: Iterable[str], now: datetime, times: Lifetimes) -> bool:
-    """Whether a new one is to be made: there is none, it will not do, or it is as old as it should get."""
+    """Whether to issue a new one: there is none, it is not valid for the names, or it is due for renewal."""
     if certificate is None or certificate.problem(names, now) is not None:
         return True
     return now >= certificate.since + times.renewed_after
 
 
 def new_certificate(names: Sequence[str], now: datetime, times: Lifetimes) -> ServingCertificate:
-    """With an authority of its own. `names` are DNS names or addresses; the first one is the subject. Some ms."""
+    """With its own authority. `names` are DNS names or addresses; the first one is the subject. Takes some
+    milliseconds."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -135,7 +137,7 @@ def new_certificate(names: Sequence[str], now: datetime, times: Lifetimes) -> Se
 
     since, until = (now - _CLOCKS_DIFFER).replace(microsecond=0), (now + times.whole).replace(microsecond=0)
     signer, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    # A number of its own: two authorities with one name and different keys are told apart by nobody else.
+    # A unique number, because nothing else distinguishes two authorities with the same name and different keys.
     serial = x509.random_serial_number()
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"gpu-dra webhook authority {serial:x}"[:64])])
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
@@ -178,7 +180,7 @@ def _usage(*, signs: bool) -> "KeyUsage":
     )  # fmt: skip
 
 
-# -- what the API server trusts
+# -- authorities
 
 
 def pem_blocks(text: str) -> list[str]:
@@ -187,7 +189,7 @@ def pem_blocks(text: str) -> list[str]:
 
 
 def has_expired(pem: str, now: datetime) -> bool:
-    """Whether an authority is good for nothing any more, as is what is no certificate."""
+    """Whether an authority has expired or is not a certificate."""
     from cryptography import x509
 
     try:

@@ -1,14 +1,13 @@
-"""What the API server is told: which requests to ask about, where, and what follows when nobody answers. Pure.
+"""The webhook configuration: which requests the API server sends, to which endpoint, and what it does without an
+answer. Pure. The chart creates a ValidatingWebhookConfiguration without webhooks, which has no effect. The leader fills
+it in two stages. First it registers only one object, which is never stored: `probe`. If the API server refuses that
+object with this webhook's message, it has reached a replica through the Service and trusts its authority; only then the
+leader registers all kinds. Therefore no request waits for a webhook that does not answer yet, and a cluster whose API
+server cannot reach pods is not affected. Deleting the object, as Helm does, switches the webhook off; the controller
+does not create it again.
 
-The chart makes a ValidatingWebhookConfiguration without webhooks, which asks nothing. The replica that leads fills it
-in two stages. First the API server is to ask about one object only, which nobody ever stores: `probe`. When it has
-refused that one in our words, it has reached a replica, through the Service and with the authority that it was given;
-only then it is told to ask about everything. So nobody's request ever waits for a webhook that does not answer yet, and
-a cluster whose API server cannot reach pods is not worse off. To switch off is to delete the object, which Helm does;
-nobody makes it again.
-
-Two webhooks for each kind: `refuse` for objects with a config of ours, with the failure policy that is set; `advise`
-for those that only select our devices, about which there are warnings at most, and no reason to hold them up.
+Two webhooks for each kind: `refuse` for objects with a config for this driver, with the configured failure policy;
+`advise` for objects that only select this driver's devices. These get only warnings, so they must not wait.
 """
 
 import base64
@@ -30,10 +29,10 @@ CONFIGURATIONS = Resource(
 )
 PATH = "/review"
 MARK = "dra.gpu/webhook-authority"
-"""Annotation: a digest of the authority that is trusted now, and since when."""
+"""Annotation: a digest of the authority that is trusted now, and its start time."""
 OVERLAP = timedelta(hours=1)
-"""How long the authority before is trusted, too. Replicas serve its certificate for some seconds more, and those of an
-earlier release until they are replaced."""
+"""How long the previous authority stays trusted. Replicas serve its certificate for some more seconds, and replicas of
+an earlier release until they are replaced."""
 _MOST_TRUSTED = 16
 _ADVICE_TIMEOUT_S = 2
 _PROBE = "webhook-probe"
@@ -41,7 +40,7 @@ _PROBE = "webhook-probe"
 
 @dataclass(frozen=True, slots=True)
 class ServiceAddress:
-    """A Service, on its port 443."""
+    """A Service, port 443."""
 
     namespace: str
     name: str
@@ -49,10 +48,10 @@ class ServiceAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What somebody has set. `address` is a Service, or a URL without path for an API server outside the cluster.
-
-    `drivers` are the names in objects that concern us. `exempt` are namespaces whose objects are never reviewed.
-    `keeps_domains`: our controller does. Else somebody else may, and nothing of theirs waits for us or fails with us.
+    """The settings. `address` is a Service, or a URL without path for an API server outside the cluster. `drivers`:
+    objects with these driver names are reviewed. `exempt`: namespaces whose objects are never reviewed.
+    `keeps_domains`: whether this controller manages ComputeDomains; otherwise another driver may, and its objects must
+    not depend on this webhook.
     """
 
     name: str
@@ -66,7 +65,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """What the API server trusts: PEM texts, and since when the first ones, which are of the current authority."""
+    """What the API server trusts: PEM texts, current authority first, and when that became current."""
 
     authorities: tuple[str, ...]
     digest: str
@@ -74,7 +73,7 @@ class Trust:
 
 
 def trusted_in(configuration: Mapping[str, object] | None) -> tuple[str, ...]:
-    """The authorities in the configuration that the server has; none where nobody is asked."""
+    """The authorities in the server's configuration; none if it has no webhooks."""
     found: dict[str, None] = {}
     for webhook in webhooks_in(configuration):
         bundle = (webhook.get("clientConfig") or {}).get("caBundle")
@@ -92,7 +91,7 @@ def webhooks_in(configuration: Mapping[str, object] | None) -> Sequence[JsonObje
 
 
 def next_trust(certificate: ServingCertificate, configuration: Mapping[str, object] | None, now: datetime) -> Trust:
-    """The authority of the certificate; and for `OVERLAP` after that came, those that were trusted before."""
+    """The certificate's authority and, for `OVERLAP` after a change, the previous ones."""
     digest = hashlib.sha256("\n".join(certificate.authority).encode()).hexdigest()[:16]
     marked, since = _mark_in(configuration)
     trusted = trusted_in(configuration)
@@ -115,7 +114,7 @@ def _mark_in(configuration: Mapping[str, object] | None) -> tuple[str, datetime]
 
 
 def is_armed(configuration: Mapping[str, object] | None) -> bool:
-    """Whether the server asks about more than the probe."""
+    """Whether the configuration contains more than the probe."""
     names = {str(webhook.get("name")) for webhook in webhooks_in(configuration)}
     return bool(names - {name for name in names if name.startswith(f"{_PROBE}.")})
 
@@ -123,9 +122,8 @@ def is_armed(configuration: Mapping[str, object] | None) -> bool:
 def change(
     observed: Mapping[str, object], wish: Wish, certificate: ServingCertificate, now: datetime, *, proven: bool
 ) -> JsonObject | None:
-    """What to write, as a merge patch of exactly the `observed` configuration; None where it is as it should be.
-
-    `proven`: the probe was refused by us. Once armed, a configuration stays so.
+    """What to write, as a merge patch of exactly the `observed` configuration; None if it is up to date. `proven`: this
+    webhook refused the probe. An armed configuration stays armed.
     """
     trust = next_trust(certificate, observed, now)
     full = proven or is_armed(observed)
@@ -141,7 +139,7 @@ def change(
 
 
 def _contains(observed: object, wanted: object) -> bool:
-    """Whether everything wanted is there; the server fills in fields, and later ones may fill in more."""
+    """Whether all wanted fields are there; the server adds default fields, and newer servers may add more."""
     if isinstance(wanted, dict):
         return isinstance(observed, dict) and all(_contains(observed.get(key), one) for key, one in wanted.items())
     if isinstance(wanted, list):
@@ -152,7 +150,8 @@ def _contains(observed: object, wanted: object) -> bool:
 
 
 def wanted_webhooks(wish: Wish, authorities: Sequence[str]) -> list[JsonObject]:
-    """Of an armed configuration. Names end with that of our driver, which is in every refusal that users see."""
+    """The webhooks of an armed configuration. Names end with the driver's name, which appears in every refusal that
+    users see."""
     return [
         webhook
         for kind in KINDS
@@ -163,7 +162,7 @@ def wanted_webhooks(wish: Wish, authorities: Sequence[str]) -> list[JsonObject]:
 
 _CHANGED = {
     "name": "spec-changed",
-    # Whatever was admitted can be labelled, finished and deleted, be it wrong by now.
+    # Labels, finalizers and deletion of admitted objects are never refused, even if the object is invalid now.
     "expression": "request.operation != 'UPDATE' || !has(oldObject.spec) || !has(object.spec)"
     " || object.spec != oldObject.spec",
 }
@@ -186,7 +185,7 @@ def _advising(kind: Kind, wish: Wish, authorities: Sequence[str]) -> JsonObject 
 
 
 def _hurried_s(wish: Wish) -> int:
-    """For what nobody should wait for."""
+    """For requests that must not wait."""
     return min(wish.timeout_s, _ADVICE_TIMEOUT_S)
 
 
@@ -251,7 +250,7 @@ _NAME = "kubernetes.io/metadata.name"
 
 
 def probe(wish: Wish) -> JsonObject:
-    """A DeviceClass with a wrong config, for a dry run: what the API server says of it tells whom it asked."""
+    """A DeviceClass with an invalid config, for a dry run: the API server's answer shows which webhook it called."""
     parameters = {"apiVersion": CONFIG_API_VERSION, "kind": "GpuConfig", "sharing": {"strategy": "probe"}}
     return {
         "apiVersion": "resource.k8s.io/v1",
@@ -262,5 +261,6 @@ def probe(wish: Wish) -> JsonObject:
 
 
 def is_refused_by_us(message: str, wish: Wish) -> bool:
-    """Whether the API server's refusal of the probe is ours. It names the webhook; others may refuse it, too."""
+    """Whether this webhook refused the probe: the message names it. Other admission checks may refuse the probe,
+    too."""
     return f'admission webhook "{_PROBE}.{wish.drivers[0]}" denied the request' in message

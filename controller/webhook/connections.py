@@ -1,8 +1,7 @@
-"""Accepts connections of the webhook, and no more than a limit.
-
-Anyone who reaches the port can open connections, and each one costs memory before it has sent a byte. So there is a
-limit for all, and a time limit for the first request. At the limit a new connection replaces the oldest one that waits,
-because API servers send a request at once. `server` enters here; asyncio and aiohttp have no such limits.
+"""Accepts connections of the webhook, up to a limit. Every client that reaches the port can open connections, and each
+costs memory before it sends a byte. Therefore there is a limit for all, and a time limit for the first request. At the
+limit a new connection replaces the oldest idle one, because API servers send a request at once. asyncio and aiohttp
+have no such limits.
 """
 
 import asyncio
@@ -17,27 +16,26 @@ type _Handlers = web.Server
 type _Connection = web.RequestHandler
 
 MOST_CONNECTIONS = 128
-"""An API server opens one for each request that it asks about at the same time. Each costs about 300 KiB (buffers for
-TLS)."""
+"""An API server opens one for each concurrent review. Each costs about 300 KiB (buffers for TLS)."""
 FIRST_REQUEST_S = 10.0
 """For the TLS handshake, and again for the header of the first request."""
 _PAUSE_S = 0.1
 
 
 class Connections:
-    """Those of one server, `handlers`. `watching` is for its application."""
+    """The connections of one server, `handlers`. `watching` is for its application."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self._context = context
         self._silent: dict[_Connection, asyncio.Task[None]] = {}
-        """Connections that have sent no request yet, the oldest first, and what does their handshake."""
+        """Connections that have sent no request yet, oldest first, with the tasks of their handshakes."""
         self._working: set[_Connection] = set()
         self._closing: set[_Connection] = set()
         self._idle = asyncio.Event()
-        """Set when a request was answered."""
+        """Set after each answer."""
 
     def watching(self) -> Middleware:
-        """A connection is not closed while its request is worked on."""
+        """A connection is not closed during a review."""
 
         @web.middleware
         async def watched(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -53,14 +51,14 @@ class Connections:
         return watched
 
     async def accept(self, listening: socket.socket, handlers: _Handlers) -> None:
-        """Accept connections until cancelled."""
+        """Accepts connections until cancelled."""
         loop = asyncio.get_running_loop()
         try:
             while True:
                 try:
                     accepted, _ = await loop.sock_accept(listening)
                 except OSError:
-                    # The client is gone already, or the process has no file descriptors left for a moment.
+                    # The client has already disconnected, or the process has no file descriptors left for a moment.
                     await asyncio.sleep(_PAUSE_S)
                     continue
                 await self._make_room(handlers)
@@ -91,7 +89,7 @@ class Connections:
 
     async def _open(self, accepted: socket.socket, connection: _Connection) -> None:
         loop = asyncio.get_running_loop()
-        # What ends before the handshake does is nobody's request.
+        # A connection that ends during the handshake has no request.
         with suppress(OSError, TimeoutError):
             await loop.connect_accepted_socket(
                 lambda: connection, accepted, ssl=self._context, ssl_handshake_timeout=FIRST_REQUEST_S
@@ -103,7 +101,7 @@ class Connections:
             self._close(connection)
 
     def _close(self, connection: _Connection) -> None:
-        """At once: an orderly end of TLS would wait for the other side."""
+        """At once, because a graceful end of TLS would wait for the client."""
         opening = self._silent.pop(connection, None)
         if opening is not None:
             opening.cancel()

@@ -1,7 +1,6 @@
-"""The kinds that are reviewed, one row each: which objects the API server is to ask about, and what of them is judged.
-
-What is said of an object is not here: that is `dra_driver.checking`. Conditions are CEL as the API server has it in
-`matchConditions`, where `object` is the object as it was written, so every field may be missing.
+"""The reviewed kinds, one row each: for which objects the API server calls the webhook, and which fields are reviewed.
+The checks themselves are in `dra_driver.checking`. Conditions are CEL of `matchConditions`, where `object` is the
+object as written, so every field may be missing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,9 +11,9 @@ from dra_driver.api.meta import JsonObject
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """`refusing` holds for objects of which something can be refused, `advising` for those that can be warned about,
-    both with `{drivers}` for a list of driver names. None: for all, or for none. `ours`: the kind is of this project,
-    so all that is wrong with it is for us to say."""
+    """`refusing` selects objects that can be refused, `advising` those that can only get warnings; `{drivers}` in them
+    is the list of driver names. None: for all, or for none. `ours`: this project defines the kind, so the webhook
+    reports all its problems."""
 
     group: str
     versions: tuple[str, ...]
@@ -36,15 +35,15 @@ def _selects(selectors: str) -> str:
 
 
 def _requests_select(claim: str) -> str:
-    """In v1beta1 a request has the selectors itself."""
+    """In v1beta1 the request itself contains the selectors."""
     places = (_selects("r.?exactly.?selectors"), _selects("r.?selectors"))
     alternatives = f"r.?firstAvailable.orValue([]).exists(a, {_selects('a.?selectors')})"
     return f"{claim}.?devices.?requests.orValue([]).exists(r, {' || '.join((*places, alternatives))})"
 
 
 _VERSIONS = ("v1", "v1beta2", "v1beta1")
-"""Of resource.k8s.io. All are named, although the API server would convert: messages have the paths of the version that
-somebody wrote."""
+"""Versions of resource.k8s.io. All are named, although the API server could convert: messages should have the paths of
+the version in which the object was written."""
 
 _DRA = "resource.k8s.io"
 _CLAIM, _TEMPLATE = "object.?spec", "object.?spec.?spec"
@@ -71,13 +70,14 @@ def kind_of(group: str, kind: str) -> Kind | None:
 
 
 def condition(expression: str, drivers: Sequence[str]) -> str:
-    """With the names of the drivers; those are DNS subdomains, so nothing in them needs an escape."""
+    """With the names of the drivers; they are DNS subdomains, so they need no escaping."""
     names = ", ".join(f"'{name}'" for name in drivers)
     return expression.replace("{drivers}", f"[{names}]")
 
 
 def judged(obj: Mapping[str, object]) -> JsonObject:
-    """What is judged: the rest of metadata is the API server's business, and status is nobody's wish."""
+    """The reviewed fields: not other metadata, which the API server validates, and not the status, which users do not
+    write."""
     metadata = obj.get("metadata")
     named = metadata if isinstance(metadata, Mapping) else {}
     kept = {key: named[key] for key in ("name", "generateName", "namespace") if isinstance(named.get(key), str)}

@@ -1,4 +1,4 @@
-"""The part of the webhook that the controller does while it leads: the certificate, and what the API server is told."""
+"""The leader's part of the webhook: the certificate and the webhook configuration."""
 
 import asyncio
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from dra_driver.kube.watch import Backoff
 _log = structlog.get_logger(__name__)
 
 LOOK_S = 60.0
-"""Between looks at the clock: whether a certificate is due, whether an authority can be forgotten."""
+"""Interval of checks whether to renew the certificate or to drop an old authority."""
 
 
 async def lead(
@@ -33,7 +33,7 @@ async def lead(
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     look_s: float = LOOK_S,
 ) -> NoReturn:
-    """Keep the configuration, until cancelled."""
+    """Keeps the configuration up to date until cancelled."""
     news = asyncio.Event()
     secret = watched_secret(kube, plan.secret_namespace, plan.secret_name, news.set)
     configuration = watched_configuration(kube, plan.wish.name, news.set)
@@ -47,7 +47,7 @@ async def lead(
             news.clear()
             again = False
             try:
-                # What others have is what they are about to serve: it is trusted before anybody serves it.
+                # Replicas serve the certificate of the Secret soon: the API server must trust it before that.
                 again = await keeper.settle(await certificates.certificate() if configuration.synced else None)
                 retry.reset()
             except ClusterError as error:
@@ -60,7 +60,7 @@ async def lead(
 
 
 async def until(news: asyncio.Event, at_most_s: float) -> None:
-    """Until there is news, or as long as that."""
+    """Waits until something changed, or for that time."""
     with suppress(TimeoutError):
         async with asyncio.timeout(at_most_s):
             await news.wait()

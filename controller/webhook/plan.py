@@ -1,4 +1,4 @@
-"""What the controller and its webhook's process know of the webhook, from the settings. Pure."""
+"""Derives from the settings what the controller and the webhook's process need. Pure."""
 
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
@@ -12,8 +12,8 @@ from dra_driver.names import COMPUTE_DOMAIN_DRIVER
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What `main` was told of the webhook. `issued_here`: we make the certificate; else somebody else fills the
-    Secret. `names` are those under which the API server calls."""
+    """The webhook's settings. `issued_here`: the controller issues the certificate; otherwise another program fills the
+    Secret. `names` are the host names that the API server uses."""
 
     endpoint: str
     wish: Wish
@@ -27,8 +27,8 @@ class Plan:
 
 
 def plan_of(settings: WebhookSettings, namespace: str, driver: str, gates: Gates) -> Plan:
-    """From what the process was told. The driver of domains has no settings: its name is part of the API. With the gate
-    off the name is somebody else's, and so are configs for it."""
+    """From the settings. The driver name of domains is part of the API and no setting. With the gate off, that name and
+    its configs belong to another driver."""
     domains = Feature.COMPUTE_DOMAINS in gates
     address: ServiceAddress | str = settings.url or ServiceAddress(namespace, settings.service)
     host = urlsplit(settings.url).hostname if settings.url else f"{settings.service}.{namespace}.svc"

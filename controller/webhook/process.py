@@ -1,9 +1,8 @@
-"""The webhook's process, seen from the controller: started, watched, started again.
-
-What anybody sends to the webhook is read, parsed and judged in that process alone (`worker`), under a memory limit of
-its own. So nothing of it can delay the controller's event loop, on which its lease depends, or take its memory. The
-process reports twice a second what probes and metrics show. It is started again when it ends, and killed when it has
-reported nothing for a while. It ends with the controller, also when that is killed, because its input is closed then.
+"""Starts, monitors and restarts the webhook's process. Only that process (`worker`) reads, parses and reviews requests,
+with its own memory limit. Therefore requests cannot delay the controller's event loop, on which its lease depends, or
+use its memory. The process reports the data for probes and metrics twice a second. The controller restarts it when it
+ends, and kills it if it stops reporting. The process ends with the controller, even if that is killed, because its
+input is then closed.
 """
 
 import asyncio
@@ -27,11 +26,11 @@ _SILENT_S = 60.0
 """Reports come twice a second; a busy node may delay them."""
 _LONGEST_REPORT = 4 * 1024 * 1024
 _END_S = 5.0
-"""For a process that ends, besides the time for which it still answers."""
+"""Time for the process to end, in addition to the time for which it still answers."""
 
 
 class WebhookProcess(Collector):
-    """One at a time. `arguments` are those of the controller, which the process reads, too."""
+    """One process at a time. It gets the controller's arguments."""
 
     def __init__(self, arguments: Sequence[str], *, drain_s: float) -> None:
         self._command = (sys.executable, "-m", "controller.webhook.worker", *arguments)
@@ -42,21 +41,21 @@ class WebhookProcess(Collector):
         self._retry = Backoff(first_s=0.2, longest_s=30.0)
 
     def problem(self) -> str | None:
-        """Why this replica should not be asked, or None; for the readiness probe."""
+        """Why this replica cannot answer reviews, or None; for the readiness probe."""
         return self._problem
 
     def collect(self) -> Iterable[Metric]:
-        """The metrics of its last report."""
+        """Metrics from its last report."""
         return self._families
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
-        """Serve during the block, and `drain_s` longer."""
+        """Serves during the block, and `drain_s` longer."""
         running = asyncio.create_task(self._run())
         try:
             yield
         finally:
-            # While the process ends it is not to be started again.
+            # Do not restart the process while it ends.
             running.cancel()
             await asyncio.wait([running])
             await self._end()
@@ -72,13 +71,11 @@ class WebhookProcess(Collector):
             status = await process.wait()
             pause_s = self._retry.next_s()
             self._problem = f"the webhook's process has ended: {reason}"
-            _log.error(
-                "the webhook's process is started again", reason=reason, status=status, pause_s=round(pause_s, 1)
-            )
+            _log.error("restarting the webhook's process", reason=reason, status=status, pause_s=round(pause_s, 1))
             await asyncio.sleep(pause_s)
 
     async def _follow(self, process: Process) -> str:
-        """Take its reports; why there are no more."""
+        """Reads its reports; returns why they ended."""
         assert process.stdout is not None
         while True:
             try:
@@ -104,10 +101,10 @@ class WebhookProcess(Collector):
             process.terminate()
         try:
             async with asyncio.timeout(self._drain_s + _END_S):
-                # Its last reports are read, so that it does not wait for that.
+                # Read its last reports, so that it does not block on writing them.
                 await process.communicate()
         except TimeoutError:
-            _log.warning("the webhook's process does not end and is killed")
+            _log.warning("the webhook's process does not end; killing it")
             with suppress(ProcessLookupError):
                 process.kill()
             await process.wait()

@@ -1,13 +1,9 @@
-"""A question of the API server, and the answer: whether an object is admitted, why not, and what it warns of.
-
-The sentences are those of `dractl check`, and so is the verdict, with two limits. The API server has applied its own
-rules before it asks, so what `check` says of those is left to it: it may be newer than we are. And selectors are
-refused only while the server is of a version whose CEL we know. Nothing is stored or changed by a review, so a dry run
-is reviewed like anything else.
-
-An update that leaves `spec` as it was is admitted unseen: whoever removes a finalizer or a label of an object that was
-bad before must be able to. Pure, and never raises but `NotAReview`.
-Source: `AdmissionReview` of admission.k8s.io/v1.
+"""From a review request of the API server to the answer: whether the object is admitted, why not, and warnings.
+Sentences and verdict are those of `dractl check`, with two exceptions. The API server applies its own rules before it
+calls the webhook, and may be newer than this driver, so findings about those rules are dropped. Selectors are refused
+only if the server has a version whose CEL is known here. A review stores and changes nothing, so dry runs are reviewed,
+too. An update that does not change `spec` is admitted without a review, so that finalizers and labels of an invalid
+object can be removed. Pure, and never raises but `NotAReview`. Source: `AdmissionReview` of admission.k8s.io/v1.
 """
 
 import json
@@ -35,36 +31,37 @@ API_VERSION = "admission.k8s.io/v1"
 _KIND = "AdmissionReview"
 _REVIEWED = ("CREATE", "UPDATE")
 _DEAREST = 2_000
-"""Units of CEL cost of all selectors of an object, beyond which they are not tried on devices. Usual ones cost 5 to 50;
-as many as a server lets through, 1,000,000, would keep a processor busy for minutes."""
+"""Limit for the CEL cost of all selectors of an object; above it they are not evaluated on devices. Typical selectors
+cost 5 to 50; the server's limit, 1,000,000, would occupy a processor for minutes."""
 _MOST_SELECTOR_TEXT = 32 * 1024
-"""Characters of all selectors of an object, beyond which they are left to the server, which has compiled them before it
-asks. Usual ones have some hundred; as many as an object can have would take half a minute."""
+"""Limit for the characters of all selectors of an object; above it they are not compiled here, because the server has
+already compiled them. Typical selectors have some hundred; the maximum of an object would take half a minute."""
 _DEEPEST = 100
-"""Levels of an object. The API server stores none that are deeper than a few hundred, ours have a dozen."""
+"""Maximum nesting of an object. The API server stores at most a few hundred levels; reviewed kinds have a dozen."""
 _MOST_VALUES = 250_000
-"""Values of a body, about. Objects of a few MiB have fewer; a small value takes fifty times the memory of its text."""
+"""Approximate maximum of values in a body. Objects of a few MiB have fewer; a small value takes fifty times the memory
+of its text."""
 _MOST_WARNINGS = 10
 _LONGEST_MESSAGE = 8_000
 
 _OURS = (CONFIG.name, CONFIG_KIND.name)
 _SAID_BY_SERVER = (DEPRECATED.name, NEEDS_GATE.name)
-"""What the server tells its clients itself, and what cannot be known here: which of its gates are on."""
+"""Findings that the server reports itself, and findings that depend on the server's gates, which are unknown here."""
 
 
 class NotAReview(InvalidInput):
-    """A body that is no AdmissionReview that could be answered."""
+    """A body that is not a valid AdmissionReview."""
 
     help = Help(
         Move.ADMINISTRATOR,
-        "The webhook was asked something that is no AdmissionReview: not by an API server.",
-        "Look who else calls the webhook's Service. It answers nothing but reviews.",
+        "The webhook received something that is not an AdmissionReview, and therefore not from an API server.",
+        "Check who else calls the webhook's Service. It answers only reviews.",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """`obj` and `old` are as the server sent them, `old` None at a creation. `kind` None: not one of ours."""
+    """`obj` and `old` are as the server sent them; `old` is None at a creation. `kind` None: not a reviewed kind."""
 
     uid: str
     operation: str
@@ -76,7 +73,7 @@ class Review:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`refusals` are sentences, none where the object is admitted; so are `warnings`, which go with either."""
+    """`refusals` are sentences; if there are none, the object is admitted. `warnings` are possible in both cases."""
 
     uid: str
     refusals: tuple[str, ...] = ()
@@ -88,7 +85,7 @@ class Answer:
 
 
 def read_review(body: bytes) -> Review:
-    """Raises NotAReview for everything that an API server does not send."""
+    """Raises NotAReview for bodies that an API server does not send."""
     request = _request(body)
     kind = _object(request, "kind")
     group, version, name = (_text(kind, key, where="request.kind") for key in ("group", "version", "kind"))
@@ -123,7 +120,7 @@ def _no_number(text: str) -> NoReturn:
 
 
 def _depth(value: object) -> int:
-    """Levels of lists and maps; not by recursion, which is what it is to protect from."""
+    """Depth of lists and maps; not recursive, because it protects from deep recursion."""
     deepest, todo = 0, [(value, 1)]
     while todo:
         one, depth = todo.pop()
@@ -163,14 +160,14 @@ def _refuse(why: str) -> NoReturn:
 class Judge:
     """Answers reviews. `knows_server`: the server is of a version whose CEL is known, which `knowledge` has as `minor`.
 
-    The sites of `knowledge` are not complete, for a review must be quick: see `sites_of_kinds`.
+    The sites of `knowledge` are not complete, because a review must be fast: see `sites_of_kinds`.
     """
 
     knowledge: Knowledge
     knows_server: bool = True
 
     def answer(self, review: Review) -> Answer:
-        """Called for every request that the API server asks about; some milliseconds."""
+        """Called for every request under review; takes some milliseconds."""
         kind = review.kind
         if kind is None or (review.old is not None and review.old.get("spec") == review.obj.get("spec")):
             return Answer(review.uid)
@@ -192,8 +189,9 @@ class Judge:
         )
 
     def _others_keep_domains(self) -> bool:
-        """Asked while ours does not. Their DeviceClasses tell, for the chart has none then; who installs those of the
-        repository by hand is taken for another driver, and refused nothing."""
+        """Whether another driver manages ComputeDomains while this one does not. Its DeviceClasses show that, because
+        the chart then installs none. If an administrator has installed this repository's classes by hand, they count as
+        another driver's, and nothing is refused."""
         return any(
             COMPUTE_DOMAIN_DRIVER in expression
             for one in self.knowledge.classes.values()
@@ -201,27 +199,27 @@ class Judge:
         )
 
     def _refuses(self, kind: Kind, finding: Finding) -> bool:
-        """Of errors, those about what is ours; the others the server has found, or knows better."""
+        """Only errors about this driver's configs and kinds; the server finds the others itself."""
         if finding.severity is not Severity.ERROR:
             return False
         ours = kind.ours or finding.code in _OURS or ".opaque" in finding.field
         return ours or (finding.code == SELECTOR.name and self.knows_server)
 
     def _knowledge_for(self, obj: Mapping[str, object]) -> Knowledge:
-        """Without devices where it would take too long to ask them."""
+        """Without devices if evaluating selectors on them would take too long."""
         if is_quick(expressions_in(obj.get("spec")), self.knowledge):
             return self.knowledge
         return replace(self.knowledge, sites=Sites((), 0, complete=False))
 
 
 def is_quick(expressions: Iterable[str], knowledge: Knowledge) -> bool:
-    """Whether selectors can be tried on devices during a review."""
+    """Whether selectors can be evaluated on devices during a review."""
     return sum(_cost(one, knowledge) for one in expressions) <= _DEAREST
 
 
 def _cost(expression: str, knowledge: Knowledge) -> int:
-    """The most that it can cost on one device. One that does not compile counts as the most expensive: it would be
-    compiled, or judged otherwise, for nothing."""
+    """The maximum cost on one device. A selector that does not compile gets the highest cost, so that it is not
+    compiled again."""
     try:
         return compile_selector(expression, knowledge.server).cost
     except CelError:
@@ -229,7 +227,7 @@ def _cost(expression: str, knowledge: Knowledge) -> int:
 
 
 def expressions_in(spec: object) -> tuple[str, ...]:
-    """The selectors anywhere in an object, whatever else is in it."""
+    """All selectors anywhere in an object."""
     found, todo = [], [spec]
     while todo:
         one = todo.pop()
@@ -244,7 +242,7 @@ def expressions_in(spec: object) -> tuple[str, ...]:
 
 
 def _without_selectors(value: Any) -> Any:
-    """Configs stay as they are."""
+    """Configs stay unchanged."""
     if isinstance(value, list):
         return [_without_selectors(item) for item in value]
     if not isinstance(value, dict):
@@ -261,7 +259,7 @@ _NO_DOMAINS = (
     " for it"
 )
 _BLANK = read_documents("{}", "").documents[0]
-"""A document of one line: the objects of reviews stand in no file."""
+"""A document of one line, because reviewed objects are not in a file."""
 
 
 def _document(obj: JsonObject) -> Document:
@@ -276,12 +274,12 @@ def _document(obj: JsonObject) -> Document:
 
 
 def _sentences(findings: Iterable[Finding]) -> tuple[str, ...]:
-    """By field: there are no lines to go by."""
+    """By field, because there are no lines."""
     return tuple(dict.fromkeys(sentence(one) for one in sorted(findings, key=lambda one: one.field)))
 
 
 def answered(answer: Answer) -> JsonObject:
-    """As the API server wants it."""
+    """In the form that the API server expects."""
     response: JsonObject = {"uid": answer.uid, "allowed": answer.allowed}
     if not answer.allowed:
         message = _joined(answer.refusals)
@@ -292,6 +290,6 @@ def answered(answer: Answer) -> JsonObject:
 
 
 def _joined(refusals: Sequence[str]) -> str:
-    """One as it is, several as a list; not more than somebody reads."""
+    """One sentence as it is, several as a list of limited length."""
     text = refusals[0] if len(refusals) == 1 else "\n".join(["", *(f"- {one}" for one in refusals)])
     return text if len(text) <= _LONGEST_MESSAGE else f"{text[:_LONGEST_MESSAGE]}… ({len(refusals)} mistakes)"

@@ -1,7 +1,7 @@
-"""Which certificate a replica serves: the newest one that the API server is known to trust. Pure; time is given.
+"""Which certificate a replica serves: the newest one that the API server is known to trust. Pure; time is a parameter.
 
-A certificate can be there before the API server has been told of its authority, for another replica may have made it,
-or cert-manager. Until then the one before is served on, and a replica that has none yet does not count as ready.
+A new certificate can exist before the API server trusts its authority, because another replica or cert-manager may have
+created it. Until then the replica serves the previous one; a replica without any is not ready.
 """
 
 from collections.abc import Collection
@@ -12,7 +12,7 @@ from controller.webhook.certificates import ServingCertificate
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What the API server was told, as this replica sees it. `armed`: it asks about everybody's objects."""
+    """The webhook configuration as this replica sees it. `armed`: the API server calls the webhook for all objects."""
 
     armed: bool
     trusted: Collection[str]
@@ -20,16 +20,16 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """`current` is what connections get, None while there is nothing. `waiting` is the next one, which the API server
-    was told of at `told_at`, in seconds of a monotonic clock; None while it was not."""
+    """`current` is served to connections; None if there is none. `waiting` is the next one. `told_at`: when its
+    authority was written to the configuration, in seconds of a monotonic clock; None if it was not yet."""
 
     current: ServingCertificate | None = None
     waiting: ServingCertificate | None = None
     told_at: float | None = None
 
     def seen(self, offered: ServingCertificate | None, told: Told, clock: float, settle_s: float) -> "Served":
-        """After a look at the Secret and the configuration. `settle_s` is how long API servers take to hear of what was
-        written, by their own watches."""
+        """The state after a read of the Secret and the configuration. `settle_s`: how long API servers' own watches
+        take to receive a change."""
         if offered is None or offered == self.current:
             return Served(self.current)
         if not told.armed:
@@ -40,11 +40,11 @@ class Served:
         return Served(offered) if clock - told_at >= settle_s else Served(self.current, offered, told_at)
 
     def wait_s(self, clock: float, settle_s: float) -> float | None:
-        """Until another look changes something by itself; None: only news can."""
+        """Time until another call can change the state; None: only a change of the objects can."""
         return None if self.told_at is None else max(0.0, self.told_at + settle_s - clock)
 
     def problem(self) -> str | None:
-        """Why the API server cannot be answered, or None."""
+        """Why this replica cannot serve the API server, or None."""
         if self.current is not None:
             return None
         if self.waiting is not None:

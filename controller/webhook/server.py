@@ -1,11 +1,10 @@
-"""HTTPS for reviews: one path, certificates that change while it runs, and an end that cuts nobody off.
+"""HTTPS for reviews: one path, certificates that change while it runs, and a graceful stop.
 
-Threads work on reviews, so that probes and metrics are answered meanwhile. What is no review gets 400. If a review
-fails, which is a defect, aiohttp logs it and answers 500, and the failure policy decides.
-
-Memory and time are bounded, whoever sends what: `connections` limits connections, at most `_LARGE_BODIES` large bodies
-are read or worked on at a time, and a request is dropped at its deadline, or when its client goes, if no thread has
-begun with it. A thread that has begun cannot be stopped, so `stuck` is for the liveness probe.
+Threads work on reviews, so that probes and metrics are answered meanwhile. A body that is not a review gets 400. If a
+review fails, which is a defect, aiohttp logs it and answers 500, and the failure policy decides. Memory and time are
+bounded for every client: `connections` limits connections, at most `_LARGE_BODIES` large bodies are read or reviewed at
+a time, and a request is dropped at its deadline, or when its client disconnects, if no thread has started on it. A
+started thread cannot be stopped; the liveness probe checks `stuck` for this reason.
 """
 
 import asyncio
@@ -27,14 +26,14 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.errors import NodeNotReady
 
 _LARGEST = 8 * 1024 * 1024
-"""Bytes of a review: two objects of at most 1.5 MiB as they are stored, which can be twice as much as JSON."""
+"""Maximum bytes of a review: two objects of at most 1.5 MiB in storage, which can be twice as long in JSON."""
 _SMALL = 128 * 1024
-"""Bytes of a body that waits for no other. Almost all are smaller than 10 KiB."""
+"""Up to this size a body does not wait for others. Almost all are smaller than 10 KiB."""
 _LARGE_BODIES = 2
-"""Each can take 120 MiB while it is read and checked."""
+"""Each can take 120 MiB while it is read and reviewed."""
 _READ_TIMEOUT_S = 10.0
 _STUCK_S = 60.0
-"""No review takes seconds, also not one of the largest objects."""
+"""Even a review of the largest objects takes less than a second."""
 _IDLE_S = 300.0
 """Longer than the API server keeps connections that it does not use (90 s): it must be the one that closes them, or it
 may send a request on one that is just being closed."""
@@ -42,15 +41,15 @@ _THREADS = 4
 """More than one, so that a large object does not keep all others waiting."""
 
 type Respond = Callable[[bytes], JsonObject]
-"""The answer to a body, called in a thread. Raises ValueError with what to say for a body that cannot be answered."""
+"""Returns the answer to a body; called in a thread. Raises ValueError with a message for an invalid body."""
 
 
 class ReviewServer:
-    """Listens where it is told; nobody can connect before the first `use`."""
+    """Serves one endpoint; clients can connect after the first `use`."""
 
     def __init__(self, endpoint: str, respond: Respond, *, drain_s: float, deadline_s: float = 30.0) -> None:
-        """`drain_s` is how long requests are still answered after the end began: until the API server has heard that
-        this replica is no endpoint of the Service any more. `deadline_s` is how long the API server waits."""
+        """`drain_s`: how long requests are still answered while stopping, until the API server knows that this replica
+        is no longer an endpoint of the Service. `deadline_s`: how long the API server waits."""
         self._host, _, port = endpoint.rpartition(":")
         self._port = int(port)
         self._respond = respond
@@ -58,21 +57,21 @@ class ReviewServer:
         self._deadline_s = deadline_s
         self._large = asyncio.Semaphore(_LARGE_BODIES)
         self._begun: dict[object, float] = {}
-        """When each review was begun that a thread works on now, in seconds of a monotonic clock."""
+        """Start times of the reviews that threads work on, in seconds of a monotonic clock."""
         self._draining = False
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="review")
         self._current: ssl.SSLContext | None = None
 
     def use(self, certificate: ServingCertificate) -> None:
-        """Serve this one from the next connection on."""
+        """Serves this certificate from the next connection on."""
         self._current = tls_context(certificate)
 
     async def in_thread[T](self, work: Callable[[], T]) -> T:
-        """Something else that takes long, where reviews are worked on."""
+        """Runs another long task in the threads for reviews."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def stuck(self) -> str | None:
-        """That a review has taken much too long, or None."""
+        """A message that a review takes far too long, or None."""
         begun = min(list(self._begun.values()), default=None)
         if begun is None or time.monotonic() - begun < _STUCK_S:
             return None
@@ -80,7 +79,7 @@ class ReviewServer:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[int]:
-        """Answers the port. Raises NodeNotReady when it is taken."""
+        """Returns the port. Raises NodeNotReady if it is in use."""
         connections = Connections(self._listening_context())
         app = web.Application(client_max_size=_LARGEST, middlewares=[connections.watching()])
         app.router.add_post(PATH, self._review)
@@ -102,8 +101,8 @@ class ReviewServer:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _listening_context(self) -> ssl.SSLContext:
-        """Without a certificate; each connection gets the context that is current when it comes. Loading another
-        certificate into the same context would keep the old one of another type beside it."""
+        """Without a certificate; each new connection gets the current context. Loading another certificate into the
+        same context would keep an old certificate of another key type."""
         context = _bare_context()
 
         def choose(connection: ssl.SSLObject, name: str | None, of: ssl.SSLContext) -> int | None:
@@ -119,7 +118,7 @@ class ReviewServer:
         status, answer = await self._answer(request)
         response = web.Response(status=status, body=json.dumps(answer).encode(), content_type="application/json")
         if self._draining:
-            # The API server opens another connection, which leads to another replica.
+            # The API server opens another connection, which reaches another replica.
             response.force_close()
         return response
 
@@ -145,7 +144,7 @@ class ReviewServer:
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    """Without a host: on all addresses, IPv6 ones too if the node has any."""
+    """Without a host: all addresses, including IPv6 if the node has it."""
     family = socket.AF_INET6 if ":" in host or (not host and socket.has_dualstack_ipv6()) else socket.AF_INET
     try:
         listening = socket.create_server(
@@ -164,7 +163,8 @@ def _bare_context() -> ssl.SSLContext:
 
 
 def tls_context(certificate: ServingCertificate) -> ssl.SSLContext:
-    """For a server. The key goes through memory that has no name, for `ssl` reads files only, and no disk should."""
+    """For a server. `ssl` reads only files, so the key passes through an anonymous memory file and never reaches a
+    disk."""
     context = _bare_context()
     file = os.memfd_create("webhook", os.MFD_CLOEXEC)
     try:

@@ -1,6 +1,5 @@
-"""The webhook of one replica: it answers reviews. `leading` is what the replica does besides that leads.
-
-Entered by `worker`: `serving` for as long as the process lives, `run` beside it.
+"""The webhook of one replica: it answers reviews. The leader also runs `leading`. `worker` calls `serving` for the life
+of the process, and `run` concurrently.
 """
 
 import asyncio
@@ -43,8 +42,8 @@ _log = structlog.get_logger(__name__)
 
 _VERSION_S = 600.0
 _REMEMBERED_KIB = 2_000
-"""Of bodies. Compiled selectors are kept, and their answers with the devices that were asked, so that a claim that
-comes again is quick; after so much all is forgotten, for a selector takes eighty times the memory of its text."""
+"""Bytes of bodies after which caches are cleared. Compiled selectors and their results are cached, so that repeated
+claims are fast; a selector takes eighty times the memory of its text."""
 
 
 class WebhookMetrics:
@@ -53,14 +52,14 @@ class WebhookMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.reviews = Counter(
             "gpu_dra_webhook_reviews_total",
-            "Reviews by the kind of the object (empty: another kind) and their result: admitted, refused, malformed,"
+            "Reviews by the kind of the object (empty: another kind) and by result: admitted, refused, malformed,"
             " failed.",
             ["kind", "result"],
             registry=registry,
         )
         self.seconds = Histogram(
             "gpu_dra_webhook_review_seconds",
-            "Seconds from a whole body to the answer to it.",
+            "Seconds from the complete body to its answer.",
             buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
             registry=registry,
         )
@@ -71,7 +70,7 @@ class WebhookMetrics:
         )
         self.expires = Gauge(
             "gpu_dra_webhook_certificate_expiry_timestamp_seconds",
-            "When the certificate that is served expires, in seconds since 1970; 0 while there is none.",
+            "Expiry of the served certificate, in seconds since 1970; 0 if there is none.",
             registry=registry,
         )
 
@@ -110,19 +109,20 @@ class Webhook:
         self._judge = Judge(Knowledge(driver=driver, policies=(policy,), gates=gates), knows_server=False)
         self._judged_kib = 0
         self._tired = asyncio.Event()
-        """Set when there is much to forget."""
+        """Set when the caches must be cleared."""
         self._loop = asyncio.get_running_loop()
         self._version_known = False
         self._server = ReviewServer(plan.endpoint, self.respond, drain_s=plan.drain_s, deadline_s=plan.wish.timeout_s)
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[int]:
-        """Answer reviews; ends some seconds after the block, when nobody asks any more. Answers the port."""
+        """Answers reviews; ends some seconds after the block, when no API server calls this replica any longer. Yields
+        the port."""
         async with self._server.running() as port:
             yield port
 
     async def run(self) -> NoReturn:
-        """Keep certificate and knowledge up to date, until cancelled."""
+        """Keeps certificate and knowledge up to date until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._secret.run())
             tasks.create_task(self._configuration.run())
@@ -132,11 +132,11 @@ class Webhook:
         raise AssertionError
 
     def stuck(self) -> str | None:
-        """That a review has taken much too long, or None."""
+        """A message that a review takes far too long, or None."""
         return self._server.stuck()
 
     def problem(self) -> str | None:
-        """Why this replica should not be asked, or None; for the readiness probe."""
+        """Why this replica cannot answer reviews, or None; for the readiness probe."""
         if not self._configuration.synced:
             return f"{self._configuration.about} has not been read yet"
         if not (self._classes.synced.is_set() and self._version_known):
@@ -147,7 +147,7 @@ class Webhook:
         return self._certificates.problem or self._served.problem()
 
     def respond(self, body: bytes) -> JsonObject:
-        """The answer to a review. Raises NotAReview, as ValueError, for what is none."""
+        """The answer to a review. Raises NotAReview, a ValueError, for other bodies."""
         started, kind, result = time.perf_counter(), "", "failed"
         try:
             review = read_review(body)
@@ -191,12 +191,12 @@ class Webhook:
             await until(self._news, wait_s)
 
     def _serve(self, served: Served) -> float:
-        """How long to wait for the next look."""
+        """Seconds to wait before the next check."""
         current = served.current
         if current is not None and current != self._served.current:
             self._server.use(current)
             self._metrics.expires.set(current.until.timestamp())
-            _log.info("a certificate is served", until=current.until.isoformat())
+            _log.info("serving a certificate", until=current.until.isoformat())
         self._served = served
         wait_s = served.wait_s(self._clock(), self._plan.settle_s)
         return self._look_s if wait_s is None else min(wait_s, self._look_s)
@@ -206,12 +206,12 @@ class Webhook:
     def _class_changed(self, change: MirrorChange[DeviceClass | None]) -> None:
         knowledge = self._judge.knowledge
         classes = {name: one for (_, name), one in self._classes.objects.items() if one is not None}
-        # A selector that takes too long is not tried, whoever wrote it.
+        # A selector that takes too long is not evaluated.
         quick = {name: one for name, one in classes.items() if is_quick(class_expressions(one), knowledge)}
         self._judge = replace(self._judge, knowledge=replace(knowledge, classes=quick))
 
     async def _follow_version(self) -> NoReturn:
-        """Ask now and then, and make the devices anew on which selectors are tried."""
+        """Reads the server's version periodically, and rebuilds the devices on which selectors are evaluated."""
         retry = Backoff(first_s=0.2, longest_s=30.0)
         while True:
             try:
@@ -237,13 +237,13 @@ class Webhook:
 
 
 def _asked_once(sites: Sites) -> Sites:
-    """With all sites made, so that no review has to wait for them, and threads do not meet while they are."""
+    """With all sites built, so that no review waits for them and threads do not build them concurrently."""
     assert sites.broad
     return sites
 
 
 def _typed(obj: JsonObject) -> DeviceClass | None:
-    """None for one of a shape that we do not know."""
+    """None for an object of unknown form."""
     try:
         return DeviceClass.of(obj)
     except InvalidInput:

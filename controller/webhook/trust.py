@@ -1,9 +1,8 @@
-"""The two objects that make the API server trust us, kept: the Secret with the certificate, and the configuration.
-
-Every replica looks after the Secret: whichever finds first that a new certificate is due writes it, guarded by the
-resourceVersion that it saw, so of two that try at once one wins and the other takes what it wrote. The configuration is
-kept by the replica that leads. Neither object is ever created here; the chart makes them, empty, and who deletes one
-has switched the webhook off.
+"""Maintains the two objects through which the API server trusts the webhook: the Secret with the certificate, and the
+configuration. Every replica checks the Secret. The first that finds a renewal due writes it, guarded by the
+resourceVersion that it read; if two try at once, one wins and the other uses its certificate. Only the leader writes
+the configuration. This module creates neither object; the chart creates them empty, and deleting one switches the
+webhook off.
 """
 
 import asyncio
@@ -41,7 +40,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Watched:
-    """One object by its name, as the server has it; `changed` is called at every change."""
+    """One object by its name, as on the server; `changed` is called at every change."""
 
     def __init__(self, mirror: Mirror[JsonObject], about: str) -> None:
         self._mirror = mirror
@@ -89,38 +88,38 @@ def told(configuration: Watched) -> Told:
 
 @dataclass(frozen=True, slots=True)
 class Issuing:
-    """How certificates are made here. `names` are those under which the API server calls."""
+    """How the controller issues certificates. `names` are the host names that the API server uses."""
 
     names: Sequence[str]
     times: Lifetimes
 
 
 class CertificateKeeper:
-    """Reads the Secret, and renews what is in it. `issuing` None: somebody else does that, such as cert-manager."""
+    """Reads the Secret and renews its certificate. `issuing` None: another program renews it, such as cert-manager."""
 
     def __init__(self, kube: Kube, secret: Watched, issuing: Issuing | None, now: Callable[[], datetime]) -> None:
         self.problem: str | None = None
-        """Why the Secret is of no use as it is."""
+        """Why the Secret cannot be used."""
         self._kube = kube
         self._secret = secret
         self._issuing = issuing
         self._now = now
 
     async def certificate(self) -> ServingCertificate | None:
-        """The one in the Secret, after a new one was made where it is due. None where there is none, or somebody else
-        was quicker: then news of the Secret is on the way. Raises ClusterError."""
+        """The certificate in the Secret, renewed if due. None if there is none, or if another replica wrote first: then
+        the watch will report a change of the Secret. Raises ClusterError."""
         found, self.problem = self._read()
         secret, issuing = self._secret.object, self._issuing
         if secret is None or issuing is None or not is_due(found, issuing.names, self._now(), issuing.times):
             return found
         made = new_certificate(issuing.names, self._now(), issuing.times)
-        # A read of a collection does not say what its items are.
+        # Items of a list have no kind.
         wanted = {**secret, "apiVersion": SECRETS.api_version, "kind": SECRETS.kind, "data": secret_data(made)}
         try:
             await self._kube.replace(SECRETS, wanted)
         except (Conflict, NotFound):
             return found
-        _log.info("a certificate was made", secret=self._secret.about, until=made.until.isoformat())
+        _log.info("created a certificate", secret=self._secret.about, until=made.until.isoformat())
         self.problem = None
         return made
 
@@ -137,7 +136,7 @@ class CertificateKeeper:
 
 
 class ConfigurationKeeper:
-    """What the API server is told, while this replica leads."""
+    """The webhook configuration, maintained while this replica leads."""
 
     def __init__(
         self,
@@ -149,7 +148,7 @@ class ConfigurationKeeper:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.problem: str | None = None
-        """Why the API server does not ask, in a line; None while it does, or somebody has switched it off."""
+        """Why the API server does not call the webhook; None if it does, or if the webhook was switched off."""
         self._kube = kube
         self._configuration = configuration
         self._wish = wish
@@ -159,7 +158,8 @@ class ConfigurationKeeper:
         self._proven = False
 
     async def settle(self, certificate: ServingCertificate | None) -> bool:
-        """One step towards what should be; whether another is to follow at once, without news. Raises ClusterError."""
+        """One step towards the wanted configuration; returns whether another step must follow at once. Raises
+        ClusterError."""
         observed = self._configuration.object
         if certificate is None or observed is None:
             self._proven = False
@@ -177,18 +177,18 @@ class ConfigurationKeeper:
         try:
             await self._kube.merge_patch(CONFIGURATIONS, self._wish.name, patch)
         except (Conflict, NotFound):
-            return  # the watch is about to show what changed
-        _log.info("the webhook configuration is updated", webhooks=len(webhooks_in(patch)), asks_all=self._proven)
+            return  # the watch will report the change
+        _log.info("updated the webhook configuration", webhooks=len(webhooks_in(patch)), asks_all=self._proven)
 
     async def _ask(self) -> bool:
-        """Let the API server ask us about the probe."""
+        """Makes the API server call the webhook for the probe."""
         try:
             await self._kube.create(DEVICE_CLASSES, probe(self._wish), dry_run=True)
         except Rejected as error:
             self._proven = is_refused_by_us(error.message, self._wish)
-            why = None if self._proven else f"something else refused the probe: {error.message}"
+            why = None if self._proven else f"another admission check refused the probe: {error.message}"
         else:
-            why = "the API server does not reach the webhook: nothing is reviewed until it does"
+            why = "the API server cannot reach the webhook; nothing is reviewed until it can"
         self._say(why)
         if not self._proven:
             await self._sleep(self._retry.next_s())
@@ -198,7 +198,7 @@ class ConfigurationKeeper:
 
     def _say(self, problem: str | None) -> None:
         if problem is not None and problem != self.problem:
-            _log.warning("the webhook is not asked", reason=problem)
+            _log.warning("the API server does not call the webhook", reason=problem)
         elif problem is None and self.problem is not None:
-            _log.info("the webhook is asked")
+            _log.info("the API server calls the webhook")
         self.problem = problem

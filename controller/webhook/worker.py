@@ -1,11 +1,12 @@
 """Entry point of the webhook's process, which `process` starts: it answers reviews, under a memory limit.
 
-Its arguments are the controller's. It gives way to the controller: it has a lower priority, and is the first to go when
-memory is short. Standard output is for reports, standard input says whether the controller lives.
+Its arguments are the controller's. The controller takes precedence: this process has a lower priority, and the kernel
+kills it first if memory is short. It writes reports to standard output; when standard input closes, the controller has
+ended.
 """
 
 # isort: off
-import dra_driver.runtime.lean  # noqa: F401 - before structlog is imported by anything
+import dra_driver.runtime.lean  # noqa: F401 - before anything imports structlog
 
 # isort: on
 import asyncio
@@ -29,7 +30,7 @@ from dra_driver.runtime.tasks import Stopped, forever, run_service, until_signal
 from dra_driver.runtime.telemetry import configure_logging
 
 MEMORY_BYTES = 320 * 1024 * 1024
-"""Of data. It needs 80 MiB, and with as many connections and large bodies as it takes, 250."""
+"""Limit of data memory. The process needs 80 MiB, and 250 MiB with the maximum of connections and large bodies."""
 _NICE = 5
 _REPORT_EVERY_S = 0.5
 
@@ -42,14 +43,14 @@ def main() -> None:
         sys.exit("the controller has no webhook: set --webhook-endpoint")
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
     os.nice(_NICE)
-    # Some container runtimes do not let a process do this; the limit above holds without it.
+    # Some container runtimes forbid this; the limit above works without it.
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
     sys.exit(run_service(run(settings, settings.webhook)))
 
 
 async def run(settings: Settings, webhook_settings: WebhookSettings) -> None:
-    """Ends with Stopped after a signal, or when the controller is gone."""
+    """Ends with Stopped after a signal, or when the controller has ended."""
     policy = read_policy(settings.policy, settings.feature_gates)
     metrics = CollectorRegistry()
     async with Kube(endpoint_from(settings.kubeconfig), user_agent="gpu-dra-controller") as kube:
@@ -70,7 +71,7 @@ async def run(settings: Settings, webhook_settings: WebhookSettings) -> None:
 
 
 async def _report(webhook: Webhook, metrics: CollectorRegistry) -> NoReturn:
-    """A review that never ends is the end of this process: a thread cannot be stopped."""
+    """Ends this process if a review never ends, because a thread cannot be stopped."""
     while (stuck := webhook.stuck()) is None:
         report = {"problem": webhook.problem(), "metrics": generate_latest(metrics).decode()}
         sys.stdout.buffer.write(json.dumps(report).encode() + b"\n")

@@ -1,8 +1,8 @@
 """ComputeDomain (`resource.nvidia.com/v1beta1`, namespaced): pods on several nodes whose GPUs share memory over NVLink.
 
-A user writes the spec, with NVIDIA's fields and meaning, so that manifests for its own driver work unchanged. The
-status is the controller's alone: it is also what the daemons of the domain read their peers from, and what the
-preparation of a channel waits for. The spec cannot be changed once it is written.
+A user writes the spec, with NVIDIA's fields and meaning, so that manifests for its own driver work unchanged. Only the
+controller writes the status. The domain's daemons read their peers from it, and the preparation of a channel waits for
+it. The spec is immutable.
 """
 
 from typing import Literal
@@ -15,40 +15,42 @@ from dra_driver.api.meta import Model, ObjectMeta
 
 class TemplateName(Model):
     name: str
-    """Of the ResourceClaimTemplate that the controller makes in the domain's namespace, for the workload's pods."""
+    """Name of the ResourceClaimTemplate that the controller creates in the domain's namespace for the workload's
+    pods."""
 
 
 class ChannelSpec(Model):
     resource_claim_template: TemplateName
     allocation_mode: Literal["Single", "All"] = "Single"
-    """`Single`: each container gets the one IMEX channel of its domain; `All`: all that the driver has."""
+    """`Single`: each container gets the one IMEX channel of its domain; `All`: all channels of the NVIDIA driver."""
 
 
 class ComputeDomainSpec(Model):
     num_nodes: int = Field(default=0, ge=0)
-    """Containers wait until so many nodes of the domain are ready; 0: each waits for its own node alone."""
+    """Containers wait until this many nodes of the domain are ready; 0: each container waits only for its own node."""
     channel: ChannelSpec
 
 
 class DomainNode(Model):
-    """One node of the domain. `index` is its place among the domain's nodes of the same clique; it stays while the node
-    is in the domain, and no two nodes of one clique have the same."""
+    """One node of the domain. `index` is unique among the domain's nodes of the same clique, and does not change while
+    the node is in the domain."""
 
     name: str
     ip_address: str = ""
-    """Of the node's daemon; empty until its pod has one."""
+    """IP address of the node's daemon; empty until its pod has one."""
     clique_id: str = Field(default="", alias="cliqueID")
-    """`<cluster UUID>.<clique id>`; empty where NVLink does not leave the machine."""
+    """`<cluster UUID>.<clique id>`; empty if NVLink does not leave the machine."""
     index: int
     status: Literal["Ready", "NotReady"]
     message: str | None = None
-    """Why it is not ready."""
+    """Why the node is not ready."""
 
 
 class ComputeDomainStatus(Model):
     status: Literal["Ready", "NotReady"] = "NotReady"
     ready_nodes: str = ""
-    """`3/4`: of the nodes that pods of the domain are on, or that `numNodes` wants if they are more."""
+    """Ready nodes, such as `3/4`. The total is the number of nodes with pods of the domain, or `numNodes` if that is
+    larger."""
     nodes: list[DomainNode] = Field(default_factory=list)
     """Sorted by clique and index."""
     conditions: list[Condition] = Field(default_factory=list)

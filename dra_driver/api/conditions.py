@@ -1,4 +1,4 @@
-"""Conditions of our own objects, as Kubernetes' objects have them."""
+"""Conditions of the driver's custom objects, in the form of Kubernetes' own."""
 
 from collections.abc import Iterable
 from typing import Literal
@@ -19,7 +19,7 @@ class Condition(Model):
 
 
 def dated(condition: Condition, before: Iterable[Condition]) -> Condition:
-    """With the time of the condition of this type in `before`, if its status is the same."""
+    """With the transition time of the condition of this type in `before`, if its status is the same."""
     known = next((old for old in before if old.type == condition.type and old.status == condition.status), None)
     return (
         condition

@@ -1,4 +1,4 @@
-"""Opaque configs: what users and DeviceClasses write for our devices (`resource.nvidia.com/v1beta1`). Pure.
+"""Opaque configs: what users and DeviceClasses write for this driver's devices (`resource.nvidia.com/v1beta1`). Pure.
 
 One model for each kind, for decoding (`dra_driver.api.opaque`) and for the JSON schemas (`config_schemas`). Kinds and
 fields have NVIDIA's spelling and defaults, so configs written for its own driver mean the same here.
@@ -227,7 +227,7 @@ class Iommu:
     enable_api_device: Annotated[
         StrictBool,
         Field(
-            description="Whether the container gets the interface's common device, too: /dev/vfio/vfio, or /dev/iommu."
+            description="Whether the container also gets the interface's common device: /dev/vfio/vfio, or /dev/iommu."
         ),
     ] = False
 
@@ -255,7 +255,7 @@ class GpuConfig(DeviceConfig):
 
 @dataclass(frozen=True, slots=True)
 class MigDeviceConfig(DeviceConfig):
-    """For a MIG device. TimeSlicing is accepted for NVIDIA's sake; it sets nothing."""
+    """For a MIG device. TimeSlicing is accepted for compatibility with NVIDIA's driver; it sets nothing."""
 
     kind: ClassVar[str] = "MigDeviceConfig"
     devices: ClassVar[str] = "MIG devices"
@@ -278,7 +278,9 @@ _DomainId = Annotated[
     str,
     BeforeValidator(_uid),
     WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 128}),
-    Field(description="UID of the ComputeDomain. The claim template that the controller makes for a domain has it."),
+    Field(
+        description="UID of the ComputeDomain. The claim template that the controller creates for a domain contains it."
+    ),
 ]
 
 
@@ -315,10 +317,10 @@ def domain_of(config: ComputeDomainChannelConfig | ComputeDomainDaemonConfig, *,
 
 
 DEVICE_CONFIGS: tuple[type[DeviceConfig], ...] = (GpuConfig, MigDeviceConfig, VfioDeviceConfig)
-"""The kinds that devices of `gpu.nvidia.com` take."""
+"""The kinds for devices of `gpu.nvidia.com`."""
 
 DOMAIN_CONFIGS: tuple[type[DeviceConfig], ...] = (ComputeDomainChannelConfig, ComputeDomainDaemonConfig)
-"""The kinds that devices of `compute-domain.nvidia.com` take."""
+"""The kinds for devices of `compute-domain.nvidia.com`."""
 
 CONFIG_KINDS = {kind.kind: kind for kind in (*DEVICE_CONFIGS, *DOMAIN_CONFIGS)}
 

@@ -17,7 +17,7 @@ FOLDER = Path(__file__).parents[2] / "docs" / "schemas"
 
 
 def schema_of(kind: type[DeviceConfig]) -> JsonObject:
-    """Of a whole `parameters` object. Draft 2020-12."""
+    """The schema of a whole `parameters` object. Draft 2020-12."""
     schema = json.loads(json.dumps(adapter(kind.kind).json_schema()).replace(ANY_PREFIX, kind.uuid_prefix))
     for block in (schema, *schema.get("$defs", {}).values()):
         # Another config may have what is missing in this one, and null is the same as missing.

@@ -25,7 +25,7 @@ _FOLDER = Path(__file__).parent / "crds"
 class Definition:
     """One custom type. `columns` are name, type and path of what `kubectl get` shows; `rules` are CEL, for the spec.
 
-    With a `status` that has a writer of its own, who writes the spec cannot write the status, and the reverse.
+    A `status` becomes a subresource, so that writers of the spec cannot write the status and vice versa.
     """
 
     resource: Resource
@@ -71,7 +71,7 @@ COMPUTE_DOMAIN = Definition(
     ),
     "cd",
     status=computedomain.ComputeDomainStatus,
-    rules=(("self == oldSelf", "a ComputeDomain cannot be changed; delete it and make another"),),
+    rules=(("self == oldSelf", "a ComputeDomain cannot be changed; delete it and create another"),),
 )
 
 DEFINITIONS = (NODE_INVENTORY, COMPUTE_DOMAIN)
@@ -138,7 +138,7 @@ def _of_model(model: type[BaseModel], descriptions: dict[tuple[str, str], str]) 
 
 
 def render(definition: Definition) -> str:
-    """The definition as the committed file has it."""
+    """The content of the committed file."""
     source = f"dra_driver/api/{definition.module.__name__.rpartition('.')[2]}.py"
     header = f"# Generated from {source} by `python -m dra_driver.api.crd`; do not edit.\n"
     return header + yaml.safe_dump(crd(definition), sort_keys=False, width=120, allow_unicode=True)
@@ -175,7 +175,7 @@ def _object(schema: JsonObject, definitions: JsonObject, descriptions: dict[tupl
 
 
 def _field_descriptions(module: ModuleType) -> dict[tuple[str, str], str]:
-    """By model and wire name: the string below a field in the source of the models."""
+    """Docstrings of the fields in the source, by model and wire name."""
     found = {}
     for node in ast.parse(inspect.getsource(module)).body:
         if not isinstance(node, ast.ClassDef):

@@ -1,14 +1,15 @@
 """NodeInventory (`dra.gpu/v1alpha1`, cluster-scoped): the facts that one node reports about its GPUs.
 
-Named after the node and owned by it. The node plugin of that node, and nothing else, writes the `spec`: facts only,
-nothing in it is a decision of policy. The publisher turns it and the cluster's policy into ResourceSlices, and writes
-in the `status` what of the policy this node cannot follow. Where there is nothing to say there is no status.
+It has the node's name, and the node owns it. Only that node's plugin writes the `spec`, which contains facts and no
+policy decisions. The publisher combines it with the cluster's policy into ResourceSlices, and reports in the `status`
+which rules of the policy the node cannot follow; if it can follow all, there is no status.
 
-An optional field is None when the hardware has no such thing or did not say (NVML's NOT_SUPPORTED, sysfs' -1).
+An optional field is None if the hardware lacks the feature or does not report it (NVML's NOT_SUPPORTED, -1 in sysfs).
 
 Every list, text and number has a bound, well above what hardware has, in the model and in the
-CustomResourceDefinition. So the publisher's work for one inventory is bounded, whoever wrote it. A plugin writes at
-most `MOST_BYTES`, and a publisher reads at most `MOST_READ_BYTES`; with its status, an API server takes that.
+CustomResourceDefinition. Therefore the publisher's work for one inventory is bounded, even if a malicious client wrote
+it. A plugin writes at most `MOST_BYTES`, and a publisher reads at most `MOST_READ_BYTES`; an API server accepts that
+size, including the status.
 """
 
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ MOST_GPUS = 64
 MOST_PROBLEMS = 128
 MOST_WARNINGS = 16
 MOST_CONDITIONS = 64
-"""Of one GPU."""
+"""Per GPU."""
 MOST_BYTES = 768 * 1024
 """Of the spec as JSON. etcd takes 1.5 MiB for an object (--max-request-bytes), the status and metadata included."""
 MOST_READ_BYTES = 1024 * 1024
@@ -39,20 +40,20 @@ def _shortened(text: Any) -> Any:
 type Word = Annotated[str, Field(max_length=253)]
 """A name, a version, an identifier."""
 type Text = Annotated[str, BeforeValidator(_shortened), Field(max_length=_LONGEST_TEXT)]
-"""For people; what is longer is cut when it is read or made."""
+"""Text for people; longer text is truncated."""
 type Slices = Annotated[int, Field(ge=0, le=64)]
 """Places of a MIG layout, and how many of them; no GPU has more than 16."""
 type Number = Annotated[int, Field(ge=-(2**31), le=2**32 - 1)]
 type Bytes = Annotated[int, Field(ge=0, le=2**53 - 1)]
-"""An API server takes no bound that a float cannot hold, and would then refuse every inventory."""
+"""An API server rejects bounds that a float cannot represent, and would then refuse every inventory."""
 
 
 class DriverFacts(Model):
-    """The NVIDIA driver of the node. `root` is the host's folder below which its files live."""
+    """The NVIDIA driver of the node. `root` is the folder on the host that contains its files."""
 
     version: Word
     cuda_version: Word
-    """Major and minor, as `13.0`."""
+    """Major and minor version: `13.0`."""
     nvml_version: Word | None = None
     root: Text
 
@@ -64,7 +65,7 @@ class FabricFacts(Model):
     status: Number = 0
     """NVML return code of the registration; 0 is success. Meaningful when `state` is Completed."""
     cluster_uuid: Word | None = Field(default=None, alias="clusterUUID")
-    """None when NVLink stays inside this machine (all zero)."""
+    """None if NVLink does not leave this machine (all zero)."""
     clique_id: Number | None = Field(default=None, alias="cliqueID")
     health: Literal["Healthy", "Unhealthy", "LimitedCapacity"] | None = None
 
@@ -77,21 +78,22 @@ class FabricFacts(Model):
 
 
 IMEX_READY = "READY"
-"""What an IMEX daemon says of itself when it serves. Source: nvidia-imex-ctl -q."""
+"""The state that a working IMEX daemon reports. Source: nvidia-imex-ctl -q."""
 
 IMEX_SUBJECT = "IMEX"
 """Subject of the problem that keeps IMEX daemons of ComputeDomains from starting on a node."""
 
 
 class ImexFacts(Model):
-    """What the node has for sharing memory with other machines over NVLink."""
+    """The node's support for sharing memory with other machines over NVLink."""
 
     channels: Number
-    """Device nodes that the driver can have, `ImexChannelCount` of its parameters; they keep their users apart."""
+    """Number of IMEX channels that the NVIDIA driver supports (its parameter `ImexChannelCount`). Channels isolate
+    users from each other."""
     program: bool = False
     """Whether nvidia-imex is among the driver's files."""
     state: Word | None = None
-    """What an IMEX daemon that the node runs by itself says of itself, `READY` for instance; None when nobody asked."""
+    """The state of an IMEX daemon that the node runs itself, such as `READY`; None if the plugin does not query it."""
 
     @property
     def usable(self) -> bool:
@@ -104,9 +106,9 @@ class NvlinkFacts(Model):
 
     links: Number
     version: Word | None = None
-    """`4.0`; None when the driver does not say."""
+    """`4.0`; None if the NVIDIA driver does not report it."""
     switched: bool = False
-    """True when the links go to NVSwitches rather than straight to the peers."""
+    """True if the links lead to NVSwitches rather than directly to the peers."""
     peers: list[Word] = Field(default_factory=list, max_length=MOST_GPUS)
 
 
@@ -115,9 +117,9 @@ class MigProfileFacts(Model):
     nvmlDeviceGetGpuInstancePossiblePlacements."""
 
     name: Word
-    """`1g.10gb+me`; made from slices and memory as NVIDIA's tools do."""
+    """`1g.10gb+me`; derived from slices and memory as in NVIDIA's tools."""
     id: Number
-    """The profile id that NVML wants for placements and creation; not the enumeration number."""
+    """The profile ID that NVML uses for placements and creation, not the enumeration number."""
     slices: Slices
     """Compute slices, the number before `g`."""
     memory_bytes: Bytes
@@ -130,16 +132,17 @@ class MigProfileFacts(Model):
     size: Slices
     """Memory slices that one instance takes."""
     starts: list[Slices] = Field(max_length=16)
-    """Every first memory slice at which an instance can lie, ascending; free or not."""
+    """Possible first memory slices of an instance, ascending, whether free or not."""
     max_instances: Number
 
 
 class ComputeInstanceFacts(Model):
-    """A MIG device: what a program uses. `profile` is that of its GPU instance, or `1c.3g.40gb` when it is a part."""
+    """A MIG device: what a program uses. `profile` is that of its GPU instance, or `1c.3g.40gb` if it is only a part of
+    one."""
 
     id: Number
     uuid: Word
-    """`MIG-5c89...`; another one each time that the instance is created."""
+    """`MIG-5c89...`; changes each time the instance is created."""
     profile: Word
     slices: Slices
     """Compute slices of this compute instance."""
@@ -150,8 +153,8 @@ class ComputeInstanceFacts(Model):
 
 
 class GpuInstanceFacts(Model):
-    """A GPU instance that exists and was not made for a claim by this driver. Without compute instances nobody can use
-    it, but it takes its memory slices."""
+    """A GPU instance that exists and was not made for a claim by this driver. Without compute instances it cannot be
+    used, but it still occupies its memory slices."""
 
     id: Number
     profile: Word
@@ -163,8 +166,8 @@ class GpuInstanceFacts(Model):
 class MigFacts(Model):
     """MIG mode now, and after the next reset. A GPU that is not MIG-capable has no MigFacts.
 
-    What this driver did for a claim is not in it: neither the mode that it switched on nor the instances that it made.
-    So facts, and the slices made from them, stay as they are while claims come and go.
+    It excludes what this driver did for claims: the mode that it enabled and the instances that it created. Therefore
+    facts, and the ResourceSlices made from them, do not change with each claim.
     """
 
     enabled: bool
@@ -172,13 +175,13 @@ class MigFacts(Model):
     switchable: bool = False
     """Whether the mode can be changed without a reset of the GPU (Hopper and newer)."""
     profiles: list[MigProfileFacts] = Field(default_factory=list, max_length=64)
-    """Sorted by id. Empty when the driver does not tell, as on a vGPU guest."""
+    """Sorted by ID. Empty if the NVIDIA driver does not report them, as in a vGPU guest."""
     instances: list[GpuInstanceFacts] = Field(default_factory=list, max_length=16)
     """Sorted by start."""
 
 
 class HealthCondition(Model):
-    """One thing that is wrong with a GPU, or with one instance of it. What to do about it is for the policy to say."""
+    """One thing that is wrong with a GPU, or with one instance of it. The policy decides what to do about it."""
 
     type: Word
     """`Xid`, `GpuLost`, `Ecc`, `RowRemap`, `Repair`, `NvLink`, `RecoveryAction`, `Unmonitored`, `MpsDaemon`,
@@ -190,11 +193,11 @@ class HealthCondition(Model):
     since: Word
     """RFC 3339, UTC, seconds."""
     instance: Word | None = None
-    """UUID of the MIG device that alone is affected; None when the whole GPU is."""
+    """UUID of the MIG device, if it alone is affected; None if the whole GPU is."""
 
 
 class HealthFacts(Model):
-    """`healthy` is false as soon as one condition is critical; `reason` and `message` are then those of the worst."""
+    """`healthy` is false if any condition is critical; `reason` and `message` are then those of the worst condition."""
 
     healthy: bool = True
     reason: Word | None = None
@@ -204,10 +207,9 @@ class HealthFacts(Model):
 
 
 class PassthroughFacts(Model):
-    """What VFIO needs of a GPU. None where it cannot be lent: without an IOMMU, and where the GPU is not alone in its
-    IOMMU group.
-
-    A GPU that somebody else bound to a VFIO driver tells nobody its UUID, so it is no GpuFacts but a Problem.
+    """What VFIO needs to know about a GPU. None if the GPU cannot be passed through: without an IOMMU, or if the GPU
+    shares its IOMMU group. If another program bound a GPU to a VFIO driver, its UUID cannot be read, so it is a Problem
+    rather than GpuFacts.
     """
 
     iommu_group: Number
@@ -218,12 +220,12 @@ class PassthroughFacts(Model):
 class GpuFacts(Model):
     """One physical GPU. Identity is `uuid` (and `pci_bus_id`); `minor` may change at a reboot.
 
-    Numbers carry their unit in their name. Source of each: NVML or sysfs call of the same meaning.
+    Names of numeric fields contain the unit. Source of each: NVML or sysfs call of the same meaning.
     """
 
     uuid: Word
     name: Word
-    """The device's published name, made from the UUID by `names.gpu_device_names`; stable across reboots."""
+    """The published device name, derived from the UUID by `names.gpu_device_names`; stable across reboots."""
     minor: Number
     """N of /dev/nvidiaN."""
     pci_bus_id: Word = Field(alias="pciBusID")
@@ -235,9 +237,9 @@ class GpuFacts(Model):
     """Major and minor, as `9.0`."""
     memory_bytes: Bytes | None = None
     addressing_mode: Word | None = None
-    """`None` (the word), `HMM` or `ATS`; the field is absent where the driver does not know the question."""
+    """`None` (the string), `HMM` or `ATS`; the field is absent if the NVIDIA driver cannot report it."""
     virtualization: Literal["Passthrough", "VGPUGuest", "HostVGPU", "HostVSGA"] | None = None
-    """How this machine sees the GPU; absent on bare metal. A vGPU guest cannot change MIG."""
+    """How a virtual machine sees the GPU; absent on bare metal. A vGPU guest cannot change MIG."""
     numa_node: Number | None = None
     pcie_root: Word | None = None
     """`pci0000:15`; standard attribute resource.kubernetes.io/pcieRoot."""
@@ -259,25 +261,23 @@ class GpuFacts(Model):
 
 
 class Problem(Model):
-    """Something on the node that keeps a GPU, or all of them, from being offered; or, as a warning, what containers go
-    without."""
+    """Why the node does not offer a GPU, or any GPU; or, as a warning, what containers lack."""
 
     subject: Word
-    """What it is about: `GPU at index 3`, `GPU 0000:1b:00.0`, `driver`; `hook program`, `container runtime`."""
+    """The affected object: `GPU at index 3`, `GPU 0000:1b:00.0`, `driver`; `hook program`, `container runtime`."""
     reason: Word
     """CamelCase, for machines: `GpuIsLost`, `DriverNotLoaded`, `DisplayOnly`; `NoHookProgram`, `OldCdi`."""
     message: Text
 
 
 NO_HOOK_PROGRAM = "NoHookProgram"
-"""Reason of a warning: nothing finishes containers, and nobody asked for that."""
+"""Reason of a warning: no hook program completes containers, and the settings do not say `none`."""
 
 
 class Registration(Model):
-    """The sign of life of one driver on this node, bumped at every registration with kubelet and on request.
-
-    Slices that kubelet wiped are restored on a sign of life that came after they were gone. `confirmation_annotation`
-    is how a publisher asks for one.
+    """The heartbeat of one driver on this node, updated at every registration with the kubelet and on request. After
+    the kubelet has deleted the node's slices, the publisher restores them when it sees a newer heartbeat. A publisher
+    requests one with `confirmation_annotation`.
     """
 
     driver: Word
@@ -304,10 +304,10 @@ class NodeInventorySpec(Model):
     gpus: list[GpuFacts] = Field(default_factory=list, max_length=MOST_GPUS)
     """Sorted by PCI address."""
     imex: ImexFacts | None = None
-    """None where the driver knows no IMEX channels."""
+    """None if the NVIDIA driver does not support IMEX channels."""
     problems: list[Problem] = Field(default_factory=list, max_length=MOST_PROBLEMS)
     warnings: list[Problem] = Field(default_factory=list, max_length=MOST_WARNINGS)
-    """What containers go without on this node although its GPUs are offered. Sorted by subject."""
+    """What containers lack on this node although its GPUs are offered. Sorted by subject."""
     registrations: list[Registration] = Field(default_factory=list, max_length=16)
     summary: Summary
 
@@ -317,19 +317,19 @@ POLICY_FOLLOWED = "PolicyFollowed"
 
 
 class Limitation(Model):
-    """Something that the node does not offer although a rule of the policy asks for it or the hardware has it."""
+    """Something that the node does not offer although a rule of the policy requests it or the hardware supports it."""
 
     driver: Word
-    """Whose devices are missing: `gpu.nvidia.com`."""
+    """The driver whose devices are missing: `gpu.nvidia.com`."""
     rule: Word | None = None
-    """The rule of the policy that cannot be followed: `mig[0]`; None if no rule asks for it."""
+    """The rule of the policy that cannot be followed: `mig[0]`; None if no rule requests it."""
     reason: Word
     """CamelCase, for machines: `ResetNeeded`, `NoIommu`."""
     gpus: list[Word] = Field(default_factory=list, max_length=MOST_GPUS)
     """Published names of the GPUs; empty if it is about the node."""
     message: Text
     fix: Text
-    """The commands, or the change, that end it."""
+    """The commands or the change that resolve it."""
 
     @property
     def subject(self) -> str:
@@ -355,10 +355,10 @@ class NodeInventory(Model):
 
 
 def confirmation_annotation(driver: str) -> str:
-    """The annotation by which a publisher asks the plugin whether it still lives.
+    """The annotation with which a publisher asks the plugin for a heartbeat.
 
-    Its value is the registration time that is in doubt. A plugin that is registered, and whose current time that is,
-    answers by bumping the time; nobody needs to take the annotation away, and a plugin that is gone answers nothing.
+    Its value is the registration time that the publisher doubts. A registered plugin with that registration time
+    answers by updating the time, so the annotation need not be removed.
     """
     return f"confirm.{INVENTORY_GROUP}/{driver}"
 

@@ -82,7 +82,7 @@ async def test_a_spec_cannot_be_changed(domains: Domains, change: dict[str, Any]
         "PATCH", f"{domains.path}/train", {"spec": change}, "application/merge-patch+json"
     )
     assert (refusal.status, refusal.causes) == (422, {("spec", "FieldValueInvalid")})
-    assert "a ComputeDomain cannot be changed; delete it and make another" in refusal.message
+    assert "a ComputeDomain cannot be changed; delete it and create another" in refusal.message
     same = await domains.api.patch(
         f"{domains.path}/train", {"spec": {"numNodes": 2}, "metadata": {"labels": {"a": "b"}}}
     )

@@ -119,7 +119,7 @@ def test_the_webhook_has_defaults_and_exempts_our_own_namespace() -> None:
     ("words", "why"),
     [
         (["--webhook-timeout=31"], "not between 1 and 30 seconds"),
-        (["--webhook-url=http://x"], "by https:// only"),
+        (["--webhook-url=http://x"], "calls only https:// URLs"),
         (["--webhook-failure-policy=Maybe"], "Maybe"),
     ],
 )

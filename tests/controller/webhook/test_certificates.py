@@ -44,7 +44,7 @@ def test_it_is_good_for_its_names_from_a_little_before_now_until_its_time_is_ove
     assert MADE.problem(("other.svc",), NOW) == "the certificate is not for other.svc"
     assert MADE.problem(NAMES, MADE.since) is None
     early = MADE.since - timedelta(seconds=1)
-    assert MADE.problem(NAMES, early) == "the certificate is good from 2026-05-01 11:55 on"
+    assert MADE.problem(NAMES, early) == "the certificate is valid from 2026-05-01 11:55 on"
     assert MADE.problem(NAMES, MADE.until) == "the certificate has expired at 2026-07-30 12:00"
 
 
@@ -68,7 +68,7 @@ DAMAGED: dict[str, tuple[JsonObject, str]] = {
     "no authority": (secret(ca_crt=None), "there is no ca.crt; the issuer must provide its authority"),
     "an empty authority": (secret(ca_crt="\n"), "there is no certificate in ca.crt"),
     "no key": (secret(tls_key=None), "there is no tls.key"),
-    "another's key": (secret(tls_key=OTHER.key), "the key is not that of the certificate"),
+    "another's key": (secret(tls_key=OTHER.key), "the key does not match the certificate"),
     "no certificate": (secret(tls_crt="hello"), "certificate or key cannot be read"),
     "no key in it": (secret(tls_key="hello"), "certificate or key cannot be read"),
     "not base64": ({"data": {**secret_data(MADE), "tls.crt": "%"}}, "tls.crt is not PEM"),
