@@ -8,9 +8,9 @@ import structlog
 from controller.computedomains.cluster import DomainsInCluster
 from dra_driver.api.computedomain import ComputeDomain, ComputeDomainStatus
 from dra_driver.api.meta import COMPUTE_DOMAINS, DAEMON_SETS, NODES, RESOURCE_CLAIM_TEMPLATES, Resource
-from dra_driver.domains import plan
 from dra_driver.domains.names import DOMAIN_LABEL, FINALIZER, daemon_object_name
 from dra_driver.domains.objects import DaemonSettings, daemon_set, daemon_template, workload_template
+from dra_driver.domains.plan import Action, DomainStep, LabelNode
 from dra_driver.errors import AlreadyExists, Conflict, NotFound
 from dra_driver.kube.client import Kube
 
@@ -46,9 +46,9 @@ class Actions:
             subresource="status",
         )
 
-    async def run(self, domain: ComputeDomain, actions: Sequence[plan.Action]) -> None:
+    async def run(self, domain: ComputeDomain, actions: Sequence[Action]) -> None:
         """In order; changes of labels run concurrently, because they affect different nodes."""
-        labels = [action for action in actions if isinstance(action, plan.LabelNode | plan.UnlabelNode)]
+        labels = [action for action in actions if isinstance(action, LabelNode)]
         for action in actions:
             if action not in labels:
                 await self._do(domain, action)
@@ -57,39 +57,39 @@ class Actions:
             if isinstance(result, BaseException):
                 raise result
 
-    async def _label(self, domain: ComputeDomain, action: plan.LabelNode | plan.UnlabelNode) -> None:
+    async def _label(self, domain: ComputeDomain, action: LabelNode) -> None:
         node = self._cluster.nodes.objects.get(("", action.node))
         if node is None:
             return
-        value = domain.metadata.uid if isinstance(action, plan.LabelNode) else None
+        value = domain.metadata.uid if action.joins else None
         metadata = {"resourceVersion": node.resource_version, "labels": {DOMAIN_LABEL: value}}
         async with self._labelling:
             await self._kube.merge_patch(NODES, action.node, {"metadata": metadata})
         word = "node joins" if value is not None else "node leaves"
         _log.info(word, node=action.node, **_named(domain))
 
-    async def _do(self, domain: ComputeDomain, action: plan.Action) -> None:
+    async def _do(self, domain: ComputeDomain, action: Action) -> None:
         uid, ours = domain.metadata.uid, self._settings.namespace
         match action:
-            case plan.AddFinalizer():
+            case DomainStep.ADD_FINALIZER:
                 await self._finalizers(domain, [*domain.metadata.finalizers, FINALIZER])
-            case plan.RemoveFinalizer():
+            case DomainStep.REMOVE_FINALIZER:
                 await self._finalizers(domain, [one for one in domain.metadata.finalizers if one != FINALIZER])
                 _log.info("ComputeDomain removed", **_named(domain))
-            case plan.MakeDaemonTemplate():
+            case DomainStep.MAKE_DAEMON_TEMPLATE:
                 template = daemon_template(domain, self._settings, self._driver)
                 await self._make(RESOURCE_CLAIM_TEMPLATES, template)
-            case plan.MakeDaemonSet():
+            case DomainStep.MAKE_DAEMON_SET:
                 await self._make(DAEMON_SETS, daemon_set(domain, self._settings))
-            case plan.MakeTemplate():
+            case DomainStep.MAKE_TEMPLATE:
                 template = workload_template(domain, several_channels=self._several_channels, driver=self._driver)
                 await self._make(RESOURCE_CLAIM_TEMPLATES, template)
-            case plan.DeleteTemplate():
+            case DomainStep.DELETE_TEMPLATE:
                 name = domain.spec.channel.resource_claim_template.name
                 await self._delete(RESOURCE_CLAIM_TEMPLATES, domain.metadata.namespace or "", name)
-            case plan.DeleteDaemonSet():
+            case DomainStep.DELETE_DAEMON_SET:
                 await self._delete(DAEMON_SETS, ours, daemon_object_name(uid))
-            case plan.DeleteDaemonTemplate():
+            case DomainStep.DELETE_DAEMON_TEMPLATE:
                 await self._delete(RESOURCE_CLAIM_TEMPLATES, ours, daemon_object_name(uid))
 
     async def _finalizers(self, domain: ComputeDomain, finalizers: list[str]) -> None:

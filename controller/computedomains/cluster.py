@@ -21,9 +21,15 @@ from dra_driver.api.meta import (
 )
 from dra_driver.api.resource import ResourceClaim
 from dra_driver.devices.fabric import NodeFabric, fabric_of
-from dra_driver.domains.demand import ChannelUse, channel_uses
 from dra_driver.domains.names import DOMAIN_LABEL, MADE_AS, daemon_object_name, domain_of_daemon_object
-from dra_driver.domains.observed import DaemonSeen, NodeSeen, ObservedDomain, Standing
+from dra_driver.domains.observed import (
+    ChannelUse,
+    ObjectState,
+    ObservedDaemon,
+    ObservedDomain,
+    ObservedNode,
+    channel_uses,
+)
 from dra_driver.errors import ClusterError, InvalidInput
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Key, Mirror, MirrorChange
@@ -90,7 +96,7 @@ class DomainsInCluster:
         self._labelled: dict[str, set[str]] = {}
         self._users: dict[str, Counter[str]] = {}
         """By node: the UIDs of domains for which claims there hold channels, with the number of claims."""
-        self._pods_of: dict[str, dict[Key, tuple[str, DaemonSeen]]] = {}
+        self._pods_of: dict[str, dict[Key, tuple[str, ObservedDaemon]]] = {}
         """Daemons by the UID of their domain, with the creation time of their pods."""
         self._foreign: dict[Key, float] = {}
         """Foreign objects under a name that the driver needs, and when they were found."""
@@ -185,23 +191,23 @@ class DomainsInCluster:
 
     def _standing(
         self, objects: "Mapping[Key, KeptObject] | Mapping[Key, KeptObject | None]", key: Key, uid: str
-    ) -> Standing:
+    ) -> ObjectState:
         found = objects.get(key)
         if found is None:
             since = self._foreign.get(key)
             lately = since is not None and self._loop_time() - since < FOREIGN_AGAIN_S
-            return Standing.FOREIGN if lately else Standing.MISSING
+            return ObjectState.FOREIGN if lately else ObjectState.MISSING
         if found.label != uid:
-            return Standing.FOREIGN
-        return Standing.DELETING if found.deleting else Standing.OURS
+            return ObjectState.FOREIGN
+        return ObjectState.DELETING if found.deleting else ObjectState.OURS
 
-    def _node_seen(self, name: str) -> NodeSeen | None:
+    def _node_seen(self, name: str) -> ObservedNode | None:
         node = self.nodes.objects.get(("", name))
         if node is None:
             return None
         inventory = self._inventories.objects.get(("", name), _NO_INVENTORY)
         domain = self._uids.get(node.label) if node.label is not None else None
-        return NodeSeen(
+        return ObservedNode(
             name,
             label=node.label,
             domain=None if domain is None else "/".join(domain),
@@ -212,9 +218,9 @@ class DomainsInCluster:
             imex_problem=inventory.imex_problem,
         )
 
-    def _daemons(self, uid: str) -> dict[str, DaemonSeen]:
+    def _daemons(self, uid: str) -> dict[str, ObservedDaemon]:
         """The newest of each node; while a pod is replaced, the old one can still exist."""
-        found: dict[str, tuple[str, DaemonSeen]] = {}
+        found: dict[str, tuple[str, ObservedDaemon]] = {}
         for made, daemon in self._pods_of.get(uid, {}).values():
             if daemon.node:
                 best = found.get(daemon.node)
@@ -308,7 +314,7 @@ class DomainsInCluster:
             if one is not None:
                 self._changed(one.label)
 
-    def _pod_changed(self, change: "MirrorChange[tuple[str, str, DaemonSeen]]") -> None:
+    def _pod_changed(self, change: "MirrorChange[tuple[str, str, ObservedDaemon]]") -> None:
         if change.before == change.after:
             return
         if change.before is not None:
@@ -333,7 +339,7 @@ FOREIGN_AGAIN_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class _Inventory:
-    """What a mirror keeps of a NodeInventory; see `NodeSeen`."""
+    """What a mirror keeps of a NodeInventory; see `ObservedNode`."""
 
     fabric: NodeFabric
     imex_ready: bool | None = None
@@ -384,12 +390,12 @@ def _inventory(obj: JsonObject) -> _Inventory:
     return _Inventory(fabric_of(facts.gpus), ready, problem)
 
 
-def _daemon(obj: JsonObject) -> tuple[str, str, DaemonSeen]:
+def _daemon(obj: JsonObject) -> tuple[str, str, ObservedDaemon]:
     """The domain's UID, the creation time of the pod, and the daemon."""
     metadata, status = obj["metadata"], obj.get("status") or {}
     conditions = {one["type"]: one["status"] for one in status.get("conditions") or ()}
     ended = status.get("phase") in ("Succeeded", "Failed")
-    daemon = DaemonSeen(
+    daemon = ObservedDaemon(
         node=(obj.get("spec") or {}).get("nodeName") or "",
         pod=metadata["name"],
         ip="" if ended else status.get("podIP") or "",

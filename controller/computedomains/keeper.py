@@ -15,11 +15,10 @@ from controller.computedomains.actions import Actions
 from controller.computedomains.cluster import FOREIGN_AGAIN_S, DomainsInCluster, KeptNode, KeptObject
 from dra_driver.api.computedomain import ComputeDomain, ComputeDomainStatus
 from dra_driver.api.meta import COMPUTE_DOMAINS, DAEMON_SETS, NODES, RESOURCE_CLAIM_TEMPLATES
-from dra_driver.domains.names import DOMAIN_LABEL
+from dra_driver.domains.names import DOMAIN_LABEL, DomainReason
 from dra_driver.domains.objects import DaemonSettings, made_as
-from dra_driver.domains.observed import Standing
+from dra_driver.domains.observed import ObjectState
 from dra_driver.domains.plan import decide
-from dra_driver.domains.reasons import DomainReason
 from dra_driver.domains.status import READY
 from dra_driver.errors import ClusterError, Conflict, InvalidInput, NotFound
 from dra_driver.kube.client import Kube
@@ -159,7 +158,7 @@ class DomainKeeper:
                 pause_s = _BETWEEN_STATUSES_S + _BETWEEN_STATUSES_PER_NODE_S * len(decision.status.nodes)
                 self._rests_until[uid] = asyncio.get_running_loop().time() + pause_s
                 self._tell(observed.domain, decision.status)
-        if observed.template is Standing.FOREIGN:
+        if observed.template is ObjectState.FOREIGN:
             self._queue.add_after(uid, FOREIGN_AGAIN_S)
 
     def _tell(self, domain: ComputeDomain, status: ComputeDomainStatus) -> None:

@@ -1,11 +1,11 @@
 """What events.md and compute-domains.md say of domains: every reason why one is ready or not, and whose move it is.
 
-The reasons are those of `dra_driver.domains.reasons`.
+The reasons are those of `dra_driver.domains.names`.
 """
 
 from docs.from_code.attributes import check_names
 from docs.from_code.tables import table
-from dra_driver.domains.reasons import OF_PARTS, DomainReason
+from dra_driver.domains.names import OF_PARTS, DomainReason
 
 MEANINGS = {
     "AllNodesReady": "Pods on all nodes of the domain can access each other's GPU memory.",

@@ -8,8 +8,8 @@ but us writes.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dra_driver.domains.observed import NodeSeen, ObservedDomain
-from dra_driver.domains.reasons import DomainReason
+from dra_driver.domains.names import DomainReason
+from dra_driver.domains.observed import ObservedDomain, ObservedNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class Excluded:
     """A node that pods of the domain are on and that cannot join, with the reason and a sentence."""
 
     node: str
@@ -37,7 +37,7 @@ class Membership:
     members: tuple[Member, ...]
     join: tuple[str, ...]
     leave: tuple[str, ...]
-    kept_out: tuple[Kept, ...]
+    kept_out: tuple[Excluded, ...]
 
 
 def membership(observed: ObservedDomain, max_nodes: int) -> Membership:
@@ -51,7 +51,7 @@ def membership(observed: ObservedDomain, max_nodes: int) -> Membership:
     inside = sorted(labelled | observed.daemons.keys())
     members = _with_indices(observed, inside)
     join: list[str] = []
-    kept_out: list[Kept] = []
+    kept_out: list[Excluded] = []
     room = _Room(members, max_nodes)
     for name in wanted:
         if name not in labelled:
@@ -69,7 +69,7 @@ class _Room:
         for member in members:
             self._taken.setdefault(member.clique, set()).add(member.node)
 
-    def take(self, node: NodeSeen) -> bool:
+    def take(self, node: ObservedNode) -> bool:
         taken = self._taken.setdefault(node.clique, set())
         if node.clique and node.name not in taken and len(taken) >= self._max:
             return False
@@ -81,9 +81,9 @@ class _Room:
         return self._max
 
 
-def _obstacle(node: NodeSeen | None, uid: str, room: _Room, name: str) -> Kept | None:
+def _obstacle(node: ObservedNode | None, uid: str, room: _Room, name: str) -> Excluded | None:
     if node is None:
-        return Kept(
+        return Excluded(
             name,
             DomainReason.NODE_GONE,
             f"node {name} has left the cluster; delete its pods",
@@ -91,12 +91,12 @@ def _obstacle(node: NodeSeen | None, uid: str, room: _Room, name: str) -> Kept |
     if node.label is not None and node.label != uid:
         other = f"ComputeDomain {node.domain}" if node.domain is not None else f"the domain with UID {node.label}"
         message = f"node {name} is in {other} until its pods are gone"
-        return Kept(name, DomainReason.NODE_IN_OTHER_DOMAIN, message)
+        return Excluded(name, DomainReason.NODE_IN_OTHER_DOMAIN, message)
     if node.fabric_problem is not None:
-        return Kept(name, DomainReason.FABRIC_INCOMPLETE, f"node {name}: {node.fabric_problem}")
+        return Excluded(name, DomainReason.FABRIC_INCOMPLETE, f"node {name}: {node.fabric_problem}")
     if not room.take(node):
         message = f"node {name} is one too many: clique {node.clique} has {room.max} nodes in the domain"
-        return Kept(name, DomainReason.CLIQUE_FULL, message)
+        return Excluded(name, DomainReason.CLIQUE_FULL, message)
     return None
 
 

@@ -1,4 +1,6 @@
-"""Names of everything that belongs to a ComputeDomain. They are those of NVIDIA's own driver where it has them."""
+"""Names of everything that belongs to a ComputeDomain, NVIDIA's where its own driver has them; reasons of conditions."""
+
+from enum import StrEnum
 
 from dra_driver.names import CONFIG_GROUP, INVENTORY_GROUP, is_uid
 
@@ -39,3 +41,37 @@ def domain_of_daemon_object(name: str) -> str | None:
 def daemon_host(index: int) -> str:
     """The name by which the daemons of one clique know the one at `index`; it stays when its address changes."""
     return f"compute-domain-daemon-{index:04d}"
+
+
+class DomainReason(StrEnum):
+    """Reasons of conditions; docs/events.md and docs/compute-domains.md explain each. The Events of a domain have the
+    reasons of its condition `Ready`, with `Domain` before them."""
+
+    ALL_NODES_READY = "AllNodesReady"
+    CLIQUE_FULL = "CliqueFull"
+    DAEMONS_NOT_READY = "DaemonsNotReady"
+    FABRIC_INCOMPLETE = "FabricIncomplete"
+    NO_NODES = "NoNodes"
+    NODE_GONE = "NodeGone"
+    NODE_IN_OTHER_DOMAIN = "NodeInOtherDomain"
+    NODES_JOINING = "NodesJoining"
+    NODES_MISSING = "NodesMissing"
+    TEMPLATE_MISSING = "TemplateMissing"
+    TEMPLATE_NAME_TAKEN = "TemplateNameTaken"
+    TERMINATING = "Terminating"
+
+    TEMPLATE_MADE = "TemplateMade"
+    NODES_JOINED = "NodesJoined"
+    SEVERAL_CLIQUES = "SeveralCliques"
+    FABRIC_COMPLETE = "FabricComplete"
+
+
+OF_PARTS = frozenset(
+    {
+        DomainReason.TEMPLATE_MADE,
+        DomainReason.NODES_JOINED,
+        DomainReason.SEVERAL_CLIQUES,
+        DomainReason.FABRIC_COMPLETE,
+    }
+)
+"""Those that are never the reason of `Ready`."""

@@ -31,7 +31,7 @@ class Peers:
     addresses: tuple[tuple[int, str], ...]
 
 
-class Step(StrEnum):
+class PeerUpdate(StrEnum):
     """What a running daemon needs after its peers changed."""
 
     NOTHING = "nothing"
@@ -77,10 +77,10 @@ def hosts(before: str, peers: Peers) -> str:
     return "".join(f"{line}\n" for line in (*kept, _BEGIN, *own, _END))
 
 
-def step_after(before: Peers | None, now: Peers, *, by_name: bool) -> Step:
+def step_after(before: Peers | None, now: Peers, *, by_name: bool) -> PeerUpdate:
     """`before` is None when the daemon does not run yet. Another place among the peers is another daemon."""
     if before is None or (before.clique, before.index) != (now.clique, now.index):
-        return Step.RESTART
+        return PeerUpdate.RESTART
     if before.addresses == now.addresses:
-        return Step.NOTHING
-    return Step.LOOK_UP if by_name else Step.RESTART
+        return PeerUpdate.NOTHING
+    return PeerUpdate.LOOK_UP if by_name else PeerUpdate.RESTART

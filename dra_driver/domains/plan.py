@@ -7,142 +7,103 @@ world changed fails by its precondition, and the next observation decides anew.
 """
 
 from dataclasses import dataclass
+from enum import Enum, auto
 
 from dra_driver.api.computedomain import ComputeDomainStatus
 from dra_driver.domains.members import Membership, membership
 from dra_driver.domains.names import FINALIZER
-from dra_driver.domains.observed import ObservedDomain, Standing
+from dra_driver.domains.observed import ObjectState, ObservedDomain
 from dra_driver.domains.status import domain_status
 
 
-@dataclass(frozen=True, slots=True)
-class AddFinalizer:
+class DomainStep(Enum):
+    """A change of an object of the domain."""
+
+    ADD_FINALIZER = auto()
     """Before anything else is made: from then on the domain does not go before what belongs to it."""
-
-
-@dataclass(frozen=True, slots=True)
-class MakeDaemonTemplate:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class MakeDaemonSet:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class MakeTemplate:
+    MAKE_DAEMON_TEMPLATE = auto()
+    MAKE_DAEMON_SET = auto()
+    MAKE_TEMPLATE = auto()
     """The workload's; pods can start from here on."""
+    DELETE_TEMPLATE = auto()
+    DELETE_DAEMON_SET = auto()
+    DELETE_DAEMON_TEMPLATE = auto()
+    REMOVE_FINALIZER = auto()
+    """The last step: nothing of the domain is left."""
 
 
 @dataclass(frozen=True, slots=True)
 class LabelNode:
-    """The node joins. Only when it still has no label: that is what keeps two domains apart."""
+    """The node joins or leaves. It joins only if it has no label: that is what keeps two domains apart; and leaves only
+    if its label is still this domain's."""
 
     node: str
+    joins: bool = True
+
+
+type Action = DomainStep | LabelNode
 
 
 @dataclass(frozen=True, slots=True)
-class UnlabelNode:
-    """The node leaves. Only when its label is still this domain's."""
-
-    node: str
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteTemplate:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteDaemonSet:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteDaemonTemplate:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class RemoveFinalizer:
-    """The last one: nothing of the domain is left."""
-
-
-type Action = (
-    AddFinalizer
-    | MakeDaemonTemplate
-    | MakeDaemonSet
-    | MakeTemplate
-    | LabelNode
-    | UnlabelNode
-    | DeleteTemplate
-    | DeleteDaemonSet
-    | DeleteDaemonTemplate
-    | RemoveFinalizer
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
+class DomainPlan:
     """`actions` in order; the first that fails ends them. `status` is what to write; None: it is as it should be."""
 
     actions: tuple[Action, ...]
     status: ComputeDomainStatus | None
 
 
-def decide(observed: ObservedDomain, now: str, *, max_nodes: int, host_imex: bool = False) -> Decision:
+def decide(observed: ObservedDomain, now: str, *, max_nodes: int, host_imex: bool = False) -> DomainPlan:
     """Called after each change that concerns the domain. With `host_imex` no daemons are made."""
     members = membership(observed, max_nodes)
     actions = _taking_down(observed, members) if observed.deleting else _building(observed, members, host_imex)
     if FINALIZER not in observed.domain.metadata.finalizers:
-        return Decision(actions, None)
-    if actions == (RemoveFinalizer(),):
-        return Decision(actions, None)
+        return DomainPlan(actions, None)
+    if actions == (DomainStep.REMOVE_FINALIZER,):
+        return DomainPlan(actions, None)
     status = domain_status(observed, members, now, host_imex=host_imex)
-    return Decision(actions, status if status != observed.domain.status else None)
+    return DomainPlan(actions, status if status != observed.domain.status else None)
 
 
 def _building(observed: ObservedDomain, members: Membership, host_imex: bool) -> tuple[Action, ...]:
     if FINALIZER not in observed.domain.metadata.finalizers:
-        return (AddFinalizer(),)
+        return (DomainStep.ADD_FINALIZER,)
     actions: list[Action] = []
     if not host_imex:
-        if observed.daemon_template is Standing.MISSING:
-            actions.append(MakeDaemonTemplate())
-        if observed.daemon_set is Standing.MISSING:
-            actions.append(MakeDaemonSet())
+        if observed.daemon_template is ObjectState.MISSING:
+            actions.append(DomainStep.MAKE_DAEMON_TEMPLATE)
+        if observed.daemon_set is ObjectState.MISSING:
+            actions.append(DomainStep.MAKE_DAEMON_SET)
         idle = not observed.channel_uses and not observed.daemons
-        if observed.daemon_set is Standing.OURS and observed.outdated and idle:
-            actions.append(DeleteDaemonSet())  # and then it is missing
-    if observed.template is Standing.MISSING:
-        actions.append(MakeTemplate())
+        if observed.daemon_set is ObjectState.OURS and observed.outdated and idle:
+            actions.append(DomainStep.DELETE_DAEMON_SET)  # and then it is missing
+    if observed.template is ObjectState.MISSING:
+        actions.append(DomainStep.MAKE_TEMPLATE)
     return (*actions, *_labels(members))
 
 
 def _labels(members: Membership) -> tuple[Action, ...]:
-    return (*(UnlabelNode(node) for node in members.leave), *(LabelNode(node) for node in members.join))
+    return (*(LabelNode(node, joins=False) for node in members.leave), *(LabelNode(node) for node in members.join))
 
 
 def _taking_down(observed: ObservedDomain, members: Membership) -> tuple[Action, ...]:
     if FINALIZER not in observed.domain.metadata.finalizers:
         return ()
-    if observed.template is Standing.OURS:
-        return (DeleteTemplate(), *_labels(members))
+    if observed.template is ObjectState.OURS:
+        return (DomainStep.DELETE_TEMPLATE, *_labels(members))
     if observed.channel_uses:
         # A running program keeps its domain, also a pod that was given a node at the last moment.
         return _labels(members)
     if members.leave:
-        return tuple(UnlabelNode(node) for node in members.leave)
-    if observed.daemons and observed.daemon_set is Standing.OURS:
+        return tuple(LabelNode(node, joins=False) for node in members.leave)
+    if observed.daemons and observed.daemon_set is ObjectState.OURS:
         return ()
     rest: list[Action] = []
-    if observed.daemon_set is Standing.OURS:
-        rest.append(DeleteDaemonSet())
-    if observed.daemon_template is Standing.OURS:
-        rest.append(DeleteDaemonTemplate())
+    if observed.daemon_set is ObjectState.OURS:
+        rest.append(DomainStep.DELETE_DAEMON_SET)
+    if observed.daemon_template is ObjectState.OURS:
+        rest.append(DomainStep.DELETE_DAEMON_TEMPLATE)
     if rest:
         return tuple(rest)
-    clear = (Standing.MISSING, Standing.FOREIGN)
+    clear = (ObjectState.MISSING, ObjectState.FOREIGN)
     gone = observed.template in clear and observed.daemon_set in clear and observed.daemon_template in clear
-    return (RemoveFinalizer(),) if gone and not observed.daemons else ()
+    return (DomainStep.REMOVE_FINALIZER,) if gone and not observed.daemons else ()

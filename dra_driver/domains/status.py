@@ -10,8 +10,8 @@ from typing import Literal
 from dra_driver.api.computedomain import ComputeDomainStatus, DomainNode
 from dra_driver.api.conditions import Condition, dated
 from dra_driver.domains.members import Member, Membership
-from dra_driver.domains.observed import ObservedDomain, Standing
-from dra_driver.domains.reasons import DomainReason
+from dra_driver.domains.names import DomainReason
+from dra_driver.domains.observed import ObjectState, ObservedDomain
 
 READY, TEMPLATE_READY, NODES_JOINED, FABRIC_COMPLETE = "Ready", "TemplateReady", "NodesJoined", "FabricComplete"
 
@@ -87,12 +87,12 @@ def _on_host(observed: ObservedDomain, member: Member) -> tuple[str, str | None]
 
 def _template_ready(observed: ObservedDomain) -> _Statement:
     name = observed.domain.spec.channel.resource_claim_template.name
-    if observed.template is Standing.FOREIGN:
+    if observed.template is ObjectState.FOREIGN:
         message = (
             f"ResourceClaimTemplate {name} is not this domain's; delete it, or give the domain another name for its"
         )
         return TEMPLATE_READY, "False", DomainReason.TEMPLATE_NAME_TAKEN, message
-    if observed.template is Standing.OURS and not observed.deleting:
+    if observed.template is ObjectState.OURS and not observed.deleting:
         return TEMPLATE_READY, "True", DomainReason.TEMPLATE_MADE, f"pods can name ResourceClaimTemplate {name}"
     reason = DomainReason.TERMINATING if observed.deleting else DomainReason.TEMPLATE_MISSING
     return TEMPLATE_READY, "False", reason, f"ResourceClaimTemplate {name} does not stand"
@@ -135,7 +135,7 @@ def _fabric(observed: ObservedDomain, members: Membership) -> _Statement:
 def _ready(observed: ObservedDomain, members: Membership, nodes: Sequence[DomainNode]) -> _Statement:
     if observed.deleting:
         return READY, "False", DomainReason.TERMINATING, _terminating(observed)
-    if observed.template is not Standing.OURS:
+    if observed.template is not ObjectState.OURS:
         _, _, reason, message = _template_ready(observed)
         return READY, "False", reason, message
     if members.kept_out or members.join:

@@ -18,7 +18,7 @@ import structlog
 
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.meta import JsonObject
-from dra_driver.domains.peers import Peers, Step, hosts, node_list, peers_of, step_after
+from dra_driver.domains.peers import Peers, PeerUpdate, hosts, node_list, peers_of, step_after
 from dra_driver.errors import InvalidInput, NodeNotReady
 from dra_driver.kube.watch import Backoff, MirrorChange
 from dra_driver.runtime.files import write_durably
@@ -244,9 +244,9 @@ class Supervisor:
         _log.info("peers", clique=peers.clique, index=peers.index, members=members, step=step.value)
         if not peers.clique:
             self._program.rest()
-        elif step is not Step.NOTHING:
+        elif step is not PeerUpdate.NOTHING:
             await asyncio.to_thread(self._write, peers)
-            if step is Step.RESTART:
+            if step is PeerUpdate.RESTART:
                 self._program.restart()
             else:
                 self._program.look_up()

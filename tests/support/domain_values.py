@@ -12,9 +12,8 @@ from dra_driver.api.computedomain import (
     TemplateName,
 )
 from dra_driver.api.meta import ObjectMeta
-from dra_driver.domains.demand import ChannelUse
 from dra_driver.domains.names import FINALIZER
-from dra_driver.domains.observed import DaemonSeen, NodeSeen, ObservedDomain, Standing
+from dra_driver.domains.observed import ChannelUse, ObjectState, ObservedDaemon, ObservedDomain, ObservedNode
 from dra_driver.names import ClaimRef
 
 UID, OTHER = "uid-of-train", "uid-of-serve"
@@ -43,16 +42,16 @@ def use(node: str, claim: str | None = None, *pods: str) -> ChannelUse:
     return ChannelUse(node, UID, ClaimRef("team", name, f"uid-of-{name}"), pods)
 
 
-def node(name: str, label: str | None = None, clique: str = RACK, problem: str | None = None) -> NodeSeen:
-    return NodeSeen(name, label=label, clique=clique, fabric_problem=problem)
+def node(name: str, label: str | None = None, clique: str = RACK, problem: str | None = None) -> ObservedNode:
+    return ObservedNode(name, label=label, clique=clique, fabric_problem=problem)
 
 
-def member(name: str, clique: str = RACK, problem: str | None = None) -> NodeSeen:
+def member(name: str, clique: str = RACK, problem: str | None = None) -> ObservedNode:
     return node(name, UID, clique, problem)
 
 
-def daemon(name: str, ip: str | None = None, *, ready: bool = True, deleting: bool = False) -> DaemonSeen:
-    return DaemonSeen(name, f"daemon-{name}", f"10.0.0.{name[-1]}" if ip is None else ip, ready, deleting)
+def daemon(name: str, ip: str | None = None, *, ready: bool = True, deleting: bool = False) -> ObservedDaemon:
+    return ObservedDaemon(name, f"daemon-{name}", f"10.0.0.{name[-1]}" if ip is None else ip, ready, deleting)
 
 
 def entry(name: str, index: int, clique: str = RACK) -> DomainNode:
@@ -67,12 +66,16 @@ def observed(
     subject: ComputeDomain | None = None,
     *,
     uses: Iterable[ChannelUse] = (),
-    nodes: Iterable[NodeSeen] = (),
-    daemons: Iterable[DaemonSeen] = (),
-    standing: Mapping[str, Standing] | None = None,
+    nodes: Iterable[ObservedNode] = (),
+    daemons: Iterable[ObservedDaemon] = (),
+    standing: Mapping[str, ObjectState] | None = None,
 ) -> ObservedDomain:
     """All that we make stands, unless `standing` says otherwise of `template`, `daemon_template` or `daemon_set`."""
-    objects: dict[str, Any] = {"template": Standing.OURS, "daemon_template": Standing.OURS, "daemon_set": Standing.OURS}
+    objects: dict[str, Any] = {
+        "template": ObjectState.OURS,
+        "daemon_template": ObjectState.OURS,
+        "daemon_set": ObjectState.OURS,
+    }
     return ObservedDomain(
         subject or domain(),
         channel_uses=tuple(sorted(uses)),

@@ -12,9 +12,8 @@ from dra_driver.api.computedomain import (
 )
 from dra_driver.api.meta import ObjectMeta
 from dra_driver.domains import plan
-from dra_driver.domains.demand import ChannelUse
 from dra_driver.domains.names import FINALIZER
-from dra_driver.domains.observed import DaemonSeen, NodeSeen, ObservedDomain, Standing
+from dra_driver.domains.observed import ChannelUse, ObjectState, ObservedDaemon, ObservedDomain, ObservedNode
 from dra_driver.names import ClaimRef
 
 MAX_NODES = 3
@@ -175,16 +174,16 @@ class World:
                 name: node for name, node in nodes.items() if node.label == uid or any(use.node == name for use in uses)
             },
             daemons={
-                one.node: DaemonSeen(one.node, f"daemon-{one.ip}", one.ip, one.ready, one.deleting)
+                one.node: ObservedDaemon(one.node, f"daemon-{one.ip}", one.ip, one.ready, one.deleting)
                 for one in self.daemons
                 if one.domain == uid
             },
         )
         return observed, {name: node.version for name, node in self.nodes.items()}
 
-    def _node(self, name: str) -> NodeSeen:
+    def _node(self, name: str) -> ObservedNode:
         node = self.nodes[name]
-        return NodeSeen(name, node.label, node.clique, None if node.fabric else "the fabric is not complete")
+        return ObservedNode(name, node.label, node.clique, None if node.fabric else "the fabric is not complete")
 
     def act(self, uid: str, action: plan.Action, versions: dict[str, int]) -> None:
         """Raises Stale where the API server would answer 404 or 409."""
@@ -192,23 +191,23 @@ class World:
         if domain is None:
             raise Stale
         match action:
-            case plan.LabelNode(node):
+            case plan.LabelNode(node, joins=True):
                 self._relabel(node, None, uid, versions)
-            case plan.UnlabelNode(node):
+            case plan.LabelNode(node, joins=False):
                 self._relabel(node, uid, None, versions)
-            case plan.AddFinalizer():
+            case plan.DomainStep.ADD_FINALIZER:
                 if domain.deleting:
                     raise Stale
                 domain.finalizer = True
                 domain.version += 1
-            case plan.RemoveFinalizer():
+            case plan.DomainStep.REMOVE_FINALIZER:
                 del self.domains[uid]
-            case plan.MakeTemplate() | plan.DeleteTemplate():
-                domain.template = isinstance(action, plan.MakeTemplate)
-            case plan.MakeDaemonSet() | plan.DeleteDaemonSet():
-                domain.daemon_set = isinstance(action, plan.MakeDaemonSet)
-            case plan.MakeDaemonTemplate() | plan.DeleteDaemonTemplate():
-                domain.daemon_template = isinstance(action, plan.MakeDaemonTemplate)
+            case plan.DomainStep.MAKE_TEMPLATE | plan.DomainStep.DELETE_TEMPLATE:
+                domain.template = action is plan.DomainStep.MAKE_TEMPLATE
+            case plan.DomainStep.MAKE_DAEMON_SET | plan.DomainStep.DELETE_DAEMON_SET:
+                domain.daemon_set = action is plan.DomainStep.MAKE_DAEMON_SET
+            case plan.DomainStep.MAKE_DAEMON_TEMPLATE | plan.DomainStep.DELETE_DAEMON_TEMPLATE:
+                domain.daemon_template = action is plan.DomainStep.MAKE_DAEMON_TEMPLATE
         self.writes += 1
 
     def write_status(self, observed: ObservedDomain, status: ComputeDomainStatus) -> None:
@@ -254,5 +253,5 @@ class World:
         raise AssertionError("the cluster never comes to rest")
 
 
-def _standing(exists: bool) -> Standing:
-    return Standing.OURS if exists else Standing.MISSING
+def _standing(exists: bool) -> ObjectState:
+    return ObjectState.OURS if exists else ObjectState.MISSING

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.rows import rows
 
 from dra_driver.api.computedomain import ComputeDomainStatus
-from dra_driver.domains.peers import Peers, Step, hosts, knows_names, node_list, peers_of, step_after
+from dra_driver.domains.peers import Peers, PeerUpdate, hosts, knows_names, node_list, peers_of, step_after
 
 
 def status(*nodes: tuple[str, str, str, int]) -> ComputeDomainStatus:
@@ -74,9 +74,9 @@ def test_the_file_of_hosts_keeps_what_is_not_ours_and_has_only_the_newest_peers(
 def test_a_change_of_addresses_is_looked_up_and_a_change_of_place_is_a_new_daemon() -> None:
     before = Peers("r.0", 0, ((0, "10.0.0.1"),))
     more = Peers("r.0", 0, ((0, "10.0.0.1"), (1, "10.0.0.2")))
-    assert step_after(None, before, by_name=True) is Step.RESTART
-    assert step_after(before, before, by_name=True) is Step.NOTHING
-    assert step_after(before, more, by_name=True) is Step.LOOK_UP
-    assert step_after(before, more, by_name=False) is Step.RESTART
-    assert step_after(before, Peers("r.1", 0, ((0, "10.0.0.1"),)), by_name=True) is Step.RESTART
-    assert step_after(before, Peers("r.0", 1, ((1, "10.0.0.1"),)), by_name=True) is Step.RESTART
+    assert step_after(None, before, by_name=True) is PeerUpdate.RESTART
+    assert step_after(before, before, by_name=True) is PeerUpdate.NOTHING
+    assert step_after(before, more, by_name=True) is PeerUpdate.LOOK_UP
+    assert step_after(before, more, by_name=False) is PeerUpdate.RESTART
+    assert step_after(before, Peers("r.1", 0, ((0, "10.0.0.1"),)), by_name=True) is PeerUpdate.RESTART
+    assert step_after(before, Peers("r.0", 1, ((1, "10.0.0.1"),)), by_name=True) is PeerUpdate.RESTART

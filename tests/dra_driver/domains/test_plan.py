@@ -5,23 +5,10 @@ from support.domain_values import NOW, OTHER, daemon, domain, member, node, obse
 from support.domain_world import MAX_NODES, DomainObject, NodeObject, World
 from support.rows import rows
 
-from dra_driver.domains.observed import ObservedDomain, Standing
-from dra_driver.domains.plan import (
-    Action,
-    AddFinalizer,
-    DeleteDaemonSet,
-    DeleteDaemonTemplate,
-    DeleteTemplate,
-    LabelNode,
-    MakeDaemonSet,
-    MakeDaemonTemplate,
-    MakeTemplate,
-    RemoveFinalizer,
-    UnlabelNode,
-    decide,
-)
+from dra_driver.domains.observed import ObjectState, ObservedDomain
+from dra_driver.domains.plan import Action, DomainStep, LabelNode, decide
 
-OURS, MISSING, DELETING, FOREIGN = Standing.OURS, Standing.MISSING, Standing.DELETING, Standing.FOREIGN
+OURS, MISSING, DELETING, FOREIGN = ObjectState.OURS, ObjectState.MISSING, ObjectState.DELETING, ObjectState.FOREIGN
 NOTHING = {"template": MISSING, "daemon_template": MISSING, "daemon_set": MISSING}
 ENDING = domain(deleting=True)
 
@@ -31,25 +18,28 @@ def actions(seen: ObservedDomain, *, host_imex: bool = False) -> tuple[Action, .
 
 
 BUILDING = {
-    "before anything else the finalizer": (observed(domain(finalizer=False), standing=NOTHING), (AddFinalizer(),)),
+    "before anything else the finalizer": (
+        observed(domain(finalizer=False), standing=NOTHING),
+        (DomainStep.ADD_FINALIZER,),
+    ),
     "what is missing, the workload's template last": (
         observed(standing=NOTHING),
-        (MakeDaemonTemplate(), MakeDaemonSet(), MakeTemplate()),
+        (DomainStep.MAKE_DAEMON_TEMPLATE, DomainStep.MAKE_DAEMON_SET, DomainStep.MAKE_TEMPLATE),
     ),
-    "only what is missing": (observed(standing={"daemon_set": MISSING}), (MakeDaemonSet(),)),
+    "only what is missing": (observed(standing={"daemon_set": MISSING}), (DomainStep.MAKE_DAEMON_SET,)),
     "nothing in place of what is on its way out, or somebody else's": (
         observed(standing={"template": FOREIGN, "daemon_set": DELETING}),
         (),
     ),
     "nodes leave before others join": (
         observed(uses=[use("b"), use("c")], nodes=[member("a"), node("b"), node("c", OTHER)]),
-        (UnlabelNode("a"), LabelNode("b")),
+        (LabelNode("a", joins=False), LabelNode("b")),
     ),
     "what stands is left alone": (observed(uses=[use("a")], nodes=[member("a")], daemons=[daemon("a")]), ()),
 }
 
 TAKING_DOWN = {
-    "the template first, so that no pod comes any more": (observed(ENDING), (DeleteTemplate(),)),
+    "the template first, so that no pod comes any more": (observed(ENDING), (DomainStep.DELETE_TEMPLATE,)),
     "nothing from under a program": (
         observed(ENDING, uses=[use("a")], nodes=[member("a")], standing={"template": MISSING}),
         (),
@@ -60,7 +50,7 @@ TAKING_DOWN = {
     ),
     "labels, when nobody uses it": (
         observed(ENDING, nodes=[member("a"), member("b")], standing={"template": MISSING}),
-        (UnlabelNode("a"), UnlabelNode("b")),
+        (LabelNode("a", joins=False), LabelNode("b", joins=False)),
     ),
     "then the daemons end by themselves": (
         observed(ENDING, nodes=[node("a")], daemons=[daemon("a", deleting=True)], standing={"template": MISSING}),
@@ -68,12 +58,12 @@ TAKING_DOWN = {
     ),
     "then what made them": (
         observed(ENDING, standing={"template": MISSING}),
-        (DeleteDaemonSet(), DeleteDaemonTemplate()),
+        (DomainStep.DELETE_DAEMON_SET, DomainStep.DELETE_DAEMON_TEMPLATE),
     ),
-    "and the finalizer when all is gone": (observed(ENDING, standing=NOTHING), (RemoveFinalizer(),)),
+    "and the finalizer when all is gone": (observed(ENDING, standing=NOTHING), (DomainStep.REMOVE_FINALIZER,)),
     "what is somebody else's stays": (
         observed(ENDING, standing={**NOTHING, "template": FOREIGN}),
-        (RemoveFinalizer(),),
+        (DomainStep.REMOVE_FINALIZER,),
     ),
     "not while something is on its way out": (observed(ENDING, standing={**NOTHING, "daemon_set": DELETING}), ()),
     "a domain that is not ours any more is let go": (observed(domain(deleting=True, finalizer=False)), ()),
@@ -95,7 +85,7 @@ def test_taking_down(seen: ObservedDomain, wanted: tuple[Action, ...]) -> None:
 
 
 def test_where_nodes_run_imex_themselves_no_daemons_are_made() -> None:
-    assert actions(observed(standing=NOTHING), host_imex=True) == (MakeTemplate(),)
+    assert actions(observed(standing=NOTHING), host_imex=True) == (DomainStep.MAKE_TEMPLATE,)
 
 
 def test_a_status_that_is_as_it_should_be_is_not_written_again() -> None:

@@ -9,7 +9,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from support.domain_world import MAX_NODES, NOW, DomainObject, NodeObject, Stale, World
 
 from dra_driver.domains.observed import ObservedDomain
-from dra_driver.domains.plan import Decision, decide
+from dra_driver.domains.plan import DomainPlan, decide
 
 NODES = ("a", "b", "c", "d", "e")
 CLIQUES = ("rack-1.0", "rack-1.1", "")
@@ -28,7 +28,7 @@ class Protocol(RuleBasedStateMachine):
         self.world = World()
         self.world.nodes = {name: NodeObject(clique) for name, clique in zip(NODES, cliques, strict=True)}
         self.count = 0
-        self.held: list[tuple[ObservedDomain, dict[str, int], Decision, int]] = []
+        self.held: list[tuple[ObservedDomain, dict[str, int], DomainPlan, int]] = []
         uids = [self.create(size) for size in sizes]
         self.world.settle()
         for which, node in places:

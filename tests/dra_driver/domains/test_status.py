@@ -9,8 +9,8 @@ from support.rows import rows
 from dra_driver.api.computedomain import ComputeDomainStatus
 from dra_driver.api.conditions import Condition
 from dra_driver.domains.members import membership
-from dra_driver.domains.observed import DaemonSeen, ObservedDomain, Standing
-from dra_driver.domains.reasons import OF_PARTS, DomainReason
+from dra_driver.domains.names import OF_PARTS, DomainReason
+from dra_driver.domains.observed import ObjectState, ObservedDaemon, ObservedDomain
 from dra_driver.domains.status import FABRIC_COMPLETE, NODES_JOINED, READY, TEMPLATE_READY, domain_status
 
 MAX = 3
@@ -60,8 +60,8 @@ NOT_READY = {
         observed(uses=[use(name) for name in "abcd"], nodes=[*(member(name) for name in "abc"), node("d")]),
         "node d is one too many",
     ),
-    "TemplateNameTaken": (seen(standing={"template": Standing.FOREIGN}), "train-channel is not this domain's"),
-    "TemplateMissing": (seen(standing={"template": Standing.MISSING}), "does not stand"),
+    "TemplateNameTaken": (seen(standing={"template": ObjectState.FOREIGN}), "train-channel is not this domain's"),
+    "TemplateMissing": (seen(standing={"template": ObjectState.MISSING}), "does not stand"),
     "Terminating": (seen(subject=domain(deleting=True)), "still in use; delete the pods of"),
 }
 
@@ -112,19 +112,19 @@ DAEMONS = {
     "is ending": daemon("b", deleting=True),
     "has no address yet": daemon("b", ip=""),
     "is not ready yet": daemon("b", ready=False),
-    "ImagePullBackOff": DaemonSeen("b", "daemon-b", problem="its daemon's container waits: ImagePullBackOff"),
+    "ImagePullBackOff": ObservedDaemon("b", "daemon-b", problem="its daemon's container waits: ImagePullBackOff"),
 }
 
 
 @pytest.mark.parametrize(("said", "pod"), DAEMONS.items())
-def test_a_node_says_what_its_daemon_lacks(said: str, pod: DaemonSeen | None) -> None:
+def test_a_node_says_what_its_daemon_lacks(said: str, pod: ObservedDaemon | None) -> None:
     found = of(seen(daemons=[daemon("a"), *([pod] if pod is not None else [])]))
     assert (found.ready_nodes, found.nodes[1].status) == ("1/2", "NotReady")
     assert said in str(found.nodes[1].message)
 
 
 @pytest.mark.parametrize("pod", DAEMONS.values(), ids=DAEMONS)
-def test_what_the_node_knows_of_its_daemons_trouble_is_told_while_it_is_not_ready(pod: DaemonSeen | None) -> None:
+def test_what_the_node_knows_of_its_daemons_trouble_is_told_while_it_is_not_ready(pod: ObservedDaemon | None) -> None:
     busy = replace(member("b"), imex_problem="nvidia-imex (812, nvidia-imex.service) manages the node's fabric")
     found = of(seen(nodes=[member("a"), busy], daemons=[daemon("a"), *([pod] if pod is not None else [])]))
     assert str(found.nodes[1].message).endswith(": nvidia-imex (812, nvidia-imex.service) manages the node's fabric")
