@@ -28,9 +28,8 @@ from dra_driver.names import COMPUTE_DOMAIN_DRIVER
 from dra_driver.publish.metrics import PublishedPools, PublishingCounters
 from dra_driver.publish.policy_file import read_policy
 from dra_driver.runtime import memory
-from dra_driver.runtime.debug import Section
 from dra_driver.runtime.tasks import forever, run_service, until_signal
-from dra_driver.runtime.telemetry import configure_logging, status_server, tell_build
+from dra_driver.runtime.telemetry import DebugSection, configure_logging, status_server, tell_build
 from dra_driver.runtime.tracing import Tracer, open_tracer
 from dra_driver.slices.domains import domain_devices
 
@@ -142,7 +141,7 @@ def _of_leader(
     return jobs
 
 
-def _debug_pages(slices: PublishedSlices, domains: DomainKeeper | None) -> dict[str, Section]:
+def _debug_pages(slices: PublishedSlices, domains: DomainKeeper | None) -> dict[str, DebugSection]:
     return {"pools": slices.described, **({} if domains is None else {"domains": domains.described})}
 
 

@@ -30,9 +30,8 @@ from dra_driver.kube.metrics import ApiCalls, DroppedEvents
 from dra_driver.kube.watch import Reflector
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER
 from dra_driver.runtime import memory
-from dra_driver.runtime.debug import Section
 from dra_driver.runtime.tasks import exit_after, forever, run_service, until_signal
-from dra_driver.runtime.telemetry import configure_logging, status_server, tell_build
+from dra_driver.runtime.telemetry import DebugSection, configure_logging, status_server, tell_build
 from dra_driver.runtime.tracing import OFF, Tracer, open_tracer
 from kubelet_plugin.claims.node_effects import Machine, OursNow, effects_of, machine_of, mps_daemons
 from kubelet_plugin.claims.service import ClaimService, NodeSources, Patience
@@ -153,7 +152,7 @@ class _Plugin:
     loops: Mapping[str, Callable[[], Coroutine[Any, Any, None]]]
     """By name: what runs as long as the plugin, and is begun anew when it fails."""
     metrics: CollectorRegistry
-    debug: Mapping[str, Section] | None
+    debug: Mapping[str, DebugSection] | None
     ends: Callable[[], None]
     """Called when a signal asks the plugin to end, before it finishes what it began."""
 

@@ -1,4 +1,4 @@
-"""Names of everything that belongs to a ComputeDomain, NVIDIA's where its own driver has them; reasons of conditions."""
+"""Names of what belongs to a ComputeDomain, NVIDIA's where its own driver has them; reasons of conditions."""
 
 from enum import StrEnum
 

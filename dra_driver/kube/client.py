@@ -10,8 +10,8 @@ the official `kubernetes` package. That package is imported only for a kubeconfi
 import json
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -73,6 +73,26 @@ type Traced = Callable[[str, str], AbstractContextManager[Mapping[str, str]]]
 _NO_HEADERS: Mapping[str, str] = {}
 
 
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A request. `about` names its object in errors, `verb` and `resource` are as RBAC has them."""
+
+    method: str
+    path: str
+    about: str
+    verb: str
+    resource: Resource | None = None
+    query: Mapping[str, str] | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    data: bytes | None = None
+
+    def with_json(self, body: JsonObject | None, content_type: str = "application/json") -> "_Call":
+        if body is None:
+            return self
+        data = json.dumps(body, separators=(",", ":")).encode()
+        return replace(self, data=data, headers={"Content-Type": content_type})
+
+
 class Kube:
     """A connection to one API server; an async context manager, used from one event loop."""
 
@@ -100,7 +120,6 @@ class Kube:
             headers={"User-Agent": self._user_agent, "Accept": "application/json"},
             proxy=self._endpoint.proxy,
             timeout=timeout,
-            json_serialize=lambda value: json.dumps(value, separators=(",", ":")),
         )
         return self
 
@@ -121,10 +140,9 @@ class Kube:
         from dra_driver.kube import envelope
 
         about, path = _about(resource, name, namespace), resource.path(namespace, name)
-        headers = {"Accept": PROTOBUF}
-        content = await self._exchange("GET", path, None, None, headers, about, "get", resource)
+        call = _Call("GET", path, about, "get", resource, headers={"Accept": PROTOBUF})
         try:
-            return envelope.opened(content)
+            return envelope.opened(await self._content(call))
         except ValueError as error:
             raise ClusterError(str(error), about=about) from error
 
@@ -137,7 +155,7 @@ class Kube:
         about, path = _about(resource, name, namespace), resource.path(namespace, name, subresource)
         query, headers = {"fieldManager": self._field_manager}, {"Content-Type": PROTOBUF}
         body = envelope.enveloped(resource, message)
-        content = await self._exchange("PUT", path, query, body, headers, about, "update", resource)
+        content = await self._content(_Call("PUT", path, about, "update", resource, query, headers, body))
         return a_stored_object(decoded(content, about), about)
 
     async def list(
@@ -277,23 +295,13 @@ class Kube:
             "resourceVersion": resource_version,
             "timeoutSeconds": str(_WATCH_TIMEOUT_S),
         }
-        about = _about(resource, None, namespace)
-        timeout = aiohttp.ClientTimeout(
-            total=None, sock_connect=_CONNECT_TIMEOUT_S, sock_read=_WATCH_TIMEOUT_S + _REQUEST_TIMEOUT_S
-        )
-        try:
-            async with self._open().get(
-                _url(resource, namespace), params=query, headers=self._authorization(), timeout=timeout, **self._tls()
-            ) as response:
-                self._answered("watch", resource, response.status)
-                if response.status != 200:
-                    raise error_of(response, await response.read(), about)
-                accepted()
-                async for line in _lines(response.content):
-                    yield WatchEvent(*an_event(decoded(line, about), about))
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            self._answered("watch", resource, None)
-            raise unreachable(error, about) from error
+        call = _Call("GET", resource.path(namespace), _about(resource, None, namespace), "watch", resource, query)
+        silent_s = _WATCH_TIMEOUT_S + _REQUEST_TIMEOUT_S
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S, sock_read=silent_s)
+        async with self._answer(call, timeout=timeout) as response:
+            accepted()
+            async for line in _lines(response.content):
+                yield WatchEvent(*an_event(decoded(line, call.about), call.about))
 
     async def server_version(self) -> tuple[int, int]:
         """Major and minor version of the server: `(1, 36)`."""
@@ -302,35 +310,25 @@ class Kube:
 
     async def raw(self, method: str, path: str, body: JsonObject | None = None) -> Any:
         """A request by path, for what has no resource type. Answers decoded JSON."""
-        verb = _VERBS.get(method, "get")
-        return await self._send(method, path, None, body, "application/json", f"{method} {path}", verb, None)
+        call = _Call(method, path, f"{method} {path}", _VERBS.get(method, "get")).with_json(body)
+        return decoded(await self._content(call), call.about)
 
     async def lines(self, path: str, *, most_bytes: int, **query: str) -> AsyncGenerator[bytes, None]:
         """A text by path, such as a pod's log or metrics, in lines without their ends; no more than `most_bytes` of it.
 
         Raises NotFound, Rejected or Unreachable, also in the middle.
         """
-        about, read = f"GET {path}", 0
-        try:
-            async with self._open().get(
-                path.lstrip("/"), params=query, headers=self._authorization() | {"Accept": "*/*"}, **self._tls()
-            ) as response:
-                self._answered("get", None, response.status)
-                if response.status >= 300:
-                    raise error_of(response, await response.read(), about)
-                rest = b""
-                async for chunk in response.content.iter_any():
-                    *complete, rest = (rest + chunk[: most_bytes - read]).split(b"\n")
-                    read += len(chunk)
-                    for line in complete:
-                        yield line
-                    if read >= most_bytes:
-                        break
-                if rest:
-                    yield rest
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            self._answered("get", None, None)
-            raise unreachable(error, about) from error
+        call, read, rest = _Call("GET", path, f"GET {path}", "get", None, query, {"Accept": "*/*"}), 0, b""
+        async with self._answer(call) as response:
+            async for chunk in response.content.iter_any():
+                *complete, rest = (rest + chunk[: most_bytes - read]).split(b"\n")
+                read += len(chunk)
+                for line in complete:
+                    yield line
+                if read >= most_bytes:
+                    break
+            if rest:
+                yield rest
 
     async def _request(
         self,
@@ -346,58 +344,39 @@ class Kube:
         about: str | None = None,
     ) -> JsonObject:
         about = about or _about(resource, name, namespace)
-        path = resource.path(namespace, name, subresource)
         verb = _VERBS.get(method) or ("list" if name is None else "get")
-        answer = await self._send(method, path, query, body, content_type, about, verb, resource)
+        call = _Call(method, resource.path(namespace, name, subresource), about, verb, resource, query)
+        answer = decoded(await self._content(call.with_json(body, content_type)), about)
         if method == "DELETE":
             return {}
         is_stored = verb != "list" and not (query or {}).get("dryRun") and (method != "POST" or subresource is None)
         return a_stored_object(answer, about) if is_stored else an_object(answer, about)
 
-    async def _send(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str] | None,
-        body: JsonObject | None,
-        content_type: str,
-        about: str,
-        verb: str,
-        resource: Resource | None,
-    ) -> Any:
-        data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
-        headers = {} if body is None else {"Content-Type": content_type}
-        return decoded(await self._exchange(method, path, query, data, headers, about, verb, resource), about)
+    async def _content(self, call: _Call) -> bytes:
+        with self._traced(call.verb, call.path if call.resource is None else call.resource.plural) as more:
+            async with self._answer(replace(call, headers={**call.headers, **more})) as response:
+                return await response.read()
 
-    async def _exchange(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str] | None,
-        data: bytes | None,
-        headers: Mapping[str, str],
-        about: str,
-        verb: str,
-        resource: Resource | None,
-    ) -> bytes:
-        with self._traced(verb, path if resource is None else resource.plural) as more:
-            try:
-                async with self._open().request(
-                    method,
-                    path.lstrip("/"),
-                    params=query,
-                    data=data,
-                    headers={**self._authorization(), **headers, **more},
-                    **self._tls(),
-                ) as response:
-                    content = await response.read()
-                    self._answered(verb, resource, response.status)
-                    if response.status >= 300:
-                        raise error_of(response, content, about)
-                    return content
-            except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                self._answered(verb, resource, None)
-                raise unreachable(error, about) from error
+    @asynccontextmanager
+    async def _answer(self, call: _Call, **options: Any) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The answer to a call. Raises what the server's refusal means, or Unreachable, also while it is read."""
+        try:
+            async with self._open().request(
+                call.method,
+                call.path.lstrip("/"),
+                params=call.query,
+                data=call.data,
+                headers={**self._authorization(), **call.headers},
+                **self._tls(),
+                **options,
+            ) as response:
+                self._answered(call.verb, call.resource, response.status)
+                if response.status >= 300:
+                    raise error_of(response, await response.read(), call.about)
+                yield response
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            self._answered(call.verb, call.resource, None)
+            raise unreachable(error, call.about) from error
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -434,10 +413,6 @@ async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
             for line in complete:
                 if line:
                     yield line
-
-
-def _url(resource: Resource, namespace: str | None) -> str:
-    return resource.path(namespace).lstrip("/")
 
 
 def _selectors(label_selector: str | None, field_selector: str | None) -> dict[str, str]:

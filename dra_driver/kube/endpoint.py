@@ -1,18 +1,116 @@
-"""Which API server, and with which credentials.
+"""Which API server, whom to trust, and with which credentials.
 
-In a pod: the service account's files. Elsewhere: a kubeconfig; a plain one is read by `kubeconfig`, every other by the
-official `kubernetes` package, which knows exec plugins, cloud providers and all the rest.
+In a pod: the service account's files. Elsewhere: a kubeconfig. A plain one, with a server, certificates and a token, is
+read here; the official `kubernetes` package, which costs 10 MB of memory and half a second, reads all others: exec
+plugins, cloud providers, and those with mistakes, which it explains.
 """
 
+import base64
+import binascii
 import os
 import ssl
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any
 
-from dra_driver.errors import InvalidInput, NodeNotReady
-from dra_driver.kube.credentials import Endpoint, TlsFiles, TokenFile, trusting
+import structlog
 
-__all__ = ["Endpoint", "default_kubeconfigs", "endpoint_from", "pod_namespace"]
+from dra_driver.errors import InvalidInput, NodeNotReady, Unreachable
+
+_log = structlog.get_logger(__name__)
+
+type _Signature = tuple[tuple[int, int] | None, ...]
+
+
+def _no_token() -> str | None:
+    return None
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """`token` answers the Authorization header's value, or None; it is asked for every request, for tokens expire.
+
+    `tls` is None for plain HTTP; `TlsFiles` for certificates that may be replaced. `proxy` is the URL of an HTTP proxy.
+    `server_name` is the name that the server's certificate must have; None for the host of the address.
+    """
+
+    server: str
+    tls: "ssl.SSLContext | TlsFiles | None" = None
+    token: Callable[[], str | None] = _no_token
+    proxy: str | None = None
+    server_name: str | None = None
+
+    def context(self) -> ssl.SSLContext | None:
+        """What a connection that begins now trusts."""
+        return self.tls.context() if isinstance(self.tls, TlsFiles) else self.tls
+
+
+def trusting(authorities: str | None) -> ssl.SSLContext:
+    """A context that trusts the certificates in `authorities` (PEM), or those of the system."""
+    context = ssl.create_default_context(cadata=authorities)
+    # Python 3.13 refuses certificate authorities without key usage or key identifiers, which many clusters have.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context
+
+
+class TlsFiles:
+    """Certificates in files, read again when one of them is replaced: a cluster may rotate its authority.
+
+    `make` reads them; what it raises, it raises at once. Files that are bad later leave the context as it was.
+    """
+
+    def __init__(self, files: Sequence[Path], make: Callable[[], ssl.SSLContext]) -> None:
+        self._files = tuple(files)
+        self._make = make
+        self._seen = self._signature()
+        self._context = make()
+
+    def context(self) -> ssl.SSLContext:
+        if (seen := self._signature()) != self._seen:
+            self._seen = seen
+            try:
+                self._context = self._make()
+            except (OSError, ValueError) as error:
+                _log.warning(
+                    "the certificates of the API server cannot be read again; those read before stay in use",
+                    files=[str(file) for file in self._files],
+                    error=str(error),
+                )
+        return self._context
+
+    def _signature(self) -> _Signature:
+        return tuple(map(_signature_of, self._files))
+
+
+def _signature_of(file: Path) -> tuple[int, int] | None:
+    try:
+        stat = file.stat()
+    except OSError:
+        return None
+    return stat.st_mtime_ns, stat.st_ino
+
+
+class TokenFile:
+    """A bound service account token; kubelet replaces the file before it expires (hourly)."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen: tuple[int, int] | None = None
+        self._header = ""
+
+    def __call__(self) -> str:
+        """Raises Unreachable when there is no token to be read."""
+        try:
+            stat = self._path.stat()
+            if (seen := (stat.st_mtime_ns, stat.st_ino)) != self._seen:
+                self._header = f"Bearer {self._path.read_text().strip()}"
+                self._seen = seen
+        except OSError as error:
+            raise Unreachable(f"cannot read the token: {error}", about="API server") from error
+        return self._header
+
 
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -30,10 +128,7 @@ def endpoint_from(kubeconfig: Path | Sequence[Path] | None, context: str | None 
         raise InvalidInput(
             "is not there; name another with --kubeconfig, or in KUBECONFIG", about=f"kubeconfig {_joined(files)}"
         )
-    # Only here: in a pod nobody needs a YAML parser in memory.
-    from dra_driver.kube.kubeconfig import plain_endpoint
-
-    plain = plain_endpoint(there[0], context) if len(there) == 1 else None
+    plain = _plain_endpoint(there[0], context) if len(there) == 1 else None
     return plain or _from_kubeconfig(there, context)
 
 
@@ -84,13 +179,11 @@ def _from_kubeconfig(files: Sequence[Path], context: str | None) -> Endpoint:
     from kubernetes import client, config
     from kubernetes.config.config_exception import ConfigException
 
-    from dra_driver.kube.kubeconfig import proxy_of
-
     configuration = client.Configuration()
     try:
         context = context or _current(files)
         config.load_kube_config(_joined(files), context=context, client_configuration=configuration)
-        tls = _tls(configuration) if configuration.host.startswith("https:") else None
+        tls = _tls_of_package(configuration) if configuration.host.startswith("https:") else None
         proxy = proxy_of(configuration.proxy)
     except (ConfigException, yaml.YAMLError, OSError, ValueError) as error:
         raise InvalidInput(str(error) or "cannot be read", about=f"kubeconfig {_joined(files)}") from error
@@ -105,7 +198,7 @@ def _from_kubeconfig(files: Sequence[Path], context: str | None) -> Endpoint:
     return Endpoint(configuration.host, tls, token, proxy, configuration.tls_server_name or None)
 
 
-def _tls(configuration: "object") -> ssl.SSLContext:
+def _tls_of_package(configuration: object) -> ssl.SSLContext:
     authorities = getattr(configuration, "ssl_ca_cert", None)
     context = trusting(Path(authorities).read_text() if authorities else None)
     if not getattr(configuration, "verify_ssl", True):
@@ -114,3 +207,78 @@ def _tls(configuration: "object") -> ssl.SSLContext:
     if certificate := getattr(configuration, "cert_file", None):
         context.load_cert_chain(certificate, getattr(configuration, "key_file", None))
     return context
+
+
+_CLUSTER = {
+    "server",
+    "certificate-authority",
+    "certificate-authority-data",
+    "extensions",
+    "proxy-url",
+    "tls-server-name",
+}
+_USER = {"client-certificate", "client-certificate-data", "client-key", "client-key-data", "token", "extensions"}
+_TOKEN_FILE = {"tokenFile", "extensions"}
+_FILES = ("certificate-authority", "client-certificate", "client-key")
+
+
+def _plain_endpoint(path: Path, context: str | None) -> Endpoint | None:
+    """What the kubeconfig's context names; None when it needs more than files, or cannot be understood."""
+    # Only here: a pod needs no YAML parser in memory.
+    import yaml
+
+    try:
+        config = yaml.safe_load(path.read_text())
+        chosen = _named(config, "contexts", "context", context or config["current-context"])
+        cluster = _named(config, "clusters", "cluster", chosen["cluster"])
+        user = _named(config, "users", "user", chosen["user"])
+        if not (cluster.keys() <= _CLUSTER and (user.keys() <= _USER or user.keys() <= _TOKEN_FILE)):
+            return None
+        server = str(cluster["server"])
+        files = [path.parent / entry[field] for entry in (cluster, user) for field in _FILES if entry.get(field)]
+        tls = TlsFiles(files, lambda: _tls(path.parent, cluster, user)) if server.startswith("https:") else None
+        proxy, name = proxy_of(cluster.get("proxy-url")), cluster.get("tls-server-name") or None
+        if "tokenFile" in user:
+            return Endpoint(server, tls, TokenFile(path.parent / user["tokenFile"]), proxy, name)
+        header = f"Bearer {user['token']}" if user.get("token") else None
+        return Endpoint(server, tls, lambda: header, proxy, name)
+    except (OSError, yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError):
+        return None
+
+
+def proxy_of(url: str | None) -> str | None:
+    """The proxy of a `proxy-url`. Raises ValueError for one that cannot be used."""
+    if not url:
+        return None
+    if not url.startswith(("http://", "https://")):
+        raise ValueError(f"proxy-url {url!r} is not supported; name a proxy with http:// or https://")
+    return url
+
+
+def _named(config: Any, kind: str, field: str, name: str) -> dict[str, Any]:
+    (found,) = (entry[field] or {} for entry in config[kind] if entry["name"] == name)
+    return dict(found)
+
+
+def _tls(folder: Path, cluster: dict[str, Any], user: dict[str, Any]) -> ssl.SSLContext:
+    authority = _content(folder, cluster, "certificate-authority")
+    context = trusting(authority.decode() if authority is not None else None)
+    certificate = _content(folder, user, "client-certificate")
+    key = _content(folder, user, "client-key")
+    if certificate is not None and key is not None:
+        # OpenSSL takes a client's certificate from a file only.
+        with NamedTemporaryFile() as file:
+            file.write(certificate + b"\n" + key)
+            file.flush()
+            context.load_cert_chain(file.name)
+    return context
+
+
+def _content(folder: Path, entry: dict[str, Any], field: str) -> bytes | None:
+    """What the field names or, as the official package has it, what it carries itself."""
+    if data := entry.get(f"{field}-data"):
+        try:
+            return base64.b64decode(data, validate=True)
+        except binascii.Error as error:
+            raise ValueError(str(error)) from error
+    return (folder / entry[field]).read_bytes() if entry.get(field) else None

@@ -7,27 +7,32 @@ for one with 2 MB of memory.
 """
 
 import asyncio
+import io
 import json
 import logging
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
+import traceback
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from http import HTTPStatus
 from importlib.metadata import version
-from typing import TextIO, cast
+from types import FrameType
+from typing import Any, TextIO, cast
 
 import structlog
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, generate_latest
 
 from dra_driver.errors import NodeNotReady
-from dra_driver.runtime.debug import Section, debug_page
 
 _log = structlog.get_logger(__name__)
 
-type Check = Callable[[], str | None]
+type Probe = Callable[[], str | None]
 """None when all is well, else what is wrong, in a line."""
+
+type DebugSection = Callable[[], Iterable[str]]
+"""Lines of text; called for each look at the page, in the event loop."""
 
 _REQUEST_TIMEOUT_S = 5.0
 _TEXT = "text/plain; charset=utf-8"
@@ -109,9 +114,9 @@ async def status_server(
     address: str | None,
     registry: CollectorRegistry,
     *,
-    live: Mapping[str, Check],
-    ready: Mapping[str, Check],
-    debug: Mapping[str, Section] | None = None,
+    live: Mapping[str, Probe],
+    ready: Mapping[str, Probe],
+    debug: Mapping[str, DebugSection] | None = None,
 ) -> AsyncIterator[int | None]:
     """Serve `/healthz`, `/readyz` and `/metrics` on `host:port` while the block runs; answers the port.
 
@@ -151,7 +156,7 @@ type _Page = Callable[[], tuple[int, str, bytes]]
 """Status, content type and content of a page."""
 
 
-def _probe(checks: Mapping[str, Check]) -> tuple[int, str, bytes]:
+def _probe(checks: Mapping[str, Probe]) -> tuple[int, str, bytes]:
     problems = [f"{name}: {problem}" for name, check in checks.items() if (problem := check()) is not None]
     return 503 if problems else 200, _TEXT, ("\n".join(problems) or "ok").encode()
 
@@ -178,3 +183,55 @@ def _answer(pages: Mapping[str, _Page], method: str, path: str) -> tuple[int, st
     if path not in pages:
         return 404, "text/plain", " ".join(pages).encode()
     return pages[path]()
+
+
+_DEEPEST = 8
+"""Functions of a stack that are shown, the innermost."""
+
+
+def debug_page(sections: Mapping[str, DebugSection]) -> str:
+    """All sections with their headings, then the stacks. A section that fails says so, and keeps nothing back."""
+    text = io.StringIO()
+    for title, section in {**sections, "tasks": task_stacks, "threads": thread_stacks}.items():
+        text.write(f"== {title}\n")
+        try:
+            lines = list(section())
+        except Exception as error:  # noqa: BLE001 - whatever is wrong is what somebody is looking for
+            lines = [f"cannot be shown: {error!r}"]
+        text.writelines(f"{line}\n" for line in lines or ["(none)"])
+        text.write("\n")
+    return text.getvalue()
+
+
+def task_stacks() -> Iterable[str]:
+    """Of all tasks of the event loop, by name: where each waits.
+
+    Not as tasks print themselves: they show the outermost function alone, and fail on those of compiled modules (gRPC),
+    which know no line.
+    """
+    for task in sorted(asyncio.all_tasks(), key=lambda one: one.get_name()):
+        yield f"{task.get_name()}:"
+        places = [
+            traceback.FrameSummary(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+            for frame in _awaited(task.get_coro())
+        ]
+        yield from "".join(traceback.format_list(places[-_DEEPEST:])).splitlines()
+
+
+def _awaited(waits: Any) -> Iterator[FrameType]:
+    """From a task's coroutine to the innermost that it awaits, as far as they tell."""
+    while waits is not None:
+        frame = getattr(waits, "cr_frame", None) or getattr(waits, "gi_frame", None)
+        if frame is not None:
+            yield frame
+        waits = getattr(waits, "cr_await", None) or getattr(waits, "gi_yieldfrom", None)
+
+
+def thread_stacks() -> Iterable[str]:
+    """Of all threads, by name."""
+    frames = sys._current_frames()
+    for thread in sorted(threading.enumerate(), key=lambda one: one.name):
+        yield f"{thread.name}:"
+        frame = frames.get(thread.ident or 0)
+        if frame is not None:
+            yield from "".join(traceback.format_stack(frame, limit=_DEEPEST)).splitlines()

@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 
 from dra_driver.names import ClaimRef
-from dra_driver.runtime.debug import Section
+from dra_driver.runtime.telemetry import DebugSection
 from dra_driver.runtime.tracing import CLAIM_NAME, CLAIM_UID, DEVICES, NAMESPACE, PODS, REPEATED, Span, Tracer
 from kubelet_plugin.facts.monitor import SeenFacts
 from kubelet_plugin.prepare.holds import described
@@ -35,8 +35,8 @@ class LastErrors(ClaimListener):
         return reversed(self._lines)
 
 
-def sections(facts: SeenFacts, journal: Journals, errors: LastErrors) -> Mapping[str, Section]:
-    """For `dra_driver.runtime.debug`."""
+def sections(facts: SeenFacts, journal: Journals, errors: LastErrors) -> Mapping[str, DebugSection]:
+    """For `dra_driver.runtime.telemetry`."""
     return {
         "held claims": lambda: _claims(journal.current),
         "holds": lambda: _holds(journal.current),

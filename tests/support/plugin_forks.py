@@ -56,7 +56,7 @@ def serve() -> None:
     import kubernetes.config  # noqa: F401
     from pydantic import BaseModel
 
-    import dra_driver.kube.kubeconfig  # noqa: F401
+    import dra_driver.kube.endpoint  # noqa: F401
     import kubelet_plugin.simulation.nvml  # noqa: F401
     from kubelet_plugin.main import main
 

@@ -18,8 +18,7 @@ from aiohttp import web
 from dra_driver.errors import InvalidInput, NodeNotReady, Unreachable
 from dra_driver.kube import endpoint
 from dra_driver.kube.client import Kube
-from dra_driver.kube.endpoint import default_kubeconfigs, endpoint_from
-from dra_driver.kube.kubeconfig import plain_endpoint
+from dra_driver.kube.endpoint import _plain_endpoint, default_kubeconfigs, endpoint_from
 
 PASSWORD = {"username": "u", "password": "p"}
 """With it, a kubeconfig is left to the official package."""
@@ -335,7 +334,7 @@ def test_a_proxy_that_cannot_be_used_is_a_mistake_that_is_named(tmp_path: Path) 
 def test_what_is_not_plain_is_left_to_the_official_package(
     tmp_path: Path, user: dict[str, Any], cluster: dict[str, Any]
 ) -> None:
-    assert plain_endpoint(kubeconfig(tmp_path, user, **cluster), None) is None
+    assert _plain_endpoint(kubeconfig(tmp_path, user, **cluster), None) is None
 
 
 def test_a_plain_kubeconfig_does_not_load_the_official_package(tmp_path: Path) -> None:

@@ -14,16 +14,15 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter
 
 from dra_driver.errors import NodeNotReady
-from dra_driver.runtime.debug import Section
-from dra_driver.runtime.telemetry import Check, configure_logging, status_server
+from dra_driver.runtime.telemetry import DebugSection, Probe, configure_logging, status_server
 
 
 @asynccontextmanager
 async def served(
-    live: dict[str, Check] | None = None,
-    ready: dict[str, Check] | None = None,
+    live: dict[str, Probe] | None = None,
+    ready: dict[str, Probe] | None = None,
     registry: CollectorRegistry | None = None,
-    debug: Mapping[str, Section] | None = None,
+    debug: Mapping[str, DebugSection] | None = None,
 ) -> AsyncIterator[str]:
     async with status_server(
         "127.0.0.1:0", registry or CollectorRegistry(), live=live or {}, ready=ready or {}, debug=debug
@@ -44,7 +43,7 @@ async def test_a_service_without_problems_is_live_and_ready() -> None:
 
 async def test_what_is_wrong_is_said_with_its_name() -> None:
     problems: dict[str, str | None] = {"registration": "not yet", "other": None}
-    checks: dict[str, Check] = {name: lambda name=name: problems[name] for name in problems}
+    checks: dict[str, Probe] = {name: lambda name=name: problems[name] for name in problems}
     async with served(ready=checks) as url:
         assert await get(f"{url}/readyz") == (503, "registration: not yet")
         assert await get(f"{url}/healthz") == (200, "ok")
