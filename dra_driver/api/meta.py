@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from dra_driver.errors import InvalidInput
+from dra_driver.phrases import and_more
 
 type JsonObject = dict[str, Any]
 """A decoded JSON object. Code outside the borders does not hand these around."""
@@ -35,8 +36,7 @@ class Model(BaseModel):
             return cls.model_validate(obj)
         except ValidationError as error:
             problems = [f"{_path(issue['loc'])}: {said(issue['msg'])}" for issue in error.errors()]
-            more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
-            message = "; ".join(problems[:_SHOWN]) + more
+            message = and_more(problems, _SHOWN, separator="; ")
             raise InvalidInput(message, about=about or cls.__name__, problems=problems) from error
 
     def to_wire(self) -> JsonObject:

@@ -36,6 +36,7 @@ from dra_driver.migration.verify.ground import Ground, ground_of_cluster, ground
 from dra_driver.migration.verify.trial import Verdict, verify
 from dra_driver.migration.write.chart_values import final_values
 from dra_driver.names import names_record
+from dra_driver.phrases import and_more
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,9 +194,8 @@ def _summed_up(rows: Sequence[tuple[str, str, str, str]]) -> list[tuple[str, str
 
 
 def _first_of(names: Sequence[str]) -> str:
-    more = len(names) - _FIRST_NAMED
-    first = ", ".join(names[:_FIRST_NAMED])
-    return f"{len(names)}: {first} and {more} more" if more > 0 else first
+    first = and_more(names, _FIRST_NAMED)
+    return f"{len(names)}: {first}" if len(names) > _FIRST_NAMED else first
 
 
 _MOST_ALIKE = 3
@@ -208,7 +208,7 @@ def _cells(findings: Sequence[Finding]) -> Iterator[tuple[str, str, str, str]]:
         alike.setdefault((one.severity, one.code.name, one.message), []).append(at(one.place.file, one.place.line))
     for (severity, code, message), places in alike.items():
         if len(places) > _MOST_ALIKE:
-            places = [f"{places[0]} and {len(places) - 1} more"]
+            places = [and_more(places, 1)]
         yield from ((place, severity, code, message) for place in places)
 
 

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.phrases import and_more
 
 
 class Verdict(StrEnum):
@@ -169,5 +170,4 @@ class Report:
 
 def listed(names: Sequence[str], most: int = 5) -> str:
     """`a, b and 3 more`."""
-    shown = ", ".join(names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+    return and_more(names, most)

@@ -12,6 +12,7 @@ from dra_driver.api.conditions import Condition, dated
 from dra_driver.domains.members import Member, Membership
 from dra_driver.domains.names import DomainReason
 from dra_driver.domains.observed import ObjectState, ObservedDomain
+from dra_driver.phrases import and_more
 
 READY, TEMPLATE_READY, NODES_JOINED, FABRIC_COMPLETE = "Ready", "TemplateReady", "NodesJoined", "FabricComplete"
 
@@ -179,9 +180,7 @@ def _terminating(observed: ObservedDomain) -> str:
 
 
 def _listed(items: Iterable[str]) -> str:
-    every = list(items)
-    rest = f" and {len(every) - _NAMED} more" if len(every) > _NAMED else ""
-    return "; ".join(every[:_NAMED]) + rest
+    return and_more(list(items), _NAMED, separator="; ")
 
 
 def _dated(

@@ -17,6 +17,7 @@ from dra_driver.api.resource import ExactRequest, ResourceClaim, SubRequest
 from dra_driver.cel.errors import CelError, CelNotJudged, CelRuntimeError
 from dra_driver.explain.verdicts import Code, Holder, NodeVerdict, holder_of
 from dra_driver.names import ADMIN_ACCESS_LABEL
+from dra_driver.phrases import and_more
 from dra_driver.quantity import Quantity
 
 _MOST_CONSUMERS = 256
@@ -392,7 +393,4 @@ def _of_nodes(world: World) -> Iterator[Finding]:
 
 
 def some(nodes: Sequence[str]) -> str:
-    """`node-1, node-2 and 5 others`."""
-    named = ", ".join(nodes[:_MOST_NAMED])
-    more = len(nodes) - _MOST_NAMED
-    return f"{named} and {more} other{'s' if more > 1 else ''}" if more > 0 else named
+    return and_more(nodes, _MOST_NAMED)

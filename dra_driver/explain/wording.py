@@ -6,6 +6,7 @@ from textwrap import wrap
 from dra_driver.explain.explain import Answer, ClaimState, Explanation, Group
 from dra_driver.explain.findings import Finding
 from dra_driver.explain.verdicts import Code, DeviceVerdict
+from dra_driver.phrases import and_more
 
 _MOST_NAMED = 4
 _MOST_GROUPS = 12
@@ -140,9 +141,7 @@ def _number(group: Group) -> str:
 
 
 def _these(nodes: Sequence[str]) -> str:
-    if len(nodes) <= _MOST_NAMED:
-        return ", ".join(nodes)
-    return f"{', '.join(nodes[:_MOST_NAMED])} and {len(nodes) - _MOST_NAMED} more"
+    return and_more(nodes, _MOST_NAMED)
 
 
 def _first_line(text: str) -> str:

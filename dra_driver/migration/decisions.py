@@ -22,6 +22,7 @@ from dra_driver.migration.demands.amounts import is_whole_or_mig
 from dra_driver.migration.model import Migration, Options, StrategyOption, Target
 from dra_driver.migration.understand.labels import restored_profile
 from dra_driver.names import is_dns_subdomain
+from dra_driver.phrases import and_more
 from dra_driver.quantity import Quantity
 
 FILE = "decisions.yaml"
@@ -234,6 +235,5 @@ def proposal(wanted: Mapping[str, list[str]], given: Decisions | None = None) ->
     for line, who in wanted.items():
         name = line.partition(":")[0]
         if name not in decided:
-            more = f" and {len(who) - 1} more" if len(who) > 1 else ""
-            text += f"# {FIELDS[name]} ({who[0]}{more})\n# {line}\n"
+            text += f"# {FIELDS[name]} ({and_more(who, 1)})\n# {line}\n"
     return text

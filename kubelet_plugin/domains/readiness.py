@@ -24,6 +24,7 @@ from dra_driver.errors import DomainNotReady, DriverError, Gone, InvalidInput, N
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Mirror
 from dra_driver.names import ClaimRef
+from dra_driver.phrases import and_more
 from kubelet_plugin.domains.wanted import is_channel
 from kubelet_plugin.prepare.journal import DomainClaim, DomainName, Journals
 from kubelet_plugin.prepare.listener import AllocatedTo, ClaimListener, Operation
@@ -169,8 +170,7 @@ class DomainPlace:
             return StatusCondition(
                 "PeersReady", "True", "PeersReady", "every other node of its clique in the domain is ready"
             )
-        rest = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
-        message = f"{len(missing)} of {len(peers)} other nodes: {'; '.join(missing[:_NAMED])}{rest}"
+        message = f"{len(missing)} of {len(peers)} other nodes: {and_more(missing, _NAMED, separator='; ')}"
         return StatusCondition("PeersReady", "False", "PeersNotReady", message)
 
     @property

@@ -21,6 +21,7 @@ from dra_driver.devices.model import Kind, Offer
 from dra_driver.errors import InvalidConfig, InvalidInput, NodeNotReady, UnknownDevice
 from dra_driver.features import check_strategy
 from dra_driver.names import ClaimRef, RequestName, is_dns_label, is_dns_subdomain, is_uid
+from dra_driver.phrases import and_more
 from dra_driver.quantity import Quantity
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
@@ -329,9 +330,8 @@ def _unknown(asked: ClaimRef, place: str, device: str, node: Node) -> UnknownDev
             field=field_path,
         )
     names = sorted(node.offers)
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return UnknownDevice(
-        f"node {node.pool} has no device {device}; it has {', '.join(names[:_MOST_NAMES]) or 'none'}{more}."
+        f"node {node.pool} has no device {device}; it has {and_more(names, _MOST_NAMES) or 'none'}."
         " Delete the pod and its claim, so that the claim is allocated again",
         about=about,
         field=field_path,

@@ -29,6 +29,7 @@ from dra_driver.errors import DriverError, InvalidInput, NodeNotReady, UnknownDe
 from dra_driver.kube.events import EventRecorder, Regarding
 from dra_driver.kube.watch import Backoff
 from dra_driver.names import GPU_DRIVER, ClaimRef
+from dra_driver.phrases import and_more
 from kubelet_plugin.facts.discovery import NodeFacts
 from kubelet_plugin.facts.monitor import CHECK_UNDER_WAY, SeenFacts
 from kubelet_plugin.prepare.claims import ClaimReader, PodsOfClaims, is_of_group
@@ -160,8 +161,7 @@ def _grouped(troubles: Iterable[ClaimTrouble]) -> Iterator[PodNews]:
 
 
 def _listed(troubles: Sequence[ClaimTrouble]) -> str:
-    rest = f", and {len(troubles) - _NAMED} more" if len(troubles) > _NAMED else ""
-    return "; ".join(trouble.text.rstrip(".") for trouble in troubles[:_NAMED]) + rest
+    return and_more([trouble.text.rstrip(".") for trouble in troubles], _NAMED, separator="; ")
 
 
 def _key(troubles: Iterable[ClaimTrouble]) -> str:

@@ -30,6 +30,7 @@ from dra_driver.migration.read.overlays import OverlayChange, Overlays
 from dra_driver.migration.text.changes import EditRefused, changed, differences
 from dra_driver.migration.understand.surroundings import Meaning
 from dra_driver.names import ADMIN_ACCESS_LABEL
+from dra_driver.phrases import and_more
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,8 +122,7 @@ def _overlay_findings(document: Document, told: Mapping[OverlayChange, Sequence[
     """Of a kustomization: what it changes that the migration would change, too."""
     for change, fields in told.items():
         if change.kustomization is document:
-            more = f" and {len(fields) - 1} more" if len(fields) > 1 else ""
-            message = f"is {change.what}, and concerns {fields[0]}{more}, which was left as it is"
+            message = f"is {change.what}, and concerns {and_more(fields, 1)}, which was left as it is"
             yield finding(NOT_EDITABLE, document, change.at, message, advice=render_first(change.commands))
 
 

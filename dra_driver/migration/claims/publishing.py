@@ -20,6 +20,7 @@ from dra_driver.migration.understand.plugin_config import (
     Sharing,
 )
 from dra_driver.names import GPU_DRIVER, INVENTORY_API_VERSION
+from dra_driver.phrases import and_more
 
 _FEW = 3
 _HAMI_NODES: JsonObject = {"labelSelector": {"matchLabels": {"gpu": "on"}}}
@@ -64,9 +65,7 @@ def publishing(meaning: Meaning, demands: Iterable[Demand], options: Options) ->
 
 def _sources(meaning: Meaning) -> Iterator[str]:
     if meaning.read_from:
-        more = len(meaning.read_from) - _FEW
-        listed = ", ".join(meaning.read_from[:_FEW]) + (f" and {more} more" if more > 0 else "")
-        yield f"What resources stand for was read from {listed}."
+        yield f"What resources stand for was read from {and_more(meaning.read_from, _FEW)}."
 
 
 def _policy(rules: JsonObject) -> JsonObject:

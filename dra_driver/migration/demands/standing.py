@@ -15,6 +15,7 @@ from dra_driver.migration.model import ContainerAt, Finding, Options, Path, Shar
 from dra_driver.migration.understand.labels import Hints, Requirement, quoted
 from dra_driver.migration.understand.meaning import Meaning, Stands
 from dra_driver.migration.understand.plugin_config import GPU_RESOURCE, Sharing
+from dra_driver.phrases import and_more
 
 _DEFAULTS = Options()
 
@@ -134,8 +135,7 @@ def _words(stands: Stands) -> str:
 
 
 def _some(titles: Sequence[str]) -> str:
-    more = f" and {len(titles) - 2} more" if len(titles) > 2 else ""
-    return f"{', '.join(titles[:2])}{more}"
+    return and_more(titles, 2)
 
 
 _GKE_SHARING = "cloud.google.com/gke-gpu-sharing-strategy"

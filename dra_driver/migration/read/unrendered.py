@@ -11,6 +11,7 @@ from dra_driver.api.documents import Document, Reading, normalized
 from dra_driver.api.manifest_nodes import BadDocument
 from dra_driver.migration.codes import NOT_EDITABLE, UNREADABLE, Severity
 from dra_driver.migration.model import Finding, ObjectRef, Path, Place, Source, finding
+from dra_driver.phrases import and_more
 
 _HELM = re.compile(
     r"\{\{-?\s*(?:\(\s*)?(?:[a-zA-Z]+\s+)*(?:\$?\.(?:Values|Release|Chart|Capabilities|Files|Template)\b|\"[^\"]*\"\s+(?:\.|\$))"
@@ -174,9 +175,7 @@ def _of_others(value: object) -> int:
 
 
 def _in_lines(lines: list[int]) -> str:
-    shown = ", ".join(str(number) for number in lines[:_MOST_PLACES])
-    more = f" and {len(lines) - _MOST_PLACES} more" if len(lines) > _MOST_PLACES else ""
-    return f"line{'s' if len(lines) > 1 else ''} {shown}{more}"
+    return f"line{'s' if len(lines) > 1 else ''} {and_more(list(map(str, lines)), _MOST_PLACES)}"
 
 
 def _of_file(file: str, line: int, message: str, advice: str) -> Finding:

@@ -6,6 +6,7 @@ import yaml
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.model import Workload, title_of
+from dra_driver.phrases import and_more
 
 SHOWN = 6
 """Names in a row; the report for programs has all."""
@@ -24,8 +25,7 @@ def named(workload: Workload) -> str:
 
 def listed(names: Sequence[str]) -> str:
     """The first of them, and how many more there are."""
-    names = list(dict.fromkeys(names))
-    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+    return and_more(list(dict.fromkeys(names)), SHOWN)
 
 
 def file_title(file: str) -> str:

@@ -7,6 +7,7 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.migration.model import Target, Workload
 from dra_driver.migration.report.wording import SHOWN, at, escaped, listed, named, sentence, table, yaml_block
 from dra_driver.migration.verify.trial import Checked, Verdict, Verification
+from dra_driver.phrases import and_more
 
 _TARGETS = {
     Target.LEAVE: "Left alone",
@@ -117,9 +118,8 @@ def _matching(checked: Sequence[Checked]) -> Iterator[str]:
     rows: dict[tuple[str, str], list[str]] = defaultdict(list)
     for one in checked:
         for match in one.matching:
-            where = ", ".join(f"{count} on {node}" for node, count in match.by_node[:SHOWN])
-            more = f" and {len(match.by_node) - SHOWN} more" if len(match.by_node) > SHOWN else ""
-            rows[match.request, where + more or "none"].append(named(one.workload))
+            where = and_more([f"{count} on {node}" for node, count in match.by_node], SHOWN)
+            rows[match.request, where or "none"].append(named(one.workload))
     if rows:
         yield ""
         yield "Devices that satisfy each request:"

@@ -13,6 +13,7 @@ from dra_driver.api.documents import Document
 from dra_driver.migration.codes import NOT_TAKEN
 from dra_driver.migration.model import Finding, Path, finding, title_of
 from dra_driver.migration.understand.plugin_config import PluginConfig
+from dra_driver.phrases import and_more
 
 _ASIDE = frozenset(
     {
@@ -111,9 +112,8 @@ def _meant(config: PluginConfig) -> tuple[object, ...]:
 def _others[T](what: str, last: Given[T], others: Sequence[Given[T]]) -> Iterator[Finding]:
     if others:
         places = list(dict.fromkeys(place(one.document) for one in others))
-        listed = ", ".join(places[:_FEW]) + (f" and {len(places) - _FEW} more" if len(places) > _FEW else "")
         say = "says" if len(places) == 1 else "say"
-        message = f"{what} is taken from {place(last.document)}; {listed} {say} otherwise"
+        message = f"{what} is taken from {place(last.document)}; {and_more(places, _FEW)} {say} otherwise"
         yield finding(NOT_TAKEN, last.document, last.at, message)
 
 
