@@ -88,9 +88,9 @@ def test_nodes_with_the_same_limitation_are_named_together() -> None:
     objects = [one for node in nodes for one in (slices(node), limited(node, "mig[0]", gpus=["gpu-0", "gpu-1"]))]
     assert findings(MIG, *objects) == [
         (
-            "node node-1, node-2, node-3 and 3 others",
+            "node node-1, node-2, node-3 and 3 more",
             "rule mig[0] of the policy cannot be followed on 12 GPUs: it cannot",
-            "Fix node-1. This is for node-1; do the same on node-2, node-3, node-4 and 2 others.",
+            "Fix node-1. This is for node-1; do the same on node-2, node-3, node-4 and 2 more.",
         )
     ]
 

@@ -489,6 +489,6 @@ async def test_a_claim_that_makes_no_sense_keeps_nobody_from_hearing(node: Node)
 def test_many_devices_are_one_event_that_names_some() -> None:
     troubles = [ClaimTrouble(Reason.POD_GPU_UNHEALTHY, f"gpu-{number}", f"gpu-{number}: lost") for number in range(8)]
     (telling,), told = pod_news((), troubles, 0.0, Reason.POD_GPU_HEALTHY)
-    assert telling.note.startswith("gpu-0: lost; gpu-1: lost; gpu-2: lost, and 5 more. If the pod no longer works")
+    assert telling.note.startswith("gpu-0: lost; gpu-1: lost; gpu-2: lost and 5 more. If the pod no longer works")
     assert len(told) == 8
     assert pod_news(told, troubles, 1.0, Reason.POD_GPU_HEALTHY) == ((), told)
