@@ -23,7 +23,7 @@ from dra_driver.api.policy import MigRule, PublishingPolicy
 from dra_driver.devices.counters import engines, gpu_counters
 from dra_driver.devices.model import Offer
 from dra_driver.devices.offers import offers
-from kubelet_plugin.simulation.mig_tables import load_mig_table, mig_table_names
+from kubelet_plugin.simulation.profiles import load_mig_table, mig_table_names
 
 
 @dataclass(frozen=True)

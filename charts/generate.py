@@ -16,7 +16,7 @@ import yaml
 
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.features import GATES
-from kubelet_plugin.simulation.state import profile_names
+from kubelet_plugin.simulation.profiles import profile_names
 
 type Json = dict[str, Any]
 

@@ -1,6 +1,6 @@
 """What hardware.md says of the GPU models: which number of a simulated model has which source, and the sources.
 
-The sources are those of the simulation's files (`kubelet_plugin.simulation.sources`). A number that several confirm is
+The sources are those of the simulation's files (`kubelet_plugin.simulation.profiles`). A number that several confirm is
 in the column of the best of them: read on hardware, then NVIDIA's own, then other models of the hardware.
 """
 
@@ -8,9 +8,18 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from docs.from_code.attributes import check_names
 from docs.from_code.tables import table
-from kubelet_plugin.simulation.mig_tables import COLUMNS, SourcedMigTable, load_mig_table, mig_table_names
-from kubelet_plugin.simulation.sources import CALCULATED, confirmed, known_sources
-from kubelet_plugin.simulation.state import Profile, load_profile, profile_names
+from kubelet_plugin.simulation.profiles import (
+    CALCULATED,
+    COLUMNS,
+    Profile,
+    SourcedMigTable,
+    confirmed,
+    known_sources,
+    load_mig_table,
+    load_profile,
+    mig_table_names,
+    profile_names,
+)
 
 BEGIN, END = "<!-- models: begin -->", "<!-- models: end -->"
 

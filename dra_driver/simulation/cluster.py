@@ -7,14 +7,11 @@ profile its node has and builds the host from it.
 """
 
 import asyncio
-import json
-import os
 import re
-import signal
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import entry_points
@@ -42,17 +39,13 @@ from dra_driver.simulation.apiserver import SimulatedApiServer
 from dra_driver.simulation.apiserver.server import DEFAULT_VERSION
 from dra_driver.simulation.claims import SimulatedClaimController
 from dra_driver.simulation.daemonsets import SimulatedDaemonSetController
-from dra_driver.simulation.forks import Forked, Forks
 from dra_driver.simulation.kubelet import SimulatedKubelet
 from dra_driver.simulation.kubelet.containers import Containers, Program
-from dra_driver.simulation.restarts import Restarts
+from dra_driver.simulation.processes import Forks, Process, Restarts, own_environment
 from dra_driver.simulation.scheduler import SimulatedScheduler
 
 _NODES = re.compile(r"([a-z0-9-]+?|[^,:]*[/.][^,:]*)(?::([1-9][0-9]{0,3}))?")
 _POLL_S = 0.05
-_REFUSED = 2
-"""Exit status of our programs for settings that make no sense."""
-_STOP_TIMEOUT_S = 10.0
 _IMPORTED = ("kubelet_plugin.main", "kubelet_plugin.simulation.nvml", "controller.main")
 """By whoever forks the processes: all that they would import."""
 
@@ -97,72 +90,6 @@ def parse_nodes(text: str) -> tuple[SimulatedNode, ...]:
     if alike:
         raise InvalidInput(f"two files give nodes called {alike[0]}; rename one of them", about="--nodes")
     return nodes
-
-
-class Process:
-    """A process of the project with its log; a process that ends by itself is an error that shows the log's end."""
-
-    def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
-        self.name = name
-        self.log = log
-        self._command = tuple(command)
-        self._process: asyncio.subprocess.Process | Forked | None = None
-
-    async def start(self, forks: Forks | None = None) -> None:
-        """As a process of its own; a module of ours is forked where there is somebody who has imported it."""
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        if forks is not None and forks.there and self._command[:2] == (sys.executable, "-m"):
-            _, _, module, *arguments = self._command
-            self._process = await forks.start(module, arguments, self.log)
-            return
-        with self.log.open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                *self._command, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, env=_own_environment()
-            )
-
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid if self._process is not None else None
-
-    @property
-    def ended(self) -> int | None:
-        """Exit status of one that ended by itself, negative for a signal."""
-        return None if self._process is None else self._process.returncode
-
-    def check(self) -> None:
-        """Raises NodeNotReady when the process ended by itself, InvalidInput when it refused its settings."""
-        if self.ended is not None:
-            lines = self.log.read_text(errors="replace").splitlines()
-            if self.ended == _REFUSED and lines:
-                raise InvalidInput(_reason(lines[-1]), about=self.name)
-            tail = "\n  ".join(lines[-12:])
-            raise NodeNotReady(f"ended with status {self.ended}; its log ends:\n  {tail}", about=self.name)
-
-    async def stop(self, *, kill: bool = False) -> None:
-        """SIGTERM and wait, or SIGKILL; also when it ended already."""
-        process, self._process = self._process, None
-        if process is None or process.returncode is not None:
-            return
-        with suppress(ProcessLookupError):
-            process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
-        try:
-            await asyncio.wait_for(process.wait(), _STOP_TIMEOUT_S)
-        except TimeoutError:
-            process.kill()
-            await process.wait()
-
-
-def _reason(line: str) -> str:
-    """What the last line of a log, JSON or plain, gives as the reason of the end."""
-    try:
-        return str(json.loads(line)["reason"])
-    except (ValueError, TypeError, KeyError):
-        return line
-
-
-def _own_environment() -> dict[str, str]:
-    """Settings of the surrounding shell must not leak into the simulated processes."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(("GPU_DRA_", "KUBE"))}
 
 
 class SimulatedCluster:
@@ -210,7 +137,7 @@ class SimulatedCluster:
         """Start everything, wait until every node's devices are published, and stop everything at the end."""
         cluster = cls(folder, nodes, publisher=publisher, policy=policy, version=version)
         async with AsyncExitStack() as stack:
-            cluster._forks = await stack.enter_async_context(Forks.running(_IMPORTED, _own_environment()))
+            cluster._forks = await stack.enter_async_context(Forks.running(_IMPORTED, own_environment()))
             progress("starting the API server")
             try:
                 await cluster.server.start(port=port)

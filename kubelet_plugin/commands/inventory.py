@@ -36,7 +36,7 @@ from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.reporting.reporter import wanted_spec
 from kubelet_plugin.simulation.host import open_simulated, parse_simulated
-from kubelet_plugin.simulation.state import profile_names
+from kubelet_plugin.simulation.profiles import profile_names
 
 _REAL = "real"
 _NODE_UID = "<the node's UID>"

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from kubelet_plugin.simulation.mig_tables import load_mig_table
+from kubelet_plugin.simulation.profiles import load_mig_table
 from kubelet_plugin.simulation.programs import script
 from kubelet_plugin.simulation.state import Layout, NodeState
 from kubelet_plugin.simulation.tree import link, link_text, path, write
@@ -39,9 +39,8 @@ _BINARIES = (
     "nvidia-modprobe",
 )  # fmt: skip
 CUDA_CLIENT = PurePosixPath("/sim/simulated-cuda-client")
-"""What a workload would run: see `kubelet_plugin.simulation.programs.cuda_client`."""
 CUDA_CHECK = PurePosixPath("/sim/simulated-cuda-check")
-"""What a pod of a proof runs: see `kubelet_plugin.simulation.programs.cuda_library`."""
+"""What a workload and what a pod of a proof would run: see `kubelet_plugin.simulation.programs.cuda`."""
 _MULTI_NODE_BINARIES = ("nvidia-imex", "nvidia-imex-ctl")
 
 _SHARED_CONFIG = (

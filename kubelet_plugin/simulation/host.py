@@ -16,32 +16,19 @@ from dra_driver.names import model_label, names_record
 from kubelet_plugin.hardware.layouts import DRIVER_ROOTS
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.record.format import read_record
-from kubelet_plugin.simulation import vfio
-from kubelet_plugin.simulation.capabilities import capabilities, change_capabilities
+from kubelet_plugin.simulation import driver_files, kernel_files, vfio
 from kubelet_plugin.simulation.driver_files import driver_root, library_folder
 from kubelet_plugin.simulation.kernel_files import made_up_uuid
 from kubelet_plugin.simulation.operations import MIG_CONFIGURATION_CHANGED, GpuOperations, add_event
 from kubelet_plugin.simulation.partitions import forget, layout, release
+from kubelet_plugin.simulation.profiles import FabricModel, Profile, load_profile, profile_names
 from kubelet_plugin.simulation.recorded.start import RECORD, START, Identity, state_of_record
 from kubelet_plugin.simulation.recorded.tree import RecordedTree
-from kubelet_plugin.simulation.state import (
-    DriverState,
-    FabricModel,
-    FabricState,
-    GpuState,
-    Layout,
-    MigState,
-    NodeState,
-    Profile,
-    StateFile,
-    load_profile,
-    profile_names,
-)
-from kubelet_plugin.simulation.tree import device_folders
+from kubelet_plugin.simulation.state import DriverState, FabricState, GpuState, Layout, MigState, NodeState, StateFile
+from kubelet_plugin.simulation.tree import capabilities, change_capabilities, device_folders
 from kubelet_plugin.simulation.tree import link as _link
 from kubelet_plugin.simulation.tree import path as _path
 from kubelet_plugin.simulation.tree import pci_folder as _pci_folder
-from kubelet_plugin.simulation.trees import GeneratedTree, Tree, tree_of
 
 
 class SimulatedHost(GpuOperations):
@@ -117,7 +104,7 @@ class SimulatedHost(GpuOperations):
     def load_driver(self, version: str | None = None, *, libraries: bool = True) -> None:
         """Load the kernel module, of `version` when given. Without `libraries` the old ones stay: a mismatch."""
         with self.edit() as state:
-            tree = tree_of(self.root, state)
+            tree = _tree_of(self.root, state)
             if version is not None and libraries:
                 tree.remove_driver_files(self.root, state)
             if state.driver.loaded:
@@ -132,7 +119,7 @@ class SimulatedHost(GpuOperations):
 
     def remove_driver_files(self) -> None:
         """The driver's libraries, programs and configuration go; the kernel module stays loaded."""
-        tree_of(self.root, self.state).remove_driver_files(self.root, self.state)
+        _tree_of(self.root, self.state).remove_driver_files(self.root, self.state)
 
     def reboot(self, *, renumber: bool = False, driver: bool = True) -> None:
         """A new boot id and an empty /run. `renumber`: other minors and another enumeration order than before.
@@ -156,7 +143,7 @@ class SimulatedHost(GpuOperations):
                 _restart(gpu, state)
             for folder in ("run", "dev", "proc", "sys"):
                 shutil.rmtree(self.root / folder, ignore_errors=True)
-            tree = tree_of(self.root, state)
+            tree = _tree_of(self.root, state)
             tree.write_machine(self.root, state)
             if driver:
                 tree.write_kernel_files(self.root, state)
@@ -168,7 +155,7 @@ class SimulatedHost(GpuOperations):
 
         Whoever made them may be gone: an older image with another Python, or a dractl beside the node.
         """
-        tree_of(self.root, self.state).adopt_programs(self.root, self.state)
+        _tree_of(self.root, self.state).adopt_programs(self.root, self.state)
 
     def path(self, host_path: PurePosixPath | str) -> Path:
         return _path(self.root, host_path)
@@ -177,7 +164,27 @@ class SimulatedHost(GpuOperations):
         state.driver.loaded = False
         for gpu in state.gpus:
             forget(gpu, state.model.architecture, reboot=False)
-        tree_of(self.root, state).remove_kernel_files(self.root, state)
+        _tree_of(self.root, state).remove_kernel_files(self.root, state)
+
+
+class GeneratedTree:
+    """The files of a profile's node, by what comes and goes together: as `RecordedTree` has them of a record."""
+
+    write_machine = staticmethod(kernel_files.write_machine)
+    write_kernel_files = staticmethod(kernel_files.write_kernel_files)
+    remove_kernel_files = staticmethod(kernel_files.remove_kernel_files)
+    write_driver_files = staticmethod(driver_files.write_driver_files)
+    adopt_programs = staticmethod(driver_files.adopt_programs)
+
+    @staticmethod
+    def remove_driver_files(root: Path, state: NodeState) -> None:
+        for host_path, _ in driver_files.files_of_driver(state):
+            _path(root, host_path).unlink(missing_ok=True)
+
+
+def _tree_of(root: Path, state: NodeState) -> "GeneratedTree | RecordedTree":
+    """The tree of the node below `root`."""
+    return RecordedTree(read_record(root / RECORD)) if state.recorded is not None else GeneratedTree()
 
 
 def create_host(
@@ -201,7 +208,7 @@ def create_host(
     return host
 
 
-def _write_tree(root: Path, state: NodeState, tree: Tree) -> None:
+def _write_tree(root: Path, state: NodeState, tree: "GeneratedTree | RecordedTree") -> None:
     tree.write_machine(root, state)
     if state.driver.loaded:
         tree.write_kernel_files(root, state)

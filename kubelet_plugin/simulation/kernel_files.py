@@ -7,9 +7,18 @@ from uuid import NAMESPACE_URL, uuid5
 
 from kubelet_plugin.hardware.sysfs import described_node
 from kubelet_plugin.simulation import vfio
-from kubelet_plugin.simulation.capabilities import CAPS_MAJOR, capability_text, mig_minors
 from kubelet_plugin.simulation.state import GpuState, NodeState
-from kubelet_plugin.simulation.tree import device_folders, function_folder, link, path, pci_folder, write
+from kubelet_plugin.simulation.tree import (
+    CAPS_MAJOR,
+    capability_text,
+    device_folders,
+    function_folder,
+    link,
+    mig_minors,
+    path,
+    pci_folder,
+    write,
+)
 
 _GPU_MAJOR = 195
 _MAJORS = {

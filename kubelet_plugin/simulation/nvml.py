@@ -12,8 +12,7 @@ from typing import Any
 import pynvml
 
 from kubelet_plugin.hardware.sysfs import HostFiles, nvml_bus_id
-from kubelet_plugin.simulation.nvml_events import EventCalls
-from kubelet_plugin.simulation.nvml_health import HealthCalls
+from kubelet_plugin.simulation.nvml_health import EventCalls, HealthCalls
 from kubelet_plugin.simulation.nvml_mig import MigCalls
 from kubelet_plugin.simulation.nvml_session import Mig, device_query, error, gpu_query, supported
 from kubelet_plugin.simulation.operations import mig_device

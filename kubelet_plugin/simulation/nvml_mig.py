@@ -4,14 +4,12 @@ As module `pynvml` has them, with its raw C arguments where it has those. What t
 `kubelet_plugin.simulation.partitions`.
 """
 
-import ctypes
 from collections.abc import Sequence
 from typing import Any
 
 import pynvml
 
 from kubelet_plugin.simulation import partitions
-from kubelet_plugin.simulation.mig_tables import MigProfile, MigTable
 from kubelet_plugin.simulation.nvml_session import (
     Mig,
     Session,
@@ -21,12 +19,12 @@ from kubelet_plugin.simulation.nvml_session import (
     gpu_instance,
     gpu_instance_query,
     gpu_query,
-    mig_query,
     pointed,
     supported,
 )
 from kubelet_plugin.simulation.operations import mig_devices, table_of
 from kubelet_plugin.simulation.partitions import Refused
+from kubelet_plugin.simulation.profiles import MigProfile, MigTable
 from kubelet_plugin.simulation.state import GpuInstanceState, GpuState
 
 
@@ -58,10 +56,6 @@ class MigCalls(Session):
     nvmlDeviceGetGpuInstanceProfileInfoV = nvmlDeviceGetGpuInstanceProfileInfo
 
     @gpu_query
-    def nvmlDeviceGetGpuInstanceProfileInfoById(self, gpu: GpuState, profileId: int) -> Any:
-        return _gpu_instance_info(self._profile(gpu, profileId), version=2)
-
-    @gpu_query
     def nvmlDeviceGetGpuInstancePossiblePlacements(
         self, gpu: GpuState, profileId: int, placementsRef: Any, countRef: Any
     ) -> int:
@@ -76,18 +70,12 @@ class MigCalls(Session):
     # GPU instances
 
     @gpu_query
-    def nvmlDeviceCreateGpuInstance(self, gpu: GpuState, profileId: int) -> Any:
-        return self._create_gpu_instance(gpu, profileId, None)
-
-    @gpu_query
     def nvmlDeviceCreateGpuInstanceWithPlacement(self, gpu: GpuState, profileId: int, placement: Any) -> Any:
-        return self._create_gpu_instance(gpu, profileId, pointed(placement))
-
-    def _create_gpu_instance(self, gpu: GpuState, profile_id: int, placement: Any) -> Any:
         self.check_privileged()
-        place = (placement.start, placement.size) if placement is not None else (None, None)
+        place = pointed(placement)
         with self._host.edit() as state:
-            made = partitions.create_gpu_instance(state.gpu(gpu.uuid), self._table(), profile_id, *place)
+            now = state.gpu(gpu.uuid)
+            made = partitions.create_gpu_instance(now, self._table(), profileId, place.start, place.size)
         return self.gpu_instance_handle(gpu, made)
 
     @gpu_query
@@ -96,14 +84,6 @@ class MigCalls(Session):
         self._profile(gpu, profileId)
         found = [instance for instance in gpu.instances if instance.profile == profileId]
         return _fill([self.gpu_instance_handle(gpu, instance) for instance in found], gpuInstancesRef, countRef)
-
-    @gpu_query
-    def nvmlDeviceGetGpuInstanceById(self, gpu: GpuState, gpuInstanceId: int) -> Any:
-        _check_divided(gpu)
-        for instance in gpu.instances:
-            if instance.id == gpuInstanceId:
-                return self.gpu_instance_handle(gpu, instance)
-        raise Refused(pynvml.NVML_ERROR_NOT_FOUND)
 
     @gpu_instance_query
     def nvmlGpuInstanceGetInfo(self, gpu: GpuState, instance: GpuInstanceState) -> Any:
@@ -150,19 +130,6 @@ class MigCalls(Session):
     nvmlGpuInstanceGetComputeInstanceProfileInfoV = nvmlGpuInstanceGetComputeInstanceProfileInfo
 
     @gpu_instance_query
-    def nvmlGpuInstanceGetComputeInstancePossiblePlacements(
-        self, gpu: GpuState, instance: GpuInstanceState, profileId: int, placementsRef: Any, countRef: Any
-    ) -> int:
-        profile = self._compute_profile(instance, profileId)
-        return _fill_placements(profile.starts, profile.slices, placementsRef, countRef)
-
-    @gpu_instance_query
-    def nvmlGpuInstanceGetComputeInstanceRemainingCapacity(
-        self, gpu: GpuState, instance: GpuInstanceState, profileId: int
-    ) -> int:
-        return partitions.remaining_compute(instance, self._compute_profile(instance, profileId))
-
-    @gpu_instance_query
     def nvmlGpuInstanceCreateComputeInstance(self, gpu: GpuState, instance: GpuInstanceState, profileId: int) -> Any:
         return self._create_compute_instance(gpu, instance, profileId, None)
 
@@ -191,15 +158,6 @@ class MigCalls(Session):
         found = [item for item in instance.compute_instances if item.profile == profileId]
         return _fill([self.compute_instance_handle(gpu, item) for item in found], computeInstancesRef, countRef)
 
-    @gpu_instance_query
-    def nvmlGpuInstanceGetComputeInstanceById(
-        self, gpu: GpuState, instance: GpuInstanceState, computeInstanceId: int
-    ) -> Any:
-        for item in instance.compute_instances:
-            if item.id == computeInstanceId:
-                return self.compute_instance_handle(gpu, item)
-        raise Refused(pynvml.NVML_ERROR_NOT_FOUND)
-
     @compute_instance_query
     def nvmlComputeInstanceGetInfo(self, gpu: GpuState, mig: Mig) -> Any:
         instance, item = mig
@@ -225,10 +183,6 @@ class MigCalls(Session):
 
     # MIG devices
 
-    @device_query
-    def nvmlDeviceIsMigDeviceHandle(self, gpu: GpuState, mig: Mig | None) -> Any:
-        return ctypes.c_uint(mig is not None)
-
     @gpu_query
     def nvmlDeviceGetMigDeviceHandleByIndex(self, gpu: GpuState, index: int) -> Any:
         """Numbers have holes, which are NOT_FOUND."""
@@ -240,21 +194,9 @@ class MigCalls(Session):
                 return self.mig_handle(gpu, item)
         raise Refused(pynvml.NVML_ERROR_NOT_FOUND)
 
-    @mig_query
-    def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, gpu: GpuState, mig: Mig) -> Any:
-        return self.gpu_handle(gpu.uuid)
-
-    @mig_query
-    def nvmlDeviceGetGpuInstanceId(self, gpu: GpuState, mig: Mig) -> int:
-        return mig[0].id
-
-    @mig_query
-    def nvmlDeviceGetComputeInstanceId(self, gpu: GpuState, mig: Mig) -> int:
-        return mig[1].id
-
-    @mig_query
-    def nvmlDeviceGetAttributes(self, gpu: GpuState, mig: Mig) -> Any:
-        instance, item = mig
+    @device_query
+    def nvmlDeviceGetAttributes(self, gpu: GpuState, mig: Mig | None) -> Any:
+        instance, item = supported(mig)
         parent = self._profile(gpu, instance.profile)
         attributes = pynvml.c_nvmlDeviceAttributes()
         attributes.multiprocessorCount = self._compute_profile(instance, item.profile).multiprocessors

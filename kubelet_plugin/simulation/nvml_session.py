@@ -17,10 +17,10 @@ from typing import Any, Concatenate, Literal
 
 import pynvml
 
-from kubelet_plugin.simulation.clients import Attached
 from kubelet_plugin.simulation.host import SimulatedHost
 from kubelet_plugin.simulation.operations import mig_device
 from kubelet_plugin.simulation.partitions import Refused
+from kubelet_plugin.simulation.programs.node import Attached
 from kubelet_plugin.simulation.state import ComputeInstanceState, GpuInstanceState, GpuState, NodeState, StateFile
 
 _HANDLES_START = 0x7F0000000000
@@ -69,21 +69,6 @@ def device_query[S: Session, **P, R](answer: Callable[Concatenate[S, GpuState, M
         def work(reference: Reference, gpu: GpuState) -> R:
             mig = _mig(gpu, reference.mig_uuid) if reference.kind == "mig" else None
             return answer(self, gpu, mig, *args, **kwargs)
-
-        return self.answered(handle, answer.__name__, ("gpu", "mig"), work)
-
-    return wrapper
-
-
-def mig_query[S: Session, **P, R](answer: Callable[Concatenate[S, GpuState, Mig, P], R]) -> Callable[..., R]:
-    """A function of MIG devices: `answer(self, gpu, mig, ...)`. Handles of GPUs are NOT_SUPPORTED."""
-
-    @wraps(answer)
-    def wrapper(self: S, handle: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        def work(reference: Reference, gpu: GpuState) -> R:
-            if reference.kind == "gpu":
-                raise Refused(pynvml.NVML_ERROR_NOT_SUPPORTED)
-            return answer(self, gpu, _mig(gpu, reference.mig_uuid), *args, **kwargs)
 
         return self.answered(handle, answer.__name__, ("gpu", "mig"), work)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from kubelet_plugin.simulation import partitions
-from kubelet_plugin.simulation.mig_tables import MigTable, load_mig_table
+from kubelet_plugin.simulation.profiles import MigTable, load_mig_table
 from kubelet_plugin.simulation.state import (
     Client,
     ComputeInstanceState,

@@ -11,7 +11,7 @@ from uuid import NAMESPACE_URL, uuid5
 
 import pynvml
 
-from kubelet_plugin.simulation.mig_tables import DOUBLE_MEMORY, MigProfile, MigTable
+from kubelet_plugin.simulation.profiles import DOUBLE_MEMORY, MigProfile, MigTable
 from kubelet_plugin.simulation.state import Client, ComputeInstanceState, GpuInstanceState, GpuState, MigState
 
 AMPERE = 7
@@ -193,11 +193,6 @@ def remaining(gpu: GpuState, table: MigTable, profile_id: int) -> int:
     while free := _free_starts(instances, table, profile):
         instances.append(GpuInstanceState(id=-1, number=0, profile=profile.id, start=free[0], size=profile.size))
     return len(instances) - len(gpu.instances)
-
-
-def remaining_compute(parent: GpuInstanceState, profile: ComputeProfile) -> int:
-    """How many more compute instances of the profile the GPU instance has room for."""
-    return len(_free_compute_starts(parent, profile))
 
 
 def compute_profiles(table: MigTable, parent: MigProfile) -> tuple[ComputeProfile, ...]:

@@ -9,16 +9,12 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from dra_driver.errors import InvalidInput
-from kubelet_plugin.simulation.mig_tables import MigTable
-from kubelet_plugin.simulation.sources import Sources, check_sources
+from kubelet_plugin.simulation.profiles import GpuModel
 
 type Layout = Literal["root", "operator", "gke", "talos", "flatcar", "bottlerocket", "nixos"]
 """Where the driver's files lie: `/`, `/run/nvidia/driver`, `/home/kubernetes/bin/nvidia`, Talos' glibc folder."""
@@ -26,107 +22,6 @@ type Layout = Literal["root", "operator", "gke", "talos", "flatcar", "bottlerock
 
 class _Data(BaseModel):
     model_config = ConfigDict(extra="forbid", validate_assignment=True)
-
-
-class NvlinkModel(_Data):
-    """Links of every GPU. `version` is NVML's enumeration (6 is 4.0); without switches each link leads to a peer."""
-
-    links: int
-    version: int
-    switches: int = 0
-
-
-class GpuModel(_Data):
-    """What all GPUs of a node share. None: NVML answers NOT_SUPPORTED. Numbers are NVML's own (enumerations, mW)."""
-
-    name: str
-    brand: int
-    architecture: int
-    compute_capability: tuple[int, int]
-    cores: int | None
-    memory_mib: int | None
-    pci_device: int
-    pci_subsystem: int
-    pci_class: int = 0x030200
-    power_limit_mw: int | None
-    pcie_generation: int | None
-    pcie_width: int | None = 16
-    addressing_mode: int | None = None
-    ecc: bool | None = None
-    mig: str | MigTable | None = None
-    """The table of `mig_tables` that says what instances such a GPU can have, or its name; None when it cannot be
-    divided."""
-    vbios: str
-    nvlink: NvlinkModel | None = None
-
-
-class Place(_Data):
-    """Where one GPU sits: PCI address, root complex, NUMA node; and N of its /dev/nvidiaN.
-
-    `module` is NVML's module id: the place on a base board, and often the same for all cards of a PCIe server.
-    """
-
-    address: str
-    root: str
-    numa: int
-    minor: int
-    module: int | None = None
-
-
-class FabricModel(_Data):
-    """`nodes` machines share one cluster UUID and clique; 0: NVLink does not leave the machine (zero UUID).
-
-    `summary` and `mask` are of a healthy fabric: NVML's enumeration and bits, 0 on GPUs that say nothing of it.
-    """
-
-    nodes: int = 0
-    clique: int = 0
-    summary: int = 0
-    mask: int = 0
-
-
-class DriverModel(_Data):
-    """`missing`: functions that this driver's library does not have, by their C names."""
-
-    version: str
-    cuda: int
-    missing: list[str] = Field(default_factory=list)
-
-
-class Profile(_Data):
-    """One file of `profiles/`: a kind of node. GPUs are in NVML's index order.
-
-    `sources` names a source for each field that the file sets (`sourced_fields`).
-    """
-
-    description: str
-    machine: Literal["x86_64", "aarch64"] = "x86_64"
-    driver: DriverModel
-    gpu: GpuModel
-    fabric: FabricModel | None = None
-    gpus: list[Place]
-    sources: Sources
-
-    @property
-    def sourced_fields(self) -> tuple[str, ...]:
-        """What needs a source: fields of the GPU, and those of the node, each for all GPUs together."""
-        node = {
-            "machine": self.machine != "x86_64",
-            "driver": True,
-            "missing": bool(self.driver.missing),
-            "fabric": self.fabric is not None,
-            "addresses": True,
-            "roots": True,
-            "numa": True,
-            "minors": True,
-            "modules": any(place.module is not None for place in self.gpus),
-        }
-        return (*self.gpu.model_fields_set, *(name for name, is_set in node.items() if is_set))
-
-    @model_validator(mode="after")
-    def _every_field_has_a_source(self) -> Self:
-        check_sources(self.sources, self.sourced_fields)
-        return self
 
 
 class FabricState(_Data):
@@ -408,24 +303,3 @@ class StateFile:
         temporary.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_text(state.model_dump_json(indent=1), encoding="utf-8")
         temporary.replace(self.path)
-
-
-def profile_names() -> tuple[str, ...]:
-    """The kinds of nodes there are, sorted."""
-    names = (entry.name for entry in files(__package__).joinpath("profiles").iterdir())
-    return tuple(sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml")))
-
-
-@cache
-def load_profile(name: str) -> Profile:
-    """The profile called `name`. Raises InvalidInput that lists the names there are."""
-    if name not in profile_names():
-        raise InvalidInput(f"no such profile; there are {', '.join(profile_names())}", about=f"profile {name}")
-    # Only for a machine that is made: a plugin that finds its machine again does not pay for a YAML parser.
-    import yaml
-
-    text = files(__package__).joinpath("profiles", f"{name}.yaml").read_text(encoding="utf-8")
-    try:
-        return Profile.model_validate(yaml.safe_load(text))
-    except ValidationError as error:
-        raise InvalidInput(str(error), about=f"profile {name}") from error

@@ -19,10 +19,18 @@ from typing import Any
 
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.hardware.sysfs import HostFiles, described_node
-from kubelet_plugin.simulation.capabilities import capabilities, change_capabilities
 from kubelet_plugin.simulation.partitions import release
 from kubelet_plugin.simulation.state import Client, Function, GpuState, NodeState, StateFile
-from kubelet_plugin.simulation.tree import device_folders, function_folder, link, path, pci_folder, write
+from kubelet_plugin.simulation.tree import (
+    capabilities,
+    change_capabilities,
+    device_folders,
+    function_folder,
+    link,
+    path,
+    pci_folder,
+    write,
+)
 
 _RELEASE = "6.8.0-simulated"
 _FIRST_GROUP = 20

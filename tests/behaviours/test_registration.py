@@ -14,8 +14,7 @@ from dra_driver.errors import NodeNotReady
 from dra_driver.kube import kubelet_api
 from dra_driver.kube.kubelet_api.generated import registration_pb2
 from dra_driver.names import GPU_DRIVER
-from dra_driver.simulation.kubelet.registry import Registry
-from dra_driver.simulation.kubelet.times import Times
+from dra_driver.simulation.kubelet.registry import Registry, Times
 from kubelet_plugin.rpc.registration import RegistrationServer
 from kubelet_plugin.rpc.server import DraServer
 from kubelet_plugin.rpc.sockets import Sockets, listen

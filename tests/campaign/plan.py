@@ -105,7 +105,6 @@ NVML_CALLS = (
     "nvmlDeviceSetComputeMode",
     "nvmlDeviceGetComputeRunningProcesses",
     "nvmlDeviceGetGpuInstances",
-    "nvmlDeviceGetGpuInstanceById",
     "nvmlDeviceGetMaxMigDeviceCount",
     "nvmlDeviceGetMigDeviceHandleByIndex",
     "nvmlDeviceCreateGpuInstanceWithPlacement",

@@ -33,10 +33,8 @@ from dra_driver.api.meta import CRDS, NAMESPACES, NODES, RESOURCE_SLICES, JsonOb
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER, gpu_device_names
 from dra_driver.quantity import Quantity
-from dra_driver.simulation.cluster import Process
-from dra_driver.simulation.forks import Forks
-from dra_driver.simulation.kubelet.registry import Registry
-from dra_driver.simulation.kubelet.times import Times
+from dra_driver.simulation.kubelet.registry import Registry, Times
+from dra_driver.simulation.processes import Forks, Process
 from kubelet_plugin.simulation.host import create_host
 
 NODE = "node-1"

@@ -33,7 +33,7 @@ from dra_driver.api.policy import PublishingPolicy
 from dra_driver.errors import NotFound
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.kube.leader import LeaderElection, LeaseTimes
-from dra_driver.simulation.apiserver.faults import Access
+from dra_driver.simulation.apiserver.server import Access
 from dra_driver.simulation.cluster import DRIVER_NAMESPACE, SimulatedCluster, parse_nodes
 from dra_driver.simulation.kubelet.pods import COMPLETE_ANNOTATION
 from kubelet_plugin.commands.simulate import act

@@ -16,7 +16,7 @@ from support.rows import rows
 
 from dra_driver.api.policy import decode_policy
 from dra_driver.errors import InvalidInput
-from kubelet_plugin.simulation.state import profile_names
+from kubelet_plugin.simulation.profiles import profile_names
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 DEFAULTS = yaml.safe_load((CHART / "values.yaml").read_text())

@@ -17,7 +17,7 @@ from support.versions import gates_on, real_minor, simulated_minor
 
 from dra_driver.kubernetes import SEEN, minor_of
 from dra_driver.simulation.apiserver import SimulatedApiServer
-from dra_driver.simulation.apiserver.watches import WatchSettings
+from dra_driver.simulation.apiserver.lists import WatchSettings
 
 
 @pytest.fixture(scope="session")

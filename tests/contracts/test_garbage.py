@@ -82,31 +82,6 @@ async def test_an_owner_of_the_same_name_with_another_uid_is_none(api: Api, name
     assert await api.get(f"{config_maps(namespace)}/owner")
 
 
-async def test_orphans_stay_and_forget_their_owner(api: Api, namespace: str) -> None:
-    owner = await create(api, namespace, "owner")
-    await create(api, namespace, "child", owned_by(owner))
-    await api.delete(f"{config_maps(namespace)}/owner", {"propagationPolicy": "Orphan"})
-    await gone(api, f"{config_maps(namespace)}/owner")
-    assert "ownerReferences" not in (await api.get(f"{config_maps(namespace)}/child"))["metadata"]
-
-
-async def test_in_foreground_the_owner_waits_for_dependents_that_block_it(api: Api, namespace: str) -> None:
-    owner = await create(api, namespace, "owner")
-    path = config_maps(namespace)
-    await create(api, namespace, "child", owned_by(owner, blockOwnerDeletion=True), finalizers=["x.example/hold"])
-    waiting = await api.delete(f"{path}/owner", {"propagationPolicy": "Foreground"})
-    assert waiting["metadata"]["finalizers"] == ["foregroundDeletion"]
-
-    async def child_is_going() -> bool:
-        return "deletionTimestamp" in (await api.get(f"{path}/child"))["metadata"]
-
-    await api.eventually(child_is_going)
-    assert not await api.is_gone(f"{path}/owner")
-    await api.patch(f"{path}/child", {"metadata": {"finalizers": None}})
-    await gone(api, f"{path}/owner")
-    assert await api.is_gone(f"{path}/child")
-
-
 async def test_a_namespace_takes_its_content_with_it(api: Api, namespace: str) -> None:
     await create(api, namespace, "a")
     await api.post(claims(namespace), claim("held", finalizers=["x.example/hold"]))

@@ -10,7 +10,7 @@ from support.rows import rows
 from typer.testing import CliRunner
 
 from dra_driver.cli.main import app
-from kubelet_plugin.simulation.state import profile_names
+from kubelet_plugin.simulation.profiles import profile_names
 
 _ELSEWHERE = ("https://", "http://", "mailto:")
 

@@ -24,7 +24,7 @@ from dra_driver.slices.features import ALL_FEATURES
 from dra_driver.slices.layout import Places, slice_layout
 from kubelet_plugin.hardware.mig import MigGpu
 from kubelet_plugin.reporting.reporter import wanted_spec
-from kubelet_plugin.simulation.state import load_profile, profile_names
+from kubelet_plugin.simulation.profiles import load_profile, profile_names
 
 DIVISIBLE = tuple(name for name in profile_names() if load_profile(name).gpu.mig is not None)
 STEPS = 60

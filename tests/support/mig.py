@@ -5,7 +5,7 @@ from typing import Any
 from support.inventories import gpu, mig
 
 from dra_driver.api.inventory import GpuFacts, MigFacts, MigProfileFacts
-from kubelet_plugin.simulation.mig_tables import load_mig_table, mig_table_names
+from kubelet_plugin.simulation.profiles import load_mig_table, mig_table_names
 
 MODELS = mig_table_names()
 

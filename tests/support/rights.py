@@ -19,7 +19,7 @@ from docs.from_code.rights.line import IGNORED, NODE_AUTHORIZER, RBAC, VALIDATIO
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.domains.objects import daemon_set, daemon_template, workload_template
 from dra_driver.kubernetes import GATES
-from dra_driver.simulation.apiserver.faults import Access
+from dra_driver.simulation.apiserver.server import Access
 
 ACCOUNTS = {
     Account.PLUGIN: "gpu-dra-driver-kubelet-plugin",

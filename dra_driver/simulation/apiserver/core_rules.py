@@ -40,7 +40,6 @@ def core_rules() -> dict[TypeKey, TypeRules]:
         ("", "services"): ServiceRules(),
         ("", "events"): EventRules(),
         ("batch", "jobs"): JobRules(),
-        ("coordination.k8s.io", "leases"): LeaseRules(),
         **workloads,
     }
 
@@ -454,19 +453,4 @@ class JobRules(TypeRules):
         if policy not in ("Never", "OnFailure"):
             path = "spec.template.spec.restartPolicy"
             problems.append(not_supported(path, policy, ("OnFailure", "Never")))
-        return problems
-
-
-class LeaseRules(TypeRules):
-    """Lease."""
-
-    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[Problem]:
-        spec = obj.get("spec") or {}
-        problems = []
-        if spec.get("leaseDurationSeconds", 1) <= 0:
-            path = "spec.leaseDurationSeconds"
-            problems.append(invalid(path, spec["leaseDurationSeconds"], "must be greater than 0"))
-        if spec.get("leaseTransitions", 0) < 0:
-            path = "spec.leaseTransitions"
-            problems.append(invalid(path, spec["leaseTransitions"], "must be greater than or equal to 0"))
         return problems

@@ -6,11 +6,9 @@ from typing import Any
 from dra_driver.api.meta import JsonObject, Resource
 from dra_driver.apirules.schema import custom_schema
 from dra_driver.apirules.status import Problem, forbidden, invalid, not_supported, required
-from dra_driver.simulation.apiserver.resource_types import ResourceType
+from dra_driver.simulation.apiserver.custom_objects import problems_of_custom, problems_of_rules
+from dra_driver.simulation.apiserver.resource_types import Column, ResourceType
 from dra_driver.simulation.apiserver.rules import Situation, TypeRules
-from dra_driver.simulation.apiserver.schema_rules import problems_of_rules
-from dra_driver.simulation.apiserver.structural import problems_of_custom
-from dra_driver.simulation.apiserver.tables import Column
 
 _COLUMN_TYPES = ("integer", "number", "string", "boolean", "date")
 KEY = ("apiextensions.k8s.io", "customresourcedefinitions")

@@ -1,4 +1,4 @@
-"""What follows a deletion: dependents of owners, orphans, foreground deletion, and the content of namespaces.
+"""What follows a deletion in the background: dependents go after their owner, and content with its namespace.
 
 On a real cluster this is the work of two controllers; here it runs right after the write that caused it, before the
 next request. An owner is the object of that name only if its UID is the one in the reference.
@@ -6,7 +6,6 @@ next request. An owner is the object of that name only if its UID is the one in 
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.apirules.status import ApiError
@@ -28,8 +27,6 @@ class GarbageCollector:
         self._objects = objects
         self._owners: dict[_Place, frozenset[str]] = {}
         self._dependents: dict[str, set[_Place]] = {}
-        self._in_foreground: set[_Place] = set()
-        """Objects that wait for their dependents."""
         self._waiting: deque[tuple[_Place, str, bool]] = deque()
         self._scheduled = False
         objects.rules.follow(self._follow)
@@ -50,10 +47,6 @@ class GarbageCollector:
         owners = frozenset() if gone else frozenset(one["uid"] for one in metadata.get("ownerReferences") or ())
         self._index(place, owners)
         ending = metadata.get("deletionTimestamp") is not None
-        if ending and not gone and "foregroundDeletion" in (metadata.get("finalizers") or ()):
-            self._in_foreground.add(place)
-        else:
-            self._in_foreground.discard(place)
         if owners or gone or ending:
             self._waiting.append((place, metadata["uid"], gone))
             self.wake()
@@ -80,8 +73,6 @@ class GarbageCollector:
     def _after_removal(self, place: _Place, uid: str) -> None:
         for dependent in sorted(self._dependents.get(uid, ())):
             self._look_at(dependent)
-        for owner in sorted(self._in_foreground):
-            self._look_at(owner)
         if place[1]:
             self._look_at((_NAMESPACES, "", place[1]))
 
@@ -93,12 +84,6 @@ class GarbageCollector:
         metadata = entry.obj["metadata"]
         if metadata.get("deletionTimestamp") is None:
             self._judge(kind, entry)
-            return
-        finalizers = metadata.get("finalizers") or ()
-        if "orphan" in finalizers:
-            self._orphan(kind, entry)
-        elif "foregroundDeletion" in finalizers:
-            self._foreground(kind, entry)
         elif place[0] == _NAMESPACES:
             self._empty_namespace(kind, entry)
 
@@ -109,7 +94,7 @@ class GarbageCollector:
         if not references or len(alive) == len(references):
             return
         if not alive:
-            self._delete(kind, entry, propagation=None)
+            self._delete(kind, entry)
             return
         obj = copied(entry)
         obj["metadata"]["ownerReferences"] = alive
@@ -124,56 +109,19 @@ class GarbageCollector:
         owner = self._objects.store.get(owner_kind.key, namespace, reference["name"])
         return owner is not None and owner.obj["metadata"]["uid"] == reference["uid"]
 
-    def _dependents_of(self, entry: Entry) -> Iterator[tuple[ResourceType, Entry, JsonObject]]:
-        uid = entry.obj["metadata"]["uid"]
-        for place in sorted(self._dependents.get(uid, ())):
-            dependent, kind = self._objects.store.get(*place), self._objects.registry.of_key(place[0])
-            if dependent is not None and kind is not None:
-                references = dependent.obj["metadata"].get("ownerReferences") or ()
-                yield kind, dependent, next(one for one in references if one["uid"] == uid)
-
-    def _orphan(self, kind: ResourceType, entry: Entry) -> None:
-        uid = entry.obj["metadata"]["uid"]
-        for dependent_kind, dependent, _ in list(self._dependents_of(entry)):
-            obj = copied(dependent)
-            kept = [one for one in obj["metadata"]["ownerReferences"] if one["uid"] != uid]
-            obj["metadata"].pop("ownerReferences")
-            if kept:
-                obj["metadata"]["ownerReferences"] = kept
-            self._objects.change(dependent_kind, dependent, obj, "", _COLLECTOR)
-        self._drop_finalizer(kind, entry, "orphan")
-
-    def _foreground(self, kind: ResourceType, entry: Entry) -> None:
-        blocking = False
-        for dependent_kind, dependent, reference in list(self._dependents_of(entry)):
-            if dependent.obj["metadata"].get("deletionTimestamp") is None:
-                self._delete(dependent_kind, dependent, propagation="Foreground")
-            still = self._objects.store.get(dependent_kind.key, *dependent.key) is not None
-            blocking = blocking or (still and reference.get("blockOwnerDeletion") is True)
-        if not blocking:
-            self._drop_finalizer(kind, entry, "foregroundDeletion")
-
-    def _drop_finalizer(self, kind: ResourceType, entry: Entry, name: str) -> None:
-        obj = copied(entry)
-        kept = [one for one in obj["metadata"]["finalizers"] if one != name]
-        obj["metadata"].pop("finalizers")
-        if kept:
-            obj["metadata"]["finalizers"] = kept
-        self._objects.change(kind, entry, obj, "", _COLLECTOR)
-
     def _empty_namespace(self, kind: ResourceType, entry: Entry) -> None:
         """Deletes all content, once; the namespace goes with the last of it."""
         name, remains = entry.key[1], False
         for content_kind in {one.key: one for one in self._objects.registry}.values():
             for content in self._objects.store.entries(content_kind.key, name):
                 if content.obj["metadata"].get("deletionTimestamp") is None:
-                    self._delete(content_kind, content, propagation=None)
+                    self._delete(content_kind, content)
                 remains = remains or self._objects.store.get(content_kind.key, *content.key) is not None
         if not remains:
             self._objects.finish(kind, entry)
 
-    def _delete(self, kind: ResourceType, entry: Entry, *, propagation: str | None) -> None:
-        options = DeleteOptions(uid=entry.obj["metadata"]["uid"], propagation=propagation)
+    def _delete(self, kind: ResourceType, entry: Entry) -> None:
+        options = DeleteOptions(uid=entry.obj["metadata"]["uid"])
         try:
             self._objects.delete(kind, *entry.key, options)
         except ApiError as error:

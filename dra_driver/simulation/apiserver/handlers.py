@@ -1,4 +1,4 @@
-"""Requests about objects: body and query in, response out. One method per verb."""
+"""Requests about objects: body and query in, response out. One method per verb, then the subresources and reviews."""
 
 import json
 from collections.abc import Iterable
@@ -7,18 +7,17 @@ import yaml
 from aiohttp import web
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.apirules.status import ApiError, bad_request, method_not_allowed
-from dra_driver.simulation.apiserver import crds, discovery, protobuf, subresources
+from dra_driver.apirules.status import ApiError, bad_request, conflict, method_not_allowed
+from dra_driver.simulation.apiserver import crds, discovery, protobuf
 from dra_driver.simulation.apiserver.admission import Asked, Unasked, ask
 from dra_driver.simulation.apiserver.decode import copy_json
-from dra_driver.simulation.apiserver.lists import list_document, list_page
-from dra_driver.simulation.apiserver.objects import DeleteOptions, Objects, WriteOptions, timestamp
+from dra_driver.simulation.apiserver.lists import WatchSettings, WatchStream, list_document, list_page
+from dra_driver.simulation.apiserver.objects import DeleteOptions, Objects, WriteOptions, copied, timestamp
 from dra_driver.simulation.apiserver.patch import merge_patch, strategic_merge, through_maps
-from dra_driver.simulation.apiserver.representation import Representation
 from dra_driver.simulation.apiserver.requests import Target, list_query
 from dra_driver.simulation.apiserver.resource_types import ResourceType
 from dra_driver.simulation.apiserver.store import Entry, encode
-from dra_driver.simulation.apiserver.watches import WatchSettings, WatchStream
+from dra_driver.simulation.apiserver.tables import Representation
 
 # Since which minor version an API version is deprecated, and from which it is gone.
 _DEPRECATED = {"resource.k8s.io/v1beta1": (35, 38), "resource.k8s.io/v1beta2": (36, 39)}
@@ -90,7 +89,7 @@ class Handlers:
             if (message := form.protobuf(entry)) is not None:
                 return web.Response(body=message, content_type=protobuf.CONTENT_TYPE)
             return _json(form.object(entry))
-        return _json(form.list(list_page(self._objects.store, target, query)))
+        return _json(form.page(list_page(self._objects.store, target, query)))
 
     def _representation(self, request: web.Request, target: Target) -> Representation:
         accept, include = request.headers.get("Accept", ""), request.query.get("includeObject", "")
@@ -100,11 +99,11 @@ class Handlers:
         objects, given = self._objects, as_object(body)
         name, method = target.subresource, request.method
         if name == "binding" and method == "POST":
-            return _json(encode(subresources.bind(objects, target, given)), 201)
+            return _json(encode(bind(objects, target, given)), 201)
         if name == "eviction" and method == "POST":
-            return _json(encode(subresources.evict(objects, target, given)), 201)
+            return _json(encode(evict(objects, target, given)), 201)
         if name == "finalize" and method == "PUT":
-            return _object(target.kind, subresources.finalize(objects, target, given))
+            return _object(target.kind, finalize(objects, target, given))
         raise method_not_allowed()
 
     def _create(self, request: web.Request, target: Target, body: object) -> web.Response:
@@ -234,12 +233,10 @@ def _delete_options(request: web.Request, body: object) -> DeleteOptions:
     given = {**request.query, **(body if isinstance(body, dict) else {})}
     preconditions = given.get("preconditions") or {}
     grace = given.get("gracePeriodSeconds")
-    propagation = given.get("propagationPolicy")
-    if propagation is None and given.get("orphanDependents") is True:
-        propagation = "Orphan"
+    if given.get("propagationPolicy") not in (None, "Background") or given.get("orphanDependents") is True:
+        raise bad_request("a simulated API server deletes in the background only; leave out --cascade")
     return DeleteOptions(
         grace_period_s=None if grace is None else int(grace),
-        propagation=propagation,
         uid=preconditions.get("uid"),
         resource_version=preconditions.get("resourceVersion"),
         dry_run=given.get("dryRun") in ("All", ["All"]),
@@ -286,3 +283,65 @@ async def _streamed(request: web.Request, stream: WatchStream) -> web.StreamResp
         await lines.aclose()
     await response.write_eof()
     return response
+
+
+def success(status: int = 201) -> JsonObject:
+    """A Status that says nothing but that it worked."""
+    return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": status}
+
+
+def bind(objects: Objects, target: Target, binding: JsonObject) -> JsonObject:
+    """pods/binding: puts a pod on a node, once. Raises ApiError 409 when it is on one already."""
+    name = target.name or ""
+    node = (binding.get("target") or {}).get("name")
+    if binding.get("kind") != "Binding" or not node:
+        raise bad_request("a Binding with a target name is required")
+    old = objects.get(target.kind, target.place, name)
+    taken, metadata = old.obj["spec"].get("nodeName"), old.obj["metadata"]
+    if taken:
+        raise conflict(target.kind.resource, name, f"pod {name} is already assigned to node {taken!r}")
+    if metadata.get("deletionTimestamp"):
+        raise conflict(target.kind.resource, name, f"pod {name} is being deleted, cannot be assigned to a host")
+    pod = copied(old)
+    pod["spec"]["nodeName"] = node
+    conditions = [one for one in pod["status"].get("conditions") or () if one["type"] != "PodScheduled"]
+    now = timestamp(objects.now())
+    scheduled = {"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": now}
+    pod["status"]["conditions"] = [*conditions, scheduled]
+    objects.overwrite(target.kind, pod)
+    return success()
+
+
+def evict(objects: Objects, target: Target, eviction: JsonObject) -> JsonObject:
+    """pods/eviction: a delete; disruption budgets are not consulted."""
+    options = eviction.get("deleteOptions") or {}
+    preconditions = options.get("preconditions") or {}
+    objects.delete(
+        target.kind,
+        target.place,
+        target.name or "",
+        DeleteOptions(grace_period_s=options.get("gracePeriodSeconds"), uid=preconditions.get("uid")),
+    )
+    return success()
+
+
+def finalize(objects: Objects, target: Target, namespace: JsonObject) -> Entry:
+    """namespaces/finalize: replaces the finalizers in the spec; the namespace goes when none is left."""
+    old = objects.get(target.kind, "", target.name or "")
+    obj = copied(old)
+    obj["spec"] = {"finalizers": (namespace.get("spec") or {}).get("finalizers") or []}
+    if not obj["spec"]["finalizers"] and obj["metadata"].get("deletionTimestamp"):
+        return objects.finish(target.kind, old)
+    return objects.overwrite(target.kind, obj)
+
+
+def answer_review(kind: str, body: JsonObject) -> JsonObject:
+    """Reviews of access: everything is allowed, by everybody."""
+    status: JsonObject = {"allowed": True, "reason": "this server has no authorization"}
+    if kind == "SelfSubjectRulesReview":
+        every = {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}
+        urls = {"verbs": ["*"], "nonResourceURLs": ["*"]}
+        status = {"resourceRules": [every], "nonResourceRules": [urls], "incomplete": False}
+    if kind == "SelfSubjectReview":
+        status = {"userInfo": {"username": "anybody", "groups": ["system:masters", "system:authenticated"]}}
+    return {**body, "kind": kind, "metadata": body.get("metadata") or {}, "status": status}

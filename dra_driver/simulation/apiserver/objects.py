@@ -27,9 +27,8 @@ from dra_driver.apirules.status import (
 )
 from dra_driver.kubernetes import FeatureGates
 from dra_driver.simulation.apiserver.admission import Admission, Asked, Change
-from dra_driver.simulation.apiserver.apply import FieldPath, fields_of, merged, without
 from dra_driver.simulation.apiserver.decode import Decoder, copy_json
-from dra_driver.simulation.apiserver.patch import through_maps
+from dra_driver.simulation.apiserver.patch import FieldPath, fields_of, merged, through_maps, without
 from dra_driver.simulation.apiserver.resource_types import Registry, ResourceType
 from dra_driver.simulation.apiserver.rules import Rules, Situation
 from dra_driver.simulation.apiserver.store import Entry, Store
@@ -76,7 +75,6 @@ class DeleteOptions:
     """Body and query of a delete; None where the client said nothing."""
 
     grace_period_s: int | None = None
-    propagation: str | None = None
     uid: str | None = None
     resource_version: str | None = None
     dry_run: bool = False
@@ -237,7 +235,6 @@ class Objects:
             return old, True
         obj = {**old.obj, "metadata": dict(old.obj["metadata"])}
         metadata = obj["metadata"]
-        self._settle_finalizers(metadata, options.propagation)
         grace_s = self.rules.grace_period_s(kind, obj, options.grace_period_s)
         waits = bool(metadata.get("finalizers")) or self.rules.held_by_content(kind, obj)
         goes = grace_s == 0 and not waits
@@ -394,18 +391,6 @@ class Objects:
                 f"{actual}"
             )
             raise precondition_failed(kind.resource, old.key[1], why)
-
-    def _settle_finalizers(self, metadata: JsonObject, propagation: str | None) -> None:
-        """Propagation is remembered as a finalizer that the garbage collector removes."""
-        if propagation is None:
-            return
-        wanted = {"Orphan": "orphan", "Foreground": "foregroundDeletion"}.get(propagation)
-        kept = [one for one in metadata.get("finalizers", []) if one not in ("orphan", "foregroundDeletion")]
-        if wanted is not None:
-            kept.append(wanted)
-        metadata.pop("finalizers", None)
-        if kept:
-            metadata["finalizers"] = kept
 
     def _finished(self, obj: JsonObject) -> bool:
         metadata = obj["metadata"]

@@ -1,17 +1,18 @@
-"""A URL becomes what it asks for: type, namespace, name, subresource, and the query of lists and writes."""
+"""A URL becomes what it asks for: type, namespace, name, subresource, and the query of lists with its selectors.
 
-from collections.abc import Mapping
+Source of the grammar of selectors: Kubernetes' "Labels and Selectors"; selectable fields: `resource_types.py`.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from dra_driver.api.meta import JsonObject
 from dra_driver.apirules.status import ApiError, bad_request
 from dra_driver.simulation.apiserver.resource_types import Registry, ResourceType
-from dra_driver.simulation.apiserver.selectors import (
-    Predicate,
-    both,
-    everything,
-    field_selector,
-    label_selector,
-)
+
+type Predicate = Callable[[JsonObject], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,3 +105,82 @@ def list_query(kind: ResourceType, query: Mapping[str, str]) -> ListQuery:
         bookmarks=_flag(query, "allowWatchBookmarks"),
         initial_events=_flag(query, "sendInitialEvents"),
     )
+
+
+_IN_SET = re.compile(r"^(?P<key>\S+)\s+(?P<op>in|notin)\s*\((?P<values>[^()]*)\)$")
+_EQUALITY = re.compile(r"^(?P<key>[^=!<>\s]+)\s*(?P<op>==|!=|=|>|<)\s*(?P<value>[^=!<>\s]*)$")
+_COMMA = re.compile(r",(?![^(]*\))")
+"""Outside parentheses."""
+_EXISTS = re.compile(r"^(?P<absent>!\s*)?(?P<key>[A-Za-z0-9][-A-Za-z0-9_./]*)$")
+
+
+def everything(_obj: JsonObject) -> bool:
+    """The predicate of an empty selector."""
+    return True
+
+
+def label_selector(text: str) -> Predicate:
+    """Raises ApiError 400 for text that is no selector."""
+    terms = [_label_term(term.strip()) for term in _COMMA.split(text) if term.strip()]
+    if not terms:
+        return everything
+
+    def matches(obj: JsonObject) -> bool:
+        labels = obj["metadata"].get("labels") or {}
+        return all(term(labels) for term in terms)
+
+    return matches
+
+
+def _label_term(term: str) -> Callable[[dict[str, str]], bool]:
+    if found := _IN_SET.match(term):
+        key, values = found["key"], {value.strip() for value in found["values"].split(",")}
+        if found["op"] == "in":
+            return lambda labels: labels.get(key) in values
+        return lambda labels: labels.get(key) not in values
+    if found := _EQUALITY.match(term):
+        key, op, value = found["key"], found["op"], found["value"]
+        if op in "<>":
+            return lambda labels: _is_above(*((labels.get(key), value) if op == ">" else (value, labels.get(key))))
+        return lambda labels: (labels.get(key) == value) is (op != "!=")
+    if found := _EXISTS.match(term):
+        key, absent = found["key"], found["absent"] is not None
+        return lambda labels: (key in labels) is not absent
+    raise bad_request(f"unable to parse requirement: found {term!r}, expected: a label selector")
+
+
+def _is_above(first: str | None, second: str | None) -> bool:
+    """As numbers; False for what is none."""
+    try:
+        return int(first or "") > int(second or "")
+    except ValueError:
+        return False
+
+
+def _field(obj: Any, path: Sequence[str]) -> str:
+    """A selectable field as the server compares it: absent is the empty string."""
+    for name in path:
+        obj = obj.get(name) if isinstance(obj, dict) else None
+    return "" if obj is None else str(obj).lower() if isinstance(obj, bool) else str(obj)
+
+
+def field_selector(text: str, allowed: Sequence[str]) -> Predicate:
+    """Raises ApiError 400 for text that is no selector, or for a field outside `allowed`."""
+    terms: list[tuple[list[str], bool, str]] = []
+    for term in filter(None, (part.strip() for part in text.split(","))):
+        found = _EQUALITY.match(term)
+        if found is None or found["op"] in "<>":
+            raise bad_request(f"invalid selector: '{text}'; can't understand '{term}'")
+        if found["key"] not in allowed:
+            raise bad_request(f"field label not supported: {found['key']}")
+        terms.append((found["key"].split("."), found["op"] != "!=", found["value"]))
+    if not terms:
+        return everything
+    return lambda obj: all((_field(obj, path) == wanted) is equal for path, equal, wanted in terms)
+
+
+def both(first: Predicate, second: Predicate) -> Predicate:
+    """An object must satisfy both."""
+    if first is everything:
+        return second
+    return first if second is everything else lambda obj: first(obj) and second(obj)

@@ -11,7 +11,18 @@ from functools import cached_property
 from dra_driver.api.meta import JsonObject, Resource
 from dra_driver.apirules.schema import OPEN, Schema, builtin_schema, definition_name
 from dra_driver.simulation.apiserver.store import TypeKey
-from dra_driver.simulation.apiserver.tables import Column
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A printer column of a custom type."""
+
+    name: str
+    type: str
+    json_path: str
+    priority: int = 0
+    description: str = ""
+    format: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The simulated API server: HTTP in front of `Objects`, `lists` and `watches`.
+"""The simulated API server: HTTP in front of `Objects` and `lists`; with failures on demand and records for tests.
 
 Plain HTTP, no authentication; everything runs in the event loop that started it. The store belongs to the object, so
 stopping and starting again is an API server that was away.
@@ -7,6 +7,7 @@ stopping and starting again is an API server that was away.
 import json
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -17,18 +18,85 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.apirules.status import ApiError, path_not_found
 from dra_driver.cel.functions import Server
 from dra_driver.kubernetes import CURRENT, SEEN, FeatureGates, minor_of
-from dra_driver.simulation.apiserver import crds, discovery, openapi, subresources
+from dra_driver.simulation.apiserver import crds, discovery
 from dra_driver.simulation.apiserver.core_rules import core_rules
 from dra_driver.simulation.apiserver.dra_rules import dra_rules, selector_problem
-from dra_driver.simulation.apiserver.faults import Access, Fault, Faults, Write
 from dra_driver.simulation.apiserver.garbage import GarbageCollector
-from dra_driver.simulation.apiserver.handlers import Handlers, as_object, read_body
+from dra_driver.simulation.apiserver.handlers import Handlers, answer_review, as_object, read_body
+from dra_driver.simulation.apiserver.lists import WatchSettings
 from dra_driver.simulation.apiserver.objects import Objects
 from dra_driver.simulation.apiserver.requests import Target, resolve
 from dra_driver.simulation.apiserver.resource_types import Registry
 from dra_driver.simulation.apiserver.rules import Rules
 from dra_driver.simulation.apiserver.store import Store, encode
-from dra_driver.simulation.apiserver.watches import WatchSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One write request that reached the server. `verb` is Kubernetes' word (create, update, patch, delete)."""
+
+    method: str
+    path: str
+    user_agent: str
+    verb: str
+    resource: str
+    """Plural, with `/subresource` when one was addressed."""
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What somebody did to some type: what RBAC would have had to allow. `verb` is one of RBAC's."""
+
+    user_agent: str
+    verb: str
+    group: str
+    resource: str
+    """Plural, with `/subresource` when one was addressed."""
+    namespace: str | None
+    """None for types without namespaces, and for all namespaces at once."""
+    name: str | None
+    """None where the request named no object: for all of them at once, and for one that is created."""
+
+
+@dataclass
+class Fault:
+    """The next `times` requests that match are answered with `status` instead of being handled."""
+
+    method: str
+    path: re.Pattern[str]
+    status: int
+    times: int
+    message: str
+    retry_after_s: int | None
+
+    def error(self) -> ApiError:
+        details = {} if self.retry_after_s is None else {"retryAfterSeconds": self.retry_after_s}
+        return ApiError(self.status, self.message or "injected failure", details=details)
+
+
+class Faults:
+    """Open faults, oldest first."""
+
+    def __init__(self) -> None:
+        self._open: list[Fault] = []
+
+    def add(self, fault: Fault) -> None:
+        self._open.append(fault)
+
+    def clear(self) -> None:
+        self._open.clear()
+
+    def take(self, method: str, path: str) -> Fault | None:
+        """The first fault that matches, used up by one."""
+        for fault in self._open:
+            if fault.method in ("*", method) and fault.path.search(path):
+                fault.times -= 1
+                if fault.times <= 0:
+                    self._open.remove(fault)
+                return fault
+        return None
+
 
 DEFAULT_VERSION = SEEN[CURRENT]
 _SYSTEM_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
@@ -162,7 +230,7 @@ class SimulatedApiServer:
             return await self._handlers.resource(request, target)
         review = discovery.review_at(request.path)
         if review is not None and request.method == "POST":
-            answer = subresources.answer_review(review, as_object(await read_body(request)))
+            answer = answer_review(review, as_object(await read_body(request)))
             return web.Response(body=encode(answer), status=201, content_type="application/json")
         body = self._document(request)
         if body is None and discovery.knows(self.registry, request.path):
@@ -184,11 +252,11 @@ class SimulatedApiServer:
         if path == "/apis":
             return discovery.api_group_list(self.registry)
         if path == "/openapi/v2":
-            return openapi.swagger(self.version)
+            return discovery.swagger(self.version)
         if path == "/openapi/v3":
-            return openapi.root(self.registry, self.store.revision)
+            return discovery.openapi_root(self.registry, self.store.revision)
         if path.startswith("/openapi/v3/"):
-            return openapi.document(self.registry, path.removeprefix("/openapi/v3/"), self.version)
+            return discovery.openapi_document(self.registry, path.removeprefix("/openapi/v3/"), self.version)
         parts = path.strip("/").split("/")
         if parts[0] == "api" and len(parts) == 2:
             return discovery.api_resource_list(self.registry, "", parts[1])

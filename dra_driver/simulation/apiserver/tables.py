@@ -1,126 +1,192 @@
-"""Lists as tables, the form in which `kubectl get` asks for them; and objects cut down to their metadata."""
+"""The form in which a client wants objects: as they are, as tables, or only their metadata (the Accept header).
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+`kubectl get` asks for tables. Columns of built-in types are in `printers.py`; those of custom types are JSONPaths with
+fields, indexes, wildcards and filters on equality. Source: Kubernetes' "JSONPath Support".
+"""
+
+import json
+import re
+from collections.abc import Callable, Sequence
 from datetime import datetime
+from itertools import chain, repeat
+from typing import Any
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.simulation.apiserver.jsonpath import InvalidPath, find
+from dra_driver.simulation.apiserver import protobuf
+from dra_driver.simulation.apiserver.lists import Page, list_document, list_metadata
 from dra_driver.simulation.apiserver.printers import Cell, age, printed
-from dra_driver.simulation.apiserver.store import Entry, TypeKey
+from dra_driver.simulation.apiserver.requests import Target
+from dra_driver.simulation.apiserver.resource_types import Column
+from dra_driver.simulation.apiserver.store import Entry, encode
 
-TABLE_API_VERSION = "meta.k8s.io/v1"
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A printer column of a custom type."""
-
-    name: str
-    type: str
-    json_path: str
-    priority: int = 0
-    description: str = ""
-    format: str = ""
-
-
+_API_VERSION = "meta.k8s.io/v1"
 _AGE = Column("Age", "date", ".metadata.creationTimestamp")
 
 
-def partial_metadata(obj: JsonObject) -> JsonObject:
-    """PartialObjectMetadata: the object's metadata under another kind."""
-    return {"kind": "PartialObjectMetadata", "apiVersion": TABLE_API_VERSION, "metadata": obj["metadata"]}
+class Representation:
+    """One client's wish for one type. `include` is the object of each row of a table: `Metadata`, `Object` or `None`;
+    `now` is for the ages in tables."""
 
+    def __init__(self, target: Target, accept: str, include: str, now: Callable[[], datetime]) -> None:
+        self._target = target
+        self._kind = target.kind
+        self._accept = accept
+        self._include = include or "Metadata"
+        self._now = now
+        self._form = _wanted_form(accept)
 
-@dataclass(frozen=True, slots=True)
-class TableForm:
-    """How a type is shown. `custom` are the printer columns of a custom type, None for a built-in one.
-
-    `include` is which object each row carries: `Metadata`, `Object` or `None`.
-    """
-
-    key: TypeKey
-    api_version: str
-    custom: Sequence[Column] | None
-    include: str
-
-    def definitions(self) -> list[JsonObject]:
-        """The header."""
-        if self.custom is not None:
-            return [_header("Name", "string", 0)] + [
-                {
-                    "name": one.name,
-                    "type": one.type,
-                    "format": one.format,
-                    "description": one.description,
-                    "priority": one.priority,
-                }
-                for one in self.custom or (_AGE,)
-            ]
-        headers = []
-        for column in printed(self.key)[0].split(","):
-            name, _, column_type = column.rstrip("*").partition(":")
-            headers.append(_header(name, column_type or "string", int(column.endswith("*"))))
-        return headers
-
-    def row(self, entry: Entry, now: datetime) -> JsonObject:
+    def object(self, entry: Entry, *, header: bool = True) -> bytes:
         """One object."""
-        obj = entry.served_as(self.api_version)
-        shown = None if self.include == "None" else obj if self.include == "Object" else partial_metadata(obj)
-        return {"cells": self._cells(obj, now), "object": shown}
+        if self._form == "Table":
+            return self._table([entry], {"resourceVersion": entry.obj["metadata"]["resourceVersion"]}, header=header)
+        if self._form.startswith("PartialObjectMetadata"):
+            return encode(_partial_metadata(entry.obj))
+        return entry.encoded(self._kind.resource.api_version)
 
-    def _cells(self, obj: JsonObject, now: datetime) -> list[Cell]:
-        if self.custom is not None:
-            return [obj["metadata"]["name"]] + [_custom_cell(one, obj, now) for one in self.custom or (_AGE,)]
-        return printed(self.key)[1](obj, now)
+    def protobuf(self, entry: Entry) -> bytes | None:
+        """One object for a client that prefers it so; None when it does not, or there is no such form of the type."""
+        if not self._accept.startswith(protobuf.CONTENT_TYPE):
+            return None
+        return protobuf.encode(entry.served_as(self._kind.resource.api_version))
 
-    def table(
-        self, entries: Sequence[Entry], metadata: JsonObject, now: datetime, *, header: bool = True
-    ) -> JsonObject:
-        """The Table; without the header in all but the first event of a watch."""
-        return {
-            "kind": "Table",
-            "apiVersion": TABLE_API_VERSION,
-            "metadata": metadata,
-            "columnDefinitions": self.definitions() if header else None,
-            "rows": [self.row(entry, now) for entry in entries],
-        }
+    def page(self, page: Page) -> bytes:
+        """A list or a page of one."""
+        metadata = list_metadata(page)
+        if self._form == "Table":
+            return self._table(page.entries, metadata)
+        if self._form.startswith("PartialObjectMetadata"):
+            items = [_partial_metadata(entry.obj) for entry in page.entries]
+            head = {"kind": "PartialObjectMetadataList", "apiVersion": _API_VERSION}
+            return encode({**head, "metadata": metadata, "items": items})
+        return list_document(self._target, page)
+
+    def watch_encoder(self) -> Callable[[Entry], bytes]:
+        """For the events of one stream: of tables, only the first has a header."""
+        headers = chain([True], repeat(False))
+        return lambda entry: self.object(entry, header=next(headers))
+
+    def _table(self, entries: Sequence[Entry], metadata: JsonObject, *, header: bool = True) -> bytes:
+        return encode(
+            {
+                "kind": "Table",
+                "apiVersion": _API_VERSION,
+                "metadata": metadata,
+                "columnDefinitions": self._header() if header else None,
+                "rows": [self._row(entry, self._now()) for entry in entries],
+            }
+        )
+
+    def _header(self) -> list[JsonObject]:
+        if self._kind.custom:
+            columns = [Column("Name", "string", "", format="name"), *(self._kind.columns or (_AGE,))]
+        else:
+            parts = [name.partition(":") for name in printed(self._kind.key)[0].split(",")]
+            columns = [
+                Column(
+                    name.rstrip("*"), kind or "string", "", int("*" in name), format="name" if name == "Name" else ""
+                )
+                for name, _, kind in parts
+            ]
+        return [
+            {name: getattr(one, name) for name in ("name", "type", "format", "description", "priority")}
+            for one in columns
+        ]
+
+    def _row(self, entry: Entry, now: datetime) -> JsonObject:
+        obj = entry.served_as(self._kind.resource.api_version)
+        if self._kind.custom:
+            columns = self._kind.columns or (_AGE,)
+            cells = [obj["metadata"]["name"], *(_custom_cell(column, obj, now) for column in columns)]
+        else:
+            cells = printed(self._kind.key)[1](obj, now)
+        shown = {"None": None, "Object": obj}.get(self._include, _partial_metadata(obj))
+        return {"cells": cells, "object": shown}
 
 
-def _header(name: str, column_type: str, priority: int) -> JsonObject:
-    form = "name" if name == "Name" else ""
-    return {"name": name, "type": column_type, "format": form, "description": "", "priority": priority}
+def _wanted_form(accept: str) -> str:
+    """The first acceptable entry of an Accept header that names a form we have; empty for plain objects."""
+    for entry in accept.split(","):
+        media, *parameters = (part.strip() for part in entry.split(";"))
+        values = dict(part.split("=", 1) for part in parameters if "=" in part)
+        if media not in ("application/json", "application/*", "*/*"):
+            continue
+        if "as" not in values:
+            return ""
+        if values.get("g") == "meta.k8s.io" and values.get("v") == "v1":
+            return values["as"]
+    return ""
+
+
+def _partial_metadata(obj: JsonObject) -> JsonObject:
+    return {"kind": "PartialObjectMetadata", "apiVersion": _API_VERSION, "metadata": obj["metadata"]}
+
+
+_TYPES: dict[str, tuple[type, ...]] = {"integer": (int, float), "number": (int, float), "boolean": (bool,)}
 
 
 def _custom_cell(column: Column, obj: JsonObject, now: datetime) -> Cell:
+    """None for a value of another type than the column's, and where the path leads nowhere."""
     try:
-        values = find(column.json_path, obj)
+        value = next(iter(find(column.json_path, obj)), None)
+        if value is None or (column.type == "date"):
+            return None if value is None else age(str(value), now)
     except InvalidPath:
         return None
-    if not values or values[0] is None:
-        return None
-    value = values[0]
-    if column.type == "date":
-        return _since(value, now)
-    if column.type == "integer":
-        return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-    if column.type == "boolean":
-        return value if isinstance(value, bool) else None
-    if column.type == "number":
-        return value if isinstance(value, int | float) else None
-    return value if isinstance(value, str) else _as_text(value)
-
-
-def _since(value: object, now: datetime) -> str:
-    try:
-        return age(str(value), now)
     except ValueError:
         return "<invalid>"
-
-
-def _as_text(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
+    if column.type in _TYPES:
+        fits = isinstance(value, _TYPES[column.type]) and isinstance(value, bool) == (column.type == "boolean")
+        return None if not fits else int(value) if column.type == "integer" else value
     if isinstance(value, list):
         return "[" + ",".join(f'"{item}"' if isinstance(item, str) else str(item) for item in value) + "]"
-    return str(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+_TOKEN = re.compile(
+    r"""\.(?P<name>(?:\\.|[^.\[\]\\])+)
+      | \[(?P<index>-?\d+)\]
+      | \[(?P<all>\*)\]
+      | \[\?\(@\.(?P<path>[^=!]+?)\s*(?P<op>==|!=)\s*(?P<value>[^)]*?)\)\]
+      | \[(?P<quote>['"])(?P<key>.*?)(?P=quote)\]""",
+    re.VERBOSE,
+)
+
+
+class InvalidPath(ValueError):
+    """Not a JSONPath that printer columns may use."""
+
+
+def find(path: str, obj: object) -> list[Any]:
+    """All values at `path`, in order; empty when there is none. Raises InvalidPath."""
+    text = path if path.startswith((".", "[")) else f".{path}"
+    values, position = [obj], 0 if text != "." else 1
+    while position < len(text):
+        token = _TOKEN.match(text, position)
+        if token is None:
+            raise InvalidPath(f"cannot read {text[position:]!r} in {path!r}")
+        values = [child for value in values for child in _step(token, value)]
+        position = token.end()
+    return values
+
+
+def _step(token: re.Match[str], value: Any) -> list[Any]:
+    children = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+    if token["index"] is not None:
+        index = int(token["index"])
+        return [value[index]] if isinstance(value, list) and -len(value) <= index < len(value) else []
+    if token["all"] is not None or token["name"] == "*":
+        return children
+    if token["path"] is not None:
+        wanted, equal = _literal(token["value"]), token["op"] == "=="
+        return [item for item in children if (find(token["path"], item)[:1] == [wanted]) is equal]
+    name = token["key"] if token["key"] is not None else re.sub(r"\\(.)", r"\1", token["name"])
+    return [value[name]] if isinstance(value, dict) and name in value else []
+
+
+def _literal(text: str) -> object:
+    if text[:1] in "'\"":
+        return text[1:-1]
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

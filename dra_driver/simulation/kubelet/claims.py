@@ -16,8 +16,7 @@ from dra_driver.api.meta import RESOURCE_CLAIMS, JsonObject
 from dra_driver.api.resource import ResourceClaim
 from dra_driver.errors import DriverError, NodeNotReady, NotFound
 from dra_driver.kube.client import Kube
-from dra_driver.simulation.kubelet.registry import Registry
-from dra_driver.simulation.kubelet.times import Times
+from dra_driver.simulation.kubelet.registry import Registry, Times
 
 
 @dataclass(frozen=True, slots=True)

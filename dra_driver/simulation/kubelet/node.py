@@ -16,19 +16,35 @@ from pathlib import Path
 import structlog
 
 from dra_driver.api.meta import PODS, RESOURCE_SLICES, JsonObject
-from dra_driver.cdi.inject import ContainerDescription, inject
+from dra_driver.cdi.inject import SPEC_SUFFIXES, ContainerDescription, SpecFile, SpecFiles, inject
 from dra_driver.cdi.model import json_of
-from dra_driver.errors import ClusterError, Conflict, DriverError, NotFound
+from dra_driver.cdi.reading import decode
+from dra_driver.errors import ClusterError, Conflict, DriverError, InvalidInput, NotFound
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Change, Reflector
 from dra_driver.simulation.events import tell, timestamp
 from dra_driver.simulation.kubelet import pods
-from dra_driver.simulation.kubelet.cdi import read_folders
 from dra_driver.simulation.kubelet.claims import ClaimManager, container_cdi_ids
 from dra_driver.simulation.kubelet.containers import Containers, Standing
 from dra_driver.simulation.kubelet.health import DeviceHealth, allocated_resources_status
-from dra_driver.simulation.kubelet.registry import Registry
-from dra_driver.simulation.kubelet.times import Times
+from dra_driver.simulation.kubelet.registry import Registry, Times
+
+
+def read_folders(folders: Sequence[Path]) -> SpecFiles:
+    """All valid specs; a bad file is left out with its reason and does not hide the others."""
+    files, unreadable = [], {}
+    for priority, folder in enumerate(folders):
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+            if path.suffix not in SPEC_SUFFIXES:
+                continue
+            try:
+                files.append(SpecFile(path, priority, decode(path.read_bytes(), about=str(path))))
+            except FileNotFoundError:
+                continue
+            except (InvalidInput, OSError) as error:
+                unreadable[str(path)] = str(error)
+    return SpecFiles(tuple(files), unreadable)
+
 
 _log = structlog.get_logger(__name__)
 

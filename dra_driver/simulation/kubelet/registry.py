@@ -2,7 +2,7 @@
 
 Per socket: dial, GetInfo, choose a service version, connect to the DRA endpoint, NotifyRegistrationStatus; any failure
 starts all of it again later. A socket that disappears is a plugin that deregistered. Several instances of one driver
-may be there; calls go to the newest that is connected. Source: kubelet's plugin manager and DRA plugin store, 1.36.
+may be registered; calls go to the newest that is connected. Source: plugin manager and DRA plugin store of 1.36.
 """
 
 import asyncio
@@ -20,7 +20,30 @@ import structlog
 from dra_driver.errors import NodeNotReady, Unreachable
 from dra_driver.kube import kubelet_api
 from dra_driver.kube.kubelet_api.generated import dra_v1_pb2, dra_v1beta1_pb2, registration_pb2
-from dra_driver.simulation.kubelet.times import Times
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Kubelet's clock settings in seconds. The defaults are those of Kubernetes 1.36; tests shorten them."""
+
+    registry_poll_s: float = 0.2
+    """How often the registration directory is looked at (kubelet: a file watch and a loop each second)."""
+    dial_s: float = 10.0
+    info_s: float = 1.0
+    notify_s: float = 5.0
+    registration_retry_s: float = 0.5
+    """First wait after a failed registration; doubled each time."""
+    call_s: float = 45.0
+    """Deadline of a prepare or unprepare call."""
+    pod_retry_s: float = 10.0
+    """Wait before a pod start that failed is tried again (kubelet: about 90)."""
+    health_retry_s: float = 5.0
+    """Wait before a health stream that ended is opened again."""
+    reconcile_s: float = 60.0
+    """How often claims of pods that are gone are looked for."""
+    wipe_after_s: float = 30.0
+    """How long a driver may be without a connection before its slices are deleted."""
+
 
 _log = structlog.get_logger(__name__)
 

@@ -9,24 +9,25 @@ import shlex
 import sys
 from pathlib import Path
 
-_MODULES = {
-    "nvidia-smi": "smi",
-    "nvidia-modprobe": "modprobe",
-    "nvidia-cuda-mps-control": "mps_control",
-    "nvidia-cuda-mps-server": "mps_server",
-    "simulated-cuda-client": "cuda_client",
-    "nvidia-imex": "imex",
-    "nvidia-imex-ctl": "imex_ctl",
-    "simulated-cuda-check": "cuda_library",
+_FUNCTIONS = {
+    "nvidia-smi": "smi.main",
+    "nvidia-modprobe": "modprobe.main",
+    "nvidia-cuda-mps-control": "mps_control.main",
+    "nvidia-cuda-mps-server": "mps_server.main",
+    "simulated-cuda-client": "cuda.client",
+    "nvidia-imex": "imex.main",
+    "nvidia-imex-ctl": "imex_ctl.main",
+    "simulated-cuda-check": "cuda.check",
 }
-_START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from {module} import main; sys.exit(main(sys.argv[1:]))"
+_START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from {module} import {name}; sys.exit({name}(sys.argv[1:]))"
 
 
 def script(program: str, host_root: Path, note: str = "") -> str | None:
     """The text of the executable file for `program` of the node below `host_root`; None when it is not simulated."""
-    if program not in _MODULES:
+    if program not in _FUNCTIONS:
         return None
-    start = _START.format(module=f"{__name__}.{_MODULES[program]}")
+    module, _, name = _FUNCTIONS[program].partition(".")
+    start = _START.format(module=f"{__name__}.{module}", name=name)
     packages = Path(__file__).resolve().parents[3]
     words = (sys.executable, "-S", "-E", "-c", start, str(packages), str(host_root.absolute()))
     return f'#!/bin/sh\n# simulated {program} {note}\nexec {shlex.join(words)} "$@"\n'

@@ -1,20 +1,54 @@
-"""The simulated node as its programs see it: the state file as JSON, without the libraries that check it.
+"""The simulated node as its programs see it: the state file as JSON, without the libraries that check it; and sessions.
 
-The same file, lock and way of replacing as `kubelet_plugin.simulation.state`, which says what the fields mean.
+The same file, lock and way of replacing as `kubelet_plugin.simulation.state`, which says what the fields mean. Each
+NVML session holds a shared lock while it lasts. The kernel ends a lock with its process, so a killed plugin's session
+ends as a real one does. The driver forgets the compute mode and time slice of an idle GPU that is not persistent when
+its last client closes it; here that shows when the next session begins. Standard library only, because programs import
+it. Source: NVIDIA, Driver Persistence, "Data Persistence".
 """
 
 import fcntl
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from kubelet_plugin.simulation.clients import Attached
-
 _SIZE = re.compile(r"(\d+)([KMG]?)")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+class Attached:
+    """A client of the driver, until `close`. `first` is called when nobody else was one."""
+
+    def __init__(self, file: str, first: Callable[[], None]) -> None:
+        self._fd: int | None = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            first()
+        except BlockingIOError:
+            pass
+        fcntl.flock(self._fd, fcntl.LOCK_SH)
+
+    def alone(self) -> bool:
+        """Whether nobody else is a client; asks for the lock and gives back what is more than a share of it."""
+        assert self._fd is not None, "not closed"
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fcntl.flock(self._fd, fcntl.LOCK_SH)
+            return False
+        fcntl.flock(self._fd, fcntl.LOCK_SH)
+        return True
+
+    def close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def __del__(self) -> None:
+        self.close()
 
 
 class Node:

@@ -12,8 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from kubelet_plugin.simulation.clients import Attached
-from kubelet_plugin.simulation.programs.node import Node
+from kubelet_plugin.simulation.programs.node import Attached, Node
 
 _MODES = {
     "DEFAULT": 0, "0": 0, "EXCLUSIVE_THREAD": 1, "1": 1, "PROHIBITED": 2, "2": 2, "EXCLUSIVE_PROCESS": 3, "3": 3,

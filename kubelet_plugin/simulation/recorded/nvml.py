@@ -22,8 +22,7 @@ from kubelet_plugin.simulation.nvml import SimulatedNvml
 from kubelet_plugin.simulation.nvml_session import Crash, Reference, error
 from kubelet_plugin.simulation.operations import mig_devices
 from kubelet_plugin.simulation.partitions import layout
-from kubelet_plugin.simulation.recorded.answers import Answers
-from kubelet_plugin.simulation.recorded.division import instance_handles
+from kubelet_plugin.simulation.recorded.answers import Answers, instance_handles
 from kubelet_plugin.simulation.recorded.start import RECORD, START
 from kubelet_plugin.simulation.state import GpuState, NodeState
 
@@ -40,9 +39,8 @@ _DEFINITIVE = "nvmlDeviceGet", "nvmlSystemGet", "nvmlGpuInstanceGetComputeInstan
 _OF_STATE = frozenset(
     f"nvmlDeviceGet{name}"
     for name in (
-        *("Count", "HandleByIndex", "HandleByUUID", "HandleByPciBusId", "GpuInstances", "GpuInstanceById"),
-        *("GpuInstanceRemainingCapacity", "GpuInstanceProfileInfoById", "MigDeviceHandleByIndex"),
-        "DeviceHandleFromMigDeviceHandle",
+        *("Count", "HandleByIndex", "HandleByUUID", "HandleByPciBusId", "GpuInstances", "MigDeviceHandleByIndex"),
+        "GpuInstanceRemainingCapacity",
     )
 ) | {"nvmlSystemGetProcessName"}
 """Answered by the state machine, always."""

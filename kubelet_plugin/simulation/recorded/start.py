@@ -16,19 +16,17 @@ from kubelet_plugin.hardware.driver_root import kernel_module_version
 from kubelet_plugin.hardware.sysfs import HostFiles, PciFacts, pci_address
 from kubelet_plugin.record.format import File, Record
 from kubelet_plugin.simulation.kernel_files import made_up_uuid
-from kubelet_plugin.simulation.recorded.answers import Answers, fields, handle
-from kubelet_plugin.simulation.recorded.division import instances_of_record, table_of_record
+from kubelet_plugin.simulation.profiles import GpuModel, NvlinkModel
+from kubelet_plugin.simulation.recorded.answers import Answers, fields, handle, instances_of_record, table_of_record
 from kubelet_plugin.simulation.state import (
     Client,
     DriverState,
     FabricState,
     Function,
-    GpuModel,
     GpuState,
     HealthState,
     MigState,
     NodeState,
-    NvlinkModel,
     PassthroughState,
     RecordedGpu,
     RecordedNode,

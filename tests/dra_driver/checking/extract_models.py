@@ -14,7 +14,7 @@ from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.reporting.reporter import wanted_spec
 from kubelet_plugin.simulation.host import create_host
 from kubelet_plugin.simulation.nvml import SimulatedNvml
-from kubelet_plugin.simulation.state import profile_names
+from kubelet_plugin.simulation.profiles import profile_names
 
 FILE = Path(dra_driver.checking.__file__).parent / "models.json"
 

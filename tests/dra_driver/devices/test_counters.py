@@ -15,7 +15,7 @@ from dra_driver.api.policy import PublishingPolicy
 from dra_driver.devices.counters import GpuCounters, gpu_counters, memory_slices
 from dra_driver.devices.model import Kind, Offer, Partition
 from dra_driver.devices.offers import offers
-from kubelet_plugin.simulation.mig_tables import load_mig_table
+from kubelet_plugin.simulation.profiles import load_mig_table
 
 COMPUTE_INSTANCES = {
     "a30": ["1c.2g.12gb"],

@@ -12,7 +12,7 @@ import pytest
 
 from dra_driver.errors import NodeNotReady
 from dra_driver.simulation.cluster import Process
-from dra_driver.simulation.forks import Forks
+from dra_driver.simulation.processes import Forks
 
 PROGRAM = """
 import os, signal, sys, time

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from dra_driver.simulation.restarts import Restarts
+from dra_driver.simulation.processes import Restarts
 
 
 @dataclass

@@ -21,7 +21,7 @@ from dra_driver.cli.output import messages
 from dra_driver.errors import InvalidInput
 from kubelet_plugin.commands.inventory import _Node, _print, _report, inventory
 from kubelet_plugin.hardware.driver_root import DriverInstallation
-from kubelet_plugin.simulation.state import profile_names
+from kubelet_plugin.simulation.profiles import profile_names
 
 app = typer.Typer()
 app.command()(inventory)

@@ -21,7 +21,8 @@ from kubelet_plugin.hardware.calls import load_library, problem_of, session_over
 from kubelet_plugin.hardware.nvml import Nvml
 from kubelet_plugin.simulation.host import SimulatedHost, create_host
 from kubelet_plugin.simulation.nvml import SimulatedNvml
-from kubelet_plugin.simulation.state import FabricState, NvlinkModel
+from kubelet_plugin.simulation.profiles import NvlinkModel
+from kubelet_plugin.simulation.state import FabricState
 
 IDENTITY_CALLS = [
     "nvmlDeviceGetHandleByIndex",

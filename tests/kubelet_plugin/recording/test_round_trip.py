@@ -16,7 +16,7 @@ from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.record.format import Record, write_record
 from kubelet_plugin.recording.take import NodeRecorder
 from kubelet_plugin.simulation.host import SimulatedHost, create_host
-from kubelet_plugin.simulation.state import load_profile, profile_names
+from kubelet_plugin.simulation.profiles import load_profile, profile_names
 
 DIVISIBLE = [name for name in profile_names() if load_profile(name).gpu.mig is not None]
 

@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 from support.mig_nvml import MigGpu, divided
 
 from kubelet_plugin.simulation.host import SimulatedHost, create_host
-from kubelet_plugin.simulation.state import load_profile, profile_names
+from kubelet_plugin.simulation.profiles import load_profile, profile_names
 
 DIVISIBLE = tuple(name for name in profile_names() if load_profile(name).gpu.mig is not None)
 AMOUNTS = (

@@ -5,8 +5,14 @@ from support.rows import rows
 
 from dra_driver.devices.mig import gpu_instance_profile_name
 from dra_driver.errors import InvalidInput
-from kubelet_plugin.simulation.mig_tables import MigProfile, MigTable, load_mig_table, mig_table_names
-from kubelet_plugin.simulation.state import load_profile, profile_names
+from kubelet_plugin.simulation.profiles import (
+    MigProfile,
+    MigTable,
+    load_mig_table,
+    load_profile,
+    mig_table_names,
+    profile_names,
+)
 
 MODELS = {
     table: profile.gpu.memory_mib

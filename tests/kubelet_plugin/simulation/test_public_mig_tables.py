@@ -10,9 +10,8 @@ from typing import NamedTuple
 import pytest
 from support import public_sources
 
-from kubelet_plugin.simulation.mig_tables import MigProfile, load_mig_table, mig_table_names
 from kubelet_plugin.simulation.partitions import compute_profiles
-from kubelet_plugin.simulation.state import load_profile, profile_names
+from kubelet_plugin.simulation.profiles import MigProfile, load_mig_table, load_profile, mig_table_names, profile_names
 
 
 class Line(NamedTuple):

@@ -11,10 +11,9 @@ from support.mig_nvml import MigGpu, divided, gpu, session
 
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.simulation.host import SimulatedHost, create_host
-from kubelet_plugin.simulation.mig_tables import load_mig_table
 from kubelet_plugin.simulation.nvml_session import Crash
 from kubelet_plugin.simulation.partitions import Refused
-from kubelet_plugin.simulation.state import load_profile, profile_names
+from kubelet_plugin.simulation.profiles import load_mig_table, load_profile, profile_names
 
 DIVISIBLE = tuple(name for name in profile_names() if load_profile(name).gpu.mig is not None)
 IN_USE, RESET_REQUIRED = 19, 16
@@ -135,8 +134,6 @@ class TestProfiles:
             assert engines == entry.amounts
             assert (info.id, info.sliceCount, info.instanceCount) == (entry.id, entry.slices, entry.max_instances)
             assert one.places(info.id) == [(start, entry.size) for start in entry.starts]
-            by_id = one.nvml.nvmlDeviceGetGpuInstanceProfileInfoById(one.handle, entry.id)
-            assert by_id.name == info.name
 
     def test_an_unknown_number_is_told_from_one_that_this_gpu_has_not(self, h100: SimulatedHost) -> None:
         one = gpu(h100)
@@ -163,17 +160,13 @@ class TestProfiles:
 
 
 class TestGpuInstances:
-    def test_are_found_again_by_id_by_profile_and_by_what_they_say(self, h100: SimulatedHost) -> None:
+    def test_are_found_again_by_profile_and_by_what_they_say(self, h100: SimulatedHost) -> None:
         one = divided(h100)
         made = one.create("3g.40gb", 4)
         info = one.nvml.nvmlGpuInstanceGetInfo(made)
         assert (info.profileId, info.placement.start, info.placement.size) == (9, 4, 4)
         assert one.nvml.nvmlDeviceGetUUID(info.device) == h100.state.gpus[0].uuid
-        again = one.nvml.nvmlDeviceGetGpuInstanceById(one.handle, info.id)
-        assert one.nvml.nvmlGpuInstanceGetInfo(again).placement.start == 4
         assert len(one.instances(9)) == 1 and one.instances(19) == []
-        with pytest.raises(pynvml.NVMLError_NotFound):
-            one.nvml.nvmlDeviceGetGpuInstanceById(one.handle, 14)
 
     @pytest.mark.parametrize(
         ("swapped", "ids"),
@@ -216,13 +209,13 @@ class TestGpuInstances:
         with pytest.raises(pynvml.NVMLError_NotSupported):
             one.create("1g.10gb", 0)
         with pytest.raises(pynvml.NVMLError_NotSupported):
-            one.nvml.nvmlDeviceGetGpuInstanceById(one.handle, 7)
+            one.instances(19)
         one.nvml.nvmlDeviceSetMigMode(one.handle, 1)
         with pytest.raises(pynvml.NVMLError_InvalidArgument):
-            one.nvml.nvmlDeviceCreateGpuInstance(one.handle, 1)
+            one.nvml.nvmlDeviceCreateGpuInstanceWithPlacement(one.handle, 1, pynvml.c_nvmlGpuInstancePlacement_t(0, 1))
         h100.set_privileged(privileged=False)
         with pytest.raises(pynvml.NVMLError_NoPermission):
-            one.nvml.nvmlDeviceCreateGpuInstance(one.handle, 19)
+            one.create("1g.10gb", 0)
 
     def test_cannot_be_made_while_a_program_computes_on_the_whole_gpu(self, h100: SimulatedHost) -> None:
         one = divided(h100)
@@ -236,10 +229,10 @@ class TestGpuInstances:
     def test_without_a_place_are_put_where_they_fit(self, h100: SimulatedHost) -> None:
         one = divided(h100)
         for left in reversed(range(7)):
-            one.nvml.nvmlDeviceCreateGpuInstance(one.handle, 19)
+            h100.make_instance(0, "1g.10gb")
             assert one.nvml.nvmlDeviceGetGpuInstanceRemainingCapacity(one.handle, 19) == left
-        with pytest.raises(pynvml.NVMLError_InsufficientResources):
-            one.nvml.nvmlDeviceCreateGpuInstance(one.handle, 19)
+        with pytest.raises(Refused):
+            h100.make_instance(0, "1g.10gb")
 
     def test_are_not_destroyed_with_something_in_them(self, h100: SimulatedHost) -> None:
         one = divided(h100)
@@ -319,37 +312,22 @@ class TestComputeInstances:
             create(instance, 0, ctypes.byref(place))
         place.start = 2
         single = create(instance, 0, ctypes.byref(place))
-        assert one.nvml.nvmlGpuInstanceGetComputeInstanceRemainingCapacity(instance, 0) == 0
         infos = [one.nvml.nvmlComputeInstanceGetInfo(handle) for handle in (two, single)]
         assert [(info.id, info.placement.start, info.placement.size) for info in infos] == [(0, 0, 2), (1, 2, 1)]
         names = [one.nvml.nvmlDeviceGetName(info.device).partition(" MIG ")[2] for info in infos]
         assert names == ["2c.3g.40gb", "1c.3g.40gb"]
 
-    def test_are_found_by_id_and_by_profile(self, h100: SimulatedHost) -> None:
+    def test_are_found_by_profile(self, h100: SimulatedHost) -> None:
         one = divided(h100)
         instance = one.create("2g.20gb", 0)
         made = [one.nvml.nvmlGpuInstanceCreateComputeInstance(instance, 0) for _ in range(2)]
         array, count = (pynvml.c_nvmlComputeInstance_t * 2)(), ctypes.c_uint()
         one.nvml.nvmlGpuInstanceGetComputeInstances(instance, 0, array, ctypes.byref(count))
-        by_id = one.nvml.nvmlGpuInstanceGetComputeInstanceById(instance, 1)
 
         def uuid(handle: Any) -> str:
             return str(one.nvml.nvmlDeviceGetUUID(one.device(handle)))
 
         assert [uuid(handle) for handle in array[: count.value]] == [uuid(handle) for handle in made]
-        assert uuid(by_id) == uuid(made[1])
-        with pytest.raises(pynvml.NVMLError_NotFound):
-            one.nvml.nvmlGpuInstanceGetComputeInstanceById(instance, 2)
-
-    def test_placements_are_listed(self, h100: SimulatedHost) -> None:
-        one = divided(h100)
-        instance = one.create("7g.80gb", 0)
-        count = ctypes.c_uint()
-        ask = one.nvml.nvmlGpuInstanceGetComputeInstancePossiblePlacements
-        ask(instance, 1, None, ctypes.byref(count))
-        array = (pynvml.c_nvmlComputeInstancePlacement_t * count.value)()
-        ask(instance, 1, array, ctypes.byref(count))
-        assert [(place.start, place.size) for place in array] == [(0, 2), (2, 2), (4, 2)]
 
 
 class TestMigDevices:
@@ -358,15 +336,9 @@ class TestMigDevices:
         instance = one.create("2g.20gb", 2)
         device = one.device(one.fill(instance))
         nvml = one.nvml
-        assert nvml.nvmlDeviceIsMigDeviceHandle(device).value == 1
-        assert nvml.nvmlDeviceIsMigDeviceHandle(one.handle).value == 0
         assert nvml.nvmlDeviceGetUUID(device).startswith("MIG-")
         assert nvml.nvmlDeviceGetName(device) == "NVIDIA H100 80GB HBM3 MIG 2g.20gb"
         assert nvml.nvmlDeviceGetMemoryInfo(device).total == 20096 << 20
-        assert nvml.nvmlDeviceGetGpuInstanceId(device) == nvml.nvmlGpuInstanceGetInfo(instance).id
-        assert nvml.nvmlDeviceGetComputeInstanceId(device) == 0
-        parent = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device)
-        assert nvml.nvmlDeviceGetUUID(parent) == h100.state.gpus[0].uuid
         attributes = nvml.nvmlDeviceGetAttributes(device)
         assert (attributes.gpuInstanceSliceCount, attributes.computeInstanceSliceCount) == (2, 2)
         assert (attributes.multiprocessorCount, attributes.memorySizeMB, attributes.sharedDecoderCount) == (
@@ -381,9 +353,8 @@ class TestMigDevices:
         for ask in (one.nvml.nvmlDeviceGetMinorNumber, one.nvml.nvmlDeviceGetMigMode):
             with pytest.raises(pynvml.NVMLError_NotSupported):
                 ask(device)
-        for ask in (one.nvml.nvmlDeviceGetAttributes, one.nvml.nvmlDeviceGetGpuInstanceId):
-            with pytest.raises(pynvml.NVMLError_NotSupported):
-                ask(one.handle)
+        with pytest.raises(pynvml.NVMLError_NotSupported):
+            one.nvml.nvmlDeviceGetAttributes(one.handle)
 
     def test_get_another_uuid_each_time(self, h100: SimulatedHost) -> None:
         one = divided(h100)
@@ -447,7 +418,7 @@ class TestMigDevices:
             one.nvml.nvmlSystemGetProcessName(1)
         process = listed[2][0]
         assert process.usedGpuMemory == 512 << 20
-        assert process.gpuInstanceId == one.nvml.nvmlDeviceGetGpuInstanceId(devices[1])
+        assert process.gpuInstanceId == h100.state.gpus[0].instances[1].id
         assert one.nvml.nvmlDeviceGetMPSComputeRunningProcesses(one.handle) == []
 
 
@@ -491,9 +462,8 @@ class TestWhatIsLeft:
         assert one.nvml.nvmlEventSetWait_v2(events, 1000).eventType == 0x100
         h100.inject_event(0, 31, mig_uuid=one.uuids()[0])
         data = one.nvml.nvmlEventSetWait_v2(events, 1000)
-        device = one.nvml.nvmlDeviceGetHandleByUUID(one.uuids()[0])
         assert (data.eventType, data.eventData) == (8, 31)
-        assert (data.gpuInstanceId, data.computeInstanceId) == (one.nvml.nvmlDeviceGetGpuInstanceId(device), 0)
+        assert (data.gpuInstanceId, data.computeInstanceId) == (h100.state.gpus[0].instances[0].id, 0)
 
     @pytest.mark.parametrize(("profile", "mode"), [("dgx-h100", 0), ("dgx-a100-40", 1)])
     @pytest.mark.parametrize("happens", ["reboot", "reload"])

@@ -20,7 +20,8 @@ from kubelet_plugin.hardware.sysfs import HostFiles, nvml_bus_id
 from kubelet_plugin.simulation.driver_files import PLACES
 from kubelet_plugin.simulation.host import SimulatedHost, create_host, open_host, reboot
 from kubelet_plugin.simulation.nvml import SimulatedNvml
-from kubelet_plugin.simulation.state import Layout, load_profile, profile_names
+from kubelet_plugin.simulation.profiles import load_profile, profile_names
+from kubelet_plugin.simulation.state import Layout
 
 WANTED_PROFILES = {
     "v100": 8, "t4": 4, "a10": 4, "l4": 4, "l40s": 8, "rtx-6000-ada": 8, "a30": 4, "a100-pcie-40": 4, "a100-pcie-80": 4,

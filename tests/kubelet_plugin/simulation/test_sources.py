@@ -7,9 +7,17 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from kubelet_plugin.simulation.mig_tables import COLUMNS, SourcedMigTable, load_mig_table, mig_table_names
-from kubelet_plugin.simulation.sources import CALCULATED, known_sources
-from kubelet_plugin.simulation.state import Profile, load_profile, profile_names
+from kubelet_plugin.simulation.profiles import (
+    CALCULATED,
+    COLUMNS,
+    Profile,
+    SourcedMigTable,
+    known_sources,
+    load_mig_table,
+    load_profile,
+    mig_table_names,
+    profile_names,
+)
 
 
 def document(folder: str, name: str) -> dict[str, Any]:

@@ -7,8 +7,7 @@ from support.rows import rows
 
 from dra_driver.apirules.schema import Schema, builtin_schema
 from dra_driver.apirules.status import ApiError
-from dra_driver.simulation.apiserver.protobuf import decode, encode
-from dra_driver.simulation.apiserver.protobuf_shapes import CLAIM, Inline, Shape
+from dra_driver.simulation.apiserver.protobuf import CLAIM, Inline, Shape, decode, encode
 
 
 def field(number: int, value: bytes | str | int) -> bytes:

@@ -111,6 +111,14 @@ async def test_the_record_of_writes_names_verb_and_subresource(api_server: Simul
     ]
 
 
+async def test_only_deletions_in_the_background_are_simulated(api_server: SimulatedApiServer) -> None:
+    async with Api(api_server.url) as api:
+        await api.post("/api/v1/nodes", {"metadata": {"name": "a"}})
+        refusal = await api.refused("DELETE", "/api/v1/nodes/a", {"propagationPolicy": "Foreground"})
+        assert refusal.status == 400
+        await api.delete("/api/v1/nodes/a", {"propagationPolicy": "Background"})
+
+
 async def test_it_runs_alone_and_writes_a_kubeconfig(tmp_path: Path) -> None:
     kubeconfig = tmp_path / "kubeconfig"
     process = await asyncio.create_subprocess_exec(

@@ -3,7 +3,7 @@
 import pytest
 from support.rows import rows
 
-from dra_driver.simulation.apiserver.jsonpath import InvalidPath, find
+from dra_driver.simulation.apiserver.tables import InvalidPath, find
 
 OBJ = {
     "metadata": {"name": "n", "labels": {"x.example/y": "dotted"}},

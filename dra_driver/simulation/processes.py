@@ -1,0 +1,297 @@
+"""The programs of a simulated cluster: started quickly, and started again when they end.
+
+A node plugin imports for longer than it then works for an example. So `dra_driver.simulation.cluster` runs this module
+beside itself, with the modules to import; it forks itself for each program. It reads one JSON order a line and answers
+each with one JSON line: a process id to `start`, the exit status to `status`. The fork runs the module's own `main`,
+with its own arguments, log and signals. A module that cannot be imported is imported again in the fork, whose log then
+says why. `dractl cluster` starts programs again, as kubelet does with containers: at once the first time; one that ends
+again soon, after a pause that doubles up to a minute. Demos and tests do not: they must find a program that ends.
+"""
+
+import asyncio
+import gc
+import importlib
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from signal import Signals
+from typing import Any, Protocol
+
+from dra_driver.errors import InvalidInput, NodeNotReady
+
+_REFUSED = 2
+"""Exit status of our programs for settings that make no sense."""
+_STOP_TIMEOUT_S = 10.0
+_ENDING = (signal.SIGINT, signal.SIGTERM)
+
+
+class Forked:
+    """A running program, as `asyncio.subprocess.Process` is one."""
+
+    def __init__(self, forks: "Forks", pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        """None while it runs; negative for a signal."""
+        self._ended = asyncio.create_task(self._end(forks))
+
+    async def wait(self) -> int:
+        """Until it ends; answers the exit status."""
+        return await asyncio.shield(self._ended)
+
+    def send_signal(self, number: int) -> None:
+        # No other process can have the id by now: its end is waited for by whoever forked it, when it is asked here.
+        if self.returncode is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    async def _end(self, forks: "Forks") -> int:
+        loop, over = asyncio.get_running_loop(), asyncio.Event()
+        descriptor = os.pidfd_open(self.pid)
+        loop.add_reader(descriptor, over.set)
+        try:
+            await over.wait()
+        finally:
+            loop.remove_reader(descriptor)
+            os.close(descriptor)
+        try:
+            self.returncode = await forks.order(do="status", pid=self.pid)
+        except NodeNotReady:
+            # Whoever could tell has ended, too: it has the same command line as its programs, by which `pkill` kills.
+            self.returncode = -signal.SIGKILL
+        return self.returncode
+
+
+class Forks:
+    """The process that forks. Use `Forks.running(...)`, which also stops it; what it has forked lives on."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self._lock = asyncio.Lock()
+
+    @property
+    def there(self) -> bool:
+        return self._process.returncode is None
+
+    @classmethod
+    @asynccontextmanager
+    async def running(cls, modules: Sequence[str], environment: Mapping[str, str]) -> AsyncIterator["Forks | None"]:
+        """None where the end of a process that is not one's own cannot be waited for: elsewhere than on Linux."""
+        if not hasattr(os, "pidfd_open"):
+            yield None
+            return
+        pipe = asyncio.subprocess.PIPE
+        command = (sys.executable, "-m", "dra_driver.simulation.processes", *modules)
+        process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, env=dict(environment))
+        try:
+            yield cls(process)
+        finally:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+    async def start(self, module: str, arguments: Sequence[str], log: Path) -> Forked:
+        """Raises NodeNotReady."""
+        return Forked(self, await self.order(do="start", module=module, arguments=list(arguments), log=str(log)))
+
+    async def order(self, **order: Any) -> int:
+        """Raises NodeNotReady when it is not there any more."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        async with self._lock:
+            with suppress(ConnectionError):
+                self._process.stdin.write(json.dumps(order).encode() + b"\n")
+                await self._process.stdin.drain()
+            answer = await self._process.stdout.readline()
+        if not answer:
+            raise NodeNotReady("has ended by itself", about="the process that starts the simulated nodes' programs")
+        return int(answer)
+
+
+class Process:
+    """A process of the project with its log; a process that ends by itself is an error that shows the log's end."""
+
+    def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
+        self.name = name
+        self.log = log
+        self._command = tuple(command)
+        self._process: asyncio.subprocess.Process | Forked | None = None
+
+    async def start(self, forks: Forks | None = None) -> None:
+        """As a process of its own; a module of ours is forked where there is somebody who has imported it."""
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        if forks is not None and forks.there and self._command[:2] == (sys.executable, "-m"):
+            _, _, module, *arguments = self._command
+            self._process = await forks.start(module, arguments, self.log)
+            return
+        with self.log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, env=own_environment()
+            )
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
+
+    @property
+    def ended(self) -> int | None:
+        """Exit status of one that ended by itself, negative for a signal."""
+        return None if self._process is None else self._process.returncode
+
+    def check(self) -> None:
+        """Raises NodeNotReady when the process ended by itself, InvalidInput when it refused its settings."""
+        if self.ended is not None:
+            lines = self.log.read_text(errors="replace").splitlines()
+            if self.ended == _REFUSED and lines:
+                raise InvalidInput(_reason(lines[-1]), about=self.name)
+            tail = "\n  ".join(lines[-12:])
+            raise NodeNotReady(f"ended with status {self.ended}; its log ends:\n  {tail}", about=self.name)
+
+    async def stop(self, *, kill: bool = False) -> None:
+        """SIGTERM and wait, or SIGKILL; also when it ended already."""
+        process, self._process = self._process, None
+        if process is None or process.returncode is not None:
+            return
+        with suppress(ProcessLookupError):
+            process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
+        try:
+            await asyncio.wait_for(process.wait(), _STOP_TIMEOUT_S)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+
+def _reason(line: str) -> str:
+    """What the last line of a log, JSON or plain, gives as the reason of the end."""
+    try:
+        return str(json.loads(line)["reason"])
+    except (ValueError, TypeError, KeyError):
+        return line
+
+
+def own_environment() -> dict[str, str]:
+    """Settings of the surrounding shell must not leak into the simulated processes."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("GPU_DRA_", "KUBE"))}
+
+
+def _fork(order: Mapping[str, Any]) -> int:
+    """Answers the process id. Never returns in the child."""
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        null = os.open(os.devnull, os.O_RDONLY)
+        log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        for target, descriptor in ((0, null), (1, log), (2, log)):
+            os.dup2(descriptor, target)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
+        sys.argv = [order["module"], *order["arguments"]]
+        importlib.import_module(order["module"]).main()
+        status = 0
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except Exception:  # noqa: BLE001 - as the interpreter does it
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _serve(modules: Sequence[str]) -> None:
+    # These are for whoever runs the cluster, and stops in order what was forked; without that one, the orders end.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    for module in modules:
+        with suppress(Exception):  # who runs the module meets the error again, and tells it
+            importlib.import_module(module)
+    # What is here stays: no child walks it to find garbage, nor copies the pages that it would write on meanwhile.
+    gc.collect()
+    gc.freeze()
+    for line in sys.stdin:
+        order = json.loads(line)
+        answer = _fork(order) if order["do"] == "start" else _status(order["pid"])
+        sys.stdout.write(f"{answer}\n")
+        sys.stdout.flush()
+
+
+def _status(pid: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+_FIRST_PAUSE_S = 1.0
+_LONGEST_PAUSE_S = 60.0
+_STEADY_S = 60.0
+"""Who ran for as long is started again at once when it ends."""
+
+
+class Program(Protocol):
+    """What is needed of `dra_driver.simulation.cluster.Process`."""
+
+    name: str
+    log: Path
+
+    @property
+    def ended(self) -> int | None:
+        """Exit status, negative for a signal; None while it runs, or before its start."""
+
+
+@dataclass(slots=True)
+class _Life:
+    started_at: float
+    pause_s: float = 0.0
+    """Before its next start."""
+    again_at: float | None = None
+    """None while it runs."""
+
+
+class Restarts[P: Program]:
+    """Of programs that run now. `told` gets a sentence each time that one has ended; `clock` gives seconds."""
+
+    def __init__(
+        self,
+        programs: Iterable[P],
+        start: Callable[[P], Awaitable[None]],
+        told: Callable[[str], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._start = start
+        self._told = told
+        self._clock = clock
+        self._lives = [(one, _Life(clock())) for one in programs]
+
+    async def look(self) -> None:
+        """Start again what has ended, when it is its time."""
+        for program, life in self._lives:
+            if program.ended is None:
+                continue
+            if life.again_at is None:
+                self._note_end(program, life)
+            if life.again_at is not None and self._clock() >= life.again_at:
+                await self._start(program)
+                life.started_at, life.again_at = self._clock(), None
+                life.pause_s = min(max(2 * life.pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
+
+    def _note_end(self, program: P, life: _Life) -> None:
+        now = self._clock()
+        if now - life.started_at >= _STEADY_S:
+            life.pause_s = 0.0
+        life.again_at = now + life.pause_s
+        when = f"in {life.pause_s:.0f} s" if life.pause_s else "now"
+        self._told(f"{program.name} {_how(program.ended)}; it is started again {when}. Its log: {program.log}")
+
+
+def _how(status: int | None) -> str:
+    if status is not None and status < 0:
+        return f"was ended by {Signals(-status).name}"
+    return f"ended with status {status}"
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1:])

@@ -1,0 +1,306 @@
+"""What kinds of nodes can be simulated: profiles of nodes, MIG tables of GPU models, and the source of each number.
+
+Files in `profiles/` and `mig/` have a map `sources`: for each source in `sources.yaml`, the fields that it confirms. A
+field may have several sources; one without a source is an error when the file is read. `calculated` is the source of
+what nobody has published. `docs/hardware.md` is written from here (`docs/from_code/hardware.py`), and tests compare the
+numbers with the sources themselves. A node's state names its MIG table and does not repeat it, because the state is
+read before every answer. Columns of a table are those of the driver's own listing of profiles.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+
+from dra_driver.errors import InvalidInput
+
+type Sources = Mapping[str, tuple[str, ...]]
+"""Fields by the name of their source."""
+
+CALCULATED = "calculated"
+
+
+class Source(BaseModel):
+    """`by`: read on hardware by others; said by NVIDIA; said by another model of the hardware; or by nobody but us."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    by: Literal["hardware", "nvidia", "model", "us"]
+    title: str
+    url: str | None = None
+
+
+@cache
+def known_sources() -> Mapping[str, Source]:
+    """The sources of `sources.yaml` by name, in the order of the file."""
+    text = files(__package__).joinpath("sources.yaml").read_text(encoding="utf-8")
+    return TypeAdapter(dict[str, Source]).validate_python(yaml.safe_load(text))
+
+
+def confirmed(sources: Sources, field: str) -> tuple[str, ...]:
+    """The names of the sources of a field; empty when it has none, or is calculated."""
+    return tuple(name for name, fields in sources.items() if field in fields and name != CALCULATED)
+
+
+def check_sources(sources: Sources, fields: Iterable[str], more: Collection[str] = ()) -> None:
+    """Raise ValueError unless each of `fields` has a source; `more` are names that a source may have, too."""
+    wanted = set(fields)
+    named = [field for names in sources.values() for field in names]
+    problems = [
+        *(f"there is no source {name} in sources.yaml" for name in sorted(set(sources) - set(known_sources()))),
+        *(f"sources: there is no field {field} in this file" for field in sorted(set(named) - wanted - set(more))),
+        *(f"sources: {field} has no source; write one, or `calculated`" for field in sorted(wanted - set(named))),
+        *(
+            f"sources: {field} is calculated and has a source, too; remove one of them"
+            for field in sorted(set(sources.get(CALCULATED, ())))
+            if confirmed(sources, field)
+        ),
+    ]
+    if problems:
+        raise ValueError("; ".join(problems))
+
+
+DOUBLE_MEMORY = 9
+"""NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV2: one compute slice with the memory of two."""
+
+COLUMNS = ("name", "kind", "id", "max", "mib", "sm", "engines", "placements")
+"""What of a profile has a source: for all profiles, for one (`1g.10gb.mib`), or for all that one line lists."""
+_LISTED = frozenset({"name", "id", "max", "mib", "sm", "engines"})
+"""Of these `nvidia-smi mig -lgip` has a line for each profile: its name is the key of them."""
+
+
+class _Data(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class Engines(_Data):
+    """What instances of one GPU share out among themselves, besides memory slices."""
+
+    memory_mib: int = Field(alias="mib")
+    multiprocessors: int = Field(alias="sm")
+    copy_engines: int = Field(alias="ce")
+    decoders: int = Field(alias="dec")
+    encoders: int = Field(alias="enc")
+    jpeg_engines: int = Field(alias="jpg")
+    ofa_engines: int = Field(alias="ofa")
+
+    @property
+    def amounts(self) -> tuple[int, ...]:
+        """All of them, in the order of the fields."""
+        return (
+            self.memory_mib,
+            self.multiprocessors,
+            self.copy_engines,
+            self.decoders,
+            self.encoders,
+            self.jpeg_engines,
+            self.ofa_engines,
+        )
+
+
+class MigProfile(Engines):
+    """One kind of GPU instance. `kind` is NVML's enumeration, `id` what placements and creation want instead."""
+
+    name: str
+    kind: int
+    id: int
+    slices: int = Field(alias="g")
+    max_instances: int = Field(alias="max")
+    size: int
+    """Memory slices that one takes."""
+    starts: tuple[int, ...] = Field(alias="at")
+
+
+class MigTable(_Data):
+    """What a GPU can be divided into. `totals` is what it has to share out in MIG mode, less than the chip on some
+    models."""
+
+    memory_slices: int
+    totals: Engines
+    profiles: tuple[MigProfile, ...]
+
+    def profile(self, profile_id: int) -> MigProfile | None:
+        return next((profile for profile in self.profiles if profile.id == profile_id), None)
+
+    def named(self, name: str) -> MigProfile:
+        """Raises InvalidInput that lists the profiles of this GPU model."""
+        for profile in self.profiles:
+            if profile.name == name:
+                return profile
+        known = ", ".join(profile.name for profile in self.profiles)
+        raise InvalidInput(f"this GPU model has no such profile; there are {known}", about=f"MIG profile {name}")
+
+    @property
+    def max_devices(self) -> int:
+        return max(profile.max_instances for profile in self.profiles)
+
+
+class SourcedMigTable(MigTable):
+    """One file of `mig/`."""
+
+    sources: Sources
+
+    @model_validator(mode="after")
+    def _every_number_has_a_source(self) -> Self:
+        rows = [profile.name for profile in self.profiles]
+        cells = [f"{row}.{column}" for row in rows for column in COLUMNS]
+        check_sources(self.sources, (), {*rows, *COLUMNS, *cells})
+        missing = [f"{row}.{column}" for row in rows for column in COLUMNS if not self.sources_of(row, column)]
+        if missing:
+            raise ValueError(f"sources: {', '.join(missing)} have no source; write one, or `calculated`")
+        return self
+
+    def sources_of(self, profile: str, column: str) -> tuple[str, ...]:
+        """Where a number comes from: what is said of this number, else of the listed profile, else of the column."""
+        keys = (f"{profile}.{column}", *([profile] if column in _LISTED else []), column)
+        for key in keys:
+            if names := confirmed(self.sources, key):
+                return names
+            if key in self.sources.get(CALCULATED, ()):
+                return (CALCULATED,)
+        return ()
+
+
+def mig_table_names() -> tuple[str, ...]:
+    """The GPU models there are tables for, sorted."""
+    names = (entry.name for entry in files(__package__).joinpath("mig").iterdir())
+    return tuple(sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml")))
+
+
+@cache
+def load_mig_table(name: str) -> SourcedMigTable:
+    """The table called `name`. Raises InvalidInput when there is none, or when it is not one."""
+    place = files(__package__).joinpath("mig", f"{name}.yaml")
+    if not place.is_file():
+        raise InvalidInput(f"no such table; there are {', '.join(mig_table_names())}", about=f"MIG table {name}")
+    document: dict[str, Any] = yaml.safe_load(place.read_text(encoding="utf-8"))
+    try:
+        return SourcedMigTable.model_validate(document)
+    except ValidationError as error:
+        raise InvalidInput(str(error), about=f"MIG table {name}") from error
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", validate_assignment=True)
+
+
+class NvlinkModel(_Model):
+    """Links of every GPU. `version` is NVML's enumeration (6 is 4.0); without switches each link leads to a peer."""
+
+    links: int
+    version: int
+    switches: int = 0
+
+
+class GpuModel(_Model):
+    """What all GPUs of a node share. None: NVML answers NOT_SUPPORTED. Numbers are NVML's own (enumerations, mW)."""
+
+    name: str
+    brand: int
+    architecture: int
+    compute_capability: tuple[int, int]
+    cores: int | None
+    memory_mib: int | None
+    pci_device: int
+    pci_subsystem: int
+    pci_class: int = 0x030200
+    power_limit_mw: int | None
+    pcie_generation: int | None
+    pcie_width: int | None = 16
+    addressing_mode: int | None = None
+    ecc: bool | None = None
+    mig: str | MigTable | None = None
+    """The table of `mig_tables` that says what instances such a GPU can have, or its name; None when it cannot be
+    divided."""
+    vbios: str
+    nvlink: NvlinkModel | None = None
+
+
+class GpuPlace(_Model):
+    """Where one GPU sits: PCI address, root complex, NUMA node; and N of its /dev/nvidiaN.
+
+    `module` is NVML's module id: the place on a base board, and often the same for all cards of a PCIe server.
+    """
+
+    address: str
+    root: str
+    numa: int
+    minor: int
+    module: int | None = None
+
+
+class FabricModel(_Model):
+    """`nodes` machines share one cluster UUID and clique; 0: NVLink does not leave the machine (zero UUID).
+
+    `summary` and `mask` are of a healthy fabric: NVML's enumeration and bits, 0 on GPUs that say nothing of it.
+    """
+
+    nodes: int = 0
+    clique: int = 0
+    summary: int = 0
+    mask: int = 0
+
+
+class DriverModel(_Model):
+    """`missing`: functions that this driver's library does not have, by their C names."""
+
+    version: str
+    cuda: int
+    missing: list[str] = Field(default_factory=list)
+
+
+class Profile(_Model):
+    """One file of `profiles/`: a kind of node. GPUs are in NVML's index order.
+
+    `sources` names a source for each field that the file sets (`sourced_fields`).
+    """
+
+    description: str
+    machine: Literal["x86_64", "aarch64"] = "x86_64"
+    driver: DriverModel
+    gpu: GpuModel
+    fabric: FabricModel | None = None
+    gpus: list[GpuPlace]
+    sources: Sources
+
+    @property
+    def sourced_fields(self) -> tuple[str, ...]:
+        """What needs a source: fields of the GPU, and those of the node, each for all GPUs together."""
+        node = {
+            "machine": self.machine != "x86_64",
+            "driver": True,
+            "missing": bool(self.driver.missing),
+            "fabric": self.fabric is not None,
+            "addresses": True,
+            "roots": True,
+            "numa": True,
+            "minors": True,
+            "modules": any(place.module is not None for place in self.gpus),
+        }
+        return (*self.gpu.model_fields_set, *(name for name, is_set in node.items() if is_set))
+
+    @model_validator(mode="after")
+    def _every_field_has_a_source(self) -> Self:
+        check_sources(self.sources, self.sourced_fields)
+        return self
+
+
+def profile_names() -> tuple[str, ...]:
+    """The kinds of nodes there are, sorted."""
+    names = (entry.name for entry in files(__package__).joinpath("profiles").iterdir())
+    return tuple(sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml")))
+
+
+@cache
+def load_profile(name: str) -> Profile:
+    """The profile called `name`. Raises InvalidInput that lists the names there are."""
+    if name not in profile_names():
+        raise InvalidInput(f"no such profile; there are {', '.join(profile_names())}", about=f"profile {name}")
+    text = files(__package__).joinpath("profiles", f"{name}.yaml").read_text(encoding="utf-8")
+    try:
+        return Profile.model_validate(yaml.safe_load(text))
+    except ValidationError as error:
+        raise InvalidInput(str(error), about=f"profile {name}") from error
