@@ -29,7 +29,7 @@ from dra_driver.publish import PoolPublisher
 from dra_driver.publish.metrics import PublishedPools, PublishingCounters
 from dra_driver.publish.statuses import FOLLOWED, NOT_FOLLOWED
 from dra_driver.runtime.telemetry import tell_build
-from kubelet_plugin.facts.discovery import NodeFacts
+from kubelet_plugin.facts.hardware import NodeFacts
 from kubelet_plugin.prepare.journal import Journal
 from kubelet_plugin.reporting.events import Reason
 from kubelet_plugin.reporting.metrics import CallMetrics, ClaimTimes, NodeCollector

@@ -39,9 +39,9 @@ from kubelet_plugin.effects.cdi_files import CdiFiles, OtherClaims
 from kubelet_plugin.effects.device_nodes import DeviceNodes
 from kubelet_plugin.effects.mps import MpsDaemons
 from kubelet_plugin.effects.shipped_hook import ShippedHook
-from kubelet_plugin.facts.container_files import ContainerFilesOfNode
-from kubelet_plugin.facts.container_runtime import ContainerRuntime, lacking
-from kubelet_plugin.facts.discovery import Discovery, Hardware, NodeFacts, OpenNvml, installed_nvml, simulated_nvml
+from kubelet_plugin.facts.container_runtime import ContainerFilesOfNode, ContainerRuntime, lacking
+from kubelet_plugin.facts.discovery import Discovery
+from kubelet_plugin.facts.hardware import Hardware, NodeFacts, OpenNvml, installed_nvml, simulated_nvml
 from kubelet_plugin.facts.monitor import Facts
 from kubelet_plugin.facts.node_watch import NodeWatch
 from kubelet_plugin.facts.offers import NodeOffers

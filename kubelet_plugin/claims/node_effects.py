@@ -16,7 +16,7 @@ from kubelet_plugin.effects.mps_process import HostLauncher
 from kubelet_plugin.effects.on_host import OnHost
 from kubelet_plugin.effects.vfio import VfioBindings
 from kubelet_plugin.effects.vfio_driver import DriverOfNode, HostSmi
-from kubelet_plugin.facts.discovery import Hardware
+from kubelet_plugin.facts.hardware import Hardware
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.hardware.vfio import HostModules, KernelModules, Sysfs, SysfsWriter

@@ -30,7 +30,7 @@ from dra_driver.errors import ClusterError, DriverError, NodeNotReady, UnknownDe
 from dra_driver.features import Gates
 from dra_driver.names import ClaimRef
 from kubelet_plugin.claims.operations import Notes, Operations
-from kubelet_plugin.facts.discovery import RELEASED, NodeFacts
+from kubelet_plugin.facts.hardware import RELEASED, NodeFacts
 from kubelet_plugin.facts.monitor import SeenFacts
 from kubelet_plugin.prepare.claims import ClaimRead, ClaimReader, ClaimReads, explained
 from kubelet_plugin.prepare.execute import Executor

@@ -30,8 +30,8 @@ from dra_driver.names import GPU_DRIVER, model_label
 from dra_driver.publish.policy_file import read_policy
 from dra_driver.quantity import Quantity
 from dra_driver.slices.offline import Published, published_offline
-from kubelet_plugin.facts.container_files import ContainerFilesOfNode
-from kubelet_plugin.facts.discovery import Hardware, NodeFacts, installed_nvml, simulated_nvml
+from kubelet_plugin.facts.container_runtime import ContainerFilesOfNode
+from kubelet_plugin.facts.hardware import Hardware, NodeFacts, installed_nvml, simulated_nvml
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.reporting.reporter import wanted_spec

@@ -36,13 +36,13 @@ from kubelet_plugin.doctor.seen import (
 )
 from kubelet_plugin.effects.cdi_files import CdiFiles, OtherClaims
 from kubelet_plugin.effects.shipped_hook import InstalledHook
-from kubelet_plugin.facts.container_files import ContainerFilesOfNode
-from kubelet_plugin.facts.discovery import Hardware, NodeFacts, OpenNvml, installed_nvml, simulated_nvml
+from kubelet_plugin.facts.container_runtime import ContainerFilesOfNode
+from kubelet_plugin.facts.hardware import Hardware, NodeFacts, OpenNvml, installed_nvml, simulated_nvml
 from kubelet_plugin.hardware.driver_root import DriverInstallation, kernel_module_version
 from kubelet_plugin.hardware.hook_program import HookMode
+from kubelet_plugin.hardware.host_programs import asking
 from kubelet_plugin.hardware.imex import foreign_daemons
-from kubelet_plugin.hardware.in_root import asking
-from kubelet_plugin.hardware.persistenced import daemon_socket
+from kubelet_plugin.hardware.layouts import daemon_socket
 from kubelet_plugin.hardware.sysfs import HostFiles, pci_address
 from kubelet_plugin.prepare.holds import MpsDaemon, UnknownHold
 from kubelet_plugin.prepare.journal import Journal

@@ -35,7 +35,7 @@ from kubelet_plugin.domains.wanted import (
     without_domain_claim,
 )
 from kubelet_plugin.effects.cdi_files import CdiFiles
-from kubelet_plugin.facts.discovery import NodeFacts
+from kubelet_plugin.facts.hardware import NodeFacts
 from kubelet_plugin.facts.monitor import SeenFacts
 from kubelet_plugin.hardware.imex import all_channels, channel_nodes, management_node
 from kubelet_plugin.hardware.sysfs import HostFiles

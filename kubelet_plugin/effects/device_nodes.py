@@ -1,7 +1,7 @@
 """Makes the driver's device nodes that the host lacks, by the driver's own nvidia-modprobe.
 
 A host without the driver's udev rules (`.run` installers, minimal images) has no nodes until root runs a CUDA program.
-`kubelet_plugin.facts.discovery.Hardware` enters here before each look. Calls block.
+`kubelet_plugin.facts.hardware.Hardware` enters here before each look. Calls block.
 """
 
 from collections.abc import Collection, Iterator
@@ -13,8 +13,7 @@ from dra_driver.errors import NodeNotReady
 from kubelet_plugin.effects.on_host import OnHost
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import DriverInstallation, find_dev_root, kernel_module_version
-from kubelet_plugin.hardware.seen import Seen
-from kubelet_plugin.hardware.sysfs import HostFiles
+from kubelet_plugin.hardware.sysfs import HostFiles, Seen
 from kubelet_plugin.hardware.vfio import minor_at
 
 _log = structlog.get_logger(__name__)

@@ -30,7 +30,7 @@ from dra_driver.errors import HardwareError, InvalidInput, NodeNotReady
 from kubelet_plugin.effects.mps_process import DaemonProcess, Launcher, bound_logs
 from kubelet_plugin.effects.on_host import OnHost
 from kubelet_plugin.hardware.driver_programs import DriverPrograms, run_program, said_by
-from kubelet_plugin.hardware.processes import Process
+from kubelet_plugin.hardware.host_programs import MarkedProcess
 from kubelet_plugin.prepare.holds import Hold, HoldState, Made, MpsDaemon, Records, UnknownHold
 
 _log = structlog.get_logger(__name__)
@@ -70,7 +70,7 @@ class Sight:
     """What can be seen of a daemon: whether it answers, and its processes and its servers', oldest first."""
 
     answers: bool
-    processes: tuple[Process, ...]
+    processes: tuple[MarkedProcess, ...]
 
 
 class MpsDaemons:
@@ -147,7 +147,7 @@ class MpsDaemons:
         pid, started = made.get("pid"), made.get("started")
         if pid is None or started is None:
             return False
-        return self._host.processes.runs(Process(int(started), int(pid), mark=""))
+        return self._host.processes.runs(MarkedProcess(int(started), int(pid), mark=""))
 
     def sweep(self, records: Callable[[], Iterable[Hold]]) -> tuple[str, ...]:
         """Remove what no record speaks of: daemons and folders below ours. What was removed, in words.
@@ -272,7 +272,7 @@ class MpsDaemons:
         finally:
             os.close(fd)
 
-    def _end(self, processes: tuple[Process, ...], about: str) -> None:
+    def _end(self, processes: tuple[MarkedProcess, ...], about: str) -> None:
         """Terminate, then kill, and wait until none is left. Raises NodeNotReady when one stays."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             for process in processes:
@@ -286,20 +286,20 @@ class MpsDaemons:
                 about=about,
             )
 
-    def _waited(self, processes: tuple[Process, ...], seconds: float) -> tuple[Process, ...]:
+    def _waited(self, processes: tuple[MarkedProcess, ...], seconds: float) -> tuple[MarkedProcess, ...]:
         """Those that still run after at most `seconds`."""
         deadline = time.monotonic() + seconds
         while (running := tuple(filter(self._host.processes.runs, processes))) and time.monotonic() < deadline:
             time.sleep(0.01)
         return running
 
-    def _processes(self, place: "_Place") -> tuple[Process, ...]:
+    def _processes(self, place: "_Place") -> tuple[MarkedProcess, ...]:
         return tuple(process for process in self._all() if _folder_of(process) == str(place.folder))
 
-    def _all(self) -> tuple[Process, ...]:
+    def _all(self) -> tuple[MarkedProcess, ...]:
         return self._host.processes.marked(MARK)
 
-    def _is_below(self, process: Process) -> bool:
+    def _is_below(self, process: MarkedProcess) -> bool:
         return Path(_folder_of(process)).parent == self._folder
 
     def _prepare(self, place: "_Place") -> None:
@@ -419,7 +419,7 @@ def _digest(hold: MpsDaemon, devices: tuple[str, ...]) -> str:
     return sha256(repr((devices, hold.multi_user)).encode()).hexdigest()[:16]
 
 
-def _folder_of(process: Process) -> str:
+def _folder_of(process: MarkedProcess) -> str:
     return process.mark.rpartition("#")[0]
 
 
@@ -427,7 +427,7 @@ def _about(hold: MpsDaemon) -> str:
     return f"MPS daemon {hold.key}"
 
 
-def _made(place: _Place, processes: tuple[Process, ...], launched: Made) -> Made:
+def _made(place: _Place, processes: tuple[MarkedProcess, ...], launched: Made) -> Made:
     facts = {"pipe": str(place.pipe), "shm": str(place.shm), "log": str(place.log)}
     facts |= {name: value for name in ("launcher", "unit") if (value := launched.get(name)) is not None}
     if processes:
@@ -435,7 +435,7 @@ def _made(place: _Place, processes: tuple[Process, ...], launched: Made) -> Made
     return Made(tuple(sorted(facts.items())))
 
 
-def left_alone(processes: tuple[Process, ...]) -> str:
+def left_alone(processes: tuple[MarkedProcess, ...]) -> str:
     """Why a daemon that does not answer is not started anew."""
     pids = ", ".join(str(process.pid) for process in processes)
     return (

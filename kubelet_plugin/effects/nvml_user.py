@@ -8,7 +8,7 @@ from kubelet_plugin.prepare.holds import GpuIdentity
 
 
 class NvmlUser(Protocol):
-    """What is needed of `kubelet_plugin.facts.discovery.Hardware`."""
+    """What is needed of `kubelet_plugin.facts.hardware.Hardware`."""
 
     def use[T](self, gpu: GpuIdentity, work: Callable[[Nvml], T]) -> T: ...
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.effects import host_program
-from kubelet_plugin.hardware.processes import Process, Processes
+from kubelet_plugin.hardware.host_programs import MarkedProcess, Processes
 from kubelet_plugin.hardware.sysfs import HostFiles
 
 _NAMESPACES = "/proc/1/ns"
@@ -104,7 +104,7 @@ class OnHost:
         pid: int = json.loads(self._order(order, about=about))["pid"]
         return pid
 
-    def signal(self, process: Process, number: int) -> None:
+    def signal(self, process: MarkedProcess, number: int) -> None:
         """Signal it, unless it has ended, also when its number is somebody else's by now."""
         self._check_pids(f"process {process.pid}")
         with suppress(ProcessLookupError):

@@ -27,8 +27,8 @@ from kubelet_plugin.hardware.calls import Code
 from kubelet_plugin.hardware.sysfs import HostFiles, PciFacts
 from kubelet_plugin.hardware.vfio import (
     Console,
+    GpuUser,
     KernelModules,
-    Process,
     SysfsWriter,
     VfioNodes,
     companions,
@@ -336,7 +336,7 @@ def _other_driver(pci: PciFacts) -> str:
     return f"it is bound to {pci.driver}, and not by this driver; an administrator has to bind it to {_HOME}"
 
 
-def _in_use(gpu: GpuIdentity, using: Collection[Process]) -> str:
+def _in_use(gpu: GpuIdentity, using: Collection[GpuUser]) -> str:
     listed = ", ".join(str(process) for process in sorted(using))
     advice = "it is bound as soon as they end"
     if any(process.command == _PERSISTENCE_DAEMON for process in using):

@@ -130,7 +130,7 @@ class GpuDriver(Protocol):
 
 
 class Hardware(Protocol):
-    """What is needed of `kubelet_plugin.facts.discovery.Hardware`."""
+    """What is needed of `kubelet_plugin.facts.hardware.Hardware`."""
 
     def use[T](self, gpu: GpuIdentity, work: Callable[[Nvml], T]) -> T: ...
 

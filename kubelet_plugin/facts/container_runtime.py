@@ -1,21 +1,26 @@
-"""The node's container runtime, as its Node object says: which CDI version it reads; and what containers go without.
+"""The node's container runtime, and what containers need to use this node's GPUs: files and device nodes.
 
-`kubelet_plugin.main` gives a `ContainerRuntime` to whoever writes CDI files. Kubelet keeps the Node's field true; a
-runtime is upgraded seldom, so that it is read at the start, and again only now and then.
+The Node object says which runtime it is, and so which CDI version it reads. The kubelet keeps that field true; a
+runtime is upgraded seldom, so the field is read at start, and again from time to time. `kubelet_plugin.main` gives
+`ContainerFilesOfNode` to the claim service; its calls block, in any thread.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import structlog
 
 from dra_driver.api.inventory import NO_HOOK_PROGRAM, Problem
 from dra_driver.api.meta import NODES
+from dra_driver.cdi.model import DeviceNode
 from dra_driver.cdi.runtimes import GROUPS_SINCE, readable_version, reads
 from dra_driver.errors import ClusterError, NodeNotReady
+from kubelet_plugin.effects.cdi_files import OtherClaims
+from kubelet_plugin.facts.hardware import NodeFacts
 from kubelet_plugin.facts.offers import NodeApi
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.hook_program import hook_warning
+from kubelet_plugin.prepare.node import ContainerFiles
 
 _log = structlog.get_logger(__name__)
 
@@ -80,3 +85,46 @@ class ContainerRuntime:
         while True:
             await asyncio.sleep(_AGAIN_S if self.name is None else _INTERVAL_S)
             await self.refresh()
+
+
+class ContainerFilesOfNode:
+    """Looks at the host each time; what did not change is found again quickly."""
+
+    def __init__(
+        self,
+        installation: DriverInstallation,
+        others: OtherClaims | None = None,
+        readable: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        """Without `others` nobody looks for claims of other drivers: for what hands out no GPUs. `readable` is the
+        highest CDI version that the container runtime reads, None when that is not known; it may raise NodeNotReady."""
+        self._installation = installation
+        self._others = others
+        self._readable = readable
+
+    def __call__(self, facts: NodeFacts) -> ContainerFiles:
+        """GPUs that no container can use now are among the missing. Raises NodeNotReady: what the driver lacks."""
+        if facts.driver is None:
+            reasons = "; ".join(problem.message for problem in facts.problems if problem.subject == "driver")
+            raise NodeNotReady(reasons or "no NVIDIA driver answers", about="driver")
+        found = self._installation.for_containers(facts.driver.version, facts.gpus)
+        missing = {uuid: error.message for uuid, error in found.missing.items()}
+        return ContainerFiles(
+            found.driver,
+            found.nodes,
+            missing,
+            self.mig_nodes,
+            self._installation.host_node,
+            self._taken(facts),
+            self._readable(),
+        )
+
+    def _taken(self, facts: NodeFacts) -> dict[str, str]:
+        if self._others is None:
+            return {}
+        taken = self._others.gpus([gpu.minor for gpu in facts.gpus])
+        return {gpu.uuid: taken[gpu.minor] for gpu in facts.gpus if gpu.minor in taken}
+
+    def mig_nodes(self, gpu_uuid: str, minor: int, gi: int, ci: int) -> tuple[DeviceNode, ...]:
+        """Of a MIG device, see `DriverInstallation.mig_nodes`. Raises NodeNotReady when one is missing."""
+        return self._installation.mig_nodes(gpu_uuid, minor, gi, ci)

@@ -17,7 +17,7 @@ from dra_driver.api.inventory import GpuFacts, HealthCondition
 from dra_driver.api.meta import Model
 from dra_driver.errors import NodeNotReady
 from dra_driver.runtime.files import read_if_present, write_durably
-from kubelet_plugin.hardware.conditions import Conditions, Era, Key, Tracked
+from kubelet_plugin.hardware.health import Conditions, Era, Key, Tracked
 
 _log = structlog.get_logger(__name__)
 

@@ -4,7 +4,7 @@ Whoever wants to know the node (reporter, health stream, prepare) asks here inst
 GPU that got lost stays in the facts as it was last seen, with a condition that says so: its device is tainted rather
 than withdrawn, and no other GPU is touched. What is remembered is in a file, so that a restart forgets nothing.
 
-Deciding is for `kubelet_plugin.hardware.conditions` and `kubelet_plugin.facts.validation`; here are the clock, the
+Deciding is for `kubelet_plugin.hardware.health` and `kubelet_plugin.facts.validation`; here are the clock, the
 file and the news.
 """
 
@@ -21,12 +21,21 @@ from dra_driver.api.inventory import MOST_CONDITIONS, GpuFacts, HealthCondition,
 from dra_driver.api.policy import HealthPolicy
 from dra_driver.devices.health import Severity, judged, worst, xid_condition
 from dra_driver.errors import NodeNotReady
-from kubelet_plugin.facts.discovery import RELEASED, NodeFacts
+from kubelet_plugin.facts.hardware import RELEASED, NodeFacts
 from kubelet_plugin.facts.health_file import HealthFile, Memory
 from kubelet_plugin.facts.validation import Command, fault_of
 from kubelet_plugin.facts.watcher import Coverage, EventKind, GpuEvent
-from kubelet_plugin.hardware.conditions import Conditions, Era, Reading, Trouble, after_reading, after_xid, without_gpus
-from kubelet_plugin.hardware.health import HealthReading, reading_of
+from kubelet_plugin.hardware.health import (
+    Conditions,
+    Era,
+    HealthReading,
+    Reading,
+    Trouble,
+    after_reading,
+    after_xid,
+    reading_of,
+    without_gpus,
+)
 
 _log = structlog.get_logger(__name__)
 

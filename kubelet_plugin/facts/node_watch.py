@@ -5,27 +5,27 @@ Only `kubelet_plugin.main` enters here. The rest of the plugin asks `NodeWatch.f
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 import structlog
 
-from dra_driver.api.inventory import HealthCondition
+from dra_driver.api.inventory import GpuFacts, HealthCondition
 from dra_driver.api.policy import PublishingPolicy
-from dra_driver.devices.model import Offer
+from dra_driver.devices.model import Kind, Offer, Partition
 from dra_driver.errors import DriverError, NodeNotReady
 from dra_driver.features import Feature
 from dra_driver.runtime.tasks import forever
 from kubelet_plugin.effects.mps import MpsDaemons
 from kubelet_plugin.effects.mps_watch import MpsWatch
-from kubelet_plugin.facts.discovery import Discovery, NodeFacts, OpenNvml
+from kubelet_plugin.facts.discovery import Discovery
+from kubelet_plugin.facts.hardware import NodeFacts, OpenNvml
 from kubelet_plugin.facts.health_file import HealthFile
-from kubelet_plugin.facts.instances import instance_of, instance_uuid
 from kubelet_plugin.facts.monitor import Facts, HealthMonitor
 from kubelet_plugin.facts.validation import Command
 from kubelet_plugin.facts.watcher import Coverage, EventWatcher, GpuEvent
 from kubelet_plugin.hardware.sysfs import HostFiles
-from kubelet_plugin.prepare.holds import MpsDaemon, Records
+from kubelet_plugin.prepare.holds import ComputeInstance, HoldRecord, MpsDaemon, Records
 from kubelet_plugin.prepare.store import JournalStore
 from kubelet_plugin.settings import Settings
 
@@ -63,7 +63,7 @@ class NodeWatch:
         discovery.subscribe(self._seen)
 
     def instance_of(self, offer: Offer) -> str | None:
-        """UUID of the MIG device that an offer stands for; see `kubelet_plugin.facts.instances`."""
+        """UUID of the MIG device that an offer stands for; see `kubelet_plugin.facts.node_watch`."""
         return instance_of(offer, self._records())
 
     def watch_mps(self, daemons: MpsDaemons, again: Callable[[MpsDaemon], Awaitable[None]]) -> None:
@@ -163,3 +163,36 @@ class NodeWatch:
             )
             found.setdefault(trouble.gpu, []).append(condition)
         return found
+
+
+def instance_uuid(gpu: GpuFacts | None, records: Records, gpu_uuid: str, gi: int, ci: int) -> str | None:
+    """UUID of the MIG device with these ids on this GPU; None when nobody knows it (any more)."""
+    for _, record in _made(records, gpu_uuid):
+        if (record.made.get("gi"), record.made.get("ci")) == (str(gi), str(ci)):
+            return record.made.get("uuid")
+    if gpu is None or gpu.mig is None:
+        return None
+    for instance in gpu.mig.instances:
+        for part in instance.compute_instances:
+            if (instance.id, part.id) == (gi, ci):
+                return part.uuid
+    return None
+
+
+def instance_of(offer: Offer, records: Records) -> str | None:
+    """UUID of the MIG device that an offer stands for: empty while it does not exist, None for what is none."""
+    if offer.kind is not Kind.MIG:
+        return None
+    if offer.existing is not None:
+        return offer.existing.uuid
+    for hold, record in _made(records, offer.gpu.uuid):
+        parent = hold.parent
+        if Partition(parent.profile, parent.start, parent.size, hold.slices, hold.start) == offer.partition:
+            return record.made.get("uuid") or ""
+    return ""
+
+
+def _made(records: Records, gpu_uuid: str) -> Iterator[tuple[ComputeInstance, HoldRecord]]:
+    for hold, record in records.items():
+        if isinstance(hold, ComputeInstance) and hold.parent.gpu.uuid == gpu_uuid:
+            yield hold, record

@@ -17,7 +17,7 @@ from dra_driver.api.policy import PublishingPolicy
 from dra_driver.devices.model import Offer
 from dra_driver.devices.offers import by_name, offers
 from dra_driver.errors import ClusterError, NodeNotReady
-from kubelet_plugin.facts.discovery import NodeFacts
+from kubelet_plugin.facts.hardware import NodeFacts
 
 _log = structlog.get_logger(__name__)
 

@@ -30,7 +30,7 @@ from dra_driver.errors import DriverError, HardwareError, InvalidInput
 from dra_driver.kube.watch import Reflector
 from dra_driver.names import RELEASE_GPUS as KEY
 from dra_driver.runtime.files import read_if_present, remove, write_durably
-from kubelet_plugin.facts.discovery import Hardware, NodeFacts
+from kubelet_plugin.facts.hardware import Hardware, NodeFacts
 from kubelet_plugin.facts.watcher import EventWatcher
 
 _log = structlog.get_logger(__name__)

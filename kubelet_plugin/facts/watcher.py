@@ -26,7 +26,7 @@ import pynvml
 import structlog
 
 from dra_driver.errors import HardwareError, NodeNotReady
-from kubelet_plugin.facts.discovery import OpenNvml
+from kubelet_plugin.facts.hardware import OpenNvml
 from kubelet_plugin.hardware.calls import GPU_GONE, Code, translated
 from kubelet_plugin.hardware.lanes import READ_S, Lanes, calling
 

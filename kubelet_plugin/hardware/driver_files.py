@@ -15,8 +15,7 @@ from platform import machine as this_machine
 
 from dra_driver.cdi.edits import DriverFile, Link
 from kubelet_plugin.hardware.layouts import BINARY_FOLDERS, LIBRARY_FOLDERS
-from kubelet_plugin.hardware.seen import Seen
-from kubelet_plugin.hardware.sysfs import HostFiles
+from kubelet_plugin.hardware.sysfs import HostFiles, Seen
 
 _BINARIES = (
     "nvidia-cuda-mps-control",

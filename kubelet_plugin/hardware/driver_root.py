@@ -20,8 +20,7 @@ from kubelet_plugin.hardware.capabilities import capability_nodes
 from kubelet_plugin.hardware.driver_files import DriverTree
 from kubelet_plugin.hardware.hook_program import HookChoice, HookPrograms, ShippedProgram
 from kubelet_plugin.hardware.layouts import DRIVER_ROOTS
-from kubelet_plugin.hardware.seen import Seen
-from kubelet_plugin.hardware.sysfs import HostFiles
+from kubelet_plugin.hardware.sysfs import HostFiles, Seen
 
 _KERNEL_MODULE = re.compile(r"Kernel Module\b.*?\s(\d+\.\d+(?:\.\d+)*)(?:\s|$)")
 

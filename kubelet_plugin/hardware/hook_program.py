@@ -18,9 +18,8 @@ from typing import Protocol
 from dra_driver.api.inventory import NO_HOOK_PROGRAM, Problem
 from dra_driver.cdi.edits import HookProgram
 from dra_driver.errors import NodeNotReady
-from kubelet_plugin.hardware.in_root import Ask, asking
-from kubelet_plugin.hardware.seen import Seen
-from kubelet_plugin.hardware.sysfs import HostFiles
+from kubelet_plugin.hardware.host_programs import Ask, asking
+from kubelet_plugin.hardware.sysfs import HostFiles, Seen
 
 PLACES = (
     "/usr/bin/nvidia-cdi-hook",

@@ -1,6 +1,6 @@
 """Work on GPUs in threads that may hang: one job at a time for each GPU, and nobody waits for a job without a limit.
 
-`kubelet_plugin.facts.discovery.Hardware` enters here. NVML may be called by several threads at once (NVML API
+`kubelet_plugin.facts.hardware.Hardware` enters here. NVML may be called by several threads at once (NVML API
 Reference), and
 a driver that hangs or takes seconds usually does so about one GPU. So each GPU has a *lane*: jobs of different lanes
 run side by side, and a job that hangs keeps its own lane alone. A job that needs the whole node, such as one that ends

@@ -1,4 +1,4 @@
-"""Where drivers lie on hosts: roots, folders of libraries, folders of programs. One list of each, for all who look.
+"""Where drivers are on hosts: roots, folders of libraries and programs, sockets of daemons. One list of each.
 
 docs/hardware.md has a table of the systems behind these lists; a test compares the two.
 """
@@ -54,3 +54,16 @@ def program_below(host: HostFiles, root: str, name: str) -> PurePosixPath | None
     files = host if root == "/" else host.below(resolved)
     paths = (files.resolve(f"{folder}/{name}") for folder in BINARY_FOLDERS)
     return next((path for path in paths if path is not None), None)
+
+
+def daemon_socket(host: HostFiles, driver_root: str | None, daemon: str = "nvidia-persistenced") -> str | None:
+    """The host path of its socket; None when there is none, and so no daemon.
+
+    A driver container runs its own daemons: then the socket is in `/run` below the driver root.
+    """
+    below_root = [f"{driver_root.rstrip('/')}/run"] if driver_root is not None else []
+    for folder in (*below_root, "/run", "/var/run"):
+        path = f"{folder}/{daemon}/socket"
+        if host.resolve(path) is not None:
+            return path
+    return None

@@ -160,7 +160,7 @@ class MigGpu:
 
     def set_mode(self, on: bool) -> int:
         """Change it; returns the activation status: 0, or the NVML code of why it is pending. Raises HardwareError."""
-        return self._calls.call(self._about, self._calls.library.nvmlDeviceSetMigMode, self._handle, int(on))
+        return int(self._calls.call(self._about, self._calls.library.nvmlDeviceSetMigMode, self._handle, int(on)))
 
     def instances(self) -> tuple[LiveGpuInstance, ...]:
         """All GPU instances with what is in them, by start. Raises HardwareError, also where root is needed."""
@@ -240,7 +240,7 @@ class MigGpu:
 
     def minor(self) -> int:
         """N of /dev/nvidiaN now: a mode change may have given it another."""
-        return self._calls.call(self._about, self._calls.library.nvmlDeviceGetMinorNumber, self._handle)
+        return int(self._calls.call(self._about, self._calls.library.nvmlDeviceGetMinorNumber, self._handle))
 
     def processes(self) -> tuple[str, ...]:
         """Programs that use the GPU or a part of it, as far as the driver names them: `4711 (python3)`."""

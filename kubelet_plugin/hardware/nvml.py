@@ -226,7 +226,7 @@ class Nvml(Calls):
         if handle is None:
             handle = self.call(about, self.library.nvmlDeviceGetHandleByPciBusId, address)
             self._handles[address] = handle
-        return self.call(about, self.library.nvmlDeviceGetUUID, handle)
+        return str(self.call(about, self.library.nvmlDeviceGetUUID, handle))
 
     def find(self, uuid: str, address: str) -> None:
         """Make the GPU known, by the PCI address where it was last. While it is there, no other GPU is asked.
@@ -251,7 +251,7 @@ class Nvml(Calls):
 
     def compute_mode(self, uuid: str) -> int:
         """0 default, 2 prohibited, 3 exclusive process. Raises HardwareError."""
-        return self.call(f"GPU {uuid}", self.library.nvmlDeviceGetComputeMode, self.handle(uuid))
+        return int(self.call(f"GPU {uuid}", self.library.nvmlDeviceGetComputeMode, self.handle(uuid)))
 
     def set_compute_mode(self, uuid: str, mode: int) -> None:
         """Raises HardwareError, NO_PERMISSION for all but root."""
@@ -353,7 +353,8 @@ class Nvml(Calls):
     def _module_id(self, about: str, handle: Any) -> int | None:
         # The binding's default argument is one holder shared by all callers, hence one of our own. Boards that do
         # not sit on an SXM base board answer 0 or an error.
-        return self.described(about, self.library.nvmlDeviceGetModuleId, handle, ctypes.c_uint()) or None
+        number = self.described(about, self.library.nvmlDeviceGetModuleId, handle, ctypes.c_uint())
+        return int(number) if number else None
 
     def _fabric(self, about: str, handle: Any) -> FabricFacts | None:
         info = self._fabric_info(about, handle)

@@ -79,7 +79,7 @@ class Sysfs:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Process:
+class GpuUser:
     """A program of the node. `command` is the kernel's short name of it, up to 15 characters."""
 
     pid: int
@@ -282,7 +282,7 @@ def node_names(host: HostFiles, pci: PciFacts, minor: int | None) -> frozenset[s
 _OPEN_NODE = re.compile(r"/dev/(?P<name>[^ ]+)(?: \(deleted\))?")
 
 
-def users(host: HostFiles, nodes: Collection[str]) -> tuple[Process, ...]:
+def users(host: HostFiles, nodes: Collection[str]) -> tuple[GpuUser, ...]:
     """The programs of the node, in containers or not, that have one of these device nodes open; by process id.
 
     `nodes` are paths below /dev. Processes that end meanwhile, or that we may not look at, are left out.
@@ -290,7 +290,7 @@ def users(host: HostFiles, nodes: Collection[str]) -> tuple[Process, ...]:
     found = []
     for name in host.names("/proc"):
         if name.isdigit() and any(node in nodes for node in _open_nodes(host, name)):
-            found.append(Process(int(name), host.read_text(f"/proc/{name}/comm") or "?"))
+            found.append(GpuUser(int(name), host.read_text(f"/proc/{name}/comm") or "?"))
     return tuple(sorted(found))
 
 

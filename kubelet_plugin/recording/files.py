@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from kubelet_plugin.hardware.driver_files import DRIVER_LIBRARIES_CACHED, LINKER_CACHE, cached_libraries
 from kubelet_plugin.hardware.layouts import BINARY_FOLDERS
 from kubelet_plugin.hardware.sysfs import DeviceFile, HostFiles
-from kubelet_plugin.hardware.vfio import Process
+from kubelet_plugin.hardware.vfio import GpuUser
 from kubelet_plugin.record.format import Elf, File
 
 _READABLE = re.compile(
@@ -87,7 +87,7 @@ class Capture:
             for name in self._files.names(folder):
                 self.add_tree(f"{folder}/{name}", depth=depth - 1)
 
-    def add_users(self, node: str, programs: Iterable[Process]) -> None:
+    def add_users(self, node: str, programs: Iterable[GpuUser]) -> None:
         """Programs that have the device node `node` open, which is a path below /dev."""
         for program in programs:
             folder = f"/proc/{program.pid}"

@@ -15,8 +15,8 @@ import pynvml
 
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
-from kubelet_plugin.hardware.in_root import Answer as Said
-from kubelet_plugin.hardware.in_root import answer_within, asking
+from kubelet_plugin.hardware.host_programs import Answer as Said
+from kubelet_plugin.hardware.host_programs import answer_within, asking
 from kubelet_plugin.hardware.layouts import BINARY_FOLDERS
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.record.format import Answer

@@ -19,8 +19,8 @@ from typing import Any
 
 from dra_driver.doctor.node import NodePlaces
 from dra_driver.errors import DriverError
-from kubelet_plugin.facts.container_files import ContainerFilesOfNode
-from kubelet_plugin.facts.discovery import Hardware, NvmlSource, OpenNvml, installed_nvml, simulated_nvml
+from kubelet_plugin.facts.container_runtime import ContainerFilesOfNode
+from kubelet_plugin.facts.hardware import Hardware, NvmlSource, OpenNvml, installed_nvml, simulated_nvml
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.sysfs import HostFiles

@@ -26,7 +26,7 @@ from dra_driver.errors import ClusterError, Conflict, DriverError, NotFound, Unr
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Backoff
 from dra_driver.names import ClaimRef
-from kubelet_plugin.facts.discovery import NodeFacts
+from kubelet_plugin.facts.hardware import NodeFacts
 from kubelet_plugin.facts.monitor import SeenFacts
 from kubelet_plugin.prepare.holds import ComputeInstance, Records
 from kubelet_plugin.prepare.journal import Journals

@@ -24,7 +24,7 @@ from dra_driver.errors import (
 )
 from dra_driver.kube.events import News, Regarding
 from dra_driver.names import ClaimRef
-from kubelet_plugin.facts.discovery import NodeFacts
+from kubelet_plugin.facts.hardware import NodeFacts
 from kubelet_plugin.facts.monitor import CHECK_UNDER_WAY
 from kubelet_plugin.prepare.listener import ClaimListener, Operation
 

@@ -16,7 +16,7 @@ from dra_driver.api.policy import HealthPolicy
 from dra_driver.devices.health import affecting, worst
 from dra_driver.devices.model import Offer
 from dra_driver.errors import NodeNotReady
-from kubelet_plugin.facts.discovery import NodeFacts
+from kubelet_plugin.facts.hardware import NodeFacts
 from kubelet_plugin.facts.monitor import FollowedFacts
 from kubelet_plugin.rpc.messages import DeviceHealth
 

@@ -17,7 +17,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from dra_driver.api.inventory import GpuFacts
 from dra_driver.errors import DriverError
 from dra_driver.names import ClaimRef
-from kubelet_plugin.facts.discovery import RELEASED, NodeFacts
+from kubelet_plugin.facts.hardware import RELEASED, NodeFacts
 from kubelet_plugin.facts.monitor import SeenFacts
 from kubelet_plugin.prepare.claims import PodsOfClaims
 from kubelet_plugin.prepare.holds import ComputeInstance, HoldState, MpsDaemon, TimeSlice

@@ -35,7 +35,7 @@ from dra_driver.api.meta import NODE_INVENTORIES, NODES, JsonObject, Model
 from dra_driver.errors import Conflict, DriverError, NotFound
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Backoff, Change, Reflector
-from kubelet_plugin.facts.discovery import NodeFacts
+from kubelet_plugin.facts.hardware import NodeFacts
 from kubelet_plugin.facts.monitor import FollowedFacts
 
 _log = structlog.get_logger(__name__)

@@ -21,7 +21,8 @@ from charts.generate import read_values
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.meta import PODS, RESOURCE_CLAIM_TEMPLATES
 from dra_driver.domains.objects import DaemonSettings, daemon_set
-from dra_driver.simulation.cluster import Process, SimulatedCluster, SimulatedNode, parse_nodes
+from dra_driver.simulation.cluster import SimulatedCluster, SimulatedNode, parse_nodes
+from dra_driver.simulation.processes import Process
 
 type Render = Any
 

@@ -36,7 +36,7 @@ from dra_driver.publish.probe import server_features
 from dra_driver.slices.describe import described_devices
 from dra_driver.slices.diff import is_complete, observed_slice
 from dra_driver.slices.offline import published_offline
-from kubelet_plugin.facts.discovery import NodeFacts
+from kubelet_plugin.facts.hardware import NodeFacts
 from kubelet_plugin.reporting.reporter import wanted_spec
 
 PATIENCE_S = 30.0

@@ -28,7 +28,7 @@ from support.world import NAMESPACE, World
 from dra_driver.api.meta import RESOURCE_CLAIMS, JsonObject
 from dra_driver.names import CONFIG_API_VERSION, GPU_DRIVER, ClaimRef
 from kubelet_plugin.effects.mps import MARK
-from kubelet_plugin.hardware.processes import Processes
+from kubelet_plugin.hardware.host_programs import Processes
 from kubelet_plugin.simulation.host import SimulatedHost, create_host
 
 STRIDE = int(os.environ.get("GPU_DRA_TEST_CRASH_STRIDE", "17"))

@@ -15,7 +15,7 @@ from dra_driver.devices.model import Kind
 from dra_driver.errors import HardwareError
 from kubelet_plugin.effects.vfio import Patience, VfioBindings
 from kubelet_plugin.effects.vfio_driver import DriverOfNode, HostSmi
-from kubelet_plugin.facts.discovery import Hardware, NodeFacts, NvmlSource
+from kubelet_plugin.facts.hardware import Hardware, NodeFacts, NvmlSource
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.hardware.vfio import Sysfs
 from kubelet_plugin.prepare.holds import GpuIdentity, Hold, HoldRecord, HoldState, Made, VfioBinding

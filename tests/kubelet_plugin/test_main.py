@@ -30,7 +30,7 @@ from dra_driver.names import COMPUTE_DOMAIN_DRIVER, CONFIG_API_VERSION, GPU_DRIV
 from dra_driver.simulation.apiserver import SimulatedApiServer
 from kubelet_plugin.commands.simulate import act
 from kubelet_plugin.facts.container_runtime import ContainerRuntime
-from kubelet_plugin.facts.discovery import RELEASED
+from kubelet_plugin.facts.hardware import RELEASED
 from kubelet_plugin.main import _node
 from kubelet_plugin.prepare.journal import DomainClaim, DomainDevice, DomainName
 from kubelet_plugin.prepare.store import JournalFile

@@ -19,7 +19,7 @@ from dra_driver.api.policy import PublishingPolicy
 from dra_driver.cdi.model import DeviceNode
 from dra_driver.errors import DeviceInUse, HardwareError, NodeNotReady
 from dra_driver.names import CONFIG_API_VERSION, ClaimRef
-from kubelet_plugin.facts.discovery import RELEASED, NodeFacts
+from kubelet_plugin.facts.hardware import RELEASED, NodeFacts
 from kubelet_plugin.hardware.calls import Code
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,

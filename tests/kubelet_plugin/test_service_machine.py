@@ -56,12 +56,12 @@ from kubelet_plugin.claims.service import ClaimService, ContainerFilesOf, NodeSo
 from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.effects.gpu_settings import INTERVALS
 from kubelet_plugin.effects.on_host import OnHost
-from kubelet_plugin.facts.container_files import ContainerFilesOfNode
-from kubelet_plugin.facts.discovery import Hardware, NodeFacts, NvmlSource
+from kubelet_plugin.facts.container_runtime import ContainerFilesOfNode
+from kubelet_plugin.facts.hardware import Hardware, NodeFacts, NvmlSource
 from kubelet_plugin.facts.offers import NodeOffers
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import DriverInstallation
-from kubelet_plugin.hardware.processes import Process
+from kubelet_plugin.hardware.host_programs import MarkedProcess
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.prepare.claims import ClaimReader
 from kubelet_plugin.prepare.execute import Executor
@@ -531,7 +531,7 @@ class SimulatedNode(Node):
         self.kill(processes_below(self.host_folder / "mps"))
         self.host.reboot()
 
-    def kill(self, processes: Sequence[Process]) -> None:
+    def kill(self, processes: Sequence[MarkedProcess]) -> None:
         """And wait for their end: a daemon that is about to die still looks as if it were there."""
         for process in processes:
             os.kill(process.pid, signal.SIGKILL)

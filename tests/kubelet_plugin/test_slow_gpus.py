@@ -21,7 +21,8 @@ from dra_driver.names import ClaimRef
 from kubelet_plugin.claims.node_effects import OursNow
 from kubelet_plugin.claims.service import ClaimService
 from kubelet_plugin.effects.mig import ComputeInstances, GpuInstances, MigModes
-from kubelet_plugin.facts.discovery import Discovery, Hardware, NodeFacts, NvmlSource
+from kubelet_plugin.facts.discovery import Discovery
+from kubelet_plugin.facts.hardware import Hardware, NodeFacts, NvmlSource
 from kubelet_plugin.facts.health_file import HealthFile
 from kubelet_plugin.facts.monitor import HealthMonitor
 from kubelet_plugin.facts.watcher import Coverage, EventWatcher, GpuEvent

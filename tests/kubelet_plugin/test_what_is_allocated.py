@@ -31,8 +31,9 @@ from kubelet_plugin.claims.node_effects import Machine, OursNow, effects_of, mps
 from kubelet_plugin.claims.service import ClaimService, NodeSources
 from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.effects.on_host import OnHost
-from kubelet_plugin.facts.container_files import ContainerFilesOfNode
-from kubelet_plugin.facts.discovery import Discovery, Hardware
+from kubelet_plugin.facts.container_runtime import ContainerFilesOfNode
+from kubelet_plugin.facts.discovery import Discovery
+from kubelet_plugin.facts.hardware import Hardware
 from kubelet_plugin.facts.offers import NodeOffers
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import DriverInstallation

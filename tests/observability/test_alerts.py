@@ -28,7 +28,7 @@ from dra_driver.devices.model import Kind
 from dra_driver.kube.metrics import ApiCalls
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
 from dra_driver.runtime.telemetry import tell_build
-from kubelet_plugin.facts.discovery import RELEASED, NodeFacts
+from kubelet_plugin.facts.hardware import RELEASED, NodeFacts
 from kubelet_plugin.prepare.holds import GpuIdentity, HoldRecord, HoldState, TimeSlice
 from kubelet_plugin.prepare.journal import Journal
 from kubelet_plugin.prepare.listener import Operation

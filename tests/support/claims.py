@@ -9,7 +9,7 @@ from dra_driver.api.meta import JsonObject, Resource
 from dra_driver.errors import DriverError, NotFound
 from dra_driver.kube.client import Listing
 from dra_driver.names import GPU_DRIVER, ClaimRef
-from kubelet_plugin.facts.discovery import NodeFacts
+from kubelet_plugin.facts.hardware import NodeFacts
 from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice
 
 NODE = "node-a"

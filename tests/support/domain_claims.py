@@ -16,7 +16,7 @@ from dra_driver.names import COMPUTE_DOMAIN_DRIVER, CONFIG_API_VERSION, ClaimRef
 from kubelet_plugin.domains.readiness import DomainReader
 from kubelet_plugin.domains.service import DomainClaims, DomainNode
 from kubelet_plugin.effects.cdi_files import CdiFiles
-from kubelet_plugin.facts.discovery import NodeFacts
+from kubelet_plugin.facts.hardware import NodeFacts
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.prepare.claims import ClaimReader
 from kubelet_plugin.prepare.journal import DomainClaim

@@ -14,7 +14,7 @@ from kubelet_plugin.effects.mps_process import HostLauncher
 from kubelet_plugin.effects.on_host import OnHost
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import find_driver_root
-from kubelet_plugin.hardware.processes import Process, Processes
+from kubelet_plugin.hardware.host_programs import MarkedProcess, Processes
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.prepare.holds import GpuIdentity, HoldRecord, HoldState, Made
 from kubelet_plugin.simulation.driver_files import CUDA_CLIENT
@@ -40,7 +40,7 @@ def record(made: Made, state: HoldState = HoldState.MADE, boot_id: str = "boot-1
     return HoldRecord(state, boot_id, made)
 
 
-def processes_below(folder: Path) -> tuple[Process, ...]:
+def processes_below(folder: Path) -> tuple[MarkedProcess, ...]:
     found = Processes(Path("/proc")).marked(MARK)
     return tuple(process for process in found if process.mark.startswith(f"{folder}/"))
 

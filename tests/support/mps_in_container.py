@@ -18,7 +18,7 @@ from kubelet_plugin.effects.on_host import OnHost
 from kubelet_plugin.effects.vfio_driver import HostSmi
 from kubelet_plugin.hardware.driver_programs import DriverPrograms, Program
 from kubelet_plugin.hardware.driver_root import find_driver_root
-from kubelet_plugin.hardware.processes import Processes
+from kubelet_plugin.hardware.host_programs import Processes
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.prepare.holds import GpuIdentity, Hold, HoldRecord, HoldState, Made, MpsDaemon
 

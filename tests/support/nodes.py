@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from kubelet_plugin.facts.discovery import Discovery, Hardware, NvmlSource
+from kubelet_plugin.facts.discovery import Discovery
+from kubelet_plugin.facts.hardware import Hardware, NvmlSource
 from kubelet_plugin.hardware.nvml import Nvml
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.prepare.holds import GpuIdentity

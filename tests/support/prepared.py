@@ -16,7 +16,7 @@ from dra_driver.names import GPU_DRIVER, ClaimRef
 from dra_driver.runtime.files import StagedFile
 from kubelet_plugin.claims.service import ClaimService, NodeSources, Patience
 from kubelet_plugin.effects.cdi_files import CdiFiles
-from kubelet_plugin.facts.discovery import NodeFacts
+from kubelet_plugin.facts.hardware import NodeFacts
 from kubelet_plugin.facts.offers import NodeOffers
 from kubelet_plugin.prepare.claims import ClaimReader
 from kubelet_plugin.prepare.execute import Executor

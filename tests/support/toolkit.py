@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from kubelet_plugin.hardware.in_root import Answer, Ask, asking
+from kubelet_plugin.hardware.host_programs import Answer, Ask, asking
 
 RECORD = Path(__file__).with_name("hook_answers.yaml")
 FOLDER = Path(os.environ["GPU_DRA_TEST_TOOLKIT"]) if os.environ.get("GPU_DRA_TEST_TOOLKIT") else None

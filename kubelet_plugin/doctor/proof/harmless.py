@@ -16,7 +16,7 @@ from kubelet_plugin.doctor.proof.compare import list_differences, mig_uuids, tab
 from kubelet_plugin.doctor.proof.node import ProofNode, identity
 from kubelet_plugin.doctor.proof.smi_text import gpu_list, placements, profiles, time_slices
 from kubelet_plugin.effects.gpu_settings import INTERVALS
-from kubelet_plugin.facts.discovery import Hardware
+from kubelet_plugin.facts.hardware import Hardware
 from kubelet_plugin.facts.watcher import try_wait
 from kubelet_plugin.hardware.calls import NOT_THERE
 from kubelet_plugin.hardware.nvml import Nvml

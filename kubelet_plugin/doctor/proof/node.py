@@ -11,7 +11,7 @@ from dra_driver.doctor.node import NodePlaces
 from dra_driver.errors import DriverError, HardwareError
 from kubelet_plugin.claims.node_effects import Machine, effects_of, machine_of, mps_daemons
 from kubelet_plugin.effects.mps import MpsDaemons
-from kubelet_plugin.facts.discovery import Hardware, NodeFacts, OpenNvml
+from kubelet_plugin.facts.hardware import Hardware, NodeFacts, OpenNvml
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.sysfs import HostFiles

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from kubelet_plugin.hardware.driver_files import LINKER_CACHE, linker_cache
-from kubelet_plugin.hardware.in_root import Answer, described_program
+from kubelet_plugin.hardware.host_programs import Answer, described_program
 from kubelet_plugin.hardware.sysfs import HostFiles, described_node
 from kubelet_plugin.record.format import File, Record
 from kubelet_plugin.simulation import vfio

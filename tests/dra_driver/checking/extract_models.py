@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import dra_driver.checking
-from kubelet_plugin.facts.discovery import Hardware, NvmlSource
+from kubelet_plugin.facts.hardware import Hardware, NvmlSource
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.reporting.reporter import wanted_spec
 from kubelet_plugin.simulation.host import create_host

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.errors import NodeNotReady
-from dra_driver.simulation.cluster import Process
-from dra_driver.simulation.processes import Forks
+from dra_driver.simulation.processes import Forks, Process
 
 PROGRAM = """
 import os, signal, sys, time

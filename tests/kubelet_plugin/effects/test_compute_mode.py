@@ -7,7 +7,7 @@ from support.mps import identity
 
 from dra_driver.errors import HardwareError
 from kubelet_plugin.effects.gpu_settings import ComputeModes
-from kubelet_plugin.facts.discovery import Hardware, NvmlSource
+from kubelet_plugin.facts.hardware import Hardware, NvmlSource
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.prepare.holds import ComputeMode, HoldRecord, HoldState, Made
 from kubelet_plugin.simulation.host import SimulatedHost, create_host

@@ -10,8 +10,8 @@ from support.rows import rows
 from dra_driver.api.inventory import Problem
 from kubelet_plugin.effects.device_nodes import DeviceNodes, missing_nodes, modprobe_words
 from kubelet_plugin.effects.on_host import OnHost
-from kubelet_plugin.facts.container_files import ContainerFilesOfNode
-from kubelet_plugin.facts.discovery import Hardware, NvmlSource
+from kubelet_plugin.facts.container_runtime import ContainerFilesOfNode
+from kubelet_plugin.facts.hardware import Hardware, NvmlSource
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.sysfs import HostFiles

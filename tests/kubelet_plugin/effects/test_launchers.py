@@ -18,7 +18,7 @@ from kubelet_plugin.effects.mps_process import (
 from kubelet_plugin.effects.on_host import OnHost, Start
 from kubelet_plugin.hardware.driver_programs import DriverPrograms, Program
 from kubelet_plugin.hardware.driver_root import find_driver_root
-from kubelet_plugin.hardware.processes import Processes
+from kubelet_plugin.hardware.host_programs import Processes
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.simulation.driver_files import PLACES
 from kubelet_plugin.simulation.host import create_host

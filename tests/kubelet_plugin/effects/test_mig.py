@@ -13,7 +13,7 @@ from support.nodes import Node, a_node
 
 from dra_driver.errors import HardwareError
 from kubelet_plugin.effects.mig import PAUSES_S, ComputeInstances, GpuInstances, MigModes
-from kubelet_plugin.facts.discovery import Hardware, NodeFacts
+from kubelet_plugin.facts.hardware import Hardware, NodeFacts
 from kubelet_plugin.hardware.calls import Code
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,

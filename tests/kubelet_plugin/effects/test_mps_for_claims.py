@@ -19,7 +19,7 @@ from kubelet_plugin.claims.node_effects import Machine, effects_of, mps_daemons
 from kubelet_plugin.claims.service import ClaimService
 from kubelet_plugin.effects.mps_watch import MpsWatch
 from kubelet_plugin.effects.on_host import OnHost
-from kubelet_plugin.facts.discovery import Hardware, NvmlSource
+from kubelet_plugin.facts.hardware import Hardware, NvmlSource
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.sysfs import HostFiles

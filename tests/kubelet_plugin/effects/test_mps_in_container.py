@@ -11,7 +11,7 @@ import pytest
 from support.containers import Machine, container_obstacle
 from support.mps import Client, no_daemons_left, processes_below, until
 
-from kubelet_plugin.hardware.processes import Processes
+from kubelet_plugin.hardware.host_programs import Processes
 
 pytestmark = pytest.mark.skipif(bool(container_obstacle()), reason=container_obstacle() or "-")
 

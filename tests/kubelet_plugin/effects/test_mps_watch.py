@@ -15,11 +15,11 @@ from support.mps import Client, effect_for, identity, no_daemons_left, record, u
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.effects.mps import MpsDaemons, Sight
 from kubelet_plugin.effects.mps_watch import History, MpsWatch, Remedy, remedy_for
-from kubelet_plugin.hardware.processes import Process
+from kubelet_plugin.hardware.host_programs import MarkedProcess
 from kubelet_plugin.prepare.holds import Hold, HoldRecord, HoldState, MpsDaemon
 from kubelet_plugin.simulation.host import SimulatedHost, create_host
 
-_PROCESS = Process(1, 2, "/x#y")
+_PROCESS = MarkedProcess(1, 2, "/x#y")
 _DEAD = Sight(answers=False, processes=())
 _TIMES = st.lists(st.floats(0, 1000), max_size=8).map(lambda times: tuple(sorted(times)))
 

@@ -13,7 +13,7 @@ import pytest
 
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.effects.on_host import OnHost, Start
-from kubelet_plugin.hardware.processes import Process, Processes
+from kubelet_plugin.hardware.host_programs import MarkedProcess, Processes
 from kubelet_plugin.hardware.sysfs import HostFiles
 
 _VARIABLE = "GPU_DRA_TEST_MARK"
@@ -37,7 +37,7 @@ def _start(mark: str, *words: str) -> Start:
     return Start(words, {_VARIABLE: mark, "PATH": os.defpath}, Path(mark, "output"))
 
 
-def _marked(mark: str) -> tuple[Process, ...]:
+def _marked(mark: str) -> tuple[MarkedProcess, ...]:
     return tuple(one for one in Processes(Path("/proc")).marked(_VARIABLE) if one.mark == mark)
 
 
@@ -78,7 +78,7 @@ def test_a_signal_reaches_the_process_that_was_meant(host: OnHost, mark: str) ->
     pid = host.start(_start(mark, "/bin/sleep", "60"), "sleep")
     (process,) = _marked(mark)
     # The number of a process is given out again; another start time is another process.
-    host.signal(Process(process.started - 1, pid, mark), signal.SIGKILL)
+    host.signal(MarkedProcess(process.started - 1, pid, mark), signal.SIGKILL)
     time.sleep(0.05)  # a process that is killed would be gone by then
     assert host.processes.runs(process)
     host.signal(process, signal.SIGKILL)

@@ -9,11 +9,11 @@ from dra_driver.errors import HardwareError
 from kubelet_plugin.effects.on_host import OnHost
 from kubelet_plugin.effects.vfio import Patience, VfioBindings
 from kubelet_plugin.effects.vfio_driver import DriverOfNode, HostSmi
-from kubelet_plugin.facts.discovery import Hardware, NvmlSource
+from kubelet_plugin.facts.hardware import Hardware, NvmlSource
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import find_driver_root
 from kubelet_plugin.hardware.sysfs import HostFiles
-from kubelet_plugin.hardware.vfio import Process, users
+from kubelet_plugin.hardware.vfio import GpuUser, users
 from kubelet_plugin.prepare.holds import GpuIdentity, Hold, HoldRecord, HoldState, Made, VfioBinding
 from kubelet_plugin.simulation.host import SimulatedHost, create_host
 from kubelet_plugin.simulation.nvml import SimulatedNvml
@@ -47,7 +47,7 @@ class Plugin:
         self.bindings = VfioBindings(files, kernel, kernel, self.driver, PATIENCE)
         self.boot_id = files.boot_id()
 
-    def users(self, index: int = 0) -> list[Process]:
+    def users(self, index: int = 0) -> list[GpuUser]:
         return list(users(HostFiles(self.host.root), {f"nvidia{self.host.state.gpus[index].minor}"}))
 
     def record(self, index: int = 0, state: HoldState = HoldState.INTENT) -> dict[Hold, HoldRecord]:

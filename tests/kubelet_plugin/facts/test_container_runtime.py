@@ -10,9 +10,8 @@ from support.inventories import DRIVER_FACTS
 
 from dra_driver.api.meta import JsonObject, Resource
 from dra_driver.errors import NodeNotReady, Unreachable
-from kubelet_plugin.facts.container_files import ContainerFilesOfNode
-from kubelet_plugin.facts.container_runtime import ContainerRuntime, lacking
-from kubelet_plugin.facts.discovery import Hardware, NodeFacts, NvmlSource
+from kubelet_plugin.facts.container_runtime import ContainerFilesOfNode, ContainerRuntime, lacking
+from kubelet_plugin.facts.hardware import Hardware, NodeFacts, NvmlSource
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.hook_program import HookChoice, HookMode, hook_warning
 from kubelet_plugin.reporting.reporter import wanted_spec

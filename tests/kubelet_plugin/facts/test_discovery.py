@@ -13,7 +13,8 @@ from support.nodes import Node, a_node
 
 from dra_driver.api.inventory import DriverFacts, Problem
 from dra_driver.errors import HardwareError, NodeNotReady
-from kubelet_plugin.facts.discovery import Discovery, Hardware, NodeFacts, NvmlSource, _with_silent
+from kubelet_plugin.facts.discovery import Discovery
+from kubelet_plugin.facts.hardware import Hardware, NodeFacts, NvmlSource, _with_silent
 from kubelet_plugin.hardware.nvml import Nvml
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.prepare.holds import GpuIdentity
@@ -49,7 +50,7 @@ class TestLooking:
         self, node: Node, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         every = node.hardware.look().gpus
-        monkeypatch.setattr("kubelet_plugin.facts.discovery.MOST_GPUS", 3)
+        monkeypatch.setattr("kubelet_plugin.facts.hardware.MOST_GPUS", 3)
         facts = node.hardware.look()
         assert facts.gpus == every[:3]
         assert ("GPUs", "TooMany") in reasons(facts)

@@ -10,7 +10,8 @@ from support.nodes import Node, a_node
 
 from dra_driver.api.inventory import MOST_CONDITIONS, GpuFacts, HealthCondition
 from dra_driver.api.policy import HealthPolicy
-from kubelet_plugin.facts.discovery import Discovery, Hardware
+from kubelet_plugin.facts.discovery import Discovery
+from kubelet_plugin.facts.hardware import Hardware
 from kubelet_plugin.facts.health_file import NAME, HealthFile
 from kubelet_plugin.facts.monitor import HealthMonitor
 from kubelet_plugin.facts.validation import Command, fault_of

@@ -1,4 +1,4 @@
-"""The table of devices that prepare looks names up in: kubelet_plugin/facts/offers.py."""
+"""The table of devices that prepare looks names up in: kubelet_plugin/facts/container_runtime.py."""
 
 from dataclasses import dataclass, field, replace
 

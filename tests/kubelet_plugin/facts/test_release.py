@@ -20,7 +20,8 @@ from dra_driver.errors import DriverError, InvalidInput, NodeNotReady
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Reflector
 from dra_driver.names import RELEASE_GPUS as KEY
-from kubelet_plugin.facts.discovery import RELEASED, Discovery, Hardware
+from kubelet_plugin.facts.discovery import Discovery
+from kubelet_plugin.facts.hardware import RELEASED, Hardware
 from kubelet_plugin.facts.health_file import HealthFile
 from kubelet_plugin.facts.monitor import HealthMonitor
 from kubelet_plugin.facts.release import (

@@ -10,7 +10,7 @@ import pynvml
 import pytest
 from support.replaced_nvml import Library
 
-from kubelet_plugin.facts.discovery import NvmlSource
+from kubelet_plugin.facts.hardware import NvmlSource
 from kubelet_plugin.facts.watcher import Coverage, EventKind, EventWatcher, GpuEvent
 from kubelet_plugin.simulation.host import SimulatedHost, create_host
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubelet_plugin.hardware.conditions import Conditions, Era, Reading, Trouble, after_reading, after_xid, without_gpus
+from kubelet_plugin.hardware.health import Conditions, Era, Reading, Trouble, after_reading, after_xid, without_gpus
 
 GPU, OTHER = "GPU-a", "GPU-b"
 ERA = Era("boot-1", "module-1")

@@ -6,7 +6,7 @@ from support.driver_tree import VERSION, DriverTree, elf_library, linker_cache
 from dra_driver.cdi.edits import DriverFile
 from kubelet_plugin.hardware import driver_files
 from kubelet_plugin.hardware.driver_files import cached_libraries
-from kubelet_plugin.hardware.seen import Seen
+from kubelet_plugin.hardware.sysfs import Seen
 
 LIB64 = "/usr/lib64"
 DEBIAN = "/usr/lib/x86_64-linux-gnu"

@@ -14,8 +14,8 @@ from kubelet_plugin.effects.shipped_hook import InstalledHook, ShippedHook
 from kubelet_plugin.hardware import hook_program as hooks
 from kubelet_plugin.hardware import in_root
 from kubelet_plugin.hardware.hook_program import HookChoice, HookMode, HookPrograms, hook_program
-from kubelet_plugin.hardware.in_root import Answer, asking
-from kubelet_plugin.hardware.seen import Seen
+from kubelet_plugin.hardware.host_programs import Answer, asking
+from kubelet_plugin.hardware.sysfs import Seen
 
 OLDEST = {"create-symlinks", "update-ldcache"}
 COMPAT = {*OLDEST, "enable-cuda-compat"}

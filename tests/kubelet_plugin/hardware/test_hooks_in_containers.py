@@ -13,7 +13,7 @@ from dra_driver.cdi.edits import ClaimDevice, DriverFiles, HookProgram, claim_sp
 from dra_driver.cdi.model import CdiSpec, DeviceNode
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.hook_program import hook_program
-from kubelet_plugin.hardware.in_root import asking
+from kubelet_plugin.hardware.host_programs import asking
 from kubelet_plugin.hardware.sysfs import HostFiles
 
 pytestmark = toolkit.NEEDED

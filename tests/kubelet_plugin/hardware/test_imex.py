@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from support.imex import ImexNode, addresses, until
 
-from kubelet_plugin.facts.discovery import Hardware, NvmlSource
+from kubelet_plugin.facts.hardware import Hardware, NvmlSource
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import find_driver_root
 from kubelet_plugin.hardware.imex import HostDaemon, foreign_daemon_problem, foreign_daemons, imex_facts

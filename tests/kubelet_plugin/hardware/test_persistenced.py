@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kubelet_plugin.hardware.persistenced import daemon_socket
+from kubelet_plugin.hardware.layouts import daemon_socket
 from kubelet_plugin.hardware.sysfs import HostFiles
 
 

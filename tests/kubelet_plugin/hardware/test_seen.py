@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from support.driver_tree import DriverTree
 
-from kubelet_plugin.hardware.seen import Seen
+from kubelet_plugin.hardware.sysfs import Seen
 
 
 @pytest.fixture

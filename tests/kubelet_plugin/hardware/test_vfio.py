@@ -10,8 +10,8 @@ from dra_driver.errors import NodeNotReady
 from kubelet_plugin.hardware.sysfs import HostFiles, PciFacts
 from kubelet_plugin.hardware.vfio import (
     Console,
+    GpuUser,
     HostModules,
-    Process,
     companions,
     console_on,
     has_instances,
@@ -168,8 +168,8 @@ class TestUsers:
         self.process(files.root, 13, "other", "/dev/nvidia10", "/dev/nvidiactl", "socket:[4711]", "/data/nvidia1")
         self.process(files.root, 14, "Xorg", "/dev/dri/card2")
         (files.root / "proc/driver").mkdir()
-        assert users(files, {"nvidia1"}) == (Process(7, "dcgm"), Process(8, "container"), Process(12, "python3"))
-        assert users(files, {"dri/card2", "nvidia4"}) == (Process(14, "Xorg"),)
+        assert users(files, {"nvidia1"}) == (GpuUser(7, "dcgm"), GpuUser(8, "container"), GpuUser(12, "python3"))
+        assert users(files, {"dri/card2", "nvidia4"}) == (GpuUser(14, "Xorg"),)
 
     def test_nodes_are_those_of_whoever_has_the_gpu(self, files: HostFiles) -> None:
         (files.root / "sys/bus/pci/devices" / GPU / "drm/renderD130").mkdir(parents=True)

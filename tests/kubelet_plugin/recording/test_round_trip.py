@@ -9,9 +9,9 @@ from support import toolkit
 
 from dra_driver.doctor.node import NodePlaces
 from kubelet_plugin.commands.inventory import _data, _Node, _report
-from kubelet_plugin.facts.discovery import Hardware, simulated_nvml
+from kubelet_plugin.facts.hardware import Hardware, simulated_nvml
 from kubelet_plugin.hardware.driver_root import DriverInstallation
-from kubelet_plugin.hardware.in_root import Answer, described_program
+from kubelet_plugin.hardware.host_programs import Answer, described_program
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.record.format import Record, write_record
 from kubelet_plugin.recording.take import NodeRecorder

@@ -10,7 +10,7 @@ from dra_driver.api.inventory import ComputeInstanceFacts, HealthCondition, Heal
 from dra_driver.api.policy import HealthPolicy
 from dra_driver.devices.model import Kind, Offer, Partition
 from dra_driver.errors import NodeNotReady
-from kubelet_plugin.facts.discovery import NodeFacts
+from kubelet_plugin.facts.hardware import NodeFacts
 from kubelet_plugin.reporting.health import NodeHealth
 
 

@@ -31,7 +31,8 @@ from dra_driver.errors import Gone, NotFound
 from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.kube.watch import Backoff
 from dra_driver.simulation.apiserver import SimulatedApiServer
-from kubelet_plugin.facts.discovery import Discovery, NodeFacts
+from kubelet_plugin.facts.discovery import Discovery
+from kubelet_plugin.facts.hardware import NodeFacts
 from kubelet_plugin.reporting.reporter import Reporter, wanted_spec
 
 NODE = "node-a"

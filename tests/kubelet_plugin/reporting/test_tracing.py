@@ -20,7 +20,7 @@ from dra_driver.errors import HardwareError
 from dra_driver.kube import kubelet_api
 from dra_driver.kube.kubelet_api.generated import dra_v1_pb2
 from dra_driver.names import ClaimRef
-from kubelet_plugin.facts.discovery import NodeFacts
+from kubelet_plugin.facts.hardware import NodeFacts
 from kubelet_plugin.prepare.lifecycle import PreparedDevice
 from kubelet_plugin.prepare.listener import Listeners, Operation
 from kubelet_plugin.prepare.node import ContainerFiles

@@ -13,7 +13,7 @@ from support.nodes import Node
 from support.rows import rows
 
 from dra_driver.errors import InvalidInput
-from kubelet_plugin.facts.container_files import ContainerFilesOfNode
+from kubelet_plugin.facts.container_runtime import ContainerFilesOfNode
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.nvml import Nvml
 from kubelet_plugin.hardware.sysfs import HostFiles, nvml_bus_id
