@@ -1,4 +1,4 @@
 """The rules by which Kubernetes reads, converts and validates objects of resource.k8s.io, and the schemas of its types.
 
-Whoever judges an object uses them: the webhook, `dractl check`, the migration, and the simulated API server. Pure.
+The webhook, `dractl check`, the migration and the simulated API server use them. Pure.
 """

@@ -90,7 +90,7 @@ _CLAIM_GATES_34: tuple[tuple[tuple[str, ...], _Places], ...] = (
     *_CLAIM_GATES[:2],
     (("DRAConsumableCapacity",), _each_request("capacity")),
 )
-"""Kubernetes 1.34 keeps tolerations and `distinctAttribute` whatever its gates are."""
+"""Kubernetes 1.34 keeps tolerations and `distinctAttribute` with any gates."""
 
 
 def _results(status: JsonObject) -> Iterator[JsonObject]:

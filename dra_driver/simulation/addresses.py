@@ -1,8 +1,8 @@
 """Addresses of the pods of a simulated cluster, at which their processes really listen and find each other.
 
-They are loopback addresses, of which Linux has 16 million without anybody setting one up. Each cluster holds a part of
+They are loopback addresses, of which Linux has 16 million that need no setup. Each cluster holds a part of
 them for itself, so two clusters on one machine do not meet. A system that has 127.0.0.1 alone gives it to every pod:
-all that does not listen goes on as well, and of IMEX daemons only one finds its port free.
+pods that do not listen still work, and of IMEX daemons only one finds its port free.
 """
 
 import random

@@ -187,7 +187,7 @@ class SimulatedClaimController:
         return changed
 
     async def _is_over(self, namespace: str, consumer: JsonObject) -> bool:
-        """Whether a consumer has no use for the claim any more."""
+        """Whether a consumer no longer uses the claim."""
         if consumer.get("apiGroup") or consumer["resource"] != PODS.plural:
             return False
         pod = self._pods.objects.get((namespace, consumer["name"]))

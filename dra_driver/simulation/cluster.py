@@ -2,7 +2,7 @@
 node plugin a node as real processes beside it, over real HTTP and real unix sockets.
 
 `SimulatedCluster` is what `dractl demo` and `dractl cluster` run, and what end-to-end tests use. Everything it makes
-lies below one folder, so two clusters never meet. Nothing here knows how a GPU is simulated: a plugin is told which
+lies below one folder, so two clusters never meet. Nothing here knows how a GPU is simulated: a plugin gets the
 profile its node has and builds the host from it.
 """
 
@@ -47,7 +47,7 @@ from dra_driver.simulation.scheduler import SimulatedScheduler
 _NODES = re.compile(r"([a-z0-9-]+?|[^,:]*[/.][^,:]*)(?::([1-9][0-9]{0,3}))?")
 _POLL_S = 0.05
 _IMPORTED = ("kubelet_plugin.main", "kubelet_plugin.simulation.nvml", "controller.main")
-"""By whoever forks the processes: all that they would import."""
+"""By the process that forks: everything that the programs would import."""
 
 DRIVER_NAMESPACE = "gpu-dra-driver"
 """Where the pods of ComputeDomains' daemons are."""
@@ -199,7 +199,7 @@ class SimulatedCluster:
         return Restarts(self.processes(), lambda process: process.start(self._forks), told, clock)
 
     def check(self) -> None:
-        """Raises NodeNotReady when a process of ours ended by itself."""
+        """Raises NodeNotReady when one of the cluster's processes ended by itself."""
         for process in self.processes():
             process.check()
 

@@ -244,7 +244,7 @@ def _daemon(pods: Sequence[JsonObject], going: set[str]) -> JsonObject | None:
 
 
 def _replaced(daemon_set: JsonObject, old: Sequence[JsonObject], wanted: int, unavailable: int) -> Iterator[JsonObject]:
-    """Pods of an earlier template: those that serve nobody at once, the others as many as may be unavailable."""
+    """Pods of an earlier template: those that are not ready at once, the others as many as may be unavailable."""
     strategy = daemon_set["spec"].get("updateStrategy") or {}
     if strategy.get("type", "RollingUpdate") != "RollingUpdate":
         return

@@ -45,7 +45,7 @@ class Forked:
         return await asyncio.shield(self._ended)
 
     def send_signal(self, number: int) -> None:
-        # No other process can have the id by now: its end is waited for by whoever forked it, when it is asked here.
+        # No other process can have the id by now: the process that forked it waits for its end only when asked here.
         if self.returncode is None:
             os.kill(self.pid, number)
 
@@ -64,7 +64,7 @@ class Forked:
         try:
             self.returncode = await forks.order(do="status", pid=self.pid)
         except NodeNotReady:
-            # Whoever could tell has ended, too: it has the same command line as its programs, by which `pkill` kills.
+            # The forking process has ended, too: `pkill` finds it by the same command line as its programs.
             self.returncode = -signal.SIGKILL
         return self.returncode
 
@@ -102,7 +102,7 @@ class Forks:
         return Forked(self, await self.order(do="start", module=module, arguments=list(arguments), log=str(log)))
 
     async def order(self, **order: Any) -> int:
-        """Raises NodeNotReady when it is not there any more."""
+        """Raises NodeNotReady when the process has ended."""
         assert self._process.stdin is not None and self._process.stdout is not None
         async with self._lock:
             with suppress(ConnectionError):
@@ -124,7 +124,7 @@ class Process:
         self._process: asyncio.subprocess.Process | Forked | None = None
 
     async def start(self, forks: Forks | None = None) -> None:
-        """As a process of its own; a module of ours is forked where there is somebody who has imported it."""
+        """As a process of its own; a module of the driver is forked if `forks` has imported it."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         if forks is not None and forks.there and self._command[:2] == (sys.executable, "-m"):
             _, _, module, *arguments = self._command
@@ -206,10 +206,10 @@ def _fork(order: Mapping[str, Any]) -> int:
 
 
 def _serve(modules: Sequence[str]) -> None:
-    # These are for whoever runs the cluster, and stops in order what was forked; without that one, the orders end.
+    # These signals are for the cluster, which stops what was forked in order; when it is gone, the orders end.
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     for module in modules:
-        with suppress(Exception):  # who runs the module meets the error again, and tells it
+        with suppress(Exception):  # the fork meets the error again, and logs it
             importlib.import_module(module)
     # What is here stays: no child walks it to find garbage, nor copies the pages that it would write on meanwhile.
     gc.collect()
@@ -252,7 +252,7 @@ class _Life:
 
 
 class Restarts[P: Program]:
-    """Of programs that run now. `told` gets a sentence each time that one has ended; `clock` gives seconds."""
+    """Of programs that run now. `report` gets a sentence each time that one has ended; `clock` gives seconds."""
 
     def __init__(
         self,

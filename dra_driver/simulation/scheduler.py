@@ -67,7 +67,7 @@ class _NotReady(Exception):
 
 
 class SimulatedScheduler:
-    """`run` until cancelled. `behaviour` None is that of the server's version with its default gates."""
+    """`run` until cancelled. By default it decides as a scheduler of the server's version with its default gates."""
 
     def __init__(self, kube: Kube, behaviour: Behaviour | None = None) -> None:
         self._kube = kube

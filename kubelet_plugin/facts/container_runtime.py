@@ -48,7 +48,7 @@ class ContainerRuntime:
         self.name: str | None = None
 
     def readable(self) -> str | None:
-        """The highest CDI version that it reads; None when that is not known of it. Raises NodeNotReady while nobody
+        """The highest CDI version that it reads; None when that is not known of it. Raises NodeNotReady while it is
         knows which runtime it is: a file that it cannot read would keep containers from starting."""
         if self.name is None:
             raise NodeNotReady(
@@ -96,7 +96,7 @@ class ContainerFilesOfNode:
         others: OtherClaims | None = None,
         readable: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """Without `others` nobody looks for claims of other drivers: for what hands out no GPUs. `readable` is the
+        """Without `others`, claims of other drivers are not searched, because no GPU is given away. `readable` is the
         highest CDI version that the container runtime reads, None when that is not known; it may raise NodeNotReady."""
         self._installation = installation
         self._others = others

@@ -1,7 +1,7 @@
 """What this node has, now and whenever it changes, for the services of the plugin.
 
 The reporter, prepare and the health stream enter here. `Discovery` runs `kubelet_plugin.facts.hardware` in one thread
-beside the event loop. Nobody waits for a look without a limit, and no second look is started while one hangs.
+beside the event loop. No caller waits for a look without a limit, and no second look is started while one hangs.
 """
 
 import asyncio
@@ -74,7 +74,7 @@ class Discovery:
             async with asyncio.timeout(self._patience_s):
                 return await asyncio.shield(look)
         except TimeoutError:
-            # Whoever asks after the hang must not stand in the queue of those who gave up.
+            # A caller after the hang must not wait behind those that gave up.
             facts = self._not_responding()
             self._publish(facts)
             return facts
@@ -98,12 +98,12 @@ class Discovery:
         def look() -> None:
             try:
                 outcome: NodeFacts | Exception = self._hardware.look()
-            except Exception as error:  # noqa: BLE001 - handed to whoever waits, as it is
+            except Exception as error:  # noqa: BLE001 - handed to the waiting caller as it is
                 outcome = error
             try:
                 loop.call_soon_threadsafe(self._finish, future, outcome)
             except RuntimeError:
-                return  # the loop was closed while the driver hung: nobody is interested any more
+                return  # the loop was closed while the driver hung: no caller waits
 
         # A daemon, unlike the threads of an executor: a hung driver must not keep the process from ending.
         threading.Thread(target=look, name="hardware", daemon=True).start()

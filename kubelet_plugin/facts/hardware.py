@@ -1,10 +1,10 @@
 """This node's hardware, for one who looks and for those who change it: driver, NVML, PCI and kernel become `NodeFacts`.
 
-`look` in `Hardware` does the blocking work and never raises for the state of the hardware: whatever is wrong becomes a
+`look` in `Hardware` does the blocking work and never raises for the state of the hardware: each fault becomes a
 `Problem`, and is looked at again next time. A call into a broken driver can hang for ever: one about a GPU makes that
 GPU a problem. `kubelet_plugin.facts.discovery` calls it in a thread.
 
-What this driver made of the hardware for claims is not in the facts (`kubelet_plugin.prepare.ours`). What changes a GPU
+What this driver made of the hardware for claims is not in the facts (`kubelet_plugin.prepare`). What changes a GPU
 does it inside `Hardware.use`, so that a look never falls between a change and what the journal says of it.
 """
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 TURN_S = 30.0
-"""How long whoever changes hardware waits for a look, or for another change, to end."""
+"""How long a change of the hardware waits for a look, or for another change, to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +101,12 @@ class _Closed(Exception):
 
 class Hardware:
     """Looks at the node and changes it; keeps one NVML session as long as it serves. For any thread, each GPU in a lane
-    of its own (`kubelet_plugin.hardware.lanes`): one that is slow, or hangs, keeps nobody from the others.
+    of its own (`kubelet_plugin.hardware.lanes`): one that is slow, or hangs, does not block the others.
 
-    `ours` is what the journal says now, without waiting. `imex_state` asks an IMEX daemon that the node runs itself.
-    `imex_problem` is what keeps IMEX daemons of ComputeDomains from starting here, where the node has channels.
-    `make_nodes` makes device nodes that are missing, before each look; what it returns is wrong with them.
-    `warnings` are what containers go without; they are asked for while nobody waits for the hardware.
+    The journal is asked first, without waiting, what it made for claims. `imex_state` asks an IMEX daemon that the node
+    runs itself. `imex_problem` is what keeps IMEX daemons of ComputeDomains from starting here, if the node has
+    channels. `make_nodes` makes device nodes that are missing, before each look; what it returns is wrong with them.
+    `warnings` are what containers go without; they are asked for while no job waits for the hardware.
     """
 
     def __init__(
@@ -141,8 +141,8 @@ class Hardware:
     def when_reopened(self, listener: Callable[[], None]) -> None:
         """Call `listener`, in any thread, when a session begins that is not the first.
 
-        Before it nobody may have had a GPU open. Then the driver forgot the compute mode and time slice of each that is
-        not persistent. Source: NVIDIA, Driver Persistence, "Data Persistence".
+        Before it, perhaps no process had a GPU open. Then the driver forgot the compute mode and time slice of each
+        that is not persistent. Source: NVIDIA, Driver Persistence, "Data Persistence".
         """
         self._reopened = listener
 
@@ -222,8 +222,8 @@ class Hardware:
         )
 
     def _read(self, session: "_Session") -> tuple[DriverFacts, GpuReadings, Ours]:
-        """And what is ours: as it was when each GPU was read. A change to a GPU is made in its lane, after the journal
-        knows of it, and taken back in its lane before the journal forgets it."""
+        """With the driver's own changes, as they were when each GPU was read. A change to a GPU is made in its lane,
+        after the journal knows of it, and taken back in its lane before the journal forgets it."""
         ours = [self._ours()]
 
         def in_lane[T](about: str, work: Callable[[], T], /) -> T:
@@ -241,7 +241,7 @@ class Hardware:
         return facts.model_copy(update={"state": self._imex_state()}) if facts is not None and facts.usable else facts
 
     def use[T](self, gpu: GpuIdentity, work: Callable[[Nvml], T]) -> T:
-        """Do something with a GPU while nobody else does, or looks at it. Blocks; keep it short, and sleep outside.
+        """Do something with a GPU while no other job does, or looks at it. Blocks; keep it short, and sleep outside.
 
         `work` is done again, once, in a new session when the old one is over: it must look at what is there first.
         Raises HardwareError when the GPU does not answer, or is in use for too long; NodeNotReady without a driver.
@@ -292,7 +292,7 @@ class Hardware:
         return self._host.boot_id()
 
     def bound(self, pci_bus_id: str) -> bool:
-        """Whether the nvidia driver has the GPU, as the kernel says, whatever NVML says."""
+        """Whether the nvidia driver has the GPU, as the kernel says, which may differ from NVML."""
         return self._host.pci(pci_bus_id).driver == "nvidia"
 
     def close(self) -> None:
@@ -302,11 +302,11 @@ class Hardware:
             session.nvml.stop()
 
     def end(self) -> None:
-        """The plugin ends: nobody waits long for a turn, or for NVML, from now on."""
+        """The plugin ends: from now on no caller waits long for a turn, or for NVML."""
         self._lanes.end()
 
     def _renew(self, session: "_Session | None") -> None:
-        """Close the session, unless somebody did; the next is a new one. It stays while a call hangs in it."""
+        """Close the session, unless it is closed already; the next is a new one. It stays while a call hangs in it."""
 
         def close() -> None:
             if self._session is session:
@@ -318,7 +318,7 @@ class Hardware:
 
     def _prepare_session(self) -> None:
         """See that there is a session, and that it is of the driver and the GPUs as they are now. Waits as long as it
-        takes, since whoever asks for a look does not. Raises NodeNotReady."""
+        takes, because the caller of a look does not. Raises NodeNotReady."""
         if self._released is not None or (self._session is not None and not self._is_outdated()):
             return
         try:
@@ -363,7 +363,7 @@ class Hardware:
 
 
 RELEASED = "Released"
-"""The reason of the problem while no GPU may be handed out, because the GPUs were released to somebody."""
+"""The reason of the problem while no GPU may be given away, because the GPUs were released."""
 
 
 def _as_released(boot_id: str, last: NodeFacts | None, why: str) -> NodeFacts:
@@ -417,7 +417,7 @@ def _problems(readings: GpuReadings, pci: Sequence[PciFacts], ours: Ours) -> tup
 
 
 def _with_silent(problems: list[Problem], held: Collection[str], listed: Collection[str]) -> list[Problem]:
-    """Add the GPUs that the kernel driver holds and NVML does not list: their initialisation failed.
+    """Add the GPUs that the kernel driver holds and NVML does not list: their initialization failed.
 
     A GPU that NVML lists but that never said who it is has only an index; it is one of the silent ones, so it is not
     counted twice, and gets its address when there is no doubt which it is.

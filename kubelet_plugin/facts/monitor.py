@@ -1,6 +1,6 @@
-"""The node's facts with health: what Discovery saw, what the GPUs told, what others of our services know, remembered.
+"""The node's facts with health: what Discovery saw, what the GPUs reported, what other services know, remembered.
 
-Whoever wants to know the node (reporter, health stream, prepare) asks here instead of Discovery, by the same port. A
+The users of the facts (reporter, health stream, prepare) ask here instead of Discovery, by the same port. A
 GPU that got lost stays in the facts as it was last seen, with a condition that says so: its device is tainted rather
 than withdrawn, and no other GPU is touched. What is remembered is in a file, so that a restart forgets nothing.
 
@@ -40,7 +40,7 @@ from kubelet_plugin.hardware.health import (
 _log = structlog.get_logger(__name__)
 
 TICK_S = 10.0
-"""How often conditions are looked at while nothing happens: that is how exactly a minute of good readings is told."""
+"""How often conditions are looked at while nothing happens: so exact is a minute of good readings."""
 
 CHECK_AGAIN_S = 60.0
 """A GPU that did not pass its check is checked again after as long."""
@@ -49,7 +49,7 @@ CHECK_UNDER_WAY = "its check is under way"
 """The message of NotValidated while nothing is known to be wrong."""
 
 type InstanceUuid = Callable[[str, int, int], str | None]
-"""GPU UUID, GPU instance id and compute instance id to the MIG device's UUID; None when nobody knows it."""
+"""GPU UUID, GPU instance id and compute instance id to the MIG device's UUID; None when it is not known."""
 
 type MoreConditions = Callable[[], Mapping[str, Sequence[HealthCondition]]]
 """Conditions by GPU UUID that another service sees to: of MPS daemons, for instance."""
@@ -63,7 +63,7 @@ class SeenFacts(Protocol):
 
 
 class FollowedFacts(SeenFacts, Protocol):
-    """And whoever asked is told of each look."""
+    """With notice of each look."""
 
     def subscribe(self, listener: Callable[[NodeFacts], None]) -> Callable[[], None]: ...
 
@@ -176,7 +176,7 @@ class HealthMonitor:
         return Era(self._source.facts.boot_id, self._driver_era())
 
     def _update(self) -> None:
-        """Make the facts anew from the last look and everything that is known; tell who listens when they differ."""
+        """Make new facts from the last look and everything that is known; notify listeners when they differ."""
         try:
             seen = self._source.facts
         except NodeNotReady:

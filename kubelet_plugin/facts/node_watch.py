@@ -32,13 +32,13 @@ from kubelet_plugin.settings import Settings
 _log = structlog.get_logger(__name__)
 
 _MODULE = "/sys/module/nvidia"
-"""The kernel makes this folder anew each time that the module is loaded, and then it has another inode."""
+"""The kernel makes a new folder each time that the module is loaded, and then it has another inode."""
 
 
 class NodeWatch:
     """`facts` is the node with its health, `events` can be paused. `run_in` starts all of it.
 
-    With the feature gate of health off, `facts` is what Discovery sees: no events are heard, and no conditions told.
+    With the feature gate of health off, `facts` is what Discovery sees, without events and conditions.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class NodeWatch:
     def _heard(self, event: GpuEvent) -> None:
         if self._health is not None:
             self._health.heard(event)
-        # Whatever it was, a look shows more of it: a lost GPU, another MIG layout, counters.
+        # A look shows more of any event: a lost GPU, another MIG layout, counters.
         self._discovery.poke()
 
     def _seen(self, facts: NodeFacts) -> None:
@@ -146,7 +146,7 @@ class NodeWatch:
             return {}
 
     def _mps_conditions(self) -> Mapping[str, Sequence[HealthCondition]]:
-        """What is told of MPS daemons, by GPU UUID; each with the time since when it has been told."""
+        """What is wrong with MPS daemons, by GPU UUID; each with the time since when it has been reported."""
         troubles = self._mps.troubles if self._mps is not None else ()
         now = datetime.fromtimestamp(time.time(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         self._mps_since = {
@@ -166,7 +166,7 @@ class NodeWatch:
 
 
 def instance_uuid(gpu: GpuFacts | None, records: Records, gpu_uuid: str, gi: int, ci: int) -> str | None:
-    """UUID of the MIG device with these ids on this GPU; None when nobody knows it (any more)."""
+    """UUID of the MIG device with these ids on this GPU; None when it is not known."""
     for _, record in _made(records, gpu_uuid):
         if (record.made.get("gi"), record.made.get("ci")) == (str(gi), str(ci)):
             return record.made.get("uuid")

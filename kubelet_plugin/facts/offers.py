@@ -2,7 +2,7 @@
 
 The publisher asks the same (`dra_driver.devices.offers`), with the same policy file, so both mean the same hardware by
 a name. `kubelet_plugin.main` gives a `NodeOffers` to the claim service. The node's labels are read only when the policy
-asks for them: at start, from time to time, and when a claim has a device that nobody knows.
+asks for them: at start, from time to time, and when a claim has an unknown device.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ class NodeApi(Protocol):
 
 
 class NodeOffers:
-    """The table of one node; made anew when the facts or the labels are others."""
+    """The table of one node; made again when the facts or the labels change."""
 
     def __init__(self, api: NodeApi, policy: PublishingPolicy, node_name: str) -> None:
         self._api = api

@@ -1,14 +1,14 @@
 """Releases the GPUs of this node: until they are taken back this plugin has none open, and no claim gets one.
 
 `nvidia-smi --gpu-reset`, a MIG mode that needs a reset and a driver that is replaced all fail while a process has a GPU
-open. Our sessions last as long as the plugin, so somebody has to be able to ask for them:
+open. The plugin's sessions last as long as it runs, so there are three ways to ask for a release:
 
 * a file beside the journal, which `dractl gpus release` writes, in the plugin's pod or on the host;
 * a label or annotation of the Node, for scripts that drain it: `dra.gpu/release-gpus`, `true` or the time when it ends;
 * the MIG manager of the GPU Operator, by its label `nvidia.com/mig.config.state`, for a bounded time.
 
 While GPUs are released the inventory keeps them as they were last seen, with a problem and with a condition that taints
-each; prepare, and whatever changes hardware, is refused and tried again. A second file says that both sessions are
+each; prepare, and each change of hardware, is refused and tried again. A second file says that both sessions are
 closed and all of that is in force: who asks waits for it, and a plugin that starts begins so. Deciding is in functions
 without effects.
 """

@@ -1,4 +1,4 @@
-"""Is a GPU fit to be given to anybody? The check that a new or returned GPU has to pass where the policy wants one.
+"""Is a GPU fit for use? The check that a new or returned GPU has to pass where the policy wants one.
 
 `kubelet_plugin.facts.monitor` asks once for each GPU and life of the driver, and again after a while when the answer
 was no.
@@ -41,7 +41,7 @@ def fault_of(gpu: GpuFacts, others: Sequence[GpuFacts], max_clock_mhz: int | Non
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """An administrator's check: exit status 0 is fit, everything else is not. It is told of the GPU in its environment:
+    """An administrator's check: exit status 0 is fit, everything else is not. The GPU is in its environment:
     GPU_UUID, GPU_PCI_BUS_ID, GPU_MINOR, and CUDA_VISIBLE_DEVICES with the UUID."""
 
     arguments: tuple[str, ...]

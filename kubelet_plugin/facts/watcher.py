@@ -5,7 +5,7 @@ to look
 sooner and the only source of Xids; everything else is found by looking, too. So nothing is lost but time when events do
 not work: a GPU that supports none is named as unmonitored, and a broken session is replaced.
 
-The wait happens inside the library with no lock of ours held, in a session of its own, because it lasts seconds. NVML
+The wait happens inside the library while no lock is held, in a session of its own, because it lasts seconds. NVML
 may return early for ever: with GPU_IS_LOST once a GPU of the set fell off the bus, with TIMEOUT when an interrupt
 arrives, with event after event. None of that may use a core: a session whose wait fails is replaced ever more rarely,
 and without the GPU that is lost; the rest of an early return is slept; an empty event set is not waited on.
@@ -112,7 +112,7 @@ class EventWatcher:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """No session of ours is open inside: the kernel does not let go of a GPU that somebody has open.
+        """The watcher has no session open inside: the kernel does not let go of a GPU that a process has open.
 
         Blocking, from any thread, several at once. A library that hangs is waited for a few seconds, no longer: then
         the caller's own attempt will say what is in the way.
@@ -138,7 +138,7 @@ class EventWatcher:
         self._renew.set()
 
     async def run(self) -> None:
-        """Listen until cancelled. The thread ends by itself within a moment; a hung driver does not keep anybody."""
+        """Listen until cancelled. The thread ends by itself within a moment; a hung driver blocks no caller."""
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[None] = loop.create_future()
 
@@ -146,7 +146,7 @@ class EventWatcher:
             try:
                 self._listen(loop)
             finally:
-                with suppress(RuntimeError):  # the loop is closed, nobody waits
+                with suppress(RuntimeError):  # the loop is closed, no caller waits
                     loop.call_soon_threadsafe(ended.cancel)
 
         thread = threading.Thread(target=listen, name="nvml-events", daemon=True)
@@ -172,7 +172,7 @@ class EventWatcher:
                     self._rest()
             except NodeNotReady as error:
                 if self._stop.is_set():
-                    return  # nobody listens to us any more
+                    return  # the listener is gone
                 self._failed(loop, error, coverage.monitored if self._failures else frozenset())
 
     def _failed(self, loop: asyncio.AbstractEventLoop, error: NodeNotReady, deaf: frozenset[str]) -> None:
@@ -196,7 +196,7 @@ class EventWatcher:
             continue
 
     def _may_open(self) -> bool:
-        """Whether nobody wants a pause; waits a moment for that."""
+        """Whether no pause is wanted; waits a moment for that."""
         with self._gate:
             if not self._gate.wait_for(lambda: self._pauses == 0, self._wait_s):
                 return False
@@ -233,7 +233,7 @@ class EventWatcher:
             self._stop.wait(pace.rest_s(time.monotonic(), event))
 
     def _tell[T](self, loop: asyncio.AbstractEventLoop, listener: Callable[[T], None], value: T) -> None:
-        with suppress(RuntimeError):  # the loop is closed, nobody listens
+        with suppress(RuntimeError):  # the loop is closed, the listener is gone
             loop.call_soon_threadsafe(listener, value)
 
 
@@ -372,8 +372,8 @@ def _instance(number: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class TriedWait:
-    """One wait for events, as the watcher does it. `event`: one came, so it ended early. `seconds` None: no GPU tells
-    of events, so there was nothing to wait for."""
+    """One wait for events, as the watcher does it. `event`: one came, so it ended early. `seconds` None: no GPU has
+    events, so there was nothing to wait for."""
 
     seconds: float | None
     event: bool

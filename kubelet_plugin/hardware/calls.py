@@ -19,7 +19,7 @@ from kubelet_plugin.hardware.lanes import calling
 
 
 class Code(IntEnum):
-    """The NVML return values that are told apart here. Compared as numbers: `NVMLError` itself cannot be hashed."""
+    """The NVML return values that are distinguished here. Compared as numbers: `NVMLError` itself cannot be hashed."""
 
     UNINITIALIZED = 1
     INVALID_ARGUMENT = 2
@@ -43,7 +43,7 @@ NOT_THERE = frozenset({Code.NOT_SUPPORTED, Code.FUNCTION_NOT_FOUND})
 """The hardware has no such thing, or the driver is too old to know the question."""
 
 _SESSION_OVER = frozenset({Code.UNINITIALIZED, Code.DRIVER_NOT_LOADED, Code.LIB_RM_VERSION_MISMATCH})
-"""Not about one GPU: the driver went away or was replaced, NVML must be initialised again."""
+"""Not about one GPU: the driver went away or was replaced, NVML must be initialized again."""
 
 GPU_GONE = frozenset({Code.GPU_IS_LOST, Code.RESET_REQUIRED})
 
@@ -84,7 +84,7 @@ def load_library(file: Path | None = None) -> NvmlLibrary:
         raise HardwareError(
             f"{error}; {_ADVICE[Code.LIBRARY_NOT_FOUND]}", about="driver", code=Code.LIBRARY_NOT_FOUND
         ) from error
-    # pynvml remembers the address of every function it called, of whatever library it called it in.
+    # pynvml remembers the address of every function that it called, in any library.
     pynvml._nvmlGetFunctionPointer_cache.clear()
     return pynvml
 
@@ -136,7 +136,7 @@ def session_over(error: HardwareError) -> bool:
 
 
 def translated(error: Exception, about: str) -> HardwareError:
-    """A foreign NVMLError as ours, with advice where there is some. `about` names the GPU, or `driver`."""
+    """An NVMLError as a HardwareError, with advice where there is some. `about` names the GPU, or `driver`."""
     code = int(getattr(error, "value", 999))
     advice = _ADVICE.get(Code(code)) if code in _REASONS else None
     message = f"NVML: {error} ({code})"

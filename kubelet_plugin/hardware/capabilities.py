@@ -18,7 +18,7 @@ _READABLE = 0o444
 def capability_nodes(host: HostFiles, about: str, gpu_minor: int, gi: int, ci: int) -> tuple[DeviceNode, ...]:
     """The nodes of GPU instance `gi` and of compute instance `ci` in it, in this order.
 
-    With their numbers in the CDI spec the host need not have the nodes themselves, so nobody has to make them.
+    With their numbers in the CDI spec the host need not have the nodes themselves.
     Raises NodeNotReady when there is no such instance, or the kernel has no capabilities.
     """
     major = host.device_majors().get(_CLASS)
@@ -59,7 +59,7 @@ def _capability(host: HostFiles, about: str, gpu_minor: int, name: str) -> tuple
             return minor, _READABLE
     raise NodeNotReady(
         f"{path} {'does not exist' if text is None else 'cannot be parsed'}, so the kernel has no such MIG instance:"
-        " somebody changed the layout of the GPU; the next attempt searches for the device again",
+        " the layout of the GPU was changed of the GPU; the next attempt searches for the device again",
         about=about,
     )
 

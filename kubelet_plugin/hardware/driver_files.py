@@ -1,7 +1,7 @@
 """Which files of a driver root a container needs: libraries, links, programs, firmware, configuration, sockets.
 
 `kubelet_plugin.hardware.driver_root` enters here with a root that it found. Patterns and places, not lists of what a
-driver has: every library with the driver's version in its name belongs to it. What is found is sorted, and whatever
+driver has: every library with the driver's version in its name belongs to it. What is found is sorted, and what
 was looked at is remembered in a `Seen`. Nothing here decides whether a driver is complete.
 """
 
@@ -130,7 +130,7 @@ class DriverTree:
         return _sorted(found.values())
 
     def links(self, libraries: Sequence[DriverFile], version: str) -> tuple[Link, ...]:
-        """The names under which programs look for `libraries`: links that are here, and some that always have to be."""
+        """The names under which programs look for `libraries`: links that are here, and some that must always exist."""
         found = {link.path: link for link in self._links_here(libraries)}
         for library in libraries:
             folder, name = posixpath.split(library.container_path)

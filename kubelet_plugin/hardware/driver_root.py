@@ -125,7 +125,7 @@ class DriverInstallation:
     def for_containers(self, version: str, gpus: Iterable[GpuFacts]) -> ForContainers:
         """What containers need of driver `version`, which is the one that NVML says runs, and of `gpus`.
 
-        `driver` is the same object as long as nothing changed. That costs some dozen stat calls to know; looking anew,
+        `driver` is the same object as long as nothing changed. That costs some dozen stat calls to know; looking again,
         some tens of milliseconds. Raises NodeNotReady naming everything that the driver lacks, and remembers nothing.
         """
         driver = self._current(version)
@@ -159,7 +159,7 @@ class DriverInstallation:
         return find_dev_root(self._host, self.root().path, Seen())
 
     def _current(self, version: str) -> "_Complete":
-        # Whoever comes while somebody looks needs the same answer, and gets it sooner by waiting for it.
+        # A caller that comes during a look needs the same answer, and gets it sooner by waiting for it.
         with self._looking:
             kept = self._kept
             if kept is None or kept.files.version != version or not kept.seen.unchanged():
@@ -297,7 +297,7 @@ def _node_problems(host: HostFiles, dev_root: str, nodes: Mapping[str, DeviceNod
             yield f"{_on_host(dev_root, f'/dev/{name}')} is missing: {advice}"
     uvm, major = nodes.get("nvidia-uvm"), host.device_majors().get("nvidia-uvm")
     if uvm is not None and major is not None and uvm.major != major:
-        # The major is given out anew each time the module is loaded; a node of the last time opens something else.
+        # The major changes each time the module is loaded; a node of the last time opens something else.
         yield (
             f"{_on_host(dev_root, uvm.path)} has major {uvm.major}, and the kernel gave nvidia-uvm {major}: remove it,"
             " and make it again with `nvidia-modprobe -u -c=0`"

@@ -28,8 +28,8 @@ WELL_AFTER_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Era:
-    """One life of the driver: nothing that befell a GPU before outlives the next. `driver` is what tells two loadings
-    of the kernel module apart; None where that cannot be told, and then only a boot ends an era."""
+    """One life of the driver: no event of a GPU outlives it. `driver` distinguishes two loadings
+    of the kernel module; None if that is not known, and then only a boot ends an era."""
 
     boot_id: str
     driver: str | None = None
@@ -134,7 +134,7 @@ def after_reading(
 
 
 def without_gpus(now: Conditions, present: Iterable[str]) -> Conditions:
-    """GPUs that the node does not have any more, nor remembers, have no conditions."""
+    """GPUs that the node no longer has or remembers have no conditions."""
     kept = frozenset(present)
     return Conditions({key: one for key, one in now.tracked.items() if key.gpu in kept})
 
@@ -243,7 +243,7 @@ def reading_of(gpu: GpuFacts, health: HealthReading) -> Reading:
 
 
 def _answers(health: HealthReading) -> tuple[tuple[str, int | bool | None], ...]:
-    """Types of trouble with the answer that tells of each."""
+    """Types of trouble with the answer that each follows from."""
     return (
         ("Ecc", health.uncorrected_errors),
         ("RowRemap", health.remap_failed),

@@ -67,9 +67,9 @@ class HookMode(StrEnum):
     SHIPPED = "shipped"
     """The program of the plugin's image, which the plugin has put on the host."""
     OFF = "off"
-    """Nobody, because the settings say so."""
+    """No program, because the settings say so."""
     NONE = "none"
-    """Nobody, because there is no program that can be used."""
+    """No program, because none can be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ def hook_program(path: str, ldconfig: str | None, ask: Ask) -> HookProgram:
             about=f"program {path}",
         )
     listed = set(_LISTED.findall(_said(ask, path, *arguments[1:], "--help")))
-    # Releases before 1.15 run /sbin/ldconfig, whatever they are told.
+    # Releases before 1.15 always run /sbin/ldconfig.
     sub_commands = {
         command: flags
         for command, flags in _flags(path, arguments[1:], listed, ask)

@@ -159,7 +159,7 @@ class Processes:
         try:
             environment = (self._proc / str(pid) / "environ").read_bytes()
         except OSError:
-            return  # it ended, or is none of ours to read
+            return  # it ended, or this process may not read it
         for item in environment.split(b"\0"):
             name, _, value = item.partition(b"=")
             if name == variable:

@@ -1,6 +1,6 @@
 """What a node has for sharing GPU memory with other machines: IMEX channels, and the capability to manage the fabric.
 
-With their numbers in the CDI spec the host need not have the device nodes themselves, so nobody has to make them, and
+With their numbers in the CDI spec the host need not have the device nodes themselves, and
 it does not matter that they vanish at a reboot. Source: NVIDIA's IMEX guide; the kernel module's files in /proc.
 """
 

@@ -1,4 +1,4 @@
-"""Work on GPUs in threads that may hang: one job at a time for each GPU, and nobody waits for a job without a limit.
+"""Work on GPUs in threads that may hang: one job at a time for each GPU, and no caller waits without a limit.
 
 `kubelet_plugin.facts.hardware.Hardware` enters here. NVML may be called by several threads at once (NVML API
 Reference), and
@@ -29,10 +29,10 @@ READ_S = 20.0
 It takes some milliseconds, and seconds after a cold start."""
 
 LAST_WAIT_S = 5.0
-"""How long anybody waits for NVML while the plugin ends, and how long a call is waited for then."""
+"""How long callers wait for NVML while the plugin ends, and how long a call is waited for then."""
 
 _LOOK_S = 1.0
-"""How often a job is looked at while the plugin ends: nobody is notified when it calls NVML."""
+"""How often a job is looked at while the plugin ends: there is no notice of its calls into NVML."""
 
 _TIMEOUT = 10
 """NVML's code; it stands for calls that do not return, too."""
@@ -95,7 +95,7 @@ class Lanes:
     def run[T](self, lane: str, work: Callable[[], T], *, total_s: float = inf) -> T:
         """Call `work` in the lane's next turn, and give up after `total_s` in all, or when one of its calls hangs.
 
-        Work that was given up may still be going on; until it ends, its lane is busy.
+        Work that was given up may still run; until it ends, its lane is busy.
         Raises HardwareError for which `is_silent` holds, and what `work` raises.
         """
         return self._run(Job(lane, False, time.monotonic() + total_s, time.monotonic()), work, self._hung_s)
@@ -119,11 +119,11 @@ class Lanes:
 
     @property
     def busy(self) -> bool:
-        """Whether a job is going on, as one does that was given up and hangs."""
+        """Whether a job runs, as one does that was given up and hangs."""
         return bool(self._jobs) or self._alone is not None
 
     def end(self) -> None:
-        """The plugin ends: from now on, nobody waits long for a turn, or for a call into NVML."""
+        """The plugin ends: from now on, no caller waits long for a turn, or for a call into NVML."""
         with self._changed:
             self._ending_since = time.monotonic()
             self._changed.notify_all()
@@ -140,7 +140,7 @@ class Lanes:
                 job.error = HardwareError(
                     "NVML answers too slowly; search the kernel log for NVRM", about=job.lane, code=_TIMEOUT
                 )
-            except BaseException as error:  # noqa: BLE001 - for whoever waits, as it is
+            except BaseException as error:  # noqa: BLE001 - for the waiting caller, as it is
                 job.error = error
             finally:
                 self._end(job)

@@ -26,7 +26,7 @@ _SKIPPED = frozenset({Code.INVALID_ARGUMENT, *NOT_THERE})
 """What an enumeration that this GPU does not have may answer; which of them differs."""
 
 _GONE = frozenset({Code.NOT_FOUND, *_SKIPPED})
-"""What an instance answers that somebody destroyed between listing it and asking it."""
+"""What an instance answers that was destroyed between listing it and asking it."""
 
 _GPU_PROFILES = 32
 _COMPUTE_PROFILES = 16
@@ -127,7 +127,7 @@ class MigGpu:
         self._compute_profiles: dict[str, tuple[_ComputeProfile, ...]] = {}
 
     def facts(self) -> MigFacts | None:
-        """All that the inventory tells; None of a GPU that cannot be divided. Raises HardwareError."""
+        """All that the inventory has; None of a GPU that cannot be divided. Raises HardwareError."""
         mode = self.mode()
         if mode is None:
             return None
@@ -177,7 +177,7 @@ class MigGpu:
         """The GPU instance of a profile at a place, None only if there is none. `wanted` are the sizes of compute
         instances that must not be missed in it.
 
-        Raises HardwareError for whatever is not answered, unlike `instances`: what is not seen here is forgotten.
+        Raises HardwareError for each missing answer, unlike `instances`: what is not seen here is forgotten.
         """
         mode = self._calls.call(self._about, self._calls.library.nvmlDeviceGetMigMode, self._handle)
         if mode[0] != 1:
@@ -216,7 +216,7 @@ class MigGpu:
     def create_compute_instance(self, parent: LiveGpuInstance, slices: int | None, start: int) -> LiveComputeInstance:
         """In `parent`: all of it, or `slices` compute slices from `start`. Raises HardwareError.
 
-        One that was made and cannot be asked for its UUID is destroyed again, because nobody could tell it later.
+        One that was made and cannot be asked for its UUID is destroyed again, because it could not be found later.
         """
         profile_id = self._compute_profile_id(parent, slices)
         library = self._calls.library
@@ -348,7 +348,7 @@ class MigGpu:
         return list(handles[: count.value])
 
     def _instance(self, handle: Any, profiles: tuple[_Profile, ...]) -> LiveGpuInstance | None:
-        """None when somebody destroyed it meanwhile."""
+        """None when it was destroyed meanwhile."""
         try:
             info = self._calls.call(self._about, self._calls.library.nvmlGpuInstanceGetInfo, handle)
             profile = next((one.facts for one in profiles if one.facts.id == info.profileId), None)
@@ -370,7 +370,7 @@ class MigGpu:
     def _devices(
         self, gpu_instance: Any, profile: str, slices: int | None, *, sure: Collection[int] = ()
     ) -> tuple[LiveComputeInstance, ...]:
-        """Raises HardwareError; also for every failure about compute instances of the sizes that are to be seen for
+        """Raises HardwareError; also for every failure about compute instances of the sizes that must be seen for
         `sure`."""
         found = {}
         compute_profiles = self._compute_profiles_for(gpu_instance, profile)

@@ -8,7 +8,7 @@ Three kinds of question are asked of a GPU:
 - identity (UUID, minor, PCI address, product, ...): any failure makes this GPU unreadable, and only this one;
 - what changes how it may be used (memory, MIG mode, fabric, virtualisation): "not supported" is an answer, any other
   failure makes the GPU unreadable, because guessing would offer a device that is not there;
-- description (serial, power limit, PCIe, ...): absent when the driver does not tell, whatever its reason, unless the
+- description (serial, power limit, PCIe, ...): absent when the driver gives no answer, for any reason, unless the
   reason is that the GPU or the driver is gone.
 """
 
@@ -61,7 +61,7 @@ answers for MIG devices only, and the largest MIG profile may own fewer than the
 """
 
 _DISPLAY_ONLY = ("DGX Display",)
-"""Products that drive a screen and nothing else, as in a DGX Station; no call tells them apart."""
+"""Products that drive a screen and nothing else, as in a DGX Station; no call distinguishes them."""
 
 _FABRIC_STATES = {1: "NotStarted", 2: "InProgress", 3: "Completed"}
 _FABRIC_HEALTH = {1: "Healthy", 2: "Unhealthy", 3: "LimitedCapacity"}
@@ -116,7 +116,7 @@ def at_once[T](about: str, work: Callable[[], T], /) -> T:
 class Nvml(Calls):
     """One NVML session, from `start` to `stop`. Calls block for as long as NVML does.
 
-    Handles are kept for the session: asking for them anew attaches to the GPU each time, and by UUID takes seconds
+    Handles are kept for the session: asking for them again attaches to the GPU each time, and by UUID takes seconds
     when several callers do it at once. All dictionaries are by PCI address.
     After a HardwareError for which `session_over` holds, a new session is needed.
     """
@@ -351,7 +351,7 @@ class Nvml(Calls):
         return cores // per_multiprocessor
 
     def _module_id(self, about: str, handle: Any) -> int | None:
-        # The binding's default argument is one holder shared by all callers, hence one of our own. Boards that do
+        # The binding's default argument is one holder shared by all callers, so this call has its own. Boards that do
         # not sit on an SXM base board answer 0 or an error.
         number = self.described(about, self.library.nvmlDeviceGetModuleId, handle, ctypes.c_uint())
         return int(number) if number else None
@@ -422,7 +422,7 @@ class Nvml(Calls):
     ) -> tuple[dict[str, "_Reading"], list[Problem]]:
         """Add the NVLink facts. Peers need the whole node, so this comes after every GPU was read.
 
-        Answers the GPUs whose peers could be asked for, and the problems of those that do not answer any more.
+        Answers the GPUs whose peers could be asked for, and the problems of those that no longer answer.
         """
         linked = [address for address, reading in readings.items() if reading.links]
         added: dict[str, _Reading] = {}

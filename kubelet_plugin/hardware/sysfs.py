@@ -91,7 +91,7 @@ class DeviceFile:
 
 
 class HostFiles:
-    """The host's files below `root`; host paths are absolute, whatever the root is.
+    """The host's files below `root`; host paths are absolute with any root.
 
     `runtime_root` is what the container runtime calls that root. It is `/`, except for a simulated host: that is a
     folder for the runtime, too, which can so mount files of it into real containers.
@@ -103,7 +103,7 @@ class HostFiles:
         self._runtime_root = PurePosixPath(runtime_root)
 
     def for_runtime(self, host_path: str | PurePosixPath) -> str:
-        """A host path as the container runtime has to be told it."""
+        """A host path as the container runtime must get it."""
         return str(self._runtime_root / str(host_path).lstrip("/"))
 
     def path(self, host_path: str | PurePosixPath) -> Path:
@@ -255,7 +255,7 @@ class HostFiles:
         )
 
     def nvidia_gpus(self) -> tuple[PciFacts, ...]:
-        """All NVIDIA GPUs on the PCI bus, by address, whatever driver holds them; no virtual functions."""
+        """All NVIDIA GPUs on the PCI bus, by address, with any driver; no virtual functions."""
         return tuple(facts for facts in map(self.pci, self._pci_addresses()) if facts.is_nvidia_gpu)
 
     def _pci_addresses(self) -> Iterator[str]:

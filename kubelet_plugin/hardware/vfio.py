@@ -1,7 +1,7 @@
 """What the kernel says about lending a GPU to a virtual machine: IOMMU groups, VFIO drivers, who has it open.
 
 Discovery enters here for facts, `kubelet_plugin.effects.vfio` before and after it changes a binding. Reads go through
-`HostFiles`; `Sysfs` is the one thing that writes, and it only does what it is told.
+`HostFiles`; `Sysfs` is the one thing that writes, and it decides nothing.
 Source: Documentation/ABI/testing/sysfs-bus-pci and Documentation/driver-api/vfio.rst of the kernel.
 """
 
@@ -97,7 +97,7 @@ def is_vfio(driver: str | None) -> bool:
 def passthrough_facts(host: HostFiles, pci: PciFacts) -> PassthroughFacts | None:
     """What VFIO needs of a GPU; None when it cannot be had: no IOMMU, or other devices are in the GPU's group.
 
-    Whoever has one device of a group can reach the memory of all of them, so a group is lent as a whole or not at all.
+    A user of one device of a group can reach the memory of all of them, so a group is lent as a whole or not at all.
     """
     if pci.iommu_group is None or intruders(host, pci):
         return None
@@ -105,7 +105,7 @@ def passthrough_facts(host: HostFiles, pci: PciFacts) -> PassthroughFacts | None
 
 
 def bound_elsewhere(pci: PciFacts) -> Problem:
-    """A GPU that somebody else bound to a VFIO driver. It has no NVML identity, so nobody can be offered it."""
+    """A GPU that was bound to a VFIO driver by other means. It has no NVML identity, so it cannot be offered."""
     return Problem(
         subject=f"GPU {pci.address}",
         reason="BoundToVfio",
@@ -120,13 +120,13 @@ def companions(host: HostFiles, pci: PciFacts) -> tuple[PciFacts, ...]:
 
 
 def intruders(host: HostFiles, pci: PciFacts) -> tuple[PciFacts, ...]:
-    """The devices that keep the GPU's group from being lent, by address: other GPUs whatever holds them, and what a
+    """The devices that keep the GPU's group from being lent, by address: other GPUs with any driver, and what a
     driver of the node works with. Bridges and devices without a driver do no harm."""
     return tuple(other for other in _others(host, pci) if not _is_companion(other, pci) and not _harmless(other))
 
 
 def _is_companion(other: PciFacts, pci: PciFacts) -> bool:
-    """Whatever driver it has, which changes as the GPU is lent."""
+    """With any driver: that changes as the GPU is lent."""
     return _slot(other) == _slot(pci) and other.vendor == _NVIDIA_VENDOR and not other.is_nvidia_gpu
 
 
@@ -271,7 +271,7 @@ def vfio_nodes(host: HostFiles, pci: PciFacts, *, iommufd: bool) -> VfioNodes | 
 
 
 def node_names(host: HostFiles, pci: PciFacts, minor: int | None) -> frozenset[str]:
-    """The device nodes by which programs have a GPU open, as whoever holds it has it. Paths below /dev."""
+    """The device nodes by which programs have a GPU open, as its driver has them. Paths below /dev."""
     if is_vfio(pci.driver):
         cdevs = host.names(f"{_DEVICES}/{pci.address}/vfio-dev")
         return frozenset({f"vfio/{pci.iommu_group}", *(f"vfio/devices/{name}" for name in cdevs)})
@@ -295,7 +295,7 @@ def users(host: HostFiles, nodes: Collection[str]) -> tuple[GpuUser, ...]:
 
 
 def this_process(host: HostFiles) -> int | None:
-    """Our process id as `users` tells it: that of the host, also when we are in a container."""
+    """This process's id as `users` has it: that of the host, also when we are in a container."""
     try:
         return int(host.path("/proc/self").readlink().name)
     except (OSError, ValueError):

@@ -48,7 +48,7 @@ class SimulatedHost(GpuOperations):
 
     @contextmanager
     def edit(self) -> Iterator[NodeState]:
-        """Change what NVML tells, in any way the state knows. Nothing is changed when the block raises.
+        """Change what NVML answers, in any way the state knows. Nothing is changed when the block raises.
 
         Files of MIG instances and of processes follow, and those who wait for NVML's events hear of a new division;
         the rest of the tree is left as it is.
@@ -153,7 +153,7 @@ class SimulatedHost(GpuOperations):
     def adopt_programs(self) -> None:
         """Run the driver's programs by the interpreter of this process, which is what lasts longest.
 
-        Whoever made them may be gone: an older image with another Python, or a dractl beside the node.
+        The interpreter that made them may be gone: an older image with another Python, or a dractl beside the node.
         """
         _tree_of(self.root, self.state).adopt_programs(self.root, self.state)
 
@@ -254,7 +254,7 @@ def open_host(root: Path, profile: str, node_index: int = 0, machine: str = "") 
 def open_simulated(root: Path, wanted: str, machine: str = "") -> SimulatedHost:
     """The node that `--simulate` names: `PROFILE`, the file of a record, either with `:N` for the N-th of its kind.
 
-    `machine` tells apart nodes that were all given the same name without a number. Raises InvalidInput.
+    `machine` distinguishes nodes that were all given the same name without a number. Raises InvalidInput.
     """
     name, index = parse_simulated(wanted)
     return open_host(root, name, index or 0, machine if index is None else "")

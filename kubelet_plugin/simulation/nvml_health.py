@@ -81,7 +81,7 @@ class HealthCalls(Session):
         }
 
     def _remapped_rows(self, gpu: GpuState) -> tuple[int, int, int, int] | None:
-        """Not told by GPUs in MIG mode, nor by those that retire pages instead."""
+        """Not answered by GPUs in MIG mode, nor by those that retire pages instead."""
         model = self._file.latest.model
         if model.architecture < AMPERE or not model.ecc or (gpu.mig is not None and gpu.mig.current):
             return None

@@ -273,7 +273,7 @@ def _set_shared_engines(structure: Any, parent: MigProfile) -> None:
 
 
 def _fill_placements(starts: Sequence[int], size: int, array: Any, count: Any) -> int:
-    """Without an array only the count is told."""
+    """Without an array only the count is answered."""
     if array is None:
         pointed(count).value = len(starts)
         return 0

@@ -33,7 +33,7 @@ class Crash(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What a handle stands for. `number` is a GPU instance's creation, `mig_uuid` tells a MIG device or its compute
+    """What a handle stands for. `number` is a GPU instance's creation, `mig_uuid` names a MIG device or its compute
     instance: a handle does not come to life again with the next instance that gets the same id."""
 
     kind: Literal["gpu", "mig", "gpu instance", "compute instance"]
@@ -106,7 +106,7 @@ def compute_instance_query[S: Session, **P, R](
 
 
 class Session:
-    """The library as one process has it. `_uuids` are the GPUs that it enumerated when it was initialised."""
+    """The library as one process has it. `_uuids` are the GPUs that it enumerated when it was initialized."""
 
     def __init__(self, root: Path) -> None:
         self._file = StateFile(root)
@@ -133,7 +133,7 @@ class Session:
         return self._attached is None or self._attached.alone()
 
     def _initialise(self) -> None:
-        """The driver initialises GPUs that nobody had open: what is not kept is as after a boot."""
+        """The driver initializes GPUs that no process had open: what is not kept is as after a boot."""
         if any(gpu.forgetful for gpu in self._file.read().gpus):
             with self._host.edit() as state:
                 for gpu in state.gpus:
@@ -152,7 +152,7 @@ class Session:
         return state
 
     def _machine(self) -> NodeState:
-        """Raises NVMLError when somebody removed the machine's folder."""
+        """Raises NVMLError when the machine's folder was removed."""
         try:
             return self._file.read()
         except FileNotFoundError:
@@ -248,7 +248,7 @@ class Session:
             raise Crash(function)
         if mishap.code:
             raise error(mishap.code)
-        # Meanwhile anything may have befallen the node.
+        # Meanwhile the node may have changed in any way.
         return mishap.crash == "after", self.node(function).gpu(uuid)
 
 

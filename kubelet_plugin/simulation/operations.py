@@ -1,4 +1,4 @@
-"""What befalls the GPUs of a simulated node while a plugin runs: failures, programs, and an administrator's hand.
+"""What happens to the GPUs of a simulated node while a plugin runs: failures, programs, and an administrator's hand.
 
 The part of `kubelet_plugin.simulation.host.SimulatedHost` that changes state and leaves making files to it. GPUs are
 named by their index, as NVML enumerates them.
@@ -143,7 +143,7 @@ class GpuOperations:
             return client.pid
 
     def detach_client(self, pid: int) -> None:
-        """The process ends, on whatever GPUs it was."""
+        """The process ends, on all its GPUs."""
         with self.edit() as state:
             for gpu in state.gpus:
                 gpu.clients = [client for client in gpu.clients if client.pid != pid]
@@ -175,8 +175,8 @@ class GpuOperations:
     ) -> tuple[str, ...]:
         """Create a GPU instance in MIG mode, and fill it with one compute instance, or with `parts` of so many slices.
 
-        Answers the UUIDs of the MIG devices. No parts: a GPU instance that nobody can use. Raises InvalidInput for an
-        unknown profile and `partitions.Refused` when the hardware does.
+        Answers the UUIDs of the MIG devices. No parts: a GPU instance that no program can use. Raises InvalidInput for
+        an unknown profile and `partitions.Refused` when the hardware does.
         """
         with self.edit() as state:
             gpu, table = state.gpus[index], table_of(state)

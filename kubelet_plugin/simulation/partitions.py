@@ -1,6 +1,6 @@
 """How a simulated GPU is divided: MIG mode, GPU instances and compute instances, and what the hardware refuses.
 
-Works on the state of one GPU (`kubelet_plugin.simulation.state`) and the table of its model; whoever calls has the
+Works on the state of one GPU (`kubelet_plugin.simulation.state`) and the table of its model; the caller has the
 state open for editing. Simulated NVML enters here, and an administrator's hand (`kubelet_plugin.simulation.host`).
 A refusal changes nothing, except that an Ampere GPU remembers a mode that waits for its reset.
 """
@@ -47,8 +47,8 @@ class ComputeProfile:
 def set_mode(gpu: GpuState, wanted: int, architecture: int, *, open_elsewhere: bool = False) -> int:
     """Switch MIG mode. Answers the activation status: 0, or why the mode is not (yet) what was asked for.
 
-    Hopper and newer switch at once or not at all; Ampere remembers, and resets itself when nobody uses it: no program,
-    nor another session of NVML (`open_elsewhere`).
+    Hopper and newer switch at once or not at all; Ampere remembers, and resets itself when it is not in use: by a
+    program, or by another session of NVML (`open_elsewhere`).
     """
     if gpu.mig is None or gpu.virtualization == _VGPU_GUEST:
         raise Refused(pynvml.NVML_ERROR_NOT_SUPPORTED)
@@ -84,7 +84,7 @@ def reset(gpu: GpuState) -> None:
 
 
 def forget_errors(gpu: GpuState) -> None:
-    """What a reset or a new driver puts right: counts start again, rows are remapped, nothing is asked for any more."""
+    """What a reset or a new driver puts right: counts start again, rows are remapped, nothing more is asked for."""
     gpu.health = gpu.health.model_copy(
         update={
             "corrected_errors": 0,

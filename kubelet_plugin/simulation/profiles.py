@@ -2,8 +2,8 @@
 
 Files in `profiles/` and `mig/` have a map `sources`: for each source in `sources.yaml`, the fields that it confirms. A
 field may have several sources; one without a source is an error when the file is read. `calculated` is the source of
-what nobody has published. `docs/hardware.md` is written from here (`docs/from_code/hardware.py`), and tests compare the
-numbers with the sources themselves. A node's state names its MIG table and does not repeat it, because the state is
+what has not been published. `docs/hardware.md` is written from here (`docs/from_code/hardware.py`), and tests compare
+the numbers with the sources themselves. A node's state names its MIG table and does not repeat it, because the state is
 read before every answer. Columns of a table are those of the driver's own listing of profiles.
 """
 
@@ -24,7 +24,7 @@ CALCULATED = "calculated"
 
 
 class Source(BaseModel):
-    """`by`: read on hardware by others; said by NVIDIA; said by another model of the hardware; or by nobody but us."""
+    """`by`: read on hardware by others; said by NVIDIA; said by another model of the hardware; or only by us."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -1,4 +1,4 @@
-"""What a simulated node is and what has befallen it: one JSON file in the host's tree, `<root>/sim/state.json`.
+"""What a simulated node is and what has happened to it: one JSON file in the host's tree, `<root>/sim/state.json`.
 
 The file is the hardware: it outlives every process, the simulated NVML (`kubelet_plugin.simulation.nvml`) reads it
 before each answer, and tests and the demo change it while a plugin runs (`kubelet_plugin.simulation.host`). Writers
@@ -25,7 +25,7 @@ class _Data(BaseModel):
 
 
 class FabricState(_Data):
-    """As NVML tells it; `state` 3 is completed, `summary` 1 healthy. `cluster` None is the zero UUID."""
+    """As NVML answers it; `state` 3 is completed, `summary` 1 healthy. `cluster` None is the zero UUID."""
 
     state: int = 3
     status: int = 0
@@ -158,7 +158,7 @@ class GpuState(_Data):
 
     @property
     def persistent(self) -> bool:
-        """Whether the GPU stays initialised while nobody uses it."""
+        """Whether the GPU stays initialized while it is not in use."""
         return self.persistenced or bool(self.persistence_mode)
 
     @property
@@ -187,7 +187,7 @@ class DriverState(_Data):
 
 
 class Event(_Data):
-    """An NVML event, as nvmlEventSetWait_v2 tells it. `type` 8 is an Xid, whose number is `data`."""
+    """An NVML event, as nvmlEventSetWait_v2 answers it. `type` 8 is an Xid, whose number is `data`."""
 
     number: int
     uuid: str
@@ -272,7 +272,7 @@ class StateFile:
 
     @property
     def latest(self) -> NodeState:
-        """What `read` found last, whatever the file says now: for more about an answer that began with `read`."""
+        """What `read` found last, even if the file has changed: for more about an answer that began with `read`."""
         return self.read() if self._read is None else self._read[1]
 
     def read(self) -> NodeState:
@@ -284,14 +284,14 @@ class StateFile:
             try:
                 self._read = (version, NodeState.model_validate_json(self.path.read_bytes()))
             except ValidationError:
-                # Somebody edits the file by hand, and an editor saves in two steps: what was before still holds.
+                # The file is edited by hand, and an editor saves in two steps: what was before still holds.
                 if self._read is None:
                     raise
         return self._read[1]
 
     @contextmanager
     def edit(self) -> Iterator[NodeState]:
-        """Change the state: nobody else does meanwhile, and nothing is written when the block raises."""
+        """Change the state: no other process does meanwhile, and nothing is written when the block raises."""
         with (self.path.parent / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             state = NodeState.model_validate_json(self.path.read_bytes())

@@ -1,10 +1,10 @@
 """The part of a simulated kernel that lends GPUs to virtual machines: sysfs that reacts to writes, groups, modules.
 
-`SimulatedKernel` goes where the writer of sysfs and `modprobe` go on a real node: what is written to `driver/unbind`,
-`driver_override`, `drivers/<name>/bind` and `drivers/<name>/unbind` changes the binding of a function as the kernel
-would change it, with the kernel's error numbers, and files, device nodes and NVML follow. Letting go of a function
-blocks while a process has it open. The rest is for tests and the demo: another machine below the node, programs that
-use a GPU, errors and delays.
+`SimulatedKernel` takes the place of the writer of sysfs and of `modprobe` on a real node: what is written to
+`driver/unbind`, `driver_override`, `drivers/<name>/bind` and `drivers/<name>/unbind` changes the binding of a function
+as the kernel would change it, with the kernel's error numbers, and files, device nodes and NVML follow. Letting go of a
+function blocks while a process has it open. The rest is for tests and the demo: another machine below the node,
+programs that use a GPU, errors and delays.
 
 `write_machine` is for `kubelet_plugin.simulation.host`, which builds the tree.
 """
@@ -161,7 +161,7 @@ class SimulatedKernel:
             attach(self.root, state, address, folder, driver)
 
     def _matches(self, driver: str, folder: PurePosixPath) -> bool:
-        """A VFIO driver takes what is meant for it only, any other what is not meant for somebody else."""
+        """A VFIO driver takes what is meant for it only, any other what is not meant for another driver."""
         override = self._files.read_text(str(folder / "driver_override")) or _NO_OVERRIDE
         return override == driver or (override == _NO_OVERRIDE and not _is_vfio(driver))
 

@@ -37,7 +37,6 @@ NOT_YET: tuple[str, ...] = (
     "docs/troubleshooting.md",
     "dra_driver/allocation/",
     "dra_driver/api/",
-    "dra_driver/apirules/",
     "dra_driver/authoring/",
     "dra_driver/cdi/",
     "dra_driver/cel/",
@@ -52,7 +51,6 @@ NOT_YET: tuple[str, ...] = (
     "dra_driver/migration/",
     "dra_driver/publish/",
     "dra_driver/runtime/",
-    "dra_driver/simulation/",
     "dra_driver/slices/",
     "examples/diagnose-a-sick-gpu/README.md",
     "examples/disaggregated-inference-pair/disaggregated-inference-pair.yaml",
@@ -62,8 +60,6 @@ NOT_YET: tuple[str, ...] = (
     "kubelet_plugin/doctor/",
     "kubelet_plugin/domains/",
     "kubelet_plugin/effects/",
-    "kubelet_plugin/facts/",
-    "kubelet_plugin/hardware/",
     "kubelet_plugin/imex/",
     "kubelet_plugin/main.py",
     "kubelet_plugin/prepare/",
@@ -72,7 +68,6 @@ NOT_YET: tuple[str, ...] = (
     "kubelet_plugin/reporting/",
     "kubelet_plugin/rpc/",
     "kubelet_plugin/settings.py",
-    "kubelet_plugin/simulation/",
 )
 """What still has old words. An entry without them must go."""
 SUFFIXES = {".md", ".py", ".tpl", ".txt", ".yaml"}

@@ -1,7 +1,7 @@
 """ValidatingWebhookConfigurations: whom the server asks before it stores something, and what follows from the answers.
 
 A write finds out what it would store, and then whom that concerns (`questions`). Where there are questions without an
-answer it gives up with `Unasked`, the HTTP layer asks (`ask`), and the write begins anew with the answers at hand: so
+answer it gives up with `Unasked`, the HTTP layer asks (`ask`), and the write starts again with the answers: so
 each write stays atomic, and what was judged is what is stored. Webhooks have a `url`; there is no network with Services
 here, and one that names a Service cannot be reached. Sources: admissionregistration.k8s.io/v1, admission.k8s.io/v1.
 """
@@ -42,7 +42,7 @@ _NEVER_ASKED = frozenset(
         "validatingadmissionpolicybinding",
     )
 )
-"""Nobody can lock everybody out."""
+"""So that no webhook can lock out all users."""
 _VARIABLES = ("object", "oldObject", "request")
 
 
@@ -64,7 +64,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """`key` is the same for the same object, however often the write begins anew."""
+    """`key` is the same for the same object, however often the write starts again."""
 
     key: str
     webhook: JsonObject
@@ -72,11 +72,11 @@ class Question:
 
 
 class Unasked(Exception):
-    """A write that cannot go on before these are answered."""
+    """A write that cannot continue before these are answered."""
 
     def __init__(self, questions: Sequence[Question]) -> None:
         self.questions = tuple(questions)
-        super().__init__(f"{len(self.questions)} webhooks have to be asked")
+        super().__init__(f"{len(self.questions)} webhooks must be asked")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class Admission:
                     yield _question(webhook, request, change)
 
     def _concerned(self, webhook: JsonObject, request: JsonObject, change: Change) -> bool:
-        """One condition that does not hold decides, whatever becomes of the others."""
+        """One condition that is false decides, also if others fail."""
         failures = []
         for condition in webhook.get("matchConditions") or ():
             text = condition["expression"]
@@ -234,7 +234,7 @@ def _request(change: Change, version: str) -> JsonObject:
 
 
 _MADE_ANEW = ("uid", "creationTimestamp", "resourceVersion")
-"""What differs when a creation begins anew."""
+"""What differs when a creation starts again."""
 
 
 def _question(webhook: JsonObject, request: JsonObject, change: Change) -> Question:

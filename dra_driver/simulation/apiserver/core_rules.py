@@ -45,7 +45,7 @@ def core_rules() -> dict[TypeKey, TypeRules]:
 
 
 class NamespaceRules(TypeRules):
-    """Namespace: held by the finalizer `kubernetes` until it is empty, and labelled with its name."""
+    """Namespace: held by the finalizer `kubernetes` until it is empty; its name is also a label."""
 
     def default(self, obj: JsonObject, situation: Situation) -> None:
         metadata = obj["metadata"]
@@ -71,7 +71,7 @@ class NodeRules(TypeRules):
 
 
 def _show_times(obj: JsonObject, *names: str) -> None:
-    """Times of conditions that nobody set are null on the wire, never left out."""
+    """Times of conditions that no client set are null on the wire, never left out."""
     for condition in (obj.get("status") or {}).get("conditions") or ():
         for name in names:
             condition.setdefault(name, None)

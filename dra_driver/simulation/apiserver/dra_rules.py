@@ -206,7 +206,7 @@ def _drop_released_devices(status: JsonObject, before: JsonObject) -> None:
 
 
 def selector_problem(expression: str, server: Server) -> str | None:
-    """What is wrong with the expression of a device selector that somebody wants to store, or None."""
+    """What is wrong with the expression of a device selector that a client wants to store, or None."""
     try:
         compile_selector(expression, server)
     except CelError as error:

@@ -107,7 +107,7 @@ def _read_token(token: str) -> tuple[int, int]:
 
 
 def list_metadata(page: Page) -> JsonObject:
-    """The position of the list, and how to go on."""
+    """The position of the list, and how to get the next page."""
     metadata: JsonObject = {"resourceVersion": str(page.revision)}
     if page.continue_token:
         metadata["continue"] = page.continue_token
@@ -210,7 +210,7 @@ class WatchStream:
         return _relevant(event, self._target, self._query) is not None
 
     def _first_lines(self) -> bytes:
-        """Existing objects or the missed part of the history; whatever happens later reaches the subscription."""
+        """Existing objects or the missed part of the history; later changes reach the subscription."""
         query, store = self._query, self._store
         self._sent_revision = store.revision
         wants_state = query.resource_version in ("", "0")

@@ -53,7 +53,7 @@ def timestamp(moment: datetime) -> str:
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
     """Query parameters of a write. `warnings` collects what goes into Warning headers. `asked`: what admission webhooks
-    have said of it so far; None for what the server does itself, of which nobody is asked."""
+    have said of it so far; None for what the server does itself, which no webhook is asked about."""
 
     dry_run: bool = False
     field_validation: str = "Warn"
@@ -262,7 +262,7 @@ class Objects:
         return self._stored(kind, obj)
 
     def finish(self, kind: ResourceType, entry: Entry) -> Entry:
-        """Takes an object out that nothing holds any more."""
+        """Takes an object out that nothing holds."""
         return self._removed(kind, entry)
 
     def _stored(self, kind: ResourceType, obj: JsonObject) -> Entry:

@@ -1,7 +1,7 @@
 """Changes that are merged into an object: merge patch, strategic merge patch, and server-side apply.
 
 Pure: neither input is changed. Server-side apply has no record of managers: each applier's last configuration says what
-it may remove. What an applier no longer says goes, unless another applier says it too. Nobody's change is a conflict,
+it may remove. What an applier no longer says goes, unless another applier says it too. No change is a conflict,
 and objects have no `managedFields`. Sources: RFC 7386, and Kubernetes' pages "Update API Objects in Place Using kubectl
 patch" and "Server-Side Apply".
 """

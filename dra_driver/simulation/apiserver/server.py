@@ -46,7 +46,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What somebody did to some type: what RBAC would have had to allow. `verb` is one of RBAC's."""
+    """What a client did to a type: what RBAC would have had to allow. `verb` is one of RBAC's."""
 
     user_agent: str
     verb: str

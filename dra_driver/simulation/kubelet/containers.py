@@ -1,8 +1,8 @@
 """Containers that really run: processes in place of the programs that the simulation knows, with their probes.
 
-Most containers of a simulated cluster never run, for nobody has their programs. Those whose command is known run as a
-process of this machine, with the environment that the manifest and CDI give them, and with a folder of their own for
-what is mounted. Processes belong to the node, not to its kubelet, which may be restarted beside them.
+Most containers of a simulated cluster never run, because their programs are not here. Those whose command is known run
+as a process of this machine, with the environment that the manifest and CDI give them, and with a folder of their own
+for what is mounted. Processes belong to the node, not to its kubelet, which may be restarted beside them.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ _log = structlog.get_logger(__name__)
 _GRACE_S = 10.0
 _PROGRAMS = ("/bin/", "/sbin/", "/usr/bin/", "/usr/sbin/", "/usr/local/bin/", "/opt/bin/")
 DEVICES_VARIABLE = "SIMULATED_DEVICES"
-"""Tells a process which device nodes its container has: paths with colons between."""
+"""Which device nodes the process's container has: paths with colons between."""
 MOUNTS_VARIABLE = "SIMULATED_MOUNTS"
-"""Tells it what is mounted where: JSON, pairs of container path and host path; links that hooks make among them."""
+"""What is mounted where: JSON, pairs of container path and host path; links that hooks make among them."""
 USER_VARIABLE = "SIMULATED_USER"
-"""Tells it which user it would be: every process of the simulation is the user who started that."""
+"""Which user the process would be: every process of the simulation is the user who started that."""
 _MESSAGE_FILE = "/dev/termination-log"
 
 

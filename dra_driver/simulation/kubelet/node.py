@@ -211,7 +211,7 @@ class SimulatedKubelet:
             await self._write_status(pod, given | shown)
 
     async def _end(self, uid: str) -> None:
-        """The containers first: what they have is given back when nobody uses it any more. Raises DriverError."""
+        """The containers first: what they have is given back when it is no longer in use. Raises DriverError."""
         if self._real is not None:
             await self._real.stop(uid)
         await self.claims.unprepare(uid)
@@ -279,7 +279,7 @@ class SimulatedKubelet:
         deleting = metadata.get("deletionTimestamp") or pods.is_finished(pod)
         reason = "FailedUnprepareDynamicResources" if deleting else "FailedPrepareDynamicResources"
         message = f"Failed to {'un' if deleting else ''}prepare dynamic resources: {error}"
-        _log.warning("pod cannot go on", node=self.node_name, pod=metadata["name"], reason=str(error))
+        _log.warning("pod cannot continue", node=self.node_name, pod=metadata["name"], reason=str(error))
         if self._reported.get(metadata["uid"]) == message:
             return
         self._reported[metadata["uid"]] = message

@@ -223,7 +223,7 @@ class Registry:
 
 
 def _socket_identity(path: Path) -> tuple[int, int] | None:
-    """What tells a new socket from an old one of the same name; None for what is not a socket of ours."""
+    """The identity of a socket, new for a new socket of the same name; None for other files."""
     if path.name.startswith("."):
         return None
     with contextlib.suppress(FileNotFoundError):

@@ -1,6 +1,6 @@
 """The driver's programs on a simulated node: nvidia-smi, nvidia-modprobe, MPS, IMEX, as processes that can be killed.
 
-`kubelet_plugin.simulation.host` installs `script(...)` where the driver would have put the program. Whoever runs it
+`kubelet_plugin.simulation.host` installs `script(...)` where the driver would have put the program. Each run
 gets a Python of its own, without site packages: these modules import nothing but the standard library and each other,
 and start in some tens of milliseconds. What they change is the node's state file, as hardware remembers it.
 """

@@ -2,8 +2,8 @@
 
 It refuses to start where the real one does: a configuration that makes no sense, no list of nodes, an address that is
 not in it, no capability to manage the fabric, a port that is taken, no driver. It reads its list of nodes at its start
-alone, looks names up again at SIGUSR1, and leaves connections alone whose address stayed. It ends with its node. Nobody
-imports memory here, so it never has to wait for a recovery.
+alone, looks names up again at SIGUSR1, and leaves connections alone whose address stayed. It ends with its node. No
+process imports memory here, so it never has to wait for a recovery.
 """
 
 import asyncio
@@ -186,7 +186,7 @@ class _Daemon:
         writer.close()
 
     def _row(self) -> dict[str, Any]:
-        """What this daemon tells of itself and its connections."""
+        """What this daemon says of itself and its connections."""
         connections = {str(index): {"status": peer.status} for index, peer in enumerate(self._peers)}
         return {"state": self.state, "version": self._version, "map": self._map, "connections": connections}
 
@@ -227,7 +227,7 @@ class _Daemon:
 
     async def _watch_node(self) -> None:
         """The daemon goes with its machine and with its container's folder."""
-        while self._node.boots() == self._boots and os.path.exists(self._path):  # noqa: ASYNC110 - nobody tells
+        while self._node.boots() == self._boots and os.path.exists(self._path):  # noqa: ASYNC110 - there is no notice
             await asyncio.sleep(_POLL_S)
         self._end.set()
 

@@ -36,7 +36,7 @@ def main(_arguments: Sequence[str]) -> int:
 def serve(
     node: Node, pipe: str, log: str, devices: list[str], limits: Limits, boots: int, ready: int
 ) -> NoReturn:  # pragma: no cover - a process of its own
-    """Be the server, in a process that was forked for it. `ready` is told when clients can come."""
+    """Be the server, in a process that was forked for it. `ready` is written to when clients can come."""
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     # The daemon's socket and lock must not outlive it in here.
     os.closerange(3, ready)

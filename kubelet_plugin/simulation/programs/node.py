@@ -20,7 +20,7 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 class Attached:
-    """A client of the driver, until `close`. `first` is called when nobody else was one."""
+    """A client of the driver, until `close`. `first` is called when there was no other."""
 
     def __init__(self, file: str, first: Callable[[], None]) -> None:
         self._fd: int | None = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
@@ -32,7 +32,7 @@ class Attached:
         fcntl.flock(self._fd, fcntl.LOCK_SH)
 
     def alone(self) -> bool:
-        """Whether nobody else is a client; asks for the lock and gives back what is more than a share of it."""
+        """Whether there is no other client; asks for the lock and gives back what is more than a share of it."""
         assert self._fd is not None, "not closed"
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -59,7 +59,7 @@ class Node:
         self._path = f"{root}/sim/state.json"
 
     def read(self) -> dict[str, Any]:
-        """Raises OSError when there is no such node any more."""
+        """Raises OSError when the node no longer exists."""
         with open(self._path, encoding="utf-8") as file:
             state: dict[str, Any] = json.load(file)
         return state

@@ -229,7 +229,7 @@ def _set_persistence_of(state: dict[str, Any], gpu: Gpu, *, on: bool) -> None:
 
 
 def _reset(node: Node, client: Attached, options: dict[str, str]) -> Iterator[str]:
-    """By the persistence daemon's leave: it lets go meanwhile. Anybody else who has a GPU open is in the way."""
+    """By the persistence daemon's leave: it lets go meanwhile. Any other process that has a GPU open is in the way."""
     chosen = options.pop("-i", options.pop("--id", None))
     if options.keys() - {"-r", "--gpu-reset"}:
         raise _Refused(_INVALID, f"Invalid argument: {next(iter(options))}")

@@ -32,7 +32,7 @@ class Answers:
             self._fields.setdefault((name, fields["fieldId"], fields["scopeId"]), item)
 
     def call(self, function: str, args: Sequence[Any]) -> Call | None:
-        """None when the record has no such call. Values of fields are found whatever they were asked with."""
+        """None when the record has no such call. Values of fields are found in any order of questions."""
         if function == _FIELDS:
             return self._field_values(args)
         return self._calls.get(_key(function, args))
@@ -103,7 +103,7 @@ _INFO, _PLACEMENTS = "nvmlDeviceGetGpuInstanceProfileInfo", "nvmlDeviceGetGpuIns
 def table_of_record(answers: Answers, gpu: str) -> MigTable | None:
     """What the GPU with this handle can be divided into; None when the record has no profile of it.
 
-    What all instances have to share out is not told by NVML: it is taken to be what the largest set of equal ones has.
+    What all instances have to share out is not known to NVML: it is taken to be what the largest set of equal ones has.
     """
     memory = fields(answers.result("nvmlDeviceGetMemoryInfo", handle(gpu))).get("total", 0)
     profiles = tuple(_profiles(answers, gpu, memory))

@@ -2,7 +2,7 @@
 
 `ReplayedNvml` is `SimulatedNvml` but for what the record knows better. A read of a GPU is answered from the record,
 with its value or its error, as long as the part of the GPU's state that the answer depends on (`_DEPENDS`) is what it
-was at the start. Whatever identifies a GPU, lists instances or changes something is the state machine's. A read that
+was at the start. What identifies a GPU, lists instances or changes something is the state machine's. A read that
 the record does not have fails with `NOT_RECORDED`, which says so.
 """
 

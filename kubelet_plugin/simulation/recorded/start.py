@@ -1,6 +1,6 @@
 """The state that a simulated node starts with when it is made from a record, as a profile gives one.
 
-What effects change (MIG, modes, bindings, programs, health) has to be in the state, equal to what was recorded; all
+What effects change (MIG, modes, bindings, programs, health) must be in the state, equal to what was recorded; all
 else is answered from the record itself, see `kubelet_plugin.simulation.recorded.nvml`. `files` is the recorded tree,
 already below the new host's root.
 """
@@ -240,7 +240,7 @@ def _gpu(answers: Answers, files: HostFiles, identity: Identity, pci: PciFacts, 
 
 
 def _links(ask: _Asking) -> dict[int, int]:
-    """State of each NVLink that told it: 1 is active."""
+    """State of each NVLink that has one: 1 is active."""
     states = {link: ask("NvLinkState", link) for link in range(_MOST_LINKS)}
     return {link: state for link, state in states.items() if state is not None}
 
