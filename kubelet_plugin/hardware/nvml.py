@@ -348,7 +348,7 @@ class Nvml(Calls):
         per_multiprocessor = _CORES_PER_MULTIPROCESSOR.get(capability)
         if not cores or per_multiprocessor is None or cores % per_multiprocessor:
             return None
-        return cores // per_multiprocessor
+        return int(cores) // per_multiprocessor
 
     def _module_id(self, about: str, handle: Any) -> int | None:
         # The binding's default argument is one holder shared by all callers, so this call has its own. Boards that do

@@ -12,7 +12,7 @@ from support.rows import rows
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.effects.shipped_hook import InstalledHook, ShippedHook
 from kubelet_plugin.hardware import hook_program as hooks
-from kubelet_plugin.hardware import in_root
+from kubelet_plugin.hardware import host_programs
 from kubelet_plugin.hardware.hook_program import HookChoice, HookMode, HookPrograms, hook_program
 from kubelet_plugin.hardware.host_programs import Answer, asking
 from kubelet_plugin.hardware.sysfs import Seen
@@ -386,7 +386,7 @@ def test_what_cannot_be_started_says_why(system: DriverTree) -> None:
 
 
 def test_a_program_that_hangs_is_not_waited_for(system: DriverTree, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(in_root, "ANSWER_WITHIN_S", 0.3)
+    monkeypatch.setattr(host_programs, "ANSWER_WITHIN_S", 0.3)
     system.program("/usr/bin/nvidia-cdi-hook", "(kill -STOP $$); kill -STOP $$")
     with pytest.raises(NodeNotReady, match="has not ended"):
         asking(system.root)(["/usr/bin/nvidia-cdi-hook", "--version"])
