@@ -7,6 +7,7 @@ Here is what a GPU is; MIG, health and events are in the modules `nvml_mig`, `nv
 """
 
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import pynvml
@@ -16,7 +17,7 @@ from kubelet_plugin.simulation.nvml_health import EventCalls, HealthCalls
 from kubelet_plugin.simulation.nvml_mig import MigCalls
 from kubelet_plugin.simulation.nvml_session import Mig, device_query, error, gpu_query, supported
 from kubelet_plugin.simulation.operations import mig_device
-from kubelet_plugin.simulation.state import GpuState
+from kubelet_plugin.simulation.state import GpuState, NodeState
 
 _FILLER_BUS_ID = "FFFFFFFF:FF:FF.0"
 
@@ -110,10 +111,6 @@ class SimulatedNvml(MigCalls, HealthCalls, EventCalls):
         return gpu.uuid if mig is None else mig[1].uuid
 
     @gpu_query
-    def nvmlDeviceGetMinorNumber(self, gpu: GpuState) -> int:
-        return gpu.minor
-
-    @gpu_query
     def nvmlDeviceGetPciInfo(self, gpu: GpuState) -> Any:
         info = pynvml.nvmlPciInfo_t()
         info.busId = nvml_bus_id(gpu.address)
@@ -130,63 +127,15 @@ class SimulatedNvml(MigCalls, HealthCalls, EventCalls):
         return name if mig is None else f"{name} MIG {self.mig_profile_name(gpu, mig)}"
 
     @device_query
-    def nvmlDeviceGetBrand(self, gpu: GpuState, mig: Mig | None) -> int:
-        return self._file.latest.model.brand
-
-    @device_query
-    def nvmlDeviceGetArchitecture(self, gpu: GpuState, mig: Mig | None) -> int:
-        return self._file.latest.model.architecture
-
-    @device_query
-    def nvmlDeviceGetCudaComputeCapability(self, gpu: GpuState, mig: Mig | None) -> tuple[int, int]:
-        return self._file.latest.model.compute_capability
-
-    @device_query
     def nvmlDeviceGetMemoryInfo(self, gpu: GpuState, mig: Mig | None) -> Any:
         whole = supported(self._file.latest.model.memory_mib) << 20
         total = whole if mig is None else self.mig_memory_bytes(gpu, mig)
         return pynvml.c_nvmlMemory_t(total, total, 0)
 
     @gpu_query
-    def nvmlDeviceGetAddressingMode(self, gpu: GpuState) -> int:
-        return supported(self._file.latest.model.addressing_mode)
-
-    @gpu_query
-    def nvmlDeviceGetVirtualizationMode(self, gpu: GpuState) -> int:
-        return gpu.virtualization
-
-    @gpu_query
     def nvmlDeviceGetEccMode(self, gpu: GpuState) -> list[int]:
         ecc = supported(self._file.latest.model.ecc)
         return [int(ecc), int(ecc)]
-
-    @gpu_query
-    def nvmlDeviceGetNumGpuCores(self, gpu: GpuState) -> int:
-        return supported(self._file.latest.model.cores)
-
-    @gpu_query
-    def nvmlDeviceGetEnforcedPowerLimit(self, gpu: GpuState) -> int:
-        return supported(self._file.latest.model.power_limit_mw)
-
-    @gpu_query
-    def nvmlDeviceGetMaxPcieLinkGeneration(self, gpu: GpuState) -> int:
-        return supported(self._file.latest.model.pcie_generation)
-
-    @gpu_query
-    def nvmlDeviceGetMaxPcieLinkWidth(self, gpu: GpuState) -> int:
-        return supported(self._file.latest.model.pcie_width)
-
-    @gpu_query
-    def nvmlDeviceGetModuleId(self, gpu: GpuState, moduleId: Any) -> int:
-        return supported(gpu.module)
-
-    @gpu_query
-    def nvmlDeviceGetSerial(self, gpu: GpuState) -> str:
-        return gpu.serial
-
-    @gpu_query
-    def nvmlDeviceGetVbiosVersion(self, gpu: GpuState) -> str:
-        return self._file.latest.model.vbios
 
     @gpu_query
     def nvmlDeviceGetGpuFabricInfoV(self, gpu: GpuState, gpuFabricInfo: Any) -> int:
@@ -247,3 +196,39 @@ class SimulatedNvml(MigCalls, HealthCalls, EventCalls):
 
 def _not_found(*_args: object, **_kwargs: object) -> None:
     raise error(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+
+
+type _Read = Callable[[NodeState, GpuState], Any]
+
+_OF_GPU: dict[str, _Read] = {
+    "MinorNumber": lambda state, gpu: gpu.minor,
+    "AddressingMode": lambda state, gpu: supported(state.model.addressing_mode),
+    "VirtualizationMode": lambda state, gpu: gpu.virtualization,
+    "NumGpuCores": lambda state, gpu: supported(state.model.cores),
+    "EnforcedPowerLimit": lambda state, gpu: supported(state.model.power_limit_mw),
+    "MaxPcieLinkGeneration": lambda state, gpu: supported(state.model.pcie_generation),
+    "MaxPcieLinkWidth": lambda state, gpu: supported(state.model.pcie_width),
+    "ModuleId": lambda state, gpu: supported(gpu.module),
+    "Serial": lambda state, gpu: gpu.serial,
+    "VbiosVersion": lambda state, gpu: state.model.vbios,
+}
+_OF_DEVICE: dict[str, _Read] = {
+    "Brand": lambda state, gpu: state.model.brand,
+    "Architecture": lambda state, gpu: state.model.architecture,
+    "CudaComputeCapability": lambda state, gpu: state.model.compute_capability,
+}
+"""Functions `nvmlDeviceGet...` that answer a fact: of GPUs, and of GPUs and MIG devices alike."""
+
+
+def _answering(name: str, read: _Read) -> Callable[..., Any]:
+    def answer(self: SimulatedNvml, gpu: GpuState, *_: Any) -> Any:
+        return read(self._file.latest, gpu)
+
+    answer.__name__ = name
+    return answer
+
+
+for _query, _reads in ((gpu_query, _OF_GPU), (device_query, _OF_DEVICE)):
+    for _name, _read in _reads.items():
+        _function = f"nvmlDeviceGet{_name}"
+        setattr(SimulatedNvml, _function, _query(_answering(_function, _read)))

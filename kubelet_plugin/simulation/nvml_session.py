@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Any, Concatenate, Literal
+from typing import Any, Literal
 
 import pynvml
 
@@ -46,63 +46,42 @@ class Reference:
 type Mig = tuple[GpuInstanceState, ComputeInstanceState]
 
 
-def gpu_query[S: Session, **P, R](answer: Callable[Concatenate[S, GpuState, P], R]) -> Callable[..., R]:
-    """A function of GPUs: `answer(self, gpu, ...)`. Handles of MIG devices are NOT_SUPPORTED."""
-
-    @wraps(answer)
-    def wrapper(self: S, handle: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        def work(reference: Reference, gpu: GpuState) -> R:
-            if reference.kind == "mig":
-                raise Refused(pynvml.NVML_ERROR_NOT_SUPPORTED)
-            return answer(self, gpu, *args, **kwargs)
-
-        return self.answered(handle, answer.__name__, ("gpu", "mig"), work)
-
-    return wrapper
+type _Subject = Callable[[GpuState, Reference], tuple[Any, ...]]
+"""What a function is called with after the GPU. Raises Refused."""
 
 
-def device_query[S: Session, **P, R](answer: Callable[Concatenate[S, GpuState, Mig | None, P], R]) -> Callable[..., R]:
-    """A function of GPUs and MIG devices alike: `answer(self, gpu, mig, ...)`."""
+def _query(kinds: tuple[str, ...], subject: _Subject) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Of functions whose first argument is a handle of one of these kinds: `answer(self, gpu, *subject, ...)`."""
 
-    @wraps(answer)
-    def wrapper(self: S, handle: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        def work(reference: Reference, gpu: GpuState) -> R:
-            mig = _mig(gpu, reference.mig_uuid) if reference.kind == "mig" else None
-            return answer(self, gpu, mig, *args, **kwargs)
+    def decorate(answer: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(answer)
+        def wrapper(self: "Session", handle: Any, /, *args: Any, **kwargs: Any) -> Any:
+            def work(reference: Reference, gpu: GpuState) -> Any:
+                return answer(self, gpu, *subject(gpu, reference), *args, **kwargs)
 
-        return self.answered(handle, answer.__name__, ("gpu", "mig"), work)
+            return self.answered(handle, answer.__name__, kinds, work)
 
-    return wrapper
+        return wrapper
 
-
-def gpu_instance_query[S: Session, **P, R](
-    answer: Callable[Concatenate[S, GpuState, GpuInstanceState, P], R],
-) -> Callable[..., R]:
-    """A function of GPU instances: `answer(self, gpu, instance, ...)`."""
-
-    @wraps(answer)
-    def wrapper(self: S, handle: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        def work(reference: Reference, gpu: GpuState) -> R:
-            return answer(self, gpu, gpu_instance(gpu, reference.number), *args, **kwargs)
-
-        return self.answered(handle, answer.__name__, ("gpu instance",), work)
-
-    return wrapper
+    return decorate
 
 
-def compute_instance_query[S: Session, **P, R](
-    answer: Callable[Concatenate[S, GpuState, Mig, P], R],
-) -> Callable[..., R]:
-    """A function of compute instances: `answer(self, gpu, (gpu instance, compute instance), ...)`."""
+def _no_mig(gpu: GpuState, reference: Reference) -> tuple[()]:
+    if reference.kind == "mig":
+        raise Refused(pynvml.NVML_ERROR_NOT_SUPPORTED)
+    return ()
 
-    @wraps(answer)
-    def wrapper(self: S, handle: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        def work(reference: Reference, gpu: GpuState) -> R:
-            return answer(self, gpu, _mig(gpu, reference.mig_uuid), *args, **kwargs)
 
-        return self.answered(handle, answer.__name__, ("compute instance",), work)
-
-    return wrapper
+gpu_query = _query(("gpu", "mig"), _no_mig)
+"""A function of GPUs: `answer(self, gpu, ...)`. Handles of MIG devices are NOT_SUPPORTED."""
+device_query = _query(
+    ("gpu", "mig"), lambda gpu, reference: (_mig(gpu, reference.mig_uuid) if reference.kind == "mig" else None,)
+)
+"""A function of GPUs and MIG devices alike: `answer(self, gpu, mig, ...)`."""
+gpu_instance_query = _query(("gpu instance",), lambda gpu, reference: (gpu_instance(gpu, reference.number),))
+"""A function of GPU instances: `answer(self, gpu, instance, ...)`."""
+compute_instance_query = _query(("compute instance",), lambda gpu, reference: (_mig(gpu, reference.mig_uuid),))
+"""A function of compute instances: `answer(self, gpu, (gpu instance, compute instance), ...)`."""
 
 
 class Session:

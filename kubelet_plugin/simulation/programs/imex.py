@@ -117,15 +117,12 @@ class _Daemon:
 
     async def _serve(self) -> list[asyncio.Server]:
         servers = []
-        config, port = self._config, self._config["IMEX_CMD_PORT"]
+        config = self._config
         try:
             servers.append(await asyncio.start_server(self._answer, self._bind, self._port))
-            if config["IMEX_CMD_ENABLED"] == "1" and port:
-                servers.append(
-                    await asyncio.start_server(self._answer, config["IMEX_CMD_BIND_INTERFACE_IP"], int(port))
-                )
-            if config["IMEX_CMD_ENABLED"] == "1" and (path := config["IMEX_CMD_UNIX_DOMAIN_PATH"]):
-                servers.append(await asyncio.start_unix_server(self._answer, sock=_unix_listener(path)))
+            if config["IMEX_CMD_ENABLED"] == "1":
+                listener = _unix_listener(config["IMEX_CMD_UNIX_DOMAIN_PATH"])
+                servers.append(await asyncio.start_unix_server(self._answer, sock=listener))
         except OSError as error:
             raise Refused(f"cannot listen: {error.strerror or error}") from error
         return servers

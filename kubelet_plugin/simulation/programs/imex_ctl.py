@@ -41,8 +41,8 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _options(options: list[str]) -> tuple[str | tuple[str, int], set[str]]:
-    """Where the daemon is, a path or an address and port, and what is asked. Raises Refused."""
+def _options(options: list[str]) -> tuple[str, set[str]]:
+    """The path of the daemon's socket, and what is asked. Raises Refused."""
     config, where = _DEFAULT_CONFIG, ""
     asked: set[str] = set()
     rest = iter(options)
@@ -51,11 +51,6 @@ def _options(options: list[str]) -> tuple[str | tuple[str, int], set[str]]:
             config = next(rest, "")
         elif word.startswith("--u="):
             where = word.removeprefix("--u=")
-        elif word == "-i":
-            address, port = next(rest, ""), next(rest, "")
-            if not port.isdecimal():
-                raise Refused("-i needs an address and a port")
-            return (address, int(port)), {*asked, *rest}
         elif word in ("-q", "-N", "-j", "-H"):
             asked.add(word)
         else:
@@ -65,33 +60,19 @@ def _options(options: list[str]) -> tuple[str | tuple[str, int], set[str]]:
     return where or _from_config(config), asked
 
 
-def _from_config(path: str) -> str | tuple[str, int]:
+def _from_config(path: str) -> str:
     config = read_config(path)
     if config["IMEX_CMD_ENABLED"] != "1":
         raise Refused(f"{path} does not enable commands")
-    if config["IMEX_CMD_UNIX_DOMAIN_PATH"]:
-        return config["IMEX_CMD_UNIX_DOMAIN_PATH"]
-    return config["IMEX_CMD_BIND_INTERFACE_IP"] or "127.0.0.1", int(config["IMEX_CMD_PORT"])
+    return config["IMEX_CMD_UNIX_DOMAIN_PATH"]
 
 
-def _asked(where: str | tuple[str, int], question: str) -> dict[str, Any]:
-    with _connected(where) as peer:
+def _asked(where: str, question: str) -> dict[str, Any]:
+    with socket.socket(socket.AF_UNIX) as peer, short_path(where) as name:
+        peer.settimeout(_TIMEOUT_S)
+        peer.connect(name)
         answer: dict[str, Any] = json.loads(ask_at(peer, json.dumps({"ask": question})))
         return answer
-
-
-def _connected(where: str | tuple[str, int]) -> socket.socket:
-    if isinstance(where, tuple):
-        return socket.create_connection(where, _TIMEOUT_S)
-    peer = socket.socket(socket.AF_UNIX)
-    peer.settimeout(_TIMEOUT_S)
-    with short_path(where) as name:
-        try:
-            peer.connect(name)
-        except OSError:
-            peer.close()
-            raise
-    return peer
 
 
 def _table(answer: dict[str, Any]) -> Iterator[str]:

@@ -140,13 +140,7 @@ class _Daemon:
             "get_server_list": lambda: "".join(f"{server.pid}\n" for server in self._servers),
             "get_default_active_thread_percentage": lambda: f"{self._threads:.1f}\n",
             "set_default_active_thread_percentage": self._set_threads,
-            "get_default_device_pinned_mem_limit": self._get_memory,
             "set_default_device_pinned_mem_limit": self._set_memory,
-            "get_active_thread_percentage": lambda pid: f"{self._server(pid).limits.threads:.1f}\n",
-            "get_client_list": lambda pid: "".join(f"{client}\n" for client in self._clients(self._server(pid))),
-            "ps": self._ps,
-            "start_server": self._start_command,
-            "shutdown_server": self._shutdown_command,
             "attach": self._attach,
         }
 
@@ -218,10 +212,6 @@ class _Daemon:
         self._memory[self._device(device)] = amount
         return ""
 
-    def _get_memory(self, device: str) -> str:
-        amount = self._memory.get(self._device(device))
-        return f"{amount >> 20}M\n" if amount is not None else "0M\n"
-
     def _device(self, word: str) -> str:
         devices = visible_devices(self._node.read(), self._visible)
         if word.isdecimal() and int(word) < len(devices):
@@ -229,12 +219,6 @@ class _Daemon:
         if word not in devices:
             raise _Refused(f"no such device: {word}")
         return word
-
-    def _server(self, pid: str) -> _Server:
-        for server in self._servers:
-            if str(server.pid) == pid:
-                return server
-        raise _Refused(f"no such server: {pid}")
 
     def _clients(self, server: _Server) -> list[int]:
         try:
@@ -245,13 +229,6 @@ class _Daemon:
                 return found
         except (OSError, ValueError):
             return []
-
-    def _ps(self) -> str:
-        lines = ["PID       ID    SERVER    DEVICE"]
-        for server in self._servers:
-            for number, pid in enumerate(self._clients(server), 1):
-                lines.append(f"{pid:<9} {number:<5} {server.pid:<9} {self._visible or ''}")
-        return "\n".join(lines) + "\n"
 
     def _attach(self, text: str) -> str:
         uid = int(json.loads(text)["uid"])
@@ -268,12 +245,6 @@ class _Daemon:
             self._log(f"Server failed to start: {error}")
             return json.dumps({"error": str(error)})
         return json.dumps({"socket": server.socket, "server": server.pid})
-
-    def _start_command(self, flag: str, uid: str) -> str:
-        if flag != "-uid":
-            raise _Refused("start_server -uid <user id>")
-        self._start(int(uid))
-        return ""
 
     def _start(self, uid: int) -> _Server:
         """A server for the user. Its devices must be there: CUDA starts with none otherwise."""
@@ -295,10 +266,6 @@ class _Daemon:
         self._servers.append(server)
         self._log(f"Started server {pid} for user {uid}")
         return server
-
-    def _shutdown_command(self, pid: str, *_force: str) -> str:
-        self._shutdown(self._server(pid))
-        return ""
 
     def _shutdown(self, server: _Server) -> None:
         os.kill(server.pid, 15)
