@@ -2,7 +2,6 @@
 
 import ctypes
 import re
-import threading
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -517,28 +516,6 @@ class TestSession:
         nvml = node.nvml()
         nvml.stop()
         nvml.stop()
-
-    def test_calls_of_several_threads_go_one_by_one(self, library: Library) -> None:
-        inside = threading.Semaphore(1)
-        overlaps: list[str] = []
-        real = SimulatedNvml.nvmlDeviceGetSerial
-
-        def serial(handle: object) -> str:
-            if not inside.acquire(blocking=False):
-                overlaps.append("serial")
-            try:
-                return real(library, handle)
-            finally:
-                inside.release()
-
-        library.answers["nvmlDeviceGetSerial"] = serial
-        nvml = started(library)
-        threads = [threading.Thread(target=nvml.gpus) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert overlaps == []
 
 
 class TestRealBinding:
