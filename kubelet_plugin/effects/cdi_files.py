@@ -151,7 +151,7 @@ class CdiFiles:
             self.folder.mkdir()
             self.folder.chmod(0o755)  # whatever the umask
         except FileExistsError:
-            return
+            pass
         except FileNotFoundError as error:
             raise NodeNotReady(
                 f"does not exist, and neither does {self.folder.parent}: is the host's folder mounted into the plugin's"

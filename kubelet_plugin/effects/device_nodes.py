@@ -52,7 +52,7 @@ def modprobe_words(missing: Collection[str]) -> Iterator[tuple[str, ...]]:
 
     `-c` names minors of the GPUs' nodes, of which 255 is nvidiactl; with `-u`, those of unified memory.
     """
-    numbered = sorted(name for name in missing if name not in (_CONTROL, _MODESET, _UVM))
+    numbered = [name for name in missing if name not in (_CONTROL, _MODESET, _UVM)]
     minors = [_CONTROL_MINOR] * (_CONTROL in missing) + [int(name.removeprefix("nvidia")) for name in numbered]
     words = (*(f"-c={minor}" for minor in minors), *(["-m"] if _MODESET in missing else []))
     if words:

@@ -37,10 +37,9 @@ def main(arguments: Sequence[str]) -> int:
         "run": _run,
     }
     try:
-        output = os.open(order["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644) if "output" in order else None
+        if "output" in order:  # its path here, which is another one in the namespaces
+            order["output"] = os.open(order["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         _enter(order.get("namespaces"))
-        if output is not None:
-            order["output"] = output
         answer = doers[order["do"]](order)
     except OSError as error:
         sys.stderr.write(f"{error.strerror}: {error.filename}\n" if error.filename else f"{error.strerror or error}\n")
@@ -51,13 +50,12 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _enter(folder: str | None) -> None:
-    """Go over to the namespaces of the process whose /proc/<pid>/ns `folder` is; stay when that is None."""
+    """Go over to the namespaces of the process whose /proc/<pid>/ns `folder` is, to its root; stay if that is None."""
     if folder is None:
         return
     opened = [os.open(f"{folder}/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in _NAMESPACES]
     for fd in opened:
         os.setns(fd)
-    os.chdir("/")
 
 
 def _mount_tmpfs(order: dict[str, Any]) -> None:
@@ -75,7 +73,7 @@ def _mount_tmpfs(order: dict[str, Any]) -> None:
 def unmount(path: str) -> None:
     """Everything that is mounted at `path`, one over the other; a path that is gone has nothing. Raises OSError."""
     while not _libc.umount2(os.fsencode(path), _MNT_DETACH):
-        continue
+        pass
     code = ctypes.get_errno()
     if code not in (errno.EINVAL, errno.ENOENT):
         raise OSError(code, os.strerror(code), path)
@@ -83,45 +81,41 @@ def unmount(path: str) -> None:
 
 def _run(order: dict[str, Any]) -> NoReturn:
     """A program of the host, or of the system below `root`, in place of this one."""
-    if order.get("root"):
-        os.chroot(order["root"])
-        os.chdir("/")
+    _go_below(order["root"])
     os.execve(order["words"][0], order["words"], order["environment"])
 
 
 def _start(order: dict[str, Any]) -> dict[str, int]:
     """A process that nobody waits for; answers when it runs the program. Raises OSError when it could not."""
-    told, tell = os.pipe()
+    answers, answer = os.pipe()
     if os.fork() == 0:
-        os.close(told)
-        _become(order, tell)
-    os.close(tell)
-    with os.fdopen(told, "rb") as stream:
-        said = json.loads(stream.readline() or "{}")
-        failure = stream.read().decode()
-    if failure or not said:
-        raise OSError(0, failure or "the process ended before it ran the program")
-    return {"pid": said["pid"]}
+        _become(order, answer)
+    os.close(answer)
+    with os.fdopen(answers, encoding="utf-8") as stream:
+        pid, ended, failure = stream.read().partition("\n")
+    if failure or not ended:
+        raise OSError(failure or pid or "the process ended before it ran the program")
+    return {"pid": int(pid)}
 
 
-def _become(order: dict[str, Any], tell: int) -> NoReturn:
+def _become(order: dict[str, Any], answer: int) -> NoReturn:
+    """Answers with a line that has the process' number, and with what failed. Descriptors of ours end there."""
     try:
         os.setsid()
-        if order.get("cgroup"):
+        if order["cgroup"]:
             _leave_cgroup(order["cgroup"])
         with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="utf-8") as file:
             file.write(str(_NO_OOM))
         # Of /proc as it is here: the number that the host knows this process by.
-        os.write(tell, b'{"pid": %d}\n' % int(os.readlink("/proc/self")))
+        os.write(answer, f"{os.readlink('/proc/self')}\n".encode())
         _arrange(order)
         nothing = os.open(os.devnull, os.O_RDONLY)
         for fd, wanted in ((nothing, 0), (order["output"], 1), (order["output"], 2)):
             os.dup2(fd, wanted)
-        os.closerange(3, tell)
         os.umask(0)
         os.execve(order["words"][0], order["words"], order["environment"])
     except OSError as error:
-        os.write(tell, f"{error.strerror}: {error.filename}".encode())
+        os.write(answer, f"{error.strerror}: {error.filename}".encode())
     os._exit(1)
 
 
@@ -139,19 +133,22 @@ def _leave_cgroup(folder: str) -> None:
 
 def _arrange(order: dict[str, Any]) -> None:
     """Mounts that this process alone sees, and its root."""
-    root: str = order.get("root") or ""
-    binds: list[tuple[str, str]] = order.get("binds", [])
-    if binds:
+    root: str = order["root"]
+    if order["binds"]:
         os.unshare(os.CLONE_NEWNS)
         _mount("none", "/", None, _MS_REC | _MS_SLAVE, None)
         # Opened before anything is mounted over them.
-        sources = [os.open(source, os.O_PATH | os.O_DIRECTORY) for source, _ in binds]
-        for folder in order.get("tmpfs", []):
+        sources = [(os.open(source, os.O_PATH | os.O_DIRECTORY), target) for source, target in order["binds"]]
+        for folder in order["tmpfs"]:
             _mount("tmpfs", root + folder, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=1777,size=16m")
-        for source, (_, target) in zip(sources, binds, strict=True):
+        for source, target in sources:
             os.makedirs(root + target, exist_ok=True)
             _mount(f"/proc/self/fd/{source}", root + target, None, _MS_BIND, None)
-            os.close(source)
+    _go_below(root)
+
+
+def _go_below(root: str) -> None:
+    """Into the system that lies at `root`; stay when that is empty."""
     if root:
         os.chroot(root)
         os.chdir("/")

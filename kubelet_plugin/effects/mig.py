@@ -126,9 +126,7 @@ class GpuInstances:
 
     def before(self, hold: GpuInstance, records: Records) -> Made:
         def look(nvml: Nvml) -> Made:
-            gpu = nvml.mig(hold.gpu.uuid)
-            mode = gpu.mode()
-            _check_free(hold, gpu.instances() if mode is not None and mode.on else (), records)
+            _check_free(hold, _instances_if_on(nvml.mig(hold.gpu.uuid)), records)
             return Made()
 
         return self._nvml.use(hold.gpu, look)
@@ -373,12 +371,11 @@ def _create(gpu: MigGpu, hold: GpuInstance, instances: Iterable[LiveGpuInstance]
 
 
 def _check_room(hold: ComputeInstance, parent: LiveGpuInstance) -> None:
-    slices = hold.slices if hold.slices is not None else (parent.slices or 0)
     in_the_way = [
         device.facts.uuid
         for device in parent.devices
         if hold.slices is None
-        or (device.facts.start < hold.start + slices and hold.start < device.facts.start + device.facts.slices)
+        or (device.facts.start < hold.start + hold.slices and hold.start < device.facts.start + device.facts.slices)
     ]
     if in_the_way:
         raise HardwareError(

@@ -41,10 +41,13 @@ CORE: Mapping[str, Sequence[str]] = {
         )),
     ),
     "kubelet_plugin/effects/*.py": ("tests/kubelet_plugin/effects", "tests/kubelet_plugin/test_service_holds.py"),
+    "kubelet_plugin/effects/host_program.py": tuple(
+        f"tests/kubelet_plugin/effects/test_{name}.py" for name in ("host_program", "on_host", "mps_in_container")
+    ),
     "dra_driver/publish/*.py": ("tests/dra_driver/publish",),
     "dra_driver/kube/leader.py": ("tests/dra_driver/kube/test_leader.py",),
 }  # fmt: skip
-"""The files, and the tests nearest to them."""
+"""The files, and the tests nearest to them; of two patterns, the later."""
 _HARMLESS = Path(__file__).with_name("harmless.yaml")
 _terminal = 1
 _SCRATCH = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path(tempfile.gettempdir())
@@ -102,6 +105,8 @@ class Campaign:
             self.counts["harmless"] += 1
             return
         tests = [one for one, known in covered.items() if not known.lines.get(name, set()).isdisjoint(mutant.lines)]
+        # What no test runs in this process may be a program of its own: CORE names it, and the tests that start it.
+        tests = tests or [one for one in covered if one.startswith(tuple(CORE.get(name, ())))]
         nearest = f"/test_{file.stem}.py::"
         tests.sort(key=lambda one: (nearest not in one, covered[one].seconds))
         until = list(accumulate(covered[one].seconds for one in tests))

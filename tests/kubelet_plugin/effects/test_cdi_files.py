@@ -96,6 +96,19 @@ def test_staged_files_are_seen_by_no_runtime_until_they_are_published(cdi: CdiFi
     assert sorted(path.suffix for path in folder.iterdir()) == [".json", ".json"]
 
 
+def test_what_was_published_outlives_a_power_cut(cdi: CdiFiles, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    staged, flushed, real = cdi.stage(CLAIM, b"one"), list[str](), os.fsync
+
+    def fsync(descriptor: int) -> None:
+        flushed.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        assert cdi.read(CLAIM) == b"one"
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    cdi.publish([staged])
+    assert flushed == [str(folder)]
+
+
 def test_leftovers_of_a_killed_plugin_are_removed(cdi: CdiFiles, folder: Path) -> None:
     left = folder / f".{cdi.path(CLAIM).name}.0123456789ab.tmp"
     left.write_bytes(b"half")
@@ -123,6 +136,12 @@ def test_a_folder_that_is_not_mounted_is_an_error_and_is_not_made(tmp_path: Path
     with pytest.raises(NodeNotReady, match=r"does not exist, and neither does .*/run: is the host's folder mounted"):
         cdi.write(CLAIM, b"{}")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("")
+    with pytest.raises(NodeNotReady, match="cannot be created: Not a directory"):
+        CdiFiles(tmp_path / "run" / "cdi", DRIVER).write(CLAIM, b"{}")
 
 
 def test_something_else_in_the_place_of_the_folder_is_an_error(tmp_path: Path) -> None:

@@ -85,6 +85,10 @@ def test_after_a_reboot_the_mode_is_made_again_and_a_released_one_is_left_alone(
     host.reboot()
     effect.undo(hold, {hold: record}, files.boot_id())
     assert _mode(host) == 0
+    _choose(host, 3)  # the same mode as ours, chosen by somebody since
+    effect.undo(hold, {hold: record}, files.boot_id())
+    assert _mode(host) == 3
+    _choose(host, 0)
     assert effect.make(hold, {hold: record}) == Made((("was", "0"),))
     assert _mode(host) == 3
 

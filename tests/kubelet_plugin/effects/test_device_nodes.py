@@ -166,6 +166,12 @@ def test_a_driver_root_without_the_program_is_a_problem_of_the_node_and_the_look
     assert isinstance(problem, Problem) and "nvidia-modprobe is in none of" in problem.message
 
 
+def test_a_kernel_that_does_not_say_which_boot_this_is_is_left_to_the_look(node: _Node) -> None:
+    node.remove("nvidia*")
+    node.host.path("/proc/sys/kernel/random/boot_id").unlink()
+    assert node.nodes() is None and node.on_host.ran == []
+
+
 def test_nodes_of_modules_that_are_not_loaded_are_not_wanted(node: _Node) -> None:
     node.host.unload_driver()
     assert node.nodes() is None and node.on_host.ran == []

@@ -191,6 +191,7 @@ class TestAClaimComesAndGoes:
         holds = holds_at(node, 0)
         plugin.make(*holds)
         node.host.set_mig(0, 0)
+        node.host.fail_call(0, "nvmlDeviceSetMigMode", Code.IN_USE)  # it would be refused, and is not asked for
         plugin.undo(*holds)
         assert plugin.records == {}
 
@@ -333,6 +334,37 @@ class TestReboots:
         plugin.undo(*holds)
         assert node.host.snapshots() == before
 
+    def test_a_mode_that_somebody_switched_on_after_the_boot_is_theirs(self, plugin: Plugin, node: Node) -> None:
+        mode, *_ = holds_at(node, 3)
+        plugin.make(mode)
+        node.host.reboot()
+        node.host.set_mig(0, 1)
+        record = plugin.records[mode]
+        assert plugin.make(mode)["was"] == "on"
+        plugin.records[mode] = record  # as it is before a claim is prepared anew
+        plugin.undo(mode)
+        assert node.host.snapshot(0).mig == (1, 1)
+
+    @pytest.mark.parametrize("uuid", [True, False], ids=["made", "begun"])
+    def test_instances_at_the_same_places_after_a_boot_are_somebody_elses(
+        self, plugin: Plugin, node: Node, uuid: bool
+    ) -> None:
+        mode, parent, device = holds_at(node, 3)
+        plugin.make(mode, parent, device)
+        if not uuid:
+            plugin.records[device] = replace(plugin.records[device], state=HoldState.INTENT, made=Made())
+        node.host.reboot()
+        node.host.set_mig(0, 1)
+        node.host.make_instance(0, "1g.10gb", 3)
+        before = node.host.snapshots()
+        plugin.undo(device)
+        assert node.host.snapshots() == before
+        with node.host.edit() as state:
+            state.gpus[0].instances[0].compute_instances = []
+        before = node.host.snapshots()
+        plugin.undo(mode, parent)
+        assert node.host.snapshots() == before
+
     def test_an_ampere_keeps_the_mode_of_its_administrator(self, ampere: Plugin) -> None:
         host, holds = ampere.node.host, holds_at(ampere.node, 3)
         ampere.make(*holds)
@@ -428,8 +460,10 @@ class TestWhatIsNotOurs:
         plugin.make(mode, parent)
         node.host.destroy_instance(0, 4)
         theirs = node.host.make_instance(0, "3g.40gb", 4, parts=(1,))[0]
-        error = refusal(plugin, device)
-        assert f"in the way is {theirs} in GPU instance" in error.message
+        for whole_or_part in (device, replace(device, slices=2, start=0)):
+            error = refusal(plugin, whole_or_part)
+            assert f"in the way is {theirs} in GPU instance" in error.message
+        plugin.make(replace(device, slices=1, start=1))
 
     def test_a_mig_device_that_vanished_is_not_made_again_under_its_claim_but_for_the_next(
         self, plugin: Plugin, node: Node
@@ -573,6 +607,24 @@ class TestModeChanges:
         assert "MIG mode cannot be switched on: NVML" in error.message
         assert error.code == code
 
+    def test_a_mode_that_is_only_pending_is_taken_back(self, ampere: Plugin) -> None:
+        (mode, *_), host = holds_at(ampere.node, 0), ampere.node.host
+        host.set_mig(0, 0, 1)
+        ampere.records[mode] = HoldRecord(HoldState.UNDOING, ampere.hardware.boot_id(), Made((("was", "off"),)))
+        ampere.undo(mode)
+        assert host.snapshot(0).mig == (0, 0)
+
+    def test_a_mode_that_nvml_does_not_know_now_is_not_forgotten(self, plugin: Plugin, node: Node) -> None:
+        mode, *_ = holds_at(node, 3)
+        plugin.make(mode)
+        node.host.fail_call(0, "nvmlDeviceGetMigMode", Code.NOT_SUPPORTED)
+        with pytest.raises(HardwareError, match="does not say now whether MIG mode is on"):
+            plugin.undo(mode)
+        assert mode in plugin.records
+        node.host.fail_call(0, "nvmlDeviceGetMigMode", 0)
+        plugin.undo(mode)
+        assert node.host.snapshot(0).mig == (0, 0)
+
 
 class TestRefusals:
     @pytest.mark.parametrize(
@@ -630,6 +682,17 @@ class TestPatience:
         plugin.undo(*holds)
         assert plugin.waited == list(PAUSES_S[:3])
         assert node.host.snapshots() == before
+
+    def test_what_fails_for_another_reason_is_not_waited_for(self, plugin: Plugin, node: Node) -> None:
+        holds = holds_at(node, 3)
+        plugin.make(*holds)
+        for function in UNDOING[:2]:
+            node.host.fail_call(0, function, 999)
+            with pytest.raises(HardwareError) as raised:
+                plugin.undo(*holds)
+            assert raised.value.code == 999 and "programs" not in raised.value.message
+            node.host.fail_call(0, function, 0)
+        assert plugin.waited == []
 
     def test_programs_that_do_not_end_are_named(self, plugin: Plugin, node: Node) -> None:
         holds = holds_at(node, 3)

@@ -73,5 +73,17 @@ def test_a_file_that_cannot_be_read_may_hold_every_gpu(others: OtherClaims, tmp_
     assert set(found) == set(ALL) and "cannot be read: Is a directory" in found[0]
 
 
+def test_a_file_that_is_gone_by_the_time_it_is_read_holds_none(others: OtherClaims, tmp_path: Path) -> None:
+    (tmp_path / "k8s.gpu.nvidia.com-claim_1.yaml").symlink_to("gone")
+    assert others.gpus(ALL) == {}
+
+
+def test_of_several_claims_the_first_by_name_is_told(others: OtherClaims, tmp_path: Path) -> None:
+    """Or each look would give the GPU another reason."""
+    for number in (3, 1, 4, 2, 5):
+        (tmp_path / f"k8s.gpu.nvidia.com-claim_{number}.yaml").write_text(NVIDIAS)
+    assert "claim UID 1 of" in others.gpus(ALL)[1]
+
+
 def test_without_the_folder_there_are_no_claims(tmp_path: Path) -> None:
     assert OtherClaims(tmp_path / "cdi", [DRIVER]).gpus(ALL) == {}
