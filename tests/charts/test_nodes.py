@@ -201,6 +201,7 @@ _TERMS = st.lists(st.lists(_REQUIREMENT, min_size=1, max_size=2), min_size=1, ma
 _LABELS = st.dictionaries(_KEY, _VALUE)
 
 
+@pytest.mark.slow
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(terms=_TERMS, labels=st.lists(_LABELS, min_size=4, max_size=8))
 def test_the_chart_sees_nodes_as_the_scheduler_does(

@@ -12,6 +12,7 @@ from support.chart_values import EXTRA_CLASS, POLICY, VARIANTS, Values, combinat
 from support.foreign_types import EVERYTHING_SERVED
 from support.helm import CHART, NAMESPACE, Cluster, Helm, HelmError, Object, Release, ServerThread, simulated_server
 from support.real_api_server import RealApiServer
+from support.rows import slow_but
 
 from controller import settings as controller_settings
 from dra_driver.api.computedomain import ComputeDomain
@@ -68,7 +69,7 @@ def _missing(sent: Any, stored: Any, where: str) -> list[str]:
     return [where] if stored is None else []
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", slow_but(VARIANTS, "defaults", "names", "policy", "pods", "webhook", "network-narrow"))
 def test_every_variant_is_accepted(name: str, tmp_path: Path) -> None:
     release = accepted(VARIANTS[name], tmp_path)
     assert release.revision == 1
@@ -97,6 +98,7 @@ def test_a_real_server_accepts_every_variant(real_server: RealApiServer, tmp_pat
             cluster.delete(one)
 
 
+@pytest.mark.slow
 @settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(values=combinations())
 def test_combinations_are_accepted_and_every_object_says_whose_it_is_and_lies_in_the_releases_namespace(
@@ -159,7 +161,7 @@ def test_the_policy_of_the_values_is_the_policy_of_both(render: Render) -> None:
         assert "--policy=/etc/gpu-dra-driver/policy.yaml" in container["args"]
 
 
-@pytest.mark.parametrize("file", EXAMPLE_POLICIES, ids=lambda file: file.parent.name)
+@pytest.mark.parametrize("file", slow_but(EXAMPLE_POLICIES, EXAMPLE_POLICIES[0]), ids=lambda file: file.parent.name)
 def test_the_policy_of_every_example_can_be_given_as_a_value(file: Path, render: Render) -> None:
     """As its page says: without apiVersion and kind."""
     values = {key: one for key, one in yaml.safe_load(file.read_text()).items() if key not in ("apiVersion", "kind")}

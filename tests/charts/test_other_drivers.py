@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from support.helm import Helm, HelmError, Object, ServerThread
+from support.rows import slow_but
 
 type Render = Any
 
@@ -96,7 +97,7 @@ INSTALLED = [
 ]
 
 
-@pytest.mark.parametrize(("values", "before", "says"), REFUSED)
+@pytest.mark.parametrize(("values", "before", "says"), [*REFUSED[:2], *slow_but(REFUSED[2:])])
 def test_who_hands_out_the_same_is_refused_or_told(
     values: Object, before: tuple[Object, ...], says: str, render: Render
 ) -> None:
@@ -108,7 +109,7 @@ def test_who_hands_out_the_same_is_refused_or_told(
     assert ignored.all("DaemonSet") and "WARNING" not in ignored.notes
 
 
-@pytest.mark.parametrize(("values", "before"), INSTALLED)
+@pytest.mark.parametrize(("values", "before"), [*INSTALLED[:1], *slow_but(INSTALLED[1:])])
 def test_who_hands_out_something_else_is_not_in_the_way(
     values: Object, before: tuple[Object, ...], render: Render
 ) -> None:

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from support.helm import NAMESPACE, RELEASE, Helm, Object, Release, simulated_server
 from support.permissions import Grant, Permission, faults, grants
-from support.rows import rows
+from support.rows import rows, slow_but
 
 from dra_driver.api.meta import (
     COMPUTE_DOMAINS,
@@ -285,7 +285,7 @@ async def leaders_change(cluster: SimulatedCluster, lease_name: str) -> None:
             await asyncio.gather(leading, return_exceptions=True)
 
 
-@pytest.mark.parametrize("publisher", ["controller", "node"])
+@pytest.mark.parametrize("publisher", slow_but(["controller", "node"], "controller"))
 async def test_what_is_allowed_is_what_is_done(publisher: str) -> None:
     release = await asyncio.to_thread(release_of, {"publisher": publisher})
     async with cluster_of(publisher) as cluster:

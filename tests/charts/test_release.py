@@ -14,6 +14,7 @@ from support.chart_values import POLICY, VARIANTS
 from support.foreign_types import EVERYTHING_SERVED
 from support.helm import CHART, NAMESPACE, Cluster, Helm, HelmError, Release, ServerThread, jobs_run
 from support.permissions import faults
+from support.rows import slow_but
 
 from controller import uninstall
 from controller.classes import wanted_class
@@ -86,7 +87,9 @@ def channels() -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("jobs")
-@pytest.mark.parametrize("variant", ["defaults", "publisher-node", "driver-name", "network", "priority-quota"])
+@pytest.mark.parametrize(
+    "variant", slow_but(["defaults", "publisher-node", "driver-name", "network", "priority-quota"], "defaults")
+)
 def test_nothing_is_left_after_all(variant: str, cluster: Cluster) -> None:
     before = cluster.names()
     helm = Helm(cluster.kubeconfig)
@@ -387,7 +390,7 @@ def test_a_first_install_has_the_definition_and_classes_of_domains_where_somebod
     assert len(domain_objects(helm.install({"publisher": publisher}))) == {"node": 0, "controller": 4}[publisher]
 
 
-@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("keep", slow_but([False, True], False))
 def test_a_definition_that_this_release_has_stays_when_domains_are_switched_off(
     keep: bool, server: ServerThread, helm: Helm
 ) -> None:

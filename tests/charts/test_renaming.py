@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from support.chart_values import VARIANTS
 from support.helm import NAMESPACE, Cluster, Helm, HelmError, Object, ServerThread
+from support.rows import slow_but
 
 RENAMED = {
     "the label alone": ({"fullnameOverride": "gpus"}, {"fullnameOverride": "gpus", "nameOverride": "other"}),
@@ -26,7 +27,7 @@ def written(cluster: Cluster) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("case", RENAMED)
+@pytest.mark.parametrize("case", slow_but(RENAMED, "label and names"))
 def test_an_upgrade_to_other_names_is_refused_before_anything_is_changed(case: str, cluster: Cluster) -> None:
     first, second = RENAMED[case]
     helm = Helm(cluster.kubeconfig)
@@ -46,13 +47,13 @@ def told(message: str) -> dict[str, str]:
     return dict(word.split("=") for word in words)
 
 
-@pytest.mark.parametrize("variant", ["names", "full-name", "publisher-node", "driver-name"])
+@pytest.mark.parametrize("variant", slow_but(["names", "full-name", "publisher-node", "driver-name"], "names"))
 def test_upgrades_that_keep_the_names_are_let_through(variant: str, server: ServerThread, helm: Helm) -> None:
     helm.install(VARIANTS[variant])
     helm.upgrade({**VARIANTS[variant], "logLevel": "debug"})
 
 
-@pytest.mark.parametrize("publisher", ["controller", "node"])
+@pytest.mark.parametrize("publisher", slow_but(["controller", "node"], "controller"))
 def test_who_publishes_can_be_changed_with_the_same_names(publisher: str, server: ServerThread, helm: Helm) -> None:
     helm.install({"publisher": publisher, **VARIANTS["names"]})
     other = "node" if publisher == "controller" else "controller"
@@ -69,7 +70,7 @@ def test_releases_beside_each_other_do_not_count(server: ServerThread, helm: Hel
     helm.upgrade({"logLevel": "debug"})
 
 
-@pytest.mark.parametrize("publisher", ["controller", "node"])
+@pytest.mark.parametrize("publisher", slow_but(["controller", "node"], "controller"))
 @pytest.mark.parametrize("other", [{"release": "second"}, {"namespace": "elsewhere"}])
 def test_a_driver_has_one_release(publisher: str, other: dict[str, str], server: ServerThread, helm: Helm) -> None:
     """Each one's policies would refuse the other's slices, and two plugins would serve one node."""
@@ -113,7 +114,7 @@ def test_a_driver_keeps_its_name_while_somebody_has_its_devices(cluster: Cluster
     cluster.delete(claims[1])
 
 
-@pytest.mark.parametrize("release", ["9gpus", "team.gpus", "gpu-dra-driver.v2", f"{'x' * 39}.y"])
+@pytest.mark.parametrize("release", slow_but(["9gpus", "team.gpus", "gpu-dra-driver.v2", f"{'x' * 39}.y"], "9gpus"))
 def test_a_release_whose_services_could_not_have_its_name_is_told_so(release: str, server: ServerThread) -> None:
     before, helm = server.names(), Helm(server.kubeconfig, release=release)
     with pytest.raises(

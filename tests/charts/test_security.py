@@ -130,7 +130,7 @@ def test_every_capability_has_its_reason_above_it() -> None:
     assert len(listed) == 5 and all(lines[number - 1].startswith("  # ") for number in listed)
 
 
-@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(values=combinations())
 def test_nothing_but_the_plugin_has_any_rights_on_its_node(values: Values) -> None:
     with simulated_server() as thread:

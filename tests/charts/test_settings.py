@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from support.chart_values import VARIANTS
 from support.helm import HelmError, Release
+from support.rows import slow_but
 
 from controller import settings as controller_settings
 from controller import uninstall
@@ -71,7 +72,13 @@ def test_every_setting_is_in_the_chart_or_not_for_it(kind: str, render: Render) 
 
 
 @pytest.mark.parametrize(
-    "variant", ["defaults", "places", "times", "validation", "simulated", "publisher-node", "logs", "webhook"]
+    "variant",
+    slow_but(
+        ["defaults", "places", "times", "validation", "simulated", "publisher-node", "logs", "webhook"],
+        "defaults",
+        "validation",
+        "publisher-node",
+    ),
 )
 def test_the_programs_understand_what_the_chart_tells_them(variant: str, render: Render) -> None:
     release = render(VARIANTS[variant])

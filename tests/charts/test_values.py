@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.chart_values import POLICY, VARIANTS, Values, combinations, merged
 from support.helm import CHART, Helm, HelmError, ServerThread
-from support.rows import rows
+from support.rows import rows, slow_but
 
 from dra_driver.api.policy import decode_policy
 from dra_driver.errors import InvalidInput
@@ -90,7 +90,7 @@ WRONG: dict[str, Values] = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
+@rows("name", WRONG)
 def test_it_is_refused(name: str, server: ServerThread, helm: Helm) -> None:
     before = len(server.server.writes)
     with pytest.raises(HelmError, match="schema"):
@@ -258,7 +258,7 @@ ASKING: dict[str, Values] = {
 }
 
 
-@pytest.mark.parametrize("title", ASKING)
+@pytest.mark.parametrize("title", slow_but(ASKING, "everything"))
 def test_a_policy_that_asks_for_what_a_gate_switches_off_is_refused_with_the_fields(
     title: str, server: ServerThread
 ) -> None:

@@ -23,6 +23,7 @@ from support.foreign_types import EVERYTHING_SERVED
 from support.helm import CHART, NAMESPACE, Cluster, Helm, HelmError, Object, ServerThread
 from support.permissions import faults
 from support.reviews import BAD, an_object, config
+from support.rows import slow_but
 
 from controller import uninstall
 from controller.settings import WebhookSettings, read_settings
@@ -187,13 +188,17 @@ SECRET = "gpu-dra-driver-webhook"
 @pytest.mark.parametrize(
     ("later", "left"),
     [
-        (ON, {SECRET}),
         ({}, set()),
-        ({"publisher": "node"}, set()),
         (COMPANYS, {f"{SECRET}-certificate"}),
-        (CERT_MANAGER, {f"{SECRET}-certificate", f"{SECRET}-authority"}),
+        *slow_but(
+            [
+                (ON, {SECRET}),
+                ({"publisher": "node"}, set()),
+                (CERT_MANAGER, {f"{SECRET}-certificate", f"{SECRET}-authority"}),
+            ]
+        ),
     ],
-    ids=["self-managed", "off", "no controller", "another issuer", "as before"],
+    ids=["off", "another issuer", "self-managed", "no controller", "as before"],
 )
 def test_keys_that_cert_manager_leaves_behind_go_when_nobody_needs_them(
     later: Object, left: set[str], server: ServerThread, helm: Helm
@@ -355,6 +360,7 @@ def test_the_program_fills_in_what_the_chart_made_with_the_permissions_of_the_ch
     helm.uninstall()
 
 
+@pytest.mark.slow
 def test_the_webhooks_process_stays_small_comes_back_and_goes_with_the_controller_which_notices_nothing(
     server: ServerThread, helm: Helm, tmp_path: Path
 ) -> None:

@@ -1,7 +1,7 @@
 """A plugin that is killed after any operation on a file ends, when kubelet tries again, as if it had not been.
 
-Every test runs its story once undisturbed and counts what it does to files, then once for each of these operations
-with SIGKILL right after it, a restart, and kubelet's retry of what was not answered.
+Every test runs its story once undisturbed and counts what it does to files, then once for some or all of these
+operations with SIGKILL right after it, a restart, and kubelet's retry of what was not answered.
 """
 
 import shutil
@@ -12,9 +12,13 @@ from pathlib import Path
 
 import pytest
 from support.plugin_process import Died, NodeUnderTest, Plugin, PluginForks, plugin_on
+from support.rows import slow_but
 from support.world import World
 
 type Call = Callable[[Plugin], Awaitable[object]]
+
+STRIDES = slow_but([1, 4], 4)
+"""After every fourth operation in `make test`, after every one in `make test-all`."""
 
 
 @dataclass
@@ -54,15 +58,16 @@ async def same_wherever_it_is_killed(
     forks: PluginForks,
     world: World,
     calls: Sequence[Call],
+    stride: int,
     prepare_node: Callable[[NodeUnderTest], object] = lambda _: None,
 ) -> tuple[Ending, int]:
-    """The undisturbed ending, and the number of operations after each of which the story ended the same."""
+    """The undisturbed ending, and the number of operations, after each `stride`th of which it ended the same."""
     log = world.folder / "operations"
     node = world.fresh_node()
     prepare_node(node)
     undisturbed = await story(forks, node, calls, log, None)
     operations = log.read_text().splitlines()
-    for number, operation in enumerate(operations, start=1):
+    for number, operation in list(enumerate(operations, start=1))[::stride]:
         node = world.fresh_node()
         prepare_node(node)
         disturbed = await story(forks, node, calls, log, number)
@@ -71,7 +76,8 @@ async def same_wherever_it_is_killed(
     return undisturbed, len(operations)
 
 
-async def test_killed_while_preparing_and_unpreparing(forks: PluginForks, world: World) -> None:
+@pytest.mark.parametrize("stride", STRIDES)
+async def test_killed_while_preparing_and_unpreparing(forks: PluginForks, world: World, stride: int) -> None:
     devices = world.fresh_node().devices
     one = await world.allocated("one", devices[:1])
     two = await world.allocated("two", devices[1:3])
@@ -83,7 +89,7 @@ async def test_killed_while_preparing_and_unpreparing(forks: PluginForks, world:
         lambda plugin: plugin.prepare(heir),
         lambda plugin: plugin.unprepare(one, two, heir),
     ]
-    undisturbed, operations = await same_wherever_it_is_killed(forks, world, calls)
+    undisturbed, operations = await same_wherever_it_is_killed(forks, world, calls, stride)
     assert operations >= 12
     assert undisturbed.answers[0] == undisturbed.answers[1]
     assert undisturbed.answers[2] == {one.uid: ""}
@@ -95,8 +101,9 @@ async def test_killed_while_preparing_and_unpreparing(forks: PluginForks, world:
     assert not any(ref.uid.encode() in content for ref in (one, two, heir) for content in left.values())
 
 
+@pytest.mark.parametrize("stride", STRIDES)
 @pytest.mark.parametrize("what", ["reboot", "files lost"])
-async def test_killed_while_putting_right(forks: PluginForks, world: World, what: str) -> None:
+async def test_killed_while_putting_right(forks: PluginForks, world: World, what: str, stride: int) -> None:
     """After a reboot, or when CDI files were lost or altered, a claim was deleted and a stray file was left."""
     before = world.fresh_node()
     devices = before.devices
@@ -126,6 +133,7 @@ async def test_killed_while_putting_right(forks: PluginForks, world: World, what
         forks,
         world,
         [lambda plugin: plugin.prepare(*kept), lambda plugin: plugin.unprepare(*kept, gone)],
+        stride,
         as_it_was_left,
     )
     assert operations >= 6
@@ -136,7 +144,8 @@ async def test_killed_while_putting_right(forks: PluginForks, world: World, what
     assert {Path(path).parent.name for path in undisturbed.afterwards} == {"state"}
 
 
-async def test_killed_beside_a_newer_instance_that_goes_on(forks: PluginForks, world: World) -> None:
+@pytest.mark.parametrize("stride", STRIDES)
+async def test_killed_beside_a_newer_instance_that_goes_on(forks: PluginForks, world: World, stride: int) -> None:
     """In a rolling update nobody starts again after the old instance is killed: the new one serves already."""
     devices = world.fresh_node().devices
     one = await world.allocated("one", devices[:2])
@@ -163,7 +172,7 @@ async def test_killed_beside_a_newer_instance_that_goes_on(forks: PluginForks, w
     undisturbed = await story_of_two(world.fresh_node(), log, None)
     operations = log.read_text().splitlines()
     assert len(operations) >= 10
-    for number, operation in enumerate(operations, start=1):
+    for number, operation in list(enumerate(operations, start=1))[::stride]:
         node = world.fresh_node()
         disturbed = await story_of_two(node, log, number)
         where = f"killed after {number}: {operation}\n{node.log.read_text()}"

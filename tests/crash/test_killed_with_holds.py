@@ -23,6 +23,7 @@ import pytest
 import yaml
 from support.objects import allocation, claim, result
 from support.plugin_process import Died, NodeUnderTest, Plugin, PluginForks, plugin_on
+from support.rows import slow_but
 from support.world import NAMESPACE, World
 
 from dra_driver.api.meta import RESOURCE_CLAIMS, JsonObject
@@ -182,7 +183,7 @@ async def story(
     return ending
 
 
-@pytest.mark.parametrize("name", STORIES)
+@pytest.mark.parametrize("name", slow_but(STORIES, "two parts of one GPU", "time slice, then MPS"))
 async def test_killed_anywhere_with(forks: PluginForks, world: World, name: str) -> None:
     told_story = STORIES[name]
     refs = [await allocated(world, "one", *told_story.one), await allocated(world, "two", *told_story.two)]

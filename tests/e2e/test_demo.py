@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.rows import slow_but
 
 from dra_driver import bundled
 from dra_driver.cli.__main__ import main
@@ -19,7 +20,7 @@ def dractl(*arguments: str, timeout_s: float = 300.0) -> subprocess.CompletedPro
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
 
 
-@pytest.mark.parametrize("publisher", ["controller", "node"])
+@pytest.mark.parametrize("publisher", slow_but(["controller", "node"], "controller"))
 def test_the_demo_runs_every_example_and_leaves_nothing(publisher: str) -> None:
     done = dractl("demo", "-o", "json", "--publisher", publisher)
     assert done.returncode == 0, done.stderr

@@ -14,6 +14,7 @@ from support.allocation import device_class, exactly, snapshot
 from support.claims import NODE, FakeClaims
 from support.nodes import Node, a_node
 from support.prepared import prepare_one, unprepare_one
+from support.rows import slow_but
 
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.search import Allocated, allocate
@@ -193,7 +194,10 @@ WORLDS: dict[str, tuple[str, PublishingPolicy]] = {
 }
 
 
-@pytest.mark.parametrize("world", WORLDS)
+QUICK = ("gb200", "dgx-a100-40", "shared partitions", "shares", "memory and compute")
+
+
+@pytest.mark.parametrize("world", slow_but(WORLDS, *QUICK))
 async def test_what_is_allocated_is_prepared_and_leaves_nothing_behind(tmp_path: Path, world: str) -> None:
     profile, rules = WORLDS[world]
     chance = random.Random(world)

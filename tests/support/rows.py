@@ -5,6 +5,9 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
+import pytest
+from _pytest.mark import ParameterSet
+
 
 def rows[**P, R](names: str, table: Iterable[Any]) -> Callable[[Callable[P, R]], Callable[..., R]]:
     """Like `pytest.mark.parametrize(names, table)`; fixtures are shared by all rows, so a row must not change them."""
@@ -49,3 +52,15 @@ def _noted(error: Exception, case: dict[str, Any]) -> Exception:
 def _report(failures: list[Exception], total: int) -> None:
     if failures:
         raise ExceptionGroup(f"{len(failures)} of {total} rows fail", failures)
+
+
+def slow_but(table: Iterable[Any], *quick: Any) -> list[Any]:
+    """Rows for `parametrize`, of which only `quick` are tried by `make test`, and all by `make test-all`."""
+    cases = list(table)
+    assert all(case in cases for case in quick), quick
+    return [case if case in quick else _slow(case) for case in cases]
+
+
+def _slow(case: Any) -> ParameterSet:
+    values, known = (case.values, case.id) if isinstance(case, ParameterSet) else (case, None)
+    return pytest.param(*(values if isinstance(values, tuple) else (values,)), marks=pytest.mark.slow, id=known)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.nodes import Node, a_node
+from support.rows import slow_but
 
 from dra_driver.errors import HardwareError
 from kubelet_plugin.effects.gpu_settings import ComputeModes, TimeSlices
@@ -116,7 +117,7 @@ def failing_call(claim: Claim, call: str, code: int, times: int | None) -> Itera
     )
 
 
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("call", slow_but(CALLS, *CALLS[::4]))
 def test_parts_of_a_gpu_are_gone_when_nvml_is_well_again(tmp_path: Path, call: str) -> None:
     claim = in_parts(a_node(tmp_path))
     for number, code in enumerate(CODES):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.rows import slow_but
 
 from dra_driver.errors import HardwareError
 from kubelet_plugin.effects.vfio import Patience, VfioBindings
@@ -503,6 +504,10 @@ def lend_patiently(plugin: Plugin, hold: VfioBinding) -> Made:
     raise AssertionError("never")
 
 
+KILLS = [*((number, False) for number in range(1, 8)), (7, True)]
+"""Before each act, which is after the one before, and after the last."""
+
+
 class TestCrashes:
     """Killed before or after any act, the next life of the plugin makes it so, or takes it back without a trace."""
 
@@ -518,9 +523,8 @@ class TestCrashes:
         plugin.take_back(binding(host))
         assert (lending, plugin.kernel.acts - lending) == (7, 7)
 
-    @pytest.mark.parametrize("after", [False, True])
-    @pytest.mark.parametrize("number", range(1, 8))
-    @pytest.mark.parametrize("then", ["make", "undo", "make after a boot", "undo after a boot"])
+    @pytest.mark.parametrize(("number", "after"), KILLS)
+    @pytest.mark.parametrize("then", ["make", "undo", *slow_but(["make after a boot", "undo after a boot"])])
     def test_while_lending(
         self, host: SimulatedHost, start: tuple[Mapping[str, str], NodeState], number: int, after: bool, then: str
     ) -> None:
@@ -539,9 +543,8 @@ class TestCrashes:
         kernel.modprobe("vfio_pci")
         assert everything(host) == start
 
-    @pytest.mark.parametrize("after", [False, True])
-    @pytest.mark.parametrize("number", range(1, 8))
-    @pytest.mark.parametrize("then", ["undo", "make", "undo after a boot"])
+    @pytest.mark.parametrize(("number", "after"), KILLS)
+    @pytest.mark.parametrize("then", ["undo", "make", *slow_but(["undo after a boot"])])
     def test_while_taking_back(
         self, host: SimulatedHost, start: tuple[Mapping[str, str], NodeState], number: int, after: bool, then: str
     ) -> None:
