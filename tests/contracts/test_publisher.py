@@ -12,6 +12,7 @@ import yaml
 from support.api import Api
 from support.inventories import compute_instance, gpu, gpu_instance, inventory_object, inventory_spec, mig
 from support.mig import gpu_of
+from support.rows import slow_but
 
 from dra_driver.api.crd import FILE
 from dra_driver.api.inventory import (
@@ -251,7 +252,9 @@ MODES = pytest.mark.parametrize(
 
 
 @MODES
-@pytest.mark.parametrize("policy", [DYNAMIC, OF_EVERY_KIND], ids=["partitions", "everything at once"])
+@pytest.mark.parametrize(
+    "policy", slow_but([DYNAMIC, OF_EVERY_KIND], OF_EVERY_KIND), ids=["partitions", "everything at once"]
+)
 async def test_eight_gpus_of_every_kind_are_stored_as_published(
     api: Api, kube: Kube, unique: str, count: int, policy: PublishingPolicy, feature_gates: dict[str, bool]
 ) -> None:

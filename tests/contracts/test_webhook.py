@@ -468,6 +468,7 @@ async def test_a_secret_that_somebody_emptied_is_filled_again(api: Api, install:
         assert await refused_by_us(api)()
 
 
+@pytest.mark.slow
 async def test_a_secret_that_cert_manager_fills_is_read_and_never_written(
     api: Api, install: Install, team: str
 ) -> None:

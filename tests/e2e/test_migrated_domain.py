@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+import pytest
 import yaml
 from support.places import SHORT
 from typer.testing import CliRunner
@@ -81,6 +82,7 @@ async def run(cluster: SimulatedCluster, documents: Iterable[JsonObject]) -> tup
     return results
 
 
+@pytest.mark.slow
 async def test_each_pod_runs_with_its_gpus_and_with_its_channel(tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory(dir=SHORT) as folder:
         async with SimulatedCluster.running(Path(folder), parse_nodes("gb200:2")) as cluster:

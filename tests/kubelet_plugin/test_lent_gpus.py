@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from support.rows import slow_but
 
 from dra_driver.devices.exclusion import Use, conflict
 from dra_driver.devices.model import Kind
@@ -151,7 +152,7 @@ class TestLent:
         assert shown(node.hardware.look()) == start
         assert node.host.state.gpus[0].persistenced
 
-    @pytest.mark.parametrize("number", range(1, 7))
+    @pytest.mark.parametrize("number", slow_but(range(1, 7), 1, 4))
     def test_so_they_are_for_a_plugin_that_begins_anew_on_the_way(self, node: Node, number: int) -> None:
         start = shown(node.hardware.look())
         node.restart(killed_after=number)

@@ -607,6 +607,7 @@ def trait_of(hold: Hold) -> Trait:
             raise AssertionError(hold)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_the_same_on_a_simulated_host() -> None:
     checks = [HealthCheck.too_slow, HealthCheck.filter_too_much]

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-import pytest
 import yaml
+from support.rows import rows
 
 from dra_driver import bundled
 from dra_driver.api.documents import read_documents
@@ -88,7 +88,7 @@ def codes(migration: Migration) -> str:
     return "".join(f"{target}: {count}\n" for target, count in sorted(targets.items())) + "".join(sorted(lines))
 
 
-@pytest.mark.parametrize("name", CASES)
+@rows("name", CASES)
 def test_it_becomes_what_is_written_down(name: str) -> None:
     folder, report = FOLDER / name, outcome(name)
     (result,) = report.migration.files
@@ -105,7 +105,7 @@ def test_it_becomes_what_is_written_down(name: str) -> None:
         assert text_of(folder, file) == text
 
 
-@pytest.mark.parametrize("name", CASES)
+@rows("name", CASES)
 def test_the_allocator_finds_no_difference(name: str) -> None:
     verification = outcome(name).verification
     assert verification is not None
@@ -113,7 +113,7 @@ def test_the_allocator_finds_no_difference(name: str) -> None:
     assert Verdict.DIFFERS not in found, found
 
 
-@pytest.mark.parametrize("name", CASES)
+@rows("name", CASES)
 def test_a_second_run_changes_nothing(name: str) -> None:
     report = outcome(name)
     options = options_of(yaml.safe_load(text_of(FOLDER / name, "options.yaml")) or {})
@@ -125,7 +125,7 @@ def test_a_second_run_changes_nothing(name: str) -> None:
     assert not again.new_files
 
 
-@pytest.mark.parametrize("name", CASES)
+@rows("name", CASES)
 def test_the_report_for_programs_is_as_its_schema_says(name: str) -> None:
     SCHEMA.validate(as_data(outcome(name)))
 

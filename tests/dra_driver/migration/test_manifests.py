@@ -12,9 +12,9 @@ from typing import Any
 
 import jsonschema
 import kubernetes_validate
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.rows import rows
 
 from dra_driver import bundled
 from dra_driver.api.documents import Document, read_documents, together
@@ -70,7 +70,7 @@ def test_there_are_manifests_of_all_kinds() -> None:
 # -- twice is as good as once
 
 
-@pytest.mark.parametrize("file", FILES)
+@rows("file", FILES)
 def test_a_second_run_changes_nothing(file: str) -> None:
     for options in USUAL:
         first = outcome(file, options)
@@ -80,7 +80,7 @@ def test_a_second_run_changes_nothing(file: str) -> None:
         assert again.new_files == ()
 
 
-@pytest.mark.parametrize("file", FILES)
+@rows("file", FILES)
 def test_the_way_back_leads_to_the_same_objects(file: str) -> None:
     for options in USUAL:
         first = outcome(file, options)
@@ -163,7 +163,7 @@ def old_and_new(migration: Migration, file: str) -> Iterator[tuple[Document, Doc
         yield from zip(before, after, strict=True)
 
 
-@pytest.mark.parametrize("file", FILES)
+@rows("file", FILES)
 def test_nothing_but_the_intended_is_changed(file: str) -> None:
     for options in USUAL:
         for before, after in old_and_new(outcome(file, options), file):
@@ -171,7 +171,7 @@ def test_nothing_but_the_intended_is_changed(file: str) -> None:
             assert strange == [], before.title
 
 
-@pytest.mark.parametrize("file", FILES)
+@rows("file", FILES)
 def test_every_field_that_is_changed_is_in_the_report(file: str) -> None:
     """The annotation that remembers them is not; texts in objects have fields of their own."""
     for options in USUAL:
@@ -184,7 +184,7 @@ def test_every_field_that_is_changed_is_in_the_report(file: str) -> None:
                 assert apart or any(path.startswith(one) or one.startswith(path) for one in told), path
 
 
-@pytest.mark.parametrize("file", FILES)
+@rows("file", FILES)
 def test_every_line_that_stays_is_as_it_was_and_every_comment_is_kept(file: str) -> None:
     for options in USUAL:
         for result in outcome(file, options).files:
@@ -205,7 +205,7 @@ def about_what_is_gone(comment: str) -> bool:
 # -- what comes out is right
 
 
-@pytest.mark.parametrize("file", FILES)
+@rows("file", FILES)
 def test_what_comes_out_passes_our_own_check(file: str) -> None:
     for options in USUAL:
         migration = outcome(file, options)
@@ -227,7 +227,7 @@ def errors_in(sources: tuple[Source, ...]) -> list[Any]:
     return [one for one in check(reading, knowledge()) if one.severity is Severity.ERROR]
 
 
-@pytest.mark.parametrize("file", FILES)
+@rows("file", FILES)
 def test_what_comes_out_is_right_by_the_schemas_of_kubernetes(file: str) -> None:
     migration = outcome(file, "everything")
     for one in migration.objects:
@@ -249,7 +249,7 @@ def problem_of(obj: JsonObject) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("file", FILES)
+@rows("file", FILES)
 def test_the_allocator_finds_that_devices_are_what_was_meant(file: str) -> None:
     for options in USUAL:
         migration = outcome(file, options)
@@ -261,7 +261,7 @@ def test_the_allocator_finds_that_devices_are_what_was_meant(file: str) -> None:
         assert markdown(Report(migration, found)).startswith("# ")
 
 
-@pytest.mark.parametrize("file", FILES)
+@rows("file", FILES)
 def test_what_gets_claims_asks_the_device_plugin_for_nothing_any_more(file: str) -> None:
     """A pod is converted whole, or not at all."""
     for options in USUAL:

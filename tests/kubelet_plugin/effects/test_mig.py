@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.nodes import Node, a_node
+from support.rows import slow_but
 
 from dra_driver.errors import HardwareError
 from kubelet_plugin.effects.mig import PAUSES_S, ComputeInstances, GpuInstances, MigModes
@@ -197,7 +198,7 @@ class TestAClaimComesAndGoes:
 
 
 class TestFactsStayAsTheyAre:
-    @pytest.mark.parametrize("profile", ["dgx-h100", "gb200", "rtx-pro-6000", "hgx-h200"])
+    @pytest.mark.parametrize("profile", slow_but(["dgx-h100", "gb200", "rtx-pro-6000", "hgx-h200"], "dgx-h100"))
     def test_facts_are_the_same_before_while_and_after_also_for_a_plugin_that_starts_meanwhile(
         self, tmp_path: Path, profile: str
     ) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support.containers import Machine, container_obstacle
 from support.mps import Client, no_daemons_left, processes_below, until
+from support.rows import slow_but
 
 from kubelet_plugin.hardware.host_programs import Processes
 
@@ -33,7 +34,7 @@ def _namespace(pid: int | str, name: str) -> str:
     return str(Path(f"/proc/{pid}/ns/{name}").readlink())
 
 
-@pytest.mark.parametrize("whole_system", [False, True], ids=["libraries only", "a system of its own"])
+@pytest.mark.parametrize("whole_system", slow_but([False, True], True), ids=["libraries only", "a system of its own"])
 def test_a_daemon_outlives_the_container_that_started_it(machine: Machine, whole_system: bool) -> None:
     driver_root = str(machine.system) if whole_system else ""
     plugin = machine.container("make and stay", driver_root=driver_root)
@@ -60,7 +61,7 @@ def test_a_daemon_outlives_the_container_that_started_it(machine: Machine, whole
     assert str(machine.folder) not in mounts
 
 
-@pytest.mark.parametrize("whole_system", [False, True], ids=["libraries only", "a system of its own"])
+@pytest.mark.parametrize("whole_system", slow_but([False, True], True), ids=["libraries only", "a system of its own"])
 def test_nvidia_smi_runs_where_the_host_or_the_drivers_own_system_has_it(machine: Machine, whole_system: bool) -> None:
     made = machine.done("persistence off", driver_root=str(machine.system) if whole_system else "")
     assert made == {"persistent": "False"}

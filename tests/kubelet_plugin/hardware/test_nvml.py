@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.nodes import Node, a_node
 from support.replaced_nvml import Library
+from support.rows import slow_but
 
 from dra_driver.api.inventory import GpuFacts, Problem
 from dra_driver.errors import HardwareError
@@ -213,7 +214,7 @@ class TestFacts:
 
 class TestOneBadGpu:
     @pytest.mark.parametrize("call", IDENTITY_CALLS)
-    @pytest.mark.parametrize("code", [4, 15, 999])
+    @pytest.mark.parametrize("code", slow_but([4, 15, 999], 15))
     def test_a_failing_identity_drops_that_gpu_only(self, node: Node, call: str, code: int) -> None:
         node.host.fail_call(2, call, code)
         readings = node.nvml().gpus()
@@ -237,7 +238,7 @@ class TestOneBadGpu:
         assert getattr(readings.gpus[2], USE_CALLS[call]) is None
 
     @pytest.mark.parametrize("call", DESCRIPTION_CALLS)
-    @pytest.mark.parametrize("code", [2, 3, 4, 13, 21, 999])
+    @pytest.mark.parametrize("code", slow_but([2, 3, 4, 13, 21, 999], 3, 999))
     def test_a_description_that_is_not_told_is_left_out(self, node: Node, call: str, code: int) -> None:
         node.host.fail_call(2, call, code)
         readings = node.nvml().gpus()
