@@ -49,8 +49,8 @@ format: $(VENV)/.dev  ## format the code and repair what can be repaired
 
 generate: $(VENV)/.dev  ## generated files: protobuf messages, custom resource definitions, schemas, tables of the docs
 	@$(BIN)/python -m dra_driver.kube.kubelet_api.generate && $(BIN)/python -m dra_driver.api.crd
-	@$(BIN)/python -m dra_driver.api.config_schemas && $(BIN)/python -m dra_driver.devices.exclusion_docs
-	@PYTHONPATH=. $(BIN)/python tests/dra_driver/checking/extract_models.py && $(BIN)/python -m dra_driver.checking.codes
+	@$(BIN)/python -m dra_driver.api.config_schemas && $(BIN)/python -m dra_driver.devices.exclusion
+	@PYTHONPATH=. $(BIN)/python tests/dra_driver/checking/extract_models.py && $(BIN)/python -m dra_driver.checking.findings
 	@PYTHONPATH=. $(BIN)/python charts/generate.py && PYTHONPATH=. $(BIN)/python docs/generate.py
 
 # Hashes of all wheels, for every platform and Python, from the index that uv is configured to use. What is pinned stays as

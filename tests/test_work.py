@@ -37,7 +37,7 @@ from dra_driver.cel.device import compile_selector
 from dra_driver.cel.errors import CelError
 from dra_driver.checking.check import check
 from dra_driver.checking.knowledge import Knowledge, sites_of_kinds
-from dra_driver.devices import packing
+from dra_driver.devices import mig as packing
 from dra_driver.devices.limitations import limitations_of
 from dra_driver.devices.offers import MOST_DEVICES, offers
 from dra_driver.errors import InvalidInput

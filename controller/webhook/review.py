@@ -18,10 +18,17 @@ from dra_driver.cel.cost import LIMIT
 from dra_driver.cel.device import compile_selector
 from dra_driver.cel.errors import CelError
 from dra_driver.checking.check import check
-from dra_driver.checking.codes import CONFIG, CONFIG_KIND, DEPRECATED, NEEDS_GATE, SELECTOR, Severity
-from dra_driver.checking.findings import Finding
+from dra_driver.checking.findings import (
+    CONFIG,
+    CONFIG_KIND,
+    DEPRECATED,
+    NEEDS_GATE,
+    SELECTOR,
+    Finding,
+    Severity,
+    sentence,
+)
 from dra_driver.checking.fit import class_expressions
-from dra_driver.checking.formats import sentence
 from dra_driver.checking.knowledge import Knowledge, Sites
 from dra_driver.errors import Help, InvalidInput, Move
 from dra_driver.features import Feature

@@ -1,6 +1,6 @@
 """Which devices claims get: kube-scheduler's decision as pure functions.
 
-    catalog = Catalog([PublishedSlice(ResourceSlice.of(obj)) for obj in slices], Behaviour.of(36))
+    catalog = Catalog([PublishedSlice(ResourceSlice.of(obj)) for obj in slices])
     snapshot = Snapshot(catalog, classes, Usage.of(allocations))
     result = allocate([claim], NodeView("node-1"), snapshot)
 

@@ -61,7 +61,7 @@ class Behaviour:
 
     @property
     def counts_shares(self) -> bool:
-        """Devices that other claims have shares of draw on counters. Up to 1.35 nobody counts them."""
+        """Devices that other claims have shares of draw on counters. Up to 1.35 they are not counted."""
         return self.minor >= 36
 
     @property
@@ -81,7 +81,7 @@ class Behaviour:
 
     @property
     def later_all_is_cut(self) -> bool:
-        """An alternative that asks for all devices and is not the first goes on as the first after one device."""
+        """An alternative that asks for all devices and is not the first continues as the first after one device."""
         return self.minor < 36
 
     @property

@@ -41,7 +41,7 @@ class Largest:
     whole_gpus: int
     mig_profile: str | None
     memory_bytes: int | None
-    """Of one device, be it a GPU, a part of one or a share."""
+    """Of one device: a GPU, a part of a GPU or a share."""
     undecided: str | None = None
     """Why a larger request may fit, too: the search for it reached its limit. None when all is known."""
 
@@ -60,7 +60,7 @@ class Headroom:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Pools that nobody gets anything of, and why."""
+        """Pools of which no claim gets anything, and why."""
         return tuple(f"pool {pool} {pool.problem}" for pool in self._site.pools if pool.problem is not None)
 
     @cached_property

@@ -190,7 +190,7 @@ def world_of(
 
 
 def _nodes_of(slices: Iterable[PublishedSlice]) -> Iterator[NodeView]:
-    """Nodes that nobody described, from the slices that are for them."""
+    """Nodes without an object of their own, from the slices that are for them."""
     names: set[str] = set()
     everywhere = False
     for one in slices:
@@ -292,9 +292,9 @@ class _Builder:
 
     def _add_pod(self, obj: JsonObject) -> None:
         PodShape.of(obj, about="Pod")
-        # Asked once here, so that whatever cannot be read is found now.
+        # Asked once here, so that what cannot be read is found now.
         claim_entries(obj), generated_claims(obj), amounts_of(obj), extended_resources(obj)
-        # Whoever makes a claim for it wants to know whose that is; a pod that no API server has seen has its name.
+        # A claim that is made for it names its owner; a pod that no API server has seen has its name as UID.
         namespace, name = key_of(obj)
         metadata = {"uid": name, **obj["metadata"], "namespace": namespace}
         self.pods[namespace, name] = Pod({**obj, "metadata": metadata})
@@ -309,7 +309,7 @@ class _Builder:
     def _add_nodeinventory(self, obj: JsonObject) -> None:
         spec = obj["spec"]
         node, registrations = spec["nodeName"], spec.get("registrations") or ()
-        if registrations or self._trusted:  # in files of `dractl inventory` nobody has registered
+        if registrations or self._trusted:  # files of `dractl inventory` have no registrations
             self.registered[node] = frozenset(one["driver"] for one in registrations)
         status = NodeInventoryStatus.of(obj.get("status") or {}, about="NodeInventory")
         self.limitations[node] = tuple(status.limitations)

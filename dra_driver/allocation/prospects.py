@@ -1,7 +1,7 @@
-"""Which devices of a node could serve a request, whatever else is chosen: the part of the search that is done once.
+"""Which devices of a node could serve a request without regard to the others: the part of the search that is done once.
 
 The order of the questions is upstream's, because a selector that fails on a device ends the whole attempt, and a device
-that somebody holds is not even asked. Pure.
+that a claim holds is not even asked. Pure.
 """
 
 from bisect import bisect_left
@@ -53,7 +53,7 @@ type Place = tuple[int, Candidate]
 
 
 class Prospects:
-    """What one request finds on a site, as far as somebody asks: most searches end at the first devices."""
+    """What one request finds on a site, as far as it is asked: most searches end at the first devices."""
 
     def __init__(self, wanted: Wanted, site: Site) -> None:
         """Raises what `every` raises when the request is for all devices."""
@@ -193,7 +193,7 @@ class Prospects:
 
 
 class Reasons:
-    """Collects while the search goes on; `sentence` is asked for afterwards, if at all."""
+    """Collects during the search; `sentence` is asked for afterwards, if at all."""
 
     def __init__(self, site: Site, prospects: Mapping[Wanted, Prospects]) -> None:
         self._site = site
@@ -218,7 +218,7 @@ class Reasons:
             notes.setdefault(candidate, refusal)
 
     def hopeless(self, alternatives: Alternatives) -> None:
-        """No device was tried: this request finds too few, whatever the others get."""
+        """No device was tried: this request finds too few, even if the others get none."""
         self._notes = {wanted: {} for wanted in alternatives}
 
     def impossible(self, why: Refusal) -> None:

@@ -1,4 +1,4 @@
-"""Claims and classes to checked requests: what is to be chosen, and how many; and why a device is refused. Pure."""
+"""Claims and classes to checked requests: what to choose, and how many; and why a device is refused. Pure."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -161,7 +161,7 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """`text` goes on after "3 devices are …" and is the same for devices that are refused for the same reason."""
+    """`text` follows "3 devices are …" and is the same for devices that are refused for the same reason."""
 
     cause: Cause
     text: str

@@ -2,7 +2,7 @@
 
 `allocate` searches like kube-scheduler's structured allocator: claims, requests and devices in their order, depth
 first with backtracking, the first complete solution wins. Of a request only combinations of devices are tried, across
-requests everything. A search that has to turn back asks `shortcuts` whether it should go on; the answer stays the same.
+requests everything. A search that must turn back asks `shortcuts` whether to continue; the answer stays the same.
 
 Source: kubernetes/dynamic-resource-allocation, structured allocator ("incubating"), Kubernetes 1.36.
 """
@@ -29,7 +29,7 @@ _STEPS_BETWEEN = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """How long one search may go on. `steps` are devices tried, so that the same input ends in the same way everywhere;
+    """How long one search may last. `steps` are devices tried, so that the same input ends in the same way everywhere;
     `enough` is asked now and then, and ends the search when it is true."""
 
     steps: int = MOST_STEPS
@@ -122,7 +122,7 @@ class _Impossible(Exception):
 
 
 class _Hopeless(Exception):
-    """`request` finds too few devices, whatever the others get."""
+    """`request` finds too few devices, even if the others get none."""
 
     def __init__(self, request: Alternatives) -> None:
         super().__init__()
@@ -164,7 +164,7 @@ class _Search:
         self._later: dict[tuple[int, int], list[Room]] = {}
         """By claim and request, those of requests after it."""
         self._dead_ends: set[Hashable] = set()
-        """States from which the search went on in vain."""
+        """States from which the search found no solution."""
         self.reasons = Reasons(site, self._prospects)
 
     @cached_property
@@ -404,7 +404,7 @@ class _Search:
         return all(one.left >= one.needed for one in self._later.get((claim, request), ()))
 
     def _state(self, claim: int, request: int, wanted: Wanted, taken: int, start: int) -> Hashable:
-        """All that the rest of the search depends on; None as long as nobody compares."""
+        """All that the rest of the search depends on; None as long as states are not compared."""
         if self._symmetry is None:
             return None
         constraints = tuple([one.state for one in self._constraints[claim]])

@@ -91,7 +91,7 @@ def reads_of(expression: str) -> Reads | None:
 
 
 def reads(root: Node) -> tuple[Read, ...] | None:
-    """Every attribute and capacity that the expression can read; None when that cannot be told from its text."""
+    """Every attribute and capacity that the expression can read; None when its text does not show that."""
     found: dict[Read, None] = {}
     return tuple(found) if _collect(root, found) else None
 

@@ -1,4 +1,4 @@
-"""What shows that a search need not go on: bounds that no choice can beat.
+"""What shows that a search need not continue: bounds that no choice can beat.
 
 Nothing here changes an answer. A bound says "impossible" only where the exhaustive search would find nothing. This is
 worth its price only to a search that had to turn back, so no other asks for it. Pure.
@@ -238,7 +238,7 @@ def _least_by_name(problem: Problem, prospects: Prospects) -> Mapping[str, Amoun
     return least or {}
 
 
-# -- what is left for each request while the search goes on
+# -- what is left for each request during the search
 
 
 class _Part:
@@ -260,7 +260,7 @@ class _Part:
 
 
 class Room:
-    """How many devices a request can still get at most, whatever the others get; kept up to date step by step."""
+    """How many devices a request can still get at most if the others get none; kept up to date step by step."""
 
     def __init__(self, prospects: Prospects, ledger: Ledger, taken: Iterable[Candidate]) -> None:
         """`ledger` is that of the search, which has `taken` these."""
@@ -277,7 +277,7 @@ class Room:
         self._rooms = {key: part.room() for key, part in self._parts.items()}
         self.left = len(alone) + sum(self._rooms.values())
         self._once = {one for one in alone if not (prospects.wanted.admin_access or ledger.shares(one))}
-        """Devices that nobody else gets."""
+        """Devices that no other request gets."""
         self.left -= sum(one in self._once for one in taken)
 
     def update(self, candidate: Candidate, sign: int) -> None:

@@ -222,7 +222,7 @@ class Pool:
 
     @cached_property
     def draws(self) -> Mapping[str, tuple[tuple[CounterId, Amount], ...]]:
-        """What each device draws on the counters, by name, on whatever node it is."""
+        """What each device draws on the counters, by name, on any node."""
         return {one.id.device: one.consumes for one in (*self.elsewhere, *self.candidates) if one.consumes}
 
     def selected(self, expressions: tuple[str, ...]) -> Iterable[Selected]:
@@ -282,7 +282,7 @@ class Catalog:
 
     @cached_property
     def _known(self) -> Mapping[PoolId, Sequence[PublishedSlice]]:
-        """All slices by pool, whoever can use them."""
+        """All slices by pool, for all nodes."""
         known: dict[PoolId, list[PublishedSlice]] = defaultdict(list)
         for one in self._slices:
             known[one.pool].append(one)
@@ -322,7 +322,7 @@ class Catalog:
     def _pool(self, usable: Sequence[PublishedSlice]) -> Pool | None:
         """The pool as a node sees it that can use these slices: those of the newest generation among them.
 
-        None when a newer generation has nothing for the node any more.
+        None when a newer generation has nothing for the node.
         """
         if len(usable) == 1 and usable[0].is_complete:
             return self._complete(usable, ())

@@ -1,8 +1,8 @@
-"""What is as good as something else in a search: devices, and states from which the same can be reached. Pure.
+"""What is equivalent in a search: devices, and states from which the same can be reached. Pure.
 
 A device is skipped when a twin that comes first was tried in the same place and led nowhere: a solution with the later
 one, the twins changed for each other in what is still to be chosen, would be a solution that the search had met before.
-In the same way the search does not go on from a state like one from which it failed.
+In the same way the search does not continue from a state like one from which it failed.
 
 Everything is numbered, and what follows from a number and a choice is remembered, because a search asks for it after
 every step.
@@ -16,7 +16,7 @@ from dra_driver.allocation.shortcuts import Problem
 from dra_driver.allocation.snapshot import Candidate, CounterSetId
 
 type Twins = tuple[int, int, int]
-"""Equal for devices that are as good as each other."""
+"""Equal for equivalent devices."""
 
 
 class Symmetry:
@@ -31,7 +31,7 @@ class Symmetry:
     def __init__(self, problem: Problem) -> None:
         self._by_claim = any(one.wanted.admin_access for one in problem.prospects.values())
         self.minds_order = any(_minds_order(problem, claim) for claim in range(len(problem.requests)))
-        """Whether the number from which the search goes on in its request is a part of the state. Otherwise what can
+        """Whether the number from which the search continues in its request is a part of the state. Otherwise what can
         be reached with devices before it was tried before."""
         candidates = problem.site.candidates
         looks: Mapping[Candidate, Hashable] = {one: _look(problem, one) for one in candidates}
@@ -63,7 +63,7 @@ class Symmetry:
         return self._looks[candidate], self._taken[candidate], self._contents[self._homes[candidate]]
 
     def take(self, candidate: Candidate, claim: int, share: Hashable, *, goes_on: bool = True) -> None:
-        """`share` is what is taken of a shareable device. A request that goes on gets no second share of it."""
+        """`share` is what is taken of a shareable device. A request that continues gets no second share of it."""
         mark = self._number((claim if self._by_claim else None, share, share is not None and goes_on))
         self._change(candidate, self._exchanged(self._taken[candidate], None, mark))
 

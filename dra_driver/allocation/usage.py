@@ -1,4 +1,4 @@
-"""Counters and capacities in use while a search goes on: what claims hold, and what was chosen so far. Pure.
+"""Counters and capacities in use during a search: what claims hold, and what was chosen so far. Pure.
 
 A device draws on counters of its pool. A counter that is overdrawn, because a slice changed after devices were given
 away, blocks every device of its pool that draws on any counter. A device that several claims may hold has amounts to
@@ -165,7 +165,7 @@ class Ledger:
 
 
 def _left(pool: Pool, usage: PoolUsage, counts_shares: bool) -> dict[CounterId, Amount]:
-    """What claims leave of the pool's counters, on whatever node their devices are."""
+    """What claims leave of the pool's counters, on all nodes."""
     left = dict(pool.counters)
     for name in {*usage.whole, *usage.shared} if usage.shared and counts_shares else usage.whole:
         for id_, needed in pool.draws.get(name, ()):

@@ -41,7 +41,7 @@ SAME_ATTRIBUTES = {
     Same.NVLINK: "gpu.nvidia.com/nvlinkDomain",
     Same.GPU: "gpu.nvidia.com/parentUUID",
 }
-"""`node` needs none: all devices of a claim are on one node anyhow."""
+"""`node` needs none: all devices of a claim are always on one node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class Intent:
 
     @property
     def devices(self) -> int:
-        """How many GPUs or parts; 1 when nobody said."""
+        """How many GPUs or parts; 1 by default."""
         return 1 if self.count is None else self.count
 
 

@@ -7,10 +7,12 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from dra_driver.api.meta import JsonObject
+from dra_driver.api.meta import COMPUTE_DOMAINS, JsonObject
+from dra_driver.apirules.metadata import dns_label
 from dra_driver.authoring.intent import SAME_ATTRIBUTES, Form, Intent, Same, product_pattern, strategy_of
 from dra_driver.authoring.writing import Noted
 from dra_driver.devices.model import Kind
+from dra_driver.errors import InvalidInput
 from dra_driver.names import ADMIN_ACCESS_LABEL, CONFIG_API_VERSION, GPU_DRIVER
 
 _API = "resource.k8s.io/v1"
@@ -188,7 +190,7 @@ def _constraints(intent: Intent, own: Sequence[str]) -> list[Any]:
             found.append(Noted("GPU and network device below one PCIe root, for GPUDirect RDMA.", constraint))
     attribute = SAME_ATTRIBUTES.get(intent.same) if intent.same is not None else None
     if attribute is not None and intent.same is not None:
-        # Whatever is below the PCIe root of its GPU is on its NUMA node; NVLink does not reach network devices.
+        # What is below the PCIe root of its GPU is on its NUMA node; NVLink does not reach network devices.
         pairs = [
             (gpu, gpu.replace("gpu", "nic", 1)) if intent.nic and intent.same is Same.PCIE else (gpu,) for gpu in own
         ]
@@ -312,3 +314,82 @@ def _what(intent: Intent) -> str:
         Kind.VFIO: "GPU for a virtual machine",
         None: "share of a GPU",
     }[intent.kind]
+
+
+MOST_NODES = 1000
+_LONGEST_NAME = 50
+"""So that names made of it are still labels."""
+
+
+def domain_objects(name: str, nodes: int, image: str, *, all_channels: bool) -> tuple[Any, ...]:
+    """The domain, a template for the GPUs, and a Job with one pod for each of `nodes`.
+
+    `writing.plain` makes API objects of them. Raises InvalidInput for a name that the Job's pods could not have.
+    """
+    why = dns_label(name) if len(name) <= _LONGEST_NAME else f"has more than {_LONGEST_NAME} characters"
+    if why is not None:
+        raise InvalidInput(f"{name!r}: {why}", about="NAME")
+    return _domain(name, all_channels), _gpus(name), _job(name, nodes, image)
+
+
+def _domain(name: str, all_channels: bool) -> Noted:
+    template = Noted(
+        "The controller makes a ResourceClaimTemplate of this name; pods name it.", {"name": _channel(name)}
+    )
+    channel: JsonObject = {"resourceClaimTemplate": template}
+    if all_channels:
+        note = (
+            "All IMEX channels of the driver instead of the domain's own, for programs that manage channels themselves."
+        )
+        channel["allocationMode"] = Noted(note, "All")
+    note = (
+        "Pods on several nodes whose GPUs share memory over NVLink.\n"
+        "A node joins when a pod that names the template is placed on it, and leaves with the last of them."
+    )
+    return Noted(note, _api_object(COMPUTE_DOMAINS.api_version, COMPUTE_DOMAINS.kind, name, {"channel": channel}))
+
+
+def _gpus(name: str) -> Noted:
+    exactly = {"deviceClassName": "gpu.nvidia.com", "allocationMode": "All"}
+    spec = {"spec": {"devices": {"requests": [{"name": "gpus", "exactly": exactly}]}}}
+    return Noted(
+        "All GPUs of a node, for each pod.",
+        _api_object("resource.k8s.io/v1", "ResourceClaimTemplate", f"{name}-gpus", spec),
+    )
+
+
+def _job(name: str, nodes: int, image: str) -> Noted:
+    container = {
+        "name": "main",
+        "image": image,
+        "command": ["sleep", "infinity"],
+        "resources": {
+            "claims": Noted("The channel lets its programs share GPU memory with those of the other pods.", _CLAIMS)
+        },
+    }
+    pod = {
+        "restartPolicy": "Never",
+        "resourceClaims": [
+            {"name": "gpus", "resourceClaimTemplateName": f"{name}-gpus"},
+            {"name": "channel", "resourceClaimTemplateName": _channel(name)},
+        ],
+        "containers": [container],
+    }
+    spec = {
+        "completions": nodes,
+        "parallelism": nodes,
+        "completionMode": Noted("Each pod knows its number, JOB_COMPLETION_INDEX.", "Indexed"),
+        "template": {"spec": pod},
+    }
+    return Noted(f"{nodes} pods, each on its own node.", _api_object("batch/v1", "Job", name, spec))
+
+
+_CLAIMS = [{"name": "gpus"}, {"name": "channel"}]
+
+
+def _channel(name: str) -> str:
+    return f"{name}-channel"
+
+
+def _api_object(api_version: str, kind: str, name: str, spec: JsonObject) -> JsonObject:
+    return {"apiVersion": api_version, "kind": kind, "metadata": {"name": name}, "spec": spec}

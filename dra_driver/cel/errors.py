@@ -127,7 +127,7 @@ class CelRuntimeError(CelError):
 
     @property
     def suggestion(self) -> str | None:
-        """A name that there is and that is close to the one looked for; found only when somebody asks."""
+        """A name that there is and that is close to the one looked for; found only on demand."""
         names = [one for one in self._known if isinstance(one, str)]
         return closest(self.name, names) if self.name is not None else None
 

@@ -392,7 +392,7 @@ class _Compiler:
         return double if node.second else single
 
     def _bind(self, node: Bind) -> Run:
-        """The value is found when it is first asked for: an error in one that nobody needs does not count."""
+        """The value is found when it is first asked for: an error in one that is not needed does not count."""
         value, slot = self.run_of(node.value), self._checked.variables[node]
         outer, self._bound[slot] = self._bound.get(slot), value
         body = self.run_of(node.body)
@@ -457,4 +457,4 @@ def _attribute_of(operand: Run, attribute: str) -> Run:
 
 
 _NOT_YET = object()
-"""In the slot of a variable of `cel.bind` that nobody has asked for."""
+"""In the slot of a variable of `cel.bind` that was not needed yet."""

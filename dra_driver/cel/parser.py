@@ -172,7 +172,7 @@ class _Parser:
             signs.append(self._take())
         negative = bool(signs) and signs[-1].text == "-" and self._is_number(self._next)
         node = self._member(signs.pop() if negative else None)
-        if len(signs) % 2 == 0:  # an API server leaves out pairs of signs, whatever follows
+        if len(signs) % 2 == 0:  # an API server leaves out pairs of signs
             return node
         sign = signs[-1]
         return Call(f"{sign.text}_", None, (node,), sign.start, start=sign.start, end=node.end)

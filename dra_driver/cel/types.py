@@ -179,7 +179,7 @@ class Type:
 DYN = Type("dyn")
 ANY = Type("any")
 FREE = Type("free")
-"""Of what is in an empty list or optional: it becomes what others make of it, and is DYN when nobody does."""
+"""Of what is in an empty list or optional: it becomes what its use makes of it, else DYN."""
 BOOL = Type("bool")
 INT = Type("int")
 UINT = Type("uint")

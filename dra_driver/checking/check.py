@@ -12,16 +12,26 @@ from dra_driver.apirules.dra_slices import SliceLimits, problems_of_slice, probl
 from dra_driver.apirules.metadata import problems_of_metadata, template_problems
 from dra_driver.apirules.schema import Schema, builtin_schema, definition_name, definitions
 from dra_driver.checking.claims import check_claim, check_class, report_problems
-from dra_driver.checking.codes import ADMIN_ACCESS, API_VERSION, DEPRECATED, MISSING_FIELD, POLICY, TWICE, Severity
 from dra_driver.checking.configs import check_configs, check_configs_of_claim
 from dra_driver.checking.domains import DOMAIN, check_domain, check_templates
 from dra_driver.checking.fields import Cleaner
-from dra_driver.checking.findings import Finding, Report, unreadable
+from dra_driver.checking.findings import (
+    ADMIN_ACCESS,
+    API_VERSION,
+    DEPRECATED,
+    MISSING_FIELD,
+    POLICY,
+    TWICE,
+    Finding,
+    Report,
+    Severity,
+    unreadable,
+)
 from dra_driver.checking.fit import check_claim_fit, check_class_fit
 from dra_driver.checking.knowledge import Knowledge
+from dra_driver.checking.manifests import ClaimPart, ClassPart, Manifests, PodPart, key_of, typed_claim, typed_class
 from dra_driver.checking.pods import KINDS, check_pod, pod_spec, pod_specs_inside, report_missing
 from dra_driver.checking.selectors import KnownNames, fix_of
-from dra_driver.checking.world import ClaimPart, ClassPart, Manifests, PodPart, key_of, typed_claim, typed_class
 from dra_driver.errors import InvalidInput
 from dra_driver.names import ADMIN_ACCESS_LABEL
 from dra_driver.phrases import meant, shown
@@ -49,7 +59,7 @@ _MOVED["ResourceClaimTemplate"] = _MOVED["ResourceClaim"]
 
 
 def check(reading: Reading, knowledge: Knowledge) -> tuple[Finding, ...]:
-    """Everything that there is to say, by file and line. Raises nothing, whatever the documents are."""
+    """Everything that there is to say, by file and line. Never raises."""
     judged = _Judged(knowledge, _names(reading.documents, knowledge))
     for document in reading.documents:
         judged.take(document)
@@ -59,7 +69,7 @@ def check(reading: Reading, knowledge: Knowledge) -> tuple[Finding, ...]:
 
 
 def policies_for(documents: Sequence[Document]) -> tuple[PublishingPolicy, ...]:
-    """How devices have to be published for these documents: as the policies among them say, those that are right; and
+    """How devices must be published for these documents: as the policies among them say, those that are right; and
     with the compute instances that are asked for by name, which are too many to offer all at once."""
     text = " ".join(str(one.obj) for one in documents if one.kind in _SERVED)
     named = sorted(set(_COMPUTE_INSTANCE.findall(text)))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dra_driver.api.meta import JsonObject
 from dra_driver.apirules.dra_claims import problems_of_claim_spec, problems_of_class_spec
 from dra_driver.apirules.status import Problem
-from dra_driver.checking.codes import (
+from dra_driver.checking.findings import (
     DUPLICATE,
     INVALID,
     MISSING_FIELD,
@@ -16,10 +16,10 @@ from dra_driver.checking.codes import (
     UNKNOWN_FIELD,
     UNKNOWN_REQUEST,
     Code,
+    Report,
 )
-from dra_driver.checking.findings import Report
+from dra_driver.checking.manifests import ClaimPart, Manifests
 from dra_driver.checking.selectors import KnownNames, check_selector, fix_of
-from dra_driver.checking.world import ClaimPart, Manifests
 from dra_driver.kubernetes import GATES, KNOWN, FeatureGates
 from dra_driver.phrases import listed, meant, shown
 
@@ -49,7 +49,7 @@ def _is_misspelt(problem: Problem, code: Code, report: Report) -> bool:
 
 
 def check_claim(part: ClaimPart, manifests: Manifests) -> None:
-    """One claim, be it a template's."""
+    """One claim, or the claim of a template."""
     problems = problems_of_claim_spec(_defaulted(part.spec), part.path, _no_cel, consumable=True)
     report_problems((one for one in problems if not _is_about_a_name(one)), part.report)
     _check_named_requests(part)

@@ -6,12 +6,11 @@ from dra_driver.api.config import DEVICE_CONFIGS, DOMAIN_CONFIGS, DeviceConfig
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.opaque import config_for, kind_of, listed_configs, meant_for, written_config
 from dra_driver.api.resource import AllocatedConfig, DeviceClass, Opaque
-from dra_driver.checking.codes import CONFIG, CONFIG_KIND, UNKNOWN_DRIVER, Severity
-from dra_driver.checking.findings import Report
+from dra_driver.checking.findings import CONFIG, CONFIG_KIND, UNKNOWN_DRIVER, Report, Severity
 from dra_driver.checking.fit import class_expressions, expressions_of, kinds_of
 from dra_driver.checking.knowledge import Knowledge
+from dra_driver.checking.manifests import ClaimPart, Manifests
 from dra_driver.checking.selectors import fix_of, suggested_in
-from dra_driver.checking.world import ClaimPart, Manifests
 from dra_driver.errors import InvalidConfig
 from dra_driver.features import Feature, Gates, check_strategy
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, RequestName
@@ -23,7 +22,7 @@ _KINDS: dict[str, type[DeviceConfig]] = dict(zip(("gpu", "mig", "vfio"), DEVICE_
 def check_configs(configs: Sequence[JsonObject], path: str, report: Report, knowledge: Knowledge) -> bool:
     """Each for itself; whether all for our drivers are right. `path` is that of the list."""
     right, ours = True, knowledge.driver
-    # With the gate off, domains and their configs are those of whoever else keeps some, by its own rules.
+    # With the gate off, another driver may keep domains and configs, by its own rules.
     judged = (ours, COMPUTE_DOMAIN_DRIVER) if Feature.COMPUTE_DOMAINS in knowledge.gates else (ours,)
     for index, config in enumerate(configs):
         opaque, where = config.get("opaque") or {}, f"{path}[{index}].opaque"

@@ -15,11 +15,10 @@ from dra_driver.apirules.metadata import dns_subdomain, problems_of_metadata
 from dra_driver.apirules.schema import Schema
 from dra_driver.apirules.status import Problem, invalid
 from dra_driver.checking.claims import report_problems
-from dra_driver.checking.codes import DEPRECATED_FIELD, TEMPLATE_TAKEN, Severity
 from dra_driver.checking.fields import Cleaner
-from dra_driver.checking.findings import Report
+from dra_driver.checking.findings import DEPRECATED_FIELD, TEMPLATE_TAKEN, Report, Severity
 from dra_driver.checking.knowledge import Key
-from dra_driver.checking.world import ClaimPart, Manifests, typed_claim
+from dra_driver.checking.manifests import ClaimPart, Manifests, typed_claim
 from dra_driver.domains.objects import workload_template
 from dra_driver.errors import InvalidInput
 

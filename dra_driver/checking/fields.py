@@ -10,8 +10,7 @@ from datetime import datetime
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.apirules.schema import Schema
-from dra_driver.checking.codes import INVALID, MISSING_FIELD, NEEDS_GATE, TOO_NEW, UNKNOWN_FIELD, WRONG_TYPE
-from dra_driver.checking.findings import Report
+from dra_driver.checking.findings import INVALID, MISSING_FIELD, NEEDS_GATE, TOO_NEW, UNKNOWN_FIELD, WRONG_TYPE, Report
 from dra_driver.phrases import listed, meant, shown
 from dra_driver.quantity import Quantity
 

@@ -1,11 +1,178 @@
-"""One thing that was found, and the way from a field of an object to its line."""
+"""Findings: their codes, which never change, their places in documents, and their forms for programs.
 
-from collections.abc import Callable
+Forms are plain data, SARIF 2.1.0 (code scanning), and the annotations of GitHub Actions.
+`python -m dra_driver.checking.findings` writes the table of codes into docs/check.md.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from urllib.parse import quote
 
 from dra_driver.api.documents import Document
 from dra_driver.api.manifest_nodes import BadDocument
-from dra_driver.checking.codes import UNREADABLE, Code, Severity
+from dra_driver.api.meta import JsonObject
+
+
+class Severity(StrEnum):
+    """ERROR: it will not work. WARNING: it may not do what was meant. INFO: worth knowing, nothing to do."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    name: str
+    severity: Severity
+    means: str
+    """For the docs and SARIF: one or two sentences."""
+    otherwise: str = ""
+    """When it is of another severity, for the docs."""
+
+
+_ERROR, _WARNING, _INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
+
+UNREADABLE = Code(
+    "unreadable", _ERROR, "A document is not YAML or JSON, or not an object. The others are still checked."
+)
+API_VERSION = Code(
+    "api-version",
+    _ERROR,
+    "No Kubernetes serves this `kind` under this `apiVersion`, or not the version that is checked for.",
+)
+DEPRECATED = Code(
+    "deprecated-api", _WARNING, "A beta version of `resource.k8s.io`: off by default, and gone in a later Kubernetes."
+)
+UNKNOWN_FIELD = Code("unknown-field", _ERROR, "The API has no such field here. It would be dropped or refused.")
+WRONG_TYPE = Code(
+    "wrong-type", _ERROR, "A value of another type than the field has: a number for a string, a map for a list."
+)
+MISSING_FIELD = Code("missing-field", _ERROR, "A field that must be there is not.")
+INVALID = Code("invalid-value", _ERROR, "The API server does not accept this value.")
+TOO_MANY = Code("too-much", _ERROR, "More entries, or longer, than the API allows.")
+DUPLICATE = Code("duplicate", _ERROR, "Something that must be unique occurs twice.")
+TWICE = Code("defined-twice", _WARNING, "Two documents define the same object; the one that is applied last wins.")
+TEMPLATE_TAKEN = Code(
+    "template-name-taken",
+    _ERROR,
+    "A ComputeDomain's template would have the name of another one. It is never overwritten, and the domain does not "
+    "become ready.",
+)
+DEPRECATED_FIELD = Code("deprecated-field", _INFO, "A field that works, and that manifests should do without.")
+NEEDS_GATE = Code(
+    "needs-gate",
+    _WARNING,
+    "The Kubernetes that is checked for silently drops this field, or does nothing with it, unless a feature gate is "
+    "switched on.",
+)
+TOO_NEW = Code("too-new", _ERROR, "The field came with a later Kubernetes than the one that is checked for.")
+UNKNOWN_REQUEST = Code(
+    "unknown-request", _ERROR, "A constraint, a config or a container names a request that its claim does not have."
+)
+UNUSED_REQUEST = Code(
+    "unused-request", _WARNING, "Containers name requests of a claim one by one, and none of them names this one."
+)
+UNKNOWN_CLAIM = Code(
+    "unknown-claim", _ERROR, "A container uses a claim that its pod does not list in `spec.resourceClaims`."
+)
+UNUSED_CLAIM = Code(
+    "unused-claim",
+    _WARNING,
+    "A pod lists a claim that none of its containers uses: devices are allocated, but not visible.",
+)
+NOT_FOUND = Code(
+    "not-found",
+    _INFO,
+    "A class, template or claim that is named is neither in the files nor among those that come with the driver. "
+    "It may be in the cluster.",
+    "an error with `--live`, when it is not in the cluster either",
+)
+MISNAMED = Code(
+    "misnamed",
+    _WARNING,
+    "A class, template or claim that is named does not exist, but one with nearly the same name does.",
+)
+SELECTOR = Code(
+    "selector",
+    _ERROR,
+    "The CEL expression of a selector cannot be compiled, costs too much, or its result is no truth value.",
+)
+NOT_JUDGED = Code(
+    "not-judged",
+    _WARNING,
+    "The CEL expression of a selector has a part that this program does not know. An API server may accept it: ask"
+    " one "
+    "with `kubectl apply --dry-run=server`.",
+)
+SELECTOR_FAILS = Code(
+    "selector-fails",
+    _WARNING,
+    "The selector ends with an error on some devices that it is asked about. The scheduler then gives up on the"
+    " whole "
+    "pod, even where other devices would fit.",
+    "info where it happens on some of the known GPU models only; with `--profiles` and `--live` that is a warning, too",
+)
+UNKNOWN_ATTRIBUTE = Code(
+    "unknown-attribute",
+    _WARNING,
+    "No known device has this attribute or capacity, unless a PublishingPolicy adds it. A selector that reads it "
+    "fails, a constraint on it is never met.",
+)
+CONFIG = Code("config", _ERROR, "The parameters of a config for a GPU are not right; the node would refuse the claim.")
+CONFIG_KIND = Code(
+    "config-kind", _ERROR, "A config is for other devices (GPU, MIG, VFIO) than those that its requests can get."
+)
+UNKNOWN_DRIVER = Code(
+    "unknown-driver",
+    _WARNING,
+    "The driver's name is nearly that of a known driver: the config would be ignored.",
+)
+NEVER_FITS = Code(
+    "never-fits",
+    _WARNING,
+    "No node of the known GPU models has devices for this request or claim, even when nothing on it is in use.",
+    "an error with `--profiles` and `--live`, where it is known which nodes there are",
+)
+ADMIN_ACCESS = Code(
+    "admin-access",
+    _ERROR,
+    "The request wants admin access, and its namespace is in the files without the label that allows it.",
+)
+EXTENDED_RESOURCE = Code(
+    "extended-resource", _WARNING, "A container asks for devices by a resource name that no DeviceClass answers to."
+)
+POLICY = Code("policy", _ERROR, "A PublishingPolicy that the driver would refuse to start with.")
+
+CODES: tuple[Code, ...] = (
+    UNREADABLE, API_VERSION, DEPRECATED, UNKNOWN_FIELD, WRONG_TYPE, MISSING_FIELD, INVALID, TOO_MANY, DUPLICATE, TWICE,
+    TEMPLATE_TAKEN, DEPRECATED_FIELD, NEEDS_GATE, TOO_NEW, UNKNOWN_REQUEST, UNUSED_REQUEST, UNKNOWN_CLAIM,
+    UNUSED_CLAIM, NOT_FOUND, MISNAMED, SELECTOR, NOT_JUDGED, SELECTOR_FAILS, UNKNOWN_ATTRIBUTE, CONFIG, CONFIG_KIND,
+    UNKNOWN_DRIVER, NEVER_FITS, ADMIN_ACCESS, EXTENDED_RESOURCE, POLICY,
+)  # fmt: skip
+
+FILE = Path(__file__).parents[2] / "docs" / "check.md"
+BEGIN, END = "<!-- codes: begin -->", "<!-- codes: end -->"
+
+
+def table() -> str:
+    """All codes as Markdown."""
+    rows = [("Code", "Severity", "Means"), ("---",) * 3]
+    rows += [
+        (f"`{one.name}`", f"{one.severity}{f'; {one.otherwise}' if one.otherwise else ''}", one.means) for one in CODES
+    ]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def with_table(page: str) -> str:
+    """`page` with the table as it must be. Raises ValueError when the page has lost its marks."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise ValueError(f"{FILE.name} wants the lines {BEGIN!r} and {END!r}")
+    return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -69,3 +236,90 @@ class Report:
         """Whether something was found at the field already."""
         path = self._written(path)
         return any(found == path for found, _, _ in self._found)
+
+
+_SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+_LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
+_COMMANDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "notice"}
+
+
+def as_data(findings: Iterable[Finding]) -> list[JsonObject]:
+    """For `-o json` and `-o yaml`: these keys stay as they are."""
+    return [
+        {
+            "file": one.file,
+            "line": one.line,
+            "column": one.column,
+            "field": one.field,
+            "severity": str(one.severity),
+            "code": one.code,
+            "message": one.message,
+            "fix": one.fix,
+        }
+        for one in findings
+    ]
+
+
+def as_sarif(findings: Sequence[Finding], version: str) -> JsonObject:
+    """`version` is that of dractl. Rules are all codes, so that an empty report says what was looked for."""
+    places = {code.name: index for index, code in enumerate(CODES)}
+    rules = [
+        {
+            "id": code.name,
+            "shortDescription": {"text": code.means},
+            "defaultConfiguration": {"level": _LEVELS[code.severity]},
+        }
+        for code in CODES
+    ]
+    driver = {"name": "dractl check", "semanticVersion": version, "rules": rules}
+    run = {
+        "tool": {"driver": driver},
+        "columnKind": "unicodeCodePoints",
+        "results": [_sarif_result(one, places[one.code]) for one in findings],
+    }
+    return {"$schema": _SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}
+
+
+def _sarif_result(finding: Finding, rule: int) -> JsonObject:
+    return {
+        "ruleId": finding.code,
+        "ruleIndex": rule,
+        "level": _LEVELS[finding.severity],
+        "message": {"text": sentence(finding)},
+        "locations": [
+            {
+                "physicalLocation": {
+                    "artifactLocation": {"uri": quote(finding.file)},
+                    "region": {"startLine": finding.line, "startColumn": finding.column},
+                },
+                "logicalLocations": [{"fullyQualifiedName": finding.field}] if finding.field else [],
+            }
+        ],
+    }
+
+
+def as_github(findings: Iterable[Finding]) -> list[str]:
+    """Workflow commands, one a line. Source: GitHub Actions, workflow commands (`::error file=…::`)."""
+    return [
+        f"::{_COMMANDS[one.severity]} file={_property(one.file)},line={one.line},col={one.column},"
+        f"title={_property(one.code)}::{_data(sentence(one))}"
+        for one in findings
+    ]
+
+
+def sentence(finding: Finding) -> str:
+    """Field, message and fix in one; a fix that the message suggests in so many words is not said again."""
+    said = f"{finding.field}: {finding.message}" if finding.field else finding.message
+    return f"{said} ({finding.fix})" if finding.fix and "did you mean" not in finding.message else said
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+if __name__ == "__main__":
+    FILE.write_text(with_table(FILE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -8,9 +8,9 @@ from dra_driver.allocation.selection import Failure
 from dra_driver.allocation.snapshot import Candidate, Selection, Snapshot
 from dra_driver.api.meta import JsonObject, ObjectMeta
 from dra_driver.api.resource import DeviceClass, DeviceRequest, ResourceClaim, ResourceClaimSpec
-from dra_driver.checking.codes import NEVER_FITS, NOT_JUDGED, SELECTOR, SELECTOR_FAILS, Severity
+from dra_driver.checking.findings import NEVER_FITS, NOT_JUDGED, SELECTOR, SELECTOR_FAILS, Severity
 from dra_driver.checking.knowledge import Knowledge, Site
-from dra_driver.checking.world import ClaimPart, ClassPart, Manifests
+from dra_driver.checking.manifests import ClaimPart, ClassPart, Manifests
 from dra_driver.errors import DriverError
 from dra_driver.names import RequestName
 
@@ -148,7 +148,7 @@ def _report_failures(
 
 
 def _wish(name: str, path: str, request: JsonObject, manifests: Manifests) -> _Wish | None:
-    """None for a request of another driver's devices, or of a class that nobody knows."""
+    """None for a request of another driver's devices, or of an unknown class."""
     device_class = manifests.device_class(str(request.get("deviceClassName", "")))
     if device_class is None:
         return None

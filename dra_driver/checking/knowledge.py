@@ -44,7 +44,7 @@ class Site:
 
 
 class Sites:
-    """Nodes, made one after the other when somebody asks. `broad` are the first ones, which have devices of each kind
+    """Nodes, made one after the other on demand. `broad` are the first ones, which have devices of each kind
     that the models can have; the others differ from them in how devices are shared. Where those are left out, the sites
     are not `complete`, and do not tell what fits nowhere."""
 
@@ -72,7 +72,7 @@ class Sites:
 class Knowledge:
     """`classes` come with the driver, or are in the cluster. `certain`: `sites` are all nodes that there are, so that
     what fits none of them is an error. `existing` are the objects of the cluster by kind, None without one.
-    `driver` is the name that ours has, `policies` are in force besides those among the documents."""
+    `driver` is the name of the GPU driver, `policies` are in force besides those among the documents."""
 
     minor: int = 36
     sites: Sites = field(default_factory=lambda: Sites((), 0))
@@ -86,7 +86,7 @@ class Knowledge:
 
     @property
     def server(self) -> Server:
-        """For expressions that somebody is about to create."""
+        """For expressions that are not stored yet."""
         return Server.of(self.minor, stored=False)
 
 
@@ -159,7 +159,7 @@ def sites_of_kinds(minor: int = 36, driver: str = GPU_DRIVER) -> Sites:
 
 def sites_of_models(names: Sequence[str], policies: Sequence[PublishingPolicy] = (), minor: int = 36) -> Sites:
     """Of GPU models by the names of their profiles; all when there are no names. `policies` are tried, too, on nodes
-    with whatever labels they ask for. Raises InvalidInput for a model that does not exist."""
+    with all labels they ask for. Raises InvalidInput for a model that does not exist."""
     unknown = [name for name in names if name not in _models()]
     if unknown:
         raise InvalidInput(f"{unknown[0]!r} is none of {', '.join(_models())}", about="--profiles")

@@ -1,11 +1,11 @@
-"""Pods and whatever has a pod's spec inside: claims that are listed and used, and the objects that they name."""
+"""Pods and everything with a pod's spec inside: claims that are listed and used, and the objects that they name."""
 
 from collections.abc import Collection, Iterator, Mapping
 
 from dra_driver.allocation.placement import IMPLICIT_PREFIX, class_by_resource
 from dra_driver.api.meta import JsonObject
 from dra_driver.checking.claims import check_gate, request_names
-from dra_driver.checking.codes import (
+from dra_driver.checking.findings import (
     DUPLICATE,
     EXTENDED_RESOURCE,
     INVALID,
@@ -16,12 +16,12 @@ from dra_driver.checking.codes import (
     UNKNOWN_REQUEST,
     UNUSED_CLAIM,
     UNUSED_REQUEST,
+    Report,
     Severity,
 )
-from dra_driver.checking.findings import Report
 from dra_driver.checking.knowledge import Key
+from dra_driver.checking.manifests import ClaimPart, Manifests, PodPart
 from dra_driver.checking.selectors import fix_of
-from dra_driver.checking.world import ClaimPart, Manifests, PodPart
 from dra_driver.names import is_dns_label, is_dns_subdomain
 from dra_driver.phrases import listed, meant, shown
 
@@ -249,7 +249,7 @@ def _check_key(
 def report_missing(
     report: Report, path: str, kind: str, name: str, known: Collection[str], namespace: str, manifests: Manifests
 ) -> None:
-    """An object that nobody here knows."""
+    """An object that is not known here."""
     existing = manifests.knowledge.existing
     in_cluster = (existing or {}).get(kind, ())
     if (namespace or ("" if kind == "DeviceClass" else "default"), name) in in_cluster:

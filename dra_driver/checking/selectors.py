@@ -8,8 +8,7 @@ from dra_driver.cel.errors import CelError, CelNotJudged
 from dra_driver.cel.functions import Server
 from dra_driver.cel.parser import parse
 from dra_driver.cel.tree import Bind, Call, Constant, Index, Name, Node, Select, children
-from dra_driver.checking.codes import NOT_JUDGED, SELECTOR, UNKNOWN_ATTRIBUTE
-from dra_driver.checking.findings import Report
+from dra_driver.checking.findings import NOT_JUDGED, SELECTOR, UNKNOWN_ATTRIBUTE, Report
 from dra_driver.names import DEVICE_ATTRIBUTES, GPU_DRIVER, STANDARD_DOMAIN
 from dra_driver.phrases import meant
 
@@ -33,7 +32,7 @@ class KnownNames:
         return cls(_by_domain(names, driver), _by_domain(_CAPACITIES, driver))
 
     def problem(self, kind: str, domain: str, id_: str) -> tuple[str, str] | None:
-        """What is strange about a name, and what was meant. Domains that nobody here knows are somebody else's."""
+        """What is strange about a name, and what was meant. Unknown domains belong to other drivers."""
         known = self.attributes if kind == "attributes" else self.capacity
         word = "attribute" if kind == "attributes" else "capacity"
         domains = {*self.attributes, *self.capacity}

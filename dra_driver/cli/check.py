@@ -20,13 +20,11 @@ from dra_driver.api.meta import (
     Resource,
 )
 from dra_driver.api.resource import DeviceClass
-from dra_driver.checking.chart_values import with_chart_values
 from dra_driver.checking.check import check as findings_in
 from dra_driver.checking.check import policies_for
-from dra_driver.checking.codes import Severity
-from dra_driver.checking.findings import Finding
-from dra_driver.checking.formats import as_data, as_github, as_sarif, sentence
+from dra_driver.checking.findings import Finding, Severity, as_data, as_github, as_sarif, sentence
 from dra_driver.checking.knowledge import Key, Knowledge, sites_of_cluster, sites_of_models
+from dra_driver.checking.manifests import with_chart_values
 from dra_driver.cli.cluster_options import ContextOption, KubeconfigOption
 from dra_driver.cli.files import read_files, shipped_classes
 from dra_driver.cli.output import Format, Status, messages, print_data, print_table

@@ -16,7 +16,6 @@ import typer
 
 from dra_driver.api.config import Interval
 from dra_driver.api.inventory import GpuFacts
-from dra_driver.authoring.domains import MOST_NODES, domain_objects
 from dra_driver.authoring.intent import (
     DRANET_CLASS,
     IMAGE,
@@ -29,7 +28,7 @@ from dra_driver.authoring.intent import (
     parse_share,
     quantity,
 )
-from dra_driver.authoring.objects import objects_of
+from dra_driver.authoring.objects import MOST_NODES, domain_objects, objects_of
 from dra_driver.authoring.refusals import refusals
 from dra_driver.authoring.writing import plain, written
 from dra_driver.cli.output import Format, messages, print_data
@@ -226,7 +225,7 @@ def _doubts(text: str, intent: Intent) -> list[str]:
     from dra_driver.api.policy import PublishingPolicy
     from dra_driver.api.resource import DeviceClass
     from dra_driver.checking.check import check
-    from dra_driver.checking.codes import Severity
+    from dra_driver.checking.findings import Severity
     from dra_driver.checking.knowledge import Knowledge, sites_of_models
     from dra_driver.cli.files import shipped_classes
 

@@ -1,1 +1,1 @@
-"""What is known of NVIDIA's hardware, whatever node it is in."""
+"""What is known of NVIDIA's hardware, independent of the node."""

@@ -2,9 +2,9 @@
 
 A counter set says how much a GPU has, each of its devices how much it takes. A partition takes its engines and memory
 and, one by one, its memory slices; that keeps partitions apart that overlap. The full GPU and its twin for virtual
-machines take everything. Two kinds of devices share a piece of hardware with their like and with nobody else: compute
+machines take everything. Two kinds of devices share a piece of hardware with their like and with no others: compute
 instances that are parts of one GPU instance, and separate shares of a full GPU. For them each memory slice counts more
-than one (`_Scale`), whoever is alone on it takes all of it, and one of `n` that fit together takes an n-th: so nothing
+than one (`_Scale`), a device alone on it takes all of it, and one of `n` that fit together takes an n-th: so nothing
 else fits beside even one of them. Parts take slots inside the GPU instance too, so that two do not take the same.
 
 GPUs whose published devices cannot get in each other's way have no counters. Pure.
@@ -47,7 +47,7 @@ def engines(profile: MigProfileFacts) -> dict[str, int]:
 
 
 def engines_left(mig: MigFacts) -> dict[str, int]:
-    """What the GPU has for partitions: as much as its largest profile, less the GPU instances of somebody else."""
+    """What the GPU has for partitions: as much as its largest profile, less the GPU instances of others."""
     left = {name: max(engines(profile)[name] for profile in mig.profiles) for name in engines(mig.profiles[0])}
     profiles = {profile.name: profile for profile in mig.profiles}
     for instance in mig.instances:
@@ -57,7 +57,7 @@ def engines_left(mig: MigFacts) -> dict[str, int]:
 
 
 def fitting_beside_foreign(partitions: Sequence[Offer], mig: MigFacts) -> list[Offer]:
-    """Those that can be made at all, the GPU instances of somebody else being as they are."""
+    """Those that can be made beside the GPU instances of others."""
     if not mig.instances:
         return list(partitions)
     left = engines_left(mig)
@@ -129,7 +129,7 @@ def _partition_amounts(offer: Offer, partition: Partition, profile: MigProfileFa
     own = range(partition.start, partition.start + partition.size)
     if partition.compute_slices is None:
         return _positive(engines(profile) | {_slice(number): scale.whole for number in own})
-    # Rounded down, or the parts would not all fit; what that leaves over nobody else can take, for the GPU instance's
+    # Rounded down, or the parts would not all fit; what that leaves over stays unused, because the GPU instance's
     # memory slices are gone.
     part = {name: amount * partition.compute_slices // profile.slices for name, amount in engines(profile).items()}
     taken = scale.whole * partition.compute_slices // scale.parts

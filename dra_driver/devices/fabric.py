@@ -46,7 +46,7 @@ def state_of(gpu: GpuFacts) -> FabricState | None:
 
 
 def fabric_of(gpus: Sequence[GpuFacts]) -> NodeFabric:
-    """Of all GPUs of one node. All of them have to be registered, with one clique: a program that shares memory with
+    """Of all GPUs of one node. All of them must be registered, with one clique: a program that shares memory with
     other machines may use any of them. Source: nvmlDeviceGetGpuFabricInfoV; the rules are NVIDIA's."""
     for gpu in gpus:
         state, fabric = state_of(gpu), gpu.fabric

@@ -2,7 +2,7 @@
 
 A config can be right in itself and still ask for what a GPU cannot do, name devices that the claim does not have, or
 contradict the policy by which a device is shared. Such a config is refused, before anything is changed. What is
-accepted and has no effect is told as a warning.
+accepted and has no effect is a warning.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ def identity(offer: Offer) -> str:
 def checked_against(config: DeviceConfig, devices: Sequence[Offer]) -> tuple[str, ...]:
     """Warnings about a config for these devices: all of one claim that it applies to, but those for admin access.
 
-    `sharing` of a device is None where the claim was given all of it, whatever the policy says.
+    `sharing` of a device is None where the claim was given all of it, even if the policy shares it.
 
     Raises InvalidConfig (final) with every way in which the config does not fit one of them. The field is counted from
     the kind (`GpuConfig.sharing...`), because it may have come from any of several configs.
@@ -82,14 +82,14 @@ def _misfits(sharing: Sharing, device: Offer, path: str) -> Problems:
 
 
 def _of_policy(rule: SharingRule) -> Sharing:
-    """The one config that says of a shared device nothing but what is so anyhow."""
+    """The only config that changes nothing about a shared device."""
     if rule.strategy == "TimeSlicing":
         return Sharing("TimeSlicing", time_slicing=TimeSlicing(rule.interval or "Default"))
     return Sharing("MPS", mps=Mps(multi_user=rule.multi_user))
 
 
 def _unknown_devices(mps: Mps, devices: Sequence[Offer], path: str) -> Problems:
-    """A limit for a device that is not there is a limit that somebody believes in."""
+    """A limit for a device that is not there would give a false sense of safety."""
     known = [identity(device) for device in devices]
     return [
         InvalidConfig(

@@ -5,7 +5,7 @@ the administrator's `HealthPolicy` to say, and both sides ask here: the publishe
 for what kubelet shows in the pod's status.
 
 Severity is what it means for the *next* user of the GPU. An application that crashed it (Xid 13, 31, 43, ...) is
-nobody else's problem; an uncontained memory error is everybody's.
+no problem of other users; an uncontained memory error is.
 """
 
 from collections.abc import Iterable, Sequence
@@ -93,7 +93,7 @@ def xid_condition(number: int, *, since: str, instance: str | None = None) -> He
 
 
 def judged(condition: HealthCondition, policy: HealthPolicy) -> Severity | None:
-    """How severe a condition is under a policy; None when it is to be ignored."""
+    """How severe a condition is under a policy; None to ignore it."""
     if condition.type == "Xid" and condition.value is not None and condition.value.isdigit():
         number = int(condition.value)
         if number in policy.escalate_xids:
@@ -113,7 +113,7 @@ def affecting(conditions: Iterable[HealthCondition], instance: str | None) -> tu
     """Those that a device feels: of the whole GPU always, of one MIG device only that device.
 
     `instance` is the device's MIG UUID. None is the whole GPU, which feels everything that happens on it; a partition
-    that does not exist yet is made anew, so what befell an earlier one does not concern it: pass the empty string.
+    that does not exist yet has none of the faults of an earlier one: pass the empty string.
     """
     return tuple(one for one in conditions if one.instance is None or instance is None or one.instance == instance)
 
@@ -122,7 +122,7 @@ def taints(conditions: Sequence[HealthCondition], policy: HealthPolicy, driver: 
     """The device's taints, one for each key, sorted; of several conditions with one key the worst gives the value.
 
     Critical: NoSchedule, or NoExecute where the policy wants running pods to be evicted. Warning: effect None, which
-    keeps nobody away and can be seen. Info and ignored conditions are no taints.
+    keeps no pod away and can be seen. Info and ignored conditions are no taints.
     """
     by_key: dict[str, list[tuple[int, str, str, HealthCondition]]] = {}
     for one in conditions:

@@ -175,7 +175,7 @@ def wanted_status(
 ) -> NodeInventoryStatus:
     """`now` with the limitations of `driver` replaced, and the condition that follows; `now` itself if nothing changes.
 
-    Those of the drivers in `beside` stay; those of a driver that nobody publishes any more go.
+    Those of the drivers in `beside` stay; those of a driver that is no longer published go.
     `time` (RFC 3339, UTC, seconds) is when the condition changed, if it does. A node of which there was never anything
     to say has no condition.
     """

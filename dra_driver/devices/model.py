@@ -66,7 +66,7 @@ class Offer:
     partition: Partition | None = None
     """For MIG devices."""
     profile: MigProfileFacts | None = None
-    """Of the partition's GPU instance, where the driver told."""
+    """Of the partition's GPU instance, if the driver reports it."""
     existing: ComputeInstanceFacts | None = None
     """The MIG device, where an administrator made it (static); None for one that is made on demand (dynamic)."""
     sharing: SharingRule | None = None

@@ -1,7 +1,7 @@
-"""How MPS is told limits: amounts as it reads them, what a daemon is told at its start, what a client has in its
+"""How MPS gets limits: amounts as it reads them, commands to a daemon at its start, what a client has in its
 environment.
 
-The effect that starts daemons and whoever writes a claim's CDI file enter here. Amounts are rounded up: a share must
+The effect that starts daemons and the writer of a claim's CDI file enter here. Amounts are rounded up: a share must
 never be smaller than what was allocated, and MPS counts in whole megabytes. Pure.
 Source: the MPS manual, "Environment variables" and "Control commands".
 """
@@ -36,7 +36,7 @@ def checked_percentage(percent: int) -> int:
 
 
 def default_commands(thread_percentage: int | None, memory_limits: Iterable[tuple[str, int]]) -> tuple[str, ...]:
-    """What the control daemon is told before its first client comes.
+    """Commands for the control daemon before its first client comes.
 
     `memory_limits` is bytes by device as the daemon enumerates them: a UUID or an index. Raises InvalidInput.
     """

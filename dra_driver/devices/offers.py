@@ -4,7 +4,7 @@ GPU after GPU in the order of the inventory; on one GPU the smallest piece first
 device that fits: partitions by size (each profile's places as `packing` orders them), shares, the full GPU, the GPU
 for virtual machines. What a cluster cannot express (partitions that exclude each other, devices that several claims
 hold) is left out by the publisher, `dra_driver.slices.describe`; here is all of it, so that the node plugin finds the
-hardware of whatever a claim was allocated, under this API server or the one before.
+hardware of every allocated device, under this API server or the one before.
 
 Pure: same input, same offers.
 """
@@ -26,21 +26,20 @@ from dra_driver.api.policy import MigRule, PublishingPolicy, Rule, SharingRule
 from dra_driver.devices.counters import fitting_beside_foreign
 from dra_driver.devices.exclusion import unsupported
 from dra_driver.devices.limitations import Cause, Note
-from dra_driver.devices.mig import compute_parts
+from dra_driver.devices.mig import by_size, compute_parts, placement_order
 from dra_driver.devices.model import Kind, Offer, Partition
-from dra_driver.devices.packing import by_size, placement_order
 from dra_driver.names import is_dns_label
 
 MOST_DEVICES = 4096
 """Of one node: 16 GPUs with 128 shares each are half of it. So one node's inventory does not keep a publisher from the
-others, whoever wrote it."""
+others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offers:
     """What one node offers, its names all different and DNS labels.
 
-    `withheld` are the devices that the policy keeps back: nobody is offered them, but a claim that was allocated one
+    `withheld` are the devices that the policy keeps back: they are not offered, but a claim that was allocated one
     before the policy said so still finds it. `notes` says what cannot be offered and why.
     """
 
@@ -137,7 +136,7 @@ class _Look:
         if not possible:
             self._note(Cause.NO_SUCH_PROFILE, "no MIG profile of this GPU is one that the rule names", rule)
         partitions = fitting_beside_foreign(possible, mig)
-        # Whoever switched MIG mode on wants it on: it is never switched off to give the full GPU away.
+        # An administrator who enabled MIG mode wants it on: it is never disabled to give the full GPU away.
         return partitions if mig.enabled or mig.instances else [*partitions, self._full()]
 
     def _partitions(self, mig: MigFacts, rule: MigRule) -> Iterator[Offer]:

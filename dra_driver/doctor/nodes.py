@@ -11,7 +11,7 @@ from dra_driver.doctor.objects import KUBELET_PLUGIN, Pod, moment
 from dra_driver.kubernetes import GATES, OLDEST, minor_of
 
 _CLOCK = timedelta(seconds=15)
-"""The difference of clocks that the publisher puts up with (`dra_driver.publish.life`)."""
+"""The difference of clocks that the publisher puts up with (`dra_driver.publish.inventories`)."""
 
 _MANY_RESTARTS = 3
 

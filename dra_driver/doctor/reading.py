@@ -226,7 +226,7 @@ class Reader:
     # -- questions
 
     async def _features(self, minor: int) -> Seen[ServerFeatures]:
-        """As `dra_driver.publish.probe` asks, under a name of our own."""
+        """As `dra_driver.publish.observed` asks, under a name of our own."""
         apart = minor >= _COUNTERS_APART
         sent = probe(_PROBE_DRIVER, None, counters_apart=apart)
         try:

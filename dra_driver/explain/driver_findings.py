@@ -45,7 +45,7 @@ def _finding(nodes: dict[str, Limitation]) -> Finding:
 
 
 def _asks_for_mig_by_name(pod: Pod | None, claims: Iterable[PodClaim]) -> bool:
-    """By a class or extended resource of a MIG profile: nobody makes such a class before a GPU offers the profile."""
+    """By a class or extended resource of a MIG profile: such a class is not made before a GPU offers the profile."""
     if pod is not None and any(name.startswith("nvidia.com/mig-") for name in extended_resources(pod.obj)):
         return True
     requests = [one for entry in claims if entry.claim is not None for one in entry.claim.spec.devices.requests]

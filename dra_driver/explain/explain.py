@@ -25,7 +25,7 @@ class Answer(StrEnum):
 
     WAITS = "waits"
     FITS = "fits"
-    """A node has room for it now; whoever is to decide has not yet, or another part of the scheduler refuses."""
+    """A node has room for it now; the scheduler has not decided yet, or another part of it refuses."""
     ALLOCATED = "allocated"
     SCHEDULED = "scheduled"
     DONE = "done"
@@ -160,7 +160,7 @@ def explain_pod(
 ) -> Explanation:
     """Raises InvalidInput when the world has no such pod.
 
-    `devices_of` names the nodes of which every device is told; None is all nodes. `enough` is asked between attempts
+    `devices_of` names the nodes whose devices are listed; None is all nodes. `enough` is asked between attempts
     at finding what would fit, and ends them. `limit` is that of the search on each node.
     """
     pod = world.pods.get(key)

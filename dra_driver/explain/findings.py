@@ -72,7 +72,7 @@ def _of_pod(pod: Pod | None) -> Iterator[Finding]:
             "scheduling-gates",
             f"pod {pod}",
             text,
-            "Remove the scheduling gates; whoever added them must do so.",
+            "Remove the scheduling gates, or wait for the controller that added them.",
             stops=True,
         )
 
@@ -367,7 +367,7 @@ def _of_plugins(world: World) -> Iterator[Finding]:
 
 
 def _of_forgotten(world: World, verdicts: Sequence[NodeVerdict]) -> Iterator[Finding]:
-    """Claims in the way that nobody uses any more."""
+    """Claims in the way that no pod uses."""
     holders: dict[Holder, None] = {}
     for verdict in verdicts:
         for device in verdict.devices:

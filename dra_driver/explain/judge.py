@@ -307,7 +307,7 @@ def _unselected(wanted: Wanted, candidate: Candidate, misses: _Misses) -> Device
     for index, expression in enumerate(wanted.expressions):
         try:
             parts = misses.of(expression, candidate)
-        except CelError as error:  # it failed for whoever watches only
+        except CelError as error:  # only the watched evaluation failed
             return DeviceVerdict(wanted, candidate, Code.ERROR, str(error), selector=index)
         if parts:
             code = Code.CLASS if index < own else Code.SELECTOR

@@ -45,7 +45,7 @@ def _kept_away(verdicts: Sequence[DeviceVerdict]) -> Sentence:
     """`2 devices in use by team-a/train, 1 tainted gpu.nvidia.com/xid=79`."""
     groups: dict[tuple[Code, str], list[DeviceVerdict]] = {}
     for one in verdicts:
-        # Those whose reasons differ in who is in the way only are told of together.
+        # Reasons that differ only in the holders form one group.
         text = one.text if one.code not in _LEADS or not one.holders else ""
         groups.setdefault((one.code, text), []).append(one)
     several = len(groups) > 1

@@ -35,7 +35,7 @@ from dra_driver.explain.verdicts import Code, DeviceVerdict, NodeVerdict
 
 
 class Kind(StrEnum):
-    """What is to be changed; part of what `-o json` promises."""
+    """What to change; part of what `-o json` promises."""
 
     WAIT = "wait"
     COUNT = "count"
@@ -64,7 +64,7 @@ _MOST_NODES = 24
 _NODES_PER_REASON = 3
 _MOST_PER_IDEA = 12
 _OF_OTHER_USE = ("vfio", "compute-domain")
-"""Parts of names of classes whose devices are no GPUs for containers; nobody who wants one is helped with them."""
+"""Parts of names of classes whose devices are no GPUs for containers, and so do not help."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class _Asked:
         self._claims = tuple(one.claim for one in self._entries.values() if one.claim is not None)
 
     def ideas(self, nodes: Sequence[NodeVerdict]) -> Iterator[tuple[_Idea, str]]:
-        """Each with its scope: of ideas of one kind and scope only the nearest that works is told."""
+        """Each with its scope: of ideas of one kind and scope only the nearest that works is suggested."""
         yield from self._waiting(nodes)
         yield from self._pod_changes(nodes)
         for claim in self._claims:
@@ -390,7 +390,7 @@ class _Asked:
         return self._idea(Kind.SELECTOR, text, change, distance, changed)
 
     def _with_wanted(self, wanted: Wanted, **fields: Any) -> ResourceClaim | None:
-        """The claim with other fields in this request or alternative; None for a claim that nobody wrote."""
+        """The claim with other fields in this request or alternative; None for a claim that no user wrote."""
         claim = next((one for one in self._claims if claim_key(one) == claim_key(wanted.claim)), None)
         if claim is None or claim.status.allocation is not None:
             return None

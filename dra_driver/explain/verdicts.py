@@ -26,7 +26,7 @@ class Holder:
 
     @property
     def is_forgotten(self) -> bool:
-        """Whether nobody is left who uses it."""
+        """Whether no pod that uses it is left."""
         return len(self.gone) == len(self.pods)
 
     def __str__(self) -> str:
@@ -153,7 +153,7 @@ class Code(StrEnum):
 
 
 _NOT_MEANT = (Code.CLASS, Code.SELECTOR, Code.GATE, Code.NODE, Code.TOO_SMALL)
-"""Devices that are not what is asked for, whoever has them; the nearest miss comes last."""
+"""Devices that are not what is asked for, in use or not; the nearest miss comes last."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ HELD = "\0"
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A reason whose holders are still open: nodes with the same `shape` form a group, whoever is in the way there.
+    """A reason whose holders are still open: nodes with the same `shape` form a group.
 
     `held` are the holders to name at each HELD, in order.
     """

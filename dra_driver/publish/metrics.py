@@ -1,6 +1,6 @@
 """What Prometheus may know of publishing: for the controller, and for a node plugin that publishes by itself.
 
-`CountingNarrator` counts what it tells; `PublishedPools` reads the rest from the publishers when somebody scrapes. Each
+`CountingNarrator` counts what it logs; `PublishedPools` reads the rest from the publishers at each scrape. Each
 driver has one: that of GPUs, and that of ComputeDomains.
 """
 
@@ -38,7 +38,7 @@ class PublishingCounters:
 
 
 class CountingNarrator(Narrator):
-    """Counts what it tells."""
+    """Counts what it logs."""
 
     def __init__(self, counters: PublishingCounters) -> None:
         self._counters = counters

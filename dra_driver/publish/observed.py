@@ -9,9 +9,11 @@ from collections.abc import Collection
 from typing import Protocol
 
 from dra_driver.api.meta import RESOURCE_SLICES, JsonObject
+from dra_driver.errors import Rejected
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Mirror, MirrorChange
 from dra_driver.slices.diff import ObservedSlice, observed_slice
+from dra_driver.slices.features import ServerFeatures, kept_features, probe
 
 _REMEMBERED_DELETIONS = 4096
 _PAGE = 100
@@ -27,7 +29,7 @@ class ObservedSlices:
     """All slices of `driver`, or those of one node; used from one event loop.
 
     `unseen_s` is how long the watch may take to show a slice that we created; one that it does not show then was
-    deleted while nobody looked.
+    deleted unseen.
     """
 
     def __init__(
@@ -133,3 +135,26 @@ def _is_newer(one: ObservedSlice, other: ObservedSlice) -> bool:
     """By resourceVersion, which orders the versions of one object (promised from Kubernetes 1.35 on)."""
     first, second = one.resource_version, other.resource_version
     return not (first.isdigit() and second.isdigit()) or int(first) > int(second)
+
+
+_INVALID = 422
+
+
+async def server_features(kube: Kube, driver: str, node: str | None) -> ServerFeatures:
+    """Asks once, and a second time where the server does not know counter sets in slices of their own.
+
+    `node`: see `dra_driver.slices.features.probe`. Raises ClusterError when the server gives no answer, or does not let
+    us create slices.
+    """
+    try:
+        return await _asked(kube, driver, node, counters_apart=True)
+    except Rejected as error:
+        if error.status != _INVALID:
+            raise
+    return await _asked(kube, driver, node, counters_apart=False)
+
+
+async def _asked(kube: Kube, driver: str, node: str | None, *, counters_apart: bool) -> ServerFeatures:
+    sent = probe(driver, node, counters_apart=counters_apart)
+    answer = await kube.create(RESOURCE_SLICES, sent, dry_run=True)
+    return kept_features(answer, counters_apart=counters_apart)

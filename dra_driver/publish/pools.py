@@ -24,10 +24,8 @@ from dra_driver.kube.client import Kube
 from dra_driver.kube.events import News
 from dra_driver.kube.watch import Backoff, Mirror, MirrorChange
 from dra_driver.kube.workqueue import WorkQueue
-from dra_driver.publish.inventories import KeptInventory, kept_inventory
-from dra_driver.publish.life import Life, Verdict
-from dra_driver.publish.observed import ObservedSlices
-from dra_driver.publish.probe import server_features
+from dra_driver.publish.inventories import KeptInventory, Life, Verdict, kept_inventory
+from dra_driver.publish.observed import ObservedSlices, server_features
 from dra_driver.publish.statuses import InventoryStatuses
 from dra_driver.runtime.tracing import AS_WANTED, OFF, POOL, Tracer
 from dra_driver.slices.describe import Description, described_devices
@@ -58,7 +56,7 @@ _ASK_AFTER_S = 2.0
 """A plugin that kubelet registers again within this time need not be asked whether it lives."""
 _PAGE = 100
 _PROBE_EVERY_S = 4 * 3600.0
-"""Feature gates change when an API server restarts, which nobody tells."""
+"""Feature gates change when an API server restarts, without notice."""
 _PROBE_PAUSE_S = 10.0
 """A server that alters every slice must not be asked after every write."""
 
@@ -68,7 +66,7 @@ type Describe = Callable[[NodeInventorySpec, PublishingPolicy, Mapping[str, str]
 
 
 class Narrator:
-    """Tells what happens to pools, in the log. Hosts extend it, with metrics for instance."""
+    """Logs what happens to pools. Hosts extend it, with metrics for instance."""
 
     def wrote(self, pool: str, verb: str, devices: int) -> None:
         """One write succeeded: `verb` is create, update or delete; `devices` are those of the slice now."""
@@ -88,7 +86,7 @@ class Narrator:
             _log.warning("not published as reported", pool=pool, note=note)
 
     def describes(self, pool: str, devices: Sequence[Device]) -> None:
-        """These devices are wanted in the pool, whether or not they are in the cluster already. Told each time."""
+        """These devices are wanted in the pool, whether or not they are in the cluster already. Called each time."""
 
     def lost_fields(self, pool: str, fields: Sequence[str]) -> None:
         """The API server dropped or altered fields; what it made of them is accepted."""
@@ -134,7 +132,7 @@ class PoolState:
 class PoolPublisher:
     """Publishes the pools of `driver`: of all nodes, or of `node_name` alone. See the package's docstring.
 
-    `describe` decides what is published. `labels_matter`: it looks at nodes' labels, whatever the policy does.
+    `describe` decides what is published. `labels_matter`: it looks at nodes' labels, even if the policy does not.
     `tell` takes Events about nodes that cannot follow the policy; publishers of the drivers `beside` say so, too.
     `now` is the wall clock that registration times are compared with. `workers` bounds concurrent writes.
     """
@@ -200,7 +198,7 @@ class PoolPublisher:
 
     @property
     def mirrors(self) -> tuple[Mirror[ObservedSlice] | Mirror[KeptInventory] | Mirror[Mapping[str, str]], ...]:
-        """What has to be synced before anything is written; without label selectors nobody needs the nodes."""
+        """What must be synced before anything is written; without label selectors the nodes are not needed."""
         always = (self._slices.mirror, self._inventories)
         return (*always, self._labels) if self._labels_matter else always
 
@@ -317,7 +315,7 @@ class PoolPublisher:
         self._queue.succeeded(pool)
 
     async def _publish(self, pool: str) -> bool:
-        """Whether the pool is now as wanted; a pool that nobody wants, or whose plugin may be gone, is not."""
+        """Whether the pool is now as wanted; a pool that is not wanted, or whose plugin may be gone, is not."""
         inventory = self._inventories.objects.get(("", pool))
         observed = self._slices.of_pool(pool)
         if inventory is None or not self._policy.publishes_node(pool, self._node_labels(pool)):
@@ -328,7 +326,7 @@ class PoolPublisher:
         life = self._lives.get(pool, Life())
         self._lives[pool] = life.found_complete(inventory.registration) if is_complete(observed) else life
         if not observed and not await self._plugin_lives(inventory):
-            # Whatever the facts are, now they are not published; so they need not be looked at.
+            # The facts are not published now, so they need not be looked at.
             return False
         try:
             wanted, limitations = self._wanted(inventory, observed)

@@ -25,7 +25,7 @@ FOLLOWED = "PolicyFollowed"
 
 
 class InventoryStatuses:
-    """Of one driver's limitations. `tell` takes Events; None: nobody does. `now` is the wall clock. `beside` are the
+    """Of one driver's limitations. `tell` takes Events, if any. `now` is the wall clock. `beside` are the
     drivers whose limitations others write."""
 
     def __init__(

@@ -5,12 +5,12 @@ attributes, capacities, counters and taints, within the limits of the API. Pure:
 of the offers, which is the order in which the scheduler tries them.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from dra_driver.api.inventory import GpuFacts, HealthCondition, NodeInventorySpec
-from dra_driver.api.policy import AttributeRule, PublishingPolicy
+from dra_driver.api.policy import AttributeRule, PublishingPolicy, SharingRule
 from dra_driver.api.resource import Attribute, Capacity, CounterConsumption, CounterSet, Device, Taint
 from dra_driver.devices.counters import MEMORY, Amounts, GpuCounters, gpu_counters
 from dra_driver.devices.fabric import nvlink_domains
@@ -19,10 +19,81 @@ from dra_driver.devices.limitations import Cause, Note
 from dra_driver.devices.model import Kind, Offer
 from dra_driver.devices.offers import offers
 from dra_driver.quantity import Quantity
-from dra_driver.slices.attributes import device_attributes, fitted
-from dra_driver.slices.capacity import device_capacity
 from dra_driver.slices.features import ServerFeatures
-from dra_driver.slices.selection import publishable
+from dra_driver.slices.properties import device_attributes, device_capacity, fitted
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The devices to publish, in the order of the offers. One with `sharing` and without `share` is for several claims
+    at once; one without `sharing` is for one at a time, even if the policy shares it."""
+
+    offers: tuple[Offer, ...]
+    notes: tuple[Note, ...]
+
+
+def publishable(
+    offers: Sequence[Offer], features: ServerFeatures, rule_of: Callable[[GpuFacts, Kind], object] = lambda *_: None
+) -> Selection:
+    """`offers` are those of one node, GPU after GPU. `rule_of` is the rule that asks for such devices of a GPU."""
+    chosen: list[Offer] = []
+    notes: list[Note] = []
+    for _, group in groupby(offers, key=lambda offer: offer.gpu.uuid):
+        devices = list(group)
+        gpu = devices[0].gpu
+        if not features.partitionable:
+            devices, dropped = _without_counters(devices)
+            notes += [Note(Cause.NO_PARTITIONABLE_DEVICES, _DROPPED[kind], gpu, rule_of(gpu, kind)) for kind in dropped]
+        devices, alone = _with_shares(devices, features)
+        notes += [Note(Cause.NO_CONSUMABLE_CAPACITY, _ALONE, gpu, rule) for rule in alone]
+        chosen += devices
+    return Selection(tuple(chosen), tuple(notes))
+
+
+_DROPPED = {
+    Kind.MIG: "MIG devices are not made on demand because this cluster has no partitionable devices",
+    Kind.VFIO: "the GPU is not offered to virtual machines because this cluster has no partitionable devices",
+}
+_ALONE = "devices are for one claim at a time because this cluster has no consumable capacity"
+
+
+def _without_counters(devices: Sequence[Offer]) -> tuple[list[Offer], list[Kind]]:
+    """Nothing keeps two devices of one GPU apart then, so only what cannot collide is published."""
+    dropped = []
+    kept = [offer for offer in devices if offer.kind is not Kind.MIG or offer.existing is not None]
+    if len(kept) < len(devices):
+        dropped.append(Kind.MIG)
+    others = [offer for offer in kept if offer.kind is not Kind.VFIO]
+    if others and len(others) < len(kept):
+        dropped.append(Kind.VFIO)
+        kept = others
+    return kept, dropped
+
+
+def _with_shares(devices: Sequence[Offer], features: ServerFeatures) -> tuple[list[Offer], list[SharingRule]]:
+    """Shares in the form that the cluster has, and the rules that cannot be followed for want of one."""
+    if features.consumable:
+        return [offer for offer in devices if offer.share is None], []
+    shared = {_place(offer) for offer in devices if offer.share is not None}
+    alone = {
+        id(offer.sharing): offer.sharing
+        for offer in devices
+        if offer.sharing is not None and _place(offer) not in shared
+    }
+    return list(_separate(devices, shared, features)), list(alone.values())
+
+
+def _separate(devices: Sequence[Offer], shared: set[object], features: ServerFeatures) -> Iterator[Offer]:
+    for offer in devices:
+        if offer.share is not None:
+            yield offer
+        elif _place(offer) not in shared or features.partitionable:
+            yield replace(offer, sharing=None)
+
+
+def _place(offer: Offer) -> object:
+    return offer.kind, offer.partition
+
 
 MAX_ATTRIBUTES_AND_CAPACITIES = 32
 """Per device. Source: ResourceSlice validation, resource.k8s.io/v1."""
@@ -94,7 +165,7 @@ def _illness(offer: Offer, policy: PublishingPolicy, features: ServerFeatures) -
 
 
 def _conditions(offer: Offer) -> tuple[HealthCondition, ...]:
-    """What has befallen the device. A partition that is made on demand is new each time."""
+    """What happened to the device. A partition that is made on demand is new each time."""
     return affecting(offer.gpu.health.conditions, _instance(offer))
 
 
@@ -167,7 +238,7 @@ class _View:
 
     def _found_taints(self, offer: Offer) -> list[Taint]:
         found = taints(_conditions(offer), self._policy.health, self._driver_name)
-        # Servers of Kubernetes 1.34 refuse a taint that keeps nobody away.
+        # Servers of Kubernetes 1.34 refuse a taint without an effect.
         return found if self._features.counters_apart else [taint for taint in found if taint.effect != "None"]
 
     def _note_crowded(self, gpu: GpuFacts, attributes: Iterable[str]) -> None:

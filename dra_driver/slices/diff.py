@@ -1,14 +1,14 @@
 """Wanted and observed slices of one pool to the writes that make them equal: as few as possible, in a safe order.
 
 A reader (scheduler, autoscaler) takes the slices of the highest generation it sees and believes them when their number
-is the count they carry. So a reader must never see a complete pool with contents that nobody wanted, however few of
+is the count they carry. So a reader must never see a complete pool with unwanted contents, however few of
 the writes happen. Two ways lead there:
 
 - *Within the generation*, when a single write completes the change: one slice differs, or slices are missing and all
   others are right. Surplus slices are deleted afterwards; until the last one is gone the number is wrong, not the
   contents.
 - *With the next generation* in all other cases: every slice is rewritten or created with it. From the first write on
-  readers see an incomplete pool, from the last one the wanted pool; what is obsolete goes when nobody looks at it.
+  readers see an incomplete pool, from the last one the wanted pool; what is obsolete goes when no reader looks at it.
 
 Both need that all slices of the generation agree on their count, otherwise it is always the next generation.
 Contents are compared by a digest of their normal form, because the server rewrites quantities and adds defaults.
@@ -28,7 +28,7 @@ from dra_driver.slices.layout import Places, SliceContents
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "gpu-dra-driver"
-"""Value of the label that says: this slice may be deleted when no inventory speaks for its pool any more."""
+"""Value of the label that says: this slice may be deleted when its pool has no inventory."""
 
 _GENERATED_BASE = 58
 """The API server cuts `generateName` to this and adds five random characters."""
@@ -49,7 +49,7 @@ class NodeRef:
 class WantedSlice:
     """Devices and counter sets as they go over the wire, and the digest of what is wanted.
 
-    `accepted` is the digest of what a server that drops fields makes of it, once that is known: as good as wanted.
+    `accepted` is the digest of what a server that drops fields makes of it, once that is known: it counts as wanted.
     """
 
     index: int
@@ -132,7 +132,7 @@ def _wire(contents: SliceContents) -> JsonObject:
 
 
 def observed_slice(obj: JsonObject) -> ObservedSlice:
-    """What to remember of a slice as the server sent it. Never raises: whatever is odd is just not what is wanted."""
+    """What to remember of a slice as the server sent it. Never raises: what is odd is just not what is wanted."""
     metadata, spec = obj["metadata"], obj.get("spec") or {}
     pool, devices = spec.get("pool") or {}, spec.get("devices") or []
     node_name = spec.get("nodeName")

@@ -1,7 +1,7 @@
 """What a node offers to ComputeDomains: the devices of its pool of `compute-domain.nvidia.com`.
 
 `daemon-0` is for the domain's daemon, one at a time; `channel-0`, `channel-1`, ... are places for pods of one domain,
-as many as the policy says. A node that is in a domain says so on each of them, so that the scheduler gives it to nobody
+as many as the policy says. A node that is in a domain says so on each of them, so that the scheduler gives it to no one
 else. Where the NVLink fabric is not complete the devices are tainted, or not offered where there are no taints. Pure.
 """
 

@@ -1,8 +1,8 @@
 """What of a ResourceSlice this cluster's API server keeps: the optional fields that decide what can be published.
 
 A server whose feature gate is off drops a field without a word, and clusters switch gates as they like; so instead of
-versions being compared, a probe is created in a dry run, and what comes back tells. Pure; `dra_driver.publish.probe`
-sends the probes.
+versions being compared, a probe is created in a dry run, and the answer is compared. Pure; the probes are sent by
+`dra_driver.publish.observed`.
 """
 
 from dataclasses import dataclass
@@ -35,11 +35,11 @@ class ServerFeatures:
 
 
 ALL_FEATURES = ServerFeatures(partitionable=True, consumable=True, taints=True)
-"""As Kubernetes 1.36 has them when nobody changed a gate."""
+"""As Kubernetes 1.36 has them with its default gates."""
 
 
 def default_features(minor: int) -> ServerFeatures:
-    """Of a server 1.`minor` when nobody changed a gate."""
+    """Of a server 1.`minor` with its default gates."""
     gates = FeatureGates(minor)
     return ServerFeatures(
         partitionable=gates.enabled("DRAPartitionableDevices"),

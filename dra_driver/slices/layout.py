@@ -40,9 +40,9 @@ class Places:
 
 
 def slice_layout(gpus: Sequence[DescribedGpu], now: Places, features: ServerFeatures) -> dict[int, SliceContents]:
-    """Slice index to its contents, both in order; at least one slice, be it empty, so that the pool exists.
+    """Slice index to its contents, both in order; at least one slice, even if empty, so that the pool exists.
 
-    The devices of a GPU stay together: what befalls one GPU changes one slice. A layout that needs more slices than a
+    The devices of a GPU stay together: a change of one GPU changes one slice. A layout that needs more slices than a
     fresh one is given up for that.
     """
     if any(gpu.counters is not None for gpu in gpus) and not features.counters_apart:
@@ -92,7 +92,7 @@ def _placed[T: _Named](
     first: int = 0,
     weight: Callable[[tuple[T, ...]], int] = len,
 ) -> dict[int, list[tuple[T, ...]]]:
-    """Groups by slice index; where they are `now`, unless that takes more slices than to begin anew at `first`."""
+    """Groups by slice index; where they are `now`, unless that takes more slices than a fresh start at `first`."""
     weights = [weight(group) for group in groups]
     fresh = _indices(weights, [None] * len(groups), capacity, first)
     kept = _indices(weights, [_place_of(group, now) for group in groups], capacity, first)

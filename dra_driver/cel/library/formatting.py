@@ -172,7 +172,7 @@ def _fixed(value: float | str, precision: int) -> str:
 
 
 def _scientific(value: float | str, precision: int) -> str:
-    """Six digits whatever the clause says: an API server takes the precision for the width."""
+    """Six digits, not what the clause says: an API server takes the precision for the width."""
     value, width = _double(value), precision % 2**16
     if not math.isfinite(value):
         return _fixed(value, 6).rjust(width)

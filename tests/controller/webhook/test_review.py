@@ -18,8 +18,7 @@ from controller.webhook.review import Answer, Judge, NotAReview, answered, is_qu
 from dra_driver.api.documents import read_documents
 from dra_driver.api.meta import JsonObject
 from dra_driver.checking.check import check
-from dra_driver.checking.codes import Severity
-from dra_driver.checking.formats import sentence
+from dra_driver.checking.findings import Severity, sentence
 from dra_driver.checking.knowledge import Knowledge, sites_of_kinds, sites_of_models
 from dra_driver.features import Gates
 from dra_driver.simulation.apiserver.decode import copy_json

@@ -5,10 +5,10 @@ from pathlib import Path
 from support.shipped import classes
 
 from dra_driver.api.documents import read_documents
-from dra_driver.checking.chart_values import with_chart_values
 from dra_driver.checking.check import check, policies_in
 from dra_driver.checking.findings import Finding
 from dra_driver.checking.knowledge import Knowledge, Sites
+from dra_driver.checking.manifests import with_chart_values
 
 KNOWN = Knowledge(36, Sites((), 0), classes())
 

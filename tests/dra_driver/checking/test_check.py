@@ -7,10 +7,9 @@ from support.rows import rows
 from support.shipped import classes
 
 from dra_driver.api.documents import read_documents
-from dra_driver.checking import codes
+from dra_driver.checking import findings as codes
 from dra_driver.checking.check import check, policies_for
-from dra_driver.checking.codes import CODES, Code, Severity
-from dra_driver.checking.findings import Finding
+from dra_driver.checking.findings import CODES, Code, Finding, Severity
 from dra_driver.checking.knowledge import Knowledge, Sites, sites_of_models
 
 CLASSES = classes()

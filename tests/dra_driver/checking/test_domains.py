@@ -6,7 +6,7 @@ from support.shipped import classes
 
 from dra_driver.api.documents import read_documents
 from dra_driver.checking.check import check
-from dra_driver.checking.formats import sentence
+from dra_driver.checking.findings import sentence
 from dra_driver.checking.knowledge import Knowledge
 
 CERTAIN = Knowledge(classes=classes())

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from support.rows import rows
 
 from dra_driver.api.inventory import GpuFacts, MigFacts, PassthroughFacts
-from dra_driver.devices import exclusion_docs
+from dra_driver.devices import exclusion as exclusion_docs
 from dra_driver.devices.exclusion import LIMITS, PAIRS, Use, conflict, deciding_row, unsupported, without_effect
 from dra_driver.devices.model import Kind, Partition
 

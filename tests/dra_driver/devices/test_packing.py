@@ -3,8 +3,7 @@
 from support.mig import MODELS, table_profiles
 from support.rows import rows
 
-from dra_driver.devices.mig import compute_parts
-from dra_driver.devices.packing import by_size, overlap, placement_order
+from dra_driver.devices.mig import by_size, compute_parts, overlap, placement_order
 
 
 def order(model: str, name: str) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.publish.life import FRESH, Life, Verdict
+from dra_driver.publish.inventories import FRESH, Life, Verdict
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 

@@ -8,7 +8,7 @@ from dra_driver.api.meta import JsonObject, Resource
 from dra_driver.errors import ClusterError, Rejected, Unreachable
 from dra_driver.kube.client import Kube
 from dra_driver.names import GPU_DRIVER
-from dra_driver.publish.probe import server_features
+from dra_driver.publish.observed import server_features
 from dra_driver.slices.features import ServerFeatures
 
 

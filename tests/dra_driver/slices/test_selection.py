@@ -17,9 +17,8 @@ from dra_driver.devices.model import Offer
 from dra_driver.devices.offers import by_name, offers
 from dra_driver.names import GPU_DRIVER, is_dns_label
 from dra_driver.quantity import Quantity
-from dra_driver.slices.describe import described_devices
+from dra_driver.slices.describe import described_devices, publishable
 from dra_driver.slices.features import ALL_FEATURES, ServerFeatures
-from dra_driver.slices.selection import publishable
 
 NONE = ServerFeatures()
 NO_SHARES = replace(ALL_FEATURES, consumable=False)

@@ -1,15 +1,49 @@
-"""The objects that manifests define together, as far as they can be read: what one document may name in another."""
+"""What the documents define together, as far as it can be read, and what values of this driver's chart add to them.
+
+Helm makes objects of `deviceClasses.extra` and `policy`; it knows no expressions and no configs, so what is wrong there
+would be found when half of the release is installed. Charts of others have a `policy`, too: this one is known by
+its fields. Pure.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dra_driver.api.documents import Document
+from dra_driver.api.documents import Document, Reading
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import DeviceClass, ResourceClaimSpec
 from dra_driver.checking.findings import Report
 from dra_driver.checking.knowledge import Key, Knowledge
 from dra_driver.checking.selectors import KnownNames
 from dra_driver.errors import InvalidInput
+
+_POLICY_FIELDS = frozenset(("publish", "withhold", "mig", "sharing", "passthrough", "computeDomains"))
+"""Charts of others have a `policy`, too."""
+
+
+def with_chart_values(reading: Reading) -> Reading:
+    """With a document more for each class and policy in values files among the documents."""
+    made = [part for document in reading.documents for part in (document, *_made_of(document))]
+    return Reading(tuple(made), reading.problems)
+
+
+def _made_of(document: Document) -> Iterator[Document]:
+    if document.kind or document.api_version:
+        return
+    classes = document.obj.get("deviceClasses")
+    extra = classes.get("extra") if isinstance(classes, dict) else None
+    for index, one in enumerate(extra if isinstance(extra, list) else ()):
+        if isinstance(one, dict):
+            yield document.part(f"deviceClasses.extra[{index}]", _class(one))
+    policy = document.obj.get("policy")
+    if isinstance(policy, dict) and not policy.keys().isdisjoint(_POLICY_FIELDS):
+        kind = {"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy"}
+        yield document.part("policy", {**policy, **kind})
+
+
+def _class(value: JsonObject) -> JsonObject:
+    metadata = {"name": value.get("name"), **({"labels": value["labels"]} if "labels" in value else {})}
+    spec = {"spec": value["spec"]} if "spec" in value else {}
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": metadata, **spec}
 
 
 @dataclass(frozen=True, slots=True)
