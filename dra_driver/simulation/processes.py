@@ -258,11 +258,11 @@ class Restarts[P: Program]:
         self,
         programs: Iterable[P],
         start: Callable[[P], Awaitable[None]],
-        told: Callable[[str], None],
+        report: Callable[[str], None],
         clock: Callable[[], float],
     ) -> None:
         self._start = start
-        self._told = told
+        self._report = report
         self._clock = clock
         self._lives = [(one, _Life(clock())) for one in programs]
 
@@ -284,7 +284,7 @@ class Restarts[P: Program]:
             life.pause_s = 0.0
         life.again_at = now + life.pause_s
         when = f"in {life.pause_s:.0f} s" if life.pause_s else "now"
-        self._told(f"{program.name} {_how(program.ended)}; it is started again {when}. Its log: {program.log}")
+        self._report(f"{program.name} {_how(program.ended)}; it is started again {when}. Its log: {program.log}")
 
 
 def _how(status: int | None) -> str:

@@ -1,28 +1,26 @@
 """What the plugin remembers of its GPUs' health across restarts: one JSON file beside the journal.
 
 `kubelet_plugin.facts.monitor` reads it once at start and replaces it when something changed. It is a memory, not a
-promise:
-what cannot be read is put aside and forgotten, because events that matter leave other traces, and no GPU is handed out
-or kept back on the strength of this file alone for longer than until the next look.
+promise: a file that cannot be read is ignored, because events that matter leave other traces, and no GPU is offered or
+withheld because of this file alone for longer than until the next look.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import structlog
-from pydantic import AwareDatetime, Field, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
-from dra_driver.api.inventory import GpuFacts, HealthCondition
-from dra_driver.api.meta import Model
+from dra_driver.api.inventory import GpuFacts
 from dra_driver.errors import NodeNotReady
 from dra_driver.runtime.files import read_if_present, write_durably
-from kubelet_plugin.hardware.health import Conditions, Era, Key, Tracked
+from kubelet_plugin.hardware.health import Conditions, Era, Tracked, key_of
 
 _log = structlog.get_logger(__name__)
 
 NAME = "health.json"
-_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +32,17 @@ class Memory:
     checked: Mapping[str, Era] = field(default_factory=dict)
 
 
-class _Era(Model):
-    boot_id: str = Field(alias="bootID")
-    driver: str | None = None
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """The file: conditions that hold, each with the UUID of its GPU; and the rest of the memory."""
+
+    version: Literal[2]
+    conditions: list[tuple[str, Tracked]]
+    gpus: list[GpuFacts]
+    checked: dict[str, Era]
 
 
-class _Condition(Model):
-    gpu: str
-    condition: HealthCondition
-    era: _Era
-    from_event: bool
-    well_since: AwareDatetime | None = None
-
-
-class _File(Model):
-    version: int = _VERSION
-    conditions: list[_Condition] = Field(default_factory=list)
-    gpus: list[GpuFacts] = Field(default_factory=list)
-    checked: dict[str, _Era] = Field(default_factory=dict)
+_CONTENT = TypeAdapter(_Content)
 
 
 class HealthFile:
@@ -66,7 +57,7 @@ class HealthFile:
             content = read_if_present(self._path)
             return Memory() if content is None else decode(content)
         except (NodeNotReady, ValidationError, ValueError) as error:
-            _log.warning("health of before cannot be read and is forgotten", file=str(self._path), error=str(error))
+            _log.warning("discarding saved health that cannot be read", file=str(self._path), error=str(error))
             return Memory()
 
     def write(self, memory: Memory) -> None:
@@ -77,35 +68,13 @@ class HealthFile:
 def encode(memory: Memory) -> bytes:
     """The same memory gives the same bytes."""
     tracked = memory.conditions.tracked
-    file = _File(
-        conditions=[_to_wire(key, tracked[key]) for key in sorted(tracked)],
-        gpus=list(memory.gpus),
-        checked={uuid: _era(era) for uuid, era in sorted(memory.checked.items())},
-    )
-    return file.model_dump_json(by_alias=True, exclude_none=True).encode() + b"\n"
+    conditions = [(key.gpu, tracked[key]) for key in sorted(tracked)]
+    content = _Content(2, conditions, list(memory.gpus), dict(sorted(memory.checked.items())))
+    return _CONTENT.dump_json(content, by_alias=True, exclude_none=True) + b"\n"
 
 
-def decode(content: bytes) -> Memory:
+def decode(text: bytes) -> Memory:
     """Raises ValidationError (a ValueError) when it is not what `encode` writes."""
-    file = _File.model_validate_json(content)
-    tracked = {}
-    for one in file.conditions:
-        condition = one.condition
-        key = Key(one.gpu, condition.type, condition.value or "", condition.instance or "")
-        tracked[key] = Tracked(condition, Era(one.era.boot_id, one.era.driver), one.from_event, one.well_since)
-    checked = {uuid: Era(era.boot_id, era.driver) for uuid, era in file.checked.items()}
-    return Memory(Conditions(tracked), tuple(file.gpus), checked)
-
-
-def _to_wire(key: Key, one: Tracked) -> _Condition:
-    return _Condition(
-        gpu=key.gpu,
-        condition=one.condition,
-        era=_era(one.era),
-        from_event=one.from_event,
-        well_since=one.well_since,
-    )
-
-
-def _era(era: Era) -> _Era:
-    return _Era(boot_id=era.boot_id, driver=era.driver)
+    content = _CONTENT.validate_json(text)
+    tracked = {key_of(gpu, known.condition): known for gpu, known in content.conditions}
+    return Memory(Conditions(tracked), tuple(content.gpus), content.checked)

@@ -28,8 +28,8 @@ WELL_AFTER_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Era:
-    """One life of the driver: no event of a GPU outlives it. `driver` distinguishes two loadings
-    of the kernel module; None if that is not known, and then only a boot ends an era."""
+    """One life of the driver: no event of a GPU outlives it. `driver` distinguishes two loadings of the kernel module;
+    None if that is not known, and then only a boot ends an era."""
 
     boot_id: str
     driver: str | None = None
@@ -119,7 +119,7 @@ def after_reading(
     """
     tracked = {key: one for key, one in now.tracked.items() if not one.era.is_over(era)}
     for gpu, reading in readings.items():
-        bad = {_key(gpu, trouble): trouble for trouble in reading.troubles}
+        bad = {key_of(gpu, trouble): trouble for trouble in reading.troubles}
         for key in [key for key in tracked if key.gpu == gpu and key not in bad]:
             kept = _seen_well(tracked[key], reading, when, well_after_s)
             if kept is None:
@@ -150,8 +150,8 @@ def _seen_well(tracked: Tracked, reading: Reading, when: datetime, well_after_s:
     return replace(tracked, well_since=since)
 
 
-def _key(gpu: str, trouble: Trouble) -> Key:
-    return Key(gpu, trouble.type, trouble.value or "", trouble.instance or "")
+def key_of(gpu: str, about: Trouble | HealthCondition) -> Key:
+    return Key(gpu, about.type, about.value or "", about.instance or "")
 
 
 def _condition(trouble: Trouble, since: str) -> HealthCondition:

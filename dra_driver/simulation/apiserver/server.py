@@ -75,29 +75,6 @@ class Fault:
         return ApiError(self.status, self.message or "injected failure", details=details)
 
 
-class Faults:
-    """Open faults, oldest first."""
-
-    def __init__(self) -> None:
-        self._open: list[Fault] = []
-
-    def add(self, fault: Fault) -> None:
-        self._open.append(fault)
-
-    def clear(self) -> None:
-        self._open.clear()
-
-    def take(self, method: str, path: str) -> Fault | None:
-        """The first fault that matches, used up by one."""
-        for fault in self._open:
-            if fault.method in ("*", method) and fault.path.search(path):
-                fault.times -= 1
-                if fault.times <= 0:
-                    self._open.remove(fault)
-                return fault
-        return None
-
-
 DEFAULT_VERSION = SEEN[CURRENT]
 _SYSTEM_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 _ACCESSES_KEPT = 20_000
@@ -144,7 +121,8 @@ class SimulatedApiServer:
         self.url = ""
         self.accesses: set[Access] = set()
         """What was done to which objects by whom, reads included: the first so many that differ, for they are kept."""
-        self._faults = Faults()
+        self._faults: list[Fault] = []
+        """Open faults, oldest first."""
         self._handlers = Handlers(self.objects, watch or WatchSettings())
         self._runner: web.AppRunner | None = None
         self._bound: tuple[str, int] | None = None
@@ -200,11 +178,21 @@ class SimulatedApiServer:
 
         `retry_after` is in seconds and goes into the Retry-After header.
         """
-        self._faults.add(Fault(method, re.compile(path_regex), status, times, message, retry_after))
+        self._faults.append(Fault(method, re.compile(path_regex), status, times, message, retry_after))
 
     def clear_faults(self) -> None:
         """Takes back every `fail_next` that was not used up."""
         self._faults.clear()
+
+    def _next_fault(self, method: str, path: str) -> Fault | None:
+        """The first fault that matches, used up by one."""
+        for fault in self._faults:
+            if fault.method in ("*", method) and fault.path.search(path):
+                fault.times -= 1
+                if fault.times <= 0:
+                    self._faults.remove(fault)
+                return fault
+        return None
 
     def compact(self) -> None:
         """Forgets the history: open positions of watches and list pages answer 410 from now on."""
@@ -214,7 +202,7 @@ class SimulatedApiServer:
         target = resolve(self.registry, request.path)
         if target is not None and len(self.accesses) < _ACCESSES_KEPT:
             self.accesses.add(_access(request, target))
-        fault = self._faults.take(request.method, request.path)
+        fault = self._next_fault(request.method, request.path)
         try:
             if fault is not None:
                 raise fault.error()
