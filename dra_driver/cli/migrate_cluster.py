@@ -32,8 +32,7 @@ from dra_driver.kube.client import Kube
 from dra_driver.migration.model import Source
 from dra_driver.migration.read.kind_table import is_known
 from dra_driver.migration.report.outcome import Unread
-from dra_driver.migration.report.readiness import ADMIN_ACCESS_LABEL
-from dra_driver.names import CONFIG_GROUP
+from dra_driver.names import ADMIN_ACCESS_LABEL, CONFIG_GROUP
 
 _DAEMON_SETS = Resource("apps", "v1", "daemonsets", "DaemonSet", True)
 _WORKLOADS: tuple[Resource, ...] = (

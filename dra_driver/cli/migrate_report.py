@@ -19,7 +19,7 @@ from dra_driver.cli.migrate_progress import Told
 from dra_driver.cli.output import messages, print_table
 from dra_driver.errors import InvalidInput
 from dra_driver.kubernetes import CURRENT
-from dra_driver.migration.claims.own_classes import made_by_values
+from dra_driver.migration.claims.publishing import final_values
 from dra_driver.migration.codes import Severity
 from dra_driver.migration.cutover.applying import Results
 from dra_driver.migration.cutover.plan import FINAL_VALUES_FILE, VALUES_FILE, cutover
@@ -34,7 +34,6 @@ from dra_driver.migration.report.wording import at, counted, named
 from dra_driver.migration.understand.offering import offering_of
 from dra_driver.migration.verify.ground import Ground, ground_of_cluster, ground_of_models
 from dra_driver.migration.verify.trial import Verdict, verify
-from dra_driver.migration.write.chart_values import final_values
 from dra_driver.names import names_record
 from dra_driver.phrases import and_more
 
@@ -99,7 +98,7 @@ def reported(migration: Migration, options: Options, work: Gathered, trying: Try
     if not migration.workloads:
         return Report(migration, None, checks, plan)
     ground = _ground(migration, options, objects, trying.models)
-    classes = _classes(migration, objects, read)
+    classes = _classes(objects, read)
     tried = verify(migration, ground, classes, Told("workloads tried", trying.seconds))
     return Report(migration, tried, checks, plan)
 
@@ -125,13 +124,12 @@ def _recorded(models: Iterable[str]) -> dict[str, NodeInventorySpec]:
     return {file: NodeInventorySpec.of(inventory_of_model(file)) for file in files}
 
 
-def _classes(migration: Migration, objects: Sequence[JsonObject], read: ClusterRead | None) -> dict[str, DeviceClass]:
-    """Those that come with the driver, also by values, and what the cluster, or a file, has under their names, or
-    others."""
+def _classes(objects: Sequence[JsonObject], read: ClusterRead | None) -> dict[str, DeviceClass]:
+    """Those that come with the driver, and those of the cluster or of files."""
     shipped = [one.obj for one in shipped_classes()]
     given = read.classes if read is not None else [one for one in objects if one.get("kind") == "DeviceClass"]
     found: dict[str, DeviceClass] = {}
-    for one in (*shipped, *made_by_values(migration).values(), *given):
+    for one in (*shipped, *given):
         with suppress(InvalidInput):  # of a file, and its finding says so
             known = DeviceClass.of(one)
             found[known.metadata.name] = known

@@ -1,7 +1,7 @@
-"""Everything that a migration can have to say: one code for each, how bad it is by default, and whose move it is.
+"""All findings of a migration: one code for each, its default severity, and what to do.
 
-`docs/migration.md` is made of this table. A code never changes its meaning and is never used again for another one.
-Source: M001 to M025 are the codes of the reference on migration sources, section 10; those from M026 on are ours.
+`docs/migration.md` is generated from this table. A code never changes its meaning and is never used again.
+Source: M001 to M025 are the codes of the reference on migration sources, section 10; the others are this project's.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from enum import StrEnum
 
 
 class Severity(StrEnum):
-    """ERROR: the workload would not mean the same. WARNING: it may not. INFO: it does, and this is worth knowing."""
+    """ERROR: the workload would behave differently. WARNING: it may. INFO: it does not."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -23,7 +23,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """One kind of finding. A finding can be milder or worse than `severity`, where its message says why."""
+    """One kind of finding. A finding can have another severity than its code."""
 
     name: str
     title: str
@@ -32,83 +32,85 @@ class Code:
     means: str
     """One or two sentences."""
     advice: str
-    """What to do about it, as a sentence."""
+    """What to do, as a sentence."""
 
 
 _ERROR, _WARNING, _INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
 
 DOUBLE_ALLOCATION = Code(
     "M001", "device plugin beside the driver", _ERROR,
-    "A device plugin hands out the same GPUs, or extended resources go on under the name that it has: until it is gone "
-    "from a node, two that do not know each other could give one GPU to two pods.",
-    "Take the device plugin off a node before the driver publishes that node's GPUs; the cut-over plan has the order.",
+    "A device plugin offers the same GPUs, or its extended resources keep their names. Until it is gone from "
+    "a node, both could give one GPU to two pods.",
+    "Remove the device plugin from a node before the driver publishes that node's GPUs; the cut-over plan has "
+    "the order.",
 )  # fmt: skip
 MEANING_UNKNOWN = Code(
     "M002", "meaning of a resource unknown", _WARNING,
-    "What `nvidia.com/gpu` stands for depends on the nodes: a whole GPU, a MIG device (strategy single), or a share. "
-    "Nothing that was given says so.",
-    "Give the device plugin's configuration, the ClusterPolicy or a list of nodes, or decide it "
+    "`nvidia.com/gpu` can mean a whole GPU, a MIG device (strategy single), or a share. That depends on the "
+    "nodes, and no input says it.",
+    "Give the device plugin's configuration, the ClusterPolicy or a list of nodes with `--with`, or decide it "
     "(`migStrategy: mixed`, `sharing: time-slicing:4`).",
 )  # fmt: skip
 SHARES_ABOVE_ONE = Code(
-    "M003", "several shares asked for", _WARNING,
-    "Several replicas of shared GPUs gave no more compute than one, and may have been of one GPU.",
-    "Ask for one share, or for a count of devices when different GPUs were meant.",
+    "M003", "several shares requested", _WARNING,
+    "Several replicas of shared GPUs gave no more compute than one, and may have been on one GPU.",
+    "Ask for one share, or for a number of devices if different GPUs are meant.",
 )  # fmt: skip
 PERCENT_WITHOUT_SIZE = Code(
-    "M004", "percentage of a memory whose size is unknown", _WARNING,
-    "A share is given in percent of a GPU's memory; a claim asks for memory in bytes.",
-    "Say how much memory the GPUs have (`gpuMemory: 80Gi`), or give a list of nodes or ResourceSlices (`--with`).",
+    "M004", "percentage of an unknown memory size", _WARNING,
+    "A share is a percentage of a GPU's memory, but a claim asks for memory in bytes.",
+    "Set the memory of the GPUs (`gpuMemory: 80Gi`), or give a list of nodes or ResourceSlices (`--with`).",
 )  # fmt: skip
 NOT_ENFORCED = Code(
-    "M005", "limit was kept by a library", _WARNING,
-    "The old system kept programs to their memory or cores by a library that it put into the container, or not at all. "
-    "A claim reserves amounts; only MPS makes programs keep to them.",
-    "Share these GPUs by MPS in the PublishingPolicy (`strategy: MPS`), or trust the programs.",
+    "M005", "limit was enforced by a library", _WARNING,
+    "The old system enforced memory or cores with a library in the container, or not at all. A claim reserves "
+    "amounts; only MPS enforces them.",
+    "Share these GPUs with MPS in the PublishingPolicy (`strategy: MPS`), or trust the programs.",
 )  # fmt: skip
 BYPASS = Code(
     "M006", "GPUs outside all accounting", _ERROR,
-    "A container reaches GPUs that it did not ask for: by NVIDIA_VISIBLE_DEVICES, as a privileged container, or "
-    "through device files of the host.",
-    "Ask for the GPUs by a claim, with admin access for what only looks at them, and take the bypass away.",
+    "A container reaches GPUs that it did not request: with NVIDIA_VISIBLE_DEVICES, as a privileged "
+    "container, or through device files of the host.",
+    "Request the GPUs with a claim, with admin access for monitoring, and remove the bypass.",
 )  # fmt: skip
 MIXED_TERMS = Code(
-    "M007", "affinity with alternatives of mixed kind", _WARNING,
-    "Node affinity whose alternatives each mix labels of GPUs and other labels cannot be divided between claim and pod "
-    "without a change of meaning. It is left as it is, and holds as long as somebody keeps those labels.",
+    "M007", "affinity with mixed alternatives", _WARNING,
+    "Node affinity has alternatives that mix labels of GPUs with other labels, which cannot be divided "
+    "between claim and pod. It stays, and needs those labels.",
     "Write one workload for each alternative, or keep GPU Feature Discovery running.",
 )  # fmt: skip
-PREFERENCE_TOO_RICH = Code(
-    "M008", "preference that no list can say", _WARNING,
-    "Preferred affinity adds weights up; a request has one list of alternatives, the best first, of at most eight.",
-    "Write the list by hand (`firstAvailable`), or do without the preference. It is left as it is.",
+PREFERENCE_STAYS = Code(
+    "M008", "preference for GPUs stays one for nodes", _INFO,
+    "Preferred node affinity names labels of GPUs. The scheduler still prefers such nodes while they have the "
+    "labels.",
+    "Keep GPU Feature Discovery running, or write a request with alternatives (`firstAvailable`).",
 )  # fmt: skip
 NODE_ONLY_LABEL = Code(
     "M009", "label that no device has", _WARNING,
-    "A label says something about the node, not about a device, so it stays a node label. Those of GPU Feature "
-    "Discovery go stale when it is taken away.",
-    "Keep GPU Feature Discovery running, or label the nodes yourself under a name of your own.",
+    "A label describes the node, not a device, so it stays a node label. Labels of GPU Feature Discovery "
+    "become stale when it is removed.",
+    "Keep GPU Feature Discovery running, or label the nodes yourself.",
 )  # fmt: skip
 NO_CLAIMS_HERE = Code(
-    "M010", "framework cannot hold claims", _WARNING,
-    "The framework drops claims from its pods, has no field for them, or cannot count such ones.",
-    "Stay with the extended resource, which a DeviceClass answers to, or use the form that the message names.",
+    "M010", "framework does not keep claims", _WARNING,
+    "The framework drops claims from its pods, has no field for them, or cannot count them.",
+    "Keep the extended resource, which a DeviceClass answers, or use the form that the message names.",
 )  # fmt: skip
 INFERRED_COUNT = Code(
     "M011", "framework counted GPUs from limits", _INFO,
-    "The framework inferred the number of GPUs from the container's limits, where it is no more. "
-    "It is written out instead.",
+    "The framework read the number of GPUs from the container's limits, where it no longer is. It is now "
+    "written explicitly.",
     "Change both when the number changes.",
 )  # fmt: skip
 IMMUTABLE = Code(
-    "M012", "must be deleted and created anew", _INFO,
-    "The API server refuses this change on an object that exists.",
-    "Delete the object and create it again, when its work may be interrupted.",
+    "M012", "must be deleted and created again", _INFO,
+    "The API server refuses this change on an existing object.",
+    "Delete the object and create it again when its work may be interrupted.",
 )  # fmt: skip
 OTHER_SCHEDULER = Code(
     "M013", "another scheduler", _WARNING,
-    "The pod names a scheduler that does not know claims, or only with a setting switched on.",
-    "See whether that scheduler knows DRA and has it on; else take `schedulerName` away.",
+    "The pod names a scheduler that does not support claims, or only with a setting.",
+    "Check that the scheduler supports DRA and has it enabled; otherwise remove `schedulerName`.",
 )  # fmt: skip
 QUOTA = Code(
     "M014", "quota, limit or policy on the old resource", _WARNING,
@@ -116,112 +118,114 @@ QUOTA = Code(
     "Put limits on the new keys; keep the old ones while pods use the extended resource.",
 )  # fmt: skip
 TOLERATION = Code(
-    "M015", "toleration written out", _INFO,
-    "For an extended resource an admission plugin may have added the toleration of a taint of the same name. For "
-    "claims nobody does, so it is written into the pod.",
+    "M015", "toleration added", _INFO,
+    "For an extended resource an admission plugin can add the toleration for the taint of the same name. For "
+    "claims it does not, so the pod gets it explicitly.",
     "Nothing to do.",
 )  # fmt: skip
 GPU_INIT_CONTAINER = Code(
     "M016", "init container with GPUs", _INFO,
-    "Kubelet gave an init container's GPUs to the containers after it. The claim has one request that both name, so "
-    "it holds as many GPUs as before.",
-    "Look whether the containers see the GPUs that they expect.",
+    "The kubelet gave an init container's GPUs to the containers after it. The claim has one request that "
+    "both name, so it holds as many GPUs as before.",
+    "Check that the containers see the GPUs that they expect.",
 )  # fmt: skip
 PINNED_GPU = Code(
     "M017", "one particular GPU", _WARNING,
-    "The workload names GPUs by their UUID: it runs nowhere else, and nowhere when that GPU is replaced.",
-    "Do without it, or decide that a selector on the UUID is wanted (`pinUuids: true`).",
+    "The workload names GPUs by UUID, and its claim has a selector for them: the pod runs on no other GPU, "
+    "and nowhere when that GPU is replaced.",
+    "Remove the selector, unless the workload needs exactly this GPU.",
 )  # fmt: skip
 TOO_LARGE = Code(
     "M018", "more than a claim holds", _ERROR,
-    "A claim has at most 32 devices, a request at most 8 alternatives, and an expression at most 10 KiB.",
+    "A claim has at most 32 devices, and an expression at most 10 KiB.",
     "Divide the workload.",
 )  # fmt: skip
 UNKNOWN_RESOURCE = Code(
     "M019", "resource that looks like a GPU", _WARNING,
-    "The name of a resource looks like one of GPUs, and nobody here knows what it stands for. It is left as it is.",
-    "Give the configuration that makes it, or decide what a number of it is (`resources: {NAME: MiB}`); if it is "
-    "no NVIDIA GPU, `resources: {NAME: other}`.",
+    "The name of a resource looks like a GPU, but its meaning is unknown. It is left unchanged.",
+    "Give the configuration that makes it, or decide what a number of it is (`resources: {NAME: MiB}`); if it "
+    "is no NVIDIA GPU, `resources: {NAME: other}`.",
 )  # fmt: skip
 NOT_EDITABLE = Code(
     "M020", "text that is not edited", _WARNING,
-    "The file is a template, a patch, or text inside of text: what it will be is known when it is rendered.",
-    "Render it and migrate the result, or make the change that the message names by hand.",
+    "The file is a template, a patch, or a text inside a text: its content is known only after rendering.",
+    "Render it and migrate the result, or make the change in the message by hand.",
 )  # fmt: skip
 AUTOSCALER = Code(
     "M021", "autoscaler", _WARNING,
-    "An autoscaler makes nodes for what pods ask for, or reads metrics of the old resource.",
-    "See whether its version knows claims (Cluster Autoscaler from 1.35 on), and keep its labels.",
+    "An autoscaler creates nodes for what pods request, or reads metrics of the old resource.",
+    "Check whether its version supports claims (Cluster Autoscaler 1.35 and newer), and keep its labels.",
 )  # fmt: skip
 SERVER_TOO_OLD = Code(
     "M023", "API server without the feature", _ERROR,
-    "The Kubernetes that is migrated to does not have, or has switched off, what the result needs.",
-    "Upgrade, switch the gate on, or decide on the other strategy (`strategy: claims` or `extended`).",
+    "The target Kubernetes version does not have what the result needs, or it is disabled.",
+    "Upgrade, enable the feature gate, or decide on the other strategy (`strategy: claims` or `extended`).",
 )  # fmt: skip
 PAST_THE_SCHEDULER = Code(
-    "M024", "pod past the scheduler", _ERROR,
-    "With `nodeName`, and in static pods, nobody allocates devices: the pod would wait forever.",
+    "M024", "pod that bypasses the scheduler", _ERROR,
+    "For pods with `nodeName` and for static pods no scheduler allocates devices: the pod would wait forever.",
     "Select the node by its host name instead; do not use GPUs in static pods.",
 )  # fmt: skip
 NO_COUNTERPART = Code(
     "M025", "setting without a counterpart", _WARNING,
-    "A setting of the old system has nothing that corresponds to it.",
-    "Do without it. It is left as it is where that does no harm.",
+    "A setting of the old system has no equivalent.",
+    "Do without it. It stays if it does no harm.",
 )  # fmt: skip
-
 INVALID_AMOUNT = Code(
     "M026", "amount that the API server refuses", _ERROR,
-    "An extended resource wants a whole number, and limits equal to requests. The pod was never accepted like this.",
-    "Put the manifest right, then migrate it.",
+    "An extended resource needs a whole number, and limits equal to requests. The API server never accepted "
+    "this pod.",
+    "Fix the manifest, then migrate it.",
 )  # fmt: skip
 ZERO = Code(
-    "M027", "amount of nothing", _INFO,
-    "An amount of 0 asks for nothing; it keeps a LimitRange from putting in its default. It goes where the pod gets "
-    "claims, and stays otherwise.",
-    "Take the default out of the LimitRange, too.",
+    "M027", "amount of zero", _INFO,
+    "An amount of 0 requests nothing; it prevents the default of a LimitRange. It is removed if the pod gets "
+    "claims.",
+    "Also remove the default from the LimitRange.",
 )  # fmt: skip
 ROUNDED = Code(
-    "M028", "memory of a label taken as a floor", _INFO,
-    "The memory that a driver reports differs a little from version to version, so equality with a label's number "
+    "M028", "memory of a label became a minimum", _INFO,
+    "The memory that a driver reports differs slightly between versions, so equality with a label's number "
     "became `at least`, or `about`.",
     "Write the amount that the program needs instead.",
 )  # fmt: skip
 REDUNDANT = Code(
     "M029", "label that the claim implies", _INFO,
-    "Whatever has the devices of the claim has this label, too. It is taken out.",
+    "Every node with the devices of the claim has this label. It is removed.",
     "Nothing to do.",
 )  # fmt: skip
 CONTRADICTION = Code(
-    "M030", "conditions that nothing fulfils", _ERROR,
-    "The workload asks for GPUs and, at the same time, for nodes that have none such. The condition on the node stays, "
-    "and the pod waits as it did.",
-    "Take one of the two away.",
+    "M030", "conditions that no node satisfies", _ERROR,
+    "The workload asks for GPUs and also for nodes that have none of them. The node condition stays, and the "
+    "pod waits as before.",
+    "Remove one of the two.",
 )  # fmt: skip
 SETTING_REMOVED = Code(
-    "M031", "setting taken out", _INFO,
-    "A setting told the NVIDIA container runtime which GPUs to hand in. With claims the device's CDI spec does.",
+    "M031", "setting removed", _INFO,
+    "A setting told the NVIDIA container runtime which GPUs to inject. With claims the CDI spec of the device "
+    "does this.",
     "Nothing to do.",
 )  # fmt: skip
 SETTING_KEPT = Code(
     "M032", "setting of the NVIDIA runtime kept", _INFO,
     "A setting for the NVIDIA container runtime has no effect with claims, or another one, and does no harm.",
-    "Take it away when nothing of the old way is left.",
+    "Remove it when no pod uses the device plugin.",
 )  # fmt: skip
 HAND_MADE_MPS = Code(
-    "M033", "MPS by hand", _WARNING,
-    "The pod reaches an MPS daemon of the host by its own mounts or environment. The driver starts a daemon for a "
-    "claim or for shares, and hands in what programs need.",
-    "Take the mounts away (`removeMpsMounts: true`) once the result runs.",
+    "M033", "MPS daemon of the host", _WARNING,
+    "The pod uses an MPS daemon of the host with its own mounts or variables. The driver starts a daemon for "
+    "a claim or for shares, and injects what programs need.",
+    "Remove the mounts and variables, and use a share by MPS or `mpsConfig` in the claim (docs/sharing.md).",
 )  # fmt: skip
 UNIT_ASSUMED = Code(
     "M034", "unit assumed", _WARNING,
     "The unit of a resource depends on a setting of the old system, and was assumed.",
-    "Look whether it is right; if not, decide it (`resources: {NAME: MiB}`).",
+    "Check it; if it is wrong, decide it (`resources: {NAME: MiB}`).",
 )  # fmt: skip
 SHARE_OF_MIG = Code(
     "M035", "share as a MIG device", _INFO,
-    "The share was asked for as a MIG device: the claim takes one with at least as much memory.",
-    "Choose a profile instead, when it must be a certain one.",
+    "The share was requested as a MIG device: the claim takes one with at least as much memory.",
+    "Select a profile if it must be a certain one.",
 )  # fmt: skip
 PLUGIN_SETTING = Code(
     "M036", "setting of the device plugin", _WARNING,
@@ -230,105 +234,92 @@ PLUGIN_SETTING = Code(
 )  # fmt: skip
 IGNORED_BY_PLUGIN = Code(
     "M037", "setting that the device plugin ignores", _INFO,
-    "The device plugin reads this setting and does not heed it: no node ever behaved like this.",
-    "Take it away. If a device plugin of your own heeds it, give nodes that offer these names, or what asks for them.",
+    "The device plugin reads this setting and ignores it.",
+    "Remove it. If your own device plugin uses it, give nodes that offer these names.",
 )  # fmt: skip
 CONFLICTING_NODES = Code(
     "M038", "nodes that differ", _WARNING,
-    "Nodes or named configurations give one resource different meanings. A workload that does not choose among them "
-    "may have got any.",
-    "Let the workload choose its nodes, or migrate the groups of nodes one by one.",
+    "Nodes or named configurations give one resource different meanings. A workload that does not select "
+    "among them may have got any.",
+    "Let the workload select its nodes, or migrate the groups of nodes one by one.",
 )  # fmt: skip
 ALREADY_DRA = Code(
     "M039", "already uses DRA", _INFO,
-    "This pod has claims, or this cluster a DRA driver for GPUs. They stay as they are. A pod whose claims are of "
-    "something else gets its GPUs migrated besides; where they are of GPUs, or it is not known what they are of, it is "
-    "left as it is.",
+    "This pod has claims, or this cluster has a DRA driver for GPUs. They stay. If the claims are for other "
+    "devices, the pod's GPUs are migrated; if they are for GPUs, or their purpose is unknown, the pod is left "
+    "unchanged.",
     "Nothing to do.",
 )  # fmt: skip
 MIG_LAYOUT = Code(
     "M040", "MIG layout", _INFO,
-    "A MIG layout that was made per node: what it holds, and what the driver makes of it.",
-    "Take the nodes from the MIG manager where the driver makes MIG devices on demand.",
+    "A MIG layout per node: what it holds, and what the driver makes of it.",
+    "Remove the nodes from the MIG manager if the driver creates MIG devices on demand.",
 )  # fmt: skip
 SAME_GPU_POSSIBLE = Code(
     "M041", "shares of different GPUs, or of one", _INFO,
-    "The old system gave a container shares of different GPUs, or all containers of a pod shares of one GPU. The claim "
-    "says so by a constraint.",
-    "Take the constraint away where it does not matter which GPUs the shares are of.",
+    "The old system gave a container shares of different GPUs, or all containers of a pod shares of one GPU. "
+    "The claim has a constraint for this.",
+    "Remove the constraint if it does not matter.",
 )  # fmt: skip
 UNREADABLE = Code(
     "M042", "cannot be read", _ERROR,
-    "A file or a field is not what it should be. It is left as it is; everything else is migrated.",
-    "Put it right and migrate again.",
+    "A file or a field is invalid. It is left unchanged; everything else is migrated.",
+    "Fix it and migrate again.",
 )  # fmt: skip
 OPERATOR_LABEL = Code(
-    "M043", "label of the GPU Operator's own", _WARNING,
-    "The workload selects nodes by a label with which the GPU Operator steers itself. It is left as it is.",
+    "M043", "label of the GPU Operator", _WARNING,
+    "The workload selects nodes by a label that the GPU Operator uses for itself. It is left unchanged.",
     "Select by what the workload needs.",
 )  # fmt: skip
 CLOUD_LABEL = Code(
     "M044", "label for an autoscaler", _INFO,
-    "A label of a cloud tells its autoscaler which nodes to make, which a claim does not. It is kept.",
+    "A label of a cloud selects the nodes that its autoscaler creates, which a claim does not. It stays.",
     "Nothing to do.",
 )  # fmt: skip
 VIRTUAL_MACHINE = Code(
     "M045", "GPU of a virtual machine", _WARNING,
-    "The resource stands for a GPU, or a part of one, that is passed to a virtual machine.",
+    "The resource is a GPU, or a part of one, that is passed to a virtual machine.",
     "Use claims of the class vfio.gpu.nvidia.com with KubeVirt's own fields for them.",
 )  # fmt: skip
 ADMIN_ACCESS = Code(
-    "M046", "looks at all GPUs", _WARNING,
-    "The pod watched all GPUs of its node without asking for one. It gets a claim with admin access, which takes "
-    "nothing from anybody; its namespace needs the label `resource.kubernetes.io/admin-access: \"true\"`. On a node "
-    "where MIG devices are made on demand Kubernetes gives no new claim all GPUs while any of them, or a part of one, "
-    "is in use: counters are checked for admin access, too, and no other claim gets around them. What it got before "
-    "it keeps. So where this is known (decision `dynamicMig`, slices) the pod stays as it is.",
-    "Set the label, and see which of the pod's privileges it can do without. Where some nodes make MIG devices on "
-    "demand and others do not, give each kind a DaemonSet of its own, and migrate the one for the others alone.",
+    "M046", "monitors all GPUs", _WARNING,
+    "The pod monitored all GPUs of its node without a request. It gets a claim with admin access, which takes "
+    "no device from other pods; its namespace needs the label `resource.kubernetes.io/admin-access: \"true\"`. "
+    "On a node with MIG devices on demand, Kubernetes gives a new claim all GPUs only while none of them is "
+    "in use, because counters apply to admin access, too. If this is known (decision `dynamicMig`, slices), "
+    "the pod is left unchanged.",
+    "Set the label, and remove privileges that the pod does not need. If only some nodes create MIG devices "
+    "on demand, use one DaemonSet for each kind of node, and migrate the one for the others.",
 )  # fmt: skip
 UNUSED_LABEL = Code(
     "M047", "label of GPUs without a request for them", _INFO,
-    "A workload that asks for no GPU selects its nodes by a label of GPUs. It is left as it is.",
+    "A workload that asks for no GPU selects its nodes by a label of GPUs. It is left unchanged.",
     "Keep GPU Feature Discovery running, or label the nodes yourself.",
 )  # fmt: skip
-
 TAKES_THE_REST = Code(
-    "M049", "share that takes all of what it does not name", _WARNING,
-    "Some workloads ask for memory and cores, others for one of them. On GPUs that are offered in both, who does not "
-    "say how much of one takes all of it, and shares with nobody.",
-    "Say both in all claims, or keep the two apart: nodes with a rule `capacity: [memory]`, and others.",
-)  # fmt: skip
-WRITTEN_OUT = Code(
-    "M050", "alias written out", _INFO,
-    "YAML used one map in several places, and they are not the same any more. Where it differs, the alias became a "
-    "copy.",
-    "Nothing to do.",
+    "M049", "share that takes all of an amount", _WARNING,
+    "Some workloads request memory and cores, others only one of them. On GPUs that offer both, a claim "
+    "without an amount takes all of it, and shares the GPU with no other claim.",
+    "Name both amounts in all claims, or use separate nodes: some with a rule `capacity: [memory]`.",
 )  # fmt: skip
 LABEL_STAYS = Code(
     "M051", "label of GPUs that stays with the pod", _INFO,
-    "The pod stays as it is, and so do the labels that it asks of its node. Those of GPU Feature Discovery go stale "
-    "when it is taken away.",
+    "The pod is left unchanged, and so are the node labels that it requires. Labels of GPU Feature Discovery "
+    "become stale when it is removed.",
     "Keep GPU Feature Discovery running, label the nodes yourself, or decide on claims (`strategy: claims`).",
 )  # fmt: skip
 SHARED_CLAIM = Code(
-    "M052", "one claim for several", _INFO,
-    "Pods of this workload and of others have the same devices, as decided by `sharedClaims`: they all run on the node "
-    "of these devices, at most 256 at a time, and nothing keeps one of them from taking the memory of the others.",
-    "Nothing to do. Whoever wants limits asks for shares instead, without `sharedClaims`.",
-)  # fmt: skip
-NAME_TAKEN = Code(
-    "M053", "name that was taken", _WARNING,
-    "An object of the name that the new one would have had is there and asks for something else: somebody wrote it, or "
-    "changed what an earlier run wrote. It is left as it is, and the new one has another name.",
-    "See which of the two the pods are to name.",
+    "M052", "one claim for several workloads", _INFO,
+    "Pods of this workload and of others have the same devices, as decided by `sharedClaims`. They run on one "
+    "node, at most 256 at a time, and nothing limits the memory of each.",
+    "Nothing to do. For limits, request shares instead.",
 )  # fmt: skip
 NOT_TAKEN = Code(
-    "M054", "configuration that was not taken", _WARNING,
-    "Several files say what resources mean, each in its way, or one does that lies among examples and tests. A cluster "
-    "has one answer.",
-    "Give the one that holds by `--with FILE`, which goes before all others; migrate what is of other clusters apart.",
+    "M054", "configuration that was not used", _WARNING,
+    "Several files define what resources mean, in different ways, or a file does that is among examples and "
+    "tests. A cluster has one answer.",
+    "Give the right file with `--with FILE`, which takes precedence; migrate other clusters separately.",
 )  # fmt: skip
 
 CODES: tuple[Code, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Code))
-"""All of them, by number."""
+"""All codes, by number."""

@@ -147,8 +147,6 @@ class Decisions(_Strict):
     share_visible_all: bool = _field(
         False, "Containers with NVIDIA_VISIBLE_DEVICES=all get the GPUs of their pod's other containers."
     )
-    pin_uuids: bool = _field(False, "UUIDs of GPUs become selectors.")
-    remove_mps_mounts: bool = _field(False, "Take out mounts and settings of an MPS daemon that was made by hand.")
     remove_runtime_class: bool = _field(False, "Take out `runtimeClassName: nvidia`.")
     unknown_kinds: bool = _field(False, "Convert what looks like a pod in kinds that are not known, too.")
     argo_resource_claims: bool = _field(False, "Argo Workflows is new enough for resourceClaims in templates.")

@@ -44,7 +44,6 @@ def migrate(sources: Sequence[Source], options: Options, side: Sequence[Source] 
         *meaning.findings,
         *said,
         *counting,
-        *out.findings,
     )
     return Migration(
         out.files(),

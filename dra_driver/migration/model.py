@@ -180,7 +180,7 @@ class Form(StrEnum):
     POD = "pod"
     """`resourceClaims` of the pod's spec and `resources.claims` of its containers."""
     ARGO = "argo"
-    """Of an Argo template: `resourceClaims` beside its container, or `podSpecPatch` in older releases."""
+    """Of an Argo template: `resourceClaims` beside its container."""
     NIM = "nim"
     """`draResources` of a NIMService."""
     NONE = "none"
@@ -244,10 +244,6 @@ class Want:
     """None: the device alone."""
     selectors: tuple[str, ...] = ()
     """CEL, all of which must hold; beyond what class and profile say."""
-    config: JsonObject | None = None
-    """Opaque parameters with apiVersion and kind, as `dra_driver.api.config` decodes them. None: none."""
-    tolerations: tuple[JsonObject, ...] = ()
-    """Of device taints."""
     device_class: str | None = None
     """A class of the cluster's own that says what it is; None: that of the driver for such devices."""
     distinct: bool = False
@@ -266,8 +262,6 @@ class Demand:
     containers: tuple[ContainerAt, ...]
     """The first one gives the request its name."""
     want: Want
-    alternatives: tuple[Want, ...] = ()
-    """Instead of `want`: the first that fits (`firstAvailable`), best first. Empty: `want` only."""
     removes: tuple[Path, ...] = ()
     """What says it in the old way: keys of limits and requests, annotations, variables. `Remove` is made of each."""
     resource: str = ""
@@ -469,18 +463,14 @@ class Options:
     several_shares: str = "shares"
     """What a request for n shares is: `shares` (n of one device) or `devices` (one of each of n)."""
     share_visible_all: bool = False
-    """Containers that see all GPUs through NVIDIA_VISIBLE_DEVICES=all get the GPUs of their pod's other containers."""
-    pin_uuids: bool = False
-    """UUIDs in variables and annotations become selectors."""
-    remove_mps_mounts: bool = False
-    """hostIPC and folders of a hand-made MPS daemon are taken out where a config replaces them."""
+    """Containers with NVIDIA_VISIBLE_DEVICES=all get the GPUs of their pod's other containers."""
     remove_runtime_class: bool = False
     unknown_kinds: bool = False
     """Pods in objects of kinds that we do not know are converted, too."""
     kserve_standard: bool = False
     """KServe runs InferenceServices that do not say otherwise in its standard (raw) mode."""
     argo_resource_claims: bool = False
-    """Argo Workflows is new enough for `resourceClaims` in templates; else `podSpecPatch` is written."""
+    """Argo Workflows is new enough for `resourceClaims` in templates; else they keep the extended resource."""
     dynamic_mig: bool = False
     """Nodes with a layout of the MIG manager get its profiles made on demand instead, by the policy."""
     keep_undo: bool = True

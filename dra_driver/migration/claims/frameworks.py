@@ -5,8 +5,7 @@ Source: the reference on migration sources, sections 2 and 9.
 
 from collections.abc import Iterator, Sequence
 
-from dra_driver.migration.claims.templates import class_name
-from dra_driver.migration.codes import AUTOSCALER, INFERRED_COUNT, NO_CLAIMS_HERE, OTHER_SCHEDULER, Severity
+from dra_driver.migration.codes import AUTOSCALER, INFERRED_COUNT, OTHER_SCHEDULER, Severity
 from dra_driver.migration.model import (
     Edit,
     Finding,
@@ -51,7 +50,6 @@ def after_claims(workloads: Sequence[Workload], options: Options) -> tuple[tuple
             findings.append(finding(INFERRED_COUNT, converted[0].pod.document, path, message, advice=advice))
     findings += _uncounted_processes(converted[0])
     findings += _autoscaled(converted[0])
-    findings += [one for workload in converted for one in _counted_by_kai(workload, options)]
     return tuple(edits), tuple(findings)
 
 
@@ -136,22 +134,6 @@ def _kept_by_kai(workload: Workload) -> Iterator[Finding]:
         message = "KAI before 0.17 keeps pods with extended resources away from nodes of a DRA driver"
         advice = "See that the cluster has KAI 0.17 or newer, or give the pod claims."
         yield finding(OTHER_SCHEDULER, workload.pod.document, workload.pod.path, message, advice=advice)
-
-
-def _counted_by_kai(workload: Workload, options: Options) -> Iterator[Finding]:
-    """What its queues do not count as it is asked for. Source: KAI 0.17, its accounting of claims."""
-    if not _is_of_kai(workload):
-        return
-    demands = workload.reading.demands
-    nameless = {class_name(one.want, options) for one in demands if "gpu" not in class_name(one.want, options).lower()}
-    reasons = ["nothing of a choice of devices (firstAvailable)"] if any(one.alternatives for one in demands) else []
-    reasons += ["a share as a whole GPU"] if any(one.want.share is not None for one in demands) else []
-    reasons += [f"nothing of class {name}, which has no `gpu` in its name" for name in sorted(nameless)]
-    if reasons:
-        message = f"KAI's queues count of claims {' and '.join(reasons)}"
-        other = ", or use a class with `gpu` in its name (`classes: {mig: mig.gpu.example.com}`)" if nameless else ""
-        advice = f"Set the queue's limits with that in mind{other}."
-        yield finding(NO_CLAIMS_HERE, workload.pod.document, workload.pod.path, message, advice=advice)
 
 
 def _listed(counts: set[int]) -> str:

@@ -7,8 +7,7 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.apirules.dra_gates import dropped_fields
 from dra_driver.kubernetes import OLDEST
 from dra_driver.migration.claims.strategy import knows_extended_resources
-from dra_driver.migration.claims.templates import in_a_patch_of_the_pod, taken_name
-from dra_driver.migration.codes import NAME_TAKEN, NO_CLAIMS_HERE, SERVER_TOO_OLD, VIRTUAL_MACHINE, Severity
+from dra_driver.migration.codes import NO_CLAIMS_HERE, SERVER_TOO_OLD, VIRTUAL_MACHINE, Severity
 from dra_driver.migration.model import (
     Finding,
     Form,
@@ -61,7 +60,6 @@ def of_form(workload: Workload, options: Options) -> Iterator[Finding]:
     """What the kind of the object makes of claims, and the cluster of extended resources."""
     pod, target = workload.pod, workload.choice.target
     yield from _of_defaults(workload)
-    yield from _under_another_name(workload)
     if target is Target.EXTENDED and not knows_extended_resources(options):
         yield too_old(workload, "feature gate DRAExtendedResource is to be switched on for this")
     if pod.form is Form.NONE and target is not Target.CLAIMS:
@@ -76,12 +74,6 @@ def of_form(workload: Workload, options: Options) -> Iterator[Finding]:
         )
         if not kept and not knows_extended_resources(options):
             yield too_old(workload, workload.choice.reason)
-    elif target is Target.CLAIMS and in_a_patch_of_the_pod(pod, options):
-        message = "older releases of Argo Workflows have no resourceClaims in templates; they are in podSpecPatch"
-        advice = "With a release that has them, decide to use them (`argoResourceClaims: true`)."
-        yield finding(
-            NO_CLAIMS_HERE, pod.document, pod.path, message, advice=advice, severity=Severity.INFO, fixed=True
-        )
 
 
 _RUNTIMES = ("TrainingRuntime", "ClusterTrainingRuntime")
@@ -99,15 +91,6 @@ def of_the_cluster(workload: Workload) -> Iterator[Finding]:
         message = "the GPUs of a TrainJob that has resourcesPerNode of its own are added to those of the claim"
         advice = "Let TrainJobs of this runtime ask for no GPUs, or keep both as they are with `strategy: extended`."
         yield finding(NO_CLAIMS_HERE, document, workload.pod.path, message, advice=advice)
-
-
-def _under_another_name(workload: Workload) -> Iterator[Finding]:
-    """Of templates and claims whose name was somebody else's."""
-    for ref in workload.templates:
-        taken = taken_name(ref, workload.reading)
-        if taken is not None:
-            message = f"{ref.kind} {taken} is there and asks for something else; the new one is called {ref.name}"
-            yield finding(NAME_TAKEN, workload.pod.document, workload.pod.path, message, fixed=True)
 
 
 _MACHINES = ("VirtualMachine", "VirtualMachineInstance", "VirtualMachineInstanceReplicaSet")

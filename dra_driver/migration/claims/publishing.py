@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.features import Feature
-from dra_driver.migration.claims.own_classes import classes_to_make
 from dra_driver.migration.codes import TAKES_THE_REST
-from dra_driver.migration.model import Demand, Finding, Options, Target, What, Workload, finding
+from dra_driver.migration.model import Demand, Finding, Migration, Options, Target, What, Workload, finding
 from dra_driver.migration.understand.labels import restored_profile
 from dra_driver.migration.understand.meaning import CONFIG_LABEL, LAYOUT_LABEL, Hami, Meaning, View
+from dra_driver.migration.understand.offering import DRIVER_RUNS, OFFERED_BY
 from dra_driver.migration.understand.plugin_config import (
     GPU_RESOURCE,
     MIG_RESOURCE,
@@ -51,15 +51,7 @@ def publishing(meaning: Meaning, demands: Iterable[Demand], options: Options) ->
         )
     rules: JsonObject = {"mig": list(_mig_rules(meaning, options)), "sharing": sharing}
     rules = {name: one for name, one in rules.items() if one}
-    wants = [want for demand in demands for want in demand.alternatives or (demand.want,)]
-    own = classes_to_make(wants, meaning.purposes.classes, options)
-    if own:
-        names = " and ".join(one["name"] for one in own)
-        reasons.append(
-            f"Claims name {names}, which is no class of the driver's chart: the values have the chart make "
-            "it (`deviceClasses.extra`). Take these lines out where the cluster has it already."
-        )
-    values = _values(meaning, rules, own, options, reasons)
+    values = _values(meaning, rules, options, reasons)
     return Published(_policy(rules) if rules else None, values, tuple(reasons))
 
 
@@ -104,7 +96,7 @@ def takers_of_the_rest(workloads: Sequence[Workload]) -> tuple[Finding, ...]:
 
 def _named(demand: Demand) -> set[str]:
     """The amounts that it names of a share of a GPU."""
-    shares = [want.share for want in demand.alternatives or (demand.want,) if want.what is What.GPU]
+    shares = [demand.want.share] if demand.want.what is What.GPU else []
     found: set[str] = set()
     for share in shares:
         if share is not None and (share.memory is not None or share.memory_percent is not None):
@@ -189,18 +181,12 @@ def _mig_rules(meaning: Meaning, options: Options) -> Iterator[JsonObject]:
 # -- chart
 
 
-def _values(
-    meaning: Meaning, rules: JsonObject, own: Sequence[JsonObject], options: Options, reasons: list[str]
-) -> JsonObject:
+def _values(meaning: Meaning, rules: JsonObject, options: Options, reasons: list[str]) -> JsonObject:
     answering = _classes(meaning)
-    classes = {
-        **({"extendedResources": answering} if answering else {}),
-        **({"extra": list(own)} if own else {}),
-    }
     values: JsonObject = {
         **({"driverName": options.driver} if options.driver != GPU_DRIVER else {}),
         **({"policy": rules} if rules else {}),
-        **({"deviceClasses": classes} if classes else {}),
+        **({"deviceClasses": {"extendedResources": answering}} if answering else {}),
         **({"featureGates": {Feature.MIG_EXTENDED_RESOURCES.value: True}} if "mixed" in _strategies(meaning) else {}),
     }
     roots = sorted(meaning.driver_roots - {"/"})
@@ -225,3 +211,40 @@ def _classes(meaning: Meaning) -> dict[str, str]:
     if renamed is not None:
         names["shared.gpu.nvidia.com"] = renamed
     return names
+
+
+# -- values during and after the cut-over
+
+
+def final_values(migration: Migration) -> JsonObject:
+    """Chart values for the time after: what configurations said, the policy that was made of them, and classes that
+    answer to MIG devices' resources where pods go on to ask for those."""
+    rules = {key: value for key, value in (migration.policy or {}).items() if key not in ("apiVersion", "kind")}
+    given = dict(migration.chart_values or {})
+    if any(one.startswith(MIG_RESOURCE) for one in kept_resources(migration)):
+        given["featureGates"] = {**(given.get("featureGates") or {}), str(Feature.MIG_EXTENDED_RESOURCES): True}
+    return {**given, "policy": {**(given.get("policy") or {}), **rules}}
+
+
+def kept_resources(migration: Migration) -> frozenset[str]:
+    """The extended resources by which pods go on to ask for devices."""
+    stay = (one for one in migration.workloads if one.choice.target is Target.EXTENDED)
+    return frozenset(demand.resource for one in stay for demand in one.reading.demands if demand.resource)
+
+
+def values_for_cutover(migration: Migration) -> JsonObject:
+    """The same, but the driver runs and publishes only where the labels say so."""
+    values = final_values(migration)
+    plugin = dict(values.get("kubeletPlugin") or {})
+    plugin["nodeSelector"] = {**(plugin.get("nodeSelector") or {}), DRIVER_RUNS: "yes"}
+    rules = dict(values["policy"])
+    ours = {"matchLabels": {OFFERED_BY: "driver"}}
+    wanted = rules.get("publish") or [{}]
+    rules["publish"] = [{**rule, "nodes": _both(rule.get("nodes"), ours)} for rule in wanted]
+    return {**values, "kubeletPlugin": plugin, "policy": rules}
+
+
+def _both(nodes: JsonObject | None, ours: JsonObject) -> JsonObject:
+    selector = (nodes or {}).get("labelSelector") or {}
+    labels = {**(selector.get("matchLabels") or {}), **ours["matchLabels"]}
+    return {**(nodes or {}), "labelSelector": {**selector, "matchLabels": labels}}

@@ -26,7 +26,7 @@ def choose(pod: PodSpecAt, reading: PodReading, options: Options) -> Choice:
 def _chosen(pod: PodSpecAt, reading: PodReading, options: Options) -> Choice:
     if reading.leave is not None:
         return Choice(Target.LEAVE, reading.leave)
-    shares = [want.share for demand in reading.demands for want in (demand.want, *demand.alternatives)]
+    shares = [demand.want.share for demand in reading.demands]
     if any(share is not None and share.memory_percent is not None and share.memory is None for share in shares):
         reason = "percent of a memory of unknown size cannot be asked for: decide `gpuMemory: 80Gi`, or give nodes"
         return Choice(Target.LEAVE, reason)

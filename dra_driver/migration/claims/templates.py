@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from dra_driver.api.documents import Document, read_documents
+from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import ResourceClaimSpec
 from dra_driver.errors import InvalidInput
-from dra_driver.migration.claims.hooks import annotations_beside
 from dra_driver.migration.model import (
     ContainerAt,
     Demand,
@@ -33,13 +32,10 @@ from dra_driver.migration.model import (
     Remove,
     Want,
     What,
-    path_text,
     value_at,
 )
 from dra_driver.migration.read.named import shared_group
 from dra_driver.migration.text.changes import EditRefused
-from dra_driver.migration.text.edit import rewritten
-from dra_driver.migration.text.splices import spliced
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
 OWNER = "dractl-migrate"
@@ -68,11 +64,12 @@ def claims_for(pod: PodSpecAt, reading: PodReading, options: Options) -> Claims:
     names = request_names(reading.demands)
     spec = {"devices": _devices(reading.demands, names, options)}
     group = shared_group(pod.document, options)
-    template = _under_a_free_name(_template(pod, spec) if group is None else _shared(pod, spec, group), reading)
+    template = _template(pod, spec) if group is None else _shared(pod, spec, group)
+    _refuse_taken_name(template, reading)
     edits = (
         *(Remove(path) for demand in reading.demands for path in demand.removes),
         *reading.edits,
-        *_references(pod, reading, names, template, options),
+        *_references(pod, reading, names, template),
     )
     return Claims(template, edits)
 
@@ -111,14 +108,12 @@ def _label(text: str) -> str:
 
 
 def _devices(demands: Sequence[Demand], names: Sequence[str], options: Options) -> JsonObject:
-    requests = [_request(demand, name, options) for demand, name in zip(demands, names, strict=True)]
-    configs = list(_configs(demands, names, options))
+    requests = [
+        {"name": name, "exactly": _exactly(demand.want, options, all_gpus=demand.all_gpus)}
+        for demand, name in zip(demands, names, strict=True)
+    ]
     constraints = list(_constraints(demands, names, options))
-    return {
-        "requests": requests,
-        **({"constraints": constraints} if constraints else {}),
-        **({"config": configs} if configs else {}),
-    }
+    return {"requests": requests, **({"constraints": constraints} if constraints else {})}
 
 
 def _constraints(demands: Sequence[Demand], names: Sequence[str], options: Options) -> Iterator[JsonObject]:
@@ -138,15 +133,6 @@ def _constraints(demands: Sequence[Demand], names: Sequence[str], options: Optio
         yield {"requests": together, "matchAttribute": uuid}
 
 
-def _request(demand: Demand, name: str, options: Options) -> JsonObject:
-    if not demand.alternatives:
-        return {"name": name, "exactly": _exactly(demand.want, options, all_gpus=demand.all_gpus)}
-    alternatives = [
-        {"name": f"choice-{number}", **_exactly(want, options)} for number, want in enumerate(demand.alternatives, 1)
-    ]
-    return {"name": name, "firstAvailable": alternatives}
-
-
 def _exactly(want: Want, options: Options, *, all_gpus: bool = False) -> JsonObject:
     found: JsonObject = {"deviceClassName": class_name(want, options)}
     selectors = [{"cel": {"expression": expression}} for expression in _selectors(want, options)]
@@ -157,8 +143,6 @@ def _exactly(want: Want, options: Options, *, all_gpus: bool = False) -> JsonObj
     found["count"] = want.count
     if amounts := dict(_amounts(want)):
         found["capacity"] = {"requests": amounts}
-    if want.tolerations:
-        found["tolerations"] = list(want.tolerations)
     return found
 
 
@@ -193,23 +177,12 @@ def _amounts(want: Want) -> Iterator[tuple[str, str]]:
         yield "cores", str(share.cores)
 
 
-def _configs(demands: Sequence[Demand], names: Sequence[str], options: Options) -> Iterator[JsonObject]:
-    """One for all requests that want the same."""
-    wanted: dict[str, tuple[JsonObject, list[str]]] = {}
-    for demand, name in zip(demands, names, strict=True):
-        if demand.want.config is not None:
-            key = json.dumps(demand.want.config, sort_keys=True)
-            wanted.setdefault(key, (demand.want.config, []))[1].append(name)
-    for parameters, requests in wanted.values():
-        yield {"requests": requests, "opaque": {"driver": options.driver, "parameters": parameters}}
-
-
 # -- templates
 
 
 def _template(pod: PodSpecAt, spec: JsonObject) -> JsonObject:
     document = pod.document
-    annotations = annotations_beside(document)
+    annotations = _annotations_beside(document)
     # Who is applied at another time has a template of its own: Argo CD may take a hook's away when it is done.
     content = {**spec, "annotations": annotations} if annotations else spec
     metadata: JsonObject = {"name": f"{_owner(document)}-gpu-{hash_of(content)}"}
@@ -222,6 +195,23 @@ def _template(pod: PodSpecAt, spec: JsonObject) -> JsonObject:
     return {"apiVersion": _API, "kind": "ResourceClaimTemplate", "metadata": metadata, "spec": {"spec": spec}}
 
 
+_ARGO = ("argocd.argoproj.io/hook", "argocd.argoproj.io/hook-delete-policy", "argocd.argoproj.io/sync-wave")
+_HELM = ("helm.sh/hook", "helm.sh/hook-delete-policy")
+_HELM_WEIGHT = "helm.sh/hook-weight"
+
+
+def _annotations_beside(document: Document) -> dict[str, str]:
+    """Hooks and waves of Helm and Argo CD: a template must exist before a hook, or an early wave, that names it."""
+    given = value_at(document.obj, ("metadata", "annotations"))
+    given = given if isinstance(given, Mapping) else {}
+    copied = {key: str(given[key]) for key in (*_ARGO, *_HELM) if given.get(key) is not None}
+    weight = str(given.get(_HELM_WEIGHT, 0))
+    if _HELM[0] in copied and weight.removeprefix("-").isdecimal():
+        # Helm waits for each hook, in the order of their weights.
+        copied[_HELM_WEIGHT] = str(int(weight) - 1)
+    return copied
+
+
 def _shared(pod: PodSpecAt, spec: JsonObject, group: tuple[str, ...]) -> JsonObject:
     """One claim, named after those who share it and what they ask for: whoever asks for something else has another."""
     template = _template(pod, spec)
@@ -229,27 +219,16 @@ def _shared(pod: PodSpecAt, spec: JsonObject, group: tuple[str, ...]) -> JsonObj
     return {**template, "kind": "ResourceClaim", "metadata": {**template["metadata"], "name": name}, "spec": spec}
 
 
-def _under_a_free_name(made: JsonObject, reading: PodReading) -> JsonObject:
-    """Numbered where the name is that of an object that asks for something else, in whatever namespace or folder."""
+def _refuse_taken_name(made: JsonObject, reading: PodReading) -> None:
+    """The name depends on the content, so an object of this name and other content was edited by a person."""
     spec = made["spec"] if made["kind"] == "ResourceClaim" else made["spec"]["spec"]
-    first = made["metadata"]["name"]
-    names = (first if number == 1 else f"{first}-{number}" for number in count(1))
-    name = next(one for one in names if all(_same_claim(spec, other) for other in _of_that_name(made, one, reading)))
-    return made if name == first else {**made, "metadata": {**made["metadata"], "name": name}}
-
-
-def _of_that_name(made: JsonObject, name: str, reading: PodReading) -> tuple[Any, ...]:
-    return reading.taken.get((made["kind"], name), ())
-
-
-def taken_name(ref: ObjectRef, reading: PodReading) -> str | None:
-    """The name that it would have had, if a person's object had not been there with it."""
-    numbered = re.fullmatch(r"(.*-gpu-[0-9a-f]{6})-[0-9]+", ref.name)
-    return numbered[1] if numbered is not None and (ref.kind, numbered[1]) in reading.taken else None
+    name = made["metadata"]["name"]
+    if any(not _same_claim(spec, other) for other in reading.taken.get((made["kind"], name), ())):
+        raise EditRefused(f"{made['kind']} {name} exists and asks for something else; rename or delete it")
 
 
 def _same_claim(spec: JsonObject, other: object) -> bool:
-    """Also where the API server has filled in defaults."""
+    """Also if the API server filled in defaults."""
     try:
         return ResourceClaimSpec.of(other) == ResourceClaimSpec.of(spec)
     except InvalidInput:
@@ -281,9 +260,7 @@ def hash_of(spec: JsonObject) -> str:
 # -- references
 
 
-def _references(
-    pod: PodSpecAt, reading: PodReading, names: Sequence[str], made: JsonObject, options: Options
-) -> Iterator[Edit]:
+def _references(pod: PodSpecAt, reading: PodReading, names: Sequence[str], made: JsonObject) -> Iterator[Edit]:
     key = "resourceClaimName" if made["kind"] == "ResourceClaim" else "resourceClaimTemplateName"
     source = {key: made["metadata"]["name"]}
     name = _entry_name(reading)
@@ -291,11 +268,7 @@ def _references(
     if pod.form is Form.NIM:
         yield _appended(pod.document, (*pod.path, "draResources"), source)
         return
-    if in_a_patch_of_the_pod(pod, options):
-        yield _patched(pod, entry)
-    else:
-        where = (*pod.path, "resourceClaims")
-        yield _appended(pod.document, where, entry)
+    yield _appended(pod.document, (*pod.path, "resourceClaims"), entry)
     for container, requests in _users(reading.demands, names):
         where = (*container.resources_path, "claims")
         for index, use in enumerate(_uses(name, requests, names)):
@@ -307,25 +280,6 @@ def _entry_name(reading: PodReading) -> str:
     there = {one.name for one in reading.held}
     names = (_ENTRY if number == 1 else f"{_ENTRY}-{number}" for number in count(1))
     return next(one for one in names if one not in there)
-
-
-def in_a_patch_of_the_pod(pod: PodSpecAt, options: Options) -> bool:
-    """Of an Argo template, unless it is of a release that has the field."""
-    return pod.form is Form.ARGO and not options.argo_resource_claims and "resourceClaims" not in pod.spec
-
-
-def _patched(pod: PodSpecAt, entry: JsonObject) -> Put:
-    """Of an Argo template in releases whose templates have no `resourceClaims`: it goes into the patch of its pod."""
-    path = (*pod.path, "podSpecPatch")
-    there = pod.spec.get("podSpecPatch")
-    if not isinstance(there, str) or not there.strip():
-        return Put(path, json.dumps({"resourceClaims": [entry]}))
-    read = read_documents(there, pod.document.file)
-    if read.problems or len(read.documents) != 1 or "{{" in there:
-        raise EditRefused(f"{path_text(path)} is there already and cannot be added to")
-    patch = read.documents[0]
-    added = rewritten({patch: (_appended(patch, ("resourceClaims",), entry),)})
-    return Put(path, spliced(there, added.splices))
 
 
 def _appended(document: Document, path: Path, value: Any, index: int = 0) -> Put:

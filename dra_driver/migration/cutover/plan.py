@@ -13,6 +13,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from dra_driver.migration.claims.publishing import final_values, values_for_cutover
 from dra_driver.migration.cutover.applying import Applied, Applying, Results
 from dra_driver.migration.cutover.commands import (
     LEAVES,
@@ -41,7 +42,6 @@ from dra_driver.migration.understand.offering import (
     Installed,
     Offering,
 )
-from dra_driver.migration.write.chart_values import final_values, values_for_cutover
 
 _OPERATOR_LABEL = "nvidia.com/gpu.deploy.device-plugin"
 _MIG_MANAGER_LABEL = "nvidia.com/gpu.deploy.mig-manager"

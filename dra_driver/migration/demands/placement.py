@@ -1,7 +1,7 @@
-"""What a pod asks of its nodes, divided: what devices can answer goes into its claim, the rest stays with it. Pure.
+"""Node conditions of a pod, divided: what devices can answer goes into its claim, the rest stays with the pod. Pure.
 
-Entries of `nodeSelector` and of one required term are all required, so each is decided for itself. Terms of which one
-is enough go to the claim all together or not at all. Preferences become a list of alternatives, where one can say them.
+Entries of `nodeSelector` and of one required term are all required, so each is decided separately. Alternative terms go
+to the claim all together or not at all. Preferences stay.
 Source: core/v1 NodeAffinity; reference on migration sources, section 4.
 """
 
@@ -12,9 +12,8 @@ from typing import Any
 from dra_driver.migration.codes import (
     LABEL_STAYS,
     MIXED_TERMS,
-    NO_CLAIMS_HERE,
     NODE_ONLY_LABEL,
-    PREFERENCE_TOO_RICH,
+    PREFERENCE_STAYS,
     UNUSED_LABEL,
     Code,
     Severity,
@@ -23,23 +22,18 @@ from dra_driver.migration.demands.label_table import is_gpu_label, verdict_on
 from dra_driver.migration.model import Edit, Finding, Path, PodSpecAt, Remove, finding, value_at
 from dra_driver.migration.understand.labels import Fate, Requirement, Subject, Verdict
 
-MOST_ALTERNATIVES = 8
-"""Of one request. Source: FirstAvailableDeviceRequestMaxSize, resource.k8s.io/v1."""
-BY_LABELS = "it chooses GPUs by labels, which the claim says of devices"
-"""Why a pod had better have claims."""
+BY_LABELS = "it chooses GPUs by node labels, and a claim can choose them by attributes"
+"""Why claims are better for a pod."""
 
 _REQUIRED: Path = ("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
 _PREFERRED: Path = ("affinity", "nodeAffinity", "preferredDuringSchedulingIgnoredDuringExecution")
-_QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """For the devices of one pod. `selectors` and `alternatives` are by subject, as they were given."""
+    """For the devices of one pod. `selectors` are by subject, as they were given."""
 
     selectors: tuple[tuple[str, ...], ...]
-    alternatives: tuple[tuple[str, ...], ...] = ()
-    """By preference, the best first, what each subject's device must be besides; without the last one, which is any."""
     edits: tuple[Edit, ...] = ()
     findings: tuple[Finding, ...] = ()
     claim_findings: tuple[Finding, ...] = ()
@@ -48,7 +42,7 @@ class Placed:
     @property
     def chooses(self) -> bool:
         """Whether the claim must say something of its devices."""
-        return bool(self.alternatives) or any(self.selectors)
+        return any(self.selectors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +76,10 @@ def placed(pod: PodSpecAt, subjects: Sequence[Subject]) -> Placed:
 
 def unused_labels(pod: PodSpecAt) -> tuple[Finding, ...]:
     """Of a pod that asks for no GPU."""
-    terms = (*_required(pod), *(term for _, term in _preferred(pod)))
+    terms = (*_required(pod), *_preferred(pod))
     entries = (*_node_selector(pod), *(entry for term in terms for entry in term.entries))
     return tuple(
-        finding(UNUSED_LABEL, pod.document, one.path, f"{one.requirement.key}, and no request for a GPU")
+        finding(UNUSED_LABEL, pod.document, one.path, f"{one.requirement.key}, without a request for a GPU")
         for one in entries
         if one.requirement.key.startswith("nvidia.com/")
         and is_gpu_label(one.requirement.key)
@@ -98,7 +92,6 @@ class _Placing:
     pod: PodSpecAt
     subjects: Sequence[Subject]
     selectors: list[list[str]] = field(default_factory=list)
-    alternatives: list[tuple[str, ...]] = field(default_factory=list)
     edits: list[Edit] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     claim_findings: list[Finding] = field(default_factory=list)
@@ -113,7 +106,6 @@ class _Placing:
         self._topology()
         return Placed(
             tuple(tuple(dict.fromkeys(one)) for one in self.selectors),
-            tuple(self.alternatives),
             tuple(self.edits),
             tuple(self.findings),
             tuple(self.claim_findings),
@@ -164,16 +156,16 @@ class _Placing:
 
     def _say_of_those_that_stay(self, entries: Sequence[_Entry], path: Path) -> None:
         keys = ", ".join(sorted({one.requirement.key for one in entries}))
-        message = f"{keys}: a DaemonSet makes a pod for each node that it selects; without this, for nodes without GPUs"
+        message = f"{keys}: a DaemonSet creates a pod for each node that it selects, so the label stays"
         if self._is_inherited(path):
-            message = f"{keys}: it is said elsewhere, for others, too, so it stays, and the claim says the same"
+            message = f"{keys}: the condition comes from elsewhere, so it stays, and the claim repeats it"
         self.claim_findings.append(finding(NODE_ONLY_LABEL, self.pod.document, path, message))
 
-    def _stay_with_extended(self, entries: Sequence[_Entry], path: Path, what: str = "condition on") -> None:
-        """Said of labels that GPU Feature Discovery keeps."""
+    def _stay_with_extended(self, entries: Sequence[_Entry], path: Path) -> None:
+        """For labels that GPU Feature Discovery keeps."""
         keys = sorted({one.requirement.key for one in entries if one.requirement.key.startswith("nvidia.com/")})
         if keys:
-            message = f"{', '.join(keys)} stay{'s' * (len(keys) == 1)} a {what} the node"
+            message = f"{', '.join(keys)} stay{'s' * (len(keys) == 1)} a condition on the node"
             self.extended_findings.append(finding(LABEL_STAYS, self.pod.document, path, message))
 
     def _kept(self, verdict: Verdict, path: Path) -> None:
@@ -197,7 +189,7 @@ class _Placing:
         if not all(term.readable and all(map(self._of_gpus, term.entries)) for term in terms):
             labels = sorted({one.requirement.key for term in terms for one in term.entries if self._of_gpus(one)})
             self._say(
-                MIXED_TERMS, where, f"{', '.join(labels)} stand beside other conditions in {len(terms)} alternatives"
+                MIXED_TERMS, where, f"{', '.join(labels)} and other conditions are mixed in {len(terms)} alternatives"
             )
             return
         for own, expressions in zip(self.selectors, self._of_terms(terms), strict=True):
@@ -227,45 +219,11 @@ class _Placing:
                     own.append(f"({verdict.expression})" if "||" in verdict.expression else verdict.expression)
         return [" && ".join(own) for own in parts]
 
-    # -- what had better hold
-
-    def _preferences(self, preferred: Sequence[tuple[int, _Term]]) -> None:
-        ours: list[tuple[int, _Term]] = []
-        where = (*self.pod.path, *_PREFERRED)
-        for weight, term in preferred:
-            of_gpus = [self._of_gpus(entry) for entry in term.entries]
-            if term.entries and all(of_gpus) and term.readable:
-                ours.append((weight, term))
-            elif any(of_gpus):
-                self._say(PREFERENCE_TOO_RICH, term.path, "it asks for GPUs and for something else of the node at once")
-        if not ours:
-            return
-        problem = _too_rich([term for _, term in ours], len({weight for weight, _ in ours}))
-        if problem is not None:
-            self._say(PREFERENCE_TOO_RICH, where, problem)
-        elif _is_queued(self.pod):
-            message = "Kueue takes no claims with alternatives, so the preference stays one of the node"
-            self._say(NO_CLAIMS_HERE, where, message)
-        elif self._is_inherited(where):
-            message = "it is said elsewhere, for others, too, so it stays a preference of the node"
-            self._say(PREFERENCE_TOO_RICH, where, message)
-        else:
-            self._list(ours)
-
-    def _list(self, ours: Sequence[tuple[int, _Term]]) -> None:
-        by_weight: dict[int, list[list[str]]] = {}
-        for weight, term in sorted(ours, key=lambda one: -one[0]):
-            self.edits.append(Remove(term.path))
-            self._stay_with_extended(term.entries, term.path, "preference of")
-            by_weight.setdefault(weight, []).append(self._conditions(term))
-        for together in by_weight.values():
-            expressions = []
-            for index in range(len(self.subjects)):
-                own = [conditions[index] for conditions in together]
-                many = len(own) > 1
-                expressions.append("" if "" in own else " || ".join(f"({one})" if many else one for one in own))
-            if any(expressions):
-                self.alternatives.append(tuple(expressions))
+    def _preferences(self, preferred: Sequence[_Term]) -> None:
+        """A claim has no preference that the scheduler weighs against those of nodes, so they stay with the pod."""
+        for term in preferred:
+            if keys := sorted({one.requirement.key for one in term.entries if self._of_gpus(one)}):
+                self._say(PREFERENCE_STAYS, term.path, f"{', '.join(keys)}: the preference stays one for nodes")
 
     # -- what stays
 
@@ -274,31 +232,8 @@ class _Placing:
         for path in _topology_keys(self.pod.spec, ()):
             key = value_at(self.pod.spec, path)
             if is_gpu_label(str(key)):
-                message = (
-                    f"{key} is a topology key: pods are placed by the label, which somebody must keep on the nodes"
-                )
+                message = f"{key} is a topology key, so nodes must keep the label"
                 self._say(NODE_ONLY_LABEL, (*self.pod.path, *path), message, severity=Severity.INFO)
-
-
-def _too_rich(terms: Sequence[_Term], weights: int) -> str | None:
-    """Why no list of alternatives says the same, as a sentence: weights of several terms that hold would add up."""
-    if weights >= MOST_ALTERNATIVES:
-        return (
-            f"{weights} weights; a request has at most {MOST_ALTERNATIVES} alternatives, the last of which is any GPU"
-        )
-    if len(terms) == 1:
-        return None
-    keys = {tuple(one.requirement.key for one in term.entries) for term in terms}
-    operators = {one.requirement.operator for term in terms for one in term.entries}
-    values = [value for term in terms for one in term.entries for value in one.requirement.values]
-    if len(keys) == 1 and len(next(iter(keys))) == 1 and operators == {"In"} and len(set(values)) == len(values):
-        return None
-    return "several preferences can hold of one GPU at once, and their weights would add up"
-
-
-def _is_queued(pod: PodSpecAt) -> bool:
-    labels = [pod.metadata.get("labels"), value_at(pod.document.obj, ("metadata", "labels"))]
-    return any(isinstance(one, dict) and _QUEUE_LABEL in one for one in labels)
 
 
 def _node_selector(pod: PodSpecAt) -> tuple[_Entry, ...]:
@@ -320,14 +255,13 @@ def _required(pod: PodSpecAt) -> tuple[_Term, ...]:
     return tuple(_term(one, (*pod.path, *_REQUIRED, index)) for index, one in enumerate(listed))
 
 
-def _preferred(pod: PodSpecAt) -> tuple[tuple[int, _Term], ...]:
+def _preferred(pod: PodSpecAt) -> tuple[_Term, ...]:
     preferences = value_at(pod.spec, _PREFERRED)
-    found = []
-    for index, one in enumerate(preferences if isinstance(preferences, list) else []):
-        if isinstance(one, dict) and isinstance(one.get("weight"), int):
-            path = (*pod.path, *_PREFERRED, index)
-            found.append((one["weight"], _term(one.get("preference"), path, "preference")))
-    return tuple(found)
+    listed = preferences if isinstance(preferences, list) else []
+    return tuple(
+        _term(value_at(one, ("preference",)), (*pod.path, *_PREFERRED, index), "preference")
+        for index, one in enumerate(listed)
+    )
 
 
 def _term(term: object, path: Path, *below: str) -> _Term:

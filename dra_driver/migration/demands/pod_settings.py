@@ -1,5 +1,5 @@
-"""Settings of pods that are about GPUs without asking for one: variables of the NVIDIA runtime and of CUDA, mounts of
-the host, the runtime class, the scheduler, tolerations. Pure.
+"""Pod settings about GPUs other than requests: variables of the NVIDIA runtime and of CUDA, mounts of the host, the
+runtime class, the scheduler, tolerations. Pure.
 
 Source: the reference on migration sources, section 5; libnvidia-container's variables.
 """
@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dra_driver.api.meta import JsonObject
 from dra_driver.migration.codes import (
     BYPASS,
     HAND_MADE_MPS,
@@ -25,7 +24,6 @@ from dra_driver.migration.codes import (
 from dra_driver.migration.demands.bypasses import administration, mounts
 from dra_driver.migration.model import (
     ContainerAt,
-    Demand,
     Edit,
     Finding,
     Options,
@@ -33,54 +31,36 @@ from dra_driver.migration.model import (
     PodSpecAt,
     Put,
     Remove,
-    What,
     finding,
     value_at,
 )
 from dra_driver.migration.read.named import shared_group
 from dra_driver.migration.read.variables import NONE_VISIBLE, VISIBLE, Variable, items, sees_all, variables
 from dra_driver.migration.understand.labels import quoted
-from dra_driver.names import CONFIG_API_VERSION
-from dra_driver.quantity import Quantity
 
 _UUID = re.compile(r"(GPU|MIG)-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
 _BEGINNING = re.compile(r"(GPU|MIG)-[0-9a-f][0-9a-f-]*", re.IGNORECASE)
-"""Of a UUID: CUDA takes as much of it as tells the GPU from the others of its node."""
+"""Of a UUID: CUDA accepts a unique prefix."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What follows for one pod. `selectors` and `mps` are by the path of the container whose devices they are for."""
+    """What follows for one pod. `selectors` are by the path of the container whose devices they are for."""
 
     edits: tuple[Edit, ...] = ()
     findings: tuple[Finding, ...] = ()
     claim_findings: tuple[Finding, ...] = ()
-    """Where the pod gets claims."""
+    """If the pod gets claims."""
     extended_findings: tuple[Finding, ...] = ()
-    """Where it stays with the extended resource."""
+    """If it keeps the extended resource."""
     selectors: Mapping[Path, tuple[str, ...]] = field(default_factory=dict)
-    mps: Mapping[Path, JsonObject] | None = None
-    """Limits of a daemon that the claim brings, for devices that are not shared. None: it brings none."""
     needs_claims: str | None = None
     prefers_claims: str | None = None
-    leave: str | None = None
 
 
 def settings(pod: PodSpecAt, users: Sequence[ContainerAt], resources: Iterable[str], options: Options) -> Settings:
     """Of a pod that asks for GPUs: `users` are its containers that do, `resources` what they asked by."""
     return _Reader(pod, users, tuple(resources), options).read()
-
-
-def mps_config(settings: Settings, demand: Demand) -> JsonObject | None:
-    """Opaque parameters that keep what containers of a demand had by hand, those of the first before others'."""
-    if settings.mps is None or demand.want.share is not None:
-        return None
-    limits: JsonObject = {}
-    for container in demand.containers:
-        limits = {**settings.mps.get(container.path, {}), **limits}
-    sharing = {"strategy": "MPS", **({"mpsConfig": limits} if limits else {})}
-    kind = "MigDeviceConfig" if demand.want.what is What.MIG else "GpuConfig"
-    return {"apiVersion": CONFIG_API_VERSION, "kind": kind, "sharing": sharing}
 
 
 def scheduler_of(pod: PodSpecAt) -> tuple[str | None, Path]:
@@ -111,12 +91,9 @@ class _Reader:
         self._selectors: dict[Path, list[str]] = {}
         self._needs_claims: str | None = None
         self._prefers_claims: str | None = None
-        self._leave: str | None = None
-        self._limits: dict[Path, JsonObject] = {}
-        self._brings_daemon = False
 
     def _of_shared_claim(self, group: Sequence[str]) -> Finding:
-        message = f"one ResourceClaim is for all pods of {', '.join(group)}"
+        message = f"all pods of {', '.join(group)} share one ResourceClaim"
         return finding(SHARED_CLAIM, self._pod.document, self._pod.path, message)
 
     def read(self) -> Settings:
@@ -142,11 +119,9 @@ class _Reader:
             tuple(self._findings),
             tuple(self._claim_findings),
             tuple(self._extended_findings),
-            {path: tuple(dict.fromkeys(found)) for path, found in self._selectors.items()},
-            self._limits if self._brings_daemon else None,
+            {path: tuple(dict.fromkeys(some)) for path, some in self._selectors.items()},
             self._needs_claims,
             self._prefers_claims,
-            self._leave,
         )
 
     def _say(self, code: Code, path: Path, message: str, *, severity: Severity | None = None) -> None:
@@ -162,25 +137,24 @@ class _Reader:
     def _of_user(self, container: ContainerAt, given: Mapping[str, Variable]) -> None:
         visible = given.get(VISIBLE)
         if visible is not None and visible.value is None:
-            self._say(SETTING_KEPT, visible.path, f"{VISIBLE} comes from elsewhere; with claims it has no effect")
+            self._say(SETTING_KEPT, visible.path, f"{VISIBLE} is set from elsewhere; with claims it has no effect")
         elif visible is not None and visible.value not in NONE_VISIBLE:
             uuids = uuids_of(visible.value or "")
             if uuids:
                 self._pinned(container, VISIBLE, visible, uuids)
-            message = f"{VISIBLE}={visible.value} is taken out of {container.name}: its claim says which GPUs it gets"
+            message = f"{VISIBLE}={visible.value} is removed from {container.name}: its claim decides what it gets"
             self._say_with_claims(SETTING_REMOVED, visible.path, message)
             self._edits.append(Remove(visible.path))
-            # The driver's CDI edits replace the variable, where the device plugin's own gave way to the pod's.
-            message = f"{VISIBLE}={visible.value} ends: {container.name} sees the GPUs that it asks for, and no others"
+            # The driver's CDI edits replace the variable; the device plugin did not.
+            message = f"{VISIBLE}={visible.value} has no effect: {container.name} sees only the GPUs that it asks for"
             self._extended_findings.append(finding(SETTING_KEPT, self._pod.document, visible.path, message))
         cuda = given.get("CUDA_VISIBLE_DEVICES")
         if cuda is not None and (uuids := uuids_of(cuda.value or "")):
             self._pinned(container, "CUDA_VISIBLE_DEVICES", cuda, uuids)
         self._capabilities(given.get("NVIDIA_DRIVER_CAPABILITIES"))
         for name in sorted(name for name in given if name.startswith(("NVIDIA_REQUIRE_", "NVIDIA_DISABLE_REQUIRE"))):
-            message = f"{name} has no effect with claims: a selector on the driver's version can say it"
+            message = f"{name} has no effect with claims; use a selector on the driver version instead"
             self._say_with_claims(SETTING_KEPT, given[name].path, message, fixed=False)
-        self._limits_of_mps(container, given)
 
     def _of_onlooker(self, container: ContainerAt, visible: Variable) -> None:
         """Asks for none, and sees those of its pod's other containers, and all others of the node."""
@@ -188,20 +162,16 @@ class _Reader:
             message = f"{container.name} shares the GPUs of {self._users[0].name}, and no longer sees all of the node"
             self._say_with_claims(BYPASS, visible.path, message, severity=Severity.INFO)
             self._edits.append(Remove(visible.path))
-            self._needs_claims = f"{container.name} shares GPUs, which extended resources cannot say"
+            self._needs_claims = f"{container.name} shares GPUs, which extended resources cannot express"
             return
-        advice = "Decide `shareVisibleAll: true` if it is to share the GPUs of the pod's other containers."
+        advice = "If it should share the GPUs of the pod's other containers, decide `shareVisibleAll: true`."
         message = f"{container.name} sees all GPUs of its node by {VISIBLE}={visible.value}, and asks for none"
         self._findings.append(finding(BYPASS, self._pod.document, visible.path, message, advice=advice))
 
     def _pinned(self, container: ContainerAt, name: str, variable: Variable, uuids: Sequence[str]) -> None:
-        if not self._options.pin_uuids:
-            self._say(PINNED_GPU, variable.path, f"{name} names {', '.join(uuids)}")
-            self._leave = f"{name} names GPUs by their UUID; `pinUuids: true` makes a selector of it"
-            return
         self._choose(container, _with_uuid(f"{self._own}.uuid", uuids))
-        self._needs_claims = "it wants certain GPUs, which extended resources cannot say"
-        self._say_with_claims(PINNED_GPU, variable.path, f"{name} became a selector on the UUID")
+        self._needs_claims = "it asks for certain GPUs, which extended resources cannot express"
+        self._say_with_claims(PINNED_GPU, variable.path, f"{name} became a selector for these UUIDs")
 
     def _choose(self, container: ContainerAt, expression: str) -> None:
         self._selectors.setdefault(container.path, []).append(expression)
@@ -211,67 +181,35 @@ class _Reader:
         wanted = {one.strip() for one in (variable.value or "").split(",")} if variable is not None else set()
         beyond = sorted(wanted & {"graphics", "display", "video", "ngx", "compat32", "all"})
         if variable is not None and beyond:
-            message = f"NVIDIA_DRIVER_CAPABILITIES asks for {', '.join(beyond)}: with claims all get the same libraries"
+            message = (
+                f"NVIDIA_DRIVER_CAPABILITIES={','.join(beyond)} has no effect: claims bring the same libraries for all"
+            )
             self._say_with_claims(SETTING_KEPT, variable.path, message, fixed=False)
 
     # -- MPS by hand
 
-    def _limits_of_mps(self, container: ContainerAt, given: Mapping[str, Variable]) -> None:
-        limits = self._limits.setdefault(container.path, {})
-        threads = given.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
-        if threads is not None and re.fullmatch(r"[0-9]{1,3}", threads.value or ""):
-            percent = int(threads.value or "0")
-            if 1 <= percent <= 100:
-                limits["defaultActiveThreadPercentage"] = percent
-        memory = given.get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
-        amount = _memory_limit(memory.value or "") if memory is not None else None
-        if amount is not None:
-            limits["defaultPinnedDeviceMemoryLimit"] = str(amount)
-
     def _mps(self) -> None:
-        """A daemon of the host, reached by variables and mounts; only when they go does one of the driver come."""
-        signs = [path for path, _ in self._signs_of_mps()]
-        if not signs:
-            self._without_daemon()
+        """A daemon of the host that the pod reaches by mounts and variables."""
+        signs = list(self._signs_of_mps())
+        if signs:
+            names = ", ".join(dict.fromkeys(name for _, name in signs))
+            self._say(HAND_MADE_MPS, signs[0][0], f"it uses an MPS daemon of the host: {names}")
             return
-        if not self._options.remove_mps_mounts:
-            self._say(HAND_MADE_MPS, signs[0], f"{_listed(sign for _, sign in self._signs_of_mps())} of an MPS daemon")
-            return
-        message = f"{_listed(sign for _, sign in self._signs_of_mps())} are taken out: the claim brings a daemon"
-        self._say_with_claims(HAND_MADE_MPS, signs[0], message, severity=Severity.INFO)
-        self._edits += [Remove(path) for path in signs]
-        self._brings_daemon = True
-        self._needs_claims = "MPS is a setting of the claim"
-
-    def _without_daemon(self) -> None:
-        """Limits for clients of a daemon that is the device plugin's or not there: the daemon of a share takes them."""
         for container in self._users:
             for name, variable in variables(container).items():
                 if name.startswith("CUDA_MPS_"):
-                    message = f"{name} is for clients of an MPS daemon, and has an effect where the share is one of MPS"
+                    message = f"{name} has an effect only if its devices are shared by MPS"
                     self._say_with_claims(SETTING_KEPT, variable.path, message, fixed=False)
 
     def _signs_of_mps(self) -> Iterator[tuple[Path, str]]:
-        spec, path = self._pod.spec, self._pod.path
-        names: set[str] = set()
-        for index, volume in enumerate(items(spec.get("volumes"))):
+        for index, volume in enumerate(items(self._pod.spec.get("volumes"))):
             folder = str(value_at(volume, ("hostPath", "path")) or "").rstrip("/")
             if folder in ("/tmp/nvidia-mps", "/run/nvidia/mps", "/var/run/nvidia/mps", "/tmp/nvidia-log"):
-                names.add(str(volume.get("name")))
-                yield (*path, "volumes", index), folder
-        mps = bool(names) or any(
-            name.startswith("CUDA_MPS_PIPE") for container in self._users for name in variables(container)
-        )
-        for container in self._pod.containers:
-            for index, mount in enumerate(items(container.obj.get("volumeMounts"))):
-                if str(mount.get("name")) in names:
-                    yield (*container.path, "volumeMounts", index), f"its mount in {container.name}"
+                yield (*self._pod.path, "volumes", index), folder
+        for container in self._users:
             for name, variable in variables(container).items():
-                if name.startswith("CUDA_MPS_") and mps:
+                if name.startswith("CUDA_MPS_PIPE"):
                     yield variable.path, name
-        for key in ("hostIPC", "hostPID"):
-            if mps and spec.get(key) is True:
-                yield (*path, key), key
 
     # -- the pod
 
@@ -293,15 +231,15 @@ class _Reader:
             return
         if re.search(r"hami|gpushare|gpu-share|gpu-admission|4pd-vgpu", name):
             if "schedulerName" in self._pod.inherited:
-                message = f"schedulerName {name}, which it has from elsewhere, knows no claims"
+                message = f"schedulerName {name}, which is set elsewhere, does not support claims"
                 self._say_with_claims(OTHER_SCHEDULER, path, message, severity=Severity.ERROR, fixed=False)
                 return
             self._edits.append(Remove(path))
-            message = f"schedulerName {name} is taken out: it knows no claims, and the default scheduler does"
+            message = f"schedulerName {name} is removed: it does not support claims, and the default scheduler does"
             self._say_with_claims(OTHER_SCHEDULER, path, message, severity=Severity.INFO)
             return
-        needs = next((words for part, words in _SCHEDULERS.items() if part in name), "it is not known here")
-        message = f"schedulerName {name} stays, and must know claims: {needs}"
+        needs = next((words for part, words in _SCHEDULERS.items() if part in name), "check its documentation")
+        message = f"schedulerName {name} stays, and must support claims: {needs}"
         self._say_with_claims(OTHER_SCHEDULER, path, message, fixed=False)
         self._scheduler_of_extended_resources(name, path)
 
@@ -312,18 +250,19 @@ class _Reader:
         """
         if "volcano" in name:
             self._prefers_claims = (
-                "Volcano gives extended resources of device plugins only, never those of a DeviceClass"
+                "Volcano supports extended resources of device plugins only, not those of a DeviceClass"
             )
             message = f"schedulerName {name}: Volcano finds no {self._resources[0]} on nodes of the driver"
-            advice = "Let the workload have claims, or the default scheduler."
+            advice = "Use claims, or the default scheduler."
             severity = Severity.ERROR
         elif "kai" in name or "runai" in name:
             return
         else:
-            message = f"schedulerName {name} must know extended resources that DeviceClasses answer to"
-            advice, severity = "See whether it does; else let the workload have claims.", Severity.WARNING
-        said = finding(OTHER_SCHEDULER, self._pod.document, path, message, advice=advice, severity=severity)
-        self._extended_findings.append(said)
+            message = f"schedulerName {name} must support extended resources that a DeviceClass answers"
+            advice, severity = "Check its documentation; otherwise use claims (`strategy: claims`).", Severity.WARNING
+        self._extended_findings.append(
+            finding(OTHER_SCHEDULER, self._pod.document, path, message, advice=advice, severity=severity)
+        )
 
     def _node_name(self) -> None:
         name = self._pod.spec.get("nodeName")
@@ -331,31 +270,31 @@ class _Reader:
         if not isinstance(name, str) or not name:
             return
         self._edits += [Remove(path), Put((*self._pod.path, "nodeSelector", "kubernetes.io/hostname"), name)]
-        message = f"nodeName {name} became a nodeSelector: a pod that is past the scheduler gets no devices"
+        message = f"nodeName {name} became a nodeSelector: a pod that bypasses the scheduler gets no devices"
         self._say_with_claims(PAST_THE_SCHEDULER, path, message, severity=Severity.INFO)
-        self._needs_claims = "nodeName keeps the scheduler from giving it devices"
+        self._needs_claims = "with nodeName the scheduler allocates no devices for it"
 
     def _tolerations(self) -> None:
         """Of the taint that is named after the resource, as the admission plugin ExtendedResourceToleration does."""
         if not any(one in ("nvidia.com/gpu", "nvidia.com/gpu.shared") for one in self._resources):
             return
-        there = items(self._pod.spec.get("tolerations"))
+        given = items(self._pod.spec.get("tolerations"))
         key = "nvidia.com/gpu"
-        covering = (one for one in there if one.get("effect") in (None, "", "NoSchedule"))
+        covering = (one for one in given if one.get("effect") in (None, "", "NoSchedule"))
         if any(one.get("key") == key or (not one.get("key") and one.get("operator") == "Exists") for one in covering):
             return
         added = {"key": key, "operator": "Exists", "effect": "NoSchedule"}
         if "tolerations" in self._pod.inherited:
             path: Path = (*self._pod.path, "tolerations")
-            self._edits.append(Put(path, [*there, added]))
-            message = f"a toleration of the taint {key} is added after those that it had from elsewhere"
+            self._edits.append(Put(path, [*given, added]))
+            message = f"a toleration of the taint {key} is added to those that it inherits"
             self._say_with_claims(TOLERATION, path, message)
             return
-        path = (*self._pod.path, "tolerations", len(there))
+        path = (*self._pod.path, "tolerations", len(given))
         self._edits.append(Put(path, added))
         message = f"a toleration of the taint {key} is added"
-        if not there and self._pod.document.kind in ("WorkflowTemplate", "ClusterWorkflowTemplate"):
-            message += "; workflows that use the template by templateRef give it none of theirs any more"
+        if not given and self._pod.document.kind in ("WorkflowTemplate", "ClusterWorkflowTemplate"):
+            message += "; workflows that use the template by templateRef no longer add theirs"
             self._say_with_claims(TOLERATION, path, message, severity=Severity.WARNING, fixed=False)
             return
         self._say_with_claims(TOLERATION, path, message)
@@ -376,10 +315,6 @@ _SCHEDULERS: Mapping[str, str] = {
 }
 
 
-def _listed(words: Iterable[str]) -> str:
-    return ", ".join(dict.fromkeys(words))
-
-
 def uuids_of(value: str) -> list[str]:
     """Of a list with commas, what are UUIDs of GPUs or MIG devices, or the beginnings of some."""
     return [one.strip() for one in value.split(",") if _BEGINNING.fullmatch(one.strip())]
@@ -391,9 +326,3 @@ def _with_uuid(attribute: str, uuids: Sequence[str]) -> str:
     ways += [f"{attribute}.startsWith({quoted(one)})" for one in uuids if one not in whole]
     any_of = " || ".join(ways)
     return f"has({attribute}) && ({any_of})" if len(ways) > 1 else f"has({attribute}) && {any_of}"
-
-
-def _memory_limit(value: str) -> Quantity | None:
-    """Of `0=2G`, the first device's; M and G are binary here."""
-    match = re.match(r"(?:[0-9]+=)?([0-9]+)([MG])B?(?:,|\Z)", value.strip())
-    return Quantity.parse(f"{match[1]}{match[2]}i") if match is not None else None

@@ -31,7 +31,7 @@ from dra_driver.migration.demands import amounts as amounts_room
 from dra_driver.migration.demands.amounts import Amounts, amounts_of, is_gpu_resource
 from dra_driver.migration.demands.bypasses import bypasses
 from dra_driver.migration.demands.placement import BY_LABELS, Placed, placed, requirements_of, unused_labels
-from dra_driver.migration.demands.pod_settings import Settings, mps_config, settings
+from dra_driver.migration.demands.pod_settings import Settings, settings
 from dra_driver.migration.demands.sharing_systems import Part, parts_of
 from dra_driver.migration.demands.standing import Notes, Standing, with_clouds
 from dra_driver.migration.demands.units import Ask, demands_of_kind, handed_on
@@ -124,7 +124,10 @@ class _Pod:
             self._options,
         )
         found = self._chosen(found, asks, place, told)
-        found = self._with_onlookers(found)
+        if self._options.share_visible_all:
+            paths = {container.path for container in users}
+            more = tuple(one for one in self._pod.containers if one.path not in paths and sees_all(one))
+            found = [replace(demand, containers=(*demand.containers, *more)) for demand in found]
         self._sizes(found)
         self._server(found)
         self._kind()
@@ -135,7 +138,7 @@ class _Pod:
             (*self._claim_findings, *place.claim_findings, *told.claim_findings, *beside),
             (*self._extended_findings, *place.extended_findings, *told.extended_findings, *beside),
             next(iter([*self._notes.needs_claims, *filter(None, [told.needs_claims])]), None),
-            next(iter([*self._notes.leave, *filter(None, [told.leave])]), None),
+            next(iter(self._notes.leave), None),
             self._prefers_claims or told.prefers_claims,
             self._meaning.claims,
             self._held,
@@ -263,22 +266,11 @@ class _Pod:
         done = []
         for demand in found:
             index = kinds[replace(demand.want, count=1)]
-            config = mps_config(told, demand)
             of_containers = (one for container in demand.containers for one in told.selectors.get(container.path, ()))
             own = (*demand.want.selectors, *place.selectors[index], *of_containers)
-            want = replace(demand.want, selectors=tuple(dict.fromkeys(own)), config=config)
-            preferred = [one[index] for one in place.alternatives if one[index]]
-            alternatives = [replace(want, selectors=(*want.selectors, one)) for one in preferred]
-            done.append(replace(demand, want=want, alternatives=(*alternatives, want) if alternatives else ()))
+            want = replace(demand.want, selectors=tuple(dict.fromkeys(own)))
+            done.append(replace(demand, want=want))
         return done
-
-    def _with_onlookers(self, found: Sequence[Demand]) -> list[Demand]:
-        """Containers that saw all GPUs of the node get those of the others, on request."""
-        if not self._options.share_visible_all:
-            return list(found)
-        users = {container.path for demand in found for container in demand.containers}
-        more = tuple(one for one in self._pod.containers if one.path not in users and sees_all(one))
-        return [replace(demand, containers=(*demand.containers, *more)) for demand in found]
 
     # -- the pod as a whole
 
@@ -355,7 +347,7 @@ class _Pod:
     def _server(self, found: Sequence[Demand]) -> None:
         """What the Kubernetes that is migrated to must have; nothing is said where it is not known."""
         minor, gate = self._options.kubernetes_minor, GATES["DRAConsumableCapacity"]
-        shares = [want.share for demand in found for want in _wants(demand) if want.share is not None]
+        shares = [demand for demand in found if demand.want.share is not None]
         if minor is None or gate.default(minor):
             return
         if minor < OLDEST:
@@ -373,7 +365,7 @@ class _Pod:
             message = f"{total} devices; a claim has at most {MOST_DEVICES}"
             self._notes.say(TOO_LARGE, self._pod.path, message)
             self._notes.leave.append(message)
-        for expression in {one for demand in found for want in _wants(demand) for one in want.selectors}:
+        for expression in {one for demand in found for one in demand.want.selectors}:
             problem = _problem(expression)
             if problem is not None:
                 self._notes.say(TOO_LARGE, self._pod.path, f"a condition of {len(expression)} characters: {problem}")
@@ -384,10 +376,6 @@ class _Pod:
         if kind in _IMMUTABLE:
             message = f"the pods of {with_article(kind)} that is there already cannot be changed in place"
             self._claim_findings.append(finding(IMMUTABLE, self._pod.document, (), message))
-
-
-def _wants(demand: Demand) -> tuple[Want, ...]:
-    return demand.alternatives or (demand.want,)
 
 
 def _problem(expression: str) -> str | None:

@@ -331,14 +331,9 @@ class _Pod:
             return
         path = (*self._pod.metadata_path, "annotations", key)
         listed = f"has({own}.uuid) && {own}.uuid in [{', '.join(map(quoted, uuids))}]"
-        if negated or self._options.pin_uuids:
-            yield f"!({listed})" if negated else listed
-            self._say(
-                PINNED_GPU, path, f"{key} became a selector", severity=Severity.INFO, with_claims=True, fixed=True
-            )
-            return
-        self._say(PINNED_GPU, path, f"{key} names {', '.join(uuids)}")
-        self._leave = f"{key} names GPUs by their UUID; `pinUuids: true` makes a selector of it"
+        yield f"!({listed})" if negated else listed
+        severity = Severity.INFO if negated else None
+        self._say(PINNED_GPU, path, f"{key} became a selector", severity=severity, with_claims=True, fixed=True)
 
     # -- fractions in annotations (KAI, Run:ai)
 

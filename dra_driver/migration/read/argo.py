@@ -34,8 +34,6 @@ def inherited(workflow: JsonObject, template: JsonObject) -> JsonObject:
         listed = [each for one in (workflow, *steps) for each in _listed(one.get("tolerations"))]
         if listed:
             found["tolerations"] = [one for index, one in enumerate(listed) if one not in listed[:index]]
-    if not template.get("podSpecPatch") and isinstance(patch := _defaults(workflow).get("podSpecPatch"), str):
-        found["podSpecPatch"] = patch
     return found
 
 

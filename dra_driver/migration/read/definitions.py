@@ -69,8 +69,7 @@ def _fields(pod: PodSpecAt, options: Options) -> Iterator[Path]:
     if pod.form is Form.NIM:
         yield (*pod.path, "draResources", 0, "resourceClaimTemplateName")
         return
-    if pod.form is not Form.ARGO or options.argo_resource_claims:
-        yield (*pod.path, "resourceClaims", 0, "resourceClaimTemplateName")
+    yield (*pod.path, "resourceClaims", 0, "resourceClaimTemplateName")
     for container in pod.containers:
         yield (*container.resources_path, "claims", 0, "request")
 

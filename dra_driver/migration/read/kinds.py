@@ -113,7 +113,7 @@ def _pods(document: Document, obj: JsonObject, base: Path, options: Options) -> 
         for path, spec in _matching(obj, NIM[key]):
             yield _with_resources(document, spec, (*base, *path), Form.NIM, _group(obj, path))
     if key in ARGO:
-        yield from _argo(document, obj, base, ARGO[key])
+        yield from _argo(document, obj, base, ARGO[key], options)
     if key in NESTED:
         for path, inner in _matching(obj, NESTED[key]):
             yield from _pods(document, inner, (*base, *path), options)
@@ -201,10 +201,7 @@ def _resources_only(document: Document, obj: JsonObject, base: Path, pattern: st
         yield replace(pod, containers=(only,), form=Form.NONE, why_no_claims=why)
 
 
-_BY_PATCH = "a podSpecPatch of its workflow asks for GPUs, too, which would come to those of a claim"
-
-
-def _argo(document: Document, obj: JsonObject, base: Path, where: str) -> Iterator[PodSpecAt]:
+def _argo(document: Document, obj: JsonObject, base: Path, where: str, options: Options) -> Iterator[PodSpecAt]:
     workflow = argo.workflow_of(obj, where)
     for pattern in (f"{where}.templates[]", f"{where}.templateDefaults"):
         for path, template in _matching(obj, pattern):
@@ -214,8 +211,16 @@ def _argo(document: Document, obj: JsonObject, base: Path, where: str) -> Iterat
                 more = argo.inherited(workflow, template) if "templates" in path else {}
                 pod = _pod(document, {**template, **more}, full, (*full, "metadata"), _text(template.get("name")))
                 pod = replace(pod, containers=containers, form=Form.ARGO, inherited=frozenset(more))
-                by_patch = argo.asks_by_patch(workflow, template)
-                yield replace(pod, form=Form.NONE, why_no_claims=_BY_PATCH) if by_patch else pod
+                why = _why_no_claims_of_argo(workflow, template, options)
+                yield replace(pod, form=Form.NONE, why_no_claims=why) if why else pod
+
+
+def _why_no_claims_of_argo(workflow: JsonObject, template: JsonObject, options: Options) -> str:
+    if argo.asks_by_patch(workflow, template):
+        return "a podSpecPatch of its workflow also asks for GPUs, which would be added to those of a claim"
+    if options.argo_resource_claims or "resourceClaims" in template:
+        return ""
+    return "older releases of Argo Workflows keep no claims (if yours does: `argoResourceClaims: true`)"
 
 
 def _argo_containers(template: JsonObject, path: Path) -> Iterator[ContainerAt]:

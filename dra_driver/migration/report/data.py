@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.migration.claims.publishing import final_values
 from dra_driver.migration.codes import CODES, Severity
 from dra_driver.migration.cutover.steps import Act, Plan, Stage
 from dra_driver.migration.model import Change, Finding, Migration, NewObject, ObjectRef, Target, Workload, ref_of
 from dra_driver.migration.report.next_steps import next_steps
 from dra_driver.migration.report.outcome import NamespaceSum, Report, by_namespace
-from dra_driver.migration.report.readiness import Answer, Check
+from dra_driver.migration.report.readiness import Answer, ReadinessCheck
 from dra_driver.migration.verify.trial import Checked, Verdict, Verification
-from dra_driver.migration.write.chart_values import final_values
 
 FILE = Path(__file__).parents[3] / "docs" / "schemas" / "MigrationReport.json"
 VERSION = "dra.gpu/v1alpha1"
@@ -134,15 +134,11 @@ def _checked(one: Checked) -> JsonObject:
         "why": list(one.why),
         "node": one.node or None,
         "got": [{"container": got.container, "devices": list(got.devices)} for got in one.got],
-        "matching": [
-            {"request": match.request, "nodes": [{"node": node, "devices": count} for node, count in match.by_node]}
-            for match in one.matching
-        ],
         "needsPolicy": one.needs,
     }
 
 
-def _check(one: Check) -> JsonObject:
+def _check(one: ReadinessCheck) -> JsonObject:
     return {"question": one.question, "answer": one.answer.value, "why": one.why, "advice": one.advice or None}
 
 
@@ -204,14 +200,12 @@ def schema() -> JsonObject:
     targets = {target.value: _COUNT for target in Target}
     step = _map(act=_one_of(Act), what=_TEXT, commands=_list(_TEXT), note=_MAYBE)
     stages = _list(_map(title=_TEXT, node=_MAYBE, steps=_list(step)))
-    matching = _map(request=_TEXT, nodes=_list(_map(node=_TEXT, devices=_COUNT)))
     tried = _map(
         **about,
         verdict=_one_of(Verdict),
         why=_list(_TEXT),
         node=_MAYBE,
         got=_list(_map(container=_TEXT, devices=_list(_TEXT))),
-        matching=_list(matching),
         needsPolicy=_FREE,
     )
     finding = _map(

@@ -7,6 +7,7 @@ above its findings, a reason above the workloads that it is true of. Where nothi
 from collections.abc import Iterator, Sequence
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.migration.claims.publishing import final_values
 from dra_driver.migration.codes import Severity
 from dra_driver.migration.decisions import FILE, proposal, wanted_decisions
 from dra_driver.migration.model import Migration, ObjectRef, Target
@@ -16,25 +17,24 @@ from dra_driver.migration.report.outcome import Report, Unread, by_namespace, co
 from dra_driver.migration.report.way import ready, way, way_back
 from dra_driver.migration.report.wording import counted, escaped, file_title, section, sentence, table, yaml_block
 from dra_driver.migration.report.workloads import tried, workloads_of
-from dra_driver.migration.write.chart_values import final_values
 
 DIFFERENCES: tuple[str, ...] = (
-    "The device plugin's resources are numbers that each container is charged with. A claim is an object that "
-    "containers name: two containers that name one request share its devices, so containers that had a GPU each have "
-    "a request each.",
-    "Extended resources are whole numbers with requests equal to limits. What became a claim is in neither map any "
-    "more; cpu and memory stay as they were.",
-    "The spec of a claim cannot be changed, nor can the claims of a pod that exists: pods are made anew. Deployments, "
-    "StatefulSets and DaemonSets roll by themselves, Jobs must be deleted and created again, CronJobs change with "
-    "their next run.",
-    "A ResourceClaimTemplate is of one namespace, and must be in each that uses it. DeviceClasses are of the whole "
-    "cluster and belong to its administrators.",
-    "A pod with `spec.nodeName` goes past the scheduler, and nobody allocates devices for it. Static pods cannot have "
+    "Resources of the device plugin are numbers, and each container is charged separately. A claim is an object that "
+    "containers name: two containers that name one request share its devices, so containers that had a GPU each get a "
+    "request each.",
+    "Extended resources are whole numbers with requests equal to limits. Resources that became a claim are in neither "
+    "map; cpu and memory stay.",
+    "The spec of a claim cannot be changed, nor can the claims of an existing pod: pods are created again. "
+    "Deployments, StatefulSets and DaemonSets roll automatically, Jobs must be deleted and created again, CronJobs "
+    "change with their next run.",
+    "A ResourceClaimTemplate has a namespace, and must exist in each namespace that uses it. DeviceClasses have no "
+    "namespace and belong to administrators.",
+    "A pod with `spec.nodeName` bypasses the scheduler, so no devices are allocated for it. Static pods cannot have "
     "claims.",
-    "A pod of higher priority is not given devices by evicting one of lower priority, as it was with extended "
+    "A pod of higher priority does not evict pods of lower priority to get their devices, as it did with extended "
     "resources; priority still orders the queue.",
-    "The admission plugin ExtendedResourceToleration adds a toleration for extended resources only. Claims have it "
-    "written out.",
+    "The admission plugin ExtendedResourceToleration adds a toleration for extended resources only. For claims it is "
+    "in the pod.",
     "A claim has at most 32 devices.",
 )
 """Source: reference on migration sources, section 1."""

@@ -7,7 +7,7 @@ from dra_driver.migration.codes import UNKNOWN_RESOURCE, Severity
 from dra_driver.migration.cutover.steps import Plan
 from dra_driver.migration.decisions import Decisions
 from dra_driver.migration.model import Migration, Target
-from dra_driver.migration.report.readiness import Check
+from dra_driver.migration.report.readiness import ReadinessCheck
 from dra_driver.migration.verify.trial import Verdict, Verification
 
 
@@ -25,7 +25,7 @@ class Report:
     migration: Migration
     verification: Verification | None = None
     """None: not tried."""
-    checks: tuple[Check, ...] = ()
+    checks: tuple[ReadinessCheck, ...] = ()
     plan: Plan | None = None
     """None: the nodes are not known."""
     command: str = "dractl migrate PATHS"

@@ -1,6 +1,6 @@
 """Whether a cluster has what this migration's result needs. Pure.
 
-About the result alone: whether nodes, driver and runtime are sound is what `dractl doctor` looks at.
+About the result only: `dractl doctor` checks nodes, driver and runtime. What is not known of the cluster is not asked.
 """
 
 from collections.abc import Collection, Iterator
@@ -9,12 +9,10 @@ from enum import StrEnum
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.kubernetes import GATES, OLDEST
-from dra_driver.migration.claims.own_classes import made_by_values
+from dra_driver.migration.claims.publishing import kept_resources
 from dra_driver.migration.model import Migration, Options, Target
 from dra_driver.migration.understand.offering import Offering
-from dra_driver.migration.write.chart_values import kept_resources
-
-ADMIN_ACCESS_LABEL = "resource.kubernetes.io/admin-access"
+from dra_driver.names import ADMIN_ACCESS_LABEL
 
 
 class Answer(StrEnum):
@@ -29,20 +27,20 @@ class Facts:
 
     minor: int | None = None
     classes: Collection[str] | None = None
-    """Names of the DeviceClasses that it has."""
+    """Names of its DeviceClasses."""
     answered: Collection[str] | None = None
-    """Extended resources that some DeviceClass of it answers to."""
+    """Extended resources that its DeviceClasses answer."""
     admin_namespaces: Collection[str] | None = None
     """Namespaces with the label for admin access."""
     offering: Offering | None = None
     slices_missing: bool = False
-    """Whether `offering` comes from files without any slice: nobody knows whether the cluster has some."""
+    """Whether `offering` comes from files without any slice, so slices of the cluster are not known."""
     unread: Collection[str] = ()
-    """Kinds that the cluster did not let us list."""
+    """Kinds that this user may not list."""
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class ReadinessCheck:
     question: str
     answer: Answer
     why: str
@@ -50,177 +48,122 @@ class Check:
     advice: str = ""
 
 
-def readiness(migration: Migration, options: Options, facts: Facts) -> tuple[Check, ...]:
-    """In the order in which a person would set things right."""
+def readiness(migration: Migration, options: Options, facts: Facts) -> tuple[ReadinessCheck, ...]:
+    """In the order in which a person would fix things."""
     return tuple(_checks(migration, options, facts))
 
 
-def _checks(migration: Migration, options: Options, facts: Facts) -> Iterator[Check]:
+def _checks(migration: Migration, options: Options, facts: Facts) -> Iterator[ReadinessCheck]:
     minor = facts.minor if facts.minor is not None else options.kubernetes_minor
-    targets = [one.choice.target for one in migration.workloads]
-    texts = [str(one.obj) for one in migration.objects]
-    claims, extended = targets.count(Target.CLAIMS), targets.count(Target.EXTENDED)
+    texts = [str(one.obj) for one in migration.objects if one.obj.get("kind") == "ResourceClaimTemplate"]
+    extended = sum(one.choice.target is Target.EXTENDED for one in migration.workloads)
     yield _version(minor)
-    if extended:
-        yield _gate(
-            "DRAExtendedResource",
-            minor,
-            options.extended_resource_gate,
-            f"{_count(extended, 'workload')} stay{'s' * (extended == 1)} with the extended resource",
-        )
-        yield from _answered(migration, facts)
-    if any("'capacity'" in text and "'requests'" in text for text in texts if "ResourceClaimTemplate" in text):
-        yield _gate("DRAConsumableCapacity", minor, None, "claims ask for shares of devices")
-    if migration.policy is not None and any(one.get("mode") == "Dynamic" for one in migration.policy.get("mig") or ()):
-        yield _gate("DRAPartitionableDevices", minor, None, "the policy makes MIG devices on demand")
-    if claims or extended:
-        yield from _classes(migration, facts)
-    yield from _namespaces(migration, facts)
-    yield from _offered(facts)
+    if minor is not None:
+        if extended:
+            why = f"{extended} workload{'s' * (extended != 1)} keep the extended resource"
+            yield _gate("DRAExtendedResource", minor, options.extended_resource_gate, why)
+        if any("'capacity'" in text and "'requests'" in text for text in texts):
+            yield _gate("DRAConsumableCapacity", minor, None, "claims ask for shares of devices")
+        if any(one.get("mode") == "Dynamic" for one in (migration.policy or {}).get("mig") or ()):
+            yield _gate("DRAPartitionableDevices", minor, None, "the policy creates MIG devices on demand")
+    if extended and facts.answered is not None:
+        yield _answered(migration, facts.answered)
+    if facts.classes is not None:
+        yield from _classes(migration, facts.classes)
+    if facts.admin_namespaces is not None:
+        yield from _namespaces(migration, facts.admin_namespaces)
+    yield _offered(facts)
 
 
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'s' * (number != 1)}"
-
-
-def _version(minor: int | None) -> Check:
+def _version(minor: int | None) -> ReadinessCheck:
     question = f"Kubernetes 1.{OLDEST} or newer"
     if minor is None:
-        return Check(question, Answer.UNKNOWN, "The version is not known.", "Say it with `--kubernetes`, or ask the "
-                     "cluster with `--cluster`.")  # fmt: skip
-    answer = Answer.YES if minor >= OLDEST else Answer.NO
-    advice = "" if minor >= OLDEST else "Upgrade before anything else: there are no claims of version v1."
-    return Check(question, answer, f"It is 1.{minor}.", advice)
+        advice = "Pass `--kubernetes`, or ask the cluster with `--cluster`."
+        return ReadinessCheck(question, Answer.UNKNOWN, "The version is not known.", advice)
+    if minor < OLDEST:
+        return ReadinessCheck(question, Answer.NO, f"It is 1.{minor}.", "Upgrade first: it has no claims of v1.")
+    return ReadinessCheck(question, Answer.YES, f"It is 1.{minor}.")
 
 
-def _gate(name: str, minor: int | None, told: bool | None, why: str) -> Check:
-    question = f"Feature gate {name}"
-    if told is not None:
-        advice = "" if told else f"Switch {name} on in API server, controller manager, scheduler and kubelets."
-        return Check(question, Answer.YES if told else Answer.NO, f"So it was said; needed, since {why}.", advice)
-    if minor is None:
-        advice = f"It is on by default from 1.{GATES[name].on}."
-        return Check(question, Answer.UNKNOWN, f"The version is not known; needed, since {why}.", advice)
+def _gate(name: str, minor: int, decided: bool | None, why: str) -> ReadinessCheck:
+    question, why = f"Feature gate {name}", f"needed because {why}."
+    enable = f"enable {name} in API server, controller manager, scheduler and kubelets."
+    if decided is not None:
+        advice = "" if decided else enable.capitalize()
+        return ReadinessCheck(question, Answer.YES if decided else Answer.NO, f"As decided; {why}", advice)
     if GATES[name].default(minor):
-        return Check(question, Answer.YES, f"On by default in 1.{minor}; needed, since {why}.")
-    advice = (
-        f"Upgrade to 1.{GATES[name].on}, or switch {name} on in API server, controller manager, scheduler and kubelets."
-    )
-    return Check(question, Answer.NO, f"Off by default in 1.{minor}; needed, since {why}.", advice)
+        return ReadinessCheck(question, Answer.YES, f"On by default in 1.{minor}; {why}")
+    advice = f"Upgrade to 1.{GATES[name].on}, or {enable}"
+    return ReadinessCheck(question, Answer.NO, f"Off by default in 1.{minor}; {why}", advice)
 
 
-def _answered(migration: Migration, facts: Facts) -> Iterator[Check]:
-    question = "DeviceClasses that answer to extended resources"
+def _answered(migration: Migration, answered: Collection[str]) -> ReadinessCheck:
+    question = "DeviceClasses that answer extended resources"
     wanted = sorted(kept_resources(migration))
-    made = {str((one.obj.get("spec") or {}).get("extendedResourceName")) for one in migration.objects}
-    if facts.answered is None:
-        why = f"Needed for {', '.join(wanted)}; the cluster's classes are not known."
-        yield Check(question, Answer.UNKNOWN, why, "The driver's chart brings them with the values of this report.")
-        return
-    missing = [one for one in wanted if one not in facts.answered and one not in made]
-    if missing:
-        advice = (
-            "Install the driver's chart with the values of this report; the controller makes those of MIG profiles."
-        )
-        yield Check(question, Answer.NO, f"None answers to {', '.join(missing)} yet.", advice)
-    else:
-        yield Check(question, Answer.YES, f"There are some for {', '.join(wanted)}.")
+    if missing := [one for one in wanted if one not in answered]:
+        advice = "Install the driver's chart with the values of this report; the controller adds those of MIG profiles."
+        return ReadinessCheck(question, Answer.NO, f"None answers {', '.join(missing)} yet.", advice)
+    return ReadinessCheck(question, Answer.YES, f"They answer {', '.join(wanted)}.")
 
 
 _DEFAULTS = Options()
-_OF_THE_CHART = (_DEFAULTS.gpu_class, _DEFAULTS.mig_class, _DEFAULTS.shared_class, _DEFAULTS.vfio_class)
-_OWN_CLASSES = (
-    "Make classes of other names before the manifests are applied; the driver's chart does so for what "
-    "`deviceClasses.extra` of its values lists."
-)
+_OF_THE_CHART = {_DEFAULTS.gpu_class, _DEFAULTS.mig_class, _DEFAULTS.shared_class, _DEFAULTS.vfio_class}
 
 
-def _classes(migration: Migration, facts: Facts) -> Iterator[Check]:
-    made = {_name(one.obj) for one in migration.objects if one.obj.get("kind") == "DeviceClass"}
-    by_values = made_by_values(migration)
-    wanted = sorted({name for one in migration.objects for name in _named_classes(one.obj)} - made)
+def _classes(migration: Migration, known: Collection[str]) -> Iterator[ReadinessCheck]:
+    wanted = sorted({name for one in migration.objects for name in _named_classes(one.obj)})
     question = "DeviceClasses that claims name"
-    others = [name for name in wanted if name not in _OF_THE_CHART and name not in by_values]
-    if facts.classes is None:
-        if others:
-            why = f"The driver's chart does not bring {', '.join(others)}; the cluster's classes are not known."
-            yield Check(question, Answer.UNKNOWN, why, _OWN_CLASSES)
-        return
-    missing = [name for name in wanted if name not in facts.classes]
-    if missing and set(missing) & set(others):
-        yield Check(question, Answer.NO, f"The cluster has no {', '.join(missing)}.", _OWN_CLASSES)
-    elif missing:
-        yield Check(
-            question,
-            Answer.NO,
-            f"The cluster has no {', '.join(missing)}.",
-            f"Install the driver's chart{' with the values of this report' * bool(by_values)}, which brings its "
-            "classes, before the manifests are applied.",
+    if missing := [name for name in wanted if name not in known]:
+        advice = (
+            "Install the driver's chart, which has its classes, before you apply the manifests."
+            if _OF_THE_CHART.issuperset(missing)
+            else "Create these classes before you apply the manifests (`deviceClasses.extra` of the chart)."
         )
+        yield ReadinessCheck(question, Answer.NO, f"The cluster has no {', '.join(missing)}.", advice)
     elif wanted:
-        yield Check(question, Answer.YES, f"The cluster has {', '.join(wanted)}.")
-
-
-def _name(obj: JsonObject) -> str:
-    return str((obj.get("metadata") or {}).get("name"))
+        yield ReadinessCheck(question, Answer.YES, f"The cluster has {', '.join(wanted)}.")
 
 
 def _named_classes(obj: JsonObject) -> Iterator[str]:
     spec = obj.get("spec") or {}
-    devices = (spec.get("spec") or spec).get("devices") or {}
-    for request in devices.get("requests") or ():
-        for one in (request.get("exactly"), *(request.get("firstAvailable") or ())):
-            if isinstance(one, dict) and one.get("deviceClassName"):
-                yield str(one["deviceClassName"])
+    for request in ((spec.get("spec") or spec).get("devices") or {}).get("requests") or ():
+        if name := (request.get("exactly") or {}).get("deviceClassName"):
+            yield str(name)
 
 
-def _namespaces(migration: Migration, facts: Facts) -> Iterator[Check]:
-    wanted = sorted(
-        {
-            one.pod.document.namespace or "default"
-            for one in migration.workloads
-            if one.choice.target is Target.CLAIMS and any(demand.all_gpus for demand in one.reading.demands)
-        }
+def _namespaces(migration: Migration, allowed: Collection[str]) -> Iterator[ReadinessCheck]:
+    watching = (
+        one.pod.document.namespace or "default"
+        for one in migration.workloads
+        if one.choice.target is Target.CLAIMS and any(demand.all_gpus for demand in one.reading.demands)
     )
-    for namespace in wanted:
+    for namespace in sorted(set(watching)):
         question = f"Namespace {namespace} allows admin access"
-        advice = f"`kubectl label namespace {namespace} {ADMIN_ACCESS_LABEL}=true`"
-        if facts.admin_namespaces is None:
-            yield Check(question, Answer.UNKNOWN, "Its labels are not known.", advice)
-        elif namespace in facts.admin_namespaces:
-            yield Check(question, Answer.YES, "It has the label.")
+        if namespace in allowed:
+            yield ReadinessCheck(question, Answer.YES, "It has the label.")
         else:
-            yield Check(question, Answer.NO, f"It lacks the label {ADMIN_ACCESS_LABEL}.", advice)
+            advice = f"`kubectl label namespace {namespace} {ADMIN_ACCESS_LABEL}=true`"
+            yield ReadinessCheck(question, Answer.NO, f"It lacks the label {ADMIN_ACCESS_LABEL}.", advice)
 
 
-_WHO_OFFERS = ("Node", "ResourceSlice")
-
-
-def _offered(facts: Facts) -> Iterator[Check]:
+def _offered(facts: Facts) -> ReadinessCheck:
     question = "Each GPU is offered by one side only"
     offering = facts.offering
-    unread = [kind for kind in _WHO_OFFERS if kind in facts.unread]
+    unread = [kind for kind in ("Node", "ResourceSlice") if kind in facts.unread]
     if offering is None and not unread:
-        yield Check(
-            question,
-            Answer.UNKNOWN,
-            "Nodes and slices were not given.",
-            "Ask the cluster with `--cluster`, or give what `kubectl get nodes,resourceslices -o yaml` prints.",
-        )
-        return
+        advice = "Ask the cluster with `--cluster`, or pass what `kubectl get nodes,resourceslices -o yaml` prints."
+        return ReadinessCheck(question, Answer.UNKNOWN, "Nodes and slices were not given.", advice)
     if offering is not None and offering.other_drivers:
-        why = f"{', '.join(offering.other_drivers)} brings NVIDIA's own DRA driver, under the name of this one."
-        yield Check(question, Answer.NO, why, "Switch one of the two off; until then there is no plan.")
-        return
+        why = f"{', '.join(offering.other_drivers)} installs NVIDIA's own DRA driver, with the same driver name."
+        return ReadinessCheck(question, Answer.NO, why, "Remove one of the two; until then there is no plan.")
     both = [one.name for one in offering.nodes if one.resources and one.driver] if offering is not None else []
     if both:
-        advice = "Do the first steps of the cut-over plan now."
-        yield Check(question, Answer.NO, f"Device plugin and driver both offer GPUs on {', '.join(both)}.", advice)
-    elif unread:
-        advice = "Ask the cluster with an account that may."
-        yield Check(question, Answer.UNKNOWN, f"You may not list {' and '.join(f'{one}s' for one in unread)}.", advice)
-    elif facts.slices_missing and offering is not None and any(one.resources for one in offering.nodes):
-        advice = "Ask the cluster with `--cluster`, or see that `kubectl get resourceslices` has none of this driver."
-        yield Check(question, Answer.UNKNOWN, "Nodes were given, but no slices.", advice)
-    else:
-        yield Check(question, Answer.YES, "No node has both.")
+        why = f"Device plugin and driver both offer GPUs on {', '.join(both)}."
+        return ReadinessCheck(question, Answer.NO, why, "Run the first steps of the cut-over plan now.")
+    if unread:
+        why = f"You may not list {' and '.join(f'{one}s' for one in unread)}."
+        return ReadinessCheck(question, Answer.UNKNOWN, why, "Ask the cluster with an account that may.")
+    if facts.slices_missing and offering is not None and any(one.resources for one in offering.nodes):
+        advice = "Ask the cluster with `--cluster`, or check that `kubectl get resourceslices` has none of this driver."
+        return ReadinessCheck(question, Answer.UNKNOWN, "Nodes were given, but no slices.", advice)
+    return ReadinessCheck(question, Answer.YES, "No node has both.")

@@ -4,13 +4,13 @@ from collections.abc import Iterator, Sequence
 
 from dra_driver.migration.cutover.steps import Plan, Stage
 from dra_driver.migration.report.outcome import Unread
-from dra_driver.migration.report.readiness import Answer, Check
+from dra_driver.migration.report.readiness import Answer, ReadinessCheck
 from dra_driver.migration.report.wording import table, yaml_block
 
 _ANSWERS = {Answer.YES: "yes", Answer.NO: "**no**", Answer.UNKNOWN: "not known"}
 
 
-def ready(checks: Sequence[Check]) -> Iterator[str]:
+def ready(checks: Sequence[ReadinessCheck]) -> Iterator[str]:
     if not checks:
         return
     rows = [(one.question, _ANSWERS[one.answer], f"{one.why} {one.advice}".strip()) for one in checks]

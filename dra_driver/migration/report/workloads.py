@@ -5,9 +5,8 @@ from collections.abc import Iterator, Sequence
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.model import Target, Workload
-from dra_driver.migration.report.wording import SHOWN, at, escaped, listed, named, sentence, table, yaml_block
+from dra_driver.migration.report.wording import at, escaped, listed, named, sentence, table, yaml_block
 from dra_driver.migration.verify.trial import Checked, Verdict, Verification
-from dra_driver.phrases import and_more
 
 _TARGETS = {
     Target.LEAVE: "Left alone",
@@ -88,7 +87,6 @@ def tried(verification: Verification | None) -> Iterator[str]:
         yield f"Only with rules like these in its policy does the driver offer what is asked for by {listed(names)}:"
         yield ""
         yield from yaml_block(rules)
-    yield from _matching(verification.checked)
 
 
 def _results(verification: Verification) -> Iterator[tuple[str, ...]]:
@@ -112,17 +110,3 @@ def _gets(checked: Checked) -> str:
 
 def _shortened(devices: Sequence[str]) -> list[str]:
     return [*devices[:2], f"and {len(devices) - 2} more"] if len(devices) > 3 else list(devices)
-
-
-def _matching(checked: Sequence[Checked]) -> Iterator[str]:
-    rows: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for one in checked:
-        for match in one.matching:
-            where = and_more([f"{count} on {node}" for node, count in match.by_node], SHOWN)
-            rows[match.request, where or "none"].append(named(one.workload))
-    if rows:
-        yield ""
-        yield "Devices that satisfy each request:"
-        yield ""
-        found = ((request, where, listed(names)) for (request, where), names in rows.items())
-        yield from table(("Request", "Devices", "Workload"), found)

@@ -1,57 +1,57 @@
-"""Edits in a text: what they do not mean stays as it is, byte for byte; comments stay even then. Pure.
+"""Edits in a text: everything that they do not change stays as it is, byte for byte, and comments stay. Pure.
 
-`rewritten` compares what each object is with what it is to be, and cuts and pastes only where they differ. An anchor's
-other users never change with it: an alias whose map is to differ becomes a copy of its own. Whatever comes out is read
-again, and when it is not exactly what was wanted, EditRefused is raised and nothing is changed.
+`rewritten` compares what each object is with what it is to be, and replaces text only where they differ. JSON is
+written again as a whole. The result is read again: if it is not exactly what was wanted, EditRefused is raised.
 """
 
+import json
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from dra_driver.api.documents import Document, Written, read_documents
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.model import Edit
-from dra_driver.migration.text.changes import EditRefused, Items, changed, same
-from dra_driver.migration.text.splices import Splice, joined, order
-from dra_driver.migration.text.tree import (
-    NotATree,
-    Tree,
-    trees,
-    value_of,
-)
+from dra_driver.migration.text.changes import EditRefused, Items, changed, plain, same
+from dra_driver.migration.text.tree import NotATree, Splice, joined, order, trees, value_of
 from dra_driver.migration.text.writer import Writer
 
 
-@dataclass(frozen=True, slots=True)
-class Rewriting:
-    """What to change in a file. All positions are those of its text, normalized."""
+def rewritten(edits: Mapping[Document, Sequence[Edit]]) -> tuple[Splice, ...]:
+    """Replacements in the normalized text of a file, for edits in objects of one text (all have the same
+    `Document.written.start`).
 
-    splices: tuple[Splice, ...]
-    written_out: tuple[int, ...]
-    """Where aliases were that became copies, since others who use their anchor are to stay as they are."""
-
-
-def rewritten(edits: Mapping[Document, Sequence[Edit]]) -> Rewriting:
-    """What to change in a file for edits in objects of one text (all have the same `Document.written.start`).
-
-    Raises EditRefused where the text does not allow one of the edits; then none of them is to be made.
+    Raises EditRefused if the text does not allow one of the edits; then none of them is made.
     """
     written = next(iter(edits)).written
     wanted = {document.written: changed(document.obj, some) for document, some in edits.items()}
     try:
-        splices, copied = _splices(written.text, trees(written.text), wanted)
+        splices = _of_json(written.text, wanted) or _of_yaml(written.text, wanted)
     except NotATree as error:
-        raise EditRefused(f"the text is not edited: {error}") from error
+        raise EditRefused(f"the text cannot be edited: {error}") from error
     _check(written.text, joined(written.text, splices), wanted)
     start = written.start
-    return Rewriting(
-        tuple(Splice(start + one.start, start + one.end, one.text) for one in splices),
-        tuple(start + one for one in sorted(copied)),
-    )
+    return tuple(Splice(start + one.start, start + one.end, one.text) for one in splices)
 
 
-def _splices(text: str, roots: list[Tree], wanted: Mapping[Written, JsonObject]) -> tuple[list[Splice], list[int]]:
+def _of_json(text: str, wanted: Mapping[Written, JsonObject]) -> list[Splice]:
+    """Empty: it is no JSON. There are no comments in JSON, so all of it is written again, as it is indented."""
+    try:
+        old = json.loads(text) if text.lstrip().startswith("{") else None
+    except (ValueError, RecursionError):
+        return []
+    if old is None:
+        return []
+    step = re.search(r"\{[ \t]*\n( +)", text)
+    compact = (",", ":") if '": ' not in text else None
+    new = plain(_with_objects(old, {where.items: obj for where, obj in wanted.items()}))
+    written = json.dumps(new, indent=len(step[1]) if step else None, ensure_ascii=text.isascii(), separators=compact)
+    start = len(text) - len(text.lstrip())
+    return [Splice(start, len(text.rstrip()), written)]
+
+
+def _of_yaml(text: str, wanted: Mapping[Written, JsonObject]) -> list[Splice]:
+    roots = trees(text)
     writer = Writer(text if text.endswith("\n") else f"{text}\n", roots)
     by_number: dict[int, dict[tuple[int, ...], JsonObject]] = {}
     for where, obj in wanted.items():
@@ -60,12 +60,11 @@ def _splices(text: str, roots: list[Tree], wanted: Mapping[Written, JsonObject])
         root = roots[number]
         old = value_of(root)
         writer.rewrite(root, old, _with_objects(old, objects))
-    splices = writer.splices if text.endswith("\n") else _unended(writer.splices, text)
-    return splices, writer.copied
+    return writer.splices if text.endswith("\n") else _unended(writer.splices, text)
 
 
 def _unended(splices: Sequence[Splice], text: str) -> list[Splice]:
-    """In a text whose last line has no end, which was given one for the time being, and has none afterwards."""
+    """In a text whose last line has no end: it was given one for the time being, and has none afterwards."""
     ordered = sorted(splices, key=order)
     first = next((index for index, one in enumerate(ordered) if one.end >= len(text)), len(ordered))
     if first == len(ordered):
@@ -98,7 +97,7 @@ def _with_objects(old: Any, objects: Mapping[tuple[int, ...], JsonObject]) -> An
 
 
 def _as_written(old: JsonObject, new: JsonObject) -> JsonObject:
-    """Without what an item has from the list that it is in: `PodList` says what its items are."""
+    """Without what an item has from its list: `PodList` says what its items are."""
     return {key: value for key, value in new.items() if key in old or key not in ("apiVersion", "kind")}
 
 
@@ -110,8 +109,8 @@ def _check(before: str, after: str, wanted: Mapping[Written, JsonObject]) -> Non
         old = read_documents(before, "").documents
         objects = {(was.written.number, was.written.items): was.obj for was in old} | objects
     if new.problems or len(new.documents) != len(objects):
-        raise EditRefused("the edited text could not be read again")
+        raise EditRefused("the edited text could not be read again; if it has YAML anchors, expand them first")
     for now in new.documents:
         where = now.written
         if not same(now.obj, objects.get((where.number, where.items))):
-            raise EditRefused("the edited text did not mean what it was to mean")
+            raise EditRefused("the edited text would mean something else; if it has YAML anchors, expand them first")

@@ -1,12 +1,14 @@
-"""Plain data as YAML or JSON that fits into a text that is there already: its indentation, its quotes. Pure."""
+"""Plain data as YAML that fits into an existing text: its indentation, its quotes. Pure."""
 
 import json
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dra_driver.api.plain_values import plain_value
+from dra_driver.migration.text.tree import ListNode, MapNode, Scalar, Tree, column_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +20,36 @@ class Style:
     dash: int = 0
     """Spaces that a list's dashes have before them, beyond those of the list's key."""
     quote: str = "'"
-    json: bool = False
+
+
+def style_of(text: str, roots: Sequence[Tree]) -> Style:
+    """The most frequent steps of indentation, dashes and quotes of a text."""
+    steps: Counter[int] = Counter()
+    dashes: Counter[int] = Counter()
+    quotes: Counter[str] = Counter()
+    pending: list[Tree] = list(roots)
+    while pending:
+        tree = pending.pop()
+        if isinstance(tree, Scalar):
+            quotes[tree.style] += 1
+        elif isinstance(tree, ListNode):
+            pending += tree.items
+        elif isinstance(tree, MapNode):
+            for key, value in tree.pairs:
+                pending += (key, value)
+                if not tree.flow and isinstance(value, MapNode | ListNode) and not value.flow:
+                    step = column_of(text, value.body) - column_of(text, key.start)
+                    (dashes if isinstance(value, ListNode) else steps)[step] += 1
+    return Style(
+        _most(steps, 2, lowest=1),
+        _most(dashes, 0, lowest=0),
+        '"' if quotes['"'] > quotes["'"] else "'",
+    )
+
+
+def _most(counted: Counter[int], default: int, *, lowest: int) -> int:
+    usual = [(times, -number) for number, times in counted.items() if number >= lowest]
+    return -max(usual)[1] if usual else default
 
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./\\(<=+;$^~][^\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff]*")
@@ -29,7 +60,7 @@ _PRINTABLE = re.compile(r"[\n\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff0
 
 def scalar(value: Any, style: Style, *, flow: bool, quote: str = "") -> str:
     """In one line. `quote` is how the value that stood there before was quoted, and is kept where that can be."""
-    if style.json or not isinstance(value, str):
+    if not isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
     if not quote and _is_plain(value, flow):
         return value
@@ -54,7 +85,7 @@ def _double_quoted(value: str) -> str:
 
 
 def _is_plain(text: str, flow: bool) -> bool:
-    """Whether it needs no quotes: nobody takes it for something else."""
+    """Whether it needs no quotes, because it cannot be read as another type."""
     if not _PLAIN.fullmatch(text) or _MEANT.search(text) or (flow and _OF_FLOW.search(text)):
         return False
     return isinstance(plain_value(text), str) and not _LIKE_A_NUMBER.match(text) and text not in ("---", "...")
@@ -74,21 +105,6 @@ def inline(value: Any, style: Style) -> str:
     if isinstance(value, list):
         return f"[{', '.join(inline(one, style) for one in value)}]"
     return scalar(value, style, flow=True)
-
-
-def spread(value: Any, style: Style, column: int) -> str:
-    """In flow style, one line for each entry, as JSON is mostly written. `column` is that of the closing bracket."""
-    inner, outer = " " * (column + style.step), " " * column
-    if isinstance(value, dict) and value:
-        lines = [
-            f"{inner}{scalar(key, style, flow=True)}: {spread(one, style, column + style.step)}"
-            for key, one in value.items()
-        ]
-        return "{\n" + ",\n".join(lines) + f"\n{outer}}}"
-    if isinstance(value, list) and value:
-        lines = [f"{inner}{spread(one, style, column + style.step)}" for one in value]
-        return "[\n" + ",\n".join(lines) + f"\n{outer}]"
-    return inline(value, style)
 
 
 def pair_lines(key: str, value: Any, style: Style, column: int) -> Iterator[str]:

@@ -1,19 +1,20 @@
-"""A YAML text as a tree that knows where everything stands: also what aliases, anchors and comments are. Pure.
+"""A YAML text as a tree with the position of each node, and pieces of new text at such positions. Pure.
 
-PyYAML's own nodes do not say where an alias stands, and end a block only after the comments that follow it; so the tree
-is built from the parser's events. Positions count characters of the text, whose line ends are `\\n`. JSON is YAML, but
-for escapes that only JSON has: such a text is read by `_json_tree`.
+PyYAML's own nodes have no position of aliases, and end a block only after the comments that follow it; so the tree is
+built from the parser's events. Positions count characters of the text, whose line ends are `\\n`.
 """
 
-import json
 import re
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
 
+from dra_driver.api.documents import normalized
 from dra_driver.api.plain_values import plain_value
+from dra_driver.migration.text.changes import EditRefused
 
 _LOADER: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 MERGE = "<<"
@@ -133,8 +134,6 @@ def trees(text: str) -> list[Tree]:
     try:
         return _Builder(text).built()
     except yaml.YAMLError as error:
-        if text.lstrip().startswith(("{", "[")):
-            return [_json_tree(text)]
         raise NotATree("it is not YAML") from error
 
 
@@ -214,7 +213,7 @@ class _Builder:
     def _alias(self, event: Any) -> Alias:
         target = self._anchors.get(event.anchor)
         if target is None or target in self._open:
-            raise NotATree(f"*{event.anchor} holds itself" if target is not None else f"*{event.anchor} is not known")
+            raise NotATree(f"*{event.anchor} {'contains itself' if target is not None else 'is not defined'}")
         return Alias(event.start_mark.index, event.end_mark.index, target)
 
     def _begin(self, event: Any) -> None:
@@ -277,65 +276,51 @@ def _end_of_block(text: str, start: int, end: int) -> int:
     return line_end if line_end != -1 else end
 
 
-# -- JSON that is not YAML
+# -- pieces of new text
 
 
-_JSON_SPACE = re.compile(r"[ \t\n\r]*")
-_JSON_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
-_JSON_WORD = re.compile(r"[-+.0-9a-zA-Z]+")
+@dataclass(frozen=True, slots=True)
+class Splice:
+    """`text` replaces the text from `start` to `end`."""
+
+    start: int
+    end: int
+    text: str
 
 
-def _json_tree(text: str) -> Tree:
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise NotATree("it is neither YAML nor JSON") from error
-    return _json_node(text, _after_space(text, 0))
+def spliced(text: str, splices: Iterable[Splice]) -> str:
+    """A file's text after splices in its normalized form. New lines end like the file's own do."""
+    plain = normalized(text)
+    mark = text[: len(text) - len(text.removeprefix("\ufeff"))]
+    if "\r" not in text:
+        return mark + joined(plain, splices)
+    ends = [match.end() for match in re.finditer(r"\r\n", text.removeprefix("\ufeff"))]
+    starts = [end - 2 - index for index, end in enumerate(ends)]
+    """Of each `\\r\\n`: where its `\\n` is in the normalized text."""
+    newline = "\r\n" if ends else "\r" if "\n" not in text else "\n"
+    body = text.removeprefix("\ufeff")
+    moved = [
+        Splice(
+            splice.start + bisect_left(starts, splice.start),
+            splice.end + bisect_left(starts, splice.end),
+            splice.text.replace("\n", newline),
+        )
+        for splice in splices
+    ]
+    return mark + joined(body, moved)
 
 
-def _after_space(text: str, start: int) -> int:
-    match = _JSON_SPACE.match(text, start)
-    return match.end() if match is not None else start
+def order(splice: Splice) -> tuple[int, bool]:
+    """What is put in comes before what is taken out in the same place."""
+    return splice.start, splice.end != splice.start
 
 
-def _json_node(text: str, start: int) -> Scalar | ListNode | MapNode:
-    """Of text that is JSON for certain."""
-    if text[start] == "{":
-        return _json_mapping(text, start)
-    if text[start] == "[":
-        return _json_sequence(text, start)
-    pattern = _JSON_STRING if text[start] == '"' else _JSON_WORD
-    match = pattern.match(text, start)
-    if match is None:
-        raise NotATree("it is not JSON")
-    if text[start] == '"':
-        return Scalar(start, start, match.end(), None, False, json.loads(match[0]), '"')
-    return Scalar(start, start, match.end(), None, False, match[0], "")
-
-
-def _json_mapping(text: str, start: int) -> MapNode:
-    node = MapNode(start, start, 0, None, False, True)
-    position = _after_space(text, start + 1)
-    while text[position] != "}":
-        key = _json_node(text, position)
-        colon = _after_space(text, key.end)
-        value = _json_node(text, _after_space(text, colon + 1))
-        node.pairs.append((key, value))
-        position = _after_space(text, value.end)
-        if text[position] == ",":
-            position = _after_space(text, position + 1)
-    node.end = position + 1
-    return node
-
-
-def _json_sequence(text: str, start: int) -> ListNode:
-    node = ListNode(start, start, 0, None, False, True)
-    position = _after_space(text, start + 1)
-    while text[position] != "]":
-        item = _json_node(text, position)
-        node.items.append(item)
-        position = _after_space(text, item.end)
-        if text[position] == ",":
-            position = _after_space(text, position + 1)
-    node.end = position + 1
-    return node
+def joined(text: str, splices: Iterable[Splice]) -> str:
+    parts: list[str] = []
+    position = 0
+    for splice in sorted(splices, key=order):
+        if splice.start < position:
+            raise EditRefused("two edits overlap")
+        parts += (text[position : splice.start], splice.text)
+        position = splice.end
+    return "".join((*parts, text[position:]))

@@ -1,6 +1,6 @@
-"""What to cut out of a text and put into it, so that a tree of it has another value. Pure.
+"""Which pieces of a text to replace so that a tree of it has another value. Pure.
 
-Comments stay, also those of what goes; an alias whose map is to differ becomes a copy of its own.
+Comments stay, also those of removed parts. A value with an anchor, an alias, or a merged map is never changed.
 `dra_driver.migration.text.edit` reads the result again.
 """
 
@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dra_driver.migration.text.changes import EditRefused, Items, same
-from dra_driver.migration.text.habits import style_of
 from dra_driver.migration.text.rendering import (
     Style,
     inline,
@@ -18,35 +17,29 @@ from dra_driver.migration.text.rendering import (
     literal_lines,
     pair_lines,
     scalar,
-    spread,
+    style_of,
     value_lines,
 )
-from dra_driver.migration.text.splices import Splice
 from dra_driver.migration.text.tree import (
     Alias,
     ListNode,
     MapNode,
     Scalar,
+    Splice,
     Tree,
     column_of,
     is_merge,
     key_text,
     leaves,
     line_start,
-    merged_into,
     next_line,
     past_space,
-    value_of,
 )
 
+_SHARED = (
+    "it uses a YAML anchor or alias where it would change; expand these first (`yq -i 'explode(.)' FILE`), then migrate"
+)
 _COMMENT = re.compile(r"(?:(?<=[ \t\n])|\A)#[^\n]*")
-
-
-class _Lost:
-    """Instead of an anchor's value where the anchor is gone."""
-
-
-_LOST = _Lost()
 
 
 @dataclass(slots=True, eq=False)
@@ -67,10 +60,6 @@ class Writer:
     text: str
     roots: list[Tree]
     splices: list[Splice] = field(default_factory=list)
-    copied: list[int] = field(default_factory=list)
-    """Where aliases were that are written out."""
-    _final: dict[int, Any] = field(default_factory=dict)
-    """By the identity of the node: what becomes of what has an anchor."""
     _style: Style | None = None
 
     @property
@@ -80,25 +69,17 @@ class Writer:
         return self._style
 
     def rewrite(self, tree: Tree, old: Any, new: Any) -> None:
-        """Where nothing has an alias, only what differs is looked at."""
-        self._everything = any(isinstance(leaf, Alias) for leaf in leaves(tree))
         if not self._visit(tree, old, new):
-            raise EditRefused("the whole document would have to be written anew")
-
-    _everything: bool = False
-
-    # Each returns whether the tree's own text can hold the new value; else the parent writes it anew.
+            raise EditRefused("the whole document would have to be replaced")
 
     def _visit(self, tree: Tree, old: Any, new: Any) -> bool:
-        if old is new and not self._everything:
+        """Whether the tree's own text can hold the new value; else the parent replaces it."""
+        if same(old, new):
             return True
-        if isinstance(tree, Alias):
-            final = self._final.get(id(tree.target), _LOST)
-            return final is not _LOST and same(final, new)
-        if tree.anchor is not None:
-            self._final[id(tree)] = new
+        if isinstance(tree, Alias) or tree.anchor is not None:
+            raise EditRefused(_SHARED)
         if isinstance(tree, Scalar):
-            return same(old, new) or (isinstance(new, str) and self._literal(tree, new))
+            return isinstance(new, str) and self._literal(tree, new)
         if isinstance(tree, MapNode) and isinstance(new, dict) and isinstance(old, dict) and (new or not old):
             self._mapping(tree, old, new)
             return True
@@ -112,69 +93,29 @@ class Writer:
     # -- maps
 
     def _mapping(self, tree: MapNode, old: dict[str, Any], new: dict[str, Any]) -> None:
-        own = {name: value for name, _, value in tree.own()}
+        own = {name for name, _, _ in tree.own()}
         if len(own) != sum(not is_merge(key) for key, _ in tree.pairs):
             raise EditRefused("a key is given twice")
-        removed: list[int] = []
-        merges: list[int] = []
+        merged = old.keys() - own
+        if any(key not in new or not same(old[key], new[key]) for key in merged):
+            raise EditRefused(_SHARED)
         children = self._pairs(tree)
-        for index, child in enumerate(children):
-            if child.key is None:
-                merges.append(index)
-                self._visit_merged(child.value)
-            elif child.key not in new:
-                removed.append(index)
-            elif not self._visit(child.value, old.get(child.key), new[child.key]):
+        for child in children:
+            if child.key in new and not self._visit(child.value, old.get(child.key), new[child.key]):
                 self._replace(tree, child, new[child.key])
-        below = self._merged(tree) if merges else {}
-        if (
-            below is None
-            or any(
-                key not in own and (key not in new or not same(new[key], value)) and key not in new
-                for key, value in below.items()
-            )
-            or any(key in own and key not in new for key in below)
-        ):
-            self.copied += [
-                one.start for index in merges for one in leaves(children[index].value) if isinstance(one, Alias)
-            ]
-            removed = sorted([*removed, *merges])
-            below = {}
-        added = {
-            key: value
-            for key, value in new.items()
-            if key not in own and (key not in below or not same(below[key], value))
-        }
+        removed = [index for index, child in enumerate(children) if child.key is not None and child.key not in new]
+        added = [(key, value) for key, value in new.items() if key not in old]
         if removed or added:
-            self._restock(tree, children, removed, list(added.items()))
-
-    def _visit_merged(self, tree: Tree) -> None:
-        """What stands behind `<<` itself never changes; it can hold anchors."""
-        if isinstance(tree, ListNode):
-            for item in tree.items:
-                self._visit_merged(item)
-        elif not isinstance(tree, Alias):
-            value = value_of(tree)
-            self._visit(tree, value, value)
-
-    def _merged(self, tree: MapNode) -> dict[str, Any] | None:
-        """What the map gets from others, once they are edited; None: not all of it is there any more."""
-        values: dict[str, Any] = {}
-        for source in merged_into(tree):
-            found = self._final.get(id(source.target), _LOST) if isinstance(source, Alias) else value_of(source)
-            if not isinstance(found, dict):
-                return None
-            values = {**found, **values}
-        return values
+            self._restock(tree, children, removed, added)
 
     def _pairs(self, tree: MapNode) -> list[_Child]:
-        found = []
+        children = []
         for key, value in tree.pairs:
             name = None if is_merge(key) else key_text(key)
             if not tree.flow and self.text[key.start : key.start + 1] == "?":
                 raise EditRefused("a key is written with `?`")
-            found.append(_Child(key.start, max(value.end, self._colon(key) + 1), name, value, key))
-        return found
+            children.append(_Child(key.start, max(value.end, self._colon(key) + 1), name, value, key))
+        return children
 
     def _colon(self, key: Tree) -> int:
         position = past_space(self.text, key.end)
@@ -198,45 +139,34 @@ class Writer:
     def _items(self, tree: ListNode) -> list[_Child]:
         if tree.flow:
             return [_Child(item.start, item.end, None, item) for item in tree.items]
-        found: list[_Child] = []
+        children: list[_Child] = []
         position = tree.body
         for item in tree.items:
             dash = past_space(self.text, position)
             if self.text[dash : dash + 1] != "-":
                 raise EditRefused("a list is written in a way that is not edited")
             end = max(item.end, dash + 1)
-            found.append(_Child(dash, end, None, item))
+            children.append(_Child(dash, end, None, item))
             position = _past_comment(self.text, end)
-        return found
+        return children
 
     # -- another value in the place of one
 
     def _replace(self, tree: MapNode | ListNode, child: _Child, new: Any) -> None:
         value = child.value
-        if isinstance(value, Alias):
-            self.copied.append(value.start)
-        if not isinstance(value, Alias) and value.tagged:
+        if isinstance(value, Alias) or value.anchor is not None:
+            raise EditRefused(_SHARED)
+        if value.tagged:
             raise EditRefused("a value has a tag that says its type")
-        if not isinstance(value, Alias) and value.anchor is not None:
-            self._final[id(value)] = new
-        anchor = f" &{value.anchor}" if not isinstance(value, Alias) and value.anchor is not None else ""
+        quote = value.style if isinstance(value, Scalar) and value.style in ("'", '"') else ""
         if tree.flow:
-            self.splices.append(
-                Splice(value.start, max(value.end, value.start), f"{anchor} ".lstrip() + self._flow(value, new))
-            )
+            is_scalar = not isinstance(new, dict | list)
+            text = scalar(new, self.style, flow=True, quote=quote) if is_scalar else inline(new, self.style)
+            self.splices.append(Splice(value.start, max(value.end, value.start), text))
             return
         begin = self._colon(child.key_node) + 1 if child.key_node is not None else child.begin + 1
         comments = self._comments(begin, child.end, value)
-        quote = value.style if isinstance(value, Scalar) and value.style in ("'", '"') else ""
-        self.splices.append(Splice(begin, child.end, anchor + self._block(child, new, quote, comments)))
-
-    def _flow(self, value: Tree, new: Any) -> str:
-        quote = value.style if isinstance(value, Scalar) and value.style in ("'", '"') else ""
-        if isinstance(new, dict | list):
-            if self.style.json and "\n" in self.text:
-                return spread(new, self.style, self._indentation(value.start))
-            return inline(new, self.style)
-        return scalar(new, self.style, flow=True, quote=quote)
+        self.splices.append(Splice(begin, child.end, self._block(child, new, quote, comments)))
 
     def _indentation(self, position: int) -> int:
         start = line_start(self.text, position)
@@ -384,7 +314,7 @@ class Writer:
     ) -> None:
         spread_out = bool(children) and "\n" in self.text[tree.body : children[0].begin]
         column = self._indentation(children[0].begin) if spread_out else 0
-        entries = [self._new_entry(key, value, column, spread_out) for key, value in added]
+        entries = [self._new_entry(key, value) for key, value in added]
         between = f",\n{' ' * column}" if spread_out else ", "
         gone = set(removed)
         kept = [index for index in range(len(children)) if index not in gone]
@@ -410,8 +340,8 @@ class Writer:
     def _noted(self, comments: list[str], column: int) -> str:
         return "".join(f" {comment}\n{' ' * column}" for comment in comments)
 
-    def _new_entry(self, key: str | None, value: Any, column: int, spread_out: bool) -> str:
-        written = spread(value, self.style, column) if spread_out and self.style.json else inline(value, self.style)
+    def _new_entry(self, key: str | None, value: Any) -> str:
+        written = inline(value, self.style)
         return f"{scalar(key, self.style, flow=True)}: {written}" if key is not None else written
 
 

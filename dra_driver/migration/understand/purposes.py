@@ -8,6 +8,7 @@ What a claim is for is said by its requests: each names a DeviceClass, and class
 is of GPUs when they name a driver of GPUs, and of something else when no device of such a driver can satisfy them.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,18 +16,20 @@ from typing import Any
 
 from dra_driver.allocation.placement import IMPLICIT_PREFIX
 from dra_driver.api.documents import Document, read_documents
-from dra_driver.cel.errors import CelError
-from dra_driver.cel.parser import parse
-from dra_driver.cel.tree import Call, Constant, Has, Index, ListLiteral, Logical, Name, Node, Select, children
 from dra_driver.migration.codes import ALREADY_DRA, Severity
 from dra_driver.migration.model import Finding, Form, Held, Options, Path, PodSpecAt, Purpose, finding, value_at
-from dra_driver.names import COMPUTE_DOMAIN_DRIVER, CONFIG_GROUP, GPU_DRIVER, STANDARD_DOMAIN
+from dra_driver.names import CONFIG_GROUP, GPU_DRIVER
 
 _TEMPLATE, _CLAIM = "ResourceClaimTemplate", "ResourceClaim"
 _GPU_CLASSES = frozenset(
     ("gpu.nvidia.com", "mig.nvidia.com", "shared.gpu.nvidia.com", "isolated.gpu.nvidia.com", "vfio.gpu.nvidia.com")
 )
 _CLASS_OF_A_PROFILE = ".mig.nvidia.com"
+_OF_OTHER_DRIVERS = re.compile(
+    r"\s*device\.driver\s*(?:==\s*['\"][^'\"]+['\"]|in\s*\[[^]]+\])\s*(?:&&[^|?]*)?"
+    r"|\s*device\.(?:attributes|capacity)\[['\"](?!resource\.kubernetes\.io|[^'\"]*nvidia\.com)[^'\"]+['\"]\](?!\.\?)[^|?!]*"
+)
+"""An expression that only devices of these drivers satisfy: for others it is false, or an error."""
 _DOMAIN_CLASSES = "compute-domain-"
 """How the classes of ComputeDomains begin, in this driver's chart and in NVIDIA's."""
 
@@ -146,16 +149,12 @@ class _Looking:
         return options.gpu_class, options.mig_class, options.shared_class, options.vfio_class
 
     def _selected(self, name: str, expressions: Sequence[str]) -> _Said:
-        try:
-            trees = [parse(one) for one in expressions]
-        except CelError:
-            return _Said(Purpose.UNKNOWN, f"a selector of DeviceClass {name} cannot be read")
-        drivers = frozenset((self.options.driver, GPU_DRIVER))
-        if any(_excludes(one, drivers) for one in trees):
-            return _Said(Purpose.OTHERS, f"of class {name}")
-        if any(_names_one_of(one, drivers) for one in trees):
+        drivers = (self.options.driver, GPU_DRIVER)
+        if any(driver in one for one in expressions for driver in drivers):
             return _Said(Purpose.GPUS, f"of class {name}")
-        return _Said(Purpose.UNKNOWN, f"the selectors of DeviceClass {name} do not say of which driver")
+        if any(_OF_OTHER_DRIVERS.fullmatch(one) for one in expressions):
+            return _Said(Purpose.OTHERS, f"of class {name}")
+        return _Said(Purpose.UNKNOWN, f"the selectors of DeviceClass {name} do not name a driver")
 
     def _of_nim(self, device: object) -> _Said:
         """The NIM operator writes the claim; where neither driver nor class is said, it is of GPUs."""
@@ -182,10 +181,9 @@ def _listed(pod: PodSpecAt) -> Iterator[tuple[str, Path, Mapping[str, Any]]]:
     for index, one in enumerate(_maps(pod.spec.get(field_))):
         yield str(one.get("name", f"claim-{index}")), (*path, index), one
     patch = pod.spec.get("podSpecPatch")
-    if pod.form is Form.ARGO and isinstance(patch, str):
-        for document in read_documents(patch, pod.document.file).documents:
-            for one in _maps(document.obj.get("resourceClaims")):
-                yield str(one.get("name")), (*pod.path, "podSpecPatch"), one
+    for document in read_documents(patch, pod.document.file).documents if isinstance(patch, str) else ():
+        for one in _maps(document.obj.get("resourceClaims")):
+            yield str(one.get("name")), (*pod.path, "podSpecPatch"), one
 
 
 def _maps(value: object) -> list[Mapping[str, Any]]:
@@ -238,71 +236,3 @@ def why_left(one: Held) -> str | None:
     if one.purpose is Purpose.UNKNOWN:
         return f"it is not known whether it has GPUs by claim {one.name}: {one.why}"
     return None
-
-
-# -- what an expression says of the driver
-
-
-def _excludes(node: Node, drivers: frozenset[str]) -> bool:
-    """Whether no device of these drivers can satisfy it, as far as can be told from its text."""
-    match node:
-        case Logical(operator="&&"):
-            return any(_excludes(one, drivers) for one in node.parts)
-        case Logical():
-            return all(_excludes(one, drivers) for one in node.parts)
-        case Has():
-            return _is_foreign(node.select.operand, drivers)
-        case Call(function="==" | "!=" | "in" as function, arguments=(left, right)):
-            others = _constants(right if _is_driver(left) else left)
-            if others is not None and (_is_driver(left) or (_is_driver(right) and function != "in")):
-                return drivers <= others if function == "!=" else drivers.isdisjoint(others)
-            return (function == "in" and _is_foreign(right, drivers)) or _needs_foreign(node, drivers)
-        case _:
-            return _needs_foreign(node, drivers)
-
-
-def _is_driver(node: Node) -> bool:
-    match node:
-        case Select(operand=Name(name="device"), field="driver", optional=False):
-            return True
-    return False
-
-
-def _constants(node: Node) -> frozenset[str] | None:
-    """None: something that is only known of a device."""
-    items = node.items if isinstance(node, ListLiteral) else (node,)
-    values = [one.value for one in items if isinstance(one, Constant)]
-    texts = frozenset(one for one in values if isinstance(one, str))
-    return texts if len(values) == len(items) == sum(isinstance(one, str) for one in values) else None
-
-
-def _needs_foreign(node: Node, drivers: frozenset[str]) -> bool:
-    """Whether it reads an attribute that devices of these drivers do not have, which makes it fail for them."""
-    match node:
-        case Select(optional=False):
-            return _is_foreign(node.operand, drivers) or _needs_foreign(node.operand, drivers)
-        case Index(optional=False):
-            return _is_foreign(node.operand, drivers) or _needs_foreign(node.operand, drivers)
-        case Call():
-            parts = (node.target, *node.arguments) if node.target is not None else node.arguments
-            return any(_needs_foreign(one, drivers) for one in parts)
-    return False
-
-
-def _is_foreign(node: Node, drivers: frozenset[str]) -> bool:
-    """Whether it is the attributes, or the capacity, in a domain of somebody else's."""
-    match node:
-        case Index(
-            operand=Select(operand=Name(name="device"), field="attributes" | "capacity"),
-            index=Constant(value=str(domain)),
-            optional=False,
-        ):
-            ours = domain in (*drivers, STANDARD_DOMAIN)
-            return not ours and (domain == COMPUTE_DOMAIN_DRIVER or not domain.endswith("nvidia.com"))
-    return False
-
-
-def _names_one_of(node: Node, drivers: frozenset[str]) -> bool:
-    if isinstance(node, Constant):
-        return node.value in drivers
-    return any(_names_one_of(one, drivers) for one in children(node))

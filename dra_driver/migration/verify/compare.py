@@ -1,12 +1,10 @@
-"""Whether the devices that containers get are what the old manifest meant, container by container. Pure."""
+"""Compares the devices that each container gets with those that the old manifest asked for. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import AllocatedDevice, Device
 from dra_driver.migration.model import ContainerAt, Demand, Role, Want, What, Workload
-from dra_driver.migration.verify.gfd import labels_of, refused_by
 from dra_driver.quantity import Quantity
 
 _NOTHING = Quantity.parse("0")
@@ -44,34 +42,26 @@ def problems(workload: Workload, pieces: Mapping[str, tuple[Piece, ...]]) -> Ite
     for index, container in enumerate(workload.pod.containers):
         name = name_of(container, index)
         demands = [one for one in workload.reading.demands if container in one.containers]
-        yield from _problems_of(name, demands, pieces.get(name, ()), workload.pod.spec)
+        yield from _problems_of(name, demands, pieces.get(name, ()))
     yield from _numbers(workload, pieces)
     yield from _together(workload, pieces)
     yield from _of_one_gpu(workload, pieces)
 
 
-def _problems_of(name: str, demands: Sequence[Demand], pieces: Sequence[Piece], spec: JsonObject) -> Iterator[str]:
+def _problems_of(name: str, demands: Sequence[Demand], pieces: Sequence[Piece]) -> Iterator[str]:
     if any(one.all_gpus for one in demands):
         if not all(piece.result.admin_access for piece in pieces):
-            yield f"{name} takes GPUs from others, and was to look at all of them only"
+            yield f"{name} takes GPUs from other pods, although it only monitors them"
         return
     rest = list(pieces)
     for demand in sorted(demands, key=lambda one: -_strictness(one.want)):
-        wants = (demand.want, *demand.alternatives)
-        mine = [piece for piece in rest if any(_differs(piece, want) is None for want in wants)]
-        for want in wants:
-            fitting = [piece for piece in mine if _differs(piece, want) is None][: want.count]
-            if len(fitting) == want.count:
-                break
-        else:
-            yield _lacking(name, wants[0], rest)
+        fitting = [piece for piece in rest if _differs(piece, demand.want) is None][: demand.want.count]
+        if len(fitting) < demand.want.count:
+            yield _lacking(name, demand.want, rest)
             continue
         rest = [piece for piece in rest if piece not in fitting]
-        for piece in fitting:
-            if (refused := refused_by(spec, labels_of(piece.device))) is not None:
-                yield f"{name} gets {shown(piece)}, of which a node would not have fulfilled {refused}"
     if rest:
-        yield f"{name} gets {', '.join(map(shown, rest))}, which it never asked for"
+        yield f"{name} gets {', '.join(map(shown, rest))}, which it did not ask for"
 
 
 def _strictness(want: Want) -> int:
@@ -97,15 +87,15 @@ def _differs(piece: Piece, want: Want) -> str | None:
     whole = {key.rpartition("/")[2]: Quantity.parse(one.value) for key, one in piece.device.capacity.items()}
     for name, asked in (("memory", want.share.memory), ("cores", want.share.cores)):
         if asked is None and want.share.number is None and name in amounts and _is_all(amounts[name], whole.get(name)):
-            return f"with all {name} of it, so that nobody else gets a share"
+            return f"with all {name} of it, so no other claim gets a share"
     if want.share.memory is not None and amounts.get("memory", _NOTHING) < want.share.memory:
         return "with less memory"
     if want.share.memory is not None and amounts["memory"].value > want.share.memory.value + _STEP_BYTES:
-        return "with more memory than that, which nobody else gets"
+        return "with more memory than that, which no other claim gets"
     if want.share.cores is not None and amounts.get("cores", _NOTHING).value < want.share.cores:
         return "with fewer cores"
     if want.share.cores is not None and amounts["cores"].value > want.share.cores:
-        return "with more cores than that, which nobody else gets"
+        return "with more cores than that, which no other claim gets"
     if want.share.number is not None and "shares" in amounts and amounts["shares"].value < want.share.number:
         return "with fewer shares"
     return None
@@ -143,7 +133,7 @@ def _together(workload: Workload, pieces: Mapping[str, tuple[Piece, ...]]) -> It
             mine, theirs = ({piece.identity for piece in pieces.get(one, ())} for one in (name, other))
             if not together and (both := mine & theirs):
                 devices = ", ".join(sorted(one[1] for one in both))
-                yield f"{name} and {other} share {devices}, and had devices of their own"
+                yield f"{name} and {other} share {devices}, but had separate devices"
 
 
 def _of_one_gpu(workload: Workload, pieces: Mapping[str, tuple[Piece, ...]]) -> Iterator[str]:

@@ -9,14 +9,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
-
-import yaml
 
 from dra_driver.api.documents import Document, read_documents
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import DeviceClass, ResourceClaim
 from dra_driver.errors import InvalidInput
+from dra_driver.migration.claims.publishing import kept_resources
 from dra_driver.migration.model import (
     ContainerAt,
     Demand,
@@ -29,9 +27,9 @@ from dra_driver.migration.model import (
     Workload,
     value_at,
 )
+from dra_driver.migration.understand.plugin_config import MIG_RESOURCE
 from dra_driver.migration.verify.compare import name_of
 from dra_driver.migration.verify.ground import Ground
-from dra_driver.migration.write.chart_values import MIG_RESOURCE, kept_resources
 from dra_driver.names import GPU_DRIVER
 
 
@@ -244,12 +242,8 @@ def _named(at: PodSpecAt, document: Document) -> tuple[dict[str, JsonObject], di
     spec = value_at(document.obj, at.path)
     spec = spec if isinstance(spec, dict) else {}
     listed = spec.get("resourceClaims")
-    patched: JsonObject = {}
     if at.form is Form.NIM:
         listed = [{"name": f"claim-{index}", **one} for index, one in enumerate(spec.get("draResources") or ())]
-    elif at.form is Form.ARGO and listed is None and isinstance(spec.get("podSpecPatch"), str):
-        patched = _mapping(spec["podSpecPatch"])
-        listed = patched.get("resourceClaims")
     entries = {str(one.get("name")): one for one in listed or () if isinstance(one, dict)}
     uses: dict[str, tuple[Use, ...]] = {}
     for index, container in enumerate(at.containers):
@@ -258,23 +252,6 @@ def _named(at: PodSpecAt, document: Document) -> tuple[dict[str, JsonObject], di
             continue
         resources = value_at(document.obj, container.resources_path)
         claims = resources.get("claims") if isinstance(resources, dict) else None
-        claims = claims or _patched_claims(patched, container.name)
         found = [one for one in claims or () if isinstance(one, dict)]
         uses[name_of(container, index)] = tuple(Use(str(one.get("name")), one.get("request")) for one in found)
     return entries, uses
-
-
-def _mapping(text: str) -> JsonObject:
-    try:
-        found = yaml.safe_load(text)
-    except yaml.YAMLError:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _patched_claims(patch: JsonObject, container: str) -> Any:
-    for one in (*(patch.get("containers") or ()), *(patch.get("initContainers") or ())):
-        # Argo calls the container of a template `main`, whatever it is called there.
-        if isinstance(one, dict) and one.get("name") in (container or "main", "main"):
-            return (one.get("resources") or {}).get("claims")
-    return None

@@ -13,12 +13,10 @@ from dra_driver.allocation.placement import Placement, highest_score, place_on
 from dra_driver.allocation.snapshot import Snapshot
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import AllocatedDevice, Device, DeviceClass
-from dra_driver.checking.fit import class_expressions, expressions_of, selected
 from dra_driver.checking.knowledge import Site
 from dra_driver.errors import DriverError
 from dra_driver.migration.model import Migration, Target, Workload
 from dra_driver.migration.verify.compare import Piece, problems, shown
-from dra_driver.migration.verify.gfd import labels_of, refused_by
 from dra_driver.migration.verify.ground import Ground, Publication
 from dra_driver.migration.verify.pods_to_be import NotLookedAt, PodsToBe, PodToBe
 
@@ -43,15 +41,6 @@ class Got:
     """For people: `gpu-5a7b8d0e (NVIDIA L40S), memory 3000Mi`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Matching:
-    """How many devices satisfy one request, of all that these nodes publish."""
-
-    request: str
-    by_node: tuple[tuple[str, int], ...]
-    """Nodes, or GPU models, that have any."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Checked:
     workload: Workload
@@ -60,7 +49,6 @@ class Checked:
     """Sentences: what differs, why it fits nowhere, why it was not looked at, or what of it was not."""
     node: str = ""
     got: tuple[Got, ...] = ()
-    matching: tuple[Matching, ...] = ()
     needs: JsonObject | None = None
     """Rules that a PublishingPolicy must have for it."""
 
@@ -136,8 +124,7 @@ class _Trial:
             differing = differing or found
         if differing is not None:
             return differing
-        matching = self._matching(pod, self._ground.publications[0])
-        return Checked(workload, Verdict.NOWHERE, tuple(reasons)[:2] or ("there are no nodes",), matching=matching)
+        return Checked(workload, Verdict.NOWHERE, tuple(reasons)[:2] or ("there are no nodes",))
 
     def _best_known(self, pod: PodToBe, number: int, publication: Publication) -> _Found:
         key = pod.wishes, number
@@ -151,7 +138,7 @@ class _Trial:
         reasons: dict[str, None] = {}
         for make in publication.sites:
             site = make()
-            placed = self._not_selected(pod, site) or self._placed(pod, site)
+            placed = self._placed(pod, site)
             if not isinstance(placed, Placement):
                 reasons.setdefault(f"{site.title}: {placed}")
             elif best is None or placed.score > best[1].score:
@@ -160,35 +147,12 @@ class _Trial:
                 break
         return best, tuple(reasons)
 
-    def _not_selected(self, pod: PodToBe, site: Site) -> str | None:
-        """Whatever the pod still asks of its node; these nodes have the labels that go with their GPUs."""
-        if self._ground.real_nodes:
-            return None
-        found = (one for pool in site.catalog.pools(site.node) for one in pool.candidates)
-        whole = next((one.device for one in found if _is_whole(one.device)), None)
-        refused = refused_by(pod.conditions, labels_of(whole)) if whole is not None else None
-        return f"not selected by {refused}" if refused is not None else None
-
     def _placed(self, pod: PodToBe, site: Site) -> Placement | str:
         snapshot = Snapshot(site.catalog, self._pods.all_classes)
         try:
             return place_on(pod.obj, list(pod.claims.values()), site.node, snapshot)
         except DriverError as error:
             return str(error)
-
-    def _matching(self, pod: PodToBe, publication: Publication) -> tuple[Matching, ...]:
-        found = []
-        for claim in pod.claims.values():
-            for request in claim.spec.devices.requests:
-                exactly = request.exactly
-                if exactly is None or exactly.device_class_name not in self._pods.classes:
-                    continue
-                own = expressions_of([one.to_wire() for one in exactly.selectors or ()])
-                expressions = (*class_expressions(self._pods.classes[exactly.device_class_name]), *own)
-                sites = [make() for make in publication.sites]
-                counts = [(site.title, len(selected(site, expressions).matching)) for site in sites]
-                found.append(Matching(request.name, tuple(one for one in counts if one[1])))
-        return tuple(found)
 
     # -- what it got
 
@@ -206,14 +170,8 @@ class _Trial:
             wrong,
             site.title,
             tuple(Got(name, tuple(map(shown, found))) for name, found in pieces.items() if found),
-            self._matching(pod, publication),
             publication.needs,
         )
-
-
-def _is_whole(device: Device) -> bool:
-    kind = device.attributes.get("type")
-    return kind is not None and kind.string == "gpu"
 
 
 # -- from an allocation to containers

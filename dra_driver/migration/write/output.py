@@ -1,23 +1,23 @@
-"""Collects what is to be written: texts with their splices, new objects, and the files these get. Pure.
+"""What is written: texts with their edits, new objects, and the files of both. Pure.
 
-Templates stand in front of what names them. Beside JSON they have a file of their own.
+Templates stand in front of the object that names them. Beside JSON they have a file of their own.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
 
-from dra_driver.api.documents import Document, normalized
+from dra_driver.api.documents import Document
+from dra_driver.authoring.writing import Noted, written
 from dra_driver.migration.claims.plans import Plan, refused
-from dra_driver.migration.codes import WRITTEN_OUT
 from dra_driver.migration.model import (
     Demand,
+    Edit,
     FileResult,
-    Finding,
     NewObject,
     ObjectRef,
     Options,
-    Place,
+    Put,
     Source,
     Target,
     ref_of,
@@ -25,9 +25,9 @@ from dra_driver.migration.model import (
 )
 from dra_driver.migration.read.kustomize import Folders
 from dra_driver.migration.text.changes import EditRefused
-from dra_driver.migration.text.edit import Rewriting
-from dra_driver.migration.text.splices import Splice, spliced
-from dra_driver.migration.write.planned_texts import edited, in_front_of, objects_text
+from dra_driver.migration.text.edit import rewritten
+from dra_driver.migration.text.tree import Splice, header_length, spliced
+from dra_driver.migration.write.undo import remembered
 
 
 class Output:
@@ -36,7 +36,6 @@ class Output:
     def __init__(self, sources: Sequence[Source], folders: Folders) -> None:
         self.plans: list[Plan] = []
         self.objects: list[NewObject] = []
-        self.findings: list[Finding] = []
         self._sources = sources
 
         self._folders = folders
@@ -66,27 +65,19 @@ class Output:
     def _take_text(self, plans: list[Plan], options: Options) -> None:
         file = plans[0].document.file
         try:
-            change = edited(plans, options)
+            splices = edited(plans, options)
             new = [one for plan in plans for one in self._new_objects(plan)]
         except EditRefused as error:
             plans = [refused(plan, str(error)) for plan in plans]
-            change, new = Rewriting((), ()), []
+            splices, new = (), []
         self.plans += plans
-        self.findings += [self._written_out(plans[0].document, position) for position in change.written_out]
         self.objects += new
         if new and plans[0].document.written.text.lstrip().startswith("{"):
             path = PurePosixPath(file)
             self._apart.setdefault(str(path.with_name(f"{path.stem}-claims.yaml")), []).extend(new)
         elif new:
-            self._splices[file].append(in_front_of(plans[0].document, new))
-        self._splices[file] += change.splices
-
-    def _written_out(self, document: Document, position: int) -> Finding:
-        text = next(source.text for source in self._sources if source.file == document.file)
-        line = normalized(text).count("\n", 0, position) + 1
-        message = "the alias is written out, so that other users of its anchor keep what they have"
-        place = Place(document.file, line)
-        return Finding(WRITTEN_OUT, WRITTEN_OUT.severity, ref_of(document), place, message, "", fixed=True)
+            self._splices[file].append(_in_front_of(plans[0].document, new))
+        self._splices[file] += splices
 
     def _new_objects(self, plan: Plan) -> Iterator[NewObject]:
         """Templates that the document's file does not have yet."""
@@ -117,4 +108,42 @@ class Output:
         )
 
     def new_files(self) -> tuple[Source, ...]:
-        return tuple(Source(file, objects_text(objects)) for file, objects in self._apart.items())
+        return tuple(Source(file, _objects_text(objects)) for file, objects in self._apart.items())
+
+
+def edited(plans: Iterable[Plan], options: Options) -> tuple[Splice, ...]:
+    """What to replace, for plans of one text. Raises EditRefused if one of their edits cannot be made."""
+    edits: dict[Document, tuple[Edit, ...]] = {}
+    for plan in plans:
+        wanted = plan.all_edits
+        if wanted and options.keep_undo:
+            wanted = (*wanted, remembered(plan.document.obj, wanted))
+        for one in plan.embedded:
+            inner = [splice for some in _by_text(one.plans) for splice in edited(some, options)]
+            text = spliced(one.text, inner)[one.lines :]
+            if text != one.text[one.lines :]:
+                wanted = (*wanted, Put(one.path, text))
+        if wanted:
+            edits[plan.document] = wanted
+    return rewritten(edits) if edits else ()
+
+
+def _by_text(plans: Iterable[Plan]) -> list[list[Plan]]:
+    together: dict[int, list[Plan]] = defaultdict(list)
+    for plan in plans:
+        together[plan.document.written.start].append(plan)
+    return list(together.values())
+
+
+def _in_front_of(document: Document, objects: Sequence[NewObject]) -> Splice:
+    """New objects in front of the text that needs them, as documents of their own, and below the header of a file."""
+    place = document.written
+    new = _objects_text(objects)
+    text = f"---\n{new}" if place.text.startswith("---") else f"{new}---\n"
+    start = place.start + header_length(place.text)
+    return Splice(start, start, text)
+
+
+def _objects_text(objects: Sequence[NewObject]) -> str:
+    """YAML documents, each below a comment that says what it is for."""
+    return written([Noted(one.reason, one.obj) for one in objects])

@@ -33,8 +33,7 @@ from dra_driver.migration.read.embedded import manifests_in
 from dra_driver.migration.read.kinds import embedded_in
 from dra_driver.migration.text.changes import ABSENT, ANNOTATION, EditRefused, Items, changed, differences, plain, same
 from dra_driver.migration.text.edit import rewritten
-from dra_driver.migration.text.splices import Splice, spliced
-from dra_driver.migration.text.tree import header_length
+from dra_driver.migration.text.tree import Splice, header_length, spliced
 
 _WHERE: Path = ("metadata", "annotations", ANNOTATION)
 
@@ -184,7 +183,7 @@ def _carried_out(back: dict[Document, tuple[Edit, ...]], findings: list[Finding]
             by_text.setdefault(document.written.start, {})[document] = edits
     for some in by_text.values():
         try:
-            yield from rewritten(some).splices
+            yield from rewritten(some)
         except EditRefused as error:
             for document in some:
                 findings.append(finding(NOT_EDITABLE, document, (), f"nothing was put back: {error}"))

@@ -288,10 +288,10 @@ def test_decisions_of_a_file_reach_the_migration_and_the_flag_counts_first(
         return migrate(sources, options, side)
 
     monkeypatch.setattr(command, "migrated", noting)
-    given = decided(repository, "strategy: claims\npinUuids: true\n")
+    given = decided(repository, "strategy: claims\nunknownKinds: true\n")
     run("migrate", str(repository), *given)
     run("migrate", str(repository), *given, "--strategy", "extended", "--kubernetes", "1.37")
-    assert [(one.strategy, one.pin_uuids, one.kubernetes_minor) for one in seen] == [
+    assert [(one.strategy, one.unknown_kinds, one.kubernetes_minor) for one in seen] == [
         ("claims", True, None),
         ("extended", True, 37),
     ]

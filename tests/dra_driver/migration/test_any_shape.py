@@ -22,7 +22,7 @@ _FOLDER = Path(__file__).parent / "manifests"
 _JUNK: list[Any] = [None, 5, -1.5, True, "", "x", "nvidia.com/gpu", [], {}, [5], [None], [[]], {"a": 5}, {"name": None}]
 _OPTIONS = [
     Options(),
-    Options(pin_uuids=True, remove_mps_mounts=True, share_visible_all=True, remove_runtime_class=True),
+    Options(share_visible_all=True, remove_runtime_class=True),
     Options(mig_strategy="single", mig_profile="1g.5gb", several_shares="devices", dynamic_mig=True, replicas=4),
 ]
 

@@ -35,7 +35,7 @@ def workflow(*templates: dict[str, Any], kind: str = "Workflow", **spec: Any) ->
 
 
 def migrated(text: str) -> Migration:
-    return migrate([Source("w.yaml", text)], Options(strategy=StrategyOption.CLAIMS))
+    return migrate([Source("w.yaml", text)], Options(strategy=StrategyOption.CLAIMS, argo_resource_claims=True))
 
 
 def objects(text: str) -> list[dict[str, Any]]:
@@ -56,7 +56,7 @@ def test_a_template_that_gets_a_toleration_keeps_those_of_the_workflow() -> None
     text = workflow(template(), tolerations=[DEDICATED])
     assert train(text)["tolerations"] == [DEDICATED, OF_GPUS]
     ((severity, message),) = said(text, "M015")
-    assert (severity, "after those that it had from elsewhere" in message) == ("info", True)
+    assert (severity, "inherits" in message) == ("info", True)
 
 
 def test_a_step_keeps_the_tolerations_of_the_template_whose_step_it_is() -> None:
@@ -87,7 +87,7 @@ def test_a_label_of_the_workflow_is_said_of_devices_too_and_stays() -> None:
         assert {name: after["spec"][name] for name in spec} == spec
         assert "nodeSelector" not in after["spec"]["templates"][0]
     ((severity, message),) = said(workflow(template(), nodeSelector=LABEL), "M009")
-    assert (severity, "said elsewhere, for others, too" in message) == ("warning", True)
+    assert (severity, "comes from elsewhere" in message) == ("warning", True)
 
 
 def test_a_label_of_shares_in_the_workflow_says_what_an_amount_is() -> None:
@@ -99,7 +99,7 @@ def test_a_label_of_shares_in_the_workflow_says_what_an_amount_is() -> None:
 
 def test_a_scheduler_of_the_workflow_that_knows_no_claims_is_an_error() -> None:
     ((severity, message),) = said(workflow(template(), schedulerName="hami-scheduler"), "M013")
-    assert (severity, "from elsewhere" in message) == ("error", True)
+    assert (severity, "is set elsewhere" in message) == ("error", True)
 
 
 def test_where_a_patch_of_the_pod_asks_for_gpus_the_template_stays() -> None:
@@ -118,11 +118,9 @@ def test_where_a_patch_of_the_pod_asks_for_gpus_the_template_stays() -> None:
     assert one.choice.target.value == "claims"
 
 
-def test_a_patch_of_the_pod_that_the_defaults_give_goes_on() -> None:
-    patch = "terminationGracePeriodSeconds: 3\n"
-    found = yaml.safe_load(train(workflow(template(), templateDefaults={"podSpecPatch": patch}))["podSpecPatch"])
-    assert found["terminationGracePeriodSeconds"] == 3
-    assert found["resourceClaims"][0]["name"] == "gpu"
+def test_releases_whose_templates_keep_no_claims_keep_the_extended_resource() -> None:
+    (one,) = migrate([Source("w.yaml", workflow(template()))], Options(strategy=StrategyOption.CLAIMS)).workloads
+    assert (one.choice.target.value, "argoResourceClaims" in one.choice.reason) == ("extended", True)
 
 
 def test_a_patch_of_the_pod_that_chooses_gpus_is_told() -> None:

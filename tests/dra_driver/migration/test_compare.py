@@ -88,11 +88,11 @@ def test_what_was_meant_has_no_problems(text: str, pieces: tuple[Piece, ...]) ->
     [
         (ONE, (), "asked for 1 x GPU and gets nothing"),
         (TWO, (gpu(),), "asked for 2 x GPU"),
-        (ONE, (gpu(), gpu("gpu-1")), "gets gpu-1, which it never asked for"),
+        (ONE, (gpu(), gpu("gpu-1")), "gets gpu-1, which it did not ask for"),
         (ONE, (share(memory="20Gi"),), "shared with others"),
         (SHARES + ONE, (gpu(),), "not shared"),
         (SHARES + ONE, (share(shares="0"),), "with fewer shares"),
-        (DAEMON_SET, (gpu(admin_access=True), gpu("gpu-1")), "takes GPUs from others"),
+        (DAEMON_SET, (gpu(admin_access=True), gpu("gpu-1")), "takes GPUs from other pods"),
     ],
 )
 def test_what_was_not_meant_is_said(text: str, pieces: tuple[Piece, ...], says: str) -> None:

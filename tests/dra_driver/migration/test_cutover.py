@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from support.helm import CHART
 
 from dra_driver.api.policy import PublishingPolicy
+from dra_driver.migration.claims.publishing import final_values, kept_resources, values_for_cutover
 from dra_driver.migration.cutover.plan import cutover
 from dra_driver.migration.cutover.steps import Act, Plan, Stage
 from dra_driver.migration.migrate import migrate
@@ -39,7 +40,6 @@ from dra_driver.migration.understand.offering import (
     Offering,
     offering_of,
 )
-from dra_driver.migration.write.chart_values import final_values, kept_resources, values_for_cutover
 from dra_driver.names import GPU_DRIVER
 
 

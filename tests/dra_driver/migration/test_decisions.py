@@ -25,8 +25,6 @@ gpuMemory: 80Gi
 resources: {a: MiB, b: other}
 severalShares: devices
 shareVisibleAll: true
-pinUuids: true
-removeMpsMounts: true
 removeRuntimeClass: true
 unknownKinds: true
 argoResourceClaims: true
@@ -72,11 +70,11 @@ def test_what_makes_no_sense_is_named_with_its_field(text: str, said: str) -> No
 
 def test_a_proposal_has_what_was_decided_and_asks_for_the_rest() -> None:
     given = Decisions.read("gpuMemory: 80Gi", "f")
-    text = proposal({"gpuMemory: 40Gi": ["M004, a:1"], "pinUuids: true": ["M017, a:1", "M017, a:2"]}, given)
+    text = proposal({"gpuMemory: 40Gi": ["M004, a:1"], "unknownKinds: true": ["M017, a:1", "M017, a:2"]}, given)
     assert Decisions.read(text, "f") == given
-    assert "(M017, a:1 and 1 more)\n# pinUuids: true\n" in text
+    assert "(M017, a:1 and 1 more)\n# unknownKinds: true\n" in text
     uncommented = "\n".join(line.removeprefix("# ") for line in text.splitlines() if "M017" not in line)
-    assert Decisions.read(uncommented, "f").pin_uuids
+    assert Decisions.read(uncommented, "f").unknown_kinds
 
 
 def test_texts_name_decisions_that_can_be_read() -> None:

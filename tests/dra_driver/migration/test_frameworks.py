@@ -1,7 +1,5 @@
 """What frameworks make of limits, and of claims."""
 
-import pytest
-
 from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import Finding, Options, Source, StrategyOption
 
@@ -22,31 +20,6 @@ spec:
   containers:
   - {{name: c, image: i, resources: {{limits: {{{resource}: 1}}}}}}
 """
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (pod(), None),
-        (
-            pod("nvidia.com/mig-1g.10gb"),
-            "KAI's queues count of claims nothing of class mig.nvidia.com, which has no `gpu` in its name",
-        ),
-        (pod("nvidia.com/gpu.shared"), "KAI's queues count of claims a share as a whole GPU"),
-        (pod("nvidia.com/mig-1g.10gb", labels="a: b"), None),
-        (
-            pod("nvidia.com/mig-1g.10gb", "schedulerName: kai-scheduler", "a: b"),
-            "KAI's queues count of claims nothing of class mig.nvidia.com, which has no `gpu` in its name",
-        ),
-    ],
-    ids=["gpu", "mig", "share", "no-queue", "scheduler"],
-)
-def test_what_queues_of_kai_do_not_count_is_told(text: str, message: str | None) -> None:
-    assert [one.message for one in said(text, "M010")] == ([message] if message else [])
-
-
-def test_a_class_that_says_gpu_is_counted() -> None:
-    assert said(pod("nvidia.com/mig-1g.10gb"), "M010", mig_class="mig.gpu.nvidia.com") == []
 
 
 def test_kai_of_old_keeps_extended_resources_from_nodes_of_a_driver() -> None:

@@ -277,7 +277,9 @@ spec:
         ("one", ["main", "s"]),
         ("two", ["main"]),
     ]
-    assert {pod.form for pod in found} == {Form.ARGO}
+    assert {pod.form for pod in found} == {Form.NONE}
+    newer = pods("argoproj.io/v1alpha1 Workflow", rest, Options(argo_resource_claims=True))
+    assert {pod.form for pod in newer} == {Form.ARGO}
     (embedded,) = embedded_in(found[0].document)
     assert embedded == (("spec", "templates", 3, "resource", "manifest"), "kind: Pod\n")
 

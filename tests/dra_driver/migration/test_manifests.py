@@ -44,8 +44,6 @@ EVERYTHING = Options(
     gpu_memory=Quantity.parse("80Gi"),
     resource_units={"nvidia.com/mps-core": "percent", "nvidia.com/mps-memory": "GiB"},
     share_visible_all=True,
-    pin_uuids=True,
-    remove_mps_mounts=True,
     remove_runtime_class=True,
     unknown_kinds=True,
     argo_resource_claims=True,
@@ -302,7 +300,7 @@ def plugin_keys(value: Any, path: str = "") -> Iterator[str]:
 # -- all ways to ask
 
 FLAGS = (
-    "share_visible_all", "pin_uuids", "remove_mps_mounts", "remove_runtime_class", "unknown_kinds",
+    "share_visible_all", "remove_runtime_class", "unknown_kinds",
     "argo_resource_claims", "dynamic_mig", "keep_undo",
 )  # fmt: skip
 

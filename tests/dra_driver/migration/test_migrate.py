@@ -12,12 +12,10 @@ from support.rows import rows
 from dra_driver.api.documents import read_documents
 from dra_driver.migration.codes import (
     INFERRED_COUNT,
-    NAME_TAKEN,
     NO_CLAIMS_HERE,
     NOT_EDITABLE,
     SERVER_TOO_OLD,
     VIRTUAL_MACHINE,
-    WRITTEN_OUT,
     Severity,
 )
 from dra_driver.migration.migrate import migrate
@@ -26,7 +24,7 @@ from dra_driver.migration.text.changes import same
 from dra_driver.migration.write.undo import ANNOTATION, undo
 
 CLAIMS = Options(strategy=StrategyOption.CLAIMS)
-QUIET = Options(strategy=StrategyOption.CLAIMS, keep_undo=False)
+QUIET = Options(strategy=StrategyOption.CLAIMS, keep_undo=False, argo_resource_claims=True)
 
 
 def deployment(name: str = "web", count: int = 1, spec: str = "", namespace: str = "") -> str:
@@ -229,17 +227,6 @@ def test_a_patch_without_its_kustomization_is_left_to_be_rendered() -> None:
     assert "kubectl kustomize" in said.advice
 
 
-def test_aliases_that_are_written_out_are_told() -> None:
-    text = deployment(spec="      - name: b\n        image: y\n        resources: *r\n").replace(
-        "resources:\n", "resources: &r\n", 1
-    )
-    result = migrated(text)
-    (said,) = [one for one in result.findings if one.code is WRITTEN_OUT]
-    assert "*r" in text.splitlines()[said.place.line - 1]
-    one, two = pod_of(objects(result.files[0].after)[1])["containers"]
-    assert one["resources"] != two["resources"]
-
-
 @pytest.mark.parametrize(
     ("header", "about"),
     [
@@ -349,30 +336,6 @@ spec:
     assert undo(again(kept)).files[0].after == text
     in_namespace = migrated(text.replace("{name: flow}", "{name: flow, namespace: ml}"))
     assert [one.obj["metadata"].get("namespace") for one in in_namespace.objects] == ["ml"]
-
-
-def test_a_patch_that_argo_has_already_is_added_to() -> None:
-    text = """\
-apiVersion: argoproj.io/v1alpha1
-kind: WorkflowTemplate
-metadata: {name: w}
-spec:
-  templates:
-  - name: one
-    podSpecPatch: |
-      # kept
-      priorityClassName: high
-    container: {image: i, resources: {limits: {nvidia.com/gpu: 1}}}
-"""
-    result = migrated(text)
-    patch = objects(result.files[0].after)[1]["spec"]["templates"][0]["podSpecPatch"]
-    assert patch.startswith("# kept\npriorityClassName: high\n")
-    assert [one["name"] for one in yaml.safe_load(patch)["resourceClaims"]] == ["gpu"]
-    unreadable = text.replace("priorityClassName: high", "priorityClassName: '{{inputs.parameters.p}}'")
-    left = migrated(unreadable)
-    assert (targets(left), left.changed) == ([Target.LEAVE], False)
-    newest = migrated(text, options=Options(strategy=StrategyOption.CLAIMS, argo_resource_claims=True))
-    assert objects(newest.files[0].after)[1]["spec"]["templates"][0]["resourceClaims"]
 
 
 @pytest.mark.parametrize(
@@ -659,10 +622,9 @@ def test_a_name_that_somebodys_object_has_is_not_taken_for_ours() -> None:
         "spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "a", "count": 8}}]}}
     }
     result = migrate([Source("0.yaml", deployment())], QUIET, [Source("there.json", json.dumps(other))])
-    assert [one.obj["metadata"]["name"] for one in result.objects] == [f"{name}-2"]
-    assert f"resourceClaimTemplateName: {name}-2" in result.files[0].after
-    (said,) = [one for one in result.findings if one.code is NAME_TAKEN]
-    assert (said.fixed, f"{name} is there" in said.message) == (True, True)
+    assert (result.objects, result.files[0].after) == ((), deployment())
+    (workload,) = result.workloads
+    assert (workload.choice.target, f"{name} exists" in workload.choice.reason) == (Target.LEAVE, True)
 
 
 def test_our_template_is_known_also_with_what_the_api_server_filled_in() -> None:
@@ -672,7 +634,6 @@ def test_our_template_is_known_also_with_what_the_api_server_filled_in() -> None
     there["spec"]["spec"]["devices"]["requests"][0]["exactly"]["allocationMode"] = "ExactCount"
     result = migrate([Source("0.yaml", deployment())], QUIET, [Source("there.json", json.dumps(there))])
     assert result.files == ours.files
-    assert NAME_TAKEN not in {one.code for one in result.findings}
 
 
 @pytest.mark.parametrize(

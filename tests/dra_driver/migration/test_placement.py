@@ -120,59 +120,13 @@ def test_alternatives_that_are_not_of_gpus_are_let_alone() -> None:
     assert (removed(found.edits), found.findings) == ([], ())
 
 
-def test_preferences_become_a_list() -> None:
-    affinity = preferred((50, [entry("gpu.family", "ampere")]), (100, [entry("gpu.family", "hopper")]))
-    found = placed(affinity=affinity)
-    (demand,) = found.demands
-    assert [one.selectors for one in demand.alternatives] == [(HOPPER,), (AMPERE,), ()]
-    assert demand.alternatives[-1] == demand.want == Want(What.GPU)
-    assert removed(found.edits) == [f"{PREFERRED}[0]", f"{PREFERRED}[1]"]
-    assert found.prefers_claims is not None
-    assert [one.message for one in found.extended_findings] == [
-        "nvidia.com/gpu.family stays a preference of the node"
-    ] * 2
-
-
-def test_preferences_of_one_weight_are_one_alternative() -> None:
-    affinity = preferred((50, [entry("gpu.family", "ampere")]), (50, [entry("gpu.family", "hopper")]))
-    assert [one.selectors for one in placed(affinity=affinity).demands[0].alternatives] == [
-        (f"({AMPERE}) || ({HOPPER})",),
-        (),
-    ]
-
-
-def test_preferences_about_something_else_stay_beside_the_list() -> None:
-    affinity = preferred((1, [entry("zone.x/y", "a")]), (2, [entry("gpu.family", "hopper")]))
-    found = placed(affinity=affinity)
-    assert removed(found.edits) == [f"{PREFERRED}[1]"]
-    assert found.findings == ()
-
-
-@pytest.mark.parametrize(
-    "terms",
-    [
-        [(1, [entry("gpu.family", "ampere")]), (2, [entry("gpu.compute.minor", "0")])],
-        [(1, [entry("gpu.family", "ampere", "hopper")]), (2, [entry("gpu.family", "hopper")])],
-        [(1, [entry("gpu.family", "ampere"), entry("zone.x/y", "a")])],
-        [(weight, [entry("gpu.product", f"p{weight}")]) for weight in range(1, 9)],
-    ],
-)
-def test_preferences_that_no_list_says_stay(terms: list[tuple[int, list[JsonObject]]]) -> None:
+def test_preferences_stay_and_those_for_gpus_are_said() -> None:
+    terms = [(1, [entry("gpu.family", "ampere"), entry("zone.x/y", "a")]), (2, [entry("zone.x/y", "b")])]
     found = placed(affinity=preferred(*terms))
-    assert (found.demands[0].alternatives, removed(found.edits)) == ((), [])
-    assert codes(found.findings) == ["M008"]
-
-
-def test_as_many_preferences_as_a_request_has_room_for() -> None:
-    terms = [(weight, [entry("gpu.product", f"p{weight}")]) for weight in range(1, 8)]
-    assert len(placed(affinity=preferred(*terms)).demands[0].alternatives) == 8
-
-
-def test_kueue_takes_no_alternatives() -> None:
-    obj = pod(limits({GPU: 1}), affinity=preferred((1, [entry("gpu.family", "ampere")])))
-    obj["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "q"}
-    found = read(obj, PLAIN)
-    assert (found.demands[0].alternatives, codes(found.findings)) == ((), ["M010"])
+    assert (found.demands[0].want, removed(found.edits), found.prefers_claims) == (Want(What.GPU), [], None)
+    assert [(one.code.name, one.severity, one.place.path) for one in found.findings] == [
+        ("M008", "info", f"{PREFERRED}[0]")
+    ]
 
 
 def test_each_kind_of_device_gets_its_own_conditions() -> None:
@@ -271,7 +225,6 @@ def test_a_pod_can_be_on_the_same_nodes_as_before(terms: list[list[Requirement]]
     affinity = required(*([_written(one) for one in term] for term in terms)) if terms else None
     found = read(pod(limits({GPU: 1}), affinity=affinity), PLAIN)
     (demand,) = found.demands
-    assert demand.alternatives == ()
     selectors = [compile_selector(one) for one in demand.want.selectors]
     left = _left(found, terms)
     never = "M030" in codes(found.findings)

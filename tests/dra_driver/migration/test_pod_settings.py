@@ -6,9 +6,7 @@ import pytest
 from support.migration import GPU, codes, documents_of, limits, meaning_of, pod, read, removed, there
 from support.rows import rows
 
-from dra_driver.api.config import GpuConfig, MigDeviceConfig, Mps, Sharing
 from dra_driver.api.meta import JsonObject
-from dra_driver.api.opaque import decode_config
 from dra_driver.migration.demands.pod_settings import scheduler_of
 from dra_driver.migration.model import PodReading, PodSpecAt, Put
 
@@ -63,10 +61,8 @@ def test_visible_devices_from_elsewhere_are_left_and_said() -> None:
 
 
 @pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"])
-def test_one_particular_gpu_is_wanted_on_request_only(name: str) -> None:
-    left = using(**{name: UUID})
-    assert (codes(left.findings), left.leave is None) == (["M017"], False)
-    result = using({"pin_uuids": True}, **{name: UUID})
+def test_one_particular_gpu_becomes_a_selector(name: str) -> None:
+    result = using(**{name: UUID})
     assert (result.leave, result.needs_claims is None) == (None, False)
     assert result.demands[0].want.selectors == (f"has({A}.uuid) && {A}.uuid in ['{UUID}']",)
     assert "M017" in codes(result.claim_findings)
@@ -112,62 +108,25 @@ def _by_hand(options: JsonObject | None = None, amounts: JsonObject | None = Non
 def test_a_daemon_of_the_host_is_left_and_said() -> None:
     result = _by_hand()
     assert (removed(result.edits), codes(result.findings)) == ([], ["M033"])
-    assert result.demands[0].want.config is None
-
-
-@pytest.mark.parametrize(("amounts", "kind"), [({GPU: 1}, GpuConfig), ({"nvidia.com/mig-1g.5gb": 1}, MigDeviceConfig)])
-def test_on_request_the_claim_brings_a_daemon_with_the_same_limits(amounts: JsonObject, kind: Any) -> None:
-    result = _by_hand({"remove_mps_mounts": True}, amounts)
-    config = result.demands[0].want.config
-    assert config is not None
-    assert config["kind"] == kind.kind
-    decoded = decode_config(config, kind, field="parameters")
-    assert decoded.sharing == Sharing("MPS", None, Mps(25, 4 * 2**30))
-    assert removed(result.edits) == [
-        "spec.containers[0].env[0]",
-        "spec.containers[0].env[1]",
-        "spec.containers[0].env[2]",
-        "spec.containers[0].volumeMounts[1]",
-        "spec.hostIPC",
-        "spec.volumes[1]",
-    ]
-    assert result.needs_claims is not None
-
-
-def test_each_container_keeps_the_limits_of_mps_that_it_had() -> None:
-    amounts: JsonObject = {GPU: 1}
-    first = limits(amounts, name="a", env=env(**MPS))
-    second = limits(amounts, name="b", env=env(CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="50"))
-    third = limits({"nvidia.com/mig-1g.5gb": 1}, name="c")
-    result = read(pod(first, second, third), PLAIN, remove_mps_mounts=True)
-    configs = [one.want.config or {} for one in result.demands]
-    assert [one["sharing"].get("mpsConfig") for one in configs] == [
-        {"defaultActiveThreadPercentage": 25, "defaultPinnedDeviceMemoryLimit": "4Gi"},
-        {"defaultActiveThreadPercentage": 50},
-        None,
-    ]
-    assert [one["kind"] for one in configs] == ["GpuConfig", "GpuConfig", "MigDeviceConfig"]
 
 
 def test_the_beginning_of_a_uuid_names_a_gpu_too() -> None:
     """CUDA takes as much of it as tells the GPU from the others of its node."""
-    result = using(CUDA_VISIBLE_DEVICES="GPU-8932f937")
-    assert (codes(result.findings), result.leave is not None) == (["M017"], True)
     whole = "GPU-11111111-2222-3333-4444-555555555555"
-    (demand,) = using({"pin_uuids": True}, CUDA_VISIBLE_DEVICES=f"GPU-8932f937,{whole}").demands
+    (demand,) = using(CUDA_VISIBLE_DEVICES=f"GPU-8932f937,{whole}").demands
     uuid = "device.attributes['gpu.nvidia.com'].uuid"
     assert demand.want.selectors == (f"has({uuid}) && ({uuid} in ['{whole}'] || {uuid}.startsWith('GPU-8932f937'))",)
 
 
 def test_limits_of_mps_without_a_daemon_of_the_host_are_kept_as_they_are() -> None:
     result = using(CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="50")
-    assert (result.demands[0].want.config, result.needs_claims, removed(result.edits)) == (None, None, [])
+    assert (result.needs_claims, removed(result.edits)) == (None, [])
     assert "M032" in codes(result.claim_findings)
 
 
 def test_the_hosts_ipc_is_only_about_mps_where_there_is_mps() -> None:
-    result = found(None, {"remove_mps_mounts": True}, hostIPC=True, hostPID=True)
-    assert (removed(result.edits), codes(result.findings), result.demands[0].want.config) == ([], [], None)
+    result = found(None, hostIPC=True, hostPID=True)
+    assert (removed(result.edits), codes(result.findings)) == ([], [])
 
 
 # -- the host

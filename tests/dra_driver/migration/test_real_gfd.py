@@ -20,8 +20,6 @@ from support.gfd import labels_of as believed
 from support.mock_nvml import MOCK_IS_THERE, MOCK_WHY_NOT, PROFILES, write_driver_root
 
 from dra_driver.api.inventory import NodeInventorySpec
-from dra_driver.api.resource import ResourceSlice
-from dra_driver.migration.verify.gfd import labels_of
 
 _PROGRAM = os.environ.get("GPU_DRA_TEST_GFD", "")
 
@@ -93,10 +91,3 @@ def test_tests_believe_the_labels_that_it_writes(machine: Machine, mode: Mode, t
     sharing = shared(mode.strategy, mode.replicas, renamed=mode.renamed) if mode.strategy != "none" else None
     expected = {key: value for key, value in believed(machine.inventory, mode).items() if key not in OF_A_RULE}
     assert real_labels(machine.root, tmp_path, sharing) == expected
-
-
-def test_a_published_gpu_is_known_by_the_labels_of_its_node(machine: Machine, tmp_path: Path) -> None:
-    real = real_labels(machine.root, tmp_path)
-    for device in ResourceSlice.of(machine.found["slices"][0]).spec.devices:
-        assumed = labels_of(device)
-        assert {key: real.get(key) for key in assumed if key in real and real[key] not in assumed[key]} == {}

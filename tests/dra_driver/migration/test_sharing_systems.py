@@ -119,15 +119,13 @@ def test_models_are_found_by_a_part_of_their_name_in_whatever_case() -> None:
 
 
 @pytest.mark.parametrize("key", ["nvidia.com/use-gpuuuid", "volcano.sh/vgpu-use-gpuuuid"])
-def test_certain_gpus_are_wanted_on_request_only(key: str) -> None:
+def test_certain_gpus_become_a_selector(key: str) -> None:
     amounts = (
         {GPU: 1, MEM: 1} if key.startswith("nvidia") else {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 1}
     )
     obj = pod(limits(amounts), annotations={key: "GPU-1"})
-    left = read(obj)
-    assert ("M017" in codes(left.findings), left.leave is None) == (True, False)
-    found = read(obj, pin_uuids=True)
-    assert found.leave is None
+    found = read(obj)
+    assert (found.leave, "M017" in codes(found.claim_findings)) == (None, True)
     assert found.demands[0].want.selectors == (f"has({A}.uuid) && {A}.uuid in ['GPU-1']",)
     assert f"metadata.annotations[{key}]" in removed(found.edits)
 
