@@ -25,7 +25,7 @@ from dra_driver.migration.model import Migration, ObjectRef, Options, Target, Wo
 from dra_driver.migration.read.named import is_named
 from dra_driver.migration.report.markdown import markdown
 from dra_driver.migration.report.outcome import Report
-from dra_driver.migration.report.wording import named
+from dra_driver.migration.report.sections import named
 from dra_driver.migration.write.undo import undo as undone
 
 _STDOUT = "-"

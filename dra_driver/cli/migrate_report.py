@@ -30,7 +30,7 @@ from dra_driver.migration.report.data import as_data
 from dra_driver.migration.report.markdown import markdown, summary
 from dra_driver.migration.report.outcome import Report, Unread
 from dra_driver.migration.report.readiness import Facts, readiness
-from dra_driver.migration.report.wording import at, counted, named
+from dra_driver.migration.report.sections import at, counted, named
 from dra_driver.migration.understand.offering import offering_of
 from dra_driver.migration.verify.ground import Ground, ground_of_cluster, ground_of_models
 from dra_driver.migration.verify.trial import Verdict, verify

@@ -1,15 +1,14 @@
-"""What one document asks for and what is to become of that, before other documents have a say. Pure.
+"""What one document asks for and what becomes of it, before other documents count. Pure.
 
-Texts in it are drafted like documents: manifests in a ConfigMap or a workflow. What speaks of GPUs and cannot be
-converted is named in a finding, never passed over.
+Manifests in a ConfigMap or a workflow are drafted like documents. Documents that make one pod together must ask for
+GPUs in one way, or the pod would have both. What mentions GPUs and cannot be converted is a finding.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dra_driver.api.documents import Document, Reading, read_documents
-from dra_driver.migration.claims.limits import virtual_machines
-from dra_driver.migration.claims.strategy import choose
+from dra_driver.migration.claims.strategy import choose, virtual_machines
 from dra_driver.migration.codes import NOT_EDITABLE, UNKNOWN_RESOURCE, Severity
 from dra_driver.migration.demands import reading
 from dra_driver.migration.demands.amounts import strange_resources
@@ -26,9 +25,9 @@ from dra_driver.migration.model import (
     path_text,
     value_at,
 )
+from dra_driver.migration.read.bases import configs_of, may_be_chosen
 from dra_driver.migration.read.definitions import kept
-from dra_driver.migration.read.embedded import manifests_in, why_no_claims
-from dra_driver.migration.read.kind_table import is_known
+from dra_driver.migration.read.kind_table import is_known, kind_of
 from dra_driver.migration.read.kinds import (
     choosing_patches_in,
     embedded_in,
@@ -37,18 +36,20 @@ from dra_driver.migration.read.kinds import (
     pods_of,
     with_written_places,
 )
-from dra_driver.migration.read.kustomize import is_kustomization
+from dra_driver.migration.read.kustomize import Folders, is_kustomization
 from dra_driver.migration.read.unrendered import (
     delivers,
     delivery_findings,
     gpu_keys,
     gpu_texts,
     is_sealed,
+    manifests_in,
     sealed_findings,
     speaks_of_gpus,
     values_findings,
+    why_no_claims,
 )
-from dra_driver.migration.understand.plumbing import is_operand
+from dra_driver.migration.understand.operator_parts import is_operand
 from dra_driver.migration.understand.surroundings import Meaning
 
 
@@ -254,3 +255,79 @@ def with_inner(drafts: Iterable[Draft]) -> Iterator[Draft]:
         yield draft
         for *_, inner in draft.inner:
             yield from with_inner(inner)
+
+
+def agree(drafts: Sequence[Draft], folders: Folders, options: Options) -> None:
+    """Takes claims back where what makes one pod would ask twice."""
+    asking = [draft for draft in drafts if draft.asking]
+    reasons: dict[int, str] = {}
+    for draft, reason in (*_of_configs(asking), *_added_to(asking, folders)):
+        reasons.setdefault(id(draft), reason)
+    for draft in asking:
+        if id(draft) in reasons:
+            without_claims(draft, reasons[id(draft)], options)
+
+
+def _of_configs(asking: Sequence[Draft]) -> Iterator[tuple[Draft, str]]:
+    """LLMInferenceServices that name a config which asks for GPUs, too."""
+    documents = [draft.document for draft in asking]
+    for draft in asking:
+        config = next(configs_of(draft.document, documents), None)
+        if config is not None:
+            yield draft, f"{config.title} asks for GPUs, too, and cannot have claims; the pod is made of both"
+
+
+# -- runtimes
+
+_RUNTIMES = ("ServingRuntime", "ClusterServingRuntime")
+
+
+def _added_to(asking: Sequence[Draft], folders: Folders) -> Iterator[tuple[Draft, str]]:
+    by_name: dict[tuple[str, str], list[Draft]] = {}
+    for draft in asking:
+        by_name.setdefault((draft.document.kind, draft.document.name), []).append(draft)
+    for draft in asking:
+        document = draft.document
+        group, kind = kind_of(document.obj)
+        if (group, kind) == ("trainer.kubeflow.org", "TrainJob"):
+            runtime = value_at(document.obj, ("spec", "runtimeRef"))
+            runtime = runtime if isinstance(runtime, dict) else {}
+            key = (str(runtime.get("kind") or "ClusterTrainingRuntime"), str(runtime.get("name")))
+            for other in by_name.get(key, ()):
+                if _serves(other.document, document, folders):
+                    yield other, f"TrainJob {document.name} asks for GPUs itself, which would be added to its claims"
+        elif (group, kind) == ("serving.kserve.io", "InferenceService"):
+            for other in _runtimes(document, by_name):
+                if not _serves(other.document, document, folders):
+                    continue
+                title = other.document.title
+                if value_at(document.obj, ("spec", "predictor", "model", "runtime")) is None:
+                    advice = "name the runtime that it is to have"
+                    yield draft, f"KServe may take {title} for it, whose GPUs would be added to its claims; {advice}"
+                else:
+                    yield draft, f"{title} asks for GPUs, too, and cannot have claims; the pod is made of both"
+
+
+def _serves(runtime: Document, user: Document, folders: Folders) -> bool:
+    """Whether it can be for this one: it is of the cluster, or of the same namespace, as far as both say theirs."""
+    spaces = {_namespace(one, folders) for one in (runtime, user)}
+    return runtime.kind.startswith("Cluster") or None in spaces or len(spaces) == 1
+
+
+def _namespace(document: Document, folders: Folders) -> str | None:
+    """None: not known, or a kustomization sets it."""
+    moved = any(one.document.obj.get("namespace") for one in folders.builders(document.file))
+    return None if moved else document.namespace
+
+
+def _runtimes(service: Document, by_name: Mapping[tuple[str, str], list[Draft]]) -> Iterator[Draft]:
+    """Those that it names, or all that KServe may choose by the format of the model."""
+    model = value_at(service.obj, ("spec", "predictor", "model"))
+    if not isinstance(model, dict):
+        return
+    named = model.get("runtime")
+    for (kind, name), drafts in by_name.items():
+        if kind in _RUNTIMES and named is None:
+            yield from (one for one in drafts if may_be_chosen(one.document.obj, model))
+        elif kind in _RUNTIMES and named == name:
+            yield from drafts

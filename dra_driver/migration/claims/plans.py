@@ -7,10 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dra_driver.api.documents import Document
-from dra_driver.migration.claims.composed import agree
-from dra_driver.migration.claims.drafting import Draft, drafted, render_first, with_inner, without_claims
+from dra_driver.migration.claims.drafting import Draft, agree, drafted, render_first, with_inner, without_claims
 from dra_driver.migration.claims.frameworks import after_claims
-from dra_driver.migration.claims.limits import of_form, of_the_cluster, too_old, why_too_old
+from dra_driver.migration.claims.strategy import of_form, of_the_cluster, too_old, why_too_old
 from dra_driver.migration.claims.templates import Claims, claims_for
 from dra_driver.migration.codes import NOT_EDITABLE
 from dra_driver.migration.model import (

@@ -20,6 +20,10 @@ from dra_driver.migration.cutover.commands import (
     NAMESPACE,
     UNKNOWN,
     WAIT,
+    Act,
+    Plan,
+    Stage,
+    Step,
     deleted,
     has_no_holders,
     labelled,
@@ -31,7 +35,6 @@ from dra_driver.migration.cutover.commands import (
     until_published,
     until_unpublished,
 )
-from dra_driver.migration.cutover.steps import Act, Plan, Stage, Step
 from dra_driver.migration.model import Migration, ObjectRef, Target
 from dra_driver.migration.understand.offering import (
     DRIVER_RUNS,

@@ -21,7 +21,16 @@ from dra_driver.migration.codes import (
     Code,
     Severity,
 )
-from dra_driver.migration.demands.bypasses import administration, mounts
+from dra_driver.migration.demands.bypasses import (
+    NONE_VISIBLE,
+    VISIBLE,
+    Variable,
+    administration,
+    items,
+    mounts,
+    sees_all,
+    variables,
+)
 from dra_driver.migration.model import (
     ContainerAt,
     Edit,
@@ -35,7 +44,6 @@ from dra_driver.migration.model import (
     value_at,
 )
 from dra_driver.migration.read.named import shared_group
-from dra_driver.migration.read.variables import NONE_VISIBLE, VISIBLE, Variable, items, sees_all, variables
 from dra_driver.migration.understand.labels import quoted
 
 _UUID = re.compile(r"(GPU|MIG)-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)

@@ -29,12 +29,11 @@ from dra_driver.migration.codes import (
 )
 from dra_driver.migration.demands import amounts as amounts_room
 from dra_driver.migration.demands.amounts import Amounts, amounts_of, is_gpu_resource
-from dra_driver.migration.demands.bypasses import bypasses
+from dra_driver.migration.demands.bypasses import bypasses, sees_all, variables
 from dra_driver.migration.demands.placement import BY_LABELS, Placed, placed, requirements_of, unused_labels
 from dra_driver.migration.demands.pod_settings import Settings, settings
 from dra_driver.migration.demands.sharing_systems import Part, parts_of
-from dra_driver.migration.demands.standing import Notes, Standing, with_clouds
-from dra_driver.migration.demands.units import Ask, demands_of_kind, handed_on
+from dra_driver.migration.demands.standing import Ask, Notes, Standing, demands_of_kind, handed_on, with_clouds
 from dra_driver.migration.model import (
     ContainerAt,
     Demand,
@@ -54,10 +53,9 @@ from dra_driver.migration.model import (
     value_at,
     with_article,
 )
-from dra_driver.migration.read.variables import sees_all, variables
 from dra_driver.migration.understand.labels import Subject, hints_of
 from dra_driver.migration.understand.meaning import Meaning
-from dra_driver.migration.understand.plumbing import is_plumbing
+from dra_driver.migration.understand.operator_parts import is_plumbing
 from dra_driver.migration.understand.purposes import hindrances, kept, why_left
 
 MOST_DEVICES = 32

@@ -1,23 +1,64 @@
-"""What a pod of KServe has from the objects that its own is merged over: a runtime, or the configs that it names. Pure.
+"""Objects of KServe that are merged into a pod: runtimes, and the configs that a service names. Pure.
 
-Lists of tolerations are not merged: a service with one of its own has none of its runtime's. So whoever gives a service
-tolerations repeats those that its pods had, as with the templates of workflows.
-Source: KServe, MergePodSpec of its InferenceServices and MergeSpecs of its LLMInferenceServices; core/v1 PodSpec.
+Lists of tolerations are not merged: a service with its own list has none of its runtime. A config in the namespace
+of the service wins over one in the namespace of KServe.
+Source: KServe, MergePodSpec of InferenceServices, getConfig and MergeSpecs of LLMInferenceServices; core/v1 PodSpec.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.model import PodSpecAt, value_at
 from dra_driver.migration.read.kind_table import kind_of
-from dra_driver.migration.read.kserve import configs_of, may_be_chosen
+
+_KIND = ("serving.kserve.io", "LLMInferenceService")
+_CONFIG = ("serving.kserve.io", "LLMInferenceServiceConfig")
+
+
+# -- runtimes
+
+
+def may_be_chosen(runtime: JsonObject, model: JsonObject) -> bool:
+    """Whether KServe may take it for a model that names no runtime.
+
+    Source: KServe, GetSupportingRuntimes; versions of protocols, and which of several comes first, are not looked at.
+    """
+    if value_at(runtime, ("spec", "disabled")) is True:
+        return False
+    formats = value_at(runtime, ("spec", "supportedModelFormats"))
+    wanted = model.get("modelFormat")
+    wanted = wanted if isinstance(wanted, dict) else {}
+    return any(
+        isinstance(one, dict)
+        and one.get("autoSelect") is True
+        and one.get("name") == wanted.get("name")
+        and wanted.get("version") in (None, one.get("version"))
+        for one in (formats if isinstance(formats, list) else ())
+    )
+
+
+# -- configs
+
+
+def configs_of(document: Document, others: Iterable[Document]) -> Iterator[Document]:
+    """Those that an LLMInferenceService names, as far as they are here."""
+    if kind_of(document.obj) != _KIND:
+        return
+    refs = value_at(document.obj, ("spec", "baseRefs"))
+    names = {value_at(one, ("name",)) for one in (refs if isinstance(refs, list) else ())}
+    named: dict[str, list[Document]] = {}
+    for one in others:
+        if kind_of(one.obj) == _CONFIG and one.name in names:
+            named.setdefault(one.name, []).append(one)
+    for some in named.values():
+        own = [one for one in some if one.namespace == document.namespace]
+        yield from own or some
+
 
 _GROUP = "serving.kserve.io"
 _RUNTIMES = ("ServingRuntime", "ClusterServingRuntime")
-_CONFIG = "LLMInferenceServiceConfig"
 _FIELDS = ("nodeSelector", "affinity", "tolerations", "schedulerName")
 
 
@@ -29,7 +70,7 @@ class Bases:
 
     @classmethod
     def of(cls, documents: Iterable[Document]) -> "Bases":
-        kinds = {(_GROUP, kind) for kind in (*_RUNTIMES, _CONFIG)}
+        kinds = {*((_GROUP, kind) for kind in _RUNTIMES), _CONFIG}
         return cls(tuple(one for one in documents if kind_of(one.obj) in kinds))
 
     def completed(self, pod: PodSpecAt) -> PodSpecAt:
@@ -68,12 +109,8 @@ class Bases:
         there = [one for one in self.documents if one.kind in _RUNTIMES and _serves(one, pod.document)]
         there.sort(key=lambda one: _RUNTIMES.index(one.kind))
         named = model.get("runtime")
-        fitting = [one for one in there if (one.name == named if named else _may_be(one, model))]
+        fitting = [one for one in there if (one.name == named if named else may_be_chosen(one.obj, model))]
         return fitting[:1] if named or len(fitting) == 1 else []
-
-
-def _may_be(runtime: Document, model: Mapping[str, Any]) -> bool:
-    return may_be_chosen(runtime.obj, dict(model))
 
 
 def _serves(runtime: Document, service: Document) -> bool:

@@ -1,16 +1,28 @@
 """Texts that are not what will be applied: templates and values of Helm charts, JSON patches, objects by which Flux and
-Argo CD give a chart its values, and what SOPS has put its seal on. They are refused. Pure.
+Argo CD pass values to a chart, files that SOPS encrypted, and manifests in ConfigMaps. Pure.
 
-What is rendered from them can be migrated; the places that speak of GPUs are named, so that they can be found.
+They stay unchanged. Their places with GPUs are reported, and what is rendered from them can be migrated. Programs that
+read a ConfigMap may parse it with types that drop claims, or create the pod in another namespace.
 """
 
 import re
 from collections.abc import Iterator
 
-from dra_driver.api.documents import Document, Reading, normalized
+from dra_driver.api.documents import Document, Reading, normalized, read_documents
 from dra_driver.api.manifest_nodes import BadDocument
 from dra_driver.migration.codes import NOT_EDITABLE, UNREADABLE, Severity
-from dra_driver.migration.model import Finding, ObjectRef, Path, Place, Source, finding
+from dra_driver.migration.model import (
+    Finding,
+    ObjectRef,
+    Options,
+    Path,
+    Place,
+    PodSpecAt,
+    Source,
+    StrategyOption,
+    finding,
+)
+from dra_driver.migration.read.named import strategy_of
 from dra_driver.phrases import and_more
 
 _HELM = re.compile(
@@ -180,3 +192,33 @@ def _in_lines(lines: list[int]) -> str:
 
 def _of_file(file: str, line: int, message: str, advice: str) -> Finding:
     return Finding(NOT_EDITABLE, Severity.WARNING, ObjectRef("", None, file), Place(file, line), message, advice)
+
+
+_FILLED_IN = re.compile(r"\{\{|\{%|<%|\$\{|\$\(")
+"""What templates of all kinds put values into."""
+
+
+def manifests_in(document: Document) -> Iterator[tuple[Path, str]]:
+    """Values of a ConfigMap that speak of GPUs and are objects of Kubernetes from beginning to end."""
+    data = document.obj.get("data") if (document.api_version, document.kind) == ("v1", "ConfigMap") else None
+    for key, text in data.items() if isinstance(data, dict) else ():
+        if isinstance(text, str) and speaks_of_gpus(text) and _FILLED_IN.search(text) is None:
+            read = read_documents(text, document.file)
+            if read.documents and not read.problems and all(one.kind and one.api_version for one in read.documents):
+                yield ("data", str(key)), text
+
+
+def why_no_claims(pod: PodSpecAt, place: str, options: Options) -> str | None:
+    """Of a pod in such a text, at this place, as a sentence; None: a person named it, who knows who reads it."""
+    if strategy_of(pod.document, _unnamed(options)) is StrategyOption.CLAIMS:
+        return None
+    name = f"{pod.document.kind}/{pod.document.name or '*'}"
+    return (
+        f"{place}, and whoever makes pods of it may drop claims or make them in another namespace "
+        f"(if you know that it does neither: `workloads: [{{name: {name}, strategy: claims}}]`)"
+    )
+
+
+def _unnamed(options: Options) -> Options:
+    """Without what is wanted of all workloads."""
+    return Options(strategy_of=options.strategy_of)

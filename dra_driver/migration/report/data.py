@@ -11,10 +11,9 @@ from pathlib import Path
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.claims.publishing import final_values
 from dra_driver.migration.codes import CODES, Severity
-from dra_driver.migration.cutover.steps import Act, Plan, Stage
+from dra_driver.migration.cutover.commands import Act, Plan, Stage
 from dra_driver.migration.model import Change, Finding, Migration, NewObject, ObjectRef, Target, Workload, ref_of
-from dra_driver.migration.report.next_steps import next_steps
-from dra_driver.migration.report.outcome import NamespaceSum, Report, by_namespace
+from dra_driver.migration.report.outcome import NamespaceSum, Report, by_namespace, next_steps
 from dra_driver.migration.report.readiness import Answer, ReadinessCheck
 from dra_driver.migration.verify.trial import Checked, Verdict, Verification
 

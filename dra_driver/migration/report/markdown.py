@@ -11,12 +11,30 @@ from dra_driver.migration.claims.publishing import final_values
 from dra_driver.migration.codes import Severity
 from dra_driver.migration.decisions import FILE, proposal, wanted_decisions
 from dra_driver.migration.model import Migration, ObjectRef, Target
-from dra_driver.migration.report.findings import findings_of
-from dra_driver.migration.report.next_steps import next_steps
-from dra_driver.migration.report.outcome import Report, Unread, by_namespace, count, not_understood, targets_of
-from dra_driver.migration.report.way import ready, way, way_back
-from dra_driver.migration.report.wording import counted, escaped, file_title, section, sentence, table, yaml_block
-from dra_driver.migration.report.workloads import tried, workloads_of
+from dra_driver.migration.report.outcome import (
+    Report,
+    Unread,
+    by_namespace,
+    count,
+    next_steps,
+    not_understood,
+    targets_of,
+)
+from dra_driver.migration.report.sections import (
+    counted,
+    escaped,
+    file_title,
+    findings_of,
+    ready,
+    section,
+    sentence,
+    table,
+    tried,
+    way,
+    way_back,
+    workloads_of,
+    yaml_block,
+)
 
 DIFFERENCES: tuple[str, ...] = (
     "Resources of the device plugin are numbers, and each container is charged separately. A claim is an object that "

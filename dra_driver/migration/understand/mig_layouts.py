@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
@@ -9,7 +10,18 @@ from dra_driver.migration.codes import MEANING_UNKNOWN, MIG_LAYOUT
 from dra_driver.migration.model import Finding, Options, finding
 from dra_driver.migration.understand.in_force import Given, settled
 from dra_driver.migration.understand.labels import restored_profile
-from dra_driver.migration.understand.meaning import MigLayout
+
+
+@dataclass(frozen=True, slots=True)
+class MigLayout:
+    """A named layout of mig-parted: MIG devices by profile on each kind of GPU."""
+
+    name: str
+    profiles: tuple[str, ...]
+    """Sorted."""
+    summary: str
+    everywhere: bool = True
+    """Whether no GPU stays whole."""
 
 
 def layouts_in_force(

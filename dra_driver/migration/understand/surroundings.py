@@ -33,9 +33,17 @@ from dra_driver.migration.understand.in_force import (
     place,
     settled,
 )
-from dra_driver.migration.understand.meaning import Hami, MigLayout, View
+from dra_driver.migration.understand.meaning import (
+    Hami,
+    View,
+    as_said,
+    own_names,
+    view_of_config,
+    view_of_node,
+)
 from dra_driver.migration.understand.meaning import Meaning as Meaning
 from dra_driver.migration.understand.mig_layouts import (
+    MigLayout,
     assumed_whole,
     by_default_layout,
     is_assumed_whole,
@@ -43,18 +51,14 @@ from dra_driver.migration.understand.mig_layouts import (
     layouts_in_force,
     uniform_profile,
 )
-from dra_driver.migration.understand.node_labels import labels_of_nodes
-from dra_driver.migration.understand.operator_parts import parts_of_operator
-from dra_driver.migration.understand.own_names import own_names
+from dra_driver.migration.understand.operator_parts import labels_of_nodes, parts_of_operator, plugin_settings
 from dra_driver.migration.understand.plugin_config import (
     MIG_STRATEGIES,
     PluginConfig,
     is_plugin_config,
     plugin_config,
 )
-from dra_driver.migration.understand.plumbing import plugin_settings
 from dra_driver.migration.understand.purposes import Purposes
-from dra_driver.migration.understand.views import as_said, view_of_config, view_of_node
 from dra_driver.names import GPU_DRIVER
 from dra_driver.quantity import Quantity
 

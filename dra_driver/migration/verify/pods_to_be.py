@@ -28,9 +28,13 @@ from dra_driver.migration.model import (
     value_at,
 )
 from dra_driver.migration.understand.plugin_config import MIG_RESOURCE
-from dra_driver.migration.verify.compare import name_of
 from dra_driver.migration.verify.ground import Ground
 from dra_driver.names import GPU_DRIVER
+
+
+def name_of(at: ContainerAt, index: int) -> str:
+    """Of a container, also in kinds that give it none."""
+    return at.name or f"container-{index}"
 
 
 class NotLookedAt(Exception):

@@ -1,11 +1,11 @@
-"""Whether the devices that the result gets are those that the old request meant, found out by our own allocator. Pure.
+"""Whether the devices that the result gets are those of the old request, according to this project's allocator. Pure.
 
-Each workload is tried alone, on nodes on which nothing is in use. Then its containers are looked at one by one: how
-many devices, of which kind and profile, alone or shared, with how much memory, on what product; what was asked for
-comes from the old manifest, what was got from the allocation.
+Each workload is tried alone, on nodes where nothing is in use. Then each container is compared: how many devices, of
+which kind and profile, alone or shared, with how much memory. The request comes from the old manifest, the devices from
+the allocation.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -15,10 +15,175 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import AllocatedDevice, Device, DeviceClass
 from dra_driver.checking.knowledge import Site
 from dra_driver.errors import DriverError
-from dra_driver.migration.model import Migration, Target, Workload
-from dra_driver.migration.verify.compare import Piece, problems, shown
+from dra_driver.migration.model import ContainerAt, Demand, Migration, Role, Target, Want, What, Workload
 from dra_driver.migration.verify.ground import Ground, Publication
-from dra_driver.migration.verify.pods_to_be import NotLookedAt, PodsToBe, PodToBe
+from dra_driver.migration.verify.pods_to_be import NotLookedAt, PodsToBe, PodToBe, name_of
+from dra_driver.quantity import Quantity
+
+_NOTHING = Quantity.parse("0")
+_STEP_BYTES = 2**20
+"""To which the driver rounds amounts of memory up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A device, or share of one, that a container has."""
+
+    result: AllocatedDevice
+    device: Device
+
+    @property
+    def identity(self) -> tuple[str, str, str | None]:
+        return self.result.pool, self.result.device, self.result.share_id
+
+
+def shown(piece: Piece) -> str:
+    product = piece.device.attributes.get("productName")
+    consumed = sorted((piece.result.consumed_capacity or {}).items())
+    amounts = ", ".join(f"{name} {amount}" for name, amount in consumed if amount != "0")
+    about = ", ".join(one for one in (product.string if product is not None else None, amounts) if one)
+    return f"{piece.result.device} ({about})" if about else piece.result.device
+
+
+def problems(workload: Workload, pieces: Mapping[str, tuple[Piece, ...]]) -> Iterator[str]:
+    """A sentence for each difference. `pieces` are by the name of the container."""
+    for index, container in enumerate(workload.pod.containers):
+        name = name_of(container, index)
+        demands = [one for one in workload.reading.demands if container in one.containers]
+        yield from _problems_of(name, demands, pieces.get(name, ()))
+    yield from _numbers(workload, pieces)
+    yield from _together(workload, pieces)
+    yield from _of_one_gpu(workload, pieces)
+
+
+def _problems_of(name: str, demands: Sequence[Demand], pieces: Sequence[Piece]) -> Iterator[str]:
+    if any(one.all_gpus for one in demands):
+        if not all(piece.result.admin_access for piece in pieces):
+            yield f"{name} takes GPUs from other pods, although it only monitors them"
+        return
+    rest = list(pieces)
+    for demand in sorted(demands, key=lambda one: -_strictness(one.want)):
+        fitting = [piece for piece in rest if _differs(piece, demand.want) is None][: demand.want.count]
+        if len(fitting) < demand.want.count:
+            yield _lacking(name, demand.want, rest)
+            continue
+        rest = [piece for piece in rest if piece not in fitting]
+    if rest:
+        yield f"{name} gets {', '.join(map(shown, rest))}, which it did not ask for"
+
+
+def _strictness(want: Want) -> int:
+    return 2 * (want.profile is not None) + (want.share is not None)
+
+
+def _differs(piece: Piece, want: Want) -> str | None:
+    """Why a device is not what was meant; None when it is."""
+    kind = piece.device.attributes.get("type")
+    if kind is None or kind.string != want.what.value:
+        return "of another kind"
+    profile = piece.device.attributes.get("profile")
+    if want.profile is not None and (profile is None or profile.string != want.profile):
+        return "of another profile"
+    consumed = piece.result.consumed_capacity
+    if want.share is None:
+        return "shared with others" if piece.result.share_id is not None and not _all_of_it(piece) else None
+    if want.what is What.MIG and consumed is None:
+        return None
+    if piece.result.share_id is None:
+        return "not shared"
+    amounts = {key.rpartition("/")[2]: Quantity.parse(value) for key, value in (consumed or {}).items()}
+    whole = {key.rpartition("/")[2]: Quantity.parse(one.value) for key, one in piece.device.capacity.items()}
+    for name, asked in (("memory", want.share.memory), ("cores", want.share.cores)):
+        if asked is None and want.share.number is None and name in amounts and _is_all(amounts[name], whole.get(name)):
+            return f"with all {name} of it, so no other claim gets a share"
+    if want.share.memory is not None and amounts.get("memory", _NOTHING) < want.share.memory:
+        return "with less memory"
+    if want.share.memory is not None and amounts["memory"].value > want.share.memory.value + _STEP_BYTES:
+        return "with more memory than that, which no other claim gets"
+    if want.share.cores is not None and amounts.get("cores", _NOTHING).value < want.share.cores:
+        return "with fewer cores"
+    if want.share.cores is not None and amounts["cores"].value > want.share.cores:
+        return "with more cores than that, which no other claim gets"
+    if want.share.number is not None and "shares" in amounts and amounts["shares"].value < want.share.number:
+        return "with fewer shares"
+    return None
+
+
+def _is_all(amount: Quantity, whole: Quantity | None) -> bool:
+    return whole is not None and bool(whole.value) and amount >= whole
+
+
+def _all_of_it(piece: Piece) -> bool:
+    """A share as large as the device leaves nothing for others."""
+    consumed = {
+        key.rpartition("/")[2]: Quantity.parse(value) for key, value in (piece.result.consumed_capacity or {}).items()
+    }
+    whole = {key.rpartition("/")[2]: Quantity.parse(one.value) for key, one in piece.device.capacity.items()}
+    return any(consumed[name] >= whole[name] for name in consumed if name in whole)
+
+
+def _lacking(name: str, want: Want, pieces: Iterable[Piece]) -> str:
+    what = {What.GPU: "GPU", What.MIG: "MIG device", What.VFIO: "GPU for a virtual machine"}[want.what]
+    profile = f" of profile {want.profile}" if want.profile else ""
+    share = "a share of " if want.share is not None else ""
+    got = [f"{shown(piece)}, which is {_differs(piece, want) or 'one of them'}" for piece in pieces]
+    return f"{name} asked for {share}{want.count} x {what}{profile} and gets {'; '.join(got) or 'nothing'}"
+
+
+def _together(workload: Workload, pieces: Mapping[str, tuple[Piece, ...]]) -> Iterator[str]:
+    """Containers that run at the same time had devices of their own, unless the old manifest shared them."""
+    names = {name_of(one, index): one for index, one in enumerate(workload.pod.containers)}
+    lasting = [name for name, one in names.items() if one.role in (Role.APP, Role.SIDECAR)]
+    sharers = [{id(one) for one in demand.containers} for demand in workload.reading.demands]
+    for index, name in enumerate(lasting):
+        for other in lasting[index + 1 :]:
+            together = any({id(names[name]), id(names[other])} <= group for group in sharers)
+            mine, theirs = ({piece.identity for piece in pieces.get(one, ())} for one in (name, other))
+            if not together and (both := mine & theirs):
+                devices = ", ".join(sorted(one[1] for one in both))
+                yield f"{name} and {other} share {devices}, but had separate devices"
+
+
+def _of_one_gpu(workload: Workload, pieces: Mapping[str, tuple[Piece, ...]]) -> Iterator[str]:
+    """Shares that were of one GPU, or of different ones, are so again."""
+    together: dict[str, set[tuple[str, str]]] = {}
+    for index, container in enumerate(workload.pod.containers):
+        name = name_of(container, index)
+        wants = [one.want for one in workload.reading.demands if container in one.containers]
+        devices = {piece.identity[:2] for piece in pieces.get(name, ())}
+        if (apart := sum(one.distinct for one in wants)) > len(devices) > 0:
+            yield f"{name} had shares of {apart} different GPUs, and gets them of {len(devices)}"
+        if wants and all(one.together for one in wants):
+            together[name] = devices
+    if len(found := set().union(*together.values())) > 1:
+        several = ", ".join(sorted(device for _, device in found))
+        yield f"{', '.join(together)} had shares of one GPU, and get them of {several}"
+
+
+def _numbers(workload: Workload, pieces: Mapping[str, tuple[Piece, ...]]) -> Iterator[str]:
+    """What was counted in the manifest must be counted again, whatever was made of it in between."""
+    for index, container in enumerate(workload.pod.containers):
+        demands = [one for one in workload.reading.demands if container in one.containers]
+        if not demands or any(one.all_gpus or one.want.share is not None for one in demands):
+            continue
+        if any(one.containers[0] is not container for one in demands):
+            continue
+        name, asked = name_of(container, index), _asked(container)
+        if asked is not None and asked != len(pieces.get(name, ())):
+            yield f"{name} asked for {asked} and gets {len(pieces.get(name, ()))}"
+
+
+def _asked(container: ContainerAt) -> int | None:
+    """The number of GPUs and MIG devices by the names of NVIDIA's device plugin; None where it is no plain number."""
+    limits = container.resources.get("limits") or container.resources.get("requests")
+    amounts = [
+        amount
+        for name, amount in (limits.items() if isinstance(limits, dict) else ())
+        if name == "nvidia.com/gpu" or str(name).startswith("nvidia.com/mig-")
+    ]
+    if not amounts or not all(str(amount).isdecimal() for amount in amounts):
+        return None
+    return sum(int(str(amount)) for amount in amounts)
 
 
 class Verdict(StrEnum):

@@ -29,8 +29,8 @@ from dra_driver.migration.model import (
     ref_of,
     value_at,
 )
-from dra_driver.migration.read.embedded import manifests_in
 from dra_driver.migration.read.kinds import embedded_in
+from dra_driver.migration.read.unrendered import manifests_in
 from dra_driver.migration.text.changes import ABSENT, ANNOTATION, EditRefused, Items, changed, differences, plain, same
 from dra_driver.migration.text.edit import rewritten
 from dra_driver.migration.text.tree import Splice, header_length, spliced

@@ -20,8 +20,8 @@ import yaml
 from support.dractl import run as dractl
 
 from dra_driver.migration.cutover.applying import Results
+from dra_driver.migration.cutover.commands import Act, Plan, Stage
 from dra_driver.migration.cutover.plan import cutover
-from dra_driver.migration.cutover.steps import Act, Plan, Stage
 from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import Migration, ObjectRef, Options, Source, StrategyOption
 from dra_driver.migration.understand.offering import DevicePlugin, GpuNode, Holder, Installed, Offering

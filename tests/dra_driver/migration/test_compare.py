@@ -9,7 +9,7 @@ from support.rows import rows
 from dra_driver.api.resource import AllocatedDevice, Attribute, Capacity, Device
 from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import Options, Share, Source, StrategyOption, Workload
-from dra_driver.migration.verify.compare import Piece, problems
+from dra_driver.migration.verify.trial import Piece, problems
 
 SHARES = """\
 version: v1

@@ -24,12 +24,12 @@ from support.helm import CHART
 
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.migration.claims.publishing import final_values, kept_resources, values_for_cutover
+from dra_driver.migration.cutover.commands import Act, Plan, Stage
 from dra_driver.migration.cutover.plan import cutover
-from dra_driver.migration.cutover.steps import Act, Plan, Stage
 from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import Migration, ObjectRef, Options, Source, StrategyOption
 from dra_driver.migration.report.readiness import Answer, Facts, readiness
-from dra_driver.migration.report.way import way, way_back
+from dra_driver.migration.report.sections import way, way_back
 from dra_driver.migration.understand.offering import (
     DRIVER_RUNS,
     OFFERED_BY,

@@ -1,0 +1,335 @@
+"""Parts of a report as Markdown: findings, workloads, readiness and the cut-over plan. Pure."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+import yaml
+
+from dra_driver.api.meta import JsonObject
+from dra_driver.migration.codes import Code, Severity
+from dra_driver.migration.cutover.commands import Plan, Stage
+from dra_driver.migration.model import Finding, Target, Workload, title_of
+from dra_driver.migration.report.outcome import Unread
+from dra_driver.migration.report.readiness import Answer, ReadinessCheck
+from dra_driver.migration.verify.trial import Checked, Verdict, Verification
+from dra_driver.phrases import and_more
+
+SHOWN = 6
+"""Names in a row; the report for programs has all."""
+
+
+def counted(number: int, word: str) -> str:
+    """`1 file`, `2 files`."""
+    return f"{number} {word}{'s' * (number != 1)}"
+
+
+def named(workload: Workload) -> str:
+    """`Deployment search/embedder`, and the role or group where it has several pods."""
+    title = title_of(workload.pod.document)
+    return f"{title} ({workload.pod.group})" if workload.pod.group else title
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first of them, and how many more there are."""
+    return and_more(list(dict.fromkeys(names)), SHOWN)
+
+
+def file_title(file: str) -> str:
+    return "standard input" if file == "-" else file
+
+
+def at(file: str, line: int) -> str:
+    """A place, for people."""
+    return f"{file_title(file)}:{line}"
+
+
+def sentence(text: str) -> str:
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def section(title: str, lines: Iterable[str]) -> list[str]:
+    """With its heading; nothing where there are no lines."""
+    found = list(lines)
+    return ["", f"## {title}", "", *found] if found else []
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(headings)} |"
+    yield f"|{'---|' * len(headings)}"
+    for row in rows:
+        # Also in code: a table takes each bar for the end of a cell.
+        yield f"| {' | '.join(escaped(cell).replace('|', '\\|') for cell in row)} |"
+
+
+def escaped(text: str) -> str:
+    """In one line, and nothing of it taken for HTML; in code all is as it is."""
+    parts = " ".join(text.split()).split("`")
+    if len(parts) % 2 == 0:
+        return "`".join(parts)
+    return "`".join(part if index % 2 else part.replace("<", "\\<") for index, part in enumerate(parts))
+
+
+def yaml_block(data: JsonObject) -> Iterator[str]:
+    yield "```yaml"
+    yield yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=110).rstrip()
+    yield "```"
+
+
+_FEW = 3
+"""So many places of one sentence have a line each, with the object; more have a line together."""
+_NO_ADVICE = ("", "Nothing to do.")
+
+
+def findings_of(findings: Sequence[Finding], severity: Severity) -> Iterator[str]:
+    """Those of one severity, in the order of codes."""
+    by_code: dict[str, list[Finding]] = defaultdict(list)
+    codes: dict[str, Code] = {}
+    for one in findings:
+        if one.severity is severity:
+            by_code[one.code.name].append(one)
+            codes[one.code.name] = one.code
+    for index, name in enumerate(sorted(by_code)):
+        if index:
+            yield ""
+        yield from _of_code(codes[name], by_code[name])
+
+
+def _of_code(code: Code, findings: Sequence[Finding]) -> Iterator[str]:
+    yield f"### {code.name} {code.title}"
+    yield ""
+    yield code.means
+    yield ""
+    common = {one.advice for one in findings}
+    together = len(common) == 1
+    alike: dict[tuple[str, str, bool, str], list[Finding]] = {}
+    for one in sorted(findings, key=lambda one: (one.place.file, one.place.line, one.message)):
+        alike.setdefault((one.message, one.advice, one.fixed, one.paste), []).append(one)
+    for some in alike.values():
+        if len(some) > _FEW:
+            yield _in_all_places(some, together)
+        else:
+            yield from (_in_one_place(one, together) for one in some)
+        yield from _to_paste(some[0].paste)
+    undone = any(not one.fixed for one in findings)
+    if together and (advice := common.pop()) not in _NO_ADVICE and (undone or advice != code.advice):
+        yield ""
+        yield escaped(advice)
+
+
+def _to_paste(text: str) -> Iterator[str]:
+    """Below the line of a list that it belongs to."""
+    if text:
+        yield from ("", "  ```yaml", *(f"  {line}" for line in text.splitlines()), "  ```")
+
+
+def _in_one_place(one: Finding, together: bool) -> str:
+    path = f" `{one.place.path}`" if one.place.path else ""
+    about = (f", {one.object}" if one.object.name else f", {one.object.kind}") if one.object.kind else ""
+    return f"- {at(one.place.file, one.place.line)}{about}{path}: {_said(one)}{'' if together else _own_advice(one)}"
+
+
+def _in_all_places(alike: Sequence[Finding], together: bool) -> str:
+    """One sentence, and the lines of each file."""
+    lines: dict[str, dict[int, None]] = defaultdict(dict)
+    for one in alike:
+        lines[one.place.file].setdefault(one.place.line)
+    places = "; ".join(f"{file_title(file)}:{','.join(map(str, numbers))}" for file, numbers in lines.items())
+    advice = "" if together else _own_advice(alike[0])
+    return f"- {_said(alike[0])}{advice} In {len(alike)} places: {places}"
+
+
+def _said(one: Finding) -> str:
+    return sentence(escaped(one.message)) + (" Done." if one.fixed else "")
+
+
+def _own_advice(one: Finding) -> str:
+    return "" if one.advice in _NO_ADVICE else f" {escaped(one.advice)}"
+
+
+_TARGETS = {
+    Target.LEAVE: "Left alone",
+    Target.CLAIMS: "Claims",
+    Target.EXTENDED: "Stay as they are, answered by a DeviceClass",
+}
+"""In this order: first those that a person has to look at."""
+_IN_GENERAL = (
+    "What stays cannot choose GPUs by attributes, share one between containers, or carry settings of the driver; "
+    "claims can (`strategy: claims`)."
+)
+
+
+def workloads_of(workloads: Sequence[Workload]) -> Iterator[str]:
+    """A table for each way and reason; the reason stands once."""
+    by_reason: dict[tuple[Target, str], list[Workload]] = defaultdict(list)
+    for one in workloads:
+        by_reason[one.choice.target, one.choice.reason].append(one)
+    order = list(_TARGETS)
+    for index, (target, reason) in enumerate(sorted(by_reason, key=lambda key: (order.index(key[0]), key[1]))):
+        some = by_reason[target, reason]
+        if index:
+            yield ""
+        yield f"### {_TARGETS[target]}: {escaped(reason)} ({len(some)})"
+        yield ""
+        yield from table(("Workload", "File"), (_row(one) for one in sorted(some, key=_key)))
+    yield from _cannot(workloads)
+
+
+def _key(workload: Workload) -> tuple[str, str, int]:
+    document = workload.pod.document
+    return document.namespace or "", document.file, document.line
+
+
+def _row(workload: Workload) -> tuple[str, str]:
+    document = workload.pod.document
+    return named(workload), at(document.file, document.line)
+
+
+def _cannot(workloads: Sequence[Workload]) -> Iterator[str]:
+    if not any(one.choice.target is Target.EXTENDED for one in workloads):
+        return
+    yield ""
+    yield _IN_GENERAL
+    cannot: dict[str, list[str]] = defaultdict(list)
+    for one in workloads:
+        for said in one.choice.cannot:
+            cannot[said].append(named(one))
+    if cannot:
+        yield "What that means here:"
+        yield ""
+        yield from (f"- {escaped(sentence(said))} ({listed(names)})" for said, names in cannot.items())
+
+
+# -- tried
+
+_VERDICTS = {
+    Verdict.DIFFERS: "**differs**",
+    Verdict.NOWHERE: "**fits nowhere**",
+    Verdict.UNKNOWN: "not tried",
+    Verdict.SAME: "as before",
+}
+"""Worst first."""
+
+
+def tried(verification: Verification | None) -> Iterator[str]:
+    if verification is None or not verification.checked:
+        return
+    yield f"Each workload alone, with nothing else in use, on {verification.title}."
+    yield ""
+    yield from table(("Devices", "On", "Workload", "Gets"), _results(verification))
+    needs: dict[str, tuple[JsonObject, list[str]]] = {}
+    for one in verification.checked:
+        if one.needs is not None:
+            needs.setdefault(str(one.needs), (one.needs, []))[1].append(named(one.workload))
+    for rules, names in needs.values():
+        yield ""
+        yield f"Only with rules like these in its policy does the driver offer what is asked for by {listed(names)}:"
+        yield ""
+        yield from yaml_block(rules)
+
+
+def _results(verification: Verification) -> Iterator[tuple[str, ...]]:
+    """Workloads with which it went alike have one row."""
+    order = list(_VERDICTS)
+    alike: dict[tuple[Verdict, str, str], list[str]] = {}
+    for one in sorted(verification.checked, key=lambda one: order.index(one.verdict)):
+        alike.setdefault((one.verdict, one.node, _gets(one)), []).append(named(one.workload))
+    for (verdict, node, gets), names in alike.items():
+        word = _VERDICTS[verdict]
+        if verdict is Verdict.NOWHERE and not verification.certain:
+            word = "on none of these"
+        # Whoever has to look at something wants all names.
+        yield word, node, listed(names) if verdict is Verdict.SAME else ", ".join(names), gets
+
+
+def _gets(checked: Checked) -> str:
+    got = "; ".join(f"{one.container}: {', '.join(_shortened(one.devices))}" for one in checked.got)
+    return "; ".join(filter(None, ("; ".join(checked.why), got)))
+
+
+def _shortened(devices: Sequence[str]) -> list[str]:
+    return [*devices[:2], f"and {len(devices) - 2} more"] if len(devices) > 3 else list(devices)
+
+
+_ANSWERS = {Answer.YES: "yes", Answer.NO: "**no**", Answer.UNKNOWN: "not known"}
+
+
+def ready(checks: Sequence[ReadinessCheck]) -> Iterator[str]:
+    if not checks:
+        return
+    rows = [(one.question, _ANSWERS[one.answer], f"{one.why} {one.advice}".strip()) for one in checks]
+    yield from table(("Needed", "There", ""), rows)
+    yield ""
+    yield "`dractl doctor` looks at nodes, runtime and driver themselves."
+
+
+_NEEDED = ("Node", "Pod", "DaemonSet", "ResourceSlice", "CustomResourceDefinition", "ClusterPolicy", "GPUCluster")
+"""Kinds without which a plan may be wrong."""
+
+
+def way(plan: Plan | None, unread: Sequence[Unread] = ()) -> Iterator[str]:
+    hidden = [one.what for one in unread if one.what in _NEEDED]
+    if hidden:
+        yield (
+            f"**You may not list {', '.join(dict.fromkeys(hidden))}, so no plan can be relied on: what holds or offers "
+            "GPUs may be missing. Ask the cluster with an account that may list them before anything is begun.**"
+        )
+        yield ""
+    if plan is None and hidden:
+        return
+    if plan is None:
+        yield (
+            "The nodes are not known. With `--cluster`, or with what `kubectl get nodes,pods,daemonsets,resourceslices "
+            "-A -o yaml` prints among the files of `--with`, the plan for each of them stands here."
+        )
+        return
+    if plan.refusal:
+        yield f"**There is none.** {plan.refusal}"
+        return
+    if plan.empty:
+        yield "No device plugin has anything to give on any node that was read: there is nothing to move."
+        return
+    if plan.has_only_its_end:
+        yield (
+            "The driver has every node that was read, by an earlier plan; what is left is its end. The way back is in "
+            "the report of that plan."
+        )
+        yield from _stages(plan.forward)
+        return
+    if plan.conflicts:
+        yield f"**On {', '.join(plan.conflicts)} both offer the same GPUs now. Begin at once.**"
+        yield ""
+    yield (
+        "The label `dra.gpu/offered-by` of a node says who may offer its GPUs; it has one value, so never both. Wait "
+        "for each command to end well before the next one. If one does not, go no further, and take the way back."
+    )
+    yield ""
+    yield "The driver is installed with these values until the end (`values-cutover.yaml`):"
+    yield ""
+    yield from yaml_block(plan.values)
+    yield from _stages(plan.forward)
+
+
+def way_back(plan: Plan | None) -> Iterator[str]:
+    if plan is None or not plan.back:
+        return
+    yield (
+        "From wherever you are, for the nodes that you have begun with. Nothing else has to be undone: templates and "
+        "classes that nobody names do no harm."
+    )
+    yield from _stages(plan.back)
+
+
+def _stages(stages: Sequence[Stage]) -> Iterator[str]:
+    for stage in stages:
+        yield ""
+        yield f"### {stage.title}"
+        yield ""
+        for index, step in enumerate(stage.steps, 1):
+            note = f" {step.note}" if step.note else ""
+            yield f"{index}. {step.what}{note}"
+            if step.commands:
+                yield ""
+                yield "    ```sh"
+                yield from (f"    {command}" for command in step.commands)
+                yield "    ```"
+                yield ""
