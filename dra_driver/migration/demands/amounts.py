@@ -155,11 +155,6 @@ def is_of_virtual_machines(resource: str) -> bool:
     return _VIRTUAL.fullmatch(resource) is not None
 
 
-def is_slice_of_nos(resource: str) -> bool:
-    """`nvidia.com/gpu-10gb`, by MPS; others call GPUs of so much memory like this. Source: the docs of nos."""
-    return re.fullmatch(r"nvidia\.com/gpu-[0-9]+gb", resource) is not None
-
-
 def is_strange(resource: str, meaning: Meaning, options: Options) -> bool:
     """Whether a name looks like one of GPUs of NVIDIA, and is not known here."""
     known = is_gpu_resource(resource, meaning, options) or resource.startswith(IMPLICIT_PREFIX)

@@ -15,11 +15,11 @@ from dra_driver.migration.codes import (
     NODE_ONLY_LABEL,
     PREFERENCE_STAYS,
     UNUSED_LABEL,
-    Code,
     Severity,
 )
 from dra_driver.migration.demands.label_table import is_gpu_label, verdict_on
-from dra_driver.migration.model import Edit, Finding, Path, PodSpecAt, Remove, finding, value_at
+from dra_driver.migration.demands.notes import Notes
+from dra_driver.migration.model import Finding, Path, PodSpecAt, Remove, finding, value_at
 from dra_driver.migration.understand.labels import Fate, Requirement, Subject, Verdict
 
 BY_LABELS = "it chooses GPUs by node labels, and a claim can choose them by attributes"
@@ -27,22 +27,6 @@ BY_LABELS = "it chooses GPUs by node labels, and a claim can choose them by attr
 
 _REQUIRED: Path = ("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
 _PREFERRED: Path = ("affinity", "nodeAffinity", "preferredDuringSchedulingIgnoredDuringExecution")
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """For the devices of one pod. `selectors` are by subject, as they were given."""
-
-    selectors: tuple[tuple[str, ...], ...]
-    edits: tuple[Edit, ...] = ()
-    findings: tuple[Finding, ...] = ()
-    claim_findings: tuple[Finding, ...] = ()
-    extended_findings: tuple[Finding, ...] = ()
-
-    @property
-    def chooses(self) -> bool:
-        """Whether the claim must say something of its devices."""
-        return any(self.selectors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +53,9 @@ def requirements_of(pod: PodSpecAt) -> tuple[Requirement, ...]:
     return tuple(entry.requirement for entry in (*_node_selector(pod), *certain))
 
 
-def placed(pod: PodSpecAt, subjects: Sequence[Subject]) -> Placed:
-    """`subjects` are what the pod's claim asks for; there is at least one."""
-    return _Placing(pod, subjects).result()
+def placed(pod: PodSpecAt, subjects: Sequence[Subject], notes: Notes) -> tuple[tuple[str, ...], ...]:
+    """Selectors for each of `subjects`, which are what the pod's claim asks for; there is at least one."""
+    return _Placing(pod, subjects, notes).result()
 
 
 def unused_labels(pod: PodSpecAt) -> tuple[Finding, ...]:
@@ -91,40 +75,28 @@ def unused_labels(pod: PodSpecAt) -> tuple[Finding, ...]:
 class _Placing:
     pod: PodSpecAt
     subjects: Sequence[Subject]
+    notes: Notes
     selectors: list[list[str]] = field(default_factory=list)
-    edits: list[Edit] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
-    claim_findings: list[Finding] = field(default_factory=list)
-    extended_findings: list[Finding] = field(default_factory=list)
 
-    def result(self) -> Placed:
+    def result(self) -> tuple[tuple[str, ...], ...]:
         self.selectors = [[] for _ in self.subjects]
         for entry in _node_selector(self.pod):
             self._required_entry(entry)
         self._required_terms(_required(self.pod))
         self._preferences(_preferred(self.pod))
         self._topology()
-        return Placed(
-            tuple(tuple(dict.fromkeys(one)) for one in self.selectors),
-            tuple(self.edits),
-            tuple(self.findings),
-            tuple(self.claim_findings),
-            tuple(self.extended_findings),
-        )
+        if any(self.selectors):
+            self.notes.prefers_claims.insert(0, BY_LABELS)
+        return tuple(tuple(dict.fromkeys(one)) for one in self.selectors)
 
     def _verdicts(self, entry: _Entry) -> tuple[Verdict, ...] | None:
         """By subject; None where the label has nothing to do with GPUs."""
         found = [verdict_on(entry.requirement, subject) for subject in self.subjects]
         return tuple(one for one in found if one is not None) or None
 
-    def _say(self, code: Code, path: Path, message: str, **more: Any) -> None:
-        self.findings.append(finding(code, self.pod.document, path, message, **more))
-
     def _say_with_claims(self, verdict: Verdict, path: Path) -> None:
         if verdict.code is not None:
-            one = finding(verdict.code, self.pod.document, path, verdict.message, fixed=True)
-            if one not in self.claim_findings:
-                self.claim_findings.append(one)
+            self.notes.say_with_claims(verdict.code, path, verdict.message)
 
     # -- what must hold
 
@@ -144,7 +116,7 @@ class _Placing:
         if self._stay(entry.path):
             self._say_of_those_that_stay([entry], entry.path)
             return
-        self.edits.append(Remove(entry.path))
+        self.notes.edits.append(Remove(entry.path))
         self._stay_with_extended([entry], entry.path)
 
     def _stay(self, path: Path) -> bool:
@@ -159,18 +131,18 @@ class _Placing:
         message = f"{keys}: a DaemonSet creates a pod for each node that it selects, so the label stays"
         if self._is_inherited(path):
             message = f"{keys}: the condition comes from elsewhere, so it stays, and the claim repeats it"
-        self.claim_findings.append(finding(NODE_ONLY_LABEL, self.pod.document, path, message))
+        self.notes.say_with_claims(NODE_ONLY_LABEL, path, message, fixed=False)
 
     def _stay_with_extended(self, entries: Sequence[_Entry], path: Path) -> None:
         """For labels that GPU Feature Discovery keeps."""
         keys = sorted({one.requirement.key for one in entries if one.requirement.key.startswith("nvidia.com/")})
         if keys:
             message = f"{', '.join(keys)} stay{'s' * (len(keys) == 1)} a condition on the node"
-            self.extended_findings.append(finding(LABEL_STAYS, self.pod.document, path, message))
+            self.notes.say_with_extended(LABEL_STAYS, path, message)
 
     def _kept(self, verdict: Verdict, path: Path) -> None:
         if verdict.code is not None:
-            self._say(verdict.code, path, verdict.message)
+            self.notes.say(verdict.code, path, verdict.message)
 
     def _required_terms(self, terms: Sequence[_Term]) -> None:
         if len(terms) == 1:
@@ -188,7 +160,7 @@ class _Placing:
         where = (*self.pod.path, *_REQUIRED)
         if not all(term.readable and all(map(self._of_gpus, term.entries)) for term in terms):
             labels = sorted({one.requirement.key for term in terms for one in term.entries if self._of_gpus(one)})
-            self._say(
+            self.notes.say(
                 MIXED_TERMS, where, f"{', '.join(labels)} and other conditions are mixed in {len(terms)} alternatives"
             )
             return
@@ -198,7 +170,7 @@ class _Placing:
         if self._stay(where):
             self._say_of_those_that_stay([entry for term in terms for entry in term.entries], where)
             return
-        self.edits.append(Remove(where))
+        self.notes.edits.append(Remove(where))
         self._stay_with_extended([entry for term in terms for entry in term.entries], where)
 
     def _of_terms(self, terms: Sequence[_Term]) -> Iterator[list[str] | None]:
@@ -223,7 +195,7 @@ class _Placing:
         """A claim has no preference that the scheduler weighs against those of nodes, so they stay with the pod."""
         for term in preferred:
             if keys := sorted({one.requirement.key for one in term.entries if self._of_gpus(one)}):
-                self._say(PREFERENCE_STAYS, term.path, f"{', '.join(keys)}: the preference stays one for nodes")
+                self.notes.say(PREFERENCE_STAYS, term.path, f"{', '.join(keys)}: the preference stays one for nodes")
 
     # -- what stays
 
@@ -233,7 +205,7 @@ class _Placing:
             key = value_at(self.pod.spec, path)
             if is_gpu_label(str(key)):
                 message = f"{key} is a topology key, so nodes must keep the label"
-                self._say(NODE_ONLY_LABEL, (*self.pod.path, *path), message, severity=Severity.INFO)
+                self.notes.say(NODE_ONLY_LABEL, (*self.pod.path, *path), message, severity=Severity.INFO)
 
 
 def _node_selector(pod: PodSpecAt) -> tuple[_Entry, ...]:

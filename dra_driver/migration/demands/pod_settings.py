@@ -6,7 +6,6 @@ Source: the reference on migration sources, section 5; libnvidia-container's var
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from dra_driver.migration.codes import (
     BYPASS,
@@ -18,7 +17,6 @@ from dra_driver.migration.codes import (
     SETTING_REMOVED,
     SHARED_CLAIM,
     TOLERATION,
-    Code,
     Severity,
 )
 from dra_driver.migration.demands.bypasses import (
@@ -31,16 +29,14 @@ from dra_driver.migration.demands.bypasses import (
     sees_all,
     variables,
 )
+from dra_driver.migration.demands.notes import Notes
 from dra_driver.migration.model import (
     ContainerAt,
-    Edit,
-    Finding,
     Options,
     Path,
     PodSpecAt,
     Put,
     Remove,
-    finding,
     value_at,
 )
 from dra_driver.migration.read.named import shared_group
@@ -51,24 +47,13 @@ _BEGINNING = re.compile(r"(GPU|MIG)-[0-9a-f][0-9a-f-]*", re.IGNORECASE)
 """Of a UUID: CUDA accepts a unique prefix."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What follows for one pod. `selectors` are by the path of the container whose devices they are for."""
+def settings(
+    pod: PodSpecAt, users: Sequence[ContainerAt], resources: Iterable[str], options: Options, notes: Notes
+) -> Mapping[Path, tuple[str, ...]]:
+    """Of a pod that asks for GPUs: `users` are its containers that do, `resources` what they asked by.
 
-    edits: tuple[Edit, ...] = ()
-    findings: tuple[Finding, ...] = ()
-    claim_findings: tuple[Finding, ...] = ()
-    """If the pod gets claims."""
-    extended_findings: tuple[Finding, ...] = ()
-    """If it keeps the extended resource."""
-    selectors: Mapping[Path, tuple[str, ...]] = field(default_factory=dict)
-    needs_claims: str | None = None
-    prefers_claims: str | None = None
-
-
-def settings(pod: PodSpecAt, users: Sequence[ContainerAt], resources: Iterable[str], options: Options) -> Settings:
-    """Of a pod that asks for GPUs: `users` are its containers that do, `resources` what they asked by."""
-    return _Reader(pod, users, tuple(resources), options).read()
+    Returns selectors by the path of the container whose devices they are for."""
+    return _Reader(pod, users, tuple(resources), options, notes).read()
 
 
 def scheduler_of(pod: PodSpecAt) -> tuple[str | None, Path]:
@@ -85,101 +70,77 @@ def scheduler_of(pod: PodSpecAt) -> tuple[str | None, Path]:
 
 class _Reader:
     def __init__(
-        self, pod: PodSpecAt, users: Sequence[ContainerAt], resources: Sequence[str], options: Options
+        self, pod: PodSpecAt, users: Sequence[ContainerAt], resources: Sequence[str], options: Options, notes: Notes
     ) -> None:
         self._pod = pod
         self._users = users
         self._resources = resources
         self._options = options
         self._own = f"device.attributes[{quoted(options.driver)}]"
-        self._edits: list[Edit] = []
-        self._findings: list[Finding] = []
-        self._claim_findings: list[Finding] = []
-        self._extended_findings: list[Finding] = []
+        self._notes = notes
         self._selectors: dict[Path, list[str]] = {}
-        self._needs_claims: str | None = None
-        self._prefers_claims: str | None = None
 
-    def _of_shared_claim(self, group: Sequence[str]) -> Finding:
-        message = f"all pods of {', '.join(group)} share one ResourceClaim"
-        return finding(SHARED_CLAIM, self._pod.document, self._pod.path, message)
-
-    def read(self) -> Settings:
+    def read(self) -> Mapping[Path, tuple[str, ...]]:
         paths = {container.path for container in self._users}
         group = shared_group(self._pod.document, self._options)
         if group is not None:
-            self._claim_findings.append(self._of_shared_claim(group))
+            message = f"all pods of {', '.join(group)} share one ResourceClaim"
+            self._notes.say_with_claims(SHARED_CLAIM, self._pod.path, message, fixed=False)
         for container in self._pod.containers:
             given = variables(container)
             if container.path in paths:
                 self._of_user(container, given)
             elif sees_all(container):
                 self._of_onlooker(container, given[VISIBLE])
-            self._findings += administration(self._pod, given)
+            self._notes.findings += administration(self._pod, given)
         self._mps()
         self._runtime_class()
         self._scheduler()
         self._node_name()
         self._tolerations()
-        self._findings += mounts(self._pod, self._users)
-        return Settings(
-            tuple(self._edits),
-            tuple(self._findings),
-            tuple(self._claim_findings),
-            tuple(self._extended_findings),
-            {path: tuple(dict.fromkeys(some)) for path, some in self._selectors.items()},
-            self._needs_claims,
-            self._prefers_claims,
-        )
-
-    def _say(self, code: Code, path: Path, message: str, *, severity: Severity | None = None) -> None:
-        self._findings.append(finding(code, self._pod.document, path, message, severity=severity))
-
-    def _say_with_claims(
-        self, code: Code, path: Path, message: str, *, fixed: bool = True, severity: Severity | None = None
-    ) -> None:
-        self._claim_findings.append(finding(code, self._pod.document, path, message, fixed=fixed, severity=severity))
+        self._notes.findings += mounts(self._pod, self._users)
+        return {path: tuple(dict.fromkeys(some)) for path, some in self._selectors.items()}
 
     # -- variables of a container that asks for GPUs
 
     def _of_user(self, container: ContainerAt, given: Mapping[str, Variable]) -> None:
         visible = given.get(VISIBLE)
         if visible is not None and visible.value is None:
-            self._say(SETTING_KEPT, visible.path, f"{VISIBLE} is set from elsewhere; with claims it has no effect")
+            self._notes.say(SETTING_KEPT, visible.path, f"{VISIBLE} is set elsewhere; with claims it has no effect")
         elif visible is not None and visible.value not in NONE_VISIBLE:
             uuids = uuids_of(visible.value or "")
             if uuids:
                 self._pinned(container, VISIBLE, visible, uuids)
             message = f"{VISIBLE}={visible.value} is removed from {container.name}: its claim decides what it gets"
-            self._say_with_claims(SETTING_REMOVED, visible.path, message)
-            self._edits.append(Remove(visible.path))
+            self._notes.say_with_claims(SETTING_REMOVED, visible.path, message)
+            self._notes.edits.append(Remove(visible.path))
             # The driver's CDI edits replace the variable; the device plugin did not.
             message = f"{VISIBLE}={visible.value} has no effect: {container.name} sees only the GPUs that it asks for"
-            self._extended_findings.append(finding(SETTING_KEPT, self._pod.document, visible.path, message))
+            self._notes.say_with_extended(SETTING_KEPT, visible.path, message)
         cuda = given.get("CUDA_VISIBLE_DEVICES")
         if cuda is not None and (uuids := uuids_of(cuda.value or "")):
             self._pinned(container, "CUDA_VISIBLE_DEVICES", cuda, uuids)
         self._capabilities(given.get("NVIDIA_DRIVER_CAPABILITIES"))
         for name in sorted(name for name in given if name.startswith(("NVIDIA_REQUIRE_", "NVIDIA_DISABLE_REQUIRE"))):
             message = f"{name} has no effect with claims; use a selector on the driver version instead"
-            self._say_with_claims(SETTING_KEPT, given[name].path, message, fixed=False)
+            self._notes.say_with_claims(SETTING_KEPT, given[name].path, message, fixed=False)
 
     def _of_onlooker(self, container: ContainerAt, visible: Variable) -> None:
         """Asks for none, and sees those of its pod's other containers, and all others of the node."""
         if self._options.share_visible_all:
             message = f"{container.name} shares the GPUs of {self._users[0].name}, and no longer sees all of the node"
-            self._say_with_claims(BYPASS, visible.path, message, severity=Severity.INFO)
-            self._edits.append(Remove(visible.path))
-            self._needs_claims = f"{container.name} shares GPUs, which extended resources cannot express"
+            self._notes.say_with_claims(BYPASS, visible.path, message, severity=Severity.INFO)
+            self._notes.edits.append(Remove(visible.path))
+            self._notes.needs_claims.append(f"{container.name} shares GPUs, which extended resources cannot express")
             return
         advice = "If it should share the GPUs of the pod's other containers, decide `shareVisibleAll: true`."
         message = f"{container.name} sees all GPUs of its node by {VISIBLE}={visible.value}, and asks for none"
-        self._findings.append(finding(BYPASS, self._pod.document, visible.path, message, advice=advice))
+        self._notes.say(BYPASS, visible.path, message, advice=advice)
 
     def _pinned(self, container: ContainerAt, name: str, variable: Variable, uuids: Sequence[str]) -> None:
         self._choose(container, _with_uuid(f"{self._own}.uuid", uuids))
-        self._needs_claims = "it asks for certain GPUs, which extended resources cannot express"
-        self._say_with_claims(PINNED_GPU, variable.path, f"{name} became a selector for these UUIDs")
+        self._notes.needs_claims.append("it asks for certain GPUs, which extended resources cannot express")
+        self._notes.say_with_claims(PINNED_GPU, variable.path, f"{name} became a selector for these UUIDs")
 
     def _choose(self, container: ContainerAt, expression: str) -> None:
         self._selectors.setdefault(container.path, []).append(expression)
@@ -192,7 +153,7 @@ class _Reader:
             message = (
                 f"NVIDIA_DRIVER_CAPABILITIES={','.join(beyond)} has no effect: claims bring the same libraries for all"
             )
-            self._say_with_claims(SETTING_KEPT, variable.path, message, fixed=False)
+            self._notes.say_with_claims(SETTING_KEPT, variable.path, message, fixed=False)
 
     # -- MPS by hand
 
@@ -201,13 +162,13 @@ class _Reader:
         signs = list(self._signs_of_mps())
         if signs:
             names = ", ".join(dict.fromkeys(name for _, name in signs))
-            self._say(HAND_MADE_MPS, signs[0][0], f"it uses an MPS daemon of the host: {names}")
+            self._notes.say(HAND_MADE_MPS, signs[0][0], f"it uses an MPS daemon of the host: {names}")
             return
         for container in self._users:
             for name, variable in variables(container).items():
                 if name.startswith("CUDA_MPS_"):
                     message = f"{name} has an effect only if its devices are shared by MPS"
-                    self._say_with_claims(SETTING_KEPT, variable.path, message, fixed=False)
+                    self._notes.say_with_claims(SETTING_KEPT, variable.path, message, fixed=False)
 
     def _signs_of_mps(self) -> Iterator[tuple[Path, str]]:
         for index, volume in enumerate(items(self._pod.spec.get("volumes"))):
@@ -227,11 +188,11 @@ class _Reader:
         if not isinstance(name, str) or not name.startswith("nvidia"):
             return
         if self._options.remove_runtime_class:
-            self._edits.append(Remove(path))
-            self._say_with_claims(SETTING_REMOVED, path, f"runtimeClassName {name}: devices come by CDI")
+            self._notes.edits.append(Remove(path))
+            self._notes.say_with_claims(SETTING_REMOVED, path, f"runtimeClassName {name}: devices come by CDI")
         else:
             message = f"runtimeClassName {name} is not needed: devices come by CDI"
-            self._say_with_claims(SETTING_KEPT, path, message, fixed=False)
+            self._notes.say_with_claims(SETTING_KEPT, path, message, fixed=False)
 
     def _scheduler(self) -> None:
         name, path = scheduler_of(self._pod)
@@ -240,15 +201,15 @@ class _Reader:
         if re.search(r"hami|gpushare|gpu-share|gpu-admission|4pd-vgpu", name):
             if "schedulerName" in self._pod.inherited:
                 message = f"schedulerName {name}, which is set elsewhere, does not support claims"
-                self._say_with_claims(OTHER_SCHEDULER, path, message, severity=Severity.ERROR, fixed=False)
+                self._notes.say_with_claims(OTHER_SCHEDULER, path, message, severity=Severity.ERROR, fixed=False)
                 return
-            self._edits.append(Remove(path))
+            self._notes.edits.append(Remove(path))
             message = f"schedulerName {name} is removed: it does not support claims, and the default scheduler does"
-            self._say_with_claims(OTHER_SCHEDULER, path, message, severity=Severity.INFO)
+            self._notes.say_with_claims(OTHER_SCHEDULER, path, message, severity=Severity.INFO)
             return
         needs = next((words for part, words in _SCHEDULERS.items() if part in name), "check its documentation")
         message = f"schedulerName {name} stays, and must support claims: {needs}"
-        self._say_with_claims(OTHER_SCHEDULER, path, message, fixed=False)
+        self._notes.say_with_claims(OTHER_SCHEDULER, path, message, fixed=False)
         self._scheduler_of_extended_resources(name, path)
 
     def _scheduler_of_extended_resources(self, name: str, path: Path) -> None:
@@ -257,7 +218,7 @@ class _Reader:
         Source: Volcano 1.16, its action `allocate`, which looks for the resource in what the node has left.
         """
         if "volcano" in name:
-            self._prefers_claims = (
+            self._notes.prefers_claims.append(
                 "Volcano supports extended resources of device plugins only, not those of a DeviceClass"
             )
             message = f"schedulerName {name}: Volcano finds no {self._resources[0]} on nodes of the driver"
@@ -268,19 +229,17 @@ class _Reader:
         else:
             message = f"schedulerName {name} must support extended resources that a DeviceClass answers"
             advice, severity = "Check its documentation; otherwise use claims (`strategy: claims`).", Severity.WARNING
-        self._extended_findings.append(
-            finding(OTHER_SCHEDULER, self._pod.document, path, message, advice=advice, severity=severity)
-        )
+        self._notes.say_with_extended(OTHER_SCHEDULER, path, message, advice=advice, severity=severity)
 
     def _node_name(self) -> None:
         name = self._pod.spec.get("nodeName")
         path = (*self._pod.path, "nodeName")
         if not isinstance(name, str) or not name:
             return
-        self._edits += [Remove(path), Put((*self._pod.path, "nodeSelector", "kubernetes.io/hostname"), name)]
+        self._notes.edits += [Remove(path), Put((*self._pod.path, "nodeSelector", "kubernetes.io/hostname"), name)]
         message = f"nodeName {name} became a nodeSelector: a pod that bypasses the scheduler gets no devices"
-        self._say_with_claims(PAST_THE_SCHEDULER, path, message, severity=Severity.INFO)
-        self._needs_claims = "with nodeName the scheduler allocates no devices for it"
+        self._notes.say_with_claims(PAST_THE_SCHEDULER, path, message, severity=Severity.INFO)
+        self._notes.needs_claims.append("with nodeName the scheduler allocates no devices for it")
 
     def _tolerations(self) -> None:
         """Of the taint that is named after the resource, as the admission plugin ExtendedResourceToleration does."""
@@ -294,18 +253,18 @@ class _Reader:
         added = {"key": key, "operator": "Exists", "effect": "NoSchedule"}
         if "tolerations" in self._pod.inherited:
             path: Path = (*self._pod.path, "tolerations")
-            self._edits.append(Put(path, [*given, added]))
+            self._notes.edits.append(Put(path, [*given, added]))
             message = f"a toleration of the taint {key} is added to those that it inherits"
-            self._say_with_claims(TOLERATION, path, message)
+            self._notes.say_with_claims(TOLERATION, path, message)
             return
         path = (*self._pod.path, "tolerations", len(given))
-        self._edits.append(Put(path, added))
+        self._notes.edits.append(Put(path, added))
         message = f"a toleration of the taint {key} is added"
         if not given and self._pod.document.kind in ("WorkflowTemplate", "ClusterWorkflowTemplate"):
             message += "; workflows that use the template by templateRef no longer add theirs"
-            self._say_with_claims(TOLERATION, path, message, severity=Severity.WARNING, fixed=False)
+            self._notes.say_with_claims(TOLERATION, path, message, severity=Severity.WARNING, fixed=False)
             return
-        self._say_with_claims(TOLERATION, path, message)
+        self._notes.say_with_claims(TOLERATION, path, message)
 
 
 _SCHEDULERS_OF_OBJECTS: Sequence[Path] = (

@@ -6,7 +6,7 @@ as many devices as before and each container sees as many. Source: the reference
 kubelet's device manager.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from dra_driver.allocation.placement import IMPLICIT_PREFIX
@@ -30,14 +30,14 @@ from dra_driver.migration.codes import (
 from dra_driver.migration.demands import amounts as amounts_room
 from dra_driver.migration.demands.amounts import Amounts, amounts_of, is_gpu_resource
 from dra_driver.migration.demands.bypasses import bypasses, sees_all, variables
-from dra_driver.migration.demands.placement import BY_LABELS, Placed, placed, requirements_of, unused_labels
-from dra_driver.migration.demands.pod_settings import Settings, settings
-from dra_driver.migration.demands.sharing_systems import Part, parts_of
-from dra_driver.migration.demands.standing import Ask, Notes, Standing, demands_of_kind, handed_on, with_clouds
+from dra_driver.migration.demands.notes import Ask, Notes
+from dra_driver.migration.demands.placement import placed, requirements_of, unused_labels
+from dra_driver.migration.demands.pod_settings import settings
+from dra_driver.migration.demands.sharing_systems import parts_of
+from dra_driver.migration.demands.standing import Standing, demands_of_kind, handed_on, with_clouds
 from dra_driver.migration.model import (
     ContainerAt,
     Demand,
-    Edit,
     Finding,
     Form,
     Options,
@@ -66,12 +66,6 @@ _KSERVE_CLASS = "serving.kserve.io/dra-device-class"
 MOST_BYTES = 10 * 1024
 """Of one expression."""
 
-_OF_NOS = (
-    "Where it does, ask for such a part by a claim: `dractl new template --share memory=10Gi` writes one, and a rule "
-    "of the PublishingPolicy says that GPUs are shared by MPS (docs/sharing.md). Else give the configuration that "
-    "makes it, or decide that it is none (`resources: {NAME: other}`)."
-)
-
 _IMMUTABLE = frozenset(
     {
         "Pod", "Job", "JobSet", "PyTorchJob", "TFJob", "XGBoostJob", "PaddleJob", "JAXJob", "MPIJob", "RayJob",
@@ -95,10 +89,6 @@ class _Pod:
         self._hints = with_clouds(hints_of(self._requirements), self._requirements)
         self._notes = Notes(pod.document)
         self._standing = Standing(self._notes, self._hints, self._requirements, meaning, options)
-        self._claim_findings: list[Finding] = []
-        self._extended_findings: list[Finding] = []
-        self._edits: list[Edit] = []
-        self._prefers_claims: str | None = None
         self._held = meaning.purposes.held(pod, options)
 
     def reading(self) -> PodReading:
@@ -111,33 +101,30 @@ class _Pod:
         if not asks:
             return self._without_asks()
         self._already()
-        beside: tuple[Finding, ...] = tuple(kept(self._held, self._pod.document))
-        found = self._demanded(asks)
-        place = placed(self._pod, [self._subject(ask, asks) for ask in asks])
-        users = list({container.path: container for one in found for container in one.containers}.values())
-        told = settings(
-            self._pod,
-            users,
-            {ask.resource for ask in asks},
-            self._options,
-        )
-        found = self._chosen(found, asks, place, told)
+        demands = self._demanded(asks)
+        placed_selectors = placed(self._pod, [self._subject(ask, asks) for ask in asks], self._notes)
+        users = list({container.path: container for one in demands for container in one.containers}.values())
+        resources = {ask.resource for ask in asks}
+        own_selectors = settings(self._pod, users, resources, self._options, self._notes)
+        demands = self._chosen(demands, asks, placed_selectors, own_selectors)
         if self._options.share_visible_all:
             paths = {container.path for container in users}
             more = tuple(one for one in self._pod.containers if one.path not in paths and sees_all(one))
-            found = [replace(demand, containers=(*demand.containers, *more)) for demand in found]
-        self._sizes(found)
-        self._server(found)
+            demands = [replace(demand, containers=(*demand.containers, *more)) for demand in demands]
+        self._sizes(demands)
+        self._server(demands)
         self._kind()
+        beside = tuple(kept(self._held, self._pod.document))
+        notes = self._notes
         return PodReading(
-            tuple(found),
-            (*self._edits, *place.edits, *told.edits),
-            (*self._notes.findings, *place.findings, *told.findings),
-            (*self._claim_findings, *place.claim_findings, *told.claim_findings, *beside),
-            (*self._extended_findings, *place.extended_findings, *told.extended_findings, *beside),
-            next(iter([*self._notes.needs_claims, *filter(None, [told.needs_claims])]), None),
-            next(iter(self._notes.leave), None),
-            self._prefers_claims or told.prefers_claims,
+            tuple(demands),
+            tuple(notes.edits),
+            tuple(notes.findings),
+            (*notes.claim_findings, *beside),
+            (*notes.extended_findings, *beside),
+            next(iter(notes.needs_claims), None),
+            next(iter(notes.leave), None),
+            next(iter(notes.prefers_claims), None),
             self._meaning.claims,
             self._held,
         )
@@ -152,25 +139,13 @@ class _Pod:
 
     def _strange(self) -> None:
         for container in self._pod.containers:
-            seen: set[str] = set()
-            for resource, path in amounts_room.strange_resources(container, self._meaning, self._options):
-                if resource in seen:
-                    continue
-                seen.add(resource)
+            for resource, path in dict(amounts_room.strange_resources(container, self._meaning, self._options)).items():
                 if amounts_room.is_of_virtual_machines(resource):
-                    self._notes.say(
-                        VIRTUAL_MACHINE, path, f"{resource} is a GPU, or a part of one, for a virtual machine"
-                    )
-                elif amounts_room.is_slice_of_nos(resource):
-                    message = f"{resource}: where nos makes it, it is a part of a GPU that has so much memory"
-                    self._notes.findings.append(
-                        finding(UNKNOWN_RESOURCE, self._pod.document, path, message, advice=_OF_NOS)
-                    )
+                    message = f"{resource} is a GPU, or a part of one, for a virtual machine"
+                    self._notes.say(VIRTUAL_MACHINE, path, message)
                 else:
-                    self._notes.say(UNKNOWN_RESOURCE, path, f"{resource}: it is not known what it stands for")
-                self._notes.leave.append(
-                    f"{resource} is not understood, and a pod is migrated as a whole or not at all"
-                )
+                    self._notes.say(UNKNOWN_RESOURCE, path, f"{resource}: its meaning is unknown")
+                self._notes.leave.append(f"{resource} is not understood, and pods are migrated as a whole only")
 
     def _zeros(self, amounts: Sequence[tuple[ContainerAt, Amounts]], asks: Sequence[Ask]) -> None:
         """Amounts of nothing, besides those that stand beside an amount of something and go with it."""
@@ -180,32 +155,28 @@ class _Pod:
                 if amount.number or amount.resource == self._meaning.hami.priority or set(amount.paths) <= taken:
                     continue
                 message = f"{container.name or 'the container'} asks for {amount.resource}: 0"
-                one = finding(ZERO, self._pod.document, amount.paths[0], message, fixed=bool(asks))
-                (self._claim_findings if asks else self._notes.findings).append(one)
                 if asks:
-                    self._edits += [Remove(path) for path in amount.paths]
+                    self._notes.say_with_claims(ZERO, amount.paths[0], message)
+                    self._notes.edits += [Remove(path) for path in amount.paths]
+                else:
+                    self._notes.say(ZERO, amount.paths[0], message)
 
     # -- what is asked for
 
     def _asks(self, amounts: Sequence[tuple[ContainerAt, Amounts]]) -> list[Ask]:
         memory = self._meaning.gpu_memory(self._requirements) or self._options.gpu_memory
-        shared = parts_of(self._pod, amounts, memory, self._meaning, self._options)
-        self._notes.findings += shared.findings
-        self._claim_findings += shared.claim_findings
-        self._edits += [Remove(path) for path in shared.removes]
-        self._notes.leave += [shared.leave] if shared.leave else []
-        if shared.parts:
-            self._notes.needs_claims.append("parts of GPUs are not expressed by extended resources")
-        of_systems = {part.container.path for part in shared.parts if part.resource}
-        found = [self._of_part(part) for part in shared.parts]
+        asks = parts_of(self._pod, amounts, memory, self._meaning, self._options, self._notes)
+        if asks:
+            self._notes.needs_claims.append("extended resources cannot express parts of GPUs")
+        of_systems = {ask.container.path for ask in asks if ask.resource}
         for container, given in amounts:
             for amount in given.by_resource.values():
                 own = amount.resource in self._meaning.own
                 if amount.number and (own or amounts_room.is_whole_or_mig(amount.resource)):
                     if container.path in of_systems and amount.resource == self._meaning.hami.count:
                         continue
-                    found.append(self._standing.ask(container, amount.resource, amount.number, amount.paths))
-        return found
+                    asks.append(self._standing.ask(container, amount.resource, amount.number, amount.paths))
+        return asks
 
     def _within_reason(self, ask: Ask) -> Ask:
         """Units are looked at one by one, and an amount of `8Gi` was meant for something else."""
@@ -215,10 +186,6 @@ class _Pod:
         self._notes.say(TOO_LARGE, self._pod.path, message)
         self._notes.leave.append(message)
         return replace(ask, want=replace(ask.want, count=1))
-
-    @staticmethod
-    def _of_part(part: Part) -> Ask:
-        return Ask(part.container, part.want, part.removes, part.resource)
 
     # -- demands
 
@@ -232,7 +199,7 @@ class _Pod:
             if want.distinct:
                 path = alike[0].removes[0] if alike[0].removes else alike[0].container.path
                 message = f"{alike[0].want.count} shares are of {alike[0].want.count} different GPUs, by a constraint"
-                self._claim_findings.append(finding(SAME_GPU_POSSIBLE, self._pod.document, path, message, fixed=True))
+                self._notes.say_with_claims(SAME_GPU_POSSIBLE, path, message)
         brief = [ask for ask in asks if ask.container.role is Role.INIT]
         if brief:
             names = ", ".join(dict.fromkeys(ask.container.name for ask in brief))
@@ -244,9 +211,9 @@ class _Pod:
                 )
                 message = f"{names_alone} asks for other GPUs than the containers after it, and the pod holds both"
             path = brief[0].removes[0] if brief[0].removes else brief[0].container.path
-            self._claim_findings.append(finding(GPU_INIT_CONTAINER, self._pod.document, path, message, fixed=True))
+            self._notes.say_with_claims(GPU_INIT_CONTAINER, path, message)
             message = f"{names}: Kubernetes before 1.36 gives init containers GPUs of their own"
-            self._extended_findings.append(finding(GPU_INIT_CONTAINER, self._pod.document, path, message))
+            self._notes.say_with_extended(GPU_INIT_CONTAINER, path, message)
         order = {container.path: index for index, container in enumerate(self._pod.containers)}
         return sorted(found, key=lambda one: order[one.containers[0].path])
 
@@ -256,19 +223,22 @@ class _Pod:
         largest = max((one.want.count for one in alike if one.container.role is Role.INIT), default=0)
         return Subject(ask.want, self._options.driver, max(lasting, largest), ask.single)
 
-    def _chosen(self, found: Sequence[Demand], asks: Sequence[Ask], place: Placed, told: Settings) -> list[Demand]:
-        """With what nodes and settings say about the devices."""
-        if place.chooses:
-            self._prefers_claims = BY_LABELS
+    def _chosen(
+        self,
+        demands: Sequence[Demand],
+        asks: Sequence[Ask],
+        by_ask: Sequence[tuple[str, ...]],
+        by_container: Mapping[Path, tuple[str, ...]],
+    ) -> list[Demand]:
+        """With selectors that node conditions and settings become."""
         kinds = {replace(ask.want, count=1): index for index, ask in enumerate(asks)}
-        done = []
-        for demand in found:
+        chosen = []
+        for demand in demands:
             index = kinds[replace(demand.want, count=1)]
-            of_containers = (one for container in demand.containers for one in told.selectors.get(container.path, ()))
-            own = (*demand.want.selectors, *place.selectors[index], *of_containers)
-            want = replace(demand.want, selectors=tuple(dict.fromkeys(own)))
-            done.append(replace(demand, want=want))
-        return done
+            of_containers = (one for container in demand.containers for one in by_container.get(container.path, ()))
+            selectors = dict.fromkeys((*demand.want.selectors, *by_ask[index], *of_containers))
+            chosen.append(replace(demand, want=replace(demand.want, selectors=tuple(selectors))))
+        return chosen
 
     # -- the pod as a whole
 
@@ -373,7 +343,7 @@ class _Pod:
         kind = self._pod.document.kind
         if kind in _IMMUTABLE:
             message = f"the pods of {with_article(kind)} that is there already cannot be changed in place"
-            self._claim_findings.append(finding(IMMUTABLE, self._pod.document, (), message))
+            self._notes.say_with_claims(IMMUTABLE, (), message, fixed=False)
 
 
 def _problem(expression: str) -> str | None:

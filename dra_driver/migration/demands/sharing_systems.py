@@ -6,7 +6,7 @@ container, or not at all.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from dra_driver.migration.codes import (
     INVALID_AMOUNT,
@@ -24,7 +24,8 @@ from dra_driver.migration.codes import (
     Severity,
 )
 from dra_driver.migration.demands.amounts import Amounts
-from dra_driver.migration.model import ContainerAt, Finding, Options, Path, PodSpecAt, Role, Share, Want, What, finding
+from dra_driver.migration.demands.notes import Ask, Notes
+from dra_driver.migration.model import ContainerAt, Options, Path, PodSpecAt, Remove, Role, Share, Want, What
 from dra_driver.migration.understand.labels import quoted
 from dra_driver.migration.understand.meaning import Meaning
 from dra_driver.migration.understand.plugin_config import GPU_RESOURCE
@@ -33,39 +34,18 @@ from dra_driver.quantity import Quantity
 _GIBI, _MEBI = "Gi", "Mi"
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """What one container asks a sharing system for."""
-
-    container: ContainerAt
-    want: Want
-    removes: tuple[Path, ...]
-    resource: str
-    """By which it asked; empty for annotations."""
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """Of one pod. `removes` are annotations and variables that go when claims are written."""
-
-    parts: tuple[Part, ...] = ()
-    removes: tuple[Path, ...] = ()
-    findings: tuple[Finding, ...] = ()
-    claim_findings: tuple[Finding, ...] = ()
-    leave: str | None = None
-    """Why the pod cannot be migrated, as a sentence."""
-
-
 def parts_of(
     pod: PodSpecAt, amounts: Sequence[tuple[ContainerAt, Amounts]], memory: Quantity | None, meaning: Meaning,
-    options: Options,
-) -> Parts:  # fmt: skip
+    options: Options, notes: Notes,
+) -> list[Ask]:  # fmt: skip
     """`amounts` are of all containers, `memory` that of one GPU where the pod can run, None where it is not known."""
-    return _Pod(pod, memory, meaning, options).parts(amounts)
+    return _Pod(pod, memory, meaning, options, notes).parts(amounts)
 
 
 class _Pod:
-    def __init__(self, pod: PodSpecAt, memory: Quantity | None, meaning: Meaning, options: Options) -> None:
+    def __init__(
+        self, pod: PodSpecAt, memory: Quantity | None, meaning: Meaning, options: Options, notes: Notes
+    ) -> None:
         self._pod = pod
         self._memory = memory
         self._hami = meaning.hami
@@ -74,40 +54,39 @@ class _Pod:
         self._annotations: Mapping[str, str] = (
             {str(key): str(value) for key, value in given.items()} if isinstance(given, dict) else {}
         )
-        self._findings: list[Finding] = []
-        self._claim_findings: list[Finding] = []
-        self._leave: str | None = None
+        self._notes = notes
 
-    def parts(self, amounts: Sequence[tuple[ContainerAt, Amounts]]) -> Parts:
+    def parts(self, amounts: Sequence[tuple[ContainerAt, Amounts]]) -> list[Ask]:
         found = [part for container, given in amounts for part in self._of_container(container, given)]
         found += self._fractions(amounts)
         if not found:
-            return Parts((), (), tuple(self._findings), tuple(self._claim_findings), self._leave)
+            return []
         found = self._together([replace(part, want=self._chosen(part.want)) for part in found])
         shares = [part for part in found if part.want.share is not None]
         if shares:
             path = shares[0].removes[0] if shares[0].removes else self._pod.path
             self._say(NOT_ENFORCED, path, _enforced(shares[0].resource), with_claims=True)
-        return Parts(
-            tuple(found), tuple(self._state(amounts)), tuple(self._findings), tuple(self._claim_findings), self._leave
-        )
+        self._notes.edits += [Remove(path) for path in self._state(amounts)]
+        return found
 
     def _say(
         self, code: Code, path: Path, message: str, *, severity: Severity | None = None, with_claims: bool = False,
         fixed: bool = False,
     ) -> None:  # fmt: skip
-        one = finding(code, self._pod.document, path, message, severity=severity, fixed=fixed)
-        (self._claim_findings if with_claims else self._findings).append(one)
+        if with_claims:
+            self._notes.say_with_claims(code, path, message, severity=severity, fixed=fixed)
+        else:
+            self._notes.say(code, path, message, severity=severity)
 
     # -- resources
 
-    def _of_container(self, container: ContainerAt, given: Amounts) -> Iterator[Part]:
+    def _of_container(self, container: ContainerAt, given: Amounts) -> Iterator[Ask]:
         for read in (self._hami_part, self._volcano, self._volcano_older, self._aliyun, self._tencent, self._units):
             part = read(container, given)
             if part is not None:
                 yield part
 
-    def _hami_part(self, container: ContainerAt, given: Amounts) -> Part | None:
+    def _hami_part(self, container: ContainerAt, given: Amounts) -> Ask | None:
         hami = self._hami
         amounts = (hami.memory, hami.memory_percentage, hami.cores)
         asked = any(given.number(name) for name in amounts)
@@ -144,7 +123,7 @@ class _Pod:
     def _scheduler(self) -> str:
         return str(self._pod.spec.get("schedulerName") or "")
 
-    def _volcano(self, container: ContainerAt, given: Amounts) -> Part | None:
+    def _volcano(self, container: ContainerAt, given: Amounts) -> Ask | None:
         names = [f"volcano.sh/vgpu-{name}" for name in ("number", "memory", "memory-percentage", "cores")]
         number, memory, percent, cores = (given.number(name) for name in names)
         if not any((number, memory, percent, cores)):
@@ -155,29 +134,29 @@ class _Pod:
             container, number or 1, self._alone(share, removes), removes, names[0], "volcano.sh/vgpu-mode"
         )
 
-    def _volcano_older(self, container: ContainerAt, given: Amounts) -> Part | None:
+    def _volcano_older(self, container: ContainerAt, given: Amounts) -> Ask | None:
         memory, number = given.number("volcano.sh/gpu-memory"), given.number("volcano.sh/gpu-number")
         removes = given.paths("volcano.sh/gpu-memory", "volcano.sh/gpu-number")
         if memory:
             share = Share(memory=self._mebibytes(memory))
-            return Part(container, Want(What.GPU, 1, share=share), removes, "volcano.sh/gpu-memory")
-        return Part(container, Want(What.GPU, number), removes, "volcano.sh/gpu-number") if number else None
+            return Ask(container, Want(What.GPU, 1, share=share), removes, "volcano.sh/gpu-memory")
+        return Ask(container, Want(What.GPU, number), removes, "volcano.sh/gpu-number") if number else None
 
-    def _aliyun(self, container: ContainerAt, given: Amounts) -> Part | None:
+    def _aliyun(self, container: ContainerAt, given: Amounts) -> Ask | None:
         key, count_key, core_key = "aliyun.com/gpu-mem", "aliyun.com/gpu-count", "aliyun.com/gpu-core.percentage"
         memory, cores = given.number(key), given.number(core_key)
         removes = given.paths(key, count_key, core_key)
         self._several_of_aliyun(count_key, bool(memory or cores))
         if memory:
             share = Share(memory=self._of_aliyun(memory, given.paths(key)[0]), cores=cores or None)
-            return Part(container, Want(What.GPU, 1, share=share), removes, key)
+            return Ask(container, Want(What.GPU, 1, share=share), removes, key)
         if cores:
-            return Part(container, Want(What.GPU, 1, share=Share(cores=cores)), removes, core_key)
+            return Ask(container, Want(What.GPU, 1, share=Share(cores=cores)), removes, core_key)
         if given.number(count_key):
             self._unknown(given.paths(count_key)[0], count_key)
         return None
 
-    def _together(self, parts: Sequence[Part]) -> list[Part]:
+    def _together(self, parts: Sequence[Ask]) -> list[Ask]:
         """What all containers of a pod asked for was of one GPU: Aliyun's and Volcano's older scheduler added it up."""
         of_one = [part for part in parts if part.resource in _OF_ONE_GPU]
         if len(of_one) < 2:
@@ -209,20 +188,20 @@ class _Pod:
             )
         return Quantity.parse(f"{number}{_GIBI if unit == 'GiB' else _MEBI}")
 
-    def _tencent(self, container: ContainerAt, given: Amounts) -> Part | None:
+    def _tencent(self, container: ContainerAt, given: Amounts) -> Ask | None:
         cores, units = given.number("tencent.com/vcuda-core"), given.number("tencent.com/vcuda-memory")
         removes = given.paths("tencent.com/vcuda-core", "tencent.com/vcuda-memory")
         if cores and cores % 100 == 0:
-            return Part(container, Want(What.GPU, cores // 100), removes, "tencent.com/vcuda-core")
+            return Ask(container, Want(What.GPU, cores // 100), removes, "tencent.com/vcuda-core")
         if cores and cores > 100:
             self._wrong(removes[0], f"tencent.com/vcuda-core: {cores} is neither a part of a GPU nor a number of GPUs")
             return None
         if not cores and not units:
             return None
         share = Share(memory=self._mebibytes(256 * (units or 0)), cores=cores or None)
-        return Part(container, Want(What.GPU, 1, share=share), removes, "tencent.com/vcuda-core")
+        return Ask(container, Want(What.GPU, 1, share=share), removes, "tencent.com/vcuda-core")
 
-    def _units(self, container: ContainerAt, given: Amounts) -> Part | None:
+    def _units(self, container: ContainerAt, given: Amounts) -> Ask | None:
         """Resources of which a person said the unit; a name with `mem` is of memory, others are of cores."""
         units = {
             name: unit for name, unit in self._options.resource_units.items() if not name.startswith("aliyun.com/")
@@ -257,13 +236,13 @@ class _Pod:
 
     def _part(
         self, container: ContainerAt, count: int, share: Share, removes: tuple[Path, ...], resource: str, mode_key: str
-    ) -> Part:
+    ) -> Ask:
         if self._annotations.get(mode_key) == "mig":
-            return Part(container, self._as_mig(count, share, removes), removes, resource)
+            return Ask(container, self._as_mig(count, share, removes), removes, resource)
         if share == Share() or (share.memory, share.memory_percent, share.cores) == (None, 100, None):
-            return Part(container, Want(What.GPU, count), removes, resource)
+            return Ask(container, Want(What.GPU, count), removes, resource)
         share = self._sized(share, removes)
-        return Part(container, Want(What.GPU, count, share=share, distinct=count > 1), removes, resource)
+        return Ask(container, Want(What.GPU, count, share=share, distinct=count > 1), removes, resource)
 
     def _as_mig(self, count: int, share: Share, removes: tuple[Path, ...]) -> Want:
         """The sharing system chose a profile with enough memory."""
@@ -303,11 +282,11 @@ class _Pod:
 
     def _wrong(self, path: Path, message: str, code: Code = UNREADABLE) -> None:
         self._say(code, path, message)
-        self._leave = message
+        self._notes.leave.append(message)
 
     def _unknown(self, path: Path, resource: str) -> None:
         self._say(UNKNOWN_RESOURCE, path, f"{resource} alone does not say what is wanted")
-        self._leave = f"the meaning of {resource} is not known"
+        self._notes.leave.append(f"the meaning of {resource} is not known")
 
     # -- which devices
 
@@ -337,7 +316,7 @@ class _Pod:
 
     # -- fractions in annotations (KAI, Run:ai)
 
-    def _fractions(self, amounts: Sequence[tuple[ContainerAt, Amounts]]) -> Iterator[Part]:
+    def _fractions(self, amounts: Sequence[tuple[ContainerAt, Amounts]]) -> Iterator[Ask]:
         fraction, memory = self._annotations.get("gpu-fraction"), self._annotations.get("gpu-memory")
         if fraction is None and memory is None:
             return
@@ -359,7 +338,7 @@ class _Pod:
             self._wrong(whole, message, INVALID_AMOUNT)
         share = self._sized(share, (path,))
         want = Want(What.GPU, int(count), share=share, distinct=int(count) > 1)
-        yield Part(container, want, (path,), "")
+        yield Ask(container, want, (path,), "")
 
     def _fraction_container(self, containers: Sequence[ContainerAt], path: Path) -> ContainerAt | None:
         wanted = self._annotations.get("gpu-fraction-container-name")

@@ -6,29 +6,16 @@ containers after it, as in the device manager of the kubelet.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from dra_driver.api.documents import Document
-from dra_driver.migration.codes import CONFLICTING_NODES, MEANING_UNKNOWN, SHARES_ABOVE_ONE, Code, Severity
+from dra_driver.migration.codes import CONFLICTING_NODES, MEANING_UNKNOWN, SHARES_ABOVE_ONE, Severity
 from dra_driver.migration.demands import amounts as amounts_room
-from dra_driver.migration.model import ContainerAt, Demand, Finding, Options, Path, Role, Share, Want, What, finding
+from dra_driver.migration.demands.notes import Ask, Notes
+from dra_driver.migration.model import ContainerAt, Demand, Options, Path, Role, Share, Want, What
 from dra_driver.migration.understand.labels import Hints, Requirement, quoted
 from dra_driver.migration.understand.meaning import Meaning, Stands
 from dra_driver.migration.understand.plugin_config import GPU_RESOURCE, Sharing
 from dra_driver.phrases import and_more
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """Of one container, in units of one kind."""
-
-    container: ContainerAt
-    want: Want
-    """Its count is what the container sees."""
-    removes: tuple[Path, ...]
-    resource: str
-    single: bool = False
-    """`nvidia.com/gpu` that stands for MIG devices."""
 
 
 def demands_of_kind(want: Want, asks: Sequence[Ask]) -> Iterator[Demand]:
@@ -92,23 +79,6 @@ def handed_on(demands: Iterable[Demand]) -> set[Path]:
 
 
 _DEFAULTS = Options()
-
-
-@dataclass(slots=True)
-class Notes:
-    """What is found out about a pod while it is read."""
-
-    document: Document
-    findings: list[Finding] = field(default_factory=list)
-    needs_claims: list[str] = field(default_factory=list)
-    """Why extended resources would not do, a sentence each."""
-    leave: list[str] = field(default_factory=list)
-    """Why it cannot be migrated, a sentence each."""
-
-    def say(self, code: Code, path: Path, message: str, *, severity: Severity | None = None) -> None:
-        """Once, of however many containers."""
-        if all((one.code, one.message) != (code, message) for one in self.findings):
-            self.findings.append(finding(code, self.document, path, message, severity=severity))
 
 
 class Standing:

@@ -339,10 +339,3 @@ def test_settings_say_what_became_of_them() -> None:
         "hami.io/vgpu-node was written by the sharing system, for itself",
         "nvidia.com/use-gputype became a selector on the product",
     ]
-
-
-def test_slices_of_nos_are_left_with_what_to_write_instead() -> None:
-    found = read(pod(limits({"nvidia.com/gpu-10gb": 1})))
-    (said,) = found.findings
-    assert (said.code.name, "nos" in said.message, "--share memory=" in said.advice) == ("M019", True, True)
-    assert found.leave is not None
