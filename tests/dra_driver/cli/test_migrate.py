@@ -313,17 +313,6 @@ def test_every_flag_that_a_code_speaks_of_is_one() -> None:
     assert {flag for flag in spoken if flag not in text} == {"--policy"} & spoken
 
 
-def test_every_claim_that_an_advice_has_written_is_written() -> None:
-    said = [code.advice for code in CODES]
-    pod = "spec: {containers: [{name: c, image: i, resources: {limits: {nvidia.com/gpu-10gb: 1}}}]}"
-    nos = Source("f.yaml", f"apiVersion: v1\nkind: Pod\nmetadata: {{name: p}}\n{pod}\n")
-    said += [one.advice for one in migrate([nos], Options()).findings]
-    lines = {line for text in said for line in re.findall(r"`dractl (new [^`]*)`", text)}
-    assert lines
-    for line in lines:
-        assert "kind: ResourceClaimTemplate" in run(*line.split()).stdout
-
-
 def test_a_file_that_cannot_be_read_is_named_in_the_report_and_the_others_go_on(repository: Path) -> None:
     # As root everything may be opened; reading this one fails for everybody.
     (repository / "app" / "secret.yaml").symlink_to("/proc/self/mem")
