@@ -17,21 +17,19 @@ def migration_part() -> str:
         "Of the file that `--decisions` names. Every one can be left out.",
         table(("Decision", "Means"), ([f"`{name}`", means] for name, means in FIELDS.items())),
         "## What becomes of each kind",
-        "Other kinds are looked through for what has the shape of a pod; that is reported, and converted with "
-        "the decision `unknownKinds`.",
+        "In other kinds, parts with the shape of a pod are reported; the decision `unknownKinds` converts them.",
         table(
             ("Kind", "Group", "Becomes"), ([f"`{kind}`", group or "core", what] for group, kind, what in known_kinds())
         ),
         "## What becomes of each label",
         "In `nodeSelector` and node affinity. Names in the last column are [attributes](attributes.md) of the"
-        " device; "
-        "whatever stays a label has to be kept on the nodes by somebody.",
+        " device; nodes must keep the labels that stay.",
         table(("Label", "Says", "Becomes"), ([f"`{row.key}`", row.means, row.becomes] for row in ROWS)),
         "## What is different with claims",
         "\n".join(f"- {one}" for one in DIFFERENCES),
         "## Codes",
-        "An error is something that would not mean the same; a warning may not, or asks for a hand; a note is worth "
-        "knowing. A finding can be milder or worse than its code where its message says why.",
+        "Error: the workload would behave differently. Warning: it may, or something must be done by hand. A "
+        "finding can have another severity than its code.",
         table(
             ("Code", "Is", "Severity", "Means", "Advice"),
             ([one.name, one.title, one.severity.value, one.means, one.advice] for one in CODES),

@@ -202,7 +202,7 @@ CONTRADICTION = Code(
 )  # fmt: skip
 SETTING_REMOVED = Code(
     "M031", "setting removed", _INFO,
-    "A setting told the NVIDIA container runtime which GPUs to inject. With claims the CDI spec of the device "
+    "A setting defined which GPUs the NVIDIA container runtime injects. With claims the CDI spec of the device "
     "does this.",
     "Nothing to do.",
 )  # fmt: skip

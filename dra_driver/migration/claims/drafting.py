@@ -149,7 +149,7 @@ _ABOUT_TEXTS = (
 
 
 _ABOUT_CHOOSING = (
-    "Labels in it stay conditions on the node, and somebody has to keep them there; NVIDIA_VISIBLE_DEVICES gives "
+    "Labels in it stay node conditions, so nodes must keep them; NVIDIA_VISIBLE_DEVICES gives "
     "nothing to containers with claims, and all GPUs to others. Say it in the templates themselves instead."
 )
 

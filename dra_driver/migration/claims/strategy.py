@@ -110,7 +110,7 @@ def _cannot(pod: PodSpecAt, reading: PodReading) -> Iterator[str]:
     """What would matter to this pod, and is not said by an extended resource."""
     asking = {container.path: container for demand in reading.demands for container in demand.containers}
     if reading.prefers_claims == BY_LABELS:
-        yield "labels of nodes go on choosing its GPUs, and what a node has of several models may be any of them"
+        yield "node labels still select its GPUs, so on a node with several models it may get any of them"
     if len(asking) > 1:
         yield "its containers cannot share a GPU, nor have GPUs that are near each other"
     elif any(demand.want.count > 1 for demand in reading.demands):
@@ -161,7 +161,7 @@ def of_form(workload: Workload, options: Options) -> Iterator[Finding]:
     pod, target = workload.pod, workload.choice.target
     yield from _of_defaults(workload)
     if target is Target.EXTENDED and not knows_extended_resources(options):
-        yield too_old(workload, "feature gate DRAExtendedResource is to be switched on for this")
+        yield too_old(workload, "this needs feature gate DRAExtendedResource")
     if pod.form is Form.NONE and target is not Target.CLAIMS:
         kept = target is Target.EXTENDED
         yield finding(

@@ -21,7 +21,7 @@ _STATE = (
     "{.metadata.name} {.status.phase} {.status.terminalState} {.status.state.phase} {.status.jobStatus} "
     '{.status.conditions[?(@.status=="True")].type}'
 )
-"""Of whatever runs to an end: Pod, JobSet, Volcano's Job, RayJob, and those with conditions."""
+"""Of objects that end: Pod, JobSet, Volcano's Job, RayJob, and those with conditions."""
 _DONE = "*Complete*|*Succeeded*|*SUCCEEDED*"
 _OVER = f"''|{_DONE}|*Failed*|*FAILED*"
 """Also where it is not there."""
@@ -92,7 +92,7 @@ class Applying:
         self._rest = waiting
 
     def knows(self, owner: ObjectRef) -> bool:
-        """Whether it is among what gets claims, at whatever node."""
+        """Whether it gets claims, on any node."""
         units = (*(unit for units in self._at.values() for unit in units), *self._rest)
         return any(_makes(one, owner) for unit in units for one in unit.workloads)
 
@@ -154,12 +154,12 @@ class Applying:
         yield f'found=$({found}) && {{ [ -z "$found" ] || {{ {" && ".join(lines)}; }}; }}'
 
     def _told_of_old(self, unit: _Unit, one: Workload) -> str:
-        """Tells `kubectl apply` what the object was made of, if it does not know."""
+        """Records for `kubectl apply` what the object was made of."""
         several = len(unit.workloads) > 1
         known = (
             f"{_kubectl(one)} get {_resource(one)} {one.pod.document.name} -o jsonpath='{_LAST_APPLIED}' | grep -q ."
         )
-        # The second is refused where one object of the file is not there, and the third tells it as well.
+        # The second is refused where one object of the file is not there, and the third records it as well.
         told = f"{self._old(unit, ' set-last-applied --create-annotation')}{f' || {self._old(unit, "")}' * several}"
         return f"{{ {known} || {told}; }}"
 
@@ -228,13 +228,13 @@ def _state_of(workload: Workload) -> str:
 
 
 def _all_but_done(once: Sequence[Workload], apply: str) -> str:
-    """`kubectl apply` goes on after an object that it cannot change, and is refused in the end: here that is no error
+    """`kubectl apply` continues after an object that it cannot change, and fails at the end: here that is no error
     where the only such objects may be those that are done."""
     asked = [
         f'{_state_of(one)} && case $state in {_DONE}) done="$done {one.pod.document.name}";; *) {_deleted(one)};; esac'
         for one in once
     ]
-    told = 'echo "Only of what is done may that be said:$done."'
+    told = 'echo "These are finished and stay unchanged:$done."'
     return f'done= && {" && ".join(asked)} && {{ {apply} || {{ [ -n "$done" ] && {told}; }}; }}'
 
 

@@ -69,7 +69,7 @@ class Plan:
     values: JsonObject
     """Of the chart, for the time of the change."""
     refusal: str = ""
-    """Why there is none, where somebody else offers the GPUs; then all else is empty."""
+    """Why there is none, if another driver offers the GPUs; then everything else is empty."""
 
     @property
     def empty(self) -> bool:
@@ -104,12 +104,12 @@ def run_only_where(plugin: DevicePlugin, value: str) -> tuple[str, ...]:
 # Waiting and looking must not take a kubectl that failed for "there is none": each has its status, then what it said.
 
 UNKNOWN = {"nvidia.com/gpu": 0}
-"""What to wait for on a node of which nobody knows what the device plugin gave."""
+"""What to wait for on a node whose resources of the device plugin are not known."""
 
 
 def _until(condition: str, look: str) -> str:
     """Asks every five seconds, and gives up with a sentence after some ten minutes: the same as `WAIT`."""
-    told = shlex.quote(f"Not yet. {look} Type this line again to wait on, or take the way back.")
+    told = shlex.quote(f"Not yet. {look} Run this command again to wait longer, or take the way back.")
     return (
         f"for left in $(seq 119 -1 0); do {condition} && break; "
         f"if [ $left = 0 ]; then echo {told} >&2; false; else sleep 5; fi; done"
@@ -158,7 +158,7 @@ def until_no_claims(node: str, driver: str) -> str:
     """Pools of other drivers are called after nodes, too."""
     each = "{range .items[*].status.allocation.devices.results[*]}{.driver} {.pool};{end}"
     seen = f"case $now in *'{driver} {node};'*) false;; esac"
-    look = f"dractl get claims says which pods still have devices of {node}."
+    look = f"dractl get claims shows which pods still have devices of {node}."
     return _until(f"now=$(kubectl get resourceclaims -A -o jsonpath='{each}') && {seen}", look)
 
 
@@ -184,7 +184,7 @@ def marked(node: GpuNode) -> str:
 
 
 def deleted(pod: Holder, node: str) -> str:
-    """Also done when there is no such pod any more. Pods of a DaemonSet have other names by then."""
+    """Also done if the pod no longer exists. Pods of a DaemonSet have other names then."""
     if pod.owner is None:
         here = f"--field-selector metadata.name={pod.name},spec.nodeName={node}"
         return f"kubectl -n {pod.namespace} delete pod {here}"

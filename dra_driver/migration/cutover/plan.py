@@ -84,15 +84,15 @@ def cutover(offering: Offering, migration: Migration, driver: str, results: Resu
 
 def _refusal(others: Sequence[str]) -> str:
     return (
-        f"{_names(others)} brings NVIDIA's own DRA driver, which offers GPUs under the same name; nobody could say "
-        "whose slices they are. Choose one: switch that one off (delete the GPUCluster, or set its "
-        "`spec.draDriver.gpus.enabled: false` where its version has that field), see that its slices and claims are "
+        f"{_names(others)} installs NVIDIA's own DRA driver, which offers GPUs with the same driver name, so "
+        "the slices of both cannot be distinguished. Choose one: to remove that one (delete the GPUCluster, or set its "
+        "`spec.draDriver.gpus.enabled: false` if its version has that field), check that its slices and claims are "
         "gone, and read the cluster again."
     )
 
 
 def _is_halfway(node: GpuNode, offering: Offering) -> bool:
-    """An earlier plan took it from the device plugin, and nobody gave it to the driver."""
+    """An earlier plan took it from the device plugin and stopped before the driver got it."""
     return node.begun and not node.driver and bool(offering.plugins)
 
 
@@ -143,25 +143,25 @@ class _Way:
                 Act.FENCE_PLUGIN,
                 f"Let DaemonSet {plugin.namespace}/{plugin.name} run only on nodes with that label.",
                 run_only_where(plugin, '"device-plugin"'),
-                "Its pods start anew; pods that have GPUs do not notice. Nodes that join later need the label, too.",
+                "Its pods restart; pods that have GPUs are not affected. Nodes that join later need the label, too.",
             )
         if not self.offering.plugins:
             yield Step(
                 Act.FENCE_PLUGIN,
-                "No device plugin was recognised among what was read, though nodes have its resources. Find it, and "
+                "No device plugin was found, although nodes have its resources. Find it, and "
                 f"give its pods the node selector `{OFFERED_BY}: device-plugin`.",
                 (),
             )
         if both:
             yield Step(
                 Act.AWAIT_PLUGIN_GONE,
-                "Where both offered, wait until kubelet has nothing of the device plugin left to give.",
+                "On nodes where both offered GPUs, wait until the kubelet reports no resources of the device plugin.",
                 tuple(until_allocatable(one.name, resource, "= 0") for one in both for resource in one.resources),
-                "The chart refuses before.",
+                "The chart refuses to install earlier.",
             )
         yield Step(
             Act.INSTALL,
-            "Install the driver. It runs nowhere yet, but where a node has its label.",
+            "Install the driver. It runs only on nodes that have its label.",
             (
                 f"helm upgrade --install {_RELEASE} {_CHART} --namespace {NAMESPACE} --create-namespace "
                 f"-f {self._file(VALUES_FILE)}",
@@ -170,8 +170,8 @@ class _Way:
         )
         yield from _apply_steps(
             self.applying.settings(),
-            "Apply what counts or describes claims: quotas, queues, classes, and what was written beside files.",
-            "Until the end some workloads are counted by what is gone from there.",
+            "Apply what counts or describes claims: quotas, queues, classes, and new files.",
+            "Until the end, some workloads are counted by keys that these files no longer have.",
         )
 
     def _who_offers_now(self, todo: Sequence[GpuNode], done: Sequence[GpuNode], both: Sequence[str]) -> Iterator[Step]:
@@ -179,9 +179,9 @@ class _Way:
         if both:
             yield Step(
                 Act.LABEL,
-                f"On {_names(both)} the device plugin and the driver offer the same GPUs now. Neither may go on.",
+                f"On {_names(both)} the device plugin and the driver offer the same GPUs. Both must stop.",
                 (labelled(both, {OFFERED_BY: "nobody", DRIVER_RUNS: "yes"}), *self._off(both)),
-                "Pods that run there may share a GPU without knowing it.",
+                "Pods that run there may share a GPU by accident.",
             )
         if done:
             yield Step(
@@ -195,7 +195,7 @@ class _Way:
         if alone:
             yield Step(
                 Act.LABEL,
-                "Say of each node that the device plugin offers its GPUs. Nothing changes by that.",
+                "Label each node: the device plugin offers its GPUs. This changes nothing yet.",
                 (labelled(alone, {OFFERED_BY: "device-plugin"}),),
             )
 
@@ -204,20 +204,20 @@ class _Way:
 
     def _write(self) -> Iterator[Step]:
         if self.results.write is not None:
-            note = "With the same input. The report that is written there has this plan, too."
+            note = "Use the same input. The report in that folder has this plan, too."
             yield Step(Act.WRITE, "Write the results, which the commands below name.", (self.results.write,), note)
         elif not self.results.values_written:
             files = {VALUES_FILE: values_for_cutover(self.migration), FINAL_VALUES_FILE: final_values(self.migration)}
             yield Step(
                 Act.WRITE,
-                "Write the values for the chart: for the time of the change, and for the time after.",
+                "Write the values for the chart: during the cut-over, and after it.",
                 tuple(f"printf '%s\\n' {shlex.quote(json.dumps(one))} > {name}" for name, one in files.items()),
             )
 
     def _clean(self, name: str) -> Step:
         return Step(
             Act.CLEAN,
-            f"{name} has the driver's label from an earlier attempt, beside a device plugin: take it away.",
+            f"{name} has the driver's label from an earlier attempt, beside a device plugin: remove it.",
             (
                 labelled([name], {OFFERED_BY: "device-plugin"}),
                 until_unpublished(name, self.driver),
@@ -225,34 +225,34 @@ class _Way:
                 f"kubectl label node {name} {DRIVER_RUNS}-",
                 until_driver_is_gone(name),
             ),
-            "The chart would refuse. If this does not end, pods have claims beside the device plugin: `dractl get "
-            "claims` says which; delete them.",
+            "Otherwise the chart refuses to install. If this does not end, pods have claims beside the device plugin: "
+            "`dractl get claims` shows which; delete them.",
         )
 
     def finish(self) -> Stage:
-        return Stage("When every node is over", None, tuple(self._finish()))
+        return Stage("When every node is moved", None, tuple(self._finish()))
 
     def end(self) -> Stage:
         """Of a plan whose nodes are over, though perhaps not all that it was made for: some may have left."""
-        return Stage("Every node is over", None, (*self._write(), *self._finish()))
+        return Stage("Every node is moved", None, (*self._write(), *self._finish()))
 
     def _finish(self) -> Iterator[Step]:
         yield from _apply_steps(
             self.applying.rest(),
-            "Apply the rest in its new form: what had no pods with GPUs when this was written.",
-            "Only what is in the cluster, and not what is done; that asks in the old way when somebody runs it again.",
+            "Apply the other new manifests: their workloads had no pods with GPUs when this plan was written.",
+            "Only objects that are in the cluster and not finished.",
         )
         for plugin in self.offering.plugins:
             yield self._removal(plugin)
         yield Step(
             Act.LIFT_FENCE,
-            "Let the driver run on all GPU nodes, without labels.",
+            "Run the driver on all GPU nodes, without labels.",
             (f"helm upgrade {_RELEASE} {_CHART} --namespace {NAMESPACE} -f {self._file(FINAL_VALUES_FILE)}",),
-            "Only when no device plugin is left: the chart looks for one, and refuses.",
+            "Only when no device plugin is left; otherwise the chart refuses.",
         )
 
     def _removal(self, plugin: DevicePlugin) -> Step:
-        note = "From here on the way back begins with installing the device plugin again."
+        note = "From here on, the way back starts with installing the device plugin again."
         if plugin.installed is Installed.OPERATOR:
             manager = ',"migManager":{"enabled":false}' * self._replaces_mig_manager
             patch = f'{{"spec":{{"devicePlugin":{{"enabled":false}}{manager}}}}}'
@@ -263,13 +263,13 @@ class _Way:
                 note,
             )
         if plugin.installed is Installed.GKE:
-            what = f"Give all node pools with GPUs the label `{_GKE_LABEL}=true`, so that new nodes have it, too."
+            what = f"Give all node pools with GPUs the label `{_GKE_LABEL}=true`, so that new nodes get it, too."
             return Step(Act.REMOVE_PLUGIN, what, (), note)
         return Step(
             Act.REMOVE_PLUGIN,
             f"Remove DaemonSet {plugin.namespace}/{plugin.name}.",
             (f"kubectl -n {plugin.namespace} delete daemonset {plugin.name}",),
-            f"{note} If a Helm release made it, uninstall that instead.",
+            f"{note} If a Helm release installed it, uninstall that instead.",
         )
 
     def end_of_return(self, done: Sequence[GpuNode]) -> Stage:
@@ -277,23 +277,23 @@ class _Way:
 
     def _end_of_return(self, done: Sequence[GpuNode]) -> Iterator[Step]:
         for applied in (self.applying.settings(back=True), self.applying.rest(back=True)):
-            yield from _apply_steps(applied, "Apply the rest as it was.", "If its new form had been applied.")
+            yield from _apply_steps(applied, "Apply the other old manifests.", "If you applied the new ones.")
         if done:
             names = _names([one.name for one in done])
-            yield Step(Act.APPLY, f"{names} had the driver before, so driver and fence stay as they are.", ())
+            yield Step(Act.APPLY, f"{names} had the driver before, so driver and node selector stay.", ())
             return
         yield Step(
             Act.UNINSTALL,
             "Remove the driver.",
             (f"helm uninstall {_RELEASE} --namespace {NAMESPACE}",),
-            "Only when no pod has a claim any more.",
+            "Only when no pod has a claim.",
         )
         for plugin in self._daemon_sets:
             yield Step(
                 Act.UNFENCE_PLUGIN,
                 f"Let DaemonSet {plugin.namespace}/{plugin.name} run without the label again.",
                 run_only_where(plugin, "null"),
-                "Its pods start anew: each node offers no GPUs for a moment, and pods that have some keep them.",
+                "Its pods restart: each node offers no GPUs for a moment, and pods that have GPUs keep them.",
             )
 
     # -- one node
@@ -304,12 +304,10 @@ class _Way:
     def _over(self, node: GpuNode, first: bool) -> Iterator[Step]:
         name = node.name
         yield Step(Act.CORDON, "No new pods for this node.", (f"kubectl cordon {name}",))
-        note = (
-            "The operator's validator waits for the device plugin in vain; that is of no consequence." * self._operator
-        )
+        note = "The operator's validator keeps waiting for the device plugin; ignore it." * self._operator
         mig = ""
         if node.mig_config and self._replaces_mig_manager:
-            mig = f" So does the MIG manager, which kept the layout {node.mig_config}: partitions come on demand now."
+            mig = f" So does the MIG manager (layout {node.mig_config}): the driver creates partitions on demand."
         yield Step(
             Act.STOP_PLUGIN,
             f"The device plugin leaves.{mig}",
@@ -320,16 +318,16 @@ class _Way:
             yield self._await_not_offered(name)
         yield Step(
             Act.AWAIT_PLUGIN_GONE,
-            "Wait until kubelet has nothing of it left to give.",
+            "Wait until the kubelet reports none of its resources.",
             tuple(until_allocatable(name, resource, "= 0") for resource in node.resources or UNKNOWN),
-            "If it does not come to that, the device plugin is still there: find out who starts it.",
+            "If this does not end, the device plugin still runs: find out what starts it.",
         )
-        yield self._evict(node, "Pods that have GPUs go: the driver does not know of what they hold.")
+        yield self._evict(node, "Remove the pods that have GPUs, because the driver does not know what they hold.")
         yield Step(
             Act.AWAIT_FREE,
-            "Nobody on the node asks for GPUs any more.",
+            "No pod on the node asks for GPUs.",
             (has_no_holders(node), *([until_no_claims(name, self.driver)] if node.driver or node.begun else [])),
-            "If somebody is left, delete the pod and look again; `dractl get claims` says who has claims.",
+            "If a pod is left, delete it and check again; `dractl get claims` shows which pods have claims.",
         )
         yield Step(
             Act.START_DRIVER,
@@ -340,22 +338,24 @@ class _Way:
         if first:
             yield Step(
                 Act.APPLY,
-                "See that a pod gets a GPU before you let others come: those that wait may take them all.",
+                "Check that a pod gets a GPU before you allow others: waiting pods may take all of them.",
                 (f"helm test {_RELEASE} --namespace {NAMESPACE}",),
             )
-        yield Step(Act.UNCORDON, "Let pods come.", (f"kubectl uncordon {name}",))
+        yield Step(Act.UNCORDON, "Allow new pods.", (f"kubectl uncordon {name}",))
         yield from self._apply(node)
 
     def _apply(self, node: GpuNode) -> Iterator[Step]:
         """What ran here comes back in its old form, on nodes of the device plugin, until its new one is applied."""
-        yield from _apply_steps(self.applying.at(node.name), "Apply what had pods here in its new form.")
+        yield from _apply_steps(
+            self.applying.at(node.name), "Apply the new manifests of the workloads that had pods here."
+        )
         owners = [one.owner or _pod(one) for one in node.holders if not one.by_claim]
         unknown = sorted({str(one) for one in owners if not self.applying.knows(one) and not self._stays(one)})
         if unknown:
             yield Step(
                 Act.APPLY,
-                f"Not among the migrated manifests: {', '.join(unknown)}. As long as they ask for the old resource "
-                "they run on nodes of the device plugin, or here where a DeviceClass answers to it.",
+                f"Not among the migrated manifests: {', '.join(unknown)}. While they ask for the old resource, "
+                "they run on nodes of the device plugin, or here if a DeviceClass answers it.",
                 (),
             )
 
@@ -373,19 +373,19 @@ class _Way:
         yield Step(Act.CORDON, "No new pods for this node.", (f"kubectl cordon {name}",))
         yield Step(
             Act.STOP_OFFERING,
-            "The driver offers nothing here any more, and goes on to serve the claims that there are.",
+            "The driver stops offering GPUs here, and continues to serve existing claims.",
             (labelled([name], {OFFERED_BY: "nobody"}), *self._off([name])),
         )
         yield self._await_not_offered(name)
         yield Step(
             Act.AWAIT_PLUGIN_GONE,
-            "If the device plugin was still there, wait until it is not.",
+            "If the device plugin was still there, wait until it is gone.",
             tuple(until_allocatable(name, resource, "= 0") for resource in node.resources or UNKNOWN),
         )
-        yield self._evict(node, "Pods that have GPUs go.", by_name=False)
+        yield self._evict(node, "Remove the pods that have GPUs.", by_name=False)
         yield Step(
             Act.AWAIT_NO_CLAIMS,
-            "No claim has a device of this node any more, and nobody asks for GPUs.",
+            "No claim has a device of this node, and no pod asks for GPUs.",
             (until_no_claims(name, self.driver), has_no_holders(node)),
             "MIG devices that were made on demand are gone with their claims.",
         )
@@ -412,17 +412,17 @@ class _Way:
                 for one, n in (node.resources or UNKNOWN).items()
             ),
         )
-        yield Step(Act.UNCORDON, "Let pods come.", (f"kubectl uncordon {name}",))
+        yield Step(Act.UNCORDON, "Allow new pods.", (f"kubectl uncordon {name}",))
         yield from _apply_steps(
             self.applying.at(name, back=True),
-            "Apply what had pods here as it was.",
-            "If its new form had been applied.",
+            "Apply the old manifests of the workloads that had pods here.",
+            "If you applied the new ones.",
         )
 
     # -- steps of both ways
 
     def _off(self, names: Sequence[str]) -> tuple[str, ...]:
-        """For device plugins that heed another label than ours."""
+        """For device plugins that use other labels."""
         labels: dict[str, str] = {}
         if self._operator:
             labels[_OPERATOR_LABEL] = "false"
@@ -453,15 +453,16 @@ class _Way:
         drain = f"--pod-selector {LEAVES}=yes --ignore-daemonsets --delete-emptydir-data"
         commands += [marked(node), f"kubectl drain {node.name} {drain} {WAIT}"]
         notes = [
-            "Other pods stay. Draining respects disruption budgets; what lies in emptyDir volumes is lost.",
-            "It refuses when pods have come that nobody makes anew: keep their manifests, and delete them.",
+            "Other pods stay. Draining respects disruption budgets; data in emptyDir volumes is lost.",
+            "It stops at new pods that no controller creates again: keep their manifests, and delete them.",
         ]
         if lost:
             notes.append(
-                f"Nobody makes {_names([f'{one.namespace}/{one.name}' for one in lost])} anew: keep the manifest."
+                f"No controller creates {_names([f'{one.namespace}/{one.name}' for one in lost])} again: "
+                "keep the manifest."
             )
         if listed:
-            what = f"{what} Now these are {_names([f'{one.namespace}/{one.name}' for one in listed])}."
+            what = f"{what} Currently: {_names([f'{one.namespace}/{one.name}' for one in listed])}."
         return Step(Act.EVICT, what, tuple(commands), " ".join(notes))
 
 
@@ -472,21 +473,21 @@ def _pod(holder: Holder) -> ObjectRef:
 def _apply_steps(applied: Applied, what: str, note: str = "") -> Iterator[Step]:
     notes = [note] if note else []
     if applied.commands:
-        notes.append("What Helm, Argo CD, Flux or an operator applies, let it apply.")
+        notes.append("Let Helm, Argo CD, Flux or an operator apply what they manage.")
     if applied.made_anew:
         notes.append(
-            f"{_names(applied.made_anew)} cannot be changed, so it is deleted and made anew: what runs begins again, "
-            "and what it had not written elsewhere is lost. One that is done is left as it is"
-            f"{', which `kubectl apply` calls an error where it stands in a file with others' * applied.whole}."
+            f"{_names(applied.made_anew)} cannot be changed, so it is deleted and created again: its work starts "
+            "again, and data that it did not store elsewhere is lost. A finished one is left unchanged"
+            f"{', which `kubectl apply` reports as an error if its file has other objects' * applied.whole}."
         )
     if applied.whole:
-        notes.append("A file is applied whole, also what of it is not in the cluster.")
+        notes.append("A file is applied as a whole, also objects that are not in the cluster.")
     if applied.commands:
         yield Step(Act.APPLY, what, applied.commands, " ".join(notes))
     if applied.by_hand:
         files = _names(applied.by_hand)
-        more = "with kustomize, by deleting and creating what cannot be changed, or out of what you had"
-        yield Step(Act.APPLY, f"{what} No command can be said for {files}: do it by hand, {more}.", (), note)
+        more = "with kustomize, by deleting and creating what cannot be changed, or from your own copies"
+        yield Step(Act.APPLY, f"{what} There is no command for {files}: do it by hand, {more}.", (), note)
 
 
 def _drain_passes_over(pod: Holder) -> bool:

@@ -82,5 +82,5 @@ def mounts(pod: PodSpecAt, users: Sequence[ContainerAt]) -> Iterator[Finding]:
     for container in users:
         if value_at(container.obj, ("securityContext", "privileged")) is True:
             path = (*container.path, "securityContext", "privileged")
-            message = f"{container.name} is privileged, and so sees all GPUs of its node whatever its claim says"
+            message = f"{container.name} is privileged, so it sees all GPUs of its node regardless of its claim"
             yield finding(BYPASS, pod.document, path, message, severity=Severity.WARNING)

@@ -85,7 +85,7 @@ def _equals(value: str, literals: Sequence[str]) -> str:
 def _always_there(asked: Asked) -> Verdict | None:
     """Of a label that every node with such devices has: what Exists and DoesNotExist come to."""
     if asked.operator == "Exists":
-        return _implied(f"whatever has the devices has the label {asked.requirement.key}")
+        return _implied(f"every node with the devices has the label {asked.requirement.key}")
     if asked.operator == "DoesNotExist":
         return _never(f"every node with such devices has the label {asked.requirement.key}")
     return None
@@ -279,7 +279,7 @@ def of_count(asked: Asked) -> Verdict:
     subject = asked.subject
     if subject.want.what is What.GPU and not subject.single and subject.want.share is None:
         if asked.operator == "Exists":
-            return _implied("whatever has GPUs says how many")
+            return _implied("every node with GPUs has this label")
         if asked.operator == "In" and asked.integers == [subject.total]:
             return _implied(f"the pod asks for {subject.total} GPUs, which is all that such a node has")
         if asked.operator == "Gt" and asked.integers and subject.total > asked.integers[0]:

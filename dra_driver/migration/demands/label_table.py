@@ -108,7 +108,7 @@ ROWS: tuple[Row, ...] = (
     ),
     _row(
         "cloud.google.com/gke-accelerator, karpenter.k8s.aws/instance-gpu-*, …", "pools of an autoscaler", "stays",
-        node_only("tells an autoscaler which nodes to make", CLOUD_LABEL),
+        node_only("selects the nodes that an autoscaler creates", CLOUD_LABEL),
         r"cloud\.google\.com/gke-(?:accelerator|gpu-).*|karpenter\.k8s\.aws/instance-gpu-.*"
         r"|eks\.amazonaws\.com/instance-gpu-.*|k8s\.amazonaws\.com/accelerator|kubernetes\.azure\.com/accelerator",
     ),

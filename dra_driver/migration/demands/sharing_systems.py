@@ -425,7 +425,7 @@ def _enforced(resource: str) -> str:
         return "programs kept to their part of the memory by themselves; a claim reserves it"
     if resource == GPU_RESOURCE or resource.startswith(("volcano.sh/", "tencent.com/", "aliyun.com/")):
         return "a library in the container kept programs to their part; a claim reserves it"
-    return "whatever kept programs to their part, a claim reserves it"
+    return "a claim reserves the part; it does not limit programs"
 
 
 def _has_word(value: str, word: str) -> str:

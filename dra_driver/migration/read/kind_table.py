@@ -186,7 +186,7 @@ def known_kinds() -> tuple[tuple[str, str, str], ...]:
         ((KSERVE,), "claims of the pod in standard mode, else extended resources"),
         (NIM, "claims, by `draResources`"),
         (ARGO, "claims of each template, by `resourceClaims` or `podSpecPatch`"),
-        (NESTED, "what is inside, whatever kind it is"),
+        (NESTED, "the inner object, of any kind"),
     )
     found: dict[Kind, str] = {key: what for keys, what in becomes for key in keys}
     found |= {key: f"extended resources: {why}" for key, (_, why) in EXTENDED_ONLY.items()}

@@ -70,7 +70,7 @@ def values_findings(document: Document) -> Iterator[Finding]:
     if document.kind or document.api_version:
         return
     for path in list(gpu_keys(document.obj))[:_MOST_PLACES]:
-        message = "is not an object of Kubernetes; whatever is made of this asks for GPUs in the old way"
+        message = "is not a Kubernetes object; its result asks for the extended resource"
         advice = (
             "Take it out, and give the chart resourceClaims for the pod and resources.claims for the container; "
             "migrating the rendered manifests shows which."
@@ -129,7 +129,7 @@ def is_sealed(document: Document) -> bool:
 def sealed_findings(document: Document) -> Iterator[Finding]:
     advice = "Decrypt it (sops --decrypt), migrate that, and encrypt the result."
     for path in list(gpu_keys(document.obj))[:1]:
-        message = "is encrypted by SOPS, whose checksum would not hold any more, and was left as it is"
+        message = "is encrypted by SOPS, whose checksum would become invalid, and was left as it is"
         yield finding(NOT_EDITABLE, document, path, message, advice=advice)
 
 
@@ -214,8 +214,8 @@ def why_no_claims(pod: PodSpecAt, place: str, options: Options) -> str | None:
         return None
     name = f"{pod.document.kind}/{pod.document.name or '*'}"
     return (
-        f"{place}, and whoever makes pods of it may drop claims or make them in another namespace "
-        f"(if you know that it does neither: `workloads: [{{name: {name}, strategy: claims}}]`)"
+        f"{place}, and its reader may drop claims or create pods in another namespace "
+        f"(if it does neither: `workloads: [{{name: {name}, strategy: claims}}]`)"
     )
 
 

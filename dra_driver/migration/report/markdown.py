@@ -59,8 +59,8 @@ DIFFERENCES: tuple[str, ...] = (
 
 
 _HEADINGS = {
-    Severity.ERROR: "Errors: the workload would not mean the same",
-    Severity.WARNING: "Warnings: it may not mean the same, or something is to be done by hand",
+    Severity.ERROR: "Errors: the workload would behave differently",
+    Severity.WARNING: "Warnings: the workload may behave differently, or something must be done by hand",
     Severity.INFO: "Notes",
 }
 _WORDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
@@ -151,7 +151,7 @@ def _next(report: Report) -> Iterator[str]:
 
 def _unread(unread: Sequence[Unread]) -> Iterator[str]:
     if unread:
-        yield "What could not be read is not in this report, and nothing here takes it into account."
+        yield "This report does not include what could not be read."
         yield ""
         yield from (f"- {escaped(one.what)}: {sentence(escaped(one.why))}" for one in unread)
 
@@ -182,7 +182,7 @@ def _decisions(report: Report) -> Iterator[str]:
     wanted = wanted_decisions(report.migration)
     if not wanted:
         return
-    yield f"Write the lines that hold for you into a file, such as `{FILE}`, and run this with `--decisions {FILE}`."
+    yield f"Write the lines that apply to you to a file, such as `{FILE}`, and run this with `--decisions {FILE}`."
     yield from ("", "```yaml", proposal(wanted, report.decided).rstrip(), "```")
 
 

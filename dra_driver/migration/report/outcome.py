@@ -112,12 +112,12 @@ def _first(report: Report) -> Iterator[NextStep]:
     """What stands in the way of all else."""
     errors = count(report.migration, Severity.ERROR)
     if report.unread:
-        yield NextStep("See what could not be read (`Not read`, below), and whether it matters.")
+        yield NextStep("Check what could not be read (`Not read`, below).")
     if errors:
         these = "the error" if errors == 1 else f"the {errors} errors"
-        yield NextStep(f"Fix {these} below, then run this again; do not apply what they are about.")
+        yield NextStep(f"Fix {these} below, then run this again; do not apply these objects.")
     if report.unlike:
-        yield NextStep(f"See why {report.unlike} of the workloads would not get what they had (`Tried`, below).")
+        yield NextStep(f"Check why {report.unlike} of the workloads would not get the same devices (`Tried`, below).")
 
 
 def _files(report: Report) -> Iterator[NextStep]:
@@ -127,7 +127,7 @@ def _files(report: Report) -> Iterator[NextStep]:
             where = "." if report.written == "." else f"{report.written}/manifests"
             yield NextStep("Check what was written.", f"dractl check {shlex.quote(where)}")
     elif migration.changed:
-        yield NextStep("Look at every change, line by line.", f"{report.command} --diff")
+        yield NextStep("Review every change.", f"{report.command} --diff")
         yield NextStep("Write the results and the reports into a folder.", f"{report.command} -o new/")
     elif Target.EXTENDED in targets_of(migration):
         yield NextStep(
@@ -141,20 +141,20 @@ def _cluster(report: Report) -> Iterator[NextStep]:
         return
     if report.plan is None and any(one.what == "Node" for one in report.unread):
         yield NextStep(
-            "Let somebody run this who may list nodes, pods, DaemonSets and slices of the cluster; then the plan, node "
+            "Run this with an account that may list nodes, pods, DaemonSets and slices; then the plan, node "
             "by node, is in the report.",
             f"{report.command} --report md",
         )
         return
     if report.plan is None:
         yield NextStep(
-            "Ask the cluster what is around these workloads; then the plan, node by node, is in the report.",
+            "Read the cluster, too; then the report has the plan, node by node.",
             f"{report.command} --cluster --report md",
         )
         return
     if any(one.answer is Answer.NO for one in report.checks):
-        yield NextStep("Make the cluster ready; what it lacks is below. Then look at its nodes.", "dractl doctor")
+        yield NextStep("Prepare the cluster: the report lists what it lacks. Then check its nodes.", "dractl doctor")
     if report.plan.has_only_its_end:
-        yield NextStep("Every node is over: take the last steps of the plan, below.")
+        yield NextStep("Every node is moved: run the last steps of the plan, below.")
     elif not report.plan.empty:
-        yield NextStep("Take the cluster over node by node, as below, and apply each manifest when its nodes are over.")
+        yield NextStep("Move the cluster node by node, as below, and apply each manifest when its nodes are moved.")

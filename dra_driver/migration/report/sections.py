@@ -237,7 +237,7 @@ def _results(verification: Verification) -> Iterator[tuple[str, ...]]:
         word = _VERDICTS[verdict]
         if verdict is Verdict.NOWHERE and not verification.certain:
             word = "on none of these"
-        # Whoever has to look at something wants all names.
+        # All names, because a person must check these.
         yield word, node, listed(names) if verdict is Verdict.SAME else ", ".join(names), gets
 
 
@@ -270,37 +270,38 @@ def way(plan: Plan | None, unread: Sequence[Unread] = ()) -> Iterator[str]:
     hidden = [one.what for one in unread if one.what in _NEEDED]
     if hidden:
         yield (
-            f"**You may not list {', '.join(dict.fromkeys(hidden))}, so no plan can be relied on: what holds or offers "
-            "GPUs may be missing. Ask the cluster with an account that may list them before anything is begun.**"
+            f"**You may not list {', '.join(dict.fromkeys(hidden))}, so the plan may be wrong: objects that hold or "
+            "offer GPUs may be missing. Use an account that may list them before you start.**"
         )
         yield ""
     if plan is None and hidden:
         return
     if plan is None:
         yield (
-            "The nodes are not known. With `--cluster`, or with what `kubectl get nodes,pods,daemonsets,resourceslices "
-            "-A -o yaml` prints among the files of `--with`, the plan for each of them stands here."
+            "The nodes are not known. With `--cluster`, or with the output of `kubectl get "
+            "nodes,pods,daemonsets,resourceslices -A -o yaml` passed by `--with`, this section has the "
+            "plan for each of them."
         )
         return
     if plan.refusal:
         yield f"**There is none.** {plan.refusal}"
         return
     if plan.empty:
-        yield "No device plugin has anything to give on any node that was read: there is nothing to move."
+        yield "No node that was read has resources of a device plugin: there is nothing to move."
         return
     if plan.has_only_its_end:
         yield (
-            "The driver has every node that was read, by an earlier plan; what is left is its end. The way back is in "
+            "An earlier plan moved every node that was read; only its end is left. The way back is in "
             "the report of that plan."
         )
         yield from _stages(plan.forward)
         return
     if plan.conflicts:
-        yield f"**On {', '.join(plan.conflicts)} both offer the same GPUs now. Begin at once.**"
+        yield f"**On {', '.join(plan.conflicts)} both offer the same GPUs. Start now.**"
         yield ""
     yield (
-        "The label `dra.gpu/offered-by` of a node says who may offer its GPUs; it has one value, so never both. Wait "
-        "for each command to end well before the next one. If one does not, go no further, and take the way back."
+        "The label `dra.gpu/offered-by` of a node defines what may offer its GPUs; it has one value, so never both. "
+        "Wait until each command succeeds. If one does not, stop, and take the way back."
     )
     yield ""
     yield "The driver is installed with these values until the end (`values-cutover.yaml`):"
@@ -313,8 +314,8 @@ def way_back(plan: Plan | None) -> Iterator[str]:
     if plan is None or not plan.back:
         return
     yield (
-        "From wherever you are, for the nodes that you have begun with. Nothing else has to be undone: templates and "
-        "classes that nobody names do no harm."
+        "From any step, for the nodes that you started with. Nothing else must be undone: templates and "
+        "classes that no pod names do no harm."
     )
     yield from _stages(plan.back)
 

@@ -70,7 +70,7 @@ class Writer:
 
     def rewrite(self, tree: Tree, old: Any, new: Any) -> None:
         if not self._visit(tree, old, new):
-            raise EditRefused("the whole document would have to be replaced")
+            raise EditRefused("the whole document must be replaced for this")
 
     def _visit(self, tree: Tree, old: Any, new: Any) -> bool:
         """Whether the tree's own text can hold the new value; else the parent replaces it."""

@@ -135,8 +135,8 @@ def _cdi(document: Document, spec: JsonObject) -> Iterator[Finding]:
 
 def _gfd(document: Document, spec: JsonObject) -> Iterator[Finding]:
     if value_at(spec, ("gfd", "enabled")) is False:
-        message = "GPU Feature Discovery is off: labels of GPUs are old, or somebody else's"
-        yield finding(PLUGIN_SETTING, document, ("spec", "gfd", "enabled"), message, advice="See who sets them.")
+        message = "GPU Feature Discovery is off: labels of GPUs are stale, or another tool sets them"
+        yield finding(PLUGIN_SETTING, document, ("spec", "gfd", "enabled"), message, advice="Check what sets them.")
 
 
 def _sandbox(document: Document, spec: JsonObject) -> Iterator[Finding]:
@@ -186,7 +186,7 @@ def labels_of_nodes(nodes: Iterable[Document]) -> Iterator[Finding]:
                 f"that has no {_GPU} for unready, which those of the driver are"
             )
             advice = (
-                f"Label the nodes of the driver `{_GOOGLE_DRIVER}: \"true\"`, which autoscalers from 1.35 on heed."
+                f"Label the nodes of the driver `{_GOOGLE_DRIVER}: \"true\"`, which autoscalers support from 1.35 on."
                 if label.startswith("cloud.google.com")
                 else "Where it manages these nodes, leave the label off the groups of the driver's nodes."
             )  # fmt: skip

@@ -222,7 +222,7 @@ class _Reader:
                 elif _qualified(name) != GPU_RESOURCE:
                     self._say(
                         IGNORED_BY_PLUGIN, where,
-                        f"{pattern!r} is to be called {name}, but the device plugin calls it {standard} all the same",
+                        f"{pattern!r} has the name {name}, but the device plugin still calls it {standard}",
                     )  # fmt: skip
 
     def _sharing(self) -> Mapping[str, Sharing] | None:
@@ -273,9 +273,7 @@ class _Reader:
 
     def _entry(self, entry: JsonObject, where: str, name: str, by_default: bool) -> None:
         if entry.get("devices") not in (None, "all"):
-            self._say(
-                IGNORED_BY_PLUGIN, f"{where}.devices", "the device plugin shares all devices, whatever is written here"
-            )
+            self._say(IGNORED_BY_PLUGIN, f"{where}.devices", "the device plugin ignores this and shares all devices")
         rename = entry.get("rename")
         if rename is not None and not (by_default and _qualified(str(rename)) == f"{name}.shared"):
             self._say(IGNORED_BY_PLUGIN, f"{where}.rename", f"{rename!r}: the device plugin knows no names but its own")

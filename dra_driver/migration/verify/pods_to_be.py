@@ -137,7 +137,7 @@ class PodsToBe:
         at = workload.pod
         users = {id(one): one for demand in workload.reading.demands for one in demand.containers}
         if len(users) != 1 or not workload.templates:
-            raise NotLookedAt("the result could not be told apart from other objects")
+            raise NotLookedAt("the result could not be distinguished from other objects")
         claims = {}
         for index, ref in enumerate(workload.templates):
             key = "resourceClaimName" if ref.kind == "ResourceClaim" else "resourceClaimTemplateName"

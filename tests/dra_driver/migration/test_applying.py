@@ -259,7 +259,7 @@ def test_what_comes_from_standard_input_has_its_way_back_too(tmp_path: Path) -> 
     shell.run(applied(plan.back))
     assert shell.forms()["job/train"] == shell.forms()["deployment/web"] == "old"
     notes = [step.note for stage in plan.forward for step in stage.steps if step.act is Act.APPLY]
-    assert any("Job train cannot be changed" in note and "begins again" in note for note in notes)
+    assert any("Job train cannot be changed" in note and "starts again" in note for note in notes)
 
 
 def test_in_a_file_of_several_each_is_looked_at_and_what_is_missing_is_no_hindrance(tmp_path: Path) -> None:
@@ -281,8 +281,8 @@ def test_in_a_file_of_several_each_is_looked_at_and_what_is_missing_is_no_hindra
     shell.run(applied(plan.back))
     assert {seen["job/done"], *(shell.forms()[one] for one in ("deployment/web", "job/train"))} == {"old"}
     notes = " ".join(step.note for stage in plan.forward for step in stage.steps)
-    assert "One that is done is left as it is, which `kubectl apply` calls an error" in notes
-    assert "also what of it is not in the cluster" in notes
+    assert "A finished one is left unchanged, which `kubectl apply` reports as an error" in notes
+    assert "also objects that are not in the cluster" in notes
 
 
 def test_whoever_stops_after_a_node_goes_back_by_the_stages_of_that_node(tmp_path: Path) -> None:
