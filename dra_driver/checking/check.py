@@ -1,10 +1,11 @@
 """The way through: documents are sorted by kind, cleaned, known to each other, and then each is judged."""
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from dra_driver.api.documents import Document, Reading
+from dra_driver.api.documents import Document, Reading, read_documents
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.apirules.conversion import inward
@@ -25,6 +26,7 @@ from dra_driver.checking.findings import (
     Finding,
     Report,
     Severity,
+    sentence,
     unreadable,
 )
 from dra_driver.checking.fit import check_claim_fit, check_class_fit
@@ -33,7 +35,7 @@ from dra_driver.checking.manifests import ClaimPart, ClassPart, Manifests, PodPa
 from dra_driver.checking.pods import KINDS, check_pod, pod_spec, pod_specs_inside, report_missing
 from dra_driver.checking.selectors import KnownNames, fix_of
 from dra_driver.errors import InvalidInput
-from dra_driver.names import ADMIN_ACCESS_LABEL
+from dra_driver.names import ADMIN_ACCESS_LABEL, COMPUTE_DOMAIN_DRIVER
 from dra_driver.phrases import meant, shown
 
 _GROUP = "resource.k8s.io"
@@ -399,3 +401,13 @@ def _prefixed(prefix: str) -> Callable[[str], str]:
         return f"{prefix}.{inner}" if prefix and inner else prefix or inner
 
     return written
+
+
+def class_errors(name: str, spec: JsonObject, driver: str) -> tuple[str, ...]:
+    """Of a class for devices of `driver`, or of this project for ComputeDomains; none for others. Which devices there
+    are does not matter."""
+    if not any(f"{quote}{ours}" in json.dumps(spec) for ours in (driver, COMPUTE_DOMAIN_DRIVER) for quote in "\"'"):
+        return ()
+    obj = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": name}, "spec": spec}
+    found = check(read_documents(json.dumps(obj), name), Knowledge(driver=driver))
+    return tuple(sentence(one) for one in found if one.severity is Severity.ERROR)

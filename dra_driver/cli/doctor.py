@@ -14,7 +14,7 @@ import typer
 
 from dra_driver import bundled
 from dra_driver.api.meta import JsonObject
-from dra_driver.checking.classes import class_errors
+from dra_driver.checking.check import class_errors
 from dra_driver.cli.cluster_options import ContextOption, KubeconfigOption
 from dra_driver.cli.output import Format, OutputOption, Status, messages, print_data
 from dra_driver.cli.session import ask

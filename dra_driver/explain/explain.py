@@ -5,7 +5,7 @@ prints (documented in docs/explain.md, stable). Pure.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 
 from dra_driver.allocation.search import Limit
@@ -88,16 +88,7 @@ class Explanation:
             "name": self.name,
             "answer": self.answer.value,
             "node": self.node,
-            "claims": [
-                {
-                    "entry": one.entry,
-                    "name": one.name,
-                    "state": one.state,
-                    "devices": list(one.devices),
-                    "users": list(one.users),
-                }
-                for one in self.claims
-            ],
+            "claims": [asdict(one) for one in self.claims],
             "fittingNodes": list(self.fitting),
             "groups": [
                 {
@@ -110,22 +101,12 @@ class Explanation:
                 }
                 for one in self.groups
             ],
-            "findings": [
-                {"code": one.code, "about": one.about, "text": one.text, "fix": one.fix, "stops": one.stops}
-                for one in self.findings
-            ],
+            "findings": [asdict(one) for one in self.findings],
             "suggestions": [
-                {
-                    "kind": one.kind.value,
-                    "text": one.text,
-                    "change": one.change,
-                    "node": one.node,
-                    "distance": round(one.distance, 3),
-                }
-                for one in self.suggestions
+                asdict(one) | {"kind": one.kind.value, "distance": round(one.distance, 3)} for one in self.suggestions
             ],
             "devices": [_device_data(node, one) for node, one in self.devices],
-            "notRead": [{"kind": one.kind, "why": one.why} for one in self.unread],
+            "notRead": [asdict(one) for one in self.unread],
         }
 
 
@@ -166,8 +147,7 @@ def explain_pod(
     pod = world.pods.get(key)
     if pod is None:
         raise InvalidInput(f"there is no such pod{_elsewhere(key, world.pods)}", about=f"pod {'/'.join(key)}")
-    entries = claims_of(world, pod)
-    return _explained(world, "Pod", key, pod, entries, devices_of, enough, limit)
+    return _explained(world, key, pod, claims_of(world, pod), devices_of, enough, limit)
 
 
 def explain_claim(
@@ -182,8 +162,7 @@ def explain_claim(
     claim = world.claims.get(key)
     if claim is None:
         raise InvalidInput(f"there is no such claim{_elsewhere(key, world.claims)}", about=f"claim {'/'.join(key)}")
-    entry = PodClaim("", claim)
-    return _explained(world, "ResourceClaim", key, None, (entry,), devices_of, enough, limit)
+    return _explained(world, key, None, (PodClaim("", claim),), devices_of, enough, limit)
 
 
 def _elsewhere(key: Key, known: Iterable[Key]) -> str:
@@ -193,7 +172,6 @@ def _elsewhere(key: Key, known: Iterable[Key]) -> str:
 
 def _explained(
     world: World,
-    kind: str,
     key: Key,
     pod: Pod | None,
     entries: tuple[PodClaim, ...],
@@ -205,21 +183,21 @@ def _explained(
     answer = _answer(pod, claims)
     judge = Judge(world, pod, claims, limit)
     verdicts: tuple[NodeVerdict, ...] = ()
+    findings: tuple[Finding, ...] = ()
     if answer is None:
         verdicts = tuple(judge.node(node) for node in world.nodes.values())
-    findings = findings_of(world, pod, entries, verdicts) if answer is None else ()
-    if answer is None:
-        findings = (*findings, *policy_findings(world, pod, entries, verdicts))
+        findings = (*findings_of(world, pod, entries, verdicts), *policy_findings(world, pod, entries, verdicts))
     if answer is not Answer.DONE:
         findings = (*findings, *domain_findings(world, pod, entries, verdicts))
-    stopped = any(one.stops for one in findings)
-    found: tuple[Suggestion, ...] = ()
+    hopeless = any(one.code in _HOPELESS for one in findings)
+    changes: tuple[Suggestion, ...] = ()
     if answer is None:
+        stopped = any(one.stops for one in findings)
         answer = Answer.FITS if any(one.fits for one in verdicts) and not stopped else Answer.WAITS
-        if answer is Answer.WAITS and verdicts and not _is_hopeless(findings):
-            found = suggestions(world, pod, entries, verdicts, replace(limit, enough=enough))
+        if answer is Answer.WAITS and verdicts and not hopeless:
+            changes = suggestions(world, pod, entries, verdicts, replace(limit, enough=enough))
     return Explanation(
-        kind,
+        "Pod" if pod is not None else "ResourceClaim",
         *key,
         answer,
         pod.node if pod is not None else _node_of(claims),
@@ -227,20 +205,14 @@ def _explained(
         verdicts,
         _groups(verdicts),
         findings,
-        found,
-        _devices(world, judge, devices_of)
-        if answer in (Answer.WAITS, Answer.FITS) and not _is_hopeless(findings)
-        else (),
+        changes,
+        _devices(world, judge, devices_of) if answer in (Answer.WAITS, Answer.FITS) and not hopeless else (),
         world.unread,
     )
 
 
 _HOPELESS = frozenset(("missing-class", "missing-claim", "missing-template", "invalid-claim"))
-
-
-def _is_hopeless(findings: Iterable[Finding]) -> bool:
-    """Whether it makes no sense to ask the allocator."""
-    return any(one.code in _HOPELESS for one in findings)
+"""Findings with which it makes no sense to ask the allocator."""
 
 
 def _answer(pod: Pod | None, claims: Sequence[ResourceClaim]) -> Answer | None:

@@ -7,7 +7,6 @@ small. Sentences do not name the node, so that nodes with one reason form a grou
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from fractions import Fraction
-from functools import lru_cache
 
 from dra_driver.allocation.amounts import amount, quantity
 from dra_driver.allocation.nodes import NodeView, shortage_on, unfit_for, untolerated
@@ -16,7 +15,7 @@ from dra_driver.allocation.placement import allocated_elsewhere, extended_claim,
 from dra_driver.allocation.prospects import Site
 from dra_driver.allocation.requests import Alternatives, Cause, Wanted, checked_requests
 from dra_driver.allocation.search import Allocated, Limit, NotAllocatable, Undecided, allocate
-from dra_driver.allocation.selection import reads
+from dra_driver.allocation.selection import reads_of
 from dra_driver.allocation.snapshot import Candidate, Pool, PoolId, PublishedSlice, Usage
 from dra_driver.allocation.usage import Ledger
 from dra_driver.allocation.world import Pod, World
@@ -24,7 +23,6 @@ from dra_driver.api.resource import ResourceClaim
 from dra_driver.cel.device import CelDevice
 from dra_driver.cel.errors import CelError
 from dra_driver.cel.functions import Server
-from dra_driver.cel.parser import parse
 from dra_driver.errors import InvalidInput, NodeNotReady
 from dra_driver.explain.failing import Part, amount_text, failing_parts
 from dra_driver.explain.scarcity import scarce_sentence
@@ -275,31 +273,14 @@ class _Misses:
 
     def of(self, expression: str, candidate: Candidate) -> tuple[Part, ...]:
         """Raises CelError."""
-        key = _seen(expression, candidate)
-        parts = self._known.get(key) if key is not None else None
+        reads = reads_of(expression)
+        seen = candidate.facts.seen(reads) if reads is not None else None
+        parts = self._known.get((expression, seen)) if seen is not None else None
         if parts is None:
             parts = failing_parts(expression, CelDevice(candidate.id.driver, candidate.device), self._server)
-            if key is not None:
-                self._known[key] = parts
+            if seen is not None:
+                self._known[expression, seen] = parts
         return parts
-
-
-_reads = lru_cache(maxsize=1024)(lambda expression: reads(parse(expression)))
-
-
-def _seen(expression: str, candidate: Candidate) -> Hashable:
-    """All that the selector sees of the device; None when that is not known."""
-    read = _reads(expression)
-    if read is None:
-        return None
-    device = candidate.device
-    values: list[Hashable] = []
-    for one in read:
-        of_kind = device.attributes if one.kind == "attributes" else device.capacity
-        for name in (one.id, f"{one.domain}/{one.id}"):
-            found = of_kind.get(name)
-            values.append(None if found is None else str(found))
-    return expression, candidate.id.driver, candidate.shareable, tuple(values)
 
 
 def _unselected(wanted: Wanted, candidate: Candidate, misses: _Misses) -> DeviceVerdict:

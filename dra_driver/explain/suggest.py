@@ -75,6 +75,8 @@ class _Idea:
     text: str
     change: str
     distance: float
+    scope: str
+    """Of ideas of one kind and scope only the nearest that works is suggested."""
     claims: tuple[ResourceClaim, ...]
     world: World
     pod: Pod | None
@@ -96,8 +98,8 @@ def suggestions(
     found: dict[str, Suggestion] = {}
     tries = 0
     satisfied: set[tuple[Kind, str]] = set()
-    for idea, scope in sorted(asked.ideas(nearest), key=lambda one: one[0].distance):
-        if (idea.kind, scope) in satisfied or idea.text in found:
+    for idea in sorted(asked.ideas(nearest), key=lambda idea: idea.distance):
+        if (idea.kind, idea.scope) in satisfied or idea.text in found:
             continue
         if idea.kind is Kind.CLASS and found:
             break  # another class is another kind of device: better than nothing only
@@ -107,7 +109,7 @@ def suggestions(
             tries += 1
             if _fits(idea, node.node, limit):
                 found[idea.text] = Suggestion(idea.kind, idea.text, idea.change, node.node, idea.distance)
-                satisfied.add((idea.kind, scope))
+                satisfied.add((idea.kind, idea.scope))
                 break
         if len(found) == MOST:
             break
@@ -142,8 +144,7 @@ class _Asked:
         self._entries = {claim_key(one.claim): one for one in entries if one.claim is not None}
         self._claims = tuple(one.claim for one in self._entries.values() if one.claim is not None)
 
-    def ideas(self, nodes: Sequence[NodeVerdict]) -> Iterator[tuple[_Idea, str]]:
-        """Each with its scope: of ideas of one kind and scope only the nearest that works is suggested."""
+    def ideas(self, nodes: Sequence[NodeVerdict]) -> Iterator[_Idea]:
         yield from self._waiting(nodes)
         yield from self._pod_changes(nodes)
         for claim in self._claims:
@@ -157,19 +158,14 @@ class _Asked:
         yield from self._less_capacity(nodes)
 
     def _idea(
-        self, kind: Kind, text: str, change: str, distance: float, claim: ResourceClaim | None = None, **other: Any
+        self, kind: Kind, scope: str, text: str, change: str, distance: float, claim: ResourceClaim | None, **other: Any
     ) -> _Idea:
+        """With this version of the claim, or of the world, the pod or the claims."""
         claims = self._claims
         if claim is not None:
             claims = tuple(claim if claim_key(one) == claim_key(claim) else one for one in claims)
         return _Idea(
-            kind,
-            text,
-            change,
-            distance,
-            other.get("claims", claims),
-            other.get("world", self._world),
-            other.get("pod", self._pod),
+            kind, text, change, distance, scope, **{"claims": claims, "world": self._world, "pod": self._pod, **other}
         )
 
     def _path(self, claim: ResourceClaim) -> str:
@@ -182,32 +178,29 @@ class _Asked:
 
     # -- waiting
 
-    def _waiting(self, nodes: Sequence[NodeVerdict]) -> Iterator[tuple[_Idea, str]]:
+    def _waiting(self, nodes: Sequence[NodeVerdict]) -> Iterator[_Idea]:
         for claim in self._claims:
             # Its own devices may be in the wrong place.
             if claim.status.allocation is not None:
-                yield (
-                    self._freeing(
-                        [claim_key(claim)], f"claim {'/'.join(claim_key(claim))} is deleted and allocated again", 0.5
-                    ),
-                    "own",
-                )
+                event = f"claim {'/'.join(claim_key(claim))} is deleted and allocated again"
+                yield self._freeing([claim_key(claim)], event, 0.5, "own")
         for verdict in nodes:
             holders = list(dict.fromkeys(holder for one in verdict.devices for holder in one.holders if one.is_meant))
             for holder in holders[:_MOST_PER_IDEA]:
-                yield self._freeing([holder.claim], f"{holder.described} ends", 0.0), ""
+                yield self._freeing([holder.claim], f"{holder.described} ends", 0.0)
             for number in range(2, min(len(holders), _MOST_PER_IDEA) + 1):
                 names = " and ".join(map(str, holders[:number])) if number < 4 else f"{number} claims like {holders[0]}"
-                yield self._freeing([one.claim for one in holders[:number]], f"{names} end", number / 20), ""
+                yield self._freeing([one.claim for one in holders[:number]], f"{names} end", number / 20)
 
-    def _freeing(self, keys: list[tuple[str, str]], event: str, distance: float) -> _Idea:
+    def _freeing(self, keys: list[tuple[str, str]], event: str, distance: float, scope: str = "") -> _Idea:
         world = self._world.without_allocations(keys)
         claims = tuple(world.claims.get(claim_key(one), one) if claim_key(one) in keys else one for one in self._claims)
-        return self._idea(Kind.WAIT, f"It fits when {event}.", "", distance, world=world, claims=claims)
+        text = f"It fits when {event}."
+        return self._idea(Kind.WAIT, scope, text, "", distance, None, world=world, claims=claims)
 
     # -- the pod
 
-    def _pod_changes(self, nodes: Sequence[NodeVerdict]) -> Iterator[tuple[_Idea, str]]:
+    def _pod_changes(self, nodes: Sequence[NodeVerdict]) -> Iterator[_Idea]:
         if self._pod is None:
             return
         spec = self._pod.obj["spec"]
@@ -221,26 +214,16 @@ class _Asked:
                 )
                 names = " and ".join(taint_text(one) for one in hard)
                 change = f"Pod {self._pod}: spec.tolerations: add {flow([one.to_wire() for one in added])}"
-                yield (
-                    self._idea(
-                        Kind.POD,
-                        f"It fits with a toleration of the pod for the node's taint {names}.",
-                        change,
-                        2.0,
-                        pod=changed,
-                    ),
-                    names,
-                )
+                text = f"It fits with a toleration of the pod for the node's taint {names}."
+                yield self._idea(Kind.POD, names, text, change, 2.0, None, pod=changed)
             if verdict.code is Code.NODE_SELECTOR and spec.get("nodeSelector"):
                 changed = self._pod_with(nodeSelector={})
                 written = ", ".join(f"{key}={value}" for key, value in spec["nodeSelector"].items())
-                change = f"Pod {self._pod}: spec.nodeSelector: remove"
-                yield (
-                    self._idea(
-                        Kind.POD, f"It fits without the pod's nodeSelector ({written}).", change, 3.0, pod=changed
-                    ),
-                    "selector",
+                text, change = (
+                    f"It fits without the pod's nodeSelector ({written}).",
+                    f"Pod {self._pod}: spec.nodeSelector: remove",
                 )
+                yield self._idea(Kind.POD, "selector", text, change, 3.0, None, pod=changed)
 
     def _pod_with(self, **spec: Any) -> Pod:
         assert self._pod is not None
@@ -248,7 +231,7 @@ class _Asked:
 
     # -- the claim as a whole
 
-    def _fewer(self, claim: ResourceClaim) -> Iterator[tuple[_Idea, str]]:
+    def _fewer(self, claim: ResourceClaim) -> Iterator[_Idea]:
         for index, request in enumerate(claim.spec.devices.requests):
             spec = request.exactly
             if spec is None or spec.allocation_mode != "ExactCount" or (spec.count or 1) < 2:
@@ -259,12 +242,10 @@ class _Asked:
                 devices = "1 device" if number == 1 else f"{number} devices"
                 text = f'It fits with {devices} instead of {wanted} in request "{request.name}".'
                 change = f"{self._path(claim)}.requests[{index}].exactly.count: {number}"
-                yield (
-                    self._idea(Kind.COUNT, text, change, 1 + (wanted - number) / wanted, changed),
-                    f"{claim_key(claim)}{index}",
-                )
+                distance = 1 + (wanted - number) / wanted
+                yield self._idea(Kind.COUNT, f"{claim_key(claim)}{index}", text, change, distance, changed)
 
-    def _without_constraints(self, claim: ResourceClaim) -> Iterator[tuple[_Idea, str]]:
+    def _without_constraints(self, claim: ResourceClaim) -> Iterator[_Idea]:
         for index, constraint in enumerate(claim.spec.devices.constraints):
             kept = [one for other, one in enumerate(claim.spec.devices.constraints) if other != index]
             changed = with_devices(claim, constraints=kept)
@@ -274,12 +255,10 @@ class _Asked:
                 else f"distinctAttribute {constraint.distinct_attribute}"
             )
             change = f"{self._path(claim)}.constraints[{index}]: remove"
-            yield (
-                self._idea(Kind.CONSTRAINT, f"It fits without the constraint {what}.", change, 1.9, changed),
-                str(index),
-            )
+            text = f"It fits without the constraint {what}."
+            yield self._idea(Kind.CONSTRAINT, str(index), text, change, 1.9, changed)
 
-    def _other_classes(self, claim: ResourceClaim) -> Iterator[tuple[_Idea, str]]:
+    def _other_classes(self, claim: ResourceClaim) -> Iterator[_Idea]:
         for index, request in enumerate(claim.spec.devices.requests):
             if request.exactly is None:
                 continue
@@ -291,11 +270,11 @@ class _Asked:
                 changed = with_exact(claim, index, device_class_name=name)
                 text = f'It fits with class {name} instead of {own} in request "{request.name}".'
                 change = f"{self._path(claim)}.requests[{index}].exactly.deviceClassName: {name}"
-                yield self._idea(Kind.CLASS, text, change, 4.0, changed), f"{index}"
+                yield self._idea(Kind.CLASS, str(index), text, change, 4.0, changed)
 
     # -- what devices say
 
-    def _tolerations(self, nodes: Sequence[NodeVerdict]) -> Iterator[tuple[_Idea, str]]:
+    def _tolerations(self, nodes: Sequence[NodeVerdict]) -> Iterator[_Idea]:
         for verdict in nodes:
             for device in _with_code(verdict, Code.TAINT):
                 taints = self._world.snapshot.taints(device.candidate)
@@ -309,9 +288,9 @@ class _Asked:
                     f'It fits with a toleration for {names} in request "{device.wanted.name}", if the taint is no harm.'
                 )
                 change = f"{self._place(device.wanted)}.tolerations: add {flow([one.to_wire() for one in added])}"
-                yield self._idea(Kind.TOLERATION, text, change, 1.5, changed), names
+                yield self._idea(Kind.TOLERATION, names, text, change, 1.5, changed)
 
-    def _selectors(self, nodes: Sequence[NodeVerdict]) -> Iterator[tuple[_Idea, str]]:
+    def _selectors(self, nodes: Sequence[NodeVerdict]) -> Iterator[_Idea]:
         """Other values in the claim's own selectors: those that a device there has."""
         seen: set[str] = set()
         for verdict in nodes:
@@ -330,9 +309,9 @@ class _Asked:
                 seen.add(text)
                 written = "; ".join(one["cel"]["expression"] for one in selectors)
                 change = f"{self._place(device.wanted)}.selectors: {' '.join(written.split())}"
-                yield self._idea(Kind.SELECTOR, text, change, distance, changed), str(device.wanted.name)
+                yield self._idea(Kind.SELECTOR, str(device.wanted.name), text, change, distance, changed)
 
-    def _less_capacity(self, nodes: Sequence[NodeVerdict]) -> Iterator[tuple[_Idea, str]]:
+    def _less_capacity(self, nodes: Sequence[NodeVerdict]) -> Iterator[_Idea]:
         for verdict in nodes:
             for device in verdict.devices:
                 if device.code not in (Code.CAPACITY, Code.TOO_SMALL) or not device.wanted.capacity:
@@ -351,7 +330,7 @@ class _Asked:
                 )
                 text = f'It fits with {said} in request "{device.wanted.name}".'
                 change = f"{self._place(device.wanted)}.capacity.requests: {flow(requests)}"
-                yield self._idea(Kind.CAPACITY, text, change, 1 + ratio, changed), str(device.wanted.name)
+                yield self._idea(Kind.CAPACITY, str(device.wanted.name), text, change, 1 + ratio, changed)
 
     def mended(
         self, failing: Sequence[NodeVerdict], nodes: Sequence[NodeVerdict], limit: Limit
@@ -387,7 +366,7 @@ class _Asked:
             return None
         text = f'It fits with {said} in request "{device.wanted.name}".'
         change = f"{self._place(device.wanted)}.selectors[{index}]: {' '.join(expression.split())}"
-        return self._idea(Kind.SELECTOR, text, change, distance, changed)
+        return self._idea(Kind.SELECTOR, "", text, change, distance, changed)
 
     def _with_wanted(self, wanted: Wanted, **fields: Any) -> ResourceClaim | None:
         """The claim with other fields in this request or alternative; None for a claim that no user wrote."""
