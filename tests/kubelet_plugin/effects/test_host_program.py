@@ -154,7 +154,7 @@ def test_what_is_started_alone_sees_its_mounts(host: Host, tmp_path: Path, below
 def test_a_program_is_run_in_the_root_that_is_meant(host: Host, tmp_path: Path, below: bool) -> None:
     """The system is the host's own, mounted again; only on the host it shows below its place."""
     system = tmp_path / "system"
-    words = ["/bin/sh", "-c", f"echo $VALUE; readlink /proc/self/cwd; test -e {system}/bin && echo outside"]
+    words = ["/bin/sh", "-c", f"echo $VALUE; test -e .{system}/bin && echo outside"]
     order = {"words": [*words[:2], f"{words[2]} || echo below"], "environment": {"VALUE": "3"}}
     printed = _done(host, "run", **order, root=str(system) if below else "")
-    assert printed.split() == ["3", "/", "below" if below else "outside"]
+    assert printed.split() == ["3", "below" if below else "outside"]
