@@ -226,11 +226,15 @@ class MpsDaemons:
         commands = default_commands(percent, limits)
         try:
             answer = self._ask(place, _about(hold), *commands, _PROBE)
-        except _NoDaemon as error:
-            # Whether there is none or it refused is not in the program's status.
+        except _NoDaemon:
+            # The program's status does not say whether there is none or it refused. One that answers now may have
+            # begun to listen since, so it is told once more.
             if not commands or not self._answers(place, _about(hold)):
                 raise
-            raise NodeNotReady(f"refuses its limits: {error.message}", about=_about(hold)) from error
+            try:
+                answer = self._ask(place, _about(hold), *commands, _PROBE)
+            except _NoDaemon as error:
+                raise NodeNotReady(f"refuses its limits: {error.message}", about=_about(hold)) from error
         lines = [line.strip() for line in answer.splitlines() if line.strip()]
         complaints = [line for line in lines if _COMPLAINT.search(line)]
         if complaints:
@@ -336,7 +340,7 @@ class MpsDaemons:
         try:
             shutil.rmtree(place.folder)
         except FileNotFoundError:
-            return
+            pass
         except OSError as error:
             raise NodeNotReady(f"cannot be removed: {error.strerror}", about=f"folder {place.folder}") from error
 

@@ -23,10 +23,12 @@ from kubelet_plugin.simulation.host import SimulatedHost
 QUICK = Patience(start_s=5.0, answer_s=5.0, quit_s=0.5, signal_s=2.0)
 
 
-def effect_for(host: SimulatedHost, folder: Path, patience: Patience = QUICK) -> MpsDaemons:
+def effect_for(
+    host: SimulatedHost, folder: Path, patience: Patience = QUICK, on_host: OnHost | None = None
+) -> MpsDaemons:
     """What a plugin that has just started has: nothing is remembered between two of them."""
     files = HostFiles(host.root)
-    on_host = OnHost.simulated(files)
+    on_host = on_host or OnHost.simulated(files)
     programs = DriverPrograms(files, lambda: find_driver_root(files))
     return MpsDaemons(folder, on_host, programs, HostLauncher(on_host), patience)
 

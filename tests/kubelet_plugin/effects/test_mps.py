@@ -1,5 +1,6 @@
 """MPS daemons of a simulated node: real processes, killed and found again."""
 
+import errno
 import os
 import signal
 from collections.abc import Iterator
@@ -9,9 +10,12 @@ from pathlib import Path
 import pytest
 from support.mps import QUICK, Client, effect_for, identity, no_daemons_left, processes_below, record, until
 
-from dra_driver.errors import DriverError, InvalidInput, NodeNotReady
+from dra_driver.errors import DriverError, HardwareError, InvalidInput, NodeNotReady
 from kubelet_plugin.effects.mps import MpsDaemons, devices_of, shm_options
 from kubelet_plugin.effects.mps_process import MOST_BYTES
+from kubelet_plugin.effects.on_host import OnHost
+from kubelet_plugin.hardware.host_programs import MarkedProcess, Processes
+from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
     GpuIdentity,
@@ -80,7 +84,9 @@ def test_a_daemon_serves_its_claims_and_leaves_nothing(
 ) -> None:
     assert effect.before(hold, {}) == Made()
     assert not folder.exists()
+    assert effect.sweep(list) == () and effect.left(hold) == ()
     made = effect.make(hold, {})
+    assert effect.left(hold) == (f"process {made['pid']}", f"folder {folder}/claim-a")
     client = Client(host, made["pipe"])
     assert client.granted["devices"] == [hold.gpus[0].uuid]
     assert (made["launcher"], made["pipe"], made["shm"]) == ("plain", f"{folder}/claim-a/pipe", f"{folder}/claim-a/shm")
@@ -109,7 +115,12 @@ def test_clients_get_the_limits_of_the_hold_and_may_take_less(
 
 
 def test_folders_are_open_to_the_users_of_all_clients(effect: MpsDaemons, hold: MpsDaemon) -> None:
-    made = effect.make(hold, {})
+    before = os.umask(0o077)
+    try:
+        made = effect.make(hold, {})
+    finally:
+        os.umask(before)
+    assert Path(made["pipe"]).parent.stat().st_mode & 0o7777 == 0o755
     assert [Path(made[name]).stat().st_mode & 0o7777 for name in ("pipe", "log")] == [0o1777, 0o1777]
 
 
@@ -168,11 +179,113 @@ def test_releasing_ends_servers_that_outlived_their_daemon(
 
 
 def test_a_daemon_that_does_not_end_is_killed(folder: Path, host: SimulatedHost, hold: MpsDaemon) -> None:
-    effect = effect_for(host, folder, replace(QUICK, answer_s=0.3, quit_s=0.1, signal_s=0.3))
+    made = effect_for(host, folder).make(hold, {})
+    os.kill(_pid(made), signal.SIGSTOP)
+    _undone(effect_for(host, folder, replace(QUICK, answer_s=0.3, quit_s=0.1)), hold, made)
+    assert processes_below(folder) == () and list(folder.iterdir()) == []
+
+
+class _Deaf(OnHost):
+    """Signals reach nothing, as a process that waits in the kernel."""
+
+    def signal(self, process: MarkedProcess, number: int) -> None:
+        pass
+
+
+def test_while_a_process_cannot_be_killed_nothing_is_given_back(
+    folder: Path, host: SimulatedHost, hold: MpsDaemon
+) -> None:
+    impatient = replace(QUICK, answer_s=0.1, quit_s=0.05, signal_s=0.05)
+    effect = effect_for(host, folder)
     made = effect.make(hold, {})
     os.kill(_pid(made), signal.SIGSTOP)
+    deaf = effect_for(host, folder, impatient, _Deaf(HostFiles(host.root), Processes(Path("/proc")), None))
+    with pytest.raises(NodeNotReady, match=f"process {made['pid']} does not end although it was killed"):
+        _undone(deaf, hold, made)
+    assert Path(made["pipe"]).exists()
+
+
+def test_a_daemon_that_is_asked_often_costs_no_descriptors(effect: MpsDaemons, hold: MpsDaemon) -> None:
+    effect.make(hold, {})
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    assert effect.look(hold).answers
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_daemon_without_a_pipe_folder_does_not_answer(effect: MpsDaemons, hold: MpsDaemon) -> None:
+    with pytest.raises(HardwareError, match="it has no pipe folder: No such file"):
+        effect.asked(hold, "get_server_list")
+
+
+def test_a_daemon_that_does_not_listen_yet_has_refused_nothing(
+    host: SimulatedHost, effect: MpsDaemons, hold: MpsDaemon
+) -> None:
+    program = host.root / "usr/bin/nvidia-cuda-mps-control"
+    real = program.with_suffix(".real")
+    program.rename(real)
+    socket = '"$CUDA_MPS_PIPE_DIRECTORY/control"'
+    slow = f'if [ "$1" = -f ]; then touch {socket}; sleep 0.3; rm {socket}; fi'
+    program.write_text(f'#!/bin/sh\n{slow}\nexec {real} "$@"\n')
+    program.chmod(0o755)
+    assert "pid" in dict(effect.make(replace(hold, thread_percentage=40), {}).facts)
+
+
+class _Mounts(OnHost):
+    """Remembers what was unmounted while it was there."""
+
+    def unmount(self, path: Path) -> None:
+        self.unmounted = str(path), path.exists()
+
+
+def test_the_shared_memory_is_unmounted_before_its_folder_goes(
+    host: SimulatedHost, folder: Path, hold: MpsDaemon
+) -> None:
+    on_host = _Mounts(HostFiles(host.root), Processes(Path("/proc")), None)
+    effect = effect_for(host, folder, QUICK, on_host)
+    made = effect.make(hold, {})
     _undone(effect, hold, made)
-    assert processes_below(folder) == () and list(folder.iterdir()) == []
+    assert on_host.unmounted == (made["shm"], True)
+
+
+class _Confined(OnHost):
+    """SELinux is on."""
+
+    @property
+    def confined(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("labels", [True, False], ids=["labels", "no labels"])
+def test_under_selinux_containers_may_use_the_folders(
+    host: SimulatedHost, folder: Path, hold: MpsDaemon, labels: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[tuple[str, str, bytes]] = []
+
+    def setxattr(path: Path, name: str, value: bytes) -> None:
+        given.append((path.name, name, value))
+        if not labels:
+            raise OSError(errno.ENOTSUP, "Not supported")
+
+    monkeypatch.setattr(os, "setxattr", setxattr)
+    on_host = _Confined(HostFiles(host.root), Processes(Path("/proc")), None)
+    effect_for(host, folder, QUICK, on_host).make(hold, {})
+    label = b"system_u:object_r:container_file_t:s0\0"
+    assert given == [(name, "security.selinux", label) for name in ("pipe", "log")]
+
+
+def test_folders_that_cannot_be_removed_are_an_error(
+    effect: MpsDaemons, hold: MpsDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = effect.make(hold, {})
+
+    def busy(path: Path) -> None:
+        raise OSError(errno.EBUSY, "Device or resource busy")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("kubelet_plugin.effects.mps.shutil.rmtree", busy)
+        with pytest.raises(NodeNotReady, match="claim-a: cannot be removed: Device or resource busy"):
+            _undone(effect, hold, made)
+    _undone(effect, hold, made)
 
 
 def test_after_a_reboot_the_daemon_is_started_again_in_clean_folders(
