@@ -91,7 +91,7 @@ def systemd_words(systemd_run: str, daemon: DaemonProcess) -> tuple[str, ...]:
         "--quiet",
         "--no-ask-password",
         *(f"--property={name}={value}" for name, value in properties.items()),
-        *(f"--setenv={name}={value}" for name, value in sorted(_environment(daemon).items())),
+        *(f"--setenv={name}={value}" for name, value in _environment(daemon).items()),
         daemon.program.path_inside,
         *daemon.words,
     )
@@ -174,7 +174,7 @@ def bound_logs(folder: Path, most_bytes: int = MOST_BYTES) -> None:
     a hole at the beginning, so blocks count and not the size. Servers run as users of pods: no link is followed.
     """
     with suppress(OSError):
-        for path in sorted(folder.glob("*.log")):
+        for path in folder.glob("*.log"):
             with suppress(OSError):
                 _bound(path, most_bytes)
 

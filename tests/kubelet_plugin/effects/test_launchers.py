@@ -141,7 +141,7 @@ class _Host(OnHost):
         assert isinstance(words, tuple)
         if self._refuses:
             raise NodeNotReady("Unknown assignment: TemporaryFileSystem", about=about)
-        self.ran.append(words[1])
+        self.ran.append(" ".join(words[:2]))
         return ""
 
     def start(self, process: Start, about: str) -> int:
@@ -151,8 +151,8 @@ class _Host(OnHost):
 
 def _with_systemd(root: Path) -> Path:
     (root / "run/systemd/system").mkdir(parents=True)
-    (root / "usr/bin").mkdir(parents=True)
-    (root / "usr/bin/systemd-run").touch()
+    (root / "bin").mkdir(parents=True)
+    (root / "bin/systemd-run").touch()
     return root
 
 
@@ -162,7 +162,14 @@ def test_systemd_starts_it_where_systemd_runs_the_host(tmp_path: Path) -> None:
         "launcher": "systemd",
         "unit": "gpu-dra-mps-claim-a.service",
     }
-    assert (host.ran, host.started) == (["--unit=gpu-dra-mps-claim-a"], [])
+    assert (host.ran, host.started) == (["/bin/systemd-run --unit=gpu-dra-mps-claim-a"], [])
+
+
+def test_systemd_starts_nothing_once_its_program_is_gone(tmp_path: Path) -> None:
+    host = _Host(tmp_path)
+    with pytest.raises(NodeNotReady, match="the host has no systemd-run"):
+        SystemdLauncher(host).start(_daemon(_ON_HOST))
+    assert host.ran == []
 
 
 def test_a_host_with_the_program_but_without_systemd_starts_it_plainly(tmp_path: Path) -> None:

@@ -28,6 +28,14 @@ def test_whatever_a_daemon_writes_its_logs_take_no_more_than_twice_the_limit(tmp
     assert kept.endswith(b"39\n") and b"\n38\n" in kept
 
 
+def test_no_descriptor_stays_open(tmp_path: Path) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    (tmp_path / "server.log").write_bytes(_LINE * 5000)
+    for _ in range(2):
+        bound_logs(tmp_path, _MOST)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
 def test_a_log_within_the_limit_is_left_alone(tmp_path: Path) -> None:
     log = tmp_path / "control.log"
     log.write_bytes(_LINE)

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,13 +14,14 @@ from support.mps import Client, effect_for, identity, no_daemons_left, record, u
 
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.effects.mps import MpsDaemons, Sight
-from kubelet_plugin.effects.mps_watch import History, MpsWatch, Remedy, remedy_for
+from kubelet_plugin.effects.mps_watch import _ASKED_EVERY, History, MpsWatch, Remedy, remedy_for
 from kubelet_plugin.hardware.host_programs import MarkedProcess
-from kubelet_plugin.prepare.holds import Hold, HoldRecord, HoldState, MpsDaemon
+from kubelet_plugin.prepare.holds import GpuIdentity, Hold, HoldRecord, HoldState, Made, MpsDaemon
 from kubelet_plugin.simulation.host import SimulatedHost, create_host
 
 _PROCESS = MarkedProcess(1, 2, "/x#y")
 _DEAD = Sight(answers=False, processes=())
+_WELL, _BUSY = (Sight(answers=answers, processes=(_PROCESS,)) for answers in (True, False))
 _TIMES = st.lists(st.floats(0, 1000), max_size=8).map(lambda times: tuple(sorted(times)))
 
 
@@ -172,6 +173,100 @@ async def test_a_driver_without_programs_ends_no_watch(node: _Node) -> None:
     for _ in range(8):
         await node.watch.look()
     assert node.watch.troubles
+
+
+class _Daemons:
+    """Daemons that are seen as a test says, and a watch over them."""
+
+    def __init__(self, *keys: str) -> None:
+        self.holds = [MpsDaemon(key, (GpuIdentity("GPU-1", "0000:01:00.0"),)) for key in keys or ("claim-a",)]
+        self.records: dict[Hold, HoldRecord] = {hold: HoldRecord(HoldState.MADE, "boot-1") for hold in self.holds}
+        self.sees: Callable[[MpsDaemon], Sight] = lambda hold: _WELL
+        self.looks = 0
+        self.started: list[tuple[str, float]] = []
+        self.now = 0.0
+        self.watch = MpsWatch(
+            self, lambda: self.records, lambda: "boot-1", self._again, clock=lambda: self.now, interval_s=0.01
+        )
+
+    def look(self, hold: MpsDaemon) -> Sight:
+        self.looks += 1
+        return self.sees(hold)
+
+    def stands(self, made: Made) -> bool:
+        return True
+
+    async def _again(self, hold: MpsDaemon) -> None:
+        self.started.append((hold.key, self.now))
+
+
+async def test_a_daemon_that_stands_is_asked_now_and_then() -> None:
+    daemons, asked = _Daemons(), []
+    for _ in range(2 * _ASKED_EVERY):
+        before = daemons.looks
+        await daemons.watch.look()
+        asked.append(daemons.looks > before)
+    assert asked == [True, *[False] * (_ASKED_EVERY - 1)] * 2
+
+
+async def test_a_daemon_that_dies_again_and_again_is_started_ever_less_often_and_told() -> None:
+    daemons = _Daemons()
+    daemons.sees = lambda hold: _DEAD
+    for daemons.now in (0.0, 0.5, 1.0, 2.5, 6.0):
+        await daemons.watch.look()
+        if daemons.now in (0.5, 2.5):
+            (trouble,) = daemons.watch.troubles
+            assert trouble.severity == "Critical" and "restarted too often" in trouble.message
+        daemons.watch._looks = 0
+    assert [when for _, when in daemons.started] == [0.0, 1.0, 6.0]
+
+
+async def test_a_daemon_that_is_busy_now_and_then_is_no_trouble() -> None:
+    daemons = _Daemons()
+    sights = iter((_BUSY, _WELL) * 3)
+    daemons.sees = lambda hold: next(sights)
+    for _ in range(6):
+        daemons.watch._looks = 0
+        await daemons.watch.look()
+        assert daemons.watch.troubles == ()
+
+
+async def test_a_daemon_that_is_released_while_it_is_looked_at_is_not_started() -> None:
+    daemons = _Daemons()
+
+    def released(hold: MpsDaemon) -> Sight:
+        del daemons.records[hold]
+        return _DEAD
+
+    daemons.sees = released
+    await daemons.watch.look()
+    assert daemons.started == []
+
+
+async def test_a_daemon_that_cannot_be_looked_at_keeps_nobody_from_the_others() -> None:
+    daemons = _Daemons("claim-a", "claim-b")
+
+    def seen(hold: MpsDaemon) -> Sight:
+        if hold.key == "claim-a":
+            raise NodeNotReady("cannot be read")
+        return _DEAD
+
+    daemons.sees = seen
+    await daemons.watch.look()
+    assert daemons.started == [("claim-b", 0.0)]
+
+
+async def test_a_watch_looks_at_every_interval() -> None:
+    daemons = _Daemons()
+
+    def busy(hold: MpsDaemon) -> Sight:
+        if daemons.looks == 3:
+            raise EOFError
+        return _BUSY  # so that the next look asks again
+
+    daemons.sees = busy
+    with pytest.raises(EOFError):
+        await asyncio.wait_for(daemons.watch.run(), 10)
 
 
 async def test_a_node_that_does_not_tell_its_boot_ends_no_watch(node: _Node) -> None:
