@@ -26,7 +26,7 @@ from dra_driver.api.meta import (
 )
 from dra_driver.domains.names import DOMAIN_LABEL
 from dra_driver.domains.objects import DaemonSettings
-from dra_driver.errors import Conflict, NotFound
+from dra_driver.errors import Conflict, NotFound, Unreachable
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Reflector
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER
@@ -193,7 +193,7 @@ class Daemons:
                 self._changed.clear()
                 try:
                     await self._step()
-                except (Conflict, NotFound):
+                except (Conflict, NotFound, Unreachable):
                     self._changed.set()
                 await self._changed.wait()
                 await asyncio.sleep(0.005)
