@@ -231,9 +231,9 @@ class Reader:
         sent = probe(_PROBE_DRIVER, None, counters_apart=apart)
         try:
             answer = await self.tell("a probe", self._kube.create(RESOURCE_SLICES, sent, dry_run=True))
+            return Seen((kept_features(answer, counters_apart=apart),))
         except ClusterError as error:
             return Seen((), _unread("the slice fields that the API server keeps", "create", RESOURCE_SLICES, error))
-        return Seen((kept_features(answer, counters_apart=apart),))
 
     async def _gates(self) -> Seen[tuple[str, bool]]:
         found: dict[str, bool] = {}

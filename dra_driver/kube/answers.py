@@ -30,20 +30,22 @@ def decoded(content: bytes, about: str) -> Any:
 def an_object(answer: Any, about: str) -> JsonObject:
     """What was decoded, if it can be an object or a list of them; raises Unreachable for what a proxy may answer."""
     if isinstance(answer, dict) and isinstance(answer.get("metadata"), dict):
-        return answer
+        parts = map(answer.get, ("spec", "status", "data"))
+        if all(part is None or isinstance(part, dict) for part in parts):
+            return answer
     raise Unreachable(f"the answer is none of an API server: {_excerpt(answer)}", about=about)
 
 
 def a_stored_object(answer: Any, about: str) -> JsonObject:
-    """As `an_object`, with the name, UID and version that each stored object has, and parts of the usual types."""
+    """As `an_object`, with the name, UID and version that each stored object has, and metadata of the usual types."""
     metadata = an_object(answer, about)["metadata"]
     texts = [metadata.get(key) for key in ("name", "uid", "resourceVersion")]
-    parts = [metadata.get("labels"), metadata.get("annotations"), *map(answer.get, ("spec", "status", "data"))]
+    maps = [metadata.get("labels"), metadata.get("annotations")]
     owners = metadata.get("ownerReferences") or []
     if (
         all(isinstance(text, str) and text for text in texts)
         and isinstance(metadata.get("namespace") or "", str)
-        and all(part is None or isinstance(part, dict) for part in parts)
+        and all(entry is None or isinstance(entry, dict) for entry in maps)
         and isinstance(owners, list)
         and all(isinstance(owner, dict) for owner in owners)
     ):

@@ -8,6 +8,7 @@ versions being compared, a probe is created in a dry run, and the answer is comp
 from dataclasses import dataclass
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.errors import Unreachable
 from dra_driver.kubernetes import FeatureGates
 
 
@@ -81,11 +82,14 @@ def probe(driver: str, node: str | None, *, counters_apart: bool) -> JsonObject:
 
 
 def kept_features(answer: JsonObject, *, counters_apart: bool) -> ServerFeatures:
-    """From the server's answer to `probe`."""
-    devices = answer["spec"].get("devices") or [{}]
+    """From the server's answer to `probe`. Raises Unreachable for an answer that cannot be a slice."""
+    spec = answer.get("spec")
+    devices = (spec.get("devices") or [{}]) if isinstance(spec, dict) else None
+    if not isinstance(devices, list) or not isinstance(devices[0], dict):
+        raise Unreachable("the answer is not a ResourceSlice", about="the probe for slice fields")
     counters = bool(devices[0].get("consumesCounters"))
     return ServerFeatures(
-        partitionable=counters and (counters_apart or bool(answer["spec"].get("sharedCounters"))),
+        partitionable=counters and (counters_apart or bool(spec.get("sharedCounters"))),
         consumable=bool(devices[0].get("allowMultipleAllocations")),
         taints=bool(devices[0].get("taints")),
         counters_apart=counters_apart,

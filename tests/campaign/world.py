@@ -169,6 +169,9 @@ class World:
                 if status != -signal.SIGKILL and plugin.pid not in self._killed:
                     log = self.node.log.read_text(errors="replace").splitlines()
                     raise Violation(f"the plugin ended by itself with status {status}: {' '.join(log[-6:])[-1500:]}")
+        if self.controller.ended is not None:
+            log = (self.folder / "controller.log").read_text(errors="replace").splitlines()
+            raise Violation(f"the controller ended by itself: {' '.join(log[-12:])[-1500:]}")
 
     async def kill_plugins(self) -> None:
         plugins, self.plugins = self.plugins, []

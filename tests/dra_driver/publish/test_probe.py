@@ -66,3 +66,13 @@ async def test_a_server_without_any_of_it_answers_at_once() -> None:
 async def test_no_answer_is_an_error(refusal: ClusterError) -> None:
     with pytest.raises(ClusterError, match=refusal.message):
         await asked(OldServer(refusal=refusal))
+
+
+@pytest.mark.parametrize("spec", [None, "no", {"devices": "no"}, {"devices": [7]}, {"devices": {"a": 1}}])
+async def test_an_answer_that_is_no_slice_is_an_error_of_the_server(spec: Any) -> None:
+    class Nonsense:
+        async def create(self, resource: Resource, obj: JsonObject, *, dry_run: bool) -> JsonObject:
+            return {"metadata": {"name": "x"}, "spec": spec}
+
+    with pytest.raises(Unreachable, match="not a ResourceSlice"):
+        await server_features(cast(Kube, Nonsense()), GPU_DRIVER, None)
