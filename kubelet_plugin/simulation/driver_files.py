@@ -170,6 +170,7 @@ def write_driver_files(root: Path, state: NodeState) -> None:
     for program in _paths_of_programs(state):
         text = script(program.name, root, state.driver.version)
         if text is not None:
+            path(root, program).unlink(missing_ok=True)  # a process that was just killed may still run it
             write(root, program, text)
         path(root, program).chmod(0o755)
 
