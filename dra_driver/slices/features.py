@@ -85,7 +85,7 @@ def kept_features(answer: JsonObject, *, counters_apart: bool) -> ServerFeatures
     """From the server's answer to `probe`. Raises Unreachable for an answer that cannot be a slice."""
     spec = answer.get("spec")
     devices = (spec.get("devices") or [{}]) if isinstance(spec, dict) else None
-    if not isinstance(devices, list) or not isinstance(devices[0], dict):
+    if not isinstance(spec, dict) or not isinstance(devices, list) or not isinstance(devices[0], dict):
         raise Unreachable("the answer is not a ResourceSlice", about="the probe for slice fields")
     counters = bool(devices[0].get("consumesCounters"))
     return ServerFeatures(
