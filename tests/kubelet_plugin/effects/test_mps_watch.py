@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,7 +17,16 @@ from dra_driver.errors import NodeNotReady
 from kubelet_plugin.effects.mps import MpsDaemons, Sight
 from kubelet_plugin.effects.mps_watch import _ASKED_EVERY, History, MpsWatch, Remedy, remedy_for
 from kubelet_plugin.hardware.host_programs import MarkedProcess
-from kubelet_plugin.prepare.holds import GpuIdentity, Hold, HoldRecord, HoldState, Made, MpsDaemon
+from kubelet_plugin.prepare.holds import (
+    ComputeInstance,
+    GpuIdentity,
+    GpuInstance,
+    Hold,
+    HoldRecord,
+    HoldState,
+    Made,
+    MpsDaemon,
+)
 from kubelet_plugin.simulation.host import SimulatedHost, create_host
 
 _PROCESS = MarkedProcess(1, 2, "/x#y")
@@ -129,6 +139,7 @@ async def test_a_daemon_that_cannot_be_started_is_told_until_it_can(node: _Node)
     node.kill()
     node.failure = NodeNotReady("the driver is being upgraded", about="driver")
     await node.watch.look()
+    assert "cannot be restarted: the driver is being upgraded" in node.watch.troubles[0].message
     node.now += 0.5
     await node.watch.look()
     assert [one.severity for one in node.watch.troubles] == ["Critical"] * 2
@@ -183,6 +194,7 @@ class _Daemons:
         self.records: dict[Hold, HoldRecord] = {hold: HoldRecord(HoldState.MADE, "boot-1") for hold in self.holds}
         self.sees: Callable[[MpsDaemon], Sight] = lambda hold: _WELL
         self.looks = 0
+        self.released = False
         self.started: list[tuple[str, float]] = []
         self.now = 0.0
         self.watch = MpsWatch(
@@ -198,6 +210,8 @@ class _Daemons:
 
     async def _again(self, hold: MpsDaemon) -> None:
         self.started.append((hold.key, self.now))
+        if self.released:
+            del self.records[hold]
 
 
 async def test_a_daemon_that_stands_is_asked_now_and_then() -> None:
@@ -241,6 +255,47 @@ async def test_a_daemon_that_is_released_while_it_is_looked_at_is_not_started() 
     daemons.sees = released
     await daemons.watch.look()
     assert daemons.started == []
+
+
+async def test_a_daemon_that_is_released_while_it_is_started_is_no_trouble() -> None:
+    daemons = _Daemons()
+    daemons.sees = lambda hold: _DEAD
+    daemons.released = True
+    await daemons.watch.look()
+    assert daemons.started and daemons.watch.troubles == ()
+
+
+@pytest.mark.parametrize(
+    ("sights", "told"),
+    [
+        ((_DEAD, _BUSY), ["Warning", "Warning"]),
+        ((_BUSY, _BUSY, _WELL, _BUSY), ["", "Critical", "Warning", "Warning"]),
+    ],
+)
+async def test_what_was_wrong_before_makes_a_daemon_that_is_busy_once_no_worse(
+    sights: tuple[Sight, ...], told: list[str]
+) -> None:
+    daemons, severities, seen = _Daemons(), [], iter(sights)
+    daemons.sees = lambda hold: next(seen)
+    for _ in sights:
+        daemons.watch._looks = 0
+        await daemons.watch.look()
+        severities.append("".join(trouble.severity for trouble in daemons.watch.troubles))
+    assert severities == told
+
+
+async def test_a_trouble_of_a_mig_device_that_was_made_names_it() -> None:
+    daemons = _Daemons()
+    (whole,) = daemons.holds
+    mig = ComputeInstance(GpuInstance(whole.gpus[0], "1g.10gb", 19, 0, 1))
+    hold = replace(whole, mig=mig)
+    daemons.sees = lambda hold: _DEAD
+    made = HoldRecord(HoldState.MADE, "boot-1", Made((("uuid", "MIG-1"),)))
+    daemons.records = {hold: HoldRecord(HoldState.MADE, "boot-1"), mig: made}
+    await daemons.watch.look()
+    assert [trouble.instance for trouble in daemons.watch.troubles] == ["MIG-1"]
+    del daemons.records[mig]
+    assert [trouble.instance for trouble in daemons.watch.troubles] == [None]
 
 
 async def test_a_daemon_that_cannot_be_looked_at_keeps_nobody_from_the_others() -> None:
