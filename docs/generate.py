@@ -1,6 +1,5 @@
-"""Writes the pages of docs/ that come from code, and parts of others. `make generate` runs it, and a test compares.
-
-The families are those of the collectors that both processes register, made here with nothing behind them.
+"""Writes the generated pages of docs/, and generated parts of others. `make generate` runs it, and a test compares. The
+metric families are those of the collectors that both processes register, created here without data.
 """
 
 from collections.abc import Iterable, Iterator
@@ -48,14 +47,14 @@ class Family:
 
     @property
     def series(self) -> tuple[str, ...]:
-        """The names that a query can use."""
+        """The series names for queries."""
         if self.type != "histogram":
             return (self.name,)
         return tuple(f"{self.name}_{suffix}" for suffix in ("bucket", "count", "sum"))
 
 
 class _Recorded(CollectorRegistry):
-    """Remembers what was registered."""
+    """Records the registered collectors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,7 +73,7 @@ class _Nothing:
 
 
 def plugin_families() -> list[Family]:
-    """Of the node plugin; it has those of publishing, too, when it publishes by itself."""
+    """Families of the node plugin; with `publisher: node` it also has those of publishing."""
     registry = _Recorded()
     tell_build(registry, "kubelet-plugin")
     ApiCalls(registry)
@@ -86,7 +85,7 @@ def plugin_families() -> list[Family]:
 
 
 def publisher_families() -> list[Family]:
-    """Of whoever publishes."""
+    """Families of the publisher."""
     registry = _Recorded()
     tell_build(registry, "controller")
     ApiCalls(registry)
@@ -98,7 +97,7 @@ def publisher_families() -> list[Family]:
 
 
 def controller_families() -> list[Family]:
-    """Of the controller alone: ComputeDomains, and the webhook."""
+    """Families that only the controller has: ComputeDomains and the webhook."""
     registry = _Recorded()
     registry.register(DomainCollector(dict))
     WebhookMetrics(registry)
@@ -148,7 +147,7 @@ def metrics_page() -> str:
             "",
             *_table(family for family in controller if family not in common),
             "",
-            "## Controller alone",
+            "## Only the controller",
             "",
             *_table(controller_families()),
             "",
@@ -234,16 +233,16 @@ PARTS = {
     "security.md": (security.BEGIN, security.rights_part, security.END),
     "troubleshooting.md": (errors.BEGIN, errors.kinds_part, errors.END),
 }
-"""Pages that are otherwise written by hand: what stands between two lines."""
+"""Generated parts of other pages, between two marker lines."""
 
 
 def with_part(name: str) -> str:
-    """The page as it must be. Raises LookupError when it has lost its lines."""
+    """The page with its generated part. Raises LookupError if the marker lines are missing."""
     begin, part, end = PARTS[name]
     before, found, rest = (FOLDER / name).read_text(encoding="utf-8").partition(f"{begin}\n")
     _, also_found, after = rest.partition(end)
     if not (found and also_found):
-        raise LookupError(f"docs/{name} wants the lines {begin!r} and {end!r}")
+        raise LookupError(f"docs/{name} needs the lines {begin!r} and {end!r}")
     return f"{before}{begin}\n\n{part()}\n\n{end}{after}"
 
 

@@ -1,24 +1,24 @@
-"""The error family. Every error says what happened, to which object, whose move it is and when to try again.
+"""The error family. Every error says what happened, to which object, who must act and when to try again.
 
     DriverError
-    ├── InvalidInput            the user's move: change the object; trying again will not help
+    ├── InvalidInput            the user must change the object; retrying does not help
     │   └── InvalidConfig           an opaque config that cannot be decoded or does not fit its device
-    ├── UnknownDevice           the user's or scheduler's move: this node has no such device
-    ├── DeviceInUse             another claim's move: the hardware is held; clears when that claim is released
-    ├── NodeNotReady            the administrator's move: driver root, device nodes, folders
-    │   ├── DomainNotReady          nobody's: a claim waits for its ComputeDomain
+    ├── UnknownDevice           the user or the scheduler must act: this node has no such device
+    ├── DeviceInUse             another claim holds the hardware; resolved when that claim is released
+    ├── NodeNotReady            the administrator must act: driver root, device nodes, folders
+    │   ├── DomainNotReady          no one must act: a claim waits for its ComputeDomain
     │   └── HardwareError           NVML or the kernel refused
-    ├── CorruptState            a file of ours that cannot be trusted; it was put aside
+    ├── CorruptState            a damaged file of the driver, which it has moved aside
     └── ClusterError            the API server's answer
         ├── NotFound                404
         ├── Conflict                409, stale resourceVersion or failed precondition
         │   └── AlreadyExists           409 on create
         ├── Gone                    410, the watch or list position expired
-        ├── Rejected                400, 403, 405, 413, 415, 422: this request will never succeed as it is
+        ├── Rejected                400, 403, 405, 413, 415, 422: this request will never succeed unchanged
         └── Unreachable             no connection, 429 and 5xx: try again
 
 Adapters translate foreign exceptions into these in one place each and keep the cause (`raise ... from error`).
-"Does not fit" is a result, not an exception. Each kind has its `help`, of which docs/troubleshooting.md is made.
+"Does not fit" is a result, not an exception. Each kind has its `help`, from which docs/troubleshooting.md is generated.
 """
 
 from collections.abc import Sequence
@@ -32,9 +32,9 @@ class Move(StrEnum):
 
     USER = "the user"
     ADMINISTRATOR = "the administrator"
-    OTHER_CLAIM = "nobody: another claim holds the GPU"
-    NOBODY = "nobody: it is retried"
-    OURS = "the authors of the driver"
+    OTHER_CLAIM = "no one: another claim holds the GPU"
+    NO_ONE = "no one: the driver and the kubelet retry"
+    AUTHORS = "the authors of the driver"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +51,12 @@ class DriverError(Exception):
 
     `about` names the object: `claim team-a/train`, `GPU GPU-5a7b…`, `file /var/run/cdi/…`.
     `field` is the path of the offending field, or None.
-    `retry_after_s` is when to try again; None means that trying again will not help until somebody acts.
+    `retry_after_s` is when to try again; None means that retrying does not help until someone acts.
     """
 
     retry_after_s: float | None = None
     help: ClassVar[Help] = Help(
-        Move.OURS,
+        Move.AUTHORS,
         "An error that no other kind describes. `internal error` in the message means a defect of the driver.",
         "The log of the node plugin or the controller has a stack trace. Try a newer release, or report the error"
         " with the"
@@ -83,12 +83,12 @@ class DriverError(Exception):
         return f"{where}: {self.message}" if where else self.message
 
     def beside(self, known: str) -> str:
-        """All of it for readers to whom the object `known` is named already: without that name."""
+        """The whole message without the name `known`, for texts that already name this object."""
         return str(self).removeprefix(f"{known}: ")
 
 
 class InvalidInput(DriverError):
-    """Something that a user wrote cannot be accepted. `problems` lists all that was found, one sentence each."""
+    """A user's input is invalid. `problems` lists all problems, one sentence each."""
 
     help = Help(
         Move.USER,
@@ -161,7 +161,7 @@ class DeviceInUse(DriverError):
 
 
 class NodeNotReady(DriverError):
-    """Something that the node needs is missing; an administrator's move, retried meanwhile."""
+    """The node lacks something that an administrator must provide; the driver retries meanwhile."""
 
     retry_after_s = 5.0
     help = Help(
@@ -178,10 +178,10 @@ class NodeNotReady(DriverError):
 
 
 class DomainNotReady(NodeNotReady):
-    """A claim of a ComputeDomain waits for its domain; nobody's fault as long as pods of it are still coming."""
+    """A claim of a ComputeDomain waits for its domain; no fault while pods of the domain still start."""
 
     help = Help(
-        Move.NOBODY,
+        Move.NO_ONE,
         "A pod of a ComputeDomain waits until the domain is ready on its node: until the daemon there has"
         " connected to its "
         "peers, or until `numNodes` nodes have joined.",
@@ -220,7 +220,7 @@ class HardwareError(NodeNotReady):
 
 
 class CorruptState(DriverError):
-    """A file of ours that cannot be trusted. It was put aside, never silently dropped."""
+    """A damaged file of the driver. The driver has moved it aside, never deleted it."""
 
     help = Help(
         Move.ADMINISTRATOR,
@@ -237,11 +237,11 @@ class CorruptState(DriverError):
 
 
 class ClusterError(DriverError):
-    """The API server refused or could not be asked. `status` is the HTTP status, or None without an answer."""
+    """The API server refused a request or did not answer. `status` is the HTTP status, or None without an answer."""
 
     help = Help(
         Move.ADMINISTRATOR,
-        "The API server returned another error than those below.",
+        "The API server returned an error other than those below.",
         "The message contains the server's error.",
     )
 
@@ -264,18 +264,18 @@ class NotFound(ClusterError):
     help = Help(
         Move.ADMINISTRATOR,
         "The API server has no such object or no such kind.",
-        "If an object is missing, somebody deleted it, and the driver continues without it. If a kind is missing,"
+        "If an object is missing, it was deleted, and the driver continues without it. If a kind is missing,"
         " its definition is "
         "not installed (`crds.install`), or Kubernetes is older than 1.34.",
     )
 
 
 class Conflict(ClusterError):
-    """409: somebody changed the object since it was read; read again and decide again."""
+    """409: the object has changed since it was read; read it again and decide again."""
 
     retry_after_s = 0.1
     help = Help(
-        Move.NOBODY,
+        Move.NO_ONE,
         "Another client changed the object at the same moment.",
         "Nothing. If this persists, two controllers write the same objects: check for another installation, and"
         " whether two "
@@ -284,10 +284,10 @@ class Conflict(ClusterError):
 
 
 class AlreadyExists(Conflict):
-    """409 on create: an object of that name is there."""
+    """409 on create: an object of that name exists."""
 
     help = Help(
-        Move.NOBODY,
+        Move.NO_ONE,
         "An object of that name already exists.",
         "Nothing: the driver uses the existing object if it belongs to the driver.",
     )
@@ -298,14 +298,14 @@ class Gone(ClusterError):
 
     retry_after_s = 0.0
     help = Help(
-        Move.NOBODY,
+        Move.NO_ONE,
         "The position of a watch or list has expired.",
         "Nothing: the driver lists everything again.",
     )
 
 
 class Rejected(ClusterError):
-    """The server will not accept this request as it is (400, 401, 403, 405, 413, 415, 422)."""
+    """The server will not accept this request unchanged (400, 401, 403, 405, 413, 415, 422)."""
 
     help = Help(
         Move.ADMINISTRATOR,
@@ -319,11 +319,11 @@ class Rejected(ClusterError):
 
 
 class Unreachable(ClusterError):
-    """No answer, 429 or 5xx; worth trying again."""
+    """No answer, 429 or 5xx; retrying can help."""
 
     retry_after_s = 1.0
     help = Help(
-        Move.NOBODY,
+        Move.NO_ONE,
         "The API server does not answer, answers 429 or 5xx, or has a certificate that is not trusted.",
         "Wait. Prepared claims stay prepared meanwhile. If this persists, check network policies, the API server's"
         " address in the "

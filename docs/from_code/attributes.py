@@ -1,7 +1,7 @@
 """attributes.md: every attribute and capacity that the driver publishes, with an example, and every taint.
 
-Names and types are those of the code; examples are of the simulated GPU models, published in every way that a policy
-can ask for. What each means is said here, and a name without a meaning, or a meaning without a name, is an error.
+Names and types are those of the code; examples are from the simulated GPU models, published in every way that a policy
+allows. This module documents each name; a name without a meaning, or a meaning without a name, is an error.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -69,7 +69,7 @@ MEANINGS = {
     "iommuFDEnabled": "Whether the node has IOMMUFD.",
     "iommuGroup": "IOMMU group of the GPU.",
 }
-"""What each attribute means, as a sentence of Markdown."""
+"""The meaning of each attribute, in Markdown."""
 
 DOMAIN_MEANINGS = {
     "type": "`daemon` or `channel`.",
@@ -79,7 +79,7 @@ DOMAIN_MEANINGS = {
     "cliqueID": "ID of the partition, as for its GPUs.",
     "domain": "UID of the node's ComputeDomain; absent if the node is in none.",
 }
-"""What the attributes of devices of ComputeDomains mean."""
+"""The meaning of the attributes of ComputeDomains' devices."""
 
 CAPACITIES = {
     "memory": "Device memory in bytes.",
@@ -102,7 +102,7 @@ _POLICIES = (
     {"sharing": [{"strategy": "TimeSlicing", "replicas": 4}]},
     {"sharing": [{"strategy": "MPS", "capacity": ["memory", "cores"]}]},
 )
-"""Every way in which a device can be described differs from the others in one of these."""
+"""Settings of a policy that change the description of a device."""
 
 
 @cache
@@ -119,7 +119,7 @@ def _published() -> tuple[Device, ...]:
 
 
 def _partitioned(gpu: GpuFacts) -> GpuFacts:
-    """With a MIG device that an administrator made."""
+    """With a MIG device that an administrator created."""
     if gpu.mig is None or not gpu.mig.profiles:
         return gpu
     profile = gpu.mig.profiles[-1]
@@ -207,7 +207,7 @@ def _attribute_rows() -> Iterator[tuple[str, ...]]:
 
 
 def _domain_rows() -> Iterator[tuple[str, ...]]:
-    """Of a node of a rack that is in a domain."""
+    """Devices of a node that is in a domain."""
     imex = ImexFacts(channels=2048, program=True)
     tray = knowledge._inventory("gb200").model_copy(update={"imex": imex})
     found = [
@@ -240,18 +240,18 @@ def _capacity_rows() -> Iterator[tuple[str, ...]]:
 
 
 def _example(values: Sequence[str]) -> str:
-    """One that says something, always the same."""
+    """A typical value, always the same."""
     return next((value for value in values if value not in ("0", "false", "None", "none")), values[0])
 
 
 def check_names(there: Iterable[str], explained: Iterable[str], what: str) -> None:
-    """Raises LookupError unless both are the same names."""
+    """Raises LookupError if the names differ."""
     there, explained = set(there), set(explained)
     if there - explained:
         raise LookupError(f"{what} {', '.join(sorted(there - explained))} is not explained in docs/from_code")
     if explained - there:
         raise LookupError(
-            f"{what} {', '.join(sorted(explained - there))} is explained in docs/from_code, and not there"
+            f"{what} {', '.join(sorted(explained - there))} is explained in docs/from_code, but does not exist"
         )
 
 

@@ -1,4 +1,4 @@
-"""The part of doctor.md that is made of the checks: what each looks at, what it can find, and the fix."""
+"""The part of doctor.md that is generated from the checks: what each checks, what it can find, and the fix."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -14,14 +14,14 @@ END = "<!-- checks: end -->"
 
 
 def checks_part() -> str:
-    """A section for each check; words in capital letters are those of the case."""
+    """A section for each check; words in capital letters are placeholders."""
     return page(
         "## Checks of a cluster",
         *_sections(cluster_checks((), (), lambda *_: ())),
         "## Checks of a node",
         *_sections(NODE_CHECKS),
         "## Proofs",
-        "Of `dractl doctor --prove`: on the node itself, then in pods on it.",
+        "`dractl doctor --prove` runs these: first on the node itself, then in pods on it.",
         table(("Proof", "Passes when"), ([f"`{name}`", _text(what)] for name, what in (*ON_NODE, *IN_PODS))),
     ).strip()
 

@@ -1,4 +1,4 @@
-"""classes.md: the DeviceClasses that come with the driver, as they are in deviceclasses/."""
+"""classes.md: the DeviceClasses that ship with the driver, from deviceclasses/."""
 
 import re
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def classes_page() -> str:
         f" creates a class for each MIG profile that a node publishes: `{class_name('1g.10gb')}`,"
         f" `{class_name('1c.3g.40gb')}`. In names `+` becomes `-`, and `-` becomes `-no`: the class of"
         f" `{_EXAMPLE}` is"
-        f" `{class_name(_EXAMPLE)}`. A class stays when its last device is gone. With the gate"
+        f" `{class_name(_EXAMPLE)}`. A class stays after its last device disappears. With the gate"
         f" `MigExtendedResources` it also"
         f" provides the extended resource `{made['spec']['extendedResourceName']}`, as a device plugin does. The"
         f" controller does"

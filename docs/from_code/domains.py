@@ -1,4 +1,5 @@
-"""What events.md and compute-domains.md say of domains: every reason why one is ready or not, and whose move it is.
+"""The parts of events.md and compute-domains.md about domains: every reason why a domain is ready or not, and who must
+act.
 
 The reasons are those of `dra_driver.domains.names`.
 """
@@ -40,18 +41,18 @@ MOVES = {
     "TemplateNameTaken": "Delete the other template, or create the domain again with another template name.",
     "Terminating": "Delete the pods that still use it.",
 }
-"""Of whoever reads them."""
+"""For readers of these pages."""
 
 
 def reasons_part() -> str:
-    """A table for somebody whose domain is not ready."""
+    """A table for users whose domain is not ready."""
     check_names(MEANINGS, MOVES, "move after a reason of a ComputeDomain")
     rows = ((f"`{reason}`", meaning, MOVES[reason]) for reason, meaning in MEANINGS.items())
     return table(("Reason of `Ready`", "Meaning", "What to do"), rows)
 
 
 def domain_events() -> str:
-    """A table of the reasons of the condition `Ready`; Events have the same, with `Domain` before it."""
+    """A table of the reasons of the condition `Ready`; Events have the same reasons, with the prefix `Domain`."""
     check_names((str(one) for one in DomainReason if one not in OF_PARTS), MEANINGS, "reason of a ComputeDomain")
     rows = (("ComputeDomain", f"`Domain{reason}`", f"`{reason}`", meaning) for reason, meaning in MEANINGS.items())
     return table(("Object", "Event", "Reason of `Ready`", "Meaning"), rows)

@@ -1,4 +1,4 @@
-"""The part of troubleshooting.md that is made of the error family: every kind, and every message in the code."""
+"""The part of troubleshooting.md that is generated from the error family: every kind, and every message in the code."""
 
 import ast
 import importlib
@@ -20,12 +20,12 @@ _ROOT = Path(__file__).parents[2]
 _SERVICES = ("kubelet_plugin", "controller", "dra_driver/kube", "dra_driver/runtime", "dra_driver/publish")
 _FEATURES = "dra_driver/features.py"
 _NOT_THERE = ("simulation", "commands/inventory", "commands/simulate")
-"""What only simulated hardware and commands say."""
+"""Only simulated hardware and commands use the messages of these modules."""
 
 
 @cache
 def kinds() -> tuple[type[DriverError], ...]:
-    """All kinds that can reach people, the family's tree in depth first; those whose name begins with `_` do not."""
+    """All kinds that users can see, depth first; private kinds (`_…`) are left out."""
     for package in (dra_driver, kubelet_plugin, controller):
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not found.name.endswith(".__main__"):
@@ -52,10 +52,10 @@ def kinds_part() -> str:
 
 def _section(kind: type[DriverError], said: tuple[str, ...]) -> Iterator[str]:
     if "help" not in vars(kind):
-        raise LookupError(f"{kind.__module__}.{kind.__name__} says nothing about itself: it wants `help`")
+        raise LookupError(f"{kind.__module__}.{kind.__name__} has no documentation: set `help`")
     yield f"### {kind.__name__}"
     yield kind.help.said
-    again = "only after somebody acts" if kind.retry_after_s is None else f"after {kind.retry_after_s:g} s"
+    again = "only after that" if kind.retry_after_s is None else f"after {kind.retry_after_s:g} s"
     parents = [one.__name__ for one in kind.__mro__[1:] if issubclass(one, DriverError) and one is not DriverError]
     is_a = f" **Kind of:** [{parents[0]}](#{parents[0].lower()})." if parents else ""
     yield f"**Who acts:** {kind.help.move}. **Retried:** {again}.{is_a}"
@@ -68,7 +68,7 @@ def _section(kind: type[DriverError], said: tuple[str, ...]) -> Iterator[str]:
 
 @cache
 def messages() -> dict[str, tuple[str, ...]]:
-    """By kind: what services raise it with, with `…` for what differs; sorted."""
+    """The messages of each kind in services, with `…` for variable parts; sorted."""
     found: dict[str, set[str]] = {}
     names = {kind.__name__ for kind in kinds()}
     files = (path for folder in _SERVICES for path in (_ROOT / folder).rglob("*.py"))
@@ -84,7 +84,7 @@ def messages() -> dict[str, tuple[str, ...]]:
 
 
 def _text(node: ast.expr) -> str | None:
-    """Of a string or an f-string; None when nothing of it is known beforehand."""
+    """The text of a string or an f-string; None if it has too few constant words."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         parts = [node.value]
     elif isinstance(node, ast.JoinedStr):

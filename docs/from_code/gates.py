@@ -1,4 +1,4 @@
-"""feature-gates.md: every feature gate, as `dra_driver.features` has it."""
+"""feature-gates.md: every feature gate, from `dra_driver.features`."""
 
 from docs.from_code.tables import WRITTEN, code, page, table
 from dra_driver.features import GATES

@@ -1,7 +1,7 @@
-"""What hardware.md says of the GPU models: which number of a simulated model has which source, and the sources.
+"""The part of hardware.md about GPU models: the source of each number of a simulated model, and the list of sources.
 
-The sources are those of the simulation's files (`kubelet_plugin.simulation.profiles`). A number that several confirm is
-in the column of the best of them: read on hardware, then NVIDIA's own, then other models of the hardware.
+The sources are those of the simulation's files (`kubelet_plugin.simulation.profiles`). If several sources confirm a
+number, it is in the column of the best one: read on hardware, then NVIDIA's own, then other models.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,7 +39,7 @@ FIELDS = {
     "missing": "functions that the driver lacks", "fabric": "fabric", "addresses": "PCI addresses",
     "roots": "PCIe roots", "numa": "NUMA nodes", "minors": "minor numbers", "modules": "module ids",
 }  # fmt: skip
-"""Names of the fields of a profile, in the order of the page."""
+"""Fields of a profile, in the order of the page."""
 
 MIG_COLUMNS = {
     "name": "names", "kind": "NVML's enumeration", "id": "ids", "max": "how many fit", "mib": "memory",
@@ -47,7 +47,7 @@ MIG_COLUMNS = {
 }  # fmt: skip
 
 type Cell = tuple[str, str, Sequence[str]]
-"""A word for a number, the MIG profiles that it is of when not of all, and the names of its sources."""
+"""A field's name, its MIG profiles unless it is for all, and the names of its sources."""
 
 
 def models_part() -> str:
@@ -85,7 +85,7 @@ def _profile_cells(profile: Profile) -> list[Cell]:
 
 
 def _mig_cells(mig: SourcedMigTable) -> list[Cell]:
-    """One for a column whose numbers all have the same sources, else one for each group of profiles."""
+    """One entry if all numbers of a column have the same sources, otherwise one for each group of profiles."""
     cells: list[Cell] = []
     for column in COLUMNS:
         rows: dict[tuple[str, ...], list[str]] = {}
@@ -98,7 +98,7 @@ def _mig_cells(mig: SourcedMigTable) -> list[Cell]:
 
 
 def _by_kind(cells: Iterable[Cell]) -> list[str]:
-    """One cell of the page for each kind of source: what it confirms, by the sources that confirm it."""
+    """One cell for each kind of source: the numbers that each source confirms."""
     grouped: dict[str, dict[tuple[tuple[str, ...], str], list[str]]] = {kind: {} for kind in KINDS}
     for word, of, sources in cells:
         kinds = [known_sources()[name].by for name in sources]

@@ -1,4 +1,4 @@
-"""kubernetes-versions.md: what each Kubernetes offers, as `dra_driver.kubernetes` has it."""
+"""kubernetes-versions.md: what each Kubernetes version offers, from `dra_driver.kubernetes`."""
 
 from docs.from_code.tables import WRITTEN, page, table
 from dra_driver.apirules.dra_slices import SliceLimits
@@ -11,40 +11,39 @@ def versions_page() -> str:
     return page(
         "# Kubernetes versions",
         WRITTEN,
-        f"The driver needs Kubernetes 1.{OLDEST} or newer: the first that serves `resource.k8s.io/v1`. What it can do"
-        " there is decided by feature gates. The driver compares no versions: it asks the API server in a dry run"
-        " what"
-        " of a ResourceSlice is kept, and publishes what fits. So a cluster with a gate switched on is used as a"
-        " newer"
-        " one. `dractl doctor` names the gates that are off and what is missing because of them.",
+        f"The driver needs Kubernetes 1.{OLDEST} or newer: the first that serves `resource.k8s.io/v1`. Feature gates"
+        " decide what it can do there. The driver compares no versions: a dry run at the API server shows which"
+        " fields of a ResourceSlice it keeps, and the driver publishes these. A cluster with a gate switched on is"
+        " therefore used like a newer one. `dractl doctor` names the gates that are off and what is"
+        " missing because of them.",
         "## Feature gates",
-        "Of kube-apiserver, kube-scheduler, kube-controller-manager and kubelet, as nobody has changed them.",
-        table(("Gate", "What it brings", *map(_head, KNOWN)), map(_row, GATES.items())),
-        "## What the driver does where a gate is off",
+        "Defaults of kube-apiserver, kube-scheduler, kube-controller-manager and kubelet.",
+        table(("Gate", "What it enables", *map(_head, KNOWN)), map(_row, GATES.items())),
+        "## What the driver does if a gate is off",
         table(("Gate", "Without it"), ((f"`{gate}`", loss) for gate, loss in LOSSES.items())),
-        "## What else differs",
+        "## Other differences",
         table(("Behavior", *(f"1.{minor}" for minor in SEEN)), _BEHAVIORS),
-        "## How this was seen",
+        "## How this was tested",
         "`dractl allocate`, `dractl explain` and the simulated scheduler decide as the scheduler of the cluster's"
-        " version does. Where that takes pools and slices in any order, they show one of its possible choices:"
+        " version does. If that tries pools and slices in any order, they show one of its possible choices:"
         " that of"
         " the names. Whether a claim fits does not depend on it.",
-        "Do not use shares by amounts (DRAConsumableCapacity) in 1.34. When the first device of a slice is full, its"
-        " scheduler gives no shares of the others; the examples of shares by amounts wait there. `dractl allocate`"
+        "Do not use shares by amount (DRAConsumableCapacity) in 1.34. When the first device of a slice is full, its"
+        " scheduler gives no shares of the others; the examples of shares by amount wait there. `dractl allocate`"
         " does"
         " not know this. See"
         " [where kube-scheduler decides differently](explain.md#where-kube-scheduler-decides-differently).",
-        "Up to 1.35, counters do not know the shares that claims hold. So a scheduler may give a MIG device of a GPU"
-        " whose shares are in use. The node plugin refuses to prepare it.",
-        f"On {SEEN_ON}, these ran with the real programs of Kubernetes {_releases()}. Gates were as in the newest"
-        " version, and in some tests as they are by default.",
+        "Up to 1.35, counters do not include the shares that claims hold. A scheduler may allocate a MIG device"
+        " of a GPU whose shares are in use. The node plugin refuses to prepare it.",
+        f"On {SEEN_ON}, these tests ran with the real programs of Kubernetes {_releases()}. Gates were set as"
+        " in the newest version, and in some tests to their defaults.",
         table(("What ran", *(version.removeprefix("v") for version in SEEN.values())), _RUNS),
         "For random claims, the real scheduler and the allocator decide about the same nodes, slices and claims."
-        " Their decisions were the same, but for 4 in 1.35. There the scheduler keeps counters that it took"
-        " while it searched, and the decisions are as this defect explains. The claims for 1.34 have no shares.",
+        " Their decisions were the same, except for 4 in 1.35. There the scheduler keeps counters that it took"
+        " while it searched, and this defect explains the differences. The claims for 1.34 have no shares.",
         "The servers' own metrics name the gates, their stages and whether they are on; the table of gates is"
-        " compared with them. The column of 1.37 is from Kubernetes' documentation alone: it was not checked"
-        " again, and no server of 1.37 ran.",
+        " compared with them. The column of 1.37 is only from Kubernetes' documentation: it was not checked"
+        " against a server of 1.37.",
         "To repeat it, set `KUBEBUILDER_ASSETS` to a folder with the binaries of one version, and run"
         " `pytest tests/contracts tests/charts`. `SIMULATED_KUBERNETES=1.34` runs the same tests on the simulated API"
         " server of that version, which `dractl cluster --kubernetes 1.34` and `dractl demo --kubernetes 1.34`"
@@ -80,7 +79,7 @@ _RUNS = (
     ("Examples of whole GPUs with kubelet and containerd", *_ALL),
     (
         "Examples of MIG, shares, MPS and VFIO with kubelet and containerd",
-        "yes, but for shares by amounts",
+        "yes, except for shares by amount",
         "yes",
         "not on this day",
     ),
@@ -88,11 +87,11 @@ _RUNS = (
 _LIMITS = [SliceLimits.of(minor) for minor in SEEN]
 _BEHAVIORS = (
     (
-        "Counter sets have slices of their own; else each GPU with counters has one",
+        "Counter sets have separate slices; otherwise each GPU with counters has one",
         *("yes" if one.counters_apart else "no" for one in _LIMITS),
     ),
-    ("Most taints of a device", *(str(one.taints) for one in _LIMITS)),
-    ("Most devices of a slice with taints or counters", *(str(one.advanced_devices) for one in _LIMITS)),
+    ("Maximum taints of a device", *(str(one.taints) for one in _LIMITS)),
+    ("Maximum devices of a slice with taints or counters", *(str(one.advanced_devices) for one in _LIMITS)),
     ("Taints without effect (`None`)", *("yes" if "None" in one.effects else "refused" for one in _LIMITS)),
     ("Tolerations in a claim while DRADeviceTaints is off", "kept, without effect", "dropped", "dropped"),
     ("`distinctAttribute` while DRAConsumableCapacity is off", "kept, without effect", "dropped", "dropped"),
@@ -109,7 +108,7 @@ _BEHAVIORS = (
     ("The scheduler tries pools and their slices", "in any order", "in any order", "by name"),
     ("One request may get several shares of one device", "yes", "yes", "no"),
     ("Shares that other claims hold count against the counters of their pool", "no", "no", "yes"),
-    ("Shares of one device draw on counters", "each", "the first", "the first"),
+    ("Shares of one device consume counters", "each", "the first", "the first"),
     ("A later alternative (`firstAvailable`) that asks for all devices gets", *(_CUT, _CUT), "all"),
     ("An allocation has the tolerations of its request", "no", "yes", "yes"),
     (
@@ -118,5 +117,5 @@ _BEHAVIORS = (
         "claims made from templates",
         "all claims",
     ),
-    ("An init container has devices of its own for an extended resource", "yes", "no", "no"),
+    ("An init container has its own devices for an extended resource", "yes", "no", "no"),
 )

@@ -1,4 +1,4 @@
-"""policy.md: every field of a PublishingPolicy, as the model has it. Meanings are the strings below the fields."""
+"""policy.md: every field of a PublishingPolicy, from the model. Meanings are the docstrings of the fields."""
 
 import ast
 import inspect
@@ -59,14 +59,14 @@ MEANINGS = {
     "HealthPolicy.evict": "Whether pods on an unhealthy GPU are deleted: its taints have the effect `NoExecute`.",
     "HealthPolicy.validate": "Whether a new or returned GPU is tainted until a check on its node has passed.",
 }
-"""Of fields that say nothing themselves in the code."""
+"""Meanings of fields without a docstring."""
 
 
 def policy_page() -> str:
     """The whole of policy.md."""
     example = re.search(r"```yaml\n.*?\n```", module.__doc__ or "", re.DOTALL)
     if example is None:
-        raise LookupError("dra_driver/api/policy.py: its docstring has lost the example")
+        raise LookupError("dra_driver/api/policy.py: the docstring has no example")
     models = list(_models(PublishingPolicy))
     told = {f"{model.__name__}.{name}": text for model in models for name, text in _docstrings(model).items()}
     fields = {f"{_owner(model, name)}.{alias}" for model in models for name, alias in _aliases(model)}
@@ -105,7 +105,7 @@ def policy_page() -> str:
 
 
 def _models(root: type[BaseModel]) -> Iterator[type[BaseModel]]:
-    """The root, and what its fields have; each once, in the order of first use."""
+    """The root model and the models of its fields; each once, in the order of first use."""
     seen: list[type[BaseModel]] = []
     waiting = [root]
     while waiting:
@@ -141,7 +141,7 @@ def _owner(model: type[BaseModel], name: str) -> str:
 
 
 def _docstrings(model: type[BaseModel]) -> dict[str, str]:
-    """The string below a field, by alias."""
+    """Docstrings of the fields, by alias."""
     (tree,) = ast.parse(inspect.getsource(model)).body
     assert isinstance(tree, ast.ClassDef)
     aliases = dict(_aliases(model))
@@ -150,7 +150,7 @@ def _docstrings(model: type[BaseModel]) -> dict[str, str]:
         if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name) and isinstance(after, ast.Expr):
             assert isinstance(after.value, ast.Constant)
             text = " ".join(str(after.value.value).split())
-            # The code's words for a field that people leave out.
+            # The code's wording for a missing field.
             found[aliases[one.target.id]] = text.replace("None is all", "left out, all").replace("None: ", "Left out: ")
     return found
 
@@ -175,7 +175,7 @@ def _rows(model: type[BaseModel], told: Mapping[str, str]) -> Iterator[tuple[str
 
 
 def _written(annotation: Any) -> str:
-    """A type as people know it."""
+    """A type in users' terms."""
     if isinstance(annotation, TypeAliasType):
         return _written(annotation.__value__)
     origin, arguments = get_origin(annotation), get_args(annotation)

@@ -19,23 +19,24 @@ def rights_part() -> str:
     tried = sum(len(line.verbs.split()) for line in every if line.by == RBAC)
     return page(
         "### What is allowed",
-        "The plugin runs on each node, the IMEX daemon on the nodes of a ComputeDomain. The account of the removal is"
-        " there while a Job of `helm uninstall` runs, and no longer. A line without a value in the second column holds"
-        " with every value; those of the controller and of the IMEX daemon, with `publisher: controller`.",
+        "The plugin runs on each node, the IMEX daemon on the nodes of a ComputeDomain. The account for the removal"
+        " exists only while a Job of `helm uninstall` runs. A line without a value in the second column applies"
+        " with every value; lines of the controller and the IMEX daemon apply with `publisher: controller`.",
         table(("Account", "With", "Resource", "Verbs", "Of", "Why"), map(_allowed, _merged(every, allowed=True))),
         "### What admission policies refuse",
-        "RBAC alone would allow these. The last two columns say what becomes of them with"
-        " `admissionPolicies.install: false`: Kubernetes 1.36 has an authorization of its own for each part of a"
-        " claim's status; 1.34 and 1.35 have none, so the policy is all that keeps a plugin from"
-        " claims of other nodes.",
+        "RBAC alone would allow these. The last two columns show who refuses them with"
+        " `admissionPolicies.install: false`: Kubernetes 1.36 has separate permissions for each part of a"
+        " claim's status; 1.34 and 1.35 have none, so only the policy protects"
+        " claims of other nodes from a plugin.",
         table(
             ("Account", "With", "Resource", "Verbs", "Of", "Fields tried", "Policy", "Without it: 1.34, 1.35", "1.36"),
             map(_refused, _merged(every, allowed=False)),
         ),
         "### What RBAC refuses",
         f"Everything else: the tests try {tried} verbs on other resources and objects. No account of the driver has any"
-        " of these, all of which lead to more rights. (With the [webhook](webhook.md#permissions) the controller reads"
-        " one Secret, its own certificate, and may change the one configuration of its webhook.)",
+        " of these rights, each of which would lead to more rights. (With the"
+        " [webhook](webhook.md#permissions) the controller reads one"
+        " Secret, its own certificate, and may change the one configuration of its webhook.)",
         table(
             ("Resource", "Verbs"), ((f"`{resource}`", verbs.replace(" ", ", ")) for verbs, resource, _on in ESCALATIONS)
         ),
@@ -43,7 +44,7 @@ def rights_part() -> str:
 
 
 def _merged(every: tuple[Line, ...], *, allowed: bool) -> Iterator[list[Line]]:
-    """Lines that differ in verbs and changes alone, in the order of their accounts."""
+    """Groups of lines that differ only in verbs and changes, in the order of their accounts."""
     groups: dict[tuple[object, ...], list[Line]] = {}
     for line in sorted(every, key=lambda line: list(type(line.account)).index(line.account)):
         if line.by == "" if allowed else line.by_policy:

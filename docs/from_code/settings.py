@@ -33,7 +33,7 @@ PROGRAMS: Mapping[str, tuple[SettingsParser, str | None, str]] = {
         "`helm uninstall` runs this at the end: it deletes what the driver created.",
     ),
 }
-"""Parser, template of the chart (None: the controller makes its pods), and what it is."""
+"""Parser, template of the chart (None: the controller creates its pods), and description."""
 
 _SCOPES = {"$plugin": "kubeletPlugin", "$controller": "controller", ".Values": "", "$.Values": ""}
 
@@ -87,7 +87,7 @@ def _default(one: Declared) -> str:
 
 
 def _given_by_controller() -> dict[str, str]:
-    """What the pods of a ComputeDomain's daemons are told."""
+    """The settings that the controller gives to pods of ComputeDomains' daemons."""
     domain = ComputeDomain.of(
         {"metadata": {"name": "d"}, "spec": {"channel": {"resourceClaimTemplate": {"name": "t"}}}}
     )
@@ -98,7 +98,7 @@ def _given_by_controller() -> dict[str, str]:
 
 
 def chart_values(template: Path) -> dict[str, str]:
-    """Which value sets a flag, as Markdown; what the chart makes of its own accord is `the chart`."""
+    """The value that sets each flag, as Markdown; `the chart` if no value does."""
     found: dict[str, str] = {}
     text = template.read_text(encoding="utf-8")
     for given in re.finditer(
@@ -113,7 +113,7 @@ def chart_values(template: Path) -> dict[str, str]:
 
 
 def _source(argument: str, before: str) -> str | None:
-    """The expression that the argument is, or the one of the `with` or `if` that stands around it."""
+    """The expression of the argument, or of the enclosing `with` or `if`."""
     if "include" in argument:
         return None
     named = re.search(r"(\$?\.?\w+(?:\.\w+)+)", argument)
@@ -126,7 +126,7 @@ def _source(argument: str, before: str) -> str | None:
 
 
 def _first_value(name: str) -> str | None:
-    """What a named template of the chart is made of."""
+    """The first value in a named template of the chart."""
     helpers = (TEMPLATES / "_helpers.tpl").read_text(encoding="utf-8")
     _, _, body = helpers.partition(f'define "{name}"')
     found = re.search(r"\.Values\.\w+", body.partition("{{- define")[0])

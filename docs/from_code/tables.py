@@ -1,4 +1,4 @@
-"""Markdown tables and the line that says who writes a page."""
+"""Markdown tables, and the header of generated pages."""
 
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ def code(words: Iterable[str]) -> str:
 
 
 def page(*parts: str) -> str:
-    """A whole page: paragraphs are wrapped, headings, tables, lists and blocks are left as they are."""
+    """A whole page: wraps paragraphs, but not headings, tables, lists and blocks."""
     return "\n\n".join(_wrapped(part) for part in parts) + "\n"
 
 

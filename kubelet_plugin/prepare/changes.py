@@ -29,7 +29,7 @@ class Outdated(DriverError):
     """The journal changed since it was looked at: look again."""
 
     help = Help(
-        Move.NOBODY,
+        Move.NO_ONE,
         "The journal changed while a claim was worked on.",
         "Nothing: it is looked at again at once.",
     )

@@ -174,7 +174,7 @@ class LeftBehind(NodeNotReady):
     """Refused because something that no claim needs any more is still on the GPU; it is cleared soon."""
 
     help = Help(
-        Move.NOBODY,
+        Move.NO_ONE,
         "What an earlier claim left on the GPU (a partition, an MPS daemon, a binding) could not be taken "
         "back then, and is in the way.",
         "Nothing, mostly: it is cleared as soon as the GPU can be reached, and kubelet asks again. The log "

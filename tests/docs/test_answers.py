@@ -116,7 +116,7 @@ async def write(page: Path, found: list[Command]) -> None:
 async def test_a_waiting_pod_is_explained_as_the_page_says(
     api_server: SimulatedApiServer, kube: Kube, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """14 small nodes, three whose GPU is in use, two with a sick one."""
+    """14 small nodes, three whose GPU is in use, two with a faulty one."""
     monkeypatch.setenv("KUBECONFIG", str(api_server.kubeconfig(tmp_path / "kubeconfig")))
     for path in bundled.DEVICE_CLASSES_FOLDER.glob("gpu.nvidia.com.yaml"):
         await kube.create(DEVICE_CLASSES, yaml.safe_load(path.read_text()))
@@ -131,7 +131,7 @@ async def test_a_waiting_pod_is_explained_as_the_page_says(
         await allocate(kube, held, result("gpu-0", pool=name), pods=[user])
     for number in range(2):
         sick = {"key": "gpu.nvidia.com/xid", "value": "79", "effect": "NoSchedule"}
-        await one_gpu(kube, f"sick-{number}", "120Gi", taints=[sick])
+        await one_gpu(kube, f"faulty-{number}", "120Gi", taints=[sick])
     wanted = claim("gpu", "team-a")
     expression = "device.capacity['gpu.nvidia.com'].memory.compareTo(quantity(\"100Gi\")) >= 0"
     wanted["spec"]["devices"]["requests"][0]["exactly"]["selectors"] = [{"cel": {"expression": expression}}]

@@ -35,7 +35,7 @@ FITTING = {
 """Profile of a node that fits, and the number of devices that the pod gets there."""
 
 SHARING = {
-    "diagnose-a-sick-gpu", "mig-by-hand", "mig-on-demand", "mps-on-mig", "mps-one-claim", "passthrough",
+    "diagnose-an-unhealthy-gpu", "mig-by-hand", "mig-on-demand", "mps-on-mig", "mps-one-claim", "passthrough",
     "shares-memory-and-cores", "shares-of-mig", "shares-time-sliced", "time-slicing-one-claim",
 }  # fmt: skip
 """See test_sharing_examples.py."""

@@ -25,7 +25,7 @@ from dra_driver.slices.diff import NodeRef
 _KINDS = {one.kind: one for one in (RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, PODS)}
 
 NODES_BY_EXAMPLE = {
-    "diagnose-a-sick-gpu": "a30-1",
+    "diagnose-an-unhealthy-gpu": "a30-1",
     "mig-by-hand": "a30-1",
     "mig-on-demand": "dgx-h100-1",
     "mps-on-mig": "a30-1",
@@ -157,7 +157,7 @@ async def test_passthrough_takes_the_whole_gpu(cluster: Desk, tmp_path: Path) ->
 
 
 async def test_only_who_tolerates_its_taint_gets_the_sick_gpu(cluster: Desk, tmp_path: Path) -> None:
-    (sick,) = (await run(cluster, tmp_path, "diagnose-a-sick-gpu"))["diagnose"]
+    (sick,) = (await run(cluster, tmp_path, "diagnose-an-unhealthy-gpu"))["diagnose"]
     slices = (await cluster.kube.list(RESOURCE_SLICES)).items
     tainted = [one["name"] for item in slices for one in item["spec"].get("devices") or () if one.get("taints")]
     assert tainted == [sick["device"]]

@@ -1,4 +1,4 @@
-"""Of the controller, and of IMEX daemons."""
+"""Rights of the controller and of IMEX daemons."""
 
 from collections.abc import Iterator
 
@@ -30,16 +30,16 @@ from docs.from_code.rights.line import (
     event,
 )
 
-# One line is one statement, as short as it can be: the formatter would write a page of each.
+# One line is one statement; the formatter would spread each over many lines.
 # fmt: off
 
 
 def controller() -> Iterator[Line]:
     me = Account.CONTROLLER
     yield Line(me, "list watch", INVENTORIES, "all", "what nodes have")
-    yield Line(me, "patch", INVENTORIES, "the annotation `confirm.dra.gpu/…`", "asks a plugin for a sign of life",
+    yield Line(me, "patch", INVENTORIES, "the annotation `confirm.dra.gpu/…`", "requests a heartbeat from a plugin",
         on="node-1", changes={"metadata/annotations/confirm.dra.gpu~1gpu.nvidia.com": "2026-01-01T00:00:00Z"})
-    yield Line(me, "patch", INVENTORIES, "all else of them", by="confirmations", on="node-1",
+    yield Line(me, "patch", INVENTORIES, "all other fields", by="confirmations", on="node-1",
         changes=(*SPEC_OF_INVENTORY, *METADATA, {"metadata/annotations/note": None},
         {"metadata/annotations/note": "b"}))
     yield Line(me, "get create update delete", INVENTORIES, "any", by=RBAC, on="node-1")
@@ -60,23 +60,23 @@ def controller() -> Iterator[Line]:
     yield Line(me, "deletecollection update", SLICES, "any", by=RBAC, on="node-1")
     yield Line(me, "list watch", "nodes", "all", "labels, if the policy asks for them")
     yield Line(me, "create", EVENTS, "in its own name: about nodes and ComputeDomains", on="default/controllers",
-        reason="nodes that cannot follow the policy; what users should know of their domains", changes=(event("Node",
+        reason="nodes that cannot follow the policy; the state of users' domains", changes=(event("Node",
         "node-2"), event("ComputeDomain")))
     yield Line(me, "patch", EVENTS, "in its own name: about nodes and ComputeDomains", on="default/controllers",
-        reason="an Event that is still true is counted on", changes=COUNTED)
+        reason="counts up an Event that is still true", changes=COUNTED)
     yield Line(me, "create", EVENTS, "about other kinds, in the name of others, or with finalizers", by="reports",
         on="default/controllers", changes=(event("Pod"), event("Secret"),
         {"reportingController": "gpu.nvidia.com/kubelet-plugin"}, FINALIZER))
     yield Line(me, "patch", EVENTS, "of others", by="reports", on="default/plugins",
         changes=({"metadata/labels/a": "b"}, COUNTED))
     yield Line(me, "create", LEASES, "in the driver's namespace",
-        "who leads; RBAC cannot limit names of what is created", on="gpu-dra/other")
+        "leader election; RBAC cannot limit the names of created objects", on="gpu-dra/other")
     yield Line(me, "get update", LEASES, "its own", "who leads", on="gpu-dra/gpu-dra-driver-controller",
         changes={"spec/holderIdentity": "b"})
     yield Line(me, "get update patch delete", LEASES, "others", by=RBAC, on="gpu-dra/other")
     yield Line(me, "create", LEASES, "in other namespaces", by=RBAC, on="kube-system/scheduler")
     yield Line(me, "list watch", CLASSES, "all", "those of MIG profiles, with the gate `MigProfileClasses`")
-    yield Line(me, "create update", CLASSES, "of MIG profiles, as it makes them",
+    yield Line(me, "create update", CLASSES, "of MIG profiles, as the controller creates them",
         "one for each MIG profile that nodes have", on="profile",
         changes=({}, {"spec/extendedResourceName": "nvidia.com/mig-1g.10gb"}))
     yield Line(me, "create update", CLASSES, "of MIG profiles, with anything else in them", by="classes", on="profile",
@@ -88,7 +88,7 @@ def controller() -> Iterator[Line]:
         changes={"spec/extendedResourceName": "nvidia.com/gpu"}, gate="DRAExtendedResource")
     yield Line(me, "create update", CLASSES, "of others", by="classes", on="gpu.example.com",
         changes=({"metadata/labels/a": "b"}, {"metadata/labels/app.kubernetes.io~1managed-by": "gpu-dra-controller"}))
-    yield Line(me, "update", CLASSES, "of others, called as those of MIG profiles are", by="classes",
+    yield Line(me, "update", CLASSES, "of others, with names like those of MIG profiles", by="classes",
         on="theirs.mig.nvidia.com", changes={"metadata/labels/app.kubernetes.io~1managed-by": "gpu-dra-controller"})
     yield Line(me, "get patch delete deletecollection", CLASSES, "any", by=RBAC, on="profile")
 
@@ -98,17 +98,17 @@ def domains() -> Iterator[Line]:
     yield Line(me, "patch", "nodes", "the label `resource.nvidia.com/computeDomain`", "which domain a node is in",
         on="node-2", changes={f"metadata/labels/{DOMAIN_LABEL}": "1"})
     taint = {"key": "a", "effect": "NoExecute"}
-    yield Line(me, "patch", "nodes", "all else of them", by="nodes", on="node-2", changes=(*METADATA,
+    yield Line(me, "patch", "nodes", "all other fields", by="nodes", on="node-2", changes=(*METADATA,
         {"metadata/labels/zone": "b"}, {"metadata/labels/zone": None}, {"spec/unschedulable": True},
         {"spec/taints": [taint]}, {"spec/podCIDR": "10.1.0.0/24", "spec/podCIDRs": ["10.1.0.0/24"]}))
     yield Line(me, "get create update delete", "nodes", "any", by=RBAC, on="node-2")
     yield Line(me, "update patch", "nodes/status", "any", by=RBAC, on="node-2")
     yield Line(me, "list watch", DOMAINS, "of all namespaces",
         "ComputeDomains, with the gate of that name; here and below")
-    yield Line(me, "patch", DOMAINS, "its own finalizer", "a domain stays until its daemons are gone",
+    yield Line(me, "patch", DOMAINS, "its own finalizer", "a domain stays until its daemons are deleted",
         on="default/train", changes={"metadata/finalizers": ["resource.nvidia.com/computeDomain"]})
-    yield Line(me, "patch", DOMAINS, "all else of them", by="domains", on="default/train", changes=METADATA)
-    yield Line(me, "patch", DOMAINS, "the spec, which nobody can change", by=VALIDATION, on="default/train",
+    yield Line(me, "patch", DOMAINS, "all other fields", by="domains", on="default/train", changes=METADATA)
+    yield Line(me, "patch", DOMAINS, "the spec, which is immutable", by=VALIDATION, on="default/train",
         changes={"spec/numNodes": 4})
     yield Line(me, "get create update delete", DOMAINS, "any", by=RBAC, on="default/train")
     yield Line(me, "patch", DOMAIN_STATUS, "of all namespaces", "whether a domain is ready", on="default/train",
@@ -117,9 +117,9 @@ def domains() -> Iterator[Line]:
     yield Line(me, "list watch", CLAIMS, "of all namespaces", "which claims hold channels, on which nodes")
     yield Line(me, "get create update patch delete", CLAIMS, "any", by=RBAC, on="default/here")
     yield Line(me, "update patch", CLAIM_STATUS, "any", by=RBAC, on="default/here")
-    yield Line(me, "get", TEMPLATES, "of all namespaces", "what is there of the domains", on="default/theirs")
-    yield Line(me, "list watch", TEMPLATES, "of all namespaces", "what is there of the domains")
-    yield Line(me, "create delete", TEMPLATES, "of ComputeDomains", "what pods of a domain name, and its daemons",
+    yield Line(me, "get", TEMPLATES, "of all namespaces", "objects of the domains", on="default/theirs")
+    yield Line(me, "list watch", TEMPLATES, "of all namespaces", "objects of the domains")
+    yield Line(me, "create delete", TEMPLATES, "of ComputeDomains", "templates for the domain's pods and daemons",
         on="default/train")
     request = "spec/spec/devices/requests/0"
     yield Line(me, "create", TEMPLATES, "of ComputeDomains, for other devices or with finalizers", by="templates",
@@ -132,7 +132,7 @@ def domains() -> Iterator[Line]:
     yield Line(me, "list watch", "pods", "in the driver's namespace", "whether daemons are ready", on="gpu-dra/")
     yield Line(me, "list watch", "pods", "in other namespaces", by=RBAC, on="default/")
     yield Line(me, "get create update patch delete", "pods", "any", by=RBAC, on="gpu-dra/plugin-node-1")
-    yield Line(Account.DAEMON, "list watch", DOMAINS, "of all namespaces", "who its peers are")
+    yield Line(Account.DAEMON, "list watch", DOMAINS, "of all namespaces", "its peers")
     for verbs, resource, on in (
         ("get create update patch delete", DOMAINS, "default/train"),
         ("update patch", DOMAIN_STATUS, "default/train"),
@@ -152,7 +152,7 @@ def webhook() -> Iterator[Line]:
     mine, secret = "gpu-dra-gpu-dra-driver-webhook", "gpu-dra/gpu-dra-driver-webhook"
     yield Line(me, "list watch patch", WEBHOOKS, "its own", on=mine, setups=ONLY_WEBHOOK, named=True,
         changes=({"webhooks": None}, {"metadata/labels/a": "b"}),
-        reason="what the API server asks the webhook about, and whom it trusts; no policy can limit this")
+        reason="what the API server sends to the webhook, and whom it trusts; no policy can limit this")
     yield Line(me, "get create delete", WEBHOOKS, "any", by=RBAC, on=mine, setups=ONLY_WEBHOOK)
     yield Line(me, "patch", WEBHOOKS, "of others", by=RBAC, on="theirs", setups=ONLY_WEBHOOK)
     yield Line(me, "list watch update", "secrets", "its own", on=secret, setups=ONLY_WEBHOOK, named=True,
@@ -160,7 +160,7 @@ def webhook() -> Iterator[Line]:
         reason="the webhook's certificate; `update` with self-managed certificates")
     yield Line(me, "get create patch delete", "secrets", "any", by=RBAC, on=secret, setups=ONLY_WEBHOOK)
     yield Line(me, "list watch", "secrets", "of others", by=RBAC, on="gpu-dra/", setups=ONLY_WEBHOOK)
-    yield Line(me, "create", CLASSES, "in dry runs", "whether the API server asks the webhook", on="gpu.example.com",
+    yield Line(me, "create", CLASSES, "in dry runs", "tests whether the webhook is called", on="gpu.example.com",
         setups=ONLY_WEBHOOK)
     yield Line(me, "create", CLASSES, "that are stored, of others", by="classes", on="gpu.example.com",
         setups=ONLY_WEBHOOK, stored=True, changes={"metadata/name": "stored.example.com"})

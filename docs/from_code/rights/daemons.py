@@ -1,11 +1,11 @@
-"""Of DaemonSets, which the controller makes for ComputeDomains."""
+"""Rights on DaemonSets, which the controller creates for ComputeDomains."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from docs.from_code.rights.line import DAEMON_SETS, FINALIZER, RBAC, Account, Changes, Line
 
-# One line is one statement, as short as it can be: the formatter would write a page of each.
+# One line is one statement; the formatter would spread each over many lines.
 # fmt: off
 
 
@@ -20,10 +20,10 @@ def _of(path: str, values: Mapping[str, Any]) -> tuple[Changes, ...]:
 def daemon_sets() -> Iterator[Line]:
     me, daemons = Account.CONTROLLER, "gpu-dra/daemons"
     yield Line(me, "list watch", DAEMON_SETS, "in the driver's namespace", "daemons of ComputeDomains", on="gpu-dra/")
-    yield Line(me, "create delete", DAEMON_SETS, "of ComputeDomains, as it makes them", "daemons of ComputeDomains",
+    yield Line(me, "create delete", DAEMON_SETS, "of ComputeDomains, as created", "daemons of ComputeDomains",
         on=daemons, changes=({}, {f"{_CONTAINER}/resources/limits": None},
         {f"{_CONTAINER}/args/3": "--log-level=debug"}))
-    yield Line(me, "create delete", DAEMON_SETS, "of others, the plugin's too", by="daemons", on="gpu-dra/plugin")
+    yield Line(me, "create delete", DAEMON_SETS, "of others, including the plugin's", by="daemons", on="gpu-dra/plugin")
     yield Line(me, "update patch deletecollection", DAEMON_SETS, "any", by=RBAC, on=daemons)
     yield Line(me, "create list delete", DAEMON_SETS, "in other namespaces", by=RBAC, on="default/theirs")
     yield Line(me, "create", DAEMON_SETS, "of ComputeDomains, with anything else in their pods", by="daemons",

@@ -1,4 +1,4 @@
-"""What a line of the table of rights is, and words that many lines use."""
+"""The type of a line in the table of rights, and values that many lines share."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Account(StrEnum):
-    """Who asks. Where it matters, pods of ours run on node-1."""
+    """The caller. The driver's pods run on node-1."""
 
     PLUGIN = "plugin"
     UNBOUND = "plugin, with a token that names no node"
@@ -23,7 +23,7 @@ class Account(StrEnum):
 
 
 class Setup(StrEnum):
-    """How the chart was installed."""
+    """How the chart is installed."""
 
     CONTROLLER = "publisher: controller"
     NODE = "publisher: node"
@@ -34,7 +34,7 @@ class Setup(StrEnum):
 OURS = (Account.PLUGIN, Account.CONTROLLER, Account.DAEMON, Account.REMOVAL)
 
 RBAC, VALIDATION, NODE_AUTHORIZER, IGNORED = "RBAC", "validation", "the node authorizer", "ignored"
-"""Who refuses, beside admission policies, which have their own names; IGNORED: the field keeps its value."""
+"""Who refuses, other than admission policies, which have their own names; IGNORED: the field keeps its value."""
 
 CLAIMS, CLAIM_STATUS = "resourceclaims.resource.k8s.io", "resourceclaims/status.resource.k8s.io"
 DRIVER_ENTRIES = "resourceclaims/driver.resource.k8s.io"
@@ -50,36 +50,36 @@ DOMAIN_LABEL = "resource.nvidia.com~1computeDomain"
 
 type Changes = Mapping[str, Any]
 """Fields of the object and their new values. A field is a path of names with `/` between them, as in a JSON
-pointer; None takes it away."""
+pointer; None removes it."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One attempt for each verb and each of the changes: all end in the same way."""
+    """One attempt for each verb and each of the changes; all have the same result."""
 
     account: Account
     verbs: str
-    """Words of RBAC. A verb that is no request is asked of the API server as a SubjectAccessReview."""
+    """RBAC verbs. Verbs that are not requests are tested with a SubjectAccessReview."""
     resource: str
     what: str
-    """Which objects, and what of them; for readers."""
+    """Which objects and fields; for readers."""
     reason: str = ""
     """Why it is allowed."""
     by: str = ""
-    """Who refuses it; empty: nobody."""
+    """Who refuses it; empty: it is allowed."""
     on: str = ""
-    """Name of the object, with its namespace; `namespace/` alone for all that are there."""
+    """Namespace and name of the object; `namespace/` for all objects in it."""
     changes: Changes | tuple[Changes, ...] = MappingProxyType({})
-    """Several are tried one by one."""
+    """Each is tried separately."""
     setups: tuple[Setup, ...] = ()
     granular: bool = False
     """Kubernetes 1.36 refuses it, too: its granular authorization of the status of claims."""
     stored: bool = False
     """Not a dry run."""
     gate: str = ""
-    """Of the API server: where it is off, there is no such field."""
+    """A gate of the API server; if it is off, the field does not exist."""
     named: bool = False
-    """Lists and watches name the object; else all that are there."""
+    """Lists and watches name the object; otherwise all objects."""
     by_quantity: bool = False
     """The policy compares quantities, which only an API server can."""
 

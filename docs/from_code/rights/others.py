@@ -1,4 +1,5 @@
-"""Of everybody else: who has nothing from the chart, the removal, and what nobody of ours may do."""
+"""Rights of all others: accounts without rights from the chart, the removal, and what no account of the driver may
+do."""
 
 from collections.abc import Iterator
 
@@ -26,16 +27,16 @@ from docs.from_code.rights.line import (
     Line,
 )
 
-# One line is one statement, as short as it can be: the formatter would write a page of each.
+# One line is one statement; the formatter would spread each over many lines.
 # fmt: off
 
 
 def others() -> Iterator[Line]:
-    """Who has nothing from the chart, and what its policies refuse them."""
+    """Accounts without rights from the chart, and what its policies refuse them."""
     kubelet = Account.KUBELET
     yield Line(kubelet, "create", SLICES, "of this driver", by="slices", on="node-1")
     yield Line(kubelet, "delete", SLICES, "of its own node",
-        "Kubernetes: kubelet removes slices of a driver that is gone", on="node-1")
+        "Kubernetes: the kubelet deletes slices of a driver that is gone", on="node-1")
     yield Line(kubelet, "delete", SLICES, "of another node", by=NODE_AUTHORIZER, on="node-2")
     yield Line(kubelet, "update patch", CLAIM_STATUS, "any", by=NODE_AUTHORIZER, on="default/here", changes=OWN_ENTRY)
     yield Line(kubelet, "get create update", INVENTORIES, "any", by=RBAC, on="node-1")
@@ -74,22 +75,22 @@ def others() -> Iterator[Line]:
 
 
 def removal() -> Iterator[Line]:
-    """The policies are gone by then."""
+    """Helm has deleted the policies by then."""
     me = Account.REMOVAL
     yield Line(me, "list delete", SLICES, "of all drivers", "slices of this driver; RBAC cannot limit this to a driver",
         on="node-2")
-    yield Line(me, "list delete", CLASSES, "all", "classes of MIG profiles that the controller made", on="profile")
+    yield Line(me, "list delete", CLASSES, "all", "classes of MIG profiles that the controller created", on="profile")
     yield Line(me, "list patch", DOMAINS, "of all namespaces",
-        "the finalizer, so that domains go with their definition", on="default/train",
+        "the finalizer, so that domains can be deleted with their definition", on="default/train",
         changes={"metadata/finalizers": None})
-    yield Line(me, "list patch", "nodes", "all", "the label by which a node is in a domain", on="node-2",
+    yield Line(me, "list patch", "nodes", "all", "the label that assigns a node to a domain", on="node-2",
         changes={f"metadata/labels/{DOMAIN_LABEL}": None})
     yield Line(me, "list delete", DAEMON_SETS, "in the driver's namespace", "daemons of ComputeDomains",
         on="gpu-dra/daemons")
     yield Line(me, "list delete", TEMPLATES, "in the driver's namespace", "templates of these daemons",
         on="gpu-dra/daemons")
     yield Line(me, "delete", LEASES, "the controller's", "who led", on="gpu-dra/gpu-dra-driver-controller")
-    yield Line(me, "delete", "pods", "that of `helm test`", "the pod of a test that failed",
+    yield Line(me, "delete", "pods", "the pod of `helm test`", "the pod of a failed test",
         on="gpu-dra/gpu-dra-driver-test")
     for name in ("gpu-dra-driver-webhook-certificate", "gpu-dra-driver-webhook-authority"):
         yield Line(me, "delete", "secrets", "of the webhook's certificates", "what cert-manager leaves behind",
@@ -143,7 +144,7 @@ ESCALATIONS = (
     ("patch", "namespaces", "default"),
     ("create patch", "events", "default/plugins"),
 )
-"""What would lead to more rights: verbs, resource, object. No account of ours has them."""
+"""Rights that would lead to more rights: verbs, resource, object. No account of the driver has them."""
 
 
 def escalations() -> Iterator[Line]:

@@ -1,4 +1,4 @@
-"""Of the node plugin."""
+"""Rights of the node plugin."""
 
 from collections.abc import Iterator
 
@@ -40,20 +40,20 @@ from docs.from_code.rights.line import (
     owners,
 )
 
-# One line is one statement, as short as it can be: the formatter would write a page of each.
+# One line is one statement; the formatter would spread each over many lines.
 # fmt: off
 
 
 def plugin() -> Iterator[Line]:
     me = Account.PLUGIN
-    yield Line(me, "get", CLAIMS, "of all namespaces", "the claim that kubelet wants prepared", on="default/there")
-    yield Line(me, "list", CLAIMS, "of all namespaces", "which claims are left")
+    yield Line(me, "get", CLAIMS, "of all namespaces", "the claim that the kubelet wants prepared", on="default/there")
+    yield Line(me, "list", CLAIMS, "of all namespaces", "which claims still exist")
     yield Line(me, "get list watch", "nodes", "all", on="node-2",
         reason="the node owns its inventory; a label or annotation [releases its GPUs](reset.md). RBAC cannot limit"
         " this to one node")
     yield Line(me, "get list watch", INVENTORIES, "all", "its own inventory; RBAC cannot limit this to one",
         on="node-2")
-    yield Line(me, "create update", INVENTORIES, "of its own node", "what hardware the node has", on="node-1",
+    yield Line(me, "create update", INVENTORIES, "of its own node", "the node's hardware", on="node-1",
         changes=(*SPEC_OF_INVENTORY, {"metadata/labels/a": "b"}, {"metadata/annotations/a": "b"}, owners()))
     yield Line(me, "create update", INVENTORIES, "of another node", by="inventories", on="node-2",
         changes=(*SPEC_OF_INVENTORY, {"metadata/annotations/a": "b"}))
@@ -89,20 +89,20 @@ def plugin() -> Iterator[Line]:
 def _plugin_claims() -> Iterator[Line]:
     me, write = Account.PLUGIN, "update"
     yield Line(me, write, CLAIM_STATUS, "allocated to its own node: entries of its own driver", on="default/here",
-        reason="`status.devices` says how a device is, with the gate `DeviceStatus`", changes=OWN_ENTRY)
+        reason="`status.devices` reports the state of a device, with the gate `DeviceStatus`", changes=OWN_ENTRY)
     yield Line(me, write, CLAIM_STATUS, "allocated to its own node: entries of ComputeDomains", on="default/here",
-        reason="the same, of channels and daemons", setups=ONLY_CONTROLLER,
+        reason="the same for channels and daemons", setups=ONLY_CONTROLLER,
         changes={"status/devices/2": entry("compute-domain.nvidia.com", "channel-0")})
     for driver in ("gpu.nvidia.com", "compute-domain.nvidia.com"):
         yield Line(me, "associated-node:update", DRIVER_ENTRIES, f"of `{driver}`", on=driver,
-            reason="the same: Kubernetes 1.36 asks for this right besides",
+            reason="the same: Kubernetes 1.36 also requires this right",
             setups=() if driver == "gpu.nvidia.com" else ONLY_CONTROLLER)
     yield Line(me, "associated-node:update", DRIVER_ENTRIES, "of other drivers", by=RBAC, on="nic.example.com")
     yield Line(me, "arbitrary-node:update", DRIVER_ENTRIES, "of any driver", by=RBAC, on="gpu.nvidia.com")
     yield Line(me, "update patch", BINDING, "any", by=RBAC)
     yield Line(me, write, CLAIM_STATUS, "allocated to its own node: entries of other drivers", by="claim-status",
         on="default/here", changes=FOREIGN_ENTRY, granular=True)
-    yield Line(me, write, CLAIM_STATUS, "allocated to its own node: what it was given, and who uses it",
+    yield Line(me, write, CLAIM_STATUS, "allocated to its own node: its allocation and users",
         by="claim-status", on="default/here", granular=True, changes=(UNALLOCATED, {"status/reservedFor/1": CONSUMER},
         {"status/reservedFor": None}))
     yield Line(me, write, CLAIM_STATUS, "allocated to another node, or not to one node", by="claim-status",
@@ -118,10 +118,10 @@ def _plugin_claims() -> Iterator[Line]:
 def _plugin_events() -> Iterator[Line]:
     me = Account.PLUGIN
     yield Line(me, "create", EVENTS, "in its own name: about pods, claims and its own node", on="default/plugins",
-        reason="what users and administrators should know. No policy can look up where a pod is: the Event names the"
+        reason="reports to users and administrators. A policy cannot look up a pod's node, so the Event names the"
         " node whose plugin wrote it", changes=(event("Pod"), event("ResourceClaim"), event("Node", "node-1")))
     yield Line(me, "patch", EVENTS, "in its own name: about pods, claims and its own node", on="default/plugins",
-        reason="an Event that is still true is counted on", changes=COUNTED)
+        reason="counts up an Event that is still true", changes=COUNTED)
     yield Line(me, "create", EVENTS, "about other nodes or other kinds", by="events", on="default/plugins",
         changes=(event("Node", "node-2"), event("Secret"), event("ComputeDomain")))
     yield Line(me, "create", EVENTS, "in the name of others", by="events", on="default/plugins",
@@ -144,7 +144,7 @@ def unbound() -> Iterator[Line]:
 
 def node_publisher() -> Iterator[Line]:
     me = Account.PLUGIN
-    yield Line(me, "patch", INVENTORIES, "of its own node", "a sign of life", on="node-1", setups=ONLY_NODE,
+    yield Line(me, "patch", INVENTORIES, "of its own node", "a heartbeat", on="node-1", setups=ONLY_NODE,
         changes={"metadata/annotations/confirm.dra.gpu~1gpu.nvidia.com": "2026-01-01T00:00:00Z"})
     yield Line(me, "patch", INVENTORY_STATUS, "of its own node", "which rules of the policy the node cannot follow",
         on="node-1", changes=CONDITIONS, setups=ONLY_NODE)

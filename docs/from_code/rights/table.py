@@ -1,7 +1,7 @@
-"""What each account may do, field by field: one table for docs/security.md and for the tests that try each line.
+"""What each account may do, for each field: one table for docs/security.md and for the tests of each line.
 
 `tests/charts/test_rights.py` evaluates the chart's roles and admission policies for each line, and sends each line to a
-real API server where there is one. A right of the chart that no line explains fails a test.
+real API server if one is available. A right of the chart without a line fails a test.
 """
 
 from docs.from_code.rights.controller import controller, domains, webhook
