@@ -1,11 +1,11 @@
 """Entry point of the node plugin, `gpu-dra-kubelet-plugin`: settings, hardware, services, sockets, run, orderly stop.
 
-Without a driver or NVML the plugin still registers and serves: what is missing is reported and answered to whoever asks
-for a device, and claims of before can be released.
+Without a driver or NVML the plugin still registers and serves: it reports what is missing, refuses to prepare devices
+with that reason, and can release existing claims.
 """
 
 # isort: off
-import dra_driver.runtime.lean  # noqa: F401 - before structlog is imported by anything
+import dra_driver.runtime.lean  # noqa: F401 - before anything imports structlog
 
 # isort: on
 import asyncio
@@ -76,10 +76,10 @@ if TYPE_CHECKING:
 
 
 _LONGEST_END_S = 20.0
-"""How long the plugin finishes what it began. What needs longer hangs in NVML, and is healed at the next start."""
+"""How long a stopping plugin continues its operations. Longer operations hang in NVML; the next start repairs them."""
 
 _LAST_WORD_S = 5.0
-"""How long an Event may keep a plugin that cannot work from ending."""
+"""Maximum time for an Event before a plugin that cannot work ends."""
 
 
 def main() -> None:
@@ -113,7 +113,7 @@ async def run(settings: Settings) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Cluster:
-    """What the plugin has of the world outside of its node."""
+    """The plugin's connections outside its node."""
 
     kube: Kube
     tracer: Tracer
@@ -124,7 +124,7 @@ class _Cluster:
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """What the plugin finds on its node, acts on, and remembers of it."""
+    """What the plugin reads and changes on its node, and its stored state."""
 
     host: HostFiles
     runtime: ContainerRuntime
@@ -132,7 +132,7 @@ class _Node:
     open_nvml: OpenNvml
     programs: DriverPrograms
     host_imex: HostDaemon | None
-    """None where no gate lets it be used."""
+    """None if no gate allows its use."""
     hardware: Hardware
     machine: Machine
     daemons: MpsDaemons
@@ -141,7 +141,7 @@ class _Node:
 
 @dataclass(frozen=True, slots=True)
 class _Plugin:
-    """The parts that live, put together."""
+    """The running parts, wired together."""
 
     release: GpuRelease
     watch: NodeWatch
@@ -150,15 +150,15 @@ class _Plugin:
     dra: DraServer
     registration: RegistrationServer
     loops: Mapping[str, Callable[[], Coroutine[Any, Any, None]]]
-    """By name: what runs as long as the plugin, and is begun anew when it fails."""
+    """Tasks by name that run as long as the plugin; a failed one is restarted."""
     metrics: CollectorRegistry
     debug: Mapping[str, DebugSection] | None
     ends: Callable[[], None]
-    """Called when a signal asks the plugin to end, before it finishes what it began."""
+    """Called when a signal stops the plugin, before it completes running operations."""
 
 
 def _node(settings: Settings, runtime: ContainerRuntime) -> _Node:
-    # A simulated host is a folder of the real one, and its files can be mounted from there.
+    # A simulated host is a folder of the real one, so its files can be mounted.
     host = HostFiles(settings.host_root, runtime_root=str(settings.host_root.resolve()) if settings.simulate else "/")
     simulated = _simulated(settings)
     driver = DriverInstallation(
@@ -197,7 +197,7 @@ def _node(settings: Settings, runtime: ContainerRuntime) -> _Node:
 
 
 def _makes_daemons(settings: Settings) -> bool:
-    """Whether IMEX daemons run in pods of ComputeDomains, and not on the node by itself."""
+    """Whether IMEX daemons run in pods of ComputeDomains rather than on the node itself."""
     return settings.compute_domains and Feature.HOST_IMEX not in settings.feature_gates
 
 
@@ -221,7 +221,7 @@ def _composed(settings: Settings, cluster: _Cluster, node: _Node) -> _Plugin:
     event_loop = asyncio.get_running_loop()
 
     def reopened() -> None:
-        with suppress(RuntimeError):  # the loop is closed, nothing is prepared any more
+        with suppress(RuntimeError):  # the loop is closed and prepares nothing
             event_loop.call_soon_threadsafe(claims.settings_may_be_lost)
 
     node.hardware.when_reopened(reopened)
@@ -276,7 +276,7 @@ def _end(hardware: Hardware) -> None:
 
 
 def _heard(cluster: _Cluster, errors: LastErrors) -> list[ClaimListener]:
-    """Who hears of operations of both drivers' claims."""
+    """Observers of operations on claims of both drivers."""
     spans = [] if cluster.tracer is OFF else [ClaimSpans(cluster.tracer)]
     return [*spans, ClaimTimes(cluster.metrics), ClaimEvents(cluster.events.tell), errors]
 
@@ -320,7 +320,7 @@ def _release(settings: Settings, cluster: _Cluster, node: _Node, watch: NodeWatc
 
 
 async def _live(settings: Settings, plugin: _Plugin) -> None:
-    """Kubelet hears of the plugin when all that it serves with is there."""
+    """Registers with the kubelet after everything is ready to serve."""
     await asyncio.to_thread(plugin.release.restore)
     await plugin.borrowed.settle()
     await plugin.claims.start()
@@ -352,9 +352,8 @@ async def _domains(
     registered: Callable[[str], None],
     observers: Observers,
 ) -> None:
-    """The driver of ComputeDomains, from when the node has what it takes; the driver may come after the plugin.
-
-    At once where claims have something of domains: pods cannot end without somebody who releases them.
+    """Starts the driver of ComputeDomains when the node supports them; the NVIDIA driver may appear after the plugin.
+    Starts at once if claims hold devices of domains, because their pods cannot end until the plugin releases them.
     """
     there = asyncio.Event()
     if _has_domain_claims(settings, node.journal):
@@ -369,7 +368,7 @@ async def _domains(
         look(facts.facts)
     await there.wait()
     unsubscribe()
-    # Only here: most nodes never need it in memory.
+    # Imported here, because most nodes never need it in memory.
     from kubelet_plugin.domains.service import DomainNode
     from kubelet_plugin.domains.serving import serve_domains
 
@@ -387,7 +386,7 @@ async def _domains(
 
 
 def _has_domain_claims(settings: Settings, journal: JournalStore) -> bool:
-    """Also if that cannot be known: somebody must release them, or their pods cannot end."""
+    """True also if unknown: the plugin must release them, or their pods cannot end."""
     try:
         return bool(journal.current.domains or CdiFiles(settings.cdi_root, COMPUTE_DOMAIN_DRIVER).claims())
     except DriverError:
@@ -395,7 +394,7 @@ def _has_domain_claims(settings: Settings, journal: JournalStore) -> bool:
 
 
 def _simulated_hardware(settings: Settings) -> tuple[Mount, ...]:
-    """What the programs of a simulated node read in place of the hardware, where they look for it."""
+    """Writes the files that programs of a simulated node read in place of hardware."""
     if settings.simulate is None:
         return ()
     folder = str(settings.host_root.absolute() / "sim")
@@ -403,11 +402,11 @@ def _simulated_hardware(settings: Settings) -> tuple[Mount, ...]:
 
 
 async def _policy(settings: Settings, events: EventRecorder) -> PublishingPolicy:
-    """Raises InvalidInput, which ends the plugin; the node says why."""
+    """Raises InvalidInput, which ends the plugin; an Event of the node says why."""
     if settings.policy is None:
         return PublishingPolicy.EVERYTHING
 
-    # Only here: a node without a policy needs nothing of the publisher's in memory.
+    # Imported here, because a node without a policy does not need the publisher in memory.
     from dra_driver.publish.policy_file import read_policy
 
     try:
@@ -432,7 +431,7 @@ def _device_status(
 
 
 def _members(settings: Settings, host: HostFiles) -> PodsOfNode:
-    """Kubelet's folder and the logs are where the host's root is mounted; simulated hardware has its own root."""
+    """The kubelet's folder and the logs are below the host's root; simulated hardware has its own root."""
     kubelet, host_kubelet = settings.kubelet_root, host.path(str(settings.kubelet_root))
     return PodsOfNode([one / SOCKET for one in (kubelet, host_kubelet)], [host.path(LOGS), Path(LOGS)])
 
@@ -440,11 +439,11 @@ def _members(settings: Settings, host: HostFiles) -> PodsOfNode:
 def _publisher(
     kube: Kube, settings: Settings, policy: PublishingPolicy, metrics: CollectorRegistry, cluster: "_Cluster"
 ) -> "PoolPublisher | None":
-    """What the controller does for all nodes, for this one; None when the controller does it."""
+    """Publishes for this node as the controller does for all; None if the controller publishes."""
     if settings.publisher != "node":
         return None
 
-    # Only here: with a controller, no plugin needs it in memory.
+    # Imported here, because plugins do not need it in memory if a controller publishes.
     from dra_driver.publish import PoolPublisher
     from dra_driver.publish.metrics import CountingNarrator, PublishedPools, PublishingCounters
 
@@ -462,14 +461,14 @@ def _publisher(
 
 
 def _simulated(settings: Settings) -> "SimulatedHost | None":
-    """The node of a profile or a record, as it is or new; None on a real one."""
+    """The simulated node of a profile or a record, existing or new; None on a real node."""
     if settings.simulate is None:
         return None
 
-    # Only here: a real node has no use for profiles.
+    # Imported here, because a real node does not need profiles.
     from kubelet_plugin.simulation.host import open_simulated
 
-    # Without a number all nodes are given the same, as by a DaemonSet; no two of them have the same GPUs.
+    # Without a number, all nodes of a DaemonSet have the same setting but different GPUs.
     simulated = open_simulated(settings.host_root, settings.simulate, settings.node_name)
     simulated.adopt_programs()
     return simulated

@@ -1,6 +1,6 @@
 """The node plugin's settings: read once by `main`, from flags and from `GPU_DRA_*` variables; nothing else reads them.
 
-Each field says its unit, its default and why one would change it. A flag wins over the variable of the same name.
+Each field documents its unit, default and reason to change it. A flag overrides the variable of the same name.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from dra_driver.runtime.tracing import endpoint_asked_for
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What a plugin process is told. Paths are as this process sees them."""
+    """Settings of a plugin process. Paths are as this process sees them."""
 
     node_name: str
     kubeconfig: Path | None
@@ -42,40 +42,41 @@ class Settings:
     state_dir: Path
     host_root: Path
     driver_root: str | None
-    """Where the NVIDIA driver lies on the host; None: it is looked for."""
+    """Folder of the NVIDIA driver on the host; None: the plugin searches for it."""
     cdi_hook: str | None
-    """Host path of nvidia-cdi-hook or nvidia-ctk, or `none`; None: it is looked for, else the image's is put there."""
+    """Host path of nvidia-cdi-hook or nvidia-ctk, or `none`; None: the plugin searches for it, or copies the image's to
+    the host."""
     publisher: str
     """`controller` or `node`: who writes ResourceSlices."""
     policy: Path | None
-    """The PublishingPolicy of the cluster, as the publisher has it: it says what a device's name means. None publishes
-    every GPU, and nothing else."""
+    """The PublishingPolicy of the cluster, the same as the publisher's; it determines the meaning of device names. None
+    publishes every GPU as a whole."""
     validation_command: tuple[str, ...]
-    """Checks a GPU where the policy says `health: {validate: true}`; empty: the built-in check alone."""
+    """Checks a GPU if the policy says `health: {validate: true}`; empty: only the built-in check."""
     simulate: str | None
-    """A profile's name or a record's file, or either with `:INDEX`: hardware below host_root, made if not there."""
+    """A profile's name or a record's file, or either with `:INDEX`: simulated hardware below host_root, created if
+    missing."""
     feature_gates: Gates
-    """Which behaviours may be used, the same as the controller's; by default all that are not alpha."""
+    """The same as the controller's; by default all gates that are not alpha are on."""
     discovery_interval_s: float
     cleanup_interval_s: float
     http_endpoint: str | None
     """HOST:PORT of probes and metrics; None: none."""
     debug_pages: bool
-    """Whether that port also shows stacks, held claims and the last errors, to whomever can reach it."""
+    """Whether that port also shows stacks, held claims and the last errors, to everyone who can reach it."""
     otlp_endpoint: str | None
-    """URL of the collector that gets spans; None: nothing is traced, and nothing imported for it."""
+    """URL of the collector that gets spans; None: no tracing, and its libraries are not imported."""
     log_level: str
     log_format: str
 
     @property
     def compute_domains(self) -> bool:
-        """Whether the node takes part in ComputeDomains. Without a controller nobody keeps them, nor publishes their
-        devices."""
+        """Whether the node takes part in ComputeDomains. Only a controller manages them and publishes their devices."""
         return Feature.COMPUTE_DOMAINS in self.feature_gates and self.publisher == "controller"
 
 
 def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
-    """Settings from command line and environment. A mistake ends the process with status 2 and a line that says it."""
+    """Settings from command line and environment. A mistake ends the process with status 2 and a message."""
     parser = _parser()
     options = parser.parse(arguments, environment)
     if not options.node_name:
@@ -109,22 +110,23 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> S
 
 def _parser() -> SettingsParser:
     parser = SettingsParser(
-        "gpu-dra-kubelet-plugin", "The node plugin: reports this node's GPUs and prepares ResourceClaims for kubelet."
+        "gpu-dra-kubelet-plugin",
+        "The node plugin: reports this node's GPUs and prepares ResourceClaims for the kubelet.",
     )
     setting = parser.setting
     setting("--node-name", "", "name of this node, as in the cluster")
     setting("--kubeconfig", "", "kubeconfig file; without one, the pod's service account is used")
     setting("--driver-name", GPU_DRIVER, "name of the DRA driver; DeviceClasses must select the same", type=driver_name)
     setting("--pod-uid", "", "UID of this pod; makes rolling updates without a gap possible", type=_uid)
-    setting("--kubelet-root", "/var/lib/kubelet", "kubelet's folder, with plugins and plugins_registry")
-    setting("--cdi-root", "/var/run/cdi", "folder of the CDI files, one that the container runtime reads")
-    setting("--state-dir", "", "folder of the journal; default: plugins/DRIVER below kubelet's folder")
+    setting("--kubelet-root", "/var/lib/kubelet", "folder of the kubelet, with plugins and plugins_registry")
+    setting("--cdi-root", "/var/run/cdi", "folder of the CDI files; the container runtime must read it")
+    setting("--state-dir", "", "folder of the journal; default: plugins/DRIVER below the kubelet's folder")
     setting("--host-root", "/", "where the host's root is mounted")
-    setting("--driver-root", "", "folder of the NVIDIA driver on the host; default: it is looked for")
+    setting("--driver-root", "", "folder of the NVIDIA driver on the host; default: the plugin searches for it")
     setting(
         "--cdi-hook",
         "",
-        "nvidia-cdi-hook or nvidia-ctk on the host, or `none`; default: it is looked for, else the image's is used",
+        "nvidia-cdi-hook or nvidia-ctk on the host, or `none`; default: the plugin searches, or uses the image's",
         type=_hook,
     )
     setting("--publisher", "controller", "who writes ResourceSlices", choices=("controller", "node"))
@@ -132,23 +134,25 @@ def _parser() -> SettingsParser:
     setting(
         "--validation-command",
         "",
-        "checks a GPU (GPU_UUID in its environment), beside what is built in: a program and its words, no shell",
+        "additional check of a GPU (GPU_UUID in its environment): a program with arguments, without a shell",
         type=_words,
     )
     setting(
         "--simulate",
         "",
-        "simulate the hardware of a profile or a record: PROFILE or FILE, or with :INDEX",
+        "simulate the hardware of a profile or a record: PROFILE or FILE, optionally with :INDEX",
         type=_simulated,
     )
     setting("--feature-gates", "", FEATURE_GATES, type=feature_gates)
-    setting("--discovery-interval", 30.0, "seconds between looks at the hardware", type=seconds)
-    setting("--cleanup-interval", 600.0, "seconds between looks for claims that are gone", type=seconds)
+    setting("--discovery-interval", 30.0, "seconds between discoveries of the hardware", type=seconds)
+    setting(
+        "--cleanup-interval", 600.0, "seconds between searches for prepared claims that no longer exist", type=seconds
+    )
     setting("--http-endpoint", "", "HOST:PORT for /healthz, /readyz and /metrics; default: none", type=endpoint)
-    parser.switch("--debug-pages", False, "serve /debug there, too: stacks, held claims, the last errors")
+    parser.switch("--debug-pages", False, "also serve /debug there: stacks, held claims, the last errors")
     setting("--otlp-endpoint", "", OTLP_ENDPOINT, type=http_url)
-    setting("--log-level", "info", "how much to log", choices=LEVELS)
-    setting("--log-format", "json", "how to log", choices=("json", "console"))
+    setting("--log-level", "info", "log level", choices=LEVELS)
+    setting("--log-format", "json", "log format", choices=("json", "console"))
     return parser
 
 
@@ -168,7 +172,7 @@ def _words(text: str) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(text))
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} cannot be taken apart into words: {error}") from error
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be split into words: {error}") from error
 
 
 def _simulated(text: str) -> str:

@@ -155,7 +155,7 @@ class Mps:
     """Index in the sorted UUIDs of the devices that the config is for, UUID, or `*`, to bytes; sorted."""
     multi_user: Annotated[
         StrictBool,
-        Field(description="Programs of several users at once. Wants compute capability 7.0 (Volta) or newer."),
+        Field(description="Programs of several users at once. Requires compute capability 7.0 (Volta) or newer."),
     ] = False
 
     @property

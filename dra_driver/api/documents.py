@@ -1,9 +1,9 @@
-"""YAML and JSON as people and tools write it, turned into documents that know where in the file each field stands.
+"""YAML and JSON as people and tools write it, parsed into documents that know the position of each field in the file.
 
-Several documents in one text, `List` objects (expanded), comments, anchors, merge keys, Windows line ends: all of it is
-fine. One document that cannot be read does not hide the others: it becomes a `BadDocument` with its place. Scalars mean
-what they mean to the API server (Go's YAML 1.1 without dates and base 60), not what they mean to other YAML readers.
-Pure: text in, documents out; files are read by `dra_driver.cli.files`.
+Several documents in one text, `List` objects (expanded), comments, anchors, merge keys, Windows line ends are all
+supported. An unreadable document does not hide the others: it becomes a `BadDocument` with its position. Scalars have
+the types that the API server gives them (Go's YAML 1.1 without dates and base 60), which differ from other YAML
+parsers. Pure: from text to documents; `dra_driver.cli.files` reads files.
 """
 
 import json
@@ -22,21 +22,21 @@ from dra_driver.errors import InvalidInput
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The YAML or JSON that holds an object, for those who change it. Line ends are `\\n`."""
+    """The YAML or JSON text of an object, for code that edits it. Line ends are `\\n`."""
 
     start: int
-    """Where `text` begins in the file's text, counted without byte order mark and with `\\n` as line ends."""
+    """Offset of `text` in the file's text, without byte order mark and with `\\n` as line ends."""
     text: str
     """One document, or several that nothing but `...` divides."""
     number: int
     """Which of the documents of `text`, from 0."""
     items: tuple[int, ...]
-    """Which item of the list in it: `(3,)` is `items[3]`. Empty: all of it."""
+    """Index in its list: `(3,)` is `items[3]`. Empty: the whole document."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Document:
-    """One object as it was written. `obj` is plain JSON data, not checked at all: `metadata` may be a number.
+    """One object as written. `obj` is plain, unchecked JSON data: `metadata` may be a number.
 
     `index` counts the objects of the file from 0, items of lists each for themselves. `line` is where it begins.
     What the document does not have is empty: `api_version`, `kind`, `name`; `namespace` is None.
@@ -54,7 +54,7 @@ class Document:
     _number: int = field(repr=False)
     """Which of the YAML documents of `_text` it is in."""
     _prefix: str = field(repr=False)
-    """Where in there: `items[3]`; empty for all of it."""
+    """Path in it: `items[3]`; empty for the whole document."""
 
     @property
     def title(self) -> str:
@@ -68,7 +68,7 @@ class Document:
         return Written(self._text.start, self._text.text, self._number, items)
 
     def part(self, path: str, obj: JsonObject) -> "Document":
-        """An object that is made of what is at `path` of this one: its fields are written below there."""
+        """An object made from the part of this one at `path`; its fields are at the positions below that path."""
         metadata = obj.get("metadata")
         name = metadata.get("name") if isinstance(metadata, dict) else None
         return replace(
@@ -82,16 +82,16 @@ class Document:
         )
 
     def place(self, path: str = "") -> Place:
-        """Where a field is written: its name, or the beginning of a list's item; where it is not, its parent.
-
-        `path` is as in our errors: `spec.devices.requests[0].exactly.selectors[1].cel.expression`; keys of maps are
-        written like fields or in brackets: `spec.limits[example.com/gpu]`. Empty is the document itself.
+        """The position of a field: of its name, or of the beginning of a list's item; of its parent if the field is
+        missing. `path` has the form of error messages: `spec.devices.requests[0].exactly.selectors[1].cel.expression`;
+        keys of maps are written like fields or in brackets: `spec.limits[example.com/gpu]`. Empty is the document
+        itself.
         """
         place, _ = self._found(path)
         return place
 
     def place_in(self, path: str, offset: int) -> Place:
-        """Where character `offset` of the string at `path` is written, through quotes, folding and indentation."""
+        """The position of character `offset` of the string at `path`, despite quotes, folding and indentation."""
         place, node = self._found(path)
         if not isinstance(node, yaml.ScalarNode):
             return place
@@ -108,13 +108,13 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a text held: the documents in order, and what could not be read."""
+    """The content of a text: the documents in order, and what could not be read."""
 
     documents: tuple[Document, ...]
     problems: tuple[BadDocument, ...]
 
     def raise_problems(self) -> tuple[Document, ...]:
-        """The documents, for those who can do nothing with half of them. Raises InvalidInput with all problems."""
+        """The documents, for callers that need all of them. Raises InvalidInput with all problems."""
         if not self.problems:
             return self.documents
         first, *others = self.problems
@@ -138,7 +138,7 @@ def read_documents(text: str | bytes, file: str) -> Reading:
         try:
             documents += _documents(source, len(documents))
         except BadDocument as problem:
-            # A template is one mistake, in however many pieces it is.
+            # A template is one mistake, even if it has several parts.
             if problem.message != TEMPLATE or all(one.message != TEMPLATE for one in problems):
                 problems.append(problem)
     return Reading(tuple(documents), tuple(problems))
@@ -182,9 +182,8 @@ _NOTHING = re.compile(r"(?:[ \t]*(?:#.*)?\n|%.*\n)*[ \t]*(?:#.*|%.*)?")
 
 
 def _chunks(text: str) -> Iterator[tuple[int, int, str]]:
-    """The text cut before each `---` at the beginning of a line, where a document ends whatever it was in the middle
-    of; with the numbers of characters and of lines before each. Each is read for itself, so that one error costs one
-    document."""
+    """The text split before each `---` at the beginning of a line, where a document always ends; with the numbers of
+    characters and lines before each part. Each part is parsed separately, so that one error affects one document."""
     cuts = [0, *(match.start() for match in _SEPARATOR.finditer(text) if match.start()), len(text)]
     lines = 0
     for start, end in pairwise(cuts):
@@ -195,7 +194,7 @@ def _chunks(text: str) -> Iterator[tuple[int, int, str]]:
 
 
 def _documents(source: Text, first: int) -> list[Document]:
-    """The objects of a text, numbered from `first`; its documents that are empty are passed over."""
+    """The objects of a text, numbered from `first`; empty documents are skipped."""
     try:
         nodes = list(composed(source))
     except yaml.YAMLError as error:
@@ -228,7 +227,7 @@ def _as_json(text: str) -> JsonObject | None:
 
 @dataclass(frozen=True, slots=True)
 class _Where:
-    """Where an object stands. `node` is None in JSON that is not YAML."""
+    """The position of an object. `node` is None in JSON that is not YAML."""
 
     source: Text
     number: int

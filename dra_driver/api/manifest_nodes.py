@@ -1,7 +1,6 @@
-"""A part of a manifest as YAML nodes, and where in the file each of them stands. Pure.
-
-`dra_driver.api.documents` enters here, one part for each `---`, and makes objects of the nodes with
-`dra_driver.api.plain_values`. libyaml reads it; what would crash that is refused before.
+"""A part of a manifest as YAML nodes with their positions in the file. Pure. `dra_driver.api.documents` calls this for
+each part between `---`, and makes objects of the nodes with `dra_driver.api.plain_values`. libyaml parses the text;
+text that would crash it is refused first.
 """
 
 import re
@@ -38,7 +37,7 @@ _ESCAPES = {"x": 2, "u": 4, "U": 8}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Text:
-    """A part of a file. `start` and `lines_before` are how many characters and lines of the file come before it."""
+    """A part of a file. `start` and `lines_before` are the numbers of characters and lines before it."""
 
     file: str
     text: str
@@ -47,8 +46,8 @@ class Text:
     _nodes: list[list[yaml.Node]] = field(default_factory=list)
 
     def nodes(self) -> list[yaml.Node]:
-        """The documents of the text as nodes, empty ones too; none where it is not YAML. Read again when first asked
-        for, since most documents have no problems, and nodes take some hundred times the memory of their text."""
+        """The documents of the text as nodes, including empty ones; none if it is not YAML. Parsed again at first use,
+        because most documents have no problems, and nodes take some hundred times the memory of their text."""
         if not self._nodes:
             try:
                 self._nodes.append(list(composed(self)))
@@ -64,7 +63,7 @@ class Text:
         return BadDocument(message, file=self.file, line=line + 1 + self.lines_before, column=column + 1)
 
     def place_in(self, node: yaml.ScalarNode, offset: int) -> Place:
-        """Folding and indentation change only white space, so the n-th other character is the n-th in the file."""
+        """Folding and indentation change only whitespace, so the n-th other character is the n-th in the file."""
         wanted = sum(not char.isspace() for char in node.value[:offset])
         position = _content_start(self.text, node)
         last = position
@@ -87,7 +86,7 @@ def _content_start(text: str, node: yaml.ScalarNode) -> int:
 
 
 def _characters(text: str, start: int, end: int, style: str | None) -> Iterator[tuple[int, int, str]]:
-    """The characters that a scalar's text stands for, each with where it begins and ends. White space is not exact."""
+    """The characters of a scalar's value, each with its start and end in the text. Whitespace is not exact."""
     while start < min(end, len(text)):
         length, char = 1, text[start]
         if style == "'" and char == "'":
@@ -101,7 +100,7 @@ def _characters(text: str, start: int, end: int, style: str | None) -> Iterator[
 
 
 def walked(node: yaml.Node, path: str) -> tuple[yaml.Node, yaml.Node, str]:
-    """As far down as there is something: what to point at, what is there, and what was left of the path."""
+    """Follows the path as far as it exists: the node to point at, the node there, and the rest of the path."""
     marked = node
     while path:
         step = _step(node, path)
@@ -112,7 +111,8 @@ def walked(node: yaml.Node, path: str) -> tuple[yaml.Node, yaml.Node, str]:
 
 
 def _step(node: yaml.Node, path: str) -> tuple[yaml.Node, yaml.Node, str] | None:
-    """One step down: what to point at, what is there, and the rest of the path. None where there is nothing."""
+    """One step along the path: the node to point at, the node there, and the rest of the path. None if there is
+    nothing."""
     if isinstance(node, yaml.SequenceNode):
         match = re.match(r"\[([0-9]{1,9})\]", path)
         if match is None or int(match[1]) >= len(node.value):
@@ -121,7 +121,7 @@ def _step(node: yaml.Node, path: str) -> tuple[yaml.Node, yaml.Node, str] | None
         return item, item, path[match.end() :]
     if not isinstance(node, yaml.MappingNode):
         return None
-    # The longest, since keys can hold dots and brackets themselves.
+    # The longest, because keys can contain dots and brackets.
     found: tuple[int, yaml.Node, yaml.Node] | None = None
     for key, value in _pairs(node):
         for written in (str(key.value), f".{key.value}", f"[{key.value}]", f'["{key.value}"]'):
@@ -132,7 +132,7 @@ def _step(node: yaml.Node, path: str) -> tuple[yaml.Node, yaml.Node, str] | None
 
 
 def _pairs(node: yaml.MappingNode, depth: int = 0) -> Iterator[tuple[yaml.Node, yaml.Node]]:
-    """With what is merged in, which comes last."""
+    """With merged-in entries, which come last."""
     merged: list[yaml.Node] = []
     for key, value in node.value:
         if key.tag == MERGE:
@@ -147,13 +147,13 @@ def _pairs(node: yaml.MappingNode, depth: int = 0) -> Iterator[tuple[yaml.Node, 
 STRING = "tag:yaml.org,2002:str"
 MERGE = "tag:yaml.org,2002:merge"
 PLAIN = "plain"
-"""Our tag of a plain scalar, whose type is told from its text only where its value is wanted."""
+"""Tag of a plain scalar; its type is derived from its text only when its value is needed."""
 DEEPEST = 200
-"""No object of Kubernetes is as deep, and Python's stack is not endless."""
+"""No Kubernetes object is nested this deep, and Python's stack is limited."""
 
 
 class _Resolver:
-    """Decides tags; as little as possible, since it is asked for each scalar."""
+    """Resolves tags; does as little as possible, because it is called for each scalar."""
 
     def resolve(self, kind: type[yaml.Node], value: str | None, implicit: Any) -> str:
         if kind is yaml.ScalarNode:
@@ -163,7 +163,7 @@ class _Resolver:
         return "tag:yaml.org,2002:seq" if kind is yaml.SequenceNode else "tag:yaml.org,2002:map"
 
     def descend_resolver(self, *_: object) -> None:
-        """Nothing depends on where a node is."""
+        """Nothing depends on a node's parents."""
 
     def ascend_resolver(self) -> None:
         """As above."""
@@ -179,7 +179,7 @@ else:
     class _Composer(  # type: ignore[no-redef]
         yaml.reader.Reader, yaml.scanner.Scanner, yaml.parser.Parser, yaml.composer.Composer, _Resolver
     ):
-        """Text to nodes, where PyYAML was built without libyaml."""
+        """Text to nodes if PyYAML was built without libyaml."""
 
         def __init__(self, text: str) -> None:
             yaml.reader.Reader.__init__(self, text)
@@ -197,8 +197,8 @@ def composed(source: Text) -> Iterator[yaml.Node]:
 
 
 def _refuse_abysses(source: Text) -> None:
-    """libyaml composes by recursion and crashes where brackets or dashes open by the ten thousand; its parser does
-    not. What has that many is looked at by the parser first."""
+    """libyaml's composer is recursive and crashes on tens of thousands of open brackets or dashes; its parser does not.
+    The parser checks such texts first."""
     suspicious = source.text.count("[") + source.text.count("{") > _MANY_BRACKETS or _MANY_DASHES.search(source.text)
     if not suspicious:
         return
@@ -220,7 +220,7 @@ TOO_DEEP = f"is nested deeper than {DEEPEST} levels"
 
 
 def syntax_error(source: Text, error: yaml.YAMLError) -> BadDocument:
-    """What the reader's error means to whoever wrote the text."""
+    """The parser's error in words for the author of the text."""
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     problem = getattr(error, "problem", None) or str(error).splitlines()[0]
     context = getattr(error, "context", None)
@@ -228,7 +228,7 @@ def syntax_error(source: Text, error: yaml.YAMLError) -> BadDocument:
     if "{{" in line or re.search(r"^[ \t]*\{\{", source.text, re.MULTILINE):
         problem = TEMPLATE
     elif "\t" in line[: len(line) - len(line.lstrip())] or (mark is not None and line[mark.column :][:1] == "\t"):
-        problem = "has a tab where YAML wants spaces"
+        problem = "has a tab where YAML requires spaces"
     else:
         problem = f"is not YAML: {context + ': ' if context else ''}{problem}"
     return source.bad(problem, mark)
@@ -238,7 +238,7 @@ TEMPLATE = "is a template, not YAML yet; check what it is rendered to: `helm tem
 
 
 def line_at(text: str, mark: Any) -> str:
-    """Empty where there is none."""
+    """Empty if there is none."""
     if mark is None:
         return ""
     lines = text.split("\n")

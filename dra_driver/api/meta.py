@@ -1,7 +1,6 @@
-"""What all API objects share: resource types, metadata, owner references; and the base of our typed models.
-
-Objects travel as plain dicts (`JsonObject`) at the wire; models here and in the sibling modules are typed views of
-the parts we use, made once at the border with `Model.of(obj)` and turned back with `to_wire()`.
+"""The common parts of API objects: resource types, metadata, owner references; and the base of the typed models. On the
+wire, objects are plain dicts (`JsonObject`); models are typed views of the parts that the driver uses. `Model.of(obj)`
+makes them at the border, `to_wire()` converts them back.
 """
 
 from dataclasses import dataclass
@@ -14,17 +13,17 @@ from dra_driver.errors import InvalidInput
 from dra_driver.phrases import and_more
 
 type JsonObject = dict[str, Any]
-"""A decoded JSON object. Code outside the borders does not hand these around."""
+"""A decoded JSON object. Only code at the borders uses these."""
 
 
 _SHOWN = 12
-"""Problems that a message names; the error has all of them."""
+"""Maximum problems in a message; the error has all of them."""
 
 
 class Model(BaseModel):
     """Base of wire models: camelCase on the wire, frozen, fields of newer servers ignored."""
 
-    # Built at first use: no process needs the validators of all models, and they take memory on each node.
+    # Built at first use, because no process needs the validators of all models, and they take memory on each node.
     model_config = ConfigDict(
         alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore", defer_build=True
     )
@@ -45,7 +44,7 @@ class Model(BaseModel):
 
 
 def said(message: str) -> str:
-    """Without what Pydantic puts before the words of validators of ours."""
+    """Without Pydantic's prefix for messages of custom validators."""
     return message.removeprefix("Value error, ")
 
 
@@ -80,7 +79,7 @@ class ObjectMeta(Model):
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A resource type of the API: where its objects live. `group` is empty for the core group."""
+    """A resource type of the API, with the location of its objects. `group` is empty for the core group."""
 
     group: str
     version: str

@@ -112,7 +112,7 @@ _MUST = {
 def _problem(
     kind: type[DeviceConfig], field: str, location: tuple[int | str, ...], type_: str, message: str, value: object
 ) -> InvalidConfig:
-    """An error of pydantic in our words: what is wrong, what is allowed, and what was probably meant."""
+    """An error of pydantic in the driver's wording: what is wrong, what is allowed, and a likely correction."""
     path, block = field, _Field(kind)
     outer = block
     for name in map(str, location):
@@ -136,7 +136,7 @@ def _problem(
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """A field by its type: a block with fields of its own, or a value."""
+    """A field by its type: a block with fields, or a value."""
 
     type: Any = None
 
@@ -237,7 +237,7 @@ def _of_another_strategy(configs: Sequence[PartialConfig]) -> Problems:
 
 
 def decode_config[C: DeviceConfig](parameters: Mapping[str, object], kind: type[C], *, field: str) -> C:
-    """A config that stands alone. Raises InvalidConfig (final) with all problems."""
+    """A single config. Raises InvalidConfig (final) with all problems."""
     return combined([written_config(parameters, kind, field=field)], kind)
 
 
@@ -246,7 +246,7 @@ def decode_config[C: DeviceConfig](parameters: Mapping[str, object], kind: type[
 
 @dataclass(frozen=True, slots=True)
 class ListedConfig:
-    """A config of our driver, not decoded yet. `field` is the path of its parameters in the claim."""
+    """A config for this driver, not decoded yet. `field` is the path of its parameters in the claim."""
 
     source: Literal["FromClass", "FromClaim"]
     requests: tuple[str, ...]
@@ -270,10 +270,10 @@ def listed_configs(configs: Sequence[AllocatedConfig], driver: str) -> tuple[Lis
 
 
 def config_for[C: DeviceConfig](request: RequestName, configs: Sequence[ListedConfig], kind: type[C]) -> C:
-    """The config of a request whose device wants configs of `kind`; without any, the default.
+    """The config of a request whose device needs the given `kind`; without any, the default.
 
-    `configs` are as `listed_configs` gave them. Each one that covers the request must be right, also when others
-    override all of it. Raises InvalidConfig (final) with all problems.
+    `configs` are as `listed_configs` gave them. Each config that covers the request must be valid, even if others
+    override it completely. Raises InvalidConfig (final) with all problems.
     """
     covering = [config for config in configs if request.covered_by(config.requests)]
     applying: list[PartialConfig] = []

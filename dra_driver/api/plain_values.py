@@ -1,4 +1,4 @@
-"""YAML nodes to plain JSON data, as the API server takes them: Go's YAML 1.1 without dates and base 60. Pure.
+"""Converts YAML nodes to plain JSON data, as the API server reads them: Go's YAML 1.1 without dates and base 60. Pure.
 
 Source: go-yaml v2, the reader of sigs.k8s.io/yaml.
 """
@@ -26,7 +26,7 @@ class Values:
         return value
 
     def _of(self, node: yaml.Node) -> tuple[object, int]:
-        """With how many values there are in it, anchors counted wherever they are used."""
+        """With the number of values in it; anchors count at each use."""
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node), 1
         done = self._done.get(id(node))
@@ -40,7 +40,7 @@ class Values:
         done = self._sequence(node) if isinstance(node, yaml.SequenceNode) else self._mapping(node)
         self._open.discard(id(node))
         if done[1] > _MOST_VALUES:
-            raise self._source.bad("grows beyond all measure through its anchors", node.start_mark)
+            raise self._source.bad("has too many values through its anchors", node.start_mark)
         self._done[id(node)] = done
         return done
 
@@ -68,13 +68,13 @@ class Values:
         for other in merged:
             value, inner = self._of(other)
             if not isinstance(value, dict):
-                raise self._source.bad("`<<` can take over maps only", other.start_mark)
+                raise self._source.bad("`<<` can merge only maps", other.start_mark)
             values = {**value, **values}
             size += inner
         return values, size
 
     def _key(self, node: yaml.Node) -> str:
-        """JSON has only strings as keys; numbers and truth values become their text."""
+        """JSON keys are strings; numbers and booleans become their text."""
         value = self._scalar(node) if isinstance(node, yaml.ScalarNode) else None
         if isinstance(value, str):
             return value
@@ -122,7 +122,7 @@ _LONGEST_NUMBER = 400
 
 
 def plain_value(text: str) -> object:
-    """What a scalar without quotes is. Source: go-yaml v2, the reader of sigs.k8s.io/yaml; dates stay strings."""
+    """The value of a scalar without quotes. Source: go-yaml v2, the reader of sigs.k8s.io/yaml; dates stay strings."""
     if text in _WORDS:
         return _WORDS[text]
     if text[0] not in "0123456789+-." or len(text) > _LONGEST_NUMBER:

@@ -1,4 +1,4 @@
-"""What schedulers, claim controllers and explanations read from pods. Pure."""
+"""The fields of pods that schedulers, claim controllers and explanations read. Pure."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ CLAIM_FINALIZER = "resource.kubernetes.io/delete-protection"
 
 @dataclass(frozen=True, slots=True)
 class ClaimEntry:
-    """One entry of `spec.resourceClaims`: refers to a claim by name, or to a template that a claim is made from."""
+    """One entry of `spec.resourceClaims`: the name of a claim, or of a template for a claim."""
 
     name: str
     claim: str | None
@@ -27,13 +27,13 @@ def claim_entries(pod: JsonObject) -> tuple[ClaimEntry, ...]:
 
 
 def generated_claims(pod: JsonObject) -> dict[str, str | None]:
-    """By entry: the claim made for it, None when none was needed; entries not dealt with yet are absent."""
+    """The claim created for each entry, None if none was needed; unprocessed entries are absent."""
     statuses = (pod.get("status") or {}).get("resourceClaimStatuses") or ()
     return {one["name"]: one.get("resourceClaimName") for one in statuses}
 
 
 def is_done(pod: JsonObject) -> bool:
-    """Whether all its containers have ended for good."""
+    """Whether all its containers have ended permanently."""
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
@@ -52,7 +52,7 @@ def is_owned_by(obj: JsonObject, owner: JsonObject) -> bool:
 
 
 def owner_reference(pod: JsonObject, *, minor: int = kubernetes.CURRENT) -> JsonObject:
-    """The reference that makes an object go with its pod, as Kubernetes 1.`minor` writes it."""
+    """The owner reference with which an object is deleted with its pod, as Kubernetes 1.`minor` writes it."""
     metadata = pod["metadata"]
     return {
         "apiVersion": "v1",

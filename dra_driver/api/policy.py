@@ -1,40 +1,41 @@
-"""What of the nodes' hardware is published: written by an administrator as YAML, decoded strictly.
+"""The PublishingPolicy: which hardware is published, and how. An administrator writes it as YAML; it is decoded
+strictly.
 
 ```yaml
 apiVersion: dra.gpu/v1alpha1
 kind: PublishingPolicy
-publish:                        # left out: every GPU of every node
+publish:                        # default: every GPU of every node
 - nodes: {labelSelector: {matchLabels: {pool: ml}}}
   gpus: {products: ["NVIDIA H100*"]}
-withhold:                       # wins over publish
+withhold:                       # overrides publish
 - nodes: {names: ["build-*"]}
 - gpus: {uuids: [GPU-5a7b8d0e-...]}
-attributes:                     # added to the devices; of several rules the last one wins
+attributes:                     # added to the devices; the last matching rule wins
 - nodes: {names: ["rack1-*"]}
   values: {rack: r1, tier: 2, spot: false, example.com/firmware: {version: 1.4.0}}
-mig:                            # left out: what an administrator made by hand is offered, and nothing else
+mig:                            # default: only MIG devices that an administrator created are offered
 - gpus: {products: ["NVIDIA H100*"]}
-  mode: Dynamic                 # the GPU, and every partition that can be made of it
-  profiles: ["1g.*", "3g.40gb"] # left out: all
+  mode: Dynamic                 # the GPU, and every partition that it supports
+  profiles: ["1g.*", "3g.40gb"] # default: all
   computeInstances: ["1c.3g.40gb"]
-sharing:                        # a GPU, or each MIG device, is offered to several claims at once
+sharing:                        # several claims can share a GPU, or each MIG device
 - gpus: {products: ["Tesla T4"]}
-  strategy: TimeSlicing         # or MPS, or Exclusive: not shared, whatever rules before this one say
+  strategy: TimeSlicing         # or MPS, or Exclusive: not shared, overriding earlier rules
   replicas: 4                   # or: capacity: [memory, cores], or: unlimited: true
-passthrough:                    # these GPUs are offered to virtual machines, too
+passthrough:                    # these GPUs are also offered to virtual machines
 - nodes: {labelSelector: {matchLabels: {virt: "true"}}}
 computeDomains:
 - nodes: {labelSelector: {matchLabels: {rack: nvl72}}}
-  channels: 4                   # pods of one ComputeDomain that can be on such a node; left out: 1
+  channels: 4                   # pods of one ComputeDomain that can run on such a node; default: 1
 health:
-  ignoreXids: [94]              # no taint for these, besides those that only concern the program that ran
-  escalateXids: [109]           # these make a GPU unhealthy; wins over ignoreXids
-  evict: false                  # true: pods that use an unhealthy GPU are deleted (taint effect NoExecute)
+  ignoreXids: [94]              # no taint for these, in addition to application faults
+  escalateXids: [109]           # these make a GPU unhealthy; overrides ignoreXids
+  evict: false                  # true: pods on an unhealthy GPU are deleted (taint effect NoExecute)
   validate: true                # a new or returned GPU is tainted until a check on its node has passed
 ```
 
-In `nodes` and `gpus` everything that is given must hold, and in each list one entry is enough. Names, products and
-UUIDs may be shell patterns. A node or GPU selection that is left out selects all.
+In `nodes` and `gpus` all given fields must match; in each list one entry must match. Names, products and UUIDs may be
+shell patterns. Without `nodes` or `gpus` a rule applies to all.
 """
 
 import re
@@ -124,7 +125,7 @@ class Rule(_Strict):
 
 def _attributes(values: Any) -> dict[str, Attribute]:
     if not isinstance(values, dict) or not values:
-        raise ValueError("wants a mapping of attribute names to values")
+        raise ValueError("must be a map from attribute names to values")
     return {_attribute_name(name): _attribute(name, value) for name, value in values.items()}
 
 
@@ -137,7 +138,7 @@ class MigRule(Rule):
 
     mode: Literal["Static", "Dynamic"]
     profiles: _Patterns | None = None
-    """Of GPU instances, as shell patterns; None is all."""
+    """Profiles of GPU instances, as shell patterns; None is all."""
     compute_instances: list[str] = Field(default_factory=list)
     """Compute instances that are parts of a GPU instance, `1c.3g.40gb`; all of one GPU instance profile."""
 
@@ -154,44 +155,44 @@ class MigRule(Rule):
 class SharingRule(Rule):
     """A GPU or MIG device that several claims may hold at once. Of several rules that match, the last one wins.
 
-    Exactly one of `replicas`, `capacity` and `unlimited` is given. `replicas` are equal shares. With `capacity` a claim
-    asks for as much as it needs: `memory` in bytes (step 1Mi), `cores` in percent of the compute units (1 to 100).
-    With the strategy `Exclusive` none is given: what it selects is taken out of the rules before it.
+    Exactly one of `replicas`, `capacity` and `unlimited` is set. `replicas` are equal shares. With `capacity` a claim
+    requests the amount that it needs: `memory` in bytes (step 1Mi), `cores` in percent of the compute units (1 to 100).
+    With the strategy `Exclusive` none is set: it exempts its devices from earlier rules.
     """
 
     devices: Literal["gpu", "mig"] = "gpu"
     profiles: _Patterns | None = None
-    """With `devices: mig`: of which profiles; None is all."""
+    """With `devices: mig`: the profiles, as shell patterns; None is all."""
     strategy: Literal["TimeSlicing", "MPS", "Exclusive"]
     replicas: Annotated[int, Field(ge=2, le=128)] | None = None
     capacity: Annotated[list[Literal["memory", "cores"]], Field(min_length=1)] | None = None
     unlimited: bool = False
     interval: Literal["Default", "Short", "Medium", "Long"] | None = None
-    """With TimeSlicing on full GPUs. None: the time slice of the GPU is left as it is."""
+    """With TimeSlicing on full GPUs. None: the GPU's time slice is not changed."""
     multi_user: bool = False
-    """With MPS: programs of several user IDs at once."""
+    """With MPS: whether programs of several user IDs can run at once."""
 
     @model_validator(mode="after")
     def _is_one_way(self) -> Self:
         ways = [self.replicas is not None, self.capacity is not None, self.unlimited]
         if self.strategy == "Exclusive":
             if any(ways) or self.interval is not None or self.multi_user:
-                raise ValueError("strategy Exclusive shares nothing; leave everything out but what it is for")
+                raise ValueError("strategy Exclusive shares nothing; set only nodes, gpus, devices and profiles")
         elif sum(ways) != 1:
-            raise ValueError("wants exactly one of replicas, capacity and unlimited")
+            raise ValueError("set exactly one of replicas, capacity and unlimited")
         if self.strategy == "MPS" and self.interval is not None:
             raise ValueError("interval is for strategy TimeSlicing")
         if self.strategy == "TimeSlicing" and self.multi_user:
             raise ValueError("multiUser is for strategy MPS")
         if self.devices == "mig" and self.interval is not None:
-            raise ValueError("MIG devices have no time slice that can be set; leave interval out")
+            raise ValueError("the time slice of MIG devices cannot be set; remove interval")
         if self.devices == "gpu" and self.profiles is not None:
             raise ValueError("profiles are for devices: mig")
         return self
 
     @property
     def shares_by(self) -> Literal["TimeSlicing", "MPS"]:
-        """Of what `PublishingPolicy.sharing_rule` finds, which is never a rule that shares nothing."""
+        """For a rule from `PublishingPolicy.sharing_rule`, which is never `Exclusive`."""
         if self.strategy == "Exclusive":
             raise ValueError("strategy Exclusive shares nothing")
         return self.strategy
@@ -203,7 +204,7 @@ class SharingRule(Rule):
 
 
 class PassthroughRule(Rule):
-    """GPUs that are offered as `type == 'vfio'`, too."""
+    """GPUs that are also offered as `type == 'vfio'`."""
 
 
 class DomainRule(_Strict):
@@ -211,11 +212,11 @@ class DomainRule(_Strict):
 
     nodes: NodeSelection | None = None
     channels: Annotated[int, Field(ge=0, le=64)]
-    """Pods of one domain that a node takes; 0: the node is in no domain."""
+    """Maximum pods of one domain on a node; 0: the node joins no domain."""
 
 
 class HealthPolicy(_Strict):
-    """What follows from reported conditions. Xids that are a program's own fault are ignored unless escalated."""
+    """Reactions to reported conditions. Xids of application faults are ignored unless escalated."""
 
     ignore_xids: list[Annotated[int, Field(ge=1, le=9999)]] = Field(default_factory=list)
     escalate_xids: list[Annotated[int, Field(ge=1, le=9999)]] = Field(default_factory=list)
@@ -251,7 +252,7 @@ class PublishingPolicy(_Strict):
 
     @property
     def features(self) -> tuple[tuple[str, Feature], ...]:
-        """Every behaviour that the policy asks for, with the field that does: each must be on in the cluster."""
+        """Every feature that the policy requires, with the field that requires it; each gate must be on."""
         found: list[tuple[str, Feature]] = []
         for index, rule in enumerate(self.mig):
             if rule.mode == "Dynamic":
@@ -272,7 +273,7 @@ class PublishingPolicy(_Strict):
 
     @property
     def asks_for_labels(self) -> bool:
-        """Whether nodes' labels matter; without, nobody needs to watch nodes."""
+        """Whether rules select nodes by labels; otherwise nodes need not be watched."""
         rules: tuple[Rule, ...] = (
             *(self.publish or ()),
             *self.withhold,
@@ -290,7 +291,7 @@ class PublishingPolicy(_Strict):
         return self.publish is None or any(rule.matches(node, labels, gpu) for rule in self.publish)
 
     def publishes_node(self, node: str, labels: Mapping[str, str]) -> bool:
-        """Whether this node has a pool at all, be it an empty one: no rule about it as a whole says otherwise."""
+        """Whether this node has a pool, possibly an empty one: no rule excludes the whole node."""
         whole = [rule.nodes for rule in self.withhold if rule.gpus is None]
         if any(nodes is None or nodes.matches(node, labels) for nodes in whole):
             return False
@@ -313,18 +314,18 @@ class PublishingPolicy(_Strict):
         return None
 
     def passthrough_rule(self, node: str, labels: Mapping[str, str], gpu: GpuFacts) -> PassthroughRule | None:
-        """By which the GPU is offered to virtual machines, too."""
+        """The rule that also offers the GPU to virtual machines."""
         return next((rule for rule in self.passthrough if rule.matches(node, labels, gpu)), None)
 
     def domain_rule(self, node: str, labels: Mapping[str, str]) -> DomainRule:
-        """How many pods of one ComputeDomain the node takes."""
+        """Maximum pods of one ComputeDomain on the node."""
         rules = (
             rule for rule in reversed(self.compute_domains) if rule.nodes is None or rule.nodes.matches(node, labels)
         )
         return next(rules, DomainRule(channels=1))
 
     def field_of(self, rule: object) -> str | None:
-        """`mig[0]`; None for what is not a rule of this policy. By identity, because two rules may say the same."""
+        """`mig[0]`; None if it is not a rule of this policy. By identity, because two rules may be equal."""
         for field in ("attributes", "mig", "sharing", "passthrough", "compute_domains"):
             for index, known in enumerate(getattr(self, field)):
                 if known is rule:
@@ -333,7 +334,7 @@ class PublishingPolicy(_Strict):
 
     @property
     def several_channels(self) -> bool:
-        """Whether any node may have more than one, so that domains' pods must not ask for channel 0 alone."""
+        """Whether any node may have more than one channel; then pods of domains must not request only channel 0."""
         return any(rule.channels > 1 for rule in self.compute_domains)
 
     def extra_attributes(self, node: str, labels: Mapping[str, str], gpu: GpuFacts) -> dict[str, Attribute]:
@@ -348,7 +349,7 @@ PublishingPolicy.EVERYTHING = PublishingPolicy()
 
 
 class _UniqueKeys(yaml.SafeLoader):
-    """YAML lets a later key silently win over an earlier one of the same name; a policy must not."""
+    """In YAML a later duplicate key silently overrides an earlier one; a policy must not contain any."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
@@ -404,4 +405,4 @@ def _attribute(name: Any, value: Any) -> Attribute:
         if len(value["version"]) > _VALUE_BYTES:
             raise ValueError(f"{name}: longer than {_VALUE_BYTES} bytes")
         return Attribute(version=str(Version.parse(value["version"])))
-    raise ValueError(f"{name}: wants a string, an integer, true, false, or {{version: <semver>}}")
+    raise ValueError(f"{name}: must be a string, an integer, true, false, or {{version: <semver>}}")

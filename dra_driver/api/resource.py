@@ -1,7 +1,8 @@
-"""resource.k8s.io/v1: the parts of ResourceSlice, ResourceClaim, ResourceClaimTemplate and DeviceClass that we use.
+"""resource.k8s.io/v1: the parts of ResourceSlice, ResourceClaim, ResourceClaimTemplate and DeviceClass that the driver
+uses.
 
-Names, types and limits: Kubernetes' API reference for 1.34 to 1.37. Fields of newer servers are ignored on reading;
-what we write is built from these same models, so it contains nothing else.
+Names, types and limits: Kubernetes' API reference for 1.34 to 1.37. Fields of newer servers are ignored when reading;
+written objects are built from these models, so they contain nothing else.
 """
 
 from typing import Any, Literal
@@ -235,7 +236,7 @@ class ResourceClaimTemplate(Model):
 
 
 class DeviceTaintSelector(Model):
-    """What is set must all agree; nothing set is every device."""
+    """All set fields must match; without any, the taint applies to every device."""
 
     driver: str | None = None
     pool: str | None = None
@@ -243,7 +244,7 @@ class DeviceTaintSelector(Model):
 
 
 class DeviceTaintRuleSpec(Model):
-    """Without a selector the taint is on no device."""
+    """Without a selector the taint applies to no device."""
 
     device_selector: DeviceTaintSelector | None = None
     taint: Taint

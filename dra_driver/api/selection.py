@@ -1,4 +1,4 @@
-"""The operators of selectors: one rule for labels of nodes, fields of nodes and policies. Pure.
+"""The operators of selectors, for labels of nodes, fields of nodes and policies. Pure.
 
 Source: core/v1 NodeSelectorRequirement and meta/v1 LabelSelectorRequirement.
 """
@@ -10,8 +10,7 @@ _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 
 def requirement_holds(operator: str, value: str | None, wanted: Iterable[str]) -> bool:
-    """`value` None: the label is not there. An operator that does not exist, or a bound that is no number, selects
-    nothing."""
+    """`value` None: the label is missing. An unknown operator, or a bound that is not a number, selects nothing."""
     values = tuple(wanted)
     match operator:
         case "In":

@@ -1,7 +1,7 @@
 """Types that are served in several shapes and stored in one: resource.k8s.io/v1beta1, and the two kinds of events.
 
-`inward` brings an object that a client sent into the stored shape, `outward` a stored object into the shape that a
-client asked for. Version and kind are set by the callers.
+`inward` converts a client's object to the stored form, `outward` a stored object to the form that a client requests.
+Callers set version and kind.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -33,7 +33,7 @@ _EVENT_NAMES: Mapping[str, str] = {
 
 
 def inward(obj: JsonObject, api_version: str) -> JsonObject:
-    """From a served shape to the stored one. The answer may share parts with `obj`."""
+    """From a served shape to the stored one. The result may share parts with `obj`."""
     if api_version == _EVENTS:
         return {_EVENT_NAMES.get(name, name): value for name, value in obj.items()}
     return _at_spec(obj, _fold_device, _fold_request) if api_version == _BETA else obj

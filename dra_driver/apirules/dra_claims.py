@@ -12,7 +12,7 @@ type RequestNames = Mapping[str, frozenset[str]]
 """Request name to the names of its alternatives (empty for an exact request)."""
 
 type CelCheck = Callable[[str], str | None]
-"""What is wrong with a device selector's expression, or None."""
+"""Returns what is wrong with a device selector's expression, or None."""
 
 _ONE_FORM = "exactly one of `exactly` or `firstAvailable` is required"
 _WRONG_REFERENCE = (
@@ -155,7 +155,7 @@ def is_extended_resource(name: str) -> bool:
 
 
 def problems_of_status(status: JsonObject, old: JsonObject, spec: JsonObject, *, deleting: bool) -> list[Problem]:
-    """A claim's status against the one before it and against its spec."""
+    """Checks a claim's status against the previous status and the spec."""
     allocation, before = status.get("allocation"), old.get("allocation")
     reserved = status.get("reservedFor") or []
     path = "status.reservedFor"

@@ -51,7 +51,7 @@ def label(name: str, path: str) -> list[Problem]:
 
 
 def required_label(name: str, path: str) -> list[Problem]:
-    """A DNS label that must be there."""
+    """A required DNS label."""
     return label(name, path) if name else [required(path)]
 
 
@@ -152,7 +152,7 @@ def json_parameters(value: object, path: str) -> list[Problem]:
 
 
 def same(value: object, old: object) -> bool:
-    """Whether an immutable part is as it was. Of opaque parameters the bytes are compared, so keys have an order."""
+    """Whether an immutable part is unchanged. Opaque parameters are compared as bytes, so the order of keys matters."""
     return value == old and _parameters(value) == _parameters(old)
 
 
@@ -194,7 +194,7 @@ def binding_conditions(value: JsonObject, path: str) -> list[Problem]:
 def listed(
     items: Sequence[Any] | None, limit: int | None, path: str, check: Callable[[Any, str], list[Problem]]
 ) -> list[Problem]:
-    """A list within its limit whose items are all checked; beyond it nothing else is looked at."""
+    """Checks the length of a list and all its items; if it is too long, nothing else."""
     items = items or ()
     if limit is not None and len(items) > limit:
         return [too_many(path, len(items), limit)]
@@ -202,7 +202,7 @@ def listed(
 
 
 def repeated(keys: Sequence[object], path: str, name: str = "") -> list[Problem]:
-    """Keys of a list that must be unique; `name` is the field that they are of."""
+    """Keys of a list that must be unique; `name` is their field."""
     seen: set[object] = set()
     problems = []
     for index, key in enumerate(keys):
@@ -219,7 +219,7 @@ def unique_list(
     check: Callable[[Any, str], list[Problem]],
     key: Callable[[Any], object] | str,
 ) -> list[Problem]:
-    """`listed`, and no two items with the same key, which is a field of each or made from it."""
+    """`listed`, and all items have different keys; a key is a field of an item or derived from it."""
     problems = listed(items, limit, path, check)
     if limit is not None and len(items or ()) > limit:
         return problems
@@ -249,7 +249,7 @@ def conditions(items: Sequence[JsonObject], limit: int, path: str) -> list[Probl
 
 
 def admin_access_denied(path: str) -> Problem:
-    """Admin access outside a namespace that allows it."""
+    """Reports admin access outside a namespace that allows it."""
     return forbidden(
         path,
         "admin access to devices requires the `resource.kubernetes.io/admin-access: true` label on the containing "

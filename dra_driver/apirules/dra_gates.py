@@ -1,4 +1,4 @@
-"""What happens to fields whose feature gate is off: dropped without a word, unless the stored object already has them.
+"""Fields whose feature gate is off: the server drops them silently, unless the stored object already has them.
 
 Source: DRA's per-feature rules for disabled fields (kubernetes-dra.md, "What happens when a gate is off").
 """
@@ -160,7 +160,7 @@ def drop_from_class(spec: JsonObject, old: JsonObject | None, gates: FeatureGate
 
 
 def as_kept(obj: JsonObject, minor: int) -> JsonObject:
-    """What a server 1.`minor` with its default gates keeps of a new claim, template, class or slice."""
+    """The parts of a new claim, template, class or slice that a server 1.`minor` with its default gates keeps."""
     kept, gates = deepcopy(obj), FeatureGates(minor)
     match obj.get("kind"):
         case "ResourceClaim":
@@ -175,7 +175,7 @@ def as_kept(obj: JsonObject, minor: int) -> JsonObject:
 
 
 def dropped_fields(obj: JsonObject, minor: int) -> list[str]:
-    """Names of the fields that `as_kept` is without, and of those that 1.34 keeps but does nothing with."""
+    """Names of the fields that `as_kept` drops, and of those that 1.34 keeps but ignores."""
     return sorted(set(_names(obj)) - set(_names(as_kept(obj, max(minor, 35)))))
 
 

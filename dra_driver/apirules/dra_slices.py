@@ -35,7 +35,8 @@ class SliceLimits:
     taints: int = 16
     attribute_values: int | None = 48
     counters_apart: bool = True
-    """Devices and shared counters exclude each other in one slice; else devices use counter sets of their slice."""
+    """Whether devices and shared counters exclude each other in one slice; if not, devices use counter sets of their
+    slice."""
     effects: tuple[str, ...] = fields.TAINT_EFFECTS
 
     @classmethod

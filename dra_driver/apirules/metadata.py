@@ -7,7 +7,7 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.apirules.status import Problem, forbidden, invalid, required, too_long
 
 type NameRule = Callable[[str], str | None]
-"""What is wrong with a name, or None."""
+"""Returns what is wrong with a name, or None."""
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _SERVICE = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
@@ -88,7 +88,7 @@ _NAME_RULES: Mapping[tuple[str, str], NameRule] = {
 
 
 def problems_of_metadata(key: tuple[str, str], metadata: JsonObject) -> list[Problem]:
-    """For creation and change alike."""
+    """Checks for creations and updates."""
     problems = _problems_of_name(_NAME_RULES.get(key, dns_subdomain), metadata)
     for name, value in (metadata.get("labels") or {}).items():
         if why := qualified_name(name):
@@ -152,7 +152,7 @@ def _problems_of_owners(owners: list[JsonObject]) -> list[Problem]:
 
 
 def problems_of_metadata_change(metadata: JsonObject, old: JsonObject) -> list[Problem]:
-    """What may not change once an object exists."""
+    """Fields that cannot change after creation."""
     problems = []
     if old.get("deletionTimestamp"):
         before = old.get("finalizers") or []

@@ -1,8 +1,8 @@
-"""What fields a type has: one view over the schemas of built-in types and of CustomResourceDefinitions.
+"""The fields of types: one view of the schemas of built-in types and CustomResourceDefinitions.
 
 Built-in schemas are data in `schemas/`: names, types and merge rules from the OpenAPI documents of kube-apiserver
-1.36 (see tests/contracts/extract_schemas.py), less what older servers do not know; custom ones come from the CRD.
-Decoding, defaulting, patches, server-side apply and the OpenAPI documents all read this one form.
+1.36 (see tests/contracts/extract_schemas.py), without fields that older servers do not have; custom ones come from the
+CRD. Decoding, defaulting, patches, server-side apply and the OpenAPI documents use this form.
 """
 
 import json
@@ -41,11 +41,11 @@ _NEWER: dict[str, dict[str, int]] = {
     _CRD + "Status": {"observedGeneration": 35},
     "io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta": {"shardInfo": 36},
 }
-"""Fields that servers older than this minor version do not know. `test_schemas.py` compares with each real server."""
+"""Fields that servers before this minor version do not have. `test_schemas.py` compares with each real server."""
 
 
 class Schema:
-    """A schema and, lazily, those of its children. References are already followed."""
+    """A schema and, lazily, those of its children. References are resolved."""
 
     def __init__(self, raw: JsonObject, definitions: Definitions | None = None) -> None:
         self.definitions = definitions or {}
@@ -87,7 +87,7 @@ class Schema:
 
     @cached_property
     def opaque(self) -> bool:
-        """Any content may be here, and merges replace it as a whole."""
+        """Any content is allowed, and merges replace it as a whole."""
         return self.type in ("", "object") and not (
             "properties" in self.raw or "additionalProperties" in self.raw or "oneOf" in self.raw
         )
@@ -107,7 +107,7 @@ class Schema:
 
     @cached_property
     def merge_key(self) -> str | None:
-        """Key of a strategic merge patch; None where lists are replaced."""
+        """Key of a strategic merge patch; None if lists are replaced."""
         strategy = str(self.raw.get("x-kubernetes-patch-strategy", ""))
         return self.raw.get("x-kubernetes-patch-merge-key") if "merge" in strategy.split(",") else None
 
@@ -117,7 +117,7 @@ class Schema:
         return "merge" in str(self.raw.get("x-kubernetes-patch-strategy", "")).split(",")
 
     def child(self, name: str) -> "Schema | None":
-        """The schema of a field or map value; None when there is no such field."""
+        """The schema of a field or map value; None if the field does not exist."""
         return self.properties.get(name) or self.additional
 
 
@@ -157,7 +157,7 @@ def _kinds() -> dict[tuple[str, str, str], str]:
 
 @cache
 def definition_name(group: str, version: str, kind: str) -> str | None:
-    """OpenAPI name of a built-in kind. DeviceTaintRule looks in v1 as it did in v1beta2."""
+    """OpenAPI name of a built-in kind. DeviceTaintRule has the same form in v1 as in v1beta2."""
     if (group, version, kind) == ("resource.k8s.io", "v1", "DeviceTaintRule"):
         version = "v1beta2"
     return _kinds().get((group, version, kind))

@@ -1,6 +1,5 @@
-"""What the server says when it says no: Kubernetes' Status objects, and the field problems inside a 422.
-
-Everything below the HTTP layer raises `ApiError`; only the server turns it into a response.
+"""Kubernetes' errors: Status objects, and the field problems in a 422. Everything below the HTTP layer raises
+`ApiError`; only the server converts it to a response.
 """
 
 import dataclasses
@@ -60,16 +59,16 @@ class ApiError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong with one field. `reason` is the machine-readable cause, `message` what a person reads."""
+    """One problem of one field. `reason` is for programs, `message` for people."""
 
     field: str
     reason: str
     message: str
     older: "tuple[int, Problem] | None" = dataclasses.field(default=None, compare=False)
-    """How servers older than this minor version report it."""
+    """The form in which servers before this minor version report it."""
 
     def on(self, minor: int) -> "Problem":
-        """As a server 1.`minor` reports it."""
+        """The form in which a server 1.`minor` reports it."""
         if self.older is None or minor >= self.older[0]:
             return self
         return self.older[1].on(minor)
@@ -83,7 +82,7 @@ def _shown(value: object) -> str:
 
 
 def required(field: str, detail: str = "") -> Problem:
-    """A value that must be there is missing."""
+    """A required value is missing."""
     return Problem(field, "FieldValueRequired", "Required value" + (f": {detail}" if detail else ""))
 
 
@@ -98,7 +97,7 @@ def type_invalid(field: str, value: object, detail: str) -> Problem:
 
 
 def duplicate(path: str, value: object, key: str = "") -> Problem:
-    """A value that must be unique appears again. `key` is the field of a list's item that must be: servers before 1.35
+    """A duplicate of a value that must be unique. `key` is the unique field of a list's item; servers before 1.35
     report that field instead of the item."""
     message = f"Duplicate value: {_shown(value)}"
     older = (35, Problem(f"{path}.{key}", "FieldValueDuplicate", message)) if key else None
@@ -112,12 +111,12 @@ def not_supported(field: str, value: object, supported: Sequence[str]) -> Proble
 
 
 def not_found_value(field: str, value: object) -> Problem:
-    """A reference to something that is not in the object."""
+    """A reference to a part that the object does not have."""
     return Problem(field, "FieldValueNotFound", f"Not found: {_shown(value)}")
 
 
 def forbidden(field: str, detail: str) -> Problem:
-    """A field that may not be set in this situation."""
+    """A field that must not be set in this situation."""
     return Problem(field, "FieldValueForbidden", f"Forbidden: {detail}")
 
 
@@ -162,7 +161,7 @@ def not_found(resource: Resource, name: str) -> ApiError:
 
 
 def path_not_found() -> ApiError:
-    """404 for a path that no resource type answers."""
+    """404 for a path of no resource type."""
     return ApiError(404, "the server could not find the requested resource", details={})
 
 
@@ -197,7 +196,7 @@ def conflict(resource: Resource, name: str, why: str) -> ApiError:
 
 
 MODIFIED = "the object has been modified; please apply your changes to the latest version and try again"
-"""Why a stale write is refused; clients look for these words."""
+"""The message for a stale write; clients search for these words."""
 
 
 def bad_request(message: str) -> ApiError:

@@ -1,1 +1,1 @@
-"""The Container Device Interface: what a container runtime is told to put into a container."""
+"""The Container Device Interface (CDI): what a container runtime adds to a container."""

@@ -1,30 +1,29 @@
 """From the devices of a claim and the driver's files to the claim's CDI spec. Pure.
 
 `kubelet_plugin.hardware.driver_root` fills `DriverFiles`, `kubelet_plugin.prepare.plan` builds specs from it, one for
-each claim. What all claims of a node share is made once per `DriverFiles` and kept with it.
+each claim. The edits that all claims of a node share are made once per `DriverFiles` and cached with it.
 
-**What a program sees of its claim.** Each device brings one variable, `NVIDIA_DRA_DEVICE_<NAME>=<UUID>`, the name in
-upper case with `_` for `-`: `NVIDIA_DRA_DEVICE_GPU_5A7B12C3=GPU-5a7b12c3-…`. One variable per device, because a later
-variable replaces an earlier one of the same name: one variable with a list would be right for a container that gets
-all of one claim, and wrong as soon as it gets one request of it, or two claims. A program reads all variables with the
-prefix: `env | sed -n 's/^NVIDIA_DRA_DEVICE_[^=]*=//p'`. Devices that it may only look at (admin access) have the prefix
-`NVIDIA_DRA_ADMIN_DEVICE_`.
+**Variables.** Each device sets one variable, `NVIDIA_DRA_DEVICE_<NAME>=<UUID>`, with the name in upper case and `_` in
+place of `-`: `NVIDIA_DRA_DEVICE_GPU_5A7B12C3=GPU-5a7b12c3-…`. Variables of the same name replace each other, so one
+variable with a list would be wrong for containers that use only one request of a claim, or two claims. A program reads
+all variables with the prefix: `env | sed -n 's/^NVIDIA_DRA_DEVICE_[^=]*=//p'`. Devices with admin access have the
+prefix `NVIDIA_DRA_ADMIN_DEVICE_`.
 
 **Libraries, with and without a hook program.** Programs ask the dynamic linker for `libcuda.so.1`, drivers install
-`libcuda.so.580.82.07`. With `nvidia-cdi-hook` on the host the links are made and the linker's cache is rebuilt inside
-the container before it starts. Without it, or without an `ldconfig` on the host, each library is mounted under all its
-names into the folders that glibc searches by itself, after its cache: `/usr/lib/<machine>-linux-gnu` (Debian, Ubuntu)
-and `/usr/lib64` (Red Hat, SUSE, Amazon; a link to `/usr/lib` in Arch and Wolfi). No variable is set, so an image keeps
-its own LD_LIBRARY_PATH, set-uid programs work, and nothing has to run. Lost are CUDA forward compatibility, the
-linker's cache, and the hook that keeps the driver's libraries from making device nodes: containers have CAP_MKNOD by
-default, and then only their device cgroup keeps them from opening what they make.
+`libcuda.so.580.82.07`. With `nvidia-cdi-hook` on the host, hooks create the links and rebuild the linker's cache in the
+container before it starts. Without it, or without `ldconfig` on the host, each library is mounted under all its names
+into the folders that glibc searches by default, after its cache: `/usr/lib/<machine>-linux-gnu` (Debian, Ubuntu) and
+`/usr/lib64` (Red Hat, SUSE, Amazon; a link to `/usr/lib` in Arch and Wolfi). No variable is set, so an image keeps its
+own LD_LIBRARY_PATH, set-uid programs work, and no hook runs. This lacks CUDA forward compatibility, the linker's cache,
+and the hook that prevents the driver's libraries from creating device nodes: containers have CAP_MKNOD by default, so
+then only their device cgroup prevents them from opening these nodes.
 
-A host's own MPS daemon (`/tmp/nvidia-mps`) is not passed on: whoever reaches it shares GPUs across claims. A claim with
-MPS gets the folders of its own daemon in that place.
+A host's own MPS daemon (`/tmp/nvidia-mps`) is not mounted, because its clients would share GPUs across claims. A claim
+with MPS gets the folders of its own daemon at that path.
 
-**Virtual machines.** A GPU that is passed on is a VFIO node and nothing else: the driver is the guest's, and files of
-the host's would only be in its way. In a claim that has such a GPU beside others, the driver's files come with each of
-the others instead of with the claim.
+**Virtual machines.** For a passed-through GPU the container gets only a VFIO node, because the guest has its own driver
+and the host's files could conflict with it. If a claim has such a GPU and others, the driver's files belong to each of
+the others instead of the claim.
 """
 
 import posixpath
@@ -40,7 +39,7 @@ DEVICE_VARIABLE = "NVIDIA_DRA_DEVICE_"
 ADMIN_DEVICE_VARIABLE = "NVIDIA_DRA_ADMIN_DEVICE_"
 
 NOTHING_ELSE = "NVIDIA_VISIBLE_DEVICES=void"
-"""Keeps the NVIDIA runtime, where it is the default, from injecting GPUs on its own; images often ask for `all`."""
+"""Prevents the NVIDIA runtime, if it is the default, from injecting GPUs itself; images often request `all`."""
 
 _FILE_OPTIONS = ("ro", "nosuid", "nodev", "rbind", "rprivate")
 _SOCKET_OPTIONS = ("nosuid", "nodev", "rbind", "rprivate", "noexec")
@@ -49,7 +48,7 @@ _WORLD_READ_WRITE = 0o006
 
 @dataclass(frozen=True, slots=True)
 class DriverFile:
-    """A file or socket of the driver: its path on the host, and where programs in a container look for it."""
+    """A file or socket of the driver: its path on the host and in containers."""
 
     host_path: str
     container_path: str
@@ -65,16 +64,16 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class HookProgram:
-    """`nvidia-cdi-hook` or `nvidia-ctk` on the host, and what that version can do."""
+    """`nvidia-cdi-hook` or `nvidia-ctk` on the host, and the features of its version."""
 
     path: str
     arguments: tuple[str, ...]
-    """Before the sub-command: the program's name, and `hook` for nvidia-ctk."""
+    """Arguments before the subcommand: the program's name, and `hook` for nvidia-ctk."""
     sub_commands: Mapping[str, frozenset[str]]
-    """By name: the flags of each, `--ldconfig-path` for instance."""
+    """Flags of each hook, by its name; for example `--ldconfig-path`."""
     version: str
     ldconfig: str | None
-    """The host's `ldconfig`; None when it has none, and the linker's cache cannot be rebuilt."""
+    """The host's `ldconfig`; None if it has none, so that the linker's cache cannot be rebuilt."""
 
     @property
     def places_libraries(self) -> bool:
@@ -83,25 +82,26 @@ class HookProgram:
 
 @dataclass(frozen=True)
 class DriverFiles:
-    """What containers need of one complete driver installation. Tuples are sorted; folders are container paths."""
+    """The files of one complete driver installation that containers need. Tuples are sorted; folders are container
+    paths."""
 
     version: str
     machine: str
-    """As in `x86_64-linux-gnu`: names a folder of the dynamic linker."""
+    """The `x86_64` of `x86_64-linux-gnu`, in a folder name of the dynamic linker."""
     libraries: tuple[DriverFile, ...]
     links: tuple[Link, ...]
     library_folders: tuple[str, ...]
     cuda_folders: tuple[str, ...]
-    """Those of `library_folders` that have libcuda."""
+    """The folders in `library_folders` that contain libcuda."""
     files: tuple[DriverFile, ...]
-    """Programs, firmware, configuration: everything else that is mounted read-only."""
+    """Programs, firmware, configuration: all other files, mounted read-only."""
     sockets: tuple[DriverFile, ...]
     control_nodes: tuple[DeviceNode, ...]
     hook: HookProgram | None = None
 
     @cached_property
     def common_edits(self) -> ContainerEdits:
-        """What every container with a GPU gets, whatever its claim. Made once, and so is its text."""
+        """Edits for every container with a GPU. Made once, and so is their text."""
         placed_by_hook = self.hook is not None and self.hook.places_libraries
         libraries = self.libraries if placed_by_hook else tuple(_under_all_names(self))
         folders = self.cuda_folders if placed_by_hook else _linker_folders(self.machine)[:1]
@@ -120,7 +120,7 @@ class DriverFiles:
 
 @dataclass(frozen=True, slots=True)
 class MpsClient:
-    """The host's folders of the MPS daemon that serves a device, and what a share may have of it at most."""
+    """The host's folders of the MPS daemon that serves a device, and the limits of a share."""
 
     pipe: str
     shm: str
@@ -134,12 +134,12 @@ class ClaimDevice:
 
     device: str
     gpu: GpuFacts | None
-    """The GPU that it is, or is a part of; not needed of one without the driver's files."""
+    """The GPU itself, or the GPU of which it is a part; not needed for a device without the driver's files."""
     nodes: tuple[DeviceNode, ...]
     admin_access: bool = False
     identity: str | None = None
-    """What a program is told that it is: the UUID of a MIG device, the PCI address of a GPU for a virtual machine.
-    None: the GPU's UUID."""
+    """Value of its variable: the UUID of a MIG device, the PCI address of a GPU for a virtual machine. None: the GPU's
+    UUID."""
     share_id: str | None = None
     mps: MpsClient | None = None
     driver_files: bool = True
@@ -152,9 +152,9 @@ def claim_kind(driver: str) -> str:
 
 
 def cdi_device_id(driver: str, claim_uid: str, device: str, share_id: str | None = None) -> str:
-    """What kubelet passes on to the runtime: `k8s.gpu.nvidia.com/claim=<claim UID>-<device>`.
+    """What the kubelet passes to the runtime: `k8s.gpu.nvidia.com/claim=<claim UID>-<device>`.
 
-    A claim may have several shares of one device, so the share is a part of the name, too.
+    A claim may have several shares of one device, so the name also contains the share.
     """
     return qualified_name(claim_kind(driver), _cdi_name(claim_uid, device, share_id))
 
@@ -173,7 +173,7 @@ def claim_spec(driver: str, claim_uid: str, devices: Sequence[ClaimDevice], file
 
 
 def device_variable(device: ClaimDevice) -> str:
-    """The variable that tells a program about this device: `NVIDIA_DRA_DEVICE_GPU_5A7B12C3=GPU-5a7b12c3-…`."""
+    """The variable for this device: `NVIDIA_DRA_DEVICE_GPU_5A7B12C3=GPU-5a7b12c3-…`."""
     prefix = ADMIN_DEVICE_VARIABLE if device.admin_access else DEVICE_VARIABLE
     identity = device.identity or (device.gpu.uuid if device.gpu is not None else "")
     return f"{prefix}{device.device.upper().replace('-', '_')}={identity}"
@@ -206,7 +206,7 @@ def _own_edits(device: ClaimDevice, hook: HookProgram | None) -> ContainerEdits:
         links = [Link(path, f"../{posixpath.basename(node.path)}") for path, node in by_path.items()]
         hooks = (_hook(hook, "create-symlinks", *_link_arguments(links)),)
     else:
-        # A second node with the same numbers does what a link to the first would.
+        # A second node with the same numbers works like a link to the first.
         nodes += tuple(replace(node, path=path) for path, node in by_path.items())
     variables, mounts = _mps_edits(device.mps)
     return ContainerEdits(
@@ -219,7 +219,7 @@ def _own_edits(device: ClaimDevice, hook: HookProgram | None) -> ContainerEdits:
 
 
 def _mps_edits(mps: MpsClient | None) -> tuple[tuple[str, ...], tuple[Mount, ...]]:
-    """Client and server meet in the pipe folder, and share memory below /dev/shm."""
+    """Client and server communicate through the pipe folder, and share memory below /dev/shm."""
     if mps is None:
         return (), ()
     limits = {} if mps.memory_bytes is None else {0: mps.memory_bytes}
@@ -241,7 +241,7 @@ def _by_path(device: ClaimDevice) -> Iterator[tuple[str, DeviceNode]]:
 
 
 def _groups(nodes: Sequence[DeviceNode]) -> tuple[int, ...]:
-    """The groups that a process must be in to open nodes that are not open to everybody."""
+    """The groups whose processes may open device nodes that are not open to all users."""
     return tuple(
         sorted(
             {
@@ -254,7 +254,7 @@ def _groups(nodes: Sequence[DeviceNode]) -> tuple[int, ...]:
 
 
 def _hooks(files: DriverFiles, hook: HookProgram) -> tuple[Hook, ...]:
-    """In the order in which they must run: links first, then what the cache is built from, then the cache."""
+    """In the order in which they must run: links first, then the inputs of the cache, then the cache."""
     wanted: list[tuple[str, tuple[str, ...]]] = []
     if files.links and hook.places_libraries:
         wanted.append(("create-symlinks", _link_arguments(files.links)))
@@ -269,7 +269,7 @@ def _hooks(files: DriverFiles, hook: HookProgram) -> tuple[Hook, ...]:
 
 
 def _cached_folders(files: DriverFiles) -> Iterator[str]:
-    """What the linker's cache is to know: the folders of libraries, and below them those of VDPAU's back ends."""
+    """Folders for the linker's cache: those of libraries, and below them those of VDPAU's back ends."""
     used = {posixpath.dirname(library.container_path) for library in files.libraries}
     for folder in files.library_folders:
         yield from (one for one in (folder, posixpath.join(folder, "vdpau")) if one in used)
@@ -288,7 +288,7 @@ def _linker_folders(machine: str) -> tuple[str, ...]:
 
 
 def _under_all_names(files: DriverFiles) -> Iterator[DriverFile]:
-    """Each library under its own name and those of all links that lead to it, in each folder of the linker."""
+    """Each library under its own name and the names of all links to it, in each folder of the linker."""
     for path, host_path in _names(files).items():
         inside = _inside(path, files.library_folders)
         if inside is None:
@@ -298,7 +298,7 @@ def _under_all_names(files: DriverFiles) -> Iterator[DriverFile]:
 
 
 def _names(files: DriverFiles) -> dict[str, str]:
-    """Container paths of libraries and of links that lead to one, to the library's host path."""
+    """The library's host path, by the container paths of the library and of links to it."""
     names = {library.container_path: library.host_path for library in files.libraries}
     links = {
         link.path: posixpath.normpath(posixpath.join(posixpath.dirname(link.path), link.target)) for link in files.links
@@ -314,6 +314,6 @@ def _names(files: DriverFiles) -> dict[str, str]:
 
 
 def _inside(path: str, folders: Sequence[str]) -> str | None:
-    """`path` relative to that of `folders` which it lies in, the deepest; None when it lies in none."""
+    """`path` relative to the deepest of `folders` that contains it; None if none does."""
     prefixes = [folder.rstrip("/") + "/" for folder in folders]
     return min((path.removeprefix(prefix) for prefix in prefixes if path.startswith(prefix)), key=len, default=None)

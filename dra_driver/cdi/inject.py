@@ -1,7 +1,6 @@
-"""What a container runtime does with CDI: finds requested devices in the spec files, and edits the container. Pure.
-
-The simulated kubelet uses it to show what a container would get, and tests to prove what a spec does. Source: CDI
-specification 1.1.0 and the behaviour of its reference library, which containerd and CRI-O build on.
+"""The CDI part of a container runtime: finds requested devices in the spec files, and edits the container. Pure. The
+simulated kubelet uses it to show what a container would get, and tests to check the effect of a spec. Source: CDI
+specification 1.1.0 and the behavior of its reference library, which containerd and CRI-O use.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,12 +23,12 @@ from dra_driver.cdi.model import (
 from dra_driver.errors import InvalidInput
 
 SPEC_SUFFIXES = (".json", ".yaml")
-"""Other files in a CDI folder do not count."""
+"""Other files in a CDI folder are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceRule:
-    """What the device cgroup allows: `access` is of `rwm`, empty for nothing."""
+    """What the device cgroup allows: `access` is a subset of `rwm`, empty for nothing."""
 
     type: str
     major: int
@@ -39,7 +38,7 @@ class DeviceRule:
 
 @dataclass(frozen=True, slots=True)
 class ContainerDescription:
-    """What a container gets, as far as CDI can change it. `uid` and `gid` are those of its process."""
+    """The parts of a container that CDI can change. `uid` and `gid` are those of its process."""
 
     env: tuple[str, ...] = ()
     device_nodes: tuple[DeviceNode, ...] = ()
@@ -64,14 +63,14 @@ class SpecFile:
 
 @dataclass(frozen=True, slots=True)
 class SpecFiles:
-    """All spec files that count, and `unreadable`: file to the reason why it does not count."""
+    """All valid spec files, and `unreadable`: the reason for each invalid file."""
 
     files: tuple[SpecFile, ...] = ()
     unreadable: Mapping[str, str] = field(default_factory=dict)
 
 
 type HostNode = Callable[[str], DeviceNode | None]
-"""The device node at a host path, with type, major, minor and file mode; None when there is none."""
+"""The device node at a host path, with type, major, minor and file mode; None if there is none."""
 
 
 def nothing_there(_path: str) -> None:
@@ -81,8 +80,9 @@ def nothing_there(_path: str) -> None:
 def resolve(names: Sequence[str], specs: SpecFiles) -> tuple[tuple[CdiSpec, CdiDevice], ...]:
     """The devices of these qualified names, in order.
 
-    The folder of highest priority that has a device wins. Two files of one folder that have it are a conflict, after
-    which it is in neither; a conflict among losers counts as well. Raises InvalidInput with all that is unresolvable.
+    The folder of highest priority that has a device wins. If two files of one folder have it, they conflict and neither
+    provides it, even if a folder of higher priority also has the device. Raises InvalidInput with all unresolvable
+    devices.
     """
     owners: dict[str, list[SpecFile]] = {}
     for file in sorted(specs.files, key=lambda file: (file.priority, file.path)):
@@ -100,8 +100,8 @@ def inject(
 ) -> ContainerDescription:
     """The container with these devices: each spec's own edits once, then those of its device, in order of `names`.
 
-    Raises InvalidInput when a device is unresolvable, or a node's numbers are neither in its spec nor on the host; a
-    runtime does not create the container then.
+    Raises InvalidInput if a device is unresolvable, or a device node's numbers are neither in its spec nor on the host;
+    a runtime does not create the container then.
     """
     done: list[CdiSpec] = []
     for spec, device in resolve(names, specs):
@@ -117,8 +117,8 @@ def edited(
 ) -> ContainerDescription:
     """The container after one set of edits.
 
-    A variable takes the place of one of the same name. A node or mount at the same path is replaced by the later one,
-    and mounts end up sorted by depth, so that none hides another. Hooks are added. Raises InvalidInput: see `inject`.
+    A variable replaces one of the same name. A later device node or mount replaces one at the same path, and mounts are
+    sorted by depth, so that none hides another. Hooks are appended. Raises InvalidInput: see `inject`.
     """
     nodes = [_filled(node, container, host_node) for node in edits.device_nodes]
     mounts = _later(container.mounts, edits.mounts, lambda mount: mount.container_path)
@@ -151,13 +151,13 @@ def _device(spec: CdiSpec, name: str) -> CdiDevice:
 
 
 def _filled(node: DeviceNode, container: ContainerDescription, host_node: HostNode) -> DeviceNode:
-    """With what the spec leaves open taken from the host's node, and the process' user as owner."""
+    """Fields missing in the spec come from the host's device node, and the process's user is the owner."""
     enough = bool(node.type) and (node.major != 0 or node.type == "p")
     host_path = node.host_path or node.path
     found = host_node(host_path)
     if found is None and not enough:
         raise InvalidInput(
-            f"its host has no such device node, and the spec does not give type and major: {host_path}",
+            f"the host has no such device node, and the spec lacks type and major: {host_path}",
             about=f"device node {node.path}",
         )
     if found is not None:

@@ -1,12 +1,12 @@
-"""CDI specs as values: what they may say, the lowest version that may say it, and their text.
+"""CDI specs as values: their fields, the lowest version that has these fields, and their text.
 
-`dra_driver.cdi.edits` builds specs from these values, `dra_driver.cdi.inject` does with them what a container runtime
-does. A value here can be invalid (it may have been read from anybody's file): `problems_of` tells everything that is
-wrong with it, `encode` refuses it. Source of the rules: CDI specification 1.1.0 and its reference library.
+`dra_driver.cdi.edits` builds specs from these values, `dra_driver.cdi.inject` applies them like a container runtime. A
+value can be invalid, because it may come from another program's file: `problems_of` lists all problems, `encode`
+refuses it. Source of the rules: CDI specification 1.1.0 and its reference library.
 
-The text is JSON, laid out so that a person can read it. Runtimes parse spec files of either ending as YAML, and this
-JSON is written so that it means the same in YAML. Our files end in `.json`, which is what they are: every JSON tool
-reads them. Reading is another room, `dra_driver.cdi.reading`, for the node plugin only writes.
+The text is indented JSON. Runtimes parse spec files of either extension as YAML, and this JSON means the same in YAML.
+The driver's files end in `.json`, so that every JSON tool reads them. Reading is in `dra_driver.cdi.reading`, because
+the node plugin only writes.
 """
 
 import json
@@ -28,7 +28,7 @@ VERSIONS: tuple[str, ...] = get_args(Version.__value__)
 DEVICE_TYPES = ("b", "c", "u", "p")
 HOOK_NAMES = ("prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop")
 NO_PERMISSIONS = "none"
-"""For `DeviceNode.permissions`: a node that the device cgroup does not allow."""
+"""For `DeviceNode.permissions`: the device cgroup denies the node."""
 
 _MOST_ANNOTATION_BYTES = 256 * 1024
 _MOST_UINT32 = 2**32 - 1
@@ -38,7 +38,7 @@ _DEVICE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
 _ANNOTATION_KEY = re.compile(r"([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 
 _NOT_THE_SAME_IN_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
-"""JSON may contain these as they are, YAML may not, or reads them as line breaks."""
+"""JSON may contain these characters unescaped; YAML forbids them or reads them as line breaks."""
 
 _JSON_NAMES = {
     "cdi_version": "cdiVersion",
@@ -57,9 +57,8 @@ _STRICT = ConfigDict(extra="forbid", strict=True, alias_generator=_json_name)
 
 @dataclass(frozen=True)
 class DeviceNode:
-    """A device node in the container. With `type` and a `major` other than 0 the host's node need not exist.
-
-    `host_path` is empty when it is the same as `path`. `file_mode` are permission bits; the text has them in decimal.
+    """A device node in the container. With `type` and a `major` other than 0 the host's device node need not exist.
+    `host_path` is empty if it is the same as `path`. `file_mode` are permission bits; the text has them in decimal.
     Without `uid` and `gid` the node belongs to the user that the container's process runs as.
     """
 
@@ -72,7 +71,7 @@ class DeviceNode:
     minor: int = 0
     file_mode: int | None = None
     permissions: str = ""
-    """Of `rwm`; empty means all three."""
+    """A subset of `rwm`; empty means all three."""
     uid: int | None = None
     gid: int | None = None
 
@@ -103,7 +102,7 @@ class Hook:
 
 @dataclass(frozen=True)
 class Mount:
-    """A mount in the container; a bind mount when the options say so."""
+    """A mount in the container; a bind mount if the options contain `bind`."""
 
     __pydantic_config__ = _STRICT
 
@@ -128,7 +127,7 @@ class IntelRdt:
 
 @dataclass(frozen=True)
 class ContainerEdits:
-    """What is done to a container. `env` are `NAME=value`."""
+    """Edits of a container. `env` entries are `NAME=value`."""
 
     __pydantic_config__ = _STRICT
 
@@ -142,7 +141,7 @@ class ContainerEdits:
 
     @cached_property
     def version(self) -> str:
-        """The lowest version that has everything that is used here."""
+        """The lowest version that has all used fields."""
         rdt = self.intel_rdt
         if self.net_devices or (rdt is not None and (rdt.schemata or rdt.enable_monitoring)):
             return "1.1.0"
@@ -154,12 +153,12 @@ class ContainerEdits:
 
     @cached_property
     def problems(self) -> tuple[tuple[str, str], ...]:
-        """What is invalid, as path below these edits and sentence."""
+        """Problems: the path below these edits, and a sentence."""
         return tuple(_edits_problems(self))
 
     @cached_property
     def text(self) -> str:
-        """As in a spec file. Kept: the edits that all claims of a node share are the bulk of every file."""
+        """The JSON of a spec file. Cached, because the edits that all claims of a node share are most of every file."""
         parts = []
         for name, value in json_of(self).items():
             if isinstance(value, list):
@@ -172,7 +171,7 @@ class ContainerEdits:
 
 @dataclass(frozen=True)
 class CdiDevice:
-    """A device that a container can ask for by name; its edits may not be empty."""
+    """A device that a container can request by name; its edits must not be empty."""
 
     __pydantic_config__ = _STRICT
 
@@ -183,7 +182,7 @@ class CdiDevice:
 
 @dataclass(frozen=True)
 class CdiSpec:
-    """One spec file. Its own `container_edits` are done once to each container that gets any of its devices."""
+    """One spec file. Its own `container_edits` apply once to each container that gets any of its devices."""
 
     __pydantic_config__ = _STRICT
 
@@ -201,18 +200,18 @@ def spec_of(
     container_edits: ContainerEdits,
     annotations: Mapping[str, str] | None = None,
 ) -> CdiSpec:
-    """A spec of the lowest version that may say this: older consumers reject versions they do not know."""
+    """A spec of the lowest possible version, because older runtimes reject newer versions."""
     spec = CdiSpec(VERSIONS[0], kind, devices, container_edits, annotations or {})
     return replace(spec, cdi_version=lowest_version(spec))
 
 
 def qualified_name(kind: str, device: str) -> str:
-    """What a container asks for: `vendor/class=name`."""
+    """The name by which a container requests it: `vendor/class=name`."""
     return f"{kind}={device}"
 
 
 def lowest_version(spec: CdiSpec) -> str:
-    """The lowest version that has everything that `spec` uses; what it declares itself does not matter."""
+    """The lowest version that has all fields that `spec` uses, regardless of the version that it declares."""
     needed = [spec.container_edits.version, *(device.container_edits.version for device in spec.devices)]
     if spec.annotations or any(device.annotations for device in spec.devices) or "." in spec.kind.partition("/")[2]:
         needed.append("0.6.0")
@@ -222,7 +221,7 @@ def lowest_version(spec: CdiSpec) -> str:
 
 
 def problems_of(spec: CdiSpec) -> tuple[str, ...]:
-    """Everything that makes `spec` invalid, one `path: sentence` each; empty for a valid spec."""
+    """All problems of `spec`, one `path: sentence` each; empty if it is valid."""
     found = [*_version_problems(spec)]
     found += [f"kind: {problem}" for problem in _kind_problems(spec.kind)]
     found += [f"annotations: {problem}" for problem in _annotation_problems(spec.annotations)]
@@ -267,7 +266,7 @@ _JSON_FIELDS = {
 
 
 def json_of(value: Any) -> Any:
-    """A value of this module, or a tuple of them, as JSON has it: the spec's names, without what is at its default."""
+    """The JSON of a value of this module, or of a tuple of them: the spec's names, without default values."""
     if isinstance(value, tuple):
         return [json_of(one) for one in value]
     table = _JSON_FIELDS.get(type(value))

@@ -1,6 +1,5 @@
-"""CDI specs from the text of spec files, JSON or YAML; with all their problems when they are not valid.
-
-For whoever reads what others wrote: the simulated container runtime, and tests.
+"""Reads CDI specs from the text of spec files, JSON or YAML, and reports all problems. For readers of other programs'
+files: the simulated container runtime, and tests.
 """
 
 import json
@@ -42,7 +41,7 @@ def _parsed(text: str | bytes) -> object:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as the reference library reads it: strict about a key that is there twice."""
+    """YAML as the reference library reads it: it rejects duplicate keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         _without_duplicates([(self.construct_object(key, deep=True), None) for key, _ in node.value])
@@ -59,7 +58,7 @@ def _without_duplicates(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
 
 
 def _without_null(value: object) -> object:
-    """A field that is null counts as absent, as in the reference library."""
+    """A null field counts as absent, as in the reference library."""
     if isinstance(value, dict):
         return {key: _without_null(one) for key, one in value.items() if one is not None}
     return [_without_null(one) for one in value] if isinstance(value, list) else value

@@ -1,7 +1,5 @@
-"""What container runtimes read of CDI: the highest version of each release, and specs without what that lacks. Pure.
-
-A runtime rejects a whole spec file of a version that it does not know, and then no container of its claim starts. The
-node plugin and both levels of `dractl doctor` enter here.
+"""CDI versions of container runtimes: the highest version that each release reads, and specs reduced to it. Pure. A
+runtime rejects a whole spec file of an unknown version, and then no container of its claim starts.
 """
 
 from collections.abc import Sequence
@@ -10,7 +8,7 @@ from dataclasses import replace
 from dra_driver.cdi.model import VERSIONS, CdiSpec, ContainerEdits, spec_of
 
 GROUPS_SINCE = "0.7.0"
-"""The CDI version that brought `additionalGids`."""
+"""The CDI version that added `additionalGids`."""
 _ANNOTATIONS_SINCE = "0.6.0"
 
 _RELEASES: dict[str, Sequence[tuple[tuple[int, ...], str]]] = {
@@ -37,7 +35,7 @@ _RELEASES: dict[str, Sequence[tuple[tuple[int, ...], str]]] = {
 
 
 def readable_version(runtime: str) -> str | None:
-    """The highest CDI version that `runtime` reads; None when that is not known.
+    """The highest CDI version that `runtime` reads; None if unknown.
 
     `runtime` is `containerd://1.7.27-k3s1`, as in a Node's `status.nodeInfo.containerRuntimeVersion`.
     """
@@ -50,7 +48,7 @@ def readable_version(runtime: str) -> str | None:
 
 
 def release_numbers(version: str) -> tuple[int, ...]:
-    """(1, 7, 27) of `1.7.27-k3s1`; empty when it does not begin with numbers."""
+    """(1, 7, 27) for `1.7.27-k3s1`; empty if the text does not begin with numbers."""
     numbers = []
     for part in version.removeprefix("v").partition("-")[0].partition("+")[0].split("."):
         if not part.isdecimal():
@@ -60,16 +58,14 @@ def release_numbers(version: str) -> tuple[int, ...]:
 
 
 def reads(readable: str | None, version: str) -> bool:
-    """Whether a runtime whose highest version is `readable` reads `version`. One that is not known reads everything."""
+    """Whether a runtime whose highest version is `readable` reads `version`. An unknown runtime reads all."""
     return readable is None or VERSIONS.index(readable) >= VERSIONS.index(version)
 
 
 def fitted(spec: CdiSpec, readable: str | None) -> CdiSpec:
-    """`spec` as a runtime reads it that reads versions up to `readable`.
-
-    What it cannot be told is left out where containers can do without: annotations, which are for people, and groups.
-    A node that is closed to others still belongs to the user that the container starts as (CDI library, since 0.5), so
-    only programs that become another user in the container lose access.
+    """`spec` reduced to the version `readable`. Removes newer fields that containers do not need: annotations, which
+    are for people, and groups. Without the groups, a restricted device node still belongs to the user that the
+    container starts as (CDI library, since 0.5), so only programs that change their user in the container lose access.
     """
     if reads(readable, spec.cdi_version):
         return spec

@@ -1,8 +1,8 @@
-"""ComputeDomains: which objects one is made of, which nodes are in it, and whether it is ready. Pure.
+"""ComputeDomains: which objects a domain consists of, which nodes are in it, and whether it is ready. Pure.
 
-A node joins a domain because a claim that holds one of its channels for the domain is allocated on it, and leaves when
-the last such claim is gone. The label on the node is the lock: a node is in one domain at a time.
+A node joins a domain when a claim with one of its channels for the domain is allocated, and leaves after the last such
+claim. The label on the node is the lock: a node is in one domain at a time.
 
-Entered from the controller, which observes and acts; from the node, which reads who is in the domain; and from
-`dractl`, which needs to know what a domain will be made of before there is one.
+Users: the controller, which observes and acts; the node plugin, which reads the members; and `dractl`, which needs the
+objects of a domain before it exists.
 """

@@ -1,8 +1,7 @@
-"""Which nodes are in a domain, which are to join and leave, and the place of each among its peers.
+"""Which nodes are in a domain, which must join or leave, and the index of each among its peers.
 
-An index is given once: a node keeps its own as long as it is in the domain or a daemon of the domain is still on it,
-so no two daemons of a clique that run can have the same. The indices of before are in the domain's status, which nobody
-but us writes.
+A node keeps its index while it is in the domain or still has a daemon of the domain, so no two running daemons of a
+clique have the same index. The previous indices are in the domain's status, which only the controller writes.
 """
 
 from collections.abc import Iterable
@@ -14,7 +13,7 @@ from dra_driver.domains.observed import ObservedDomain, ObservedNode
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A node with the domain's label, or one that a daemon of it has not left yet. Unique by clique and index."""
+    """A node with the domain's label, or one that still has a daemon of the domain. Unique by clique and index."""
 
     node: str
     clique: str
@@ -23,7 +22,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Excluded:
-    """A node that pods of the domain are on and that cannot join, with the reason and a sentence."""
+    """A node that has pods of the domain but cannot join, with the reason and a sentence."""
 
     node: str
     reason: DomainReason
@@ -32,7 +31,7 @@ class Excluded:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """`members` are sorted by clique and index. `join` and `leave` are nodes whose label has to change, sorted."""
+    """`members` are sorted by clique and index. `join` and `leave` are nodes whose label must change, sorted."""
 
     members: tuple[Member, ...]
     join: tuple[str, ...]
@@ -41,9 +40,8 @@ class Membership:
 
 
 def membership(observed: ObservedDomain, max_nodes: int) -> Membership:
-    """Same observation, same answer; applied again after what it asks for was done, it asks for nothing more.
-
-    `max_nodes` bounds the members of one clique; nodes without a clique have nobody to talk to and are not counted.
+    """Deterministic and idempotent: after its changes are made, it requests no more. `max_nodes` limits the members of
+    one clique; nodes without a clique have no peers and are not counted.
     """
     uid, wanted = observed.uid, observed.wanted_nodes
     labelled = {name for name, node in observed.nodes.items() if node.label == uid}
@@ -90,12 +88,12 @@ def _obstacle(node: ObservedNode | None, uid: str, room: _Room, name: str) -> Ex
         )
     if node.label is not None and node.label != uid:
         other = f"ComputeDomain {node.domain}" if node.domain is not None else f"the domain with UID {node.label}"
-        message = f"node {name} is in {other} until its pods are gone"
+        message = f"node {name} is in {other} until its pods end"
         return Excluded(name, DomainReason.NODE_IN_OTHER_DOMAIN, message)
     if node.fabric_problem is not None:
         return Excluded(name, DomainReason.FABRIC_INCOMPLETE, f"node {name}: {node.fabric_problem}")
     if not room.take(node):
-        message = f"node {name} is one too many: clique {node.clique} has {room.max} nodes in the domain"
+        message = f"node {name} cannot join: clique {node.clique} has {room.max} nodes in the domain"
         return Excluded(name, DomainReason.CLIQUE_FULL, message)
     return None
 
@@ -107,7 +105,7 @@ def _with_indices(observed: ObservedDomain, inside: Iterable[str]) -> tuple[Memb
     waiting: list[tuple[str, str]] = []
     for name in inside:
         node, old = observed.nodes.get(name), before.get(name)
-        # A node that is gone, or whose fabric is not complete at the moment, is where it was.
+        # A node that is gone, or whose fabric is incomplete at the moment, keeps its clique.
         known = node is not None and node.fabric_problem is None
         clique = (
             node.clique if node is not None and (known or old is None) else old.clique_id if old is not None else ""

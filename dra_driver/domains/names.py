@@ -7,10 +7,11 @@ from dra_driver.names import CONFIG_GROUP, INVENTORY_GROUP, is_uid
 _DAEMON_OBJECT = "computedomain-daemon-"
 
 DOMAIN_LABEL = f"{CONFIG_GROUP}/computeDomain"
-"""On nodes, pods and our objects; its value is the UID of the domain. On a node it says whose the node is."""
+"""On nodes, pods and objects of the driver; its value is the UID of the domain. A node with it belongs to that
+domain."""
 
 MADE_AS = f"{INVENTORY_GROUP}/made-as"
-"""On a DaemonSet: a digest of what we made it as. What others change in it, or a mutating webhook, does not count."""
+"""On a DaemonSet: a digest of its intended content. Changes by others, such as a mutating webhook, do not affect it."""
 
 FINALIZER = f"{CONFIG_GROUP}/computeDomain"
 
@@ -18,9 +19,9 @@ CHANNEL_CONFIG = "ComputeDomainChannelConfig"
 DAEMON_CONFIG = "ComputeDomainDaemonConfig"
 
 DEFAULT_CHANNEL_CLASS = "compute-domain-default-channel.nvidia.com"
-"""Channel 0 of a node: one pod of the domain on each."""
+"""Channel 0 of a node: one pod of the domain per node."""
 CHANNEL_CLASS = "compute-domain-channel.nvidia.com"
-"""Any channel, where the policy gives a node more than one."""
+"""Any channel, if the policy gives a node more than one."""
 DAEMON_CLASS = "compute-domain-daemon.nvidia.com"
 
 CHANNEL_REQUEST = "channel"
@@ -33,13 +34,13 @@ def daemon_object_name(uid: str) -> str:
 
 
 def domain_of_daemon_object(name: str) -> str | None:
-    """UID of the domain that such an object is of; None when the name is no such."""
+    """UID of the domain of such an object; None for other names."""
     uid = name.removeprefix(_DAEMON_OBJECT)
     return uid if uid != name and is_uid(uid) else None
 
 
 def daemon_host(index: int) -> str:
-    """The name by which the daemons of one clique know the one at `index`; it stays when its address changes."""
+    """The name of the daemon with `index` for its peers in the clique; it stays when its address changes."""
     return f"compute-domain-daemon-{index:04d}"
 
 
@@ -74,4 +75,4 @@ OF_PARTS = frozenset(
         DomainReason.FABRIC_COMPLETE,
     }
 )
-"""Those that are never the reason of `Ready`."""
+"""Reasons that `Ready` never has."""

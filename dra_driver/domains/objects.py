@@ -1,7 +1,6 @@
-"""The objects that a ComputeDomain is made of: the claim template for its workload, and the daemons with theirs.
-
-`dractl` makes the same template of a domain in a file, so that a pod that uses it can be explained and checked before
-anything is in a cluster.
+"""The objects of a ComputeDomain: the claim template for its workload, and the daemons with their template. `dractl`
+makes the same template from a domain in a file, so that it can explain and check pods before the domain exists in a
+cluster.
 """
 
 import hashlib
@@ -32,10 +31,10 @@ _STARTUP_FAILURES = 600
 
 @dataclass(frozen=True, slots=True)
 class DaemonSettings:
-    """How the daemons' pods are made; the same for all domains. Lists and maps are as pods have them."""
+    """Settings of the daemons' pods, for all domains. Lists and maps have the form of pod fields."""
 
     namespace: str
-    """Where the DaemonSets and the daemons' claim templates live: the driver's own."""
+    """Namespace of the DaemonSets and the daemons' claim templates: the driver's own."""
     image: str
     image_pull_policy: str = "IfNotPresent"
     image_pull_secrets: tuple[str, ...] = ()
@@ -45,17 +44,18 @@ class DaemonSettings:
     log_level: str = "info"
     log_format: str = "json"
     max_nodes: int = 18
-    """Nodes of one clique that one domain can have; all daemons of a clique have the same list of so many names."""
+    """Maximum nodes of one clique in a domain; all daemons of a clique have the same list of this many names."""
     command: tuple[str, ...] = ("gpu-dra-imex-daemon",)
 
 
 def workload_template(
     domain: ComputeDomain, *, several_channels: bool = False, driver: str = COMPUTE_DOMAIN_DRIVER
 ) -> JsonObject:
-    """The ResourceClaimTemplate that the pods of the workload name.
+    """The ResourceClaimTemplate for the workload's pods.
 
     `several_channels`: nodes can have more than one channel, so that several pods of the domain fit on one node. The
-    selector keeps pods off nodes that are in another domain already; those that race past it wait on the node.
+    selector excludes nodes that are already in another domain; pods that are scheduled before the label appears wait on
+    the node.
     """
     uid = domain.metadata.uid
     attributes = f"device.attributes['{driver}']"
@@ -88,9 +88,8 @@ def daemon_template(domain: ComputeDomain, settings: DaemonSettings, driver: str
 
 
 def daemon_set(domain: ComputeDomain, settings: DaemonSettings) -> JsonObject:
-    """The DaemonSet of the domain: a daemon on each node that has the domain's label, whatever its taints.
-
-    A daemon that is replaced must be gone before its successor starts: there is one daemon device on a node.
+    """The DaemonSet of the domain: a daemon on each node with the domain's label, regardless of taints. A replaced
+    daemon must end before its successor starts, because a node has one daemon device.
     """
     uid = domain.metadata.uid
     labels = {DOMAIN_LABEL: uid, "app.kubernetes.io/component": "imex-daemon"}
@@ -113,7 +112,7 @@ def daemon_set(domain: ComputeDomain, settings: DaemonSettings) -> JsonObject:
 
 
 def made_as(domain: ComputeDomain, settings: DaemonSettings) -> str:
-    """Another one when the domain's daemons would be made otherwise: by another release, or with other settings."""
+    """Changes if the daemons' pods would differ: in another release, or with other settings."""
     pod = json.dumps(_daemon_pod(domain, settings), sort_keys=True)
     return hashlib.sha256(pod.encode()).hexdigest()[:16]
 
@@ -165,8 +164,8 @@ def _daemon_container(domain: ComputeDomain, settings: DaemonSettings) -> JsonOb
         "livenessProbe": _probe(settings, period_s=30, failures=_LIVENESS_FAILURES, live=True),
         "readinessProbe": _probe(settings, period_s=5, failures=1, live=False),
         "securityContext": {
-            # The kernel gives the management of the fabric to root alone, by a node of mode 0400, which even root opens
-            # for writing only with this capability.
+            # Only root can open the device node of the fabric's management (mode 0400), and even root needs this
+            # capability to open it for writing.
             "runAsUser": 0,
             "readOnlyRootFilesystem": True,
             "allowPrivilegeEscalation": False,
@@ -175,7 +174,7 @@ def _daemon_container(domain: ComputeDomain, settings: DaemonSettings) -> JsonOb
         },
         "volumeMounts": [
             {"name": "imex", "mountPath": "/imexd"},
-            # nvidia-imex remembers there who imported memory (persist.dat), for the case that it is killed.
+            # nvidia-imex records there which peers imported memory (persist.dat), in case it is killed.
             {"name": "run", "mountPath": "/var/run/nvidia-imex"},
             {"name": "tmp", "mountPath": "/tmp"},
         ],
@@ -183,7 +182,8 @@ def _daemon_container(domain: ComputeDomain, settings: DaemonSettings) -> JsonOb
 
 
 def _probe(settings: DaemonSettings, *, period_s: int, failures: int, live: bool) -> JsonObject:
-    """`--live` asks whether the supervisor answers, `--ready` whether its IMEX daemon knows its peers and is READY."""
+    """`--live` checks whether the supervisor answers, `--ready` whether its IMEX daemon knows its peers and is
+    READY."""
     return {
         "exec": {"command": [*settings.command, "--live" if live else "--ready"]},
         "periodSeconds": period_s,
@@ -203,8 +203,8 @@ def _template(
 ) -> JsonObject:
     request_name, exactly = request
     driver, kind, parameters = config
-    # Sorted: server-side apply sorts the keys of a claim's allocation, and the API server, which compares bytes, would
-    # take what a driver applies to `status.devices` for a change of it. Ours doesn't apply, but others may.
+    # Sorted, because server-side apply sorts the keys of a claim's allocation. The API server compares bytes, so
+    # another driver's apply to `status.devices` would otherwise count as a change of the allocation.
     parameters = {"apiVersion": CONFIG_API_VERSION, "kind": kind, **parameters}
     opaque = {"driver": driver, "parameters": dict(sorted(parameters.items()))}
     metadata: dict[str, Any] = {"name": name, "namespace": namespace, "labels": {DOMAIN_LABEL: uid}}

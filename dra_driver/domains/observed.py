@@ -12,9 +12,9 @@ from dra_driver.names import CONFIG_API_VERSION, ClaimRef, RequestName
 
 @dataclass(frozen=True, slots=True, order=True)
 class ChannelUse:
-    """A claim that holds a channel of `node` for the domain with this UID. Devices of a node are in a pool of its name.
-
-    `pods` are those the claim is reserved for, sorted; a named claim can have several, one that waits for none.
+    """A claim that holds a channel of `node` for the domain with this UID. The pool of a node's devices has the node's
+    name. `pods` are those for which the claim is reserved, sorted; a named claim can have several, an unused claim
+    none.
     """
 
     node: str
@@ -24,10 +24,9 @@ class ChannelUse:
 
 
 def channel_uses(claim: ResourceClaim, driver: str) -> tuple[ChannelUse, ...]:
-    """One for each node and domain, sorted; empty while the claim is not allocated, or holds no channel.
-
-    The config that applies is the last that names the request, and those of the claim go before those of its class.
-    What cannot be understood is nobody's use: its preparation is refused anyway.
+    """One use for each node and domain, sorted; empty if the claim is not allocated or holds no channel. The last
+    config for the request applies, and configs of the claim override those of its class. Invalid configs are ignored,
+    because their preparation is refused.
     """
     allocation = claim.status.allocation
     if allocation is None:
@@ -59,22 +58,21 @@ def _domain_of(result: AllocatedDevice, configs: list[AllocatedConfig], driver: 
 
 
 class ObjectState(StrEnum):
-    """Of an object that we make."""
+    """State of an object that the driver creates."""
 
     MISSING = "missing"
     OURS = "ours"
     DELETING = "deleting"
-    """Ours, and on its way out."""
+    """The driver's, being deleted."""
     FOREIGN = "foreign"
-    """Somebody else's, under the name that ours would have; it is never touched."""
+    """Another owner's object under the driver's name; the driver never changes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedNode:
-    """A node that claims of the domain are on, or that has the domain's label.
-
-    `clique` is empty where NVLink does not leave the machine; `fabric_problem` says why its NVLink fabric cannot be
-    used now, None when it can. `imex_ready` is what the node says of an IMEX daemon of its own; None: it does not.
+    """A node with claims of the domain, or with the domain's label. `clique` is empty if NVLink does not leave the
+    machine; `fabric_problem` is why its NVLink fabric cannot be used now, or None. `imex_ready` is the state of the
+    node's own IMEX daemon; None if the node does not report it.
     """
 
     name: str
@@ -85,14 +83,15 @@ class ObservedNode:
     address: str = ""
     imex_ready: bool | None = None
     imex_problem: str | None = None
-    """What keeps an IMEX daemon of a domain from starting there."""
+    """Why an IMEX daemon of a domain cannot start there."""
     domain: str | None = None
-    """Namespace and name of the domain that the node is in, with `/` between them; None when they are not known."""
+    """`namespace/name` of the domain that the node is in; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedDaemon:
-    """The newest daemon pod of a node. `ready` is kubelet's word; one that is deleted is not ready, but still there."""
+    """The newest daemon pod of a node. `ready` comes from the kubelet; a pod that is being deleted is not ready, but
+    still exists."""
 
     node: str
     pod: str
@@ -100,14 +99,14 @@ class ObservedDaemon:
     ready: bool = False
     deleting: bool = False
     problem: str | None = None
-    """Why its container does not run, as kubelet says it."""
+    """Why its container does not run, from the kubelet."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedDomain:
     """`nodes` and `daemons` are by node name. `channel_uses` are those of this domain's claims in its own namespace.
 
-    A node that is named by a use but not in `nodes` is gone from the cluster.
+    A node that a use names but that is not in `nodes` has left the cluster.
     """
 
     domain: ComputeDomain
@@ -118,9 +117,9 @@ class ObservedDomain:
     nodes: Mapping[str, ObservedNode] = field(default_factory=dict)
     daemons: Mapping[str, ObservedDaemon] = field(default_factory=dict)
     outdated: bool = False
-    """Whether the DaemonSet would be made otherwise today: with another image, for instance."""
+    """Whether the DaemonSet differs from the current settings, for example in the image."""
     unplaced: int = 0
-    """Claims of its template that have waited for a node for a while."""
+    """Claims of its template that have waited for a node for some time."""
 
     @property
     def uid(self) -> str:
@@ -132,5 +131,5 @@ class ObservedDomain:
 
     @property
     def wanted_nodes(self) -> tuple[str, ...]:
-        """Nodes that pods of the domain are on, or are about to be; sorted."""
+        """Nodes that have pods of the domain, or will have them soon; sorted."""
         return tuple(sorted({use.node for use in self.channel_uses}))

@@ -1,9 +1,8 @@
-"""What the IMEX daemon of one node has to know of its peers, read from the domain's status.
-
-The peers of a clique know each other by names that stay, `compute-domain-daemon-0003`, in a list that is the same on
-all of them, and that never changes; a file of hosts says which address a name has now. When an address changes, the
-daemon is told to look the names up again, and its connections to all others stay. Drivers before 570.158.01 cannot do
-that: they get the addresses themselves in the list, and are started anew when it changes. Source: NVIDIA's own driver.
+"""The peers of the IMEX daemon on one node, from the domain's status. The peers of a clique have stable names,
+`compute-domain-daemon-0003`, in a list that is the same on all nodes and never changes; a hosts file maps each name to
+its current address. When an address changes, the supervisor makes the daemon resolve the names again, and its
+connections to all others stay. Drivers before 570.158.01 cannot do that: their list contains addresses, and the daemon
+is restarted when it changes. Source: NVIDIA's own driver.
 """
 
 from dataclasses import dataclass
@@ -21,9 +20,8 @@ _END = "# ComputeDomain: end"
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """The members of one clique. `addresses` are by index, sorted; those without an address are not in it.
-
-    `clique` is empty on a node whose NVLink does not leave the machine: it has no peers, and needs no daemon.
+    """The members of one clique. `addresses` are by index, sorted, without members that have no address. `clique` is
+    empty on a node whose NVLink does not leave the machine: it has no peers and needs no daemon.
     """
 
     clique: str
@@ -32,7 +30,7 @@ class Peers:
 
 
 class PeerUpdate(StrEnum):
-    """What a running daemon needs after its peers changed."""
+    """The action for a running daemon after its peers changed."""
 
     NOTHING = "nothing"
     LOOK_UP = "look up"
@@ -40,7 +38,8 @@ class PeerUpdate(StrEnum):
 
 
 def peers_of(status: ComputeDomainStatus, node: str, address: str) -> Peers | None:
-    """None until the status has `node` with this `address`: a daemon that nobody can find must not say it is ready."""
+    """None until the status has `node` with this `address`: a daemon that its peers cannot find must not report that it
+    is ready."""
     own = next((one for one in status.nodes if one.name == node and one.ip_address == address), None)
     if own is None:
         return None
@@ -51,19 +50,19 @@ def peers_of(status: ComputeDomainStatus, node: str, address: str) -> Peers | No
 
 
 def knows_names(driver_version: str | None) -> bool:
-    """Whether the driver's IMEX daemon looks names up again when it is told to. An unknown version is a new one."""
+    """Whether the driver's IMEX daemon can resolve names again on request. An unknown version counts as new."""
     version = padded_version(driver_version) if driver_version is not None else None
     return version is None or not version < _NAMES_SINCE
 
 
 def node_list(peers: Peers, max_nodes: int, *, by_name: bool) -> str:
-    """The daemon's file of nodes, one a line: all names that there can be, or the addresses that there are."""
+    """The daemon's file of nodes, one per line: all possible names, or the current addresses."""
     lines = [daemon_host(index) for index in range(max_nodes)] if by_name else [ip for _, ip in peers.addresses]
     return "".join(f"{line}\n" for line in lines)
 
 
 def hosts(before: str, peers: Peers) -> str:
-    """`before`, a file of hosts, with the peers' lines in place of those of a while ago; the rest stays as it is."""
+    """The hosts file `before` with the current peers' lines; other lines stay unchanged."""
     kept: list[str] = []
     inside = False
     for line in before.splitlines():
@@ -78,7 +77,7 @@ def hosts(before: str, peers: Peers) -> str:
 
 
 def step_after(before: Peers | None, now: Peers, *, by_name: bool) -> PeerUpdate:
-    """`before` is None when the daemon does not run yet. Another place among the peers is another daemon."""
+    """`before` is None if the daemon does not run yet. A changed index requires a restart."""
     if before is None or (before.clique, before.index) != (now.clique, now.index):
         return PeerUpdate.RESTART
     if before.addresses == now.addresses:

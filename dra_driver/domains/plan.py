@@ -1,9 +1,9 @@
-"""What to do next for one domain: from what is observed to actions, each of which can be the last that happens.
+"""What to do next for one domain: from the observation to actions; the process can be killed after each.
 
-There is no memory besides the cluster's objects: whoever leads next observes and goes on. A domain is built in the
-order finalizer, daemons, template, so that no pod can want what nobody would take down; and taken down in the order
-template, users, labels, daemons, finalizer, so that nothing is taken from under a program. An action that finds the
-world changed fails by its precondition, and the next observation decides anew.
+The only state is the cluster's objects, so the next leader observes them and continues. A domain is created in the
+order finalizer, daemons, template, so that pods can only use what the controller will remove; and removed in the order
+template, users, labels, daemons, finalizer, so that running programs keep what they use. If the cluster has changed, an
+action fails by its precondition, and the next observation decides again.
 """
 
 from dataclasses import dataclass
@@ -20,11 +20,11 @@ class DomainStep(Enum):
     """A change of an object of the domain."""
 
     ADD_FINALIZER = auto()
-    """Before anything else is made: from then on the domain does not go before what belongs to it."""
+    """The first action: from then on the domain exists until its parts are deleted."""
     MAKE_DAEMON_TEMPLATE = auto()
     MAKE_DAEMON_SET = auto()
     MAKE_TEMPLATE = auto()
-    """The workload's; pods can start from here on."""
+    """The template of the workload; pods can start after this."""
     DELETE_TEMPLATE = auto()
     DELETE_DAEMON_SET = auto()
     DELETE_DAEMON_TEMPLATE = auto()
@@ -46,14 +46,14 @@ type Action = DomainStep | LabelNode
 
 @dataclass(frozen=True, slots=True)
 class DomainPlan:
-    """`actions` in order; the first that fails ends them. `status` is what to write; None: it is as it should be."""
+    """`actions` in order; the first failure ends them. `status` is what to write; None: it is up to date."""
 
     actions: tuple[Action, ...]
     status: ComputeDomainStatus | None
 
 
 def decide(observed: ObservedDomain, now: str, *, max_nodes: int, host_imex: bool = False) -> DomainPlan:
-    """Called after each change that concerns the domain. With `host_imex` no daemons are made."""
+    """Called after each change of the domain or its parts. With `host_imex` no daemons are created."""
     members = membership(observed, max_nodes)
     actions = _taking_down(observed, members) if observed.deleting else _building(observed, members, host_imex)
     if FINALIZER not in observed.domain.metadata.finalizers:
@@ -91,7 +91,7 @@ def _taking_down(observed: ObservedDomain, members: Membership) -> tuple[Action,
     if observed.template is ObjectState.OURS:
         return (DomainStep.DELETE_TEMPLATE, *_labels(members))
     if observed.channel_uses:
-        # A running program keeps its domain, also a pod that was given a node at the last moment.
+        # Running programs keep their domain, including a pod that was assigned to a node at the last moment.
         return _labels(members)
     if members.leave:
         return tuple(LabelNode(node, joins=False) for node in members.leave)

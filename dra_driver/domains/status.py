@@ -1,7 +1,5 @@
-"""The status of a domain from what was observed: which of its nodes are ready, and why the domain is not.
-
-A domain is ready when every node that its pods are on is in it, with a daemon that is ready, and when there are as many
-as `numNodes` wants. So a node that is missing is never hidden behind those that are there.
+"""The status of a domain from the observation: which of its nodes are ready, and why the domain is not. A domain is
+ready if every node with its pods is a member with a ready daemon, and if there are at least `numNodes` nodes.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,12 +15,12 @@ from dra_driver.phrases import and_more
 READY, TEMPLATE_READY, NODES_JOINED, FABRIC_COMPLETE = "Ready", "TemplateReady", "NodesJoined", "FabricComplete"
 
 _NAMED = 3
-"""Nodes that a message names; the rest are counted."""
+"""Maximum nodes that a message names; the rest are counted."""
 
 
 def domain_status(observed: ObservedDomain, members: Membership, now: str, *, host_imex: bool) -> ComputeDomainStatus:
-    """`now` (RFC 3339, UTC) is the time of conditions that change. `host_imex`: the nodes run IMEX daemons themselves,
-    and what they say of them counts instead of pods."""
+    """`now` (RFC 3339, UTC) is the time of changed conditions. `host_imex`: the nodes run IMEX daemons themselves, and
+    their reports count instead of pods."""
     nodes = [_node(observed, member, host_imex=host_imex) for member in members.members]
     conditions = [
         _template_ready(observed),
@@ -68,10 +66,10 @@ def _node(observed: ObservedDomain, member: Member, *, host_imex: bool) -> Domai
 
 
 def _in_pod(observed: ObservedDomain, member: Member) -> tuple[str, str | None]:
-    """Address of the node's daemon, and why it is not ready."""
+    """Address of the node's daemon, and why the node is not ready."""
     daemon = observed.daemons.get(member.node)
     if daemon is None:
-        return "", "its daemon's pod has not been made yet"
+        return "", "its daemon's pod does not exist yet"
     if daemon.deleting:
         return daemon.ip, f"its daemon's pod {daemon.pod} is ending"
     if not daemon.ip:
@@ -82,7 +80,7 @@ def _in_pod(observed: ObservedDomain, member: Member) -> tuple[str, str | None]:
 def _on_host(observed: ObservedDomain, member: Member) -> tuple[str, str | None]:
     node = observed.nodes.get(member.node)
     if node is None or node.imex_ready is None:
-        return "", "the node does not say whether its own IMEX daemon is ready"
+        return "", "the node does not report whether its own IMEX daemon is ready"
     return node.address, None if node.imex_ready else "the node's own IMEX daemon is not ready"
 
 

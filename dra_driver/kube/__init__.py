@@ -1,1 +1,1 @@
-"""The Kubernetes API as both services use it: client, watches, leases."""
+"""The Kubernetes API for both services: client, watches, leases."""

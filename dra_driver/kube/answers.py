@@ -1,6 +1,5 @@
-"""What the API server's answers mean, and having none: foreign words and exceptions become errors of our family.
-
-`dra_driver.kube.client` enters here after every call.
+"""Converts the API server's error responses, and connection errors, to errors of this project. `dra_driver.kube.client`
+calls this after every request.
 """
 
 import asyncio
@@ -16,28 +15,29 @@ from dra_driver.errors import AlreadyExists, ClusterError, Conflict, Gone, NotFo
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 
 _LONGEST_WAIT_S = 60.0
-"""Whatever the server, or a proxy before it, asks for: a node must not be without a sign of life for an hour."""
+"""Limit for the wait that the server or a proxy requests, because a node must not lack a heartbeat for an hour."""
 
 
 def decoded(content: bytes, about: str) -> Any:
     try:
         return json.loads(content)
     except (ValueError, RecursionError) as error:
-        # A proxy's page, an answer that was cut short, lists in lists in lists: nothing that the API server said.
+        # A proxy's page, a truncated answer, or deeply nested lists: not an answer of the API server.
         raise Unreachable(f"the answer is not JSON: {content[:80]!r}", about=about) from error
 
 
 def an_object(answer: Any, about: str) -> JsonObject:
-    """What was decoded, if it can be an object or a list of them; raises Unreachable for what a proxy may answer."""
+    """The decoded answer if it is an object or a list of objects; raises Unreachable for other answers, such as a
+    proxy's."""
     if isinstance(answer, dict) and isinstance(answer.get("metadata"), dict):
         parts = map(answer.get, ("spec", "status", "data"))
         if all(part is None or isinstance(part, dict) for part in parts):
             return answer
-    raise Unreachable(f"the answer is none of an API server: {_excerpt(answer)}", about=about)
+    raise Unreachable(f"the answer is not from an API server: {_excerpt(answer)}", about=about)
 
 
 def a_stored_object(answer: Any, about: str) -> JsonObject:
-    """As `an_object`, with the name, UID and version that each stored object has, and metadata of the usual types."""
+    """Like `an_object`, with the name, UID and version of a stored object, and metadata of the expected types."""
     metadata = an_object(answer, about)["metadata"]
     texts = [metadata.get(key) for key in ("name", "uid", "resourceVersion")]
     maps = [metadata.get("labels"), metadata.get("annotations")]
@@ -50,25 +50,26 @@ def a_stored_object(answer: Any, about: str) -> JsonObject:
         and all(isinstance(owner, dict) for owner in owners)
     ):
         return answer  # type: ignore[no-any-return]
-    raise Unreachable(f"the answer is none of an API server: {_excerpt(answer)}", about=about)
+    raise Unreachable(f"the answer is not from an API server: {_excerpt(answer)}", about=about)
 
 
 def a_list(answer: Any, about: str) -> list[JsonObject]:
-    """The objects of a list. Raises Unreachable for what is none."""
+    """The objects of a list. Raises Unreachable if it is not a list."""
     items = an_object(answer, about).get("items") or []
     if not isinstance(items, list):
-        raise Unreachable(f"the answer is none of an API server: {_excerpt(answer)}", about=about)
+        raise Unreachable(f"the answer is not from an API server: {_excerpt(answer)}", about=about)
     return [a_stored_object(item, about) for item in items]
 
 
 def an_event(answer: Any, about: str) -> tuple[str, JsonObject]:
-    """Type and object of a watch's line. Raises Unreachable for what is none, and what a line of type ERROR says."""
+    """Type and object of a watch's line. Raises Unreachable for an invalid line, and the error of a line of type
+    ERROR."""
     if not isinstance(answer, dict) or not isinstance(answer.get("object"), dict):
-        raise Unreachable(f"the line is none of a watch: {_excerpt(answer)}", about=about)
+        raise Unreachable(f"invalid line of a watch: {_excerpt(answer)}", about=about)
     if answer.get("type") == "BOOKMARK":
         bookmark = an_object(answer["object"], about)
         if not bookmark["metadata"].get("resourceVersion"):
-            raise Unreachable(f"the line is none of a watch: {_excerpt(answer)}", about=about)
+            raise Unreachable(f"invalid line of a watch: {_excerpt(answer)}", about=about)
         return "BOOKMARK", bookmark
     if answer.get("type") != "ERROR":
         return str(answer.get("type")), a_stored_object(answer["object"], about)
@@ -101,7 +102,7 @@ def _status(content: bytes) -> JsonObject:
 
 
 def refusal(code: int, status: JsonObject, retry_after: str | None, about: str) -> ClusterError:
-    """A Status object as one of our errors. Source: Kubernetes API conventions, response status kind."""
+    """The error for a Status object. Source: Kubernetes API conventions, response status kind."""
     message = str(status.get("message") or f"the API server answered {code}")
     if code == 404:
         return NotFound(message, about=about, status=code)

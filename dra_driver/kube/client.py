@@ -1,10 +1,10 @@
-"""The API server: JSON objects in, JSON objects out, errors of our family.
+"""Client of the API server: reads and writes JSON objects, and raises errors of this project.
 
-One HTTP session with keep-alive per `Kube`. Objects are plain dicts exactly as the server sent them, so nothing is
-lost between a read and a write; callers decode what they use. Every error names the object it is about.
+One HTTP session with keep-alive per `Kube`. Objects are plain dicts exactly as the server sent them, so nothing is lost
+between a read and a write; callers decode what they use. Every error names the affected object.
 
-Which server and with which credentials is an `Endpoint`: from a pod's service account, or from a kubeconfig through
-the official `kubernetes` package. That package is imported only for a kubeconfig: it costs 15 MB of memory.
+An `Endpoint` has the server and the credentials: from a pod's service account, or from a kubeconfig through the
+official `kubernetes` package. That package costs 15 MB of memory, so it is imported only for a kubeconfig.
 """
 
 import json
@@ -38,11 +38,11 @@ __all__ = ["Endpoint", "Kube", "Listing", "WatchEvent", "endpoint_from"]
 _REQUEST_TIMEOUT_S = 30.0
 _CONNECT_TIMEOUT_S = 10.0
 _WATCH_TIMEOUT_S = 300
-"""How long the server is asked to keep a watch open; a silent connection is given up a little later."""
+"""How long the server should keep a watch open; a silent connection is closed a little later."""
 _PAGE = 500
 _CONNECTIONS = 64
 _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
-"""A peer that vanished without a word is noticed within a minute, in the middle of a silent watch too."""
+"""Detects a lost peer within a minute, even during a silent watch."""
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _MERGE_PATCH = "application/merge-patch+json"
 
@@ -57,18 +57,19 @@ class WatchEvent:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """All objects of a collection at one resource version, from which a watch can go on."""
+    """All objects of a collection at one resource version, from which a watch can continue."""
 
     items: list[JsonObject]
     resource_version: str
 
 
 type Answered = Callable[[str, Resource | None, int | None], None]
-"""Told of each call's verb (as RBAC has it), resource (None for a call by path) and HTTP status (None: no answer)."""
+"""Called after each request with the RBAC verb, the resource (None for a request by path) and the HTTP status (None: no
+answer)."""
 
 
 type Traced = Callable[[str, str], AbstractContextManager[Mapping[str, str]]]
-"""Told of each call's verb and resource (its path, for a call by path); stands around it and gives it more headers."""
+"""A context manager around each request, called with verb and resource (or path); yields additional headers."""
 
 _NO_HEADERS: Mapping[str, str] = {}
 
@@ -136,7 +137,7 @@ class Kube:
 
     async def get_message(self, resource: Resource, name: str, namespace: str | None = None) -> bytes:
         """Read one object of a built-in type as a protobuf message. Raises NotFound, and ClusterError without a status
-        where something on the way answers in another form."""
+        if a proxy answers in another form."""
         from dra_driver.kube import envelope
 
         about, path = _about(resource, name, namespace), resource.path(namespace, name)
@@ -166,7 +167,7 @@ class Kube:
         label_selector: str | None = None,
         field_selector: str | None = None,
     ) -> Listing:
-        """Read a whole collection. Raises Gone when it changed too much meanwhile: start again."""
+        """Read a whole collection. Raises Gone if it changed too much meanwhile; then start again."""
         listing = Listing([], "")
         pages = self.pages(resource, namespace=namespace, label_selector=label_selector, field_selector=field_selector)
         async for page in pages:
@@ -195,7 +196,7 @@ class Kube:
     async def create(
         self, resource: Resource, obj: JsonObject, *, namespace: str | None = None, dry_run: bool = False
     ) -> JsonObject:
-        """Create; answers the object as the server stored it, or would. Raises AlreadyExists, Rejected."""
+        """Create; returns the object as stored, or as a dry run would store it. Raises AlreadyExists, Rejected."""
         place = namespace or obj["metadata"].get("namespace")
         about = _about(resource, obj["metadata"].get("name") or obj["metadata"].get("generateName"), place)
         query = {"fieldManager": self._field_manager} | ({"dryRun": "All"} if dry_run else {})
@@ -286,8 +287,8 @@ class Kube:
     ) -> AsyncGenerator[WatchEvent, None]:
         """Events after `resource_version`, in order, until the server ends the watch (normal, after minutes).
 
-        `accepted` is called when the server has agreed; the first event may be a minute away.
-        Raises Gone when the position expired, Unreachable when the connection broke or fell silent.
+        `accepted` is called when the server has accepted the watch; the first event may take a minute. Raises Gone if
+        the position expired, Unreachable if the connection broke or is silent.
         """
         query = _selectors(label_selector, field_selector) | {
             "watch": "true",
@@ -309,14 +310,13 @@ class Kube:
         return int(version["major"]), int("".join(filter(str.isdigit, version["minor"])))
 
     async def raw(self, method: str, path: str, body: JsonObject | None = None) -> Any:
-        """A request by path, for what has no resource type. Answers decoded JSON."""
+        """A request by path, without a resource type. Returns decoded JSON."""
         call = _Call(method, path, f"{method} {path}", _VERBS.get(method, "get")).with_json(body)
         return decoded(await self._content(call), call.about)
 
     async def lines(self, path: str, *, most_bytes: int, **query: str) -> AsyncGenerator[bytes, None]:
-        """A text by path, such as a pod's log or metrics, in lines without their ends; no more than `most_bytes` of it.
-
-        Raises NotFound, Rejected or Unreachable, also in the middle.
+        """Text by path, such as a pod's log or metrics, as lines without line ends; at most `most_bytes`. Raises
+        NotFound, Rejected or Unreachable, also while reading.
         """
         call, read, rest = _Call("GET", path, f"GET {path}", "get", None, query, {"Accept": "*/*"}), 0, b""
         async with self._answer(call) as response:
@@ -384,7 +384,7 @@ class Kube:
         return self._session
 
     def _tls(self) -> dict[str, Any]:
-        """For each request: connections of a certificate that was replaced are not used again."""
+        """For each request, so that connections with a replaced certificate are not reused."""
         return {"ssl": self._endpoint.context() or True, "server_hostname": self._endpoint.server_name}
 
     def _authorization(self) -> dict[str, str]:
@@ -403,7 +403,7 @@ def _socket(address: aiohttp.AddrInfoType) -> socket.socket:
 
 
 async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Lines of any length; aiohttp's own line iterator refuses long ones."""
+    """Lines of any length; aiohttp's own iterator refuses long lines."""
     rest = bytearray()
     async for chunk in stream.iter_any():
         rest += chunk

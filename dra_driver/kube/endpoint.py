@@ -30,10 +30,11 @@ def _no_token() -> str | None:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """`token` answers the Authorization header's value, or None; it is asked for every request, for tokens expire.
+    """`token` returns the value of the Authorization header, or None; it is called for every request, because tokens
+    expire.
 
     `tls` is None for plain HTTP; `TlsFiles` for certificates that may be replaced. `proxy` is the URL of an HTTP proxy.
-    `server_name` is the name that the server's certificate must have; None for the host of the address.
+    `server_name` is the required name in the server's certificate; None for the host of the address.
     """
 
     server: str
@@ -43,22 +44,21 @@ class Endpoint:
     server_name: str | None = None
 
     def context(self) -> ssl.SSLContext | None:
-        """What a connection that begins now trusts."""
+        """The TLS context for a new connection."""
         return self.tls.context() if isinstance(self.tls, TlsFiles) else self.tls
 
 
 def trusting(authorities: str | None) -> ssl.SSLContext:
     """A context that trusts the certificates in `authorities` (PEM), or those of the system."""
     context = ssl.create_default_context(cadata=authorities)
-    # Python 3.13 refuses certificate authorities without key usage or key identifiers, which many clusters have.
+    # Python 3.13 rejects authorities without key usage or key identifiers, but many clusters have such authorities.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     return context
 
 
 class TlsFiles:
-    """Certificates in files, read again when one of them is replaced: a cluster may rotate its authority.
-
-    `make` reads them; what it raises, it raises at once. Files that are bad later leave the context as it was.
+    """Certificates in files, read again when a file is replaced, because clusters rotate their authority. `make` reads
+    them; at first its errors are raised. If later files are invalid, the previous context stays.
     """
 
     def __init__(self, files: Sequence[Path], make: Callable[[], ssl.SSLContext]) -> None:
@@ -74,7 +74,7 @@ class TlsFiles:
                 self._context = self._make()
             except (OSError, ValueError) as error:
                 _log.warning(
-                    "the certificates of the API server cannot be read again; those read before stay in use",
+                    "cannot read the new certificates of the API server; the previous ones stay in use",
                     files=[str(file) for file in self._files],
                     error=str(error),
                 )
@@ -93,7 +93,7 @@ def _signature_of(file: Path) -> tuple[int, int] | None:
 
 
 class TokenFile:
-    """A bound service account token; kubelet replaces the file before it expires (hourly)."""
+    """A bound service account token; the kubelet replaces the file before it expires (hourly)."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -101,7 +101,7 @@ class TokenFile:
         self._header = ""
 
     def __call__(self) -> str:
-        """Raises Unreachable when there is no token to be read."""
+        """Raises Unreachable if the token cannot be read."""
         try:
             stat = self._path.stat()
             if (seen := (stat.st_mtime_ns, stat.st_ino)) != self._seen:
@@ -116,9 +116,8 @@ _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 def endpoint_from(kubeconfig: Path | Sequence[Path] | None, context: str | None = None) -> Endpoint:
-    """The endpoint that a kubeconfig names, or several together, or the one of the pod we run in when there is none.
-
-    Raises InvalidInput for a kubeconfig that is missing or does not make sense, NodeNotReady outside a pod.
+    """The endpoint from one or more kubeconfigs or, without any, from this pod. Raises InvalidInput if a kubeconfig is
+    missing or invalid, NodeNotReady outside a pod.
     """
     if kubeconfig is None:
         return _in_pod()
@@ -133,13 +132,13 @@ def endpoint_from(kubeconfig: Path | Sequence[Path] | None, context: str | None 
 
 
 def default_kubeconfigs() -> tuple[Path, ...]:
-    """Where kubectl looks: the files of $KUBECONFIG, which count together, else ~/.kube/config."""
+    """The files that kubectl uses: all files of $KUBECONFIG, otherwise ~/.kube/config."""
     named = [one for one in os.environ.get("KUBECONFIG", "").split(os.pathsep) if one]
     return tuple(map(Path, named)) or (Path.home() / ".kube" / "config",)
 
 
 def pod_namespace() -> str | None:
-    """The namespace of the pod we run in; None outside a pod."""
+    """The namespace of this pod; None outside a pod."""
     try:
         return (_SERVICE_ACCOUNT / "namespace").read_text().strip() or None
     except OSError:
@@ -163,8 +162,8 @@ def _joined(files: Iterable[Path]) -> str:
 
 
 def _current(files: Sequence[Path]) -> str | None:
-    """The context of the first file that names one, as for kubectl; the package takes that of the last. Raises what a
-    file that is no kubeconfig leads to."""
+    """The context of the first file that names one, as in kubectl; the package uses that of the last. Raises the errors
+    of an invalid kubeconfig."""
     import yaml
 
     for file in files:
@@ -188,10 +187,11 @@ def _from_kubeconfig(files: Sequence[Path], context: str | None) -> Endpoint:
     except (ConfigException, yaml.YAMLError, OSError, ValueError) as error:
         raise InvalidInput(str(error) or "cannot be read", about=f"kubeconfig {_joined(files)}") from error
     except (KeyError, TypeError, AttributeError) as error:
-        raise InvalidInput("is no kubeconfig", about=f"kubeconfig {_joined(files)}") from error
+        raise InvalidInput("is not a kubeconfig", about=f"kubeconfig {_joined(files)}") from error
 
     def token() -> str | None:
-        # Asking also refreshes what expires. The names of the settings differ between releases of the package.
+        # This call also refreshes expiring credentials. The names of the settings differ between releases of the
+        # package.
         settings = configuration.auth_settings().values()
         return next((one["value"] for one in settings if one["in"] == "header" and one["value"]), None)
 
@@ -223,7 +223,7 @@ _FILES = ("certificate-authority", "client-certificate", "client-key")
 
 
 def _plain_endpoint(path: Path, context: str | None) -> Endpoint | None:
-    """What the kubeconfig's context names; None when it needs more than files, or cannot be understood."""
+    """The endpoint of the kubeconfig's context; None if it needs more than files, or cannot be parsed."""
     # Only here: a pod needs no YAML parser in memory.
     import yaml
 
@@ -247,7 +247,7 @@ def _plain_endpoint(path: Path, context: str | None) -> Endpoint | None:
 
 
 def proxy_of(url: str | None) -> str | None:
-    """The proxy of a `proxy-url`. Raises ValueError for one that cannot be used."""
+    """The proxy of a `proxy-url`. Raises ValueError if it is not supported."""
     if not url:
         return None
     if not url.startswith(("http://", "https://")):
@@ -266,7 +266,7 @@ def _tls(folder: Path, cluster: dict[str, Any], user: dict[str, Any]) -> ssl.SSL
     certificate = _content(folder, user, "client-certificate")
     key = _content(folder, user, "client-key")
     if certificate is not None and key is not None:
-        # OpenSSL takes a client's certificate from a file only.
+        # OpenSSL reads a client's certificate only from a file.
         with NamedTemporaryFile() as file:
             file.write(certificate + b"\n" + key)
             file.flush()
@@ -275,7 +275,7 @@ def _tls(folder: Path, cluster: dict[str, Any], user: dict[str, Any]) -> ssl.SSL
 
 
 def _content(folder: Path, entry: dict[str, Any], field: str) -> bytes | None:
-    """What the field names or, as the official package has it, what it carries itself."""
+    """The content of the file that the field names, or the field's inline data, in the official package's order."""
     if data := entry.get(f"{field}-data"):
         try:
             return base64.b64decode(data, validate=True)

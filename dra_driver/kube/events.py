@@ -1,12 +1,10 @@
-"""Kubernetes Events (events.k8s.io/v1): what a user must know about an object, where `kubectl describe` shows it.
-
-`EventRecorder.tell` only takes note, so it can be called anywhere in the event loop; `run` writes. A repeated Event
-becomes a series, written at most once a minute. Nothing floods the API server: all writes of a process share one token
-bucket, and each object has a bucket for its new Events, with the figures of client-go's spam filter (25, then one in
-five minutes). Events are news, not state: what exceeds a limit or cannot be written is dropped and counted (`dropped`),
-and a cluster that does not allow Events is asked again ten minutes later.
-
-A caller with the same Event for many objects, who must not repeat it, waits for each with `write_once`.
+"""Kubernetes Events (events.k8s.io/v1), which `kubectl describe` shows. `EventRecorder.tell` only queues an Event, so
+it can be called anywhere in the event loop; `run` writes. A repeated Event becomes a series, written at most once a
+minute. Rate limits protect the API server: all writes of a process share one token bucket, and each object has a bucket
+for its new Events, with the values of client-go's spam filter (25, then one in five minutes). Events are not state:
+Events over a limit, or that cannot be written, are dropped and counted (`dropped`). If the cluster forbids Events, the
+recorder tries again ten minutes later. For the same Event on many objects without repetition, callers await
+`write_once` for each.
 """
 
 import asyncio
@@ -45,7 +43,7 @@ _NEVER = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class Regarding:
-    """The object that an Event is about. Events about objects without namespace live in `default`."""
+    """The object that an Event is about. Events about objects without a namespace are in `default`."""
 
     api_version: str
     kind: str
@@ -63,7 +61,7 @@ class Regarding:
 
     @classmethod
     def node(cls, name: str) -> "Regarding":
-        """The name stands for the UID, as in kubelet's own Events."""
+        """The UID field has the name, as in the kubelet's own Events."""
         return cls("v1", "Node", name, name)
 
     def to_wire(self) -> JsonObject:
@@ -73,8 +71,8 @@ class Regarding:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What an Event says: `reason` in CamelCase, `action` what was being done, `note` a sentence. `since`, where it is
-    known, is when it began: then the server has one Event of it, whoever tells it, also after a restart."""
+    """Content of an Event: `reason` in CamelCase, `action` the operation, `note` a sentence. `since` is the start, if
+    known; then the server has only one Event of it, even after a restart or from several reporters."""
 
     regarding: Regarding
     type: Literal["Normal", "Warning"]
@@ -94,13 +92,13 @@ class _Bucket:
         self._at = _clock()
 
     def wait_s(self) -> float:
-        """Take a token; how long until it is there."""
+        """Takes a token; returns the wait until it is available."""
         self._fill()
         self._tokens -= 1.0
         return max(0.0, -self._tokens * self._every_s)
 
     def take(self) -> bool:
-        """Take a token if there is one."""
+        """Takes a token if one is available."""
         self._fill()
         if self._tokens < 1.0:
             return False
@@ -119,7 +117,7 @@ type Dropped = Literal["object", "process", "refused"]
 
 @dataclass(slots=True)
 class _Told:
-    """An Event that was told lately. `written` is how often, as the server knows."""
+    """A recent Event. `written` is its count on the server."""
 
     name: str
     count: int
@@ -129,11 +127,10 @@ class _Told:
 
 
 class EventRecorder:
-    """Writes the Events of one process. `tell` from the event loop, `run` until cancelled.
-
-    `window_s`: for how long the same thing told again counts to the same Event. `series_every_s`: between two writes of
-    a series. `burst` and `pause_s`: the bucket of the process; `per_reason`: so many different Events about one object
-    for one reason within a window.
+    """Writes the Events of one process. Call `tell` from the event loop; `run` runs until cancelled. `window_s`: how
+    long a repetition belongs to the same Event. `series_every_s`: interval between writes of a series. `burst` and
+    `pause_s`: the bucket of the process. `per_reason`: maximum different Events for one object and reason within a
+    window.
     """
 
     def __init__(
@@ -165,10 +162,10 @@ class EventRecorder:
         self._changed = asyncio.Event()
         self._silent_until = 0.0
         self.dropped: Counter[Dropped] = Counter()
-        """Events that were told and not written."""
+        """Counts of Events that were not written."""
 
     def tell(self, news: News) -> None:
-        """Take note. Never waits, never raises."""
+        """Queues an Event. Never waits, never raises."""
         now = self._now()
         self._forget(now)
         told = self._told.get(news)
@@ -189,8 +186,8 @@ class EventRecorder:
         self._changed.set()
 
     async def write_once(self, news: News, key: str) -> None:
-        """Write an Event now, in its turn among all others; not again while the server has the one of that object and
-        `key`, whoever wrote it. Raises Unreachable; what is not allowed is dropped."""
+        """Writes an Event now, within the rate limit, unless the server already has an Event of that object and `key`.
+        Raises Unreachable; drops forbidden Events."""
         if self._silent():
             self.dropped["refused"] += 1
             return
@@ -201,7 +198,7 @@ class EventRecorder:
         await self._attempt(news, self._write(news, _event_name(news, _digest(news.regarding.uid, key))))
 
     async def run(self) -> None:
-        """Write what was told, until cancelled."""
+        """Writes queued Events until cancelled."""
         backoff = Backoff(first_s=1.0, longest_s=60.0)
         while True:
             await self._wait()
@@ -212,7 +209,7 @@ class EventRecorder:
                 await asyncio.sleep(backoff.next_s(error.retry_after_s or 0.0))
 
     async def write(self) -> None:
-        """Write all that is due. Raises Unreachable; then it is still due."""
+        """Writes all due Events. Raises Unreachable; then they are still due."""
         if self._silent():
             self._drop()
             return
@@ -234,7 +231,7 @@ class EventRecorder:
         told.written, told.written_at = 1, _clock()
 
     async def _write(self, news: News, name: str) -> None:
-        with suppress(AlreadyExists):  # by a call whose answer was lost, or before a restart
+        with suppress(AlreadyExists):  # written by a call whose answer was lost, or before a restart
             await self._kube.create(EVENTS_V1, self._object(news, name))
 
     async def _continue(self, news: News, told: _Told) -> None:
@@ -243,7 +240,7 @@ class EventRecorder:
         try:
             await self._kube.merge_patch(EVENTS_V1, told.name, series, namespace=news.regarding.namespace or "default")
         except NotFound:
-            # Events live for an hour by default; so a new one tells it.
+            # Events expire after an hour by default; write a new one.
             del self._told[news]
             return
         told.written, told.written_at = count, _clock()
@@ -254,7 +251,7 @@ class EventRecorder:
         except Unreachable:
             raise
         except ClusterError as error:
-            # Not allowed, or the namespace is on its way out: nobody is helped by asking again and again.
+            # Forbidden, or the namespace is being deleted: retrying does not help.
             self._told.pop(news, None)
             if error.status in (401, 403) and "being terminated" not in error.message:
                 _log.warning("Events cannot be written", error=str(error), again_in_s=_NOT_ALLOWED_PAUSE_S)
@@ -279,7 +276,7 @@ class EventRecorder:
         }
 
     async def _wait(self) -> None:
-        """Until there is something to write."""
+        """Waits until an Event is due."""
         self._changed.clear()
         due = min((self._due_at(told) for told in self._told.values()), default=_NEVER)
         if self._waiting or due <= _clock():
@@ -302,10 +299,10 @@ class EventRecorder:
         return bucket
 
     def _due_at(self, told: _Told) -> float:
-        """By the event loop's clock; never, when the server knows all of it."""
+        """By the event loop's clock; infinite if the server has all of it."""
         if told.written == 0 or told.count == told.written:
             return _NEVER
-        # The second time is written at once: that it goes on is news.
+        # The first repetition is written at once.
         return 0.0 if told.written == 1 else told.written_at + self._series_every_s
 
     def _says_too_much(self, news: News) -> bool:
@@ -313,7 +310,7 @@ class EventRecorder:
         return len(same) >= self._per_reason or not self._bucket_of(news.regarding).take()
 
     def _forget(self, now: datetime) -> None:
-        """What was not told again within the window begins anew; whatever the server does not know yet stays."""
+        """Forgets Events that were not repeated within the window, except those not yet written."""
         for news, told in list(self._told.items()):
             over = (now - told.last).total_seconds() > self._window_s and told.written == told.count
             if over or len(self._told) > _REMEMBERED:

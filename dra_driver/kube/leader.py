@@ -1,9 +1,8 @@
-"""One of several replicas works, the others wait: leader election by a Lease.
-
-The holder renews the lease every `retry_s`; the others take it over when they have watched it unchanged for its
-duration, by their own clocks, so no two clocks are compared. A holder that cannot renew for `renew_s`, which is less
-than the duration, stops its work before another can begin: it counts from before the request that wrote the lease, for
-others may have seen that long before the answer arrives. Defaults are those of Kubernetes' own components.
+"""Leader election with a Lease: one of several replicas works, the others wait. The holder renews the lease every
+`retry_s`. Another replica takes it over after it has seen it unchanged for its duration, by its own clock, so clocks
+are never compared. A holder that cannot renew for `renew_s`, which is less than the duration, stops its work before
+another can start. It counts from before the request that wrote the lease, because others may see the write long before
+the answer arrives. Defaults are those of Kubernetes' own components.
 """
 
 import asyncio
@@ -28,8 +27,8 @@ _RELEASE_TIMEOUT_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class LeaseTimes:
-    """Seconds. `lease_s`: how long others respect a lease that is not renewed; `renew_s`: how long the holder tries to
-    renew before it gives up; `retry_s`: between attempts. lease > renew > retry."""
+    """Seconds. `lease_s`: time before another replica may take over an expired lease; `renew_s`: how long the holder
+    tries to renew before it stops; `retry_s`: interval of attempts. lease > renew > retry."""
 
     lease_s: float = 15.0
     renew_s: float = 10.0
@@ -53,7 +52,7 @@ class LeaderElection:
     ) -> None:
         self.leading = False
         self.failure: ClusterError | None = None
-        """Why the lease could not be read or written at the last attempt."""
+        """Why the last attempt could not read or write the lease."""
         self._asked = False
         self._kube = kube
         self._namespace = namespace
@@ -64,22 +63,21 @@ class LeaderElection:
         self._now = now
         self._sleep = sleep
         self._seen: JsonObject | None = None
-        """The lease as it was last read or written."""
+        """The lease as last read or written."""
         self._unchanged_since = 0.0
         self._held_since = 0.0
-        """When the last request began that took or renewed the lease."""
+        """Start time of the last request that took or renewed the lease."""
 
     def problem(self) -> str | None:
-        """Why this candidate could neither lead nor follow at the moment, or None; for the readiness probe."""
+        """Why this candidate can neither lead nor follow at the moment, or None; for the readiness probe."""
         if self.failure is not None:
             return str(self.failure)
         return None if self._asked else "the lease has not been read yet"
 
     async def lead(self, work: Callable[[], Awaitable[None]]) -> NoReturn:
-        """Run `work` whenever, and only while, this candidate holds the lease; until cancelled.
-
-        `work` is cancelled when the lease is lost. When it ends or fails by itself, so does this. The lease is given
-        back at the end, so that another takes over without waiting.
+        """Runs `work` while this candidate holds the lease, until cancelled. Cancels `work` when the lease is lost. If
+        `work` ends or fails by itself, so does this method. Releases the lease at the end, so that another replica
+        takes over without waiting.
         """
         try:
             while True:
@@ -118,12 +116,11 @@ class LeaderElection:
                 return
 
     def _left_s(self) -> float:
-        """Until the term ends, when it is not renewed."""
+        """Waits until the term ends without renewal."""
         return self._held_since + self._times.renew_s - self._clock()
 
     async def _attempt(self, limit_s: float) -> bool:
-        """Take or renew the lease; False when somebody else holds it, or the server cannot be asked or does not answer
-        in time."""
+        """Takes or renews the lease; False if another replica holds it, or the server does not answer in time."""
         began = self._clock()
         try:
             async with asyncio.timeout(limit_s):
@@ -143,18 +140,18 @@ class LeaderElection:
 
     def _failed(self, error: ClusterError) -> Literal[False]:
         if self.failure is None:
-            _log.warning("the lease cannot be read or renewed", lease=self._name, error=str(error))
+            _log.warning("cannot read or renew the lease", lease=self._name, error=str(error))
         self.failure = error
         return False
 
     def _why_lost(self) -> str:
         if self._is_held_by_another():
             return f"{(self._seen or {})['spec']['holderIdentity']} has it"
-        return str(self.failure or "it could not be renewed in time")
+        return str(self.failure or "the lease could not be renewed in time")
 
     async def _take_or_renew(self) -> bool:
         if self.leading and self._seen is not None:
-            # Nobody else writes a lease that is renewed in time, so it need not be read first.
+            # No other replica writes a lease that is renewed in time, so it need not be read first.
             self._remember(await self._kube.replace(LEASES, self._lease(self._seen)))
             return True
         try:
@@ -180,7 +177,7 @@ class LeaderElection:
         return bool(holder) and holder != self._identity and self._clock() < expires
 
     def _lease(self, before: JsonObject | None) -> JsonObject:
-        """The lease, held by us from now on; `before` is the object that is replaced."""
+        """The lease with this process as its holder; `before` is the replaced object."""
         spec: JsonObject = (before or {}).get("spec") or {}
         now = self._now().astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         ours = spec.get("holderIdentity") == self._identity
@@ -192,7 +189,7 @@ class LeaderElection:
             "spec": {
                 **spec,
                 "holderIdentity": self._identity,
-                # In whole seconds. Fewer than we were told could be fewer than we hold on to it.
+                # In whole seconds, rounded up: a shorter duration could end before this holder stops.
                 "leaseDurationSeconds": max(1, math.ceil(self._times.lease_s)),
                 "acquireTime": spec["acquireTime"] if ours and "acquireTime" in spec else now,
                 "renewTime": now,
@@ -205,12 +202,12 @@ class LeaderElection:
         try:
             async with asyncio.timeout(_RELEASE_TIMEOUT_S):
                 while not await self._released():
-                    # A renewal that was cut short reached the server all the same.
+                    # A cancelled renewal may still have reached the server.
                     pass
         except (ClusterError, TimeoutError) as error:
-            _log.warning("the lease was not given back", lease=self._name, error=str(error))
+            _log.warning("could not release the lease", lease=self._name, error=str(error))
         else:
-            _log.info("the lease was given back", lease=self._name)
+            _log.info("released the lease", lease=self._name)
 
     async def _released(self) -> bool:
         before = await self._kube.get(LEASES, self._name, self._namespace)

@@ -1,5 +1,5 @@
-"""What Prometheus may know of calls to the API server: counted where they end, for `dra_driver.kube.client.Kube`; and
-of Events that `dra_driver.kube.events` dropped."""
+"""Metrics of requests to the API server, counted when they end, for `dra_driver.kube.client.Kube`; and of Events that
+`dra_driver.kube.events` dropped."""
 
 from collections.abc import Iterator, Mapping
 from typing import get_args
@@ -12,7 +12,7 @@ from dra_driver.kube.events import Dropped
 
 
 class ApiCalls:
-    """Counts answers. A watch is counted when it begins, and again, with `none`, when it breaks."""
+    """Counts answers. A watch is counted at its start, and again, with `none`, if it breaks."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._answers = Counter(
@@ -23,7 +23,7 @@ class ApiCalls:
         )
         self._errors = Counter(
             "gpu_dra_api_errors",
-            "Requests that the API server refused or did not answer; conflicts and what is not there are no errors.",
+            "Requests that the API server refused or did not answer; conflicts and missing objects are no errors.",
             ["verb", "code"],
             registry=registry,
         )
@@ -38,7 +38,7 @@ class ApiCalls:
 
 
 class DroppedEvents:
-    """Reads what an EventRecorder dropped."""
+    """Reads the dropped Events of an EventRecorder."""
 
     def __init__(self, dropped: Mapping[Dropped, int]) -> None:
         self._dropped = dropped

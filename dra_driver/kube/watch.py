@@ -1,12 +1,9 @@
-"""A local copy of a collection that follows the server: list, then watch, again and again.
-
-`Reflector` keeps the objects as they are; a `Mirror` keeps of each object only what its owner wants (`keep`), so a
-thousand nodes do not cost a thousand decoded objects. Both never give up: a broken connection, an expired position
-(410), a server that is away, a resource type that is not installed yet are waited out with growing, jittered pauses.
-
-Readers look at `objects`; whoever must act gives an `on_change`, which is called in the order of the server's events
-and must not block. A listing after a gap reports what is new, different or gone, as a watch would have. The copy is
-behind the server by design: a decision made from it is guarded by resourceVersion when it is written.
+"""A local copy of a collection that follows the server by lists and watches. A `Reflector` keeps whole objects; a
+`Mirror` keeps only what `keep` extracts from each object, so that a thousand nodes do not cost a thousand decoded
+objects. Both retry forever, with growing, jittered pauses: after a broken connection, an expired position (410),
+without a server, or for a resource type that is not installed yet. Readers use `objects`; `on_change` is called in the
+order of the server's events and must not block. A list after a gap reports what is new, different or gone, as a watch
+would have. The copy can be stale by design, so writes that depend on it are guarded by resourceVersion.
 """
 
 import asyncio
@@ -25,7 +22,7 @@ from dra_driver.kube.client import Kube
 _log = structlog.get_logger(__name__)
 
 _SHORTEST_WATCH_S = 1.0
-"""A watch that ends sooner, without an event, is a failure: a broken proxy must not be asked in a tight loop."""
+"""A watch that ends sooner without an event is a failure, so that a broken proxy is not called in a tight loop."""
 
 _UNREADABLE = (KeyError, TypeError, AttributeError, ValueError, RecursionError, DriverError)
 
@@ -39,9 +36,8 @@ def key_of(obj: JsonObject) -> Key:
 
 @dataclass(frozen=True, slots=True)
 class MirrorChange[T]:
-    """`before` is None for a new object, `after` None for one that is gone.
-
-    `listed`: a listing found it, so it happened some time ago, and the order of several such changes is not known.
+    """`before` is None for a new object, `after` None for a deleted one. `listed`: found by a list, so it happened
+    earlier, and the order of such changes is unknown.
     """
 
     key: Key
@@ -70,10 +66,9 @@ class Backoff:
 
 
 class Mirror[T]:
-    """What `keep` makes of the objects of one collection, by key. `synced` is set by the first listing, and stays.
-
-    An object that `keep` cannot read stays as it was known before, and is named in the log; the others are followed.
-    `page_size` bounds how many objects are in memory at once while listing.
+    """The results of `keep` for the objects of one collection, by key. `synced` is set after the first list, and stays
+    set. If `keep` cannot read an object, its previous result stays and the log names the object; others are not
+    affected. `page_size` limits the objects in memory while listing.
     """
 
     def __init__(
@@ -93,7 +88,7 @@ class Mirror[T]:
         self.objects: dict[Key, T] = {}
         self.synced = asyncio.Event()
         self.failure: ClusterError | None = None
-        """Why the copy does not follow the server at the moment; None while it does."""
+        """Why the copy does not follow the server at the moment, or None."""
         self._kube = kube
         self._resource = resource
         self._keep = keep
@@ -108,10 +103,10 @@ class Mirror[T]:
         self._position: str | None = None
         self._progress = False
         self._just_listed = False
-        """Whether nothing has come of the position since it was listed."""
+        """Whether the watch has not advanced since the list."""
 
     async def run(self) -> Never:
-        """Follow the server until cancelled."""
+        """Follows the server until cancelled."""
         while True:
             self._progress = False
             try:
@@ -124,14 +119,14 @@ class Mirror[T]:
                 await self._recover(error)
 
     async def _recover(self, error: ClusterError) -> None:
-        # Without an answer the position is as good as before. An answer that is an error may come from a server that
-        # was restored from a backup, where only a list tells what is true now.
+        # Without an answer the position is still valid. An error may come from a server that was restored from a
+        # backup; then only a list shows the current state.
         if error.status is not None or isinstance(error, Gone):
             self._position = None
-        # A position expires while the server is away, too: it answers again, so there is nothing to wait for.
+        # A position can also expire while the server is down. It answers again now, so do not wait.
         if isinstance(error, Gone) and not self._just_listed:
             return
-        # Some ten copies lose the same server, and each asks for it again and again.
+        # Several copies lose the same server at once, and all retry.
         tell = _log.debug if str(self.failure) == str(error) else _log.warning
         self.failure = error
         wait_s = self._backoff.next_s(error.retry_after_s or 0.0)
@@ -201,7 +196,7 @@ class Mirror[T]:
         try:
             before, after = self.objects.get(key), self._keep(obj)
         except _UNREADABLE as error:
-            _log.warning("an object makes no sense", resource=self._resource.plural, key=key, error=repr(error))
+            _log.warning("an object is invalid", resource=self._resource.plural, key=key, error=repr(error))
             return
         self.objects[key] = after
         self._on_change(MirrorChange(key, before, after, listed))
@@ -214,7 +209,7 @@ class Mirror[T]:
 
 
 async def follow(mirrors: Iterable[Mirror[Any]], tasks: asyncio.TaskGroup) -> None:
-    """Run all of them as `tasks`; returns when each has listed what there is."""
+    """Runs all of them as `tasks`; returns when each has completed its first list."""
     started = tuple(mirrors)
     for mirror in started:
         tasks.create_task(mirror.run())
@@ -227,7 +222,7 @@ def _whole(obj: JsonObject) -> JsonObject:
 
 
 class Reflector(Mirror[JsonObject]):
-    """A mirror that keeps whole objects, for collections of few."""
+    """A mirror that keeps whole objects, for small collections."""
 
     def __init__(
         self,

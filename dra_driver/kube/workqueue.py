@@ -1,7 +1,6 @@
-"""Keys that want attention: each at most once at a time, again after a pause when it failed.
-
-The reconcilers' queue: an event only says *which* object to look at; looking is done by `workers`, which read the
-newest state. A key that is added while it is being worked on is worked on once more afterwards, never twice at once.
+"""The reconcilers' queue: keys to process, each at most once at a time, and again after a pause if it failed. An event
+only says *which* object to process; `workers` read the newest state. A key that is added during its processing is
+processed once more afterwards, never twice at once.
 """
 
 import asyncio
@@ -11,7 +10,8 @@ from dra_driver.kube.watch import Backoff
 
 
 class WorkQueue:
-    """Used from one event loop. `backoff` makes the pauses of one key; they start anew when the key succeeded."""
+    """Used from one event loop. `backoff` makes the pauses of one key; they start again from the shortest after a
+    success."""
 
     def __init__(self, backoff: Callable[[], Backoff] = lambda: Backoff(first_s=0.1, longest_s=60.0)) -> None:
         self._new_backoff = backoff
@@ -22,17 +22,17 @@ class WorkQueue:
         self._backoffs: dict[str, Backoff] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self.retries = 0
-        """How many pauses after failures there were."""
+        """Number of pauses after failures."""
         self.idle = asyncio.Event()
-        """Set while no key is due or being worked on; keys that pause do not count."""
+        """Set while no key is due or in progress; pausing keys do not count."""
         self.idle.set()
 
     def __len__(self) -> int:
-        """Keys that wait or are being worked on, those that pause included."""
+        """Keys that wait, pause or are in progress."""
         return len(self._queued | self._working | self._timers.keys())
 
     def add(self, key: str) -> None:
-        """Look at `key` as soon as possible; a pause that it was in ends."""
+        """Processes `key` as soon as possible; ends its pause."""
         timer = self._timers.pop(key, None)
         if timer is not None:
             timer.cancel()
@@ -44,7 +44,7 @@ class WorkQueue:
             self._ready.put_nowait(key)
 
     def add_after(self, key: str, delay_s: float) -> None:
-        """Look at `key` after a pause, unless it is due sooner anyway."""
+        """Processes `key` after a pause, unless it is due sooner."""
         if key in self._queued or key in self._again:
             return
         loop = asyncio.get_running_loop()
@@ -56,18 +56,19 @@ class WorkQueue:
         self._timers[key] = loop.call_later(delay_s, self._due, key)
 
     def retry(self, key: str, at_least_s: float = 0.0) -> float:
-        """Look at `key` after its next, longer pause; answers the pause in seconds."""
+        """Processes `key` after its next, longer pause; returns the pause in seconds."""
         self.retries += 1
         pause_s = self._backoffs.setdefault(key, self._new_backoff()).next_s(at_least_s)
         self.add_after(key, pause_s)
         return pause_s
 
     def succeeded(self, key: str) -> None:
-        """The next failure of `key` starts with the shortest pause again."""
+        """Resets the pauses of `key` to the shortest."""
         self._backoffs.pop(key, None)
 
     async def work(self, handle: Callable[[str], Awaitable[None]], workers: int) -> None:
-        """Hand out keys until cancelled; `handle` deals with its own errors: one that escapes ends the work."""
+        """Processes keys until cancelled; `handle` must handle its own errors: an exception from it ends the
+        workers."""
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(workers):

@@ -1,1 +1,1 @@
-"""What a process of ours stands on: files that last, settings, logs, tasks, memory."""
+"""The base of each process: durable files, settings, logs, tasks, memory."""

@@ -1,9 +1,8 @@
-"""Files that survive: a reader sees the old content or the new one, and after a power cut one of the two is there.
-
-The journal and the CDI files of the node plugin are written here, and nothing else writes durable state. Content goes
-to a temporary file in the same folder, is flushed to the disk, renamed over the old file, and then the folder is
-flushed, because the name lives there. Every OSError becomes a `NodeNotReady` that names the file and says whose move it
-is; nothing is half done when it is raised. All calls block: services call them in a thread.
+"""Durable files: a reader sees the old or the new content, and after a power failure one of the two exists. All durable
+state is written here: the journal and the CDI files of the node plugin. Content goes to a temporary file in the same
+folder, is flushed to the disk, renamed over the old file, and then the folder is flushed, because it contains the name.
+Every OSError becomes a `NodeNotReady` that names the file and the fix; no partial change remains. All calls block:
+services call them in a thread.
 """
 
 import contextlib
@@ -18,25 +17,25 @@ from pathlib import Path
 from dra_driver.errors import NodeNotReady
 
 TEMPORARY_SUFFIX = ".tmp"
-"""Container runtimes and our own listings pass over such names. Source: CDI, `.json` and `.yaml` are read, only."""
+"""Container runtimes and the driver's own listings ignore such names. Source: CDI, only `.json` and `.yaml` are
+read."""
 
 _ADVICE = {
     errno.ENOSPC: "the file system is full: free some space on the node",
     errno.EDQUOT: "the disk quota is used up: free some space on the node, or raise the quota",
-    errno.EROFS: "the file system is read-only: mount it writable (and see the kernel log for why it is not)",
+    errno.EROFS: "the file system is read-only: mount it writable (the kernel log says why it is read-only)",
     errno.ENOENT: "the folder does not exist: create it on the node, or mount it into the plugin's pod",
     errno.ENOTDIR: "a part of the path is not a folder: remove what is in its place",
-    errno.EISDIR: "there is a folder of that name: remove it",
-    errno.EACCES: "permission denied: the plugin has to run as root, with the folder mounted writable",
-    errno.EPERM: "not permitted: the plugin has to run as root, with the folder mounted writable",
-    errno.EIO: "the disk failed: see the kernel log, and replace it",
+    errno.EISDIR: "a folder has that name: remove it",
+    errno.EACCES: "permission denied: run the plugin as root, with the folder mounted writable",
+    errno.EPERM: "not permitted: run the plugin as root, with the folder mounted writable",
+    errno.EIO: "the disk failed: check the kernel log and replace the disk",
 }
 
 
 class StagedFile:
-    """Content that is on the disk under a temporary name, for `path`; publish it or discard it.
-
-    The lock on the temporary file is held until then, so that nobody takes it for abandoned.
+    """Content for `path` that is on disk under a temporary name; publish or discard it. Until then the temporary file
+    is locked, so that it does not count as abandoned.
     """
 
     def __init__(self, path: Path, temporary: Path, fd: int) -> None:
@@ -45,7 +44,7 @@ class StagedFile:
         self._fd: int | None = fd
 
     def publish(self) -> None:
-        """Take the final place, at once and whole; durable after `flush_folder`. Raises NodeNotReady."""
+        """Moves the content into place atomically; durable after `flush_folder`. Raises NodeNotReady."""
         with _translated(self.path, "cannot be written"):
             try:
                 self._temporary.replace(self.path)
@@ -55,7 +54,7 @@ class StagedFile:
             self._close()
 
     def discard(self) -> None:
-        """Drop the content; nothing to do after `publish`."""
+        """Drops the content; has no effect after `publish`."""
         if self._fd is not None:
             with contextlib.suppress(OSError):
                 self._temporary.unlink()
@@ -68,7 +67,7 @@ class StagedFile:
 
 
 def stage(path: Path, content: bytes, *, mode: int = 0o644) -> StagedFile:
-    """Put exactly `content` with `mode` (whatever the umask) on the disk beside `path`. Raises NodeNotReady."""
+    """Writes exactly `content` with `mode` (regardless of the umask) to disk beside `path`. Raises NodeNotReady."""
     with _translated(path, "cannot be written"):
         temporary, fd = _locked_temporary(path)
         staged = StagedFile(path, temporary, fd)
@@ -85,24 +84,23 @@ def stage(path: Path, content: bytes, *, mode: int = 0o644) -> StagedFile:
 
 
 def flush_folder(folder: Path) -> None:
-    """Make the names in `folder` durable: what was published, what was removed. Raises NodeNotReady."""
+    """Makes the names in `folder` durable: published and removed files. Raises NodeNotReady."""
     with _translated(folder, "cannot be flushed"):
         _flush_folder(folder)
 
 
 def write_durably(path: Path, content: bytes, *, mode: int = 0o644) -> None:
-    """Make `path` a file of exactly `content` and `mode` (whatever the umask), or leave it as it was.
-
-    Costs two flushes, about a millisecond on a disk. Raises NodeNotReady; also when only the last flush failed, after
-    which the new content is visible but may be lost in a power cut, so that writing it again is right.
+    """Makes `path` a file of exactly `content` and `mode` (regardless of the umask), or leaves it unchanged. Costs two
+    flushes, about a millisecond on a disk. Raises NodeNotReady; also if only the last flush failed: then the new
+    content is visible but may be lost in a power failure, so callers should write it again.
     """
     stage(path, content, mode=mode).publish()
     flush_folder(path.parent)
 
 
 def append_durably(path: Path, content: bytes, *, mode: int = 0o644) -> None:
-    """Add `content` to the file, which is made with `mode` if it is not there, on a line of its own. Raises
-    NodeNotReady; then a part of the content may be there, without an end of line after it."""
+    """Appends `content` to the file on a new line; creates the file with `mode` if it is missing. Raises NodeNotReady;
+    then a part of the content may have been written, without an end of line."""
     with _translated(path, "cannot be written"):
         fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, mode)
         try:
@@ -119,7 +117,7 @@ def append_durably(path: Path, content: bytes, *, mode: int = 0o644) -> None:
 
 
 def remove(path: Path) -> bool:
-    """Remove the file `path`; False when there was none. A power cut may bring it back. Raises NodeNotReady."""
+    """Removes the file `path`; False if it does not exist. A power failure may restore it. Raises NodeNotReady."""
     with _translated(path, "cannot be removed"):
         try:
             path.unlink()
@@ -129,7 +127,7 @@ def remove(path: Path) -> bool:
 
 
 def read_if_present(path: Path) -> bytes | None:
-    """The content of `path`; None when there is no such file. Raises NodeNotReady when it cannot be read."""
+    """The content of `path`; None if the file does not exist. Raises NodeNotReady if it cannot be read."""
     with _translated(path, "cannot be read"):
         try:
             return path.read_bytes()
@@ -138,7 +136,7 @@ def read_if_present(path: Path) -> bytes | None:
 
 
 def is_there(path: Path) -> bool:
-    """Raises NodeNotReady when the folder may not be read, which is no answer: `exists` raises, or says no."""
+    """Raises NodeNotReady if the folder cannot be read, where `Path.exists` would raise or return False."""
     with _translated(path, "cannot be read"):
         try:
             path.stat()
@@ -148,7 +146,8 @@ def is_there(path: Path) -> bool:
 
 
 def listed(folder: Path) -> tuple[Path, ...]:
-    """What is in `folder`, sorted; a missing folder is empty. Raises NodeNotReady: `glob` would pass over the error."""
+    """The content of `folder`, sorted; a missing folder is empty. Raises NodeNotReady, where `glob` would ignore the
+    error."""
     with _translated(folder, "cannot be listed"):
         try:
             return tuple(sorted(folder.iterdir()))
@@ -157,23 +156,21 @@ def listed(folder: Path) -> tuple[Path, ...]:
 
 
 def make_folder(folder: Path) -> None:
-    """With its parents, unless it is there. Raises NodeNotReady."""
+    """Creates the folder with its parents if it is missing. Raises NodeNotReady."""
     with _translated(folder, "cannot be created"):
         folder.mkdir(parents=True, exist_ok=True)
 
 
 def rename(path: Path, to: Path) -> None:
-    """Put a file in the place of another. Raises NodeNotReady."""
+    """Renames a file, replacing another one. Raises NodeNotReady."""
     with _translated(path, f"cannot be renamed to {to.name}"):
         path.replace(to)
 
 
 def remove_temporaries(folder: Path, prefix: str) -> tuple[Path, ...]:
-    """Remove what writers of `<prefix>…` files in `folder` left when they were killed; returns what was removed.
-
-    A file that is being written now, by another instance of the plugin during a rolling update, is left alone: its
-    writer holds a lock on it, which the kernel releases with the process. A missing folder has none. Raises
-    NodeNotReady.
+    """Removes temporary `<prefix>…` files in `folder` whose writers were killed; returns them. Keeps files that another
+    plugin process is writing during a rolling update: their writer holds a lock, which the kernel releases with the
+    process. Raises NodeNotReady.
     """
     removed = []
     with _translated(folder, "cannot be cleaned up"):
@@ -198,7 +195,7 @@ def _locked_temporary(path: Path) -> tuple[Path, int]:
             raise
         if os.fstat(fd).st_nlink:
             return temporary, fd
-        # Taken for abandoned and removed between our opening and our locking it.
+        # Another process has removed it as abandoned between open and lock.
         os.close(fd)
 
 

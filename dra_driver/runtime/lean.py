@@ -1,14 +1,12 @@
-"""Keeps out of a service's memory what only a terminal needs; imported before anything else by the services' `main`.
-
-structlog imports rich when it is installed, for tracebacks in colour: 8 MB in every plugin of a cluster, because the
-image has `dractl` and so has rich. Here structlog is imported while rich seems to be missing; afterwards it is there
-again for whoever wants it.
+"""Keeps rich out of a service's memory; the services' `main` imports this before anything else. structlog imports rich,
+if it is installed, for colored tracebacks: 8 MB in every plugin, because the image contains `dractl` and therefore
+rich. This module imports structlog while rich appears to be missing, and then makes rich available again.
 """
 
 import sys
 
 if "rich" not in sys.modules and "structlog" not in sys.modules:
     sys.modules["rich"] = None  # type: ignore[assignment] # importing it then fails
-    import structlog  # noqa: F401 - which takes note of that
+    import structlog  # noqa: F401 - detects that rich is missing
 
     del sys.modules["rich"]

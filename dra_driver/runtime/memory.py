@@ -1,6 +1,5 @@
-"""Keeps a long-running process small. `main` enters here twice: first thing, and when everything has started.
-
-A service is mostly its libraries: what it does in a day fits into what start-up leaves behind, if that is tidied.
+"""Keeps a long-running process small. `main` calls this module twice: first, and after everything has started. Most of
+a service's memory is libraries; its daily work fits into the memory that start-up leaves free after a cleanup.
 """
 
 import ctypes
@@ -16,9 +15,8 @@ _DONT_NEED = 4
 
 
 def limit_allocator() -> None:
-    """Before threads start: glibc gives each its own arena, up to 8 per CPU, and few are ever used well.
-
-    Does nothing where the C library has no such settings (musl).
+    """Call before threads start: glibc gives each thread its own arena, up to 8 per CPU, and most waste memory. Does
+    nothing if the C library has no such settings (musl).
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -27,7 +25,7 @@ def limit_allocator() -> None:
 
 
 def settle() -> None:
-    """When everything is loaded: free what start-up left, and keep the collector from walking the rest for ever."""
+    """Call when everything is loaded: frees start-up garbage, and excludes the rest from garbage collection."""
     gc.collect()
     gc.freeze()
     library = ctypes.CDLL(None)
@@ -38,10 +36,9 @@ def settle() -> None:
 
 
 def _let_go_of_code(library: ctypes.CDLL) -> None:
-    """Unmap the pages of libraries' code. Most of them ran once, at start-up; the others come back as they are used.
-
-    Only executable mappings of files: nothing was ever written to them, so the page cache has all of it. Other
-    read-only mappings hold relocated addresses, which no file has.
+    """Unmaps the pages of libraries' code. Most ran only at start-up; the others return when they are used. Only
+    executable mappings of files, which are never written, so the page cache has them. Other read-only mappings contain
+    relocated addresses, which are in no file.
     """
     try:
         mappings = Path("/proc/self/maps").read_text().splitlines()

@@ -1,8 +1,7 @@
-"""The tracer of OpenTelemetry, for `dra_driver.runtime.tracing`, which alone imports this, and only when it is wanted.
-
-What OpenTelemetry's own variables say (`OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_TRACES_SAMPLER`,
-`OTEL_BSP_*`, `OTEL_EXPORTER_OTLP_*`) is for its SDK to read. Spans are sent by OTLP over gRPC, for grpc is in the
-memory of a plugin anyhow.
+"""The tracer of OpenTelemetry. Only `dra_driver.runtime.tracing` imports this, and only if tracing is enabled.
+OpenTelemetry's own variables (`OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_TRACES_SAMPLER`, `OTEL_BSP_*`,
+`OTEL_EXPORTER_OTLP_*`) are read by its SDK. Spans are sent with OTLP over gRPC, because a plugin has grpc in memory
+already.
 """
 
 import threading
@@ -22,7 +21,8 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from dra_driver.runtime.tracing import NODE, OK, OUTCOME, Span, Tracer, Value
 
 _LAST_WORD_S = 3.0
-"""How long a service that ends waits for its collector; kubelet waits for the plugin's end, and pods for kubelet."""
+"""How long a stopping service waits for its collector; the kubelet waits for the plugin, and pods wait for the
+kubelet."""
 
 _NANOSECONDS = 1_000_000_000
 
@@ -48,7 +48,7 @@ class OtelTracer(Tracer):
         about: dict[str, str] = {"service.name": service, "service.version": version("gpu-dra-driver")}
         if node is not None:
             about[NODE] = node
-        # What OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES say wins over what we would say of ourselves.
+        # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override the defaults.
         resource = Resource(about).merge(Resource.create())
         if str(resource.attributes.get("service.name", "")).startswith("unknown_service"):
             resource = resource.merge(Resource({"service.name": service}))
@@ -90,7 +90,7 @@ class OtelTracer(Tracer):
             yield headers
 
     def close(self) -> None:
-        # The SDK's own end waits for a collector that does not answer as long as it likes.
+        # The SDK's own shutdown has no time limit if the collector does not answer.
         last = threading.Thread(target=self._provider.shutdown, name="traces", daemon=True)
         last.start()
         last.join(_LAST_WORD_S)
@@ -112,5 +112,5 @@ class OtelTracer(Tracer):
 
 
 def exporting_tracer(endpoint: str, service: str, node: str | None) -> OtelTracer:
-    """One that sends to the collector at `endpoint`, as `http://host:4317` or, with TLS, `https://host:4317`."""
+    """An exporter to the collector at `endpoint`: `http://host:4317` or, with TLS, `https://host:4317`."""
     return OtelTracer(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)), service, node)

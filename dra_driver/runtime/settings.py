@@ -1,7 +1,6 @@
-"""How settings are read: from flags and from `GPU_DRA_*` variables, each variable named after its flag; the flag wins.
-
-The settings themselves, with unit, default and reason, are where they belong: `kubelet_plugin.settings` and
-`controller.settings`. A mistake ends the process with status 2 and one line that says it.
+"""Reads settings from flags and `GPU_DRA_*` variables, each named after its flag; the flag overrides the variable.
+`kubelet_plugin.settings` and `controller.settings` define the settings with unit, default and reason. A mistake ends
+the process with status 2 and a message of one line.
 """
 
 import argparse
@@ -20,7 +19,7 @@ OTLP_ENDPOINT = (
     "URL of an OpenTelemetry collector for traces (OTLP, gRPC); default: OTEL_EXPORTER_OTLP_ENDPOINT, or none"
 )
 
-FEATURE_GATES = "behaviours that may be used, as NAME=true,NAME=false; docs/feature-gates.md lists them"
+FEATURE_GATES = "features to enable or disable, as NAME=true,NAME=false; docs/feature-gates.md lists them"
 
 _TRUE = ("true", "1", "yes")
 _FALSE = ("false", "0", "no")
@@ -28,7 +27,7 @@ _FALSE = ("false", "0", "no")
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A setting, for the documentation. `choices` is empty where anything goes; a switch's default is a bool."""
+    """A setting, for the documentation. `choices` is empty if any value is allowed; a switch's default is a bool."""
 
     flag: str
     variable: str
@@ -38,13 +37,14 @@ class Declared:
 
 
 class SettingsParser:
-    """Declare with `setting` and `switch`, then `parse`; the variables are `PREFIX` and the flag in capitals."""
+    """Declare settings with `setting` and `switch`, then call `parse`; the variables are `PREFIX` and the flag in
+    capitals."""
 
     def __init__(self, program: str, description: str) -> None:
         self._parser = _Parser(
             prog=program,
             description=description,
-            epilog="Every flag can be given as a variable: --log-level is GPU_DRA_LOG_LEVEL.",
+            epilog="Every flag can also be set as a variable: --log-level is GPU_DRA_LOG_LEVEL.",
             allow_abbrev=False,
         )
         self._variables: dict[str, str] = {}
@@ -67,12 +67,12 @@ class SettingsParser:
         self._parser.add_argument(flag, default=default, help=text + shown, action=argparse.BooleanOptionalAction)
 
     def parse(self, arguments: Sequence[str], environment: Mapping[str, str]) -> argparse.Namespace:
-        # Variables become flags in front, so that both are checked by the same rules and the flag wins.
+        # Variables become flags before the given ones, so that the same rules apply and given flags override them.
         given = [self._as_flag(name, environment[name]) for name in self._variables if environment.get(name)]
         return self._parser.parse_args([*given, *arguments])
 
     def refuse(self, message: str) -> NoReturn:
-        """End the process because of a mistake in the settings."""
+        """Ends the process because of a mistake in the settings."""
         self._parser.error(message)
 
     def _as_flag(self, name: str, value: str) -> str:

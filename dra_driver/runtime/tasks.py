@@ -1,4 +1,4 @@
-"""Running a service: tasks that must not end, and the signals that end it in order."""
+"""Runs a service: tasks that must not end, and signals that stop it gracefully."""
 
 import asyncio
 import os
@@ -15,13 +15,13 @@ _log = structlog.get_logger(__name__)
 
 
 class Stopped(Exception):
-    """A signal asked the service to end."""
+    """A signal stopped the service."""
 
 
 async def until_signal(then: Callable[[], None] = lambda: None) -> None:
     """Waits for SIGTERM or SIGINT, calls `then`, and raises Stopped, which ends the task group that it runs in.
 
-    From here on a signal cancels nothing that is not in that group.
+    After this call, signals cancel only that group.
     """
     asked = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -33,13 +33,12 @@ async def until_signal(then: Callable[[], None] = lambda: None) -> None:
 
 
 def exit_after(seconds: float) -> None:
-    """End the process then, with status 0, whatever it does: a thread that hangs in a library cannot be ended.
-
-    Only a service that heals at its next start what it left unfinished may do so.
+    """Ends the process after that time, with status 0, even if threads hang in a library and cannot be stopped. Only
+    for services that repair unfinished work at the next start.
     """
 
     def end() -> None:
-        _log.error("the service ends although some of its work hangs", after_s=seconds)
+        _log.error("the service stops although some of its work hangs", after_s=seconds)
         os._exit(0)
 
     timer = threading.Timer(seconds, end)
@@ -48,19 +47,17 @@ def exit_after(seconds: float) -> None:
 
 
 async def forever(name: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> NoReturn:
-    """Run a part of the service that never ends by itself; ending is a defect, and named.
-
-    The part is begun here, so that a service that fails before its parts had a turn leaves none that nobody awaits.
+    """Runs a part of the service that must never end by itself; if it ends, that is a defect and its name is reported.
+    The coroutine is created here, so that a service that fails early leaves no coroutine that was never awaited.
     """
     await work()
     raise RuntimeError(f"{name} ended by itself")
 
 
 def run_service(service: Coroutine[Any, Any, None]) -> int:
-    """Run to the end. The exit status is 0 after a signal, 2 when what the service was given makes no sense
-    (a policy, a kubeconfig), 1 when a part failed with another error of ours.
-
-    Errors of ours are logged as a line each; anything else is a defect and keeps its stack trace.
+    """Runs the service. The exit status is 0 after a signal, 2 if its input is invalid (a policy, a kubeconfig), 1 if a
+    part failed with another DriverError. Each DriverError is logged as one line; any other exception is a defect and
+    keeps its stack trace.
     """
     status = 0
     try:
@@ -69,14 +66,14 @@ def run_service(service: Coroutine[Any, Any, None]) -> int:
         pass
     except* DriverError as group:
         for error in _leaves(group):
-            _log.error("the service ends", reason=str(error))
+            _log.error("the service stops", reason=str(error))
         status = 2 if group.subgroup(InvalidInput) else 1
     return status
 
 
 async def _stoppable(service: Coroutine[Any, Any, None]) -> None:
-    """Ends by a signal also before the service waits for one: the first process of a container does not even hear of
-    those that nobody handles, so it would go on until it is killed."""
+    """Makes signals stop the process even before the service waits for one: the kernel drops signals without a handler
+    for the first process of a container, so it would run until it is killed."""
     task, asked = asyncio.current_task(), asyncio.Event()
     assert task is not None
 

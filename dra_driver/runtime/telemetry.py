@@ -1,9 +1,7 @@
-"""How a service shows itself: structured logs to standard error, and one HTTP port for probes and metrics.
-
-`/healthz` answers whether the process should live, `/readyz` whether it does its work now, `/metrics` what Prometheus
-reads; `/debug`, where it is asked for, what goes on inside. Metric families are made by their owners in a registry that
-`main` creates. The HTTP server is a few lines of our own: a few fixed paths need no framework, and each node would pay
-for one with 2 MB of memory.
+"""Logs, probes and metrics of a service: structured logs to standard error, and one HTTP port. `/healthz` is the
+liveness probe, `/readyz` the readiness probe, `/metrics` is for Prometheus, and `/debug`, if enabled, shows internals.
+Owners create their metric families in a registry that `main` creates. The HTTP server is written here, because a
+framework would cost 2 MB of memory on each node.
 """
 
 import asyncio
@@ -29,10 +27,10 @@ from dra_driver.errors import NodeNotReady
 _log = structlog.get_logger(__name__)
 
 type Probe = Callable[[], str | None]
-"""None when all is well, else what is wrong, in a line."""
+"""Returns None if all is well, otherwise one line that says what is wrong."""
 
 type DebugSection = Callable[[], Iterable[str]]
-"""Lines of text; called for each look at the page, in the event loop."""
+"""Returns lines of text; called for each request, in the event loop."""
 
 _REQUEST_TIMEOUT_S = 5.0
 _TEXT = "text/plain; charset=utf-8"
@@ -41,8 +39,8 @@ LEVELS = ("debug", "info", "warning", "error")
 
 
 class _StandardError:
-    """Standard error as it is at the time of each line: loggers are kept for good, and whoever runs a command inside
-    another program gives it streams that are closed afterwards."""
+    """The current standard error at each line. Loggers live forever, but programs that run a command in their own
+    process pass streams that they close afterwards."""
 
     def write(self, text: str) -> int:
         return sys.stderr.write(text)
@@ -55,10 +53,9 @@ class _StandardError:
 
 
 def configure_logging(level: str, log_format: str, stream: TextIO | None = None) -> None:
-    """`level` is one of LEVELS; `log_format` is `json`, for collectors, or `console`, for people.
-
-    `stream` None is standard error. With `json`, what others have to say becomes one object a line as well: libraries'
-    logs, warnings of Python, and errors that nobody caught.
+    """`level` is one of LEVELS; `log_format` is `json`, for collectors, or `console`, for people. `stream` None is
+    standard error. With `json`, libraries' logs, Python's warnings and uncaught exceptions also become one object per
+    line.
     """
     stream = stream or cast(TextIO, _StandardError())
     numeric = getattr(logging, level.upper())
@@ -89,7 +86,7 @@ def configure_logging(level: str, log_format: str, stream: TextIO | None = None)
 
 
 class _OneObject(logging.Formatter):
-    """A line of a library's log, in the form of ours."""
+    """Formats a library's log line like the driver's own."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -118,10 +115,9 @@ async def status_server(
     ready: Mapping[str, Probe],
     debug: Mapping[str, DebugSection] | None = None,
 ) -> AsyncIterator[int | None]:
-    """Serve `/healthz`, `/readyz` and `/metrics` on `host:port` while the block runs; answers the port.
-
-    `live` and `ready` are checks by name, `debug` sections of `/debug`; None: there is no such page, which is the rule.
-    `address` None serves nothing. Raises NodeNotReady when the port is taken.
+    """Serves `/healthz`, `/readyz` and `/metrics` on `host:port` while the block runs; yields the port. `live` and
+    `ready` are checks by name, `debug` the sections of `/debug`; None (the default): no such page. `address` None
+    serves nothing. Raises NodeNotReady if the port is in use.
     """
     if address is None:
         yield None
@@ -145,9 +141,12 @@ async def status_server(
 
 
 def tell_build(registry: CollectorRegistry, component: str) -> None:
-    """Make the family that says which release this process is of."""
+    """Creates the family that shows the release of this process."""
     info = Gauge(
-        "gpu_dra_build_info", "1, with the release of this process.", ["component", "version"], registry=registry
+        "gpu_dra_build_info",
+        "Always 1; the label is the release of this process.",
+        ["component", "version"],
+        registry=registry,
     )
     info.labels(component, version("gpu-dra-driver")).set(1)
 
@@ -186,17 +185,18 @@ def _answer(pages: Mapping[str, _Page], method: str, path: str) -> tuple[int, st
 
 
 _DEEPEST = 8
-"""Functions of a stack that are shown, the innermost."""
+"""Maximum functions of a stack, innermost first."""
 
 
 def debug_page(sections: Mapping[str, DebugSection]) -> str:
-    """All sections with their headings, then the stacks. A section that fails says so, and keeps nothing back."""
+    """All sections with their headings, then the stacks. A failing section shows its error and does not affect the
+    others."""
     text = io.StringIO()
     for title, section in {**sections, "tasks": task_stacks, "threads": thread_stacks}.items():
         text.write(f"== {title}\n")
         try:
             lines = list(section())
-        except Exception as error:  # noqa: BLE001 - whatever is wrong is what somebody is looking for
+        except Exception as error:  # noqa: BLE001 - the debug page shows every error
             lines = [f"cannot be shown: {error!r}"]
         text.writelines(f"{line}\n" for line in lines or ["(none)"])
         text.write("\n")
@@ -204,10 +204,8 @@ def debug_page(sections: Mapping[str, DebugSection]) -> str:
 
 
 def task_stacks() -> Iterable[str]:
-    """Of all tasks of the event loop, by name: where each waits.
-
-    Not as tasks print themselves: they show the outermost function alone, and fail on those of compiled modules (gRPC),
-    which know no line.
+    """Where each task of the event loop waits, by name. Not with `Task.print_stack`, which shows only the outermost
+    function and fails on tasks of compiled modules (gRPC), which have no line numbers.
     """
     for task in sorted(asyncio.all_tasks(), key=lambda one: one.get_name()):
         yield f"{task.get_name()}:"
@@ -219,7 +217,7 @@ def task_stacks() -> Iterable[str]:
 
 
 def _awaited(waits: Any) -> Iterator[FrameType]:
-    """From a task's coroutine to the innermost that it awaits, as far as they tell."""
+    """From a task's coroutine to the innermost one that it awaits, as far as known."""
     while waits is not None:
         frame = getattr(waits, "cr_frame", None) or getattr(waits, "gi_frame", None)
         if frame is not None:
@@ -228,7 +226,7 @@ def _awaited(waits: Any) -> Iterator[FrameType]:
 
 
 def thread_stacks() -> Iterable[str]:
-    """Of all threads, by name."""
+    """Stacks of all threads, by name."""
     frames = sys._current_frames()
     for thread in sorted(threading.enumerate(), key=lambda one: one.name):
         yield f"{thread.name}:"

@@ -1,11 +1,8 @@
-"""Spans: what a service did for whom, part by part, for those who collect traces. Off unless an endpoint is given.
-
-`Tracer` is the port. This one makes no spans, and nothing is imported for it: a service that is not traced pays for a
-method call that does nothing. `open_tracer` gives the one of `dra_driver.runtime.otel` instead where a setting or the
-standard variables of OpenTelemetry ask for it; the packages are the extra `otel`.
-
-A span that is begun is the current one for what follows in the same task and in tasks that it makes, so parts need not
-be told what they are part of.
+"""Traces: spans for each operation and its parts. Off unless an endpoint is set. `Tracer` is the interface and the
+implementation without tracing: it imports nothing, so an untraced service pays only for empty method calls.
+`open_tracer` returns the tracer of `dra_driver.runtime.otel` if a setting or OpenTelemetry's standard variables enable
+it; the packages are the extra `otel`. A started span is the current one for later code in the same task and for tasks
+that it creates, so parts find their parent by themselves.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -14,7 +11,7 @@ from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dra_driver.errors import InvalidInput
 
 type Value = str | bool | int | float | Sequence[str]
-"""Of an attribute, as OpenTelemetry has them."""
+"""Value of an attribute in OpenTelemetry."""
 
 CLAIM_UID = "gpu_dra.claim.uid"
 CLAIM_NAME = "gpu_dra.claim.name"
@@ -27,7 +24,7 @@ OUTCOME = "gpu_dra.outcome"
 """`ok`, or the kind of error."""
 POOL = "gpu_dra.pool"
 AS_WANTED = "gpu_dra.as_wanted"
-"""Whether the pool is now as it should be; a pool that nobody wants, or whose plugin may be gone, is not."""
+"""Whether the pool is up to date; False for a pool that is not wanted, or whose plugin may be gone."""
 
 OK = "ok"
 
@@ -35,58 +32,55 @@ _ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP
 
 
 class Span:
-    """One that nobody records."""
+    """A span that is not recorded."""
 
     def tell(self, attributes: Mapping[str, Value]) -> None:
         """Add attributes."""
 
     def end(self, outcome: str = OK, reason: str | None = None) -> None:
-        """`outcome` is `ok` or the kind of error, `reason` what the error says. Called once."""
+        """`outcome` is `ok` or the kind of error, `reason` the error's message. Called once."""
 
 
 class Tracer:
-    """Makes spans that nobody records."""
+    """Makes spans that are not recorded."""
 
     def adopt(self, traceparent: str | None) -> None:
-        """What follows in this task is part of somebody else's span: a `traceparent` as W3C Trace Context has it.
-
-        None, or one that makes no sense, changes nothing.
+        """Makes the remote span the parent of what follows in this task: a `traceparent` of W3C Trace Context. None or
+        an invalid one changes nothing.
         """
 
     def begin(self, name: str, attributes: Mapping[str, Value]) -> Span:
-        """A span that is the current one until the task ends. Whoever begins it ends it."""
+        """A span that is the current one until the task ends. The caller must end it."""
         return _UNRECORDED
 
     def ended(self, name: str, seconds: float, outcome: str) -> None:
-        """A part of the current span that took so long and ended just now; without one, a span of its own."""
+        """A child of the current span that took this long and ended now; without a current span, a root span."""
 
     def span(self, name: str, attributes: Mapping[str, Value]) -> AbstractContextManager[Span]:
-        """A span for the block; an exception that leaves it is its outcome."""
+        """A span for the block; an exception from the block is its outcome."""
         return nullcontext(_UNRECORDED)
 
     def request(self, verb: str, resource: str) -> AbstractContextManager[Mapping[str, str]]:
-        """A request to the API server, as part of the current span; gives the headers that tell the server so.
-
-        Without a current span there is none: leases and watches would fill a store with nothing.
+        """A span for a request to the API server, as a child of the current span; returns the headers that pass the
+        trace on. Without a current span it makes none, because spans of leases and watches would only fill the storage.
         """
         return nullcontext(_NO_HEADERS)
 
     def close(self) -> None:
-        """Send what is left, for a few seconds at most; blocking."""
+        """Sends the remaining spans for at most a few seconds; blocking."""
 
 
 _UNRECORDED = Span()
 _NO_HEADERS: Mapping[str, str] = {}
 
 OFF = Tracer()
-"""The one of services that are not traced."""
+"""The tracer of services without tracing."""
 
 
 def endpoint_asked_for(setting: str, environment: Mapping[str, str]) -> str | None:
-    """Where traces go: the setting, else what OpenTelemetry's variables say; None: nowhere.
-
-    `OTEL_SDK_DISABLED=true` and `OTEL_TRACES_EXPORTER=none` switch the variables off, not the setting.
-    Source: OpenTelemetry specification, environment variables of SDKs and of the OTLP exporter.
+    """The collector's URL from the setting, otherwise from OpenTelemetry's variables; None: no traces.
+    `OTEL_SDK_DISABLED=true` and `OTEL_TRACES_EXPORTER=none` disable the variables, not the setting. Source:
+    OpenTelemetry specification, environment variables of SDKs and of the OTLP exporter.
     """
     if setting:
         return setting
@@ -97,9 +91,8 @@ def endpoint_asked_for(setting: str, environment: Mapping[str, str]) -> str | No
 
 @asynccontextmanager
 async def open_tracer(endpoint: str | None, service: str, node: str | None = None) -> AsyncIterator[Tracer]:
-    """The tracer of a service while it runs; `OFF` without an endpoint. `node` is None for what belongs to no node.
-
-    Raises InvalidInput when the packages of the extra are not installed.
+    """The tracer of a service while it runs; `OFF` without an endpoint. `node` is None for services that belong to no
+    node. Raises InvalidInput if the packages of the extra are not installed.
     """
     if endpoint is None:
         yield OFF
@@ -113,7 +106,7 @@ async def open_tracer(endpoint: str | None, service: str, node: str | None = Non
 
 def _of_opentelemetry(endpoint: str, service: str, node: str | None) -> Tracer:
     try:
-        # Only here: it costs memory in every process that imports it.
+        # Imported here, because it costs memory in every process that imports it.
         from dra_driver.runtime.otel import exporting_tracer
     except ImportError as error:
         raise InvalidInput(

@@ -1,11 +1,10 @@
-"""Kubelet's gRPC API for DRA plugins, and of who has which claim: messages, and the names of services and methods.
-
-`claim_v1` is no part of it: it has what is written of a ResourceClaim in the API server's protobuf form, for
+"""The kubelet's gRPC APIs for DRA plugins and pod resources: messages, and the names of services and methods.
+`claim_v1` is separate: it has the written parts of a ResourceClaim in the API server's protobuf form, for
 `dra_driver.kube.envelope` and `kubelet_plugin.reporting.claim_devices`.
 
 The `.proto` files in `protos/` are written by hand from the field numbers that Kubernetes documents; `generated/` is
-what protoc makes of them (`make generate`), committed and compared by a test. Method handlers are registered by name,
-so no service stubs are generated.
+protoc's output (`make generate`), committed and compared by a test. Method handlers are registered by name, so no
+service stubs are generated.
 """
 
 REGISTRATION = "pluginregistration.Registration"
@@ -19,4 +18,4 @@ PLUGIN_TYPE = "DRAPlugin"
 """`type` of a DRA plugin's registration."""
 
 SUPPORTED_VERSIONS = ("v1.DRAPlugin", "v1beta1.DRAPlugin", HEALTH_V1, HEALTH_V1ALPHA1)
-"""What a plugin offers, best first; kubelet takes the first it knows of each kind."""
+"""Services of a plugin, newest first; the kubelet uses the first known one of each kind."""

@@ -1,4 +1,4 @@
-"""Makes `generated/` from `protos/`: `python -m dra_driver.kube.kubelet_api.generate`. Needs grpcio-tools."""
+"""Generates `generated/` from `protos/`: `python -m dra_driver.kube.kubelet_api.generate`. Needs grpcio-tools."""
 
 import sys
 from pathlib import Path
@@ -8,7 +8,7 @@ _PROTOS = _HERE / "protos"
 
 
 def generate(into: Path) -> int:
-    """Run protoc for every file; answers its exit status."""
+    """Runs protoc for every file; returns its exit status."""
     from grpc_tools import protoc
 
     files = sorted(str(path) for path in _PROTOS.glob("*.proto"))

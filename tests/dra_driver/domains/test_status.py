@@ -51,14 +51,14 @@ def seen(**changes: object) -> ObservedDomain:
 NOT_READY = {
     "NoNodes": (observed(), "no pod of the domain"),
     "NodesMissing": (seen(subject=domain(num_nodes=3)), "on 2 nodes, numNodes is 3"),
-    "DaemonsNotReady": (seen(daemons=[daemon("a")]), "1 of 2 nodes: b (its daemon's pod has not been made yet)"),
+    "DaemonsNotReady": (seen(daemons=[daemon("a")]), "1 of 2 nodes: b (its daemon's pod does not exist yet)"),
     "NodesJoining": (seen(nodes=[member("a"), node("b")]), "joining: b"),
     "NodeInOtherDomain": (seen(nodes=[member("a"), node("b", OTHER)]), f"node b is in the domain with UID {OTHER}"),
     "NodeGone": (seen(nodes=[member("a")], daemons=[daemon("a")]), "node b has left the cluster"),
     "FabricIncomplete": (seen(nodes=[member("a"), node("b", problem="GPU x is InProgress")]), "GPU x is InProgress"),
     "CliqueFull": (
         observed(uses=[use(name) for name in "abcd"], nodes=[*(member(name) for name in "abc"), node("d")]),
-        "node d is one too many",
+        "node d cannot join",
     ),
     "TemplateNameTaken": (seen(standing={"template": ObjectState.FOREIGN}), "train-channel is not this domain's"),
     "TemplateMissing": (seen(standing={"template": ObjectState.MISSING}), "does not stand"),
@@ -97,7 +97,7 @@ def test_every_reason_is_provoked_here() -> None:
 def test_another_domain_is_named_where_its_name_is_known() -> None:
     other = replace(node("b", OTHER), domain="rivals/eval")
     found = condition(of(seen(nodes=[member("a"), other])), READY)
-    assert found.message == "node b is in ComputeDomain rivals/eval until its pods are gone"
+    assert found.message == "node b is in ComputeDomain rivals/eval until its pods end"
 
 
 def test_pods_that_no_node_fits_are_told_from_pods_that_there_are_not() -> None:
@@ -108,7 +108,7 @@ def test_pods_that_no_node_fits_are_told_from_pods_that_there_are_not() -> None:
 
 
 DAEMONS = {
-    "has not been made": None,
+    "does not exist": None,
     "is ending": daemon("b", deleting=True),
     "has no address yet": daemon("b", ip=""),
     "is not ready yet": daemon("b", ready=False),

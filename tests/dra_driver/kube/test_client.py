@@ -138,7 +138,7 @@ async def test_an_answer_that_is_json_and_nothing_of_an_api_server_is_tried_agai
             client.merge_patch(NODES, "a", {}),
             anext(client.watch(NODES, resource_version="1")),
         ):
-            with pytest.raises(Unreachable, match="none of"):
+            with pytest.raises(Unreachable, match=r"not from|invalid line"):
                 await request
 
 
@@ -148,7 +148,7 @@ async def test_an_answer_that_is_json_and_nothing_of_an_api_server_is_tried_agai
 )
 async def test_a_line_that_is_none_of_a_watch_ends_it_and_it_is_tried_again(line: str) -> None:
     async with talking_to(answering(200, line + "\n")) as client:
-        with pytest.raises(Unreachable, match="none of"):
+        with pytest.raises(Unreachable, match=r"not from|invalid line"):
             await anext(client.watch(NODES, resource_version="1"))
 
 
@@ -169,13 +169,13 @@ DEEP = 100_000 * "[" + 100_000 * "]"
 async def test_an_object_that_no_api_server_stores_is_tried_again_wherever_it_is_read(obj: Any) -> None:
     async with talking_to(answering(200, obj)) as client:
         for request in (client.get(NODES, "a"), client.create(NODES, node("a")), client.merge_patch(NODES, "a", {})):
-            with pytest.raises(Unreachable, match="none of"):
+            with pytest.raises(Unreachable, match=r"not from|invalid line"):
                 await request
     async with talking_to(answering(200, {"metadata": {}, "items": [obj]})) as client:
-        with pytest.raises(Unreachable, match="none of"):
+        with pytest.raises(Unreachable, match=r"not from|invalid line"):
             await client.list(NODES)
     async with talking_to(answering(200, json.dumps({"type": "ADDED", "object": obj}) + "\n")) as client:
-        with pytest.raises(Unreachable, match="none of"):
+        with pytest.raises(Unreachable, match=r"not from|invalid line"):
             await anext(client.watch(NODES, resource_version="1"))
 
 
@@ -192,7 +192,7 @@ async def test_a_bookmark_has_a_version_and_no_name() -> None:
     async with talking_to(
         answering(200, json.dumps({"type": "BOOKMARK", "object": {"metadata": {}}}) + "\n")
     ) as client:
-        with pytest.raises(Unreachable, match="none of"):
+        with pytest.raises(Unreachable, match=r"not from|invalid line"):
             await anext(client.watch(NODES, resource_version="1"))
 
 

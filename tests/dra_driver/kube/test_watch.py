@@ -249,4 +249,4 @@ async def test_an_object_that_cannot_be_read_costs_the_others_nothing() -> None:
     with capture_logs() as logs:
         await followed.run()
     assert followed.mirror.objects == {("", "a"): "1", ("", "b"): "5"}
-    assert [line["key"] for line in logs if line["event"] == "an object makes no sense"] == [("", "a")]
+    assert [line["key"] for line in logs if line["event"] == "an object is invalid"] == [("", "a")]

@@ -136,7 +136,7 @@ def test_a_missing_folder_is_an_error_and_is_not_made(tmp_path: Path) -> None:
 
 def test_a_folder_in_the_place_of_the_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
-    with pytest.raises(NodeNotReady, match="there is a folder of that name"):
+    with pytest.raises(NodeNotReady, match="a folder has that name"):
         write_durably(tmp_path / "a", b"")
     assert names(tmp_path) == ["a"]
 
