@@ -51,7 +51,7 @@ class DriverError(Exception):
 
     `about` names the object: `claim team-a/train`, `GPU GPU-5a7b…`, `file /var/run/cdi/…`.
     `field` is the path of the offending field, or None.
-    `retry_after_s` is when to try again; None means that retrying does not help until someone acts.
+    `retry_after_s` is when to try again; None means that retrying alone does not help.
     """
 
     retry_after_s: float | None = None

@@ -12,8 +12,8 @@ from dra_driver.api.meta import JsonObject
 @dataclass(frozen=True, slots=True)
 class Kind:
     """`refusing` selects objects that can be refused, `advising` those that can only get warnings; `{drivers}` in them
-    is the list of driver names. None: for all, or for none. `ours`: this project defines the kind, so the webhook
-    reports all its problems."""
+    is the list of driver names. None: for all, or for none. The field `ours`: this project defines the kind, so the
+    webhook reports all its problems."""
 
     group: str
     versions: tuple[str, ...]

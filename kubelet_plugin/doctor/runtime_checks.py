@@ -76,8 +76,8 @@ _CDI_BY_DEFAULT = Trouble(
 _OTHER_DIRS = Trouble(
     "other-folders",
     Verdict.PROBLEM,
-    "reads CDI files from {dirs}, but the plugin writes them to {ours}",
-    "add {ours} to `cdi_spec_dirs` and restart {runtime}; or set `kubeletPlugin.cdiRoot` to one of these folders",
+    "reads CDI files from {dirs}, but the plugin writes them to {cdi_root}",
+    "add {cdi_root} to `cdi_spec_dirs` and restart {runtime}; or set `kubeletPlugin.cdiRoot` to one of these folders",
 )
 _OLD_CDI = Trouble(
     "old-cdi",
@@ -96,7 +96,7 @@ _NO_RUNTIME = Trouble(
     "not-found",
     Verdict.UNKNOWN,
     "found no configuration and no socket of containerd or CRI-O",
-    "check in your runtime's documentation that it supports the Container Device Interface and reads {ours}",
+    "check in your runtime's documentation that it supports the Container Device Interface and reads {cdi_root}",
 )
 
 
@@ -105,13 +105,13 @@ def _runtime(node: NodeSeen) -> Iterator[Finding]:
         yield ok("the node is simulated, and so is its container runtime")
         return
     if not node.runtimes:
-        yield _NO_RUNTIME.at(ours=node.cdi_root)
+        yield _NO_RUNTIME.at(cdi_root=node.cdi_root)
     for one in node.runtimes:
         found = list(_runtime_troubles(one, node.cdi_root))
         yield from found or [ok(f"{one.name}{f' {one.version}' if one.version else ''} reads {node.cdi_root}")]
 
 
-def _runtime_troubles(one: RuntimeSeen, ours: str) -> Iterator[Finding]:
+def _runtime_troubles(one: RuntimeSeen, cdi_root: str) -> Iterator[Finding]:
     about = f"{one.name} ({one.file})" if one.file else one.name
     file = one.file or "/etc/containerd/config.toml"
     if one.problem is not None:
@@ -122,8 +122,8 @@ def _runtime_troubles(one: RuntimeSeen, ours: str) -> Iterator[Finding]:
     elif one.name == CONTAINERD and one.cdi is None and not _has_cdi_by_default(one.version):
         yield _CDI_BY_DEFAULT.at(about, version=one.version or "unknown", file=file)
     dirs = one.spec_dirs or _DEFAULT_DIRS
-    if _canonical(ours) not in map(_canonical, dirs):
-        yield _OTHER_DIRS.at(about, dirs=", ".join(dirs), ours=ours, runtime=one.name)
+    if _canonical(cdi_root) not in map(_canonical, dirs):
+        yield _OTHER_DIRS.at(about, dirs=", ".join(dirs), cdi_root=cdi_root, runtime=one.name)
     if one.readable_cdi is not None and not reads(one.readable_cdi, GROUPS_SINCE):
         yield _OLD_CDI.at(about, version=one.version, readable=one.readable_cdi, groups=GROUPS_SINCE)
     if one.default_runtime is not None and one.default_runtime.startswith("nvidia"):

@@ -73,13 +73,13 @@ class Reason(Enum):
         "MigLayoutChanged",
         "Node",
         "Warning",
-        "A claim's MIG device no longer exists, because somebody changed the layout.",
+        "A claim's MIG device no longer exists, because the layout was changed.",
     )
     POD_PREPARE_FAILED = (
         "PrepareFailed",
         "Pod",
         "Warning",
-        "The pod cannot start until somebody acts. The message says what is wrong with its claim, and who must act.",
+        "The pod cannot start. The message says what is wrong with its claim, and who must act.",
     )
     POD_PREPARE_WAITS = (
         "PrepareWaits",
@@ -116,7 +116,7 @@ class Reason(Enum):
         "MigDeviceLost",
         "Pod",
         "Warning",
-        "The pod's MIG device no longer exists, because somebody changed the layout.",
+        "The pod's MIG device no longer exists, because the layout was changed.",
     )
     POD_IMEX_DAEMON_NOT_READY = (
         "ImexDaemonNotReady",

@@ -1,1 +1,1 @@
-"""What kubelet speaks to: the DRA services, the health stream and the registration service, on unix sockets."""
+"""The services that the kubelet calls: DRA, health stream and registration, on unix sockets."""

@@ -1,4 +1,5 @@
-"""Kubelet's messages to our values and back. Pure; the two versions of the DRA service differ in `share_id` only."""
+"""Converts the kubelet's messages to values and back. Pure; the two versions of the DRA service differ only in
+`share_id`."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from dra_driver.names import ClaimRef
 from kubelet_plugin.prepare.lifecycle import PreparedDevice
 
 type Prepared = Mapping[str, tuple[PreparedDevice, ...] | DriverError]
-"""Claim UID to its devices, or to why it could not be prepared."""
+"""By claim UID: its devices, or why it could not be prepared."""
 
 type Unprepared = Mapping[str, DriverError | None]
 
@@ -48,7 +49,7 @@ HEALTH_VERSIONS = (
 
 @dataclass(frozen=True, slots=True)
 class DeviceHealth:
-    """Health of one published device; `healthy` None means that nobody knows. `since` is in Unix seconds."""
+    """Health of one published device; `healthy` None means unknown. `since` is in Unix seconds."""
 
     pool: str
     device: str
@@ -58,12 +59,12 @@ class DeviceHealth:
 
 
 def claims_of(request: Any) -> list[ClaimRef]:
-    """The claims that a prepare or unprepare request names, in its order; one that it names twice counts once."""
+    """The claims of a prepare or unprepare request, in its order, without duplicates."""
     return list({claim.uid: ClaimRef(claim.namespace, claim.name, claim.uid) for claim in request.claims}.values())
 
 
 def prepare_response(version: DraVersion, claims: Sequence[ClaimRef], prepared: Prepared) -> Any:
-    """An entry for each claim that was asked for, with devices or with one line of error."""
+    """An entry for each requested claim, with devices or with an error of one line."""
     response = version.messages.NodePrepareResourcesResponse()
     for claim in claims:
         entry = response.claims[claim.uid]
@@ -78,7 +79,7 @@ def prepare_response(version: DraVersion, claims: Sequence[ClaimRef], prepared: 
 
 
 def unprepare_response(version: DraVersion, claims: Sequence[ClaimRef], unprepared: Unprepared) -> Any:
-    """An entry for each claim that was asked for; an empty one says that it is released."""
+    """An entry for each requested claim; an empty one means that it is released."""
     response = version.messages.NodeUnprepareResourcesResponse()
     for claim in claims:
         entry = response.claims[claim.uid]
@@ -90,7 +91,7 @@ def unprepare_response(version: DraVersion, claims: Sequence[ClaimRef], unprepar
 
 
 def health_response(version: HealthVersion, devices: Iterable[DeviceHealth], timeout_s: int) -> Any:
-    """All devices in one message; kubelet takes a device that is missing for unknown."""
+    """All devices in one message; for the kubelet, the health of a missing device is unknown."""
     messages = version.messages
     words = {True: messages.HEALTHY, False: messages.UNHEALTHY, None: messages.UNKNOWN}
     return messages.NodeWatchResourcesResponse(
@@ -108,7 +109,7 @@ def health_response(version: HealthVersion, devices: Iterable[DeviceHealth], tim
 
 
 def one_line(error: DriverError) -> str:
-    """An error as a pod event shows it."""
+    """An error in the form of a pod's Event."""
     return " ".join(str(error).split())
 
 

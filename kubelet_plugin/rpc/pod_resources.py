@@ -1,11 +1,10 @@
-"""The pods of a claim that is reserved for a PodGroup: kubelet of this node knows them.
+"""The pods of a claim that is reserved for a PodGroup, from the kubelet of this node.
 
-Such a claim names the group and not its pods, and kubelet calls the driver for the first pod of a node alone. To read
-pods from the API server would take the permission to read all pods of the cluster, which RBAC cannot limit to a node.
-So kubelet is asked, on its PodResources socket, for the names, and the names of the folders of pods' logs have the UIDs
-(`<namespace>_<name>_<UID>`). One call for each look at such a claim, which is one a minute.
-
-Whoever cannot be asked costs Events and a metric of such pods, and nothing else.
+Such a claim names the group rather than its pods, and the kubelet calls the driver only for the first pod of a node.
+Reading pods from the API server would need permission for all pods of the cluster, which RBAC cannot limit to a node.
+Therefore the plugin gets the names from the kubelet's PodResources socket, and the UIDs from the folder names of pods'
+logs (`<namespace>_<name>_<UID>`), with one call per minute for such a claim. If this fails, only Events and a metric of
+such pods are missing.
 """
 
 import asyncio
@@ -20,16 +19,16 @@ from dra_driver.names import ClaimRef
 _log = structlog.get_logger(__name__)
 
 SOCKET = "pod-resources/kubelet.sock"
-"""Below kubelet's folder."""
+"""Below the kubelet's folder."""
 LOGS = "/var/log/pods"
 
 _TIMEOUT_S = 5.0
 _LONGEST_ANSWER_BYTES = 16 << 20
-"""What kubelet's own client allows."""
+"""The limit of the kubelet's own client."""
 
 
 class PodsOfNode:
-    """`sockets` and `logs` are where they may be as this process sees the host; the first that is there is used."""
+    """`sockets` and `logs` are possible paths, as this process sees the host; the first existing one is used."""
 
     def __init__(self, sockets: Sequence[Path], logs: Sequence[Path], *, timeout_s: float = _TIMEOUT_S) -> None:
         self._sockets = sockets
@@ -38,12 +37,12 @@ class PodsOfNode:
         self._complained = False
 
     async def of(self, claim: ClaimRef) -> tuple[tuple[str, str], ...]:
-        """Names and UIDs of the pods of this node whose containers have the claim, sorted; none where nobody tells.
-        The UID of a pod that has written no log is empty. Never raises."""
+        """Names and UIDs of the pods of this node whose containers have the claim, sorted; none if the kubelet does not
+        answer. The UID of a pod without a log is empty. Never raises."""
         try:
             names = await self._names(claim)
             found = await asyncio.to_thread(self._with_uids, claim.namespace, names)
-        except Exception as error:  # noqa: BLE001 - grpc's errors, and whatever a socket can be
+        except Exception as error:  # noqa: BLE001 - errors of grpc and of the socket
             if not self._complained:
                 _log.info("pods of PodGroups hear no Events: kubelet's PodResources cannot be asked", error=str(error))
             self._complained = True
@@ -56,7 +55,7 @@ class PodsOfNode:
         if socket is None:
             raise FileNotFoundError(f"none of {', '.join(map(str, self._sockets))} is there")
 
-        # Only here: few nodes ever have a claim of a PodGroup.
+        # Imported here, because few nodes ever have a claim of a PodGroup.
         import grpc.aio
 
         from dra_driver.kube.kubelet_api.generated import pod_resources_v1_pb2 as messages
@@ -81,7 +80,7 @@ class PodsOfNode:
         )
 
     def _with_uids(self, namespace: str, names: frozenset[str]) -> tuple[tuple[str, str], ...]:
-        """Of several pods of one name, which came one after the other, the last."""
+        """The last of several successive pods of one name."""
         uids: dict[str, tuple[int, str]] = {}
         logs = next((path for path in self._logs if path.is_dir()), None)
         for folder in logs.glob(f"{namespace}_*") if names and logs is not None else ():

@@ -1,6 +1,6 @@
-"""The registration socket: tells kubelet who we are and where to call, and hears whether it took us.
-
-Opened after the DRA socket serves, closed before it stops, so that kubelet never calls into nothing.
+"""The registration socket: gives the kubelet the driver's name and DRA socket, and receives the result of the
+registration. Opened after the DRA socket serves and closed before it stops, so that the kubelet never calls a missing
+socket.
 """
 
 import asyncio
@@ -24,10 +24,8 @@ _LOOK_AT_SOCKETS_S = 5.0
 
 
 class RegistrationServer:
-    """Answers kubelet's plugin watcher for one driver.
-
-    `registered()` is called each time that kubelet says it registered us; an exception of it is answered to kubelet,
-    which then tries again.
+    """Answers the kubelet's plugin watcher for one driver. `registered()` is called at each successful registration;
+    its exception is returned to the kubelet, which then tries again.
     """
 
     def __init__(self, sockets: Sockets, driver: str, registered: Callable[[], None]) -> None:
@@ -40,7 +38,7 @@ class RegistrationServer:
         self._server: grpc.aio.Server | None = None
 
     async def start(self) -> None:
-        """Bind and serve; kubelet finds the socket by watching the folder. Raises NodeNotReady."""
+        """Binds and serves; the kubelet finds the socket by watching the folder. Raises NodeNotReady."""
         server = grpc.aio.server()
         server.add_generic_rpc_handlers((self.service(),))
         await listen(server, self._sockets.registration)
@@ -50,28 +48,27 @@ class RegistrationServer:
     def _bury(self) -> None:
         try:
             for path in remove_dead(self._sockets, self._driver):
-                _log.info("removed the socket of an instance that was killed", path=str(path))
+                _log.info("removed the socket of a killed plugin", path=str(path))
         except OSError as error:
-            _log.warning("cannot look for sockets that were left", driver=self._driver, error=str(error))
+            _log.warning("cannot search for abandoned sockets", driver=self._driver, error=str(error))
 
     async def stop(self) -> None:
-        """Remove the socket, which deregisters us, and stop."""
+        """Removes the socket, which deregisters the driver, and stops."""
         server, self._server = self._server, None
         if server is not None:
             remove_socket(self._sockets.registration)
             await server.stop(1.0)
 
     async def watch(self, look_every_s: float = _LOOK_AT_SOCKETS_S) -> NoReturn:
-        """Raises NodeNotReady when kubelet refused us, or, while we serve, when it cannot find our sockets any more.
-
-        Neither heals by itself: a process that starts anew makes its sockets anew.
+        """Raises NodeNotReady if the kubelet refused the driver, or if the sockets were removed while serving. Neither
+        resolves by itself: a restarted process creates its sockets again.
         """
         while True:
             try:
                 async with asyncio.timeout(look_every_s):
                     await self._refusal.wait()
             except TimeoutError:
-                # Stopped already: then it was us, and calls in flight may still take a while.
+                # Already stopped: this process removed it, and running calls may still take some time.
                 sockets = (self._sockets.dra, self._sockets.registration) if self._server is not None else ()
                 for socket in filter(is_lost, sockets):
                     raise NodeNotReady("was removed by something else", about=f"socket {socket}") from None
@@ -79,7 +76,7 @@ class RegistrationServer:
                 raise NodeNotReady(f"kubelet refused the registration: {self._reason}", about=f"driver {self._driver}")
 
     def problem(self) -> str | None:
-        """Why kubelet does not call us, as far as we know; None once it registered us."""
+        """Why the kubelet does not call the driver, if known; None after the registration."""
         if self._is_registered:
             return None
         return self._reason or "kubelet has not registered the driver yet"
@@ -128,12 +125,12 @@ class RegistrationServer:
 
 class Closable(Protocol):
     async def close(self) -> None:
-        """Returns when what was begun is finished."""
+        """Returns when running calls have finished."""
 
 
 @asynccontextmanager
 async def serving(dra: DraServer, registration: RegistrationServer, claims: Closable) -> AsyncIterator[None]:
-    """Kubelet hears of us when we serve, and no longer before we stop; what was begun is finished."""
+    """Registers after the DRA socket serves, and deregisters before it stops; running calls finish."""
     try:
         await dra.start()
         await registration.start()

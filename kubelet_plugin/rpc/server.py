@@ -1,7 +1,7 @@
 """The DRA socket: `DRAPlugin` v1 and v1beta1, and the health stream v1 and v1alpha1.
 
-The door for kubelet's calls. Nothing is decided here: claims go to the `ClaimHandler` and come back answered one by
-one. An exception that nobody expected becomes the answer of the claims it hit, never the end of the process.
+This module decides nothing: it passes claims to the `ClaimHandler` and returns its answer for each. An unexpected
+exception becomes the answer for the affected claims, and never ends the process.
 """
 
 import asyncio
@@ -33,20 +33,20 @@ from kubelet_plugin.rpc.sockets import listen, remove_socket
 _log = structlog.get_logger(__name__)
 
 HEALTH_TIMEOUT_S = 30
-"""How long kubelet may trust a health message."""
+"""How long the kubelet may rely on a health message."""
 _HEALTH_REPEAT_S = 10.0
 _DRAIN_S = 50.0
-"""Longer than kubelet's deadline of 45 s for one call."""
+"""Longer than the kubelet's deadline of 45 s for one call."""
 
 _OPTIONS = (
-    # One connection of one kubelet; more polling threads and buffers only cost memory.
+    # The kubelet has one connection; more polling threads and buffers only cost memory.
     ("grpc.max_concurrent_streams", 128),
     ("grpc.so_reuseport", 0),
 )
 
 
 class ClaimHandler(Protocol):
-    """Who prepares claims: `kubelet_plugin.claims.service.ClaimService`."""
+    """Prepares claims: `kubelet_plugin.claims.service.ClaimService`."""
 
     async def prepare(self, claims: Sequence[ClaimRef]) -> Prepared: ...
 
@@ -54,17 +54,17 @@ class ClaimHandler(Protocol):
 
 
 class HealthSource(Protocol):
-    """Who knows the health of the published devices."""
+    """Knows the health of the published devices."""
 
     def device_health(self) -> Iterable[DeviceHealth]:
         """All published devices of this node."""
 
     def health_changed(self) -> Awaitable[None]:
-        """Done when `device_health` may answer differently than at the time of this call."""
+        """Returns when `device_health` may have changed since this call."""
 
 
 class DraServer:
-    """Serves the DRA services on one unix socket. `start`, then later `stop`, which lets calls in flight finish."""
+    """Serves the DRA services on one unix socket. Call `start`, later `stop`, which lets running calls finish."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class DraServer:
         *,
         part_of: Callable[[str | None], None] | None = None,
     ) -> None:
-        """`part_of` is told the `traceparent` of each call (W3C), in the call's task; None when there is none."""
+        """`part_of` is called with the `traceparent` (W3C) of each call, in the call's task; None if there is none."""
         self._socket = socket
         self._part_of = part_of
         self._claims = claims
@@ -83,14 +83,14 @@ class DraServer:
         self._stopping = asyncio.Event()
 
     async def start(self) -> None:
-        """Bind and serve. Raises NodeNotReady when the socket cannot be made."""
+        """Binds and serves. Raises NodeNotReady if the socket cannot be created."""
         server = grpc.aio.server(options=_OPTIONS)
         server.add_generic_rpc_handlers(self.services())
         await listen(server, self._socket)
         self._server = server
 
     async def stop(self) -> None:
-        """Refuse new calls, finish those in flight, remove the socket."""
+        """Refuses new calls, finishes running ones, and removes the socket."""
         server, self._server = self._server, None
         self._stopping.set()
         if server is not None:
@@ -132,7 +132,7 @@ class DraServer:
     def _health_service(self, version: HealthVersion) -> grpc.GenericRpcHandler:
         async def watch(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
             while not self._stopping.is_set():
-                # Asked for first, so that no change between the two is missed.
+                # Started first, so that no change in between is missed.
                 changed = self._health.health_changed()
                 yield health_response(version, self._health.device_health(), HEALTH_TIMEOUT_S)
                 await _first(changed, self._stopping.wait(), timeout_s=_HEALTH_REPEAT_S)
@@ -159,17 +159,18 @@ def _serialize(message: Any) -> bytes:
 async def _answered[T](
     call: Callable[[Sequence[ClaimRef]], Awaitable[Mapping[str, T]]], claims: Sequence[ClaimRef]
 ) -> Mapping[str, T | DriverError]:
-    """The handler's answer; an unexpected exception is logged with its trace and answered to every claim."""
+    """The handler's answer; an unexpected exception is logged with its stack trace and becomes the answer for every
+    claim."""
     try:
         return await call(claims)
-    except Exception as error:  # noqa: BLE001 - the border: kubelet gets an answer whatever happened
-        _log.exception("a call from kubelet failed unexpectedly", claims=[str(claim) for claim in claims])
+    except Exception as error:  # noqa: BLE001 - the kubelet must get an answer in every case
+        _log.exception("a call of the kubelet failed unexpectedly", claims=[str(claim) for claim in claims])
         reason = f"internal error: {type(error).__name__}: {error}; see the log of the node plugin"
         return {claim.uid: DriverError(reason, about=str(claim)) for claim in claims}
 
 
 async def _first(*waits: Awaitable[object], timeout_s: float) -> None:
-    """Until one of these is done, or the time is up."""
+    """Waits until one of these is done, or the time is over."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)

@@ -1,7 +1,7 @@
 """Unix sockets: their names, within the kernel's limit of 108 bytes, and binding gRPC servers to them.
 
-Two plugins of one driver serve side by side during a rolling update, so the pod's UID is part of both names. Names that
-would be too long are shortened by a hash of the UID, the same way every time.
+Two plugins of one driver serve at the same time during a rolling update, so both names contain the pod's UID. Names
+that would be too long contain a hash of the UID instead.
 """
 
 import asyncio
@@ -22,16 +22,15 @@ _LONGEST_PATH = 107
 
 @dataclass(frozen=True, slots=True)
 class Sockets:
-    """Where a plugin instance listens: for kubelet's DRA calls and for its registration calls."""
+    """The sockets of a plugin process: for the kubelet's DRA calls and for registration."""
 
     dra: Path
     registration: Path
 
 
 def plugin_sockets(kubelet_root: Path, driver: str, pod_uid: str | None) -> Sockets:
-    """The two sockets of an instance. Raises InvalidInput when even the shortest names do not fit.
-
-    Without a pod UID the classic names are used, which leave no room for a second instance.
+    """The two sockets of a plugin process. Raises InvalidInput if even the shortest names are too long. Without a pod
+    UID they have the classic names, so that only one process can serve.
     """
     data, registry = kubelet_root / "plugins" / driver, kubelet_root / "plugins_registry"
     if pod_uid is None:
@@ -59,9 +58,8 @@ def _digest(text: str, size: int) -> str:
 
 
 async def listen(server: grpc.aio.Server, path: Path) -> None:
-    """Serve on a socket that only root can reach; one that an earlier process left there is removed first.
-
-    Raises NodeNotReady when the folder cannot be made or the socket not be bound.
+    """Serves on a socket that only root can open; removes the socket of an earlier process first. Raises NodeNotReady
+    if the folder or the socket cannot be created.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -70,7 +68,7 @@ async def listen(server: grpc.aio.Server, path: Path) -> None:
         path.chmod(0o600)
     except (OSError, RuntimeError) as error:
         raise NodeNotReady(f"cannot listen: {error}", about=f"socket {path}") from error
-    # grpc cannot be interrupted here, and one that nobody stops is stopped by its destructor, after the event loop.
+    # grpc cannot be interrupted here, and without a stop its destructor would stop it, after the event loop has ended.
     start = asyncio.ensure_future(server.start())
     try:
         await asyncio.shield(start)
@@ -82,10 +80,9 @@ async def listen(server: grpc.aio.Server, path: Path) -> None:
 
 
 def remove_dead(own: Sockets, driver: str) -> tuple[Path, ...]:
-    """Remove what instances of this driver have left that were killed; answers which. Raises OSError.
-
-    Their pods had other UIDs, so nobody makes sockets of those names again, and kubelet would call them for ever. One
-    that just starts listens as soon as its socket is there; should it be taken for dead all the same, it notices.
+    """Removes and returns sockets of killed plugin processes. Raises OSError. Their pods had other UIDs, so no process
+    creates these names again, and the kubelet would call them forever. A starting process listens as soon as its socket
+    exists; if its socket is removed nevertheless, it notices.
     """
     candidates = (*own.dra.parent.glob("dra*.sock"), *own.registration.parent.glob(f"{driver}*-reg.sock"))
     dead = tuple(sorted(one for one in candidates if one not in (own.dra, own.registration) and _is_dead(one)))
@@ -95,7 +92,7 @@ def remove_dead(own: Sockets, driver: str) -> tuple[Path, ...]:
 
 
 def _is_dead(path: Path) -> bool:
-    """Whether it is a socket that no process listens at: any other error than that may pass."""
+    """Whether no process listens on the socket; other errors may be temporary and do not count."""
     if not path.is_socket():
         return False
     with socket.socket(socket.AF_UNIX) as probe:
@@ -110,11 +107,11 @@ def _is_dead(path: Path) -> bool:
 
 
 def is_lost(path: Path) -> bool:
-    """Whether nobody can find the socket by its name any more."""
+    """Whether the socket's name no longer leads to it."""
     return not path.is_socket()
 
 
 def remove_socket(path: Path) -> None:
-    """Remove a socket that may not be there."""
+    """Removes a socket if it exists."""
     with suppress(FileNotFoundError):
         path.unlink()
