@@ -43,12 +43,12 @@ from dra_driver.api.meta import (
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
 )
-from dra_driver.api.policy import PublishingPolicy
 from dra_driver.domains.objects import DaemonSettings
 from dra_driver.errors import NotFound
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER
 from dra_driver.publish.metrics import PublishingCounters
+from dra_driver.publish.pools import Publication, PublishingListeners
 from dra_driver.slices.domains import domain_devices
 
 
@@ -89,15 +89,12 @@ class Bench:
             await _all(around.node(index) for index in range(nodes))
             keeper = DomainKeeper(inside, DaemonSettings(namespace=OURS, image="driver", max_nodes=TRAYS))
             counters = PublishingCounters(CollectorRegistry())
-            policy = PublishingPolicy.EVERYTHING
             devices = PublishedSlices(
                 inside,
-                COMPUTE_DOMAIN_DRIVER,
-                policy,
+                Publication(driver=COMPUTE_DOMAIN_DRIVER, describe=domain_devices, labels_matter=True),
+                PublishingListeners(),
+                counters,
                 workers=4,
-                counters=counters,
-                describe=domain_devices,
-                labels_matter=True,
             )
             async with around.watching():
                 tasks = [

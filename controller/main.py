@@ -27,6 +27,7 @@ from dra_driver.kube.metrics import ApiCalls, DroppedEvents
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER
 from dra_driver.publish.metrics import PublishedPools, PublishingCounters
 from dra_driver.publish.policy_file import read_policy
+from dra_driver.publish.pools import Publication, PublishingListeners
 from dra_driver.runtime import memory
 from dra_driver.runtime.tasks import forever, run_service, until_signal
 from dra_driver.runtime.telemetry import DebugSection, configure_logging, status_server, tell_build
@@ -64,19 +65,27 @@ async def run(settings: Settings) -> None:
         counters = PublishingCounters(metrics)
         events = EventRecorder(kube, controller=f"{settings.driver_name}/controller", instance=settings.identity)
         metrics.register(DroppedEvents(events.dropped))
+        listeners = PublishingListeners(tracer=tracer, tell=events.tell)
+        # Each driver writes its own limitations in the status of inventories.
+        beside = [COMPUTE_DOMAIN_DRIVER] * (Feature.COMPUTE_DOMAINS in settings.feature_gates)
         slices = PublishedSlices(
             kube,
-            settings.driver_name,
-            policy,
+            Publication(driver=settings.driver_name, policy=policy, beside=beside),
+            listeners,
+            counters,
             workers=settings.workers,
-            counters=counters,
             classes=_classes(kube, settings, tracer),
-            tracer=tracer,
-            tell=events.tell,
-            beside=[COMPUTE_DOMAIN_DRIVER] * (Feature.COMPUTE_DOMAINS in settings.feature_gates),
         )
         domains = _domains(kube, settings, policy, events, tracer)
-        devices = _domain_devices(kube, settings, policy, counters, events, tracer)
+        # Channels and daemon devices of all nodes, under the driver name of ComputeDomains.
+        channels = Publication(
+            driver=COMPUTE_DOMAIN_DRIVER,
+            policy=policy,
+            describe=domain_devices,
+            labels_matter=True,
+            beside=[settings.driver_name],
+        )
+        devices = PublishedSlices(kube, channels, listeners, counters, workers=settings.workers)
         if domains is not None:
             metrics.register(DomainCollector(domains.statuses))
         metrics.register(PublishedPools(lambda: [one for one in (slices.publisher, devices.publisher) if one]))
@@ -104,29 +113,6 @@ async def run(settings: Settings) -> None:
             tasks.create_task(forever("news", events.run))
             memory.settle()
             await until_signal()
-
-
-def _domain_devices(
-    kube: Kube,
-    settings: Settings,
-    policy: PublishingPolicy,
-    counters: PublishingCounters,
-    events: EventRecorder,
-    tracer: Tracer,
-) -> PublishedSlices:
-    """Channels and daemon devices of all nodes, under the driver name of ComputeDomains."""
-    return PublishedSlices(
-        kube,
-        COMPUTE_DOMAIN_DRIVER,
-        policy,
-        workers=settings.workers,
-        counters=counters,
-        describe=domain_devices,
-        labels_matter=True,
-        tracer=tracer,
-        tell=events.tell,
-        beside=[settings.driver_name],
-    )
 
 
 def _of_leader(

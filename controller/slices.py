@@ -3,54 +3,36 @@ each time this process becomes the leader.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from controller.classes import ProfileClasses
-from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import Device
 from dra_driver.kube.client import Kube
-from dra_driver.kube.events import News
-from dra_driver.publish import PoolPublisher
 from dra_driver.publish.metrics import CountingNarrator, PublishingCounters
-from dra_driver.publish.pools import Describe
+from dra_driver.publish.pools import Pace, PoolPublisher, Publication, PublishingListeners
 from dra_driver.runtime import memory
-from dra_driver.runtime.tracing import OFF, Tracer
-from dra_driver.slices.describe import described_devices
 
 
 class PublishedSlices:
-    """The slices of `driver` in the whole cluster, while this process leads."""
+    """The slices of one driver in the whole cluster, while this process leads."""
 
     def __init__(
         self,
         kube: Kube,
-        driver: str,
-        policy: PublishingPolicy,
+        publication: Publication,
+        listeners: PublishingListeners,
+        counters: PublishingCounters,
         *,
         workers: int,
-        counters: PublishingCounters,
-        describe: Describe = described_devices,
-        labels_matter: bool = False,
         classes: ProfileClasses | None = None,
-        tracer: Tracer = OFF,
-        tell: Callable[[News], None] | None = None,
-        beside: Collection[str] = (),
     ) -> None:
-        """`classes` are maintained while this process leads; None: no classes for MIG profiles.
-
-        `describe`, `labels_matter`, `tell` and `beside` as for `PoolPublisher`.
-        """
+        """`classes` are maintained while this process leads; None: no classes for MIG profiles."""
         self._kube = kube
-        self._driver = driver
-        self._policy = policy
+        self._publication = publication
+        self._observers = replace(listeners, narrator=_Narrator(counters, classes))
         self._workers = workers
-        self._describe = describe
-        self._labels_matter = labels_matter
         self._classes = classes
-        self._tracer = tracer
-        self._tell = tell
-        self._beside = beside
-        self._narrator = _Narrator(counters, classes)
         self._publisher: PoolPublisher | None = None
 
     @property
@@ -60,18 +42,7 @@ class PublishedSlices:
 
     async def run(self) -> None:
         """Publishes until cancelled; reads everything again, because another replica may have led meanwhile."""
-        self._publisher = PoolPublisher(
-            self._kube,
-            self._driver,
-            policy=self._policy,
-            describe=self._describe,
-            labels_matter=self._labels_matter,
-            narrator=self._narrator,
-            workers=self._workers,
-            tracer=self._tracer,
-            tell=self._tell,
-            beside=self._beside,
-        )
+        self._publisher = PoolPublisher(self._kube, self._publication, self._observers, Pace(workers=self._workers))
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._publisher.run())

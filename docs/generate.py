@@ -24,7 +24,7 @@ from docs.from_code.settings import settings_page
 from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.kube.metrics import ApiCalls, DroppedEvents
 from dra_driver.names import GPU_DRIVER
-from dra_driver.publish import PoolPublisher
+from dra_driver.publish import PoolPublisher, Publication
 from dra_driver.publish.metrics import PublishedPools, PublishingCounters
 from dra_driver.publish.statuses import FOLLOWED, NOT_FOLLOWED
 from dra_driver.runtime.telemetry import tell_build
@@ -91,7 +91,7 @@ def publisher_families() -> list[Family]:
     ApiCalls(registry)
     registry.register(DroppedEvents({}))
     PublishingCounters(registry)
-    publisher = PoolPublisher(Kube(Endpoint(server="http://localhost")), GPU_DRIVER)
+    publisher = PoolPublisher(Kube(Endpoint(server="http://localhost")), Publication(driver=GPU_DRIVER))
     registry.register(PublishedPools(lambda: [publisher]))
     return _families(registry)
 

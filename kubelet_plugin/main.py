@@ -444,17 +444,15 @@ def _publisher(
         return None
 
     # Imported here, because plugins do not need it in memory if a controller publishes.
-    from dra_driver.publish import PoolPublisher
+    from dra_driver.publish import PoolPublisher, Publication, PublishingListeners
     from dra_driver.publish.metrics import CountingNarrator, PublishedPools, PublishingCounters
 
     publisher = PoolPublisher(
         kube,
-        settings.driver_name,
-        policy=policy,
-        node_name=settings.node_name,
-        narrator=CountingNarrator(PublishingCounters(metrics)),
-        tracer=cluster.tracer,
-        tell=cluster.events.tell,
+        Publication(driver=settings.driver_name, policy=policy, node_name=settings.node_name),
+        PublishingListeners(
+            narrator=CountingNarrator(PublishingCounters(metrics)), tracer=cluster.tracer, tell=cluster.events.tell
+        ),
     )
     metrics.register(PublishedPools(lambda: [publisher]))
     return publisher

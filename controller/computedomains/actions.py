@@ -23,12 +23,11 @@ class Actions:
     """Writes for domains. Every method raises ClusterError; Conflict if an object has changed since it was seen."""
 
     def __init__(
-        self, kube: Kube, cluster: DomainsInCluster, settings: DaemonSettings, *, driver: str, several_channels: bool
+        self, kube: Kube, cluster: DomainsInCluster, settings: DaemonSettings, *, several_channels: bool
     ) -> None:
         self._kube = kube
         self._cluster = cluster
         self._settings = settings
-        self._driver = driver
         self._several_channels = several_channels
         self._labelling = asyncio.Semaphore(_NODES_AT_ONCE)
 
@@ -77,12 +76,12 @@ class Actions:
                 await self._finalizers(domain, [one for one in domain.metadata.finalizers if one != FINALIZER])
                 _log.info("ComputeDomain removed", **_named(domain))
             case DomainStep.MAKE_DAEMON_TEMPLATE:
-                template = daemon_template(domain, self._settings, self._driver)
+                template = daemon_template(domain, self._settings)
                 await self._make(RESOURCE_CLAIM_TEMPLATES, template)
             case DomainStep.MAKE_DAEMON_SET:
                 await self._make(DAEMON_SETS, daemon_set(domain, self._settings))
             case DomainStep.MAKE_TEMPLATE:
-                template = workload_template(domain, several_channels=self._several_channels, driver=self._driver)
+                template = workload_template(domain, several_channels=self._several_channels)
                 await self._make(RESOURCE_CLAIM_TEMPLATES, template)
             case DomainStep.DELETE_TEMPLATE:
                 name = domain.spec.channel.resource_claim_template.name

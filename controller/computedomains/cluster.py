@@ -2,6 +2,7 @@
 channels, the label of nodes, and the fabric of inventories. Therefore thousands of unrelated pods cost almost nothing.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from dra_driver.domains.observed import (
 from dra_driver.errors import ClusterError, InvalidInput
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Key, Mirror, MirrorChange
+from dra_driver.names import COMPUTE_DOMAIN_DRIVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +78,12 @@ class DomainsInCluster:
         self,
         kube: Kube,
         *,
-        driver: str,
         namespace: str,
         made_as: Callable[[ComputeDomain], str],
         changed: Callable[[str], None],
         look_after: Callable[[str, float], None],
-        loop_time: Callable[[], float],
     ) -> None:
-        self._loop_time = loop_time
-        self._driver = driver
+        self._loop_time = asyncio.get_running_loop().time
         self._namespace = namespace
         self._made_as = made_as
         self._changed = changed
@@ -234,10 +233,10 @@ class DomainsInCluster:
             wants = (obj["metadata"].get("labels") or {}).get(DOMAIN_LABEL)
             return KeptClaim(wants=wants) if wants and "deletionTimestamp" not in obj["metadata"] else _NO_CHANNEL
         results = (allocation.get("devices") or {}).get("results") or ()
-        if not any(result.get("driver") == self._driver for result in results):
+        if not any(result.get("driver") == COMPUTE_DOMAIN_DRIVER for result in results):
             return _NO_CHANNEL
         try:
-            return KeptClaim(channel_uses(ResourceClaim.of(obj), self._driver))
+            return KeptClaim(channel_uses(ResourceClaim.of(obj), COMPUTE_DOMAIN_DRIVER))
         except InvalidInput:
             return _NO_CHANNEL
 

@@ -5,7 +5,7 @@ node.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -25,7 +25,7 @@ from dra_driver.kube.client import Kube
 from dra_driver.kube.events import EventRecorder, News, Regarding
 from dra_driver.kube.watch import Key
 from dra_driver.kube.workqueue import WorkQueue
-from dra_driver.names import COMPUTE_DOMAIN_DRIVER, CONFIG_API_VERSION
+from dra_driver.names import CONFIG_API_VERSION
 from dra_driver.runtime.tracing import NAMESPACE, OFF, Tracer
 
 _log = structlog.get_logger(__name__)
@@ -45,6 +45,7 @@ _BETWEEN_STATUSES_S = 0.25
 _BETWEEN_STATUSES_PER_NODE_S = 0.004
 """Added for each of its nodes: 0.3 s for a rack of 18, 1.3 s for 256 nodes."""
 _SWEEP_EVERY_S = 600.0
+_WORKERS = 8
 
 
 class DomainKeeper:
@@ -55,25 +56,17 @@ class DomainKeeper:
         kube: Kube,
         settings: DaemonSettings,
         *,
-        driver: str = COMPUTE_DOMAIN_DRIVER,
         several_channels: bool = False,
         host_imex: bool = False,
-        workers: int = 8,
         events: EventRecorder | None = None,
         tracer: Tracer = OFF,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-        sweep_every_s: float = _SWEEP_EVERY_S,
     ) -> None:
         self._kube = kube
         self._settings = settings
-        self._driver = driver
         self._several_channels = several_channels
         self._host_imex = host_imex
-        self._workers = workers
         self._events = events
         self._tracer = tracer
-        self._now = now
-        self._sweep_every_s = sweep_every_s
         self._queue = WorkQueue()
         self._cluster: DomainsInCluster | None = None
         self._rests_until: dict[str, float] = {}
@@ -84,16 +77,12 @@ class DomainKeeper:
         self._queue = WorkQueue()
         cluster = DomainsInCluster(
             self._kube,
-            driver=self._driver,
             namespace=self._settings.namespace,
             made_as=lambda domain: made_as(domain, self._settings),
             changed=self._changed,
             look_after=lambda uid, seconds: self._queue.add_after(uid, seconds),
-            loop_time=asyncio.get_running_loop().time,
         )
-        actions = Actions(
-            self._kube, cluster, self._settings, driver=self._driver, several_channels=self._several_channels
-        )
+        actions = Actions(self._kube, cluster, self._settings, several_channels=self._several_channels)
         self._cluster, self._rests_until = cluster, {}
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -103,7 +92,7 @@ class DomainKeeper:
                 for uid in cluster.uids():
                     self._queue.add(uid)
                 tasks.create_task(self._sweep_again_and_again(cluster))
-                await self._queue.work(lambda uid: self._handle(uid, cluster, actions), self._workers)
+                await self._queue.work(lambda uid: self._handle(uid, cluster, actions), _WORKERS)
         finally:
             self._cluster = None
 
@@ -150,7 +139,7 @@ class DomainKeeper:
         with self._tracer.span(
             "reconcile domain", {NAMESPACE: metadata.namespace or "", "gpu_dra.domain": metadata.name}
         ):
-            now = self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
+            now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             decision = decide(observed, now, max_nodes=self._settings.max_nodes, host_imex=self._host_imex)
             await actions.run(observed.domain, decision.actions)
             if decision.status is not None:
@@ -181,7 +170,7 @@ class DomainKeeper:
                 await self._sweep(cluster)
             except ClusterError as error:
                 _log.warning("cannot remove leftovers of deleted ComputeDomains yet", error=str(error))
-            await asyncio.sleep(self._sweep_every_s)
+            await asyncio.sleep(_SWEEP_EVERY_S)
 
     async def _sweep(self, cluster: DomainsInCluster) -> None:
         """Removes objects of domains that do not exist. Reads the domains from the API server again, because the copy

@@ -48,9 +48,7 @@ class DaemonSettings:
     command: tuple[str, ...] = ("gpu-dra-imex-daemon",)
 
 
-def workload_template(
-    domain: ComputeDomain, *, several_channels: bool = False, driver: str = COMPUTE_DOMAIN_DRIVER
-) -> JsonObject:
+def workload_template(domain: ComputeDomain, *, several_channels: bool = False) -> JsonObject:
     """The ResourceClaimTemplate for the workload's pods.
 
     `several_channels`: nodes can have more than one channel, so that several pods of the domain fit on one node. The
@@ -58,7 +56,7 @@ def workload_template(
     the node.
     """
     uid = domain.metadata.uid
-    attributes = f"device.attributes['{driver}']"
+    attributes = f"device.attributes['{COMPUTE_DOMAIN_DRIVER}']"
     request = {
         "deviceClassName": CHANNEL_CLASS if several_channels else DEFAULT_CHANNEL_CLASS,
         "selectors": [{"cel": {"expression": f"!has({attributes}.domain) || {attributes}.domain == '{uid}'"}}],
@@ -70,12 +68,12 @@ def workload_template(
         namespace=domain.metadata.namespace or "default",
         uid=uid,
         request=(CHANNEL_REQUEST, request),
-        config=(driver, CHANNEL_CONFIG, parameters),
+        config=(CHANNEL_CONFIG, parameters),
         owners=[_owner(domain)],
     )
 
 
-def daemon_template(domain: ComputeDomain, settings: DaemonSettings, driver: str = COMPUTE_DOMAIN_DRIVER) -> JsonObject:
+def daemon_template(domain: ComputeDomain, settings: DaemonSettings) -> JsonObject:
     """The ResourceClaimTemplate of the daemons' pods: one daemon device of their node each."""
     uid = domain.metadata.uid
     return _template(
@@ -83,7 +81,7 @@ def daemon_template(domain: ComputeDomain, settings: DaemonSettings, driver: str
         namespace=settings.namespace,
         uid=uid,
         request=(DAEMON_REQUEST, {"deviceClassName": DAEMON_CLASS}),
-        config=(driver, DAEMON_CONFIG, {"domainID": uid}),
+        config=(DAEMON_CONFIG, {"domainID": uid}),
     )
 
 
@@ -198,15 +196,15 @@ def _template(
     namespace: str,
     uid: str,
     request: tuple[str, JsonObject],
-    config: tuple[str, str, JsonObject],
+    config: tuple[str, JsonObject],
     owners: list[JsonObject] | None = None,
 ) -> JsonObject:
     request_name, exactly = request
-    driver, kind, parameters = config
+    kind, parameters = config
     # Sorted, because server-side apply sorts the keys of a claim's allocation. The API server compares bytes, so
     # another driver's apply to `status.devices` would otherwise count as a change of the allocation.
     parameters = {"apiVersion": CONFIG_API_VERSION, "kind": kind, **parameters}
-    opaque = {"driver": driver, "parameters": dict(sorted(parameters.items()))}
+    opaque = {"driver": COMPUTE_DOMAIN_DRIVER, "parameters": dict(sorted(parameters.items()))}
     metadata: dict[str, Any] = {"name": name, "namespace": namespace, "labels": {DOMAIN_LABEL: uid}}
     if owners:
         metadata["ownerReferences"] = owners

@@ -2,13 +2,13 @@
 
 `PoolPublisher` is hosted by the controller, for all nodes, and by a node plugin with `--publisher node`, for its own:
 
-    publisher = PoolPublisher(kube, driver_name, policy=policy, node_name=None)   # or the node's name
+    publisher = PoolPublisher(kube, Publication(driver=name, policy=policy))      # or with node_name
     await publisher.run()                                                         # until cancelled
 
 Both read NodeInventory objects, so both follow the same rule for wiped slices (`life`). `observed` is the watch of
 slices plus the publisher's own latest writes, `inventories` the stored parts of inventories, `pools` the reconciler.
 """
 
-from dra_driver.publish.pools import Narrator, PoolPublisher
+from dra_driver.publish.pools import Narrator, Pace, PoolPublisher, Publication, PublishingListeners
 
-__all__ = ["Narrator", "PoolPublisher"]
+__all__ = ["Narrator", "Pace", "PoolPublisher", "Publication", "PublishingListeners"]

@@ -9,7 +9,7 @@ first pool, again every few hours, and when a write shows that it changed.
 import asyncio
 import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 import structlog
@@ -129,52 +129,72 @@ class PoolState:
     failing: bool
 
 
-class PoolPublisher:
-    """Publishes the pools of `driver`: of all nodes, or of `node_name` alone. See the package's docstring.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publication:
+    """What is published: the devices of `driver` on all nodes, or on `node_name` alone.
 
-    `describe` decides what is published. `labels_matter`: it looks at nodes' labels, even if the policy does not.
-    `tell` takes Events about nodes that cannot follow the policy; publishers of the drivers `beside` say so, too.
-    `now` is the wall clock that registration times are compared with. `workers` bounds concurrent writes.
+    `describe` decides which. `labels_matter`: it reads the labels of nodes, even if the policy does not. `beside` are
+    the drivers whose publishers write in the status of the same inventories.
     """
+
+    driver: str
+    policy: PublishingPolicy = PublishingPolicy.EVERYTHING
+    describe: Describe = described_devices
+    labels_matter: bool = False
+    node_name: str | None = None
+    beside: Collection[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishingListeners:
+    """Who learns what happens. `tell` takes Events about nodes that cannot follow the policy."""
+
+    narrator: Narrator = field(default_factory=Narrator)
+    tracer: Tracer = OFF
+    tell: Callable[[News], None] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """`workers` limits concurrent writes, `retry` makes the pauses after failures."""
+
+    workers: int = _WORKERS
+    ask_after_s: float = _ASK_AFTER_S
+    probe_every_s: float = _PROBE_EVERY_S
+    retry: Callable[[], Backoff] = lambda: Backoff(first_s=0.1, longest_s=120.0)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class PoolPublisher:
+    """Publishes pools. See the docstring of the package."""
 
     def __init__(
         self,
         kube: Kube,
-        driver: str,
-        *,
-        policy: PublishingPolicy = PublishingPolicy.EVERYTHING,
-        describe: Describe = described_devices,
-        labels_matter: bool = False,
-        node_name: str | None = None,
-        narrator: Narrator | None = None,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-        workers: int = _WORKERS,
-        ask_after_s: float = _ASK_AFTER_S,
-        probe_every_s: float = _PROBE_EVERY_S,
-        retry: Callable[[], Backoff] = lambda: Backoff(first_s=0.1, longest_s=120.0),
-        tracer: Tracer = OFF,
-        tell: Callable[[News], None] | None = None,
-        beside: Collection[str] = (),
+        publication: Publication,
+        listeners: PublishingListeners | None = None,
+        pace: Pace | None = None,
     ) -> None:
+        listeners, pace = listeners or PublishingListeners(), pace or Pace()
+        driver, node_name = publication.driver, publication.node_name
         self._kube = kube
-        self._tracer = tracer
         self.driver = driver
-        self._policy = policy
-        self._describe = describe
-        self._labels_matter = labels_matter or policy.asks_for_labels
-        self._narrator = narrator or Narrator()
-        self._now = now
-        self._workers = workers
-        self._ask_after_s = ask_after_s
-        self._probe_every_s = probe_every_s
-        self._retry = retry
+        self._policy = publication.policy
+        self._describe = publication.describe
+        self._labels_matter = publication.labels_matter or publication.policy.asks_for_labels
         self._node_name = node_name
+        self._narrator = listeners.narrator
+        self._tracer = listeners.tracer
+        self._pace = pace
         self._features: ServerFeatures | None = None
         self._features_doubted = asyncio.Event()
-        self._queue = WorkQueue(retry)
+        self._queue = WorkQueue(pace.retry)
         self._slices = ObservedSlices(kube, driver, node_name, self._slices_changed)
         by_name = None if node_name is None else f"metadata.name={node_name}"
-        self._statuses = InventoryStatuses(kube, driver, tell, now, beside)
+        self._statuses = InventoryStatuses(kube, driver, listeners.tell, _now, publication.beside)
         self._inventories = Mirror(
             kube,
             NODE_INVENTORIES,
@@ -247,7 +267,7 @@ class PoolPublisher:
                 group.create_task(self._watch_features())
                 for mirror in self.mirrors:
                     await mirror.synced.wait()
-                group.create_task(self._queue.work(self._handle, self._workers))
+                group.create_task(self._queue.work(self._handle, self._pace.workers))
                 await self._queue.idle.wait()
                 self.first_pass.set()
         finally:
@@ -255,7 +275,7 @@ class PoolPublisher:
 
     async def _find_features(self) -> None:
         """Until the server has answered. What it kept before stays true in the meantime."""
-        backoff = self._retry()
+        backoff = self._pace.retry()
         while True:
             try:
                 found = await server_features(self._kube, self.driver, self._node_name)
@@ -273,9 +293,9 @@ class PoolPublisher:
 
     async def _watch_features(self) -> None:
         while True:
-            await asyncio.sleep(min(_PROBE_PAUSE_S, self._probe_every_s))
+            await asyncio.sleep(min(_PROBE_PAUSE_S, self._pace.probe_every_s))
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._features_doubted.wait(), self._probe_every_s)
+                await asyncio.wait_for(self._features_doubted.wait(), self._pace.probe_every_s)
             self._features_doubted.clear()
             await self._find_features()
 
@@ -297,7 +317,7 @@ class PoolPublisher:
                 as_wanted = await self._publish(pool)
                 span.tell({AS_WANTED: as_wanted})
             if as_wanted:
-                self._published_at[pool] = self._now()
+                self._published_at[pool] = _now()
             self._failing.discard(pool)
         except InvalidInput as error:
             reason = error
@@ -375,7 +395,7 @@ class PoolPublisher:
     async def _plugin_lives(self, inventory: KeptInventory) -> bool:
         """Whether slices may be created; if that is in doubt, the plugin is asked, after a moment."""
         pool = inventory.name
-        life, verdict = self._lives[pool].judged(inventory.registration, inventory.asked, self._now())
+        life, verdict = self._lives[pool].judged(inventory.registration, inventory.asked, _now())
         self._lives[pool] = life
         if verdict is not Verdict.ASK or inventory.registration is None:
             self._ask_at.pop(pool, None)
@@ -383,7 +403,7 @@ class PoolPublisher:
         time = asyncio.get_running_loop().time()
         doubted, ask_at = self._ask_at.get(pool, ("", 0.0))
         if doubted != inventory.registration:
-            ask_at = time + self._ask_after_s
+            ask_at = time + self._pace.ask_after_s
             self._ask_at[pool] = (inventory.registration, ask_at)
         if time < ask_at:
             self._queue.add_after(pool, ask_at - time)

@@ -32,7 +32,7 @@ from dra_driver.errors import AlreadyExists, NotFound
 from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.kube.leader import LeaderElection, LeaseTimes
 from dra_driver.names import GPU_DRIVER
-from dra_driver.publish import Narrator, PoolPublisher
+from dra_driver.publish import Narrator, Pace, PoolPublisher, Publication, PublishingListeners
 from dra_driver.publish.observed import server_features
 from dra_driver.slices.describe import described_devices
 from dra_driver.slices.diff import is_complete, observed_slice
@@ -97,7 +97,12 @@ async def publishing(
     kube: Kube, node: str, written: Written, policy: PublishingPolicy = PublishingPolicy.EVERYTHING
 ) -> AsyncIterator[PoolPublisher]:
     """A publisher for one node, so that what other tests left on a real server is not its business."""
-    publisher = PoolPublisher(kube, GPU_DRIVER, policy=policy, node_name=node, narrator=written, ask_after_s=0.0)
+    publisher = PoolPublisher(
+        kube,
+        Publication(driver=GPU_DRIVER, policy=policy, node_name=node),
+        PublishingListeners(narrator=written),
+        Pace(ask_after_s=0.0),
+    )
     task = asyncio.create_task(publisher.run())
     try:
         yield publisher

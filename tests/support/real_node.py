@@ -21,6 +21,7 @@ from dra_driver.kube.client import Kube
 from dra_driver.names import GPU_DRIVER
 from dra_driver.publish import PoolPublisher
 from dra_driver.publish.policy_file import read_policy
+from dra_driver.publish.pools import Publication
 from dra_driver.simulation.apiserver import SimulatedApiServer
 from dra_driver.simulation.claims import SimulatedClaimController
 from dra_driver.simulation.kubelet import Times
@@ -76,7 +77,9 @@ class RealNode:
     @asynccontextmanager
     async def publishing(self) -> AsyncIterator[None]:
         """The controller's publisher, for all nodes."""
-        async with _background(PoolPublisher(self.kube, GPU_DRIVER, policy=read_policy(None)).run()):
+        async with _background(
+            PoolPublisher(self.kube, Publication(driver=GPU_DRIVER, policy=read_policy(None))).run()
+        ):
             yield
 
     @asynccontextmanager

@@ -18,7 +18,7 @@ from dra_driver.kube.watch import Backoff
 from dra_driver.names import GPU_DRIVER
 from dra_driver.publish import PoolPublisher
 from dra_driver.publish.metrics import CountingNarrator, PublishedPools, PublishingCounters
-from dra_driver.publish.pools import Figures, PoolState
+from dra_driver.publish.pools import Figures, Pace, PoolState, Publication, PublishingListeners
 from dra_driver.simulation.apiserver import SimulatedApiServer
 from dra_driver.slices.features import ServerFeatures
 
@@ -59,10 +59,9 @@ async def test_pools_tell_their_generation_and_publication_and_that_they_fail(
         client.refuses = True
         publisher = PoolPublisher(
             client,
-            GPU_DRIVER,
-            narrator=CountingNarrator(PublishingCounters(registry)),
-            ask_after_s=0.0,
-            retry=lambda: Backoff(first_s=0.01, longest_s=0.1),
+            Publication(driver=GPU_DRIVER),
+            PublishingListeners(narrator=CountingNarrator(PublishingCounters(registry))),
+            Pace(ask_after_s=0.0, retry=lambda: Backoff(first_s=0.01, longest_s=0.1)),
         )
         registry.register(PublishedPools(lambda: [publisher]))
         task = asyncio.create_task(publisher.run())

@@ -33,6 +33,7 @@ from dra_driver.kube.events import News
 from dra_driver.kube.watch import Backoff
 from dra_driver.names import GPU_DRIVER
 from dra_driver.publish import Narrator, PoolPublisher, pools
+from dra_driver.publish.pools import Pace, Publication, PublishingListeners
 from dra_driver.runtime.tracing import OFF, Tracer
 from dra_driver.simulation.apiserver import SimulatedApiServer
 
@@ -189,15 +190,13 @@ async def publishing(
     async with client(Endpoint(server=scene.server.url), traced=tracer.request) as kube:
         scene.publisher = PoolPublisher(
             kube,
-            GPU_DRIVER,
-            policy=policy,
-            node_name=node_name,
-            narrator=scene.narrator,
-            ask_after_s=ask_after_s,
-            probe_every_s=probe_every_s,
-            retry=lambda: Backoff(first_s=0.01, longest_s=0.1),
-            tracer=tracer,
-            tell=scene.events.append,
+            Publication(driver=GPU_DRIVER, policy=policy, node_name=node_name),
+            PublishingListeners(narrator=scene.narrator, tracer=tracer, tell=scene.events.append),
+            Pace(
+                ask_after_s=ask_after_s,
+                probe_every_s=probe_every_s,
+                retry=lambda: Backoff(first_s=0.01, longest_s=0.1),
+            ),
         )
         task = asyncio.create_task(scene.publisher.run())
         try:
