@@ -44,7 +44,7 @@ type Step = Callable[[], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class UninstallSettings:
     """What to delete."""
 
     kubeconfig: Path | None
@@ -67,9 +67,9 @@ def main() -> None:
         sys.exit(f"not everything could be removed: {error}")
 
 
-def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
+def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> UninstallSettings:
     options = _parser().parse(arguments, environment)
-    return Settings(
+    return UninstallSettings(
         kubeconfig=Path(options.kubeconfig) if options.kubeconfig else None,
         driver_name=options.driver_name,
         lease_namespace=options.lease_namespace or pod_namespace() or "default",
@@ -96,7 +96,7 @@ def _parser() -> SettingsParser:
     return parser
 
 
-async def run(settings: Settings) -> None:
+async def run(settings: UninstallSettings) -> None:
     """Tries everything, then raises the first ClusterError."""
     async with Kube(endpoint_from(settings.kubeconfig), user_agent="gpu-dra-cleanup") as kube:
         steps: tuple[Step, ...] = (

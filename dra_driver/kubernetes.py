@@ -27,7 +27,7 @@ _NEVER = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class KubernetesGate:
     """The minor versions in which a gate appears (as alpha), is beta, is on by default, is stable, and is locked."""
 
     means: str
@@ -56,24 +56,28 @@ class Gate:
         return given.get(switch, self.default(minor))
 
 
-GATES: Mapping[str, Gate] = {
-    "DynamicResourceAllocation": Gate("Claims, classes and slices at all.", 26, 32, 34, 34, 35),
-    "DRAAdminAccess": Gate("Claims with `adminAccess`.", 32, 34, 34, 36, 36),
-    "DRAPrioritizedList": Gate("Alternatives in a request (`firstAvailable`).", 33, 34, 34, 36, 37),
-    "DRAResourceClaimDeviceStatus": Gate("`status.devices` of claims.", 32, 33, 33, 37, 37),
-    "DRAPartitionableDevices": Gate("Counters: MIG devices that are created on demand.", 33, 36, 36),
-    "DRAConsumableCapacity": Gate("Devices whose capacity several claims share.", 34, 36, 36),
-    "DRADeviceTaints": Gate("Taints on devices, tolerations in claims.", 33, 36, 36),
-    "DRADeviceTaintRules": Gate("DeviceTaintRules: taints that an administrator sets.", 35, 36, 37),
-    "DRAExtendedResource": Gate("`nvidia.com/gpu: 1` served by a DeviceClass.", 34, 36, 36, 37, 37),
-    "DRADeviceBindingConditions": Gate("Devices that become ready after the pod is assigned to a node.", 34, 36, 36),
-    "ResourceHealthStatus": Gate("The health of devices in the status of pods.", 31, 36, 36),
-    "DRAResourceClaimGranularStatusAuthorization": Gate(
+GATES: Mapping[str, KubernetesGate] = {
+    "DynamicResourceAllocation": KubernetesGate("Claims, classes and slices at all.", 26, 32, 34, 34, 35),
+    "DRAAdminAccess": KubernetesGate("Claims with `adminAccess`.", 32, 34, 34, 36, 36),
+    "DRAPrioritizedList": KubernetesGate("Alternatives in a request (`firstAvailable`).", 33, 34, 34, 36, 37),
+    "DRAResourceClaimDeviceStatus": KubernetesGate("`status.devices` of claims.", 32, 33, 33, 37, 37),
+    "DRAPartitionableDevices": KubernetesGate("Counters: MIG devices that are created on demand.", 33, 36, 36),
+    "DRAConsumableCapacity": KubernetesGate("Devices whose capacity several claims share.", 34, 36, 36),
+    "DRADeviceTaints": KubernetesGate("Taints on devices, tolerations in claims.", 33, 36, 36),
+    "DRADeviceTaintRules": KubernetesGate("DeviceTaintRules: taints that an administrator sets.", 35, 36, 37),
+    "DRAExtendedResource": KubernetesGate("`nvidia.com/gpu: 1` served by a DeviceClass.", 34, 36, 36, 37, 37),
+    "DRADeviceBindingConditions": KubernetesGate(
+        "Devices that become ready after the pod is assigned to a node.", 34, 36, 36
+    ),
+    "ResourceHealthStatus": KubernetesGate("The health of devices in the status of pods.", 31, 36, 36),
+    "DRAResourceClaimGranularStatusAuthorization": KubernetesGate(
         "Separate RBAC verbs for `status.devices` of claims.", 36, 36, 36
     ),
-    "DRAListTypeAttributes": Gate("Attributes that are lists.", 36),
-    "DRANodeAllocatableResources": Gate("CPU and memory that come with a device.", 36),
-    "KubeletPodResourcesDynamicResources": Gate("Claims in the kubelet's pod resources API.", 27, 34, 34, 36, 36),
+    "DRAListTypeAttributes": KubernetesGate("Attributes that are lists.", 36),
+    "DRANodeAllocatableResources": KubernetesGate("CPU and memory that come with a device.", 36),
+    "KubeletPodResourcesDynamicResources": KubernetesGate(
+        "Claims in the kubelet's pod resources API.", 27, 34, 34, 36, 36
+    ),
 }
 
 

@@ -18,7 +18,7 @@ from support.mig import gpu_of
 from support.reviews import BAD, CLASSES, a_review, an_object, body_of, config
 from support.rows import rows
 
-from controller.webhook.review import Judge, NotAReview, read_review
+from controller.webhook.review import NotAReview, Reviewer, read_review
 from dra_driver.api.config import GpuConfig
 from dra_driver.api.documents import read_documents
 from dra_driver.api.inventory import (
@@ -143,7 +143,7 @@ def a_claim(requests: int, selectors: Sequence[str]) -> JsonObject:
     return claim
 
 
-JUDGE = Judge(Knowledge(36, sites_of_kinds(), CLASSES))
+JUDGE = Reviewer(Knowledge(36, sites_of_kinds(), CLASSES))
 
 
 def reviewing(size: int) -> Callable[[], object]:

@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from controller.webhook.certificates import ServingCertificate, has_expired, pem_blocks
-from controller.webhook.kinds import KINDS, Kind, condition
+from controller.webhook.kinds import KINDS, ReviewedKind, condition
 from dra_driver.api.meta import JsonObject, Resource
 from dra_driver.names import CONFIG_API_VERSION
 
@@ -47,7 +47,7 @@ class ServiceAddress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class WantedWebhook:
     """The settings. `address` is a Service, or a URL without path for an API server outside the cluster. `drivers`:
     objects with these driver names are reviewed. `exempt`: namespaces whose objects are never reviewed.
     `keeps_domains`: whether this controller manages ComputeDomains; otherwise another driver may, and its objects must
@@ -120,7 +120,7 @@ def is_armed(configuration: Mapping[str, object] | None) -> bool:
 
 
 def change(
-    observed: Mapping[str, object], wish: Wish, certificate: ServingCertificate, now: datetime, *, proven: bool
+    observed: Mapping[str, object], wish: WantedWebhook, certificate: ServingCertificate, now: datetime, *, proven: bool
 ) -> JsonObject | None:
     """What to write, as a merge patch of exactly the `observed` configuration; None if it is up to date. `proven`: this
     webhook refused the probe. An armed configuration stays armed.
@@ -149,7 +149,7 @@ def _contains(observed: object, wanted: object) -> bool:
     return observed == wanted
 
 
-def wanted_webhooks(wish: Wish, authorities: Sequence[str]) -> list[JsonObject]:
+def wanted_webhooks(wish: WantedWebhook, authorities: Sequence[str]) -> list[JsonObject]:
     """The webhooks of an armed configuration. Names end with the driver's name, which appears in every refusal that
     users see."""
     return [
@@ -168,7 +168,7 @@ _CHANGED = {
 }
 
 
-def _refusing(kind: Kind, wish: Wish, authorities: Sequence[str]) -> JsonObject:
+def _refusing(kind: ReviewedKind, wish: WantedWebhook, authorities: Sequence[str]) -> JsonObject:
     named = {"name": "config-of-ours", "expression": _applied(kind.refusing, wish)}
     name = f"refuse.{kind.plural}"
     if kind.ours and not wish.keeps_domains:
@@ -176,7 +176,7 @@ def _refusing(kind: Kind, wish: Wish, authorities: Sequence[str]) -> JsonObject:
     return _webhook(name, kind, wish, authorities, wish.failure_policy, wish.timeout_s, [named])
 
 
-def _advising(kind: Kind, wish: Wish, authorities: Sequence[str]) -> JsonObject | None:
+def _advising(kind: ReviewedKind, wish: WantedWebhook, authorities: Sequence[str]) -> JsonObject | None:
     if kind.advising is None:
         return None
     selects = {"name": "selects-ours", "expression": _applied(kind.advising, wish)}
@@ -184,16 +184,16 @@ def _advising(kind: Kind, wish: Wish, authorities: Sequence[str]) -> JsonObject 
     return _webhook(f"advise.{kind.plural}", kind, wish, authorities, "Ignore", _hurried_s(wish), [selects, other])
 
 
-def _hurried_s(wish: Wish) -> int:
+def _hurried_s(wish: WantedWebhook) -> int:
     """For requests that must not wait."""
     return min(wish.timeout_s, _ADVICE_TIMEOUT_S)
 
 
-def _applied(expression: str | None, wish: Wish) -> str:
+def _applied(expression: str | None, wish: WantedWebhook) -> str:
     return "true" if expression is None else condition(expression, wish.drivers)
 
 
-def _probing(wish: Wish, authorities: Sequence[str]) -> JsonObject:
+def _probing(wish: WantedWebhook, authorities: Sequence[str]) -> JsonObject:
     (kind,) = [one for one in KINDS if one.kind == "DeviceClass"]
     named = {
         "name": "probe",
@@ -204,8 +204,8 @@ def _probing(wish: Wish, authorities: Sequence[str]) -> JsonObject:
 
 def _webhook(
     name: str,
-    kind: Kind,
-    wish: Wish,
+    kind: ReviewedKind,
+    wish: WantedWebhook,
     authorities: Sequence[str],
     failure_policy: FailurePolicy,
     timeout_s: int,
@@ -249,7 +249,7 @@ def _not_in(namespaces: Sequence[str]) -> JsonObject:
 _NAME = "kubernetes.io/metadata.name"
 
 
-def probe(wish: Wish) -> JsonObject:
+def probe(wish: WantedWebhook) -> JsonObject:
     """A DeviceClass with an invalid config, for a dry run: the API server's answer shows which webhook it called."""
     parameters = {"apiVersion": CONFIG_API_VERSION, "kind": "GpuConfig", "sharing": {"strategy": "probe"}}
     return {
@@ -260,7 +260,7 @@ def probe(wish: Wish) -> JsonObject:
     }
 
 
-def is_refused_by_us(message: str, wish: Wish) -> bool:
+def is_refused_by_us(message: str, wish: WantedWebhook) -> bool:
     """Whether this webhook refused the probe: the message names it. Other admission checks may refuse the probe,
     too."""
     return f'admission webhook "{_PROBE}.{wish.drivers[0]}" denied the request' in message

@@ -10,7 +10,7 @@ from dra_driver.api.meta import JsonObject
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ReviewedKind:
     """`refusing` selects objects that can be refused, `advising` those that can only get warnings; `{drivers}` in them
     is the list of driver names. None: for all, or for none. The field `ours`: this project defines the kind, so the
     webhook reports all its problems."""
@@ -48,24 +48,24 @@ the version in which the object was written."""
 _DRA = "resource.k8s.io"
 _CLAIM, _TEMPLATE = "object.?spec", "object.?spec.?spec"
 
-KINDS: tuple[Kind, ...] = (
-    Kind(
+KINDS: tuple[ReviewedKind, ...] = (
+    ReviewedKind(
         _DRA, _VERSIONS, "resourceclaims", "ResourceClaim", True,
         _names_driver(f"{_CLAIM}.?devices.?config"), _requests_select(_CLAIM),
     ),
-    Kind(
+    ReviewedKind(
         _DRA, _VERSIONS, "resourceclaimtemplates", "ResourceClaimTemplate", True,
         _names_driver(f"{_TEMPLATE}.?devices.?config"), _requests_select(_TEMPLATE),
     ),
-    Kind(
+    ReviewedKind(
         _DRA, _VERSIONS, "deviceclasses", "DeviceClass", False,
         _names_driver("object.?spec.?config"), _selects("object.?spec.?selectors"),
     ),
-    Kind("resource.nvidia.com", ("v1beta1",), "computedomains", "ComputeDomain", True, None, None, ours=True),
+    ReviewedKind("resource.nvidia.com", ("v1beta1",), "computedomains", "ComputeDomain", True, None, None, ours=True),
 )  # fmt: skip
 
 
-def kind_of(group: str, kind: str) -> Kind | None:
+def kind_of(group: str, kind: str) -> ReviewedKind | None:
     return next((one for one in KINDS if (one.group, one.kind) == (group, kind)), None)
 
 

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import structlog
 
-from controller.webhook.plan import Plan
+from controller.webhook.plan import WebhookPlan
 from controller.webhook.trust import (
     CertificateKeeper,
     ConfigurationKeeper,
@@ -28,7 +28,7 @@ LOOK_S = 60.0
 
 async def lead(
     kube: Kube,
-    plan: Plan,
+    plan: WebhookPlan,
     *,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     look_s: float = LOOK_S,

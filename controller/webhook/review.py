@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
-from controller.webhook.kinds import Kind, judged, kind_of
+from controller.webhook.kinds import ReviewedKind, judged, kind_of
 from dra_driver.api.documents import Document, Reading, read_documents
 from dra_driver.api.meta import JsonObject
 from dra_driver.cel.cost import LIMIT
@@ -72,14 +72,14 @@ class Review:
 
     uid: str
     operation: str
-    kind: Kind | None
+    kind: ReviewedKind | None
     api_version: str
     obj: Mapping[str, object]
     old: Mapping[str, object] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ReviewAnswer:
     """`refusals` are sentences; if there are none, the object is admitted. `warnings` are possible in both cases."""
 
     uid: str
@@ -164,7 +164,7 @@ def _refuse(why: str) -> NoReturn:
 
 
 @dataclass(frozen=True, slots=True)
-class Judge:
+class Reviewer:
     """Answers reviews. `knows_server`: the server is of a version whose CEL is known, which `knowledge` has as `minor`.
 
     The sites of `knowledge` are not complete, because a review must be fast: see `sites_of_kinds`.
@@ -173,23 +173,23 @@ class Judge:
     knowledge: Knowledge
     knows_server: bool = True
 
-    def answer(self, review: Review) -> Answer:
+    def answer(self, review: Review) -> ReviewAnswer:
         """Called for every request under review; takes some milliseconds."""
         kind = review.kind
         if kind is None or (review.old is not None and review.old.get("spec") == review.obj.get("spec")):
-            return Answer(review.uid)
+            return ReviewAnswer(review.uid)
         version = review.api_version.partition("/")[2]
         if version not in kind.versions:
             known = ", ".join(kind.versions)
-            return Answer(review.uid, (f"{review.api_version} {kind.kind} cannot be judged; known are {known}",))
+            return ReviewAnswer(review.uid, (f"{review.api_version} {kind.kind} cannot be judged; known are {known}",))
         if kind.ours and Feature.COMPUTE_DOMAINS not in self.knowledge.gates:
-            return Answer(review.uid, () if self._others_keep_domains() else (_NO_DOMAINS,))
+            return ReviewAnswer(review.uid, () if self._others_keep_domains() else (_NO_DOMAINS,))
         obj = judged(review.obj)
         if sum(map(len, expressions_in(obj.get("spec")))) > _MOST_SELECTOR_TEXT:
             obj = _without_selectors(obj)
         found = check(Reading((_document(obj),), ()), self._knowledge_for(obj))
         said = [one for one in found if one.severity is Severity.WARNING and one.code not in _SAID_BY_SERVER]
-        return Answer(
+        return ReviewAnswer(
             review.uid,
             _sentences(one for one in found if self._refuses(kind, one)),
             _sentences(said)[:_MOST_WARNINGS],
@@ -205,7 +205,7 @@ class Judge:
             for expression in class_expressions(one)
         )
 
-    def _refuses(self, kind: Kind, finding: Finding) -> bool:
+    def _refuses(self, kind: ReviewedKind, finding: Finding) -> bool:
         """Only errors about this driver's configs and kinds; the server finds the others itself."""
         if finding.severity is not Severity.ERROR:
             return False
@@ -285,7 +285,7 @@ def _sentences(findings: Iterable[Finding]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(sentence(one) for one in sorted(findings, key=lambda one: one.field)))
 
 
-def answered(answer: Answer) -> JsonObject:
+def answered(answer: ReviewAnswer) -> JsonObject:
     """In the form that the API server expects."""
     response: JsonObject = {"uid": answer.uid, "allowed": answer.allowed}
     if not answer.allowed:

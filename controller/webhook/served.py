@@ -11,7 +11,7 @@ from controller.webhook.certificates import ServingCertificate
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ServerTrust:
     """The webhook configuration as this replica sees it. `armed`: the API server calls the webhook for all objects."""
 
     armed: bool
@@ -27,7 +27,7 @@ class Served:
     waiting: ServingCertificate | None = None
     told_at: float | None = None
 
-    def seen(self, offered: ServingCertificate | None, told: Told, clock: float, settle_s: float) -> "Served":
+    def seen(self, offered: ServingCertificate | None, told: ServerTrust, clock: float, settle_s: float) -> "Served":
         """The state after a read of the Secret and the configuration. `settle_s`: how long API servers' own watches
         take to receive a change."""
         if offered is None or offered == self.current:

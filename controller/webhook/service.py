@@ -15,8 +15,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from controller.webhook.configuration import is_armed
 from controller.webhook.leading import LOOK_S, until
-from controller.webhook.plan import Plan
-from controller.webhook.review import Judge, NotAReview, answered, is_quick, read_review
+from controller.webhook.plan import WebhookPlan
+from controller.webhook.review import NotAReview, Reviewer, answered, is_quick, read_review
 from controller.webhook.served import Served
 from controller.webhook.server import ReviewServer
 from controller.webhook.trust import (
@@ -75,13 +75,13 @@ class WebhookMetrics:
         )
 
 
-class Webhook:
+class WebhookReplica:
     """One replica's part. `now` is the wall clock, `clock` a monotonic one; both are for tests."""
 
     def __init__(
         self,
         kube: Kube,
-        plan: Plan,
+        plan: WebhookPlan,
         *,
         driver: str,
         policy: PublishingPolicy,
@@ -106,7 +106,7 @@ class Webhook:
         issuing = Issuing(plan.names, plan.times) if plan.issued_here else None
         self._certificates = CertificateKeeper(kube, self._secret, issuing, now)
         self._served = Served()
-        self._judge = Judge(Knowledge(driver=driver, policies=(policy,), gates=gates), knows_server=False)
+        self._judge = Reviewer(Knowledge(driver=driver, policies=(policy,), gates=gates), knows_server=False)
         self._judged_kib = 0
         self._tired = asyncio.Event()
         """Set when the caches must be cleared."""
@@ -232,7 +232,7 @@ class Webhook:
         self._judged_kib = 0
         compile_selector.cache_clear()
         knowledge = replace(self._judge.knowledge, minor=known, sites=sites)
-        self._judge = Judge(knowledge, knows_server=minor in KNOWN)
+        self._judge = Reviewer(knowledge, knows_server=minor in KNOWN)
         self._version_known = True
 
 

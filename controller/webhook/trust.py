@@ -22,7 +22,7 @@ from controller.webhook.certificates import (
 )
 from controller.webhook.configuration import (
     CONFIGURATIONS,
-    Wish,
+    WantedWebhook,
     change,
     is_armed,
     is_refused_by_us,
@@ -30,7 +30,7 @@ from controller.webhook.configuration import (
     trusted_in,
     webhooks_in,
 )
-from controller.webhook.served import Told
+from controller.webhook.served import ServerTrust
 from dra_driver.api.meta import DEVICE_CLASSES, SECRETS, JsonObject
 from dra_driver.errors import Conflict, InvalidInput, NotFound, Rejected
 from dra_driver.kube.client import Kube
@@ -81,9 +81,9 @@ def watched_configuration(kube: Kube, name: str, changed: Callable[[], None]) ->
     return Watched(mirror, f"ValidatingWebhookConfiguration {name}")
 
 
-def told(configuration: Watched) -> Told:
+def told(configuration: Watched) -> ServerTrust:
     found = configuration.object
-    return Told(is_armed(found), trusted_in(found))
+    return ServerTrust(is_armed(found), trusted_in(found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class ConfigurationKeeper:
         self,
         kube: Kube,
         configuration: Watched,
-        wish: Wish,
+        wish: WantedWebhook,
         now: Callable[[], datetime],
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,

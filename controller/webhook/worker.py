@@ -22,7 +22,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from controller.settings import Settings, WebhookSettings, from_process
 from controller.webhook.plan import plan_of
-from controller.webhook.service import Webhook, WebhookMetrics
+from controller.webhook.service import WebhookMetrics, WebhookReplica
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.publish.policy_file import read_policy
 from dra_driver.runtime import memory
@@ -54,7 +54,7 @@ async def run(settings: Settings, webhook_settings: WebhookSettings) -> None:
     policy = read_policy(settings.policy, settings.feature_gates)
     metrics = CollectorRegistry()
     async with Kube(endpoint_from(settings.kubeconfig), user_agent="gpu-dra-controller") as kube:
-        webhook = Webhook(
+        webhook = WebhookReplica(
             kube,
             plan_of(webhook_settings, settings.lease_namespace, settings.driver_name, settings.feature_gates),
             driver=settings.driver_name,
@@ -70,7 +70,7 @@ async def run(settings: Settings, webhook_settings: WebhookSettings) -> None:
             await until_signal()
 
 
-async def _report(webhook: Webhook, metrics: CollectorRegistry) -> NoReturn:
+async def _report(webhook: WebhookReplica, metrics: CollectorRegistry) -> NoReturn:
     """Ends this process if a review never ends, because a thread cannot be stopped."""
     while (stuck := webhook.stuck()) is None:
         report = {"problem": webhook.problem(), "metrics": generate_latest(metrics).decode()}

@@ -3,7 +3,7 @@
 from docs.from_code.tables import WRITTEN, page, table
 from dra_driver.apirules.dra_slices import SliceLimits
 from dra_driver.doctor.server import LOSSES
-from dra_driver.kubernetes import GATES, KNOWN, OLDEST, SEEN, SEEN_ON, Gate
+from dra_driver.kubernetes import GATES, KNOWN, OLDEST, SEEN, SEEN_ON, KubernetesGate
 
 
 def versions_page() -> str:
@@ -59,12 +59,12 @@ def _head(minor: int) -> str:
     return f"1.{minor}" if minor in SEEN else f"1.{minor} (not seen)"
 
 
-def _row(named: tuple[str, Gate]) -> tuple[str, ...]:
+def _row(named: tuple[str, KubernetesGate]) -> tuple[str, ...]:
     name, gate = named
     return (f"`{name}`", gate.means, *(_cell(gate, minor) for minor in KNOWN))
 
 
-def _cell(gate: Gate, minor: int) -> str:
+def _cell(gate: KubernetesGate, minor: int) -> str:
     stage = gate.stage(minor)
     return "-" if stage == "absent" else f"{'on' if gate.default(minor) else 'off'} ({stage})"
 

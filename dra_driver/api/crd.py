@@ -22,7 +22,7 @@ _FOLDER = Path(__file__).parent / "crds"
 
 
 @dataclass(frozen=True, slots=True)
-class Definition:
+class CustomDefinition:
     """One custom type. `columns` are name, type and path of what `kubectl get` shows; `rules` are CEL, for the spec.
 
     A `status` becomes a subresource, so that writers of the spec cannot write the status and vice versa.
@@ -41,7 +41,7 @@ class Definition:
         return _FOLDER / f"{self.resource.kind.lower()}.yaml"
 
 
-NODE_INVENTORY = Definition(
+NODE_INVENTORY = CustomDefinition(
     NODE_INVENTORIES,
     inventory,
     inventory.NodeInventorySpec,
@@ -58,7 +58,7 @@ NODE_INVENTORY = Definition(
     status=inventory.NodeInventoryStatus,
 )
 
-COMPUTE_DOMAIN = Definition(
+COMPUTE_DOMAIN = CustomDefinition(
     COMPUTE_DOMAINS,
     computedomain,
     computedomain.ComputeDomainSpec,
@@ -79,7 +79,7 @@ DEFINITIONS = (NODE_INVENTORY, COMPUTE_DOMAIN)
 FILE = NODE_INVENTORY.file
 
 
-def crd(definition: Definition) -> JsonObject:
+def crd(definition: CustomDefinition) -> JsonObject:
     """The definition as an object. Same model, same object."""
     resource = definition.resource
     version: JsonObject = {
@@ -112,7 +112,7 @@ def crd(definition: Definition) -> JsonObject:
     }
 
 
-def _schema(definition: Definition) -> JsonObject:
+def _schema(definition: CustomDefinition) -> JsonObject:
     descriptions = _field_descriptions(conditions) | _field_descriptions(definition.module)
     spec = _of_model(definition.spec, descriptions)
     if definition.rules:
@@ -137,7 +137,7 @@ def _of_model(model: type[BaseModel], descriptions: dict[tuple[str, str], str]) 
     return _structural(schema, schema.get("$defs", {}), descriptions)
 
 
-def render(definition: Definition) -> str:
+def render(definition: CustomDefinition) -> str:
     """The content of the committed file."""
     source = f"dra_driver/api/{definition.module.__name__.rpartition('.')[2]}.py"
     header = f"# Generated from {source} by `python -m dra_driver.api.crd`; do not edit.\n"

@@ -14,15 +14,15 @@ from itertools import pairwise
 
 import yaml
 
-from dra_driver.api.manifest_nodes import TEMPLATE, BadDocument, Place, Text, composed, syntax_error, walked
+from dra_driver.api.manifest_nodes import TEMPLATE, BadDocument, Text, TextPlace, composed, syntax_error, walked
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.plain_values import Values
 from dra_driver.errors import InvalidInput
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """The YAML or JSON text of an object, for code that edits it. Line ends are `\\n`."""
+class SourceText:
+    """The YAML or JSON that holds an object, for those who change it. Line ends are `\\n`."""
 
     start: int
     """Offset of `text` in the file's text, without byte order mark and with `\\n` as line ends."""
@@ -63,9 +63,9 @@ class Document:
         return " ".join(part for part in (self.kind, name) if part) or f"document {self.index + 1}"
 
     @property
-    def written(self) -> Written:
+    def written(self) -> SourceText:
         items = tuple(int(number) for number in re.findall(r"\[([0-9]+)\]", self._prefix))
-        return Written(self._text.start, self._text.text, self._number, items)
+        return SourceText(self._text.start, self._text.text, self._number, items)
 
     def part(self, path: str, obj: JsonObject) -> "Document":
         """An object made from the part of this one at `path`; its fields are at the positions below that path."""
@@ -81,23 +81,23 @@ class Document:
             _prefix=f"{self._prefix}.{path}" if self._prefix else path,
         )
 
-    def place(self, path: str = "") -> Place:
-        """The position of a field: of its name, or of the beginning of a list's item; of its parent if the field is
-        missing. `path` has the form of error messages: `spec.devices.requests[0].exactly.selectors[1].cel.expression`;
-        keys of maps are written like fields or in brackets: `spec.limits[example.com/gpu]`. Empty is the document
-        itself.
+    def place(self, path: str = "") -> TextPlace:
+        """Where a field is written: its name, or the beginning of a list's item; where it is not, its parent.
+
+        `path` is as in our errors: `spec.devices.requests[0].exactly.selectors[1].cel.expression`; keys of maps are
+        written like fields or in brackets: `spec.limits[example.com/gpu]`. Empty is the document itself.
         """
         place, _ = self._found(path)
         return place
 
-    def place_in(self, path: str, offset: int) -> Place:
-        """The position of character `offset` of the string at `path`, despite quotes, folding and indentation."""
+    def place_in(self, path: str, offset: int) -> TextPlace:
+        """Where character `offset` of the string at `path` is written, through quotes, folding and indentation."""
         place, node = self._found(path)
         if not isinstance(node, yaml.ScalarNode):
             return place
         return self._text.place_in(node, offset)
 
-    def _found(self, path: str) -> tuple[Place, yaml.Node | None]:
+    def _found(self, path: str) -> tuple[TextPlace, yaml.Node | None]:
         nodes = self._text.nodes()
         if self._number >= len(nodes):
             return (self.line, 1), None

@@ -12,7 +12,7 @@ import yaml
 
 from dra_driver.errors import Help, InvalidInput, Move
 
-type Place = tuple[int, int]
+type TextPlace = tuple[int, int]
 """Line and column, both from 1; columns count characters."""
 
 
@@ -55,15 +55,15 @@ class Text:
                 self._nodes.append([])
         return self._nodes[0]
 
-    def place_of(self, node: yaml.Node) -> Place:
+    def place_of(self, node: yaml.Node) -> TextPlace:
         return (node.start_mark.line + 1 + self.lines_before, node.start_mark.column + 1)
 
     def bad(self, message: str, mark: Any) -> BadDocument:
         line, column = (mark.line, mark.column) if mark is not None else (0, 0)
         return BadDocument(message, file=self.file, line=line + 1 + self.lines_before, column=column + 1)
 
-    def place_in(self, node: yaml.ScalarNode, offset: int) -> Place:
-        """Folding and indentation change only whitespace, so the n-th other character is the n-th in the file."""
+    def place_in(self, node: yaml.ScalarNode, offset: int) -> TextPlace:
+        """Folding and indentation change only white space, so the n-th other character is the n-th in the file."""
         wanted = sum(not char.isspace() for char in node.value[:offset])
         position = _content_start(self.text, node)
         last = position

@@ -15,9 +15,7 @@ from dra_driver.cdi.model import (
     ContainerEdits,
     DeviceNode,
     Hook,
-    IntelRdt,
     Mount,
-    NetDevice,
     qualified_name,
 )
 from dra_driver.errors import InvalidInput
@@ -43,10 +41,8 @@ class ContainerDescription:
     env: tuple[str, ...] = ()
     device_nodes: tuple[DeviceNode, ...] = ()
     device_rules: tuple[DeviceRule, ...] = ()
-    net_devices: tuple[NetDevice, ...] = ()
     mounts: tuple[Mount, ...] = ()
     hooks: tuple[Hook, ...] = ()
-    intel_rdt: IntelRdt | None = None
     additional_gids: tuple[int, ...] = ()
     uid: int = 0
     gid: int = 0
@@ -69,8 +65,8 @@ class SpecFiles:
     unreadable: Mapping[str, str] = field(default_factory=dict)
 
 
-type HostNode = Callable[[str], DeviceNode | None]
-"""The device node at a host path, with type, major, minor and file mode; None if there is none."""
+type HostNodes = Callable[[str], DeviceNode | None]
+"""The device node at a host path, with type, major, minor and file mode; None when there is none."""
 
 
 def nothing_there(_path: str) -> None:
@@ -96,7 +92,7 @@ def resolve(names: Sequence[str], specs: SpecFiles) -> tuple[tuple[CdiSpec, CdiD
 
 
 def inject(
-    container: ContainerDescription, names: Sequence[str], specs: SpecFiles, host_node: HostNode = nothing_there
+    container: ContainerDescription, names: Sequence[str], specs: SpecFiles, host_node: HostNodes = nothing_there
 ) -> ContainerDescription:
     """The container with these devices: each spec's own edits once, then those of its device, in order of `names`.
 
@@ -113,7 +109,7 @@ def inject(
 
 
 def edited(
-    container: ContainerDescription, edits: ContainerEdits, host_node: HostNode = nothing_there
+    container: ContainerDescription, edits: ContainerEdits, host_node: HostNodes = nothing_there
 ) -> ContainerDescription:
     """The container after one set of edits.
 
@@ -128,10 +124,8 @@ def edited(
         env=_in_place(container.env, edits.env, lambda variable: variable.partition("=")[0]),
         device_nodes=_later(container.device_nodes, nodes, lambda node: node.path),
         device_rules=(*container.device_rules, *(_rule(node) for node in nodes if node.type in ("b", "c"))),
-        net_devices=_in_place(container.net_devices, edits.net_devices, lambda device: device.host_interface_name),
         mounts=tuple(sorted(mounts, key=_depth)) if edits.mounts else mounts,
         hooks=(*container.hooks, *edits.hooks),
-        intel_rdt=edits.intel_rdt or container.intel_rdt,
         additional_gids=tuple(gids),
     )
 
@@ -150,8 +144,8 @@ def _device(spec: CdiSpec, name: str) -> CdiDevice:
     return next(device for device in spec.devices if qualified_name(spec.kind, device.name) == name)
 
 
-def _filled(node: DeviceNode, container: ContainerDescription, host_node: HostNode) -> DeviceNode:
-    """Fields missing in the spec come from the host's device node, and the process's user is the owner."""
+def _filled(node: DeviceNode, container: ContainerDescription, host_node: HostNodes) -> DeviceNode:
+    """With what the spec leaves open taken from the host's node, and the process' user as owner."""
     enough = bool(node.type) and (node.major != 0 or node.type == "p")
     host_path = node.host_path or node.path
     found = host_node(host_path)

@@ -1,8 +1,9 @@
 """CDI specs as values: their fields, the lowest version that has these fields, and their text.
 
-`dra_driver.cdi.edits` builds specs from these values, `dra_driver.cdi.inject` applies them like a container runtime. A
-value can be invalid, because it may come from another program's file: `problems_of` lists all problems, `encode`
-refuses it. Source of the rules: CDI specification 1.1.0 and its reference library.
+`dra_driver.cdi.edits` builds specs from these values, `dra_driver.cdi.inject` does with them what a container runtime
+does. A value here can be invalid (it may have been read from anybody's file): `problems_of` tells everything that is
+wrong with it, `encode` refuses it. Source of the rules: CDI specification 1.1.0 and its reference library.
+Network interfaces and Intel RDT are not here: this driver never writes them, and nothing reads files of others.
 
 The text is indented JSON. Runtimes parse spec files of either extension as YAML, and this JSON means the same in YAML.
 The driver's files end in `.json`, so that every JSON tool reads them. Reading is in `dra_driver.cdi.reading`, because
@@ -17,6 +18,7 @@ from functools import cached_property
 from typing import Any, Literal, get_args
 
 from pydantic import ConfigDict
+from pydantic.alias_generators import to_camel
 
 from dra_driver.errors import InvalidInput
 
@@ -40,19 +42,7 @@ _ANNOTATION_KEY = re.compile(r"([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-
 _NOT_THE_SAME_IN_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 """JSON may contain these characters unescaped; YAML forbids them or reads them as line breaks."""
 
-_JSON_NAMES = {
-    "cdi_version": "cdiVersion",
-    "clos_id": "closID",
-    "l3_cache_schema": "l3CacheSchema",
-}
-
-
-def _json_name(name: str) -> str:
-    head, *rest = name.split("_")
-    return _JSON_NAMES.get(name) or head + "".join(word.capitalize() for word in rest)
-
-
-_STRICT = ConfigDict(extra="forbid", strict=True, alias_generator=_json_name)
+_STRICT = ConfigDict(extra="forbid", strict=True, alias_generator=to_camel)
 
 
 @dataclass(frozen=True)
@@ -74,16 +64,6 @@ class DeviceNode:
     """A subset of `rwm`; empty means all three."""
     uid: int | None = None
     gid: int | None = None
-
-
-@dataclass(frozen=True)
-class NetDevice:
-    """A network interface that moves into the container."""
-
-    __pydantic_config__ = _STRICT
-
-    host_interface_name: str
-    name: str
 
 
 @dataclass(frozen=True)
@@ -113,19 +93,6 @@ class Mount:
 
 
 @dataclass(frozen=True)
-class IntelRdt:
-    """Intel Resource Director Technology: cache and memory bandwidth classes."""
-
-    __pydantic_config__ = _STRICT
-
-    clos_id: str = ""
-    l3_cache_schema: str = ""
-    mem_bw_schema: str = ""
-    schemata: tuple[str, ...] = ()
-    enable_monitoring: bool = False
-
-
-@dataclass(frozen=True)
 class ContainerEdits:
     """Edits of a container. `env` entries are `NAME=value`."""
 
@@ -133,19 +100,14 @@ class ContainerEdits:
 
     env: tuple[str, ...] = ()
     device_nodes: tuple[DeviceNode, ...] = ()
-    net_devices: tuple[NetDevice, ...] = ()
     hooks: tuple[Hook, ...] = ()
     mounts: tuple[Mount, ...] = ()
-    intel_rdt: IntelRdt | None = None
     additional_gids: tuple[int, ...] = ()
 
     @cached_property
     def version(self) -> str:
-        """The lowest version that has all used fields."""
-        rdt = self.intel_rdt
-        if self.net_devices or (rdt is not None and (rdt.schemata or rdt.enable_monitoring)):
-            return "1.1.0"
-        if rdt is not None or self.additional_gids:
+        """The lowest version that has everything that is used here."""
+        if self.additional_gids:
             return "0.7.0"
         if any(node.host_path for node in self.device_nodes):
             return "0.5.0"
@@ -253,15 +215,12 @@ def encode(spec: CdiSpec) -> bytes:
 
 def _json_fields(kind: type[Any]) -> tuple[tuple[str, str, object], ...]:
     return tuple(
-        (one.name, _json_name(one.name), one.default_factory() if one.default_factory is not MISSING else one.default)
+        (one.name, to_camel(one.name), one.default_factory() if one.default_factory is not MISSING else one.default)
         for one in fields(kind)
     )
 
 
-_JSON_FIELDS = {
-    kind: _json_fields(kind)
-    for kind in (DeviceNode, NetDevice, Hook, Mount, IntelRdt, ContainerEdits, CdiDevice, CdiSpec)
-}
+_JSON_FIELDS = {kind: _json_fields(kind) for kind in (DeviceNode, Hook, Mount, ContainerEdits, CdiDevice, CdiSpec)}
 """Attribute, JSON name and default of each field; MISSING for those that are always written."""
 
 
@@ -340,9 +299,6 @@ def _edits_problems(edits: ContainerEdits) -> Iterator[tuple[str, str]]:
     for index, gid in enumerate(edits.additional_gids):
         if not 0 <= gid <= _MOST_UINT32:
             yield f"additionalGids[{index}]", f"{gid} is not a group id"
-    if edits.intel_rdt is not None and not _is_clos_id(edits.intel_rdt.clos_id):
-        yield "intelRdt.closID", f"{edits.intel_rdt.clos_id!r} is not a file name"
-    yield from _net_device_problems(edits.net_devices)
 
 
 def _env_problems(path: str, env: tuple[str, ...]) -> Iterator[tuple[str, str]]:
@@ -369,18 +325,3 @@ def _hook_problems(hook: Hook) -> Iterator[tuple[str, str]]:
     if not hook.path:
         yield "path", "must not be empty"
     yield from _env_problems("env", hook.env)
-
-
-def _is_clos_id(name: str) -> bool:
-    return name == "/" or (len(name) < 4096 and name not in (".", "..") and not set(name) & {"/", "\n"})
-
-
-def _net_device_problems(devices: tuple[NetDevice, ...]) -> Iterator[tuple[str, str]]:
-    seen: set[tuple[str, str]] = set()
-    for index, device in enumerate(devices):
-        for name, value in (("hostInterfaceName", device.host_interface_name), ("name", device.name)):
-            if not value:
-                yield f"netDevices[{index}].{name}", "must not be empty"
-            elif (name, value) in seen:
-                yield f"netDevices[{index}].{name}", f"{value!r} occurs twice"
-            seen.add((name, value))

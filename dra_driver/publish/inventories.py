@@ -117,7 +117,7 @@ FRESH = timedelta(seconds=15)
 """More than news needs to get here, and half of the 30 s that kubelet waits before it wipes: the rest is for clocks."""
 
 
-class Verdict(Enum):
+class LifeVerdict(Enum):
     CREATE = auto()
     ASK = auto()
     """Nothing proves that the plugin lives: write its registration time into the annotation."""
@@ -141,17 +141,17 @@ class Life:
     def lost_slices(self) -> "Life":
         return replace(self, granted=False)
 
-    def judged(self, registration: str | None, asked: str | None, now: datetime) -> "tuple[Life, Verdict]":
+    def judged(self, registration: str | None, asked: str | None, now: datetime) -> "tuple[Life, LifeVerdict]":
         """Whether slices may be created. `asked` is the annotation's value."""
         if self.granted:
-            return self, Verdict.CREATE
+            return self, LifeVerdict.CREATE
         if registration is None:
-            return self, Verdict.WAIT
+            return self, LifeVerdict.WAIT
         answered = self.doubted is not None and asked == self.doubted and registration != self.doubted
         unspent = registration not in (self.spent, self.doubted)
         if answered or (unspent and _is_fresh(registration, now)):
-            return Life(granted=True, spent=registration), Verdict.CREATE
-        return replace(self, doubted=registration), Verdict.WAIT if asked == registration else Verdict.ASK
+            return Life(granted=True, spent=registration), LifeVerdict.CREATE
+        return replace(self, doubted=registration), LifeVerdict.WAIT if asked == registration else LifeVerdict.ASK
 
 
 def _is_fresh(registration: str, now: datetime) -> bool:

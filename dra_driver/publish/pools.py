@@ -24,7 +24,7 @@ from dra_driver.kube.client import Kube
 from dra_driver.kube.events import News
 from dra_driver.kube.watch import Backoff, Mirror, MirrorChange
 from dra_driver.kube.workqueue import WorkQueue
-from dra_driver.publish.inventories import KeptInventory, Life, Verdict, kept_inventory
+from dra_driver.publish.inventories import KeptInventory, Life, LifeVerdict, kept_inventory
 from dra_driver.publish.observed import ObservedSlices, server_features
 from dra_driver.publish.statuses import InventoryStatuses
 from dra_driver.runtime.tracing import AS_WANTED, OFF, POOL, Tracer
@@ -397,9 +397,9 @@ class PoolPublisher:
         pool = inventory.name
         life, verdict = self._lives[pool].judged(inventory.registration, inventory.asked, _now())
         self._lives[pool] = life
-        if verdict is not Verdict.ASK or inventory.registration is None:
+        if verdict is not LifeVerdict.ASK or inventory.registration is None:
             self._ask_at.pop(pool, None)
-            return verdict is Verdict.CREATE
+            return verdict is LifeVerdict.CREATE
         time = asyncio.get_running_loop().time()
         doubted, ask_at = self._ask_at.get(pool, ("", 0.0))
         if doubted != inventory.registration:

@@ -18,10 +18,10 @@ from support.issuer import Issuer
 from support.reviews import BAD, GOOD, KINDS, VERSIONS, an_object, config
 
 from controller.webhook.certificates import Lifetimes, certificate_in
-from controller.webhook.configuration import OVERLAP, Wish, is_armed, trusted_in
+from controller.webhook.configuration import OVERLAP, WantedWebhook, is_armed, trusted_in
 from controller.webhook.leading import lead
-from controller.webhook.plan import Plan
-from controller.webhook.service import Webhook, WebhookMetrics
+from controller.webhook.plan import WebhookPlan
+from controller.webhook.service import WebhookMetrics, WebhookReplica
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.features import Gates
 from dra_driver.kube.client import Endpoint, Kube
@@ -52,9 +52,9 @@ class Clock:
 
 @dataclass
 class Replica:
-    webhook: Webhook
+    webhook: WebhookReplica
     kube: Kube
-    plan: Plan
+    plan: WebhookPlan
     clock: Clock
     port: int
     metrics: CollectorRegistry
@@ -94,7 +94,7 @@ class Install:
 
     @asynccontextmanager
     async def replica(self) -> AsyncIterator[Replica]:
-        wish = Wish(
+        wish = WantedWebhook(
             name=self.name,
             drivers=(GPU_DRIVER, COMPUTE_DOMAIN_DRIVER),
             address=f"https://127.0.0.1:{self.port}",
@@ -103,7 +103,7 @@ class Install:
             timeout_s=30,
             exempt=(self.namespace,),
         )
-        plan = Plan(
+        plan = WebhookPlan(
             endpoint="127.0.0.1:0",
             wish=wish,
             secret_namespace=self.namespace,
@@ -118,7 +118,7 @@ class Install:
         async with AsyncExitStack() as stack:
             endpoint = Endpoint(server=self.api.url, token=self._token, tls=self.api.ssl)
             kube = await stack.enter_async_context(Kube(endpoint, user_agent="gpu-dra-controller"))
-            webhook = Webhook(
+            webhook = WebhookReplica(
                 kube,
                 plan,
                 driver=GPU_DRIVER,

@@ -14,9 +14,7 @@ from dra_driver.cdi.model import (
     ContainerEdits,
     DeviceNode,
     Hook,
-    IntelRdt,
     Mount,
-    NetDevice,
     spec_of,
 )
 
@@ -71,27 +69,12 @@ hooks = st.builds(
     env=st.lists(_ENV, max_size=2).map(tuple),
     timeout=st.one_of(st.none(), st.integers(0, 60)),
 )
-intel_rdts = st.builds(
-    IntelRdt,
-    clos_id=st.sampled_from(("", "/", "guaranteed")),
-    l3_cache_schema=_TEXT,
-    mem_bw_schema=_TEXT,
-    schemata=st.lists(_TEXT, max_size=2).map(tuple),
-    enable_monitoring=st.booleans(),
-)
-net_devices = st.lists(
-    st.builds(NetDevice, host_interface_name=_SOME_TEXT, name=_SOME_TEXT),
-    max_size=2,
-    unique_by=(lambda device: device.host_interface_name, lambda device: device.name),
-).map(tuple)
 container_edits = st.builds(
     ContainerEdits,
     env=st.lists(_ENV, max_size=3).map(tuple),
     device_nodes=st.lists(device_nodes, max_size=3).map(tuple),
-    net_devices=net_devices,
     hooks=st.lists(hooks, max_size=2).map(tuple),
     mounts=st.lists(mounts, max_size=3).map(tuple),
-    intel_rdt=st.one_of(st.none(), st.none(), intel_rdts),
     additional_gids=st.lists(_IDS, max_size=2).map(tuple),
 )
 _annotations = st.dictionaries(st.sampled_from(["note", "example.com/note"]), _TEXT, max_size=2)

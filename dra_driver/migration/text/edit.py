@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dra_driver.api.documents import Document, Written, read_documents
+from dra_driver.api.documents import Document, SourceText, read_documents
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.model import Edit
 from dra_driver.migration.text.changes import EditRefused, Items, changed, plain, same
@@ -34,7 +34,7 @@ def rewritten(edits: Mapping[Document, Sequence[Edit]]) -> tuple[Splice, ...]:
     return tuple(Splice(start + one.start, start + one.end, one.text) for one in splices)
 
 
-def _of_json(text: str, wanted: Mapping[Written, JsonObject]) -> list[Splice]:
+def _of_json(text: str, wanted: Mapping[SourceText, JsonObject]) -> list[Splice]:
     """Empty: it is no JSON. There are no comments in JSON, so all of it is written again, as it is indented."""
     try:
         old = json.loads(text) if text.lstrip().startswith("{") else None
@@ -50,7 +50,7 @@ def _of_json(text: str, wanted: Mapping[Written, JsonObject]) -> list[Splice]:
     return [Splice(start, len(text.rstrip()), written)]
 
 
-def _of_yaml(text: str, wanted: Mapping[Written, JsonObject]) -> list[Splice]:
+def _of_yaml(text: str, wanted: Mapping[SourceText, JsonObject]) -> list[Splice]:
     roots = trees(text)
     writer = Writer(text if text.endswith("\n") else f"{text}\n", roots)
     by_number: dict[int, dict[tuple[int, ...], JsonObject]] = {}
@@ -101,7 +101,7 @@ def _as_written(old: JsonObject, new: JsonObject) -> JsonObject:
     return {key: value for key, value in new.items() if key in old or key not in ("apiVersion", "kind")}
 
 
-def _check(before: str, after: str, wanted: Mapping[Written, JsonObject]) -> None:
+def _check(before: str, after: str, wanted: Mapping[SourceText, JsonObject]) -> None:
     """Raises EditRefused unless the new text has exactly the objects that it is to have."""
     new = read_documents(after, "")
     objects = {(where.number, where.items): obj for where, obj in wanted.items()}

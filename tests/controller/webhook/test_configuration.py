@@ -15,7 +15,7 @@ from controller.webhook.configuration import (
     MARK,
     OVERLAP,
     ServiceAddress,
-    Wish,
+    WantedWebhook,
     change,
     is_armed,
     is_refused_by_us,
@@ -26,7 +26,7 @@ from controller.webhook.configuration import (
 )
 from controller.webhook.kinds import KINDS as ROWS
 from controller.webhook.plan import plan_of
-from controller.webhook.review import Judge, read_review
+from controller.webhook.review import Reviewer, read_review
 from dra_driver.api.meta import JsonObject
 from dra_driver.checking.knowledge import Knowledge
 from dra_driver.features import Gates
@@ -34,7 +34,7 @@ from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
 from tests.controller.webhook.test_review import a_review, body_of
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
-WISH = Wish(
+WISH = WantedWebhook(
     name="gpu-dra-webhook",
     drivers=(GPU_DRIVER, COMPUTE_DOMAIN_DRIVER),
     address=ServiceAddress("gpu-dra", "controller"),
@@ -79,7 +79,7 @@ def test_when_the_probe_came_back_it_is_to_ask_about_everything_and_stays_so() -
 
 
 def test_the_probe_is_refused_by_us_and_only_that_counts() -> None:
-    said = Judge(Knowledge()).answer(read_review(body_of(a_review(probe(WISH)))))
+    said = Reviewer(Knowledge()).answer(read_review(body_of(a_review(probe(WISH)))))
     assert not said.allowed
     server = f'admission webhook "webhook-probe.gpu.nvidia.com" denied the request: {said.refusals[0]}'
     assert is_refused_by_us(server, WISH)
@@ -179,7 +179,7 @@ def test_what_a_cluster_needs_to_live_does_not_wait_for_us() -> None:
 
 
 def test_an_api_server_outside_the_cluster_gets_a_url() -> None:
-    wish = Wish(
+    wish = WantedWebhook(
         name="x", drivers=WISH.drivers, address="https://host:9443", failure_policy="Ignore", timeout_s=1, exempt=()
     )
     (webhook, *_) = wanted_webhooks(wish, FIRST.authority)
@@ -261,7 +261,7 @@ def test_where_others_keep_domains_nothing_of_theirs_waits_for_us_or_fails_with_
     )
     assert on == replace(WISH, exempt=()) and off == replace(on, drivers=(GPU_DRIVER,), keeps_domains=False)
 
-    def asked(wish: Wish) -> dict[str, tuple[str, int]]:
+    def asked(wish: WantedWebhook) -> dict[str, tuple[str, int]]:
         return {one["name"]: (one["failurePolicy"], one["timeoutSeconds"]) for one in wanted_webhooks(wish, ())}
 
     name = f"refuse.computedomains.{GPU_DRIVER}"

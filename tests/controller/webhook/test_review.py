@@ -14,7 +14,7 @@ from support.reviews import BAD, CLASSES, GOOD, KINDS, VERSIONS, a_review, an_ob
 from support.rows import rows
 from support.wrong_configs import TABLE
 
-from controller.webhook.review import Answer, Judge, NotAReview, answered, is_quick, read_review
+from controller.webhook.review import NotAReview, ReviewAnswer, Reviewer, answered, is_quick, read_review
 from dra_driver.api.documents import read_documents
 from dra_driver.api.meta import JsonObject
 from dra_driver.checking.check import check
@@ -23,12 +23,12 @@ from dra_driver.checking.knowledge import Knowledge, sites_of_kinds, sites_of_mo
 from dra_driver.features import Gates
 from dra_driver.simulation.apiserver.decode import copy_json
 
-JUDGE = Judge(Knowledge(36, sites_of_kinds(), CLASSES))
+JUDGE = Reviewer(Knowledge(36, sites_of_kinds(), CLASSES))
 OFFLINE = Knowledge(36, sites_of_models(()), CLASSES)
 """What `dractl check` judges by when it is given nothing but files."""
 
 
-def answer(obj: JsonObject, old: JsonObject | None = None, *, judge: Judge = JUDGE, **request: Any) -> Answer:
+def answer(obj: JsonObject, old: JsonObject | None = None, *, judge: Reviewer = JUDGE, **request: Any) -> ReviewAnswer:
     return judge.answer(read_review(body_of(a_review(obj, old, **request))))
 
 
@@ -44,7 +44,7 @@ def said_by_check(obj: JsonObject, severity: Severity = Severity.ERROR) -> tuple
 @rows("version", VERSIONS)
 @rows("kind", KINDS)
 def test_a_right_config_is_admitted_and_a_wrong_one_refused_in_the_words_of_check(kind: str, version: str) -> None:
-    assert answer(an_object(kind, config(GOOD), version=version)) == Answer(UID)
+    assert answer(an_object(kind, config(GOOD), version=version)) == ReviewAnswer(UID)
     wrong = an_object(kind, config(BAD), version=version)
     refused = answer(wrong)
     assert refused.refusals == said_by_check(wrong) != ()
@@ -117,7 +117,9 @@ def test_a_class_of_the_cluster_has_its_say_in_the_claims_of_it() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_driver_of_others_is_nobodys_business(kind: str) -> None:
-    assert answer(an_object(kind, config({"kind": "GpuConfig", "nonsense": 1}, driver="other.example"))) == Answer(UID)
+    assert answer(
+        an_object(kind, config({"kind": "GpuConfig", "nonsense": 1}, driver="other.example"))
+    ) == ReviewAnswer(UID)
 
 
 @rows("kind", KINDS)
@@ -162,7 +164,7 @@ def test_what_a_feature_gate_switches_off_is_refused_and_nothing_else(kind: str,
     """As the node refuses it, in its words."""
     obj = an_object(kind, config({"kind": "GpuConfig", "sharing": {"strategy": strategy}}))
     off, others = (
-        Judge(replace(JUDGE.knowledge, gates=Gates.parse(text))) for text in (f"{gate}=false", OTHERS_OFF[gate])
+        Reviewer(replace(JUDGE.knowledge, gates=Gates.parse(text))) for text in (f"{gate}=false", OTHERS_OFF[gate])
     )
     (refusal,) = answer(obj, judge=off).refusals
     assert f"opaque.parameters.sharing.strategy: sharing.strategy {strategy} is switched off" in refusal
@@ -187,18 +189,18 @@ OFF = replace(JUDGE.knowledge, gates=Gates.parse("ComputeDomains=false"), classe
 
 def test_a_domain_is_refused_where_nobody_would_keep_it_and_an_old_one_can_be_let_go() -> None:
     assert answer(DOMAIN).allowed
-    (refusal,) = answer(DOMAIN, judge=Judge(OFF)).refusals
+    (refusal,) = answer(DOMAIN, judge=Reviewer(OFF)).refusals
     assert "by feature gate ComputeDomains;" in refusal
     old = {**DOMAIN, "metadata": {**DOMAIN["metadata"], "finalizers": ["a/b"]}}
-    assert answer(DOMAIN, old, judge=Judge(OFF)).allowed
+    assert answer(DOMAIN, old, judge=Reviewer(OFF)).allowed
 
 
 @rows("theirs", sorted(CLASSES.keys() - OURS_ALONE.keys()))
 @rows("spec", [DOMAIN["spec"], {"numNodes": 0, "someFieldOfTheirs": True}])
 def test_domains_of_another_driver_are_its_own_business(theirs: str, spec: JsonObject) -> None:
     """Its classes tell that there is one; with the gate on there are classes, too, and the domains are ours."""
-    beside = Judge(replace(OFF, classes={**OURS_ALONE, theirs: CLASSES[theirs]}))
-    assert answer({**DOMAIN, "spec": spec}, judge=beside) == Answer(UID)
+    beside = Reviewer(replace(OFF, classes={**OURS_ALONE, theirs: CLASSES[theirs]}))
+    assert answer({**DOMAIN, "spec": spec}, judge=beside) == ReviewAnswer(UID)
     assert answer({**DOMAIN, "spec": spec}).allowed == (spec is DOMAIN["spec"])
 
 
@@ -208,11 +210,11 @@ def test_configs_for_the_driver_of_domains_are_those_of_another_driver_with_the_
         {"kind": "ComputeDomainChannelConfig", "domainID": "x", "new": 1}, driver="compute-domain.nvidia.com"
     )
     obj = an_object(kind, theirs, config(BAD), class_name="other")
-    (refusal,) = answer(obj, judge=Judge(OFF)).refusals
+    (refusal,) = answer(obj, judge=Reviewer(OFF)).refusals
     assert ".config[1].opaque.parameters.sharing.mpsConfig" in refusal
     assert len(answer(obj).refusals) > 1
     mistyped = an_object(kind, config(GOOD, driver="compute-domain.nvidia.co"))
-    assert "compute-domain.nvidia.com" in "".join(answer(mistyped, judge=Judge(OFF)).warnings)
+    assert "compute-domain.nvidia.com" in "".join(answer(mistyped, judge=Reviewer(OFF)).warnings)
 
 
 def test_what_check_warns_of_is_a_warning_and_refuses_nothing() -> None:
@@ -239,7 +241,7 @@ def test_an_update_that_leaves_the_spec_is_admitted_whatever_is_in_it(kind: str)
     """Whoever takes a finalizer or a label from an object that was bad before must be able to."""
     old = an_object(kind, config(BAD), metadata={"finalizers": ["example.com/x"], "labels": {"a": "b"}})
     new = an_object(kind, config(BAD), metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
-    assert answer({**new, "status": {"reservedFor": []}}, old) == Answer(UID)
+    assert answer({**new, "status": {"reservedFor": []}}, old) == ReviewAnswer(UID)
     other = an_object(kind, config({"kind": "GpuConfg"}))
     assert not answer(other, old).allowed
     assert answer(an_object(kind, config(GOOD)), old).allowed
@@ -313,12 +315,12 @@ UID = a_review(an_object("ResourceClaim"))["request"]["uid"]
 
 
 def test_answers_have_the_form_of_the_api() -> None:
-    assert answered(Answer("u")) == {
+    assert answered(ReviewAnswer("u")) == {
         "apiVersion": "admission.k8s.io/v1",
         "kind": "AdmissionReview",
         "response": {"uid": "u", "allowed": True},
     }
-    refused = answered(Answer("u", ("because",), ("and mind",)))["response"]
+    refused = answered(ReviewAnswer("u", ("because",), ("and mind",)))["response"]
     assert refused == {
         "uid": "u",
         "allowed": False,
@@ -328,7 +330,9 @@ def test_answers_have_the_form_of_the_api() -> None:
 
 
 def test_nobody_reads_a_thousand_mistakes() -> None:
-    text = answered(Answer("u", tuple(f"{number}: wrong" for number in range(2000))))["response"]["status"]["message"]
+    text = answered(ReviewAnswer("u", tuple(f"{number}: wrong" for number in range(2000))))["response"]["status"][
+        "message"
+    ]
     assert len(text) < 8_100 and text.endswith("… (2000 mistakes)")
 
 

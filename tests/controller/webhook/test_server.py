@@ -17,10 +17,10 @@ from prometheus_client import CollectorRegistry
 from support.reviews import BAD, GOOD, a_review, an_object, body_of, config
 
 from controller.webhook.certificates import Lifetimes, ServingCertificate, new_certificate
-from controller.webhook.plan import Plan
+from controller.webhook.plan import WebhookPlan
 from controller.webhook.served import Served
 from controller.webhook.server import ReviewServer
-from controller.webhook.service import Webhook, WebhookMetrics
+from controller.webhook.service import WebhookMetrics, WebhookReplica
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.cel.device import compile_selector
@@ -177,9 +177,9 @@ def registry() -> CollectorRegistry:
 
 
 @pytest.fixture
-async def webhook(registry: CollectorRegistry) -> Webhook:
+async def webhook(registry: CollectorRegistry) -> WebhookReplica:
     """That knows nothing of a cluster yet."""
-    plan = Plan(
+    plan = WebhookPlan(
         endpoint="127.0.0.1:0",
         wish=WISH,
         secret_namespace="x",
@@ -190,10 +190,12 @@ async def webhook(registry: CollectorRegistry) -> Webhook:
     )
     kube = Kube(Endpoint(server="http://127.0.0.1:1"))
     metrics = WebhookMetrics(registry)
-    return Webhook(kube, plan, driver="gpu.nvidia.com", policy=PublishingPolicy(), gates=Gates.DEFAULT, metrics=metrics)
+    return WebhookReplica(
+        kube, plan, driver="gpu.nvidia.com", policy=PublishingPolicy(), gates=Gates.DEFAULT, metrics=metrics
+    )
 
 
-async def test_bodies_of_all_kinds_are_answered_over_https(webhook: Webhook) -> None:
+async def test_bodies_of_all_kinds_are_answered_over_https(webhook: WebhookReplica) -> None:
     """400 for what is no review, and a review for what is one."""
     certificate = made()
     async with served(certificate, webhook.respond) as (_, port), client(certificate) as session:
@@ -211,7 +213,7 @@ def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None
     return registry.get_sample_value(name, labels)
 
 
-async def test_reviews_are_counted_by_result_and_timed(webhook: Webhook, registry: CollectorRegistry) -> None:
+async def test_reviews_are_counted_by_result_and_timed(webhook: WebhookReplica, registry: CollectorRegistry) -> None:
     for parameters in (GOOD, GOOD, BAD):
         webhook.respond(body_of(a_review(an_object("ResourceClaim", config(parameters)))))
     with pytest.raises(ValueError, match="not JSON"):
@@ -229,7 +231,7 @@ async def test_reviews_are_counted_by_result_and_timed(webhook: Webhook, registr
 
 
 async def test_the_certificate_that_is_served_tells_when_it_expires(
-    webhook: Webhook, registry: CollectorRegistry
+    webhook: WebhookReplica, registry: CollectorRegistry
 ) -> None:
     name = "gpu_dra_webhook_certificate_expiry_timestamp_seconds"
     assert value(registry, name) == 0
@@ -238,11 +240,11 @@ async def test_the_certificate_that_is_served_tells_when_it_expires(
     assert value(registry, name) == certificate.until.timestamp()
 
 
-async def test_a_replica_that_knows_nothing_yet_is_not_ready(webhook: Webhook) -> None:
+async def test_a_replica_that_knows_nothing_yet_is_not_ready(webhook: WebhookReplica) -> None:
     assert webhook.problem() == "ValidatingWebhookConfiguration gpu-dra-webhook has not been read yet"
 
 
-async def test_what_was_learnt_from_reviews_is_forgotten_when_it_is_much(webhook: Webhook) -> None:
+async def test_what_was_learnt_from_reviews_is_forgotten_when_it_is_much(webhook: WebhookReplica) -> None:
     """Else whoever writes many different selectors would fill the memory."""
     await webhook._know(36)
     review = a_review(an_object("ResourceClaim", selectors=("device.driver == 'seldom'",)), padding="x" * 3_000_000)
@@ -257,7 +259,7 @@ async def test_what_was_learnt_from_reviews_is_forgotten_when_it_is_much(webhook
 
 
 async def test_of_a_server_that_is_newer_than_this_release_the_newest_that_is_known_is_assumed(
-    webhook: Webhook,
+    webhook: WebhookReplica,
 ) -> None:
     await webhook._know(36)
     assert webhook._judge.knows_server and webhook._judge.knowledge.minor == 36

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from dra_driver.api.computedomain import ComputeDomainSpec, ComputeDomainStatus
-from dra_driver.api.crd import COMPUTE_DOMAIN, DEFINITIONS, FILE, NODE_INVENTORY, Definition, crd, render
+from dra_driver.api.crd import COMPUTE_DOMAIN, DEFINITIONS, FILE, NODE_INVENTORY, CustomDefinition, crd, render
 from dra_driver.api.inventory import GpuFacts, NodeInventorySpec
 
 
@@ -16,7 +16,7 @@ def objects(schema: dict[str, Any]) -> list[dict[str, Any]]:
     return [schema, *(found for one in inner for found in objects(one))]
 
 
-def schema_of(definition: Definition, part: str = "spec") -> dict[str, Any]:
+def schema_of(definition: CustomDefinition, part: str = "spec") -> dict[str, Any]:
     (version,) = crd(definition)["spec"]["versions"]
     schema: dict[str, Any] = version["schema"]["openAPIV3Schema"]["properties"][part]
     return schema
@@ -30,7 +30,7 @@ every_definition = pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda
 
 
 @every_definition
-def test_the_committed_file_is_what_the_generator_writes(definition: Definition) -> None:
+def test_the_committed_file_is_what_the_generator_writes(definition: CustomDefinition) -> None:
     assert definition.file.read_text(encoding="utf-8") == render(definition)
 
 
@@ -41,7 +41,7 @@ def test_it_is_one_yaml_document_with_the_columns_that_a_person_wants() -> None:
 
 
 @every_definition
-def test_the_schema_is_structural(definition: Definition) -> None:
+def test_the_schema_is_structural(definition: CustomDefinition) -> None:
     """Kubernetes' rules: every node has a type, and nothing refers to anything or has alternatives."""
     status = [schema_of(definition, "status")] if definition.status is not None else []
     for schema in [found for part in (schema_of(definition), *status) for found in objects(part)]:
@@ -50,7 +50,7 @@ def test_the_schema_is_structural(definition: Definition) -> None:
 
 
 @every_definition
-def test_bounds_are_numbers_that_an_api_server_can_compare(definition: Definition) -> None:
+def test_bounds_are_numbers_that_an_api_server_can_compare(definition: CustomDefinition) -> None:
     """It compares as floats, and refuses every object where a bound is none of JSON's exact integers."""
     status = [schema_of(definition, "status")] if definition.status is not None else []
     for schema in [found for part in (schema_of(definition), *status) for found in objects(part)]:

@@ -6,24 +6,14 @@ import pytest
 from hypothesis import given, settings
 from support.cdi import container_edits
 
-from dra_driver.cdi.inject import (
-    ContainerDescription,
-    DeviceRule,
-    SpecFile,
-    SpecFiles,
-    edited,
-    inject,
-    resolve,
-)
+from dra_driver.cdi.inject import ContainerDescription, DeviceRule, SpecFile, SpecFiles, edited, inject, resolve
 from dra_driver.cdi.model import (
     CdiDevice,
     CdiSpec,
     ContainerEdits,
     DeviceNode,
     Hook,
-    IntelRdt,
     Mount,
-    NetDevice,
     spec_of,
 )
 from dra_driver.errors import InvalidInput
@@ -144,16 +134,6 @@ def test_group_ids_are_added_once_and_root_never() -> None:
 def test_hooks_are_added_again_each_time() -> None:
     edits = ContainerEdits(hooks=(Hook("prestart", "/x"),))
     assert len(edited(edited(EMPTY, edits), edits).hooks) == 2
-
-
-def test_resctrl_is_replaced_and_interfaces_are_moved() -> None:
-    edits = ContainerEdits(intel_rdt=IntelRdt("b"), net_devices=(NetDevice("eth1", "net0"),))
-    got = edited(ContainerDescription(intel_rdt=IntelRdt("a")), edits)
-    assert got.intel_rdt == IntelRdt("b")
-    assert got.net_devices == (NetDevice("eth1", "net0"),)
-
-
-# Device nodes and the host
 
 
 def node_of(node: DeviceNode, *, host: bool = True, container: ContainerDescription = EMPTY) -> DeviceNode:

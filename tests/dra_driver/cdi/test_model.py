@@ -14,9 +14,7 @@ from dra_driver.cdi.model import (
     ContainerEdits,
     DeviceNode,
     Hook,
-    IntelRdt,
     Mount,
-    NetDevice,
     encode,
     lowest_version,
     problems_of,
@@ -134,10 +132,6 @@ def test_an_invalid_spec_is_not_written() -> None:
         (replace(spec_with(), annotations={"a": "b"}), "0.6.0"),
         (replace(spec_with(), devices=(replace(DEVICE, annotations={"a": "b"}),)), "0.6.0"),
         (spec_with(ContainerEdits(additional_gids=(44,))), "0.7.0"),
-        (spec_with(ContainerEdits(intel_rdt=IntelRdt("x"))), "0.7.0"),
-        (spec_with(ContainerEdits(intel_rdt=IntelRdt(schemata=("x",)))), "1.1.0"),
-        (spec_with(ContainerEdits(intel_rdt=IntelRdt(enable_monitoring=True))), "1.1.0"),
-        (spec_with(ContainerEdits(net_devices=(NetDevice("eth1", "net0"),))), "1.1.0"),
     ],
 )
 def test_each_feature_needs_the_version_that_brought_it(spec: CdiSpec, version: str) -> None:
@@ -159,10 +153,8 @@ def test_adding_something_never_lowers_the_version(spec: CdiSpec, more: Containe
     both = ContainerEdits(
         env=(*spec.container_edits.env, *more.env),
         device_nodes=(*spec.container_edits.device_nodes, *more.device_nodes),
-        net_devices=spec.container_edits.net_devices or more.net_devices,
         hooks=(*spec.container_edits.hooks, *more.hooks),
         mounts=(*spec.container_edits.mounts, *more.mounts),
-        intel_rdt=spec.container_edits.intel_rdt or more.intel_rdt,
         additional_gids=(*spec.container_edits.additional_gids, *more.additional_gids),
     )
     larger = replace(spec, container_edits=both)
@@ -230,12 +222,6 @@ def test_illegal_names(name: str) -> None:
         (ContainerEdits(hooks=(Hook("prestart", ""),)), "hooks[0].path: must not be empty"),
         (ContainerEdits(hooks=(Hook("prestart", "/x", env=("A",)),)), "hooks[0].env[0]: 'A' is not NAME=value"),
         (ContainerEdits(additional_gids=(2**32,)), "additionalGids[0]: 4294967296 is not a group id"),
-        (ContainerEdits(intel_rdt=IntelRdt("..")), "intelRdt.closID: '..' is not a file name"),
-        (ContainerEdits(net_devices=(NetDevice("", "a"),)), "netDevices[0].hostInterfaceName: must not be empty"),
-        (
-            ContainerEdits(net_devices=(NetDevice("a", "x"), NetDevice("b", "x"))),
-            "netDevices[1].name: 'x' occurs twice",
-        ),
     ],
 )
 def test_invalid_edits_are_found_at_the_top_and_in_devices(edits: ContainerEdits, expected: str) -> None:

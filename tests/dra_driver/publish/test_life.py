@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.publish.inventories import FRESH, Life, Verdict
+from dra_driver.publish.inventories import FRESH, Life, LifeVerdict
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -15,7 +15,7 @@ def at(seconds: float) -> str:
     return (NOON + timedelta(seconds=seconds)).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def verdict(life: Life, registration: str | None, asked: str | None = None, now_s: float = 0) -> Verdict:
+def verdict(life: Life, registration: str | None, asked: str | None = None, now_s: float = 0) -> LifeVerdict:
     return life.judged(registration, asked, NOON + timedelta(seconds=now_s))[1]
 
 
@@ -24,61 +24,61 @@ def after(life: Life, registration: str | None, asked: str | None = None, now_s:
 
 
 def test_a_first_publication_needs_a_registration() -> None:
-    assert verdict(Life(), None) is Verdict.WAIT
-    assert verdict(Life(), at(0), now_s=1) is Verdict.CREATE
+    assert verdict(Life(), None) is LifeVerdict.WAIT
+    assert verdict(Life(), at(0), now_s=1) is LifeVerdict.CREATE
 
 
 def test_an_old_registration_proves_nothing_and_is_asked_about_once() -> None:
     doubtful = after(Life(), at(-3600))
-    assert verdict(Life(), at(-3600)) is Verdict.ASK
-    assert verdict(doubtful, at(-3600), asked=at(-3600)) is Verdict.WAIT
+    assert verdict(Life(), at(-3600)) is LifeVerdict.ASK
+    assert verdict(doubtful, at(-3600), asked=at(-3600)) is LifeVerdict.WAIT
 
 
 def test_an_answer_proves_it_whatever_the_clocks_say() -> None:
     doubtful = after(Life(), at(-3600))
-    assert verdict(doubtful, at(-3599), asked=at(-3600)) is Verdict.CREATE
-    assert verdict(doubtful, at(+99999), asked=at(-3600)) is Verdict.CREATE
+    assert verdict(doubtful, at(-3599), asked=at(-3600)) is LifeVerdict.CREATE
+    assert verdict(doubtful, at(+99999), asked=at(-3600)) is LifeVerdict.CREATE
 
 
 def test_another_old_registration_is_no_answer_to_a_question_that_was_not_asked() -> None:
     doubtful = after(Life(), at(-3600))
-    assert verdict(doubtful, at(-1800)) is Verdict.ASK
-    assert verdict(doubtful, at(-1800), asked=at(-7200)) is Verdict.ASK
+    assert verdict(doubtful, at(-1800)) is LifeVerdict.ASK
+    assert verdict(doubtful, at(-1800), asked=at(-7200)) is LifeVerdict.ASK
 
 
 def test_a_complete_pool_needs_no_proof() -> None:
-    assert verdict(Life().found_complete(at(-3600)), at(-3600)) is Verdict.CREATE
-    assert verdict(Life().found_complete(None), None) is Verdict.CREATE
+    assert verdict(Life().found_complete(at(-3600)), at(-3600)) is LifeVerdict.CREATE
+    assert verdict(Life().found_complete(None), None) is LifeVerdict.CREATE
 
 
 def test_a_wipe_at_kubelets_start_is_made_good_by_the_registration_that_follows() -> None:
     """Order one: wiped, then registered again."""
     life = Life().found_complete(at(-3600)).lost_slices()
-    assert verdict(life, at(-3600)) is Verdict.ASK
-    assert verdict(after(life, at(-3600)), at(2), now_s=2) is Verdict.CREATE
+    assert verdict(life, at(-3600)) is LifeVerdict.ASK
+    assert verdict(after(life, at(-3600)), at(2), now_s=2) is LifeVerdict.CREATE
 
 
 def test_a_wipe_that_comes_after_the_registration_is_made_good_too() -> None:
     """Order two: kubelet registered the plugin again before it wiped."""
     life = Life().found_complete(at(-3600)).found_complete(at(0)).lost_slices()
-    assert verdict(life, at(0), now_s=3) is Verdict.CREATE
+    assert verdict(life, at(0), now_s=3) is LifeVerdict.CREATE
 
 
 def test_a_wipe_long_after_the_registration_is_that_of_a_death_until_the_plugin_answers() -> None:
     life = Life().found_complete(at(0)).lost_slices()
-    assert verdict(life, at(0), now_s=30) is Verdict.ASK
+    assert verdict(life, at(0), now_s=30) is LifeVerdict.ASK
 
 
 def test_one_registration_restores_once() -> None:
     """Somebody who deletes slices again and again gets a question in between, not a fight."""
     life = after(Life(), at(0), now_s=1)
     assert life.granted
-    assert verdict(life.lost_slices(), at(0), now_s=2) is Verdict.ASK
+    assert verdict(life.lost_slices(), at(0), now_s=2) is LifeVerdict.ASK
 
 
 @pytest.mark.parametrize("time", ["yesterday", "2026-11-21T12:00:00", ""])
 def test_a_time_that_cannot_be_read_proves_nothing(time: str) -> None:
-    assert verdict(Life(), time) is Verdict.ASK
+    assert verdict(Life(), time) is LifeVerdict.ASK
 
 
 def test_a_wipe_after_a_death_comes_later_than_fresh() -> None:
@@ -118,7 +118,7 @@ def test_what_a_dead_plugin_reported_is_never_restored(
     asked: str | None = None
     for moment, registration in [(wiped_at, known[-1]), *[(wiped_at + news_late_s, registrations[-1])] * 3]:
         life, answer = life.judged(at(registration), asked, NOON + timedelta(seconds=moment + skew_s))
-        assert answer is not Verdict.CREATE
+        assert answer is not LifeVerdict.CREATE
         # The question is guarded by the inventory's resourceVersion: it can only be about the latest registration.
-        if answer is Verdict.ASK and registration == registrations[-1]:
+        if answer is LifeVerdict.ASK and registration == registrations[-1]:
             asked = at(registration)
