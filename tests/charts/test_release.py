@@ -225,6 +225,7 @@ def test_an_upgrade_brings_a_newer_definition_and_keeps_the_objects(cluster: Clu
 
 
 @pytest.mark.usefixtures("jobs")
+@pytest.mark.slow
 def test_definitions_can_be_kept(cluster: Cluster) -> None:
     helm = Helm(cluster.kubeconfig)
     helm.install({"crds": {"keep": True}})
@@ -287,6 +288,7 @@ def test_a_rollback_brings_back_values_and_objects_of_the_revision(cluster: Clus
 
 
 @pytest.mark.usefixtures("jobs")
+@pytest.mark.slow
 def test_a_failed_upgrade_is_rolled_back(server: ServerThread) -> None:
     helm = Helm(server.kubeconfig)
     helm.install()
@@ -304,6 +306,7 @@ def test_a_failed_upgrade_is_rolled_back(server: ServerThread) -> None:
     assert server.names() - revisions == names - revisions
 
 
+@pytest.mark.slow
 def test_an_upgrade_can_test_another_class(cluster: Cluster) -> None:
     """Templates of claims cannot be changed."""
     helm = Helm(cluster.kubeconfig)
@@ -339,6 +342,7 @@ def domain_objects(release: Release) -> set[str]:
 
 
 @pytest.mark.usefixtures("jobs")
+@pytest.mark.slow
 def test_without_domains_there_is_room_for_nvidias_own_driver_of_them(server: ServerThread, helm: Helm) -> None:
     """Its definition and its classes are not touched, also not at the end."""
     theirs = [

@@ -310,6 +310,7 @@ DOMAIN = {
 }
 
 
+@pytest.mark.slow
 def test_with_domains_off_those_of_another_driver_pass_and_those_of_nobody_are_refused(
     cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ import grpc
 import pytest
 from support.plugin import eventually
 from support.plugin_process import NodeUnderTest, Plugin, PluginForks, devices_of, plugin_on
+from support.rows import slow_but
 from support.world import World
 
 from dra_driver.names import ClaimRef
@@ -48,7 +49,7 @@ async def released(node: NodeUnderTest, plugin: Plugin, *refs: ClaimRef) -> None
     assert not [path for path in node.state.iterdir() if path.name.endswith(".tmp")]
 
 
-@pytest.mark.parametrize("error", ["ENOSPC", "EROFS", "EIO"])
+@pytest.mark.parametrize("error", slow_but(["ENOSPC", "EROFS", "EIO"], "ENOSPC"))
 @pytest.mark.parametrize("where", ["cdi", "state"])
 async def test_a_folder_that_refuses(forks: PluginForks, world: World, where: str, error: str) -> None:
     """The claim's error names the file and the reason; prepared claims stay prepared, and the retry succeeds."""
@@ -260,7 +261,7 @@ def missing(host: SimulatedHost, name: str) -> Iterator[None]:
             path.with_name(f"hidden-{len(path.name)}").rename(path)
 
 
-@pytest.mark.parametrize("name", ["libcuda.so", "nvidia-uvm", "nvidiactl"])
+@pytest.mark.parametrize("name", slow_but(["libcuda.so", "nvidia-uvm", "nvidiactl"], "libcuda.so"))
 async def test_half_a_driver_root_is_named_and_nothing_of_it_is_kept(
     forks: PluginForks, world: World, name: str
 ) -> None:

@@ -11,7 +11,7 @@ import yaml
 from support.objects import node
 from support.page_commands import HelmLine, Shell, is_runnable
 from support.pages import LANGUAGES, PAGES, ROOT, Block, Command, blocks, commands, name
-from support.rows import rows
+from support.rows import rows, slow_but
 from typer.testing import CliRunner
 
 from dra_driver import bundled
@@ -93,10 +93,12 @@ def run_of(page: Path) -> list[Command | Block]:
 
 
 STORIES = {name(page): run_of(page) for page in PAGES if name(page) not in ANSWERS_ELSEWHERE}
+LIKE_INSTALL = ("docs/install-aks", "docs/install-eks", "docs/install-gke", "docs/install-openshift", "docs/upgrade.md")
+"""Pages whose commands are mostly those of install.md and of the guides: `make test-all` runs them."""
 RUN = [page for page, steps in STORIES.items() if any(isinstance(step, Command) for step in steps)]
 
 
-@pytest.mark.parametrize("page", RUN)
+@pytest.mark.parametrize("page", slow_but(RUN, *(page for page in RUN if not page.startswith(LIKE_INSTALL))))
 def test_every_command_of_the_page_can_be_given(page: str, tmp_path: Path) -> None:
     lines = [step.line for step in STORIES[page] if isinstance(step, Command)]
     if not any(line.startswith(("helm ", "kubectl ")) for line in lines):

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.dractl import run
+from support.rows import slow_but
 
 from dra_driver.cli.encodings import encoding_of, title
 from dra_driver.cli.output import Status
@@ -40,7 +41,7 @@ def test_what_is_decoded_and_encoded_again_has_the_same_bytes(encoding: str, fir
 
 
 @pytest.mark.parametrize(("encoding", "mark", "ends"), CASES)
-@pytest.mark.parametrize("way", ["--in-place", "-o"])
+@pytest.mark.parametrize("way", slow_but(["--in-place", "-o"], "--in-place"))
 def test_a_file_keeps_its_encoding(tmp_path: Path, encoding: str, mark: str, ends: str, way: str) -> None:
     """What comes out is what comes out of the same text in UTF-8, and the way back ends where it began."""
     text = mark + POD.replace("\n", ends)

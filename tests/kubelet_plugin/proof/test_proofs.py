@@ -11,6 +11,7 @@ from pathlib import Path
 import pynvml
 import pytest
 from support.places import SHORT
+from support.rows import slow_but
 
 from dra_driver.doctor.findings import Finding, Verdict
 from dra_driver.doctor.node import NodePlaces
@@ -137,11 +138,15 @@ def _mps_does_not_start(simulated: Simulated) -> None:
     ("fault", "failing"),
     [
         (_lists_another_mig_device, "gpu-list"),
-        (_has_another_table, "mig-tables"),
-        (_places_elsewhere, "mig-tables"),
-        (_modes_are_refused, "compute-mode"),
         (_refuses_time_slices, "time-slice"),
-        (_mps_does_not_start, "mps"),
+        *slow_but(
+            [
+                (_has_another_table, "mig-tables"),
+                (_places_elsewhere, "mig-tables"),
+                (_modes_are_refused, "compute-mode"),
+                (_mps_does_not_start, "mps"),
+            ]
+        ),
     ],
 )
 def test_a_fault_fails_its_own_proof_alone(

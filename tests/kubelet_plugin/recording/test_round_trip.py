@@ -101,6 +101,7 @@ EFFECTS: tuple[Callable[[SimulatedHost], None], ...] = (
 )
 
 
+@pytest.mark.slow
 def test_what_happens_to_it_afterwards_has_the_same_effect(tmp_path: Path) -> None:
     host = create_host(tmp_path / "host", "dgx-h100")
     again = replayed(recorded(host), tmp_path)
@@ -117,7 +118,7 @@ def in_all_kinds_of_trouble(host: SimulatedHost) -> None:
         effect(host)
 
 
-@pytest.mark.parametrize("effect", [in_all_kinds_of_trouble, unload, upgrade])
+@pytest.mark.parametrize("effect", slow_but([in_all_kinds_of_trouble, unload, upgrade], in_all_kinds_of_trouble))
 def test_a_node_in_any_state_is_recorded_as_it_is(effect: Callable[[SimulatedHost], None], tmp_path: Path) -> None:
     host = create_host(tmp_path / "host", "dgx-h100")
     effect(host)

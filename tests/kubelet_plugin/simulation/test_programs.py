@@ -170,6 +170,7 @@ def test_limits_are_checked_and_reach_the_clients(host: SimulatedHost) -> None:
 
 
 @pytest.mark.usefixtures("daemon")
+@pytest.mark.slow
 def test_a_device_serves_48_clients_and_refuses_one_more(host: SimulatedHost) -> None:
     clients = [_Client(host) for _ in range(48)]
     assert all(client.granted for client in clients)
