@@ -37,12 +37,12 @@ def class_name(profile: str) -> str:
 
 def profiles_of(devices: Iterable[Device]) -> frozenset[str]:
     """The MIG profiles among published devices."""
-    found = set()
+    results = set()
     for device in devices:
         kind, profile = device.attributes.get("type"), device.attributes.get("profile")
         if kind is not None and kind.string == "mig" and profile is not None and profile.string is not None:
-            found.add(profile.string)
-    return frozenset(profile for profile in found if len(profile) <= _LONGEST and _PROFILE.fullmatch(profile))
+            results.add(profile.string)
+    return frozenset(profile for profile in results if len(profile) <= _LONGEST and _PROFILE.fullmatch(profile))
 
 
 def wanted_class(profile: str, driver: str, *, extended_resource: bool) -> JsonObject:

@@ -88,7 +88,11 @@ async def run(settings: Settings) -> None:
         devices = PublishedSlices(kube, channels, listeners, counters, workers=settings.workers)
         if domains is not None:
             metrics.register(DomainCollector(domains.statuses))
-        metrics.register(PublishedPools(lambda: [one for one in (slices.publisher, devices.publisher) if one]))
+        metrics.register(
+            PublishedPools(
+                lambda: [pool_publisher for pool_publisher in (slices.publisher, devices.publisher) if pool_publisher]
+            )
+        )
         webhook = _webhook_process(settings, metrics)
         election = _election(kube, settings)
         led = partial(_all_of, _of_leader(slices, domains, devices, _webhook_lead(kube, settings)))

@@ -209,12 +209,12 @@ def _declare_daemons(parser: SettingsParser) -> None:
 def _resources(text: str) -> JsonObject:
     """ResourceRequirements of core/v1, without claims."""
     try:
-        found = json.loads(text or "{}")
+        resources = json.loads(text or "{}")
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r} is not JSON: {error}") from error
-    if not isinstance(found, dict) or not found.keys() <= {"requests", "limits"}:
+    if not isinstance(resources, dict) or not resources.keys() <= {"requests", "limits"}:
         raise argparse.ArgumentTypeError(f"{text!r} is not an object with requests and limits")
-    return found
+    return resources
 
 
 def _declare_webhook(parser: SettingsParser) -> None:

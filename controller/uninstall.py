@@ -124,15 +124,15 @@ async def _failure(step: Step) -> ClusterError | None:
 
 
 async def _remove_classes(kube: Kube, driver: str) -> None:
-    for found in (await kube.list(DEVICE_CLASSES)).items:
-        if is_profile_class(found, driver):
-            await _remove(kube, DEVICE_CLASSES, found["metadata"]["name"])
+    for item in (await kube.list(DEVICE_CLASSES)).items:
+        if is_profile_class(item, driver):
+            await _remove(kube, DEVICE_CLASSES, item["metadata"]["name"])
 
 
 async def _remove_slices(kube: Kube, driver: str, label_selector: str | None = None) -> None:
     selected = await kube.list(RESOURCE_SLICES, field_selector=f"spec.driver={driver}", label_selector=label_selector)
-    for found in selected.items:
-        await _remove(kube, RESOURCE_SLICES, found["metadata"]["name"])
+    for item in selected.items:
+        await _remove(kube, RESOURCE_SLICES, item["metadata"]["name"])
 
 
 def _domain_steps(kube: Kube, namespace: str) -> tuple[Step, ...]:
@@ -147,15 +147,15 @@ def _domain_steps(kube: Kube, namespace: str) -> tuple[Step, ...]:
 
 
 async def _free_nodes(kube: Kube) -> None:
-    for found in (await kube.list(NODES, label_selector=DOMAIN_LABEL)).items:
-        name = found["metadata"]["name"]
+    for item in (await kube.list(NODES, label_selector=DOMAIN_LABEL)).items:
+        name = item["metadata"]["name"]
         await kube.merge_patch(NODES, name, {"metadata": {"labels": {DOMAIN_LABEL: None}}})
         _log.info("free of its domain", kind=NODES.kind, name=name)
 
 
 async def _remove_labelled(kube: Kube, resource: Resource, namespace: str) -> None:
-    for found in (await kube.list(resource, namespace=namespace, label_selector=DOMAIN_LABEL)).items:
-        await _remove(kube, resource, found["metadata"]["name"], namespace)
+    for item in (await kube.list(resource, namespace=namespace, label_selector=DOMAIN_LABEL)).items:
+        await _remove(kube, resource, item["metadata"]["name"], namespace)
 
 
 async def _let_domains_go(kube: Kube) -> None:
@@ -165,9 +165,9 @@ async def _let_domains_go(kube: Kube) -> None:
         domains = (await kube.list(COMPUTE_DOMAINS)).items
     except NotFound:
         return  # the definition is gone
-    for found in domains:
-        metadata = found["metadata"]
-        kept = [one for one in metadata.get("finalizers") or () if one != FINALIZER]
+    for domain in domains:
+        metadata = domain["metadata"]
+        kept = [item for item in metadata.get("finalizers") or () if item != FINALIZER]
         body = {"metadata": {"resourceVersion": metadata["resourceVersion"], "finalizers": kept}}
         try:
             await kube.merge_patch(COMPUTE_DOMAINS, metadata["name"], body, namespace=metadata["namespace"])

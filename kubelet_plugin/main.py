@@ -433,7 +433,7 @@ def _device_status(
 def _members(settings: Settings, host: HostFiles) -> PodsOfNode:
     """The kubelet's folder and the logs are below the host's root; simulated hardware has its own root."""
     kubelet, host_kubelet = settings.kubelet_root, host.path(str(settings.kubelet_root))
-    return PodsOfNode([one / SOCKET for one in (kubelet, host_kubelet)], [host.path(LOGS), Path(LOGS)])
+    return PodsOfNode([path / SOCKET for path in (kubelet, host_kubelet)], [host.path(LOGS), Path(LOGS)])
 
 
 def _publisher(

@@ -73,7 +73,9 @@ class Actions:
             case DomainStep.ADD_FINALIZER:
                 await self._finalizers(domain, [*domain.metadata.finalizers, FINALIZER])
             case DomainStep.REMOVE_FINALIZER:
-                await self._finalizers(domain, [one for one in domain.metadata.finalizers if one != FINALIZER])
+                await self._finalizers(
+                    domain, [finalizer for finalizer in domain.metadata.finalizers if finalizer != FINALIZER]
+                )
                 _log.info("ComputeDomain removed", **_named(domain))
             case DomainStep.MAKE_DAEMON_TEMPLATE:
                 template = daemon_template(domain, self._settings)
@@ -122,11 +124,11 @@ class Actions:
 
     async def _delete(self, resource: Resource, namespace: str, name: str) -> None:
         kept = self._cluster.templates if resource is RESOURCE_CLAIM_TEMPLATES else self._cluster.daemon_sets
-        found = kept.objects.get((namespace, name))
-        if found is None:
+        obj = kept.objects.get((namespace, name))
+        if obj is None:
             return
         try:
-            await self._kube.delete(resource, name, namespace=namespace, uid=found.uid)
+            await self._kube.delete(resource, name, namespace=namespace, uid=obj.uid)
         except NotFound:
             return
         _log.info("deleted", kind=resource.kind, namespace=namespace, name=name)

@@ -171,34 +171,34 @@ class DomainsInCluster:
 
     def orphans(self) -> "tuple[tuple[str, Key, KeptNode | KeptObject], ...]":
         """Plural, key and kept data of nodes, DaemonSets and templates whose domain does not exist."""
-        found: list[tuple[str, Key, KeptNode | KeptObject]] = []
+        results: list[tuple[str, Key, KeptNode | KeptObject]] = []
         for plural, objects in (("daemonsets", self.daemon_sets.objects), ("templates", self.templates.objects)):
-            found += [(plural, key, one) for key, one in objects.items() if one and one.label not in self._uids]
+            results += [(plural, key, obj) for key, obj in objects.items() if obj and obj.label not in self._uids]
         for key, node in self.nodes.objects.items():
             if node.label is not None and node.label not in self._uids:
-                found.append(("nodes", key, node))
-        return tuple(found)
+                results.append(("nodes", key, node))
+        return tuple(results)
 
     def _is_outdated(self, domain: ComputeDomain, key: Key) -> bool:
-        found = self.daemon_sets.objects.get(key)
-        return found is not None and found.made_as != self._made_as(domain)
+        daemon_set = self.daemon_sets.objects.get(key)
+        return daemon_set is not None and daemon_set.made_as != self._made_as(domain)
 
     def _count_unplaced(self, uid: str, namespace: str) -> int:
         now = self._loop_time()
         since = [since for key, since in self._unplaced.get(uid, {}).items() if key[0] == namespace]
-        return sum(now - one >= UNPLACED_AFTER_S for one in since)
+        return sum(now - item >= UNPLACED_AFTER_S for item in since)
 
     def _standing(
         self, objects: "Mapping[Key, KeptObject] | Mapping[Key, KeptObject | None]", key: Key, uid: str
     ) -> ObjectState:
-        found = objects.get(key)
-        if found is None:
+        obj = objects.get(key)
+        if obj is None:
             since = self._foreign.get(key)
             lately = since is not None and self._loop_time() - since < FOREIGN_AGAIN_S
             return ObjectState.FOREIGN if lately else ObjectState.MISSING
-        if found.label != uid:
+        if obj.label != uid:
             return ObjectState.FOREIGN
-        return ObjectState.DELETING if found.deleting else ObjectState.OURS
+        return ObjectState.DELETING if obj.deleting else ObjectState.OURS
 
     def _node_seen(self, name: str) -> ObservedNode | None:
         node = self.nodes.objects.get(("", name))
@@ -246,14 +246,14 @@ class DomainsInCluster:
                 self._uids.pop(known.metadata.uid, None)
         if isinstance(change.after, ComputeDomain):
             self._uids[change.after.metadata.uid] = change.key
-        for one in (change.before, change.after):
-            if isinstance(one, ComputeDomain):
-                self._changed(one.metadata.uid)
+        for compute_domain in (change.before, change.after):
+            if isinstance(compute_domain, ComputeDomain):
+                self._changed(compute_domain.metadata.uid)
 
     def _claim_changed(self, change: MirrorChange[KeptClaim]) -> None:
         claims = (change.before or _NO_CHANNEL, change.after or _NO_CHANNEL)
-        self._place(change.key, *(one.wants for one in claims))
-        before, after = (one.uses for one in claims)
+        self._place(change.key, *(claim.wants for claim in claims))
+        before, after = (claim.uses for claim in claims)
         self._count_users(before, -1)
         self._count_users(after, 1)
         for uid in {use.domain_uid for use in (*before, *after)}:
@@ -296,7 +296,7 @@ class DomainsInCluster:
         if after is not None and after.label is not None:
             self._labelled.setdefault(after.label, set()).add(after.name)
         if before is None or after is None or (before.label, before.address) != (after.label, after.address):
-            labels = (one.label for one in (before, after) if one is not None and one.label is not None)
+            labels = (node.label for node in (before, after) if node is not None and node.label is not None)
             self._tell_users_of(change.key[1], labels)
 
     def _fabric_changed(self, change: "MirrorChange[_Inventory]") -> None:
@@ -309,9 +309,9 @@ class DomainsInCluster:
             self._changed(uid)
 
     def _object_changed(self, change: "MirrorChange[KeptObject] | MirrorChange[KeptObject | None]") -> None:
-        for one in (change.before, change.after):
-            if one is not None:
-                self._changed(one.label)
+        for object_ in (change.before, change.after):
+            if object_ is not None:
+                self._changed(object_.label)
 
     def _pod_changed(self, change: "MirrorChange[tuple[str, str, ObservedDaemon]]") -> None:
         if change.before == change.after:
@@ -324,9 +324,9 @@ class DomainsInCluster:
         if change.after is not None:
             uid, made, daemon = change.after
             self._pods_of.setdefault(uid, {})[change.key] = (made, daemon)
-        for one in (change.before, change.after):
-            if one is not None:
-                self._changed(one[0])
+        for item in (change.before, change.after):
+            if item is not None:
+                self._changed(item[0])
 
 
 UNPLACED_AFTER_S = 30.0
@@ -359,7 +359,7 @@ def _domain(obj: JsonObject) -> ComputeDomain | InvalidInput:
 def _node(obj: JsonObject) -> KeptNode:
     metadata = obj["metadata"]
     addresses = (obj.get("status") or {}).get("addresses") or ()
-    internal = next((one["address"] for one in addresses if one.get("type") == "InternalIP"), "")
+    internal = next((address["address"] for address in addresses if address.get("type") == "InternalIP"), "")
     label = (metadata.get("labels") or {}).get(DOMAIN_LABEL)
     return KeptNode(metadata["name"], metadata["resourceVersion"], label or None, internal)
 
@@ -385,14 +385,14 @@ def _inventory(obj: JsonObject) -> _Inventory:
         return _Inventory(NodeFabric(reason="InventoryNotUnderstood", problem=f"its NodeInventory is invalid: {error}"))
     imex = facts.imex
     ready = None if imex is None or imex.state is None else imex.state == IMEX_READY
-    problem = next((one.message for one in facts.problems if one.subject == IMEX_SUBJECT), None)
+    problem = next((item.message for item in facts.problems if item.subject == IMEX_SUBJECT), None)
     return _Inventory(fabric_of(facts.gpus), ready, problem)
 
 
 def _daemon(obj: JsonObject) -> tuple[str, str, ObservedDaemon]:
     """The domain's UID, the creation time of the pod, and the daemon."""
     metadata, status = obj["metadata"], obj.get("status") or {}
-    conditions = {one["type"]: one["status"] for one in status.get("conditions") or ()}
+    conditions = {item["type"]: item["status"] for item in status.get("conditions") or ()}
     ended = status.get("phase") in ("Succeeded", "Failed")
     daemon = ObservedDaemon(
         node=(obj.get("spec") or {}).get("nodeName") or "",

@@ -109,7 +109,7 @@ class DomainKeeper:
     def statuses(self) -> Mapping[Key, ComputeDomainStatus]:
         """All domains by namespace and name, for metrics; empty while another replica leads."""
         objects = self._cluster.domains.objects if self._cluster is not None else {}
-        return {key: one.status for key, one in objects.items() if isinstance(one, ComputeDomain)}
+        return {key: obj.status for key, obj in objects.items() if isinstance(obj, ComputeDomain)}
 
     def _changed(self, uid: str) -> None:
         rest_s = self._rests_until.get(uid, 0.0) - asyncio.get_running_loop().time()
@@ -154,8 +154,8 @@ class DomainKeeper:
         """An Event when the domain becomes ready, and when the reason why it is not ready changes."""
         if self._events is None:
             return
-        before = {one.type: one.reason for one in domain.status.conditions}
-        ready = next(one for one in status.conditions if one.type == READY)
+        before = {condition.type: condition.reason for condition in domain.status.conditions}
+        ready = next(condition for condition in status.conditions if condition.type == READY)
         if before.get(READY) == ready.reason:
             return
         metadata = domain.metadata

@@ -88,8 +88,8 @@ def _checked(chain: str, key: str, authority: str, about: str) -> ServingCertifi
         leaf, *_ = x509.load_pem_x509_certificates(chain.encode())
         private = load_pem_private_key(key.encode(), password=None)
         authorities = tuple(pem_blocks(authority))
-        for one in authorities:
-            x509.load_pem_x509_certificate(one.encode())
+        for item in authorities:
+            x509.load_pem_x509_certificate(item.encode())
     except (ValueError, TypeError) as error:
         raise InvalidInput(f"certificate or key cannot be read: {error}", about=about) from error
     if private.public_key() != leaf.public_key():
@@ -158,7 +158,7 @@ def new_certificate(names: Sequence[str], now: datetime, times: Lifetimes) -> Se
         .sign(signer, hashes.SHA256())
     )
     secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
-    chain, trusted = (one.public_bytes(Encoding.PEM).decode() for one in (leaf, authority))
+    chain, trusted = (item.public_bytes(Encoding.PEM).decode() for item in (leaf, authority))
     return ServingCertificate(chain, secret, (trusted.strip(),), frozenset(names), since, until)
 
 

@@ -99,7 +99,7 @@ def next_trust(certificate: ServingCertificate, configuration: Mapping[str, obje
         since = now
     if now - since >= OVERLAP:
         return Trust(certificate.authority, digest, since)
-    before = [one for one in trusted if one not in certificate.authority and not has_expired(one, now)]
+    before = [text for text in trusted if text not in certificate.authority and not has_expired(text, now)]
     return Trust((*certificate.authority, *before[:_MOST_TRUSTED]), digest, since)
 
 
@@ -141,7 +141,7 @@ def change(
 def _contains(observed: object, wanted: object) -> bool:
     """Whether all wanted fields are there; the server adds default fields, and newer servers may add more."""
     if isinstance(wanted, dict):
-        return isinstance(observed, dict) and all(_contains(observed.get(key), one) for key, one in wanted.items())
+        return isinstance(observed, dict) and all(_contains(observed.get(key), item) for key, item in wanted.items())
     if isinstance(wanted, list):
         if not isinstance(observed, list) or len(observed) != len(wanted):
             return False
@@ -194,7 +194,7 @@ def _applied(expression: str | None, wish: WantedWebhook) -> str:
 
 
 def _probing(wish: WantedWebhook, authorities: Sequence[str]) -> JsonObject:
-    (kind,) = [one for one in KINDS if one.kind == "DeviceClass"]
+    (kind,) = [reviewed_kind for reviewed_kind in KINDS if reviewed_kind.kind == "DeviceClass"]
     named = {
         "name": "probe",
         "expression": f"object.?metadata.?name.orValue('') == '{probe(wish)['metadata']['name']}'",

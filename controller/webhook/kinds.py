@@ -66,7 +66,9 @@ KINDS: tuple[ReviewedKind, ...] = (
 
 
 def kind_of(group: str, kind: str) -> ReviewedKind | None:
-    return next((one for one in KINDS if (one.group, one.kind) == (group, kind)), None)
+    return next(
+        (reviewed_kind for reviewed_kind in KINDS if (reviewed_kind.group, reviewed_kind.kind) == (group, kind)), None
+    )
 
 
 def condition(expression: str, drivers: Sequence[str]) -> str:

@@ -139,17 +139,17 @@ def _depth(value: object) -> int:
 
 
 def _object(parent: JsonObject, key: str) -> JsonObject:
-    found = parent.get(key)
-    if not isinstance(found, dict):
+    object_ = parent.get(key)
+    if not isinstance(object_, dict):
         _refuse(f"{key} is not an object")
-    return found
+    return object_
 
 
 def _text(parent: JsonObject, key: str, *, where: str) -> str:
-    found = parent.get(key)
-    if not isinstance(found, str):
+    text = parent.get(key)
+    if not isinstance(text, str):
         _refuse(f"{where}.{key} is not a string")
-    return found
+    return text
 
 
 def _uid(request: JsonObject) -> str:
@@ -187,11 +187,15 @@ class Reviewer:
         obj = judged(review.obj)
         if sum(map(len, expressions_in(obj.get("spec")))) > _MOST_SELECTOR_TEXT:
             obj = _without_selectors(obj)
-        found = check(Reading((_document(obj),), ()), self._knowledge_for(obj))
-        said = [one for one in found if one.severity is Severity.WARNING and one.code not in _SAID_BY_SERVER]
+        findings = check(Reading((_document(obj),), ()), self._knowledge_for(obj))
+        said = [
+            finding
+            for finding in findings
+            if finding.severity is Severity.WARNING and finding.code not in _SAID_BY_SERVER
+        ]
         return ReviewAnswer(
             review.uid,
-            _sentences(one for one in found if self._refuses(kind, one)),
+            _sentences(finding for finding in findings if self._refuses(kind, finding)),
             _sentences(said)[:_MOST_WARNINGS],
         )
 
@@ -201,8 +205,8 @@ class Reviewer:
         another driver's, and nothing is refused."""
         return any(
             COMPUTE_DOMAIN_DRIVER in expression
-            for one in self.knowledge.classes.values()
-            for expression in class_expressions(one)
+            for class_ in self.knowledge.classes.values()
+            for expression in class_expressions(class_)
         )
 
     def _refuses(self, kind: ReviewedKind, finding: Finding) -> bool:
@@ -221,7 +225,7 @@ class Reviewer:
 
 def is_quick(expressions: Iterable[str], knowledge: Knowledge) -> bool:
     """Whether selectors can be evaluated on devices during a review."""
-    return sum(_cost(one, knowledge) for one in expressions) <= _DEAREST
+    return sum(_cost(expression, knowledge) for expression in expressions) <= _DEAREST
 
 
 def _cost(expression: str, knowledge: Knowledge) -> int:
@@ -235,17 +239,17 @@ def _cost(expression: str, knowledge: Knowledge) -> int:
 
 def expressions_in(spec: object) -> tuple[str, ...]:
     """All selectors anywhere in an object."""
-    found, todo = [], [spec]
+    results, todo = [], [spec]
     while todo:
-        one = todo.pop()
-        if isinstance(one, list):
-            todo += one
-        elif isinstance(one, dict):
-            cel = one.get("cel")
+        item = todo.pop()
+        if isinstance(item, list):
+            todo += item
+        elif isinstance(item, dict):
+            cel = item.get("cel")
             if isinstance(cel, dict) and isinstance(cel.get("expression"), str):
-                found.append(cel["expression"])
-            todo += one.values()
-    return tuple(found)
+                results.append(cel["expression"])
+            todo += item.values()
+    return tuple(results)
 
 
 def _without_selectors(value: Any) -> Any:
@@ -282,7 +286,7 @@ def _document(obj: JsonObject) -> Document:
 
 def _sentences(findings: Iterable[Finding]) -> tuple[str, ...]:
     """By field, because there are no lines."""
-    return tuple(dict.fromkeys(sentence(one) for one in sorted(findings, key=lambda one: one.field)))
+    return tuple(dict.fromkeys(sentence(finding) for finding in sorted(findings, key=lambda finding: finding.field)))
 
 
 def answered(answer: ReviewAnswer) -> JsonObject:
@@ -298,5 +302,5 @@ def answered(answer: ReviewAnswer) -> JsonObject:
 
 def _joined(refusals: Sequence[str]) -> str:
     """One sentence as it is, several as a list of limited length."""
-    text = refusals[0] if len(refusals) == 1 else "\n".join(["", *(f"- {one}" for one in refusals)])
+    text = refusals[0] if len(refusals) == 1 else "\n".join(["", *(f"- {refusal}" for refusal in refusals)])
     return text if len(text) <= _LONGEST_MESSAGE else f"{text[:_LONGEST_MESSAGE]}… ({len(refusals)} mistakes)"

@@ -27,14 +27,16 @@ class Served:
     waiting: ServingCertificate | None = None
     told_at: float | None = None
 
-    def seen(self, offered: ServingCertificate | None, told: ServerTrust, clock: float, settle_s: float) -> "Served":
+    def seen(
+        self, offered: ServingCertificate | None, server_trust: ServerTrust, clock: float, settle_s: float
+    ) -> "Served":
         """The state after a read of the Secret and the configuration. `settle_s`: how long API servers' own watches
         take to receive a change."""
         if offered is None or offered == self.current:
             return Served(self.current)
-        if not told.armed:
+        if not server_trust.armed:
             return Served(offered)
-        if not set(offered.authority) <= set(told.trusted):
+        if not set(offered.authority) <= set(server_trust.trusted):
             return Served(self.current, offered)
         told_at = self.told_at if offered == self.waiting and self.told_at is not None else clock
         return Served(offered) if clock - told_at >= settle_s else Served(self.current, offered, told_at)

@@ -205,9 +205,9 @@ class WebhookReplica:
 
     def _class_changed(self, change: MirrorChange[DeviceClass | None]) -> None:
         knowledge = self._judge.knowledge
-        classes = {name: one for (_, name), one in self._classes.objects.items() if one is not None}
+        classes = {name: class_ for (_, name), class_ in self._classes.objects.items() if class_ is not None}
         # A selector that takes too long is not evaluated.
-        quick = {name: one for name, one in classes.items() if is_quick(class_expressions(one), knowledge)}
+        quick = {name: class_ for name, class_ in classes.items() if is_quick(class_expressions(class_), knowledge)}
         self._judge = replace(self._judge, knowledge=replace(knowledge, classes=quick))
 
     async def _follow_version(self) -> NoReturn:

@@ -108,17 +108,21 @@ class CertificateKeeper:
     async def certificate(self) -> ServingCertificate | None:
         """The certificate in the Secret, renewed if due. None if there is none, or if another replica wrote first: then
         the watch will report a change of the Secret. Raises ClusterError."""
-        found, self.problem = self._read()
+        serving_certificate, self.problem = self._read()
         secret, issuing = self._secret.object, self._issuing
-        if secret is None or issuing is None or not is_due(found, issuing.names, self._now(), issuing.times):
-            return found
+        if (
+            secret is None
+            or issuing is None
+            or not is_due(serving_certificate, issuing.names, self._now(), issuing.times)
+        ):
+            return serving_certificate
         made = new_certificate(issuing.names, self._now(), issuing.times)
         # Items of a list have no kind.
         wanted = {**secret, "apiVersion": SECRETS.api_version, "kind": SECRETS.kind, "data": secret_data(made)}
         try:
             await self._kube.replace(SECRETS, wanted)
         except (Conflict, NotFound):
-            return found
+            return serving_certificate
         _log.info("created a certificate", secret=self._secret.about, until=made.until.isoformat())
         self.problem = None
         return made
@@ -129,10 +133,10 @@ class CertificateKeeper:
         if self._secret.object is None:
             return None, f"{self._secret.about} is not there"
         try:
-            found = certificate_in(self._secret.object, self._secret.about)
+            serving_certificate = certificate_in(self._secret.object, self._secret.about)
         except InvalidInput as error:
             return None, str(error)
-        return found, None if found is not None else f"{self._secret.about} is empty"
+        return serving_certificate, None if serving_certificate is not None else f"{self._secret.about} is empty"
 
 
 class ConfigurationKeeper:

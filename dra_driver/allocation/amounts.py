@@ -43,7 +43,7 @@ def consumed(requested: str | None, capacity: Capacity, behaviour: Behaviour) ->
     if valid := policy.get("validRange"):
         return _in_range(quantity(requested), valid, behaviour)
     if values := policy.get("validValues"):
-        return next((one for one in map(quantity, values) if one >= quantity(requested)), None)
+        return next((item for item in map(quantity, values) if item >= quantity(requested)), None)
     return quantity(requested)
 
 

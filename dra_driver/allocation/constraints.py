@@ -111,7 +111,7 @@ type AnyConstraint = MatchAttribute | DistinctAttribute
 
 def constraints_of(claim: ResourceClaim, behaviour: Behaviour) -> tuple[AnyConstraint, ...]:
     constraints = claim.spec.devices.constraints
-    return tuple(_constraint(claim, index, one, behaviour) for index, one in enumerate(constraints))
+    return tuple(_constraint(claim, index, constraint, behaviour) for index, constraint in enumerate(constraints))
 
 
 def _constraint(claim: ResourceClaim, index: int, constraint: Constraint, behaviour: Behaviour) -> AnyConstraint:

@@ -20,8 +20,8 @@ IN_ANOTHER = "in another ComputeDomain"
 
 def domain_uid(claim: ResourceClaim) -> str | None:
     """Of the domain that the claim has a channel for, or will have."""
-    for one in claim.spec.devices.config:
-        opaque = one.opaque
+    for claim_config in claim.spec.devices.config:
+        opaque = claim_config.opaque
         if opaque is not None and opaque.driver == COMPUTE_DOMAIN_DRIVER:
             uid = opaque.parameters.get("domainID")
             if opaque.parameters.get("kind") == CHANNEL_CONFIG and isinstance(uid, str):
@@ -73,12 +73,12 @@ def templates_to_be(
 
 def channels(slices: Iterable[PublishedSlice]) -> Iterator[tuple[str, Device]]:
     """Node and channel device. An older generation of a pool may still be among them."""
-    for one in slices:
-        if one.spec.driver == COMPUTE_DOMAIN_DRIVER:
-            for device in one.spec.devices or ():
+    for slice_ in slices:
+        if slice_.spec.driver == COMPUTE_DOMAIN_DRIVER:
+            for device in slice_.spec.devices or ():
                 kind = device.attributes.get("type")
                 if kind is not None and kind.string == "channel":
-                    yield one.spec.node_name or one.spec.pool.name, device
+                    yield slice_.spec.node_name or slice_.spec.pool.name, device
 
 
 def channel_number(device: Device) -> int:

@@ -119,7 +119,7 @@ class Headroom:
         return isinstance(result, Allocated)
 
     def _whole_gpus(self) -> int:
-        free = sum(_is_whole_gpu(one.candidate, self._driver) for one in self._open())
+        free = sum(_is_whole_gpu(standing.candidate, self._driver) for standing in self._open())
         exclusive = f"device.attributes['{self._driver}'].?sharing.orValue('exclusive') == 'exclusive'"
         selectors = [*self._select("type", "gpu")["selectors"], {"cel": {"expression": exclusive}}]
         counts = range(min(free, MAX_RESULTS), 0, -1)
@@ -127,24 +127,24 @@ class Headroom:
 
     def _mig_profile(self) -> str | None:
         sizes: dict[str, tuple[Amount, Amount]] = {}
-        for one in self._open():
-            profile = one.candidate.device.attributes.get("profile")
+        for standing in self._open():
+            profile = standing.candidate.device.attributes.get("profile")
             if profile is not None and profile.string is not None:
-                capacity = one.candidate.device.capacity
+                capacity = standing.candidate.device.capacity
                 sizes[profile.string] = (_value(capacity.get("memory")), _value(capacity.get("multiprocessors")))
         largest_first = sorted(sizes, key=lambda name: (sizes[name], name), reverse=True)
         return next((name for name in largest_first if self._fits(self._select("profile", name))), None)
 
     def _memory_bytes(self) -> int | None:
         amounts: dict[int, bool] = {}
-        for one in self._open():
-            memory = one.left.get("memory", _value(one.candidate.device.capacity.get("memory")))
-            amounts[int(memory)] = amounts.get(int(memory), False) or "cores" in one.left
+        for standing in self._open():
+            memory = standing.left.get("memory", _value(standing.candidate.device.capacity.get("memory")))
+            amounts[int(memory)] = amounts.get(int(memory), False) or "cores" in standing.left
         for size in sorted((size for size in amounts if size), reverse=True):
             # Who does not say how many cores takes all.
             asked: list[dict[str, str]] = [{"memory": str(Quantity.of_bytes(size))}]
             asked += [asked[0] | {"cores": "1"}] if amounts[size] else []
-            if any(self._fits(self._with_amounts(one)) for one in asked):
+            if any(self._fits(self._with_amounts(item)) for item in asked):
                 return size
         return None
 
@@ -157,9 +157,9 @@ class Headroom:
 
     def _open(self) -> Iterator[Standing]:
         """GPUs, parts of them and shares that a claim could still get."""
-        for one in self.standings:
-            if one.refusal is None and one.candidate.id.driver == self._driver:
-                yield one
+        for standing in self.standings:
+            if standing.refusal is None and standing.candidate.id.driver == self._driver:
+                yield standing
 
     def _select(self, attribute: str, value: str) -> dict[str, Sequence[object]]:
         own = f"device.attributes['{self._driver}'].?{attribute}.orValue('') == '{value}'"
@@ -173,7 +173,7 @@ def _is_whole_gpu(candidate: Candidate, driver: str) -> bool:
 
 def _left(candidate: Candidate, ledger: Ledger) -> dict[str, Amount]:
     taken = ledger.usage_of(candidate.pool).shared.get(candidate.id.device, {})
-    return {name: amount(one.value) - taken.get(name, 0) for name, one in candidate.device.capacity.items()}
+    return {name: amount(capacity.value) - taken.get(name, 0) for name, capacity in candidate.device.capacity.items()}
 
 
 def _least(capacity: Capacity) -> Amount:

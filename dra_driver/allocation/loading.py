@@ -165,7 +165,7 @@ def world_of(
     for obj in objects:
         builder.add(obj)
     nodes = builder.nodes
-    if not nodes and (not live or any(one.kind == "Node" for one in unread)):
+    if not nodes and (not live or any(item.kind == "Node" for item in unread)):
         nodes = {node.name: node for node in _nodes_of(builder.slices)}
     to_be = {} if live else templates_to_be(builder.domains, builder.slices)
     world = World(
@@ -193,8 +193,8 @@ def _nodes_of(slices: Iterable[PublishedSlice]) -> Iterator[NodeView]:
     """Nodes without an object of their own, from the slices that are for them."""
     names: set[str] = set()
     everywhere = False
-    for one in slices:
-        for selection in (one.spec, *(one.spec.devices or ())):
+    for slice_ in slices:
+        for selection in (slice_.spec, *(slice_.spec.devices or ())):
             if selection.node_name is not None:
                 names.add(selection.node_name)
             everywhere = everywhere or bool(selection.all_nodes)
@@ -310,16 +310,16 @@ class _Builder:
         spec = obj["spec"]
         node, registrations = spec["nodeName"], spec.get("registrations") or ()
         if registrations or self._trusted:  # files of `dractl inventory` have no registrations
-            self.registered[node] = frozenset(one["driver"] for one in registrations)
+            self.registered[node] = frozenset(registration["driver"] for registration in registrations)
         status = NodeInventoryStatus.of(obj.get("status") or {}, about="NodeInventory")
         self.limitations[node] = tuple(status.limitations)
 
 
 def _check_amounts(published: PublishedSlice) -> None:
     """Raises ValueError for a quantity or version that is none."""
-    for one in published.spec.devices or ():
-        CelDevice(published.spec.driver, one)
-        for consumed in one.consumes_counters or ():
+    for device in published.spec.devices or ():
+        CelDevice(published.spec.driver, device)
+        for consumed in device.consumes_counters or ():
             for capacity in consumed.counters.values():
                 Quantity.parse(capacity.value)
     for counters in published.spec.shared_counters or ():
@@ -332,8 +332,8 @@ def _check_requests(spec: ResourceClaimSpec) -> None:
     for request in spec.devices.requests:
         if request.exactly is None and not request.first_available:
             raise ValueError(f'request "{request.name}" has neither exactly nor firstAvailable')
-        for one in (request.exactly, *(request.first_available or ())):
-            for amount in one.capacity.requests.values() if one is not None and one.capacity is not None else ():
+        for item in (request.exactly, *(request.first_available or ())):
+            for amount in item.capacity.requests.values() if item is not None and item.capacity is not None else ():
                 Quantity.parse(amount)
 
 

@@ -53,7 +53,8 @@ def _term_matches(term: Mapping[str, Any], node: NodeView) -> bool:
 
 def _all_hold(requirements: Iterable[Mapping[str, Any]], values: Mapping[str, str]) -> bool:
     return all(
-        requirement_holds(one["operator"], values.get(one["key"]), one.get("values") or ()) for one in requirements
+        requirement_holds(requirement["operator"], values.get(requirement["key"]), requirement.get("values") or ())
+        for requirement in requirements
     )
 
 
@@ -75,7 +76,7 @@ def unfit_for(pod: JsonObject, node: NodeView) -> str | None:
     )
     if affinity is not None and not selector_matches(affinity, node):
         return "not selected by the pod's node affinity"
-    tolerations = [Toleration.of(one) for one in spec.get("tolerations") or ()]
+    tolerations = [Toleration.of(item) for item in spec.get("tolerations") or ()]
     taint = untolerated(node.taints, tolerations)
     return f"tainted {taint}" if taint else None
 
@@ -86,7 +87,8 @@ def untolerated(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> s
     hard = [
         f"{taint.key}={taint.value}" if taint.value else taint.key
         for taint in taints
-        if taint.effect in ("NoSchedule", "NoExecute") and not any(tolerates(one, taint) for one in accepted)
+        if taint.effect in ("NoSchedule", "NoExecute")
+        and not any(tolerates(toleration, taint) for toleration in accepted)
     ]
     return " and ".join(dict.fromkeys(hard)) or None
 
@@ -131,7 +133,7 @@ def shortage_on(node: NodeView, pod: JsonObject, others: Iterable[JsonObject]) -
         total = Quantity.parse(str(text))
         left = total.value - used.get(resource, Fraction(0))
         if amount > left:
-            return Shortage(resource, *(str(Quantity(one, total.format)) for one in (amount, left, total.value)))
+            return Shortage(resource, *(str(Quantity(item, total.format)) for item in (amount, left, total.value)))
     return None
 
 

@@ -52,15 +52,15 @@ def _placed(world: World, limit: Limit) -> Iterator[Placed]:
     used: set[Key] = set()
     for pod in world.pods.values():
         claims = claims_of(world, pod)
-        used |= {claim_key(one.claim) for one in claims if one.claim is not None}
+        used |= {claim_key(pod_claim.claim) for pod_claim in claims if pod_claim.claim is not None}
         if not pod.waits:
             continue
-        missing = [one.missing for one in claims if one.missing is not None]
+        missing = [pod_claim.missing for pod_claim in claims if pod_claim.missing is not None]
         if missing:
             yield Placed("Pod", *pod.key, None, reasons=dict.fromkeys(missing, 0))
             continue
-        found = [one.claim for one in claims if one.claim is not None]
-        placed, world = _place(world, pod, _without_twice(found), limit)
+        resource_claims = [pod_claim.claim for pod_claim in claims if pod_claim.claim is not None]
+        placed, world = _place(world, pod, _without_twice(resource_claims), limit)
         yield placed
     for key, claim in list(world.claims.items()):
         if key not in used and claim.status.allocation is None:
@@ -109,11 +109,11 @@ def _best(
     best: Placement | None = None
     reasons: dict[str, int] = {}
     for node in world.nodes.values():
-        found = placement_of(world, pod, claims, node, limit)
-        if isinstance(found, str):
-            reasons[found] = reasons.get(found, 0) + 1
-        elif best is None or found.score > best.score:
-            best = found
+        placement = placement_of(world, pod, claims, node, limit)
+        if isinstance(placement, str):
+            reasons[placement] = reasons.get(placement, 0) + 1
+        elif best is None or placement.score > best.score:
+            best = placement
         if best is not None and best.score == highest_score(claims):
             break
     return best, reasons
@@ -132,7 +132,7 @@ def placement_of(
 ) -> Placement | str:
     """The placement on one node, or why there is none. Raises what `allocate` raises."""
     if pod is not None:
-        others = (one.obj for one in world.pods_by_node.get(node.name, ()))
+        others = (item.obj for item in world.pods_by_node.get(node.name, ()))
         shortage = shortage_on(node, pod.obj, others)
         if shortage is not None:
             return f"too little {shortage}"

@@ -50,20 +50,20 @@ def class_by_resource(classes: Iterable[DeviceClass]) -> dict[str, str]:
     """Resource name to class name. Of several classes for one name the newest wins, then the smaller name."""
     found: dict[str, DeviceClass] = {}
     result: dict[str, str] = {}
-    for one in classes:
-        result[IMPLICIT_PREFIX + one.metadata.name] = one.metadata.name
-        name = one.spec.extended_resource_name
+    for class_ in classes:
+        result[IMPLICIT_PREFIX + class_.metadata.name] = class_.metadata.name
+        name = class_.spec.extended_resource_name
         if name is None:
             continue
         other = found.get(name)
-        if other is None or _is_newer(one, other):
-            found[name] = one
-    return result | {name: one.metadata.name for name, one in found.items()}
+        if other is None or _is_newer(class_, other):
+            found[name] = class_
+    return result | {name: device_class.metadata.name for name, device_class in found.items()}
 
 
-def _is_newer(one: DeviceClass, other: DeviceClass) -> bool:
-    mine, theirs = one.metadata.creation_timestamp or "", other.metadata.creation_timestamp or ""
-    return mine > theirs or (mine == theirs and one.metadata.name < other.metadata.name)
+def _is_newer(device_class: DeviceClass, other: DeviceClass) -> bool:
+    mine, theirs = device_class.metadata.creation_timestamp or "", other.metadata.creation_timestamp or ""
+    return mine > theirs or (mine == theirs and device_class.metadata.name < other.metadata.name)
 
 
 def extended_resources(pod: JsonObject) -> dict[str, int]:
@@ -72,13 +72,13 @@ def extended_resources(pod: JsonObject) -> dict[str, int]:
     Containers that run together add up; an init container that ends needs its amount only while it runs.
     """
     total: dict[str, int] = {}
-    together = [one for one in _containers(pod) if not one.ends]
+    together = [item for item in _containers(pod) if not item.ends]
     for container in together:
         for name, amount in container.amounts.items():
             total[name] = total.get(name, 0) + amount
     for container in _containers(pod):
         for name, amount in container.amounts.items() if container.ends else ():
-            beside = sum(one.amounts.get(name, 0) for one in together if one.index < container.index)
+            beside = sum(item.amounts.get(name, 0) for item in together if item.index < container.index)
             total[name] = max(total.get(name, 0), beside + amount)
     return {name: amount for name, amount in total.items() if amount}
 
@@ -100,15 +100,15 @@ class _Container:
 
 
 def _containers(pod: JsonObject) -> list[_Container]:
-    found: list[_Container] = []
+    containers: list[_Container] = []
     for is_init, key in ((True, "initContainers"), (False, "containers")):
-        for one in pod["spec"].get(key) or ():
-            resources = one.get("resources") or {}
-            ends = is_init and one.get("restartPolicy") != "Always"
+        for item in pod["spec"].get(key) or ():
+            resources = item.get("resources") or {}
+            ends = is_init and item.get("restartPolicy") != "Always"
             # The API server fills in requests from limits; both are looked at for manifests that never met one.
             requests = (resources.get("limits") or {}) | (resources.get("requests") or {})
-            found.append(_Container(len(found), one["name"], ends, requests))
-    return found
+            containers.append(_Container(len(containers), item["name"], ends, requests))
+    return containers
 
 
 def _is_extended(name: str) -> bool:
@@ -138,9 +138,9 @@ def extended_requests(pod: JsonObject, classes: Mapping[str, str], *, reuse: boo
         largest = max((one for one in brief if more[one.index] > 0), key=lambda one: more[one.index], default=None)
         if largest is not None:
             requests.append(_request(largest, resource, class_name, more[largest.index]))
-        for one in brief:
-            mappings += _brief_mappings(one, resource, lasting, more[one.index], largest)
-    return ExtendedRequests(tuple(sorted(requests, key=lambda one: one.name)), tuple(mappings))
+        for item in brief:
+            mappings += _brief_mappings(item, resource, lasting, more[item.index], largest)
+    return ExtendedRequests(tuple(sorted(requests, key=lambda request: request.name)), tuple(mappings))
 
 
 type _Lasting = Mapping[int, tuple[_Container, int]]
@@ -192,7 +192,7 @@ def extended_claim(
             "annotations": {EXTENDED_CLAIM_ANNOTATION: "true"},
             "ownerReferences": [owner_reference(pod, minor=minor)],
         },
-        "spec": {"devices": {"requests": [one.to_wire() for one in requests]}},
+        "spec": {"devices": {"requests": [request.to_wire() for request in requests]}},
     }
 
 
@@ -271,8 +271,8 @@ def score(claims: Sequence[ResourceClaim], allocations: Sequence[Allocation]) ->
     for claim, allocation in zip(claims, allocations, strict=True):
         chosen = {RequestName.of(result.request) for result in allocation.devices.results}
         for request in claim.spec.devices.requests:
-            for index, one in enumerate(request.first_available or ()):
-                if RequestName(request.name, one.name) in chosen:
+            for index, sub_request in enumerate(request.first_available or ()):
+                if RequestName(request.name, sub_request.name) in chosen:
                     total += _PREFERENCES - index
     return total
 

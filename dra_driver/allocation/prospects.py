@@ -159,7 +159,7 @@ class Prospects:
 
     def _unselected(self, candidate: Candidate) -> Refusal | None:
         wanted = self.wanted
-        pool = next(one for one in self._site.usable if one.id == candidate.pool)
+        pool = next(item for item in self._site.usable if item.id == candidate.pool)
         if candidate in pool.select(wanted.expressions).matching:
             return None
         own = len(wanted.device_class.spec.selectors)
@@ -187,9 +187,9 @@ class Prospects:
     def _error(self, candidate: Candidate, failure: Failure) -> InvalidInput:
         about, index = self.wanted.writer_of(failure.index)
         message = f"selector {index} on device {candidate.id}: {failure.error}\n{failure.error.excerpt}"
-        found = InvalidInput(message, about=about)
-        found.__cause__ = failure.error
-        return found
+        invalid_input = InvalidInput(message, about=about)
+        invalid_input.__cause__ = failure.error
+        return invalid_input
 
 
 class Reasons:
@@ -239,14 +239,14 @@ class Reasons:
         if self._shown is not None:
             return frozenset([self._shown.cause])
         refusals = (self._all_refusals(self._prospects[wanted], notes) for wanted, notes in self._notes.items())
-        return frozenset(one.cause for each in refusals for one in each)
+        return frozenset(refusal.cause for each in refusals for refusal in each)
 
     def _refused(self, wanted: Wanted, notes: Mapping[Candidate, Refusal]) -> str:
         prospects, usable = self._prospects[wanted], len(self._site.candidates)
         if prospects.every == ():
             return f"{wanted} needs all devices of class {wanted.device_class.metadata.name}, and none matches"
         number = "all devices" if wanted.wants_all else "1 device" if wanted.count == 1 else f"{wanted.count} devices"
-        counted = Counter(one.text for one in self._all_refusals(prospects, notes))
+        counted = Counter(refusal.text for refusal in self._all_refusals(prospects, notes))
         if not counted:
             return f"{wanted} needs {number}; the node has {usable}"
         reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(counted.items(), key=_most_first))
@@ -254,12 +254,12 @@ class Reasons:
 
     def _all_refusals(self, prospects: Prospects, notes: Mapping[Candidate, Refusal]) -> list[Refusal]:
         """One per device: that of the request alone, else the one met in the search."""
-        found: list[Refusal] = []
+        refusals: list[Refusal] = []
         for candidate in self._site.candidates:
             noted = notes.get(candidate)
             own = None if candidate in prospects.failing else prospects.refusal(candidate)
-            found += [one for one in (own or noted,) if one is not None]
-        return found
+            refusals += [refusal for refusal in (own or noted,) if refusal is not None]
+        return refusals
 
 
 def _most_first(item: tuple[str, int]) -> tuple[int, str]:

@@ -105,13 +105,15 @@ def _alternatives(
     named: list[tuple[RequestName, ExactRequest | SubRequest]] = (
         [(RequestName(request.name), request.exactly)]
         if request.exactly is not None
-        else [(RequestName(request.name, one.name), one) for one in request.first_available or ()]
+        else [
+            (RequestName(request.name, sub_request.name), sub_request) for sub_request in request.first_available or ()
+        ]
     )
     about = f"claim {claim.metadata.namespace}/{claim.metadata.name}"
     if request.first_available and not behaviour.prioritized:
         message = f'request "{request.name}" has alternatives; kube-scheduler has DRAPrioritizedList switched off'
         raise InvalidInput(message, about=about)
-    found: list[Wanted] = []
+    alternatives: list[Wanted] = []
     for name, spec in named:
         if isinstance(spec, ExactRequest) and spec.admin_access is not None and not behaviour.admin_access:
             message = f'request "{name}" asks for admin access; kube-scheduler has DRAAdminAccess switched off'
@@ -126,17 +128,17 @@ def _alternatives(
             *_expressions(device_class.spec.selectors, f"DeviceClass {device_class.metadata.name}"),
             *_expressions(spec.selectors, f'{about}, request "{name}"'),
         )
-        found.append(Wanted(claim, name, spec, device_class, expressions))
-    return tuple(found)
+        alternatives.append(Wanted(claim, name, spec, device_class, expressions))
+    return tuple(alternatives)
 
 
 def _expressions(selectors: Sequence[Selector], about: str) -> list[str]:
-    found: list[str] = []
+    expressions: list[str] = []
     for index, selector in enumerate(selectors):
         if selector.cel is None:
             raise InvalidInput(f"selector {index} has no CEL expression", about=about)
-        found.append(selector.cel.expression)
-    return found
+        expressions.append(selector.cel.expression)
+    return expressions
 
 
 # -- refusals

@@ -31,12 +31,12 @@ def derived_share_id(claim: ResourceClaim, request: str, device: DeviceId) -> st
 
 
 def allocation_of(claim: ResourceClaim, chosen: Sequence[Chosen], site: Site, share_ids: ShareIds) -> Allocation:
-    used = list(dict.fromkeys(one.wanted for one in chosen))
-    before = [chosen[:place].count(one) for place, one in enumerate(chosen)]
+    used = list(dict.fromkeys(item.wanted for item in chosen))
+    before = [chosen[:place].count(item) for place, item in enumerate(chosen)]
     config = [*_class_configs(used, site), *_claim_configs(claim, used)]
     return Allocation(
         devices=DeviceAllocation(results=list(map(partial(_result, site, share_ids), chosen, before)), config=config),
-        node_selector=_node_selector([one.candidate for one in chosen], site.node),
+        node_selector=_node_selector([item.candidate for item in chosen], site.node),
     )
 
 
@@ -57,7 +57,7 @@ def _result(site: Site, share_ids: ShareIds, chosen: Chosen, before: int) -> All
         binding_conditions=candidate.device.binding_conditions,
         binding_failure_conditions=candidate.device.binding_failure_conditions,
         share_id=share_ids(wanted.claim, share_of, candidate.id) if shared else None,
-        consumed_capacity={name: str(one) for name, one in consumed.items()} or None,
+        consumed_capacity={name: str(quantity) for name, quantity in consumed.items()} or None,
     )
 
 
@@ -67,9 +67,9 @@ def _result(site: Site, share_ids: ShareIds, chosen: Chosen, before: int) -> All
 def _class_configs(used: Sequence[Wanted], site: Site) -> Iterator[AllocatedConfig]:
     """Each class's configs once, with all requests of that class, in the order of first use."""
     requests: dict[str, list[str]] = defaultdict(list)
-    classes = {one.device_class.metadata.name: one.device_class for one in used}
-    for one in used:
-        requests[one.device_class.metadata.name].append(str(one.name))
+    classes = {item.device_class.metadata.name: item.device_class for item in used}
+    for wanted in used:
+        requests[wanted.device_class.metadata.name].append(str(wanted.name))
     if site.behaviour.empty_list_for_all and len(classes) == 1:
         requests.clear()
     for name, device_class in classes.items():
@@ -80,7 +80,7 @@ def _class_configs(used: Sequence[Wanted], site: Site) -> Iterator[AllocatedConf
 def _claim_configs(claim: ResourceClaim, used: Sequence[Wanted]) -> Iterator[AllocatedConfig]:
     """Those that apply. One that names several requests comes once for each of them, as upstream has it."""
     for config in claim.spec.devices.config:
-        times = sum(one.name.covered_by(config.requests) for one in used) if config.requests else 1
+        times = sum(wanted.name.covered_by(config.requests) for wanted in used) if config.requests else 1
         for _ in range(times):
             yield AllocatedConfig(source="FromClaim", requests=config.requests, opaque=config.opaque)
 
@@ -90,12 +90,12 @@ def _claim_configs(claim: ResourceClaim, used: Sequence[Wanted]) -> Iterator[All
 
 def _node_selector(chosen: Sequence[Candidate], node: NodeView) -> dict[str, object] | None:
     """This node, or what all the devices demand; None for anywhere."""
-    if any(_is_local(one) for one in chosen):
+    if any(_is_local(item) for item in chosen):
         only = {"key": "metadata.name", "operator": "In", "values": [node.name]}
         return {"nodeSelectorTerms": [{"matchFields": [only]}]}
     term: dict[str, list[object]] = {}
-    for one in chosen:
-        for terms in (_selector(one) or {}).get("nodeSelectorTerms") or ():
+    for candidate in chosen:
+        for terms in (_selector(candidate) or {}).get("nodeSelectorTerms") or ():
             for kind in ("matchExpressions", "matchFields"):
                 _add_new(term.setdefault(kind, []), terms.get(kind) or ())
     term = {kind: requirements for kind, requirements in term.items() if requirements}
@@ -114,9 +114,9 @@ def _selector(candidate: Candidate) -> Mapping[str, Any] | None:
 
 
 def _add_new(known: list[Any], requirements: Iterable[Mapping[str, Any]]) -> None:
-    for one in requirements:
-        if all(_identity(one) != _identity(other) for other in known):
-            known.append(one)
+    for requirement in requirements:
+        if all(_identity(requirement) != _identity(other) for other in known):
+            known.append(requirement)
 
 
 def _identity(requirement: Mapping[str, Any]) -> tuple[object, ...]:

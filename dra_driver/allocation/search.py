@@ -177,12 +177,14 @@ class _Search:
         """Whether trying the devices of a request in every order can make a difference."""
         if not self.site.behaviour.any_order:
             return False
-        return self._repeats or any(isinstance(one, DistinctAttribute) for each in self._constraints for one in each)
+        return self._repeats or any(isinstance(item, DistinctAttribute) for each in self._constraints for item in each)
 
     def _may_fail_hard(self) -> bool:
         """Whether a device that is looked at may end the attempt. Then every step must be the one upstream takes."""
-        all_devices = any(one.every is not None for one in self._prospects.values())
-        return (all_devices and any(self._constraints)) or any(one.failing for one in self._prospects.values())
+        all_devices = any(prospect.every is not None for prospect in self._prospects.values())
+        return (all_devices and any(self._constraints)) or any(
+            prospect.failing for prospect in self._prospects.values()
+        )
 
     def succeeds(self) -> bool:
         """Whether there is a solution; it is `chosen` then."""
@@ -380,7 +382,7 @@ class _Search:
             return
         for requests in self._requests:
             for alternatives in requests:
-                if not any(self._prospects[one].is_enough for one in alternatives):
+                if not any(self._prospects[alternative].is_enough for alternative in alternatives):
                     raise _Hopeless(alternatives)
         if (why := impossible(self._problem())) is not None:
             raise _Impossible(why)
@@ -389,9 +391,9 @@ class _Search:
         """From here on, what is like something that failed is not tried."""
         self._symmetry = symmetry = Symmetry(self._problem())
         for claim, chosen in enumerate(self.chosen):
-            for one in chosen:
-                share = self._ledger.share_of(one.wanted, one.candidate)
-                symmetry.take(one.candidate, claim, share, goes_on=one.wanted is wanted)
+            for item in chosen:
+                share = self._ledger.share_of(item.wanted, item.candidate)
+                symmetry.take(item.candidate, claim, share, goes_on=item.wanted is wanted)
         taken = [one.candidate for each in self.chosen for one in each]
         for claim, requests in reversed(list(enumerate(self._requests))):
             for request, alternatives in reversed(list(enumerate(requests))):
@@ -401,13 +403,13 @@ class _Search:
 
     def _leaves_room(self, claim: int, request: int) -> bool:
         """Whether each later request still finds enough devices for itself."""
-        return all(one.left >= one.needed for one in self._later.get((claim, request), ()))
+        return all(room.left >= room.needed for room in self._later.get((claim, request), ()))
 
     def _state(self, claim: int, request: int, wanted: Wanted, taken: int, start: int) -> Hashable:
         """All that the rest of the search depends on; None as long as states are not compared."""
         if self._symmetry is None:
             return None
-        constraints = tuple([one.state for one in self._constraints[claim]])
+        constraints = tuple([constraint.state for constraint in self._constraints[claim]])
         place = claim, request, wanted.name.alternative, taken, len(self.chosen[claim])
         return place, constraints, self._symmetry.state, start if self._symmetry.minds_order else None
 
@@ -415,9 +417,9 @@ class _Search:
         """The request for which the last devices were chosen has all of them: the shareable ones."""
         if self._symmetry is None:
             return []
-        shared = [one for one in self.chosen[claim][-count:] if self._ledger.shares(one.candidate)]
-        for one in shared:
-            self._symmetry.settle(one.candidate, claim, self._ledger.share_of(one.wanted, one.candidate))
+        shared = [item for item in self.chosen[claim][-count:] if self._ledger.shares(item.candidate)]
+        for chosen in shared:
+            self._symmetry.settle(chosen.candidate, claim, self._ledger.share_of(chosen.wanted, chosen.candidate))
         return shared
 
     def _unsettle(self, settled: Sequence[Chosen]) -> None:

@@ -78,7 +78,7 @@ def _value(found: Attribute | Capacity | None) -> Hashable:
         return found.value
     scalars: tuple[Hashable, ...] = (found.int_, found.bool_, found.string, found.version)
     lists = (found.ints, found.bools, found.strings, found.versions)
-    return (scalars, *(None if one is None else tuple(one) for one in lists))
+    return (scalars, *(None if list_ is None else tuple(list_) for list_ in lists))
 
 
 type Reads = tuple[Read, ...]
@@ -151,8 +151,8 @@ class Question:
         self._selectors = selectors
         self._server = server
         self._known: dict[Hashable, bool | Failure] = {}
-        each = [reads_of(one.expression) for one in selectors if isinstance(one, Selector)]
-        self._reads = None if None in each else tuple(dict.fromkeys(read for one in each for read in one or ()))
+        each = [reads_of(selector.expression) for selector in selectors if isinstance(selector, Selector)]
+        self._reads = None if None in each else tuple(dict.fromkeys(read for item in each for read in item or ()))
 
     def verdict(self, device: Facts) -> bool | Failure:
         """Whether all selectors hold for the device."""
@@ -205,7 +205,9 @@ class Selectors:
             if len(self._questions) >= _MOST_LISTS:
                 self._questions.clear()
                 self._failed.clear()
-            self._questions[expressions] = Question([self._compiled(one) for one in expressions], self._server)
+            self._questions[expressions] = Question(
+                [self._compiled(expression) for expression in expressions], self._server
+            )
         return self._questions[expressions]
 
     def _compiled(self, expression: str) -> Selector | CelError:

@@ -32,7 +32,7 @@ class Problem:
     @property
     def certain(self) -> list[Prospects]:
         """Of the requests without alternatives: these will be served or nothing will."""
-        return [self.prospects[one[0]] for claim in self.requests for one in claim if len(one) == 1]
+        return [self.prospects[item[0]] for claim in self.requests for item in claim if len(item) == 1]
 
 
 # -- bounds
@@ -54,9 +54,11 @@ def _too_few_that_match(problem: Problem) -> str | None:
     """A matchAttribute of which no value has enough devices for all requests that it covers."""
     for claim, constraints in zip(problem.requests, problem.constraints, strict=True):
         for constraint in constraints:
-            covered = [problem.prospects[one[0]] for one in claim if len(one) == 1 and constraint.covers(one[0].name)]
+            covered = [
+                problem.prospects[item[0]] for item in claim if len(item) == 1 and constraint.covers(item[0].name)
+            ]
             if isinstance(constraint, MatchAttribute) and covered:
-                groups = [_by_value(problem, constraint, one) for one in covered]
+                groups = [_by_value(problem, constraint, prospects) for prospects in covered]
                 if not any(_group_is_enough(problem, covered, groups, value) for value in groups[0]):
                     return _match_sentence(constraint, covered, groups)
     return None
@@ -72,15 +74,19 @@ def _too_few_that_differ(problem: Problem) -> str | None:
         for constraint in constraints:
             if not isinstance(constraint, DistinctAttribute):
                 continue
-            covered = [problem.prospects[one[0]] for one in claim if len(one) == 1 and constraint.covers(one[0].name)]
+            covered = [
+                problem.prospects[item[0]] for item in claim if len(item) == 1 and constraint.covers(item[0].name)
+            ]
             if (
-                why := next(filter(None, (_too_few_turns(problem, constraint, one) for one in covered)), None)
+                why := next(
+                    filter(None, (_too_few_turns(problem, constraint, prospects) for prospects in covered)), None
+                )
             ) is not None:
                 return why
-            values = [frozenset(_by_value(problem, constraint, one)) for one in covered]
+            values = [frozenset(_by_value(problem, constraint, prospects)) for prospects in covered]
             known = len(frozenset[Value]().union(*values))
             # While its devices are chosen, a request of several needs two values besides those of the requests before.
-            needed = max((place + min(one.count, 2) for place, one in enumerate(covered)), default=0)
+            needed = max((place + min(prospects.count, 2) for place, prospects in enumerate(covered)), default=0)
             if needed > known or _paired(values) < len(covered):
                 return (
                     f"{len(covered)} requests need devices with different {constraint.attribute}; "
@@ -94,7 +100,7 @@ def _too_few_turns(problem: Problem, constraint: DistinctAttribute, prospects: P
 
     They are chosen in their order, and each differs from the one before it. With lists that is not so simple.
     """
-    values = [own for one in prospects.eligible if (own := constraint.values(one))]
+    values = [own for candidate in prospects.eligible if (own := constraint.values(candidate))]
     if any(len(own) > 1 for own in values):
         return None
     turns = sum(before != own for before, own in pairwise(values)) + bool(values)
@@ -135,16 +141,16 @@ def _by_value(problem: Problem, constraint: AnyConstraint, prospects: Prospects)
 
 def _group_is_enough(problem: Problem, covered: Sequence[Prospects], groups: Sequence[_Groups], value: Value) -> bool:
     members = [group.get(value, ()) for group in groups]
-    if any(len(own) < one.count for own, one in zip(members, covered, strict=True)):
+    if any(len(own) < prospects.count for own, prospects in zip(members, covered, strict=True)):
         return False
     together = {candidate for own in members for candidate in own}
     if _may_repeat(problem, covered, together):
         return True
-    return len(together) >= sum(one.count for one in covered)
+    return len(together) >= sum(prospects.count for prospects in covered)
 
 
 def _match_sentence(constraint: AnyConstraint, covered: Sequence[Prospects], groups: Sequence[_Groups]) -> str:
-    needed = sum(one.count for one in covered)
+    needed = sum(prospects.count for prospects in covered)
     sizes = Counter({value: len({c for group in groups for c in group.get(value, ())}) for value in groups[0]})
     largest = sizes.most_common(1)
     found = f'the largest group has {largest[0][1]} ("{_text(largest[0][0][1])}")' if largest else "no device has it"
@@ -158,9 +164,9 @@ def _text(value: object) -> str:
 
 def _too_few_devices(problem: Problem) -> str | None:
     """Fewer devices than all requests need that must have devices of their own."""
-    certain = [one for one in problem.certain if not one.wanted.admin_access]
-    together = {candidate for one in certain for candidate in one.eligible}
-    needed = sum(one.count for one in certain)
+    certain = [prospects for prospects in problem.certain if not prospects.wanted.admin_access]
+    together = {candidate for prospects in certain for candidate in prospects.eligible}
+    needed = sum(prospects.count for prospects in certain)
     if _may_repeat(problem, certain, together) or needed <= len(together):
         return None
     return f"the requests need {needed} devices together, and only {len(together)} could serve them"
@@ -168,11 +174,11 @@ def _too_few_devices(problem: Problem) -> str | None:
 
 def _may_repeat(problem: Problem, requests: Iterable[Prospects], candidates: Iterable[Candidate]) -> bool:
     """Whether one device may serve more than one request."""
-    return any(one.wanted.admin_access for one in requests) or any(map(problem.ledger.shares, candidates))
+    return any(request.wanted.admin_access for request in requests) or any(map(problem.ledger.shares, candidates))
 
 
 def _too_little_room_for_one(problem: Problem) -> str | None:
-    return next((why for one in problem.certain if (why := _too_little_room(problem, one))), None)
+    return next((why for prospects in problem.certain if (why := _too_little_room(problem, prospects))), None)
 
 
 def _too_little_room(problem: Problem, prospects: Prospects) -> str | None:
@@ -204,8 +210,8 @@ def _room_in_set(ledger: Ledger, members: Sequence[Candidate]) -> int:
 def _least(members: Sequence[Candidate]) -> Mapping[CounterId, Amount]:
     """Of each counter that all of them draw on, the least that one of them takes."""
     least = dict(members[0].consumes)
-    for one in members[1:]:
-        own = dict(one.consumes)
+    for member in members[1:]:
+        own = dict(member.consumes)
         least = {id_: min(needed, own[id_]) for id_, needed in least.items() if id_ in own}
     return least
 
@@ -217,9 +223,9 @@ def _too_little_of_a_counter(problem: Problem) -> str | None:
         for id_, amount in left.items():
             supply[id_.counter] += max(amount, 0)
     demand: dict[str, Amount] = defaultdict(int)
-    for one in problem.certain:
-        for name, needed in _least_by_name(problem, one).items():
-            demand[name] += needed * one.count
+    for prospects in problem.certain:
+        for name, needed in _least_by_name(problem, prospects).items():
+            demand[name] += needed * prospects.count
     for name in sorted(demand):
         if demand[name] > supply[name]:
             return f"the requests draw at least {demand[name]} on counters called {name}; {supply[name]} is left"
@@ -276,9 +282,9 @@ class Room:
         self._parts = {key: _Part(ledger, own) for key, own in members.items()}
         self._rooms = {key: part.room() for key, part in self._parts.items()}
         self.left = len(alone) + sum(self._rooms.values())
-        self._once = {one for one in alone if not (prospects.wanted.admin_access or ledger.shares(one))}
+        self._once = {item for item in alone if not (prospects.wanted.admin_access or ledger.shares(item))}
         """Devices that no other request gets."""
-        self.left -= sum(one in self._once for one in taken)
+        self.left -= sum(item in self._once for item in taken)
 
     def update(self, candidate: Candidate, sign: int) -> None:
         """The device was taken (-1) or given back (1)."""

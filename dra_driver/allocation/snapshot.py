@@ -65,9 +65,9 @@ class Candidate:
         # Counter sets beside devices in one slice are the form of 1.34, where they belong to the slice.
         owner = self.slice.metadata.name if self.slice.spec.shared_counters else ""
         return tuple(
-            (CounterId(owner, one.counter_set, name), amount(value.value))
-            for one in self.device.consumes_counters or ()
-            for name, value in one.counters.items()
+            (CounterId(owner, consumes_counter.counter_set, name), amount(value.value))
+            for consumes_counter in self.device.consumes_counters or ()
+            for name, value in consumes_counter.counters.items()
         )
 
     @cached_property
@@ -105,23 +105,25 @@ class PublishedSlice:
 
     @cached_property
     def candidates(self) -> tuple[Candidate, ...]:
-        return tuple(Candidate(DeviceId(*self.pool, one.name), one, self.slice) for one in self.spec.devices or ())
+        return tuple(
+            Candidate(DeviceId(*self.pool, device.name), device, self.slice) for device in self.spec.devices or ()
+        )
 
     @cached_property
     def names(self) -> frozenset[str]:
-        return frozenset(one.name for one in self.spec.devices or ())
+        return frozenset(device.name for device in self.spec.devices or ())
 
     @cached_property
     def drawing(self) -> tuple[Candidate, ...]:
         """Devices that draw on counters."""
-        if not any(one.consumes_counters for one in self.spec.devices or ()):
+        if not any(device.consumes_counters for device in self.spec.devices or ()):
             return ()
-        return tuple(one for one in self.candidates if one.consumes)
+        return tuple(candidate for candidate in self.candidates if candidate.consumes)
 
     @cached_property
     def drawn(self) -> frozenset[CounterId]:
         """Counters that its devices draw on."""
-        return frozenset(id_ for one in self.drawing for id_, _ in one.consumes)
+        return frozenset(id_ for candidate in self.drawing for id_, _ in candidate.consumes)
 
     @cached_property
     def owner(self) -> SliceId:
@@ -130,7 +132,7 @@ class PublishedSlice:
 
     @cached_property
     def counter_sets(self) -> Sequence[str]:
-        return [one.name for one in self.spec.shared_counters or ()]
+        return [shared_counter.name for shared_counter in self.spec.shared_counters or ()]
 
     @cached_property
     def counters(self) -> Mapping[CounterId, Amount] | None:
@@ -138,20 +140,20 @@ class PublishedSlice:
         if len(set(self.counter_sets)) < len(self.counter_sets):
             return None
         return {
-            CounterId(self.owner, one.name, name): amount(counter.value)
-            for one in self.spec.shared_counters or ()
-            for name, counter in one.counters.items()
+            CounterId(self.owner, shared_counter.name, name): amount(counter.value)
+            for shared_counter in self.spec.shared_counters or ()
+            for name, counter in shared_counter.counters.items()
         }
 
     @cached_property
     def attached(self) -> bool:
         """Whether it has devices that are attached after the decision."""
-        return any(one.binding_conditions is not None for one in self.spec.devices or ())
+        return any(device.binding_conditions is not None for device in self.spec.devices or ())
 
     def is_for(self, node: NodeView) -> bool:
         """Whether the node can use some of these devices."""
         if self.spec.per_device_node_selection:
-            return any(one.is_for(node) for one in self.candidates)
+            return any(candidate.is_for(node) for candidate in self.candidates)
         return _selects(self.spec, node)
 
 
@@ -205,25 +207,29 @@ class Pool:
     def candidates(self) -> tuple[Candidate, ...]:
         if len(self._offering) == 1:
             return self._offering[0].candidates
-        return tuple(candidate for one in self._offering for candidate in one.candidates)
+        return tuple(candidate for published_slice in self._offering for candidate in published_slice.candidates)
 
     @property
     def size(self) -> int:
-        return sum(len(one.names) for one in self._offering)
+        return sum(len(published_slice.names) for published_slice in self._offering)
 
     @property
     def attached(self) -> bool:
         """Whether it has devices that are attached after the decision: it comes last."""
-        return any(one.attached for one in self._offering)
+        return any(published_slice.attached for published_slice in self._offering)
 
     def is_used_up(self, names: Set[str]) -> bool:
         """Whether all its devices are among these."""
-        return all(one.names <= names for one in self._offering)
+        return all(published_slice.names <= names for published_slice in self._offering)
 
     @cached_property
     def draws(self) -> Mapping[str, tuple[tuple[CounterId, Amount], ...]]:
         """What each device draws on the counters, by name, on any node."""
-        return {one.id.device: one.consumes for one in (*self.elsewhere, *self.candidates) if one.consumes}
+        return {
+            candidate.id.device: candidate.consumes
+            for candidate in (*self.elsewhere, *self.candidates)
+            if candidate.consumes
+        }
 
     def selected(self, expressions: tuple[str, ...]) -> Iterable[Selected]:
         """The devices on which the selectors hold or fail, one after the other. The whole answer is kept."""
@@ -231,21 +237,21 @@ class Pool:
         return self._look(expressions) if known is None else known
 
     def _look(self, expressions: tuple[str, ...]) -> Iterator[Selected]:
-        found: list[Selected] = []
+        results: list[Selected] = []
         question = self._selectors.question(expressions)
         for index, candidate in enumerate(self.candidates):
             verdict = question.verdict(candidate.facts)
             if verdict is not False:
-                found.append((index, candidate, None if verdict is True else verdict))
-                yield found[-1]
-        self._selected[expressions] = found
+                results.append((index, candidate, None if verdict is True else verdict))
+                yield results[-1]
+        self._selected[expressions] = results
 
     def select(self, expressions: tuple[str, ...]) -> Selection:
         """The same for all devices, in another form; kept, too."""
         if expressions not in self._selections:
-            found = list(self.selected(expressions))
-            matching = tuple(candidate for _, candidate, failure in found if failure is None)
-            failing = {candidate: failure for _, candidate, failure in found if failure is not None}
+            results = list(self.selected(expressions))
+            matching = tuple(candidate for _, candidate, failure in results if failure is None)
+            failing = {candidate: failure for _, candidate, failure in results if failure is not None}
             self._selections[expressions] = Selection(matching, failing)
         return self._selections[expressions]
 
@@ -267,25 +273,25 @@ class Catalog:
         self._counters: dict[PoolId, list[PublishedSlice]] = defaultdict(list)
         self._pools: dict[str, tuple[NodeView, tuple[Pool, ...]]] = {}
         partitionable, counters_apart = behaviour.partitionable, behaviour.counters_apart
-        for one in slices:
-            if one.has_counters:
+        for slice_ in slices:
+            if slice_.has_counters:
                 if partitionable and counters_apart:
-                    self._counters[one.pool].append(one)
+                    self._counters[slice_.pool].append(slice_)
                     continue
                 if not partitionable:
                     continue
             # A scheduler without partitionable devices skips such a slice, too.
-            elif not partitionable and one.spec.per_device_node_selection is not None:
+            elif not partitionable and slice_.spec.per_device_node_selection is not None:
                 continue
-            if self._first.setdefault(one.node_name, one) is not one:
-                self._more[one.node_name].append(one)
+            if self._first.setdefault(slice_.node_name, slice_) is not slice_:
+                self._more[slice_.node_name].append(slice_)
 
     @cached_property
     def _known(self) -> Mapping[PoolId, Sequence[PublishedSlice]]:
         """All slices by pool, for all nodes."""
         known: dict[PoolId, list[PublishedSlice]] = defaultdict(list)
-        for one in self._slices:
-            known[one.pool].append(one)
+        for slice_ in self._slices:
+            known[slice_.pool].append(slice_)
         return known
 
     def pools(self, node: NodeView) -> tuple[Pool, ...]:
@@ -301,14 +307,14 @@ class Catalog:
 
     def _gathered(self, node: NodeView) -> tuple[Pool, ...]:
         usable: dict[PoolId, list[PublishedSlice]] = {}
-        for one in self._of_node(node.name):
-            usable.setdefault(one.pool, []).append(one)
-        for one in self._of_node(None):
-            if one.is_for(node):
-                usable.setdefault(one.pool, []).append(one)
-        found = [self._pool([*slices, *self._counters.get(id_, ())]) for id_, slices in usable.items()]
-        found += [pool for id_, pool in self._troubled.items() if id_ not in usable]
-        pools = [pool for pool in found if pool is not None]
+        for published_slice in self._of_node(node.name):
+            usable.setdefault(published_slice.pool, []).append(published_slice)
+        for published_slice in self._of_node(None):
+            if published_slice.is_for(node):
+                usable.setdefault(published_slice.pool, []).append(published_slice)
+        results = [self._pool([*slices, *self._counters.get(id_, ())]) for id_, slices in usable.items()]
+        results += [pool for id_, pool in self._troubled.items() if id_ not in usable]
+        pools = [pool for pool in results if pool is not None]
         if len(pools) > 1:
             pools.sort(key=lambda pool: (pool.attached, pool.id))
         return tuple(pools)
@@ -327,39 +333,47 @@ class Catalog:
         if len(usable) == 1 and usable[0].is_complete:
             return self._complete(usable, ())
         id_ = usable[0].pool
-        newest = max(one.generation for one in usable)
-        current = sorted((one for one in usable if one.generation == newest), key=_name)
+        newest = max(published_slice.generation for published_slice in usable)
+        current = sorted(
+            (published_slice for published_slice in usable if published_slice.generation == newest), key=_name
+        )
         everywhere: Sequence[PublishedSlice] = current
         if not _is_complete(current):
-            if any(one.generation > newest for one in self._known[id_]):
+            if any(published_slice.generation > newest for published_slice in self._known[id_]):
                 return None
-            everywhere = [one for one in self._known[id_] if one.generation == newest]
+            everywhere = [
+                published_slice for published_slice in self._known[id_] if published_slice.generation == newest
+            ]
         if not _is_complete(everywhere):
-            wanted = max(one.spec.pool.resource_slice_count for one in everywhere)
+            wanted = max(published_slice.spec.pool.resource_slice_count for published_slice in everywhere)
             return Pool(id_, (), self._selectors, _incomplete(len(everywhere), wanted))
-        mine = {one.name for one in current}
-        return self._complete(current, [one for one in everywhere if one.name not in mine])
+        mine = {published_slice.name for published_slice in current}
+        return self._complete(
+            current, [published_slice for published_slice in everywhere if published_slice.name not in mine]
+        )
 
     def _complete(self, current: Sequence[PublishedSlice], elsewhere: Sequence[PublishedSlice]) -> Pool:
         apart = self.behaviour.counters_apart
-        offering = [one for one in current if not (apart and one.has_counters)]
-        drawing = [one for one in (*offering, *elsewhere) if one.drawing]
+        offering = [published_slice for published_slice in current if not (apart and published_slice.has_counters)]
+        drawing = [published_slice for published_slice in (*offering, *elsewhere) if published_slice.drawing]
         counters, problem = _counters(current) if self.behaviour.partitionable else ({}, None)
         problem = _twice(offering) or problem
         if (
             problem is None
             and self.behaviour.partitionable
-            and not all(one.drawn <= counters.keys() for one in drawing)
+            and not all(published_slice.drawn <= counters.keys() for published_slice in drawing)
         ):
-            problem = _unknown_counter([candidate for one in drawing for candidate in one.drawing], counters)
+            problem = _unknown_counter(
+                [candidate for published_slice in drawing for candidate in published_slice.drawing], counters
+            )
         if problem is not None:
             return Pool(current[0].pool, (), self._selectors, f"is invalid: {problem}")
-        others = tuple(candidate for one in elsewhere for candidate in one.drawing)
+        others = tuple(candidate for published_slice in elsewhere for candidate in published_slice.drawing)
         return Pool(current[0].pool, offering, self._selectors, None, counters, others)
 
 
 def _is_complete(slices: Sequence[PublishedSlice]) -> bool:
-    return {one.spec.pool.resource_slice_count for one in slices} == {len(slices)}
+    return {slice_.spec.pool.resource_slice_count for slice_ in slices} == {len(slices)}
 
 
 def _incomplete(number: int, wanted: int) -> str:
@@ -369,27 +383,27 @@ def _incomplete(number: int, wanted: int) -> str:
 
 
 def _twice(slices: Sequence[PublishedSlice]) -> str | None:
-    if len(frozenset[str]().union(*(one.names for one in slices))) == sum(
-        len(one.spec.devices or ()) for one in slices
+    if len(frozenset[str]().union(*(slice_.names for slice_ in slices))) == sum(
+        len(slice_.spec.devices or ()) for slice_ in slices
     ):
         return None
-    names = Counter(device.name for one in slices for device in one.spec.devices or ())
+    names = Counter(device.name for slice_ in slices for device in slice_.spec.devices or ())
     return f"it has two devices called {min(name for name, count in names.items() if count > 1)}"
 
 
 def _counters(slices: Sequence[PublishedSlice]) -> tuple[Mapping[CounterId, Amount], str | None]:
     """The counters of all sets, and what is wrong with them."""
-    with_counters = [one for one in slices if one.has_counters]
+    with_counters = [slice_ for slice_ in slices if slice_.has_counters]
     if len(with_counters) == 1 and with_counters[0].counters is not None:
         return with_counters[0].counters, None
     found: dict[CounterId, Amount] = {}
     sets: set[tuple[SliceId, str]] = set()
-    for one in with_counters:
-        for name in one.counter_sets:
-            if (one.owner, name) in sets:
+    for counter in with_counters:
+        for name in counter.counter_sets:
+            if (counter.owner, name) in sets:
                 return {}, f"it has two counter sets called {name}"
-            sets.add((one.owner, name))
-        found |= one.counters or {}
+            sets.add((counter.owner, name))
+        found |= counter.counters or {}
     return found, None
 
 
@@ -401,8 +415,8 @@ def _unknown_counter(candidates: Iterable[Candidate], counters: Mapping[CounterI
     return None
 
 
-def _name(one: PublishedSlice) -> str:
-    return one.name
+def _name(published_slice: PublishedSlice) -> str:
+    return published_slice.name
 
 
 # -- what claims hold
@@ -438,7 +452,9 @@ class Usage:
         """With more allocations; this one stays as it is."""
         pools = dict(self.pools)
         whole: dict[PoolId, set[str]] = defaultdict(set)
-        for result in (result for one in allocations for result in one.devices.results if not result.admin_access):
+        for result in (
+            result for allocation in allocations for result in allocation.devices.results if not result.admin_access
+        ):
             id_ = (result.driver, result.pool)
             if result.share_id is None:
                 whole[id_].add(result.device)

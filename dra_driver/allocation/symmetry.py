@@ -29,12 +29,12 @@ class Symmetry:
     """
 
     def __init__(self, problem: Problem) -> None:
-        self._by_claim = any(one.wanted.admin_access for one in problem.prospects.values())
+        self._by_claim = any(prospect.wanted.admin_access for prospect in problem.prospects.values())
         self.minds_order = any(_minds_order(problem, claim) for claim in range(len(problem.requests)))
         """Whether the number from which the search continues in its request is a part of the state. Otherwise what can
         be reached with devices before it was tried before."""
         candidates = problem.site.candidates
-        looks: Mapping[Candidate, Hashable] = {one: _look(problem, one) for one in candidates}
+        looks: Mapping[Candidate, Hashable] = {item: _look(problem, item) for item in candidates}
         kinds: Mapping[CounterSetId, Hashable] = {} if self.minds_order else _kinds_of_sets(problem, looks)
         self._numbers: dict[Hashable, int] = {}
         self._values: list[Hashable] = []
@@ -43,11 +43,11 @@ class Symmetry:
         self._nothing = self._number(frozenset[object]())
         self._looks: dict[Candidate, int] = {}
         self._homes: dict[Candidate, CounterSetId | None] = {}
-        for one in candidates:
-            sets = one.counter_sets
+        for candidate in candidates:
+            sets = candidate.counter_sets
             is_like_others = not self.minds_order and (not sets or (len(sets) == 1 and sets[0] in kinds))
-            self._homes[one] = sets[0] if sets and is_like_others else None
-            self._looks[one] = self._number(looks[one] if is_like_others else one)
+            self._homes[candidate] = sets[0] if sets and is_like_others else None
+            self._looks[candidate] = self._number(looks[candidate] if is_like_others else candidate)
         self._taken = dict.fromkeys(candidates, self._nothing)
         """What of each device is taken: a collection of marks."""
         self._contents: dict[CounterSetId | None, int] = {
@@ -55,7 +55,7 @@ class Symmetry:
         }
         """What is taken from each set: a kind, and a collection of looks and of what is taken of the devices."""
         self._contents[None] = self._number((None, frozenset[object]()))
-        self.state = self._number(("all", frozenset(Counter((0, one) for one in self._contents.values()).items())))
+        self.state = self._number(("all", frozenset(Counter((0, item) for item in self._contents.values()).items())))
         """Equal for states from which the same can be reached, but for what constraints know."""
         self._before: list[tuple[Candidate, int, int, int]] = []
 
@@ -120,7 +120,7 @@ class Symmetry:
 
 def _minds_order(problem: Problem, claim: int) -> bool:
     """distinctAttribute remembers one value per request, so of several devices in it the order counts."""
-    distinct = [one for one in problem.constraints[claim] if isinstance(one, DistinctAttribute)]
+    distinct = [constraint for constraint in problem.constraints[claim] if isinstance(constraint, DistinctAttribute)]
     return any(
         constraint.covers(wanted.name) and problem.prospects[wanted].count > 1
         for constraint in distinct
@@ -131,7 +131,7 @@ def _minds_order(problem: Problem, claim: int) -> bool:
 
 def _look(problem: Problem, candidate: Candidate) -> Hashable:
     """What requests, constraints and counters see of the device."""
-    serves = tuple(candidate in one.eligible_set for one in problem.prospects.values())
+    serves = tuple(candidate in prospect.eligible_set for prospect in problem.prospects.values())
     values = tuple(constraint.values(candidate) for claim in problem.constraints for constraint in claim)
     draws = tuple(sorted((id_.counter, needed) for id_, needed in candidate.consumes))
     return serves, values, draws, problem.ledger.stock(candidate)
@@ -141,12 +141,12 @@ def _kinds_of_sets(problem: Problem, looks: Mapping[Candidate, Hashable]) -> dic
     """Equal for counter sets of one kind; without those that a device draws on together with another set."""
     members: dict[CounterSetId, list[Candidate]] = defaultdict(list)
     for candidate in problem.site.candidates:
-        for one in candidate.counter_sets:
-            members[one].append(candidate)
+        for counter_set in candidate.counter_sets:
+            members[counter_set].append(candidate)
     kinds: dict[CounterSetId, Hashable] = {}
     for key, own in members.items():
-        if all(len(one.counter_sets) == 1 for one in own):
+        if all(len(item.counter_sets) == 1 for item in own):
             left = problem.ledger.left_for(own[0])
             amounts = sorted((id_.counter, amount) for id_, amount in left.items() if (id_.slice, id_.set) == key[1:])
-            kinds[key] = (tuple(amounts), frozenset(Counter(looks[one] for one in own).items()))
+            kinds[key] = (tuple(amounts), frozenset(Counter(looks[item] for item in own).items()))
     return kinds

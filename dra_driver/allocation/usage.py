@@ -39,7 +39,7 @@ class Ledger:
     def _blocked(self) -> dict[PoolId, str | None]:
         """The counter that was overdrawn before anything was chosen."""
         return {
-            id_: next((one.counter for one, amount in left.items() if amount < 0), None)
+            id_: next((item.counter for item, amount in left.items() if amount < 0), None)
             for id_, left in self.left.items()
         }
 
@@ -62,7 +62,9 @@ class Ledger:
         if not self.shares(candidate):
             return None
         given = sorted(self._consumed_by_claims(candidate).items())
-        return tuple(sorted((name, repr(one)) for name, one in candidate.device.capacity.items())), tuple(given)
+        return tuple(sorted((name, repr(capacity)) for name, capacity in candidate.device.capacity.items())), tuple(
+            given
+        )
 
     def share_of(self, wanted: Wanted, candidate: Candidate) -> Hashable:
         """What the request takes of a shareable device; None for one that is given whole."""
@@ -104,8 +106,8 @@ class Ledger:
                 return Refusal(Cause.CAPACITY, f"without capacity {name}")
         for name, (taking, total) in self._amounts(wanted, candidate).items():
             if taking is None or taking > total:
-                one, requested = candidate.device.capacity[name], wanted.capacity.get(name)
-                few = f"with at most {most(one)} of {name} for one claim" if one.request_policy else None
+                capacity, requested = candidate.device.capacity[name], wanted.capacity.get(name)
+                few = f"with at most {most(capacity)} of {name} for one claim" if capacity.request_policy else None
                 return Refusal(Cause.CAPACITY, few or f"with less than {requested} of {name}")
             if (shares or held) and self._taken(candidate, name) + taking > total:
                 beside = " beside the pod's other requests" if shares else ""
@@ -115,8 +117,8 @@ class Ledger:
     def consumption(self, wanted: Wanted, candidate: Candidate) -> dict[str, Quantity]:
         """What a share of the device takes of each of its capacities, for a request that was found to fit."""
         found: dict[str, Quantity] = {}
-        for name, one in candidate.device.capacity.items():
-            taking = consumed(wanted.capacity.get(name), one, self._behaviour)
+        for name, capacity in candidate.device.capacity.items():
+            taking = consumed(wanted.capacity.get(name), capacity, self._behaviour)
             assert taking is not None, f"{candidate} has no such amount of {name}"
             found[name] = taking
         return found
@@ -126,9 +128,9 @@ class Ledger:
         key = wanted, candidate
         if key not in self._known:
             found: dict[str, tuple[Amount | None, Amount]] = {}
-            for name, one in sorted(candidate.device.capacity.items()):
-                taking = consumed(wanted.capacity.get(name), one, self._behaviour)
-                found[name] = None if taking is None else amount_of(taking), amount(one.value)
+            for name, capacity in sorted(candidate.device.capacity.items()):
+                taking = consumed(wanted.capacity.get(name), capacity, self._behaviour)
+                found[name] = None if taking is None else amount_of(taking), amount(capacity.value)
             self._known[key] = found
         return self._known[key]
 

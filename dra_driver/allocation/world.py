@@ -123,7 +123,9 @@ class World:
 
     @cached_property
     def usage(self) -> Usage:
-        return Usage.of(one.status.allocation for one in self.claims.values() if one.status.allocation is not None)
+        return Usage.of(
+            claim.status.allocation for claim in self.claims.values() if claim.status.allocation is not None
+        )
 
     @cached_property
     def snapshot(self) -> Snapshot:
@@ -203,17 +205,17 @@ class PodClaim:
 def claims_of(world: World, pod: Pod) -> tuple[PodClaim, ...]:
     """Of the pod's entries, in their order. Entries that need no claim are left out."""
     made = generated_claims(pod.obj)
-    found: list[PodClaim] = []
+    pod_claims: list[PodClaim] = []
     for entry in claim_entries(pod.obj):
         if entry.claim is not None:
-            found.append(_named(world, pod, entry.name, entry.claim, None))
+            pod_claims.append(_named(world, pod, entry.name, entry.claim, None))
         elif entry.name in made:
             name = made[entry.name]
             if name is not None:
-                found.append(_named(world, pod, entry.name, name, entry.template))
+                pod_claims.append(_named(world, pod, entry.name, name, entry.template))
         elif entry.template is not None:
-            found.append(_generated(world, pod, entry.name, entry.template))
-    return tuple(found)
+            pod_claims.append(_generated(world, pod, entry.name, entry.template))
+    return tuple(pod_claims)
 
 
 def _named(world: World, pod: Pod, entry: str, name: str, template: str | None) -> PodClaim:

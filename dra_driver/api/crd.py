@@ -176,7 +176,7 @@ def _object(schema: JsonObject, definitions: JsonObject, descriptions: dict[tupl
 
 def _field_descriptions(module: ModuleType) -> dict[tuple[str, str], str]:
     """Docstrings of the fields in the source, by model and wire name."""
-    found = {}
+    field_descriptions = {}
     for node in ast.parse(inspect.getsource(module)).body:
         if not isinstance(node, ast.ClassDef):
             continue
@@ -185,8 +185,8 @@ def _field_descriptions(module: ModuleType) -> dict[tuple[str, str], str]:
             text = _text(following)
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and text is not None:
                 alias = model.model_fields[field.target.id].alias or field.target.id
-                found[node.name, alias] = " ".join(text.split())
-    return found
+                field_descriptions[node.name, alias] = " ".join(text.split())
+    return field_descriptions
 
 
 def _text(node: ast.stmt) -> str | None:

@@ -139,7 +139,7 @@ def read_documents(text: str | bytes, file: str) -> Reading:
             documents += _documents(source, len(documents))
         except BadDocument as problem:
             # A template is one mistake, even if it has several parts.
-            if problem.message != TEMPLATE or all(one.message != TEMPLATE for one in problems):
+            if problem.message != TEMPLATE or all(bad_document.message != TEMPLATE for bad_document in problems):
                 problems.append(problem)
     return Reading(tuple(documents), tuple(problems))
 

@@ -80,8 +80,8 @@ def written_config(parameters: Mapping[str, object], kind: type[DeviceConfig], *
         adapter(kind.kind).validate_python(tree, context=kind.uuid_prefix)
     except ValidationError as error:
         # What is missing here may be in another config.
-        errors = [one for one in error.errors(include_url=False) if one["type"] != "missing"]
-        problems += [_problem(kind, field, one["loc"], one["type"], one["msg"], one["input"]) for one in errors]
+        errors = [item for item in error.errors(include_url=False) if item["type"] != "missing"]
+        problems += [_problem(kind, field, item["loc"], item["type"], item["msg"], item["input"]) for item in errors]
     partial = PartialConfig(tree, field)
     problems += _of_another_strategy([partial])
     if problems:
@@ -146,7 +146,7 @@ class _Field:
         if not isinstance(self.type, type):
             return {}
         hints = get_type_hints(self.type)
-        return {wire_name(one.name): _Field(_plain_type(hints[one.name])) for one in fields(self.type)}
+        return {wire_name(field.name): _Field(_plain_type(hints[field.name])) for field in fields(self.type)}
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -167,7 +167,7 @@ def _plain_type(hint: Any) -> Any:
     """The dataclass or Literal in a hint; None for other types."""
     hint = getattr(hint, "__value__", hint)
     options = [hint, *(getattr(option, "__value__", option) for option in get_args(hint))]
-    return next((one for one in options if hasattr(one, "__dataclass_fields__") or _is_literal(one)), None)
+    return next((option for option in options if hasattr(option, "__dataclass_fields__") or _is_literal(option)), None)
 
 
 def _is_literal(hint: Any) -> bool:
@@ -295,7 +295,9 @@ def _applying(
     written = kind_of(config.parameters, field=config.field)
     if written == kind.kind:
         return [written_config(config.parameters, kind, field=config.field)]
-    of_class = [one.parameters.get("kind") for one in covering if one.source == "FromClass"]
+    of_class = [
+        listed_config.parameters.get("kind") for listed_config in covering if listed_config.source == "FromClass"
+    ]
     if not config.requests or (config.source == "FromClass" and kind.kind in of_class):
         return []
     raise InvalidConfig(

@@ -21,15 +21,15 @@ class ClaimEntry:
 
 def claim_entries(pod: JsonObject) -> tuple[ClaimEntry, ...]:
     return tuple(
-        ClaimEntry(one["name"], one.get("resourceClaimName"), one.get("resourceClaimTemplateName"))
-        for one in pod["spec"].get("resourceClaims") or ()
+        ClaimEntry(item["name"], item.get("resourceClaimName"), item.get("resourceClaimTemplateName"))
+        for item in pod["spec"].get("resourceClaims") or ()
     )
 
 
 def generated_claims(pod: JsonObject) -> dict[str, str | None]:
     """The claim created for each entry, None if none was needed; unprocessed entries are absent."""
     statuses = (pod.get("status") or {}).get("resourceClaimStatuses") or ()
-    return {one["name"]: one.get("resourceClaimName") for one in statuses}
+    return {status["name"]: status.get("resourceClaimName") for status in statuses}
 
 
 def is_done(pod: JsonObject) -> bool:
@@ -48,7 +48,7 @@ def is_scheduled(pod: JsonObject) -> bool:
 def is_owned_by(obj: JsonObject, owner: JsonObject) -> bool:
     """Whether `owner` is the controller of `obj`."""
     references = obj["metadata"].get("ownerReferences") or ()
-    return any(one["uid"] == owner["metadata"]["uid"] and one.get("controller") for one in references)
+    return any(reference["uid"] == owner["metadata"]["uid"] and reference.get("controller") for reference in references)
 
 
 def owner_reference(pod: JsonObject, *, minor: int = kubernetes.CURRENT) -> JsonObject:

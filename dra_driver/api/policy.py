@@ -253,23 +253,23 @@ class PublishingPolicy(_Strict):
     @property
     def features(self) -> tuple[tuple[str, Feature], ...]:
         """Every feature that the policy requires, with the field that requires it; each gate must be on."""
-        found: list[tuple[str, Feature]] = []
+        results: list[tuple[str, Feature]] = []
         for index, rule in enumerate(self.mig):
             if rule.mode == "Dynamic":
-                found.append((f"mig[{index}].mode", Feature.DYNAMIC_MIG))
+                results.append((f"mig[{index}].mode", Feature.DYNAMIC_MIG))
         for index, shared in enumerate(self.sharing):
             if shared.strategy == "Exclusive":
                 continue
-            found.append((f"sharing[{index}]", Feature.SHARES))
+            results.append((f"sharing[{index}]", Feature.SHARES))
             strategy = Feature.MPS if shared.strategy == "MPS" else Feature.TIME_SLICING
-            found.append((f"sharing[{index}].strategy", strategy))
+            results.append((f"sharing[{index}].strategy", strategy))
         if self.passthrough:
-            found.append(("passthrough", Feature.PASSTHROUGH))
+            results.append(("passthrough", Feature.PASSTHROUGH))
         if self.compute_domains:
-            found.append(("computeDomains", Feature.COMPUTE_DOMAINS))
+            results.append(("computeDomains", Feature.COMPUTE_DOMAINS))
         if self.health != HealthPolicy():
-            found.append(("health", Feature.HEALTH))
-        return tuple(found)
+            results.append(("health", Feature.HEALTH))
+        return tuple(results)
 
     @property
     def asks_for_labels(self) -> bool:

@@ -51,7 +51,7 @@ def _at_spec(obj: JsonObject, device: _Change, request: _Change) -> JsonObject:
     if not isinstance(spec := obj.get("spec"), dict):
         return obj
     if obj.get("kind") == "ResourceSlice" and spec.get("devices"):
-        return {**obj, "spec": {**spec, "devices": [device(one) for one in spec["devices"]]}}
+        return {**obj, "spec": {**spec, "devices": [device(item) for item in spec["devices"]]}}
     if obj.get("kind") == "ResourceClaim":
         return {**obj, "spec": _in_claim(spec, request)}
     if obj.get("kind") == "ResourceClaimTemplate" and isinstance(spec.get("spec"), dict):
@@ -63,7 +63,7 @@ def _in_claim(spec: JsonObject, request: _Change) -> JsonObject:
     devices = spec.get("devices") or {}
     if not devices.get("requests"):
         return spec
-    return {**spec, "devices": {**devices, "requests": [request(one) for one in devices["requests"]]}}
+    return {**spec, "devices": {**devices, "requests": [request(device) for device in devices["requests"]]}}
 
 
 def _fold_device(device: JsonObject) -> JsonObject:

@@ -25,8 +25,8 @@ _EXTENDED_RESOURCE = re.compile(r"[^/]+/[^/]+")
 def request_names(spec: JsonObject) -> RequestNames:
     """Of a claim's spec."""
     return {
-        one.get("name", ""): frozenset(sub.get("name", "") for sub in one.get("firstAvailable") or ())
-        for one in (spec.get("devices") or {}).get("requests") or ()
+        item.get("name", ""): frozenset(sub.get("name", "") for sub in item.get("firstAvailable") or ())
+        for item in (spec.get("devices") or {}).get("requests") or ()
     }
 
 
@@ -38,14 +38,14 @@ def problems_of_claim_spec(spec: JsonObject, path: str, cel: CelCheck, *, consum
         devices.get("requests"),
         32,
         f"{where}.requests",
-        lambda one, at: _request(one, at, cel),
+        lambda item, at: _request(item, at, cel),
         "name",
     )
     problems += fields.listed(
         devices.get("constraints"),
         32,
         f"{where}.constraints",
-        lambda one, at: _constraint(one, at, names, consumable),
+        lambda item, at: _constraint(item, at, names, consumable),
     )
 
     def config(one: JsonObject, at: str) -> list[Problem]:
@@ -68,7 +68,7 @@ def _request(request: JsonObject, path: str, cel: CelCheck) -> list[Problem]:
             alternatives,
             8,
             f"{path}.firstAvailable",
-            lambda one, at: fields.label(one.get("name", ""), f"{at}.name") + _exact(one, at, cel),
+            lambda item, at: fields.label(item.get("name", ""), f"{at}.name") + _exact(item, at, cel),
             "name",
         )
     return problems
@@ -93,7 +93,7 @@ def _exact(request: JsonObject, path: str, cel: CelCheck) -> list[Problem]:
 
 
 def _selectors(items: list[JsonObject] | None, path: str, cel: CelCheck) -> list[Problem]:
-    return fields.listed(items, 32, path, lambda one, at: _selector(one, at, cel))
+    return fields.listed(items, 32, path, lambda item, at: _selector(item, at, cel))
 
 
 def _selector(selector: JsonObject, path: str, cel: CelCheck) -> list[Problem]:
@@ -122,7 +122,7 @@ def _constraint(constraint: JsonObject, path: str, names: RequestNames, consumab
 
 def _references(value: JsonObject, path: str, names: RequestNames) -> list[Problem]:
     return fields.unique_list(
-        value.get("requests"), 32, f"{path}.requests", lambda one, at: _reference(one, at, names), lambda one: one
+        value.get("requests"), 32, f"{path}.requests", lambda item, at: _reference(item, at, names), lambda item: item
     )
 
 
@@ -160,17 +160,17 @@ def problems_of_status(status: JsonObject, old: JsonObject, spec: JsonObject, *,
     reserved = status.get("reservedFor") or []
     path = "status.reservedFor"
     problems = fields.unique_list(reserved, 256, path, _consumer, "uid")
-    allocated = {_device_key(one) for one in ((allocation or {}).get("devices") or {}).get("results") or ()}
+    allocated = {_device_key(item) for item in ((allocation or {}).get("devices") or {}).get("results") or ()}
     problems += fields.unique_list(
         status.get("devices"),
         None,
         "status.devices",
-        lambda one, at: _device_status(one, at, allocated),
+        lambda item, at: _device_status(item, at, allocated),
         _device_key,
     )
     if reserved and allocation is None:
         problems.append(forbidden(path, "may not be specified when `allocated` is not set"))
-    elif deleting and any(one not in (old.get("reservedFor") or ()) for one in reserved):
+    elif deleting and any(item not in (old.get("reservedFor") or ()) for item in reserved):
         why = "new entries may not be added while `deallocationRequested` or `deletionTimestamp` are set"
         problems.append(forbidden(path, why))
     if allocation is not None and before is not None:
@@ -191,9 +191,9 @@ def _device_key(value: JsonObject) -> tuple[str, str, str, str]:
 
 def _allocation(allocation: JsonObject, names: RequestNames) -> list[Problem]:
     devices, path = allocation.get("devices") or {}, "status.allocation.devices"
-    problems = fields.listed(devices.get("results"), 32, f"{path}.results", lambda one, at: _result(one, at, names))
+    problems = fields.listed(devices.get("results"), 32, f"{path}.results", lambda item, at: _result(item, at, names))
     problems += fields.listed(
-        devices.get("config"), 64, f"{path}.config", lambda one, at: _allocated_config(one, at, names)
+        devices.get("config"), 64, f"{path}.config", lambda item, at: _allocated_config(item, at, names)
     )
     selector = allocation.get("nodeSelector")
     return problems + ([] if selector is None else fields.node_selector(selector, "status.allocation.nodeSelector"))
@@ -234,7 +234,7 @@ def _device_status(value: JsonObject, path: str, allocated: set[tuple[str, str, 
     for name, limit in (("interfaceName", 256), ("hardwareAddress", 128)):
         if len(network.get(name, "").encode()) > limit:
             problems.append(too_long(f"{where}.{name}", limit))
-    return problems + fields.unique_list(network.get("ips"), 16, f"{where}.ips", _address, lambda one: one)
+    return problems + fields.unique_list(network.get("ips"), 16, f"{where}.ips", _address, lambda item: item)
 
 
 def _address(value: str, path: str) -> list[Problem]:

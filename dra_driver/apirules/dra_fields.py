@@ -82,7 +82,7 @@ def _empty(path: str, why: str) -> Problem:
 
 def key_of_map(name: str, path: str) -> list[Problem]:
     """The attribute name of an entry of the map at `path`; servers before 1.36 report the entry, not the map."""
-    return [replace(one, older=(36, _at_entry(one, name))) for one in attribute_name(name, path)]
+    return [replace(problem, older=(36, _at_entry(problem, name))) for problem in attribute_name(name, path)]
 
 
 def _at_entry(problem: Problem, name: str) -> Problem:
@@ -238,13 +238,13 @@ def node_selector(value: JsonObject, path: str) -> list[Problem]:
 def conditions(items: Sequence[JsonObject], limit: int, path: str) -> list[Problem]:
     """metav1.Condition lists."""
     problems = [too_many(path, len(items), limit)] if len(items) > limit else []
-    for index, one in enumerate(items):
+    for index, item in enumerate(items):
         where = f"{path}[{index}]"
         for name in ("type", "lastTransitionTime", "reason"):
-            if not one.get(name):
+            if not item.get(name):
                 problems.append(required(f"{where}.{name}", "must be set"))
-        if one.get("status") not in ("False", "True", "Unknown"):
-            problems.append(not_supported(f"{where}.status", one.get("status", ""), ("False", "True", "Unknown")))
+        if item.get("status") not in ("False", "True", "Unknown"):
+            problems.append(not_supported(f"{where}.status", item.get("status", ""), ("False", "True", "Unknown")))
     return problems + repeated([one.get("type") for one in items], path)
 
 

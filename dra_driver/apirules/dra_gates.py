@@ -29,7 +29,7 @@ def _requests(spec: JsonObject) -> Iterator[JsonObject]:
 
 
 def _each_device(*names: str) -> _Places:
-    return lambda slice_: ((one, names) for one in _devices(slice_))
+    return lambda slice_: ((device, names) for device in _devices(slice_))
 
 
 def _partitionable(slice_: JsonObject) -> Iterator[tuple[JsonObject, tuple[str, ...]]]:
@@ -77,7 +77,7 @@ def _consumable_claim(spec: JsonObject) -> Iterator[tuple[JsonObject, tuple[str,
 
 
 def _each_request(*names: str) -> _Places:
-    return lambda spec: ((one, names) for one in _requests(spec))
+    return lambda spec: ((request, names) for request in _requests(spec))
 
 
 _CLAIM_GATES: tuple[tuple[tuple[str, ...], _Places], ...] = (
@@ -106,11 +106,11 @@ def _shared_results(status: JsonObject) -> Iterator[tuple[JsonObject, tuple[str,
 
 _STATUS_GATES: tuple[tuple[tuple[str, ...], _Places], ...] = (
     (("DRAResourceClaimDeviceStatus",), lambda status: [(status, ("devices",))]),
-    (("DRAAdminAccess",), lambda status: ((one, ("adminAccess",)) for one in _results(status))),
+    (("DRAAdminAccess",), lambda status: ((result, ("adminAccess",)) for result in _results(status))),
     (("DRAConsumableCapacity",), _shared_results),
     (
         ("DRADeviceBindingConditions",),
-        lambda status: ((one, ("bindingConditions", "bindingFailureConditions")) for one in _results(status)),
+        lambda status: ((result, ("bindingConditions", "bindingFailureConditions")) for result in _results(status)),
     ),
 )
 
@@ -124,7 +124,9 @@ _POD_STATUS_GATES: tuple[tuple[tuple[str, ...], _Places], ...] = (
     (("DRAExtendedResource",), lambda status: [(status, ("extendedResourceClaimStatus",))]),
     (
         ("ResourceHealthStatus",),
-        lambda status: ((one, ("allocatedResourcesStatus",)) for one in _container_statuses(status)),
+        lambda status: (
+            (container_status, ("allocatedResourcesStatus",)) for container_status in _container_statuses(status)
+        ),
     ),
 )
 
@@ -181,12 +183,12 @@ def dropped_fields(obj: JsonObject, minor: int) -> list[str]:
 
 def _names(value: Any) -> Iterator[str]:
     if isinstance(value, dict):
-        for name, one in value.items():
+        for name, item in value.items():
             yield name
-            yield from _names(one)
+            yield from _names(item)
     elif isinstance(value, list):
-        for one in value:
-            yield from _names(one)
+        for item in value:
+            yield from _names(item)
 
 
 def _drop(

@@ -58,13 +58,13 @@ def problems_of_slice(spec: JsonObject, old: JsonObject | None, limits: SliceLim
     devices, counters = spec.get("devices"), spec.get("sharedCounters")
     if limits.counters_apart and devices is not None and counters is not None:
         problems.append(invalid("spec", "", "only one of `sharedCounters` or `devices` is allowed"))
-    before = {one["name"]: one for one in (old or {}).get("devices") or ()}
+    before = {item["name"]: item for item in (old or {}).get("devices") or ()}
     per_device = spec.get("perDeviceNodeSelection") is True
     problems += fields.unique_list(
         devices,
         limits.advanced_devices if _is_advanced(devices or ()) else limits.devices,
         "spec.devices",
-        lambda one, path: _device(one, before.get(one["name"]), path, per_device, limits),
+        lambda item, path: _device(item, before.get(item["name"]), path, per_device, limits),
         "name",
     )
     if not limits.counters_apart:
@@ -85,7 +85,7 @@ def problems_of_taint_rule(spec: JsonObject, old: JsonObject | None) -> list[Pro
     taint = spec.get("taint") or {}
     kept = old is not None and (old.get("taint") or {}).get("effect") == taint.get("effect")
     return problems + [
-        one for one in fields.taint(taint, "spec.taint") if not (kept and one.field == "spec.taint.effect")
+        problem for problem in fields.taint(taint, "spec.taint") if not (kept and problem.field == "spec.taint.effect")
     ]
 
 
@@ -147,10 +147,10 @@ def _node_fields(
 
 def _is_advanced(devices: Iterable[JsonObject]) -> bool:
     return any(
-        one.get("taints")
-        or one.get("consumesCounters")
-        or any(name in attribute for attribute in (one.get("attributes") or {}).values() for name in _LISTS)
-        for one in devices
+        device.get("taints")
+        or device.get("consumesCounters")
+        or any(name in attribute for attribute in (device.get("attributes") or {}).values() for name in _LISTS)
+        for device in devices
     )
 
 
@@ -252,7 +252,7 @@ def _capacity(capacity: JsonObject, path: str, shared: bool) -> list[Problem]:
 def _valid_values(values: list[str], default: str, whole: str, path: str) -> list[Problem]:
     if len(values) > 10:
         return [too_many(path, len(values), 10)]
-    numbers = [Quantity.parse(one) for one in values]
+    numbers = [Quantity.parse(value) for value in values]
     problems = [
         invalid(f"{path}[{index + 1}]", values[index + 1], "values must be sorted in ascending order")
         for index in range(len(values) - 1)
@@ -262,7 +262,7 @@ def _valid_values(values: list[str], default: str, whole: str, path: str) -> lis
         if number > Quantity.parse(whole):
             why = f"option is larger than capacity value: {whole}"
             problems.append(invalid(f"{path}[{index}]", values[index], why))
-    problems += fields.repeated([one.value for one in numbers], path)
+    problems += fields.repeated([quantity.value for quantity in numbers], path)
     if Quantity.parse(default) not in numbers:
         problems.append(invalid(path, default, "default value is not valid according to the requestPolicy"))
     return problems
@@ -332,7 +332,7 @@ def _counters(counters: JsonObject, path: str, most: int | None) -> list[Problem
 
 def problems_beside_devices(devices: Sequence[JsonObject], sets: Sequence[JsonObject]) -> list[Problem]:
     """Kubernetes 1.34: counter sets lie in the slice of the devices that use them, and limits are sums."""
-    known = {one.get("name", ""): one.get("counters") or {} for one in sets}
+    known = {set_.get("name", ""): set_.get("counters") or {} for set_ in sets}
     problems = []
     for index, device in enumerate(devices):
         problems += _uses(device.get("consumesCounters") or [], f"spec.devices[{index}]", known)
@@ -348,7 +348,7 @@ def problems_beside_devices(devices: Sequence[JsonObject], sets: Sequence[JsonOb
 
 
 def _total(sets: Sequence[JsonObject]) -> int:
-    return sum(len(one.get("counters") or ()) for one in sets)
+    return sum(len(set_.get("counters") or ()) for set_ in sets)
 
 
 def _uses(uses: Sequence[JsonObject], path: str, known: Mapping[str, JsonObject]) -> list[Problem]:

@@ -108,8 +108,10 @@ def problems_of_metadata(key: tuple[str, str], metadata: JsonObject) -> list[Pro
 
 def template_problems(metadata: JsonObject, path: str) -> list[Problem]:
     """Metadata inside a template: labels and annotations."""
-    found = problems_of_metadata(("", ""), {**metadata, "name": "template"})
-    return [Problem(one.field.replace("metadata", path, 1), one.reason, one.message) for one in found]
+    problems = problems_of_metadata(("", ""), {**metadata, "name": "template"})
+    return [
+        Problem(problem.field.replace("metadata", path, 1), problem.reason, problem.message) for problem in problems
+    ]
 
 
 def _problems_of_name(rule: NameRule, metadata: JsonObject) -> list[Problem]:
@@ -144,7 +146,7 @@ def _problems_of_owners(owners: list[JsonObject]) -> list[Problem]:
                 problems.append(invalid(f"{path}.{name}", owner.get(name, ""), "must not be empty"))
     controllers = [owner for owner in owners if owner.get("controller")]
     if len(controllers) > 1:
-        named = ", ".join(f"{one.get('kind')}/{one.get('name')}" for one in controllers)
+        named = ", ".join(f"{controller.get('kind')}/{controller.get('name')}" for controller in controllers)
         problems.append(
             invalid("metadata.ownerReferences", named, "only one reference can have controller set to true")
         )
@@ -156,7 +158,7 @@ def problems_of_metadata_change(metadata: JsonObject, old: JsonObject) -> list[P
     problems = []
     if old.get("deletionTimestamp"):
         before = old.get("finalizers") or []
-        added = [one for one in metadata.get("finalizers") or [] if one not in before]
+        added = [item for item in metadata.get("finalizers") or [] if item not in before]
         if added:
             why = f"no new finalizers can be added if the object is being deleted, found new finalizers {added}"
             problems.append(forbidden("metadata.finalizers", why))

@@ -143,7 +143,7 @@ def _without_newer(name: str, schema: JsonObject, minor: int) -> JsonObject:
     newer = {field for field, since in _NEWER.get(name, {}).items() if minor < since}
     if not newer:
         return schema
-    return {**schema, "properties": {name: one for name, one in schema["properties"].items() if name not in newer}}
+    return {**schema, "properties": {name: item for name, item in schema["properties"].items() if name not in newer}}
 
 
 @cache

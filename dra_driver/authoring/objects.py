@@ -88,10 +88,10 @@ def _requests(intent: Intent) -> tuple[list[Any], list[str]]:
     if not intent.nic:
         return [_request(intent, "gpu", intent.count)], ["gpu"]
     numbers = [""] if intent.devices == 1 else [f"-{number}" for number in range(intent.devices)]
-    found: list[Any] = []
+    results: list[Any] = []
     for number in numbers:
-        found += [_request(intent, f"gpu{number}", None), _nic_request(intent, f"nic{number}")]
-    return found, [f"gpu{number}" for number in numbers]
+        results += [_request(intent, f"gpu{number}", None), _nic_request(intent, f"nic{number}")]
+    return results, [f"gpu{number}" for number in numbers]
 
 
 def _request(intent: Intent, name: str, count: int | None) -> Any:
@@ -104,25 +104,25 @@ def _request(intent: Intent, name: str, count: int | None) -> Any:
 
 def _wanted(intent: Intent, model: str | None, count: int | None) -> JsonObject:
     selectors = _selectors(intent, model)
-    found: JsonObject = {"deviceClassName": _class_name(intent)}
+    wanted: JsonObject = {"deviceClassName": _class_name(intent)}
     if selectors:
-        found["selectors"] = selectors
+        wanted["selectors"] = selectors
     if intent.admin:
         label = f'The namespace needs the label {ADMIN_ACCESS_LABEL}: "true".'
-        found["adminAccess"] = Noted(
+        wanted["adminAccess"] = Noted(
             f"For monitoring: other claims can use the devices at the same time. {label}", True
         )
     if intent.admin and count is None:
-        found["allocationMode"] = Noted("Every device of the node that matches, also those in use.", "All")
+        wanted["allocationMode"] = Noted("Every device of the node that matches, also those in use.", "All")
     elif count is not None:
-        found["count"] = count
+        wanted["count"] = count
     if intent.share is not None and intent.share.amounts:
         note = "Of a device that others have shares of; cores are percent of its compute."
-        found["capacity"] = Noted(f"{note} Needs Kubernetes 1.36.", {"requests": dict(intent.share.amounts)})
+        wanted["capacity"] = Noted(f"{note} Needs Kubernetes 1.36.", {"requests": dict(intent.share.amounts)})
     if intent.tolerate:
         note = "Also devices with these taints. Needs Kubernetes 1.36; older ones drop this."
-        found["tolerations"] = Noted(note, [_toleration(one) for one in intent.tolerate])
-    return found
+        wanted["tolerations"] = Noted(note, [_toleration(text) for text in intent.tolerate])
+    return wanted
 
 
 def _toleration(text: str) -> JsonObject:
@@ -157,24 +157,24 @@ def _class_name(intent: Intent) -> str:
 
 
 def _selectors(intent: Intent, model: str | None) -> list[Any]:
-    found: list[Any] = []
+    results: list[Any] = []
     if model is not None:
         # A raw string of CEL, so that the backslashes of the pattern stand for themselves.
         expression = f'{_OWN}.productName.matches(r"{product_pattern(model)}")'
-        found.append(Noted(f"{model} as words in the product name, in any case.", _cel(expression)))
+        results.append(Noted(f"{model} as words in the product name, in any case.", _cel(expression)))
     if intent.mig is not None:
         of_mig = f"has({_OWN}.profile) && " if intent.share is not None else ""
-        found.append(_cel(f'{of_mig}{_OWN}.profile == "{intent.mig}"'))
+        results.append(_cel(f'{of_mig}{_OWN}.profile == "{intent.mig}"'))
     if intent.memory is not None:
         note = "Some GPUs share the memory of their machine and publish none; without has() they would stop the pod."
-        found.append(Noted(note, _cel(f'has({_MEMORY}) && {_MEMORY}.compareTo(quantity("{intent.memory}")) >= 0')))
+        results.append(Noted(note, _cel(f'has({_MEMORY}) && {_MEMORY}.compareTo(quantity("{intent.memory}")) >= 0')))
     if intent.isolated and intent.share is not None:
         note = "Shares with limits that MPS enforces; a neighbor's fault can still end all programs on the GPU."
-        found.append(Noted(note, _cel(f'{_OWN}.sharing == "mps"')))
+        results.append(Noted(note, _cel(f'{_OWN}.sharing == "mps"')))
     elif intent.isolated:
         note = "Exclusive hardware: no shares, and no part of a GPU instance that others have parts of."
-        found.append(Noted(note, _cel(f'{_OWN}.isolation == "hardware"')))
-    return found
+        results.append(Noted(note, _cel(f'{_OWN}.isolation == "hardware"')))
+    return results
 
 
 def _cel(expression: str) -> JsonObject:
@@ -182,12 +182,12 @@ def _cel(expression: str) -> JsonObject:
 
 
 def _constraints(intent: Intent, own: Sequence[str]) -> list[Any]:
-    found: list[Any] = []
+    constraints: list[Any] = []
     if intent.nic and intent.same is not Same.PCIE:
         for gpu in own:
             pair = [gpu, gpu.replace("gpu", "nic", 1)]
             constraint = {"requests": pair, "matchAttribute": _PCIE_ROOT}
-            found.append(Noted("GPU and network device below one PCIe root, for GPUDirect RDMA.", constraint))
+            constraints.append(Noted("GPU and network device below one PCIe root, for GPUDirect RDMA.", constraint))
     attribute = SAME_ATTRIBUTES.get(intent.same) if intent.same is not None else None
     if attribute is not None and intent.same is not None:
         # What is below the PCIe root of its GPU is on its NUMA node; NVLink does not reach network devices.
@@ -195,8 +195,8 @@ def _constraints(intent: Intent, own: Sequence[str]) -> list[Any]:
             (gpu, gpu.replace("gpu", "nic", 1)) if intent.nic and intent.same is Same.PCIE else (gpu,) for gpu in own
         ]
         requests = [name for pair in pairs for name in pair]
-        found.append(Noted(_SAME_NOTES[intent.same], {"requests": requests, "matchAttribute": attribute}))
-    return found
+        constraints.append(Noted(_SAME_NOTES[intent.same], {"requests": requests, "matchAttribute": attribute}))
+    return constraints
 
 
 # -- how programs share
@@ -292,7 +292,7 @@ def _summary(intent: Intent) -> str:
         *(["isolated from other claims"] if intent.isolated else []),
         *(["to look at, not to hold"] if intent.admin else []),
     ]
-    return f"{number} {_what(intent)}{f' ({models})' if models else ''}{''.join(f', {one}' for one in more)}."
+    return f"{number} {_what(intent)}{f' ({models})' if models else ''}{''.join(f', {text}' for text in more)}."
 
 
 _SAME_WORDS = {

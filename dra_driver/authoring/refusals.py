@@ -134,10 +134,10 @@ def _use(kind: Kind = Kind.GPU, strategy: SharingStrategy | None = None, setting
     return Use("", kind, partition, strategy, strategy is not None, settings=settings)
 
 
-def _reason(one: Use, other: Use) -> str:
-    found = conflict(one, other)
-    assert found is not None, "only asked for uses that exclude each other"
-    return found
+def _reason(use: Use, other: Use) -> str:
+    reason = conflict(use, other)
+    assert reason is not None, "only asked for uses that exclude each other"
+    return reason
 
 
 def _limit(wish: Wish) -> str:
@@ -199,7 +199,7 @@ def _hardware(intent: Intent, known: Sequence[GpuFacts]) -> Iterator[str]:
 def _models(intent: Intent) -> Iterable[tuple[str, str]]:
     return [
         *([("--gpu", intent.gpu)] if intent.gpu is not None else []),
-        *(("--prefer", one) for one in intent.prefer),
+        *(("--prefer", text) for text in intent.prefer),
     ]
 
 

@@ -27,13 +27,13 @@ def plain(value: Any) -> Any:
     if isinstance(value, Noted):
         return plain(value.value)
     if isinstance(value, Mapping):
-        return {name: plain(one) for name, one in value.items()}
-    return [plain(one) for one in value] if isinstance(value, list) else value
+        return {name: plain(item) for name, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, list) else value
 
 
 def written(objects: Sequence[Any]) -> str:
     """YAML documents; the note of an object stands at its top. What was said once in a document is not said again."""
-    return "---\n".join("".join(f"{line}\n" for line in _Writer().document(one)) for one in objects)
+    return "---\n".join("".join(f"{line}\n" for line in _Writer().document(obj)) for obj in objects)
 
 
 class _Writer:

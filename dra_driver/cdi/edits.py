@@ -272,7 +272,7 @@ def _cached_folders(files: DriverFiles) -> Iterator[str]:
     """Folders for the linker's cache: those of libraries, and below them those of VDPAU's back ends."""
     used = {posixpath.dirname(library.container_path) for library in files.libraries}
     for folder in files.library_folders:
-        yield from (one for one in (folder, posixpath.join(folder, "vdpau")) if one in used)
+        yield from (text for text in (folder, posixpath.join(folder, "vdpau")) if text in used)
 
 
 def _hook(hook: HookProgram, sub_command: str, *arguments: str) -> Hook:

@@ -148,23 +148,23 @@ def _filled(node: DeviceNode, container: ContainerDescription, host_node: HostNo
     """With what the spec leaves open taken from the host's node, and the process' user as owner."""
     enough = bool(node.type) and (node.major != 0 or node.type == "p")
     host_path = node.host_path or node.path
-    found = host_node(host_path)
-    if found is None and not enough:
+    device_node = host_node(host_path)
+    if device_node is None and not enough:
         raise InvalidInput(
             f"the host has no such device node, and the spec lacks type and major: {host_path}",
             about=f"device node {node.path}",
         )
-    if found is not None:
-        node = replace(node, file_mode=found.file_mode if node.file_mode is None else node.file_mode)
+    if device_node is not None:
+        node = replace(node, file_mode=device_node.file_mode if node.file_mode is None else node.file_mode)
         if not enough:
-            if node.type not in ("", found.type):
+            if node.type not in ("", device_node.type):
                 raise InvalidInput(
-                    f"is of type {node.type} in the spec, and of type {found.type} on the host",
+                    f"is of type {node.type} in the spec, and of type {device_node.type} on the host",
                     about=f"device node {node.path}",
                 )
-            node = replace(node, type=found.type)
-            if node.major == 0 and found.type != "p":
-                node = replace(node, major=found.major, minor=found.minor)
+            node = replace(node, type=device_node.type)
+            if node.major == 0 and device_node.type != "p":
+                node = replace(node, major=device_node.major, minor=device_node.minor)
     return replace(
         node,
         uid=container.uid or None if node.uid is None else node.uid,

@@ -184,18 +184,18 @@ def lowest_version(spec: CdiSpec) -> str:
 
 def problems_of(spec: CdiSpec) -> tuple[str, ...]:
     """All problems of `spec`, one `path: sentence` each; empty if it is valid."""
-    found = [*_version_problems(spec)]
-    found += [f"kind: {problem}" for problem in _kind_problems(spec.kind)]
-    found += [f"annotations: {problem}" for problem in _annotation_problems(spec.annotations)]
+    results = [*_version_problems(spec)]
+    results += [f"kind: {problem}" for problem in _kind_problems(spec.kind)]
+    results += [f"annotations: {problem}" for problem in _annotation_problems(spec.annotations)]
     if not spec.devices:
-        found.append("devices: at least one is needed")
+        results.append("devices: at least one is needed")
     names: dict[str, int] = {}
     for index, device in enumerate(spec.devices):
-        found += [f"devices[{index}].{problem}" for problem in _device_problems(device)]
+        results += [f"devices[{index}].{problem}" for problem in _device_problems(device)]
         if names.setdefault(device.name, index) != index:
-            found.append(f"devices[{index}].name: {device.name!r} is devices[{names[device.name]}] already")
-    found += [f"containerEdits.{path}: {problem}" for path, problem in spec.container_edits.problems]
-    return tuple(found)
+            results.append(f"devices[{index}].name: {device.name!r} is devices[{names[device.name]}] already")
+    results += [f"containerEdits.{path}: {problem}" for path, problem in spec.container_edits.problems]
+    return tuple(results)
 
 
 def encode(spec: CdiSpec) -> bytes:
@@ -215,8 +215,12 @@ def encode(spec: CdiSpec) -> bytes:
 
 def _json_fields(kind: type[Any]) -> tuple[tuple[str, str, object], ...]:
     return tuple(
-        (one.name, to_camel(one.name), one.default_factory() if one.default_factory is not MISSING else one.default)
-        for one in fields(kind)
+        (
+            field.name,
+            to_camel(field.name),
+            field.default_factory() if field.default_factory is not MISSING else field.default,
+        )
+        for field in fields(kind)
     )
 
 
@@ -227,12 +231,12 @@ _JSON_FIELDS = {kind: _json_fields(kind) for kind in (DeviceNode, Hook, Mount, C
 def json_of(value: Any) -> Any:
     """The JSON of a value of this module, or of a tuple of them: the spec's names, without default values."""
     if isinstance(value, tuple):
-        return [json_of(one) for one in value]
+        return [json_of(item) for item in value]
     table = _JSON_FIELDS.get(type(value))
     if table is None:
         return dict(sorted(value.items())) if isinstance(value, Mapping) else value
     own = ((json_name, getattr(value, name), default) for name, json_name, default in table)
-    return {json_name: json_of(one) for json_name, one, default in own if one != default}
+    return {json_name: json_of(item) for json_name, item, default in own if item != default}
 
 
 def _dumps(value: object) -> str:

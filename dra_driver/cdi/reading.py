@@ -60,14 +60,14 @@ def _without_duplicates(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
 def _without_null(value: object) -> object:
     """A null field counts as absent, as in the reference library."""
     if isinstance(value, dict):
-        return {key: _without_null(one) for key, one in value.items() if one is not None}
-    return [_without_null(one) for one in value] if isinstance(value, list) else value
+        return {key: _without_null(item) for key, item in value.items() if item is not None}
+    return [_without_null(item) for item in value] if isinstance(value, list) else value
 
 
 def _decoding_problems(error: Exception) -> tuple[str, ...]:
     if not isinstance(error, ValidationError):
         return (" ".join(str(error).split()),)
-    return tuple(f"{_path(one['loc']) or 'document'}: {_sentence(one)}" for one in error.errors())
+    return tuple(f"{_path(item['loc']) or 'document'}: {_sentence(item)}" for item in error.errors())
 
 
 def _sentence(error: Any) -> str:

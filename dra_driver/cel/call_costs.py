@@ -159,7 +159,7 @@ def _traversal(call: Operands) -> tuple[int, Size | None]:
 
 def _replaced(call: Operands) -> tuple[int, Size | None]:
     assert call.target is not None
-    text, (old, new) = call.target.size, (one.size for one in call.arguments[:2])
+    text, (old, new) = call.target.size, (argument.size for argument in call.arguments[:2])
     if old.least == 0:
         most = within((text.most + 1) * new.most + text.most)
     elif new.most <= old.least:
@@ -223,7 +223,7 @@ def _is_in(call: Operands) -> tuple[int, Size | None]:
 
 
 def _plus(call: Operands) -> tuple[int, Size | None]:
-    left, right = (one.size for one in call.arguments)
+    left, right = (argument.size for argument in call.arguments)
     names = {parameters[0].name for parameters in call.overloads}
     size = left + right if names & {"string", "bytes", "list"} else None
     texts = part((left + right).most, CHARACTER) if names & TEXTS else 0
@@ -231,7 +231,7 @@ def _plus(call: Operands) -> tuple[int, Size | None]:
 
 
 def _smaller(call: Operands) -> int:
-    return part(min(one.size.most for one in call.arguments), CHARACTER)
+    return part(min(argument.size.most for argument in call.arguments), CHARACTER)
 
 
 def _order(call: Operands) -> tuple[int, Size | None]:
@@ -339,7 +339,7 @@ def _sort(call: Operands) -> tuple[int, Size | None]:
 
 def _pairs(factor: float) -> _Rule:
     def rule(call: Operands) -> tuple[int, Size | None]:
-        left, right = (one.size for one in call.arguments)
+        left, right = (argument.size for argument in call.arguments)
         return within(part((left * right).most, factor) + 1), None
 
     return rule

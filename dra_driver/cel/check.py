@@ -66,12 +66,14 @@ def check(root: Node, expression: str, environment: Environment) -> Checked:
 
 
 class _Checker:
-    def __init__(self, expression: str, environment: Environment, found: Checked) -> None:
-        self.found = found
+    def __init__(self, expression: str, environment: Environment, checked: Checked) -> None:
+        self.found = checked
         self._expression = expression
         self._functions = environment.functions
-        self._objects = {one.type: one for one in environment.variables.values()}
-        self._scope: list[tuple[str, Type]] = [(name, one.type) for name, one in environment.variables.items()]
+        self._objects = {variable.type: variable for variable in environment.variables.values()}
+        self._scope: list[tuple[str, Type]] = [
+            (name, variable.type) for name, variable in environment.variables.items()
+        ]
         self.found.slots = len(self._scope)
         self._mixed = 0
         """How many calls of `format` are around: in their arguments the items of literals may have several types."""
@@ -174,9 +176,9 @@ class _Checker:
             known = ", ".join(owner.fields)
             message = f"`{operand}` has no field `{node.field}`{_meant(node.field, owner.fields)}; it has {known}"
             raise self._error(message, node.field_start, end)
-        found = owner.fields[node.field]
-        self.found.attributes[node] = found.attribute
-        return found.type
+        field = owner.fields[node.field]
+        self.found.attributes[node] = field.attribute
+        return field.type
 
     def _index(self, node: Index) -> Type:
         operand, index = self.type_of(node.operand), self.type_of(node.index)
@@ -197,7 +199,7 @@ class _Checker:
             case ListLiteral(items=items):
                 return all(map(self._is_literal, items))
             case MapLiteral(entries=entries):
-                return all(self._is_literal(one) for entry in entries for one in entry)
+                return all(self._is_literal(item) for entry in entries for item in entry)
             case Call(function="dyn", target=None, arguments=[inner]):
                 return self._is_literal(inner)
         return node in self._literals
@@ -207,18 +209,22 @@ class _Checker:
     def _call(self, node: Call) -> Type:
         qualified = self._qualified(node)
         if qualified is not None:
-            candidates = [one for one in self._functions[qualified] if not one.is_method]
-            return self._resolved(node, qualified, candidates, [self.type_of(one) for one in node.arguments], node)
+            candidates = [function for function in self._functions[qualified] if not function.is_method]
+            return self._resolved(
+                node, qualified, candidates, [self.type_of(argument) for argument in node.arguments], node
+            )
         if node.target is not None and node.function in LAZY_METHODS:
             return self._lazy(node, node.target)
         candidates = [
-            one for one in self._functions.get(node.function, ()) if one.is_method == (node.target is not None)
+            overload
+            for overload in self._functions.get(node.function, ())
+            if overload.is_method == (node.target is not None)
         ]
         if not candidates:
             raise self._unknown(node)
         operands = ((node.target,) if node.target else ()) + node.arguments
         self._mixed += node.function == "format"
-        given = [self.type_of(one) for one in operands]
+        given = [self.type_of(operand) for operand in operands]
         self._mixed -= node.function == "format"
         result = self._resolved(node, node.function, candidates, given, node)
         self._check_literals(node, operands)
@@ -411,7 +417,9 @@ class _Checker:
 
     def _unknown(self, node: Call) -> CelError:
         is_method = node.target is not None
-        names = [name for name, all_ in self._functions.items() if any(one.is_method == is_method for one in all_)]
+        names = [
+            name for name, all_ in self._functions.items() if any(overload.is_method == is_method for overload in all_)
+        ]
         if isinstance(node.target, Call):
             self.type_of(node.target)  # what is wrong there comes first
         other = node.function in self._functions
@@ -425,7 +433,7 @@ class _Checker:
         elif since is not None:
             message += f"; it can be used from Kubernetes 1.{since} on, and in new objects from the version after that"
         else:
-            message += _meant(node.function, [one for one in names if one.isidentifier()])
+            message += _meant(node.function, [name for name in names if name.isidentifier()])
         return self._error(message, node.name_start, node.name_start + len(node.function))
 
     def _mismatch(self, name: str, candidates: Sequence[Overload], given: Sequence[Type], where: Node) -> CelTypeError:
@@ -491,5 +499,5 @@ def _mismatch(name: str, candidates: Sequence[Overload], given: Sequence[Type]) 
                 method = "isLessThan" if "<" in name else "isGreaterThan"
                 return f"{message}; use a.{method}(b) or a.compareTo(b)"
         return message
-    accepted = " or ".join(sorted({f"({', '.join(map(str, one.parameters))})" for one in candidates}))
+    accepted = " or ".join(sorted({f"({', '.join(map(str, candidate.parameters))})" for candidate in candidates}))
     return f"`{name}` does not work on ({', '.join(map(str, given))}), only on {accepted}"

@@ -145,12 +145,12 @@ class _Estimator:
         return self._known_size(node) or UNKNOWN
 
     def _known_size(self, node: Node) -> Size | None:
-        found = self.sizes.get(node) or _literal_size(node) or device_size(self._path(node))
-        if found is None and _is_scalar(self.checked.types[node]):
-            found = fixed(1)
-        if found is None and (local := self.locals_of.get(node)):
-            found = local.size
-        return found
+        known_size = self.sizes.get(node) or _literal_size(node) or device_size(self._path(node))
+        if known_size is None and _is_scalar(self.checked.types[node]):
+            known_size = fixed(1)
+        if known_size is None and (local := self.locals_of.get(node)):
+            known_size = local.size
+        return known_size
 
     def _path(self, node: Node) -> Path:
         return self.paths.get(node, ())
@@ -161,10 +161,10 @@ class _Estimator:
 
     def _joint(self, nodes: Sequence[Node]) -> Size:
         """A size that fits all of them."""
-        found = NONE
+        joint = NONE
         for place, node in enumerate(nodes):
-            found = found | self.size(node) if place else self.size(node)
-        return found
+            joint = joint | self.size(node) if place else self.size(node)
+        return joint
 
     # -- names and fields
 
@@ -212,7 +212,7 @@ class _Estimator:
         if node.function == "dyn":
             self._copy(node, node.arguments[0])
             return within(total + 1)
-        described = [self._operand(one) for one in operands]
+        described = [self._operand(operand) for operand in operands]
         call = Operands(
             described[0] if is_method else None,
             described[is_method:],
@@ -224,7 +224,7 @@ class _Estimator:
         if size is not None:
             self.sizes[node] = size
         if node.function == "+":
-            left, right = (one.inside for one in described)
+            left, right = (operand.inside for operand in described)
             if left is not None and right is not None:
                 self.inside[node] = left | right
         return within(total + own)

@@ -72,9 +72,14 @@ def attribute_value(attribute: Attribute) -> object:
 
 def unreadable_attribute(device: Device, *, lists: bool) -> str | None:
     """An attribute without a value, or, for a server that does not know `lists`, with one; None when there is none."""
-    for name, one in device.attributes.items():
-        if one.string is None and one.int_ is None and one.bool_ is None and one.version is None:
-            values = (one.ints, one.bools, one.strings, one.versions)
+    for name, attribute in device.attributes.items():
+        if (
+            attribute.string is None
+            and attribute.int_ is None
+            and attribute.bool_ is None
+            and attribute.version is None
+        ):
+            values = (attribute.ints, attribute.bools, attribute.strings, attribute.versions)
             if not lists or all(value is None for value in values):
                 return name
     return None

@@ -128,7 +128,7 @@ class CelRuntimeError(CelError):
     @property
     def suggestion(self) -> str | None:
         """A name that there is and that is close to the one looked for; found only on demand."""
-        names = [one for one in self._known if isinstance(one, str)]
+        names = [item for item in self._known if isinstance(item, str)]
         return closest(self.name, names) if self.name is not None else None
 
     def __str__(self) -> str:

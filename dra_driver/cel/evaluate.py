@@ -218,11 +218,11 @@ class _Compiler:
         overloads = self._checked.overloads[node]
         with_target = bool(overloads and overloads[0].is_method)
         operands = ((node.target,) if with_target and node.target else ()) + node.arguments
-        runs = [self.run_of(one) for one in operands]
+        runs = [self.run_of(operand) for operand in operands]
         if node.function == "==" and (fast := self._equals_text(node, operands, runs)):
             return fast
         chosen = picked(node, overloads, self._error)
-        literals = [one.value for one in operands if isinstance(one, Constant)]
+        literals = [operand.value for operand in operands if isinstance(operand, Constant)]
         if node.function in _OF_LITERALS and len(literals) == len(operands):
             return _once(lambda: chosen(*literals))
         if len(runs) == 1:
@@ -307,11 +307,11 @@ class _Compiler:
 
     def _list_with_gaps(self, node: Node, items: Sequence[Run], optional: frozenset[int]) -> Run:
         def run(frame: Frame) -> Any:
-            found = []
+            results = []
             for place, item in enumerate(items):
                 value = self._maybe(item(frame), node) if place in optional else Optional(item(frame))
-                found.extend([value.value] if value.present else [])
-            return tuple(found)
+                results.extend([value.value] if value.present else [])
+            return tuple(results)
 
         return run
 
@@ -362,8 +362,8 @@ class _Compiler:
         pairs, order = loop.with_results(), placed(node, sorted_by, self._error)
 
         def run(frame: Frame) -> Any:
-            found = pairs(frame)
-            return order(tuple(item for item, _ in found), tuple(key for _, key in found))
+            results = pairs(frame)
+            return order(tuple(item for item, _ in results), tuple(key for _, key in results))
 
         return run
 
@@ -442,12 +442,12 @@ _OF_LITERALS = frozenset({"quantity", "semver", "duration", "timestamp", "ip", "
 
 def _once(value_of: Callable[[], Any]) -> Run:
     """A value that is the same each time, or fails each time."""
-    found: list[Any] = []
+    results: list[Any] = []
 
     def run(_: Frame) -> Any:
-        if not found:
-            found.append(value_of())
-        return found[0]
+        if not results:
+            results.append(value_of())
+        return results[0]
 
     return run
 

@@ -197,10 +197,10 @@ def element(container: object, index: object) -> Optional:
 
 
 def _element(container: object, index: object) -> object:
-    found = element(container, index)
-    if not found.present:
+    optional = element(container, index)
+    if not optional.present:
         raise Failed(f"{'no such key' if isinstance(container, Mapping) else 'index out of bounds'}: {index}")
-    return found.value
+    return optional.value
 
 
 _NUMERIC = (INT, UINT, DOUBLE)

@@ -38,15 +38,15 @@ class Token:
 
 def tokens(expression: str) -> list[Token]:
     """All tokens, the last one of kind `end`. Raises CelSyntaxError."""
-    found: list[Token] = []
+    results: list[Token] = []
     position = 0
     while True:
         position = _skip(expression, position)
         if position == len(expression):
-            found.append(Token("end", "", position, position))
-            return found
-        found.append(_token(expression, position))
-        position = found[-1].end
+            results.append(Token("end", "", position, position))
+            return results
+        results.append(_token(expression, position))
+        position = results[-1].end
 
 
 def _skip(expression: str, position: int) -> int:

@@ -282,9 +282,9 @@ def joined(left: Type, right: Type) -> Type | None:
     """One type for values of both, DYN or ANY where one of them is, of the two the later; None when there is none."""
     if FREE in (left, right):
         return right if left == FREE else left
-    for one in (right, left):
-        if is_dynamic(one):
-            return one
+    for type_ in (right, left):
+        if is_dynamic(type_):
+            return type_
     if not fits(left, right, {}):
         return None
     if left.name != right.name:

@@ -66,14 +66,14 @@ def check(reading: Reading, knowledge: Knowledge) -> tuple[Finding, ...]:
     for document in reading.documents:
         judged.take(document)
     judged.judge()
-    found = [finding for report in judged.reports for finding in report.findings]
-    return tuple(sorted([*map(unreadable, reading.problems), *found], key=_order))
+    findings = [finding for report in judged.reports for finding in report.findings]
+    return tuple(sorted([*map(unreadable, reading.problems), *findings], key=_order))
 
 
 def policies_for(documents: Sequence[Document]) -> tuple[PublishingPolicy, ...]:
     """How devices must be published for these documents: as the policies among them say, those that are right; and
     with the compute instances that are asked for by name, which are too many to offer all at once."""
-    text = " ".join(str(one.obj) for one in documents if one.kind in _SERVED)
+    text = " ".join(str(document.obj) for document in documents if document.kind in _SERVED)
     named = sorted(set(_COMPUTE_INSTANCE.findall(text)))
     rules = [{"mode": "Dynamic", "computeInstances": [name]} for name in named]
     return (*policies_in(documents), *(PublishingPolicy.of({"mig": [rule]}) for rule in rules))
@@ -81,14 +81,14 @@ def policies_for(documents: Sequence[Document]) -> tuple[PublishingPolicy, ...]:
 
 def policies_in(documents: Iterable[Document]) -> tuple[PublishingPolicy, ...]:
     """Those among the documents that are right."""
-    found = []
+    publishing_policies = []
     for document in documents:
         if (document.api_version, document.kind) == _POLICY:
             try:
-                found.append(PublishingPolicy.of(document.obj))
+                publishing_policies.append(PublishingPolicy.of(document.obj))
             except InvalidInput:
                 continue
-    return tuple(found)
+    return tuple(publishing_policies)
 
 
 def _order(finding: Finding) -> tuple[object, ...]:
@@ -287,7 +287,7 @@ def _judge_other(taken: _Taken, minor: int) -> None:
         return
     if taken.document.kind == "ResourceSlice":
         problems = problems_of_slice(taken.spec, None, SliceLimits.of(minor))
-        report_problems([one.on(minor) for one in problems], taken.report)
+        report_problems([problem.on(minor) for problem in problems], taken.report)
     else:
         report_problems(problems_of_taint_rule(taken.spec, None), taken.report)
 
@@ -322,10 +322,10 @@ def _check_version(document: Document, report: Report, minor: int) -> bool:
         return False
     served = _SERVED[kind]
     if group != _GROUP or version not in served:
-        _unknown_version(document, report, [f"{_GROUP}/{one}" for one in served])
+        _unknown_version(document, report, [f"{_GROUP}/{text}" for text in served])
         return False
     first, last = served[version]
-    best = next((one for one, (since, _) in served.items() if since <= minor), "v1")
+    best = next((text for text, (since, _) in served.items() if since <= minor), "v1")
     if minor < first or (last is not None and minor > last):
         when = f"came with Kubernetes 1.{first}" if minor < first else f"is gone since Kubernetes 1.{(last or 0) + 1}"
         message = f"{document.api_version} {when}; this is for 1.{minor}"
@@ -357,8 +357,8 @@ def _unknown_version(document: Document, report: Report, known: Sequence[str]) -
 
 def _versions_of(kind: str) -> list[str]:
     groups = (("", "v1"), ("apps", "v1"), ("batch", "v1"))
-    found = [(group, version) for group, version in groups if definition_name(group, version, kind) is not None]
-    return [f"{group}/{version}" if group else version for group, version in found]
+    results = [(group, version) for group, version in groups if definition_name(group, version, kind) is not None]
+    return [f"{group}/{version}" if group else version for group, version in results]
 
 
 # -- places
@@ -389,7 +389,7 @@ def _made_containers(own: JsonObject) -> Iterator[tuple[str, JsonObject]]:
         resources = item.get("resources") if isinstance(item, dict) else None
         claims = resources.get("claims") if isinstance(resources, dict) else None
         if isinstance(claims, list):
-            uses = [one for one in claims if isinstance(one, dict)]
+            uses = [claim for claim in claims if isinstance(claim, dict)]
             yield f"spec.{name}", {"name": "kserve-container", "resources": {"claims": uses}}
 
 
@@ -409,5 +409,5 @@ def class_errors(name: str, spec: JsonObject, driver: str) -> tuple[str, ...]:
     if not any(f"{quote}{ours}" in json.dumps(spec) for ours in (driver, COMPUTE_DOMAIN_DRIVER) for quote in "\"'"):
         return ()
     obj = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": name}, "spec": spec}
-    found = check(read_documents(json.dumps(obj), name), Knowledge(driver=driver))
-    return tuple(sentence(one) for one in found if one.severity is Severity.ERROR)
+    findings = check(read_documents(json.dumps(obj), name), Knowledge(driver=driver))
+    return tuple(sentence(finding) for finding in findings if finding.severity is Severity.ERROR)

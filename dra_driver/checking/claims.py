@@ -51,7 +51,7 @@ def _is_misspelt(problem: Problem, code: Code, report: Report) -> bool:
 def check_claim(part: ClaimPart, manifests: Manifests) -> None:
     """One claim, or the claim of a template."""
     problems = problems_of_claim_spec(_defaulted(part.spec), part.path, _no_cel, consumable=True)
-    report_problems((one for one in problems if not _is_about_a_name(one)), part.report)
+    report_problems((problem for problem in problems if not _is_about_a_name(problem)), part.report)
     _check_named_requests(part)
     _check_gates(part, manifests.knowledge.minor)
     _check_constraints(part, manifests.names)
@@ -104,7 +104,7 @@ def _defaulted(spec: JsonObject) -> JsonObject:
         if isinstance(request.get("exactly"), dict):
             filled["exactly"] = _defaulted_request(request["exactly"])
         if request.get("firstAvailable"):
-            filled["firstAvailable"] = [_defaulted_request(one) for one in request["firstAvailable"]]
+            filled["firstAvailable"] = [_defaulted_request(item) for item in request["firstAvailable"]]
         requests.append(filled)
     return {**spec, "devices": {**devices, "requests": requests}}
 
@@ -114,15 +114,15 @@ def _defaulted_request(request: JsonObject) -> JsonObject:
     if filled["allocationMode"] == "ExactCount" and "count" not in filled:
         filled["count"] = 1
     if filled.get("tolerations"):
-        filled["tolerations"] = [{"operator": "Equal", **one} for one in filled["tolerations"]]
+        filled["tolerations"] = [{"operator": "Equal", **item} for item in filled["tolerations"]]
     return filled
 
 
 def request_names(part: ClaimPart) -> dict[str, tuple[str, ...]]:
     """With the names of their alternatives."""
     return {
-        str(one.get("name", "")): tuple(str(sub.get("name", "")) for sub in one.get("firstAvailable") or ())
-        for one in part.requests
+        str(request.get("name", "")): tuple(str(sub.get("name", "")) for sub in request.get("firstAvailable") or ())
+        for request in part.requests
     }
 
 
@@ -141,8 +141,8 @@ def _check_named_requests(part: ClaimPart) -> None:
 def _named_requests(part: ClaimPart) -> Iterator[tuple[str, str]]:
     devices = part.spec.get("devices") or {}
     for field in ("constraints", "config"):
-        for index, one in enumerate(devices.get(field) or ()):
-            for at, name in enumerate(one.get("requests") or ()):
+        for index, item in enumerate(devices.get(field) or ()):
+            for at, name in enumerate(item.get("requests") or ()):
                 yield f"{part.path}.devices.{field}[{index}].requests[{at}]", name
 
 

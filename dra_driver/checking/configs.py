@@ -47,7 +47,7 @@ def _check_parameters(
         return False  # that it is missing, or no map, was said already
     try:
         kind = kind_of(parameters, field=path)
-        described = next((one for one in taken if one.kind == kind), None)
+        described = next((item for item in taken if item.kind == kind), None)
         if described is None:
             message = f"{kind} is for {meant_for(kind)}, which are devices of another driver"
             report.find(CONFIG_KIND, f"{path}.kind", message)
@@ -99,7 +99,9 @@ def _check_request(
     """A config that fits none of the devices is an error, one that fits some of them a warning."""
     listed, places = _stack(part, name, where, device_class)
     configs = listed_configs(listed, manifests.knowledge.driver)
-    if not any(one.source == "FromClaim" and name.covered_by(one.requests) for one in configs):
+    if not any(
+        listed_config.source == "FromClaim" and name.covered_by(listed_config.requests) for listed_config in configs
+    ):
         return
     own = expressions_of(request.get("selectors") or ())
     kinds = kinds_of((*class_expressions(device_class), *own), manifests.knowledge)
@@ -124,17 +126,20 @@ def _stack(
     part: ClaimPart, name: RequestName, where: str, device_class: DeviceClass
 ) -> tuple[list[AllocatedConfig], list[str]]:
     """As an allocation would list them, and where each one is written; those of the class count as the request's."""
-    found = [
-        AllocatedConfig(source="FromClass", requests=[str(name)], opaque=one.opaque) for one in device_class.spec.config
+    allocated_configs = [
+        AllocatedConfig(source="FromClass", requests=[str(name)], opaque=device_class_config.opaque)
+        for device_class_config in device_class.spec.config
     ]
-    places = [f"{where}.deviceClassName" for _ in found]
-    for index, one in enumerate((part.spec.get("devices") or {}).get("config") or ()):
-        opaque = one.get("opaque") or {}
+    places = [f"{where}.deviceClassName" for _ in allocated_configs]
+    for index, item in enumerate((part.spec.get("devices") or {}).get("config") or ()):
+        opaque = item.get("opaque") or {}
         if isinstance(opaque.get("parameters"), dict) and isinstance(opaque.get("driver"), str):
             inner = Opaque(driver=opaque["driver"], parameters=opaque["parameters"])
-            found.append(AllocatedConfig(source="FromClaim", requests=list(one.get("requests") or ()), opaque=inner))
+            allocated_configs.append(
+                AllocatedConfig(source="FromClaim", requests=list(item.get("requests") or ()), opaque=inner)
+            )
             places.append(f"{part.path}.devices.config[{index}].opaque.parameters")
-    return found, places
+    return allocated_configs, places
 
 
 def _place(field: str, places: Sequence[str], otherwise: str) -> str:

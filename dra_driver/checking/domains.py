@@ -35,7 +35,7 @@ def check_domain(document: Document, report: Report, minor: int) -> ClaimPart | 
     if isinstance(metadata, dict) and isinstance(metadata.get("name"), str):
         report_problems(problems_of_metadata(("", ""), {"name": metadata["name"]}), report)
     report_problems(_problems(cleaned.get("spec") or {}), report)
-    if any(one.severity is Severity.ERROR for one in report.findings):
+    if any(finding.severity is Severity.ERROR for finding in report.findings):
         return None
     if cleaned["spec"].get("numNodes"):
         message = "`numNodes` is deprecated by NVIDIA; it makes each container wait until so many nodes are ready"

@@ -133,7 +133,7 @@ class Cleaner:
             return None
         choices = schema.raw.get("enum")
         if isinstance(choices, list) and value not in choices:
-            words = [str(one) for one in choices]
+            words = [str(choice) for choice in choices]
             guess = meant(value, words)
             message = f"is {shown(value)}; must be one of {listed(words)}{guess}"
             self._report.find(INVALID, path, message, fix=_fix(guess))

@@ -161,7 +161,8 @@ def table() -> str:
     """All codes as Markdown."""
     rows = [("Code", "Severity", "Means"), ("---",) * 3]
     rows += [
-        (f"`{one.name}`", f"{one.severity}{f'; {one.otherwise}' if one.otherwise else ''}", one.means) for one in CODES
+        (f"`{code.name}`", f"{code.severity}{f'; {code.otherwise}' if code.otherwise else ''}", code.means)
+        for code in CODES
     ]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
@@ -247,16 +248,16 @@ def as_data(findings: Iterable[Finding]) -> list[JsonObject]:
     """For `-o json` and `-o yaml`: these keys stay as they are."""
     return [
         {
-            "file": one.file,
-            "line": one.line,
-            "column": one.column,
-            "field": one.field,
-            "severity": str(one.severity),
-            "code": one.code,
-            "message": one.message,
-            "fix": one.fix,
+            "file": finding.file,
+            "line": finding.line,
+            "column": finding.column,
+            "field": finding.field,
+            "severity": str(finding.severity),
+            "code": finding.code,
+            "message": finding.message,
+            "fix": finding.fix,
         }
-        for one in findings
+        for finding in findings
     ]
 
 
@@ -275,7 +276,7 @@ def as_sarif(findings: Sequence[Finding], version: str) -> JsonObject:
     run = {
         "tool": {"driver": driver},
         "columnKind": "unicodeCodePoints",
-        "results": [_sarif_result(one, places[one.code]) for one in findings],
+        "results": [_sarif_result(finding, places[finding.code]) for finding in findings],
     }
     return {"$schema": _SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}
 
@@ -301,9 +302,9 @@ def _sarif_result(finding: Finding, rule: int) -> JsonObject:
 def as_github(findings: Iterable[Finding]) -> list[str]:
     """Workflow commands, one a line. Source: GitHub Actions, workflow commands (`::error file=…::`)."""
     return [
-        f"::{_COMMANDS[one.severity]} file={_property(one.file)},line={one.line},col={one.column},"
-        f"title={_property(one.code)}::{_data(sentence(one))}"
-        for one in findings
+        f"::{_COMMANDS[finding.severity]} file={_property(finding.file)},line={finding.line},col={finding.column},"
+        f"title={_property(finding.code)}::{_data(sentence(finding))}"
+        for finding in findings
     ]
 
 

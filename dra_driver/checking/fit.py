@@ -42,11 +42,11 @@ class _Wish:
 
 
 def expressions_of(selectors: Sequence[JsonObject]) -> tuple[str, ...]:
-    return tuple(str((one.get("cel") or {}).get("expression", "")) for one in selectors)
+    return tuple(str((selector.get("cel") or {}).get("expression", "")) for selector in selectors)
 
 
 def class_expressions(device_class: DeviceClass) -> tuple[str, ...]:
-    return tuple(one.cel.expression for one in device_class.spec.selectors if one.cel is not None)
+    return tuple(selector.cel.expression for selector in device_class.spec.selectors if selector.cel is not None)
 
 
 def selected(site: Site, expressions: tuple[str, ...]) -> Selection:
@@ -54,9 +54,9 @@ def selected(site: Site, expressions: tuple[str, ...]) -> Selection:
     matching: list[Candidate] = []
     failing: dict[Candidate, Failure] = {}
     for pool in site.catalog.pools(site.node):
-        found = pool.select(expressions)
-        matching += found.matching
-        failing.update(found.failing)
+        selection = pool.select(expressions)
+        matching += selection.matching
+        failing.update(selection.failing)
     return Selection(tuple(matching), failing)
 
 
@@ -80,7 +80,7 @@ def check_class_fit(part: ClassPart, manifests: Manifests) -> None:
     if part.typed is None or not knowledge.sites:
         return
     expressions = class_expressions(part.typed)
-    if not any(knowledge.driver in one for one in expressions):
+    if not any(knowledge.driver in expression for expression in expressions):
         return
     if _find_failures(part, expressions, knowledge) or not knowledge.sites.complete:
         return
@@ -99,7 +99,7 @@ def check_claim_fit(part: ClaimPart, manifests: Manifests) -> None:
     knowledge, claim = manifests.knowledge, part.typed
     if claim is None or not knowledge.sites:
         return
-    wishes = [one for name, path, request in part.alternatives() if (one := _wish(name, path, request, manifests))]
+    wishes = [item for name, path, request in part.alternatives() if (item := _wish(name, path, request, manifests))]
     fine = True
     for wish in wishes:
         start = len(wish.of_class)
@@ -110,7 +110,11 @@ def check_claim_fit(part: ClaimPart, manifests: Manifests) -> None:
     # How many there are to have all of depends on what an administrator made of the GPUs.
     open_ = {RequestName.of(one.name).request for one in wishes if one.wants_all and _matches(one, knowledge)}
     wishes = [one for one in wishes if RequestName.of(one.name).request not in open_]
-    if not fine or not wishes or any(one.code in (SELECTOR.name, NOT_JUDGED.name) for one in part.report.findings):
+    if (
+        not fine
+        or not wishes
+        or any(finding.code in (SELECTOR.name, NOT_JUDGED.name) for finding in part.report.findings)
+    ):
         return
     spec = _only(claim, [wish.name for wish in wishes])
     if not _fits(spec, manifests):
@@ -130,7 +134,7 @@ def _report_failures(
 ) -> bool:
     """Selectors that end with an error on a known device; those before `first` are reported where they are written."""
     answers = [(site, selected(site, expressions)) for site in knowledge.sites.broad]
-    found = any(answer.failing for _, answer in answers)
+    report_failures = any(answer.failing for _, answer in answers)
     elsewhere = not knowledge.certain and any(answer.matching and not answer.failing for _, answer in answers)
     severity = Severity.INFO if elsewhere else None
     for site, answer in answers:
@@ -144,7 +148,7 @@ def _report_failures(
                 if not part.report.has(path):
                     offset = failure.error.start
                     part.report.find(SELECTOR_FAILS, path, message, fix=fix, offset=offset, severity=severity)
-    return found
+    return report_failures
 
 
 def _wish(name: str, path: str, request: JsonObject, manifests: Manifests) -> _Wish | None:
@@ -155,7 +159,7 @@ def _wish(name: str, path: str, request: JsonObject, manifests: Manifests) -> _W
     of_class, own = class_expressions(device_class), expressions_of(request.get("selectors") or ())
     knowledge = manifests.knowledge
     if not any(selected(site, of_class).matching for site in knowledge.sites.broad):
-        ours = any(knowledge.driver in one for one in (*of_class, *own))
+        ours = any(knowledge.driver in text for text in (*of_class, *own))
         if not ours or not any(selected(site, of_class).matching for site in knowledge.sites):
             return None
     return _Wish(name, path, request, of_class, own)
@@ -166,19 +170,25 @@ def _only(claim: ResourceClaimSpec, names: Sequence[str]) -> ResourceClaimSpec:
     kept = {RequestName.of(name).request for name in names}
     devices = claim.devices
     requests = [
-        one.model_copy(
-            update={"first_available": [sub for sub in one.first_available if f"{one.name}/{sub.name}" in names]}
-            if one.first_available
+        request.model_copy(
+            update={
+                "first_available": [sub for sub in request.first_available if f"{request.name}/{sub.name}" in names]
+            }
+            if request.first_available
             else {}
         )
-        for one in devices.requests
-        if one.name in kept
+        for request in devices.requests
+        if request.name in kept
     ]
     everything = len(requests) == len(devices.requests)
     constraints = [
-        one
-        for one in devices.constraints
-        if (everything if not one.requests else all(RequestName.of(name).request in kept for name in one.requests))
+        constraint
+        for constraint in devices.constraints
+        if (
+            everything
+            if not constraint.requests
+            else all(RequestName.of(name).request in kept for name in constraint.requests)
+        )
     ]
     changed = devices.model_copy(update={"requests": requests, "constraints": constraints, "config": []})
     return claim.model_copy(update={"devices": changed})
@@ -231,7 +241,11 @@ def _without_others(request: DeviceRequest, alternative: str | None) -> DeviceRe
     if alternative is None or request.first_available is None:
         return request
     return request.model_copy(
-        update={"first_available": [one for one in request.first_available if one.name == alternative]}
+        update={
+            "first_available": [
+                sub_request for sub_request in request.first_available if sub_request.name == alternative
+            ]
+        }
     )
 
 

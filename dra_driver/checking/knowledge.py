@@ -164,8 +164,11 @@ def sites_of_models(names: Sequence[str], policies: Sequence[PublishingPolicy] =
     if unknown:
         raise InvalidInput(f"{unknown[0]!r} is none of {', '.join(_models())}", about="--profiles")
     models = tuple(names) or model_names()
-    ours = tuple(PublishingPolicy.of(_with_header(one)) for one in _POLICIES)
-    tried = [(one, _FEW if one.mig else None) for one in (*ours[:2], *map(everywhere, policies), *ours[2:])]
+    ours = tuple(PublishingPolicy.of(_with_header(item)) for item in _POLICIES)
+    tried = [
+        (publishing_policy, _FEW if publishing_policy.mig else None)
+        for publishing_policy in (*ours[:2], *map(everywhere, policies), *ours[2:])
+    ]
     behaviour = Behaviour.of(max(minor, 36))
     makers = [
         partial(site_of_model, model, policy, gpus, behaviour, GPU_DRIVER)
@@ -222,10 +225,10 @@ def _slices(model: str, driver: str, described: Description) -> list[PublishedSl
         PublishedSlice(
             ResourceSlice(
                 metadata=ObjectMeta(name=f"{model}-{driver}-{index}"),
-                spec=ResourceSliceSpec.model_construct(driver=driver, pool=pool, node_name=model, **one),
+                spec=ResourceSliceSpec.model_construct(driver=driver, pool=pool, node_name=model, **item),
             )
         )
-        for index, one in enumerate(contents)
+        for index, item in enumerate(contents)
     ]
 
 
@@ -257,18 +260,18 @@ def objects_of_inventory(
     inventory = inventory.model_copy(update={"node_name": node})
     published = published_offline(inventory, policy, labels, "", features)
     slices = [
-        {**slice_, "metadata": {"name": f"{node}-{one.driver}-{index}"}}
-        for one in published
-        for index, slice_ in enumerate(one.slices)
+        {**slice_, "metadata": {"name": f"{node}-{item.driver}-{index}"}}
+        for item in published
+        for index, slice_ in enumerate(item.slices)
     ]
     return [*slices, *inventories_of(inventory, published)]
 
 
 def sites_of_cluster(nodes: Sequence[JsonObject], slices: Sequence[JsonObject], minor: int) -> Sites:
     """Of the nodes and ResourceSlices that a cluster has."""
-    catalog = Catalog([PublishedSlice(ResourceSlice.of(one)) for one in slices], Behaviour.of(minor))
-    found = [Site(one.name, one, catalog) for one in map(NodeView.of, nodes)]
-    with_devices = [site for site in found if any(pool.candidates for pool in catalog.pools(site.node))]
+    catalog = Catalog([PublishedSlice(ResourceSlice.of(slice_)) for slice_ in slices], Behaviour.of(minor))
+    sites = [Site(node_view.name, node_view, catalog) for node_view in map(NodeView.of, nodes)]
+    with_devices = [site for site in sites if any(pool.candidates for pool in catalog.pools(site.node))]
     return Sites([partial(_given, site) for site in with_devices], broad=len(with_devices))
 
 

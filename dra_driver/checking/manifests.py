@@ -31,9 +31,9 @@ def _made_of(document: Document) -> Iterator[Document]:
         return
     classes = document.obj.get("deviceClasses")
     extra = classes.get("extra") if isinstance(classes, dict) else None
-    for index, one in enumerate(extra if isinstance(extra, list) else ()):
-        if isinstance(one, dict):
-            yield document.part(f"deviceClasses.extra[{index}]", _class(one))
+    for index, item in enumerate(extra if isinstance(extra, list) else ()):
+        if isinstance(item, dict):
+            yield document.part(f"deviceClasses.extra[{index}]", _class(item))
     policy = document.obj.get("policy")
     if isinstance(policy, dict) and not policy.keys().isdisjoint(_POLICY_FIELDS):
         kind = {"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy"}
@@ -58,8 +58,8 @@ class ClaimPart:
 
     @property
     def requests(self) -> Sequence[JsonObject]:
-        found: Sequence[JsonObject] = (self.spec.get("devices") or {}).get("requests") or ()
-        return found
+        results: Sequence[JsonObject] = (self.spec.get("devices") or {}).get("requests") or ()
+        return results
 
     def alternatives(self) -> Iterator[tuple[str, str, JsonObject]]:
         """Each request or alternative: its name (`request/alternative`), its path, and itself."""
@@ -67,8 +67,8 @@ class ClaimPart:
             path, name = f"{self.path}.devices.requests[{index}]", str(request.get("name", ""))
             if isinstance(request.get("exactly"), dict):
                 yield name, f"{path}.exactly", request["exactly"]
-            for at, one in enumerate(request.get("firstAvailable") or ()):
-                yield f"{name}/{one.get('name', '')}", f"{path}.firstAvailable[{at}]", one
+            for at, item in enumerate(request.get("firstAvailable") or ()):
+                yield f"{name}/{item.get('name', '')}", f"{path}.firstAvailable[{at}]", item
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class Manifests:
         return written.typed if written is not None else self.knowledge.classes.get(name)
 
     def all_classes(self) -> Mapping[str, DeviceClass]:
-        written = {name: one.typed for name, one in self.classes.items() if one.typed is not None}
+        written = {name: class_.typed for name, class_ in self.classes.items() if class_.typed is not None}
         return {**self.knowledge.classes, **written}
 
 

@@ -143,7 +143,7 @@ def _check_uses(pod: PodPart, claims: Mapping[str, str], manifests: Manifests) -
             if name not in claims:
                 _unknown_claim(pod, f"{where}.name", name, claims)
                 continue
-            if (name, request) in seen or (name, "") in seen or (not request and any(name == one for one, _ in seen)):
+            if (name, request) in seen or (name, "") in seen or (not request and any(name == text for text, _ in seen)):
                 pod.report.find(DUPLICATE, where, f"the container uses claim {shown(name)} already")
             seen.add((name, request))
             used.setdefault(name, set()).add(request)
@@ -202,7 +202,7 @@ def _check_unused_requests(
     part = _claim_of(pod, entry, manifests) if entry.get("resourceClaimTemplateName") else None
     if part is None or not used.get(name) or "" in used[name]:
         return
-    unused = [one for one in request_names(part) if one not in used[name]]
+    unused = [request_name for request_name in request_names(part) if request_name not in used[name]]
     if unused:
         message = f"no container uses request {listed(unused)} of claim {shown(name)}"
         pod.report.find(UNUSED_REQUEST, path, message)
@@ -238,12 +238,12 @@ def _check_key(
         )
         pod.report.find(MISNAMED, path, f"{message} of this name", fix=f"write `{right}: {name}`")
         return
-    elsewhere = sorted(one for one, other_name in known if other_name == name)
+    elsewhere = sorted(text for text, other_name in known if other_name == name)
     if elsewhere:
         message = f"{kind} {name} is in namespace {elsewhere[0] or 'default'}, the pod is not"
         pod.report.find(MISNAMED, path, message, fix="put both into one namespace")
         return
-    report_missing(pod.report, path, kind, name, [one for ns, one in known if ns == namespace], namespace, manifests)
+    report_missing(pod.report, path, kind, name, [text for ns, text in known if ns == namespace], namespace, manifests)
 
 
 def report_missing(
@@ -254,7 +254,7 @@ def report_missing(
     in_cluster = (existing or {}).get(kind, ())
     if (namespace or ("" if kind == "DeviceClass" else "default"), name) in in_cluster:
         return
-    guess = meant(name, [*known, *(one for ns, one in in_cluster if ns == namespace)])
+    guess = meant(name, [*known, *(text for ns, text in in_cluster if ns == namespace)])
     if guess:
         report.find(MISNAMED, path, f"there is no {kind} {shown(name)}{guess}", fix=fix_of(guess))
     elif existing is not None:

@@ -50,11 +50,11 @@ class KnownNames:
 
 
 def _by_domain(names: Collection[str], driver: str) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
+    by_domain: dict[str, set[str]] = {}
     for name in names:
         domain, _, id_ = name.rpartition("/")
-        found.setdefault(domain or driver, set()).add(id_)
-    return found
+        by_domain.setdefault(domain or driver, set()).add(id_)
+    return by_domain
 
 
 def check_selector(expression: str, path: str, report: Report, server: Server, names: KnownNames) -> bool:

@@ -51,16 +51,16 @@ def allocate(
         raise InvalidInput("there is no waiting pod and no claim without devices", about=", ".join(files))
     if not quiet:
         _print(placed, output)
-    if any(one.node is None for one in placed):
+    if any(item.node is None for item in placed):
         raise SystemExit(Status.NO)
 
 
 def _print(placed: tuple[Placed, ...], output: Format) -> None:
     if output is Format.TABLE:
-        rows = tuple(row for one in placed for row in _rows(one))
+        rows = tuple(row for item in placed for row in _rows(item))
         show(Sheet(("POD OR CLAIM", "NODE", "CLAIM", "REQUEST", "DEVICE"), (), rows, ""), output)
     else:
-        print_data([_data(one) for one in placed], output)
+        print_data([_data(item) for item in placed], output)
 
 
 def _rows(placed: Placed) -> Iterator[tuple[Cell, ...]]:
@@ -69,7 +69,9 @@ def _rows(placed: Placed) -> Iterator[tuple[Cell, ...]]:
             where = f"{nodes} node{'s' if nodes != 1 else ''}: " if nodes else ""
             yield str(placed), "does not fit", None, None, f"{where}{reason}"
         return
-    results = [(name, result) for name, one in placed.allocations.items() for result in one.devices.results]
+    results = [
+        (name, result) for name, allocation in placed.allocations.items() for result in allocation.devices.results
+    ]
     if not results:
         yield str(placed), placed.node, None, None, None
     for name, result in results:
@@ -88,6 +90,8 @@ def _data(placed: Placed) -> dict[str, object]:
         "name": placed.name,
         "fits": placed.node is not None,
         "node": placed.node,
-        "claims": [{"name": name, "allocation": one.to_wire()} for name, one in placed.allocations.items()],
+        "claims": [
+            {"name": name, "allocation": allocation.to_wire()} for name, allocation in placed.allocations.items()
+        ],
         "reasons": [{"reason": reason, "nodes": nodes} for reason, nodes in placed.reasons.items()],
     }

@@ -55,14 +55,14 @@ def bar(cells: int, holdings: Sequence[Holding], rest: Sequence[Mark]) -> tuple[
     Holdings in the same cells divide these among them by their parts, in order; each has at least one cell as long as
     there are enough of them.
     """
-    found: list[Cell] = list(rest)
-    places = dict.fromkeys((one.start, min(one.size, cells - one.start)) for one in holdings)
+    results: list[Cell] = list(rest)
+    places = dict.fromkeys((holding.start, min(holding.size, cells - holding.start)) for holding in holdings)
     for start, size in places:
-        sharers = [one for one in holdings if one.start == start]
+        sharers = [holding for holding in holdings if holding.start == start]
         for index, cell in enumerate(_divided(size, sharers)):
             if cell is not None:
-                found[start + index] = cell if found[start + index] is rest[start + index] else Mark.SEVERAL
-    return tuple(found)
+                results[start + index] = cell if results[start + index] is rest[start + index] else Mark.SEVERAL
+    return tuple(results)
 
 
 def _divided(size: int, sharers: Sequence[Holding]) -> list[Cell | None]:
@@ -71,11 +71,13 @@ def _divided(size: int, sharers: Sequence[Holding]) -> list[Cell | None]:
     widths = [1] * len(sharers)
     # What is not given yet goes to whoever is furthest below what it has; nobody gets more than it has.
     while sum(widths) < size:
-        short, who = max((one.part * size - widths[index], -index) for index, one in enumerate(sharers))
+        short, who = max((sharer.part * size - widths[index], -index) for index, sharer in enumerate(sharers))
         if short < 0.5:
             break
         widths[-who] += 1
-    cells: list[Cell | None] = [one.claim for one, width in zip(sharers, widths, strict=True) for _ in range(width)]
+    cells: list[Cell | None] = [
+        sharer.claim for sharer, width in zip(sharers, widths, strict=True) for _ in range(width)
+    ]
     return cells + [None] * (size - len(cells))
 
 

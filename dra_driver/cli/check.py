@@ -87,10 +87,10 @@ def check(
         knowledge = _of_cluster(kubeconfig, context, kubernetes)
     else:
         knowledge = _offline(named_minor(kubernetes or f"1.{CURRENT}", KNOWN), profiles, reading.documents)
-    found = findings_in(reading, knowledge)
-    _print(found, output, len(reading.documents) + len(reading.problems))
+    findings = findings_in(reading, knowledge)
+    _print(findings, output, len(reading.documents) + len(reading.problems))
     bad = (Severity.ERROR, Severity.WARNING) if strict else (Severity.ERROR,)
-    if any(one.severity in bad for one in found):
+    if any(finding.severity in bad for finding in findings):
         raise SystemExit(Status.NO)
 
 
@@ -101,7 +101,7 @@ def _offline(minor: int, profiles: str, documents: Sequence[Document]) -> Knowle
 
 
 def _known_classes() -> dict[str, DeviceClass]:
-    return {one.name: DeviceClass.of(one.obj) for one in shipped_classes()}
+    return {shipped_class.name: DeviceClass.of(shipped_class.obj) for shipped_class in shipped_classes()}
 
 
 # -- a cluster
@@ -121,7 +121,7 @@ def _of_cluster(kubeconfig: Path | None, context: str | None, kubernetes: str | 
     return Knowledge(
         minor,
         sites_of_cluster(objects[NODES], objects[RESOURCE_SLICES], minor),
-        {one["metadata"]["name"]: DeviceClass.of(one) for one in objects[DEVICE_CLASSES]},
+        {obj["metadata"]["name"]: DeviceClass.of(obj) for obj in objects[DEVICE_CLASSES]},
         certain=True,
         existing={kind.kind: frozenset(map(_key, items)) for kind, items in objects.items()},
     )
@@ -134,22 +134,22 @@ def _key(obj: JsonObject) -> Key:
 # -- printing
 
 
-def _print(found: Sequence[Finding], output: CheckFormat, documents: int) -> None:
+def _print(findings: Sequence[Finding], output: CheckFormat, documents: int) -> None:
     if output is CheckFormat.TABLE:
-        _print_table(found, documents)
+        _print_table(findings, documents)
     elif output is CheckFormat.SARIF:
-        typer.echo(json.dumps(as_sarif(found, version("gpu-dra-driver")), indent=2))
+        typer.echo(json.dumps(as_sarif(findings, version("gpu-dra-driver")), indent=2))
     elif output is CheckFormat.GITHUB:
-        for line in as_github(found):
+        for line in as_github(findings):
             typer.echo(line)
     else:
-        print_data(as_data(found), Format(output.value))
+        print_data(as_data(findings), Format(output.value))
 
 
-def _print_table(found: Sequence[Finding], documents: int) -> None:
-    if found:
-        print_table(("PLACE", "SEVERITY", "CODE", "WHAT"), [_row(one) for one in found])
-    counted = {severity: sum(one.severity is severity for one in found) for severity in Severity}
+def _print_table(findings: Sequence[Finding], documents: int) -> None:
+    if findings:
+        print_table(("PLACE", "SEVERITY", "CODE", "WHAT"), [_row(finding) for finding in findings])
+    counted = {severity: sum(finding.severity is severity for finding in findings) for severity in Severity}
     parts = [f"{count} {name}" for severity, count in counted.items() if count for name in (_plural(severity, count),)]
     summary = ", ".join(parts) if parts else "nothing to say"
     messages.print(f"{documents} document{'' if documents == 1 else 's'}: {summary}", markup=False)

@@ -43,15 +43,15 @@ class ClusterSeen:
 
     def headrooms(self, driver: str) -> dict[str, Headroom]:
         """By node, of all nodes that a slice is for."""
-        catalog = Catalog([PublishedSlice(one) for one in self.slices], self.behaviour)
-        held = [one.status.allocation for one in self.claims if one.status.allocation is not None]
+        catalog = Catalog([PublishedSlice(slice_) for slice_ in self.slices], self.behaviour)
+        held = [claim.status.allocation for claim in self.claims if claim.status.allocation is not None]
         snapshot = Snapshot(catalog, {}, Usage.of(held), self.taint_rules)
         known = {node.name: node for node in self.nodes}
-        names = {*known, *(one.spec.node_name for one in self.slices if one.spec.node_name is not None)}
+        names = {*known, *(slice_.spec.node_name for slice_ in self.slices if slice_.spec.node_name is not None)}
         return {name: Headroom(known.get(name) or NodeView(name), snapshot, driver) for name in sorted(names)}
 
     def devices(self, headrooms: Iterable[Headroom], drivers: Sequence[str]) -> tuple[PublishedDevice, ...]:
-        standings = {one.candidate.id: one for headroom in headrooms for one in headroom.standings}
+        standings = {standing.candidate.id: standing for headroom in headrooms for standing in headroom.standings}
         return published_devices(
             self.slices, self.claims, drivers, consumers=consumers_of(self.pods), standings=standings
         )
@@ -60,15 +60,15 @@ class ClusterSeen:
 async def read_cluster(kube: Kube, *, say: bool = True) -> ClusterSeen:
     """Slices and claims must be there to be read; all else only makes the answer better. `say` what is left out."""
     _, minor = await kube.server_version()
-    slices = [ResourceSlice.of(one) for one in (await kube.list(RESOURCE_SLICES)).items]
-    claims = [ResourceClaim.of(one) for one in (await kube.list(RESOURCE_CLAIMS)).items]
+    slices = [ResourceSlice.of(item) for item in (await kube.list(RESOURCE_SLICES)).items]
+    claims = [ResourceClaim.of(item) for item in (await kube.list(RESOURCE_CLAIMS)).items]
     return ClusterSeen(
         tuple(slices),
         tuple(claims),
-        tuple(NodeView.of(one) for one in await readable(kube, NODES, say=say)),
-        tuple(NodeInventory.of(one) for one in await readable(kube, NODE_INVENTORIES, say=say)),
+        tuple(NodeView.of(item) for item in await readable(kube, NODES, say=say)),
+        tuple(NodeInventory.of(item) for item in await readable(kube, NODE_INVENTORIES, say=say)),
         tuple(await readable(kube, PODS, say=say)),
-        tuple(DeviceTaintRule.of(one) for one in await _taint_rules(kube, say=say)),
+        tuple(DeviceTaintRule.of(taint_rule) for taint_rule in await _taint_rules(kube, say=say)),
         # Fields of features that are switched off are not in the objects, so no gate needs to be known.
         Behaviour.of(minor, partitionable=True, consumable=True, taints=True),
     )
@@ -76,16 +76,16 @@ async def read_cluster(kube: Kube, *, say: bool = True) -> ClusterSeen:
 
 async def readable(kube: Kube, resource: Resource, *, say: bool = True) -> list[JsonObject]:
     """All objects; none if they do not exist, or, with a message, if they may not be read."""
-    found = await listed(kube, resource)
-    if isinstance(found, list):
-        return found
-    if say and not isinstance(found, NotFound):
-        messages.print(f"{resource.plural} are left out: {found}", markup=False, soft_wrap=True)
+    cluster_error = await listed(kube, resource)
+    if isinstance(cluster_error, list):
+        return cluster_error
+    if say and not isinstance(cluster_error, NotFound):
+        messages.print(f"{resource.plural} are left out: {cluster_error}", markup=False, soft_wrap=True)
     return []
 
 
 async def _taint_rules(kube: Kube, *, say: bool) -> list[JsonObject]:
     for resource in TAINT_RULES:
-        if found := await readable(kube, resource, say=say):
-            return found
+        if taint_rules := await readable(kube, resource, say=say):
+            return taint_rules
     return []

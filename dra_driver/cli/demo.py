@@ -93,18 +93,18 @@ def demo(
     for.
     """
     minor = named_minor(kubernetes, SEEN)
-    found = scenarios_in(folder)
+    results = scenarios_in(folder)
     wanted = wanted_nodes(nodes, folder)
-    policy = plan.policy_of(document for scenario in found for document in scenario.policies)
-    skipped = {one.name: why for one in found if (why := _why_not(one, publisher)) is not None}
+    policy = plan.policy_of(document for scenario in results for document in scenario.policies)
+    skipped = {scenario.name: why for scenario in results if (why := _why_not(scenario, publisher)) is not None}
     if folder is None and (nodes is not None or minor != CURRENT):
-        unfit = _unfit(found, wanted, policy, minor)
+        unfit = _unfit(results, wanted, policy, minor)
         # On the nodes of the plan everything fits, since things are done to their GPUs that are not looked at here.
         skipped = {name: why for name, why in unfit.items() if nodes is not None or why != _MISFIT} | skipped
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="dractl-") as place, (Path(place) / "simulation.log").open("w") as log:
         configure_logging("info", "console", log)
-        outcomes = asyncio.run(_run(Path(place), wanted, publisher, policy, SEEN[minor], found, skipped, timeout))
+        outcomes = asyncio.run(_run(Path(place), wanted, publisher, policy, SEEN[minor], results, skipped, timeout))
     if output is Format.TABLE:
         _show(outcomes, time.monotonic() - started)
     else:
@@ -136,15 +136,19 @@ def wanted_nodes(nodes: str | None, folder: Path | None) -> tuple[SimulatedNode,
 
 
 def _unfit(
-    found: Sequence[Scenario], nodes: Sequence[SimulatedNode], policy: PublishingPolicy, minor: int
+    results: Sequence[Scenario], nodes: Sequence[SimulatedNode], policy: PublishingPolicy, minor: int
 ) -> dict[str, str]:
     """Why examples need newer servers, or other nodes."""
-    newest = fitting_examples(found, nodes, policy)
-    here = newest if minor == CURRENT else fitting_examples(found, nodes, policy, minor)
+    newest = fitting_examples(results, nodes, policy)
+    here = newest if minor == CURRENT else fitting_examples(results, nodes, policy, minor)
     return {
-        **dict.fromkeys((one.name for one in found if one.name not in newest), _MISFIT),
+        **dict.fromkeys((scenario.name for scenario in results if scenario.name not in newest), _MISFIT),
         **dict.fromkeys(newest - here, f"Kubernetes 1.{minor} does not offer what it needs by default"),
-        **{one.name: f"Kubernetes 1.{minor} drops a part of it by default" for one in found if _loses(one, minor)},
+        **{
+            scenario.name: f"Kubernetes 1.{minor} drops a part of it by default"
+            for scenario in results
+            if _loses(scenario, minor)
+        },
     }
 
 
@@ -153,7 +157,7 @@ def _loses(scenario: Scenario, minor: int) -> bool:
 
 
 def fitting_examples(
-    found: Sequence[Scenario], nodes: Sequence[SimulatedNode], policy: PublishingPolicy, minor: int = CURRENT
+    results: Sequence[Scenario], nodes: Sequence[SimulatedNode], policy: PublishingPolicy, minor: int = CURRENT
 ) -> frozenset[str]:
     """Names of those whose pods get what they ask for on nodes that nobody uses, as the allocator says offline."""
     from dra_driver.allocation.behaviour import Behaviour
@@ -162,9 +166,13 @@ def fitting_examples(
 
     shipped = [as_kept(document.obj, minor) for document in shipped_classes()]
     features, behaviour = default_features(minor), Behaviour.of(minor)
-    common = [*shipped, *(obj for one in nodes for obj in objects_of_node(one, policy, features))]
-    worlds = {one.name: world_of([*common, *one.documents], behaviour=behaviour).world for one in found}
-    return frozenset(name for name, world in worlds.items() if all(one.node is not None for one in allocate_all(world)))
+    common = [*shipped, *(obj for node in nodes for obj in objects_of_node(node, policy, features))]
+    worlds = {
+        scenario.name: world_of([*common, *scenario.documents], behaviour=behaviour).world for scenario in results
+    }
+    return frozenset(
+        name for name, world in worlds.items() if all(placed.node is not None for placed in allocate_all(world))
+    )
 
 
 async def _run(
@@ -173,7 +181,7 @@ async def _run(
     publisher: str,
     policy: PublishingPolicy,
     version: str,
-    found: Sequence[Scenario],
+    results: Sequence[Scenario],
     skipped: Mapping[str, str],
     timeout_s: float,
 ) -> list[Outcome]:
@@ -182,7 +190,7 @@ async def _run(
         async with SimulatedCluster.running(
             place, nodes, publisher=publisher, policy=policy, version=version, progress=status.update
         ) as cluster:
-            for scenario in found:
+            for scenario in results:
                 if scenario.name in skipped:
                     outcomes.append(Outcome(scenario.name))
                     outcomes[-1].skipped = skipped[scenario.name]
@@ -245,12 +253,12 @@ def _rows(outcome: Outcome) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [
         (
             outcome.name if index == 0 else "",
-            one.container,
-            one.node,
-            _devices(one.devices),
-            _gpu_files(one.device_nodes),
+            container.container,
+            container.node,
+            _devices(container.devices),
+            _gpu_files(container.device_nodes),
         )
-        for index, one in enumerate(outcome.containers)
+        for index, container in enumerate(outcome.containers)
     ]
     return rows or [(outcome.name, "-", "-", "-", "not run" if outcome.skipped else "failed")]
 
@@ -293,15 +301,15 @@ def _data(outcome: Outcome) -> dict[str, object]:
         "skipped": outcome.skipped,
         "containers": [
             {
-                "pod": one.pod,
-                "container": one.container,
-                "node": one.node,
-                "devices": [str(device.id) for device in one.devices],
-                "environment": list(one.environment),
-                "deviceNodes": list(one.device_nodes),
-                "mounts": one.mounts,
-                "hooks": one.hooks,
+                "pod": container.pod,
+                "container": container.container,
+                "node": container.node,
+                "devices": [str(device.id) for device in container.devices],
+                "environment": list(container.environment),
+                "deviceNodes": list(container.device_nodes),
+                "mounts": container.mounts,
+                "hooks": container.hooks,
             }
-            for one in outcome.containers
+            for container in outcome.containers
         ],
     }

@@ -155,7 +155,7 @@ def doctor(
         report = ask(kubeconfig, context, lambda kube: _report_of_cluster(kube, driver))
     _print(report, output)
     bad = (Verdict.PROBLEM, Verdict.WARNING, Verdict.UNKNOWN) if strict else (Verdict.PROBLEM,)
-    if any(one.verdict in bad for one in report.findings):
+    if any(finding.verdict in bad for finding in report.findings):
         raise SystemExit(Status.NO)
 
 
@@ -238,7 +238,7 @@ def _print(report: Report, output: Format) -> None:
 
 def summary(report: Report) -> str:
     """`32 checks: 1 problem, 2 warnings`"""
-    checks = len({one.check for one in report.findings})
+    checks = len({finding.check for finding in report.findings})
     names = (
         (Verdict.PROBLEM, "problem"),
         (Verdict.WARNING, "warning"),
@@ -256,26 +256,26 @@ def summary(report: Report) -> str:
 def rendered(report: Report, width: int) -> Iterator[str]:
     """A line for each finding, and one for its fix; what is skipped for one reason in a line at the end. Folded to
     `width`."""
-    moot = [one for one in report.findings if one.verdict is Verdict.SKIPPED and not one.trouble]
+    moot = [item for item in report.findings if item.verdict is Verdict.SKIPPED and not item.trouble]
     shown: Counter[tuple[str, str]] = Counter()
-    counts = Counter((one.check, one.trouble) for one in report.findings)
-    margin = 10 + max((len(one.check) for one in report.findings), default=0) + 2
-    for one in report.findings:
-        if one in moot:
+    counts = Counter((item.check, item.trouble) for item in report.findings)
+    margin = 10 + max((len(item.check) for item in report.findings), default=0) + 2
+    for finding in report.findings:
+        if finding in moot:
             continue
-        kind = (one.check, one.trouble)
+        kind = (finding.check, finding.trouble)
         shown[kind] += 1
-        if one.trouble and shown[kind] > _ALIKE:
+        if finding.trouble and shown[kind] > _ALIKE:
             if shown[kind] == _ALIKE + 1:
                 yield f"{'':{margin}}and {counts[kind] - _ALIKE} more like this (-o json has all)"
             continue
-        head = f"{one.verdict.value:8}  {one.check}"
-        sentence = f"{one.about}: {one.sentence}" if one.about else one.sentence
+        head = f"{finding.verdict.value:8}  {finding.check}"
+        sentence = f"{finding.about}: {finding.sentence}" if finding.about else finding.sentence
         yield from _folded(f"{head:{margin}}", sentence, width)
-        if one.fix:
-            yield from _folded(f"{'':{margin}}fix: ", one.fix, width)
-    for why in dict.fromkeys(one.sentence for one in moot):
-        names = [one.check for one in moot if one.sentence == why]
+        if finding.fix:
+            yield from _folded(f"{'':{margin}}fix: ", finding.fix, width)
+    for why in dict.fromkeys(item.sentence for item in moot):
+        names = [item.check for item in moot if item.sentence == why]
         head = f"{Verdict.SKIPPED.value:8}  {len(names)} checks"
         yield from _folded(f"{head:{margin}}", f"{why}: {', '.join(names)}", width)
 

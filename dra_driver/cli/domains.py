@@ -36,16 +36,16 @@ def domains(
 
     The second table has the nodes. With -o json or yaml each domain has its nodes and conditions.
     """
-    found = _chosen(ask(kubeconfig, context, lambda kube: _read(kube, namespace)), name, namespace)
+    compute_domains = _chosen(ask(kubeconfig, context, lambda kube: _read(kube, namespace)), name, namespace)
     if output in (WideFormat.JSON, WideFormat.YAML):
-        print_data([domain_data(one) for one in found], output)
+        print_data([domain_data(compute_domain) for compute_domain in compute_domains], output)
         return
-    show(domain_sheet(found, datetime.now(UTC)), output)
-    nodes = node_sheet(found)
+    show(domain_sheet(compute_domains, datetime.now(UTC)), output)
+    nodes = node_sheet(compute_domains)
     if nodes.rows:
         typer.echo()
         show(nodes, output)
-    unseen = sum(ready_of(one) is None for one in found)
+    unseen = sum(ready_of(compute_domain) is None for compute_domain in compute_domains)
     if unseen:
         messages.print(
             f"{unseen} of them no controller has looked at yet; if that lasts, is feature gate ComputeDomains on?"
@@ -53,21 +53,25 @@ def domains(
 
 
 async def _read(kube: Kube, namespace: str | None) -> list[JsonObject]:
-    found = await listed(kube, COMPUTE_DOMAINS, namespace)
-    if isinstance(found, NotFound):
+    cluster_error = await listed(kube, COMPUTE_DOMAINS, namespace)
+    if isinstance(cluster_error, NotFound):
         said = "this cluster does not have them; their definition comes with the driver's chart"
         raise InvalidInput(said, about=COMPUTE_DOMAINS.kind)
-    if not isinstance(found, list):
-        raise found
-    return found
+    if not isinstance(cluster_error, list):
+        raise cluster_error
+    return cluster_error
 
 
 def _chosen(items: Iterable[JsonObject], name: str | None, namespace: str | None) -> list[ComputeDomain]:
-    found = [one for one in map(ComputeDomain.of, items) if name in (None, one.metadata.name)]
-    if name is not None and not found:
+    chosen = [
+        compute_domain
+        for compute_domain in map(ComputeDomain.of, items)
+        if name in (None, compute_domain.metadata.name)
+    ]
+    if name is not None and not chosen:
         where = f" in namespace {namespace}" if namespace is not None else ""
         raise InvalidInput(f"there is none of this name{where}", about=f"{COMPUTE_DOMAINS.kind} {name}")
-    return sorted(found, key=_key)
+    return sorted(chosen, key=_key)
 
 
 def _key(domain: ComputeDomain) -> tuple[str, str]:
@@ -76,7 +80,7 @@ def _key(domain: ComputeDomain) -> tuple[str, str]:
 
 def ready_of(domain: ComputeDomain) -> Condition | None:
     """None until the controller has looked at it."""
-    return next((one for one in domain.status.conditions if one.type == READY), None)
+    return next((condition for condition in domain.status.conditions if condition.type == READY), None)
 
 
 def domain_sheet(domains: Sequence[ComputeDomain], now: datetime) -> Sheet:
@@ -84,7 +88,7 @@ def domain_sheet(domains: Sequence[ComputeDomain], now: datetime) -> Sheet:
     return Sheet(
         ("NAMESPACE", "DOMAIN", "STATUS", "NODES", "REASON", "TEMPLATE", "CHANNELS", "AGE", "MESSAGE"),
         (),
-        tuple(_domain_row(one, now) for one in domains),
+        tuple(_domain_row(domain, now) for domain in domains),
         "No ComputeDomains.",
         frozenset({"CHANNELS"}),
     )
@@ -151,5 +155,5 @@ def domain_data(domain: ComputeDomain) -> JsonObject:
             }
             for node in status.nodes
         ],
-        "conditions": [one.to_wire() for one in status.conditions],
+        "conditions": [condition.to_wire() for condition in status.conditions],
     }

@@ -94,9 +94,11 @@ def explain(
         from dra_driver.cli.live import ask_world  # files need no HTTP client
 
         world = ask_world(kubeconfig, context, namespace or "default")
-    found = _explanations(world, subject, namespace, None if devices else tuple(node), limit_of(steps, timeout_s))
-    _print(found, output)
-    if any(one.answer is Answer.WAITS for one in found):
+    explanations = _explanations(
+        world, subject, namespace, None if devices else tuple(node), limit_of(steps, timeout_s)
+    )
+    _print(explanations, output)
+    if any(explanation.answer is Answer.WAITS for explanation in explanations):
         raise SystemExit(Status.NO)
 
 
@@ -117,7 +119,7 @@ def _subject(kind: str, name: str | None) -> tuple[Kind, str]:
 def _explanations(
     world: World, subject: tuple[Kind, str] | None, namespace: str | None, nodes: Sequence[str] | None, limit: Limit
 ) -> list[Explanation]:
-    unknown = [one for one in nodes or () if one not in world.nodes]
+    unknown = [node for node in nodes or () if node not in world.nodes]
     if unknown:
         raise InvalidInput(f"there is no node {unknown[0]}", about="--node")
     subjects = _subjects(world, namespace) if subject is None else [(subject[0], (namespace or "default", subject[1]))]
@@ -134,16 +136,19 @@ def _subjects(world: World, namespace: str | None) -> list[tuple[Kind, Key]]:
     """Pods that wait, and claims that wait and that no pod uses."""
     waiting = [pod for pod in world.pods.values() if pod.waits]
     used = {
-        claim_key(one.claim) for pod in world.pods.values() for one in claims_of(world, pod) if one.claim is not None
+        claim_key(pod_claim.claim)
+        for pod in world.pods.values()
+        for pod_claim in claims_of(world, pod)
+        if pod_claim.claim is not None
     }
-    claims = [key for key, one in world.claims.items() if one.status.allocation is None and key not in used]
-    found = [*((Kind.POD, pod.key) for pod in waiting), *((Kind.CLAIM, key) for key in claims)]
-    return [(kind, key) for kind, key in found if namespace in (None, key[0])]
+    claims = [key for key, claim in world.claims.items() if claim.status.allocation is None and key not in used]
+    results = [*((Kind.POD, pod.key) for pod in waiting), *((Kind.CLAIM, key) for key in claims)]
+    return [(kind, key) for kind, key in results if namespace in (None, key[0])]
 
 
-def _print(found: Sequence[Explanation], output: Format) -> None:
+def _print(explanations: Sequence[Explanation], output: Format) -> None:
     if output is not Format.TABLE:
-        print_data([one.to_data() for one in found], output)
+        print_data([explanation.to_data() for explanation in explanations], output)
         return
     width = min(shutil.get_terminal_size((_WIDTH_OF_FILES, 0)).columns, _WIDEST)
-    typer.echo("\n\n".join("\n".join(sentences(one, width)) for one in found))
+    typer.echo("\n\n".join("\n".join(sentences(explanation, width)) for explanation in explanations))

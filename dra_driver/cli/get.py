@@ -82,7 +82,7 @@ def _node_sheet(cluster: ClusterSeen, driver: str) -> Sheet:
     gpus: dict[str, list[PublishedGpu]] = {}
     for gpu in published_gpus(cluster.devices(headrooms.values(), [driver])):
         gpus.setdefault(gpu.whole.node or "-", []).append(gpu)
-    inventories = {one.spec.node_name: one for one in cluster.inventories}
+    inventories = {inventory.spec.node_name: inventory for inventory in cluster.inventories}
     names = sorted({*gpus, *inventories})
     return Sheet(
         (
@@ -120,9 +120,9 @@ def _node_row(
         products = [summary.product]
         problems += [f"{problem.subject}: {problem.reason}" for problem in inventory.spec.problems]
         problems += [
-            ": ".join(part for part in (one.rule, one.subject, one.reason) if part)
-            for one in inventory.status.limitations
-            if one.rule is not None
+            ": ".join(part for part in (limitation.rule, limitation.subject, limitation.reason) if part)
+            for limitation in inventory.status.limitations
+            if limitation.rule is not None
         ]
         problems += [f"{warning.subject}: {warning.reason}" for warning in inventory.spec.warnings]
     problems += headroom.problems if headroom is not None else ()
@@ -139,7 +139,7 @@ def _node_row(
         largest.whole_gpus if largest else 0,
         largest.mig_profile if largest else None,
         Shown(gibibytes(largest.memory_bytes if largest else None), largest.memory_bytes if largest else None),
-        Shown(", ".join(one.removeprefix("NVIDIA ") for one in products), ", ".join(products)),
+        Shown(", ".join(product.removeprefix("NVIDIA ") for product in products), ", ".join(products)),
         driver,
         None if clique == "-" else clique,
         tuple(problems),
@@ -166,19 +166,19 @@ def devices(
     """
     cluster = ask(kubeconfig, context, read_cluster)
     headrooms = cluster.headrooms(driver[0])
-    found = [one for one in cluster.devices(headrooms.values(), driver) if node is None or one.node == node]
+    results = [device for device in cluster.devices(headrooms.values(), driver) if node is None or device.node == node]
     if every:
-        show(_device_sheet([device for device in found if device.free or not free]), output)
+        show(_device_sheet([device for device in results if device.free or not free]), output)
         return
     counters = {
         (pool, name, counter): amounts
         for headroom in headrooms.values()
         for (pool, name, counter), amounts in headroom.counters.items()
     }
-    _show_gpus([gpu for gpu in published_gpus(found) if gpu.free or not free], counters, output)
+    _show_gpus([gpu for gpu in published_gpus(results) if gpu.free or not free], counters, output)
 
 
-def _device_sheet(found: list[PublishedDevice]) -> Sheet:
+def _device_sheet(results: list[PublishedDevice]) -> Sheet:
     return Sheet(
         ("NODE", "DEVICE", "TYPE", "PROFILE", "PRODUCT", "MEMORY", "STATE", "USED BY", "PODS", "LEFT", "TAINTS"),
         (
@@ -199,7 +199,7 @@ def _device_sheet(found: list[PublishedDevice]) -> Sheet:
                 Shown(gibibytes(device.memory_left()), device.memory_left()),
                 device.taints,
             )
-            for device in found
+            for device in results
         ),
         "No devices are published, or none match.",
         frozenset({"PRODUCT", "LEFT", "TAINTS"}),
@@ -264,7 +264,7 @@ def _gpu_row(gpu: PublishedGpu, counters: _Counters, letter_of: Mapping[str, str
         gpu.name,
         Shown(product.removeprefix("NVIDIA "), product),
         Shown(gibibytes(gpu.memory_bytes()), gpu.memory_bytes()),
-        Shown(drawn(cells, letter_of), [None if isinstance(one, Mark) else one for one in cells]),
+        Shown(drawn(cells, letter_of), [None if isinstance(cell, Mark) else cell for cell in cells]),
         gpu.state,
         Shown(", ".join([*shown, *(["…"] if len(left) > len(shown) > 1 else [])]) or "-", list(left)),
         gpu.taints,
@@ -279,7 +279,11 @@ def _gpu_row(gpu: PublishedGpu, counters: _Counters, letter_of: Mapping[str, str
 
 def _counters_of(gpu: PublishedGpu, counters: _Counters) -> dict[str, tuple[int, int]]:
     """What is left, except of single memory slices, which the bar shows, and of what only keeps parts apart."""
-    sets = {one.counter_set for device in gpu.devices for one in device.device.consumes_counters or ()}
+    sets = {
+        consumes_counter.counter_set
+        for device in gpu.devices
+        for consumes_counter in device.device.consumes_counters or ()
+    }
     return {
         counter: (int(left), int(total))
         for (pool, name, counter), (left, total) in counters.items()
@@ -304,10 +308,10 @@ def _legend(gpus: Sequence[PublishedGpu], letter_of: Mapping[str, str]) -> list[
 
 
 def _by_claim(held: Iterable[_Held]) -> dict[str, list[_Held]]:
-    found: dict[str, list[_Held]] = {}
+    by_claim: dict[str, list[_Held]] = {}
     for device, holder in held:
-        found.setdefault(holder.claim, []).append((device, holder))
-    return found
+        by_claim.setdefault(holder.claim, []).append((device, holder))
+    return by_claim
 
 
 # -- claims
@@ -325,22 +329,24 @@ def claims(
     """ResourceClaims: what each asked for, what it got, and for whom."""
 
     async def question(kube: Kube) -> tuple[list[ResourceClaim], list[JsonObject], list[JsonObject]]:
-        found = [ResourceClaim.of(item) for item in (await kube.list(RESOURCE_CLAIMS, namespace=namespace)).items]
-        return found, await readable(kube, PODS), await readable(kube, RESOURCE_SLICES)
+        results = [ResourceClaim.of(item) for item in (await kube.list(RESOURCE_CLAIMS, namespace=namespace)).items]
+        return results, await readable(kube, PODS), await readable(kube, RESOURCE_SLICES)
 
-    found, pods, slices = ask(kubeconfig, context, question)
-    typed = [ResourceSlice.of(one) for one in slices]
-    drivers = sorted({one.spec.driver for one in typed})
-    devices = published_devices(typed, found, drivers, consumers=consumers_of(pods))
-    show(_claim_sheet(found, devices, datetime.now(UTC)), output)
+    resource_claims, pods, slices = ask(kubeconfig, context, question)
+    typed = [ResourceSlice.of(slice_) for slice_ in slices]
+    drivers = sorted({resource_slice.spec.driver for resource_slice in typed})
+    devices = published_devices(typed, resource_claims, drivers, consumers=consumers_of(pods))
+    show(_claim_sheet(resource_claims, devices, datetime.now(UTC)), output)
 
 
-def _claim_sheet(found: list[ResourceClaim], devices: Sequence[PublishedDevice], now: datetime) -> Sheet:
+def _claim_sheet(resource_claims: list[ResourceClaim], devices: Sequence[PublishedDevice], now: datetime) -> Sheet:
     had = _by_claim((device, holder) for device in devices for holder in device.holders)
     return Sheet(
         ("NAMESPACE", "CLAIM", "STATE", "ASKED", "DEVICES", "HAS", "PODS", "AGE", "SHARES"),
         ("namespace", "claim", "state", "requests", "devices", "results", "pods", "created", "shares"),
-        tuple(_claim_row(claim, had.get(claim_name(claim), []), now) for claim in sorted(found, key=claim_name)),
+        tuple(
+            _claim_row(claim, had.get(claim_name(claim), []), now) for claim in sorted(resource_claims, key=claim_name)
+        ),
         "No ResourceClaims.",
         frozenset({"ASKED", "SHARES"}),
     )
@@ -352,7 +358,9 @@ def _claim_row(claim: ResourceClaim, had: Sequence[tuple[PublishedDevice, Holder
     state = "pending" if allocation is None else "in use" if claim.status.reserved_for else "allocated"
     created = claim.metadata.creation_timestamp
     age = duration((now - datetime.fromisoformat(created)).total_seconds()) if created else "-"
-    pods = {pod for _, holder in had for pod in holder.containers} or {one.name for one in claim.status.reserved_for}
+    pods = {pod for _, holder in had for pod in holder.containers} or {
+        consumer.name for consumer in claim.status.reserved_for
+    }
     return (
         claim.metadata.namespace or "-",
         claim.metadata.name,
@@ -371,14 +379,15 @@ def _claim_row(claim: ResourceClaim, had: Sequence[tuple[PublishedDevice, Holder
 
 def _asked(claim: ResourceClaim) -> list[str]:
     """`gpu: 4 x gpu.nvidia.com` a request."""
-    found = []
+    results = []
     for request in claim.spec.devices.requests:
         wanted = [request.exactly] if request.exactly is not None else request.first_available or []
         ways = [
-            f"{'all' if one.allocation_mode == 'All' else one.count or 1} x {one.device_class_name}" for one in wanted
+            f"{'all' if item.allocation_mode == 'All' else item.count or 1} x {item.device_class_name}"
+            for item in wanted
         ]
-        found.append(f"{request.name}: {' or '.join(ways)}")
-    return found
+        results.append(f"{request.name}: {' or '.join(ways)}")
+    return results
 
 
 def _has(device: PublishedDevice, holder: Holder) -> str:

@@ -46,7 +46,9 @@ def lazy_group(commands: Iterable[LazyCommand], *, before: Callable[[], None]) -
 
     class LazyGroup(TyperGroup):
         def __init__(self, **settings: Any) -> None:
-            placeholders = {name: TyperCommand(name, short_help=one.help) for name, one in known.items()}
+            placeholders = {
+                name: TyperCommand(name, short_help=lazy_command.help) for name, lazy_command in known.items()
+            }
             super().__init__(**settings | {"commands": placeholders})
 
         def list_commands(self, ctx: Any) -> list[str]:

@@ -53,11 +53,11 @@ async def live_world(kube: Kube, namespace: str) -> World:
         _read_namespace(kube, namespace),
         *(_read(kube, rules) for rules in TAINT_RULES),
     )
-    objects = _each_once(obj for found, _ in readings for obj in found)
-    unread = tuple(one for _, one in readings if one is not None)
+    objects = _each_once(obj for results, _ in readings for obj in results)
+    unread = tuple(item for _, item in readings if item is not None)
     loaded = world_of(objects, behaviour=_behaviour(minor, objects), unread=unread, live=True)
     # The server has accepted them, so what we cannot read is new to us: better said than guessed.
-    strange = tuple(Unread(one.about or "object", one.message) for one in loaded.problems)
+    strange = tuple(Unread(problem.about or "object", problem.message) for problem in loaded.problems)
     return replace(loaded.world, unread=(*loaded.world.unread, *strange))
 
 
@@ -65,10 +65,10 @@ async def _read(
     kube: Kube, resource: Resource, namespace: str | None = None, *, or_in: str | None = None
 ) -> tuple[list[JsonObject], Unread | None]:
     """All objects, or those of namespace `or_in` if this user may not list all of them."""
-    found = await listed(kube, resource, namespace)
-    if isinstance(found, list):
-        return found, None
-    if isinstance(found, NotFound):
+    cluster_error = await listed(kube, resource, namespace)
+    if isinstance(cluster_error, list):
+        return cluster_error, None
+    if isinstance(cluster_error, NotFound):
         return [], None if resource in _OPTIONAL else Unread(resource.kind, "this cluster does not have it")
     if or_in is not None:
         some, unread = await _read(kube, resource, or_in)
@@ -94,7 +94,7 @@ def _each_once(objects: Iterable[JsonObject]) -> list[JsonObject]:
 
 
 def _has_list(device: JsonObject) -> bool:
-    return any(not _LISTS.isdisjoint(one) for one in (device.get("attributes") or {}).values())
+    return any(not _LISTS.isdisjoint(item) for item in (device.get("attributes") or {}).values())
 
 
 def _behaviour(minor: int, objects: Iterable[JsonObject]) -> Behaviour:
@@ -108,9 +108,9 @@ def _behaviour(minor: int, objects: Iterable[JsonObject]) -> Behaviour:
                 behaviour,
                 partitionable=behaviour.partitionable
                 or bool(spec.get("sharedCounters"))
-                or any(one.get("consumesCounters") for one in devices),
-                consumable=behaviour.consumable or any(one.get("allowMultipleAllocations") for one in devices),
-                taints=behaviour.taints or any(one.get("taints") for one in devices),
+                or any(device.get("consumesCounters") for device in devices),
+                consumable=behaviour.consumable or any(device.get("allowMultipleAllocations") for device in devices),
+                taints=behaviour.taints or any(device.get("taints") for device in devices),
                 list_attributes=behaviour.list_attributes or any(map(_has_list, devices)),
             )
         elif obj["kind"] == "DeviceTaintRule" and not behaviour.taints:

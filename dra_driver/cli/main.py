@@ -41,7 +41,7 @@ _HELP_OF_OTHERS = {
 def commands() -> tuple[LazyCommand, ...]:
     """Our own, and those that are installed beside us."""
     others = sorted(entry_points(group="gpu_dra.commands"), key=lambda entry: entry.name)
-    return (*COMMANDS, *(LazyCommand(one.name, one.value, _HELP_OF_OTHERS.get(one.name, "")) for one in others))
+    return (*COMMANDS, *(LazyCommand(item.name, item.value, _HELP_OF_OTHERS.get(item.name, "")) for item in others))
 
 
 def _configure_logging() -> None:

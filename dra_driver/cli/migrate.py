@@ -84,19 +84,19 @@ _OF_RESULTS = frozenset(("diff_only", "in_place", "output", "report", "undo"))
 def _typed(ctx: typer.Context) -> str:
     """What a person typed, without where results go: for the commands of the report."""
     words = [ctx.command_path or "dractl migrate"]
-    for one in ctx.command.params:
-        name = one.name or ""
+    for param in ctx.command.params:
+        name = param.name or ""
         source = ctx.get_parameter_source(name)
         if source is None or source.name != "COMMANDLINE" or name in _OF_RESULTS:
             continue
         value = ctx.params[name]
         values = value if isinstance(value, list | tuple) else [value]
-        if one.param_type_name == "argument":
+        if param.param_type_name == "argument":
             words += [shlex.quote(str(each)) for each in values]
         elif isinstance(value, bool):
-            words.append(one.opts[0] if value else (one.secondary_opts or one.opts)[0])
+            words.append(param.opts[0] if value else (param.secondary_opts or param.opts)[0])
         else:
-            words += [f"{one.opts[0]} {shlex.quote(str(each))}" for each in values]
+            words += [f"{param.opts[0]} {shlex.quote(str(each))}" for each in values]
     return " ".join(words)
 
 
@@ -105,20 +105,22 @@ def _refuse_unmatched(result: Migration, options: Options) -> None:
     named_ones = [("workloads", name) for name, _ in options.strategy_of]
     named_ones += [("sharedClaims", name) for names in options.shared_claims for name in names]
     for decision, name in named_ones:
-        if not any(is_named(one.pod.document, name) for one in result.workloads):
+        if not any(is_named(workload.pod.document, name) for workload in result.workloads):
             raise InvalidInput(f"no workload that asks for GPUs is called {name!r}", about=decision)
     for names in options.shared_claims:
-        members = [one for one in result.workloads if any(is_named(one.pod.document, name) for name in names)]
+        members = [
+            workload for workload in result.workloads if any(is_named(workload.pod.document, name) for name in names)
+        ]
         _refuse_apart(members, names)
 
 
 def _refuse_apart(members: Sequence[Workload], names: Sequence[str]) -> None:
     """One claim for all of them, or nothing is done."""
     about = f"sharedClaims: [{', '.join(names)}]"
-    for one in members:
-        if one.choice.target is not Target.CLAIMS:
-            raise InvalidInput(f"{named(one)} cannot have a claim: {one.choice.reason}", about=about)
-    refs: dict[ObjectRef, str] = {ref: named(one) for one in members for ref in one.templates}
+    for member in members:
+        if member.choice.target is not Target.CLAIMS:
+            raise InvalidInput(f"{named(member)} cannot have a claim: {member.choice.reason}", about=about)
+    refs: dict[ObjectRef, str] = {ref: named(workload) for workload in members for ref in workload.templates}
     if len(refs) > 1:
         who = ", ".join(refs.values())
         raise InvalidInput(f"{who} are of different namespaces, or do not ask for the same devices", about=about)
@@ -145,15 +147,15 @@ def _write(report: Report, work: Gathered, *, in_place: bool, output: str | None
 
 def _say_of_encodings(result: Migration, work: Gathered) -> None:
     """A diff is one text, and what is in it of other encodings fits no bytes of their files."""
-    for one in result.files:
-        if one.file in work.encodings and one.before != one.after:
-            name = title(work.encodings[one.file])
-            text = f"note: {one.file} is {name}, which `patch` does not read: use --in-place or -o for it"
+    for file in result.files:
+        if file.file in work.encodings and file.before != file.after:
+            name = title(work.encodings[file.file])
+            text = f"note: {file.file} is {name}, which `patch` does not read: use --in-place or -o for it"
             messages.print(text, markup=False, soft_wrap=True)
 
 
 def _places(result: Migration, work: Gathered) -> dict[str, str]:
-    files = [*(one.file for one in result.files), *(one.file for one in result.new_files)]
+    files = [*(file.file for file in result.files), *(file.file for file in result.new_files)]
     return places_below([*files, *(link for link, _ in work.links)])
 
 
@@ -201,8 +203,8 @@ def _end(report: Report, work: Gathered) -> None:
     """What was not read, and the exit status."""
     for kind in work.read.unread if work.read is not None else ():
         messages.print(f"note: {kind.what}: {kind.why}; the result leaves them out", markup=False, soft_wrap=True)
-    for one in work.unreadable:
-        messages.print(f"error: {one.what}: {one.why}", markup=False, soft_wrap=True)
+    for unread in work.unreadable:
+        messages.print(f"error: {unread.what}: {unread.why}", markup=False, soft_wrap=True)
     if work.unreadable:
         raise SystemExit(Status.UNREACHABLE)
     if report.failed:

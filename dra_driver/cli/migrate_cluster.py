@@ -100,29 +100,31 @@ async def _read_cluster(kube: Kube, namespace: str | None) -> ClusterRead:
     crds = await reading.list(CRDS)
     workloads = [*_WORKLOADS, *_resources_of(crds, _holds_work)]
     surroundings = _resources_of(crds, lambda group, kind: (group, kind) in _SURROUNDINGS)
-    found = await asyncio.gather(*(reading.list(one, namespace if one.namespaced else None) for one in workloads))
+    results = await asyncio.gather(
+        *(reading.list(workload, namespace if workload.namespaced else None) for workload in workloads)
+    )
     nodes, slices, classes, namespaces, pods, configs, daemon_sets = await asyncio.gather(
         *(
-            reading.list(one)
-            for one in (NODES, RESOURCE_SLICES, DEVICE_CLASSES, NAMESPACES, PODS, CONFIG_MAPS, _DAEMON_SETS)
+            reading.list(resource)
+            for resource in (NODES, RESOURCE_SLICES, DEVICE_CLASSES, NAMESPACES, PODS, CONFIG_MAPS, _DAEMON_SETS)
         )
     )
-    policies = [one for resource in surroundings for one in await reading.list(resource)]
+    policies = [item for resource in surroundings for item in await reading.list(resource)]
     of_claims = (RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, *_resources_of(crds, lambda *kind: kind in _OF_CLAIMS))
-    nameable = [one for resource in of_claims for one in await reading.list(resource, namespace)]
-    configs = [one for one in configs if any(mark in json.dumps(one.get("data")) for mark in _CONFIG_MARKS)]
+    nameable = [item for resource in of_claims for item in await reading.list(resource, namespace)]
+    configs = [config for config in configs if any(mark in json.dumps(config.get("data")) for mark in _CONFIG_MARKS)]
     definitions = list(map(_definition, filter(_defines_pods, crds)))
-    claims = [_unstatused(one) for one in nameable if not _made_for_a_pod(one)]
+    claims = [_unstatused(item) for item in nameable if not _made_for_a_pod(item)]
     items = [*policies, *configs, *nodes, *slices, *classes, *claims, *definitions]
     around = {"apiVersion": "v1", "kind": "List", "items": items}
-    labelled = (one["metadata"] for one in namespaces)
+    labelled = (item["metadata"] for item in namespaces)
     return ClusterRead(
         minor,
-        tuple(_source(one) for objects in found for one in objects if not _made_by_others(one)),
+        tuple(_source(obj) for objects in results for obj in objects if not _made_by_others(obj)),
         Source("the cluster", json.dumps(around)),
         (*nodes, *pods, *slices, *daemon_sets, *policies),
         tuple(classes),
-        frozenset(one["name"] for one in labelled if (one.get("labels") or {}).get(ADMIN_ACCESS_LABEL) == "true"),
+        frozenset(item["name"] for item in labelled if (item.get("labels") or {}).get(ADMIN_ACCESS_LABEL) == "true"),
         tuple(reading.unread),
     )
 
@@ -134,10 +136,10 @@ class _Reading:
 
     async def list(self, resource: Resource, namespace: str | None = None) -> list[JsonObject]:
         """Nothing where that is not allowed."""
-        found = await listed(self._kube, resource, namespace)
-        if isinstance(found, list):
-            return found
-        if not isinstance(found, NotFound):
+        cluster_error = await listed(self._kube, resource, namespace)
+        if isinstance(cluster_error, list):
+            return cluster_error
+        if not isinstance(cluster_error, NotFound):
             of_kinds = ", so objects of kinds that are not Kubernetes' own were not asked for" * (resource is CRDS)
             where = f" in namespace {namespace}" if namespace else " in all namespaces" * resource.namespaced
             self.unread.setdefault(Unread(resource.kind, f"you may not list them{where}{of_kinds}"))
@@ -151,16 +153,16 @@ def _holds_work(group: str, kind: str) -> bool:
 
 
 def _resources_of(crds: Iterable[JsonObject], wanted: Callable[[str, str], bool]) -> list[Resource]:
-    found = []
+    resources_of = []
     for crd in crds:
         spec = crd["spec"]
         group, names = spec["group"], spec["names"]
-        served = [one["name"] for one in spec["versions"] if one.get("served")]
-        stored = [one["name"] for one in spec["versions"] if one.get("served") and one.get("storage")]
+        served = [item["name"] for item in spec["versions"] if item.get("served")]
+        stored = [item["name"] for item in spec["versions"] if item.get("served") and item.get("storage")]
         if served and wanted(group, names["kind"]):
             version = (stored or served)[0]
-            found.append(Resource(group, version, names["plural"], names["kind"], spec["scope"] == "Namespaced"))
-    return found
+            resources_of.append(Resource(group, version, names["plural"], names["kind"], spec["scope"] == "Namespaced"))
+    return resources_of
 
 
 def _defines_pods(crd: JsonObject) -> bool:
@@ -170,7 +172,7 @@ def _defines_pods(crd: JsonObject) -> bool:
 def _definition(crd: JsonObject) -> JsonObject:
     """What decides which fields are kept; descriptions are most of a definition."""
     spec = crd["spec"]
-    versions = [{"name": one["name"], "schema": _bare(one.get("schema"))} for one in spec["versions"]]
+    versions = [{"name": item["name"], "schema": _bare(item.get("schema"))} for item in spec["versions"]]
     names = {"kind": spec["names"]["kind"]}
     return {
         **{key: crd[key] for key in ("apiVersion", "kind")},
@@ -181,17 +183,19 @@ def _definition(crd: JsonObject) -> JsonObject:
 
 def _bare(schema: Any) -> Any:
     if isinstance(schema, dict):
-        return {key: _bare(one) for key, one in schema.items() if not (key == "description" and isinstance(one, str))}
-    return [_bare(one) for one in schema] if isinstance(schema, list) else schema
+        return {
+            key: _bare(item) for key, item in schema.items() if not (key == "description" and isinstance(item, str))
+        }
+    return [_bare(item) for item in schema] if isinstance(schema, list) else schema
 
 
 def _made_by_others(obj: JsonObject) -> bool:
-    return any(one.get("controller") for one in obj["metadata"].get("ownerReferences") or ())
+    return any(item.get("controller") for item in obj["metadata"].get("ownerReferences") or ())
 
 
 def _made_for_a_pod(obj: JsonObject) -> bool:
     """Of a template, of which clusters have as many as pods; nobody names it."""
-    return any(one.get("kind") == "Pod" for one in obj["metadata"].get("ownerReferences") or ())
+    return any(item.get("kind") == "Pod" for item in obj["metadata"].get("ownerReferences") or ())
 
 
 def _unstatused(obj: JsonObject) -> JsonObject:
@@ -222,17 +226,17 @@ def _source(obj: JsonObject) -> Source:
 def _unscheduled(spec: JsonObject) -> JsonObject:
     """Of a pod: without the node that the scheduler chose, which would look as if somebody had wanted that one, and
     without the token that admission mounts."""
-    tokens = {one["name"] for one in spec.get("volumes") or () if one["name"].startswith("kube-api-access-")}
+    tokens = {item["name"] for item in spec.get("volumes") or () if item["name"].startswith("kube-api-access-")}
     kept = {key: value for key, value in spec.items() if key not in ("nodeName", "volumes")}
-    volumes = [one for one in spec.get("volumes") or () if one["name"] not in tokens]
+    volumes = [item for item in spec.get("volumes") or () if item["name"] not in tokens]
     for field in ("initContainers", "containers"):
         if field in kept:
-            kept[field] = [_unmounted(one, tokens) for one in kept[field]]
+            kept[field] = [_unmounted(item, tokens) for item in kept[field]]
     return {**kept, **({"volumes": volumes} if volumes else {})}
 
 
 def _unmounted(container: JsonObject, volumes: Collection[str]) -> JsonObject:
-    mounts = [one for one in container.get("volumeMounts") or () if one["name"] not in volumes]
+    mounts = [item for item in container.get("volumeMounts") or () if item["name"] not in volumes]
     rest = _without(container, "volumeMounts")
     return {**rest, "volumeMounts": mounts} if mounts else rest
 
@@ -261,7 +265,7 @@ def _without(obj: JsonObject, key: str) -> JsonObject:
 
 def relevant(sources: Sequence[Source]) -> tuple[Source, ...]:
     """Those that may have to do with GPUs at all, by their text; clusters have thousands of others."""
-    return tuple(one for one in sources if any(mark in one.text for mark in _GPU_MARKS))
+    return tuple(source for source in sources if any(mark in source.text for mark in _GPU_MARKS))
 
 
 _GPU_MARKS = ("gpu", "GPU", "nvidia", "NVIDIA", "vcuda", "deviceclass")

@@ -82,12 +82,12 @@ def _content(name: str) -> bytes:
 def diff(migration: Migration) -> Iterator[str]:
     """In the unified form that `patch -p1` takes, in the folder where one is, or, where a file lies elsewhere, in the
     root of the machine: it goes to no file outside of its folder."""
-    texts = [(one.file, one.before, one.after) for one in migration.files]
-    found = [*texts, *((new.file, None, new.text) for new in migration.new_files)]
-    absolute = {file: Path(os.path.abspath(file)) for file, *_ in found if file != STDIN}  # noqa: PTH100 - links stay
+    texts = [(file_result.file, file_result.before, file_result.after) for file_result in migration.files]
+    results = [*texts, *((new.file, None, new.text) for new in migration.new_files)]
+    absolute = {file: Path(os.path.abspath(file)) for file, *_ in results if file != STDIN}  # noqa: PTH100 - links stay
     here = Path.cwd()
     base = here if all(path.is_relative_to(here) for path in absolute.values()) else Path("/")
-    for file, before, after in found:
+    for file, before, after in results:
         name = "stdin" if file == STDIN else str(absolute[file].relative_to(base))
         yield from _diff(name, before, after)
 
@@ -106,20 +106,26 @@ def _lines(text: str) -> list[str]:
 
 def together(migration: Migration) -> str:
     """All of it as one stream of documents, in UTF-8: what is new for the cluster first."""
-    texts = [one.text for one in migration.new_files] + [one.after.removeprefix("\ufeff") for one in migration.files]
+    texts = [file.text for file in migration.new_files] + [
+        file.after.removeprefix("\ufeff") for file in migration.files
+    ]
     return "---\n".join(text if text.endswith("\n") else f"{text}\n" for text in texts if text.strip())
 
 
 def write_in_place(migration: Migration, encodings: Mapping[str, str] = NO_ENCODINGS) -> list[str]:
     """Only files that change, each whole or not at all; one of which nothing is left goes. `encodings` are those of
     files that are not UTF-8. Returns what was done to which, for people. Raises UnreadableFile."""
-    if any(one.file == STDIN and one.before != one.after for one in migration.files):
+    if any(file_result.file == STDIN and file_result.before != file_result.after for file_result in migration.files):
         raise InvalidInput("standard input has no place; use -o", about="--in-place")
     # What others name comes before them: whoever is interrupted and begins again must not meet pods whose claims were
     # never written. What goes, goes last.
-    changed = [(one.file, one.text) for one in migration.new_files]
-    changed += [(one.file, one.after) for one in migration.files if one.before != one.after]
-    changed.sort(key=lambda one: not one[1])
+    changed = [(source.file, source.text) for source in migration.new_files]
+    changed += [
+        (file_result.file, file_result.after)
+        for file_result in migration.files
+        if file_result.before != file_result.after
+    ]
+    changed.sort(key=lambda item: not item[1])
     _write_all([(Path(file), text.encode(encodings.get(file, UTF_8))) for file, text in changed if text])
     for file, text in changed:
         if not text:
@@ -138,14 +144,15 @@ def write_beside(
 ) -> None:
     """Results below `folder`, at their `places`; unchanged files, too, unless `only_changed`. `links` become copies.
     `encodings` are those of files that are not UTF-8. Raises UnreadableFile."""
-    sources = {Path(one.file).resolve() for one in migration.files if one.file != STDIN}
+    sources = {Path(file_result.file).resolve() for file_result in migration.files if file_result.file != STDIN}
     # Of a file that had something and has nothing any more, nothing is left.
     written = {
-        one.file: one.after
-        for one in migration.files
-        if (one.before != one.after or not only_changed) and (one.after or not one.before)
+        file_result.file: file_result.after
+        for file_result in migration.files
+        if (file_result.before != file_result.after or not only_changed)
+        and (file_result.after or not file_result.before)
     }
-    written |= {one.file: one.text for one in migration.new_files}
+    written |= {source.file: source.text for source in migration.new_files}
     written |= {link: written[file] for link, file in links if file in written}
     of_files = dict(links)
     for file, text in written.items():

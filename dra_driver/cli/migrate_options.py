@@ -90,8 +90,8 @@ ReportOption = Annotated[ReportFormat | None, _option("Print the whole report.",
 
 def decisions_of(file: Path | None, strategy: StrategyOption | None) -> Decisions:
     """Raises InvalidInput, and UnreadableFile."""
-    found = Decisions.read(read_bytes(str(file)), str(file)) if file is not None else Decisions()
-    return found if strategy is None else found.model_copy(update={"strategy": strategy})
+    decisions = Decisions.read(read_bytes(str(file)), str(file)) if file is not None else Decisions()
+    return decisions if strategy is None else decisions.model_copy(update={"strategy": strategy})
 
 
 def options_of(decisions: Decisions, kubernetes: str | None, minor: int | None) -> Options:

@@ -63,9 +63,9 @@ class Gathered:
         if self.read is not None:
             return self.read.objects
         return tuple(
-            one.obj
+            document.obj
             for source in (*self.sources, *self.side)
-            for one in read_documents(source.text, source.file).documents
+            for document in read_documents(source.text, source.file).documents
         )
 
 
@@ -81,17 +81,17 @@ class Trying:
 def reported(migration: Migration, options: Options, work: Gathered, trying: Trying, results: Results) -> Report:
     """With the result tried, the cluster looked at as far as it is known, and the way there."""
     objects = work.objects
-    known = any(one.get("kind") == "Node" for one in objects)
+    known = any(obj.get("kind") == "Node" for obj in objects)
     offering = offering_of(objects, options.driver, options.other_resources) if known else None
     read = work.read
     facts = Facts(
         minor=options.kubernetes_minor,
-        classes=[one["metadata"]["name"] for one in read.classes] if read is not None else None,
-        answered=[one["spec"].get("extendedResourceName") for one in read.classes] if read is not None else None,
+        classes=[class_["metadata"]["name"] for class_ in read.classes] if read is not None else None,
+        answered=[class_["spec"].get("extendedResourceName") for class_ in read.classes] if read is not None else None,
         admin_namespaces=read.admin_namespaces if read is not None else None,
         offering=offering,
-        slices_missing=read is None and not any(one.get("kind") == RESOURCE_SLICES.kind for one in objects),
-        unread=frozenset(one.what for one in read.unread) if read is not None else frozenset(),
+        slices_missing=read is None and not any(obj.get("kind") == RESOURCE_SLICES.kind for obj in objects),
+        unread=frozenset(unread.what for unread in read.unread) if read is not None else frozenset(),
     )
     plan = cutover(offering, migration, options.driver, results) if offering is not None else None
     checks = readiness(migration, options, facts)
@@ -106,9 +106,9 @@ def reported(migration: Migration, options: Options, work: Gathered, trying: Try
 def _ground(migration: Migration, options: Options, objects: Sequence[JsonObject], models: Sequence[str]) -> Ground:
     """GPU models by name; else the nodes that were given, if they have slices of the driver; else all models."""
     minor = options.kubernetes_minor or CURRENT
-    slices = [one for one in objects if one.get("kind") == RESOURCE_SLICES.kind]
-    ours = [one for one in slices if (one.get("spec") or {}).get("driver") == options.driver]
-    nodes = [one for one in objects if one.get("kind") == "Node"]
+    slices = [obj for obj in objects if obj.get("kind") == RESOURCE_SLICES.kind]
+    ours = [slice_ for slice_ in slices if (slice_.get("spec") or {}).get("driver") == options.driver]
+    nodes = [obj for obj in objects if obj.get("kind") == "Node"]
     if not models and ours:
         return ground_of_cluster(nodes, slices, minor)
     return ground_of_models(models, migration.policy, minor, options.driver, _recorded(models))
@@ -126,14 +126,14 @@ def _recorded(models: Iterable[str]) -> dict[str, NodeInventorySpec]:
 
 def _classes(objects: Sequence[JsonObject], read: ClusterRead | None) -> dict[str, DeviceClass]:
     """Those that come with the driver, and those of the cluster or of files."""
-    shipped = [one.obj for one in shipped_classes()]
-    given = read.classes if read is not None else [one for one in objects if one.get("kind") == "DeviceClass"]
-    found: dict[str, DeviceClass] = {}
-    for one in (*shipped, *given):
+    shipped = [shipped_class.obj for shipped_class in shipped_classes()]
+    given = read.classes if read is not None else [obj for obj in objects if obj.get("kind") == "DeviceClass"]
+    classes: dict[str, DeviceClass] = {}
+    for item in (*shipped, *given):
         with suppress(InvalidInput):  # of a file, and its finding says so
-            known = DeviceClass.of(one)
-            found[known.metadata.name] = known
-    return found
+            known = DeviceClass.of(item)
+            classes[known.metadata.name] = known
+    return classes
 
 
 # -- shown in short
@@ -149,7 +149,7 @@ _FIRST_NAMED = 2
 def show(report: Report, *, undone: bool = False) -> None:
     """What it comes to, to standard error; then tables to standard output, without notes, which are many."""
     if undone:
-        back = sum(one.before != one.after for one in report.migration.files)
+        back = sum(file.before != file.after for file in report.migration.files)
         messages.print(f"{counted(back, 'file')} of {len(report.migration.files)} as before the migration.")
     else:
         for line in summary(report.migration):
@@ -159,8 +159,8 @@ def show(report: Report, *, undone: bool = False) -> None:
         print_table(("WORKLOADS", "BECOME", "DEVICES", "WHY"), _summed_up(rows))
     elif rows:
         print_table(("WORKLOAD", "BECOMES", "DEVICES", "WHY"), rows)
-    shown = [one for one in report.migration.findings if one.severity is not Severity.INFO]
-    findings = sorted(shown, key=lambda one: (one.severity.rank, one.place))
+    shown = [finding for finding in report.migration.findings if finding.severity is not Severity.INFO]
+    findings = sorted(shown, key=lambda finding: (finding.severity.rank, finding.place))
     if findings:
         if rows:
             print()  # noqa: T201 - between two tables
@@ -171,12 +171,14 @@ def show(report: Report, *, undone: bool = False) -> None:
 
 
 def _rows(report: Report) -> list[tuple[str, str, str, str]]:
-    tried = {id(one.workload): one for one in report.verification.checked} if report.verification is not None else {}
+    tried = {id(item.workload): item for item in report.verification.checked} if report.verification is not None else {}
     rows = []
-    for one in report.migration.workloads:
-        checked = tried.get(id(one))
+    for workload in report.migration.workloads:
+        checked = tried.get(id(workload))
         verdict = checked.verdict if checked is not None else Verdict.UNKNOWN
-        rows.append((named(one), _BECOMES[one.choice.target.value], _VERDICTS[verdict], one.choice.reason))
+        rows.append(
+            (named(workload), _BECOMES[workload.choice.target.value], _VERDICTS[verdict], workload.choice.reason)
+        )
     return rows
 
 
@@ -187,7 +189,7 @@ def _summed_up(rows: Sequence[tuple[str, str, str, str]]) -> list[tuple[str, str
         becomes, devices, why = rest
         alike.setdefault((becomes, devices, why), []).append(name)
     order = (_BECOMES["leave"], _VERDICTS[Verdict.DIFFERS], _VERDICTS[Verdict.NOWHERE])
-    worst_first = sorted(alike.items(), key=lambda one: (not set(one[0]) & set(order), -len(one[1])))
+    worst_first = sorted(alike.items(), key=lambda item: (not set(item[0]) & set(order), -len(item[1])))
     return [(_first_of(names), *rest) for rest, names in worst_first]
 
 
@@ -202,8 +204,10 @@ _MOST_ALIKE = 3
 def _cells(findings: Sequence[Finding]) -> Iterator[tuple[str, str, str, str]]:
     """What is the same in many places stands once, at the first; the report has all of them."""
     alike: dict[tuple[str, str, str], list[str]] = {}
-    for one in findings:
-        alike.setdefault((one.severity, one.code.name, one.message), []).append(at(one.place.file, one.place.line))
+    for finding in findings:
+        alike.setdefault((finding.severity, finding.code.name, finding.message), []).append(
+            at(finding.place.file, finding.place.line)
+        )
     for (severity, code, message), places in alike.items():
         if len(places) > _MOST_ALIKE:
             places = [and_more(places, 1)]

@@ -126,7 +126,7 @@ def workload(
         form=Form(str(context.info_name)),
         name=name,
         gpu=gpu,
-        prefer=tuple(one.strip() for one in prefer.split(",")) if prefer is not None else (),
+        prefer=tuple(text.strip() for text in prefer.split(",")) if prefer is not None else (),
         count=count,
         same=same,
         memory=_amount(memory),
@@ -215,8 +215,8 @@ def _print(objects: Sequence[Any], output: _Text) -> None:
     if output is _Text.YAML:
         typer.echo(written(objects), nl=False)
         return
-    found = [plain(one) for one in objects]
-    print_data(found[0] if len(found) == 1 else {"apiVersion": "v1", "kind": "List", "items": found}, Format.JSON)
+    results = [plain(obj) for obj in objects]
+    print_data(results[0] if len(results) == 1 else {"apiVersion": "v1", "kind": "List", "items": results}, Format.JSON)
 
 
 def _doubts(text: str, intent: Intent) -> list[str]:
@@ -229,14 +229,14 @@ def _doubts(text: str, intent: Intent) -> list[str]:
     from dra_driver.checking.knowledge import Knowledge, sites_of_models
     from dra_driver.cli.files import shipped_classes
 
-    classes = {one.name: DeviceClass.of(one.obj) for one in shipped_classes()}
+    classes = {shipped_class.name: DeviceClass.of(shipped_class.obj) for shipped_class in shipped_classes()}
     # Parts of GPU instances are published only where a policy names them.
     parts = [intent.mig] if intent.mig is not None and "c." in intent.mig else []
     rules = {"mig": [{"mode": "Dynamic", "computeInstances": parts}]}
     policies = [PublishingPolicy.of({"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy", **rules})]
     sites = sites_of_models((), policies if parts else ())
-    found = check(read_documents(text, "-"), Knowledge(sites=sites, classes=classes))
-    return list(dict.fromkeys(one.message for one in found if one.severity is not Severity.INFO))
+    findings = check(read_documents(text, "-"), Knowledge(sites=sites, classes=classes))
+    return list(dict.fromkeys(finding.message for finding in findings if finding.severity is not Severity.INFO))
 
 
 def known_gpus() -> tuple[GpuFacts, ...]:
@@ -287,8 +287,8 @@ def _question(text: str, default: str) -> str:
 
 def _choice(text: str, choices: Sequence[str]) -> int:
     messages.print(text)
-    for number, one in enumerate(choices, 1):
-        messages.print(f"  {number}  {one}", markup=False)
+    for number, choice in enumerate(choices, 1):
+        messages.print(f"  {number}  {choice}", markup=False)
     while not 1 <= (number := typer.prompt("Number", default=1, type=int, err=True)) <= len(choices):
         messages.print(f"1 to {len(choices)}")
     return number - 1

@@ -81,10 +81,10 @@ def read_world(files: Sequence[str], behaviour: Behaviour, *, replicas: int = 1,
     are nodes as of ModelsOption, published as the PublishingPolicies among the files say.
     """
     documents = read_files(files).raise_problems()
-    about = {id(one.obj): f"{one.file}:{one.line}" for one in documents}
-    objects = [obj for one in (*shipped_classes(), *documents) for obj in _expanded(one, replicas)]
+    about = {id(document.obj): f"{document.file}:{document.line}" for document in documents}
+    objects = [obj for shipped_class in (*shipped_classes(), *documents) for obj in _expanded(shipped_class, replicas)]
     if models is not None:
-        objects += _objects_of_models(models, [one.obj for one in documents])
+        objects += _objects_of_models(models, [document.obj for document in documents])
     return world_of(objects, behaviour=behaviour, about=about)
 
 
@@ -92,7 +92,7 @@ def _expanded(document: Document, replicas: int) -> list[JsonObject]:
     """The pods of a workload, what is in the output of `dractl inventory -o yaml`, or the object itself."""
     obj = document.obj
     if not document.kind and isinstance(obj.get("slices"), list):
-        return [one for one in (obj.get("inventory"), *obj["slices"]) if isinstance(one, dict)]
+        return [item for item in (obj.get("inventory"), *obj["slices"]) if isinstance(item, dict)]
     return list(pods_of_workload(obj, replicas=replicas)) or [obj]
 
 
@@ -102,7 +102,7 @@ def _objects_of_models(models: str, objects: Iterable[JsonObject]) -> list[JsonO
     from dra_driver.cli.plan import POLICY_KIND, policy_of
     from dra_driver.simulation.cluster import parse_nodes
 
-    policies = [one for one in objects if one.get("kind") == POLICY_KIND]
+    policies = [obj for obj in objects if obj.get("kind") == POLICY_KIND]
     policy = everywhere(policy_of(policies)) if policies else PublishingPolicy.EVERYTHING
     return [obj for node in parse_nodes(models) for obj in objects_of_node(node, policy)]
 
@@ -111,7 +111,7 @@ def world_in(files: Sequence[str], kubernetes: str, *, replicas: int = 1, models
     """As `read_world`. Raises InvalidInput with all objects that are not valid."""
     loaded = read_world(files, behaviour_of(kubernetes), replicas=replicas, models=models)
     if loaded.problems:
-        raise InvalidInput("\n".join(map(str, loaded.problems)), problems=[str(one) for one in loaded.problems])
+        raise InvalidInput("\n".join(map(str, loaded.problems)), problems=[str(problem) for problem in loaded.problems])
     return loaded.world
 
 

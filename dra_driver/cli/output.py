@@ -89,7 +89,7 @@ def show(sheet: Sheet, output: Format | WideFormat) -> None:
     elif not sheet.rows:
         messages.print(sheet.empty)
     else:
-        shown = [index for index, one in enumerate(sheet.headings) if output == "wide" or one not in sheet.wide]
+        shown = [index for index, heading in enumerate(sheet.headings) if output == "wide" or heading not in sheet.wide]
         rows = [[_text(row[index]) for index in shown] for row in sheet.rows]
         print_table([sheet.headings[index] for index in shown], rows)
 

@@ -60,7 +60,7 @@ def nodes_of(folder: Path) -> tuple[SimulatedNode, ...] | None:
     if not isinstance(document, dict):
         raise InvalidInput("wants a mapping with `nodes`", about=str(path))
     seen: dict[str, int] = {}
-    found = []
+    simulated_nodes = []
     for node in _Cluster.of(document, about=str(path)).nodes:
         model = str((folder / node.profile).resolve()) if names_record(node.profile) else node.profile
         for _ in range(node.count):
@@ -68,8 +68,8 @@ def nodes_of(folder: Path) -> tuple[SimulatedNode, ...] | None:
             seen[model] = index + 1
             acts = tuple(tuple(act.split()) for act in node.acts)
             labels = tuple(sorted(node.labels.items()))
-            found.append(SimulatedNode(f"{model_label(model)}-{index + 1}", model, index, labels, acts))
-    return tuple(found)
+            simulated_nodes.append(SimulatedNode(f"{model_label(model)}-{index + 1}", model, index, labels, acts))
+    return tuple(simulated_nodes)
 
 
 def policy_of(documents: Iterable[JsonObject]) -> PublishingPolicy:

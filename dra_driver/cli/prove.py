@@ -60,9 +60,9 @@ def prove(
         _tell(proof, output, proofs)
     _pack(archive, places, proofs)
     if output is not Format.TABLE:
-        print_data({"proofs": [one.to_data() for one in proofs], "archive": str(archive)}, output)
+        print_data({"proofs": [item.to_data() for item in proofs], "archive": str(archive)}, output)
     messages.print(f"{summary(proofs)}; full results: {archive}", markup=False, soft_wrap=True)
-    if any(one.outcome is Outcome.FAIL for one in proofs):
+    if any(item.outcome is Outcome.FAIL for item in proofs):
         raise SystemExit(Status.NO)
 
 
@@ -122,6 +122,6 @@ def _pack(archive: Path, places: NodePlaces | None, proofs: list[Proof]) -> None
                 put_node(made, places, None)
             except DriverError as error:
                 made.error("node", error)
-        made.data("prove.json", {"proofs": [one.to_data() for one in proofs]})
+        made.data("prove.json", {"proofs": [proof.to_data() for proof in proofs]})
         made.text("prove.txt", lines(proofs, _WIDTH))
         made.pack(archive, release=release(), time=datetime.now(UTC))

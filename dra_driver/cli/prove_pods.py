@@ -111,15 +111,15 @@ async def _has_inventory(kube: Kube, node: str) -> bool:
 async def _place(kube: Kube, node: str, image: str | None) -> Place | Proof:
     """The namespace, image and pull secrets of the node's own plugin; another image if that is named."""
     try:
-        found = (await kube.list(PODS, field_selector=f"spec.nodeName={node}")).items
+        results = (await kube.list(PODS, field_selector=f"spec.nodeName={node}")).items
     except Rejected as error:
         if error.status in _FORBIDDEN:
             return _not_allowed(Place(node, "(all)", ""), error)
         raise
-    for pod in found:
+    for pod in results:
         ours = Pod.of(pod).spec.ours
         if ours is not None and ours.program == KUBELET_PLUGIN:
-            secrets = tuple(str(one["name"]) for one in pod["spec"].get("imagePullSecrets") or ())
+            secrets = tuple(str(item["name"]) for item in pod["spec"].get("imagePullSecrets") or ())
             return Place(node, pod["metadata"]["namespace"], image or ours.image, secrets)
     if image is None:
         return not_tried(f"node {node} has no pod of the plugin, whose image the pods would have", "--image IMAGE")
@@ -160,9 +160,9 @@ async def _one(
 def _standings(cluster: ClusterSeen, node: str, driver: str) -> tuple[Standing, ...]:
     headroom = cluster.headrooms(driver).get(node)
     return tuple(
-        Standing(one.candidate.device, one.refusal.text if one.refusal is not None else None)
-        for one in (headroom.standings if headroom is not None else ())
-        if one.candidate.id.driver == driver
+        Standing(standing.candidate.device, standing.refusal.text if standing.refusal is not None else None)
+        for standing in (headroom.standings if headroom is not None else ())
+        if standing.candidate.id.driver == driver
     )
 
 
@@ -204,12 +204,12 @@ async def _followed(kube: Kube, name: str, namespace: str, driver: str, deadline
 
 async def _warnings(kube: Kube, name: str, namespace: str) -> tuple[str, ...]:
     try:
-        found = (await kube.list(EVENTS, namespace=namespace)).items
+        results = (await kube.list(EVENTS, namespace=namespace)).items
     except Rejected:
         return ()
-    ours = [one for one in found if one.get("type") == "Warning" and one["involvedObject"].get("name") == name]
-    ours.sort(key=lambda one: str(one.get("lastTimestamp") or one.get("eventTime") or ""))
-    return tuple(str(one.get("message", "")) for one in ours)
+    ours = [item for item in results if item.get("type") == "Warning" and item["involvedObject"].get("name") == name]
+    ours.sort(key=lambda item: str(item.get("lastTimestamp") or item.get("eventTime") or ""))
+    return tuple(str(item.get("message", "")) for item in ours)
 
 
 @contextlib.asynccontextmanager

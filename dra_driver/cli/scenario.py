@@ -85,12 +85,12 @@ def read_scenario(folder: Path, *, foreign: bool = False) -> Scenario:
             documents += [document for document in yaml.safe_load_all(path.read_text()) if document]
         except (yaml.YAMLError, OSError, UnicodeDecodeError) as error:
             raise InvalidInput(str(error), about=str(path)) from error
-    policies = [one for one in documents if _kind(one) == plan.POLICY_KIND]
-    documents = [one for one in documents if one not in policies]
+    policies = [item for item in documents if _kind(item) == plan.POLICY_KIND]
+    documents = [item for item in documents if item not in policies]
     if not documents:
         raise InvalidInput("no YAML documents in this folder", about=str(folder))
     others = {kind for kind in map(_kind, documents) if foreign and isinstance(kind, str) and kind not in _KINDS}
-    documents = [one for one in documents if _kind(one) not in others]
+    documents = [item for item in documents if _kind(item) not in others]
     for document in documents:
         _check(document, folder)
     order = list(_KINDS)
@@ -154,9 +154,9 @@ async def _why_waiting(kube: Kube, pod: JsonObject) -> str | None:
     status = pod.get("status") or {}
     if status.get("phase") == "Running":
         return None
-    conditions = [one.get("message") for one in status.get("conditions") or () if one.get("status") == "False"]
+    conditions = [item.get("message") for item in status.get("conditions") or () if item.get("status") == "False"]
     events = (await kube.list(EVENTS, namespace=pod["metadata"]["namespace"])).items
-    messages = [one["message"] for one in events if one["involvedObject"].get("uid") == pod["metadata"]["uid"]]
+    messages = [event["message"] for event in events if event["involvedObject"].get("uid") == pod["metadata"]["uid"]]
     reason = (messages or [message for message in conditions if message] or ["no reason was given"])[-1]
     return f"pod {pod['metadata']['name']}: {reason}"
 
@@ -173,9 +173,11 @@ def container_results(
     for pod in pods:
         node, metadata = pod["spec"]["nodeName"], pod["metadata"]
         kubelet = cluster.kubelets[node]
-        names = {one.claim for one in pod_claims(pod)}
+        names = {pod_claim.claim for pod_claim in pod_claims(pod)}
         records = [
-            one for one in kubelet.claims.records() if one.namespace == metadata["namespace"] and one.name in names
+            record
+            for record in kubelet.claims.records()
+            if record.namespace == metadata["namespace"] and record.name in names
         ]
         for container in kubelet.containers(metadata["uid"]):
             # Pods that share a claim have a record each.
@@ -192,8 +194,8 @@ def container_results(
                     node,
                     container["name"],
                     tuple(devices[name] for name in got),
-                    tuple(one for one in container["env"] if one.startswith("NVIDIA")),
-                    tuple(one["path"] for one in container["deviceNodes"]),
+                    tuple(item for item in container["env"] if item.startswith("NVIDIA")),
+                    tuple(item["path"] for item in container["deviceNodes"]),
                     len(container["mounts"]),
                     len(container["hooks"]),
                 )
@@ -217,8 +219,8 @@ async def remove(cluster: SimulatedCluster, scenario: Scenario, timeout_s: float
     namespaces = {namespace for document in scenario.documents if (namespace := _namespace(document))}
 
     async def gone() -> bool:
-        claims = [one for name in namespaces for one in (await kube.list(RESOURCE_CLAIMS, namespace=name)).items]
-        pods = [one for name in namespaces for one in (await kube.list(PODS, namespace=name)).items]
+        claims = [item for name in namespaces for item in (await kube.list(RESOURCE_CLAIMS, namespace=name)).items]
+        pods = [item for name in namespaces for item in (await kube.list(PODS, namespace=name)).items]
         domains = (await kube.list(COMPUTE_DOMAINS)).items if scenario.has_domains else []
         return not claims and not pods and not domains and not leftovers(cluster, hardware)
 

@@ -30,9 +30,9 @@ async def listed(kube: Kube, resource: Resource, namespace: str | None = None) -
     """All objects, with their kind, which items of a list do not have. The error if the cluster does not have the kind
     (NotFound) or the user may not list it. Raises ClusterError for anything else."""
     try:
-        found = (await kube.list(resource, namespace=namespace)).items
+        results = (await kube.list(resource, namespace=namespace)).items
     except ClusterError as error:
         if error.status in FORBIDDEN or isinstance(error, NotFound):
             return error
         raise
-    return [{**one, "apiVersion": resource.api_version, "kind": resource.kind} for one in found]
+    return [{**item, "apiVersion": resource.api_version, "kind": resource.kind} for item in results]

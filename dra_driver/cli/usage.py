@@ -102,7 +102,8 @@ class PublishedDevice:
     @property
     def taints(self) -> tuple[str, ...]:
         return tuple(
-            f"{one.key}{f'={one.value}' if one.value else ''}:{one.effect}" for one in self.device.taints or ()
+            f"{taint.key}{f'={taint.value}' if taint.value else ''}:{taint.effect}"
+            for taint in self.device.taints or ()
         )
 
     @property
@@ -187,16 +188,16 @@ def consumers_of(pods: Iterable[JsonObject]) -> Consumers:
 
 def claims_of_pod(pod: JsonObject) -> dict[str, str]:
     """Claim by the name of the pod's entry for it, as far as the claims exist."""
-    named = {one["name"]: one.get("resourceClaimName") for one in pod["spec"].get("resourceClaims") or ()}
+    named = {item["name"]: item.get("resourceClaimName") for item in pod["spec"].get("resourceClaims") or ()}
     made = (pod.get("status") or {}).get("resourceClaimStatuses") or ()
-    named |= {one["name"]: one.get("resourceClaimName") for one in made}
+    named |= {item["name"]: item.get("resourceClaimName") for item in made}
     return {entry: claim for entry, claim in named.items() if claim is not None}
 
 
 def _extended(pod: JsonObject) -> list[tuple[str, JsonObject]]:
     """Claims for extended resources, with what each container uses of them."""
     status = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
-    return [(status["resourceClaimName"], one) for one in status.get("requestMappings") or ()]
+    return [(status["resourceClaimName"], item) for item in status.get("requestMappings") or ()]
 
 
 def holders_by_device(
@@ -276,7 +277,9 @@ class PublishedGpu:
     @property
     def whole(self) -> PublishedDevice:
         """The device that is the GPU itself; where that is not published, the first that is a part of it."""
-        return next((one for one in self.devices if one.kind == "gpu" and not one.is_share), self.devices[0])
+        return next(
+            (device for device in self.devices if device.kind == "gpu" and not device.is_share), self.devices[0]
+        )
 
     @property
     def name(self) -> str:
@@ -289,18 +292,18 @@ class PublishedGpu:
     @property
     def free(self) -> bool:
         """Whether a claim could have something of it."""
-        return any(one.free for one in self.devices)
+        return any(device.free for device in self.devices)
 
     @property
     def state(self) -> str:
         """`free`, `in use`, `partly` (something is left of it), `tainted` or `closed`."""
-        if not any(one.holding for one in self.devices):
+        if not any(device.holding for device in self.devices):
             return "free" if self.free else self.whole.state
         return "partly" if self.free else "in use"
 
     def memory_bytes(self) -> int | None:
         """Of the GPU; where it is not published, of the largest part that it is published as."""
-        return max((size for one in self.devices if (size := one.memory_bytes()) is not None), default=None)
+        return max((size for device in self.devices if (size := device.memory_bytes()) is not None), default=None)
 
     @property
     def held(self) -> tuple[tuple[PublishedDevice, Holder], ...]:
@@ -309,7 +312,7 @@ class PublishedGpu:
     @property
     def taints(self) -> tuple[str, ...]:
         """With how many devices have each when not all do."""
-        counted = Counter(taint for one in self.devices for taint in one.taints)
+        counted = Counter(taint for device in self.devices for taint in device.taints)
         every = len(self.devices)
         return tuple(
             taint if count == every else f"{taint} ({count} of {every} devices)" for taint, count in counted.items()
@@ -317,21 +320,21 @@ class PublishedGpu:
 
     def left(self) -> tuple[str, ...]:
         """What a claim could still have of it: the whole, shares, and how many places each profile still has."""
-        found = []
+        results = []
         if self.whole.free and self.whole.kind in ("gpu", "vfio") and not self.whole.is_share:
-            found.append(_room(self.whole))
-        shares = sum(one.free for one in self.devices if one.kind == "gpu" and one.is_share)
-        found += [f"{shares} shares"] if shares else []
-        places = Counter(one.attribute("profile") for one in self.devices if one.free and one.kind == "mig")
-        sizes = {one.attribute("profile"): one.size for one in self.devices if one.kind == "mig"}
+            results.append(_room(self.whole))
+        shares = sum(device.free for device in self.devices if device.kind == "gpu" and device.is_share)
+        results += [f"{shares} shares"] if shares else []
+        places = Counter(device.attribute("profile") for device in self.devices if device.free and device.kind == "mig")
+        sizes = {device.attribute("profile"): device.size for device in self.devices if device.kind == "mig"}
         largest_first = sorted(places, key=lambda name: (sizes[name], name), reverse=True)
-        return (*found, *(f"{places[name]} x {name}" for name in largest_first))
+        return (*results, *(f"{places[name]} x {name}" for name in largest_first))
 
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
         """As `dra_driver.cli.bars` draws it."""
-        slices = [one.slices() for one in self.devices]
-        ends = [one.stop for one in slices if one is not None]
+        slices = [device.slices() for device in self.devices]
+        ends = [slice_.stop for slice_ in slices if slice_ is not None]
         count = max([*ends, *self._counted_slices()], default=DEFAULT_CELLS)
         places = self._places(slices, count)
         holdings = [
@@ -343,9 +346,9 @@ class PublishedGpu:
 
     def _places(self, slices: Sequence[range | None], count: int) -> list[range]:
         """Where each device lies: partitions in their slices, separate shares beside each other, others on all."""
-        shares = [one for one in self.devices if one.kind == "gpu" and one.is_share]
+        shares = [device for device in self.devices if device.kind == "gpu" and device.is_share]
         width = count // len(shares) if shares else 0
-        beside = {one.id: range(number * width, (number + 1) * width) for number, one in enumerate(shares) if width}
+        beside = {share.id: range(number * width, (number + 1) * width) for number, share in enumerate(shares) if width}
         everything = range(count)
         return [
             place if place is not None else beside.get(device.id, everything)
@@ -358,28 +361,28 @@ class PublishedGpu:
             return 1
         mine = (device.slices(), device.attribute("profile"))
         return sum(
-            (place, one.attribute("profile")) == mine and not one.is_share
-            for one, place in zip(self.devices, places, strict=True)
+            (place, published_device.attribute("profile")) == mine and not published_device.is_share
+            for published_device, place in zip(self.devices, places, strict=True)
         )
 
     def _counted_slices(self) -> set[int]:
         """Memory slices that counters name, counted from 1."""
         return {
             int(number) + 1
-            for one in self.devices
-            for taken in one.device.consumes_counters or ()
+            for device in self.devices
+            for taken in device.device.consumes_counters or ()
             for name in taken.counters
             if name.startswith(_SLICE_COUNTER) and (number := name.removeprefix(_SLICE_COUNTER)).isdecimal()
         }
 
     def _rest(self, places: Sequence[range], count: int) -> list[Mark]:
         """What each cell is when nobody holds it."""
-        found = [Mark.CLOSED] * count
+        rest = [Mark.CLOSED] * count
         for device, place in zip(self.devices, places, strict=True):
             mark = Mark.FREE if device.free else Mark.TAINTED if device.state == "tainted" else Mark.CLOSED
             for cell in place:
-                found[cell] = min(found[cell], mark, key=_OPENNESS.index)
-        return found
+                rest[cell] = min(rest[cell], mark, key=_OPENNESS.index)
+        return rest
 
 
 _OPENNESS = (Mark.FREE, Mark.TAINTED, Mark.CLOSED)

@@ -309,10 +309,10 @@ def unsupported(
     which a policy without `interval` leaves alone. `clients`: at most how many share the device, a policy's `replicas`.
     """
     wish = Wish(kind, strategy, multi_user, limits, sets_interval, clients)
-    found = next((row for row in LIMITS if row.refused and row.applies(gpu, wish)), None)
-    if found is None:
+    limit_row = next((row for row in LIMITS if row.refused and row.applies(gpu, wish)), None)
+    if limit_row is None:
         return None
-    return f"{found.reason} ({gpu.product_name}, compute capability {gpu.cuda_compute_capability})"
+    return f"{limit_row.reason} ({gpu.product_name}, compute capability {gpu.cuda_compute_capability})"
 
 
 def without_effect(

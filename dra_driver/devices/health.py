@@ -105,8 +105,12 @@ def judged(condition: HealthCondition, policy: HealthPolicy) -> Severity | None:
 
 def worst(conditions: Iterable[HealthCondition], policy: HealthPolicy) -> HealthCondition | None:
     """The condition that makes a device unhealthy: a critical one, the oldest of several; None when there is none."""
-    critical = [one for one in conditions if judged(one, policy) == "Critical"]
-    return min(critical, key=lambda one: (one.since, one.type, one.value or ""), default=None)
+    critical = [condition for condition in conditions if judged(condition, policy) == "Critical"]
+    return min(
+        critical,
+        key=lambda health_condition: (health_condition.since, health_condition.type, health_condition.value or ""),
+        default=None,
+    )
 
 
 def affecting(conditions: Iterable[HealthCondition], instance: str | None) -> tuple[HealthCondition, ...]:
@@ -115,7 +119,11 @@ def affecting(conditions: Iterable[HealthCondition], instance: str | None) -> tu
     `instance` is the device's MIG UUID. None is the whole GPU, which feels everything that happens on it; a partition
     that does not exist yet has none of the faults of an earlier one: pass the empty string.
     """
-    return tuple(one for one in conditions if one.instance is None or instance is None or one.instance == instance)
+    return tuple(
+        condition
+        for condition in conditions
+        if condition.instance is None or instance is None or condition.instance == instance
+    )
 
 
 def taints(conditions: Sequence[HealthCondition], policy: HealthPolicy, driver: str) -> list[Taint]:
@@ -125,16 +133,18 @@ def taints(conditions: Sequence[HealthCondition], policy: HealthPolicy, driver: 
     keeps no pod away and can be seen. Info and ignored conditions are no taints.
     """
     by_key: dict[str, list[tuple[int, str, str, HealthCondition]]] = {}
-    for one in conditions:
-        severity = judged(one, policy)
+    for health_condition in conditions:
+        severity = judged(health_condition, policy)
         if severity in ("Critical", "Warning"):
-            key = f"{driver}/{_TAINT_KEYS.get(one.type, one.type.lower())}"
-            by_key.setdefault(key, []).append((_WORST_FIRST[severity], one.since, one.value or "", one))
-    found = []
+            key = f"{driver}/{_TAINT_KEYS.get(health_condition.type, health_condition.type.lower())}"
+            by_key.setdefault(key, []).append(
+                (_WORST_FIRST[severity], health_condition.since, health_condition.value or "", health_condition)
+            )
+    results = []
     for key, ranked in sorted(by_key.items()):
-        one = min(ranked, key=lambda item: item[:3])[3]
-        found.append(Taint(key=key, value=one.value, effect=_effect(one, policy)))
-    return found
+        health_condition = min(ranked, key=lambda item: item[:3])[3]
+        results.append(Taint(key=key, value=health_condition.value, effect=_effect(health_condition, policy)))
+    return results
 
 
 def _effect(condition: HealthCondition, policy: HealthPolicy) -> str:

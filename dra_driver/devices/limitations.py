@@ -151,7 +151,7 @@ def limitations_of(notes: Iterable[Note], policy: PublishingPolicy, driver: str,
         gpus = groups.setdefault((policy.field_of(note.rule) or "", note.cause, note.text), {})
         if note.gpu is not None:
             gpus[note.gpu.name] = note.gpu.pci_bus_id
-    found = [
+    limitations = [
         Limitation(
             driver=driver,
             rule=rule or None,
@@ -162,7 +162,7 @@ def limitations_of(notes: Iterable[Note], policy: PublishingPolicy, driver: str,
         )
         for (rule, cause, text), gpus in groups.items()
     ]
-    return tuple(sorted(found, key=_order)[:_MOST])
+    return tuple(sorted(limitations, key=_order)[:_MOST])
 
 
 def _order(limitation: Limitation) -> tuple[str, bool, str, str, str]:
@@ -184,8 +184,10 @@ def wanted_status(
     if wanted == now.limitations and (now.conditions or not wanted):
         return now
     condition = dated(_policy_followed([known for known in wanted if known.rule is not None], time), now.conditions)
-    kept = [known for known in now.conditions if known.type != POLICY_FOLLOWED]
-    return NodeInventoryStatus(conditions=sorted([*kept, condition], key=lambda known: known.type), limitations=wanted)
+    conditions = [known for known in now.conditions if known.type != POLICY_FOLLOWED]
+    return NodeInventoryStatus(
+        conditions=sorted([*conditions, condition], key=lambda known: known.type), limitations=wanted
+    )
 
 
 def _policy_followed(broken: Sequence[Limitation], time: str) -> Condition:

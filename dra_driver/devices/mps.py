@@ -56,13 +56,13 @@ def client_environment(
     `memory_by_index` is bytes by the device's index among those of the daemon: 0 where it serves one. A client can
     lower the daemon's defaults in this way, never raise them. Raises InvalidInput.
     """
-    found = [(PIPE_VARIABLE, PIPE_IN_CONTAINER)]
+    results = [(PIPE_VARIABLE, PIPE_IN_CONTAINER)]
     if thread_percentage is not None:
-        found.append((THREADS_VARIABLE, str(checked_percentage(thread_percentage))))
+        results.append((THREADS_VARIABLE, str(checked_percentage(thread_percentage))))
     if memory_by_index:
         limits = ",".join(f"{index}={limit_text(memory_by_index[index])}" for index in sorted(memory_by_index))
-        found.append((MEMORY_VARIABLE, limits))
-    return tuple(found)
+        results.append((MEMORY_VARIABLE, limits))
+    return tuple(results)
 
 
 def most_clients(compute_capability: str, cuda_version: str) -> int:

@@ -57,15 +57,15 @@ def offers(inventory: NodeInventorySpec, policy: PublishingPolicy, labels: Mappi
     for position, gpu in enumerate(inventory.gpus):
         published = policy.publishes(inventory.node_name, labels, gpu)
         look = _Look(inventory.node_name, labels, policy, gpu)
-        found, reasons = look.offers(), look.notes
-        devices += len(found)
+        results, reasons = look.offers(), look.notes
+        devices += len(results)
         if devices > MOST_DEVICES:
             text = f"is not published because the node would have more than {MOST_DEVICES} devices"
             notes += [Note(Cause.TOO_MANY_DEVICES, text, omitted) for omitted in inventory.gpus[position:]]
             break
         if published:
             notes += reasons
-        for offer in found:
+        for offer in results:
             if not is_dns_label(offer.name):
                 text = "is not published because its name is not a DNS label"
             elif offer.name in offered or offer.name in withheld:
@@ -94,14 +94,14 @@ class _Look:
 
     def offers(self) -> list[Offer]:
         gpu = self._gpu
-        found: list[Offer] = []
+        results: list[Offer] = []
         if (rule := self._dynamic_rule()) is not None and gpu.mig is not None:
-            found = self._dynamic(gpu.mig, rule)
+            results = self._dynamic(gpu.mig, rule)
         elif gpu.mig is not None and gpu.mig.enabled:
-            found = self._static(gpu.mig)
+            results = self._static(gpu.mig)
         else:
-            found = [self._full()]
-        return [*self._with_shares(found), *self._vfio()]
+            results = [self._full()]
+        return [*self._with_shares(results), *self._vfio()]
 
     def _dynamic_rule(self) -> MigRule | None:
         gpu = self._gpu
@@ -154,20 +154,20 @@ class _Look:
 
     def _static(self, mig: MigFacts) -> list[Offer]:
         profiles = {profile.name: profile for profile in mig.profiles}
-        found = [
+        static = [
             replace(
                 self._mig(_existing_partition(instance, part)), profile=profiles.get(instance.profile), existing=part
             )
             for instance in mig.instances
             for part in sorted(instance.compute_instances, key=lambda part: (part.start, part.id))
         ]
-        if not found:
+        if not static:
             self._note(
                 Cause.NO_MIG_DEVICES,
                 "nothing is offered because the GPU is in MIG mode and has no MIG devices",
                 self._policy.mig_rule(self._node, self._labels, self._gpu),
             )
-        return found
+        return static
 
     def _full(self) -> Offer:
         return Offer(self._gpu.name, Kind.GPU, self._gpu)
@@ -186,13 +186,13 @@ class _Look:
             return []
         return [Offer(f"{gpu.name}-vfio", Kind.VFIO, gpu)]
 
-    def _with_shares(self, found: Iterable[Offer]) -> Iterator[Offer]:
+    def _with_shares(self, results: Iterable[Offer]) -> Iterator[Offer]:
         """Separate share devices come before what they are shares of.
 
         Only of a full GPU and of a MIG device that exists: shares of a partition that is made on demand would have to
         exclude other partitions and not each other, which counters cannot say.
         """
-        for offer in found:
+        for offer in results:
             rule = self._sharing_rule(offer)
             shared = replace(offer, sharing=rule)
             if rule is not None and rule.replicas is not None and (offer.kind is Kind.GPU or offer.existing):

@@ -91,14 +91,14 @@ _THEIRS = Trouble(
 
 
 def _yours(cluster: Cluster) -> Iterator[Finding]:
-    losses = {permission(one.verb, one.group, one.resource): one.loss for one in OF_WHO_ASKS}
-    lacking = [one for one in cluster.own_access.items if not one.allowed]
-    for one in lacking:
-        resource = f"{one.resource}{f'.{one.group}' if one.group else ''}"
+    losses = {permission(item.verb, item.group, item.resource): item.loss for item in OF_WHO_ASKS}
+    lacking = [item for item in cluster.own_access.items if not item.allowed]
+    for access in lacking:
+        resource = f"{access.resource}{f'.{access.group}' if access.group else ''}"
         yield _YOURS.at(
-            permission=one.permission,
-            loss=losses.get(one.permission, "the checks see less"),
-            verb=one.verb,
+            permission=access.permission,
+            loss=losses.get(access.permission, "the checks see less"),
+            verb=access.verb,
             resource=resource,
         )
     if not lacking:
@@ -106,13 +106,17 @@ def _yours(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _theirs(cluster: Cluster) -> Iterator[Finding]:
-    losses = {permission(one.verb, one.group, one.resource): one.loss for one in (*OF_THE_PLUGIN, *OF_THE_CONTROLLER)}
-    lacking = [one for one in cluster.account_access.items if not one.allowed]
-    for one in lacking:
-        about = f"ServiceAccount {(one.who or '').removeprefix('system:serviceaccount:')}"
-        yield _THEIRS.at(about, permission=one.permission, loss=losses.get(one.permission, "something does not work"))
+    losses = {
+        permission(item.verb, item.group, item.resource): item.loss for item in (*OF_THE_PLUGIN, *OF_THE_CONTROLLER)
+    }
+    lacking = [item for item in cluster.account_access.items if not item.allowed]
+    for access in lacking:
+        about = f"ServiceAccount {(access.who or '').removeprefix('system:serviceaccount:')}"
+        yield _THEIRS.at(
+            about, permission=access.permission, loss=losses.get(access.permission, "something does not work")
+        )
     if not lacking:
-        accounts = len({one.who for one in cluster.account_access.items})
+        accounts = len({item.who for item in cluster.account_access.items})
         have = f"{accounts} service account(s) of this driver have all permissions that they need"
         yield ok(have if accounts else "no service account of this driver found, nothing to check")
 

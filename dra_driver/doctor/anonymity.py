@@ -68,12 +68,12 @@ class Anonymity:
             self.learn(kind, metadata.get("name"))
         self.learn("namespace", metadata.get("namespace"))
         self.learn("node", spec.get("nodeName"))
-        for one in (obj.get("status") or {}).get("reservedFor") or ():
-            self.learn("pod", one.get("name"))
-        for one in spec.get("gpus") or ():
-            self.learn("serial", one.get("serial"))
-        for one in spec.get("devices") or () if isinstance(spec.get("devices"), list) else ():
-            serial = (one.get("attributes") or {}).get("serial") or {}
+        for item in (obj.get("status") or {}).get("reservedFor") or ():
+            self.learn("pod", item.get("name"))
+        for item in spec.get("gpus") or ():
+            self.learn("serial", item.get("serial"))
+        for item in spec.get("devices") or () if isinstance(spec.get("devices"), list) else ():
+            serial = (item.get("attributes") or {}).get("serial") or {}
             self.learn("serial", serial.get("string"))
 
     def text(self, text: str) -> str:
@@ -90,9 +90,9 @@ class Anonymity:
         if key in _KEPT_KEYS and not isinstance(value, dict):
             return value
         if isinstance(value, dict):
-            return {self._key(name): self.value(one, name) for name, one in value.items()}
+            return {self._key(name): self.value(item, name) for name, item in value.items()}
         if isinstance(value, list):
-            return [self.value(one, key) for one in value]
+            return [self.value(item, key) for item in value]
         return self.text(value) if isinstance(value, str) else value
 
     def _key(self, name: str) -> str:

@@ -67,4 +67,4 @@ def cluster_checks(
 
 def _of_an_installation(*checks: Check[Cluster]) -> tuple[Check[Cluster], ...]:
     """These have nothing to ask where nothing of the driver is there."""
-    return tuple(replace(one, moot=installation.why_moot) for one in checks)
+    return tuple(replace(check, moot=installation.why_moot) for check in checks)

@@ -15,7 +15,11 @@ _PATIENCE = timedelta(minutes=5)
 def _devices(cluster: Cluster, claim: ResourceClaim) -> list[AllocatedDevice]:
     """Of ours."""
     allocation = claim.status.allocation
-    return [] if allocation is None else [one for one in allocation.devices.results if one.driver == cluster.driver]
+    return (
+        []
+        if allocation is None
+        else [result for result in allocation.devices.results if result.driver == cluster.driver]
+    )
 
 
 def _about(claim: ResourceClaim) -> str:
@@ -47,9 +51,12 @@ _POOL_GONE = Trouble(
 
 
 def _allocated(cluster: Cluster) -> Iterator[Finding]:
-    pods = {one.metadata.uid for one in cluster.pods.items}
+    pods = {pod.metadata.uid for pod in cluster.pods.items}
     published = {
-        (one.pool, device) for one in cluster.slices.items if one.driver == cluster.driver for device in one.devices
+        (slice_.pool, device)
+        for slice_ in cluster.slices.items
+        if slice_.driver == cluster.driver
+        for device in slice_.devices
     }
     fine, held = True, 0
     for claim in cluster.claims.items:
@@ -71,14 +78,18 @@ def _wrong(
     published: set[tuple[str, str]],
 ) -> Finding | None:
     names = {"namespace": claim.metadata.namespace, "name": claim.metadata.name}
-    gone = [one for one in claim.status.reserved_for if one.resource == "pods" and one.uid not in pods]
-    away = sorted({one.pool for one in devices} - cluster.node_names)
-    unpublished = [f"{one.pool}/{one.device}" for one in devices if (one.pool, one.device) not in published]
+    gone = [
+        consumer for consumer in claim.status.reserved_for if consumer.resource == "pods" and consumer.uid not in pods
+    ]
+    away = sorted({device.pool for device in devices} - cluster.node_names)
+    unpublished = [
+        f"{device.pool}/{device.device}" for device in devices if (device.pool, device.device) not in published
+    ]
     if away:
         return _POOL_GONE.at(_about(claim), node=listed(away), **names)
     if gone:
-        kept = listed([f"{one.pool}/{one.device}" for one in devices])
-        return _USERS_GONE.at(_about(claim), pods=listed([one.name for one in gone]), devices=kept, **names)
+        kept = listed([f"{device.pool}/{device.device}" for device in devices])
+        return _USERS_GONE.at(_about(claim), pods=listed([consumer.name for consumer in gone]), devices=kept, **names)
     if unpublished:
         return _DEVICE_GONE.at(_about(claim), devices=listed(unpublished), **names)
     return None
@@ -102,7 +113,7 @@ def _deleted(cluster: Cluster) -> Iterator[Finding]:
         if since is None or not devices or cluster.time - since < _PATIENCE:
             continue
         fine = False
-        users = listed([one.name for one in claim.status.reserved_for])
+        users = listed([consumer.name for consumer in claim.status.reserved_for])
         yield _STUCK.at(
             _about(claim),
             since=claim.metadata.deletion_timestamp,
@@ -143,20 +154,22 @@ _OF_A_GPU = ("GpuUnhealthy", "GpuValidationFailed")
 
 def _events(cluster: Cluster) -> Iterator[Finding]:
     told = [
-        (one.last, one)
-        for one in cluster.events.items
-        if one.reporting_component == plugin_events(cluster.driver)
-        and one.last is not None
-        and cluster.time - one.last < _LATELY
+        (event.last, event)
+        for event in cluster.events.items
+        if event.reporting_component == plugin_events(cluster.driver)
+        and event.last is not None
+        and cluster.time - event.last < _LATELY
     ]
-    last = {(one.involved_object, one.reason): time for time, one in sorted(told, key=lambda pair: pair[0])}
+    last = {(item.involved_object, item.reason): time for time, item in sorted(told, key=lambda pair: pair[0])}
     well = {gpu.uuid for node in cluster.inventories.items for gpu in node.spec.gpus if gpu.health.healthy}
-    lately = [(time, one) for time, one in told if one.type == "Warning" and not _is_over(one, time, last, well)]
-    for time, one in sorted(lately, key=lambda pair: pair[0], reverse=True):
-        regarding = one.involved_object
+    lately = [(time, item) for time, item in told if item.type == "Warning" and not _is_over(item, time, last, well)]
+    for time, event_seen in sorted(lately, key=lambda pair: pair[0], reverse=True):
+        regarding = event_seen.involved_object
         place = f"{regarding.namespace}/" if regarding.namespace else ""
         age = f"{max(0.0, (cluster.time - time).total_seconds()) / 60:.0f} min"
-        yield _TOLD.at(f"{regarding.kind} {place}{regarding.name}", reason=one.reason, age=age, note=one.message)
+        yield _TOLD.at(
+            f"{regarding.kind} {place}{regarding.name}", reason=event_seen.reason, age=age, note=event_seen.message
+        )
     if not lately:
         yield ok("no unresolved Warning event of a plugin in the last 30 minutes")
 

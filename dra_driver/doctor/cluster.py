@@ -184,17 +184,17 @@ class Cluster:
     @property
     def plugins(self) -> tuple[Workload, ...]:
         """The DaemonSets of the node plugin; one of them as a rule, none where plugins run by other means."""
-        return tuple(one for one in self.daemon_sets.items if one.program == KUBELET_PLUGIN)
+        return tuple(daemon_set for daemon_set in self.daemon_sets.items if daemon_set.program == KUBELET_PLUGIN)
 
     @property
     def controllers(self) -> tuple[Workload, ...]:
-        return tuple(one for one in self.deployments.items if one.program == CONTROLLER)
+        return tuple(deployment for deployment in self.deployments.items if deployment.program == CONTROLLER)
 
     @property
     def namespace(self) -> str:
         """For commands of a fix: where ours run; a placeholder where nothing of them is seen."""
-        places = [one.metadata.namespace for one in (*self.controllers, *self.plugins)]
-        places += [one.metadata.namespace for one in self.pods.items if one.program is not None]
+        places = [controller.metadata.namespace for controller in (*self.controllers, *self.plugins)]
+        places += [pod.metadata.namespace for pod in self.pods.items if pod.program is not None]
         return next((place for place in places if place), "NAMESPACE")
 
     @property
@@ -202,50 +202,52 @@ class Cluster:
         return self.driver_given or self.plugin_setting("--driver-name") or GPU_DRIVER
 
     def plugin_setting(self, flag: str) -> str | None:
-        given = [one.ours.setting(flag) for one in self.plugins if one.ours is not None]
+        given = [plugin.ours.setting(flag) for plugin in self.plugins if plugin.ours is not None]
         return next((value for value in given if value is not None), None)
 
     def our_pods(self, program: str) -> tuple[Pod, ...]:
-        return tuple(one for one in self.pods.items if one.program == program)
+        return tuple(pod for pod in self.pods.items if pod.program == program)
 
     def registration(self, inventory: NodeInventory) -> Registration | None:
-        return next((one for one in inventory.spec.registrations if one.driver == self.driver), None)
+        return next((item for item in inventory.spec.registrations if item.driver == self.driver), None)
 
     # -- nodes
 
     @property
     def node_names(self) -> frozenset[str]:
-        return frozenset(one.name for one in self.nodes.items)
+        return frozenset(node.name for node in self.nodes.items)
 
     @property
     def gpu_nodes(self) -> tuple[Node, ...]:
         """Nodes that have a plugin or should: selected by a DaemonSet of ours, or with an inventory; before there is
         anything of these, those whose labels tell of GPUs."""
         if not self.plugins and not self.inventories.items:
-            return tuple(one for one in self.nodes.items if gpu_label(one) is not None)
-        reported = {one.spec.node_name for one in self.inventories.items}
-        return tuple(one for one in self.nodes.items if one.name in reported or self.selected_by(one.view))
+            return tuple(node for node in self.nodes.items if gpu_label(node) is not None)
+        reported = {inventory.spec.node_name for inventory in self.inventories.items}
+        return tuple(node for node in self.nodes.items if node.name in reported or self.selected_by(node.view))
 
     def selected_by(self, node: NodeView) -> Workload | None:
         """The DaemonSet that has a pod on the node or should have one. Cordoned nodes keep theirs."""
         awake = NodeView(node.name, node.labels, node.taints, False, node.allocatable)
-        return next((one for one in self.plugins if unfit_for({"spec": one.spec.template.spec}, awake) is None), None)
+        return next(
+            (plugin for plugin in self.plugins if unfit_for({"spec": plugin.spec.template.spec}, awake) is None), None
+        )
 
     # -- the policy
 
     def policy_maps(self) -> Iterator[tuple[str, str]]:
         """Namespace and name of the ConfigMaps from which ours read their policy."""
-        found = set()
+        results = set()
         for workload in (*self.plugins, *self.controllers):
             for name in policy_volumes(workload.spec.template.pod):
-                found.add((workload.metadata.namespace or "default", name))
-        yield from sorted(found)
+                results.add((workload.metadata.namespace or "default", name))
+        yield from sorted(results)
 
     def policy_text(self, namespace: str, name: str) -> str | None:
         """None when there is no such ConfigMap, or no policy in it."""
-        for one in self.config_maps.items:
-            if (one.metadata.namespace, one.metadata.name) == (namespace, name):
-                return one.data.get(POLICY_FILE)
+        for config_map in self.config_maps.items:
+            if (config_map.metadata.namespace, config_map.metadata.name) == (namespace, name):
+                return config_map.data.get(POLICY_FILE)
         return None
 
     @property
@@ -265,4 +267,6 @@ def policy_volumes(pod: PodSpec) -> Iterator[str]:
     """Names of the ConfigMaps that hold a policy: those that a container of ours mounts by its `--policy`."""
     if pod.ours is None or pod.ours.setting("--policy") is None:
         return
-    yield from (one.config_map.name for one in pod.volumes if one.config_map is not None and one.config_map.name)
+    yield from (
+        volume.config_map.name for volume in pod.volumes if volume.config_map is not None and volume.config_map.name
+    )

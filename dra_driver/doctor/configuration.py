@@ -41,20 +41,20 @@ type JudgeClass = Callable[[str, JsonObject, str], Iterable[str]]
 
 def classes_check(wanted: tuple[JsonObject, ...], errors: JudgeClass) -> Check[Cluster]:
     """`wanted` are the DeviceClasses that ship with this release; `errors` judges all that are for our devices."""
-    shipped = tuple(DeviceClass.of(one) for one in wanted)
+    shipped = tuple(DeviceClass.of(item) for item in wanted)
 
     def judge(cluster: Cluster) -> Iterator[Finding]:
-        there = {one.metadata.name: one for one in cluster.classes.items}
+        there = {class_.metadata.name: class_ for class_ in cluster.classes.items}
         fine = True
-        expected = shipped if _domains_on(cluster) else tuple(one for one in shipped if not _of_domains(one))
+        expected = shipped if _domains_on(cluster) else tuple(item for item in shipped if not _of_domains(item))
         for one in expected:
-            name, found = one.metadata.name, there.get(one.metadata.name)
-            if found is None:
+            name, device_class = one.metadata.name, there.get(one.metadata.name)
+            if device_class is None:
                 fine = False
                 yield _CLASS_MISSING.at(name=name)
-            elif _expressions(found) != _expressions(one, driver=cluster.driver):
+            elif _expressions(device_class) != _expressions(one, driver=cluster.driver):
                 fine = False
-                theirs = " && ".join(_expressions(found)) or "everything"
+                theirs = " && ".join(_expressions(device_class)) or "everything"
                 yield _CLASS_DIFFERS.at(f"DeviceClass {name}", release=cluster.release, theirs=theirs)
         for one in cluster.classes.items:
             for why in errors(one.metadata.name, one.spec.to_wire(), cluster.driver):
@@ -72,8 +72,8 @@ def classes_check(wanted: tuple[JsonObject, ...], errors: JudgeClass) -> Check[C
     )
 
 
-def _of_domains(one: DeviceClass) -> bool:
-    return one.metadata.name.startswith("compute-domain-")
+def _of_domains(device_class: DeviceClass) -> bool:
+    return device_class.metadata.name.startswith("compute-domain-")
 
 
 def _domains_on(cluster: Cluster) -> bool:
@@ -82,13 +82,17 @@ def _domains_on(cluster: Cluster) -> bool:
     programs = (*cluster.plugins, *cluster.controllers)
     if not cluster.controllers and cluster.plugin_setting("--publisher") == "node":
         return False
-    return not programs or any(Feature.COMPUTE_DOMAINS in one.feature_gates for one in programs)
+    return not programs or any(Feature.COMPUTE_DOMAINS in program.feature_gates for program in programs)
 
 
-def _expressions(one: DeviceClass, driver: str = GPU_DRIVER) -> list[str]:
+def _expressions(device_class: DeviceClass, driver: str = GPU_DRIVER) -> list[str]:
     """Its selectors without line ends, with `driver` in place of ours."""
-    found = [" ".join(selector.cel.expression.split()) for selector in one.spec.selectors if selector.cel is not None]
-    return [expression.replace(f"'{GPU_DRIVER}'", f"'{driver}'") for expression in found]
+    results = [
+        " ".join(selector.cel.expression.split())
+        for selector in device_class.spec.selectors
+        if selector.cel is not None
+    ]
+    return [expression.replace(f"'{GPU_DRIVER}'", f"'{driver}'") for expression in results]
 
 
 _POLICY_MISSING = Trouble(
@@ -176,9 +180,9 @@ def _webhook(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _authorities(cluster: Cluster) -> Iterator[Finding]:
-    for one in cluster.webhooks.items:
-        about = f"ValidatingWebhookConfiguration {one.metadata.name}"
-        for webhook in one.webhooks:
+    for webhook_configuration in cluster.webhooks.items:
+        about = f"ValidatingWebhookConfiguration {webhook_configuration.metadata.name}"
+        for webhook in webhook_configuration.webhooks:
             client = webhook.client_config
             until = client.trusted_until
             if not client.ca_bundle:
@@ -189,12 +193,12 @@ def _authorities(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _answer(cluster: Cluster) -> Iterator[Finding]:
-    one = cluster.webhooks.items[0]
-    about = f"ValidatingWebhookConfiguration {one.metadata.name}"
-    if not one.webhooks:
+    webhook_configuration = cluster.webhooks.items[0]
+    about = f"ValidatingWebhookConfiguration {webhook_configuration.metadata.name}"
+    if not webhook_configuration.webhooks:
         yield _EMPTY.at(about, namespace=cluster.namespace)
         return
-    services = [webhook.client_config.service for webhook in one.webhooks]
+    services = [webhook.client_config.service for webhook in webhook_configuration.webhooks]
     namespace = next((service.namespace for service in services if service is not None), cluster.namespace)
     if cluster.webhook_answer.unread is not None:
         yield unknown([cluster.webhook_answer.unread])
@@ -202,7 +206,7 @@ def _answer(cluster: Cluster) -> Iterator[Finding]:
         if _CALL_FAILED in answer.message:
             yield _FAILED.at(about, message=answer.message, namespace=namespace)
         elif not answer.refused:
-            policies = ", ".join(sorted({webhook.failure_policy for webhook in one.webhooks}))
+            policies = ", ".join(sorted({webhook.failure_policy for webhook in webhook_configuration.webhooks}))
             yield _NOT_ASKED.at(about, policy=policies, namespace=namespace)
 
 
@@ -239,7 +243,9 @@ def _admission(cluster: Cluster) -> Iterator[Finding]:
     if not plugins | controllers:
         yield ok("no plugin DaemonSet and no controller Deployment, so no account to check")
         return
-    findings = [one for account in sorted(plugins) for one in _unguarded(cluster, account, _GUARDED, _PLUGIN_COULD)]
+    findings = [
+        finding for account in sorted(plugins) for finding in _unguarded(cluster, account, _GUARDED, _PLUGIN_COULD)
+    ]
     for account in sorted(controllers):
         findings += _unguarded(cluster, account, (_INVENTORIES,), _CONTROLLER_COULD)
     restricted = " and ".join([*["plugin"] * bool(plugins), *["controller"] * bool(controllers)])
@@ -248,23 +254,31 @@ def _admission(cluster: Cluster) -> Iterator[Finding]:
 
 def _accounts(workloads: Sequence[Workload]) -> set[str]:
     return {
-        f"system:serviceaccount:{one.metadata.namespace}:{one.spec.template.pod.service_account_name}"
-        for one in workloads
+        f"system:serviceaccount:{workload.metadata.namespace}:{workload.spec.template.pod.service_account_name}"
+        for workload in workloads
     }
 
 
 def _unguarded(
     cluster: Cluster, account: str, guarded: Sequence[tuple[str, tuple[str, str]]], risk: str
 ) -> Iterator[Finding]:
-    policies = [one for one in cluster.admission_policies.items if f"'{account}'" in str(one.spec)]
+    policies = [
+        admission_policy
+        for admission_policy in cluster.admission_policies.items
+        if f"'{account}'" in str(admission_policy.spec)
+    ]
     for what, resource in guarded:
-        if not any(resource in one.resources for one in policies):
+        if not any(resource in admission_policy.resources for admission_policy in policies):
             yield _UNGUARDED.at(f"ServiceAccount {account}", what=what, risk=risk)
-    denied = {one.spec.policy_name for one in cluster.policy_bindings.items if "Deny" in one.spec.validation_actions}
-    for one in policies:
-        about = f"ValidatingAdmissionPolicy {one.metadata.name}"
-        warnings = (one.status.type_checking or {}).get("expressionWarnings") or ()
-        if one.metadata.name not in denied:
+    denied = {
+        policy_binding.spec.policy_name
+        for policy_binding in cluster.policy_bindings.items
+        if "Deny" in policy_binding.spec.validation_actions
+    }
+    for policy in policies:
+        about = f"ValidatingAdmissionPolicy {policy.metadata.name}"
+        warnings = (policy.status.type_checking or {}).get("expressionWarnings") or ()
+        if policy.metadata.name not in denied:
             yield _UNBOUND.at(about)
         elif warnings:
             yield _NOT_UNDERSTOOD.at(about, warnings=str(warnings[0].get("warning", "")).strip())

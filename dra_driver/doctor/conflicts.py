@@ -22,7 +22,7 @@ _BOTH = Trouble(
 
 
 def _device_plugin(cluster: Cluster) -> Iterator[Finding]:
-    publishing = {one.node_name for one in cluster.slices.items if one.driver == cluster.driver}
+    publishing = {slice_.node_name for slice_ in cluster.slices.items if slice_.driver == cluster.driver}
     taken, elsewhere = 0, 0
     for node in cluster.nodes.items:
         resources = _handed_out(node)
@@ -124,7 +124,9 @@ def other_software(workload: Workload) -> str | None:
 
 
 def _runs(workload: Workload, program: str) -> bool:
-    return any(program in " ".join(one.command + one.args) for one in workload.spec.template.pod.containers)
+    return any(
+        program in " ".join(container.command + container.args) for container in workload.spec.template.pod.containers
+    )
 
 
 def _other_software(cluster: Cluster) -> Iterator[Finding]:
@@ -143,11 +145,11 @@ def _met(cluster: Cluster, workload: Workload, kind: str) -> Finding | None:
     shared = _shared_nodes(cluster, workload)
     if not shared:
         return None
-    about, nodes = f"DaemonSet {workload.key}", listed([one.name for one in shared])
+    about, nodes = f"DaemonSet {workload.key}", listed([node.name for node in shared])
     if kind == NVIDIA_DRA:
         if _runs(workload, _GPU_PROGRAM) or not _runs(workload, _DOMAIN_PROGRAM):
             return _NVIDIA_DRA.at(about, driver=cluster.driver)
-        keeps = any(Feature.COMPUTE_DOMAINS in one.feature_gates for one in cluster.controllers)
+        keeps = any(Feature.COMPUTE_DOMAINS in controller.feature_gates for controller in cluster.controllers)
         return _NVIDIA_DOMAINS.at(about) if keeps else None
     if kind == DEVICE_PLUGIN:
         return _PLUGIN_THERE.at(about, nodes=nodes)
@@ -165,13 +167,13 @@ def _ours_twice(cluster: Cluster, workload: Workload) -> Finding | None:
         container.setting("--driver-name") if container is not None and container.program == KUBELET_PLUGIN else None
     )
     shared = _shared_nodes(cluster, workload) if other not in (None, cluster.driver) else []
-    nodes = listed([one.name for one in shared])
+    nodes = listed([node.name for node in shared])
     return _OURS_TWICE.at(f"DaemonSet {workload.key}", other=other, nodes=nodes) if shared else None
 
 
 def _makes_partitions(cluster: Cluster, nodes: list[Node]) -> bool:
     policy = cluster.policy
-    labels = {one.name: one.metadata.labels for one in nodes}
+    labels = {node.name: node.metadata.labels for node in nodes}
     if policy is None:
         return False
     for inventory in cluster.inventories.items:
@@ -201,29 +203,36 @@ _OPERATOR_DRA = Trouble(
 
 def _operator(cluster: Cluster) -> Iterator[Finding]:
     fine = True
-    for one in cluster.operators.items:
-        about = f"{one.kind} {one.metadata.name}"
-        if one.kind == "GPUCluster" and _offers_gpus(one):
+    for operator in cluster.operators.items:
+        about = f"{operator.kind} {operator.metadata.name}"
+        if operator.kind == "GPUCluster" and _offers_gpus(operator):
             fine = False
             yield _OPERATOR_DRA.at(about, driver=cluster.driver)
-        elif one.kind == "ClusterPolicy" and one.enabled("devicePlugin", default=True) and not _all_opted_out(cluster):
+        elif (
+            operator.kind == "ClusterPolicy"
+            and operator.enabled("devicePlugin", default=True)
+            and not _all_opted_out(cluster)
+        ):
             fine = False
-            yield _OPERATOR_PLUGIN.at(about, name=one.metadata.name)
+            yield _OPERATOR_PLUGIN.at(about, name=operator.metadata.name)
     if fine:
-        there = ", ".join(f"{one.kind} {one.metadata.name}" for one in cluster.operators.items)
+        there = ", ".join(
+            f"{operator_resource.kind} {operator_resource.metadata.name}"
+            for operator_resource in cluster.operators.items
+        )
         yield ok(f"{there}: no conflict on nodes of this driver" if there else "no GPU Operator")
 
 
-def _offers_gpus(one: OperatorResource) -> bool:
+def _offers_gpus(operator_resource: OperatorResource) -> bool:
     """It may be there for ComputeDomains alone, in versions that can switch its part for GPUs off."""
-    gpus = (one.spec.get("draDriver") or {}).get("gpus") or {}
-    return one.enabled("draDriver", default=True) and gpus.get("enabled") is not False
+    gpus = (operator_resource.spec.get("draDriver") or {}).get("gpus") or {}
+    return operator_resource.enabled("draDriver", default=True) and gpus.get("enabled") is not False
 
 
 def _all_opted_out(cluster: Cluster) -> bool:
     label, _, value = _DEVICE_PLUGIN_OFF.partition("=")
     nodes = cluster.gpu_nodes
-    return bool(nodes) and all(one.metadata.labels.get(label) == value for one in nodes)
+    return bool(nodes) and all(node.metadata.labels.get(label) == value for node in nodes)
 
 
 DEVICE_PLUGINS = Check(

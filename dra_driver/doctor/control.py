@@ -41,18 +41,21 @@ def _controller(cluster: Cluster) -> Iterator[Finding]:
             yield ok("not installed by the chart: no controller Deployment, no plugin DaemonSet")
         return
     fine = True
-    for one in cluster.controllers:
-        ready, wanted = one.status.ready_replicas, 1 if one.spec.replicas is None else one.spec.replicas
+    for controller in cluster.controllers:
+        ready, wanted = (
+            controller.status.ready_replicas,
+            1 if controller.spec.replicas is None else controller.spec.replicas,
+        )
         if ready < wanted or not wanted:
             fine = False
             trouble = _FEWER if ready else _DOWN
             yield trouble.at(
-                f"Deployment {one.key}",
+                f"Deployment {controller.key}",
                 ready=ready,
                 wanted=wanted,
-                why=_why(cluster, one),
-                namespace=one.metadata.namespace,
-                name=one.metadata.name,
+                why=_why(cluster, controller),
+                namespace=controller.metadata.namespace,
+                name=controller.metadata.name,
             )
     if fine:
         yield ok("all pods of the controller are ready")
@@ -60,7 +63,7 @@ def _controller(cluster: Cluster) -> Iterator[Finding]:
 
 def _why(cluster: Cluster, controller: Workload) -> str:
     namespace = controller.metadata.namespace
-    pods = [one for one in cluster.our_pods(CONTROLLER) if one.metadata.namespace == namespace and not one.ready]
+    pods = [pod for pod in cluster.our_pods(CONTROLLER) if pod.metadata.namespace == namespace and not pod.ready]
     return f" ({pods[0].key}: {pods[0].why_not_ready()})" if pods else ""
 
 
@@ -98,8 +101,8 @@ def _leader(cluster: Cluster) -> Iterator[Finding]:
     if not cluster.controllers:
         yield ok("no controller, so no leader election")
         return
-    for one in cluster.controllers:
-        yield _leader_of(cluster, one)
+    for controller in cluster.controllers:
+        yield _leader_of(cluster, controller)
 
 
 def _leader_of(cluster: Cluster, controller: Workload) -> Finding:
@@ -108,11 +111,13 @@ def _leader_of(cluster: Cluster, controller: Workload) -> Finding:
     if "--no-leader-election" in [*container.command, *container.args]:
         return ok(f"Deployment {controller.key} runs without leader election")
     place, name = lease_key(controller)
-    found = [one for one in cluster.leases.items if (one.metadata.namespace, one.metadata.name) == (place, name)]
+    leases = [
+        lease for lease in cluster.leases.items if (lease.metadata.namespace, lease.metadata.name) == (place, name)
+    ]
     where = {"namespace": namespace, "name": controller.metadata.name}
-    if not found:
+    if not leases:
         return _NO_LEASE.at(lease=f"{place}/{name}", **where)
-    spec, about = found[0].spec, f"Lease {place}/{name}"
+    spec, about = leases[0].spec, f"Lease {place}/{name}"
     if not spec.holder_identity:
         return _NOBODY.at(about, **where)
     renewed, duration = moment(spec.renew_time), spec.lease_duration_seconds or 15
@@ -144,26 +149,28 @@ _UNTAGGED = Trouble(
 
 
 def _versions(cluster: Cluster) -> Iterator[Finding]:
-    workloads = [("DaemonSet", one) for one in cluster.plugins] + [("Deployment", one) for one in cluster.controllers]
-    told = {one.program: one.release for one in cluster.releases.items if one.release}
+    workloads = [("DaemonSet", plugin) for plugin in cluster.plugins] + [
+        ("Deployment", controller) for controller in cluster.controllers
+    ]
+    told = {release.program: release.release for release in cluster.releases.items if release.release}
     running = {
         (pod.program, version)
         for pod in (*cluster.our_pods(KUBELET_PLUGIN), *cluster.our_pods(CONTROLLER))
         if (ours := pod.spec.ours) is not None and (version := ours.version or told.get(pod.program or "")) is not None
     }
     fine = True
-    for kind, one in workloads:
-        container = one.ours
+    for kind, workload in workloads:
+        container = workload.ours
         assert container is not None, "a workload of ours has a container of ours"
-        theirs = container.version or told.get(one.program or "")
+        theirs = container.version or told.get(workload.program or "")
         if theirs is None:
             fine = False
             unread = cluster.releases.unread
             why = f": {unread.sentence}" if unread is not None else ""
-            yield _UNTAGGED.at(f"{kind} {one.key}", image=container.image, why=why)
+            yield _UNTAGGED.at(f"{kind} {workload.key}", image=container.image, why=why)
         elif theirs.removeprefix("v") != cluster.release:
             fine = False
-            yield _SKEW.at(f"{kind} {one.key}", theirs=theirs, release=cluster.release)
+            yield _SKEW.at(f"{kind} {workload.key}", theirs=theirs, release=cluster.release)
     if len({version for _, version in running}) > 1:
         fine = False
         yield _MIXED.at(versions=", ".join(sorted(f"{program} {version}" for program, version in running)))

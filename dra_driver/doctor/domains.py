@@ -40,8 +40,8 @@ _NO_PODS = "NoNodes"
 
 def _domains(cluster: Cluster) -> Iterator[Finding]:
     fine = True
-    for one in cluster.domains.items:
-        finding = _judged(cluster, one)
+    for domain in cluster.domains.items:
+        finding = _judged(cluster, domain)
         if finding is not None:
             fine = False
             yield finding
@@ -55,7 +55,7 @@ def _judged(cluster: Cluster, domain: ComputeDomain) -> Finding | None:
     about = f"ComputeDomain {metadata.namespace}/{metadata.name}"
     if not _kept(cluster):
         return _NOBODY.at(about)
-    ready = next((one for one in domain.status.conditions if one.type == READY), None)
+    ready = next((condition for condition in domain.status.conditions if condition.type == READY), None)
     if ready is None:
         age = _age(cluster, metadata.creation_timestamp)
         return _UNSEEN.at(about, age=_said(age)) if age > _SOON else None
@@ -73,7 +73,7 @@ def _kept(cluster: Cluster) -> bool:
     """True also where controllers run by other means than a Deployment: nothing is known of those."""
     if not cluster.controllers and not cluster.plugins:
         return True
-    return any(Feature.COMPUTE_DOMAINS in one.feature_gates for one in cluster.controllers)
+    return any(Feature.COMPUTE_DOMAINS in controller.feature_gates for controller in cluster.controllers)
 
 
 def _age(cluster: Cluster, since: str | None) -> timedelta:
@@ -94,7 +94,7 @@ _ORPHAN = Trouble(
 
 
 def _nodes(cluster: Cluster) -> Iterator[Finding]:
-    living = {one.metadata.uid for one in cluster.domains.items}
+    living = {domain.metadata.uid for domain in cluster.domains.items}
     labelled = [(node.name, uid) for node in cluster.nodes.items if (uid := node.metadata.labels.get(DOMAIN_LABEL))]
     gone = [(name, uid) for name, uid in labelled if uid not in living]
     for name, uid in gone:

@@ -37,9 +37,9 @@ class Facts:
 
     def unread_questions(self) -> Iterator[Unread]:
         """What had no answer, besides objects."""
-        for one in (self.features, self.gates, self.own_access, self.account_access, self.webhook_answer):
-            if one.unread is not None:
-                yield one.unread
+        for item in (self.features, self.gates, self.own_access, self.account_access, self.webhook_answer):
+            if item.unread is not None:
+                yield item.unread
 
     def to_wire(self) -> JsonObject:
         found: JsonObject = _ADAPTER.dump_python(self, mode="json")
@@ -96,4 +96,4 @@ class Objects:
 
 
 def _fields(sources: Iterable[Source]) -> set[str]:
-    return {one.field for one in sources if one.field is not None}
+    return {source.field for source in sources if source.field is not None}

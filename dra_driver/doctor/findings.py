@@ -91,9 +91,9 @@ class Unread:
 
 def unknown(unread: Iterable[Unread]) -> Finding:
     """What is not known for want of all this, which is one at least."""
-    parts = sorted(set(unread), key=lambda one: (one.permission is None, one.sentence))
-    permissions = sorted({one.permission for one in parts if one.permission is not None})
-    failures = [one.sentence for one in parts if one.permission is None]
+    parts = sorted(set(unread), key=lambda item: (item.permission is None, item.sentence))
+    permissions = sorted({part.permission for part in parts if part.permission is not None})
+    failures = [part.sentence for part in parts if part.permission is None]
     refused = [f"you may not {', '.join(permissions)}"] if permissions else []
     fixes = (
         [f"use an account with more permissions, or ask an administrator to allow you to {', '.join(permissions)}"]
@@ -139,10 +139,10 @@ class Check[T: Observed]:
         why = self.moot(observed) if self.moot is not None else None
         if why is not None:
             return (replace(skipped(why), check=self.name),)
-        unread = [one for part in self.reads if (one := observed.unread(part)) is not None]
-        found = [unknown(unread)] if unread else list(self.judge(observed))
-        assert found, f"check {self.name} says nothing"
-        return tuple(replace(one, check=self.name) for one in found)
+        unread = [item for part in self.reads if (item := observed.unread(part)) is not None]
+        results = [unknown(unread)] if unread else list(self.judge(observed))
+        assert results, f"check {self.name} says nothing"
+        return tuple(replace(finding, check=self.name) for finding in results)
 
 
 def examined[T: Observed](checks: Iterable[Check[T]], observed: T) -> tuple[Finding, ...]:
@@ -158,12 +158,12 @@ class Report:
     notes: tuple[str, ...] = field(default=())
 
     def count(self, verdict: Verdict) -> int:
-        return sum(one.verdict is verdict for one in self.findings)
+        return sum(finding.verdict is verdict for finding in self.findings)
 
     def to_data(self) -> JsonObject:
         return {
             "counts": {verdict.value: self.count(verdict) for verdict in Verdict},
-            "findings": [one.to_data() for one in self.findings],
+            "findings": [finding.to_data() for finding in self.findings],
             "notes": list(self.notes),
         }
 

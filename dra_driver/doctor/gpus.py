@@ -27,7 +27,11 @@ def _drivers(cluster: Cluster) -> Iterator[Finding]:
         name, driver = inventory.spec.node_name, inventory.spec.driver
         if driver is None:
             fine = False
-            told = [f"{one.reason}: {one.message}" for one in inventory.spec.problems if one.subject == "driver"]
+            told = [
+                f"{problem.reason}: {problem.message}"
+                for problem in inventory.spec.problems
+                if problem.subject == "driver"
+            ]
             yield _NO_DRIVER.at(_about(name), why="; ".join(told) or "the plugin reported no reason", node=name)
             continue
         versions.add(driver.version)
@@ -89,7 +93,9 @@ def _health(cluster: Cluster) -> Iterator[Finding]:
                     _about(node), subject=problem.subject, reason=problem.reason, message=problem.message, node=node
                 )
     if fine:
-        yield ok(f"all {sum(len(one.spec.gpus) for one in cluster.inventories.items)} GPUs are healthy")
+        yield ok(
+            f"all {sum(len(node_inventory.spec.gpus) for node_inventory in cluster.inventories.items)} GPUs are healthy"
+        )
 
 
 def _condition(node: str, gpu: GpuFacts, condition: HealthCondition) -> Finding:
@@ -124,10 +130,12 @@ def _containers(cluster: Cluster) -> Iterator[Finding]:
     fine = True
     for inventory in cluster.inventories.items:
         node = inventory.spec.node_name
-        for one in inventory.spec.warnings:
+        for warning in inventory.spec.warnings:
             fine = False
-            trouble = _NO_HOOK if one.reason == NO_HOOK_PROGRAM else _LACKING
-            yield trouble.at(_about(node), subject=one.subject, reason=one.reason, message=one.message, node=node)
+            trouble = _NO_HOOK if warning.reason == NO_HOOK_PROGRAM else _LACKING
+            yield trouble.at(
+                _about(node), subject=warning.subject, reason=warning.reason, message=warning.message, node=node
+            )
     if fine:
         yield ok("hook programs and container runtimes provide everything that containers need")
 
@@ -181,9 +189,11 @@ def _leftovers_of(node: str, gpu: GpuFacts) -> Iterator[Finding]:
     if gpu.mig.pending != gpu.mig.enabled:
         now, later = ("on" if on else "off" for on in (gpu.mig.enabled, gpu.mig.pending))
         yield _MODE_PENDING.at(_about(node), enabled=now, pending=later, **where)
-    for one in gpu.mig.instances:
-        if not one.compute_instances:
-            yield _INSTANCE_EMPTY.at(_about(node), profile=one.profile, start=one.start, id=one.id, **where)
+    for instance in gpu.mig.instances:
+        if not instance.compute_instances:
+            yield _INSTANCE_EMPTY.at(
+                _about(node), profile=instance.profile, start=instance.start, id=instance.id, **where
+            )
 
 
 _NOT_FOLLOWED = Trouble(

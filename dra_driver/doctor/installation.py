@@ -63,56 +63,64 @@ def _runs(cluster: Cluster) -> bool:
     """Where its programs are no pods, as in a simulated cluster, they still report and publish."""
     if cluster.plugins or cluster.controllers or cluster.unread("pods") is not None:
         return True
-    if any(one.program is not None for one in cluster.pods.items):
+    if any(pod.program is not None for pod in cluster.pods.items):
         return True
-    published = any(one.ours for one in cluster.slices.items)
-    registered = any(cluster.registration(one) is not None for one in cluster.inventories.items)
+    published = any(slice_.ours for slice_ in cluster.slices.items)
+    registered = any(cluster.registration(inventory) is not None for inventory in cluster.inventories.items)
     return published and registered and not _by_the_chart(cluster)
 
 
 def _by_the_chart(cluster: Cluster) -> bool:
     """Whether a definition is the chart's, which has its programs in pods."""
-    return any(one.metadata.labels.get(MANAGED_BY) == "Helm" for one in cluster.definitions.items)
+    return any(definition.metadata.labels.get(MANAGED_BY) == "Helm" for definition in cluster.definitions.items)
 
 
 def _undecided(cluster: Cluster) -> list[Unread]:
     """What could not be read of that without which there is no installation."""
-    found = [cluster.unread(part) for part in ("daemon_sets", "deployments")]
+    unreads = [cluster.unread(part) for part in ("daemon_sets", "deployments")]
     served = not cluster.server.groups or INVENTORY_GROUP in cluster.server.groups
-    return [one for one in (*found, cluster.unread("definitions") if served else None) if one is not None]
+    return [unread for unread in (*unreads, cluster.unread("definitions") if served else None) if unread is not None]
 
 
 def _remains(cluster: Cluster) -> Iterator[_Remains]:
     """What is there of the driver, however little. Objects that NVIDIA's own driver may have left do not count."""
-    yield from (_Remains("DaemonSet", "daemonset", one.key) for one in cluster.plugins)
-    yield from (_Remains("Deployment", "deployment", one.key) for one in cluster.controllers)
-    yield from (_definition(one) for one in cluster.definitions.items if one.spec.get("group") == INVENTORY_GROUP)
-    yield from (_Remains("NodeInventory", "nodeinventory", one.metadata.name) for one in cluster.inventories.items)
-    yield from (_Remains("Pod", "pod", one.key) for one in cluster.pods.items if one.program is not None)
+    yield from (_Remains("DaemonSet", "daemonset", plugin.key) for plugin in cluster.plugins)
+    yield from (_Remains("Deployment", "deployment", controller.key) for controller in cluster.controllers)
     yield from (
-        _Remains("DeviceClass", "deviceclass", one.metadata.name)
-        for one in cluster.classes.items
-        if _is_ours(one.metadata)
-    )
-    yield from (_Remains("ResourceSlice", "resourceslice", one.name) for one in cluster.slices.items if one.ours)
-    yield from (
-        _Remains("ValidatingWebhookConfiguration", "validatingwebhookconfiguration", one.metadata.name)
-        for one in cluster.webhooks.items
+        _definition(definition)
+        for definition in cluster.definitions.items
+        if definition.spec.get("group") == INVENTORY_GROUP
     )
     yield from (
-        _Remains("ValidatingAdmissionPolicy", "validatingadmissionpolicy", one.metadata.name)
-        for one in cluster.admission_policies.items
-        if INVENTORY_GROUP in {group for group, _ in one.resources}
+        _Remains("NodeInventory", "nodeinventory", inventory.metadata.name) for inventory in cluster.inventories.items
+    )
+    yield from (_Remains("Pod", "pod", pod.key) for pod in cluster.pods.items if pod.program is not None)
+    yield from (
+        _Remains("DeviceClass", "deviceclass", class_.metadata.name)
+        for class_ in cluster.classes.items
+        if _is_ours(class_.metadata)
     )
     yield from (
-        _definition(one)
-        for one in cluster.definitions.items
-        if one.spec.get("group") == CONFIG_GROUP and one.metadata.labels.get(_NAME_LABEL) == MANAGER
+        _Remains("ResourceSlice", "resourceslice", slice_.name) for slice_ in cluster.slices.items if slice_.ours
+    )
+    yield from (
+        _Remains("ValidatingWebhookConfiguration", "validatingwebhookconfiguration", webhook.metadata.name)
+        for webhook in cluster.webhooks.items
+    )
+    yield from (
+        _Remains("ValidatingAdmissionPolicy", "validatingadmissionpolicy", admission_policy.metadata.name)
+        for admission_policy in cluster.admission_policies.items
+        if INVENTORY_GROUP in {group for group, _ in admission_policy.resources}
+    )
+    yield from (
+        _definition(definition)
+        for definition in cluster.definitions.items
+        if definition.spec.get("group") == CONFIG_GROUP and definition.metadata.labels.get(_NAME_LABEL) == MANAGER
     )
 
 
-def _definition(one: Definition) -> _Remains:
-    return _Remains("CustomResourceDefinition", "crd", one.metadata.name)
+def _definition(definition: Definition) -> _Remains:
+    return _Remains("CustomResourceDefinition", "crd", definition.metadata.name)
 
 
 def _is_ours(metadata: ObjectMeta) -> bool:
@@ -137,12 +145,12 @@ def _without_plugins(cluster: Cluster) -> list[Finding]:
     unread = cluster.unread("daemon_sets") or cluster.unread("pods")
     if cluster.plugins or cluster.our_pods(KUBELET_PLUGIN) or unread is not None or not cluster.inventories.items:
         return []
-    return [_NO_PLUGINS.at(f"Deployment {one.key}") for one in cluster.controllers]
+    return [_NO_PLUGINS.at(f"Deployment {controller.key}") for controller in cluster.controllers]
 
 
 def _counted(there: list[_Remains]) -> str:
     """`2 CustomResourceDefinitions, 1 DaemonSet`"""
-    kinds = Counter(one.kind for one in there)
+    kinds = Counter(remains.kind for remains in there)
     plurals = {kind: f"{kind}{'es' if kind.endswith('s') else 's'}" for kind in kinds}
     plurals |= {"NodeInventory": "NodeInventories", "ValidatingAdmissionPolicy": "ValidatingAdmissionPolicies"}
     return ", ".join(f"{count} {kind if count == 1 else plurals[kind]}" for kind, count in kinds.items())
@@ -151,8 +159,8 @@ def _counted(there: list[_Remains]) -> str:
 def _commands(there: list[_Remains], driver: str) -> str:
     """One for each kind. Inventories go with their definition."""
     by_kind: dict[str, list[str]] = {}
-    for one in there:
-        by_kind.setdefault(one.resource, []).append(one.name)
+    for remains in there:
+        by_kind.setdefault(remains.resource, []).append(remains.name)
     by_kind.pop("nodeinventory", None)
     if "resourceslice" in by_kind:
         by_kind["resourceslice"] = [f"--field-selector spec.driver={driver}"]

@@ -43,7 +43,14 @@ class Logs:
     async def _pod(self, pod: Pod) -> None:
         async with self._turn:
             for container in pod.spec.containers:
-                status = next((one for one in pod.status.container_statuses if one.name == container.name), None)
+                status = next(
+                    (
+                        container_status
+                        for container_status in pod.status.container_statuses
+                        if container_status.name == container.name
+                    ),
+                    None,
+                )
                 await self._log(pod, container.name, previous=False)
                 if status is not None and status.restart_count:
                     await self._log(pod, container.name, previous=True)
@@ -60,17 +67,17 @@ class Logs:
         # Others read meanwhile; what is not needed is given back.
         reserved = min(self._most_bytes, self._left_bytes)
         self._left_bytes -= reserved
-        kept = _End(reserved)
+        end = _End(reserved)
         try:
             lines = self._kube.lines(path, most_bytes=_MOST_READ_BYTES, **query)
             async with aclosing(lines):
                 async for line in lines:
-                    kept.add(line)
+                    end.add(line)
         except ClusterError as error:
             self._bundle.error(name, error.message)
-        self._left_bytes += 0 if kept.cut else max(0, reserved - kept.size)
-        if kept.size:
-            self._bundle.text(name, kept.lines())
+        self._left_bytes += 0 if end.cut else max(0, reserved - end.size)
+        if end.size:
+            self._bundle.text(name, end.lines())
 
     async def _metrics(self, pod: Pod) -> None:
         port = http_port(pod)

@@ -67,8 +67,8 @@ class NodePart(Protocol):
 
 def node_part() -> NodePart:
     """Raises NodeNotReady where the node plugin is not installed."""
-    found = list(entry_points(group="gpu_dra.doctor", name="node"))
-    if not found:
+    results = list(entry_points(group="gpu_dra.doctor", name="node"))
+    if not results:
         raise NodeNotReady("the node plugin is not installed beside dractl", about="checks of a node")
-    part: NodePart = found[0].load()
+    part: NodePart = results[0].load()
     return part

@@ -87,15 +87,17 @@ def _kubelet_gates(cluster: Cluster) -> Iterator[Finding]:
     if cluster.kubelets.unread is not None and not cluster.kubelets.items:
         yield _GATES_UNREAD.at(why=cluster.kubelets.unread.sentence)
         return
-    without = sorted(one.node for one in cluster.kubelets.items if one.gates.get(_DRA_GATE) is False)
+    without = sorted(kubelet.node for kubelet in cluster.kubelets.items if kubelet.gates.get(_DRA_GATE) is False)
     if without:
         yield _DRA_OFF.at(nodes=listed(without))
     fine, on_server = not without, dict(cluster.gates.items)
-    minors = {one.name: minor_of(one.status.node_info.kubelet_version) for one in cluster.nodes.items}
+    minors = {node.name: minor_of(node.status.node_info.kubelet_version) for node in cluster.nodes.items}
     for gate, loss in _LOSSES.items():
         known = GATES[gate]
         off = sorted(
-            one.node for one in cluster.kubelets.items if not known.is_on(gate, minors.get(one.node, 0), one.gates)
+            kubelet.node
+            for kubelet in cluster.kubelets.items
+            if not known.is_on(gate, minors.get(kubelet.node, 0), kubelet.gates)
         )
         # Off on both sides is what the check `features` is about.
         if off and on_server.get(gate, known.default(cluster.server.minor)):
@@ -238,7 +240,9 @@ def _pods(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _restricted(cluster: Cluster) -> Iterator[Finding]:
-    namespaces = {one.metadata.name: one.metadata.labels for one in cluster.namespaces.items}
+    namespaces = {
+        namespace_seen.metadata.name: namespace_seen.metadata.labels for namespace_seen in cluster.namespaces.items
+    }
     for plugin in cluster.plugins:
         level = namespaces.get(plugin.metadata.namespace or "", {}).get(_ENFORCE, "privileged")
         if level != "privileged" and cluster.plugin_setting("--simulate") is None:
@@ -317,7 +321,7 @@ def _registration_trouble(cluster: Cluster, inventory: NodeInventory) -> Finding
     if registration is None:
         return _NEVER.at(about, driver=cluster.driver, node=name, namespace=cluster.namespace)
     time = moment(registration.time)
-    node = next((one for one in cluster.nodes.items if one.name == name), None)
+    node = next((item for item in cluster.nodes.items if item.name == name), None)
     if node is not None and node.status.node_info.boot_id != inventory.spec.boot_id:
         # A simulated host has a boot id of its own; but a node that booted became ready after its plugin registered.
         since = node.ready_since
@@ -356,16 +360,19 @@ _UNOWNED = Trouble(
 
 def _inventories(cluster: Cluster) -> Iterator[Finding]:
     fine = True
-    reported = {one.spec.node_name for one in cluster.inventories.items}
+    reported = {node_inventory.spec.node_name for node_inventory in cluster.inventories.items}
     for node in cluster.nodes.items:
         plugin = cluster.selected_by(node.view)
         if plugin is not None and node.name not in reported:
             fine = False
             yield _NO_INVENTORY.at(_about(node.name), namespace=plugin.metadata.namespace, node=node.name)
-    uids = {one.name: one.metadata.uid for one in cluster.nodes.items}
+    uids = {item.name: item.metadata.uid for item in cluster.nodes.items}
     for inventory in cluster.inventories.items:
         name = inventory.metadata.name
-        owners = {(one.kind, one.name, one.uid) for one in inventory.metadata.owner_references}
+        owners = {
+            (owner_reference.kind, owner_reference.name, owner_reference.uid)
+            for owner_reference in inventory.metadata.owner_references
+        }
         if name not in uids:
             fine = False
             yield _ORPHAN.at(f"NodeInventory {name}", name=name)
@@ -373,7 +380,7 @@ def _inventories(cluster: Cluster) -> Iterator[Finding]:
             fine = False
             yield _UNOWNED.at(f"NodeInventory {name}", name=name)
     if fine:
-        gpus = sum(len(one.spec.gpus) for one in cluster.inventories.items)
+        gpus = sum(len(node_inventory.spec.gpus) for node_inventory in cluster.inventories.items)
         yield ok(f"{len(reported)} node(s) report {gpus} GPUs")
 
 

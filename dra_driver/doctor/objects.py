@@ -61,7 +61,9 @@ class Node(Model):
     @property
     def ready_since(self) -> datetime | None:
         """None when it is not, or does not say since when."""
-        ready = [one for one in self.status.conditions if (one.type, one.status) == ("Ready", "True")]
+        ready = [
+            condition for condition in self.status.conditions if (condition.type, condition.status) == ("Ready", "True")
+        ]
         return moment(ready[0].last_transition_time) if ready else None
 
     @property
@@ -118,7 +120,7 @@ class PodSpec(Model):
     @property
     def ours(self) -> Container | None:
         """The container with one of our programs."""
-        return next((one for one in self.containers if one.program is not None), None)
+        return next((container for container in self.containers if container.program is not None), None)
 
 
 class Waiting(Model):
@@ -174,19 +176,23 @@ class Pod(Model):
 
     @property
     def ready(self) -> bool:
-        return any(one.type == "Ready" and one.status == "True" for one in self.status.conditions)
+        return any(condition.type == "Ready" and condition.status == "True" for condition in self.status.conditions)
 
     @property
     def restarts(self) -> int:
-        return sum(one.restart_count for one in self.status.container_statuses)
+        return sum(container_status.restart_count for container_status in self.status.container_statuses)
 
     def why_not_ready(self) -> str:
         """What its status gives as the reason, as far as it does."""
-        for one in self.status.container_statuses:
-            for state in (one.state.waiting, one.state.terminated, one.last_state.terminated):
-                if state is not None and not one.ready and state.reason:
+        for container_status in self.status.container_statuses:
+            for state in (
+                container_status.state.waiting,
+                container_status.state.terminated,
+                container_status.last_state.terminated,
+            ):
+                if state is not None and not container_status.ready and state.reason:
                     return f"{state.reason}{f': {state.message}' if state.message else ''}"
-        unmet = [one for one in self.status.conditions if one.status == "False" and one.message]
+        unmet = [condition for condition in self.status.conditions if condition.status == "False" and condition.message]
         return unmet[0].message if unmet else f"its phase is {self.status.phase or 'unknown'}"
 
 
@@ -266,7 +272,7 @@ class SliceSeen:
             int(pool.get("resourceSliceCount", 0)),
             spec.get("nodeName"),
             (metadata.get("labels") or {}).get(MANAGED_BY) == MANAGER,
-            tuple(str(one.get("name")) for one in spec.get("devices") or ()),
+            tuple(str(item.get("name")) for item in spec.get("devices") or ()),
         )
 
 
@@ -283,11 +289,15 @@ class Definition(Model):
     @property
     def why_not_established(self) -> str | None:
         """None when it is served."""
-        conditions = {one.get("type"): one for one in self.status.get("conditions") or ()}
+        conditions = {item.get("type"): item for item in self.status.get("conditions") or ()}
         established = conditions.get("Established") or {}
         if established.get("status") == "True":
             return None
-        unmet = [one for one in conditions.values() if one.get("status") == "False" and one.get("message")]
+        unmet = [
+            condition
+            for condition in conditions.values()
+            if condition.get("status") == "False" and condition.get("message")
+        ]
         return str(unmet[0]["message"]) if unmet else "the API server has not said that it serves it"
 
 
@@ -328,7 +338,7 @@ class ClientConfig(Model):
             context.load_verify_locations(cadata=b64decode(self.ca_bundle).decode("ascii"))
         except (ValueError, ssl.SSLError):
             return None
-        ends = [ssl.cert_time_to_seconds(str(one["notAfter"])) for one in context.get_ca_certs()]
+        ends = [ssl.cert_time_to_seconds(str(get_ca_cert["notAfter"])) for get_ca_cert in context.get_ca_certs()]
         return datetime.fromtimestamp(max(ends), UTC) if ends else None
 
 
@@ -433,7 +443,7 @@ def contains(theirs: Any, ours: Any) -> bool:
         return (
             isinstance(theirs, list)
             and len(theirs) == len(ours)
-            and all(contains(one, other) for one, other in zip(theirs, ours, strict=True))
+            and all(contains(item, other) for item, other in zip(theirs, ours, strict=True))
         )
     return bool(theirs == ours)
 

@@ -67,20 +67,20 @@ class Request:
 def request_for(what: What, standings: Sequence[Standing], also: Collection[Change], driver: str) -> Request | Proof:
     """What to ask for, or why nothing is tried: the node publishes no such device, or none is free."""
     attribute = f"device.attributes['{driver}']"
-    exclusive = [one for one in standings if _text(one, "sharing", driver) in ("", "exclusive")]
-    gpus = [one for one in exclusive if _text(one, "type", driver) == "gpu"]
+    exclusive = [standing for standing in standings if _text(standing, "sharing", driver) in ("", "exclusive")]
+    gpus = [standing for standing in exclusive if _text(standing, "type", driver) == "gpu"]
     if what == "mig":
-        migs = [one for one in exclusive if _text(one, "type", driver) == "mig"]
-        there = [one for one in migs if _text(one, "uuid", driver)]
+        migs = [standing for standing in exclusive if _text(standing, "type", driver) == "mig"]
+        there = [mig for mig in migs if _text(mig, "uuid", driver)]
         made = f"{attribute}.sharing == 'exclusive'"
-        if any(one.why is None for one in there):
+        if any(standing.why is None for standing in there):
             return Request("mig.nvidia.com", f"{made} && has({attribute}.uuid)")
         if migs and not there and Change.MIG not in also:
             return not_tried("MIG devices of this node are created for claims; to try one, add --also mig")
         return _free(migs, "MIG device") or Request("mig.nvidia.com", made, held_s=_HELD_UNTIL_TOLD_S)
     if what == "shared":
-        shared = [one for one in standings if _text(one, "sharing", driver) in ("time-slicing", "mps")]
-        there = [one for one in shared if _text(one, "uuid", driver)]
+        shared = [standing for standing in standings if _text(standing, "sharing", driver) in ("time-slicing", "mps")]
+        there = [standing for standing in shared if _text(standing, "uuid", driver)]
         if there:
             return _free(there, "share") or Request("shared.gpu.nvidia.com", f"has({attribute}.uuid)")
         return _free(gpus, "GPU") or Request("gpu.nvidia.com", f"{attribute}.sharing == 'exclusive'", sharing="MPS")
@@ -90,8 +90,8 @@ def request_for(what: What, standings: Sequence[Standing], also: Collection[Chan
 def _free(standings: Sequence[Standing], name: str) -> Proof | None:
     if not standings:
         return not_tried(f"the node publishes no {name} that a claim can use")
-    if all(one.why is not None for one in standings):
-        reasons = listed(sorted({str(one.why) for one in standings}), 2)
+    if all(standing.why is not None for standing in standings):
+        reasons = listed(sorted({str(standing.why) for standing in standings}), 2)
         return not_tried(f"no {name} of the node is free: {reasons}", "see what uses them: dractl get devices")
     return None
 
@@ -228,12 +228,12 @@ def judged(shape: Shape, outcome: Outcome, slices: Iterable[ResourceSlice], driv
         message = f"{report.step}: {report.error}" if report.step != "load" else report.error
         return failed(message, _ADVICE.get(report.step or "", "search the kernel log of the node for NVRM"), **texts)
     wanted = _claimed(outcome, slices, driver)
-    found = sorted(_digits(one.uuid) for one in report.devices)
+    results = sorted(_digits(device.uuid) for device in report.devices)
     if wanted is None:
-        return not_tried(f"CUDA works, but the claim's status does not name its device: {listed(found)}")
-    if found != sorted(map(_digits, wanted)):
+        return not_tried(f"CUDA works, but the claim's status does not name its device: {listed(results)}")
+    if results != sorted(map(_digits, wanted)):
         return failed(
-            f"CUDA lists {listed(found) or 'nothing'}, and the claim has {listed(sorted(wanted))}",
+            f"CUDA lists {listed(results) or 'nothing'}, and the claim has {listed(sorted(wanted))}",
             "run dractl doctor --node there, and see the checks node-cdi-files and node-runtime",
             **texts,
         )
@@ -242,12 +242,12 @@ def judged(shape: Shape, outcome: Outcome, slices: Iterable[ResourceSlice], driv
             f"the container ran as user {report.user}",
             "check which mutating webhook changes pods: kubectl get mutatingwebhookconfigurations",
         )
-    names = ", ".join(one.name for one in report.devices)
+    names = ", ".join(device.name for device in report.devices)
     return passed(f"CUDA works on {names} as user {report.user}", **texts)
 
 
 def _never_ended(outcome: Outcome, state: JsonObject) -> Proof:
-    conditions = {one["type"]: one for one in (outcome.pod.get("status") or {}).get("conditions") or ()}
+    conditions = {item["type"]: item for item in (outcome.pod.get("status") or {}).get("conditions") or ()}
     scheduled = conditions.get("PodScheduled") or {}
     waiting = state.get("waiting") or {}
     name, after = outcome.pod["metadata"]["name"], f"{outcome.waited_s:.0f} s"
@@ -280,29 +280,29 @@ def _claimed(outcome: Outcome, slices: Iterable[ResourceSlice], driver: str) -> 
     allocation = claim.status.allocation
     results = allocation.devices.results if allocation is not None else []
     devices = {
-        (one.spec.pool.name, device.name): device
-        for one in slices
-        if one.spec.driver == driver
-        for device in one.spec.devices or ()
+        (slice_.spec.pool.name, device.name): device
+        for slice_ in slices
+        if slice_.spec.driver == driver
+        for device in slice_.spec.devices or ()
     }
-    found = []
+    claimed = []
     for result in results or ():
         device = devices.get((result.pool, result.device))
         uuid = _text(Standing(device, None), "uuid", driver) if device is not None else ""
         if uuid:
-            found.append(uuid)
-    if len(found) == len(results or ()):
-        return tuple(found)
+            claimed.append(uuid)
+    if len(claimed) == len(results or ()):
+        return tuple(claimed)
     return tuple(outcome.told) if len(outcome.told) == len(results or ()) else None
 
 
 def told_uuids(claim: JsonObject, driver: str) -> frozenset[str]:
     """What the plugin says in the claim's status: the MIG device, if it is one, else the GPU."""
     entries: list[Any] = [
-        one for one in (claim.get("status") or {}).get("devices") or () if one.get("driver") == driver
+        item for item in (claim.get("status") or {}).get("devices") or () if item.get("driver") == driver
     ]
-    data = [one.get("data") or {} for one in entries]
-    return frozenset(str(uuid) for one in data if (uuid := one.get("migUUID") or one.get("uuid")))
+    data = [entry.get("data") or {} for entry in entries]
+    return frozenset(str(uuid) for item in data if (uuid := item.get("migUUID") or item.get("uuid")))
 
 
 def _digits(uuid: str) -> str:

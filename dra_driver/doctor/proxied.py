@@ -37,7 +37,7 @@ async def kubelets(kube: Proxied, cluster: Cluster) -> Seen[KubeletSeen]:
         given = ((answer or {}).get("kubeletconfig") or {}).get("featureGates") or {}
         return KubeletSeen(node, {str(gate): bool(on) for gate, on in given.items()})
 
-    names = [one.name for one in cluster.gpu_nodes]
+    names = [gpu_node.name for gpu_node in cluster.gpu_nodes]
     return await _asked(configured, names, "configurations of kubelets", "get nodes/proxy")
 
 
@@ -56,8 +56,8 @@ def _untold(cluster: Cluster) -> Iterable[Pod]:
         if workload.ours is None or workload.ours.version is not None or workload.program is None:
             continue
         namespace = workload.metadata.namespace
-        pods = (one for one in cluster.our_pods(workload.program) if one.metadata.namespace == namespace)
-        yield from [one for one in pods if one.ready and http_port(one) is not None][:1]
+        pods = (pod for pod in cluster.our_pods(workload.program) if pod.metadata.namespace == namespace)
+        yield from [pod for pod in pods if pod.ready and http_port(pod) is not None][:1]
 
 
 async def _release(kube: Proxied, path: str) -> str:
@@ -73,24 +73,24 @@ async def _release(kube: Proxied, path: str) -> str:
 
 async def _asked[Q, T](ask: Callable[[Q], Awaitable[T]], whom: Sequence[Q], what: str, permission: str) -> Seen[T]:
     """The first is asked alone: who may not ask one may ask none."""
-    found: list[T] = []
+    results: list[T] = []
     failures: list[ClusterError] = []
     gate = asyncio.Semaphore(_AT_ONCE)
 
     async def one(question: Q) -> None:
         async with gate:
             try:
-                found.append(await ask(question))
+                results.append(await ask(question))
             except ClusterError as error:
                 failures.append(error)
 
     for part in (whom[:1], whom[1:]):
         await asyncio.gather(*(one(question) for question in part))
         if any(error.status in _FORBIDDEN for error in failures):
-            return Seen(tuple(found), Unread(what, failures[0].message, permission))
-    if failures and not found:
+            return Seen(tuple(results), Unread(what, failures[0].message, permission))
+    if failures and not results:
         return Seen((), Unread(what, failures[0].message))
-    return Seen(tuple(found))
+    return Seen(tuple(results))
 
 
 def http_port(pod: Pod) -> str | None:

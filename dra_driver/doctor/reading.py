@@ -140,7 +140,7 @@ class Reader:
         except ClusterError:
             return ServerSeen(str(version.get("gitVersion", "")))
         served = {
-            str(group["name"]): tuple(str(one["version"]) for one in group.get("versions") or ())
+            str(group["name"]): tuple(str(item["version"]) for item in group.get("versions") or ())
             for group in groups.get("groups") or ()
         }
         return ServerSeen(str(version.get("gitVersion", "")), served)
@@ -158,7 +158,7 @@ class Reader:
 
     async def _collections(self, server: ServerSeen) -> None:
         """Whoever may not list a kind is told so also when there is no such kind, so that is not asked for."""
-        there = [one for one in SOURCES if server.serves(one.resource.group, one.resource.version)]
+        there = [source for source in SOURCES if server.serves(source.resource.group, source.resource.version)]
         await asyncio.gather(*(self._collection(source) for source in there))
 
     async def _collection(
@@ -203,9 +203,9 @@ class Reader:
 
     async def _what_follows(self, first: Cluster) -> None:
         """What has names that are only known now."""
-        places = {one.metadata.namespace or "default" for one in (*first.plugins, *first.controllers)}
+        places = {plugin.metadata.namespace or "default" for plugin in (*first.plugins, *first.controllers)}
         driver = self._driver or first.driver
-        leases = sorted({lease_key(one) for one in first.controllers})
+        leases = sorted({lease_key(controller) for controller in first.controllers})
         told = f"reportingComponent={plugin_events(driver)}"
         await asyncio.gather(
             *(self._one(NAMESPACE_SOURCE, NAMESPACES, name, None) for name in sorted(places)),
@@ -253,23 +253,23 @@ class Reader:
         return await self._reviews("selfsubjectaccessreviews", [_Question(need) for need in OF_WHO_ASKS])
 
     async def _account_access(self, first: Cluster) -> Seen[Access]:
-        accounts = [(one, OF_THE_PLUGIN) for one in first.plugins]
-        accounts += [(one, OF_THE_CONTROLLER) for one in first.controllers]
+        accounts = [(plugin, OF_THE_PLUGIN) for plugin in first.plugins]
+        accounts += [(controller, OF_THE_CONTROLLER) for controller in first.controllers]
         asked = [
-            _Question(need, account_of(one), *(lease_key(one) if need.lease else (None, None)))
-            for one, needs in accounts
+            _Question(need, account_of(workload), *(lease_key(workload) if need.lease else (None, None)))
+            for workload, needs in accounts
             for need in needs
-            if need.gate is None or need.gate in one.feature_gates
+            if need.gate is None or need.gate in workload.feature_gates
         ]
         return await self._reviews("subjectaccessreviews", asked)
 
     async def _reviews(self, kind: str, asked: Sequence["_Question"]) -> Seen[Access]:
         try:
-            found = await self.tell(kind, asyncio.gather(*(self._review(kind, one) for one in asked)))
+            accesses = await self.tell(kind, asyncio.gather(*(self._review(kind, question) for question in asked)))
         except ClusterError as error:
             needed = permission("create", "authorization.k8s.io", kind) if error.status in _FORBIDDEN else None
             return Seen((), Unread("permissions", error.message, needed))
-        return Seen(tuple(found))
+        return Seen(tuple(accesses))
 
     async def _review(self, kind: str, asked: "_Question") -> Access:
         need, who = asked.need, asked.who

@@ -110,10 +110,10 @@ def _value(key: str, value: Any) -> Any:
         return _entries(key, value)
     if isinstance(value, list):
         if key in ("env", "httpHeaders"):
-            return [_named_value(one) for one in value]
+            return [_named_value(item) for item in value]
         if key in ("args", "command"):
             return list(_words(value))
-        return [_value(key, one) for one in value]
+        return [_value(key, item) for item in value]
     if not isinstance(value, str):
         return value
     if key == "caBundle" and value:
@@ -128,14 +128,14 @@ def _entries(key: str, value: JsonObject) -> JsonObject:
             for name, text in value.items()
             if name != "kubectl.kubernetes.io/last-applied-configuration"
         }
-    return {name: _value(name, one) for name, one in value.items() if name not in _DROPPED}
+    return {name: _value(name, item) for name, item in value.items() if name not in _DROPPED}
 
 
 def _named_value(entry: Any) -> Any:
     """An environment variable or header: its name, and where its value comes from, but not its value."""
     if not isinstance(entry, dict):
         return REDACTED
-    return {name: REDACTED if name == "value" else _value(name, one) for name, one in entry.items()}
+    return {name: REDACTED if name == "value" else _value(name, item) for name, item in entry.items()}
 
 
 def _words(words: list[Any]) -> Iterator[Any]:

@@ -77,7 +77,7 @@ def definitions_check(wanted: tuple[JsonObject, ...]) -> Check[Cluster]:
     """`wanted` are the definitions that ship with this release."""
 
     def judge(cluster: Cluster) -> Iterator[Finding]:
-        there = {one.metadata.name: one for one in cluster.definitions.items}
+        there = {item.metadata.name: item for item in cluster.definitions.items}
         fine = []
         for definition in wanted:
             name = definition["metadata"]["name"]
@@ -148,17 +148,17 @@ LOSSES = {gate: loss for gate, (_, _, loss) in _KEPT.items()} | _OTHER_LOSSES
 
 def _features(cluster: Cluster) -> Iterator[Finding]:
     gates = dict(cluster.gates.items)
-    kept = cluster.features.items[0] if cluster.features.items else None
-    if kept is None and not any(gate in gates for gate in _KEPT):
-        unread = [one for one in (cluster.features.unread, cluster.gates.unread) if one is not None]
+    server_features = cluster.features.items[0] if cluster.features.items else None
+    if server_features is None and not any(gate in gates for gate in _KEPT):
+        unread = [item for item in (cluster.features.unread, cluster.gates.unread) if item is not None]
         yield unknown(unread or [Unread("the slice fields that the API server keeps", "it did not report them")])
         return
     fine = True
     for gate, (name, what, loss) in _KEPT.items():
-        if kept is not None and not getattr(kept, name):
+        if server_features is not None and not getattr(server_features, name):
             fine = False
             yield _FIELDS_DROPPED.at(what=what, gate=gate, loss=loss)
-        elif kept is None and gates.get(gate) is False:
+        elif server_features is None and gates.get(gate) is False:
             fine = False
             yield _GATE_OFF.at(gate=gate, loss=loss)
     for gate, loss in _OTHER_LOSSES.items():
@@ -166,7 +166,11 @@ def _features(cluster: Cluster) -> Iterator[Finding]:
             fine = False
             yield _GATE_OFF.at(gate=gate, loss=loss)
     if fine:
-        yield ok(f"the API server keeps {kept}" if kept is not None else "all required feature gates are on")
+        yield ok(
+            f"the API server keeps {server_features}"
+            if server_features is not None
+            else "all required feature gates are on"
+        )
 
 
 VERSION = Check("server-version", "the version of the API server.", _version, (_TOO_OLD, _TOO_NEW))

@@ -30,7 +30,7 @@ _UNPUBLISHED = Trouble(
 
 
 def _published(cluster: Cluster) -> Iterator[Finding]:
-    there = {one.pool for one in cluster.slices.items if one.driver == cluster.driver}
+    there = {slice_.pool for slice_ in cluster.slices.items if slice_.driver == cluster.driver}
     missing = 0
     for inventory in cluster.inventories.items:
         gpus = _wanted_gpus(cluster, inventory)
@@ -38,7 +38,7 @@ def _published(cluster: Cluster) -> Iterator[Finding]:
             missing += 1
             yield _UNPUBLISHED.at(f"Node {inventory.spec.node_name}", gpus=gpus, driver=cluster.driver)
     if not missing:
-        devices = sum(len(one.devices) for one in cluster.slices.items if one.driver == cluster.driver)
+        devices = sum(len(slice_.devices) for slice_ in cluster.slices.items if slice_.driver == cluster.driver)
         yield ok(f"{len(there)} node(s) have slices of {cluster.driver}, with {devices} devices")
 
 
@@ -47,7 +47,7 @@ def _wanted_gpus(cluster: Cluster, inventory: NodeInventory) -> int:
     policy, name = cluster.policy, inventory.spec.node_name
     if policy is None or cluster.registration(inventory) is None:
         return 0
-    labels = next((one.metadata.labels for one in cluster.nodes.items if one.name == name), {})
+    labels = next((node.metadata.labels for node in cluster.nodes.items if node.name == name), {})
     return sum(policy.publishes(name, labels, gpu) for gpu in inventory.spec.gpus)
 
 
@@ -88,16 +88,16 @@ def _complete(cluster: Cluster) -> Iterator[Finding]:
 
 def _pool_troubles(driver: str, pool: str, slices: list[SliceSeen]) -> Iterator[Finding]:
     about = f"pool {driver}/{pool}"
-    newest = max(one.generation for one in slices)
-    current = [one for one in slices if one.generation == newest]
-    counts = {one.count for one in current}
+    newest = max(slice_.generation for slice_ in slices)
+    current = [slice_ for slice_ in slices if slice_.generation == newest]
+    counts = {slice_seen.count for slice_seen in current}
     where = {"driver": driver, "node": current[0].node_name or pool}
     if counts != {len(current)}:
         yield _INCOMPLETE.at(about, there=len(current), count=max(counts), generation=newest, **where)
     elif len(current) < len(slices):
-        old = sorted(one.name for one in slices if one.generation != newest)
+        old = sorted(slice_.name for slice_ in slices if slice_.generation != newest)
         yield _LEFT.at(about, names=" ".join(old))
-    names = [name for one in current for name in one.devices]
+    names = [name for slice_seen in current for name in slice_seen.devices]
     twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
     if twice:
         yield _TWICE.at(about, device=twice[0], **where)
@@ -120,16 +120,20 @@ _PLUGIN_GONE = Trouble(
 
 def _stale(cluster: Cluster) -> Iterator[Finding]:
     fine = True
-    registered = {one.spec.node_name for one in cluster.inventories.items if cluster.registration(one) is not None}
+    registered = {
+        inventory.spec.node_name
+        for inventory in cluster.inventories.items
+        if cluster.registration(inventory) is not None
+    }
     for (driver, pool), slices in _pools(cluster.slices.items).items():
-        node = next((one.node_name for one in slices if one.node_name is not None), None)
+        node = next((slice_.node_name for slice_ in slices if slice_.node_name is not None), None)
         if node is None:
             continue
         about, where = f"pool {driver}/{pool}", {"driver": driver, "node": node}
         if node not in cluster.node_names:
             fine = False
             yield _NODE_GONE.at(about, **where)
-        elif driver == cluster.driver and node not in registered and any(one.ours for one in slices):
+        elif driver == cluster.driver and node not in registered and any(slice_.ours for slice_ in slices):
             fine = False
             yield _PLUGIN_GONE.at(about, **where)
     if fine:
@@ -146,7 +150,9 @@ _FOREIGN = Trouble(
 
 
 def _writers(cluster: Cluster) -> Iterator[Finding]:
-    foreign = sorted(one.name for one in cluster.slices.items if one.driver == cluster.driver and not one.ours)
+    foreign = sorted(
+        slice_.name for slice_ in cluster.slices.items if slice_.driver == cluster.driver and not slice_.ours
+    )
     if foreign:
         yield _FOREIGN.at(driver=cluster.driver, names=", ".join(foreign[:3]))
     else:

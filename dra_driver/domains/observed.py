@@ -33,12 +33,12 @@ def channel_uses(claim: ResourceClaim, driver: str) -> tuple[ChannelUse, ...]:
         return ()
     ref = ClaimRef(claim.metadata.namespace or "", claim.metadata.name, claim.metadata.uid)
     pods = tuple(sorted(consumer.name for consumer in claim.status.reserved_for if consumer.resource == "pods"))
-    found = set()
+    results = set()
     for result in allocation.devices.results:
         uid = _domain_of(result, allocation.devices.config, driver) if result.driver == driver else None
         if uid is not None and not result.admin_access:
-            found.add(ChannelUse(result.pool, uid, ref, pods))
-    return tuple(sorted(found))
+            results.add(ChannelUse(result.pool, uid, ref, pods))
+    return tuple(sorted(results))
 
 
 def _domain_of(result: AllocatedDevice, configs: list[AllocatedConfig], driver: str) -> str | None:

@@ -40,12 +40,19 @@ class PeerUpdate(StrEnum):
 def peers_of(status: ComputeDomainStatus, node: str, address: str) -> Peers | None:
     """None until the status has `node` with this `address`: a daemon that its peers cannot find must not report that it
     is ready."""
-    own = next((one for one in status.nodes if one.name == node and one.ip_address == address), None)
+    own = next(
+        (domain_node for domain_node in status.nodes if domain_node.name == node and domain_node.ip_address == address),
+        None,
+    )
     if own is None:
         return None
     if not own.clique_id:
         return Peers("", own.index, ((own.index, address),))
-    members = sorted((one.index, one.ip_address) for one in status.nodes if one.clique_id == own.clique_id)
+    members = sorted(
+        (domain_node.index, domain_node.ip_address)
+        for domain_node in status.nodes
+        if domain_node.clique_id == own.clique_id
+    )
     return Peers(own.clique_id, own.index, tuple((index, ip) for index, ip in members if ip))
 
 

@@ -99,8 +99,8 @@ def _template_ready(observed: ObservedDomain) -> _Statement:
 
 def _joined(observed: ObservedDomain, members: Membership) -> _Statement:
     if members.kept_out:
-        first = min(members.kept_out, key=lambda kept: (_SEVERITY.index(kept.reason), kept.node))
-        return NODES_JOINED, "False", first.reason, _listed([kept.message for kept in members.kept_out])
+        first = min(members.kept_out, key=lambda excluded: (_SEVERITY.index(excluded.reason), excluded.node))
+        return NODES_JOINED, "False", first.reason, _listed([excluded.message for excluded in members.kept_out])
     if members.join:
         return NODES_JOINED, "False", DomainReason.NODES_JOINING, f"joining: {_listed(members.join)}"
     cliques = sorted({member.clique for member in members.members if member.node in observed.wanted_nodes})
@@ -184,7 +184,7 @@ def _listed(items: Iterable[str]) -> str:
 def _dated(
     statements: Iterable[_Statement], before: Sequence[Condition], now: str, generation: int | None
 ) -> list[Condition]:
-    found = [
+    conditions = [
         Condition(
             type=type_,
             status=status,
@@ -195,4 +195,4 @@ def _dated(
         )
         for type_, status, reason, message in statements
     ]
-    return sorted((dated(condition, before) for condition in found), key=lambda condition: condition.type)
+    return sorted((dated(condition, before) for condition in conditions), key=lambda condition: condition.type)

@@ -96,11 +96,15 @@ def _plain(literal: str) -> str:
 
 def size_difference(verdict: NodeVerdict, device: DeviceVerdict) -> float:
     """How much smaller or larger it is than what is asked for, by memory, where such a device exists."""
-    meant = [one for one in verdict.devices if one.wanted is device.wanted and one.is_meant]
+    meant = [
+        device_verdict
+        for device_verdict in verdict.devices
+        if device_verdict.wanted is device.wanted and device_verdict.is_meant
+    ]
     sizes = [
-        amount(one.candidate.device.capacity["memory"].value)
-        for one in meant
-        if "memory" in one.candidate.device.capacity
+        amount(device_verdict.candidate.device.capacity["memory"].value)
+        for device_verdict in meant
+        if "memory" in device_verdict.candidate.device.capacity
     ]
     own = device.candidate.device.capacity.get("memory")
     if not sizes or own is None or not max(sizes):
@@ -134,8 +138,8 @@ def _stepped_down(left: Fraction, policy: dict[str, Any]) -> Fraction:
     """The largest amount up to `left` that the policy allows."""
     valid = policy.get("validRange")
     if policy.get("validValues"):
-        allowed = [Fraction(amount(one)) for one in policy["validValues"]]
-        return max((one for one in allowed if one <= left), default=Fraction(0))
+        allowed = [Fraction(amount(item)) for item in policy["validValues"]]
+        return max((item for item in allowed if item <= left), default=Fraction(0))
     if not valid:
         return left
     least = Fraction(amount(valid["min"]))
@@ -152,7 +156,7 @@ def _stepped_down(left: Fraction, policy: dict[str, Any]) -> Fraction:
 
 
 def pod_tolerations(spec: dict[str, Any]) -> list[Toleration]:
-    return [Toleration.model_validate(one) for one in spec.get("tolerations") or ()]
+    return [Toleration.model_validate(item) for item in spec.get("tolerations") or ()]
 
 
 def toleration_of(taint: Taint) -> Toleration:
@@ -168,7 +172,7 @@ def taint_text(taint: Taint) -> str:
 def flow(value: Any) -> str:
     """As YAML would have it in one line."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {flow(one)}" for key, one in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {flow(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(flow, value)) + "]"
     return f'"{value}"' if str(value).isdigit() else str(value)

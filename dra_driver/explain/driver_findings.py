@@ -35,7 +35,7 @@ def policy_findings(
 
 def _finding(nodes: dict[str, Limitation]) -> Finding:
     (first, limitation), *others = nodes.items()
-    number = sum(len(one.gpus) for one in nodes.values())
+    number = sum(len(node.gpus) for node in nodes.values())
     gpus = limitation.subject if number <= 1 else f"{number} GPUs"
     rule = f"rule {limitation.rule} of the policy cannot be followed on {gpus}" if limitation.rule else gpus
     fix = f"{limitation.fix[:1].upper()}{limitation.fix[1:]}."
@@ -48,9 +48,9 @@ def _asks_for_mig_by_name(pod: Pod | None, claims: Iterable[PodClaim]) -> bool:
     """By a class or extended resource of a MIG profile: such a class is not made before a GPU offers the profile."""
     if pod is not None and any(name.startswith("nvidia.com/mig-") for name in extended_resources(pod.obj)):
         return True
-    requests = [one for entry in claims if entry.claim is not None for one in entry.claim.spec.devices.requests]
-    wanted = [one for request in requests for one in (request.exactly, *(request.first_available or ()))]
-    return any(one is not None and one.device_class_name.endswith(".mig.nvidia.com") for one in wanted)
+    requests = [request for entry in claims if entry.claim is not None for request in entry.claim.spec.devices.requests]
+    wanted = [item for request in requests for item in (request.exactly, *(request.first_available or ()))]
+    return any(item is not None and item.device_class_name.endswith(".mig.nvidia.com") for item in wanted)
 
 
 def _would_help(kind: str, verdict: NodeVerdict) -> bool:
@@ -75,18 +75,20 @@ def domain_findings(
     world: World, pod: Pod | None, claims: Sequence[PodClaim], verdicts: Sequence[NodeVerdict]
 ) -> tuple[Finding, ...]:
     """What domains have to do with it. Of a pod that has its node, `verdicts` are empty: it may wait for the domain."""
-    uids = dict.fromkeys(uid for one in claims if one.claim is not None and (uid := domain_uid(one.claim)) is not None)
-    found = [*_of_templates(world, pod, claims)]
+    uids = dict.fromkeys(
+        uid for claim in claims if claim.claim is not None and (uid := domain_uid(claim.claim)) is not None
+    )
+    findings = [*_of_templates(world, pod, claims)]
     for uid in uids:
-        found += _of_domain(world, uid)
-        if any(not one.fits for one in verdicts):
-            found += _of_nodes(world, uid)
-    return tuple(found)
+        findings += _of_domain(world, uid)
+        if any(not verdict.fits for verdict in verdicts):
+            findings += _of_nodes(world, uid)
+    return tuple(findings)
 
 
 def _of_templates(world: World, pod: Pod | None, claims: Sequence[PodClaim]) -> Iterator[Finding]:
     """The template that a pod misses is one that a domain's controller has not made, or could not."""
-    missing = {one.template for one in claims if one.claim is None and one.template is not None}
+    missing = {claim.template for claim in claims if claim.claim is None and claim.template is not None}
     for domain in world.domains.values():
         name = domain.spec.channel.resource_claim_template.name
         if pod is not None and domain.metadata.namespace == pod.namespace and name in missing:
@@ -98,12 +100,12 @@ def _of_templates(world: World, pod: Pod | None, claims: Sequence[PodClaim]) -> 
 def _of_domain(world: World, uid: str) -> Iterator[Finding]:
     domain = _by_uid(world, uid)
     if domain is None:
-        if world.live and not any(one.kind == "ComputeDomain" for one in world.unread):
+        if world.live and not any(unread.kind == "ComputeDomain" for unread in world.unread):
             text = f"there is none with UID {uid}, so no channel of it is prepared"
             fix = "Delete the pod, and create it again from the template of an existing domain."
             yield Finding("domain-gone", "ComputeDomain", text, fix)
         return
-    ready = next((one for one in domain.status.conditions if one.type == READY), None)
+    ready = next((condition for condition in domain.status.conditions if condition.type == READY), None)
     if ready is not None and ready.status != "True" and ready.reason != "NoNodes":
         text = f"is not ready ({ready.reason}): {ready.message}"
         fix = f"dractl get domains {domain.metadata.name} -n {domain.metadata.namespace} has what each node says."
@@ -132,7 +134,7 @@ def _of_nodes(world: World, uid: str) -> Iterator[Finding]:
 
 
 def _by_uid(world: World, uid: str) -> ComputeDomain | None:
-    return next((one for one in world.domains.values() if one.metadata.uid == uid), None)
+    return next((domain for domain in world.domains.values() if domain.metadata.uid == uid), None)
 
 
 def _about(domain: ComputeDomain) -> str:
@@ -140,5 +142,5 @@ def _about(domain: ComputeDomain) -> str:
 
 
 def _said(domain: ComputeDomain) -> str:
-    ready = next((one for one in domain.status.conditions if one.type == READY), None)
+    ready = next((condition for condition in domain.status.conditions if condition.type == READY), None)
     return f"; it says: {ready.message}" if ready is not None and ready.message else ""

@@ -73,12 +73,12 @@ class Explanation:
 
     @property
     def fitting(self) -> tuple[str, ...]:
-        return tuple(one.node for one in self.nodes if one.fits)
+        return tuple(node.node for node in self.nodes if node.fits)
 
     @property
     def stops(self) -> tuple[Finding, ...]:
         """What keeps it from every node."""
-        return tuple(one for one in self.findings if one.stops)
+        return tuple(finding for finding in self.findings if finding.stops)
 
     def to_data(self) -> JsonObject:
         """As docs/explain.md has it."""
@@ -88,25 +88,26 @@ class Explanation:
             "name": self.name,
             "answer": self.answer.value,
             "node": self.node,
-            "claims": [asdict(one) for one in self.claims],
+            "claims": [asdict(claim) for claim in self.claims],
             "fittingNodes": list(self.fitting),
             "groups": [
                 {
-                    "code": one.code.value,
-                    "reason": one.text,
-                    "count": len(one.nodes),
-                    "nodes": list(one.nodes),
-                    "claim": one.claim,
-                    "request": one.request,
+                    "code": group.code.value,
+                    "reason": group.text,
+                    "count": len(group.nodes),
+                    "nodes": list(group.nodes),
+                    "claim": group.claim,
+                    "request": group.request,
                 }
-                for one in self.groups
+                for group in self.groups
             ],
-            "findings": [asdict(one) for one in self.findings],
+            "findings": [asdict(finding) for finding in self.findings],
             "suggestions": [
-                asdict(one) | {"kind": one.kind.value, "distance": round(one.distance, 3)} for one in self.suggestions
+                asdict(suggestion) | {"kind": suggestion.kind.value, "distance": round(suggestion.distance, 3)}
+                for suggestion in self.suggestions
             ],
-            "devices": [_device_data(node, one) for node, one in self.devices],
-            "notRead": [asdict(one) for one in self.unread],
+            "devices": [_device_data(node, device_verdict) for node, device_verdict in self.devices],
+            "notRead": [asdict(unread) for unread in self.unread],
         }
 
 
@@ -122,8 +123,12 @@ def _device_data(node: str, verdict: DeviceVerdict) -> JsonObject:
         "code": verdict.code.value,
         "reason": verdict.text,
         "selector": {"of": writer, "index": index} if writer is not None else None,
-        "failing": [{"text": one.text, "start": one.start, "end": one.end, "said": one.said} for one in verdict.parts],
-        "holders": [{"claim": str(one), "pods": list(one.pods), "gone": list(one.gone)} for one in verdict.holders],
+        "failing": [
+            {"text": part.text, "start": part.start, "end": part.end, "said": part.said} for part in verdict.parts
+        ],
+        "holders": [
+            {"claim": str(holder), "pods": list(holder.pods), "gone": list(holder.gone)} for holder in verdict.holders
+        ],
     }
 
 
@@ -179,7 +184,7 @@ def _explained(
     enough: Callable[[], bool],
     limit: Limit,
 ) -> Explanation:
-    claims = tuple({claim_key(one.claim): one.claim for one in entries if one.claim is not None}.values())
+    claims = tuple({claim_key(entry.claim): entry.claim for entry in entries if entry.claim is not None}.values())
     answer = _answer(pod, claims)
     judge = Judge(world, pod, claims, limit)
     verdicts: tuple[NodeVerdict, ...] = ()
@@ -189,11 +194,11 @@ def _explained(
         findings = (*findings_of(world, pod, entries, verdicts), *policy_findings(world, pod, entries, verdicts))
     if answer is not Answer.DONE:
         findings = (*findings, *domain_findings(world, pod, entries, verdicts))
-    hopeless = any(one.code in _HOPELESS for one in findings)
+    hopeless = any(finding.code in _HOPELESS for finding in findings)
     changes: tuple[Suggestion, ...] = ()
     if answer is None:
-        stopped = any(one.stops for one in findings)
-        answer = Answer.FITS if any(one.fits for one in verdicts) and not stopped else Answer.WAITS
+        stopped = any(finding.stops for finding in findings)
+        answer = Answer.FITS if any(verdict.fits for verdict in verdicts) and not stopped else Answer.WAITS
         if answer is Answer.WAITS and verdicts and not hopeless:
             changes = suggestions(world, pod, entries, verdicts, replace(limit, enough=enough))
     return Explanation(
@@ -201,7 +206,7 @@ def _explained(
         *key,
         answer,
         pod.node if pod is not None else _node_of(claims),
-        tuple(_state(world, one) for one in entries),
+        tuple(_state(world, entry) for entry in entries),
         verdicts,
         _groups(verdicts),
         findings,
@@ -221,13 +226,13 @@ def _answer(pod: Pod | None, claims: Sequence[ResourceClaim]) -> Answer | None:
         if pod.is_done:
             return Answer.DONE
         return Answer.SCHEDULED if pod.node is not None else None
-    return Answer.ALLOCATED if all(one.status.allocation is not None for one in claims) else None
+    return Answer.ALLOCATED if all(claim.status.allocation is not None for claim in claims) else None
 
 
 def _node_of(claims: Sequence[ResourceClaim]) -> str | None:
     for claim in claims:
         if claim.status.allocation is not None:
-            return ", ".join(dict.fromkeys(one.pool for one in claim.status.allocation.devices.results)) or None
+            return ", ".join(dict.fromkeys(result.pool for result in claim.status.allocation.devices.results)) or None
     return None
 
 
@@ -254,20 +259,20 @@ def _device_text(result: AllocatedDevice) -> str:
 def _groups(verdicts: Iterable[NodeVerdict]) -> tuple[Group, ...]:
     """Largest first; those that fit are no group."""
     found: dict[tuple[Code, str, str | None, str | None], list[NodeVerdict]] = {}
-    for one in verdicts:
-        if not one.fits:
-            found.setdefault((one.code, one.said.shape, one.claim, one.request), []).append(one)
+    for verdict in verdicts:
+        if not verdict.fits:
+            found.setdefault((verdict.code, verdict.said.shape, verdict.claim, verdict.request), []).append(verdict)
     groups = [
         Group(
             first.code,
-            first.said.beside(one.said for one in others).text,
-            tuple(one.node for one in (first, *others)),
+            first.said.beside(node_verdict.said for node_verdict in others).text,
+            tuple(item.node for item in (first, *others)),
             first.claim,
             first.request,
         )
         for first, *others in found.values()
     ]
-    return tuple(sorted(groups, key=lambda one: (-len(one.nodes), one.text)))
+    return tuple(sorted(groups, key=lambda group: (-len(group.nodes), group.text)))
 
 
 def _devices(world: World, judge: Judge, devices_of: Collection[str] | None) -> tuple[tuple[str, DeviceVerdict], ...]:

@@ -99,10 +99,10 @@ class _Finder:
         match node:
             case Logical(operator=operator, parts=parts):
                 all_needed = (operator == "&&") == wanted
-                wrong = [one for one in parts if self._values.get(one) is (not wanted)]
+                wrong = [part for part in parts if self._values.get(part) is (not wanted)]
                 # One part that fails decides; parts of which one would do must all have failed.
-                for one in wrong[:1] if all_needed else wrong:
-                    yield from self.parts(one, wanted)
+                for item in wrong[:1] if all_needed else wrong:
+                    yield from self.parts(item, wanted)
             case Call(function="!_", arguments=(operand,)):
                 yield from self.parts(operand, not wanted)
             case Conditional(condition=condition, then=then, otherwise=otherwise):
@@ -224,7 +224,7 @@ class _Finder:
 
 def _is_capacity(node: Has) -> bool:
     return isinstance(node.select.operand, Index) and "capacity" in {
-        one.field for one in children(node.select.operand) if isinstance(one, Select)
+        child.field for child in children(node.select.operand) if isinstance(child, Select)
     }
 
 
@@ -313,5 +313,5 @@ def _unlikeness(own: str, other: str) -> float:
     spelling = 1 - SequenceMatcher(None, own, other).ratio()
     if not all(numbers):
         return spelling
-    first, second = (int(one[-1]) for one in numbers)
+    first, second = (int(number[-1]) for number in numbers)
     return min(1.0, abs(first - second) / max(first, second, 1) + spelling / 100)

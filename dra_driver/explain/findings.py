@@ -39,8 +39,8 @@ def findings_of(
     world: World, pod: Pod | None, claims: Sequence[PodClaim], verdicts: Sequence[NodeVerdict]
 ) -> tuple[Finding, ...]:
     """Those that stop everything first, otherwise in a fixed order of kinds."""
-    known = [one.claim for one in claims if one.claim is not None]
-    found = [
+    known = [claim.claim for claim in claims if claim.claim is not None]
+    findings = [
         *_of_pod(pod),
         *_of_entries(world, pod, claims),
         *(finding for claim in known for finding in _of_claim(world, claim)),
@@ -57,15 +57,15 @@ def findings_of(
         *_of_forgotten(world, verdicts),
         *_of_nodes(world),
     ]
-    unique = list(dict.fromkeys(found))
-    return tuple(sorted(unique, key=lambda one: not one.stops))
+    unique = list(dict.fromkeys(findings))
+    return tuple(sorted(unique, key=lambda finding: not finding.stops))
 
 
 # -- the pod and its entries
 
 
 def _of_pod(pod: Pod | None) -> Iterator[Finding]:
-    gates = [one["name"] for one in (pod.obj["spec"].get("schedulingGates") or () if pod is not None else ())]
+    gates = [item["name"] for item in (pod.obj["spec"].get("schedulingGates") or () if pod is not None else ())]
     if gates:
         text = f"has scheduling gates ({', '.join(gates)}); no scheduler looks at it before they are removed"
         yield Finding(
@@ -78,26 +78,26 @@ def _of_pod(pod: Pod | None) -> Iterator[Finding]:
 
 
 def _of_entries(world: World, pod: Pod | None, claims: Sequence[PodClaim]) -> Iterator[Finding]:
-    for one in claims:
-        if one.claim is None and one.missing is not None:
-            if one.invalid:
-                text, fix = one.missing, "Correct it; dractl check says what is wrong with it."
-                yield Finding("invalid-claim", f"pod {pod}, claim entry {one.entry}", text, fix, stops=True)
+    for claim in claims:
+        if claim.claim is None and claim.missing is not None:
+            if claim.invalid:
+                text, fix = claim.missing, "Correct it; dractl check says what is wrong with it."
+                yield Finding("invalid-claim", f"pod {pod}, claim entry {claim.entry}", text, fix, stops=True)
                 continue
-            if one.template is not None and "Template" in one.missing:
+            if claim.template is not None and "Template" in claim.missing:
                 kind, code = "ResourceClaimTemplate", "missing-template"
             else:
                 kind, code = "ResourceClaim", "missing-claim"
-            fix = f"Create it in the pod's namespace{_close(world, kind, one)}."
-            yield Finding(code, f"pod {pod}, claim entry {one.entry}", one.missing, fix, stops=True)
-        elif pod is not None and _is_foreign(world, pod, one):
-            text = f"claim {one.claim.metadata.name if one.claim else ''} was not made for this pod"
+            fix = f"Create it in the pod's namespace{_close(world, kind, claim)}."
+            yield Finding(code, f"pod {pod}, claim entry {claim.entry}", claim.missing, fix, stops=True)
+        elif pod is not None and _is_foreign(world, pod, claim):
+            text = f"claim {claim.claim.metadata.name if claim.claim else ''} was not made for this pod"
             fix = "Delete the pod, so that it is created again with its own claim."
-            yield Finding("foreign-claim", f"pod {pod}, claim entry {one.entry}", text, fix, stops=True)
-        if one.generated and world.live and one.claim is not None:
-            text = f"its claim has not been made from template {one.template} yet"
+            yield Finding("foreign-claim", f"pod {pod}, claim entry {claim.entry}", text, fix, stops=True)
+        if claim.generated and world.live and claim.claim is not None:
+            text = f"its claim has not been made from template {claim.template} yet"
             fix = "If this lasts, see the pod's events: kube-controller-manager says why it makes none."
-            yield Finding("claim-not-made", f"pod {pod}, claim entry {one.entry}", text, fix, stops=True)
+            yield Finding("claim-not-made", f"pod {pod}, claim entry {claim.entry}", text, fix, stops=True)
 
 
 def _is_foreign(world: World, pod: Pod, entry: PodClaim) -> bool:
@@ -136,8 +136,8 @@ def _requests(claim: ResourceClaim) -> Iterator[tuple[str, ExactRequest | SubReq
     for request in claim.spec.devices.requests:
         if request.exactly is not None:
             yield request.name, request.exactly
-        for one in request.first_available or ():
-            yield f"{request.name}/{one.name}", one
+        for sub_request in request.first_available or ():
+            yield f"{request.name}/{sub_request.name}", sub_request
 
 
 def _of_request(world: World, claim: ResourceClaim, about: str, spec: ExactRequest | SubRequest) -> Iterator[Finding]:
@@ -175,7 +175,7 @@ def _of_users(world: World, pod: Pod | None, claims: Iterable[ResourceClaim]) ->
     keys = {claim_key(claim) for claim in claims}
     for other in world.pods.values():
         if other.waits and any(
-            one.claim is not None and claim_key(one.claim) in keys for one in claims_of(world, other)
+            pod_claim.claim is not None and claim_key(pod_claim.claim) in keys for pod_claim in claims_of(world, other)
         ):
             fix = f"dractl explain pod {other.name} -n {other.namespace} looks at all that it needs."
             yield Finding("pod-waits", f"pod {other}", "waits for this claim and may want more than it", fix)
@@ -196,7 +196,7 @@ def _of_places(claims: Sequence[ResourceClaim]) -> Iterator[Finding]:
     for claim in claims:
         allocation = claim.status.allocation
         if allocation is not None and allocation.node_selector is not None:
-            pools = ", ".join(dict.fromkeys(one.pool for one in allocation.devices.results))
+            pools = ", ".join(dict.fromkeys(result.pool for result in allocation.devices.results))
             placed[pools].append(claim.metadata.name)
     if len(placed) > 1 and not _have_a_node_in_common(claims):
         where = "; ".join(f"{' and '.join(names)} on {pools}" for pools, names in sorted(placed.items()))
@@ -207,9 +207,9 @@ def _of_places(claims: Sequence[ResourceClaim]) -> Iterator[Finding]:
 def _have_a_node_in_common(claims: Sequence[ResourceClaim]) -> bool:
     """Whether one of the nodes that the claims name is in all selectors; selectors on labels may meet anywhere."""
     selectors = [
-        one.status.allocation.node_selector
-        for one in claims
-        if one.status.allocation is not None and one.status.allocation.node_selector is not None
+        claim.status.allocation.node_selector
+        for claim in claims
+        if claim.status.allocation is not None and claim.status.allocation.node_selector is not None
     ]
     names = {
         value
@@ -218,9 +218,9 @@ def _have_a_node_in_common(claims: Sequence[ResourceClaim]) -> bool:
         for field in term.get("matchFields") or ()
         for value in field.get("values") or ()
     }
-    if any(term.get("matchExpressions") for one in selectors for term in one.get("nodeSelectorTerms") or ()):
+    if any(term.get("matchExpressions") for selector in selectors for term in selector.get("nodeSelectorTerms") or ()):
         return True
-    return any(all(selector_matches(one, NodeView(name)) for one in selectors) for name in names)
+    return any(all(selector_matches(selector, NodeView(name)) for selector in selectors) for name in names)
 
 
 # -- extended resources, errors, quota, and what the scheduler says itself
@@ -228,7 +228,7 @@ def _have_a_node_in_common(claims: Sequence[ResourceClaim]) -> bool:
 
 def _of_scheduler(pod: Pod | None, verdicts: Sequence[NodeVerdict]) -> Iterator[Finding]:
     """Where we see no reason to wait, the scheduler's own words."""
-    if pod is None or not any(one.fits for one in verdicts):
+    if pod is None or not any(verdict.fits for verdict in verdicts):
         return
     for condition in (pod.obj.get("status") or {}).get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False" and condition.get("message"):
@@ -258,7 +258,7 @@ def _of_errors(world: World, claims: Sequence[ResourceClaim], verdicts: Sequence
         about, text = _split_about(text)
         cause = failing[0].error.__cause__ if failing[0].error is not None else None
         if isinstance(cause, CelError):
-            where = f"This stops the pod on every node, not only on {some([one.node for one in failing])}."
+            where = f"This stops the pod on every node, not only on {some([verdict.node for verdict in failing])}."
             yield Finding("selector-error", about, text, f"{where} {_mending(cause)}", stops=True)
         else:
             yield Finding("invalid-claim", about, text, "Change the claim; trying again will not help.", stops=True)
@@ -281,7 +281,7 @@ def _split_about(text: str) -> tuple[str, str]:
 
 
 def _of_quotas(world: World, claims: Sequence[PodClaim]) -> Iterator[Finding]:
-    new = [one.claim for one in claims if one.generated and one.claim is not None]
+    new = [pod_claim.claim for pod_claim in claims if pod_claim.generated and pod_claim.claim is not None]
     asked: Counter[tuple[str, str]] = Counter()
     for claim in new:
         namespace = claim_key(claim)[0]
@@ -309,18 +309,20 @@ def _number(text: str) -> int:
 def _of_gates(world: World) -> Iterator[Finding]:
     """What slices say that this scheduler does not know."""
     behaviour = world.behaviour
-    devices = [device for one in world.slices for device in one.spec.devices or ()]
+    devices = [device for slice_ in world.slices for device in slice_.spec.devices or ()]
     if not behaviour.partitionable:
-        skipped = sum(bool(one.spec.shared_counters or one.spec.per_device_node_selection) for one in world.slices)
-        drawing = sum(bool(one.consumes_counters) for one in devices)
+        skipped = sum(
+            bool(slice_.spec.shared_counters or slice_.spec.per_device_node_selection) for slice_ in world.slices
+        )
+        drawing = sum(bool(device.consumes_counters) for device in devices)
         if skipped or drawing:
             text = f"passes over {_several(drawing, 'device')} that draw on counters, and {_several(skipped, 'slice')}"
             yield _unknown(text, "DRAPartitionableDevices")
-    if not behaviour.consumable and (shareable := sum(bool(one.allow_multiple_allocations) for one in devices)):
+    if not behaviour.consumable and (shareable := sum(bool(device.allow_multiple_allocations) for device in devices)):
         yield _unknown(
             f"gives {_several(shareable, 'device')} that could be shared to one claim each", "DRAConsumableCapacity"
         )
-    if not behaviour.taints and (world.taint_rules or any(one.taints for one in devices)):
+    if not behaviour.taints and (world.taint_rules or any(device.taints for device in devices)):
         yield _unknown("ignores taints of devices", "DRADeviceTaints")
 
 
@@ -333,7 +335,7 @@ def _several(number: int, noun: str) -> str:
 
 
 def _of_pools(world: World, verdicts: Sequence[NodeVerdict]) -> Iterator[Finding]:
-    if all(one.fits for one in verdicts):
+    if all(verdict.fits for verdict in verdicts):
         return
     found: dict[tuple[str, str], list[str]] = defaultdict(list)
     for node in world.nodes.values():
@@ -356,7 +358,7 @@ def _of_plugins(world: World) -> Iterator[Finding]:
     known = {driver for drivers in world.registered.values() for driver in drivers}
     silent: dict[str, list[str]] = defaultdict(list)
     for node, drivers in sorted(world.registered.items()):
-        published = {one.spec.driver for one in world.slices if one.spec.node_name == node}
+        published = {slice_.spec.driver for slice_ in world.slices if slice_.spec.node_name == node}
         for driver in sorted((published & known) - drivers) or ([""] if not drivers else []):
             silent[driver].append(node)
     for driver, nodes in sorted(silent.items()):

@@ -80,7 +80,7 @@ class Judge:
         if self._pod is not None:
             if (text := unfit_for(self._pod.obj, node)) is not None:
                 return NodeVerdict(node.name, _node_code(text), Sentence(text))
-            others = (one.obj for one in self._world.pods_by_node.get(node.name, ()))
+            others = (pod.obj for pod in self._world.pods_by_node.get(node.name, ()))
             if (shortage := shortage_on(node, self._pod.obj, others)) is not None:
                 return NodeVerdict(node.name, Code.RESOURCES, Sentence(f"too little {shortage}"))
         if (claim := allocated_elsewhere(self._claims, node)) is not None:
@@ -94,10 +94,10 @@ class Judge:
         view = _View(Site(node, self._world.snapshot), self.holders, self._misses)
         if not view.site.candidates:
             return _without_devices(view.site, self._world.slices)
-        requests = [one for claim in checked_requests(claims, self._world.classes, view.behaviour) for one in claim]
+        requests = [item for claim in checked_requests(claims, self._world.classes, view.behaviour) for item in claim]
         for alternatives in requests:
             verdicts = [view.request(wanted) for wanted in alternatives]
-            if all(_too_few(wanted, one) for wanted, one in zip(alternatives, verdicts, strict=True)):
+            if all(_too_few(wanted, verdict) for wanted, verdict in zip(alternatives, verdicts, strict=True)):
                 return view.scarce(alternatives, verdicts)
         return self._combination(node, requests, view, result)
 
@@ -105,16 +105,21 @@ class Judge:
         self, node: NodeView, requests: Sequence[Alternatives], view: "_View", result: NotAllocatable
     ) -> NodeVerdict:
         """Each request alone would find enough, together they do not."""
-        verdicts = [one for alternatives in requests for wanted in alternatives for one in view.request(wanted)]
+        verdicts = [
+            device_verdict
+            for alternatives in requests
+            for wanted in alternatives
+            for device_verdict in view.request(wanted)
+        ]
         text = result.reason
         code = next((code for cause, code in _TOGETHER if cause in result.causes), Code.COMBINATION)
-        kept = [one for one in verdicts if one.is_meant and one.holders]
-        holders = [holder for one in kept for holder in one.holders]
+        device_verdicts = [verdict for verdict in verdicts if verdict.is_meant and verdict.holders]
+        holders = [holder for device_verdict in device_verdicts for holder in device_verdict.holders]
         if code is Code.COUNTERS and not holders:
-            holders = [holder for one in verdicts if one.is_meant for holder in view.sharers(one.candidate)]
-        said = Sentence(f"{text}; in use: {HELD}", (tuple(holders),)) if holders else Sentence(text)
+            holders = [holder for verdict in verdicts if verdict.is_meant for holder in view.sharers(verdict.candidate)]
+        sentence = Sentence(f"{text}; in use: {HELD}", (tuple(holders),)) if holders else Sentence(text)
         wanted = requests[0][0]
-        return NodeVerdict(node.name, code, said, wanted.claim.metadata.name, str(wanted.name), tuple(verdicts))
+        return NodeVerdict(node.name, code, sentence, wanted.claim.metadata.name, str(wanted.name), tuple(verdicts))
 
     def devices(self, node: NodeView) -> tuple[DeviceVerdict, ...]:
         """What every device of the node is to every request, fit or not. Raises InvalidInput for claims that no node
@@ -142,7 +147,9 @@ def _node_code(text: str) -> Code:
 
 def _where(claim: ResourceClaim) -> str:
     pools = (
-        dict.fromkeys(one.pool for one in claim.status.allocation.devices.results) if claim.status.allocation else {}
+        dict.fromkeys(result.pool for result in claim.status.allocation.devices.results)
+        if claim.status.allocation
+        else {}
     )
     return f" ({', '.join(pools)})" if pools else ""
 
@@ -152,9 +159,15 @@ def _without_devices(site: Site, slices: Sequence[PublishedSlice]) -> NodeVerdic
     if problems:
         return NodeVerdict(site.node.name, Code.POOL, Sentence("; ".join(problems)))
     newest: dict[PoolId, int] = {}
-    for one in slices:
-        newest[one.pool] = max(one.spec.pool.generation, newest.get(one.pool, 0))
-    old = sorted({"/".join(one.pool) for one in slices if _is_old(one, newest) and one.is_for(site.node)})
+    for slice_ in slices:
+        newest[slice_.pool] = max(slice_.spec.pool.generation, newest.get(slice_.pool, 0))
+    old = sorted(
+        {
+            "/".join(published_slice.pool)
+            for published_slice in slices
+            if _is_old(published_slice, newest) and published_slice.is_for(site.node)
+        }
+    )
     if old:
         text = f"pool {', '.join(old)} has a newer generation of slices, and none of them is for this node"
         return NodeVerdict(site.node.name, Code.POOL, Sentence(text))
@@ -166,9 +179,9 @@ def _is_old(slice_: PublishedSlice, newest: Mapping[PoolId, int]) -> bool:
 
 
 def _too_few(wanted: Wanted, verdicts: Sequence[DeviceVerdict]) -> bool:
-    able = sum(one.code is Code.FITS for one in verdicts)
+    able = sum(verdict.code is Code.FITS for verdict in verdicts)
     if wanted.wants_all:
-        meant = [one for one in verdicts if one.is_meant]
+        meant = [verdict for verdict in verdicts if verdict.is_meant]
         return not meant or able < len(meant)
     return able < wanted.count
 
@@ -188,7 +201,7 @@ class _View:
 
     def request(self, wanted: Wanted) -> tuple[DeviceVerdict, ...]:
         if wanted not in self._known:
-            self._known[wanted] = tuple(self._device(wanted, one) for one in self.site.candidates)
+            self._known[wanted] = tuple(self._device(wanted, candidate) for candidate in self.site.candidates)
         return self._known[wanted]
 
     def sharers(self, candidate: Candidate) -> tuple[Holder, ...]:
@@ -240,24 +253,24 @@ class _View:
 
     def scarce(self, alternatives: Alternatives, verdicts: Sequence[tuple[DeviceVerdict, ...]]) -> NodeVerdict:
         """The request that finds too few devices."""
-        sentences = [scarce_sentence(wanted, one) for wanted, one in zip(alternatives, verdicts, strict=True)]
-        code, said = sentences[0]
+        sentences = [scarce_sentence(wanted, verdict) for wanted, verdict in zip(alternatives, verdicts, strict=True)]
+        code, sentence = sentences[0]
         if len(alternatives) > 1:
             # The alternative that came nearest gives the group its code.
-            code = max((one for one, _ in sentences), key=nearness)
+            code = max((item for item, _ in sentences), key=nearness)
             each = (
-                after(f"{wanted.name.alternative}: ", one)
-                for wanted, (_, one) in zip(alternatives, sentences, strict=True)
+                after(f"{wanted.name.alternative}: ", item)
+                for wanted, (_, item) in zip(alternatives, sentences, strict=True)
             )
             lead = f'no alternative of request "{alternatives[0].name.request}" fits: '
-            said = after(lead, joined("; ", each))
-        devices = tuple(one for found in verdicts for one in found)
+            sentence = after(lead, joined("; ", each))
+        devices = tuple(device_verdict for verdict in verdicts for device_verdict in verdict)
         wanted = alternatives[0]
         problems = [f"; pool {pool} {pool.problem}" for pool in self.site.pools if pool.problem is not None]
         return NodeVerdict(
             self.site.node.name,
             code,
-            joined("", [said, *map(Sentence, problems)]),
+            joined("", [sentence, *map(Sentence, problems)]),
             wanted.claim.metadata.name,
             wanted.name.request,
             devices,

@@ -10,28 +10,28 @@ from dra_driver.explain.verdicts import HELD, Code, DeviceVerdict, Sentence, aft
 
 
 def scarce_sentence(wanted: Wanted, verdicts: Sequence[DeviceVerdict]) -> tuple[Code, Sentence]:
-    meant = [one for one in verdicts if one.is_meant]
+    meant = [verdict for verdict in verdicts if verdict.is_meant]
     if not meant:
         return _nothing_meant(wanted, verdicts)
-    able = [one for one in meant if one.code is Code.FITS]
-    kept = [one for one in meant if one.code is not Code.FITS]
+    able = [device_verdict for device_verdict in meant if device_verdict.code is Code.FITS]
+    device_verdicts = [device_verdict for device_verdict in meant if device_verdict.code is not Code.FITS]
     number = len(meant) if wanted.wants_all else wanted.count
-    if not kept:
+    if not device_verdicts:
         text = f'request "{wanted.name}" needs {number} devices, and {_of(len(meant), "matches", "match")} it'
         return Code.TOO_FEW, Sentence(text)
-    code = Counter(one.code for one in kept).most_common(1)[0][0]
+    code = Counter(device_verdict.code for device_verdict in device_verdicts).most_common(1)[0][0]
     if number == 1 or (len(meant) == 1 and not able):
-        return code, _kept_away(kept)
+        return code, _kept_away(device_verdicts)
     needs = "all of" if wanted.wants_all else f"{number} of"
     if number > len(meant):
         needs = f"{number} devices, but has only"
     free = f"{len(able)} free" if able else "none free"
     lead = f'request "{wanted.name}" needs {needs} {len(meant)} that match, {free}; '
-    return code, after(lead, _kept_away(kept))
+    return code, after(lead, _kept_away(device_verdicts))
 
 
-def _of(number: int, one: str, many: str) -> str:
-    return f"only 1 {one}" if number == 1 else f"only {number} {many}"
+def _of(number: int, item: str, many: str) -> str:
+    return f"only 1 {item}" if number == 1 else f"only {number} {many}"
 
 
 _LEADS = {
@@ -44,10 +44,10 @@ _LEADS = {
 def _kept_away(verdicts: Sequence[DeviceVerdict]) -> Sentence:
     """`2 devices in use by team-a/train, 1 tainted gpu.nvidia.com/xid=79`."""
     groups: dict[tuple[Code, str], list[DeviceVerdict]] = {}
-    for one in verdicts:
+    for verdict in verdicts:
         # Reasons that differ only in the holders form one group.
-        text = one.text if one.code not in _LEADS or not one.holders else ""
-        groups.setdefault((one.code, text), []).append(one)
+        text = verdict.text if verdict.code not in _LEADS or not verdict.holders else ""
+        groups.setdefault((verdict.code, text), []).append(verdict)
     several = len(groups) > 1
     return joined(
         ", ",
@@ -62,9 +62,9 @@ def _group_of_devices(code: Code, text: str, members: Sequence[DeviceVerdict], s
     number = f"{len(members)} " if several or len(members) > 1 else ""
     noun = "device" if len(members) == 1 else "devices"
     if not text:
-        holders = tuple(holder for one in members for holder in one.holders)
+        holders = tuple(holder for member in members for holder in member.holders)
         # Of counters all devices are short in the same words; of a capacity each has its own rest.
-        alike = len(members) == 1 or (code is Code.COUNTERS and len({one.scarce for one in members}) == 1)
+        alike = len(members) == 1 or (code is Code.COUNTERS and len({member.scarce for member in members}) == 1)
         scarce = members[0].scarce if alike else None
         lead = f"{scarce}, beside" if scarce is not None else _LEADS[code]
         return Sentence(f"{number}{noun} {lead} {HELD}", (holders,))
@@ -73,11 +73,11 @@ def _group_of_devices(code: Code, text: str, members: Sequence[DeviceVerdict], s
 
 def _nothing_meant(wanted: Wanted, verdicts: Sequence[DeviceVerdict]) -> tuple[Code, Sentence]:
     """No device is what the request asks for: how the nearest ones miss it."""
-    nearest = max((one.code for one in verdicts), key=nearness)
+    nearest = max((verdict.code for verdict in verdicts), key=nearness)
     if nearest is Code.CLASS:
         text = f"no device of class {wanted.device_class.metadata.name} ({_commonest(verdicts)})"
         return nearest, Sentence(text)
-    near = [one for one in verdicts if one.code is nearest]
+    near = [verdict for verdict in verdicts if verdict.code is nearest]
     return nearest, Sentence(f'no device matches request "{wanted.name}": {_commonest(near)}')
 
 
@@ -88,10 +88,10 @@ _MOST_VALUES = 3
 def _commonest(verdicts: Sequence[DeviceVerdict]) -> str:
     """The two misses that most devices have; those that differ in the device's own value only are one."""
     groups: dict[object, list[DeviceVerdict]] = {}
-    for one in verdicts:
-        comparison = _only_comparison(one)
-        key = (comparison.name, comparison.sign, comparison.other) if comparison is not None else one.text
-        groups.setdefault(key, []).append(one)
+    for verdict in verdicts:
+        comparison = _only_comparison(verdict)
+        key = (comparison.name, comparison.sign, comparison.other) if comparison is not None else verdict.text
+        groups.setdefault(key, []).append(verdict)
     ordered = sorted(groups.values(), key=lambda members: -len(members))
     texts = [_miss(members) for members in ordered[:_MOST_MISSES]]
     more = len(ordered) - len(texts)
@@ -108,17 +108,17 @@ def _miss(verdicts: Sequence[DeviceVerdict]) -> str:
     first = verdicts[0]
     if len(comparisons) < 2:
         return first.text
-    found = list(comparisons.values())
-    sign, name, other = found[0].sign, found[0].name, found[0].other
-    numbers = [(one.amount, one.own) for one in found if one.amount is not None]
-    if sign in ("<", "<=") and len(numbers) == len(found):
+    results = list(comparisons.values())
+    sign, name, other = results[0].sign, results[0].name, results[0].other
+    numbers = [(comparison.amount, comparison.own) for comparison in results if comparison.amount is not None]
+    if sign in ("<", "<=") and len(numbers) == len(results):
         return f"{name} at most {max(numbers)[1]} {sign} {other}"
-    if sign in (">", ">=") and len(numbers) == len(found):
+    if sign in (">", ">=") and len(numbers) == len(results):
         return f"{name} at least {min(numbers)[1]} {sign} {other}"
-    texts = [one.own for one in found[:_MOST_VALUES]]
-    more = len(found) - len(texts)
+    texts = [comparison.own for comparison in results[:_MOST_VALUES]]
+    more = len(results) - len(texts)
     values = f"{', '.join(texts)} or {more} other{'s' if more > 1 else ''}" if more else _either(texts)
-    return str(replace(found[0], own=values))
+    return str(replace(results[0], own=values))
 
 
 def _either(texts: Sequence[str]) -> str:

@@ -92,7 +92,7 @@ def suggestions(
     """At most MOST, the nearest first. `limit` is that of each attempt; its `enough` ends the search for more, too."""
     asked = _Asked(world, pod, entries)
     nearest = _nearest(verdicts)
-    failing = [one for one in nearest if one.code is Code.ERROR]
+    failing = [node_verdict for node_verdict in nearest if node_verdict.code is Code.ERROR]
     if failing:
         return tuple(asked.mended(failing, nearest, limit))[:1]
     found: dict[str, Suggestion] = {}
@@ -120,12 +120,12 @@ def _nearest(verdicts: Sequence[NodeVerdict]) -> list[NodeVerdict]:
     """Some nodes of each reason, those first that failed last."""
     order = {code: index for index, code in enumerate(Code)}
     per_reason: dict[str, int] = {}
-    found: list[NodeVerdict] = []
-    for verdict in sorted(verdicts, key=lambda one: (-order[one.code], one.node)):
+    node_verdicts: list[NodeVerdict] = []
+    for verdict in sorted(verdicts, key=lambda node_verdict: (-order[node_verdict.code], node_verdict.node)):
         per_reason[verdict.said.shape] = per_reason.get(verdict.said.shape, 0) + 1
         if per_reason[verdict.said.shape] <= _NODES_PER_REASON:
-            found.append(verdict)
-    return found[:_MOST_NODES]
+            node_verdicts.append(verdict)
+    return node_verdicts[:_MOST_NODES]
 
 
 def _fits(idea: _Idea, name: str, limit: Limit) -> bool:
@@ -141,8 +141,8 @@ class _Asked:
     def __init__(self, world: World, pod: Pod | None, entries: Sequence[PodClaim]) -> None:
         self._world = world
         self._pod = pod
-        self._entries = {claim_key(one.claim): one for one in entries if one.claim is not None}
-        self._claims = tuple(one.claim for one in self._entries.values() if one.claim is not None)
+        self._entries = {claim_key(entry.claim): entry for entry in entries if entry.claim is not None}
+        self._claims = tuple(entry.claim for entry in self._entries.values() if entry.claim is not None)
 
     def ideas(self, nodes: Sequence[NodeVerdict]) -> Iterator[_Idea]:
         yield from self._waiting(nodes)
@@ -163,7 +163,9 @@ class _Asked:
         """With this version of the claim, or of the world, the pod or the claims."""
         claims = self._claims
         if claim is not None:
-            claims = tuple(claim if claim_key(one) == claim_key(claim) else one for one in claims)
+            claims = tuple(
+                claim if claim_key(resource_claim) == claim_key(claim) else resource_claim for resource_claim in claims
+            )
         return _Idea(
             kind, text, change, distance, scope, **{"claims": claims, "world": self._world, "pod": self._pod, **other}
         )
@@ -185,16 +187,20 @@ class _Asked:
                 event = f"claim {'/'.join(claim_key(claim))} is deleted and allocated again"
                 yield self._freeing([claim_key(claim)], event, 0.5, "own")
         for verdict in nodes:
-            holders = list(dict.fromkeys(holder for one in verdict.devices for holder in one.holders if one.is_meant))
+            holders = list(
+                dict.fromkeys(holder for device in verdict.devices for holder in device.holders if device.is_meant)
+            )
             for holder in holders[:_MOST_PER_IDEA]:
                 yield self._freeing([holder.claim], f"{holder.described} ends", 0.0)
             for number in range(2, min(len(holders), _MOST_PER_IDEA) + 1):
                 names = " and ".join(map(str, holders[:number])) if number < 4 else f"{number} claims like {holders[0]}"
-                yield self._freeing([one.claim for one in holders[:number]], f"{names} end", number / 20)
+                yield self._freeing([item.claim for item in holders[:number]], f"{names} end", number / 20)
 
     def _freeing(self, keys: list[tuple[str, str]], event: str, distance: float, scope: str = "") -> _Idea:
         world = self._world.without_allocations(keys)
-        claims = tuple(world.claims.get(claim_key(one), one) if claim_key(one) in keys else one for one in self._claims)
+        claims = tuple(
+            world.claims.get(claim_key(claim), claim) if claim_key(claim) in keys else claim for claim in self._claims
+        )
         text = f"It fits when {event}."
         return self._idea(Kind.WAIT, scope, text, "", distance, None, world=world, claims=claims)
 
@@ -207,13 +213,15 @@ class _Asked:
         for verdict in nodes:
             if verdict.code is Code.NODE_TAINT:
                 taints = self._world.nodes[verdict.node].taints
-                hard = [one for one in taints if untolerated([one], pod_tolerations(spec)) is not None]
-                added = [toleration_of(one) for one in hard]
+                hard = [taint for taint in taints if untolerated([taint], pod_tolerations(spec)) is not None]
+                added = [toleration_of(taint) for taint in hard]
                 changed = self._pod_with(
-                    tolerations=[*(spec.get("tolerations") or ()), *(one.to_wire() for one in added)]
+                    tolerations=[*(spec.get("tolerations") or ()), *(toleration.to_wire() for toleration in added)]
                 )
-                names = " and ".join(taint_text(one) for one in hard)
-                change = f"Pod {self._pod}: spec.tolerations: add {flow([one.to_wire() for one in added])}"
+                names = " and ".join(taint_text(taint) for taint in hard)
+                change = (
+                    f"Pod {self._pod}: spec.tolerations: add {flow([toleration.to_wire() for toleration in added])}"
+                )
                 text = f"It fits with a toleration of the pod for the node's taint {names}."
                 yield self._idea(Kind.POD, names, text, change, 2.0, None, pod=changed)
             if verdict.code is Code.NODE_SELECTOR and spec.get("nodeSelector"):
@@ -247,8 +255,8 @@ class _Asked:
 
     def _without_constraints(self, claim: ResourceClaim) -> Iterator[_Idea]:
         for index, constraint in enumerate(claim.spec.devices.constraints):
-            kept = [one for other, one in enumerate(claim.spec.devices.constraints) if other != index]
-            changed = with_devices(claim, constraints=kept)
+            constraints = [item for other, item in enumerate(claim.spec.devices.constraints) if other != index]
+            changed = with_devices(claim, constraints=constraints)
             what = (
                 f"matchAttribute {constraint.match_attribute}"
                 if constraint.match_attribute
@@ -278,16 +286,17 @@ class _Asked:
         for verdict in nodes:
             for device in _with_code(verdict, Code.TAINT):
                 taints = self._world.snapshot.taints(device.candidate)
-                hard = [one for one in taints if untolerated([one], device.wanted.tolerations) is not None]
-                added = [toleration_of(one) for one in hard]
-                names = " and ".join(taint_text(one) for one in hard)
+                hard = [taint for taint in taints if untolerated([taint], device.wanted.tolerations) is not None]
+                added = [toleration_of(taint) for taint in hard]
+                names = " and ".join(taint_text(taint) for taint in hard)
                 changed = self._with_wanted(device.wanted, tolerations=[*device.wanted.tolerations, *added])
                 if changed is None:
                     continue
                 text = (
                     f'It fits with a toleration for {names} in request "{device.wanted.name}", if the taint is no harm.'
                 )
-                change = f"{self._place(device.wanted)}.tolerations: add {flow([one.to_wire() for one in added])}"
+                tolerations = flow([toleration.to_wire() for toleration in added])
+                change = f"{self._place(device.wanted)}.tolerations: add {tolerations}"
                 yield self._idea(Kind.TOLERATION, names, text, change, 1.5, changed)
 
     def _selectors(self, nodes: Sequence[NodeVerdict]) -> Iterator[_Idea]:
@@ -307,7 +316,7 @@ class _Asked:
                 if changed is None or text in seen:
                     continue
                 seen.add(text)
-                written = "; ".join(one["cel"]["expression"] for one in selectors)
+                written = "; ".join(selector["cel"]["expression"] for selector in selectors)
                 change = f"{self._place(device.wanted)}.selectors: {' '.join(written.split())}"
                 yield self._idea(Kind.SELECTOR, str(device.wanted.name), text, change, distance, changed)
 
@@ -370,7 +379,10 @@ class _Asked:
 
     def _with_wanted(self, wanted: Wanted, **fields: Any) -> ResourceClaim | None:
         """The claim with other fields in this request or alternative; None for a claim that no user wrote."""
-        claim = next((one for one in self._claims if claim_key(one) == claim_key(wanted.claim)), None)
+        claim = next(
+            (resource_claim for resource_claim in self._claims if claim_key(resource_claim) == claim_key(wanted.claim)),
+            None,
+        )
         if claim is None or claim.status.allocation is not None:
             return None
         data = claim.to_wire()
@@ -379,25 +391,27 @@ class _Asked:
                 continue
             if wanted.name.alternative is None:
                 request["exactly"] |= _wire(fields)
-            for one in request.get("firstAvailable") or ():
-                if one["name"] == wanted.name.alternative:
-                    one |= _wire(fields)
+            for item in request.get("firstAvailable") or ():
+                if item["name"] == wanted.name.alternative:
+                    item |= _wire(fields)
         return ResourceClaim.model_validate(data)
 
     def _place(self, wanted: Wanted) -> str:
         claim = wanted.claim
         requests = claim.spec.devices.requests
-        index = next(index for index, one in enumerate(requests) if one.name == wanted.name.request)
+        index = next(index for index, request in enumerate(requests) if request.name == wanted.name.request)
         if wanted.name.alternative is None:
             return f"{self._path(claim)}.requests[{index}].exactly"
         alternatives = requests[index].first_available or ()
-        inner = next(number for number, one in enumerate(alternatives) if one.name == wanted.name.alternative)
+        inner = next(
+            number for number, alternative in enumerate(alternatives) if alternative.name == wanted.name.alternative
+        )
         return f"{self._path(claim)}.requests[{index}].firstAvailable[{inner}]"
 
 
 def _wire(fields: dict[str, Any]) -> dict[str, Any]:
     return {
-        name: [one.to_wire() if isinstance(one, Toleration) else one for one in value]
+        name: [toleration.to_wire() if isinstance(toleration, Toleration) else toleration for toleration in value]
         if isinstance(value, list)
         else value
         for name, value in fields.items()
@@ -405,7 +419,7 @@ def _wire(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_code(verdict: NodeVerdict, code: Code) -> list[DeviceVerdict]:
-    return [one for one in verdict.devices if one.code is code][:_MOST_PER_IDEA]
+    return [device for device in verdict.devices if device.code is code][:_MOST_PER_IDEA]
 
 
 def _is_of_other_use(class_name: str) -> bool:
@@ -414,12 +428,12 @@ def _is_of_other_use(class_name: str) -> bool:
 
 def _first_fitting(idea: _Idea, nodes: Sequence[NodeVerdict], limit: Limit) -> str | None:
     """The first node on which it fits, if no node fails."""
-    found: str | None = None
+    first_fitting: str | None = None
     for verdict in nodes:
         try:
             placed = placement_of(idea.world, idea.pod, idea.claims, idea.world.nodes[verdict.node], limit)
         except (InvalidInput, NodeNotReady):
             return None
-        if found is None and not isinstance(placed, str):
-            found = verdict.node
-    return found
+        if first_fitting is None and not isinstance(placed, str):
+            first_fitting = verdict.node
+    return first_fitting

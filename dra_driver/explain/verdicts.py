@@ -44,18 +44,18 @@ class Holder:
 
 
 def holder_of(claim: ResourceClaim, world: World) -> Holder:
-    users = [one for one in claim.status.reserved_for if one.resource == "pods"]
+    users = [consumer for consumer in claim.status.reserved_for if consumer.resource == "pods"]
     namespace = claim_key(claim)[0]
     return Holder(
         claim_key(claim),
-        tuple(one.name for one in users),
-        tuple(one.name for one in users if _is_gone(world, namespace, one.name, one.uid)),
+        tuple(user.name for user in users),
+        tuple(user.name for user in users if _is_gone(world, namespace, user.name, user.uid)),
     )
 
 
 def _is_gone(world: World, namespace: str, name: str, uid: str) -> bool:
     """False where pods could not be read: what is not known is not claimed."""
-    if not world.live or any(one.kind == "Pod" for one in world.unread):
+    if not world.live or any(unread.kind == "Pod" for unread in world.unread):
         return False
     pod = world.pods.get((namespace, name))
     return pod is None or bool(uid and pod.uid and uid != pod.uid)
@@ -93,12 +93,12 @@ class Holders:
         return tuple(sorted(found, key=str))
 
     def _drawing(self, pool: Pool) -> Mapping[CounterId, tuple[Holder, ...]]:
-        found: dict[CounterId, tuple[Holder, ...]] = {}
+        drawing: dict[CounterId, tuple[Holder, ...]] = {}
         for name, draws in pool.draws.items():
             if holders := self.of(DeviceId(pool.driver, pool.name, name)):
                 for id_, _ in draws:
-                    found[id_] = (*found.get(id_, ()), *holders)
-        return found
+                    drawing[id_] = (*drawing.get(id_, ()), *holders)
+        return drawing
 
 
 _MOST_NAMED = 3
@@ -106,11 +106,11 @@ _MOST_NAMED = 3
 
 def listed_holders(holders: Iterable[Holder]) -> str:
     """`team-a/train-7 (pod train-7) and 3 others`."""
-    found = list(dict.fromkeys(holders))
-    if not found:
+    results = list(dict.fromkeys(holders))
+    if not results:
         return "a claim that is not known"
-    named = [one.described for one in found[:_MOST_NAMED]]
-    more = len(found) - len(named)
+    named = [holder.described for holder in results[:_MOST_NAMED]]
+    more = len(results) - len(named)
     return _listed([*named, *([f"{more} other{'s' if more > 1 else ''}"] if more else [])])
 
 
@@ -199,13 +199,13 @@ class Sentence:
 
     def beside(self, others: Iterable["Sentence"]) -> "Sentence":
         """With the holders of sentences of the same shape."""
-        lists = zip(*(one.held for one in (self, *others)), strict=True)
-        return Sentence(self.shape, tuple(tuple(holder for one in place for holder in one) for place in lists))
+        lists = zip(*(sentence.held for sentence in (self, *others)), strict=True)
+        return Sentence(self.shape, tuple(tuple(holder for item in place for holder in item) for place in lists))
 
 
 def joined(separator: str, sentences: Iterable[Sentence]) -> Sentence:
     parts = list(sentences)
-    return Sentence(separator.join(one.shape for one in parts), tuple(held for one in parts for held in one.held))
+    return Sentence(separator.join(part.shape for part in parts), tuple(held for part in parts for held in part.held))
 
 
 def after(lead: str, sentence: Sentence) -> Sentence:

@@ -14,8 +14,10 @@ _MOST_GROUPS = 12
 
 def summary(explanation: Explanation) -> str:
     """One line: the answer, and the reasons of all groups of nodes."""
-    stops = [f"{one.about}: {_first_line(one.text)}" for one in explanation.stops]
-    groups = [f"{_number(one)}: {_first_line(one.text)}" for one in explanation.groups if one.code is not Code.ERROR]
+    stops = [f"{stop.about}: {_first_line(stop.text)}" for stop in explanation.stops]
+    groups = [
+        f"{_number(group)}: {_first_line(group.text)}" for group in explanation.groups if group.code is not Code.ERROR
+    ]
     return "; ".join([*stops, *groups]) or headline(explanation)
 
 
@@ -28,7 +30,7 @@ def headline(explanation: Explanation) -> str:
         case Answer.SCHEDULED:
             return f"{who} is on node {explanation.node}, with all its devices."
         case Answer.ALLOCATED:
-            return f"{who} has its devices: {', '.join(d for one in explanation.claims for d in one.devices)}."
+            return f"{who} has its devices: {', '.join(d for claim in explanation.claims for d in claim.devices)}."
         case Answer.FITS:
             return f"{who} fits on {_these(explanation.fitting)} of {len(explanation.nodes)} now."
     nodes = len(explanation.nodes)
@@ -47,39 +49,39 @@ def sentences(explanation: Explanation, width: int = 100) -> tuple[str, ...]:
         ("Claims", _claims(explanation.claims, width)),
         ("What stops it", _findings(explanation.stops, width)),
         ("Nodes", _nodes(explanation, width)),
-        ("Also noticed", _findings([one for one in explanation.findings if not one.stops], width)),
+        ("Also noticed", _findings([finding for finding in explanation.findings if not finding.stops], width)),
         ("What would fit", _suggestions(explanation, width)),
         ("Devices", _devices(explanation.devices, width)),
         ("Not known", _unread(explanation, width)),
     ):
-        found = list(body)
-        if found:
-            lines += ["", title, *found]
+        results = list(body)
+        if results:
+            lines += ["", title, *results]
     lines += _next_step(explanation, width)
     return tuple(lines)
 
 
 def _claims(claims: Sequence[ClaimState], width: int) -> Iterator[str]:
-    for one in claims:
-        name = one.name or "(no claim)"
-        entry = f"{one.entry}: " if one.entry else ""
-        devices = f": {', '.join(one.devices)}" if one.devices else ""
-        users = f", used by {', '.join(one.users)}" if one.users else ""
-        yield from _wrapped(f"  {entry}{name}, {one.state.replace('-', ' ')}{devices}{users}", width, "    ")
+    for claim in claims:
+        name = claim.name or "(no claim)"
+        entry = f"{claim.entry}: " if claim.entry else ""
+        devices = f": {', '.join(claim.devices)}" if claim.devices else ""
+        users = f", used by {', '.join(claim.users)}" if claim.users else ""
+        yield from _wrapped(f"  {entry}{name}, {claim.state.replace('-', ' ')}{devices}{users}", width, "    ")
 
 
 def _findings(findings: Iterable[Finding], width: int) -> Iterator[str]:
-    for one in findings:
-        first, *rest = f"{one.about}: {one.text}".split("\n")
+    for finding in findings:
+        first, *rest = f"{finding.about}: {finding.text}".split("\n")
         yield from _wrapped(f"  {first}", width, "    ")
         # An expression with marks below it: as it is.
         yield from (f"      {line}" for line in rest)
-        yield from _wrapped(f"    {one.fix}", width, "    ")
+        yield from _wrapped(f"    {finding.fix}", width, "    ")
 
 
 def _nodes(explanation: Explanation, width: int) -> Iterator[str]:
     # Errors are findings, with all there is to say of them.
-    groups = [one for one in explanation.groups if one.code is not Code.ERROR]
+    groups = [item for item in explanation.groups if item.code is not Code.ERROR]
     shown = groups[:_MOST_GROUPS]
     if explanation.fitting:
         yield from _wrapped(f"  fits: {_these(explanation.fitting)}", width, "    ")
@@ -90,16 +92,16 @@ def _nodes(explanation: Explanation, width: int) -> Iterator[str]:
         yield from (f"      {line}" for line in rest)
     left = groups[_MOST_GROUPS:]
     if left:
-        yield f"  and {sum(len(one.nodes) for one in left)} nodes with {len(left)} other reasons (all with -o json)"
+        yield f"  and {sum(len(item.nodes) for item in left)} nodes with {len(left)} other reasons (all with -o json)"
 
 
 def _suggestions(explanation: Explanation, width: int) -> Iterator[str]:
     if explanation.groups and not (explanation.fitting or explanation.stops or explanation.suggestions):
         yield from _wrapped("  No single change of the request was found that helps.", width, "    ")
-    for number, one in enumerate(explanation.suggestions, 1):
-        yield from _wrapped(f"  {number}. {one.text} (on {one.node})", width, "     ")
-        if one.change:
-            yield from _wrapped(f"     {one.change}", width, "       ")
+    for number, suggestion in enumerate(explanation.suggestions, 1):
+        yield from _wrapped(f"  {number}. {suggestion.text} (on {suggestion.node})", width, "     ")
+        if suggestion.change:
+            yield from _wrapped(f"     {suggestion.change}", width, "       ")
 
 
 def _devices(devices: Iterable[tuple[str, DeviceVerdict]], width: int) -> Iterator[str]:
@@ -117,8 +119,8 @@ def _devices(devices: Iterable[tuple[str, DeviceVerdict]], width: int) -> Iterat
 
 
 def _unread(explanation: Explanation, width: int) -> Iterator[str]:
-    for one in explanation.unread:
-        yield from _wrapped(f"  {one.kind}: {one.why}", width, "    ")
+    for unread in explanation.unread:
+        yield from _wrapped(f"  {unread.kind}: {unread.why}", width, "    ")
 
 
 def _next_step(explanation: Explanation, width: int) -> Iterator[str]:

@@ -133,7 +133,7 @@ def endpoint_from(kubeconfig: Path | Sequence[Path] | None, context: str | None 
 
 def default_kubeconfigs() -> tuple[Path, ...]:
     """The files that kubectl uses: all files of $KUBECONFIG, otherwise ~/.kube/config."""
-    named = [one for one in os.environ.get("KUBECONFIG", "").split(os.pathsep) if one]
+    named = [text for text in os.environ.get("KUBECONFIG", "").split(os.pathsep) if text]
     return tuple(map(Path, named)) or (Path.home() / ".kube" / "config",)
 
 
@@ -193,7 +193,7 @@ def _from_kubeconfig(files: Sequence[Path], context: str | None) -> Endpoint:
         # This call also refreshes expiring credentials. The names of the settings differ between releases of the
         # package.
         settings = configuration.auth_settings().values()
-        return next((one["value"] for one in settings if one["in"] == "header" and one["value"]), None)
+        return next((setting["value"] for setting in settings if setting["in"] == "header" and setting["value"]), None)
 
     return Endpoint(configuration.host, tls, token, proxy, configuration.tls_server_name or None)
 
@@ -256,8 +256,8 @@ def proxy_of(url: str | None) -> str | None:
 
 
 def _named(config: Any, kind: str, field: str, name: str) -> dict[str, Any]:
-    (found,) = (entry[field] or {} for entry in config[kind] if entry["name"] == name)
-    return dict(found)
+    (named,) = (entry[field] or {} for entry in config[kind] if entry["name"] == name)
+    return dict(named)
 
 
 def _tls(folder: Path, cluster: dict[str, Any], user: dict[str, Any]) -> ssl.SSLContext:

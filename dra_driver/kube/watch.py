@@ -134,7 +134,7 @@ class Mirror[T]:
         await self._sleep(wait_s)
 
     async def _list(self) -> None:
-        found: set[Key] = set()
+        keys: set[Key] = set()
         position = ""
         pages = self._kube.pages(
             self._resource,
@@ -147,9 +147,9 @@ class Mirror[T]:
             async for page in pages:
                 position = page.resource_version
                 for obj in page.items:
-                    found.add(key_of(obj))
+                    keys.add(key_of(obj))
                     self._learn(obj, listed=True)
-        for key in self.objects.keys() - found:
+        for key in self.objects.keys() - keys:
             self._forget(key, listed=True)
         self._position = position
         self._just_listed = True

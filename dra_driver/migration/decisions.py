@@ -176,9 +176,11 @@ class Decisions(_Strict):
     def options(self, minor: int | None) -> Options:
         """`minor` is of the cluster's version."""
         method, _, replicas = (self.sharing or "").partition(":")
-        same = {one.name: getattr(self, one.name) for one in fields(Options) if one.name in type(self).model_fields}
+        same = {
+            field.name: getattr(self, field.name) for field in fields(Options) if field.name in type(self).model_fields
+        }
         made = {
-            "strategy_of": tuple((one.name, one.strategy) for one in self.workloads),
+            "strategy_of": tuple((workload.name, workload.strategy) for workload in self.workloads),
             **{f"{kind}_class": name for kind, name in self.classes},
             "kubernetes_minor": minor,
             "extended_resource_gate": self.extended_resources,
@@ -211,10 +213,10 @@ def lines_in(text: str) -> Iterator[tuple[str, str]]:
 def wanted_decisions(migration: Migration) -> dict[str, list[str]]:
     """Lines of the file that would settle what was left to a person, each with who asks for it."""
     wanted: dict[str, list[str]] = {}
-    for one in migration.findings:
-        if one.severity is not Severity.INFO and not one.fixed:
-            for _, line in lines_in(f"{one.message} {one.advice}"):
-                wanted.setdefault(line, []).append(f"{one.code.name}, {one.place.file}:{one.place.line}")
+    for finding in migration.findings:
+        if finding.severity is not Severity.INFO and not finding.fixed:
+            for _, line in lines_in(f"{finding.message} {finding.advice}"):
+                wanted.setdefault(line, []).append(f"{finding.code.name}, {finding.place.file}:{finding.place.line}")
     for workload in migration.workloads:
         if workload.choice.target is Target.LEAVE:
             for _, line in lines_in(workload.choice.reason):

@@ -26,8 +26,10 @@ def migrate(sources: Sequence[Source], options: Options, side: Sequence[Source] 
     """`side` is read for what it says about the cluster, and never changed."""
     read = [(source, read_documents(source.text, source.file)) for source in sources]
     beside = [(source, read_documents(source.text, source.file)) for source in side]
-    documents = [document for source, one in read if not is_refused(source, one) for document in one.documents]
-    told = [document for _, one in beside for document in one.documents]
+    documents = [
+        document for source, reading in read if not is_refused(source, reading) for document in reading.documents
+    ]
+    told = [document for _, reading in beside for document in reading.documents]
     known = [*documents, *told]
     meaning = surroundings.read(known, options, told)
     over = overlays(kustomizations(documents), {source.file: source.text for source in sources})
@@ -37,7 +39,7 @@ def migrate(sources: Sequence[Source], options: Options, side: Sequence[Source] 
     out.take(_with_counted(plans, counted), options)
     counting = tuple(_as_it_came(counted, out.plans))
     offered = publishing(meaning, out.demands, options)
-    said = _unsaid((one for plan in out.plans for one in plan.all_findings), counting)
+    said = _unsaid((finding for plan in out.plans for finding in plan.all_findings), counting)
     workloads = tuple(workload for plan in out.plans for workload in plan.all_workloads)
     findings = (
         *_unread([*read, *beside], over.files),
@@ -54,7 +56,7 @@ def migrate(sources: Sequence[Source], options: Options, side: Sequence[Source] 
         offered.policy,
         offered.values,
         offered.reasons,
-        tuple(one for plan in out.plans for one in _changes(plan)),
+        tuple(change for plan in out.plans for change in _changes(plan)),
     )
 
 
@@ -73,8 +75,10 @@ def _counted(
 ) -> quotas.QuotaResult:
     """What quotas and queues are to say once these plans are carried out."""
     workloads = [workload for plan in plans for workload in plan.all_workloads]
-    deciding = [one for one in known if not delivers(one)]
-    changeable = frozenset(one for one in documents if not is_sealed(one) and one.file not in over.files)
+    deciding = [document for document in known if not delivers(document)]
+    changeable = frozenset(
+        document for document in documents if not is_sealed(document) and document.file not in over.files
+    )
     return quotas.rewrite(deciding, workloads, meaning, options, changeable)
 
 
@@ -89,26 +93,26 @@ def _as_it_came(counted: quotas.QuotaResult, plans: Iterable[Plan]) -> Iterator[
     wanted = {some.document for some in counted.edits}
     left = [plan.document for plan in plans if plan.document in wanted and not plan.all_edits]
     refused = {(document.file, ref_of(document)) for document in left}
-    for one in counted.findings:
-        if one.fixed and (one.place.file, one.object) in refused:
+    for finding in counted.findings:
+        if finding.fixed and (finding.place.file, finding.object) in refused:
             advice = "This could not be written into the file: do it by hand."
-            yield replace(one, fixed=False, severity=Severity.WARNING, advice=advice)
+            yield replace(finding, fixed=False, severity=Severity.WARNING, advice=advice)
         else:
-            yield one
+            yield finding
 
 
-def _unsaid(said: Iterable[Finding], others: Iterable[Finding]) -> Iterator[Finding]:
+def _unsaid(findings: Iterable[Finding], others: Iterable[Finding]) -> Iterator[Finding]:
     """Without texts that are known only to speak of GPUs where others know what they are."""
-    known = {one.place for one in others}
-    return (one for one in said if one.code is not NOT_EDITABLE or one.place not in known)
+    known = {finding.place for finding in others}
+    return (finding for finding in findings if finding.code is not NOT_EDITABLE or finding.place not in known)
 
 
 def _unread(read: Iterable[tuple[Source, Reading]], patches: frozenset[str]) -> Iterator[Finding]:
-    for source, one in read:
-        if is_refused(source, one):
+    for source, reading in read:
+        if is_refused(source, reading):
             yield from template_findings(source)
         else:
-            for problem in one.problems if source.file not in patches else ():
-                said = problem_finding(problem, source.text)
-                if said is not None:
-                    yield said
+            for problem in reading.problems if source.file not in patches else ():
+                finding = problem_finding(problem, source.text)
+                if finding is not None:
+                    yield finding

@@ -423,7 +423,7 @@ class Migration:
 
     @property
     def changed(self) -> bool:
-        return bool(self.new_files) or any(one.before != one.after for one in self.files)
+        return bool(self.new_files) or any(file.before != file.after for file in self.files)
 
 
 @dataclass(frozen=True, slots=True)

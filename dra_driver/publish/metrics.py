@@ -79,8 +79,8 @@ class PublishedPools:
         publishers = self._publishers()
         yield GaugeMetricFamily("gpu_dra_publishing", "1 while this process publishes.", value=bool(publishers))
         if publishers:
-            yield from _figures({one.driver: one.figures() for one in publishers})
-            yield from _pools({one.driver: one.pool_states() for one in publishers})
+            yield from _figures({publisher.driver: publisher.figures() for publisher in publishers})
+            yield from _pools({publisher.driver: publisher.pool_states() for publisher in publishers})
 
 
 def _figures(figures: Mapping[str, Figures]) -> Iterator[Metric]:
@@ -90,12 +90,12 @@ def _figures(figures: Mapping[str, Figures]) -> Iterator[Metric]:
     pending = _gauge("gpu_dra_pools_pending", "Pools to be looked at, pauses after failures included.", "driver")
     text = "Times that a pool was put back because it could not be looked at or written."
     retries = CounterMetricFamily("gpu_dra_pool_retries", text, labels=["driver"])
-    for driver, found in figures.items():
-        pools.add_metric([driver], found.pools)
-        devices.add_metric([driver], found.devices)
-        waiting.add_metric([driver], found.waiting)
-        pending.add_metric([driver], found.pending)
-        retries.add_metric([driver], found.retries)
+    for driver, figure in figures.items():
+        pools.add_metric([driver], figure.pools)
+        devices.add_metric([driver], figure.devices)
+        waiting.add_metric([driver], figure.waiting)
+        pending.add_metric([driver], figure.pending)
+        retries.add_metric([driver], figure.retries)
     yield from (pools, devices, waiting, pending, retries)
 
 

@@ -131,9 +131,9 @@ class ObservedSlices:
             self._on_change(item.pool, lost=True)
 
 
-def _is_newer(one: ObservedSlice, other: ObservedSlice) -> bool:
+def _is_newer(item: ObservedSlice, other: ObservedSlice) -> bool:
     """By resourceVersion, which orders the versions of one object (promised from Kubernetes 1.35 on)."""
-    first, second = one.resource_version, other.resource_version
+    first, second = item.resource_version, other.resource_version
     return not (first.isdigit() and second.isdigit()) or int(first) > int(second)
 
 

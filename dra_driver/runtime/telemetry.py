@@ -207,7 +207,7 @@ def task_stacks() -> Iterable[str]:
     """Where each task of the event loop waits, by name. Not with `Task.print_stack`, which shows only the outermost
     function and fails on tasks of compiled modules (gRPC), which have no line numbers.
     """
-    for task in sorted(asyncio.all_tasks(), key=lambda one: one.get_name()):
+    for task in sorted(asyncio.all_tasks(), key=lambda item: item.get_name()):
         yield f"{task.get_name()}:"
         places = [
             traceback.FrameSummary(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
@@ -228,7 +228,7 @@ def _awaited(waits: Any) -> Iterator[FrameType]:
 def thread_stacks() -> Iterable[str]:
     """Stacks of all threads, by name."""
     frames = sys._current_frames()
-    for thread in sorted(threading.enumerate(), key=lambda one: one.name):
+    for thread in sorted(threading.enumerate(), key=lambda item: item.name):
         yield f"{thread.name}:"
         frame = frames.get(thread.ident or 0)
         if frame is not None:

@@ -66,7 +66,7 @@ class SimulatedClaimController:
         self._queue.add(_pod_key(change.key))
         if change.after is None and change.before is not None:
             gone = change.before["metadata"]["uid"]
-            self._complaints = {one for one in self._complaints if one[0] != gone}
+            self._complaints = {complaint for complaint in self._complaints if complaint[0] != gone}
         for pod in (change.before, change.after):
             if pod is not None:
                 for name in _claim_names(pod):
@@ -182,7 +182,7 @@ class SimulatedClaimController:
             changed = await self._kube.replace(RESOURCE_CLAIMS, changed, subresource="status")
         finalizers = changed["metadata"].get("finalizers") or []
         if CLAIM_FINALIZER in finalizers:
-            changed["metadata"]["finalizers"] = [one for one in finalizers if one != CLAIM_FINALIZER]
+            changed["metadata"]["finalizers"] = [finalizer for finalizer in finalizers if finalizer != CLAIM_FINALIZER]
             changed = await self._kube.replace(RESOURCE_CLAIMS, changed)
         return changed
 

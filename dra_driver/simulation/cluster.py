@@ -220,8 +220,8 @@ class SimulatedCluster:
 
         async def published() -> bool:
             slices = (await self.kube.list(RESOURCE_SLICES)).items
-            found = {item["spec"].get("nodeName") for item in slices if item["spec"]["driver"] == GPU_DRIVER}
-            return found >= {node.name for node in self.nodes}
+            results = {item["spec"].get("nodeName") for item in slices if item["spec"]["driver"] == GPU_DRIVER}
+            return results >= {node.name for node in self.nodes}
 
         await self.wait(published, "some nodes have published no devices", timeout_s * (1 + len(self.nodes) / 10))
 

@@ -203,7 +203,7 @@ def _tolerations(spec: JsonObject) -> list[JsonObject]:
     more = [{"key": key, "operator": "Exists", "effect": effect} for key, effect in _TOLERATED]
     if spec.get("hostNetwork"):
         more.append({"key": "node.kubernetes.io/network-unavailable", "operator": "Exists", "effect": "NoSchedule"})
-    return own + [one for one in more if one not in own]
+    return own + [item for item in more if item not in own]
 
 
 def _wants(daemon_set: JsonObject, node: NodeView) -> bool:
@@ -260,4 +260,4 @@ def _replaced(daemon_set: JsonObject, old: Sequence[JsonObject], wanted: int, un
 
 def _is_ready(pod: JsonObject) -> bool:
     conditions = (pod.get("status") or {}).get("conditions") or ()
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)

@@ -264,7 +264,7 @@ class Restarts[P: Program]:
         self._start = start
         self._report = report
         self._clock = clock
-        self._lives = [(one, _Life(clock())) for one in programs]
+        self._lives = [(program, _Life(clock())) for program in programs]
 
     async def look(self) -> None:
         """Start again what has ended, when it is its time."""

@@ -211,7 +211,7 @@ class SimulatedScheduler:
         """The claims of the pod's entries. Raises _Waits while one cannot be used, _NotReady while one is not made."""
         namespace = pod["metadata"]["namespace"]
         made = generated_claims(pod)
-        found: list[JsonObject] = []
+        claims_of: list[JsonObject] = []
         for entry in claim_entries(pod):
             if entry.claim is None and entry.name not in made:
                 raise _NotReady
@@ -225,9 +225,9 @@ class SimulatedScheduler:
                 raise _Waits(f"ResourceClaim {name} was not made for this pod")
             if problem := _unusable(claim, pod):
                 raise _Waits(f"ResourceClaim {name} {problem}")
-            if all(key_of(one) != key_of(claim) for one in found):
-                found.append(claim)
-        return found
+            if all(key_of(item) != key_of(claim) for item in claims_of):
+                claims_of.append(claim)
+        return claims_of
 
     def _claim(self, key: Key) -> JsonObject | None:
         if key in self._claims.objects or key in self._written_claims:
@@ -244,11 +244,11 @@ class SimulatedScheduler:
         if not nodes:
             raise _Waits("there are no nodes")
         for node in nodes:
-            found = place_on(pod, typed, node, snapshot, share_ids=_random_share_id)
-            if isinstance(found, str):
-                refusals[found] += 1
-            elif best is None or found.score > best.score:
-                best = found
+            placement = place_on(pod, typed, node, snapshot, share_ids=_random_share_id)
+            if isinstance(placement, str):
+                refusals[placement] += 1
+            elif best is None or placement.score > best.score:
+                best = placement
             if best is not None and best.score == highest_score(typed):
                 break
         if best is None:
@@ -261,7 +261,7 @@ class SimulatedScheduler:
             self._catalog = Catalog(tuple(self._typed_slices.values()), self._behaviour)
         return Snapshot(
             self._catalog,
-            {one.metadata.name: one for one in self._typed_classes.values()},
+            {typed_class.metadata.name: typed_class for typed_class in self._typed_classes.values()},
             Usage.of(self._held()),
             tuple(self._taint_rules.values()),
         )
@@ -308,7 +308,7 @@ class SimulatedScheduler:
         if allocation is not None:
             status["allocation"] = allocation.to_wire() | {"allocationTimestamp": timestamp()}
         consumers = status.setdefault("reservedFor", [])
-        if all(one["uid"] != metadata["uid"] for one in consumers):
+        if all(consumer["uid"] != metadata["uid"] for consumer in consumers):
             consumers.append({"resource": PODS.plural, "name": metadata["name"], "uid": metadata["uid"]})
         if changed != claim:
             self._remember(await self._kube.replace(RESOURCE_CLAIMS, changed, subresource="status"))
@@ -320,7 +320,7 @@ class SimulatedScheduler:
         await self._reserve(pod, claim, allocation)
         status = {
             "resourceClaimName": claim["metadata"]["name"],
-            "requestMappings": [one.to_wire() for one in extended.mappings],
+            "requestMappings": [mapping.to_wire() for mapping in extended.mappings],
         }
         await self._patch_pod_status(pod, {"extendedResourceClaimStatus": status})
 
@@ -336,7 +336,9 @@ class SimulatedScheduler:
                 claim = deepcopy(known)
                 finalizers = claim["metadata"].get("finalizers") or []
                 if CLAIM_FINALIZER in finalizers:
-                    claim["metadata"]["finalizers"] = [one for one in finalizers if one != CLAIM_FINALIZER]
+                    claim["metadata"]["finalizers"] = [
+                        finalizer for finalizer in finalizers if finalizer != CLAIM_FINALIZER
+                    ]
                     await self._kube.replace(RESOURCE_CLAIMS, claim)
                 self._written_claims.pop(key, None)
                 await self._kube.delete(RESOURCE_CLAIMS, key[1], namespace=key[0], uid=claim["metadata"]["uid"])
@@ -351,7 +353,7 @@ class SimulatedScheduler:
             return False
         for claim in claims:
             status = claim.get("status") or {}
-            others = [one for one in status.get("reservedFor") or () if one["uid"] != pod["metadata"]["uid"]]
+            others = [item for item in status.get("reservedFor") or () if item["uid"] != pod["metadata"]["uid"]]
             if status.get("allocation") is not None and not others:
                 freed = deepcopy(claim)
                 for field in ("allocation", "reservedFor", "devices"):
@@ -363,7 +365,7 @@ class SimulatedScheduler:
 
     async def _report(self, pod: JsonObject, reason: str) -> None:
         """Condition and event, once per reason."""
-        known = [one for one in (pod.get("status") or {}).get("conditions") or () if one["type"] == "PodScheduled"]
+        known = [item for item in (pod.get("status") or {}).get("conditions") or () if item["type"] == "PodScheduled"]
         if known and known[0].get("message") == reason:
             return
         condition = {
@@ -373,7 +375,7 @@ class SimulatedScheduler:
             "message": reason,
             "lastTransitionTime": known[0].get("lastTransitionTime") if known else timestamp(),
         }
-        conditions = [one for one in (pod.get("status") or {}).get("conditions") or () if one not in known]
+        conditions = [item for item in (pod.get("status") or {}).get("conditions") or () if item not in known]
         await self._patch_pod_status(pod, {"conditions": [*conditions, condition]})
         await tell(self._kube, NAME, pod, "Warning", "FailedScheduling", reason)
 
@@ -390,7 +392,7 @@ def _unusable(claim: JsonObject, pod: JsonObject) -> str | None:
     if is_being_deleted(claim):
         return "is being deleted"
     consumers = (claim.get("status") or {}).get("reservedFor") or ()
-    if len(consumers) >= MAX_CONSUMERS and all(one["uid"] != pod["metadata"]["uid"] for one in consumers):
+    if len(consumers) >= MAX_CONSUMERS and all(consumer["uid"] != pod["metadata"]["uid"] for consumer in consumers):
         return f"is in use by {len(consumers)} pods, and there is no room for more"
     return None
 
@@ -410,8 +412,8 @@ def _no_node(nodes: int, refusals: Counter[str]) -> str:
     return f"0/{nodes} nodes are available: {reasons}"
 
 
-def _is_older(one: JsonObject, other: JsonObject) -> bool:
+def _is_older(item: JsonObject, other: JsonObject) -> bool:
     """Whether `one` is an earlier version of the object; versions are comparable numbers (KEP-5504)."""
-    if one["metadata"]["uid"] != other["metadata"]["uid"]:
+    if item["metadata"]["uid"] != other["metadata"]["uid"]:
         return False
-    return int(one["metadata"]["resourceVersion"]) < int(other["metadata"]["resourceVersion"])
+    return int(item["metadata"]["resourceVersion"]) < int(other["metadata"]["resourceVersion"])

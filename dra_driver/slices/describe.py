@@ -145,15 +145,15 @@ def _usable(
     offered: Sequence[Offer], policy: PublishingPolicy, features: ServerFeatures
 ) -> tuple[list[Offer], list[Note]]:
     """Devices that are not healthy are published with a taint; where there can be none, they are not published."""
-    found: list[Offer] = []
+    results: list[Offer] = []
     notes: list[Note] = []
     for offer in offered:
         reason = _illness(offer, policy, features)
         if reason is None:
-            found.append(offer)
+            results.append(offer)
         else:
             notes.append(Note(Cause.UNHEALTHY, f"not published because {reason}", offer.gpu, device=offer.name))
-    return found, notes
+    return results, notes
 
 
 def _illness(offer: Offer, policy: PublishingPolicy, features: ServerFeatures) -> str | None:
@@ -237,9 +237,9 @@ class _View:
         return self._known_taints[key]
 
     def _found_taints(self, offer: Offer) -> list[Taint]:
-        found = taints(_conditions(offer), self._policy.health, self._driver_name)
+        results = taints(_conditions(offer), self._policy.health, self._driver_name)
         # Servers of Kubernetes 1.34 refuse a taint without an effect.
-        return found if self._features.counters_apart else [taint for taint in found if taint.effect != "None"]
+        return results if self._features.counters_apart else [taint for taint in results if taint.effect != "None"]
 
     def _note_crowded(self, gpu: GpuFacts, attributes: Iterable[str]) -> None:
         """One note for each rule, and one for all of our own attributes."""

@@ -396,17 +396,17 @@ def lost_fields(sent: JsonObject, stored: JsonObject) -> tuple[str, ...]:
 
     `sent` may be a patch. Empty when nothing was lost. Source: kubernetes-dra reference of dropped fields by gate.
     """
-    found: set[str] = set()
-    _compare(_normal(sent.get("spec") or {}), _normal(stored.get("spec") or {}), "", found)
-    return tuple(sorted(f"{name} ({_GATES[name]} is off?)" if name in _GATES else name for name in found))
+    results: set[str] = set()
+    _compare(_normal(sent.get("spec") or {}), _normal(stored.get("spec") or {}), "", results)
+    return tuple(sorted(f"{name} ({_GATES[name]} is off?)" if name in _GATES else name for name in results))
 
 
-def _compare(sent: Any, stored: Any, name: str, found: set[str]) -> None:
+def _compare(sent: Any, stored: Any, name: str, results: set[str]) -> None:
     if isinstance(sent, dict) and isinstance(stored, dict):
         for key, value in sent.items():
-            _compare(value, stored.get(key), key, found)
+            _compare(value, stored.get(key), key, results)
     elif isinstance(sent, list) and isinstance(stored, list) and len(sent) == len(stored):
-        for one, other in zip(sent, stored, strict=True):
-            _compare(one, other, name, found)
+        for item, other in zip(sent, stored, strict=True):
+            _compare(item, other, name, results)
     elif sent != stored:
-        found.add(name)
+        results.add(name)

@@ -61,15 +61,15 @@ def _device(kind: str, number: int, common: Mapping[str, Attribute], taints: lis
 
 
 def _common(fabric: NodeFabric, domain: str | None) -> dict[str, Attribute]:
-    found: dict[str, Attribute] = {}
+    common: dict[str, Attribute] = {}
     if fabric.clique:
         cluster, _, clique = fabric.clique.rpartition(".")
-        found["clique"] = Attribute(string=fabric.clique)
-        found["clusterUUID"] = Attribute(string=cluster)
-        found["cliqueID"] = Attribute(int_=int(clique))
+        common["clique"] = Attribute(string=fabric.clique)
+        common["clusterUUID"] = Attribute(string=cluster)
+        common["cliqueID"] = Attribute(int_=int(clique))
     if domain:
-        found["domain"] = Attribute(string=domain)
-    return found
+        common["domain"] = Attribute(string=domain)
+    return common
 
 
 def _taints(fabric: NodeFabric, driver_name: str) -> list[Taint]:

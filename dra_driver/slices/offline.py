@@ -36,7 +36,7 @@ def published_offline(
     features: ServerFeatures = ALL_FEATURES,
 ) -> tuple[Published, ...]:
     """GPUs first; channels and daemons of ComputeDomains only where the node has some. `labels` are the node's."""
-    found = []
+    publisheds = []
     for driver, describe in _DRIVERS:
         description = describe(inventory, policy, labels, driver, features)
         if driver == GPU_DRIVER or description.devices:
@@ -44,13 +44,13 @@ def published_offline(
             pool = wanted_pool(driver, node, slice_layout(description.gpus, Places(), features))
             slices = tuple(new_object(pool, CreateSlice(slice_, 1, len(pool.slices))) for slice_ in pool.slices)
             limitations = limitations_of(description.notes, policy, driver, node.name)
-            found.append(Published(driver, description.devices, slices, limitations))
-    return tuple(found)
+            publisheds.append(Published(driver, description.devices, slices, limitations))
+    return tuple(publisheds)
 
 
 def inventories_of(inventory: NodeInventorySpec, published: Iterable[Published]) -> list[JsonObject]:
     """The NodeInventory as a publisher would leave it, if there is anything that the node does not offer."""
-    limitations = [limitation.to_wire() for one in published for limitation in one.limitations]
+    limitations = [limitation.to_wire() for item in published for limitation in item.limitations]
     if not limitations:
         return []
     return [

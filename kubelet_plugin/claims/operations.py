@@ -54,7 +54,9 @@ class Notes:
     def read(self, claim: ResourceClaim, driver: str) -> None:
         self.pods = names_of_pods(claim)
         results = claim.status.allocation.devices.results if claim.status.allocation is not None else []
-        self.devices = tuple(AllocatedTo(one.pool, one.device, one.share_id) for one in results if one.driver == driver)
+        self.devices = tuple(
+            AllocatedTo(result.pool, result.device, result.share_id) for result in results if result.driver == driver
+        )
 
 
 type Act[T] = Callable[[ClaimRef, Notes], Coroutine[None, None, T]]
@@ -125,7 +127,7 @@ def _log_line(operation: Operation) -> None:
         "claim": f"{operation.claim.namespace}/{operation.claim.name}",
         "uid": operation.claim.uid,
         "pods": list(operation.pods),
-        "devices": [one.device for one in operation.devices],
+        "devices": [device.device for device in operation.devices],
         "duration_ms": round(1000 * operation.seconds, 1),
         "outcome": operation.outcome,
     }

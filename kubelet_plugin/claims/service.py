@@ -403,8 +403,8 @@ class _View:
 
 
 def _lost(facts: NodeFacts) -> frozenset[str]:
-    return frozenset(one.mig_uuid for one in facts.lost)
+    return frozenset(lost.mig_uuid for lost in facts.lost)
 
 
 def _devices(entry: Entry) -> tuple[AllocatedTo, ...]:
-    return tuple(AllocatedTo(one.pool, one.device, one.share_id) for one in entry.devices)
+    return tuple(AllocatedTo(device.pool, device.device, device.share_id) for device in entry.devices)

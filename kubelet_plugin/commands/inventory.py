@@ -152,14 +152,14 @@ def _report(node: _Node, policy: PublishingPolicy = PublishingPolicy.EVERYTHING)
             ClaimDevice(gpu.name, gpu, available.nodes[gpu.uuid]) for gpu in facts.gpus if gpu.uuid in available.nodes
         )
         cdi = claim_spec(GPU_DRIVER, _CLAIM_UID, devices, files) if devices else None
-    notes = tuple(str(limitation) for one in published for limitation in one.limitations)
+    notes = tuple(str(limitation) for item in published for limitation in item.limitations)
     if policy.asks_for_labels:
         notes = ("rules of the policy that go by nodes' labels are taken as if this node had none", *notes)
     return _Report(spec, facts, published, notes, files, cdi, why_no_cdi)
 
 
 def _data(report: _Report) -> JsonObject:
-    limitations = [one.to_wire() for published in report.published for one in published.limitations]
+    limitations = [limitation.to_wire() for published in report.published for limitation in published.limitations]
     return {
         "inventory": {
             "apiVersion": NODE_INVENTORIES.api_version,
@@ -168,7 +168,7 @@ def _data(report: _Report) -> JsonObject:
             "spec": report.inventory.to_wire(),
             **({"status": {"limitations": limitations}} if limitations else {}),
         },
-        "slices": [slice_ for one in report.published for slice_ in one.slices],
+        "slices": [slice_ for published in report.published for slice_ in published.slices],
         "cdi": json_of(report.cdi) if report.cdi is not None else None,
         "notes": [*report.notes, *([report.why_no_cdi] if report.why_no_cdi else [])],
     }
@@ -185,8 +185,8 @@ def _print(report: _Report) -> None:
         typer.echo()
         print_table(_HEADINGS, [_row(gpu) for gpu in facts.gpus])
         typer.echo()
-        for one in report.published:
-            typer.echo(_published(one))
+        for published in report.published:
+            typer.echo(_published(published))
         if kinds := _kinds(report.published[0].devices):
             print_table(_DEVICE_HEADINGS, kinds)
             typer.echo()

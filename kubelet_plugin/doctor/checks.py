@@ -87,8 +87,8 @@ _GPU_PROBLEM = Trouble(
 
 
 def _gpus(node: NodeSeen) -> Iterator[Finding]:
-    for one in node.problems:
-        yield _GPU_PROBLEM.at(one.subject, reason=one.reason, message=one.message)
+    for problem in node.problems:
+        yield _GPU_PROBLEM.at(problem.subject, reason=problem.reason, message=problem.message)
     if not node.problems:
         yield ok(f"{len(node.gpus)} GPUs respond")
 
@@ -206,7 +206,7 @@ def _cdi(node: NodeSeen) -> Iterator[Finding]:
         yield _NO_FOLDER.at(folder=node.cdi_root)
         return
     fine = True
-    known = {one.uid for one in node.journal.entries}
+    known = {entry_seen.uid for entry_seen in node.journal.entries}
     for file in node.cdi_files:
         about = f"file {file.name}"
         if file.problem is not None:
@@ -216,10 +216,10 @@ def _cdi(node: NodeSeen) -> Iterator[Finding]:
             fine = False
             yield _ORPHAN.at(about)
     there = {file.claim_uid for file in node.cdi_files}
-    for one in node.journal.entries:
-        if one.prepared and not one.releasing and one.boot_id == node.boot_id and one.uid not in there:
+    for entry in node.journal.entries:
+        if entry.prepared and not entry.releasing and entry.boot_id == node.boot_id and entry.uid not in there:
             fine = False
-            yield _FILE_MISSING.at(one.claim)
+            yield _FILE_MISSING.at(entry.claim)
     if fine:
         yield ok(f"{len(node.cdi_files)} CDI file(s) of this driver, each for a prepared claim")
 
@@ -262,10 +262,10 @@ def _journal(node: NodeSeen) -> Iterator[Finding]:
         yield _DAMAGED.at(about, count=len(journal.damage), why=journal.damage[0], folder=folder)
     if journal.put_aside:
         yield _PUT_ASIDE.at(folder=folder)
-    for one in journal.entries:
-        if one.boot_id != node.boot_id:
+    for entry in journal.entries:
+        if entry.boot_id != node.boot_id:
             fine = False
-            yield _EARLIER_BOOT.at(one.claim)
+            yield _EARLIER_BOOT.at(entry.claim)
     if fine:
         yield ok(f"{len(journal.entries)} claim(s) in the journal")
 
@@ -298,13 +298,13 @@ def _sockets(node: NodeSeen) -> Iterator[Finding]:
     if not node.sockets:
         yield _NO_SOCKET.at()
         return
-    answering = [one for one in node.sockets if one.answers is not False]
+    answering = [socket_seen for socket_seen in node.sockets if socket_seen.answers is not False]
     # After a plugin that was killed its sockets stay until the next one starts, whose own have other names.
     if len(answering) < 2:  # one for the service, one for registration
-        for one in node.sockets:
-            if one.answers is False:
-                yield _DEAF.at(path=one.path)
-        if not any(one.answers is False for one in node.sockets):
+        for socket in node.sockets:
+            if socket.answers is False:
+                yield _DEAF.at(path=socket.path)
+        if not any(socket_seen.answers is False for socket_seen in node.sockets):
             yield _NO_SOCKET.at()
     else:
         yield ok("the plugin listens for the kubelet")
@@ -320,12 +320,14 @@ _XIDS = Trouble(
 
 
 def _xids(node: NodeSeen) -> Iterator[Finding]:
-    serious = [one for one in node.xids if xid_severity(one.number) not in (None, "Info")]
-    for one in serious:
-        meaning = xid_condition(one.number, since="").message.partition(": ")[2]
-        yield _XIDS.at(f"GPU {one.pci}", count=one.count, number=one.number, meaning=meaning, pci=one.pci)
+    serious = [xid for xid in node.xids if xid_severity(xid.number) not in (None, "Info")]
+    for xid_seen in serious:
+        meaning = xid_condition(xid_seen.number, since="").message.partition(": ")[2]
+        yield _XIDS.at(
+            f"GPU {xid_seen.pci}", count=xid_seen.count, number=xid_seen.number, meaning=meaning, pci=xid_seen.pci
+        )
     if not serious:
-        others = sum(one.count for one in node.xids)
+        others = sum(xid.count for xid in node.xids)
         yield ok(f"no serious Xid since the node booted{f', {others} caused by programs' if others else ''}")
 
 

@@ -127,8 +127,8 @@ class Machine:
             driver_root=root,
             driver_problem=_driver_problem(facts),
             container_problem=container_problem,
-            gpus=tuple(_gpu(one, missing) for one in facts.gpus),
-            problems=tuple(one for one in facts.problems if one.subject != "driver"),
+            gpus=tuple(_gpu(gpu_facts, missing) for gpu_facts in facts.gpus),
+            problems=tuple(problem for problem in facts.problems if problem.subject != "driver"),
             hook=self._hook(),
             persistenced=daemon_socket(host, root) is not None,
             fabric_manager=daemon_socket(host, root, "nvidia-fabricmanager") is not None,
@@ -158,8 +158,8 @@ class Machine:
             return {}, None
         try:
             others = OtherClaims(self.places.cdi_root, [self.places.driver])
-            found = ContainerFilesOfNode(self.installation, others)(facts)
-            return {**found.taken, **found.missing}, None
+            container_files = ContainerFilesOfNode(self.installation, others)(facts)
+            return {**container_files.taken, **container_files.missing}, None
         except NodeNotReady as error:
             return {}, error.message
 
@@ -193,14 +193,14 @@ class Machine:
             yield crio_seen(crio, self._version("crio"))
 
     def _imported(self, text: str) -> dict[str, str]:
-        found: dict[str, str] = {}
+        imported: dict[str, str] = {}
         for pattern in imports(text):
             folder, name = str(PurePosixPath(pattern).parent), PurePosixPath(pattern).name
-            for one in sorted(self.host.names(folder)):
-                content = self.host.read_text(f"{folder}/{one}") if fnmatch(one, name) else None
+            for item in sorted(self.host.names(folder)):
+                content = self.host.read_text(f"{folder}/{item}") if fnmatch(item, name) else None
                 if content is not None:
-                    found[f"{folder}/{one}"] = content
-        return found
+                    imported[f"{folder}/{item}"] = content
+        return imported
 
     def _crio_files(self) -> Iterable[str]:
         return (_CRIO_FILE, *(f"{_CRIO_FOLDER}/{name}" for name in sorted(self.host.names(_CRIO_FOLDER))))
@@ -239,10 +239,10 @@ class Machine:
         except DriverError as error:
             return JournalSeen(put_aside=aside, problem=error.message), ()
         entries = tuple(
-            EntrySeen(str(one.claim), uid, one.boot_id, one.cdi_digest is not None, one.releasing)
-            for uid, one in sorted(journal.held.items())
+            EntrySeen(str(entry.claim), uid, entry.boot_id, entry.cdi_digest is not None, entry.releasing)
+            for uid, entry in sorted(journal.held.items())
         )
-        damage = tuple(one.reason for one in journal.damage)
+        damage = tuple(item.reason for item in journal.damage)
         return JournalSeen(entries, damage, aside), _mps_left(folder / "mps", journal)
 
     def _kubelet_folder(self) -> Unread | None:
@@ -319,7 +319,9 @@ def _permission(error: OSError) -> str | None:
 def _driver_problem(facts: NodeFacts) -> str | None:
     if facts.driver is not None:
         return None
-    return "; ".join(f"{one.reason}: {one.message}" for one in facts.problems if one.subject == "driver")
+    return "; ".join(
+        f"{problem.reason}: {problem.message}" for problem in facts.problems if problem.subject == "driver"
+    )
 
 
 def _gpu(gpu: GpuFacts, missing: dict[str, str]) -> GpuSeen:

@@ -106,28 +106,30 @@ def _runtime(node: NodeSeen) -> Iterator[Finding]:
         return
     if not node.runtimes:
         yield _NO_RUNTIME.at(cdi_root=node.cdi_root)
-    for one in node.runtimes:
-        found = list(_runtime_troubles(one, node.cdi_root))
-        yield from found or [ok(f"{one.name}{f' {one.version}' if one.version else ''} reads {node.cdi_root}")]
+    for runtime in node.runtimes:
+        findings = list(_runtime_troubles(runtime, node.cdi_root))
+        yield from findings or [
+            ok(f"{runtime.name}{f' {runtime.version}' if runtime.version else ''} reads {node.cdi_root}")
+        ]
 
 
-def _runtime_troubles(one: RuntimeSeen, cdi_root: str) -> Iterator[Finding]:
-    about = f"{one.name} ({one.file})" if one.file else one.name
-    file = one.file or "/etc/containerd/config.toml"
-    if one.problem is not None:
-        yield _CONFIG_BROKEN.at(about, why=one.problem, runtime=one.name)
+def _runtime_troubles(runtime_seen: RuntimeSeen, cdi_root: str) -> Iterator[Finding]:
+    about = f"{runtime_seen.name} ({runtime_seen.file})" if runtime_seen.file else runtime_seen.name
+    file = runtime_seen.file or "/etc/containerd/config.toml"
+    if runtime_seen.problem is not None:
+        yield _CONFIG_BROKEN.at(about, why=runtime_seen.problem, runtime=runtime_seen.name)
         return
-    if one.cdi is False:
+    if runtime_seen.cdi is False:
         yield _CDI_OFF.at(about, file=file)
-    elif one.name == CONTAINERD and one.cdi is None and not _has_cdi_by_default(one.version):
-        yield _CDI_BY_DEFAULT.at(about, version=one.version or "unknown", file=file)
-    dirs = one.spec_dirs or _DEFAULT_DIRS
+    elif runtime_seen.name == CONTAINERD and runtime_seen.cdi is None and not _has_cdi_by_default(runtime_seen.version):
+        yield _CDI_BY_DEFAULT.at(about, version=runtime_seen.version or "unknown", file=file)
+    dirs = runtime_seen.spec_dirs or _DEFAULT_DIRS
     if _canonical(cdi_root) not in map(_canonical, dirs):
-        yield _OTHER_DIRS.at(about, dirs=", ".join(dirs), cdi_root=cdi_root, runtime=one.name)
-    if one.readable_cdi is not None and not reads(one.readable_cdi, GROUPS_SINCE):
-        yield _OLD_CDI.at(about, version=one.version, readable=one.readable_cdi, groups=GROUPS_SINCE)
-    if one.default_runtime is not None and one.default_runtime.startswith("nvidia"):
-        yield _NVIDIA_DEFAULT.at(about, default=one.default_runtime)
+        yield _OTHER_DIRS.at(about, dirs=", ".join(dirs), cdi_root=cdi_root, runtime=runtime_seen.name)
+    if runtime_seen.readable_cdi is not None and not reads(runtime_seen.readable_cdi, GROUPS_SINCE):
+        yield _OLD_CDI.at(about, version=runtime_seen.version, readable=runtime_seen.readable_cdi, groups=GROUPS_SINCE)
+    if runtime_seen.default_runtime is not None and runtime_seen.default_runtime.startswith("nvidia"):
+        yield _NVIDIA_DEFAULT.at(about, default=runtime_seen.default_runtime)
 
 
 def _has_cdi_by_default(version: str | None) -> bool:

@@ -26,9 +26,13 @@ def containerd_seen(texts: Mapping[str, str], version: str | None) -> RuntimeSee
         version = "2"  # the format that came with it, without a minor version
     plugins = merged.get("plugins")
     sections = [_table(plugins, name) for name in _SECTIONS]
-    cdi = next((one["enable_cdi"] for one in sections if isinstance(one.get("enable_cdi"), bool)), None)
-    dirs = next((one["cdi_spec_dirs"] for one in sections if isinstance(one.get("cdi_spec_dirs"), list)), None)
-    default = next((name for one in sections if (name := _table(one, "containerd").get("default_runtime_name"))), None)
+    cdi = next((section["enable_cdi"] for section in sections if isinstance(section.get("enable_cdi"), bool)), None)
+    dirs = next(
+        (section["cdi_spec_dirs"] for section in sections if isinstance(section.get("cdi_spec_dirs"), list)), None
+    )
+    default = next(
+        (name for section in sections if (name := _table(section, "containerd").get("default_runtime_name"))), None
+    )
     return RuntimeSeen(CONTAINERD, file, version, cdi, _strings(dirs), str(default) if default else None)
 
 
@@ -69,4 +73,4 @@ def _table(parent: Any, name: str) -> dict[str, Any]:
 
 
 def _strings(value: Any) -> tuple[str, ...] | None:
-    return tuple(str(one) for one in value) if isinstance(value, list) else None
+    return tuple(str(item) for item in value) if isinstance(value, list) else None

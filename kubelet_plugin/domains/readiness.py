@@ -78,7 +78,7 @@ class DomainReader:
         if metadata.deletion_timestamp is not None:
             raise InvalidInput(f"{name} is being deleted; delete the pod, too", about=str(claim))
         entry = next((node for node in status.nodes if node.name == self._node), None)
-        ready = next((one for one in status.conditions if one.type == READY), None)
+        ready = next((condition for condition in status.conditions if condition.type == READY), None)
         why = ready.message or ready.reason if ready is not None else "the controller has not looked at it yet"
         if entry is None:
             return f"node {self._node} is not in {name} yet: {why}"
@@ -138,7 +138,7 @@ class DomainPlace:
     @property
     def entry(self) -> DomainNode | None:
         nodes = () if self.domain is None else self.domain.status.nodes
-        return next((one for one in nodes if one.name == self.node), None)
+        return next((node for node in nodes if node.name == self.node), None)
 
     @property
     def problem(self) -> tuple[str, str] | None:
@@ -164,8 +164,10 @@ class DomainPlace:
         entry, nodes = self.entry, () if self.domain is None else self.domain.status.nodes
         if entry is None:
             return StatusCondition("PeersReady", "Unknown", "NoPlace", "the node is not in the domain")
-        peers = [one for one in nodes if one.name != self.node and one.clique_id and one.clique_id == entry.clique_id]
-        missing = [f"{one.name} ({one.message or 'not ready'})" for one in peers if one.status != "Ready"]
+        peers = [
+            node for node in nodes if node.name != self.node and node.clique_id and node.clique_id == entry.clique_id
+        ]
+        missing = [f"{peer.name} ({peer.message or 'not ready'})" for peer in peers if peer.status != "Ready"]
         if not missing:
             return StatusCondition(
                 "PeersReady", "True", "PeersReady", "every other node of its clique in the domain is ready"
@@ -196,7 +198,7 @@ def channel_status(
         if place.entry is not None:
             data |= {"clique": place.entry.clique_id, "index": str(place.entry.index)}
     said = tuple(sorted((name, value) for name, value in data.items() if value))
-    return tuple(DeviceStatus(AllocatedTo(node, one.name), tuple(conditions), said) for one in claim.devices)
+    return tuple(DeviceStatus(AllocatedTo(node, device.name), tuple(conditions), said) for device in claim.devices)
 
 
 def channel_troubles(claim: DomainClaim, place: DomainPlace | None, since: str) -> tuple[ClaimTrouble, ...]:

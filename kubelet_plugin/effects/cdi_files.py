@@ -43,7 +43,7 @@ class OtherClaims:
                 f" and keep one of the drivers off this node (when the claim is gone: remove {file})"
             )
             try:
-                named = {int(one) for one in _GPU_NODE.findall(file.read_bytes())}
+                named = {int(item) for item in _GPU_NODE.findall(file.read_bytes())}
             except FileNotFoundError:
                 continue
             except OSError as error:

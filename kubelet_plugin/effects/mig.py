@@ -138,11 +138,13 @@ class GpuInstances:
             gpu = nvml.mig(hold.gpu.uuid)
             _check_mode_is_on(gpu, hold)
             instances = gpu.instances()
-            found = _at_place(hold, instances)
-            if stands and found is None:
+            live_gpu_instance = _at_place(hold, instances)
+            if stands and live_gpu_instance is None:
                 raise _lost(f"GPU instance {records[hold].made.get('gi')} ({_described(hold)})", hold.gpu)
-            if found is not None and all(_is_known(device, found, hold, records) for device in found.devices):
-                return records[hold].made.with_facts(Made((("gi", str(found.id)),)))
+            if live_gpu_instance is not None and all(
+                _is_known(device, live_gpu_instance, hold, records) for device in live_gpu_instance.devices
+            ):
+                return records[hold].made.with_facts(Made((("gi", str(live_gpu_instance.id)),)))
             _check_free(hold, instances, records)
             return records[hold].made.with_facts(Made((("gi", str(_create(gpu, hold, instances))),)))
 
@@ -154,20 +156,22 @@ class GpuInstances:
 
         def destroy(nvml: Nvml) -> None:
             gpu = nvml.mig(hold.gpu.uuid)
-            found = gpu.instance_at(hold.profile_id, hold.start)
-            if found is None:
+            live_gpu_instance = gpu.instance_at(hold.profile_id, hold.start)
+            if live_gpu_instance is None:
                 return
-            if found.devices:
+            if live_gpu_instance.devices:
                 _log.warning(
                     "a GPU instance stays: its MIG devices do not belong to this driver",
                     gpu=hold.gpu.uuid,
-                    instance=str(found),
+                    instance=str(live_gpu_instance),
                 )
                 return
-            with_users = f"{found} cannot be taken back, because programs still use it{_named(gpu.processes())}"
-            _refusing(hold.gpu, Code.IN_USE, with_users, lambda: gpu.destroy_gpu_instance(found))
+            with_users = (
+                f"{live_gpu_instance} cannot be taken back, because programs still use it{_named(gpu.processes())}"
+            )
+            _refusing(hold.gpu, Code.IN_USE, with_users, lambda: gpu.destroy_gpu_instance(live_gpu_instance))
             if gpu.instance_at(hold.profile_id, hold.start) is not None:
-                raise _stays(str(found), hold.gpu)
+                raise _stays(str(live_gpu_instance), hold.gpu)
 
         _patiently(lambda: self._nvml.use(hold.gpu, destroy), self._sleep)
 
@@ -325,7 +329,7 @@ def _check_mode_is_on(gpu: MigGpu, hold: GpuInstance) -> None:
 
 
 def _check_free(hold: GpuInstance, instances: Iterable[LiveGpuInstance], records: Records) -> None:
-    in_the_way = [one for one in instances if one.overlaps(hold.start, hold.size)]
+    in_the_way = [instance for instance in instances if instance.overlaps(hold.start, hold.size)]
     if not in_the_way:
         return
     others = {
@@ -333,7 +337,7 @@ def _check_free(hold: GpuInstance, instances: Iterable[LiveGpuInstance], records
         for other in records
         if isinstance(other, GpuInstance) and other != hold and other.gpu == hold.gpu
     }
-    if all((one.profile, one.start) in others for one in in_the_way):
+    if all((live_gpu_instance.profile, live_gpu_instance.start) in others for live_gpu_instance in in_the_way):
         whose = "which this driver made for another claim; it is tried again until that one is released"
     else:
         whose = (
@@ -389,7 +393,9 @@ def _check_room(hold: ComputeInstance, parent: LiveGpuInstance) -> None:
 
 def _at_place(hold: GpuInstance, instances: Iterable[LiveGpuInstance]) -> LiveGpuInstance | None:
     wanted = (hold.profile, hold.start, hold.size)
-    return next((one for one in instances if (one.profile, one.start, one.size) == wanted), None)
+    return next(
+        (instance for instance in instances if (instance.profile, instance.start, instance.size) == wanted), None
+    )
 
 
 def _instances_if_on(gpu: MigGpu) -> tuple[LiveGpuInstance, ...]:

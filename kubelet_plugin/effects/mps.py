@@ -156,15 +156,15 @@ class MpsDaemons:
         raises is passed on, and nothing is removed. A hold of a newer release keeps whatever its text names.
         """
         try:
-            found = {entry.name for entry in self._folder.iterdir()}
+            results = {entry.name for entry in self._folder.iterdir()}
         except OSError:
-            found = set()
+            results = set()
         orphans = {Path(_folder_of(process)).name for process in self._all() if self._is_below(process)}
         holds = tuple(records())
         keys = {hold.key for hold in holds if isinstance(hold, MpsDaemon)}
         untold = "\n".join(hold.text for hold in holds if isinstance(hold, UnknownHold))
         done = []
-        for key in sorted(key for key in (found | orphans) - keys if key not in untold):
+        for key in sorted(key for key in (results | orphans) - keys if key not in untold):
             place = _Place(self._folder / key)
             self._end(self._processes(place), f"MPS daemon {key}")
             self._clear(place)

@@ -118,11 +118,15 @@ class MpsWatch:
     def troubles(self) -> tuple[DaemonTrouble, ...]:
         """All that is told now, sorted; one for each GPU of a daemon."""
         now, records = self._clock(), self._records()
-        told = {hold: one for hold, one in self._histories.items() if one.trouble and (one.critical or now < one.until)}
+        told = {
+            hold: history
+            for hold, history in self._histories.items()
+            if history.trouble and (history.critical or now < history.until)
+        }
         return tuple(
             sorted(
-                DaemonTrouble(gpu.uuid, one.severity, one.trouble, _instance(hold, records))
-                for hold, one in told.items()
+                DaemonTrouble(gpu.uuid, history.severity, history.trouble, _instance(hold, records))
+                for hold, history in told.items()
                 for gpu in hold.gpus
             )
         )

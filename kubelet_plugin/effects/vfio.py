@@ -348,12 +348,12 @@ def _in_use(gpu: GpuIdentity, using: Collection[GpuUser]) -> str:
     return f"it is still in use by {listed}; {advice}"
 
 
-def _companions_text(found: Collection[PciFacts]) -> str:
+def _companions_text(pci_factses: Collection[PciFacts]) -> str:
     """`0000:1b:00.1=snd_hda_intel,...`; nothing after `=` for one without a driver."""
-    return ",".join(f"{pci.address}={pci.driver or ''}" for pci in found)
+    return ",".join(f"{pci.address}={pci.driver or ''}" for pci in pci_factses)
 
 
 def _companions(made: Made) -> Mapping[str, str]:
     """Addresses to the drivers that they had; empty for none."""
-    pairs = (one.partition("=") for one in (made.get("companions") or "").split(",") if one)
+    pairs = (text.partition("=") for text in (made.get("companions") or "").split(",") if text)
     return {address: driver for address, _, driver in pairs}

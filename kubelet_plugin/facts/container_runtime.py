@@ -107,11 +107,11 @@ class ContainerFilesOfNode:
         if facts.driver is None:
             reasons = "; ".join(problem.message for problem in facts.problems if problem.subject == "driver")
             raise NodeNotReady(reasons or "no NVIDIA driver answers", about="driver")
-        found = self._installation.for_containers(facts.driver.version, facts.gpus)
-        missing = {uuid: error.message for uuid, error in found.missing.items()}
+        for_containers = self._installation.for_containers(facts.driver.version, facts.gpus)
+        missing = {uuid: error.message for uuid, error in for_containers.missing.items()}
         return ContainerFiles(
-            found.driver,
-            found.nodes,
+            for_containers.driver,
+            for_containers.nodes,
             missing,
             self.mig_nodes,
             self._installation.host_node,

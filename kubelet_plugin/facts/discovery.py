@@ -144,5 +144,5 @@ class Discovery:
         )
         if self._facts is None:
             return NodeFacts(self._hardware.boot_id(), None, (), (problem,))
-        others = tuple(one for one in self._facts.problems if one.subject != "driver")
+        others = tuple(item for item in self._facts.problems if item.subject != "driver")
         return replace(self._facts, problems=tuple(sorted((*others, problem), key=by_subject)))

@@ -195,7 +195,7 @@ class Hardware:
                     renewed = True  # the driver was reloaded since the last look
                     continue
                 problem = _driver_problem(error, self._host.nvidia_gpus())
-                facts = NodeFacts(boot_id, None, (), tuple(one for one in (nodes, problem) if one is not None))
+                facts = NodeFacts(boot_id, None, (), tuple(item for item in (nodes, problem) if item is not None))
             else:
                 if not facts.gpus and _unreadable(facts.problems):
                     # Nothing answers: perhaps the driver was reset under the session. The next look starts a new one.
@@ -407,13 +407,13 @@ def _bounded(facts: NodeFacts) -> NodeFacts:
 
 
 def _problems(readings: GpuReadings, pci: Sequence[PciFacts], ours: Ours) -> tuple[Problem, ...]:
-    found = [*readings.problems, *_of_fabric(readings.gpus)]
+    problems = [*readings.problems, *_of_fabric(readings.gpus)]
     lent = {gpu.pci_bus_id for gpu in ours.lent}
     # One that comes back from a virtual machine needs a while.
     held = [gpu.address for gpu in pci if gpu.driver == "nvidia" and gpu.address not in lent]
-    found = _with_silent(found, held, readings.listed)
-    found += [bound_elsewhere(gpu) for gpu in pci if is_vfio(gpu.driver) and gpu.address not in lent]
-    return tuple(sorted(found, key=by_subject))
+    problems = _with_silent(problems, held, readings.listed)
+    problems += [bound_elsewhere(gpu) for gpu in pci if is_vfio(gpu.driver) and gpu.address not in lent]
+    return tuple(sorted(problems, key=by_subject))
 
 
 def _with_silent(problems: list[Problem], held: Collection[str], listed: Collection[str]) -> list[Problem]:

@@ -206,16 +206,16 @@ class HealthMonitor:
             self._since = {key: since for key, since in self._since.items() if key[1] != "Released"}
         of_gpus = {uuid: self._conditions_of(present[uuid], conditions, more) for uuid in _by_address(present)}
         gpus = tuple(self._with_health(present[uuid], holding) for uuid, holding in of_gpus.items())
-        problems = tuple(one for one in seen.problems if one not in [problem for _, problem in lost])
+        problems = tuple(item for item in seen.problems if item not in [problem for _, problem in lost])
         crowded = (_left_out(present[uuid], holding) for uuid, holding in of_gpus.items())
         self._publish(replace(seen, gpus=gpus, problems=(*problems, *filter(None, crowded))))
 
     def _readings(self, seen: NodeFacts) -> dict[str, Reading]:
         readings = {gpu.uuid: reading_of(gpu, seen.health.get(gpu.uuid, HealthReading())) for gpu in seen.gpus}
-        for one in seen.lost:
-            reading = readings.get(one.gpu_uuid, Reading())
-            trouble = Trouble("InstanceLost", "Critical", one.message, instance=one.mig_uuid)
-            readings[one.gpu_uuid] = replace(reading, troubles=(*reading.troubles, trouble))
+        for lost in seen.lost:
+            reading = readings.get(lost.gpu_uuid, Reading())
+            trouble = Trouble("InstanceLost", "Critical", lost.message, instance=lost.mig_uuid)
+            readings[lost.gpu_uuid] = replace(reading, troubles=(*reading.troubles, trouble))
         return readings
 
     def _conditions_of(
@@ -241,15 +241,17 @@ class HealthMonitor:
 
     def _own_conditions(self, gpu: GpuFacts) -> list[HealthCondition]:
         """What follows from no reading: events that cannot be heard, and a check that is due or was not passed."""
-        found = []
+        own_conditions = []
         reason = dict(self._coverage.unmonitored).get(gpu.uuid)
         if reason is not None:
-            found.append(self._standing(gpu, "Unmonitored", "Warning", f"its events cannot be heard: {reason}"))
+            own_conditions.append(
+                self._standing(gpu, "Unmonitored", "Warning", f"its events cannot be heard: {reason}")
+            )
         if self._needs_check(gpu.uuid):
             fault = self._faults.get(gpu.uuid)
             message = CHECK_UNDER_WAY if fault is None else f"it did not pass its check: {fault}"
-            found.append(self._standing(gpu, "NotValidated", "Critical", message))
-        return found
+            own_conditions.append(self._standing(gpu, "NotValidated", "Critical", message))
+        return own_conditions
 
     def _standing(self, gpu: GpuFacts, type_: str, severity: Severity, message: str) -> HealthCondition:
         since = self._since.setdefault((gpu.uuid, type_), self._now().strftime("%Y-%m-%dT%H:%M:%SZ"))
@@ -335,7 +337,7 @@ def _lost(seen: NodeFacts, known: Sequence[GpuFacts]) -> list[tuple[GpuFacts, Pr
 
 def _released(seen: NodeFacts) -> str | None:
     """Why nothing is asked of the GPUs: what is seen is from before."""
-    return next((one.message for one in seen.problems if one.reason == RELEASED), None)
+    return next((problem.message for problem in seen.problems if problem.reason == RELEASED), None)
 
 
 def _lost_trouble(problem: Problem) -> Trouble:

@@ -152,7 +152,7 @@ class NodeWatch:
         self._mps_since = {
             key: self._mps_since.get(key, now) for key in ((trouble.gpu, trouble.message) for trouble in troubles)
         }
-        found: dict[str, list[HealthCondition]] = {}
+        mps_conditions: dict[str, list[HealthCondition]] = {}
         for trouble in troubles:
             condition = HealthCondition(
                 type="MpsDaemon",
@@ -161,8 +161,8 @@ class NodeWatch:
                 since=self._mps_since[trouble.gpu, trouble.message],
                 instance=trouble.instance,
             )
-            found.setdefault(trouble.gpu, []).append(condition)
-        return found
+            mps_conditions.setdefault(trouble.gpu, []).append(condition)
+        return mps_conditions
 
 
 def instance_uuid(gpu: GpuFacts | None, records: Records, gpu_uuid: str, gi: int, ci: int) -> str | None:

@@ -220,14 +220,14 @@ class GpuRelease:
     async def _wanted(self) -> Release | None:
         now = self._now()
         content = await asyncio.to_thread(read_if_present, self._request)
-        found = [self._checked("file", lambda: asked_by_file(content)), *self._of_node(now)]
-        return next((one for one in found if one is not None and not one.is_over(now)), None)
+        releases = [self._checked("file", lambda: asked_by_file(content)), *self._of_node(now)]
+        return next((release for release in releases if release is not None and not release.is_over(now)), None)
 
     def _of_node(self, now: datetime) -> list[Release | None]:
         if not self._node.synced.is_set():
             # Until the Node says otherwise.
             return [self._current] if self._current is not None and self._current.source != "file" else []
-        metadata: JsonObject = next((one["metadata"] for one in self._node.objects.values()), {})
+        metadata: JsonObject = next((obj["metadata"] for obj in self._node.objects.values()), {})
         if (metadata.get("labels") or {}).get(MIG_STATE) not in _MIG_WORKS:
             self._mig_since = None
         elif self._mig_since is None:
@@ -239,7 +239,7 @@ class GpuRelease:
 
     def _checked(self, source: str, ask: Callable[[], Release | None]) -> Release | None:
         try:
-            found = ask()
+            release = ask()
         except InvalidInput as error:
             if self._mistakes.get(source) != str(error):
                 self._mistakes[source] = str(error)
@@ -247,7 +247,7 @@ class GpuRelease:
                 self._refused(str(error))
             return None
         self._mistakes.pop(source, None)
-        return found
+        return release
 
     async def _let_go(self, release: Release) -> None:
         if self._current is None:

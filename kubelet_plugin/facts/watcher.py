@@ -181,7 +181,7 @@ class EventWatcher:
         self._tell(loop, self._on_event, GpuEvent(EventKind.LOOK, None))
         if deaf:
             self._tell(
-                loop, self._on_coverage, Coverage(unmonitored=tuple((one, error.message) for one in sorted(deaf)))
+                loop, self._on_coverage, Coverage(unmonitored=tuple((text, error.message) for text in sorted(deaf)))
             )
         delay = self._retry_s[min(self._failures, len(self._retry_s) - 1)]
         if self._failures == 0:

@@ -162,16 +162,16 @@ class DriverTree:
         return ()
 
     def sockets(self) -> tuple[DriverFile, ...]:
-        found = []
+        driver_files = []
         for name in _SOCKETS:
             for folder in _SOCKET_FOLDERS:
                 path = PurePosixPath(folder) / name
                 self._look(path.parent)
                 resolved = self._files.resolve(path)
                 if resolved is not None and not self._files.path(resolved).is_dir():
-                    found.append(self._found(path, resolved))
+                    driver_files.append(self._found(path, resolved))
                     break
-        return _sorted(found)
+        return _sorted(driver_files)
 
     def machine(self, libraries: Sequence[DriverFile]) -> str:
         """The machine that the driver is for, as in `x86_64-linux-gnu`."""

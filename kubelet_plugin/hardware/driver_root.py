@@ -63,15 +63,15 @@ def find_driver_root(host: HostFiles, configured: str | None = None, seen: Seen 
     loaded = kernel_module_version(host)
     if loaded is None and seen.look(host, _WSL_DEVICE) is not None:
         raise NodeNotReady(_WSL, about="driver")
-    found = [root for path in roots for root in _drivers_at(host, path, seen)]
-    if not found:
+    driver_roots = [root for path in roots for root in _drivers_at(host, path, seen)]
+    if not driver_roots:
         where = f"{configured}, which is configured as driver root" if configured is not None else ", ".join(roots)
         raise NodeNotReady(
             f"libnvidia-ml.so.<version> is in no library folder below {where}: install the NVIDIA driver, wait for the"
             " driver container to start, or configure the driver root",
             about="driver",
         )
-    return next((root for root in found if root.version == loaded), found[0])
+    return next((root for root in driver_roots if root.version == loaded), driver_roots[0])
 
 
 def kernel_module_version(host: HostFiles) -> str | None:
@@ -153,21 +153,21 @@ class DriverInstallation:
 
     def _dev_root(self) -> str:
         with self._looking:
-            kept = self._kept
-            if kept is not None and kept.seen.unchanged():
-                return kept.dev_root
+            complete = self._kept
+            if complete is not None and complete.seen.unchanged():
+                return complete.dev_root
         return find_dev_root(self._host, self.root().path, Seen())
 
     def _current(self, version: str) -> "_Complete":
         # A caller that comes during a look needs the same answer, and gets it sooner by waiting for it.
         with self._looking:
-            kept = self._kept
-            if kept is None or kept.files.version != version or not kept.seen.unchanged():
+            current = self._kept
+            if current is None or current.files.version != version or not current.seen.unchanged():
                 self._kept = None
-                kept = self._look(version)
-                if kept.seen.settled():
-                    self._kept = kept
-            return kept
+                current = self._look(version)
+                if current.seen.settled():
+                    self._kept = current
+            return current
 
     def _look(self, version: str) -> "_Complete":
         seen = Seen()
@@ -243,7 +243,7 @@ def gpu_nodes(host: HostFiles, dev_root: str, gpu: GpuFacts, seen: Seen) -> tupl
     node = gpu_node(host, dev_root, gpu.uuid, gpu.minor, seen)
     seen.look(host, f"/sys/bus/pci/devices/{gpu.pci_bus_id}/drm")
     drm = (_node(host, dev_root, f"/dev/dri/{name}", seen) for name in host.pci(gpu.pci_bus_id).drm_nodes)
-    return (node, *(one for one in drm if one is not None))
+    return (node, *(device_node for device_node in drm if device_node is not None))
 
 
 def gpu_node(host: HostFiles, dev_root: str, uuid: str, minor: int, seen: Seen) -> DeviceNode:
@@ -284,7 +284,7 @@ def _check_complete(root: str, version: str, libraries: tuple[DriverFile, ...], 
         f"{library}.{version} is in no library folder below {root}: wait for the driver's installation to finish, or"
         " reboot if it was upgraded while loaded"
         for library in _NEEDED_LIBRARIES
-        if not any(one.container_path.endswith(f"/{library}.{version}") for one in libraries)
+        if not any(driver_file.container_path.endswith(f"/{library}.{version}") for driver_file in libraries)
     ]
     problems = [*missing, *node_problems]
     if problems:
@@ -308,19 +308,19 @@ def _node(host: HostFiles, dev_root: str, path: str, seen: Seen) -> DeviceNode |
     """The node that a container needs at `path`, as the host has it; None when the host has none."""
     host_path = _on_host(dev_root, path)
     seen.look(host, host_path)
-    found = host.device_node(host_path)
-    if found is None:
+    device_file = host.device_node(host_path)
+    if device_file is None:
         return None
-    open_to_all = found.mode & _NO_GROUP_NEEDED == _NO_GROUP_NEEDED
+    open_to_all = device_file.mode & _NO_GROUP_NEEDED == _NO_GROUP_NEEDED
     return DeviceNode(
         path=path,
         host_path=host_path if host_path != path else "",
-        type=found.type,
-        major=found.major,
-        minor=found.minor,
-        file_mode=found.mode,
+        type=device_file.type,
+        major=device_file.major,
+        minor=device_file.minor,
+        file_mode=device_file.mode,
         permissions="rwm",
-        gid=found.gid if found.gid and not open_to_all else None,
+        gid=device_file.gid if device_file.gid and not open_to_all else None,
     )
 
 
@@ -339,7 +339,7 @@ def _firmware_folders(host: HostFiles) -> tuple[str, ...]:
 def _merged(*parts: tuple[DriverFile, ...]) -> tuple[DriverFile, ...]:
     """All files, sorted by container path; the earlier part wins where two want the same path."""
     by_path: dict[str, DriverFile] = {}
-    for file in (one for part in parts for one in part):
+    for file in (driver_file for part in parts for driver_file in part):
         by_path.setdefault(file.container_path, file)
     return tuple(by_path[path] for path in sorted(by_path))
 

@@ -117,7 +117,7 @@ def after_reading(
 
     An event's condition ends with its era; a reading's is taken again in the new one.
     """
-    tracked = {key: one for key, one in now.tracked.items() if not one.era.is_over(era)}
+    tracked = {key: item for key, item in now.tracked.items() if not item.era.is_over(era)}
     for gpu, reading in readings.items():
         bad = {key_of(gpu, trouble): trouble for trouble in reading.troubles}
         for key in [key for key in tracked if key.gpu == gpu and key not in bad]:
@@ -136,7 +136,7 @@ def after_reading(
 def without_gpus(now: Conditions, present: Iterable[str]) -> Conditions:
     """GPUs that the node no longer has or remembers have no conditions."""
     kept = frozenset(present)
-    return Conditions({key: one for key, one in now.tracked.items() if key.gpu in kept})
+    return Conditions({key: tracked for key, tracked in now.tracked.items() if key.gpu in kept})
 
 
 def _seen_well(tracked: Tracked, reading: Reading, when: datetime, well_after_s: float) -> Tracked | None:
@@ -236,10 +236,10 @@ def _recovery_action(ask: Ask, library: Any, handle: Any) -> int | None:
 
 def reading_of(gpu: GpuFacts, health: HealthReading) -> Reading:
     """What is wrong with a GPU that answers, by what it answered. Pure."""
-    found = [*_memory(health), *_action(health), *_fabric(gpu)]
+    troubles = [*_memory(health), *_action(health), *_fabric(gpu)]
     untold = [type_ for type_, answer in _answers(health) if answer is None]
     no_action = None if health.recovery_action is None else health.recovery_action == 0
-    return Reading(tuple(found), no_action, frozenset(untold))
+    return Reading(tuple(troubles), no_action, frozenset(untold))
 
 
 def _answers(health: HealthReading) -> tuple[tuple[str, int | bool | None], ...]:
@@ -253,19 +253,21 @@ def _answers(health: HealthReading) -> tuple[tuple[str, int | bool | None], ...]
 
 
 def _memory(health: HealthReading) -> list[Trouble]:
-    found = []
+    memory = []
     if health.uncorrected_errors:
         count = health.uncorrected_errors
-        found.append(Trouble("Ecc", "Warning", f"{count} uncorrected memory errors since the driver was loaded"))
+        memory.append(Trouble("Ecc", "Warning", f"{count} uncorrected memory errors since the driver was loaded"))
     if health.remap_failed:
-        found.append(
+        memory.append(
             Trouble("RowRemap", "Critical", "remapping memory rows failed; the GPU must be replaced", "failed")
         )
     if health.remap_pending:
-        found.append(Trouble("RowRemap", "Warning", "memory rows are remapped at the next reset of the GPU", "pending"))
+        memory.append(
+            Trouble("RowRemap", "Warning", "memory rows are remapped at the next reset of the GPU", "pending")
+        )
     if health.repair_pending:
-        found.append(Trouble("Repair", "Warning", "the GPU repairs itself at its next reset"))
-    return found
+        memory.append(Trouble("Repair", "Warning", "the GPU repairs itself at its next reset"))
+    return memory
 
 
 def _action(health: HealthReading) -> list[Trouble]:

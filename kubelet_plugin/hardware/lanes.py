@@ -160,7 +160,7 @@ class Lanes:
         limit = begun + self._turn_s if job.deadline == inf else job.deadline
         with self._changed:
             while blockers := self._blockers(job):
-                limits = [limit, self._last(begun), *(self._hung_at(one, job) for one in blockers)]
+                limits = [limit, self._last(begun), *(self._hung_at(blocker, job) for blocker in blockers)]
                 rest = min(limits) - time.monotonic()
                 if rest <= 0:
                     raise self._busy(job, blockers[0])

@@ -131,7 +131,7 @@ class MigGpu:
         mode = self.mode()
         if mode is None:
             return None
-        profiles = [] if self._is_guest() else [one.facts for one in self._read_profiles() if one.offered]
+        profiles = [] if self._is_guest() else [profile.facts for profile in self._read_profiles() if profile.offered]
         instances = self.instances() if mode.on else ()
         return MigFacts(
             enabled=mode.on,
@@ -171,7 +171,9 @@ class MigGpu:
                 instance = self._instance(handle, profiles)
                 if instance is not None:
                     found[instance.id] = instance
-        return tuple(sorted(found.values(), key=lambda one: (one.start, one.id)))
+        return tuple(
+            sorted(found.values(), key=lambda live_gpu_instance: (live_gpu_instance.start, live_gpu_instance.id))
+        )
 
     def instance_at(self, profile_id: int, start: int, wanted: Collection[int] = ()) -> LiveGpuInstance | None:
         """The GPU instance of a profile at a place, None only if there is none. `wanted` are the sizes of compute
@@ -182,7 +184,7 @@ class MigGpu:
         mode = self._calls.call(self._about, self._calls.library.nvmlDeviceGetMigMode, self._handle)
         if mode[0] != 1:
             return None
-        profile = next((one for one in self._read_profiles(needed=True) if one.facts.id == profile_id), None)
+        profile = next((item for item in self._read_profiles(needed=True) if item.facts.id == profile_id), None)
         if profile is None:
             self._profiles = ()
             raise self._unanswered(f"GPU instance profile {profile_id}")
@@ -245,13 +247,13 @@ class MigGpu:
     def processes(self) -> tuple[str, ...]:
         """Programs that use the GPU or a part of it, as far as the driver names them: `4711 (python3)`."""
         library = self._calls.library
-        found: set[int] = set()
+        results: set[int] = set()
         for listing in (
             library.nvmlDeviceGetComputeRunningProcesses_v3,
             library.nvmlDeviceGetGraphicsRunningProcesses_v3,
         ):
-            found.update(one.pid for one in self._calls.described(self._about, listing, self._handle) or ())
-        return tuple(self._process(pid) for pid in sorted(found))
+            results.update(item.pid for item in self._calls.described(self._about, listing, self._handle) or ())
+        return tuple(self._process(pid) for pid in sorted(results))
 
     def _process(self, pid: int) -> str:
         name = self._calls.described(self._about, self._calls.library.nvmlSystemGetProcessName, pid)
@@ -332,7 +334,7 @@ class MigGpu:
         found = (pynvml.c_nvmlGpuInstancePlacement_t * count.value)()
         if count.value:
             self._calls.call(self._about, ask, self._handle, profile_id, found, ctypes.byref(count))
-        return [(one.start, one.size) for one in found[: count.value]]
+        return [(item.start, item.size) for item in found[: count.value]]
 
     def _listed(self, profile: _Profile, *, sure: bool = False) -> list[Any]:
         """Handles of the GPU instances of one profile. Raises HardwareError; if `sure`, for every failure."""
@@ -351,7 +353,7 @@ class MigGpu:
         """None when it was destroyed meanwhile."""
         try:
             info = self._calls.call(self._about, self._calls.library.nvmlGpuInstanceGetInfo, handle)
-            profile = next((one.facts for one in profiles if one.facts.id == info.profileId), None)
+            profile = next((item.facts for item in profiles if item.facts.id == info.profileId), None)
             name, slices = (profile.name, profile.slices) if profile else (f"unknown-{info.profileId}", None)
             return LiveGpuInstance(
                 id=info.id,
@@ -374,7 +376,7 @@ class MigGpu:
         `sure`."""
         found = {}
         compute_profiles = self._compute_profiles_for(gpu_instance, profile)
-        if missing := set(sure) - {one.slices for one in compute_profiles}:
+        if missing := set(sure) - {item.slices for item in compute_profiles}:
             self._compute_profiles.pop(profile, None)
             raise self._unanswered(f"compute instances of {min(missing)} slices")
         for compute_profile in compute_profiles:
@@ -405,7 +407,9 @@ class MigGpu:
     ) -> LiveComputeInstance:
         info = self._calls.call(self._about, self._calls.library.nvmlComputeInstanceGetInfo_v2, handle)
         uuid = self._calls.call(self._about, self._calls.library.nvmlDeviceGetUUID, info.device)
-        kind = next((one for one in compute_profiles if one.id == info.profileId), None)
+        kind = next(
+            (compute_profile for compute_profile in compute_profiles if compute_profile.id == info.profileId), None
+        )
         slices = kind.slices if kind is not None else info.placement.size
         attributes = self._calls.described(self._about, self._calls.library.nvmlDeviceGetAttributes_v2, info.device)
         facts = ComputeInstanceFacts(
@@ -422,13 +426,15 @@ class MigGpu:
     def _compute_profile_id(self, parent: LiveGpuInstance, slices: int | None) -> int:
         """The largest of that many slices: the double-memory 1g of some GPUs has a compute profile of its own."""
         wanted = slices if slices is not None else parent.slices
-        fitting = [one for one in self._compute_profiles_of(parent) if one.slices == wanted]
+        fitting = [
+            compute_profile for compute_profile in self._compute_profiles_of(parent) if compute_profile.slices == wanted
+        ]
         if not fitting:
             raise HardwareError(
                 f"the driver has no compute instance of {wanted} slices for {parent}; request another profile",
                 about=self._about,
             )
-        return max(fitting, key=lambda one: one.multiprocessors).id
+        return max(fitting, key=lambda compute_profile: compute_profile.multiprocessors).id
 
     def _compute_profiles_of(self, parent: LiveGpuInstance) -> tuple[_ComputeProfile, ...]:
         return self._compute_profiles_for(parent.handle, parent.profile)

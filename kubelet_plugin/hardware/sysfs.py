@@ -307,8 +307,8 @@ class Seen:
         while existing is None and place != place.parent:
             place = place.parent
             existing = files.resolve(place)
-        for one in {place, existing or place}:
-            here = str(files.path(one))
+        for item in {place, existing or place}:
+            here = str(files.path(item))
             if here not in self._states:
                 self._states[here] = state = _state(here)
                 self._moving |= state is not None and time.time_ns() - state[2] < _STILL_MOVING_NS

@@ -287,11 +287,11 @@ def users(host: HostFiles, nodes: Collection[str]) -> tuple[GpuUser, ...]:
 
     `nodes` are paths below /dev. Processes that end meanwhile, or that we may not look at, are left out.
     """
-    found = []
+    gpu_users = []
     for name in host.names("/proc"):
         if name.isdigit() and any(node in nodes for node in _open_nodes(host, name)):
-            found.append(GpuUser(int(name), host.read_text(f"/proc/{name}/comm") or "?"))
-    return tuple(sorted(found))
+            gpu_users.append(GpuUser(int(name), host.read_text(f"/proc/{name}/comm") or "?"))
+    return tuple(sorted(gpu_users))
 
 
 def this_process(host: HostFiles) -> int | None:

@@ -73,12 +73,18 @@ class PodsOfClaims:
 
 def is_of_group(claim: ResourceClaim) -> bool:
     """Whether it is reserved for what stands for several pods, as a PodGroup does. Source: KEP-5729."""
-    return any(one.resource == "podgroups" and one.api_group == _SCHEDULING for one in claim.status.reserved_for)
+    return any(
+        consumer.resource == "podgroups" and consumer.api_group == _SCHEDULING for consumer in claim.status.reserved_for
+    )
 
 
 def names_of_pods(claim: ResourceClaim) -> tuple[str, ...]:
     """What stands for several pods, as a PodGroup does, does not name them."""
-    return tuple(one.name for one in claim.status.reserved_for if one.resource == "pods" and not one.api_group)
+    return tuple(
+        consumer.name
+        for consumer in claim.status.reserved_for
+        if consumer.resource == "pods" and not consumer.api_group
+    )
 
 
 class ClaimReader:
@@ -112,11 +118,11 @@ class ClaimReader:
 
     async def allocated(self, driver: str, pool: str) -> list[ResourceClaim]:
         """All claims of the cluster with a device of this driver and pool; reads every claim. Raises ClusterError."""
-        found = []
+        resource_claims = []
         async with aclosing(self._api.pages(RESOURCE_CLAIMS)) as pages:
             async for page in pages:
-                found += [ResourceClaim.of(item) for item in page.items if _has_device(item, driver, pool)]
-        return found
+                resource_claims += [ResourceClaim.of(item) for item in page.items if _has_device(item, driver, pool)]
+        return resource_claims
 
     async def _read_once(self, ref: ClaimRef) -> ResourceClaim | None:
         try:

@@ -324,7 +324,7 @@ class Executor:
                 for hold in new:
                     await turns.enter_async_context(self._turn_of(hold))
                 facts = await self._on_hardware(new, self._facts_before, new, self._journal.current.holds)
-                intents = {hold: kept.get(hold, Made()).with_facts(found) for hold, found in facts.items()}
+                intents = {hold: kept.get(hold, Made()).with_facts(fact) for hold, fact in facts.items()}
                 try:
                     await self._journal.commit(begun(entry, intents))
                 except Outdated:

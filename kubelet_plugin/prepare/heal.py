@@ -148,7 +148,7 @@ class Healer:
             # Somebody removed the journal but not what it spoke of.
             await self._journal.commit(lambda journal: replace(journal, incomplete=True))
             return RepairReport(("the journal is missing although claims are prepared: it is made again",))
-        return RepairReport(tuple(f"damage in the journal was put aside: {one.reason}" for one in damage))
+        return RepairReport(tuple(f"damage in the journal was put aside: {item.reason}" for item in damage))
 
     async def _repair_at_start(self) -> RepairReport:
         await self._view.look_again()
@@ -163,13 +163,13 @@ class Healer:
     async def _repair(self, stale_after_s: float, *, reassert: bool = False) -> RepairReport:
         report = await self._reported(self.complete)
         journal = self._journal.current
-        found = await self._findings(journal)
-        standing = {case.finding.uid for case in found if case.finding.standing is Standing.STANDS}
+        cases = await self._findings(journal)
+        standing = {case.finding.uid for case in cases if case.finding.standing is Standing.STANDS}
         waiting = journal.held.keys() - standing
         self._stale_since = {uid: since for uid, since in self._stale_since.items() if uid in waiting}
         boot_id = self._view.boot_id()
         slow = []
-        for case in found:
+        for case in cases:
             remedy = remedy_for(case.finding, boot_id, incomplete=journal.incomplete)
             if remedy.action is Action.RELEASE and self._has_time(case, stale_after_s):
                 remedy = Remedy(Action.WAIT, f"{remedy.why}; kubelet is given time to unprepare it")
@@ -179,8 +179,8 @@ class Healer:
             else:
                 report += await work
         # Hardware lets itself be waited for, and most of it can be waited for at once.
-        for one in await asyncio.gather(*slow):
-            report += one
+        for repair_report in await asyncio.gather(*slow):
+            report += repair_report
         return report + await self.clear_left_behind()
 
     async def _put_right(self, case: "_Case", remedy: Remedy, *, reassert: bool) -> RepairReport:

@@ -264,7 +264,10 @@ def mig_uuids(entry: Entry, records: Records) -> frozenset[str]:
 def is_made(entry: Entry, records: Records) -> bool:
     """Whether all of its holds were made in the boot of the entry."""
     found = (records.get(hold) for hold in entry.holds)
-    return all(one is not None and one.state is HoldState.MADE and one.boot_id == entry.boot_id for one in found)
+    return all(
+        hold_record is not None and hold_record.state is HoldState.MADE and hold_record.boot_id == entry.boot_id
+        for hold_record in found
+    )
 
 
 def released(held: Held, claim_uid: str) -> Held:

@@ -65,9 +65,11 @@ class Listeners(ClaimListener):
     """Passes on to several."""
 
     def __init__(self, listeners: Sequence[ClaimListener]) -> None:
-        self._begins = [one.began for one in listeners if type(one).began is not ClaimListener.began]
-        self._steps = [one.step_ended for one in listeners if type(one).step_ended is not ClaimListener.step_ended]
-        self._ends = [one.ended for one in listeners]
+        self._begins = [listener.began for listener in listeners if type(listener).began is not ClaimListener.began]
+        self._steps = [
+            listener.step_ended for listener in listeners if type(listener).step_ended is not ClaimListener.step_ended
+        ]
+        self._ends = [listener.ended for listener in listeners]
 
     def began(self, call: Call, claim: ClaimRef) -> None:
         for tell in self._begins:

@@ -91,11 +91,11 @@ def during(moments: Sequence[Ours]) -> Ours:
     """What was ours at any of these moments, and what had to be there at all of them."""
     first = moments[0]
     return Ours(
-        modes={gpu: facts for one in moments for gpu, facts in one.modes.items()},
-        lent={gpu: facts for one in moments for gpu, facts in one.lent.items()},
-        places=frozenset(place for one in moments for place in one.places),
-        expected=tuple(each for each in first.expected if all(each in one.expected for one in moments)),
-        in_use=tuple(each for each in first.in_use if all(each in one.in_use for one in moments)),
+        modes={gpu: facts for moment in moments for gpu, facts in moment.modes.items()},
+        lent={gpu: facts for moment in moments for gpu, facts in moment.lent.items()},
+        places=frozenset(place for moment in moments for place in moment.places),
+        expected=tuple(each for each in first.expected if all(each in moment.expected for moment in moments)),
+        in_use=tuple(each for each in first.in_use if all(each in moment.in_use for moment in moments)),
     )
 
 
@@ -140,7 +140,7 @@ def ours_of(records: Records, boot_id: str, in_use: Iterable[InUse] = ()) -> Our
         },
         lent={hold.gpu: kept(record) for hold, record in records.items() if isinstance(hold, VfioBinding)},
         places=frozenset(_place(hold) for hold in records if isinstance(hold, GpuInstance)),
-        expected=tuple(sorted(one for one in expected if one is not None)),
+        expected=tuple(sorted(item for item in expected if item is not None)),
         in_use=tuple(in_use),
     )
 
@@ -166,24 +166,24 @@ def lost(gpus: Sequence[GpuFacts], ours: Ours) -> tuple[Lost, ...]:
     there = {gpu.uuid: _mig_uuids(gpu) for gpu in gpus}
     made = [
         Lost(
-            one.gpu_uuid,
-            one.mig_uuid,
-            f"MIG device {one.mig_uuid} ({one.described}), which was created for a claim, no longer exists, because"
-            " somebody deleted it; delete the pods that use it, and it is created again with the claim",
+            expected.gpu_uuid,
+            expected.mig_uuid,
+            f"MIG device {expected.mig_uuid} ({expected.described}), which was created for a claim, no longer exists,"
+            " because somebody deleted it; delete the pods that use it, and it is created again with the claim",
         )
-        for one in ours.expected
-        if one.gpu_uuid in there and one.mig_uuid not in there[one.gpu_uuid]
+        for expected in ours.expected
+        if expected.gpu_uuid in there and expected.mig_uuid not in there[expected.gpu_uuid]
     ]
     given = [
         Lost(
-            one.gpu_uuid,
-            one.mig_uuid,
-            f"MIG device {one.mig_uuid}, which a claim holds, no longer exists, because the MIG layout was changed"
+            in_use.gpu_uuid,
+            in_use.mig_uuid,
+            f"MIG device {in_use.mig_uuid}, which a claim holds, no longer exists, because the MIG layout was changed"
             f" while"
             " it was in use; delete the pods that use it",
         )
-        for one in ours.in_use
-        if one.gpu_uuid in there and one.mig_uuid not in there[one.gpu_uuid]
+        for in_use in ours.in_use
+        if in_use.gpu_uuid in there and in_use.mig_uuid not in there[in_use.gpu_uuid]
     ]
     return tuple(sorted({*made, *given}))
 
@@ -197,10 +197,10 @@ def without_ours(gpus: Sequence[GpuFacts], ours: Ours) -> tuple[GpuFacts, ...]:
     lent = {gpu.uuid: facts for gpu, facts in ours.lent.items() if facts is not None and gpu.uuid not in live}
     present = live.keys() | lent.keys()
     before = ours.before()
-    found = [_without(gpu, ours, before.get(gpu.uuid)) for gpu in gpus] + list(lent.values())
+    gpu_factses = [_without(gpu, ours, before.get(gpu.uuid)) for gpu in gpus] + list(lent.values())
     names = gpu_device_names(sorted(present))
     restored = (
-        gpu.model_copy(update={"name": names[gpu.uuid], "nvlink": _nvlink(gpu, before, present)}) for gpu in found
+        gpu.model_copy(update={"name": names[gpu.uuid], "nvlink": _nvlink(gpu, before, present)}) for gpu in gpu_factses
     )
     return tuple(sorted(restored, key=lambda gpu: gpu.pci_bus_id))
 
@@ -213,7 +213,7 @@ def _without(gpu: GpuFacts, ours: Ours, before: GpuFacts | None) -> GpuFacts:
         return gpu
     mig = gpu.mig.model_copy(update={"instances": _instances_without(gpu.uuid, gpu.mig.instances, ours)})
     # An instance that is not ours in a mode that is: then the mode is not only ours any more.
-    if not mig.instances and any(one.uuid == gpu.uuid for one in ours.modes):
+    if not mig.instances and any(mode.uuid == gpu.uuid for mode in ours.modes):
         mig = mig.model_copy(update={"enabled": False, "pending": False})
     if before is not None and before.mig is not None and before.mig.profiles:
         mig = mig.model_copy(update={"profiles": before.mig.profiles})
@@ -221,15 +221,19 @@ def _without(gpu: GpuFacts, ours: Ours, before: GpuFacts | None) -> GpuFacts:
 
 
 def _instances_without(uuid: str, instances: Sequence[GpuInstanceFacts], ours: Ours) -> list[GpuInstanceFacts]:
-    return [one for one in instances if Place(uuid, one.profile, one.start, one.size) not in ours.places]
+    return [
+        instance
+        for instance in instances
+        if Place(uuid, instance.profile, instance.start, instance.size) not in ours.places
+    ]
 
 
 def _with_in_use(uuid: str, mig: MigFacts, ours: Ours) -> MigFacts:
     there = {device.uuid for instance in mig.instances for device in instance.compute_instances}
     gone = [
-        one.instance
-        for one in ours.in_use
-        if one.gpu_uuid == uuid and one.mig_uuid not in there and one.instance is not None
+        in_use.instance
+        for in_use in ours.in_use
+        if in_use.gpu_uuid == uuid and in_use.mig_uuid not in there and in_use.instance is not None
     ]
     if not gone:
         return mig
@@ -241,20 +245,27 @@ def _with_in_use(uuid: str, mig: MigFacts, ours: Ours) -> MigFacts:
 
 
 def _put_back(instances: list[GpuInstanceFacts], lost_one: GpuInstanceFacts) -> list[GpuInstanceFacts]:
-    def is_its(one: GpuInstanceFacts) -> bool:
-        return (one.id, one.profile, one.start, one.size) == (
+    def is_its(gpu_instance_facts: GpuInstanceFacts) -> bool:
+        return (
+            gpu_instance_facts.id,
+            gpu_instance_facts.profile,
+            gpu_instance_facts.start,
+            gpu_instance_facts.size,
+        ) == (
             lost_one.id,
             lost_one.profile,
             lost_one.start,
             lost_one.size,
         )
 
-    if not any(is_its(one) for one in instances):
+    if not any(is_its(instance) for instance in instances):
         return [*instances, lost_one]
     devices = lost_one.compute_instances
     return [
-        one.model_copy(update={"compute_instances": [*one.compute_instances, *devices]}) if is_its(one) else one
-        for one in instances
+        instance.model_copy(update={"compute_instances": [*instance.compute_instances, *devices]})
+        if is_its(instance)
+        else instance
+        for instance in instances
     ]
 
 

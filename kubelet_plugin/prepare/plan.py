@@ -91,7 +91,7 @@ def _check_present(claim: ClaimRef, device: HeldDevice, node: Node, files: Conta
     if gpu is None:
         raise _missing(claim, device, "does not answer now")
     # It is still among the GPUs, as it was last seen. Who only looks at all of them is not kept from the others.
-    lost = next((one for one in gpu.health.conditions if one.type == "GpuLost"), None)
+    lost = next((condition for condition in gpu.health.conditions if condition.type == "GpuLost"), None)
     if lost is not None and not device.admin_access:
         raise _missing(claim, device, f"is lost: {lost.message}")
     if device.kind is Kind.GPU and not files.nodes.get(device.gpu_uuid):

@@ -198,7 +198,7 @@ class JournalFile:
         # Without a journal the claims of these holds are lost, too.
         incomplete = journal.incomplete or (bool(lost) and not self.exists)
         whole = replace(journal, damage=(), holds={**journal.holds, **lost}, incomplete=incomplete)
-        if lines := [one.line for one in journal.damage if one.line]:
+        if lines := [damage.line for damage in journal.damage if damage.line]:
             side = self._folder / DAMAGED
             write_durably(side, (read_if_present(side) or b"") + b"".join(b"%s\n" % line for line in lines))
         if lost or journal.damage:

@@ -364,7 +364,9 @@ def _instance_text(offer: Offer) -> str:
     existing = offer.existing
     instances = offer.gpu.mig.instances if offer.gpu.mig is not None else []
     for instance in instances:
-        if existing is not None and any(one.uuid == existing.uuid for one in instance.compute_instances):
+        if existing is not None and any(
+            compute_instance.uuid == existing.uuid for compute_instance in instance.compute_instances
+        ):
             return instance.model_copy(update={"compute_instances": [existing]}).model_dump_json(by_alias=True)
     return ""
 

@@ -119,7 +119,7 @@ class Record:
     more: Mapping[str, Any] = field(default_factory=dict)
 
     def file(self, path: str) -> File | None:
-        return next((one for one in self.files if one.path == path), None)
+        return next((item for item in self.files if item.path == path), None)
 
     def text(self, path: str) -> str | None:
         """The text of the file at exactly this path."""
@@ -167,7 +167,7 @@ def packed(record: Record) -> bytes:
 
 
 def _members(record: Record) -> dict[str, str]:
-    files = sorted(record.files, key=lambda one: one.path)
+    files = sorted(record.files, key=lambda file: file.path)
     return {
         **{name: json.dumps(value, indent=1, sort_keys=True) + "\n" for name, value in record.more.items()},
         _ABOUT: record.about.model_dump_json(indent=1) + "\n",
@@ -251,15 +251,15 @@ def check_tree(files: tuple[File, ...]) -> None:
     if len(files) > _MOST_FILES:
         raise ValueError(f"lists {len(files)} files; {_MOST_FILES} is the most")
     kinds: dict[str, str] = {}
-    for one in files:
-        parts = one.path.split("/")
-        if parts[0] or len(parts) < 2 or "\0" in one.path or any(part in ("", ".", "..") for part in parts[1:]):
-            raise ValueError(f"lists {one.path!r}, which is no plain absolute path")
-        if one.path in kinds:
-            raise ValueError(f"lists {one.path!r} twice")
-        if (one.kind == "link") != bool(one.target) or "\0" in (one.target or ""):
-            raise ValueError(f"lists {one.path!r}, whose kind and link target do not agree")
-        kinds[one.path] = one.kind
+    for file in files:
+        parts = file.path.split("/")
+        if parts[0] or len(parts) < 2 or "\0" in file.path or any(part in ("", ".", "..") for part in parts[1:]):
+            raise ValueError(f"lists {file.path!r}, which is no plain absolute path")
+        if file.path in kinds:
+            raise ValueError(f"lists {file.path!r} twice")
+        if (file.kind == "link") != bool(file.target) or "\0" in (file.target or ""):
+            raise ValueError(f"lists {file.path!r}, whose kind and link target do not agree")
+        kinds[file.path] = file.kind
     for path in kinds:
         for folder in map(str, PurePosixPath(path).parents):
             if kinds.get(folder, "folder") != "folder":

@@ -144,14 +144,14 @@ def _set(target: Any, name: str, item: Any, handle: Handle) -> None:
 
 
 def _structure(name: str) -> Any:
-    found = getattr(pynvml, name, None)
-    if not (isinstance(found, type) and issubclass(found, (ctypes.Structure, ctypes.Union))):
+    structure = getattr(pynvml, name, None)
+    if not (isinstance(structure, type) and issubclass(structure, (ctypes.Structure, ctypes.Union))):
         raise ValueError(f"NVML has no structure {name}")
-    return found
+    return structure
 
 
 def _c_type(name: str) -> Any:
-    found = getattr(pynvml, name, None) or getattr(ctypes, name, None)
-    if not (isinstance(found, type) and issubclass(found, (ctypes.Structure, ctypes.Union, ctypes._SimpleCData))):
+    c_type = getattr(pynvml, name, None) or getattr(ctypes, name, None)
+    if not (isinstance(c_type, type) and issubclass(c_type, (ctypes.Structure, ctypes.Union, ctypes._SimpleCData))):
         raise ValueError(f"NVML has no type {name}")
-    return found
+    return c_type

@@ -56,10 +56,10 @@ class RecordingFiles(HostFiles):
         return super().path(host_path)
 
     def names(self, folder: str) -> list[str]:
-        found = super().names(folder)
+        results = super().names(folder)
         if _LISTED.match(folder):
-            self._looked.places.update(f"{self.resolve(folder)}/{name}" for name in found)
-        return found
+            self._looked.places.update(f"{self.resolve(folder)}/{name}" for name in results)
+        return results
 
     def _link_text(self, place: str) -> str:
         self._looked.places.add(self._prefix + place)
@@ -83,7 +83,7 @@ class Capture:
     def add_tree(self, folder: str, *, depth: int = 8) -> None:
         """A folder with all that is below it. Links are kept as links."""
         self.add([folder])
-        if depth and (found := self._entries.get(folder)) is not None and found.kind == "folder":
+        if depth and (entry := self._entries.get(folder)) is not None and entry.kind == "folder":
             for name in self._files.names(folder):
                 self.add_tree(f"{folder}/{name}", depth=depth - 1)
 
@@ -92,11 +92,11 @@ class Capture:
         for program in programs:
             folder = f"/proc/{program.pid}"
             self._entries[f"{folder}/comm"] = File(path=f"{folder}/comm", kind="file", text=f"{program.command}\n")
-            path = f"{folder}/fd/{len([one for one in self._entries if one.startswith(f'{folder}/fd/')])}"
+            path = f"{folder}/fd/{len([entry for entry in self._entries if entry.startswith(f'{folder}/fd/')])}"
             self._entries[path] = File(path=path, kind="link", target=f"/dev/{node}")
 
     def files(self) -> tuple[File, ...]:
-        return tuple(sorted(self._entries.values(), key=lambda one: one.path))
+        return tuple(sorted(self._entries.values(), key=lambda entry: entry.path))
 
     def _add(self, place: str) -> None:
         path = ""
@@ -137,7 +137,9 @@ class Capture:
                 data = Path(self._root + path).read_bytes()
             except OSError:
                 return None
-            return "".join(f"{one}\n" for one in sorted(set(cached_libraries(data, DRIVER_LIBRARIES_CACHED))))
+            return "".join(
+                f"{cached_library}\n" for cached_library in sorted(set(cached_libraries(data, DRIVER_LIBRARIES_CACHED)))
+            )
         if _ALIASES.fullmatch(path):
             lines = (self._files.read_text(path) or "").splitlines()
             return "".join(f"{line}\n" for line in lines if " vfio_pci:" in line)

@@ -29,7 +29,7 @@ def without_secrets(record: Record) -> Record:
         else call
         for call in record.calls
     )
-    programs = tuple(one.model_copy(update={"output": _clean(one.output)}) for one in record.programs)
+    programs = tuple(program.model_copy(update={"output": _clean(program.output)}) for program in record.programs)
     return Record(record.about, calls, record.files, programs, record.more)
 
 

@@ -281,7 +281,7 @@ class NodeRecorder:
         folders = [] if library is None else [library.rpartition("/")[0]]
         capture = Capture(self._places.host_root)
         capture.add(self._looked.places)
-        asked = [one.path for one in answers]
+        asked = [answer.path for answer in answers]
         capture.add([*asked, *(str(resolved) for path in asked if (resolved := host.resolve(path)) is not None)])
         capture.add(further_places(host, root, folders))
         for tree in ("/proc/driver/nvidia", "/proc/driver/nvidia-caps", "/proc/driver/nvidia-nvlink"):

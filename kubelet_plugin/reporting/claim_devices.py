@@ -55,18 +55,18 @@ def entries_of(claim: JsonObject, driver: str) -> Entries:
     return entries
 
 
-def with_entries(message: bytes, driver: str, entries: Entries, said: Collection[Key]) -> bytes | None:
+def with_entries(message: bytes, driver: str, entries: Entries, keys: Collection[Key]) -> bytes | None:
     """A claim with these entries in the place of those under `said` keys; None when it has them.
 
     An entry of the driver under another key is of an allocation that followed, and of the node that has it.
     """
     claim = ResourceClaim.FromString(message)
-    ours = {*said, *map(key_of, entries)}
+    ours = {*keys, *map(key_of, entries)}
     there: list[AllocatedDeviceStatus] = []
     others: list[AllocatedDeviceStatus] = []
-    for one in claim.status.devices:
-        (there if one.driver == driver and _key(one) in ours else others).append(one)
-    wanted = [_message(one) for one in entries]
+    for device in claim.status.devices:
+        (there if device.driver == driver and _key(device) in ours else others).append(device)
+    wanted = [_message(entry) for entry in entries]
     if sorted(there, key=_key) == wanted:
         return None
     devices = [*others, *wanted]
@@ -75,7 +75,7 @@ def with_entries(message: bytes, driver: str, entries: Entries, said: Collection
     return claim.SerializeToString()
 
 
-async def put_entries(kube: Kube, claim: ClaimRef, driver: str, entries: Entries, said: Collection[Key]) -> bool:
+async def put_entries(kube: Kube, claim: ClaimRef, driver: str, entries: Entries, keys: Collection[Key]) -> bool:
     """Make a claim's entries of a driver these; `said` are the keys of those that were written before.
 
     False when the API server keeps no `status.devices`. Raises NotFound also for another claim of the name, Conflict
@@ -84,7 +84,7 @@ async def put_entries(kube: Kube, claim: ClaimRef, driver: str, entries: Entries
     for attempt in range(1, _ATTEMPTS + 1):
         there = await kube.get_message(RESOURCE_CLAIMS, claim.name, claim.namespace)
         try:
-            uid, message = ResourceClaim.FromString(there).metadata.uid, with_entries(there, driver, entries, said)
+            uid, message = ResourceClaim.FromString(there).metadata.uid, with_entries(there, driver, entries, keys)
         except DecodeError as error:
             raise ClusterError(f"the answer is no claim: {error}", about=str(claim)) from error
         if uid != claim.uid:
@@ -113,7 +113,7 @@ def _message(entry: JsonObject) -> AllocatedDeviceStatus:
         pool=entry["pool"],
         device=entry["device"],
         share_id=entry.get("shareID"),
-        conditions=[_condition(one) for one in entry.get("conditions") or ()],
+        conditions=[_condition(item) for item in entry.get("conditions") or ()],
     )
     if "data" in entry:
         text = json.dumps(entry["data"], separators=(",", ":"), sort_keys=True, ensure_ascii=False)

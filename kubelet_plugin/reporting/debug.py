@@ -41,14 +41,16 @@ def sections(facts: SeenFacts, journal: Journals, errors: LastErrors) -> Mapping
         "held claims": lambda: _claims(journal.current),
         "holds": lambda: _holds(journal.current),
         "last errors": errors.lines,
-        "problems of the node": lambda: [f"{one.subject}: {one.reason}: {one.message}" for one in facts.facts.problems],
+        "problems of the node": lambda: [
+            f"{problem.subject}: {problem.reason}: {problem.message}" for problem in facts.facts.problems
+        ],
     }
 
 
 def _claims(journal: Journal) -> Iterable[str]:
     for uid in sorted(journal.held):
         entry = journal.held[uid]
-        devices = ", ".join(f"{one.device} ({one.gpu_uuid})" for one in entry.devices)
+        devices = ", ".join(f"{device.device} ({device.gpu_uuid})" for device in entry.devices)
         state = "releasing" if entry.releasing else "prepared" if entry.cdi_digest is not None else "unfinished"
         yield f"{entry.claim} ({uid}): {state}, boot {entry.boot_id}: {devices}"
 
@@ -80,6 +82,6 @@ class ClaimSpans(ClaimListener):
         span = _operation.get()
         if span is None:
             return
-        devices = [one.device for one in operation.devices]
+        devices = [device.device for device in operation.devices]
         span.tell({PODS: operation.pods, DEVICES: devices, REPEATED: operation.repeated})
         span.end(operation.outcome, None if operation.error is None else str(operation.error))

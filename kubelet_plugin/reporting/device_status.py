@@ -307,14 +307,14 @@ class DeviceStatusWriter(ClaimListener):
                 continue
             if known is not None and devices == known.refused and _clock() < known.again_at:
                 continue
-            said_of = next((one.claim for one in (refusal, known) if one is not None), None)
+            said_of = next((item.claim for item in (refusal, known) if item is not None), None)
             # Of one that was refused, and was prepared while others were written, it is said at the next look.
             if (claim := held.get(uid) or said_of) is not None:
                 await self._put(claim, devices)
 
     async def _put(self, claim: ClaimRef, devices: Entries) -> None:
         known = self._known.get(claim.uid)
-        said = [key_of(one) for one in known.devices] if known is not None else []
+        said = [key_of(device) for device in known.devices] if known is not None else []
         await self._note(claim, [*said, *map(key_of, devices)])
         try:
             kept = await put_entries(self._kube, claim, self._driver, devices, said)
@@ -332,7 +332,7 @@ class DeviceStatusWriter(ClaimListener):
         else:
             if kept:
                 self._known[claim.uid] = _Known(claim, devices)
-                await self._note(claim, [key_of(one) for one in devices])
+                await self._note(claim, [key_of(device) for device in devices])
                 return
             why = "the API server keeps none: its gate DRAResourceClaimDeviceStatus is off"
             self._note_refusal(claim, devices, why, _clock() + self._pause_s)
@@ -361,13 +361,13 @@ class DeviceStatusWriter(ClaimListener):
             device["shareID"] = status.device.share_id
         device["conditions"] = [
             {
-                "type": one.type,
-                "status": one.status,
-                "reason": one.reason,
-                "message": one.message,
-                "lastTransitionTime": times.get((*key_of(device), one.type, one.status), now),
+                "type": condition.type,
+                "status": condition.status,
+                "reason": condition.reason,
+                "message": condition.message,
+                "lastTransitionTime": times.get((*key_of(device), condition.type, condition.status), now),
             }
-            for one in status.conditions
+            for condition in status.conditions
         ]
         return device | ({"data": dict(status.data)} if status.data else {})
 

@@ -170,7 +170,7 @@ def claim_news(operation: Operation, failures: int) -> News | None:
         return reason.told(regarding, action, note)
     if failures and operation.call == "prepare":
         times = "once" if failures == 1 else f"{failures} times"
-        devices = ", ".join(one.device for one in operation.devices)
+        devices = ", ".join(device.device for device in operation.devices)
         return Reason.PREPARED.told(regarding, action, f"Prepared ({devices}), after it could not be {times}.")
     return None
 
@@ -253,7 +253,9 @@ def _own_event(condition: HealthCondition) -> Reason | None:
 def _since(gpu: GpuFacts) -> str:
     """When that began which makes the GPU unhealthy; it is remembered over restarts."""
     bad = (gpu.health.reason, gpu.health.message)
-    return next((one.since for one in gpu.health.conditions if (one.type, one.message) == bad), "")
+    return next(
+        (condition.since for condition in gpu.health.conditions if (condition.type, condition.message) == bad), ""
+    )
 
 
 def _of_gpu(node: str, gpu: GpuFacts, reason: Reason, text: str, since: str = "") -> News:
@@ -277,8 +279,8 @@ class NodeEvents:
 
     def _changed(self, facts: NodeFacts) -> None:
         news, self._known = node_news(self._node, self._known, facts.gpus)
-        for one in news:
-            self._tell(one)
+        for new in news:
+            self._tell(new)
 
 
 def release_refused(node: str, mistake: str) -> News:

@@ -213,7 +213,9 @@ def _hardware(facts: NodeFacts) -> Iterator[Metric]:
     gpus.add_metric(["unhealthy"], len(facts.gpus) - healthy)
     yield gpus
     problems = "Problems that prevent a GPU, or all GPUs, from being offered, except requested releases."
-    yield GaugeMetricFamily("gpu_dra_problems", problems, value=sum(one.reason != RELEASED for one in facts.problems))
+    yield GaugeMetricFamily(
+        "gpu_dra_problems", problems, value=sum(problem.reason != RELEASED for problem in facts.problems)
+    )
     info = _family("gpu_dra_gpu_info", "1 for each GPU, with what it is.", "gpu", "device", "product", "pci_bus_id")
     memory = _family("gpu_dra_gpu_memory_bytes", "Memory of each GPU that has its own.", "gpu", "device")
     conditions = _family(
@@ -223,19 +225,23 @@ def _hardware(facts: NodeFacts) -> Iterator[Metric]:
         info.add_metric([gpu.uuid, gpu.name, gpu.product_name, gpu.pci_bus_id], 1)
         if gpu.memory_bytes is not None:
             memory.add_metric([gpu.uuid, gpu.name], gpu.memory_bytes)
-        for labels in sorted({(one.type, one.value or "", one.severity) for one in gpu.health.conditions}):
+        for labels in sorted(
+            {(condition.type, condition.value or "", condition.severity) for condition in gpu.health.conditions}
+        ):
             conditions.add_metric([gpu.uuid, gpu.name, *labels], 1)
     yield from (info, memory, conditions, _static_instances(facts.gpus))
 
 
 def _static_instances(gpus: Sequence[GpuFacts]) -> Metric:
-    found = _family("gpu_dra_static_mig_devices", "MIG devices that an administrator made.", "gpu", "device", "profile")
+    static_instances = _family(
+        "gpu_dra_static_mig_devices", "MIG devices that an administrator made.", "gpu", "device", "profile"
+    )
     for gpu in gpus:
         instances = gpu.mig.instances if gpu.mig is not None else []
         profiles = Tally(part.profile for instance in instances for part in instance.compute_instances)
         for profile, number in sorted(profiles.items()):
-            found.add_metric([gpu.uuid, gpu.name, profile], number)
-    return found
+            static_instances.add_metric([gpu.uuid, gpu.name, profile], number)
+    return static_instances
 
 
 type _Others = Mapping[str, Sequence[ClaimedDevice]]
@@ -243,8 +249,8 @@ type _Others = Mapping[str, Sequence[ClaimedDevice]]
 
 def _claims(journal: Journal, node: str, driver: str, others: _Others) -> Iterator[Metric]:
     entries = [journal.held[uid] for uid in sorted(journal.held)]
-    of_others = [one for devices in others.values() for one in devices]
-    held = len(entries) + len({one.claim.uid for one in of_others} - journal.held.keys())
+    of_others = [item for devices in others.values() for item in devices]
+    held = len(entries) + len({item.claim.uid for item in of_others} - journal.held.keys())
     yield GaugeMetricFamily("gpu_dra_claims_held", "Claims that hold devices of this node.", value=held)
     of_share = ("namespace", "claim", "device", "share")
     allocated = _Series(
@@ -266,14 +272,16 @@ def _claims(journal: Journal, node: str, driver: str, others: _Others) -> Iterat
                 memory.put(labels, device.sharing.memory_bytes)
             if device.sharing is not None and device.sharing.thread_percentage is not None:
                 threads.put(labels, device.sharing.thread_percentage)
-    for one in of_others:
-        whose = [one.claim.namespace, one.claim.name]
-        allocated.put([*whose, one.device, "", one.type, "", str(one.admin_access).lower()], 1)
+    for claimed_device in of_others:
+        whose = [claimed_device.claim.namespace, claimed_device.claim.name]
+        allocated.put(
+            [*whose, claimed_device.device, "", claimed_device.type, "", str(claimed_device.admin_access).lower()], 1
+        )
     yield from (allocated.family, memory.family, threads.family, _prepared(entries, node, driver, others))
 
 
 def _pods(journal: Journal, others: _Others, pods: PodsOfClaims) -> Metric:
-    found = _Series(
+    series = _Series(
         "gpu_dra_claim_pod",
         "1 for each pod of a claim that holds devices, as was known when the claim was read last: whenever kubelet"
         " asks"
@@ -281,11 +289,11 @@ def _pods(journal: Journal, others: _Others, pods: PodsOfClaims) -> Metric:
         *("namespace", "claim", "pod"),
     )
     claims = {uid: entry.claim for uid, entry in journal.held.items()}
-    claims |= {one.claim.uid: one.claim for devices in others.values() for one in devices}
+    claims |= {device.claim.uid: device.claim for devices in others.values() for device in devices}
     for uid, names in sorted(pods.of(claims.keys()).items()):
         for name in names:
-            found.put([claims[uid].namespace, claims[uid].name, name], 1)
-    return found.family
+            series.put([claims[uid].namespace, claims[uid].name, name], 1)
+    return series.family
 
 
 def _prepared(entries: Sequence[Entry], node: str, driver: str, others: _Others) -> Metric:
@@ -297,7 +305,7 @@ def _prepared(entries: Sequence[Entry], node: str, driver: str, others: _Others)
     for type_ in ("gpu", "mig", "vfio", "unknown"):
         prepared.add_metric([node, driver, type_], types[type_])
     for other, devices in others.items():
-        of_other = Tally(one.type for one in devices)
+        of_other = Tally(device.type for device in devices)
         for type_ in ("channel", "daemon", "unknown"):
             prepared.add_metric([node, other, type_], of_other[type_])
     return prepared

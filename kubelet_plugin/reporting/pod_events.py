@@ -392,9 +392,9 @@ def _refusal(claim: ClaimRef, error: DriverError, waited_s: float) -> ClaimTroub
 def pods_of(claim: ResourceClaim) -> tuple[Regarding, ...]:
     """The pods for which a claim is reserved. What stands for several, as a PodGroup does, does not name them."""
     return tuple(
-        Regarding.pod(claim.metadata.namespace or "", one.name, one.uid)
-        for one in claim.status.reserved_for
-        if one.resource == "pods" and not one.api_group
+        Regarding.pod(claim.metadata.namespace or "", consumer.name, consumer.uid)
+        for consumer in claim.status.reserved_for
+        if consumer.resource == "pods" and not consumer.api_group
     )
 
 

@@ -36,8 +36,8 @@ class Reported:
 
     def read(self, name: str) -> Mapping[str, Any]:
         sections = self._sections()
-        found = sections.get(name, {})
-        return found if isinstance(found, dict) else {}
+        section = sections.get(name, {})
+        return section if isinstance(section, dict) else {}
 
     def write(self, name: str, content: Mapping[str, Any]) -> bool:
         """Whether it is on the disk."""

@@ -345,7 +345,7 @@ def _wire_time(when: datetime) -> str:
     return when.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def _is_older(one: JsonObject, other: JsonObject) -> bool:
+def _is_older(item: JsonObject, other: JsonObject) -> bool:
     """By resourceVersion, which orders the versions of one object (Kubernetes API concepts, from 1.35 promised)."""
-    first, second = str(one["metadata"]["resourceVersion"]), str(other["metadata"]["resourceVersion"])
+    first, second = str(item["metadata"]["resourceVersion"]), str(other["metadata"]["resourceVersion"])
     return first.isdigit() and second.isdigit() and int(first) < int(second)

@@ -41,14 +41,14 @@ class PodsOfNode:
         answer. The UID of a pod without a log is empty. Never raises."""
         try:
             names = await self._names(claim)
-            found = await asyncio.to_thread(self._with_uids, claim.namespace, names)
+            results = await asyncio.to_thread(self._with_uids, claim.namespace, names)
         except Exception as error:  # noqa: BLE001 - errors of grpc and of the socket
             if not self._complained:
                 _log.info("pods of PodGroups hear no Events: kubelet's PodResources cannot be asked", error=str(error))
             self._complained = True
             return ()
         self._complained = False
-        return found
+        return results
 
     async def _names(self, claim: ClaimRef) -> frozenset[str]:
         socket = next((path for path in self._sockets if path.exists()), None)
@@ -73,9 +73,9 @@ class PodsOfNode:
             for pod in answer.pod_resources
             if pod.namespace == claim.namespace
             and any(
-                (one.claim_namespace, one.claim_name) == (claim.namespace, claim.name)
+                (dynamic_resource.claim_namespace, dynamic_resource.claim_name) == (claim.namespace, claim.name)
                 for container in pod.containers
-                for one in container.dynamic_resources
+                for dynamic_resource in container.dynamic_resources
             )
         )
 

@@ -85,9 +85,15 @@ def remove_dead(own: Sockets, driver: str) -> tuple[Path, ...]:
     exists; if its socket is removed nevertheless, it notices.
     """
     candidates = (*own.dra.parent.glob("dra*.sock"), *own.registration.parent.glob(f"{driver}*-reg.sock"))
-    dead = tuple(sorted(one for one in candidates if one not in (own.dra, own.registration) and _is_dead(one)))
-    for one in dead:
-        remove_socket(one)
+    dead = tuple(
+        sorted(
+            candidate
+            for candidate in candidates
+            if candidate not in (own.dra, own.registration) and _is_dead(candidate)
+        )
+    )
+    for path in dead:
+        remove_socket(path)
     return dead
 
 

@@ -181,7 +181,7 @@ class SimulatedNvml(MigCalls, HealthCalls, EventCalls):
     @gpu_query
     def nvmlDeviceGetP2PStatus(self, gpu: GpuState, device2: Any, p2pIndex: int) -> int:
         other = self.gpu_of(device2, "nvmlDeviceGetP2PStatus")
-        if any(one.mig is not None and one.mig.current for one in (gpu, other)):
+        if any(gpu_state.mig is not None and gpu_state.mig.current for gpu_state in (gpu, other)):
             return int(pynvml.NVML_P2P_STATUS_GPU_NOT_SUPPORTED)
         if p2pIndex == pynvml.NVML_P2P_CAPS_INDEX_NVLINK and self._file.latest.model.nvlink is None:
             return int(pynvml.NVML_P2P_STATUS_NOT_SUPPORTED)

@@ -82,8 +82,10 @@ class MigCalls(Session):
     def nvmlDeviceGetGpuInstances(self, gpu: GpuState, profileId: int, gpuInstancesRef: Any, countRef: Any) -> int:
         _check_divided(gpu)
         self._profile(gpu, profileId)
-        found = [instance for instance in gpu.instances if instance.profile == profileId]
-        return _fill([self.gpu_instance_handle(gpu, instance) for instance in found], gpuInstancesRef, countRef)
+        gpu_instance_states = [instance for instance in gpu.instances if instance.profile == profileId]
+        return _fill(
+            [self.gpu_instance_handle(gpu, instance) for instance in gpu_instance_states], gpuInstancesRef, countRef
+        )
 
     @gpu_instance_query
     def nvmlGpuInstanceGetInfo(self, gpu: GpuState, instance: GpuInstanceState) -> Any:
@@ -110,20 +112,24 @@ class MigCalls(Session):
         self._check_version(version, "nvmlGpuInstanceGetComputeInstanceProfileInfoV")
         if not 0 <= profile < pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT or engProfile:
             raise Refused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
-        found = partitions.compute_profile(self._table(), instance, profile)
-        if found is None:
+        compute_profile = partitions.compute_profile(self._table(), instance, profile)
+        if compute_profile is None:
             raise Refused(pynvml.NVML_ERROR_NOT_SUPPORTED)
         info = (
             pynvml.c_nvmlComputeInstanceProfileInfo_v2_t()
             if version == 2
             else pynvml.c_nvmlComputeInstanceProfileInfo_t()
         )
-        info.id, info.sliceCount, info.instanceCount = found.kind, found.slices, len(found.starts)
-        info.multiprocessorCount = found.multiprocessors
+        info.id, info.sliceCount, info.instanceCount = (
+            compute_profile.kind,
+            compute_profile.slices,
+            len(compute_profile.starts),
+        )
+        info.multiprocessorCount = compute_profile.multiprocessors
         parent = self._profile(gpu, instance.profile)
         _set_shared_engines(info, parent)
         if version == 2:
-            part = f"{found.slices}c." if found.slices != parent.slices else ""
+            part = f"{compute_profile.slices}c." if compute_profile.slices != parent.slices else ""
             info.name = f"MIG {part}{parent.name}".encode()
         return info
 
@@ -155,8 +161,10 @@ class MigCalls(Session):
         self, gpu: GpuState, instance: GpuInstanceState, profileId: int, computeInstancesRef: Any, countRef: Any
     ) -> int:
         self._compute_profile(instance, profileId)
-        found = [item for item in instance.compute_instances if item.profile == profileId]
-        return _fill([self.compute_instance_handle(gpu, item) for item in found], computeInstancesRef, countRef)
+        compute_instance_states = [item for item in instance.compute_instances if item.profile == profileId]
+        return _fill(
+            [self.compute_instance_handle(gpu, item) for item in compute_instance_states], computeInstancesRef, countRef
+        )
 
     @compute_instance_query
     def nvmlComputeInstanceGetInfo(self, gpu: GpuState, mig: Mig) -> Any:
@@ -221,10 +229,10 @@ class MigCalls(Session):
 
     def _profile(self, gpu: GpuState, profile_id: int) -> MigProfile:
         supported(gpu.mig)
-        found = self._table().profile(profile_id)
-        if found is None:
+        profile = self._table().profile(profile_id)
+        if profile is None:
             raise Refused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
-        return found
+        return profile
 
     def _profile_of_kind(self, gpu: GpuState, kind: int) -> MigProfile:
         supported(gpu.mig)
@@ -233,10 +241,10 @@ class MigCalls(Session):
         return supported(next((profile for profile in self._table().profiles if profile.kind == kind), None))
 
     def _compute_profile(self, instance: GpuInstanceState, profile_id: int) -> partitions.ComputeProfile:
-        found = partitions.compute_profile(self._table(), instance, profile_id)
-        if found is None:
+        compute_profile = partitions.compute_profile(self._table(), instance, profile_id)
+        if compute_profile is None:
             raise Refused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
-        return found
+        return compute_profile
 
     def _check_version(self, version: int, function: str) -> None:
         """The binding calls another function of the library for version 2, which older drivers do not have."""

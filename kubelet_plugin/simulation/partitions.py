@@ -198,16 +198,16 @@ def remaining(gpu: GpuState, table: MigTable, profile_id: int) -> int:
 def compute_profiles(table: MigTable, parent: MigProfile) -> tuple[ComputeProfile, ...]:
     """What compute instances a GPU instance of this profile can have: parts of it, and the one that fills it."""
     single = next(item.multiprocessors for item in table.profiles if item.slices == 1 and item.size == 1)
-    found = []
+    results = []
     for kind, slices in _COMPUTE_SLICES.items():
         if slices == parent.slices:
             # Such an instance has more multiprocessors than one slice, and a profile of its own for all of them.
             larger = parent.kind == DOUBLE_MEMORY and parent.multiprocessors > single
-            found.append(ComputeProfile(_WITH_MEDIA if larger else kind, slices, parent.multiprocessors, (0,)))
+            results.append(ComputeProfile(_WITH_MEDIA if larger else kind, slices, parent.multiprocessors, (0,)))
         elif 2 * slices <= parent.slices + 1:
             starts = tuple(range(0, parent.slices - slices + 1, slices))
-            found.append(ComputeProfile(kind, slices, slices * single, starts))
-    return tuple(found)
+            results.append(ComputeProfile(kind, slices, slices * single, starts))
+    return tuple(results)
 
 
 def compute_profile(table: MigTable, parent: GpuInstanceState, kind: int) -> ComputeProfile | None:

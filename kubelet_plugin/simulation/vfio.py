@@ -180,7 +180,7 @@ class SimulatedKernel:
         gpu = next((gpu for gpu in state.gpus if gpu.address == address), None)
         if gpu is not None and self.driver(address) == "nvidia":
             return bool(gpu.clients or gpu.persistent or self._has_console(address))
-        names = {f"/dev/vfio/{_group(state, address)}", *(f"/dev/vfio/devices/{one}" for one in self._cdevs(address))}
+        names = {f"/dev/vfio/{_group(state, address)}", *(f"/dev/vfio/devices/{cdev}" for cdev in self._cdevs(address))}
         return any(target in names for target in self._open_files())
 
     def _has_console(self, address: str) -> bool:
@@ -365,7 +365,7 @@ def _write_process(root: Path, pid: int, command: str, devices: Sequence[str]) -
 def _group(state: NodeState, address: str) -> int:
     beside = {function.address: function.beside for function in state.passthrough.functions}
     gpu = beside.get(address, address)
-    number = next((number for number, one in enumerate(state.gpus) if one.address == gpu), len(state.gpus))
+    number = next((number for number, gpu_state in enumerate(state.gpus) if gpu_state.address == gpu), len(state.gpus))
     return state.passthrough.groups.get(gpu, number + _FIRST_GROUP)
 
 

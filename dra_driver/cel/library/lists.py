@@ -106,11 +106,11 @@ def _extreme(name: str, items: Items) -> object:
     if not items:
         raise Failed(f"{name} called on empty list")
     _need_order(items)
-    found, *others = items
+    extreme, *others = items
     for item in others:
-        if _exceeds(item, found) if name == "max" else _exceeds(found, item):
-            found = item
-    return found
+        if _exceeds(item, extreme) if name == "max" else _exceeds(extreme, item):
+            extreme = item
+    return extreme
 
 
 def _sum(items: Items) -> Any:
@@ -145,18 +145,18 @@ def _slice(items: Items, start: int, end: int) -> Items:
 def _flat(items: Items, levels: int = 1) -> Items:
     if levels < 0:
         raise Failed("level must be non-negative")
-    found: list[object] = []
+    flat: list[object] = []
     for item in items:
-        found.extend(_flat(item, levels - 1) if isinstance(item, tuple) and levels > 0 else [item])
-    return tuple(found)
+        flat.extend(_flat(item, levels - 1) if isinstance(item, tuple) and levels > 0 else [item])
+    return tuple(flat)
 
 
 def _distinct(items: Items) -> Items:
-    kept: list[object] = []
+    distinct: list[object] = []
     for item in items:
-        if not any(equality(item, own) for own in kept):
-            kept.append(item)
-    return tuple(kept)
+        if not any(equality(item, own) for own in distinct):
+            distinct.append(item)
+    return tuple(distinct)
 
 
 def sorted_by(items: Items, keys: Items) -> Items:

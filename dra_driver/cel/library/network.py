@@ -55,27 +55,27 @@ def _is_prefix(text: str) -> bool:
     return True
 
 
-def _is_link_local_group(one: Address) -> bool:
-    address = one.address
+def _is_link_local_group(item: Address) -> bool:
+    address = item.address
     if isinstance(address, IPv4Address):
         return address in _LOCAL_GROUPS
     return int(address) >> 112 & 0xFF0F == 0xFF02
 
 
-def _is_link_local(one: Address) -> bool:
-    address = one.address
+def _is_link_local(item: Address) -> bool:
+    address = item.address
     return address.is_link_local if isinstance(address, IPv4Address) else address in _LOCAL_HOSTS
 
 
-def _is_loopback(one: Address) -> bool:
-    return one.address.is_loopback
+def _is_loopback(address: Address) -> bool:
+    return address.address.is_loopback
 
 
-def _is_global(one: Address) -> bool:
+def _is_global(item: Address) -> bool:
     """Also addresses of private networks, as Go has it."""
-    address = one.address
+    address = item.address
     group = address.is_multicast if isinstance(address, IPv4Address) else address in _GROUPS
-    return not (group or address.is_unspecified or _is_loopback(one) or _is_link_local(one) or address == _EVERYBODY)
+    return not (group or address.is_unspecified or _is_loopback(item) or _is_link_local(item) or address == _EVERYBODY)
 
 
 def _network(prefix: Prefix, bits: int) -> int:
@@ -88,8 +88,8 @@ def _contains(prefix: Prefix, inner: Prefix) -> bool:
     return same_family and prefix.bits <= inner.bits and _network(prefix, prefix.bits) == _network(inner, prefix.bits)
 
 
-def _whole(one: Address) -> Prefix:
-    return Prefix(one.address, one.address.max_prefixlen)
+def _whole(address: Address) -> Prefix:
+    return Prefix(address.address, address.address.max_prefixlen)
 
 
 def _masked(prefix: Prefix) -> Prefix:
@@ -101,8 +101,8 @@ NETWORK: Library = {
     "ip": [function(IP, _address, STRING), method(IP, lambda prefix: Address(prefix.address), CIDR)],
     "isIP": [function(BOOL, _is_address, STRING)],
     "ip.isCanonical": [function(BOOL, lambda text: str(_known(text)) == text, STRING)],
-    "family": [method(INT, lambda one: one.address.version, IP)],
-    "isUnspecified": [method(BOOL, lambda one: one.address.is_unspecified, IP)],
+    "family": [method(INT, lambda item: item.address.version, IP)],
+    "isUnspecified": [method(BOOL, lambda item: item.address.is_unspecified, IP)],
     "isLoopback": [method(BOOL, _is_loopback, IP)],
     "isLinkLocalMulticast": [method(BOOL, _is_link_local_group, IP)],
     "isLinkLocalUnicast": [method(BOOL, _is_link_local, IP)],
@@ -111,7 +111,7 @@ NETWORK: Library = {
     "isCIDR": [function(BOOL, _is_prefix, STRING)],
     "containsIP": [
         method(BOOL, lambda prefix, text: _contains(prefix, _whole(_address(text))), CIDR, STRING),
-        method(BOOL, lambda prefix, one: _contains(prefix, _whole(one)), CIDR, IP),
+        method(BOOL, lambda prefix, item: _contains(prefix, _whole(item)), CIDR, IP),
     ],
     "containsCIDR": [
         method(BOOL, lambda prefix, text: _contains(prefix, _prefix(text)), CIDR, STRING),
@@ -120,7 +120,7 @@ NETWORK: Library = {
     "prefixLength": [method(INT, lambda prefix: prefix.bits, CIDR)],
     "masked": [method(CIDR, _masked, CIDR)],
     "string": [
-        function(STRING, lambda one: str(one.address), IP),
+        function(STRING, lambda item: str(item.address), IP),
         function(STRING, lambda prefix: f"{prefix.address}/{prefix.bits}", CIDR),
     ],
 }

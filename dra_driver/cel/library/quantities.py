@@ -44,7 +44,7 @@ def _plus(quantity: Quantity, other: Quantity, sign: int = 1) -> Quantity:
     total = quantity.value + sign * other.value
     # Nothing takes the form of what is added to it, and adds nothing to the form of what it is added to.
     parts = [other] if quantity.value == 0 else [quantity] if other.value == 0 else [quantity, other]
-    is_int64 = all(one.is_int64 for one in parts) and INT_MIN <= total <= INT_MAX
+    is_int64 = all(part.is_int64 for part in parts) and INT_MIN <= total <= INT_MAX
     return Quantity(total, quantity.format, is_int64, is_computed=True)
 
 

@@ -64,15 +64,15 @@ def _find(text: str, pattern: str) -> str:
 
 def _find_all(text: str, pattern: str, limit: int = -1) -> tuple[str, ...]:
     """At most `limit` matches, all when it is negative. An empty match right behind another one does not count."""
-    found: list[str] = []
+    results: list[str] = []
     end = -1
     for match in compiled_pattern(pattern).finditer(text):
-        if len(found) == limit:
+        if len(results) == limit:
             break
         if match.group() or match.start() != end:
-            found.append(match.group())
+            results.append(match.group())
         end = match.end()
-    return tuple(found)
+    return tuple(results)
 
 
 REGEXES: Library = {

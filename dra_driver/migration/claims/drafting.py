@@ -121,7 +121,7 @@ def drafted(document: Document, meaning: Meaning, options: Options, *, render: s
 
 def _left_to_render(draft: Draft, render: str, options: Options) -> None:
     """A patch is never edited: what asks by it for more than extended resources is migrated once it is rendered."""
-    if any(one.choice.target is Target.CLAIMS for one in draft.asking):
+    if any(asking.choice.target is Target.CLAIMS for asking in draft.asking):
         message = "is a patch that asks for GPUs in a way that needs claims, and was left as it is"
         draft.findings.append(finding(NOT_EDITABLE, draft.document, (), message, advice=render_first(render)))
     without_claims(draft, "it is a patch; render, then migrate", options)
@@ -157,9 +157,9 @@ _ABOUT_CHOOSING = (
 def _owner(document: Document) -> str | None:
     """The object whose controller makes this one."""
     owners = value_at(document.obj, ("metadata", "ownerReferences"))
-    for one in owners if isinstance(owners, list) else ():
-        if isinstance(one, dict) and one.get("controller") is True:
-            return f"{one.get('kind')} {one.get('name')}"
+    for owner in owners if isinstance(owners, list) else ():
+        if isinstance(owner, dict) and owner.get("controller") is True:
+            return f"{owner.get('kind')} {owner.get('name')}"
     return None
 
 
@@ -189,7 +189,7 @@ def _draft_text(draft: Draft, path: Path, text: str, meaning: Meaning, options: 
     if not speaks_of_gpus(text):
         return
     read = _read_text(draft, path, text)
-    if read.problems or not read.documents or any(not one.kind for one in read.documents):
+    if read.problems or not read.documents or any(not document.kind for document in read.documents):
         draft.findings.append(_left_text(draft.document, path))
         return
     _hold(draft, path, text, [drafted(document, meaning, options) for document in read.documents])
@@ -197,11 +197,11 @@ def _draft_text(draft: Draft, path: Path, text: str, meaning: Meaning, options: 
 
 def _draft_manifest(draft: Draft, path: Path, text: str, meaning: Meaning, options: Options) -> bool:
     """Of a ConfigMap. False: something in it speaks of GPUs, and is no pod."""
-    inner = [drafted(one, meaning, options) for one in _read_text(draft, path, text).documents]
+    inner = [drafted(document, meaning, options) for document in _read_text(draft, path, text).documents]
     if any(_has_gpu_keys(one.document.obj) and not (one.asking or one.findings) for one in inner):
         return False
-    for one in inner:
-        keep_extended(one, "it is a text in a ConfigMap", options)
+    for item in inner:
+        keep_extended(item, "it is a text in a ConfigMap", options)
     _hold(draft, path, text, inner)
     return True
 
@@ -209,27 +209,27 @@ def _draft_manifest(draft: Draft, path: Path, text: str, meaning: Meaning, optio
 def _has_gpu_keys(value: object) -> bool:
     """Also within others, as in `requests.nvidia.com/gpu` of a quota. What a migrated pod tolerates is no key."""
     if isinstance(value, dict):
-        return any(speaks_of_gpus(key) or _has_gpu_keys(one) for key, one in value.items())
+        return any(speaks_of_gpus(key) or _has_gpu_keys(item) for key, item in value.items())
     return isinstance(value, list) and any(map(_has_gpu_keys, value))
 
 
 def keep_extended(draft: Draft, place: str, options: Options) -> None:
     """Of a text, at this place as half a sentence: its pods have no claims, unless a person named them."""
-    for index, one in enumerate(draft.asking):
-        reason = why_no_claims(one.pod, place, options)
+    for index, asking in enumerate(draft.asking):
+        reason = why_no_claims(asking.pod, place, options)
         if reason is not None:
-            draft.asking[index] = _unclaimed(one, reason, options)
+            draft.asking[index] = _unclaimed(asking, reason, options)
 
 
 def without_claims(draft: Draft, reason: str, options: Options) -> None:
-    draft.asking = [_unclaimed(one, reason, options) for one in draft.asking]
+    draft.asking = [_unclaimed(asking, reason, options) for asking in draft.asking]
 
 
-def _unclaimed(one: Asking, reason: str, options: Options) -> Asking:
-    if one.pod.form is Form.NONE:
-        return one
-    pod = replace(one.pod, form=Form.NONE, why_no_claims=reason)
-    return replace(one, pod=pod, choice=choose(pod, one.reading, options))
+def _unclaimed(asking: Asking, reason: str, options: Options) -> Asking:
+    if asking.pod.form is Form.NONE:
+        return asking
+    pod = replace(asking.pod, form=Form.NONE, why_no_claims=reason)
+    return replace(asking, pod=pod, choice=choose(pod, asking.reading, options))
 
 
 def _read_text(draft: Draft, path: Path, text: str) -> Reading:
@@ -237,7 +237,9 @@ def _read_text(draft: Draft, path: Path, text: str) -> Reading:
     them in its own."""
     owner = draft.document.namespace
     read = read_documents("\n" * _line(draft, path) + text, draft.document.file)
-    return replace(read, documents=tuple(replace(one, namespace=one.namespace or owner) for one in read.documents))
+    return replace(
+        read, documents=tuple(replace(document, namespace=document.namespace or owner) for document in read.documents)
+    )
 
 
 def _line(draft: Draft, path: Path) -> int:
@@ -310,13 +312,13 @@ def _added_to(asking: Sequence[Draft], folders: Folders) -> Iterator[tuple[Draft
 
 def _serves(runtime: Document, user: Document, folders: Folders) -> bool:
     """Whether it can be for this one: it is of the cluster, or of the same namespace, as far as both say theirs."""
-    spaces = {_namespace(one, folders) for one in (runtime, user)}
+    spaces = {_namespace(document, folders) for document in (runtime, user)}
     return runtime.kind.startswith("Cluster") or None in spaces or len(spaces) == 1
 
 
 def _namespace(document: Document, folders: Folders) -> str | None:
     """None: not known, or a kustomization sets it."""
-    moved = any(one.document.obj.get("namespace") for one in folders.builders(document.file))
+    moved = any(builder.document.obj.get("namespace") for builder in folders.builders(document.file))
     return None if moved else document.namespace
 
 
@@ -328,6 +330,6 @@ def _runtimes(service: Document, by_name: Mapping[tuple[str, str], list[Draft]])
     named = model.get("runtime")
     for (kind, name), drafts in by_name.items():
         if kind in _RUNTIMES and named is None:
-            yield from (one for one in drafts if may_be_chosen(one.document.obj, model))
+            yield from (draft for draft in drafts if may_be_chosen(draft.document.obj, model))
         elif kind in _RUNTIMES and named == name:
             yield from drafts

@@ -28,8 +28,8 @@ _COUNT_WORDS = ("auto", "gpu")
 def after_claims(workloads: Sequence[Workload], options: Options) -> tuple[tuple[Edit, ...], tuple[Finding, ...]]:
     """Edits and findings for the workloads of one document, most of them for those that get claims."""
     edits: list[Edit] = []
-    findings: list[Finding] = [said for one in workloads for said in _kept_by_kai(one)]
-    converted = [one for one in workloads if one.choice.target is Target.CLAIMS]
+    findings: list[Finding] = [finding for item in workloads for finding in _kept_by_kai(item)]
+    converted = [item for item in workloads if item.choice.target is Target.CLAIMS]
     if not converted:
         return (), tuple(findings)
     for workload in converted:
@@ -59,7 +59,7 @@ def gpus(workload: Workload) -> int:
     first = [
         demand.want.count
         for demand in workload.reading.demands
-        if containers and any(one.path == containers[0].path for one in demand.containers)
+        if containers and any(container.path == containers[0].path for container in demand.containers)
     ]
     return sum(first) or sum(demand.want.count for demand in workload.reading.demands)
 
@@ -124,7 +124,7 @@ _KAI_QUEUES = ("kai.scheduler/queue", "runai/queue")
 def _is_of_kai(workload: Workload) -> bool:
     pod = workload.pod
     labels = (pod.metadata.get("labels"), value_at(pod.document.obj, ("metadata", "labels")))
-    queued = any(isinstance(one, dict) and one.keys() & set(_KAI_QUEUES) for one in labels)
+    queued = any(isinstance(label, dict) and label.keys() & set(_KAI_QUEUES) for label in labels)
     return queued or pod.spec.get("schedulerName") in ("kai-scheduler", "runai-scheduler")
 
 

@@ -56,27 +56,27 @@ class Plan:
 
     @property
     def all_edits(self) -> tuple[Edit, ...]:
-        return (*(edit for one in self.claims for edit in one.edits), *self.edits)
+        return (*(edit for claim in self.claims for edit in claim.edits), *self.edits)
 
     @property
     def _inner(self) -> "tuple[Plan, ...]":
-        return tuple(plan for one in self.embedded for plan in one.plans)
+        return tuple(plan for embedded in self.embedded for plan in embedded.plans)
 
     @property
     def with_inner(self) -> "tuple[Plan, ...]":
-        return (self, *(one for plan in self._inner for one in plan.with_inner))
+        return (self, *(item for plan in self._inner for item in plan.with_inner))
 
     @property
     def all_claims(self) -> tuple[Claims, ...]:
-        return (*self.claims, *(one for plan in self._inner for one in plan.all_claims))
+        return (*self.claims, *(claim for plan in self._inner for claim in plan.all_claims))
 
     @property
     def all_workloads(self) -> tuple[Workload, ...]:
-        return (*self.workloads, *(one for plan in self._inner for one in plan.all_workloads))
+        return (*self.workloads, *(workload for plan in self._inner for workload in plan.all_workloads))
 
     @property
     def all_findings(self) -> tuple[Finding, ...]:
-        return (*self.findings, *(one for plan in self._inner for one in plan.all_findings))
+        return (*self.findings, *(finding for plan in self._inner for finding in plan.all_findings))
 
     def with_edits(self, edits: Iterable[Edit]) -> "Plan":
         return replace(self, edits=(*self.edits, *edits))
@@ -84,7 +84,7 @@ class Plan:
 
 def wanted_plans(documents: Sequence[Document], over: Overlays, meaning: Meaning, options: Options) -> list[Plan]:
     """What is wanted for each document, and for each patch of a kustomization, whose text is never edited."""
-    drafts = [drafted(one, meaning, options) for one in documents if one.file not in over.files]
+    drafts = [drafted(document, meaning, options) for document in documents if document.file not in over.files]
     for draft in drafts:
         if draft.document.file in over.texts:
             without_claims(draft, "a kustomization makes a text in a ConfigMap or Secret of its file", options)
@@ -96,7 +96,7 @@ def wanted_plans(documents: Sequence[Document], over: Overlays, meaning: Meaning
         drafted(part, meaning, options, render=change.commands) for change in over.changes for part in change.parts
     ]
     plans = [planned(draft, options) for draft in (*drafts, *patches)]
-    return [replace(one, findings=(*one.findings, *_overlay_findings(one.document, told))) for one in plans]
+    return [replace(plan, findings=(*plan.findings, *_overlay_findings(plan.document, told))) for plan in plans]
 
 
 def _render_first(draft: Draft, over: Overlays, told: dict[OverlayChange, list[str]], options: Options) -> None:
@@ -106,15 +106,15 @@ def _render_first(draft: Draft, over: Overlays, told: dict[OverlayChange, list[s
         return
     plan = planned(draft, options)
     fields = [path for path, _, _ in differences(draft.document.obj, changed(draft.document.obj, plan.all_edits))]
-    fields += [one.path for one in plan.embedded if any(inner.all_claims for inner in one.plans)]
+    fields += [embedded.path for embedded in plan.embedded if any(inner.all_claims for inner in embedded.plans)]
     met = [(change, field) for change in changes if (field := change.meets(fields)) is not None]
     for change, field in met:
         told.setdefault(change, []).append(f"{field} of {title_of(draft.document)}")
     if met:
         change, field = met[0]
         reason = f"{change.where} is {change.what}, and concerns {field}; render, then migrate"
-        for one in with_inner([draft]):
-            without_claims(one, reason, options)
+        for item in with_inner([draft]):
+            without_claims(item, reason, options)
 
 
 def _overlay_findings(document: Document, told: Mapping[OverlayChange, Sequence[str]]) -> Iterator[Finding]:
@@ -130,29 +130,29 @@ def planned(draft: Draft, options: Options) -> Plan:
     workloads: list[Workload] = []
     claims: list[Claims] = []
     findings = list(draft.findings)
-    for one in draft.asking:
-        workload = Workload(one.pod, one.reading, one.choice)
-        if one.choice.target is Target.CLAIMS:
+    for asking in draft.asking:
+        workload = Workload(asking.pod, asking.reading, asking.choice)
+        if asking.choice.target is Target.CLAIMS:
             try:
-                wanted = claims_for(one.pod, one.reading, options)
+                wanted = claims_for(asking.pod, asking.reading, options)
             except EditRefused as error:
                 return _left(draft, str(error))
             reason = why_too_old(wanted.template, options)
             if reason is None:
                 claims.append(wanted)
                 workload = replace(workload, templates=(wanted.ref,))
-                findings += one.reading.claim_findings
+                findings += asking.reading.claim_findings
             else:
                 workload = replace(workload, choice=Choice(Target.LEAVE, reason))
                 findings.append(too_old(workload, reason))
-        elif one.choice.target is Target.EXTENDED:
-            findings += one.reading.extended_findings
+        elif asking.choice.target is Target.EXTENDED:
+            findings += asking.reading.extended_findings
         findings += of_form(workload, options)
         findings += of_the_cluster(workload)
         workloads.append(workload)
     edits, said = after_claims(workloads, options)
     embedded = tuple(
-        Embedded(path, lines, text, tuple(planned(one, options) for one in inner))
+        Embedded(path, lines, text, tuple(planned(item, options) for item in inner))
         for path, lines, text, inner in draft.inner
     )
     return Plan(draft.document, tuple(workloads), tuple(claims), edits, (*findings, *said), embedded)
@@ -160,7 +160,7 @@ def planned(draft: Draft, options: Options) -> Plan:
 
 def _left(draft: Draft, reason: str) -> Plan:
     """Nothing of the document is changed, because something of it cannot be."""
-    workloads = tuple(Workload(one.pod, one.reading, Choice(Target.LEAVE, reason)) for one in draft.asking)
+    workloads = tuple(Workload(asking.pod, asking.reading, Choice(Target.LEAVE, reason)) for asking in draft.asking)
     said = finding(NOT_EDITABLE, draft.document, (), f"nothing was changed: {reason}")
     return Plan(draft.document, workloads, findings=(*draft.findings, said))
 
@@ -184,11 +184,13 @@ def labelled(plan: Plan, workloads: Iterable[Workload]) -> Plan:
 def refused(plan: Plan, reason: str) -> Plan:
     """All that was to be edited stays as it is."""
     workloads = tuple(
-        replace(one, choice=Choice(Target.LEAVE, reason), templates=()) if one.choice.target is Target.CLAIMS else one
-        for one in plan.all_workloads
+        replace(workload, choice=Choice(Target.LEAVE, reason), templates=())
+        if workload.choice.target is Target.CLAIMS
+        else workload
+        for workload in plan.all_workloads
     )
-    if not plan.all_edits and not any(inner.all_edits for one in plan.embedded for inner in one.plans):
+    if not plan.all_edits and not any(inner.all_edits for embedded in plan.embedded for inner in embedded.plans):
         return plan
-    findings = tuple(one for one in plan.all_findings if not one.fixed)
+    findings = tuple(finding for finding in plan.all_findings if not finding.fixed)
     said = finding(NOT_EDITABLE, plan.document, (), f"nothing was changed: {reason}")
     return Plan(plan.document, workloads, findings=(*findings, said))

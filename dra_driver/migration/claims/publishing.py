@@ -50,7 +50,7 @@ def publishing(meaning: Meaning, demands: Iterable[Demand], options: Options) ->
             "apart by MPS; who asks for none has the GPU alone. Choose the nodes of this rule."
         )
     rules: JsonObject = {"mig": list(_mig_rules(meaning, options)), "sharing": sharing}
-    rules = {name: one for name, one in rules.items() if one}
+    rules = {name: rule for name, rule in rules.items() if rule}
     values = _values(meaning, rules, options, reasons)
     return Published(_policy(rules) if rules else None, values, tuple(reasons))
 
@@ -76,20 +76,20 @@ def amounts_asked(demands: Iterable[Demand]) -> tuple[str, ...]:
 def takers_of_the_rest(workloads: Sequence[Workload]) -> tuple[Finding, ...]:
     """Where some workloads name both amounts, or one another: those that do not name all that is offered."""
     shares = [
-        (one, demand, _named(demand))
-        for one in workloads
-        if one.choice.target is Target.CLAIMS
-        for demand in one.reading.demands
+        (workload, demand, _named(demand))
+        for workload in workloads
+        if workload.choice.target is Target.CLAIMS
+        for demand in workload.reading.demands
     ]
     offered = set().union(*(names for _, _, names in shares))
     return tuple(
         finding(
             TAKES_THE_REST,
-            one.pod.document,
-            demand.removes[0] if demand.removes else one.pod.path,
+            workload.pod.document,
+            demand.removes[0] if demand.removes else workload.pod.path,
             f"no amount of {' and '.join(sorted(offered - names))}: with other workloads asking for it, all is taken",
         )
-        for one, demand, names in shares
+        for workload, demand, names in shares
         if names and names < offered
     )
 
@@ -97,13 +97,13 @@ def takers_of_the_rest(workloads: Sequence[Workload]) -> tuple[Finding, ...]:
 def _named(demand: Demand) -> set[str]:
     """The amounts that it names of a share of a GPU."""
     shares = [demand.want.share] if demand.want.what is What.GPU else []
-    found: set[str] = set()
+    named: set[str] = set()
     for share in shares:
         if share is not None and (share.memory is not None or share.memory_percent is not None):
-            found.add("memory")
+            named.add("memory")
         if share is not None and share.cores is not None:
-            found.add("cores")
-    return found
+            named.add("cores")
+    return named
 
 
 # -- sharing
@@ -114,7 +114,10 @@ def _sharing_rules(meaning: Meaning, amounts: Sequence[str]) -> Iterator[JsonObj
     if meaning.hami.installed:
         yield {"nodes": _HAMI_NODES, "strategy": "MPS", "capacity": list(amounts or _of_hami(meaning.hami))}
     if meaning.configs:
-        for config in sorted(meaning.configs, key=lambda one: (one.name != meaning.default_config, one.name)):
+        for config in sorted(
+            meaning.configs,
+            key=lambda plugin_config: (plugin_config.name != meaning.default_config, plugin_config.name),
+        ):
             nodes = _nodes_of(config, meaning)
             single = (config.mig_strategy or meaning.strategy) == "single"
             for resource, shared in sorted((config.sharing or {}).items()):
@@ -137,12 +140,12 @@ def _by_sharing(views: Sequence[View]) -> list[tuple[tuple[str, Sharing], list[V
     for view in views:
         for resource, shared in sorted((view.sharing or {}).items()):
             found.setdefault((resource, replace(shared, one_only=False)), []).append(view)
-    return sorted(found.items(), key=lambda one: (one[0][0], -len(one[1]), one[1][0].title))
+    return sorted(found.items(), key=lambda item: (item[0][0], -len(item[1]), item[1][0].title))
 
 
 def _nodes_of(config: PluginConfig, meaning: Meaning) -> JsonObject | None:
     """None: all. The default configuration is for nodes that name none, or one that does not exist."""
-    others = sorted(one.name for one in meaning.configs if one.name != config.name)
+    others = sorted(plugin_config.name for plugin_config in meaning.configs if plugin_config.name != config.name)
     if not others:
         return None
     if config.name == meaning.default_config:
@@ -207,7 +210,7 @@ def _classes(meaning: Meaning) -> dict[str, str]:
     if _strategies(meaning) == {"single"}:
         names = {"gpu.nvidia.com": "", "mig.nvidia.com": GPU_RESOURCE}
     shared = [sharing[GPU_RESOURCE] for view in meaning.views if GPU_RESOURCE in (sharing := view.sharing or {})]
-    renamed = next((one.name_of(GPU_RESOURCE) for one in shared if one.renamed), None)
+    renamed = next((item.name_of(GPU_RESOURCE) for item in shared if item.renamed), None)
     if renamed is not None:
         names["shared.gpu.nvidia.com"] = renamed
     return names
@@ -221,15 +224,15 @@ def final_values(migration: Migration) -> JsonObject:
     answer to MIG devices' resources where pods go on to ask for those."""
     rules = {key: value for key, value in (migration.policy or {}).items() if key not in ("apiVersion", "kind")}
     given = dict(migration.chart_values or {})
-    if any(one.startswith(MIG_RESOURCE) for one in kept_resources(migration)):
+    if any(resource.startswith(MIG_RESOURCE) for resource in kept_resources(migration)):
         given["featureGates"] = {**(given.get("featureGates") or {}), str(Feature.MIG_EXTENDED_RESOURCES): True}
     return {**given, "policy": {**(given.get("policy") or {}), **rules}}
 
 
 def kept_resources(migration: Migration) -> frozenset[str]:
     """The extended resources by which pods go on to ask for devices."""
-    stay = (one for one in migration.workloads if one.choice.target is Target.EXTENDED)
-    return frozenset(demand.resource for one in stay for demand in one.reading.demands if demand.resource)
+    stay = (workload for workload in migration.workloads if workload.choice.target is Target.EXTENDED)
+    return frozenset(demand.resource for workload in stay for demand in workload.reading.demands if demand.resource)
 
 
 def values_for_cutover(migration: Migration) -> JsonObject:

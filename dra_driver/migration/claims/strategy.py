@@ -38,10 +38,10 @@ _GATE = GATES["DRAExtendedResource"]
 
 def choose(pod: PodSpecAt, reading: PodReading, options: Options) -> Choice:
     """For a pod that asks for GPUs."""
-    found = _chosen(pod, reading, options)
-    if reading.held and found.target is not Target.LEAVE:
-        return replace(found, reason=f"{found.reason}; its claims of other devices stay as they are")
-    return found
+    choice = _chosen(pod, reading, options)
+    if reading.held and choice.target is not Target.LEAVE:
+        return replace(choice, reason=f"{choice.reason}; its claims of other devices stay as they are")
+    return choice
 
 
 def _chosen(pod: PodSpecAt, reading: PodReading, options: Options) -> Choice:
@@ -115,7 +115,7 @@ def _cannot(pod: PodSpecAt, reading: PodReading) -> Iterator[str]:
         yield "its containers cannot share a GPU, nor have GPUs that are near each other"
     elif any(demand.want.count > 1 for demand in reading.demands):
         yield "its GPUs need not be near each other (NVLink, one NUMA node)"
-    if any(sees_all(one) for one in pod.containers if one.path not in asking):
+    if any(sees_all(container) for container in pod.containers if container.path not in asking):
         yield "containers that see all GPUs by NVIDIA_VISIBLE_DEVICES cannot be given those of the others"
     if any(container.role is Role.INIT for container in asking.values()):
         yield "before Kubernetes 1.36 an init container's GPUs are not given to the containers after it"
@@ -146,9 +146,10 @@ def _of_defaults(workload: Workload) -> Iterator[Finding]:
         return
     templates = value_at(pod.document.obj, (*pod.path[:-1], "templates"))
     others = [
-        str(one.get("name"))
-        for one in (templates if isinstance(templates, list) else ())
-        if isinstance(one, dict) and any(kind in one for kind in ("script", "resource", "data", "containerSet"))
+        str(template.get("name"))
+        for template in (templates if isinstance(templates, list) else ())
+        if isinstance(template, dict)
+        and any(kind in template for kind in ("script", "resource", "data", "containerSet"))
     ]
     if others:
         message = f"the claim of templateDefaults comes to templates without a container, too: {', '.join(others)}"
@@ -205,8 +206,8 @@ def virtual_machines(document: Document) -> Iterator[Finding]:
     for field in ("gpus", "hostDevices"):
         path = (*spec, "domain", "devices", field)
         listed = value_at(document.obj, path)
-        for index, one in enumerate(listed if isinstance(listed, list) else ()):
-            name = one.get("deviceName") if isinstance(one, dict) else None
+        for index, item in enumerate(listed if isinstance(listed, list) else ()):
+            name = item.get("deviceName") if isinstance(item, dict) else None
             if isinstance(name, str) and name.startswith("nvidia.com/"):
                 yield finding(
                     VIRTUAL_MACHINE, document, (*path, index, "deviceName"), f"{name} is for a virtual machine"

@@ -134,16 +134,16 @@ def _constraints(demands: Sequence[Demand], names: Sequence[str], options: Optio
 
 
 def _exactly(want: Want, options: Options, *, all_gpus: bool = False) -> JsonObject:
-    found: JsonObject = {"deviceClassName": class_name(want, options)}
+    exactly: JsonObject = {"deviceClassName": class_name(want, options)}
     selectors = [{"cel": {"expression": expression}} for expression in _selectors(want, options)]
     if selectors:
-        found["selectors"] = selectors
+        exactly["selectors"] = selectors
     if all_gpus:
-        return {**found, "allocationMode": "All", "adminAccess": True}
-    found["count"] = want.count
+        return {**exactly, "allocationMode": "All", "adminAccess": True}
+    exactly["count"] = want.count
     if amounts := dict(_amounts(want)):
-        found["capacity"] = {"requests": amounts}
-    return found
+        exactly["capacity"] = {"requests": amounts}
+    return exactly
 
 
 def class_name(want: Want, options: Options) -> str:
@@ -277,9 +277,9 @@ def _references(pod: PodSpecAt, reading: PodReading, names: Sequence[str], made:
 
 def _entry_name(reading: PodReading) -> str:
     """Other than those of the claims that the pod has."""
-    there = {one.name for one in reading.held}
+    there = {held.name for held in reading.held}
     names = (_ENTRY if number == 1 else f"{_ENTRY}-{number}" for number in count(1))
-    return next(one for one in names if one not in there)
+    return next(name for name in names if name not in there)
 
 
 def _appended(document: Document, path: Path, value: Any, index: int = 0) -> Put:

@@ -61,7 +61,7 @@ class Workloads:
         self.all = workloads
         self.meaning = meaning
         self.options = options
-        self._documents = {one.pod.document for one in workloads}
+        self._documents = {workload.pod.document for workload in workloads}
         self._anywhere = replace(options, unknown_kinds=True)
 
     def contain(self, document: Document) -> bool:
@@ -70,7 +70,7 @@ class Workloads:
 
     def become(self, target: Target) -> bool:
         """Whether some workload becomes that, or no workload is known."""
-        targets = {one.choice.target for one in self.all}
+        targets = {workload.choice.target for workload in self.all}
         return target in targets or not targets
 
     def use_of(self, resource: str, namespace: str | None = None) -> ResourceUse:
@@ -87,11 +87,11 @@ class Workloads:
         )
 
     def _demands(self, resource: str, namespace: str | None) -> Iterator[tuple[Target, Demand]]:
-        for one in self.all:
-            if namespace is None or (one.pod.document.namespace or "default") == namespace:
-                for demand in one.reading.demands:
+        for workload in self.all:
+            if namespace is None or (workload.pod.document.namespace or "default") == namespace:
+                for demand in workload.reading.demands:
                     if demand.resource == resource:
-                        yield one.choice.target, demand
+                        yield workload.choice.target, demand
 
     def is_number(self, resource: str) -> bool:
         """Whether it is a number of devices or of shares."""
@@ -110,8 +110,11 @@ class Workloads:
         if resource in _NUMBERS:
             return (Want(What.GPU, share=Share()),)
         meanings = self.meaning.meanings(resource, (), Hints())
-        wants = [Want(one.what, profile=one.profile, share=Share() if one.sharing else None) for one in meanings]
-        if resource == GPU_RESOURCE and any(one.what is What.MIG for one in meanings):
+        wants = [
+            Want(meaning.what, profile=meaning.profile, share=Share() if meaning.sharing else None)
+            for meaning in meanings
+        ]
+        if resource == GPU_RESOURCE and any(meaning.what is What.MIG for meaning in meanings):
             # A node without MIG devices offers its whole GPUs under this name, too.
             wants.append(Want(What.GPU))
         what = What.GPU if resource.startswith(GPU_RESOURCE) else What.MIG
@@ -149,7 +152,7 @@ def amount_of(value: object) -> Quantity | None:
 
 def maps_in(value: object) -> list[JsonObject]:
     """Items of a list; an item that is no map is empty. Of anything else than a list: none."""
-    return [one if isinstance(one, dict) else {} for one in value] if isinstance(value, list) else []
+    return [item if isinstance(item, dict) else {} for item in value] if isinstance(value, list) else []
 
 
 def pasted(obj: JsonObject) -> str:

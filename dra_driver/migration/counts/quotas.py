@@ -59,12 +59,12 @@ def rewrite(
     return QuotaResult(tuple(edits), tuple(findings))
 
 
-def _not_done(one: Finding) -> Finding:
+def _not_done(finding: Finding) -> Finding:
     """Of a document that is only read."""
-    if not one.fixed:
-        return one
+    if not finding.fixed:
+        return finding
     advice = "This file was given for information and is not changed: pass it among the files to migrate."
-    return replace(one, fixed=False, severity=Severity.WARNING, advice=advice)
+    return replace(finding, fixed=False, severity=Severity.WARNING, advice=advice)
 
 
 def _group(document: Document) -> str:
@@ -97,7 +97,7 @@ def _resource_quota(changes: Changes, known: Workloads) -> None:
             changes.say(QUOTA, path, message, advice="Limit numbers of devices instead.")
         else:
             _quota_key(changes, known, path, resource, value, added)
-    gone = {one.path[-1] for one in changes.edits if isinstance(one, Remove)}
+    gone = {edit.path[-1] for edit in changes.edits if isinstance(edit, Remove)}
     for key, parts in added.items():
         if key not in hard:
             _add_quota(changes, key, parts, gone)

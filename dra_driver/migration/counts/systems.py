@@ -146,7 +146,7 @@ _RUNAI_PROJECT = _Advice(
 
 def _kueue_queue(changes: Changes, workloads: Workloads) -> None:
     for index, group in enumerate(maps_in(value_at(changes.obj, ("spec", "resourceGroups")))):
-        covered = [str(one) for one in value_at(group, ("coveredResources",)) or ()]
+        covered = [str(item) for item in value_at(group, ("coveredResources",)) or ()]
         names: dict[str, str] = {}
         classes: set[str] = set()
         for position, resource in enumerate(covered):
@@ -176,8 +176,8 @@ def _say_group(
 ) -> None:
     flavors = []
     for flavor in maps_in(group.get("flavors")):
-        quotas = [one for one in maps_in(flavor.get("resources")) if one.get("name") in names]
-        renamed = [{**one, "name": names[one["name"]]} for one in quotas]
+        quotas = [item for item in maps_in(flavor.get("resources")) if item.get("name") in names]
+        renamed = [{**quota, "name": names[quota["name"]]} for quota in quotas]
         flavors.append({"name": flavor.get("name"), "resources": renamed})
     new = {"coveredResources": [*group["coveredResources"], *dict.fromkeys(names.values())], "flavors": flavors}
     message = f"{', '.join(names)} counts no claims; Kueue counts claims by class, under names that you choose"
@@ -190,7 +190,7 @@ def _say_group(
 
 
 def _mapping(classes: Iterable[str]) -> str:
-    entries = [{"name": _name_in_kueue(one), "deviceClassNames": [one]} for one in sorted(classes)]
+    entries = [{"name": _name_in_kueue(class_), "deviceClassNames": [class_]} for class_ in sorted(classes)]
     note = (
         "# Kueue's configuration: ConfigMap kueue-manager-config, or managerConfig of its chart. Restart its manager.\n"
         "# Kueue 0.14 to 0.17 also need their feature gate DynamicResourceAllocation.\n"
@@ -200,10 +200,10 @@ def _mapping(classes: Iterable[str]) -> str:
 
 def not_admitted(workloads: Workloads) -> Iterator[Finding]:
     """Workloads with claims in queues of Kueue."""
-    for one in workloads.all:
-        labels = value_at(one.pod.document.obj, ("metadata", "labels"))
-        if one.choice.target is Target.CLAIMS and isinstance(labels, dict) and _QUEUE_LABEL in labels:
-            classes = {class_name(demand.want, workloads.options) for demand in one.reading.demands}
+    for workload in workloads.all:
+        labels = value_at(workload.pod.document.obj, ("metadata", "labels"))
+        if workload.choice.target is Target.CLAIMS and isinstance(labels, dict) and _QUEUE_LABEL in labels:
+            classes = {class_name(demand.want, workloads.options) for demand in workload.reading.demands}
             listed = " and ".join(sorted(classes))
             message = f"Kueue admits claims of class {listed} if its configuration maps the class"
             advice = (
@@ -211,7 +211,7 @@ def not_admitted(workloads: Workloads) -> Iterator[Finding]:
                 "0.18, with a config or constraints 0.19, with admin access 0.20."
             )
             path: Path = ("metadata", "labels", _QUEUE_LABEL)
-            yield finding(QUOTA, one.pod.document, path, message, advice=advice, paste=_mapping(classes))
+            yield finding(QUOTA, workload.pod.document, path, message, advice=advice, paste=_mapping(classes))
 
 
 def _resource_flavor(changes: Changes, _workloads: Workloads) -> None:
@@ -265,8 +265,8 @@ HANDLERS: Mapping[tuple[str, str], tuple[Handler, ...]] = {
     ("nos.nebuly.com", "CompositeElasticQuota"): (_ELASTIC_QUOTA.apply,),
     ("scheduling.run.ai", "Queue"): (_KAI_QUEUE.apply,),
     ("run.ai", "Project"): (_RUNAI_PROJECT.apply,),
-    ("karpenter.sh", "NodePool"): tuple(one.apply for one in _KARPENTER),
-    ("karpenter.sh", "Provisioner"): tuple(one.apply for one in _KARPENTER[:2]),
+    ("karpenter.sh", "NodePool"): tuple(advice.apply for advice in _KARPENTER),
+    ("karpenter.sh", "Provisioner"): tuple(advice.apply for advice in _KARPENTER[:2]),
     ("karpenter.sh", "NodeOverlay"): (_KARPENTER[0].apply,),
     ("karpenter.k8s.aws", "EC2NodeClass"): (_BOTTLEROCKET.apply,),
     ("cluster.x-k8s.io", "MachineDeployment"): (_MACHINES.apply,),

@@ -72,21 +72,27 @@ class Applying:
 
     def __init__(self, migration: Migration, results: Results, nodes: Sequence[GpuNode]) -> None:
         self._results = results
-        self._folders = [PurePosixPath(one.file).parent for one in migration.files if is_kustomization_file(one.file)]
-        claims = [one for one in migration.workloads if one.choice.target is Target.CLAIMS]
-        changed = {one.file: one.after for one in migration.files if one.before != one.after and one.after}
-        changed |= {one.file: one.text for one in migration.new_files}
-        self._new_files = {one.file for one in migration.new_files}
+        self._folders = [
+            PurePosixPath(file.file).parent for file in migration.files if is_kustomization_file(file.file)
+        ]
+        claims = [workload for workload in migration.workloads if workload.choice.target is Target.CLAIMS]
+        changed = {file.file: file.after for file in migration.files if file.before != file.after and file.after}
+        changed |= {file.file: file.text for file in migration.new_files}
+        self._new_files = {file.file for file in migration.new_files}
         self._texts = changed
-        units = [_Unit(file, tuple(one for one in claims if one.pod.document.file == file)) for file in changed]
-        waiting = [one for one in units if one.workloads]
+        units = [_Unit(file, tuple(claim for claim in claims if claim.pod.document.file == file)) for file in changed]
+        waiting = [unit for unit in units if unit.workloads]
         # What kustomize builds together is applied with the workloads, not before them.
-        built = any(self._is_kustomized(one) for one in waiting)
-        self._settings = [one for one in units if not one.workloads and not (built and self._is_kustomized(one))]
+        built = any(self._is_kustomized(unit) for unit in waiting)
+        self._settings = [unit for unit in units if not unit.workloads and not (built and self._is_kustomized(unit))]
         self._at: dict[str, list[_Unit]] = {}
         for node in nodes:
-            owners = [one.owner or ObjectRef("Pod", one.namespace, one.name) for one in node.holders]
-            here = [unit for unit in waiting if any(_makes(one, owner) for one in unit.workloads for owner in owners)]
+            owners = [holder.owner or ObjectRef("Pod", holder.namespace, holder.name) for holder in node.holders]
+            here = [
+                unit
+                for unit in waiting
+                if any(_makes(workload, owner) for workload in unit.workloads for owner in owners)
+            ]
             self._at[node.name] = here
             waiting = [unit for unit in waiting if unit not in here]
         self._rest = waiting
@@ -94,11 +100,11 @@ class Applying:
     def knows(self, owner: ObjectRef) -> bool:
         """Whether it gets claims, on any node."""
         units = (*(unit for units in self._at.values() for unit in units), *self._rest)
-        return any(_makes(one, owner) for unit in units for one in unit.workloads)
+        return any(_makes(workload, owner) for unit in units for workload in unit.workloads)
 
     def settings(self, *, back: bool = False) -> Applied:
         """Quotas, queues and classes, and what stands beside files. What is new is not taken away."""
-        units = [one for one in self._settings if not back or one.file not in self._new_files]
+        units = [setting for setting in self._settings if not back or setting.file not in self._new_files]
         return self._applied(units, back=back, certain=True)
 
     def at(self, node: str, *, back: bool = False) -> Applied:
@@ -114,7 +120,7 @@ class Applying:
         by_hand: list[str] = []
         folders: dict[str, None] = {}
         for unit in units:
-            once = [one for one in unit.workloads if _is_made_once(one)]
+            once = [workload for workload in unit.workloads if _is_made_once(workload)]
             kustomized = self._is_kustomized(unit)
             if kustomized and not once and len(self._folders) == 1 and (self._results.kept or not back):
                 folders[self._folder(unit, back)] = None
@@ -122,16 +128,16 @@ class Applying:
                 by_hand.append(self._new(unit.file))
             else:
                 commands += self._commands(unit, once, back=back, certain=certain)
-                anew += [_named(one) for one in once]
-        commands += [f"kubectl apply -k {one}" for one in folders]
-        whole = any(len(one.workloads) > 1 for one in units)
+                anew += [_named(workload) for workload in once]
+        commands += [f"kubectl apply -k {folder}" for folder in folders]
+        whole = any(len(item.workloads) > 1 for item in units)
         return Applied(tuple(commands), tuple(anew), tuple(by_hand), whole and bool(commands))
 
     def _is_kustomized(self, unit: _Unit) -> bool:
         return any(folder in PurePosixPath(unit.file).parents for folder in self._folders)
 
     def _has_no_command(self, unit: _Unit, once: Sequence[Workload], *, back: bool, certain: bool) -> bool:
-        nameless = any(not one.pod.document.name for one in unit.workloads)
+        nameless = any(not workload.pod.document.name for workload in unit.workloads)
         several = bool(once) and len(unit.workloads) > 1 and not certain
         lost = back and self._is_lost(unit) and not self._results.undo
         return nameless or several or lost or not _MANIFEST.search(self._texts[unit.file])
@@ -144,21 +150,22 @@ class Applying:
             yield f"{_state_of(only)} && case $state in {unless}) ;; *) {_deleted(only)} && {apply};; esac"
             return
         # First: that is refused as soon as one object of the file is gone.
-        lines = [] if back else [self._told_of_old(unit, one) for one in unit.workloads if one not in once]
+        lines = (
+            [] if back else [self._told_of_old(unit, workload) for workload in unit.workloads if workload not in once]
+        )
         lines.append(_all_but_done(once, apply) if once else apply)
-        lines += [_unstuck(one) for one in unit.workloads if one.pod.document.kind == "StatefulSet"]
+        lines += [_unstuck(workload) for workload in unit.workloads if workload.pod.document.kind == "StatefulSet"]
         if certain:
             yield from lines
             return
         found = f"kubectl get -f {self._new(unit.file)} --ignore-not-found -o name"
         yield f'found=$({found}) && {{ [ -z "$found" ] || {{ {" && ".join(lines)}; }}; }}'
 
-    def _told_of_old(self, unit: _Unit, one: Workload) -> str:
+    def _told_of_old(self, unit: _Unit, workload: Workload) -> str:
         """Records for `kubectl apply` what the object was made of."""
         several = len(unit.workloads) > 1
-        known = (
-            f"{_kubectl(one)} get {_resource(one)} {one.pod.document.name} -o jsonpath='{_LAST_APPLIED}' | grep -q ."
-        )
+        job = f"{_resource(workload)} {workload.pod.document.name}"
+        known = f"{_kubectl(workload)} get {job} -o jsonpath='{_LAST_APPLIED}' | grep -q ."
         # The second is refused where one object of the file is not there, and the third records it as well.
         told = f"{self._old(unit, ' set-last-applied --create-annotation')}{f' || {self._old(unit, "")}' * several}"
         return f"{{ {known} || {told}; }}"
@@ -231,8 +238,9 @@ def _all_but_done(once: Sequence[Workload], apply: str) -> str:
     """`kubectl apply` continues after an object that it cannot change, and fails at the end: here that is no error
     where the only such objects may be those that are done."""
     asked = [
-        f'{_state_of(one)} && case $state in {_DONE}) done="$done {one.pod.document.name}";; *) {_deleted(one)};; esac'
-        for one in once
+        f"{_state_of(workload)} && case $state in "
+        f'{_DONE}) done="$done {workload.pod.document.name}";; *) {_deleted(workload)};; esac'
+        for workload in once
     ]
     told = 'echo "These are finished and stay unchanged:$done."'
     return f'done= && {" && ".join(asked)} && {{ {apply} || {{ [ -n "$done" ] && {told}; }}; }}'

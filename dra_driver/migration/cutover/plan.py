@@ -67,11 +67,11 @@ def cutover(offering: Offering, migration: Migration, driver: str, results: Resu
     values = values_for_cutover(migration)
     if offering.other_drivers:
         return Plan((), (), (), values, _refusal(offering.other_drivers))
-    todo = sorted((one for one in offering.nodes if one.resources or _is_halfway(one, offering)), key=_order)
-    done = [one for one in offering.nodes if not one.resources and one.driver]
+    todo = sorted((node for node in offering.nodes if node.resources or _is_halfway(node, offering)), key=_order)
+    done = [node for node in offering.nodes if not node.resources and node.driver]
     way = _Way(offering, migration, driver, results, Applying(migration, results, todo))
     if not todo:
-        ends = offering.plugins and any(one.begun for one in done)
+        ends = offering.plugins and any(gpu_node.begun for gpu_node in done)
         return Plan((way.end(),) if ends else (), (), (), values)
     forward = (
         way.prepare(todo, done),
@@ -79,7 +79,7 @@ def cutover(offering: Offering, migration: Migration, driver: str, results: Resu
         way.finish(),
     )
     back = (*(way.back(node) for node in reversed(todo)), way.end_of_return(done))
-    return Plan(forward, back, tuple(one.name for one in todo if one.driver), values)
+    return Plan(forward, back, tuple(gpu_node.name for gpu_node in todo if gpu_node.driver), values)
 
 
 def _refusal(others: Sequence[str]) -> str:
@@ -110,7 +110,7 @@ class _Way:
 
     @property
     def _operator(self) -> bool:
-        return any(one.installed is Installed.OPERATOR for one in self.offering.plugins)
+        return any(plugin.installed is Installed.OPERATOR for plugin in self.offering.plugins)
 
     @property
     def _replaces_mig_manager(self) -> bool:
@@ -120,11 +120,11 @@ class _Way:
 
     @property
     def _gke(self) -> bool:
-        return any(one.installed is Installed.GKE for one in self.offering.plugins)
+        return any(plugin.installed is Installed.GKE for plugin in self.offering.plugins)
 
     @property
     def _daemon_sets(self) -> tuple[DevicePlugin, ...]:
-        return tuple(one for one in self.offering.plugins if one.installed is Installed.DAEMON_SET)
+        return tuple(plugin for plugin in self.offering.plugins if plugin.installed is Installed.DAEMON_SET)
 
     # -- the whole cluster
 
@@ -136,8 +136,8 @@ class _Way:
         for node in todo:
             if node.resources and node.driver_label and not node.driver:
                 yield self._clean(node.name)
-        both = [one for one in todo if one.driver]
-        yield from self._who_offers_now(todo, done, [one.name for one in both])
+        both = [gpu_node for gpu_node in todo if gpu_node.driver]
+        yield from self._who_offers_now(todo, done, [gpu_node.name for gpu_node in both])
         for plugin in self._daemon_sets:
             yield Step(
                 Act.FENCE_PLUGIN,
@@ -156,7 +156,11 @@ class _Way:
             yield Step(
                 Act.AWAIT_PLUGIN_GONE,
                 "On nodes where both offered GPUs, wait until the kubelet reports no resources of the device plugin.",
-                tuple(until_allocatable(one.name, resource, "= 0") for one in both for resource in one.resources),
+                tuple(
+                    until_allocatable(gpu_node.name, resource, "= 0")
+                    for gpu_node in both
+                    for resource in gpu_node.resources
+                ),
                 "The chart refuses to install earlier.",
             )
         yield Step(
@@ -186,12 +190,12 @@ class _Way:
         if done:
             yield Step(
                 Act.LABEL,
-                f"{_names([one.name for one in done])} has the driver already and keeps it."
+                f"{_names([gpu_node.name for gpu_node in done])} has the driver already and keeps it."
                 if len(done) == 1
-                else f"{_names([one.name for one in done])} have the driver already and keep it.",
-                (labelled([one.name for one in done], {OFFERED_BY: "driver", DRIVER_RUNS: "yes"}),),
+                else f"{_names([gpu_node.name for gpu_node in done])} have the driver already and keep it.",
+                (labelled([gpu_node.name for gpu_node in done], {OFFERED_BY: "driver", DRIVER_RUNS: "yes"}),),
             )
-        alone = [one.name for one in todo if one.resources and not one.driver]
+        alone = [gpu_node.name for gpu_node in todo if gpu_node.resources and not gpu_node.driver]
         if alone:
             yield Step(
                 Act.LABEL,
@@ -211,7 +215,7 @@ class _Way:
             yield Step(
                 Act.WRITE,
                 "Write the values for the chart: during the cut-over, and after it.",
-                tuple(f"printf '%s\\n' {shlex.quote(json.dumps(one))} > {name}" for name, one in files.items()),
+                tuple(f"printf '%s\\n' {shlex.quote(json.dumps(file))} > {name}" for name, file in files.items()),
             )
 
     def _clean(self, name: str) -> Step:
@@ -279,7 +283,7 @@ class _Way:
         for applied in (self.applying.settings(back=True), self.applying.rest(back=True)):
             yield from _apply_steps(applied, "Apply the other old manifests.", "If you applied the new ones.")
         if done:
-            names = _names([one.name for one in done])
+            names = _names([gpu_node.name for gpu_node in done])
             yield Step(Act.APPLY, f"{names} had the driver before, so driver and node selector stay.", ())
             return
         yield Step(
@@ -349,8 +353,8 @@ class _Way:
         yield from _apply_steps(
             self.applying.at(node.name), "Apply the new manifests of the workloads that had pods here."
         )
-        owners = [one.owner or _pod(one) for one in node.holders if not one.by_claim]
-        unknown = sorted({str(one) for one in owners if not self.applying.knows(one) and not self._stays(one)})
+        owners = [holder.owner or _pod(holder) for holder in node.holders if not holder.by_claim]
+        unknown = sorted({str(owner) for owner in owners if not self.applying.knows(owner) and not self._stays(owner)})
         if unknown:
             yield Step(
                 Act.APPLY,
@@ -361,8 +365,8 @@ class _Way:
 
     def _stays(self, owner: ObjectRef) -> bool:
         return any(
-            one.pod.document.name == owner.name and one.choice.target is Target.EXTENDED
-            for one in self.migration.workloads
+            workload.pod.document.name == owner.name and workload.choice.target is Target.EXTENDED
+            for workload in self.migration.workloads
         )
 
     def back(self, node: GpuNode) -> Stage:
@@ -408,8 +412,8 @@ class _Way:
             Act.AWAIT_PLUGIN,
             "Wait until it offers what it did before.",
             tuple(
-                until_allocatable(name, one, f"= {n}" if n else "!= 0")
-                for one, n in (node.resources or UNKNOWN).items()
+                until_allocatable(name, text, f"= {n}" if n else "!= 0")
+                for text, n in (node.resources or UNKNOWN).items()
             ),
         )
         yield Step(Act.UNCORDON, "Allow new pods.", (f"kubectl uncordon {name}",))
@@ -433,13 +437,13 @@ class _Way:
         return (labelled(names, labels),) if labels else ()
 
     def _on(self, name: str, node: GpuNode) -> tuple[str, ...]:
-        found = []
+        results = []
         if self._operator:
             manager = {_MIG_MANAGER_LABEL: "true"} if self._replaces_mig_manager else {}
-            found.append(labelled([name], {_OPERATOR_LABEL: "true", **manager}))
+            results.append(labelled([name], {_OPERATOR_LABEL: "true", **manager}))
         if self._gke:
-            found.append(f"kubectl label node {name} {_GKE_LABEL}-")
-        return tuple(found)
+            results.append(f"kubectl label node {name} {_GKE_LABEL}-")
+        return tuple(results)
 
     def _await_not_offered(self, name: str) -> Step:
         return Step(
@@ -448,8 +452,10 @@ class _Way:
 
     def _evict(self, node: GpuNode, what: str, *, by_name: bool = True) -> Step:
         listed = node.holders if by_name else ()
-        lost = [one for one in node.holders if one.owner is None]
-        commands = list(dict.fromkeys(deleted(one, node.name) for one in node.holders if _drain_passes_over(one)))
+        lost = [holder for holder in node.holders if holder.owner is None]
+        commands = list(
+            dict.fromkeys(deleted(holder, node.name) for holder in node.holders if _drain_passes_over(holder))
+        )
         drain = f"--pod-selector {LEAVES}=yes --ignore-daemonsets --delete-emptydir-data"
         commands += [marked(node), f"kubectl drain {node.name} {drain} {WAIT}"]
         notes = [
@@ -458,11 +464,11 @@ class _Way:
         ]
         if lost:
             notes.append(
-                f"No controller creates {_names([f'{one.namespace}/{one.name}' for one in lost])} again: "
+                f"No controller creates {_names([f'{holder.namespace}/{holder.name}' for holder in lost])} again: "
                 "keep the manifest."
             )
         if listed:
-            what = f"{what} Currently: {_names([f'{one.namespace}/{one.name}' for one in listed])}."
+            what = f"{what} Currently: {_names([f'{holder.namespace}/{holder.name}' for holder in listed])}."
         return Step(Act.EVICT, what, tuple(commands), " ".join(notes))
 
 

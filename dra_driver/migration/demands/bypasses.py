@@ -23,11 +23,11 @@ class Variable:
 def variables(container: ContainerAt) -> dict[str, Variable]:
     env = container.obj.get("env")
     found = {}
-    for index, one in enumerate(env if isinstance(env, list) else ()):
-        if isinstance(one, dict) and isinstance(one.get("name"), str):
-            value = one.get("value")
-            text = None if "valueFrom" in one else "" if value is None else str(value)
-            found[one["name"]] = Variable(text, (*container.path, "env", index))
+    for index, item in enumerate(env if isinstance(env, list) else ()):
+        if isinstance(item, dict) and isinstance(item.get("name"), str):
+            value = item.get("value")
+            text = None if "valueFrom" in item else "" if value is None else str(value)
+            found[item["name"]] = Variable(text, (*container.path, "env", index))
     return found
 
 
@@ -39,20 +39,20 @@ def sees_all(container: ContainerAt) -> bool:
 
 def items(value: object) -> list[JsonObject]:
     """Of a list of objects; what is none is empty, so that positions stay."""
-    return [one if isinstance(one, dict) else {} for one in value] if isinstance(value, list) else []
+    return [item if isinstance(item, dict) else {} for item in value] if isinstance(value, list) else []
 
 
 def bypasses(pod: PodSpecAt, users: Sequence[ContainerAt] = ()) -> tuple[Finding, ...]:
     """Of a pod that asks for none: how it reaches GPUs all the same. `users` are those who get a claim even so."""
-    found = [*mounts(pod, users)]
+    findings = [*mounts(pod, users)]
     for container in pod.containers:
         given = variables(container)
         if sees_all(container):
             variable = given[VISIBLE]
             message = f"{container.name} sees GPUs by {VISIBLE}={variable.value}, and asks for none"
-            found.append(finding(BYPASS, pod.document, variable.path, message))
-        found += administration(pod, given)
-    return tuple(found)
+            findings.append(finding(BYPASS, pod.document, variable.path, message))
+        findings += administration(pod, given)
+    return tuple(findings)
 
 
 def administration(pod: PodSpecAt, given: Mapping[str, Variable]) -> Iterator[Finding]:

@@ -75,7 +75,7 @@ def _one_of(expressions: Sequence[str]) -> str:
     """Any of them; what is only one is not put into brackets."""
     if len(expressions) == 1:
         return expressions[0]
-    return " || ".join(f"({one})" if "&&" in one else one for one in expressions)
+    return " || ".join(f"({expression})" if "&&" in expression else expression for expression in expressions)
 
 
 def _equals(value: str, literals: Sequence[str]) -> str:
@@ -122,7 +122,7 @@ def _whole_number(asked: Asked, value: str, guard: str = "") -> Verdict:
         return there
     if asked.operator in ("Gt", "Lt"):
         return _compared(asked, guard, lambda sign, bound: f"{value} {sign} {bound}")
-    return _chosen(asked, guard, lambda found: _equals(value, found), [str(one) for one in asked.integers])
+    return _chosen(asked, guard, lambda results: _equals(value, results), [str(integer) for integer in asked.integers])
 
 
 def _compared(asked: Asked, guard: str, test: Callable[[str, int], str]) -> Verdict:
@@ -161,20 +161,20 @@ def _product_of(asked: Asked, mig_device: bool) -> Verdict:
     there = _always_there(asked)
     if there is not None:
         return there
-    products = [one for one in map(Product.of, asked.values) if (one.profile is not None) == mig_device]
+    products = [product for product in map(Product.of, asked.values) if (product.profile is not None) == mig_device]
     kinds = sorted({(product.profile, product.shared) for product in products}, key=str)
     return _chosen(
         asked,
         "",
         lambda _: _one_of([_of_kind(asked, products, *kind) for kind in kinds]),
-        [one.name for one in products],
+        [product.name for product in products],
     )
 
 
 def _of_kind(asked: Asked, products: Sequence[Product], profile: str | None, shared: bool) -> str:
     """Of the products that have the same suffixes. Shared devices cannot be told from others by a product alone."""
     attributes = asked.subject.attributes
-    names = [quoted(one.name) for one in products if (one.profile, one.shared) == (profile, shared)]
+    names = [quoted(product.name) for product in products if (product.profile, product.shared) == (profile, shared)]
     parts = [_equals(f"{attributes}.productName.replace(' ', '-')", list(dict.fromkeys(names)))]
     if profile is not None and profile != asked.subject.want.profile:
         guard = "" if asked.subject.want.share is None else f"has({attributes}.profile)"
@@ -195,10 +195,10 @@ def of_family(asked: Asked) -> Verdict:
     there = _always_there(asked)
     if there is not None:
         return there
-    found = [quoted(FAMILIES[value]) for value in asked.values if value in FAMILIES]
-    if len(found) < len(asked.values):
+    results = [quoted(FAMILIES[value]) for value in asked.values if value in FAMILIES]
+    if len(results) < len(asked.values):
         return _kept(f"{asked.requirement}: not every value is an architecture that is known here")
-    return _chosen(asked, "", lambda values: _equals(f"{asked.subject.attributes}.architecture", values), found)
+    return _chosen(asked, "", lambda values: _equals(f"{asked.subject.attributes}.architecture", values), results)
 
 
 _TOLERANCE = 50
@@ -261,14 +261,14 @@ def of_version(attribute: str) -> Callable[[Asked], Verdict]:
         there = _always_there(asked)
         if there is not None:
             return there
-        versions = [padded_version(one) for one in asked.values]
+        versions = [padded_version(text) for text in asked.values]
         if asked.operator not in ("In", "NotIn") or None in versions:
             return _unknown_operator(asked)
         return _chosen(
             asked,
             guard,
-            lambda found: _one_of([f"{value}.compareTo(semver('{one}')) == 0" for one in found]),
-            [str(one) for one in versions],
+            lambda results: _one_of([f"{value}.compareTo(semver('{text}')) == 0" for text in results]),
+            [str(version) for version in versions],
         )
 
     return judge
@@ -291,8 +291,8 @@ def of_sharing(asked: Asked) -> Verdict:
     there = _always_there(asked)
     if there is not None:
         return there
-    found = [quoted(SHARING_WORDS[value]) for value in asked.values if value in SHARING_WORDS]
-    return _chosen(asked, "", lambda values: _equals(f"{asked.subject.attributes}.sharing", values), found)
+    results = [quoted(SHARING_WORDS[value]) for value in asked.values if value in SHARING_WORDS]
+    return _chosen(asked, "", lambda values: _equals(f"{asked.subject.attributes}.sharing", values), results)
 
 
 def of_replicas(asked: Asked) -> Verdict:
@@ -314,7 +314,7 @@ def of_replicas(asked: Asked) -> Verdict:
             return _kept(f"{asked.requirement}: holds of GPUs that are not shared with some versions only")
         return _on_device(_one_of([exclusive, f"has({shares}) && {shares}.isLessThan(quantity('{numbers[0]}'))"]))
     parts = [exclusive] if numbers[0] <= 1 else []
-    parts += [f"has({shares}) && {shares}.compareTo(quantity('{one}')) == 0" for one in numbers if one > 1]
+    parts += [f"has({shares}) && {shares}.compareTo(quantity('{number}')) == 0" for number in numbers if number > 1]
     return _on_device(_one_of(parts) if asked.operator == "In" else _not(_one_of(parts)))
 
 
@@ -373,7 +373,7 @@ def of_clique(asked: Asked) -> Verdict:
     if asked.operator in ("Exists", "DoesNotExist"):
         return _on_device(f"has({clique})" if asked.operator == "Exists" else f"!has({clique})")
     values = [quoted(value) for value in asked.values]
-    return _chosen(asked, f"has({clique})", lambda found: _equals(clique, found), values)
+    return _chosen(asked, f"has({clique})", lambda results: _equals(clique, results), values)
 
 
 def of_present(asked: Asked) -> Verdict:

@@ -41,7 +41,7 @@ class Notes:
         self, code: Code, path: Path, message: str, *, severity: Severity | None = None, advice: str | None = None
     ) -> None:
         """Once for all containers."""
-        if all((one.code, one.message) != (code, message) for one in self.findings):
+        if all((finding.code, finding.message) != (code, message) for finding in self.findings):
             self.findings.append(finding(code, self.document, path, message, severity=severity, advice=advice))
 
     def say_with_claims(

@@ -63,11 +63,11 @@ def unused_labels(pod: PodSpecAt) -> tuple[Finding, ...]:
     terms = (*_required(pod), *_preferred(pod))
     entries = (*_node_selector(pod), *(entry for term in terms for entry in term.entries))
     return tuple(
-        finding(UNUSED_LABEL, pod.document, one.path, f"{one.requirement.key}, without a request for a GPU")
-        for one in entries
-        if one.requirement.key.startswith("nvidia.com/")
-        and is_gpu_label(one.requirement.key)
-        and one.path[len(pod.path)] not in pod.inherited
+        finding(UNUSED_LABEL, pod.document, entry.path, f"{entry.requirement.key}, without a request for a GPU")
+        for entry in entries
+        if entry.requirement.key.startswith("nvidia.com/")
+        and is_gpu_label(entry.requirement.key)
+        and entry.path[len(pod.path)] not in pod.inherited
     )
 
 
@@ -87,12 +87,12 @@ class _Placing:
         self._topology()
         if any(self.selectors):
             self.notes.prefers_claims.insert(0, BY_LABELS)
-        return tuple(tuple(dict.fromkeys(one)) for one in self.selectors)
+        return tuple(tuple(dict.fromkeys(selector)) for selector in self.selectors)
 
     def _verdicts(self, entry: _Entry) -> tuple[Verdict, ...] | None:
         """By subject; None where the label has nothing to do with GPUs."""
-        found = [verdict_on(entry.requirement, subject) for subject in self.subjects]
-        return tuple(one for one in found if one is not None) or None
+        verdicts = [verdict_on(entry.requirement, subject) for subject in self.subjects]
+        return tuple(verdict for verdict in verdicts if verdict is not None) or None
 
     def _say_with_claims(self, verdict: Verdict, path: Path) -> None:
         if verdict.code is not None:
@@ -104,7 +104,7 @@ class _Placing:
         verdicts = self._verdicts(entry)
         if verdicts is None:
             return
-        stays = next((one for one in verdicts if one.fate in (Fate.KEPT, Fate.NEVER)), None)
+        stays = next((item for item in verdicts if item.fate in (Fate.KEPT, Fate.NEVER)), None)
         if stays is not None:
             self._kept(stays, entry.path)
             return
@@ -127,7 +127,7 @@ class _Placing:
         return path[len(self.pod.path)] in self.pod.inherited
 
     def _say_of_those_that_stay(self, entries: Sequence[_Entry], path: Path) -> None:
-        keys = ", ".join(sorted({one.requirement.key for one in entries}))
+        keys = ", ".join(sorted({entry.requirement.key for entry in entries}))
         message = f"{keys}: a DaemonSet creates a pod for each node that it selects, so the label stays"
         if self._is_inherited(path):
             message = f"{keys}: the condition comes from elsewhere, so it stays, and the claim repeats it"
@@ -135,7 +135,7 @@ class _Placing:
 
     def _stay_with_extended(self, entries: Sequence[_Entry], path: Path) -> None:
         """For labels that GPU Feature Discovery keeps."""
-        keys = sorted({one.requirement.key for one in entries if one.requirement.key.startswith("nvidia.com/")})
+        keys = sorted({entry.requirement.key for entry in entries if entry.requirement.key.startswith("nvidia.com/")})
         if keys:
             message = f"{', '.join(keys)} stay{'s' * (len(keys) == 1)} a condition on the node"
             self.notes.say_with_extended(LABEL_STAYS, path, message)
@@ -154,19 +154,24 @@ class _Placing:
     def _of_gpus(self, entry: _Entry) -> bool:
         """Whether a device could answer it."""
         verdicts = self._verdicts(entry)
-        return verdicts is not None and all(one.fate in (Fate.ON_DEVICE, Fate.IMPLIED) for one in verdicts)
+        return verdicts is not None and all(verdict.fate in (Fate.ON_DEVICE, Fate.IMPLIED) for verdict in verdicts)
 
     def _one_of(self, terms: Sequence[_Term]) -> None:
         where = (*self.pod.path, *_REQUIRED)
         if not all(term.readable and all(map(self._of_gpus, term.entries)) for term in terms):
-            labels = sorted({one.requirement.key for term in terms for one in term.entries if self._of_gpus(one)})
+            labels = sorted({entry.requirement.key for term in terms for entry in term.entries if self._of_gpus(entry)})
             self.notes.say(
                 MIXED_TERMS, where, f"{', '.join(labels)} and other conditions are mixed in {len(terms)} alternatives"
             )
             return
         for own, expressions in zip(self.selectors, self._of_terms(terms), strict=True):
             if expressions is not None:
-                own.append(" || ".join(f"({one})" if "&&" in one or "||" in one else one for one in expressions))
+                own.append(
+                    " || ".join(
+                        f"({expression})" if "&&" in expression or "||" in expression else expression
+                        for expression in expressions
+                    )
+                )
         if self._stay(where):
             self._say_of_those_that_stay([entry for term in terms for entry in term.entries], where)
             return
@@ -194,7 +199,7 @@ class _Placing:
     def _preferences(self, preferred: Sequence[_Term]) -> None:
         """A claim has no preference that the scheduler weighs against those of nodes, so they stay with the pod."""
         for term in preferred:
-            if keys := sorted({one.requirement.key for one in term.entries if self._of_gpus(one)}):
+            if keys := sorted({entry.requirement.key for entry in term.entries if self._of_gpus(entry)}):
                 self.notes.say(PREFERENCE_STAYS, term.path, f"{', '.join(keys)}: the preference stays one for nodes")
 
     # -- what stays
@@ -224,15 +229,15 @@ def _text(value: object) -> str:
 def _required(pod: PodSpecAt) -> tuple[_Term, ...]:
     terms = value_at(pod.spec, _REQUIRED)
     listed = terms if isinstance(terms, list) else []
-    return tuple(_term(one, (*pod.path, *_REQUIRED, index)) for index, one in enumerate(listed))
+    return tuple(_term(item, (*pod.path, *_REQUIRED, index)) for index, item in enumerate(listed))
 
 
 def _preferred(pod: PodSpecAt) -> tuple[_Term, ...]:
     preferences = value_at(pod.spec, _PREFERRED)
     listed = preferences if isinstance(preferences, list) else []
     return tuple(
-        _term(value_at(one, ("preference",)), (*pod.path, *_PREFERRED, index), "preference")
-        for index, one in enumerate(listed)
+        _term(value_at(item, ("preference",)), (*pod.path, *_PREFERRED, index), "preference")
+        for index, item in enumerate(listed)
     )
 
 
@@ -242,14 +247,18 @@ def _term(term: object, path: Path, *below: str) -> _Term:
     expressions = given.get("matchExpressions")
     entries = []
     readable = given.keys() <= {"matchExpressions"}
-    for index, one in enumerate(expressions if isinstance(expressions, list) else []):
+    for index, expression in enumerate(expressions if isinstance(expressions, list) else []):
         where = (*path, *below, "matchExpressions", index)
-        if not isinstance(one, dict) or not isinstance(one.get("key"), str) or not isinstance(one.get("operator"), str):
+        if (
+            not isinstance(expression, dict)
+            or not isinstance(expression.get("key"), str)
+            or not isinstance(expression.get("operator"), str)
+        ):
             readable = False
             continue
-        values = one.get("values")
+        values = expression.get("values")
         listed = tuple(map(_text, values)) if isinstance(values, list) else ()
-        entries.append(_Entry(Requirement(one["key"], one["operator"], listed), where))
+        entries.append(_Entry(Requirement(expression["key"], expression["operator"], listed), where))
     return _Term(tuple(entries), path, readable)
 
 

@@ -147,7 +147,7 @@ class _Reader:
 
     def _capabilities(self, variable: Variable | None) -> None:
         """CDI specs of our driver hand in the libraries of compute and utility, and graphics where they are found."""
-        wanted = {one.strip() for one in (variable.value or "").split(",")} if variable is not None else set()
+        wanted = {text.strip() for text in (variable.value or "").split(",")} if variable is not None else set()
         beyond = sorted(wanted & {"graphics", "display", "video", "ngx", "compat32", "all"})
         if variable is not None and beyond:
             message = (
@@ -243,12 +243,14 @@ class _Reader:
 
     def _tolerations(self) -> None:
         """Of the taint that is named after the resource, as the admission plugin ExtendedResourceToleration does."""
-        if not any(one in ("nvidia.com/gpu", "nvidia.com/gpu.shared") for one in self._resources):
+        if not any(resource in ("nvidia.com/gpu", "nvidia.com/gpu.shared") for resource in self._resources):
             return
         given = items(self._pod.spec.get("tolerations"))
         key = "nvidia.com/gpu"
-        covering = (one for one in given if one.get("effect") in (None, "", "NoSchedule"))
-        if any(one.get("key") == key or (not one.get("key") and one.get("operator") == "Exists") for one in covering):
+        covering = (item for item in given if item.get("effect") in (None, "", "NoSchedule"))
+        if any(
+            item.get("key") == key or (not item.get("key") and item.get("operator") == "Exists") for item in covering
+        ):
             return
         added = {"key": key, "operator": "Exists", "effect": "NoSchedule"}
         if "tolerations" in self._pod.inherited:
@@ -284,12 +286,12 @@ _SCHEDULERS: Mapping[str, str] = {
 
 def uuids_of(value: str) -> list[str]:
     """Of a list with commas, what are UUIDs of GPUs or MIG devices, or the beginnings of some."""
-    return [one.strip() for one in value.split(",") if _BEGINNING.fullmatch(one.strip())]
+    return [text.strip() for text in value.split(",") if _BEGINNING.fullmatch(text.strip())]
 
 
 def _with_uuid(attribute: str, uuids: Sequence[str]) -> str:
-    whole = [one for one in uuids if _UUID.fullmatch(one)]
+    whole = [uuid for uuid in uuids if _UUID.fullmatch(uuid)]
     ways = [f"{attribute} in [{', '.join(map(quoted, whole))}]"] if whole else []
-    ways += [f"{attribute}.startsWith({quoted(one)})" for one in uuids if one not in whole]
+    ways += [f"{attribute}.startsWith({quoted(uuid)})" for uuid in uuids if uuid not in whole]
     any_of = " || ".join(ways)
     return f"has({attribute}) && ({any_of})" if len(ways) > 1 else f"has({attribute}) && {any_of}"

@@ -93,7 +93,7 @@ class _Pod:
 
     def reading(self) -> PodReading:
         # Ephemeral containers have no resources; the API server sees to that.
-        containers = [one for one in self._pod.containers if one.role is not Role.EPHEMERAL]
+        containers = [container for container in self._pod.containers if container.role is not Role.EPHEMERAL]
         amounts = [(container, self._amounts(container)) for container in containers]
         self._strange()
         asks = list(map(self._within_reason, self._asks(amounts)))
@@ -103,13 +103,15 @@ class _Pod:
         self._already()
         demands = self._demanded(asks)
         placed_selectors = placed(self._pod, [self._subject(ask, asks) for ask in asks], self._notes)
-        users = list({container.path: container for one in demands for container in one.containers}.values())
+        users = list({container.path: container for demand in demands for container in demand.containers}.values())
         resources = {ask.resource for ask in asks}
         own_selectors = settings(self._pod, users, resources, self._options, self._notes)
         demands = self._chosen(demands, asks, placed_selectors, own_selectors)
         if self._options.share_visible_all:
             paths = {container.path for container in users}
-            more = tuple(one for one in self._pod.containers if one.path not in paths and sees_all(one))
+            more = tuple(
+                container for container in self._pod.containers if container.path not in paths and sees_all(container)
+            )
             demands = [replace(demand, containers=(*demand.containers, *more)) for demand in demands]
         self._sizes(demands)
         self._server(demands)
@@ -132,10 +134,10 @@ class _Pod:
     # -- amounts
 
     def _amounts(self, container: ContainerAt) -> Amounts:
-        found = amounts_of(self._pod, container, lambda name: is_gpu_resource(name, self._meaning, self._options))
-        self._notes.findings += found.findings
-        self._notes.leave += found.wrong
-        return found
+        amounts = amounts_of(self._pod, container, lambda name: is_gpu_resource(name, self._meaning, self._options))
+        self._notes.findings += amounts.findings
+        self._notes.leave += amounts.wrong
+        return amounts
 
     def _strange(self) -> None:
         for container in self._pod.containers:
@@ -190,12 +192,12 @@ class _Pod:
     # -- demands
 
     def _demanded(self, asks: Sequence[Ask]) -> list[Demand]:
-        found: list[Demand] = []
+        results: list[Demand] = []
         kinds: dict[Want, list[Ask]] = {}
         for ask in asks:
             kinds.setdefault(replace(ask.want, count=1), []).append(ask)
         for want, alike in kinds.items():
-            found += list(demands_of_kind(want, alike))
+            results += list(demands_of_kind(want, alike))
             if want.distinct:
                 path = alike[0].removes[0] if alike[0].removes else alike[0].container.path
                 message = f"{alike[0].want.count} shares are of {alike[0].want.count} different GPUs, by a constraint"
@@ -203,7 +205,7 @@ class _Pod:
         brief = [ask for ask in asks if ask.container.role is Role.INIT]
         if brief:
             names = ", ".join(dict.fromkeys(ask.container.name for ask in brief))
-            alone = {ask.container.path for ask in brief} - handed_on(found)
+            alone = {ask.container.path for ask in brief} - handed_on(results)
             message = f"{names} and the containers after it use the same GPUs, as before"
             if alone:
                 names_alone = ", ".join(
@@ -215,12 +217,12 @@ class _Pod:
             message = f"{names}: Kubernetes before 1.36 gives init containers GPUs of their own"
             self._notes.say_with_extended(GPU_INIT_CONTAINER, path, message)
         order = {container.path: index for index, container in enumerate(self._pod.containers)}
-        return sorted(found, key=lambda one: order[one.containers[0].path])
+        return sorted(results, key=lambda demand: order[demand.containers[0].path])
 
     def _subject(self, ask: Ask, asks: Sequence[Ask]) -> Subject:
-        alike = [one for one in asks if replace(one.want, count=1) == replace(ask.want, count=1)]
-        lasting = sum(one.want.count for one in alike if one.container.role is not Role.INIT)
-        largest = max((one.want.count for one in alike if one.container.role is Role.INIT), default=0)
+        alike = [item for item in asks if replace(item.want, count=1) == replace(ask.want, count=1)]
+        lasting = sum(item.want.count for item in alike if item.container.role is not Role.INIT)
+        largest = max((item.want.count for item in alike if item.container.role is Role.INIT), default=0)
         return Subject(ask.want, self._options.driver, max(lasting, largest), ask.single)
 
     def _chosen(
@@ -235,7 +237,7 @@ class _Pod:
         chosen = []
         for demand in demands:
             index = kinds[replace(demand.want, count=1)]
-            of_containers = (one for container in demand.containers for one in by_container.get(container.path, ()))
+            of_containers = (text for container in demand.containers for text in by_container.get(container.path, ()))
             selectors = dict.fromkeys((*demand.want.selectors, *by_ask[index], *of_containers))
             chosen.append(replace(demand, want=replace(demand.want, selectors=tuple(selectors))))
         return chosen
@@ -250,25 +252,29 @@ class _Pod:
             return watcher
         if self._pod.form is Form.NONE and not self._pod.containers:
             return PodReading(findings=tuple(self._notes.findings))
-        found = (*self._notes.findings, *bypasses(self._pod), *unused_labels(self._pod), *self._has_claims())
-        return PodReading(findings=found, leave=next(iter(self._notes.leave), None))
+        findings = (*self._notes.findings, *bypasses(self._pod), *unused_labels(self._pod), *self._has_claims())
+        return PodReading(findings=findings, leave=next(iter(self._notes.leave), None))
 
     def _watcher(self) -> PodReading | None:
         """A DaemonSet that sees all GPUs of its node and asks for none: admin access says the same."""
         if self._pod.document.kind != "DaemonSet" or any(map(why_left, self._held)):
             return None
-        if any("NVIDIA_MIG_CONFIG_DEVICES" in variables(one) for one in self._pod.containers):
+        if any("NVIDIA_MIG_CONFIG_DEVICES" in variables(container) for container in self._pod.containers):
             return None
-        seeing = [one for one in self._pod.containers if sees_all(one)]
-        if not seeing or any(variables(one)["NVIDIA_VISIBLE_DEVICES"].value != "all" for one in seeing):
+        seeing = [container for container in self._pod.containers if sees_all(container)]
+        if not seeing or any(
+            variables(container_at)["NVIDIA_VISIBLE_DEVICES"].value != "all" for container_at in seeing
+        ):
             return None
-        removes = tuple(variables(one)["NVIDIA_VISIBLE_DEVICES"].path for one in seeing)
+        removes = tuple(variables(container_at)["NVIDIA_VISIBLE_DEVICES"].path for container_at in seeing)
         message = f"{seeing[0].name} sees all GPUs of its node and asks for none"
         if stays := self._options.dynamic_mig or self._meaning.cut_on_demand:
             message += "; where MIG devices are made on demand a claim may get nothing, so it stays as it is"
         said = finding(ADMIN_ACCESS, self._pod.document, removes[0], message)
         rest = tuple(
-            one for one in bypasses(self._pod, seeing) if one.place.path not in {path_text(path) for path in removes}
+            bypass
+            for bypass in bypasses(self._pod, seeing)
+            if bypass.place.path not in {path_text(path) for path in removes}
         )
         if stays:
             return PodReading(findings=(*self._notes.findings, said, *rest, *unused_labels(self._pod)))
@@ -298,7 +304,7 @@ class _Pod:
     def _already(self) -> None:
         """What keeps a pod that asks for GPUs from being migrated at all."""
         self._notes.findings += hindrances(self._held, self._pod.document)
-        self._notes.leave += [why for one in self._held if (why := why_left(one)) is not None]
+        self._notes.leave += [why for held in self._held if (why := why_left(held)) is not None]
         native: Path = ("metadata", "annotations", _KSERVE_CLASS)
         if value_at(self._pod.document.obj, native) is not None:
             message = "KServe makes claims for this, which would be added to what it asks for in the old way"
@@ -312,10 +318,10 @@ class _Pod:
             )
             self._notes.leave.append("it is a static pod")
 
-    def _server(self, found: Sequence[Demand]) -> None:
+    def _server(self, results: Sequence[Demand]) -> None:
         """What the Kubernetes that is migrated to must have; nothing is said where it is not known."""
         minor, gate = self._options.kubernetes_minor, GATES["DRAConsumableCapacity"]
-        shares = [demand for demand in found if demand.want.share is not None]
+        shares = [demand for demand in results if demand.want.share is not None]
         if minor is None or gate.default(minor):
             return
         if minor < OLDEST:
@@ -327,13 +333,13 @@ class _Pod:
         self._notes.say(SERVER_TOO_OLD, self._pod.path, message)
         self._notes.leave.append(message)
 
-    def _sizes(self, found: Sequence[Demand]) -> None:
-        total = sum(demand.want.count for demand in found if not demand.all_gpus)
+    def _sizes(self, results: Sequence[Demand]) -> None:
+        total = sum(demand.want.count for demand in results if not demand.all_gpus)
         if total > MOST_DEVICES:
             message = f"{total} devices; a claim has at most {MOST_DEVICES}"
             self._notes.say(TOO_LARGE, self._pod.path, message)
             self._notes.leave.append(message)
-        for expression in {one for demand in found for one in demand.want.selectors}:
+        for expression in {selector for demand in results for selector in demand.want.selectors}:
             problem = _problem(expression)
             if problem is not None:
                 self._notes.say(TOO_LARGE, self._pod.path, f"a condition of {len(expression)} characters: {problem}")

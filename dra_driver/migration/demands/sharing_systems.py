@@ -57,17 +57,17 @@ class _Pod:
         self._notes = notes
 
     def parts(self, amounts: Sequence[tuple[ContainerAt, Amounts]]) -> list[Ask]:
-        found = [part for container, given in amounts for part in self._of_container(container, given)]
-        found += self._fractions(amounts)
-        if not found:
+        asks = [part for container, given in amounts for part in self._of_container(container, given)]
+        asks += self._fractions(amounts)
+        if not asks:
             return []
-        found = self._together([replace(part, want=self._chosen(part.want)) for part in found])
-        shares = [part for part in found if part.want.share is not None]
+        asks = self._together([replace(part, want=self._chosen(part.want)) for part in asks])
+        shares = [part for part in asks if part.want.share is not None]
         if shares:
             path = shares[0].removes[0] if shares[0].removes else self._pod.path
             self._say(NOT_ENFORCED, path, _enforced(shares[0].resource), with_claims=True)
         self._notes.edits += [Remove(path) for path in self._state(amounts)]
-        return found
+        return asks
 
     def _say(
         self, code: Code, path: Path, message: str, *, severity: Severity | None = None, with_claims: bool = False,
@@ -293,19 +293,19 @@ class _Pod:
     def _chosen(self, want: Want) -> Want:
         """What annotations say of the GPU model and of single GPUs."""
         own = f"device.attributes[{quoted(self._options.driver)}]"
-        found = list(want.selectors)
+        results = list(want.selectors)
         for key, negated in (("nvidia.com/use-gputype", False), ("nvidia.com/nouse-gputype", True)):
             words = [word.strip() for word in self._annotations.get(key, "").split(",") if word.strip()]
             if words:
                 any_of = " || ".join(_has_word(f"{own}.productName", word) for word in words)
-                found.append(f"!({any_of})" if negated else any_of)
+                results.append(f"!({any_of})" if negated else any_of)
         for key in ("nvidia.com/{}use-gpuuuid", "volcano.sh/vgpu-{}use-gpuuuid"):
             for negated in (False, True):
-                found += self._uuids(key.format("no" if negated else ""), negated, own)
-        return replace(want, selectors=tuple(found))
+                results += self._uuids(key.format("no" if negated else ""), negated, own)
+        return replace(want, selectors=tuple(results))
 
     def _uuids(self, key: str, negated: bool, own: str) -> Iterator[str]:
-        uuids = [one.strip() for one in self._annotations.get(key, "").split(",") if one.strip()]
+        uuids = [text.strip() for text in self._annotations.get(key, "").split(",") if text.strip()]
         if not uuids:
             return
         path = (*self._pod.metadata_path, "annotations", key)
@@ -322,7 +322,7 @@ class _Pod:
             return
         key = "gpu-memory" if fraction is None else "gpu-fraction"
         path: Path = (*self._pod.metadata_path, "annotations", key)
-        container = self._fraction_container([one for one, _ in amounts], path)
+        container = self._fraction_container([container_at for container_at, _ in amounts], path)
         share = self._fraction(fraction, memory, path)
         count = self._annotations.get("gpu-fraction-num-devices", "1")
         if not count.isdigit() or count == "0":
@@ -377,10 +377,10 @@ class _Pod:
                 yield path
         for container, _ in amounts:
             env = container.obj.get("env")
-            for index, one in enumerate(env if isinstance(env, list) else ()):
-                if isinstance(one, dict) and str(one.get("name", "")).startswith("ALIYUN_COM_GPU_MEM_"):
+            for index, item in enumerate(env if isinstance(env, list) else ()):
+                if isinstance(item, dict) and str(item.get("name", "")).startswith("ALIYUN_COM_GPU_MEM_"):
                     path = (*container.path, "env", index)
-                    message = f"{one['name']} was written by the sharing system"
+                    message = f"{item['name']} was written by the sharing system"
                     self._say(SETTING_REMOVED, path, message, with_claims=True, fixed=True)
                     yield path
 

@@ -74,7 +74,7 @@ def _users_of_units(spans: Iterable[tuple[Ask, list[int]]]) -> list[tuple[tuple[
 
 def handed_on(demands: Iterable[Demand]) -> set[Path]:
     """Init containers that share a demand with a container after them."""
-    shared = (one.containers for one in demands if len(one.containers) > 1)
+    shared = (demand.containers for demand in demands if len(demand.containers) > 1)
     return {container.path for containers in shared for container in containers if container.role is Role.INIT}
 
 
@@ -118,10 +118,10 @@ class Standing:
     def _stands(self, resource: str, path: Path) -> Stands:
         found = self._meaning.meanings(resource, self._requirements, self._hints)
         if len(found) > 1:
-            said = "; ".join(f"{_words(one)} on {_some(titles)}" for one, titles in found.items())
+            said = "; ".join(f"{_words(stands)} on {_some(titles)}" for stands, titles in found.items())
             self._notes.say(CONFLICTING_NODES, path, f"{resource} is {said}")
         if found:
-            return max(found, key=lambda one: len(found[one]))
+            return max(found, key=lambda stands: len(found[stands]))
         if self._meaning.views:
             message = f"no node or configuration that was given has {resource} for this pod"
             self._notes.say(MEANING_UNKNOWN, path, message)
@@ -189,7 +189,9 @@ _GKE_PROFILE = "cloud.google.com/gke-gpu-partition-size"
 def with_clouds(hints: Hints, requirements: Iterable[Requirement]) -> Hints:
     """GKE's node pools say by labels of their own what `nvidia.com/gpu` is."""
     chosen: Mapping[str, str] = {
-        one.key: one.values[0] for one in requirements if one.operator == "In" and len(one.values) == 1
+        requirement.key: requirement.values[0]
+        for requirement in requirements
+        if requirement.operator == "In" and len(requirement.values) == 1
     }
     if chosen.get(_GKE_PROFILE):
         hints = replace(hints, mig_profile=amounts_room.profile_of(chosen[_GKE_PROFILE]) or hints.mig_profile)

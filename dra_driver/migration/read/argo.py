@@ -26,21 +26,21 @@ def inherited(workflow: JsonObject, template: JsonObject) -> JsonObject:
     sources = _sources(workflow)
     found = {}
     for name in _FIELDS:
-        values = [one[name] for one in sources if one.get(name)]
+        values = [source[name] for source in sources if source.get(name)]
         if values and not template.get(name):
             found[name] = values[0]
     if not template.get("tolerations") and not _defaults(workflow).get("tolerations"):
-        steps = [one for one in _listed(workflow.get("templates")) if any(name in one for name in _STEPS)]
-        listed = [each for one in (workflow, *steps) for each in _listed(one.get("tolerations"))]
+        steps = [item for item in _listed(workflow.get("templates")) if any(name in item for name in _STEPS)]
+        listed = [each for item in (workflow, *steps) for each in _listed(item.get("tolerations"))]
         if listed:
-            found["tolerations"] = [one for index, one in enumerate(listed) if one not in listed[:index]]
+            found["tolerations"] = [item for index, item in enumerate(listed) if item not in listed[:index]]
     return found
 
 
 def asks_by_patch(workflow: JsonObject, template: JsonObject) -> bool:
     """Whether a patch of its pod has amounts of GPUs, which would come to those of a claim."""
     patches = (template.get("podSpecPatch") or _defaults(workflow).get("podSpecPatch"), workflow.get("podSpecPatch"))
-    return any(isinstance(one, str) and _has_amounts(one) for one in patches)
+    return any(isinstance(patch, str) and _has_amounts(patch) for patch in patches)
 
 
 def choosing_patches(workflow: JsonObject, path: Path) -> Iterator[Path]:
@@ -51,8 +51,8 @@ def choosing_patches(workflow: JsonObject, path: Path) -> Iterator[Path]:
         ((*path, "templateDefaults"), _defaults(workflow)),
         *(((*path, "templates", index), one) for index, one in templates),
     ]
-    for where, one in places:
-        patch = one.get("podSpecPatch")
+    for where, item in places:
+        patch = item.get("podSpecPatch")
         if isinstance(patch, str) and _CHOOSES.search(patch) is not None and not asks_for_gpus(patch):
             yield (*where, "podSpecPatch")
 
@@ -67,7 +67,7 @@ def _defaults(workflow: JsonObject) -> JsonObject:
 
 
 def _listed(value: object) -> Sequence[JsonObject]:
-    return [one if isinstance(one, dict) else {} for one in value] if isinstance(value, list) else []
+    return [item if isinstance(item, dict) else {} for item in value] if isinstance(value, list) else []
 
 
 def _has_amounts(patch: str) -> bool:

@@ -31,11 +31,11 @@ def may_be_chosen(runtime: JsonObject, model: JsonObject) -> bool:
     wanted = model.get("modelFormat")
     wanted = wanted if isinstance(wanted, dict) else {}
     return any(
-        isinstance(one, dict)
-        and one.get("autoSelect") is True
-        and one.get("name") == wanted.get("name")
-        and wanted.get("version") in (None, one.get("version"))
-        for one in (formats if isinstance(formats, list) else ())
+        isinstance(format_, dict)
+        and format_.get("autoSelect") is True
+        and format_.get("name") == wanted.get("name")
+        and wanted.get("version") in (None, format_.get("version"))
+        for format_ in (formats if isinstance(formats, list) else ())
     )
 
 
@@ -47,11 +47,11 @@ def configs_of(document: Document, others: Iterable[Document]) -> Iterator[Docum
     if kind_of(document.obj) != _KIND:
         return
     refs = value_at(document.obj, ("spec", "baseRefs"))
-    names = {value_at(one, ("name",)) for one in (refs if isinstance(refs, list) else ())}
+    names = {value_at(ref, ("name",)) for ref in (refs if isinstance(refs, list) else ())}
     named: dict[str, list[Document]] = {}
-    for one in others:
-        if kind_of(one.obj) == _CONFIG and one.name in names:
-            named.setdefault(one.name, []).append(one)
+    for item in others:
+        if kind_of(item.obj) == _CONFIG and item.name in names:
+            named.setdefault(item.name, []).append(item)
     for some in named.values():
         own = [one for one in some if one.namespace == document.namespace]
         yield from own or some
@@ -71,7 +71,7 @@ class Bases:
     @classmethod
     def of(cls, documents: Iterable[Document]) -> "Bases":
         kinds = {*((_GROUP, kind) for kind in _RUNTIMES), _CONFIG}
-        return cls(tuple(one for one in documents if kind_of(one.obj) in kinds))
+        return cls(tuple(document for document in documents if kind_of(document.obj) in kinds))
 
     def completed(self, pod: PodSpecAt) -> PodSpecAt:
         """With what it does not say itself."""
@@ -81,7 +81,7 @@ class Bases:
         found = {
             name: value
             for name in _FIELDS
-            if not pod.spec.get(name) and (value := next((one[name] for one in bases if one.get(name)), None))
+            if not pod.spec.get(name) and (value := next((base[name] for base in bases if base.get(name)), None))
         }
         return replace(pod, spec={**pod.spec, **found}, inherited=pod.inherited | found.keys()) if found else pod
 
@@ -91,25 +91,29 @@ class Bases:
         if group != _GROUP:
             return
         if kind == "InferenceService" and pod.path == ("spec", "predictor"):
-            found = [one.obj.get("spec") for one in self._runtimes(pod)]
+            results = [runtime.obj.get("spec") for runtime in self._runtimes(pod)]
         elif kind == "LLMInferenceService":
             refs = value_at(pod.document.obj, ("spec", "baseRefs"))
-            names = [value_at(one, ("name",)) for one in (refs if isinstance(refs, list) else ())]
-            configs = sorted(configs_of(pod.document, self.documents), key=lambda one: -names.index(one.name))
-            found = [value_at(one.obj, pod.path) for one in configs]
+            names = [value_at(ref, ("name",)) for ref in (refs if isinstance(refs, list) else ())]
+            configs = sorted(configs_of(pod.document, self.documents), key=lambda document: -names.index(document.name))
+            results = [value_at(config.obj, pod.path) for config in configs]
         else:
             return
-        yield from (one for one in found if isinstance(one, dict))
+        yield from (item for item in results if isinstance(item, dict))
 
     def _runtimes(self, pod: PodSpecAt) -> list[Document]:
         """The one that it names, or the only one that KServe may take for it."""
         model = pod.spec.get("model")
         if not isinstance(model, dict):
             return []
-        there = [one for one in self.documents if one.kind in _RUNTIMES and _serves(one, pod.document)]
-        there.sort(key=lambda one: _RUNTIMES.index(one.kind))
+        there = [
+            document for document in self.documents if document.kind in _RUNTIMES and _serves(document, pod.document)
+        ]
+        there.sort(key=lambda document: _RUNTIMES.index(document.kind))
         named = model.get("runtime")
-        fitting = [one for one in there if (one.name == named if named else may_be_chosen(one.obj, model))]
+        fitting = [
+            document for document in there if (document.name == named if named else may_be_chosen(document.obj, model))
+        ]
         return fitting[:1] if named or len(fitting) == 1 else []
 
 

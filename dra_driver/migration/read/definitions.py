@@ -26,7 +26,7 @@ class Definitions:
 
     @classmethod
     def of(cls, documents: Iterable[Document]) -> "Definitions":
-        return cls({key: schema for one in documents for key, schema in _schemas(one)})
+        return cls({key: schema for document in documents for key, schema in _schemas(document)})
 
     def dropped(self, pod: PodSpecAt, options: Options) -> str | None:
         """The first field that claims of this pod need and the API server drops; None: none, as far as is known."""
@@ -34,7 +34,7 @@ class Definitions:
         schema = self.schemas.get(_key(obj))
         if schema is None:
             return None
-        return next((path_text(one) for one in _fields(pod, options) if not _has(schema, one[length:])), None)
+        return next((path_text(field) for field in _fields(pod, options) if not _has(schema, field[length:])), None)
 
     def knows(self, pod: PodSpecAt) -> bool:
         return _key(_own_object(pod)[1]) in self.schemas
@@ -87,11 +87,11 @@ def _below(schema: Any, step: str | int) -> JsonObject | None:
     if not isinstance(schema, dict):
         return None
     if isinstance(step, int):
-        found = schema.get("items")
+        below = schema.get("items")
     else:
-        found = value_at(schema, ("properties", step)) or schema.get("additionalProperties")
-    if isinstance(found, dict):
-        return found
+        below = value_at(schema, ("properties", step)) or schema.get("additionalProperties")
+    if isinstance(below, dict):
+        return below
     return _OPEN if schema.get("x-kubernetes-preserve-unknown-fields") is True else None
 
 

@@ -55,8 +55,8 @@ def embedded_in(document: Document) -> Iterator[tuple[Path, str]]:
 
 def pods_of(document: Document, options: Options, *, patch: bool = False) -> tuple[PodSpecAt, ...]:
     """The pods that an object describes, in its order."""
-    found = tuple(_pods(document, document.obj, (), options))
-    return tuple(replace(pod, patch=True) for pod in found) if patch else found
+    pod_spec_ats = tuple(_pods(document, document.obj, (), options))
+    return tuple(replace(pod, patch=True) for pod in pod_spec_ats) if patch else pod_spec_ats
 
 
 _WHOLE_GROUPS = ("", "apps", "batch")
@@ -66,8 +66,8 @@ def is_part_of_an_object(document: Document) -> bool:
     """Whether it can only be a patch: the API server takes no container of these kinds without an image."""
     if kind_of(document.obj) not in PODS or kind_of(document.obj)[0] not in _WHOLE_GROUPS:
         return False
-    containers = [one for pod in _pods(document, document.obj, (), Options()) for one in pod.containers]
-    return bool(containers) and all("image" not in one.obj for one in containers)
+    containers = [container for pod in _pods(document, document.obj, (), Options()) for container in pod.containers]
+    return bool(containers) and all("image" not in container.obj for container in containers)
 
 
 def with_written_places(reading: PodReading, pod: PodSpecAt) -> PodReading:
@@ -76,18 +76,20 @@ def with_written_places(reading: PodReading, pod: PodSpecAt) -> PodReading:
         return reading
     return replace(
         reading,
-        findings=tuple(_written_place(one, pod) for one in reading.findings),
-        extended_findings=tuple(_written_place(one, pod) for one in reading.extended_findings),
+        findings=tuple(_written_place(finding, pod) for finding in reading.findings),
+        extended_findings=tuple(
+            _written_place(extended_finding, pod) for extended_finding in reading.extended_findings
+        ),
     )
 
 
-def _written_place(found: Finding, pod: PodSpecAt) -> Finding:
+def _written_place(finding: Finding, pod: PodSpecAt) -> Finding:
     for container in pod.containers:
         path = path_text(container.resources_path)
         made_up = value_at(pod.document.obj, container.resources_path) != container.resources
-        if made_up and found.place.path.startswith(path):
-            return replace(found, place=replace(found.place, path=path))
-    return found
+        if made_up and finding.place.path.startswith(path):
+            return replace(finding, place=replace(finding.place, path=path))
+    return finding
 
 
 def choosing_patches_in(document: Document) -> Iterator[Path]:
@@ -100,8 +102,8 @@ def choosing_patches_in(document: Document) -> Iterator[Path]:
 def _pods(document: Document, obj: JsonObject, base: Path, options: Options) -> Iterator[PodSpecAt]:
     key = kind_of(obj)
     if key in PODS:
-        found = [pod for pattern in PODS[key] for pod in _ordinary(document, obj, base, pattern)]
-        yield from _unpatched(obj, base, found) if key in (ROLE_GROUP, ROLE_GROUPS) else found
+        pod_spec_ats = [pod for pattern in PODS[key] for pod in _ordinary(document, obj, base, pattern)]
+        yield from _unpatched(obj, base, pod_spec_ats) if key in (ROLE_GROUP, ROLE_GROUPS) else pod_spec_ats
     if key in EXTENDED_ONLY:
         patterns, why = EXTENDED_ONLY[key]
         for pattern in patterns:
@@ -130,7 +132,7 @@ def _pods(document: Document, obj: JsonObject, base: Path, options: Options) -> 
 def _unpatched(obj: JsonObject, base: Path, pods: Sequence[PodSpecAt]) -> Iterator[PodSpecAt]:
     """Of a RoleBasedGroup, whose roles may have patches of their templates, as maps: GPUs of those would come back."""
     paths = [pod.path[len(base) :] for pod in pods]
-    patched = next((path for path in gpu_keys(obj) if not any(path[: len(one)] == one for one in paths)), None)
+    patched = next((path for path in gpu_keys(obj) if not any(path[: len(item)] == item for item in paths)), None)
     if patched is None:
         yield from pods
         return
@@ -225,16 +227,16 @@ def _why_no_claims_of_argo(workflow: JsonObject, template: JsonObject, options: 
 
 def _argo_containers(template: JsonObject, path: Path) -> Iterator[ContainerAt]:
     for field in ("container", "script"):
-        if isinstance(one := template.get(field), dict):
-            yield _container(one, (*path, field), name="main")
+        if isinstance(item := template.get(field), dict):
+            yield _container(item, (*path, field), name="main")
     inner = value_at(template, ("containerSet", "containers"))
-    for index, one in enumerate(_list(inner)):
-        if isinstance(one, dict):
-            yield _container(one, (*path, "containerSet", "containers", index))
+    for index, item in enumerate(_list(inner)):
+        if isinstance(item, dict):
+            yield _container(item, (*path, "containerSet", "containers", index))
     for field, role in (("sidecars", Role.APP), ("initContainers", Role.INIT)):
-        for index, one in enumerate(_list(template.get(field))):
-            if isinstance(one, dict):
-                yield _container(one, (*path, field, index), role)
+        for index, item in enumerate(_list(template.get(field))):
+            if isinstance(item, dict):
+                yield _container(item, (*path, field, index), role)
 
 
 _RAW_MODES = ("RawDeployment", "Standard")
@@ -249,7 +251,7 @@ def _kserve(document: Document, obj: JsonObject, base: Path, options: Options) -
         for field in (pattern, f"{pattern}.workerSpec"):
             for path, spec in _matching(obj, f"spec.{field}"):
                 full = (*base, *path)
-                group = "-".join(str(one) for one in path[1:])
+                group = "-".join(str(item) for item in path[1:])
                 pod = _pod(document, spec, full, (*base, "metadata"), group)
                 containers = (*pod.containers, *_kserve_models(spec, full))
                 yield replace(pod, containers=containers, form=Form.NONE if why else Form.POD, why_no_claims=why)
@@ -266,9 +268,9 @@ def _why_not_raw(mode: object) -> str:
 
 def _kserve_models(spec: JsonObject, path: Path) -> Iterator[ContainerAt]:
     """`model`, or a key of a framework such as `triton`: a container but for its name."""
-    for field, one in spec.items():
-        if isinstance(one, dict) and isinstance(one.get("resources"), dict) and field != "workerSpec":
-            yield _container(one, (*path, field), name=_text(one.get("name")) or "kserve-container")
+    for field, item in spec.items():
+        if isinstance(item, dict) and isinstance(item.get("resources"), dict) and field != "workerSpec":
+            yield _container(item, (*path, field), name=_text(item.get("name")) or "kserve-container")
 
 
 def _dynamo(document: Document, obj: JsonObject, base: Path) -> Iterator[PodSpecAt]:
@@ -358,7 +360,8 @@ def looks_like_a_pod(value: Mapping[str, Any]) -> bool:
         isinstance(containers, list)
         and bool(containers)
         and all(
-            isinstance(one, dict) and "name" in one and ("image" in one or "resources" in one) for one in containers
+            isinstance(container, dict) and "name" in container and ("image" in container or "resources" in container)
+            for container in containers
         )
     )
 

@@ -104,7 +104,7 @@ class Folders:
 
     def __init__(self, kustomized: Sequence[Kustomization]) -> None:
         self.all = tuple(kustomized)
-        self._by_folder = {one.folder: one for one in self.all}
+        self._by_folder = {kustomization.folder: kustomization for kustomization in self.all}
         self._applied: dict[PurePosixPath, tuple[PurePosixPath, ...]] = {}
 
     def at(self, folder: PurePosixPath) -> Kustomization | None:
@@ -116,10 +116,10 @@ class Folders:
             found: dict[PurePosixPath, None] = {}
             pending = [folder]
             while pending:
-                one = pending.pop()
-                if one not in found:
-                    found[one] = None
-                    pending += self._below.get(one, ())
+                item = pending.pop()
+                if item not in found:
+                    found[item] = None
+                    pending += self._below.get(item, ())
             self._applied[folder] = tuple(found)
         return self._applied[folder]
 
@@ -131,16 +131,16 @@ class Folders:
         """Kustomizations that build something of the file."""
         yield from (self.all[number] for number in self._builds_of.get(file, ()))
 
-    def scope(self, one: Kustomization) -> frozenset[str]:
+    def scope(self, kustomization: Kustomization) -> frozenset[str]:
         """Files of which there may be objects that it changes. A component changes all that it is built with."""
-        if one.document.kind == "Component":
-            return frozenset().union(*(self._files[number] for number in self._builds_of[one.document.file]))
-        return self._files[self.all.index(one)]
+        if kustomization.document.kind == "Component":
+            return frozenset().union(*(self._files[number] for number in self._builds_of[kustomization.document.file]))
+        return self._files[self.all.index(kustomization)]
 
     def tops(self, file: str) -> list[Kustomization]:
         """Those that build something of the file and that no other builds on."""
-        users = [one for one in self.builders(file) if one.document.kind != "Component"]
-        return [one for one in users if one.folder not in self._built_on] or users
+        users = [builder for builder in self.builders(file) if builder.document.kind != "Component"]
+        return [user for user in users if user.folder not in self._built_on] or users
 
     @cached_property
     def _built_on(self) -> frozenset[PurePosixPath]:
@@ -149,23 +149,31 @@ class Folders:
     @cached_property
     def _below(self) -> dict[PurePosixPath, list[PurePosixPath]]:
         """Of each folder those that it names, also where no kustomization is."""
-        found: dict[PurePosixPath, list[PurePosixPath]] = {}
-        for one in self.all:
-            names = (name for field in ("resources", "bases", "components") for name in entries(one.document, field))
+        below: dict[PurePosixPath, list[PurePosixPath]] = {}
+        for kustomization in self.all:
+            names = (
+                name
+                for field in ("resources", "bases", "components")
+                for name in entries(kustomization.document, field)
+            )
             paths = [name for name in names if isinstance(name, str) and ":" not in name]
-            found[one.folder] = [resolved(one.folder / path) for path in paths]
-        return found
+            below[kustomization.folder] = [resolved(kustomization.folder / path) for path in paths]
+        return below
 
     @cached_property
     def _files(self) -> list[frozenset[str]]:
         """Of each kustomization: all that it builds something of."""
         own: dict[PurePosixPath, frozenset[str]] = {}
-        for one in self.all:
-            listed = (one.file(name) for name in entries(one.document, "resources") if isinstance(name, str))
-            files = {one.document.file, *one.patches, *one.texts, *listed}
-            own[one.folder] = own.get(one.folder, frozenset()) | files
+        for kustomization in self.all:
+            listed = (
+                kustomization.file(name)
+                for name in entries(kustomization.document, "resources")
+                if isinstance(name, str)
+            )
+            files = {kustomization.document.file, *kustomization.patches, *kustomization.texts, *listed}
+            own[kustomization.folder] = own.get(kustomization.folder, frozenset()) | files
         nothing: frozenset[str] = frozenset()
-        return [nothing.union(*(own.get(at, nothing) for at in self.applied(one.folder))) for one in self.all]
+        return [nothing.union(*(own.get(at, nothing) for at in self.applied(item.folder))) for item in self.all]
 
     @cached_property
     def _builds_of(self) -> dict[str, Builds]:

@@ -14,7 +14,9 @@ def strategy_of(document: Document, options: Options) -> StrategyOption:
 
 def shared_group(document: Document, options: Options) -> tuple[str, ...] | None:
     """Those with whom it has the same devices, as they were named; None: it has its own."""
-    groups = (one for one in options.shared_claims if any(is_named(document, name) for name in one))
+    groups = (
+        shared_claim for shared_claim in options.shared_claims if any(is_named(document, name) for name in shared_claim)
+    )
     return next(groups, None)
 
 

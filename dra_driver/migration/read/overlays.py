@@ -88,16 +88,16 @@ class Overlays:
     folders: Folders = field(default_factory=lambda: Folders(()))
 
     def of(self, document: Document) -> Iterator[OverlayChange]:
-        return (one for one in self.changes if one.is_for(document))
+        return (change for change in self.changes if change.is_for(document))
 
 
 def overlays(kustomized: Sequence[Kustomization], files: Mapping[str, str]) -> Overlays:
     """`files` are all texts by their names."""
     folders = Folders(kustomized)
     return Overlays(
-        tuple(change for one in kustomized for change in _Reader(one, folders, files).changes()),
-        frozenset().union(*(one.patches for one in kustomized)),
-        frozenset().union(*(one.texts for one in kustomized)),
+        tuple(change for kustomization in kustomized for change in _Reader(kustomization, folders, files).changes()),
+        frozenset().union(*(kustomization.patches for kustomization in kustomized)),
+        frozenset().union(*(kustomization.texts for kustomization in kustomized)),
         folders,
     )
 
@@ -163,7 +163,7 @@ class _Reader:
             self.one.document,
             at,
             what,
-            " and ".join(_commands(f"{one.folder}") for one in self._tops()[:_MOST_FOLDERS]),
+            " and ".join(_commands(f"{top.folder}") for top in self._tops()[:_MOST_FOLDERS]),
             self.folders.scope(self.one) if scope is None else scope,
             target,
             tuple(paths),
@@ -212,15 +212,15 @@ class _Reader:
         self, at: Path, target: Mapping[str, Any], operations: list[Any], text: str, file: str
     ) -> OverlayChange:
         line = len(text) - len(text.lstrip("\n"))
-        parts = [part for one in operations if (part := _said(one, target)) is not None]
+        parts = [part for operation in operations if (part := _said(operation, target)) is not None]
         documents = (read_documents("\n" * line + json.dumps(part), file).documents for part in parts)
         return self._change(
             at,
             "a JSON patch",
             target,
-            [path for one in operations for path in _operated(one)],
+            [path for operation in operations for path in _operated(operation)],
             about_gpus=speaks_of_gpus(text),
-            parts=tuple(one for some in documents for one in some),
+            parts=tuple(document for some in documents for document in some),
         )
 
     # -- replacements
@@ -233,10 +233,10 @@ class _Reader:
                 yield self._change(at, "a replacement that cannot be read", {}, _ANYTHING)
         else:
             told = [entry]
-        for one in told:
-            source = _map(value_at(one, ("source",)))
+        for item in told:
+            source = _map(value_at(item, ("source",)))
             yield self._copied(at, source, source.get("fieldPath"))
-            for target in _as_list(value_at(one, ("targets",)) or []):
+            for target in _as_list(value_at(item, ("targets",)) or []):
                 listed = value_at(target, ("fieldPaths",))
                 paths = [_field(path) for path in (listed if isinstance(listed, list) else [])]
                 gpus = speaks_of_gpus(f"{target}")
@@ -283,7 +283,7 @@ def _finds_templates(target: Mapping[str, Any]) -> bool:
 
 def _values(text: str) -> list[Any]:
     try:
-        return [value_of(one) for one in trees(normalized(text))]
+        return [value_of(tree) for tree in trees(normalized(text))]
     except NotATree:
         return []
 
@@ -297,18 +297,18 @@ def _operations(text: str) -> list[Any] | None:
 def _merged(value: object, path: Pattern = (), *, by_key: bool) -> Iterator[Pattern]:
     """What a strategic merge patch replaces."""
     if isinstance(value, dict) and value and not any(key.startswith("$") for key in value):
-        for key, one in value.items():
-            yield from _merged(one, (*path, key), by_key=by_key)
+        for key, item in value.items():
+            yield from _merged(item, (*path, key), by_key=by_key)
     elif by_key and isinstance(value, list) and path[-1:] and path[-1] in _MERGED_LISTS:
-        for one in value:
-            yield from _merged(one, (*path, "*"), by_key=by_key)
+        for item in value:
+            yield from _merged(item, (*path, "*"), by_key=by_key)
     else:
         yield path
 
 
 def _pointer(text: object) -> Pattern:
     parts = text.split("/")[1:] if isinstance(text, str) else []
-    return tuple("*" if _is_index(one) else one.replace("~1", "/").replace("~0", "~") for one in parts)
+    return tuple("*" if _is_index(part) else part.replace("~1", "/").replace("~0", "~") for part in parts)
 
 
 def _is_index(part: str) -> bool:

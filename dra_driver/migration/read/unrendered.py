@@ -114,8 +114,8 @@ _IN_A_STRING = re.compile(_GPU.pattern.replace("nvidia\\.com", r"nvidia\\?\.com"
 
 def _gpu_strings(value: object, path: Path = ()) -> Iterator[Path]:
     if isinstance(value, dict | list):
-        for key, one in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _gpu_strings(one, (*path, key))
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _gpu_strings(item, (*path, key))
     elif isinstance(value, str) and _IN_A_STRING.search(value):
         yield path
 
@@ -136,24 +136,24 @@ def sealed_findings(document: Document) -> Iterator[Finding]:
 def gpu_keys(value: object, path: Path = ()) -> Iterator[Path]:
     """Keys that are names of GPU resources."""
     if isinstance(value, dict):
-        for key, one in value.items():
+        for key, item in value.items():
             if _GPU.match(key):
                 yield (*path, key)
             else:
-                yield from gpu_keys(one, (*path, key))
+                yield from gpu_keys(item, (*path, key))
     elif isinstance(value, list):
-        for index, one in enumerate(value):
-            yield from gpu_keys(one, (*path, index))
+        for index, item in enumerate(value):
+            yield from gpu_keys(item, (*path, index))
 
 
 def gpu_texts(value: object, path: Path = ()) -> Iterator[Path]:
     """Strings of several lines or of JSON that ask for GPUs: manifests and patches inside of objects."""
     if isinstance(value, dict):
-        for key, one in value.items():
-            yield from gpu_texts(one, (*path, key))
+        for key, item in value.items():
+            yield from gpu_texts(item, (*path, key))
     elif isinstance(value, list):
-        for index, one in enumerate(value):
-            yield from gpu_texts(one, (*path, index))
+        for index, item in enumerate(value):
+            yield from gpu_texts(item, (*path, index))
     elif isinstance(value, str) and ("\n" in value or value.lstrip().startswith("{")) and asks_for_gpus(value):
         yield path
 
@@ -204,7 +204,7 @@ def manifests_in(document: Document) -> Iterator[tuple[Path, str]]:
     for key, text in data.items() if isinstance(data, dict) else ():
         if isinstance(text, str) and speaks_of_gpus(text) and _FILLED_IN.search(text) is None:
             read = read_documents(text, document.file)
-            if read.documents and not read.problems and all(one.kind and one.api_version for one in read.documents):
+            if read.documents and not read.problems and all(item.kind and item.api_version for item in read.documents):
                 yield ("data", str(key)), text
 
 

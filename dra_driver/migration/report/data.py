@@ -29,37 +29,37 @@ def as_data(report: Report) -> JsonObject:
         "apiVersion": VERSION,
         "kind": KIND,
         "summary": _summary(migration),
-        "namespaces": [_namespace(one) for one in by_namespace(migration)],
-        "next": [{"what": one.what, "command": one.command} for one in next_steps(report)],
-        "files": [{"file": one.file, "changed": one.before != one.after} for one in migration.files],
-        "unread": [{"what": one.what, "why": one.why} for one in report.unread],
-        "newFiles": [one.file for one in migration.new_files],
-        "objects": [_object(one) for one in migration.objects],
-        "workloads": [_workload(one) for one in migration.workloads],
-        "changes": [_change(one) for one in migration.changes],
-        "findings": [_finding(one) for one in migration.findings],
+        "namespaces": [_namespace(namespace_sum) for namespace_sum in by_namespace(migration)],
+        "next": [{"what": next_step.what, "command": next_step.command} for next_step in next_steps(report)],
+        "files": [{"file": file.file, "changed": file.before != file.after} for file in migration.files],
+        "unread": [{"what": unread.what, "why": unread.why} for unread in report.unread],
+        "newFiles": [file.file for file in migration.new_files],
+        "objects": [_object(obj) for obj in migration.objects],
+        "workloads": [_workload(workload) for workload in migration.workloads],
+        "changes": [_change(change) for change in migration.changes],
+        "findings": [_finding(finding) for finding in migration.findings],
         "policy": migration.policy,
         "chartValues": final_values(migration),
         "verification": _verification(report.verification),
-        "readiness": [_check(one) for one in report.checks],
+        "readiness": [_check(check) for check in report.checks],
         "cutover": _plan(report.plan),
     }
 
 
 def _summary(migration: Migration) -> JsonObject:
-    severities = [one.severity for one in migration.findings]
-    targets = [one.choice.target for one in migration.workloads]
+    severities = [finding.severity for finding in migration.findings]
+    targets = [workload.choice.target for workload in migration.workloads]
     return {
         **{f"{severity}s": severities.count(severity) for severity in Severity},
         "workloads": {target.value: targets.count(target) for target in Target},
     }
 
 
-def _namespace(one: NamespaceSum) -> JsonObject:
+def _namespace(namespace_sum: NamespaceSum) -> JsonObject:
     return {
-        "namespace": one.namespace,
-        **{f"{severity}s": one.severities[severity] for severity in Severity},
-        "workloads": {target.value: one.targets[target] for target in Target},
+        "namespace": namespace_sum.namespace,
+        **{f"{severity}s": namespace_sum.severities[severity] for severity in Severity},
+        "workloads": {target.value: namespace_sum.targets[target] for target in Target},
     }
 
 
@@ -67,10 +67,10 @@ def _ref(ref: ObjectRef) -> JsonObject:
     return {"kind": ref.kind, "namespace": ref.namespace, "name": ref.name}
 
 
-def _object(one: NewObject) -> JsonObject:
-    metadata = one.obj.get("metadata") or {}
-    ref = ObjectRef(str(one.obj.get("kind")), metadata.get("namespace"), str(metadata.get("name")))
-    return {"object": _ref(ref), "file": one.beside or None, "reason": one.reason}
+def _object(object_: NewObject) -> JsonObject:
+    metadata = object_.obj.get("metadata") or {}
+    ref = ObjectRef(str(object_.obj.get("kind")), metadata.get("namespace"), str(metadata.get("name")))
+    return {"object": _ref(ref), "file": object_.beside or None, "reason": object_.reason}
 
 
 def _about(workload: Workload) -> JsonObject:
@@ -83,62 +83,71 @@ def _about(workload: Workload) -> JsonObject:
     }
 
 
-def _workload(one: Workload) -> JsonObject:
+def _workload(workload: Workload) -> JsonObject:
     return {
-        **_about(one),
-        "target": one.choice.target.value,
-        "reason": one.choice.reason,
-        "cannot": list(one.choice.cannot),
-        "templates": [_ref(ref) for ref in one.templates],
+        **_about(workload),
+        "target": workload.choice.target.value,
+        "reason": workload.choice.reason,
+        "cannot": list(workload.choice.cannot),
+        "templates": [_ref(ref) for ref in workload.templates],
     }
 
 
-def _change(one: Change) -> JsonObject:
+def _change(change: Change) -> JsonObject:
     return {
-        "object": _ref(one.object),
-        "file": one.place.file,
-        "line": one.place.line,
-        "path": one.place.path,
-        "was": one.was,
-        "is": one.now,
+        "object": _ref(change.object),
+        "file": change.place.file,
+        "line": change.place.line,
+        "path": change.place.path,
+        "was": change.was,
+        "is": change.now,
     }
 
 
-def _finding(one: Finding) -> JsonObject:
+def _finding(finding: Finding) -> JsonObject:
     return {
-        "code": one.code.name,
-        "title": one.code.title,
-        "severity": one.severity.value,
-        "object": _ref(one.object),
-        "file": one.place.file,
-        "line": one.place.line,
-        "path": one.place.path or None,
-        "message": one.message,
-        "advice": one.advice or None,
-        "fixed": one.fixed,
-        "paste": one.paste or None,
+        "code": finding.code.name,
+        "title": finding.code.title,
+        "severity": finding.severity.value,
+        "object": _ref(finding.object),
+        "file": finding.place.file,
+        "line": finding.place.line,
+        "path": finding.place.path or None,
+        "message": finding.message,
+        "advice": finding.advice or None,
+        "fixed": finding.fixed,
+        "paste": finding.paste or None,
     }
 
 
-def _verification(found: Verification | None) -> JsonObject | None:
-    if found is None:
+def _verification(verification: Verification | None) -> JsonObject | None:
+    if verification is None:
         return None
-    return {"on": found.title, "certain": found.certain, "workloads": [_checked(one) for one in found.checked]}
-
-
-def _checked(one: Checked) -> JsonObject:
     return {
-        **_about(one.workload),
-        "verdict": one.verdict.value,
-        "why": list(one.why),
-        "node": one.node or None,
-        "got": [{"container": got.container, "devices": list(got.devices)} for got in one.got],
-        "needsPolicy": one.needs,
+        "on": verification.title,
+        "certain": verification.certain,
+        "workloads": [_checked(checked) for checked in verification.checked],
     }
 
 
-def _check(one: ReadinessCheck) -> JsonObject:
-    return {"question": one.question, "answer": one.answer.value, "why": one.why, "advice": one.advice or None}
+def _checked(checked: Checked) -> JsonObject:
+    return {
+        **_about(checked.workload),
+        "verdict": checked.verdict.value,
+        "why": list(checked.why),
+        "node": checked.node or None,
+        "got": [{"container": got.container, "devices": list(got.devices)} for got in checked.got],
+        "needsPolicy": checked.needs,
+    }
+
+
+def _check(readiness_check: ReadinessCheck) -> JsonObject:
+    return {
+        "question": readiness_check.question,
+        "answer": readiness_check.answer.value,
+        "why": readiness_check.why,
+        "advice": readiness_check.advice or None,
+    }
 
 
 def _plan(plan: Plan | None) -> JsonObject | None:
@@ -188,7 +197,7 @@ def _or_null(item: JsonObject) -> JsonObject:
 
 
 def _one_of(values: type[Severity] | type[Target] | type[Verdict] | type[Answer] | type[Act]) -> JsonObject:
-    return {"enum": [one.value for one in values]}
+    return {"enum": [value.value for value in values]}
 
 
 def schema() -> JsonObject:
@@ -218,7 +227,7 @@ def schema() -> JsonObject:
         fixed={"type": "boolean"},
         paste=_MAYBE,
     )
-    sums = {**{f"{one}s": _COUNT for one in Severity}, "workloads": _map(**targets)}
+    sums = {**{f"{severity}s": _COUNT for severity in Severity}, "workloads": _map(**targets)}
     whole = _map(
         apiVersion={"const": VERSION},
         kind={"const": KIND},

@@ -69,7 +69,9 @@ _WORDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "
 def markdown(report: Report) -> str:
     """The whole report."""
     migration = report.migration
-    findings = {one: section(_HEADINGS[one], findings_of(migration.findings, one)) for one in Severity}
+    findings = {
+        severity: section(_HEADINGS[severity], findings_of(migration.findings, severity)) for severity in Severity
+    }
     parts = [
         ["# From the device plugin to DRA", "", *summary(migration)],
         section("By namespace", _namespaces(migration)),
@@ -86,7 +88,7 @@ def markdown(report: Report) -> str:
         section("Is the cluster ready?", ready(report.checks)),
         section("The way to the driver, node by node", way(report.plan, report.unread)),
         section("The way back", way_back(report.plan)),
-        section("What is different with claims", (f"{i}. {one}" for i, one in enumerate(DIFFERENCES, 1))),
+        section("What is different with claims", (f"{i}. {text}" for i, text in enumerate(DIFFERENCES, 1))),
     ]
     return "\n".join("\n".join(part) for part in parts if part).rstrip() + "\n"
 
@@ -129,11 +131,11 @@ def _namespaces(migration: Migration) -> Iterator[str]:
     severities = (Severity.ERROR, Severity.WARNING)
     rows = (
         (
-            one.namespace or "(not said)",
-            *(str(one.targets[target]) for target in targets),
-            *(str(one.severities[severity]) for severity in severities),
+            namespace_sum.namespace or "(not said)",
+            *(str(namespace_sum.targets[target]) for target in targets),
+            *(str(namespace_sum.severities[severity]) for severity in severities),
         )
-        for one in sums
+        for namespace_sum in sums
     )
     yield from table(headings, rows)
 
@@ -153,7 +155,7 @@ def _unread(unread: Sequence[Unread]) -> Iterator[str]:
     if unread:
         yield "This report does not include what could not be read."
         yield ""
-        yield from (f"- {escaped(one.what)}: {sentence(escaped(one.why))}" for one in unread)
+        yield from (f"- {escaped(item.what)}: {sentence(escaped(item.why))}" for item in unread)
 
 
 # -- what was written
@@ -161,16 +163,16 @@ def _unread(unread: Sequence[Unread]) -> Iterator[str]:
 
 def _written(migration: Migration) -> Iterator[str]:
     if migration.objects:
-        rows = [(str(_ref(one.obj)), one.beside or "for the whole cluster", one.reason) for one in migration.objects]
+        rows = [(str(_ref(obj.obj)), obj.beside or "for the whole cluster", obj.reason) for obj in migration.objects]
         yield from table(("New object", "With", "For"), rows)
-    changed = [one.file for one in migration.files if one.before != one.after]
+    changed = [file.file for file in migration.files if file.before != file.after]
     if changed:
         if migration.objects:
             yield ""
-        names = ", ".join(f"`{file_title(one)}`" for one in changed)
+        names = ", ".join(f"`{file_title(text)}`" for text in changed)
         yield f"Changed: {names}."
     if migration.new_files:
-        yield f"New: {', '.join(f'`{one.file}`' for one in migration.new_files)}."
+        yield f"New: {', '.join(f'`{file.file}`' for file in migration.new_files)}."
 
 
 def _ref(obj: JsonObject) -> ObjectRef:

@@ -44,7 +44,7 @@ class Report:
         if self.verification is None:
             return 0
         bad = (Verdict.DIFFERS, Verdict.NOWHERE) if self.verification.certain else (Verdict.DIFFERS,)
-        return sum(one.verdict in bad for one in self.verification.checked)
+        return sum(checked.verdict in bad for checked in self.verification.checked)
 
     @property
     def failed(self) -> bool:
@@ -73,23 +73,23 @@ def by_namespace(migration: Migration) -> tuple[NamespaceSum, ...]:
 
     for workload in migration.workloads:
         of(workload.pod.document.namespace).targets[workload.choice.target] += 1
-    for one in migration.findings:
-        if one.object.namespace in found or (one.object.namespace and one.severity is not Severity.INFO):
-            of(one.object.namespace).severities[one.severity] += 1
-    return tuple(sorted(found.values(), key=lambda one: one.namespace or ""))
+    for finding in migration.findings:
+        if finding.object.namespace in found or (finding.object.namespace and finding.severity is not Severity.INFO):
+            of(finding.object.namespace).severities[finding.severity] += 1
+    return tuple(sorted(found.values(), key=lambda namespace_sum: namespace_sum.namespace or ""))
 
 
 def count(migration: Migration, severity: Severity) -> int:
-    return sum(one.severity is severity for one in migration.findings)
+    return sum(finding.severity is severity for finding in migration.findings)
 
 
 def not_understood(migration: Migration) -> int:
     """Resources that pods ask for, which may be of GPUs; no class answers to them when the device plugin is gone."""
-    return sum(one.code is UNKNOWN_RESOURCE for one in migration.findings)
+    return sum(finding.code is UNKNOWN_RESOURCE for finding in migration.findings)
 
 
 def targets_of(migration: Migration) -> Sequence[Target]:
-    return [one.choice.target for one in migration.workloads]
+    return [workload.choice.target for workload in migration.workloads]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ def _files(report: Report) -> Iterator[NextStep]:
 def _cluster(report: Report) -> Iterator[NextStep]:
     if not report.migration.workloads:
         return
-    if report.plan is None and any(one.what == "Node" for one in report.unread):
+    if report.plan is None and any(unread.what == "Node" for unread in report.unread):
         yield NextStep(
             "Run this with an account that may list nodes, pods, DaemonSets and slices; then the plan, node "
             "by node, is in the report.",
@@ -152,7 +152,7 @@ def _cluster(report: Report) -> Iterator[NextStep]:
             f"{report.command} --cluster --report md",
         )
         return
-    if any(one.answer is Answer.NO for one in report.checks):
+    if any(check.answer is Answer.NO for check in report.checks):
         yield NextStep("Prepare the cluster: the report lists what it lacks. Then check its nodes.", "dractl doctor")
     if report.plan.has_only_its_end:
         yield NextStep("Every node is moved: run the last steps of the plan, below.")

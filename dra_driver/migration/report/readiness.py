@@ -55,8 +55,8 @@ def readiness(migration: Migration, options: Options, facts: Facts) -> tuple[Rea
 
 def _checks(migration: Migration, options: Options, facts: Facts) -> Iterator[ReadinessCheck]:
     minor = facts.minor if facts.minor is not None else options.kubernetes_minor
-    texts = [str(one.obj) for one in migration.objects if one.obj.get("kind") == "ResourceClaimTemplate"]
-    extended = sum(one.choice.target is Target.EXTENDED for one in migration.workloads)
+    texts = [str(obj.obj) for obj in migration.objects if obj.obj.get("kind") == "ResourceClaimTemplate"]
+    extended = sum(workload.choice.target is Target.EXTENDED for workload in migration.workloads)
     yield _version(minor)
     if minor is not None:
         if extended:
@@ -64,7 +64,7 @@ def _checks(migration: Migration, options: Options, facts: Facts) -> Iterator[Re
             yield _gate("DRAExtendedResource", minor, options.extended_resource_gate, why)
         if any("'capacity'" in text and "'requests'" in text for text in texts):
             yield _gate("DRAConsumableCapacity", minor, None, "claims ask for shares of devices")
-        if any(one.get("mode") == "Dynamic" for one in (migration.policy or {}).get("mig") or ()):
+        if any(item.get("mode") == "Dynamic" for item in (migration.policy or {}).get("mig") or ()):
             yield _gate("DRAPartitionableDevices", minor, None, "the policy creates MIG devices on demand")
     if extended and facts.answered is not None:
         yield _answered(migration, facts.answered)
@@ -100,7 +100,7 @@ def _gate(name: str, minor: int, decided: bool | None, why: str) -> ReadinessChe
 def _answered(migration: Migration, answered: Collection[str]) -> ReadinessCheck:
     question = "DeviceClasses that answer extended resources"
     wanted = sorted(kept_resources(migration))
-    if missing := [one for one in wanted if one not in answered]:
+    if missing := [text for text in wanted if text not in answered]:
         advice = "Install the driver's chart with the values of this report; the controller adds those of MIG profiles."
         return ReadinessCheck(question, Answer.NO, f"None answers {', '.join(missing)} yet.", advice)
     return ReadinessCheck(question, Answer.YES, f"They answer {', '.join(wanted)}.")
@@ -111,7 +111,7 @@ _OF_THE_CHART = {_DEFAULTS.gpu_class, _DEFAULTS.mig_class, _DEFAULTS.shared_clas
 
 
 def _classes(migration: Migration, known: Collection[str]) -> Iterator[ReadinessCheck]:
-    wanted = sorted({name for one in migration.objects for name in _named_classes(one.obj)})
+    wanted = sorted({name for obj in migration.objects for name in _named_classes(obj.obj)})
     question = "DeviceClasses that claims name"
     if missing := [name for name in wanted if name not in known]:
         advice = (
@@ -133,9 +133,9 @@ def _named_classes(obj: JsonObject) -> Iterator[str]:
 
 def _namespaces(migration: Migration, allowed: Collection[str]) -> Iterator[ReadinessCheck]:
     watching = (
-        one.pod.document.namespace or "default"
-        for one in migration.workloads
-        if one.choice.target is Target.CLAIMS and any(demand.all_gpus for demand in one.reading.demands)
+        workload.pod.document.namespace or "default"
+        for workload in migration.workloads
+        if workload.choice.target is Target.CLAIMS and any(demand.all_gpus for demand in workload.reading.demands)
     )
     for namespace in sorted(set(watching)):
         question = f"Namespace {namespace} allows admin access"
@@ -156,14 +156,14 @@ def _offered(facts: Facts) -> ReadinessCheck:
     if offering is not None and offering.other_drivers:
         why = f"{', '.join(offering.other_drivers)} installs NVIDIA's own DRA driver, with the same driver name."
         return ReadinessCheck(question, Answer.NO, why, "Remove one of the two; until then there is no plan.")
-    both = [one.name for one in offering.nodes if one.resources and one.driver] if offering is not None else []
+    both = [node.name for node in offering.nodes if node.resources and node.driver] if offering is not None else []
     if both:
         why = f"Device plugin and driver both offer GPUs on {', '.join(both)}."
         return ReadinessCheck(question, Answer.NO, why, "Run the first steps of the cut-over plan now.")
     if unread:
-        why = f"You may not list {' and '.join(f'{one}s' for one in unread)}."
+        why = f"You may not list {' and '.join(f'{text}s' for text in unread)}."
         return ReadinessCheck(question, Answer.UNKNOWN, why, "Ask the cluster with an account that may.")
-    if facts.slices_missing and offering is not None and any(one.resources for one in offering.nodes):
+    if facts.slices_missing and offering is not None and any(node.resources for node in offering.nodes):
         advice = "Ask the cluster with `--cluster`, or check that `kubectl get resourceslices` has none of this driver."
         return ReadinessCheck(question, Answer.UNKNOWN, "Nodes were given, but no slices.", advice)
     return ReadinessCheck(question, Answer.YES, "No node has both.")

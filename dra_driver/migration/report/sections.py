@@ -49,8 +49,8 @@ def sentence(text: str) -> str:
 
 def section(title: str, lines: Iterable[str]) -> list[str]:
     """With its heading; nothing where there are no lines."""
-    found = list(lines)
-    return ["", f"## {title}", "", *found] if found else []
+    results = list(lines)
+    return ["", f"## {title}", "", *results] if results else []
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
@@ -84,10 +84,10 @@ def findings_of(findings: Sequence[Finding], severity: Severity) -> Iterator[str
     """Those of one severity, in the order of codes."""
     by_code: dict[str, list[Finding]] = defaultdict(list)
     codes: dict[str, Code] = {}
-    for one in findings:
-        if one.severity is severity:
-            by_code[one.code.name].append(one)
-            codes[one.code.name] = one.code
+    for finding in findings:
+        if finding.severity is severity:
+            by_code[finding.code.name].append(finding)
+            codes[finding.code.name] = finding.code
     for index, name in enumerate(sorted(by_code)):
         if index:
             yield ""
@@ -99,18 +99,18 @@ def _of_code(code: Code, findings: Sequence[Finding]) -> Iterator[str]:
     yield ""
     yield code.means
     yield ""
-    common = {one.advice for one in findings}
+    common = {item.advice for item in findings}
     together = len(common) == 1
     alike: dict[tuple[str, str, bool, str], list[Finding]] = {}
-    for one in sorted(findings, key=lambda one: (one.place.file, one.place.line, one.message)):
-        alike.setdefault((one.message, one.advice, one.fixed, one.paste), []).append(one)
+    for finding in sorted(findings, key=lambda item: (item.place.file, item.place.line, item.message)):
+        alike.setdefault((finding.message, finding.advice, finding.fixed, finding.paste), []).append(finding)
     for some in alike.values():
         if len(some) > _FEW:
             yield _in_all_places(some, together)
         else:
-            yield from (_in_one_place(one, together) for one in some)
+            yield from (_in_one_place(item, together) for item in some)
         yield from _to_paste(some[0].paste)
-    undone = any(not one.fixed for one in findings)
+    undone = any(not item.fixed for item in findings)
     if together and (advice := common.pop()) not in _NO_ADVICE and (undone or advice != code.advice):
         yield ""
         yield escaped(advice)
@@ -122,28 +122,31 @@ def _to_paste(text: str) -> Iterator[str]:
         yield from ("", "  ```yaml", *(f"  {line}" for line in text.splitlines()), "  ```")
 
 
-def _in_one_place(one: Finding, together: bool) -> str:
-    path = f" `{one.place.path}`" if one.place.path else ""
-    about = (f", {one.object}" if one.object.name else f", {one.object.kind}") if one.object.kind else ""
-    return f"- {at(one.place.file, one.place.line)}{about}{path}: {_said(one)}{'' if together else _own_advice(one)}"
+def _in_one_place(finding: Finding, together: bool) -> str:
+    path = f" `{finding.place.path}`" if finding.place.path else ""
+    about = (
+        (f", {finding.object}" if finding.object.name else f", {finding.object.kind}") if finding.object.kind else ""
+    )
+    advice = "" if together else _own_advice(finding)
+    return f"- {at(finding.place.file, finding.place.line)}{about}{path}: {_said(finding)}{advice}"
 
 
 def _in_all_places(alike: Sequence[Finding], together: bool) -> str:
     """One sentence, and the lines of each file."""
     lines: dict[str, dict[int, None]] = defaultdict(dict)
-    for one in alike:
-        lines[one.place.file].setdefault(one.place.line)
+    for finding in alike:
+        lines[finding.place.file].setdefault(finding.place.line)
     places = "; ".join(f"{file_title(file)}:{','.join(map(str, numbers))}" for file, numbers in lines.items())
     advice = "" if together else _own_advice(alike[0])
     return f"- {_said(alike[0])}{advice} In {len(alike)} places: {places}"
 
 
-def _said(one: Finding) -> str:
-    return sentence(escaped(one.message)) + (" Done." if one.fixed else "")
+def _said(finding: Finding) -> str:
+    return sentence(escaped(finding.message)) + (" Done." if finding.fixed else "")
 
 
-def _own_advice(one: Finding) -> str:
-    return "" if one.advice in _NO_ADVICE else f" {escaped(one.advice)}"
+def _own_advice(finding: Finding) -> str:
+    return "" if finding.advice in _NO_ADVICE else f" {escaped(finding.advice)}"
 
 
 _TARGETS = {
@@ -161,8 +164,8 @@ _IN_GENERAL = (
 def workloads_of(workloads: Sequence[Workload]) -> Iterator[str]:
     """A table for each way and reason; the reason stands once."""
     by_reason: dict[tuple[Target, str], list[Workload]] = defaultdict(list)
-    for one in workloads:
-        by_reason[one.choice.target, one.choice.reason].append(one)
+    for workload in workloads:
+        by_reason[workload.choice.target, workload.choice.reason].append(workload)
     order = list(_TARGETS)
     for index, (target, reason) in enumerate(sorted(by_reason, key=lambda key: (order.index(key[0]), key[1]))):
         some = by_reason[target, reason]
@@ -170,7 +173,7 @@ def workloads_of(workloads: Sequence[Workload]) -> Iterator[str]:
             yield ""
         yield f"### {_TARGETS[target]}: {escaped(reason)} ({len(some)})"
         yield ""
-        yield from table(("Workload", "File"), (_row(one) for one in sorted(some, key=_key)))
+        yield from table(("Workload", "File"), (_row(item) for item in sorted(some, key=_key)))
     yield from _cannot(workloads)
 
 
@@ -185,14 +188,14 @@ def _row(workload: Workload) -> tuple[str, str]:
 
 
 def _cannot(workloads: Sequence[Workload]) -> Iterator[str]:
-    if not any(one.choice.target is Target.EXTENDED for one in workloads):
+    if not any(item.choice.target is Target.EXTENDED for item in workloads):
         return
     yield ""
     yield _IN_GENERAL
     cannot: dict[str, list[str]] = defaultdict(list)
-    for one in workloads:
-        for said in one.choice.cannot:
-            cannot[said].append(named(one))
+    for workload in workloads:
+        for said in workload.choice.cannot:
+            cannot[said].append(named(workload))
     if cannot:
         yield "What that means here:"
         yield ""
@@ -217,9 +220,9 @@ def tried(verification: Verification | None) -> Iterator[str]:
     yield ""
     yield from table(("Devices", "On", "Workload", "Gets"), _results(verification))
     needs: dict[str, tuple[JsonObject, list[str]]] = {}
-    for one in verification.checked:
-        if one.needs is not None:
-            needs.setdefault(str(one.needs), (one.needs, []))[1].append(named(one.workload))
+    for checked in verification.checked:
+        if checked.needs is not None:
+            needs.setdefault(str(checked.needs), (checked.needs, []))[1].append(named(checked.workload))
     for rules, names in needs.values():
         yield ""
         yield f"Only with rules like these in its policy does the driver offer what is asked for by {listed(names)}:"
@@ -231,8 +234,8 @@ def _results(verification: Verification) -> Iterator[tuple[str, ...]]:
     """Workloads with which it went alike have one row."""
     order = list(_VERDICTS)
     alike: dict[tuple[Verdict, str, str], list[str]] = {}
-    for one in sorted(verification.checked, key=lambda one: order.index(one.verdict)):
-        alike.setdefault((one.verdict, one.node, _gets(one)), []).append(named(one.workload))
+    for checked in sorted(verification.checked, key=lambda item: order.index(item.verdict)):
+        alike.setdefault((checked.verdict, checked.node, _gets(checked)), []).append(named(checked.workload))
     for (verdict, node, gets), names in alike.items():
         word = _VERDICTS[verdict]
         if verdict is Verdict.NOWHERE and not verification.certain:
@@ -242,7 +245,7 @@ def _results(verification: Verification) -> Iterator[tuple[str, ...]]:
 
 
 def _gets(checked: Checked) -> str:
-    got = "; ".join(f"{one.container}: {', '.join(_shortened(one.devices))}" for one in checked.got)
+    got = "; ".join(f"{item.container}: {', '.join(_shortened(item.devices))}" for item in checked.got)
     return "; ".join(filter(None, ("; ".join(checked.why), got)))
 
 
@@ -256,7 +259,7 @@ _ANSWERS = {Answer.YES: "yes", Answer.NO: "**no**", Answer.UNKNOWN: "not known"}
 def ready(checks: Sequence[ReadinessCheck]) -> Iterator[str]:
     if not checks:
         return
-    rows = [(one.question, _ANSWERS[one.answer], f"{one.why} {one.advice}".strip()) for one in checks]
+    rows = [(check.question, _ANSWERS[check.answer], f"{check.why} {check.advice}".strip()) for check in checks]
     yield from table(("Needed", "There", ""), rows)
     yield ""
     yield "`dractl doctor` looks at nodes, runtime and driver themselves."
@@ -267,7 +270,7 @@ _NEEDED = ("Node", "Pod", "DaemonSet", "ResourceSlice", "CustomResourceDefinitio
 
 
 def way(plan: Plan | None, unread: Sequence[Unread] = ()) -> Iterator[str]:
-    hidden = [one.what for one in unread if one.what in _NEEDED]
+    hidden = [item.what for item in unread if item.what in _NEEDED]
     if hidden:
         yield (
             f"**You may not list {', '.join(dict.fromkeys(hidden))}, so the plan may be wrong: objects that hold or "

@@ -63,7 +63,7 @@ def _tree(edits: Iterable[Edit]) -> _Node:
 
 
 def _puts(node: _Node) -> bool:
-    return bool(node.puts) or any(_puts(one) for one in node.below.values())
+    return bool(node.puts) or any(_puts(item) for item in node.below.values())
 
 
 def _changed(value: Any, node: _Node, path: Path) -> Any:
@@ -89,13 +89,13 @@ def _changed(value: Any, node: _Node, path: Path) -> Any:
 def _changed_map(value: dict[str, Any], node: _Node, path: Path) -> Any:
     wanted: dict[str, Any] = {}
     for key, old in value.items():
-        one = node.below.get(key)
-        new = old if one is None else _changed(old, one, (*path, key))
+        item = node.below.get(key)
+        new = old if item is None else _changed(old, item, (*path, key))
         if new is not _GONE:
             wanted[key] = new
-    for part, one in node.below.items():
-        if part not in value and _puts(one):
-            wanted[str(part)] = _changed(None, one, (*path, part))
+    for part, item in node.below.items():
+        if part not in value and _puts(item):
+            wanted[str(part)] = _changed(None, item, (*path, part))
     return wanted if wanted or not value else _GONE
 
 
@@ -118,21 +118,21 @@ def _changed_list(value: list[Any], node: _Node, path: Path) -> Any:
 def plain(value: Any) -> Any:
     """Without what edits remember of lists."""
     if isinstance(value, dict):
-        return {key: plain(one) for key, one in value.items()}
-    return [plain(one) for one in value] if isinstance(value, list) else value
+        return {key: plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, list) else value
 
 
-def same(one: Any, other: Any) -> bool:
+def same(item: Any, other: Any) -> bool:
     """Equal as JSON: 1, 1.0 and true are three values."""
-    if one is other:
+    if item is other:
         return True
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(same(left, right) for left, right in zip(one, other, strict=True))
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    return type(one) is type(other) and bool(one == other or (one != one and other != other))
+    if isinstance(item, dict) and isinstance(other, dict):
+        return item.keys() == other.keys() and all(same(value, other[key]) for key, value in item.items())
+    if isinstance(item, list) and isinstance(other, list):
+        return len(item) == len(other) and all(same(left, right) for left, right in zip(item, other, strict=True))
+    if isinstance(item, bool) or isinstance(other, bool):
+        return item is other
+    return type(item) is type(other) and bool(item == other or (item != item and other != other))
 
 
 # -- what they change

@@ -31,7 +31,7 @@ def rewritten(edits: Mapping[Document, Sequence[Edit]]) -> tuple[Splice, ...]:
         raise EditRefused(f"the text cannot be edited: {error}") from error
     _check(written.text, joined(written.text, splices), wanted)
     start = written.start
-    return tuple(Splice(start + one.start, start + one.end, one.text) for one in splices)
+    return tuple(Splice(start + splice.start, start + splice.end, splice.text) for splice in splices)
 
 
 def _of_json(text: str, wanted: Mapping[SourceText, JsonObject]) -> list[Splice]:
@@ -66,16 +66,16 @@ def _of_yaml(text: str, wanted: Mapping[SourceText, JsonObject]) -> list[Splice]
 def _unended(splices: Sequence[Splice], text: str) -> list[Splice]:
     """In a text whose last line has no end: it was given one for the time being, and has none afterwards."""
     ordered = sorted(splices, key=order)
-    first = next((index for index, one in enumerate(ordered) if one.end >= len(text)), len(ordered))
+    first = next((index for index, splice in enumerate(ordered) if splice.end >= len(text)), len(ordered))
     if first == len(ordered):
         return ordered
     start = min(ordered[first].start, len(text))
     while first and ordered[first - 1].end >= start:
         first -= 1
         start = ordered[first].start
-    rest = [Splice(one.start - start, one.end - start, one.text) for one in ordered[first:]]
+    rest = [Splice(splice.start - start, splice.end - start, splice.text) for splice in ordered[first:]]
     tail = joined(f"{text}\n"[start:], rest).removesuffix("\n")
-    free = max((one.end for one in ordered[:first]), default=0)
+    free = max((splice.end for splice in ordered[:first]), default=0)
     while not tail and start > free and text[start - 1] == "\n":
         start -= 1
     return [*ordered[:first], Splice(start, len(text), tail)]

@@ -99,11 +99,11 @@ def inline(value: Any, style: Style) -> str:
     if isinstance(value, dict):
         return (
             "{"
-            + ", ".join(f"{scalar(key, style, flow=True)}: {inline(one, style)}" for key, one in value.items())
+            + ", ".join(f"{scalar(key, style, flow=True)}: {inline(item, style)}" for key, item in value.items())
             + "}"
         )
     if isinstance(value, list):
-        return f"[{', '.join(inline(one, style) for one in value)}]"
+        return f"[{', '.join(inline(item, style) for item in value)}]"
     return scalar(value, style, flow=True)
 
 
@@ -118,12 +118,12 @@ def value_lines(value: Any, style: Style, column: int) -> Iterator[str]:
     """What follows the colon of a key in `column`: the rest of the line, then the lines below."""
     if isinstance(value, dict) and value:
         yield ""
-        for key, one in value.items():
-            yield from pair_lines(key, one, style, column + style.step)
+        for key, item in value.items():
+            yield from pair_lines(key, item, style, column + style.step)
     elif isinstance(value, list) and value:
         yield ""
-        for one in value:
-            yield from item_lines(one, style, column + style.dash)
+        for item in value:
+            yield from item_lines(item, style, column + style.dash)
     elif isinstance(value, str) and "\n" in value.rstrip("\n") and _fits_a_literal(value):
         yield f" {literal_header(value)}"
         yield from literal_lines(value, column + style.step)
@@ -135,7 +135,7 @@ def item_lines(value: Any, style: Style, column: int) -> Iterator[str]:
     """`- value`; the dash is in `column`."""
     dash = f"{' ' * column}- "
     if isinstance(value, dict) and value:
-        lines = [line for key, one in value.items() for line in pair_lines(key, one, style, column + 2)]
+        lines = [line for key, item in value.items() for line in pair_lines(key, item, style, column + 2)]
         yield dash + lines[0][column + 2 :]
         yield from lines[1:]
     elif isinstance(value, list | dict):

@@ -293,15 +293,15 @@ class Writer:
 
     def _comments(self, start: int, end: int, *values: Tree) -> list[str]:
         """Between the words and values of a part of the text."""
-        found: list[str] = []
+        results: list[str] = []
         position = start
         for value in values:
             for leaf in leaves(value):
-                found += _COMMENT.findall(self.text, position, leaf.start)
+                results += _COMMENT.findall(self.text, position, leaf.start)
                 if isinstance(leaf, Scalar) and leaf.style in ("|", ">"):
-                    found += _COMMENT.findall(self.text, leaf.body, next_line(self.text, leaf.body) - 1)
+                    results += _COMMENT.findall(self.text, leaf.body, next_line(self.text, leaf.body) - 1)
                 position = leaf.end
-        return found + _COMMENT.findall(self.text, position, end)
+        return results + _COMMENT.findall(self.text, position, end)
 
     # -- flow style
 
@@ -377,10 +377,10 @@ def _line_ends(text: str) -> int:
     return len(text) - len(text.rstrip("\n"))
 
 
-def _common(one: list[str], other: list[str]) -> int:
+def _common(item: list[str], other: list[str]) -> int:
     """How many lines are the same at the beginning."""
     count = 0
-    for left, right in zip(one, other, strict=False):
+    for left, right in zip(item, other, strict=False):
         if left != right:
             break
         count += 1

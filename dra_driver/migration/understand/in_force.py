@@ -37,10 +37,12 @@ class Given[T]:
 
 def among_examples(documents: Sequence[Document], told: Collection[Document]) -> frozenset[Document]:
     """Those in folders of examples and tests, below what all files have in common."""
-    found = [one for one in documents if one not in told]
-    folders = {one.file: PurePath(one.file).parts[:-1] for one in found}
+    results = [document for document in documents if document not in told]
+    folders = {document.file: PurePath(document.file).parts[:-1] for document in results}
     common = _common(list(folders.values()))
-    return frozenset(one for one in found if _ASIDE & {part.lower() for part in folders[one.file][common:]})
+    return frozenset(
+        document for document in results if _ASIDE & {part.lower() for part in folders[document.file][common:]}
+    )
 
 
 def _common(folders: Sequence[tuple[str, ...]]) -> int:
@@ -56,41 +58,41 @@ def passed_over(document: Document) -> Finding:
 
 
 def settled[T](
-    what: str, given: Sequence[Given[T]], told: Collection[Document]
+    what: str, given: Sequence[Given[T]], documents: Collection[Document]
 ) -> tuple[Given[T] | None, tuple[Finding, ...]]:
     """The one that counts; None where there is none. `what` they are about, at the beginning of a sentence."""
-    taken = _told(given, told)
+    taken = _told(given, documents)
     if not taken:
         return None, ()
     last = taken[-1]
-    return last, tuple(_others(what, last, [one for one in given if one.says != last.says]))
+    return last, tuple(_others(what, last, [item for item in given if item.says != last.says]))
 
 
 def configs_in_force(
-    given: Sequence[Given[PluginConfig]], operator: tuple[str, str | None] | None, told: Collection[Document]
+    given: Sequence[Given[PluginConfig]], operator: tuple[str, str | None] | None, documents: Collection[Document]
 ) -> tuple[dict[str, Given[PluginConfig]], str | None, tuple[Finding, ...]]:
     """By name, and the name of the one for nodes that name none. Of several ConfigMaps, the one that the operator or
     Helm names; where nobody names one, all, as long as they do not say of one name what others do not."""
     default = None
     if operator is not None:
         where, default = operator
-        given = [one for one in given if (one.document.name or one.document.file) == where] or given
-    taken = _told(given, told)
-    named: dict[str, Given[PluginConfig]] = {one.says.name: one for one in taken}
+        given = [item for item in given if (item.document.name or item.document.file) == where] or given
+    taken = _told(given, documents)
+    named: dict[str, Given[PluginConfig]] = {item.says.name: item for item in taken}
     findings = [
-        found
+        finding
         for name, last in named.items()
-        for found in _others(
+        for finding in _others(
             _title(name),
             last,
-            [one for one in given if one.says.name == name and _meant(one.says) != _meant(last.says)],
+            [item for item in given if item.says.name == name and _meant(item.says) != _meant(last.says)],
         )
     ]
     findings += [
-        found
-        for one in given
-        if one not in taken and one.says.name not in named
-        for found in _others(_title(one.says.name), taken[-1], [one])
+        finding
+        for item in given
+        if item not in taken and item.says.name not in named
+        for finding in _others(_title(item.says.name), taken[-1], [item])
     ]
     if default not in named:
         default = "default" if "default" in named else next(iter(named)) if len(named) == 1 else default
@@ -101,8 +103,8 @@ def _title(name: str) -> str:
     return f"configuration {name}" if name else "the device plugin's configuration"
 
 
-def _told[T](given: Sequence[Given[T]], told: Collection[Document]) -> Sequence[Given[T]]:
-    return [one for one in given if one.document in told] or given
+def _told[T](given: Sequence[Given[T]], documents: Collection[Document]) -> Sequence[Given[T]]:
+    return [item for item in given if item.document in documents] or given
 
 
 def _meant(config: PluginConfig) -> tuple[object, ...]:
@@ -111,7 +113,7 @@ def _meant(config: PluginConfig) -> tuple[object, ...]:
 
 def _others[T](what: str, last: Given[T], others: Sequence[Given[T]]) -> Iterator[Finding]:
     if others:
-        places = list(dict.fromkeys(place(one.document) for one in others))
+        places = list(dict.fromkeys(place(given.document) for given in others))
         say = "says" if len(places) == 1 else "say"
         message = f"{what} is taken from {place(last.document)}; {and_more(places, _FEW)} {say} otherwise"
         yield finding(NOT_TAKEN, last.document, last.at, message)

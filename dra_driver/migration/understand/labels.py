@@ -140,28 +140,30 @@ class Hints:
 def hints_of(requirements: Sequence[Requirement]) -> Hints:
     """Of requirements that all hold."""
     strategy, profile, shared, mps = None, None, None, False
-    for one in requirements:
-        value = one.values[0] if one.operator == "In" and len(one.values) == 1 else ""
-        products = one.values if one.operator == "In" and one.key == f"{NVIDIA}gpu.product" else ()
+    for requirement in requirements:
+        value = requirement.values[0] if requirement.operator == "In" and len(requirement.values) == 1 else ""
+        products = (
+            requirement.values if requirement.operator == "In" and requirement.key == f"{NVIDIA}gpu.product" else ()
+        )
         if products:
-            found = {Product.of(product).profile for product in products}
-            profile = profile or (found.pop() if len(found) == 1 else None)
+            results = {Product.of(product).profile for product in products}
+            profile = profile or (results.pop() if len(results) == 1 else None)
             shared = shared or True if all(Product.of(product).shared for product in products) else shared
-        if one.key == f"{NVIDIA}mig.strategy" and value:
+        if requirement.key == f"{NVIDIA}mig.strategy" and value:
             strategy = value
-        if one.key == f"{NVIDIA}mig.config" and (uniform := re.fullmatch(rf"all-({PROFILE})", value)):
+        if requirement.key == f"{NVIDIA}mig.config" and (uniform := re.fullmatch(rf"all-({PROFILE})", value)):
             profile = profile or restored_profile(uniform[1])
-        if one.key == f"{NVIDIA}gpu.sharing-strategy" and value in SHARING_WORDS:
+        if requirement.key == f"{NVIDIA}gpu.sharing-strategy" and value in SHARING_WORDS:
             shared, mps = value != "none", value == "mps"
-        if one.key == f"{NVIDIA}mps.capable" and value == "true":
+        if requirement.key == f"{NVIDIA}mps.capable" and value == "true":
             shared, mps = True, True
-        if one.key == f"{NVIDIA}gpu.replicas" and _asks_for_several(one):
+        if requirement.key == f"{NVIDIA}gpu.replicas" and _asks_for_several(requirement):
             shared = True
     return Hints(strategy, profile, shared, mps)
 
 
-def _asks_for_several(one: Requirement) -> bool:
-    numbers = [whole_number_in(value) or 0 for value in one.values]
-    if one.operator == "In":
+def _asks_for_several(requirement: Requirement) -> bool:
+    numbers = [whole_number_in(value) or 0 for value in requirement.values]
+    if requirement.operator == "In":
         return bool(numbers) and min(numbers) > 1
-    return one.operator == "Gt" and numbers[:1] >= [1]
+    return requirement.operator == "Gt" and numbers[:1] >= [1]

@@ -79,7 +79,11 @@ class View:
 
     def _base(self, resource: str) -> str:
         """Its name before it is renamed."""
-        renamed = (name for name, one in (self.sharing or {}).items() if one.renamed and one.name_of(name) == resource)
+        renamed = (
+            name
+            for name, sharing in (self.sharing or {}).items()
+            if sharing.renamed and sharing.name_of(name) == resource
+        )
         return next(renamed, resource.removesuffix(_SHARED))
 
     def _single(self, hints: Hints) -> tuple[bool, str | None]:
@@ -162,18 +166,18 @@ class Meaning:
         """Those whose nodes a pod with these requirements can run on. Of nodes that are not known, all that are not
         ruled out by the label that chooses configurations."""
         asked = tuple(requirements)
-        chosen = [one for one in asked if one.key == CONFIG_LABEL]
-        found = []
+        chosen = [requirement for requirement in asked if requirement.key == CONFIG_LABEL]
+        views = []
         for view in self.views:
             labels = view.labels
             if labels is None:
                 own = {CONFIG_LABEL: view.config} if view.config and view.config != self.default_config else {}
-                fits = all(one.holds({k: v for k, v in own.items() if v}) for one in chosen)
+                fits = all(requirement.holds({k: v for k, v in own.items() if v}) for requirement in chosen)
             else:
-                fits = all(one.holds(labels) for one in asked)
+                fits = all(requirement.holds(labels) for requirement in asked)
             if fits:
-                found.append(view)
-        return tuple(found)
+                views.append(view)
+        return tuple(views)
 
     def meanings(self, resource: str, requirements: Iterable[Requirement], hints: Hints) -> dict[Stands, list[str]]:
         """What a resource can stand for on the nodes that a pod can run on, with where. Empty: nobody said."""
@@ -291,7 +295,11 @@ _OF_VFIO = re.compile(r"\.type\s*==\s*['\"]vfio['\"]")
 
 def own_names(classes: Sequence[DeviceClass], options: Options) -> Mapping[str, Own]:
     """By resource. Classes of other drivers' devices are passed over."""
-    ours = {one.metadata.name: one for one in classes if any(options.driver in text for text in class_expressions(one))}
+    ours = {
+        class_.metadata.name: class_
+        for class_ in classes
+        if any(options.driver in text for text in class_expressions(class_))
+    }
     found: dict[str, Own] = {}
     for resource, name in class_by_resource(ours.values()).items():
         text = " ".join(class_expressions(ours[name]))

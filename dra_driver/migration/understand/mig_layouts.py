@@ -25,14 +25,14 @@ class MigLayout:
 
 
 def layouts_in_force(
-    given: Sequence[Given[MigLayout]], told: Collection[Document]
+    given: Sequence[Given[MigLayout]], documents: Collection[Document]
 ) -> tuple[tuple[MigLayout, ...], tuple[Finding, ...]]:
     """By name, sorted. Of several that have one name and differ, one counts, and a person is told of the others."""
     taken: list[MigLayout] = []
     findings: list[Finding] = []
-    for name in sorted({one.says.name for one in given}):
-        alike = [one for one in given if one.says.name == name]
-        last, of_others = settled(f"layout {name}", alike, told)
+    for name in sorted({item.says.name for item in given}):
+        alike = [item for item in given if item.says.name == name]
+        last, of_others = settled(f"layout {name}", alike, documents)
         findings += of_others
         if last is None:
             continue
@@ -48,7 +48,7 @@ def uniform_profile(name: str, layouts: Sequence[MigLayout]) -> str | None:
 
     Layouts that were not given are known by the names that mig-parted's own have: `all-1g.10gb`.
     """
-    layout = next((one for one in layouts if one.name == name), None)
+    layout = next((mig_layout for mig_layout in layouts if mig_layout.name == name), None)
     if layout is not None:
         return layout.profiles[0] if layout.everywhere and len(layout.profiles) == 1 else None
     usual = re.fullmatch(r"all-(.+)", name)
@@ -78,8 +78,8 @@ def is_assumed_whole(
     ):
         return False
     if usual is None:
-        return not any(one.profiles for one in layouts)
-    known = next((one for one in layouts if one.name == usual.says), None)
+        return not any(layout.profiles for layout in layouts)
+    known = next((layout for layout in layouts if layout.name == usual.says), None)
     return not known.profiles if known is not None else usual.says == "all-disabled"
 
 
@@ -97,7 +97,7 @@ def assumed_whole(strategy: Given[str], usual: Given[str] | None) -> Finding:
 
 def layout_of(name: str, entries: object) -> MigLayout | None:
     """None: it is no list of what becomes of GPUs."""
-    if not isinstance(entries, list) or not all(isinstance(one, dict) for one in entries):
+    if not isinstance(entries, list) or not all(isinstance(item, dict) for item in entries):
         return None
     parts, profiles = [], set()
     for entry in entries:

@@ -95,17 +95,17 @@ def offering_of(objects: Iterable[JsonObject], driver: str, others: Collection[s
     for obj in objects:
         by_kind[str(obj.get("kind"))].append(obj)
     published = {
-        one["spec"].get("nodeName")
-        for one in by_kind["ResourceSlice"]
-        if (one.get("spec") or {}).get("driver") == driver
+        item["spec"].get("nodeName")
+        for item in by_kind["ResourceSlice"]
+        if (item.get("spec") or {}).get("driver") == driver
     }
     holders = _holders(by_kind["Pod"], others)
-    found = []
+    gpu_nodes = []
     for node in by_kind["Node"]:
         name = node["metadata"]["name"]
         labels = node["metadata"].get("labels") or {}
         allocatable = (node.get("status") or {}).get("allocatable") or {}
-        one = GpuNode(
+        gpu_node = GpuNode(
             name,
             _resources(allocatable, others),
             name in published,
@@ -115,13 +115,13 @@ def offering_of(objects: Iterable[JsonObject], driver: str, others: Collection[s
             driver_label=DRIVER_RUNS in labels,
             beside=_beside(allocatable, others),
         )
-        if one.resources or one.driver or one.begun or labels.get("nvidia.com/gpu.present") == "true":
-            found.append(one)
-    policies = [one for one in by_kind["ClusterPolicy"] if str(one.get("apiVersion", "")).startswith("nvidia.com/")]
+        if gpu_node.resources or gpu_node.driver or gpu_node.begun or labels.get("nvidia.com/gpu.present") == "true":
+            gpu_nodes.append(gpu_node)
+    policies = [item for item in by_kind["ClusterPolicy"] if str(item.get("apiVersion", "")).startswith("nvidia.com/")]
     return Offering(
-        tuple(sorted(found, key=lambda node: node.name)),
+        tuple(sorted(gpu_nodes, key=lambda node: node.name)),
         tuple(sorted({*_operators(policies), *_daemon_sets(by_kind["DaemonSet"], bool(policies))})),
-        any(_enabled(one, "migManager") for one in policies),
+        any(_enabled(policy, "migManager") for policy in policies),
         tuple(_other_drivers(by_kind["GPUCluster"], by_kind["DaemonSet"])),
     )
 
@@ -156,7 +156,7 @@ def _number(amount: Any) -> int:
 
 
 def _holders(pods: Sequence[JsonObject], others: Collection[str]) -> dict[str, list[Holder]]:
-    found: dict[str, list[Holder]] = defaultdict(list)
+    holders: dict[str, list[Holder]] = defaultdict(list)
     for pod in pods:
         spec, status = pod.get("spec") or {}, pod.get("status") or {}
         node = spec.get("nodeName")
@@ -168,8 +168,8 @@ def _holders(pods: Sequence[JsonObject], others: Collection[str]) -> dict[str, l
         if asks or by_claim:
             metadata = pod["metadata"]
             namespace = metadata.get("namespace") or "default"
-            found[node].append(Holder(namespace, metadata["name"], _owner(metadata, namespace), by_claim))
-    return found
+            holders[node].append(Holder(namespace, metadata["name"], _owner(metadata, namespace), by_claim))
+    return holders
 
 
 def _asks(spec: JsonObject, others: Collection[str]) -> bool:
@@ -181,7 +181,7 @@ def _asks(spec: JsonObject, others: Collection[str]) -> bool:
 
 
 def _owner(metadata: JsonObject, namespace: str) -> ObjectRef | None:
-    owner = next((one for one in metadata.get("ownerReferences") or () if one.get("controller")), None)
+    owner = next((item for item in metadata.get("ownerReferences") or () if item.get("controller")), None)
     if owner is None:
         return None
     kind, name = owner["kind"], owner["name"]
@@ -206,12 +206,12 @@ def _enabled(policy: JsonObject, part: str) -> bool:
 
 
 def _daemon_sets(daemon_sets: Sequence[JsonObject], operator: bool) -> Iterable[DevicePlugin]:
-    for one in daemon_sets:
-        metadata = one["metadata"]
+    for daemon_set in daemon_sets:
+        metadata = daemon_set["metadata"]
         owners = {owner.get("kind") for owner in metadata.get("ownerReferences") or ()}
         if operator and "ClusterPolicy" in owners:
             continue
-        containers = (((one.get("spec") or {}).get("template") or {}).get("spec") or {}).get("containers") or ()
+        containers = (((daemon_set.get("spec") or {}).get("template") or {}).get("spec") or {}).get("containers") or ()
         if any(_PLUGIN_IMAGE.search(str(container.get("image", ""))) for container in containers):
             gke = metadata.get("namespace") == "kube-system" and _GKE_PLUGIN.match(metadata["name"])
             installed = Installed.GKE if gke else Installed.DAEMON_SET
@@ -227,15 +227,15 @@ def _offers_gpus(cluster: JsonObject) -> bool:
 def _other_drivers(clusters: Sequence[JsonObject], daemon_sets: Sequence[JsonObject]) -> Iterable[str]:
     """NVIDIA's operator brings its driver by a GPUCluster; its chart has a container `gpus` where it offers GPUs."""
     named = [
-        f"GPUCluster {one['metadata']['name']}"
-        for one in clusters
-        if str(one.get("apiVersion", "")).startswith("nvidia.com/") and _offers_gpus(one)
+        f"GPUCluster {cluster['metadata']['name']}"
+        for cluster in clusters
+        if str(cluster.get("apiVersion", "")).startswith("nvidia.com/") and _offers_gpus(cluster)
     ]
     yield from named
-    for one in () if named else daemon_sets:
-        containers = (((one.get("spec") or {}).get("template") or {}).get("spec") or {}).get("containers") or ()
+    for item in () if named else daemon_sets:
+        containers = (((item.get("spec") or {}).get("template") or {}).get("spec") or {}).get("containers") or ()
         if any(
             container.get("name") == "gpus" and _OTHER_DRIVER_IMAGE.search(str(container.get("image", "")))
             for container in containers
         ):
-            yield f"DaemonSet {one['metadata'].get('namespace') or 'default'}/{one['metadata']['name']}"
+            yield f"DaemonSet {item['metadata'].get('namespace') or 'default'}/{item['metadata']['name']}"

@@ -59,9 +59,9 @@ _FILLED_IN = "FILLED BY THE OPERATOR"
 
 def is_plumbing(spec: JsonObject) -> bool:
     """Whether any container of a pod's spec is one of these; an image under another name is known by its volume."""
-    folders = (value_at(one, ("hostPath", "path")) for one in _listed(spec.get("volumes")) if isinstance(one, dict))
+    folders = (value_at(item, ("hostPath", "path")) for item in _listed(spec.get("volumes")) if isinstance(item, dict))
     return any(_PLUMBING.search(image) for image in _images(spec)) or any(
-        isinstance(one, str) and one.rstrip("/") == _SOCKETS for one in folders
+        isinstance(folder, str) and folder.rstrip("/") == _SOCKETS for folder in folders
     )
 
 
@@ -77,8 +77,8 @@ def plugin_settings(daemon_set: JsonObject) -> PluginSettings | None:
 
 
 def _images(spec: Mapping[str, object]) -> Iterator[str]:
-    for one in _listed(spec.get("containers")):
-        yield str(one.get("image") or "") if isinstance(one, dict) else ""
+    for item in _listed(spec.get("containers")):
+        yield str(item.get("image") or "") if isinstance(item, dict) else ""
 
 
 def _listed(value: object) -> list[Any]:
@@ -87,22 +87,22 @@ def _listed(value: object) -> list[Any]:
 
 def _given(container: JsonObject) -> dict[str, str]:
     """By the flag's name; a flag goes before the variable of the same meaning."""
-    found: dict[str, str] = {}
-    for one in _listed(container.get("env")):
-        if isinstance(one, dict) and isinstance(one.get("value"), str):
-            found[str(one.get("name")).lower().replace("_", "-")] = one["value"]
+    given: dict[str, str] = {}
+    for item in _listed(container.get("env")):
+        if isinstance(item, dict) and isinstance(item.get("value"), str):
+            given[str(item.get("name")).lower().replace("_", "-")] = item["value"]
     words = [str(word) for key in ("command", "args") for word in _listed(container.get(key))]
     for word, following in pairwise([*words, ""]):
         name, equals, value = word.removeprefix("--").partition("=")
         if word.startswith("--") and (equals or not following.startswith("-")):
-            found[name] = value if equals else following
-    return found
+            given[name] = value if equals else following
+    return given
 
 
 def parts_of_operator(document: Document, spec: JsonObject) -> Iterator[Finding]:
     """`spec` is that of the ClusterPolicy."""
-    for one in _PARTS:
-        yield from one(document, spec)
+    for item in _PARTS:
+        yield from item(document, spec)
 
 
 def _device_plugin(document: Document, spec: JsonObject) -> Iterator[Finding]:
@@ -175,7 +175,7 @@ def labels_of_nodes(nodes: Iterable[Document]) -> Iterator[Finding]:
     for document in nodes:
         labels = value_at(document.obj, ("metadata", "labels"))
         capacity = value_at(document.obj, ("status", "capacity"))
-        if not any(key.startswith("nvidia.com/") for one in (labels, capacity) for key in _keys(one)):
+        if not any(key.startswith("nvidia.com/") for item in (labels, capacity) for key in _keys(item)):
             continue
         for label in sorted(_GPU_LABELS.keys() & labels.keys()) if isinstance(labels, dict) else ():
             if label in seen or labels.get(_GOOGLE_DRIVER) == "true":

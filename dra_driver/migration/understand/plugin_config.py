@@ -178,7 +178,7 @@ class _Reader:
         strategies = plugin.get("deviceListStrategy")
         listed = [strategies] if isinstance(strategies, str) else strategies or []
         where = "flags.plugin.deviceListStrategy"
-        if isinstance(listed, list) and listed and not any(str(one).startswith("cdi") for one in listed):
+        if isinstance(listed, list) and listed and not any(str(item).startswith("cdi") for item in listed):
             names = ", ".join(map(str, listed))
             self._say(
                 PLUGIN_SETTING, where, f"{names}: nothing shows that the container runtime reads CDI",

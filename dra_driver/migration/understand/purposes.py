@@ -56,16 +56,16 @@ class Purposes:
         specs: dict[tuple[str, str], tuple[tuple[str | None, Any], ...]] = defaultdict(tuple)
         classes: dict[str, tuple[tuple[str, ...], ...]] = defaultdict(tuple)
         channels: dict[str, tuple[str | None, ...]] = defaultdict(tuple)
-        for one in documents:
-            if one.kind in (_TEMPLATE, _CLAIM):
-                spec = value_at(one.obj, ("spec", "spec") if one.kind == _TEMPLATE else ("spec",))
-                specs[one.kind, one.name] += ((one.namespace or None, spec),)
-            elif one.kind == "DeviceClass":
-                classes[one.name] += (_expressions(one.obj.get("spec")),)
-            elif one.kind == "ComputeDomain" and one.api_version.startswith(f"{CONFIG_GROUP}/"):
-                name = value_at(one.obj, ("spec", "channel", "resourceClaimTemplate", "name"))
+        for document in documents:
+            if document.kind in (_TEMPLATE, _CLAIM):
+                spec = value_at(document.obj, ("spec", "spec") if document.kind == _TEMPLATE else ("spec",))
+                specs[document.kind, document.name] += ((document.namespace or None, spec),)
+            elif document.kind == "DeviceClass":
+                classes[document.name] += (_expressions(document.obj.get("spec")),)
+            elif document.kind == "ComputeDomain" and document.api_version.startswith(f"{CONFIG_GROUP}/"):
+                name = value_at(document.obj, ("spec", "channel", "resourceClaimTemplate", "name"))
                 if isinstance(name, str):
-                    channels[name] += (one.namespace or None,)
+                    channels[name] += (document.namespace or None,)
         return cls(dict(specs), dict(classes), dict(channels))
 
     def held(self, pod: PodSpecAt, options: Options) -> tuple[Held, ...]:
@@ -102,32 +102,36 @@ class _Looking:
                 return self._named(kind, name)
         made = entry.get("claimCreationSpec")
         if isinstance(made, dict):
-            return _worst([self._of_nim(one) for one in made.get("devices") or ()])
+            return _worst([self._of_nim(item) for item in made.get("devices") or ()])
         return _Said(Purpose.UNKNOWN, "it names neither a ResourceClaimTemplate nor a ResourceClaim")
 
     def _named(self, kind: str, name: str) -> _Said:
-        if kind == _TEMPLATE and self._here(self.known.channels.get(name, ()), lambda one: one):
+        if kind == _TEMPLATE and self._here(self.known.channels.get(name, ()), lambda text: text):
             return _Said(Purpose.OTHERS, "the channel of a ComputeDomain")
-        specs = self._here(self.known.specs.get((kind, name), ()), lambda one: one[0])
+        specs = self._here(self.known.specs.get((kind, name), ()), lambda item: item[0])
         if not specs:
             elsewhere = (kind, name) in self.known.specs or name in self.known.channels
             where = f" of namespace {self.namespace}" if elsewhere else ""
             return _Said(Purpose.UNKNOWN, f"{kind} {name}{where} was not given")
         return _worst([self._spec(spec) for _, spec in specs])
 
-    def _here[T](self, found: Sequence[T], namespace_of: Callable[[T], str | None]) -> list[T]:
+    def _here[T](self, results: Sequence[T], namespace_of: Callable[[T], str | None]) -> list[T]:
         """Those of the pod's namespace; where files do not say one, all that may be."""
-        same = [one for one in found if self.namespace and namespace_of(one) == self.namespace]
-        return same or [one for one in found if not self.namespace or namespace_of(one) is None]
+        same = [item for item in results if self.namespace and namespace_of(item) == self.namespace]
+        return same or [item for item in results if not self.namespace or namespace_of(item) is None]
 
     def _spec(self, spec: object) -> _Said:
         requests = value_at(spec, ("devices", "requests"))
-        found = []
-        for one in requests if isinstance(requests, list) else ():
-            wanted = [one.get("exactly"), *(one.get("firstAvailable") or ()), one] if isinstance(one, dict) else [None]
+        saids = []
+        for request in requests if isinstance(requests, list) else ():
+            wanted = (
+                [request.get("exactly"), *(request.get("firstAvailable") or ()), request]
+                if isinstance(request, dict)
+                else [None]
+            )
             named = [each for each in wanted if isinstance(each, dict) and "deviceClassName" in each]
-            found += [self._request(each) for each in named] or [_UNREADABLE]
-        return _worst(found or [_UNREADABLE])
+            saids += [self._request(each) for each in named] or [_UNREADABLE]
+        return _worst(saids or [_UNREADABLE])
 
     def _request(self, request: Mapping[str, Any]) -> _Said:
         name = str(request["deviceClassName"])
@@ -150,9 +154,9 @@ class _Looking:
 
     def _selected(self, name: str, expressions: Sequence[str]) -> _Said:
         drivers = (self.options.driver, GPU_DRIVER)
-        if any(driver in one for one in expressions for driver in drivers):
+        if any(driver in expression for expression in expressions for driver in drivers):
             return _Said(Purpose.GPUS, f"of class {name}")
-        if any(_OF_OTHER_DRIVERS.fullmatch(one) for one in expressions):
+        if any(_OF_OTHER_DRIVERS.fullmatch(expression) for expression in expressions):
             return _Said(Purpose.OTHERS, f"of class {name}")
         return _Said(Purpose.UNKNOWN, f"the selectors of DeviceClass {name} do not name a driver")
 
@@ -169,31 +173,31 @@ _UNREADABLE = _Said(Purpose.UNKNOWN, "it has no request that can be read")
 _ORDER = (Purpose.GPUS, Purpose.UNKNOWN, Purpose.OTHERS)
 
 
-def _worst(said: Sequence[_Said]) -> _Said:
+def _worst(saids: Sequence[_Said]) -> _Said:
     """What is of GPUs by one request is of GPUs."""
-    return min(said, key=lambda one: _ORDER.index(one.purpose), default=_UNREADABLE)
+    return min(saids, key=lambda item: _ORDER.index(item.purpose), default=_UNREADABLE)
 
 
 def _listed(pod: PodSpecAt) -> Iterator[tuple[str, Path, Mapping[str, Any]]]:
     """Entries with the name by which containers use them, and where they are."""
     field_ = "draResources" if pod.form is Form.NIM else "resourceClaims"
     path = (*pod.path, field_)
-    for index, one in enumerate(_maps(pod.spec.get(field_))):
-        yield str(one.get("name", f"claim-{index}")), (*path, index), one
+    for index, map_ in enumerate(_maps(pod.spec.get(field_))):
+        yield str(map_.get("name", f"claim-{index}")), (*path, index), map_
     patch = pod.spec.get("podSpecPatch")
     for document in read_documents(patch, pod.document.file).documents if isinstance(patch, str) else ():
-        for one in _maps(document.obj.get("resourceClaims")):
-            yield str(one.get("name")), (*pod.path, "podSpecPatch"), one
+        for map_ in _maps(document.obj.get("resourceClaims")):
+            yield str(map_.get("name")), (*pod.path, "podSpecPatch"), map_
 
 
 def _maps(value: object) -> list[Mapping[str, Any]]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def _expressions(value: object) -> tuple[str, ...]:
     """Of a class's spec, or of a request."""
-    found = (value_at(one, ("cel", "expression")) for one in _maps(value_at(value, ("selectors",))))
-    return tuple(one for one in found if isinstance(one, str))
+    found = (value_at(map_, ("cel", "expression")) for map_ in _maps(value_at(value, ("selectors",))))
+    return tuple(text for text in found if isinstance(text, str))
 
 
 # -- what is said of it
@@ -201,20 +205,20 @@ def _expressions(value: object) -> tuple[str, ...]:
 
 def hindrances(held: Iterable[Held], document: Document) -> Iterator[Finding]:
     """Of a pod that asks for GPUs in the old way, too."""
-    for one in held:
-        if one.purpose is Purpose.GPUS:
-            message = f"claim {one.name} ({one.why}) is of GPUs, and the pod asks for GPUs in the old way, too"
-            yield finding(ALREADY_DRA, document, one.path, message, advice=_ONE_OF_BOTH, severity=Severity.ERROR)
-        elif one.purpose is Purpose.UNKNOWN:
-            message = f"it is not known whether claim {one.name} is of GPUs: {one.why}"
-            yield finding(ALREADY_DRA, document, one.path, message, advice=_SAY_WHAT, severity=Severity.ERROR)
+    for item in held:
+        if item.purpose is Purpose.GPUS:
+            message = f"claim {item.name} ({item.why}) is of GPUs, and the pod asks for GPUs in the old way, too"
+            yield finding(ALREADY_DRA, document, item.path, message, advice=_ONE_OF_BOTH, severity=Severity.ERROR)
+        elif item.purpose is Purpose.UNKNOWN:
+            message = f"it is not known whether claim {item.name} is of GPUs: {item.why}"
+            yield finding(ALREADY_DRA, document, item.path, message, advice=_SAY_WHAT, severity=Severity.ERROR)
 
 
 def kept(held: Iterable[Held], document: Document) -> Iterator[Finding]:
     """Of a pod that is migrated."""
-    for one in held:
-        message = f"claim {one.name} ({one.why}) is of no GPU: it stays as it is, and GPUs are migrated besides"
-        yield finding(ALREADY_DRA, document, one.path, message, advice="")
+    for item in held:
+        message = f"claim {item.name} ({item.why}) is of no GPU: it stays as it is, and GPUs are migrated besides"
+        yield finding(ALREADY_DRA, document, item.path, message, advice="")
 
 
 _ONE_OF_BOTH = (
@@ -229,10 +233,10 @@ _SAY_WHAT = (
 )
 
 
-def why_left(one: Held) -> str | None:
+def why_left(held: Held) -> str | None:
     """Why the pod is not migrated, as a sentence; None: this claim is no hindrance."""
-    if one.purpose is Purpose.GPUS:
-        return f"it has GPUs by claim {one.name} already; which of both is meant is for a person to say"
-    if one.purpose is Purpose.UNKNOWN:
-        return f"it is not known whether it has GPUs by claim {one.name}: {one.why}"
+    if held.purpose is Purpose.GPUS:
+        return f"it has GPUs by claim {held.name} already; which of both is meant is for a person to say"
+    if held.purpose is Purpose.UNKNOWN:
+        return f"it is not known whether it has GPUs by claim {held.name}: {held.why}"
     return None

@@ -347,18 +347,18 @@ def _meaning(found: _Found, options: Options) -> Meaning:
     by_values, of_values = settled("the MIG strategy", found.mig_strategies, found.told)
     hami, of_hami = settled("what HAMi's resources are called", found.hamis, found.told)
     named, default, of_configs = configs_in_force(found.configs, operator.says if operator else None, found.told)
-    configs = {name: one.says for name, one in named.items()}
+    configs = {name: given.says for name, given in named.items()}
     layouts, of_layouts = layouts_in_force(found.layouts, found.told)
     usual, of_usual = settled("the layout of nodes that name none", found.default_layouts, found.told)
-    strategy = options.mig_strategy or next((one.says for one in (by_flags, by_values) if one is not None), None)
+    strategy = options.mig_strategy or next((given.says for given in (by_flags, by_values) if given is not None), None)
     if by_flags is not None:
-        configs = {name: replace(one, mig_strategy=by_flags.says) for name, one in configs.items()}
-    said = [*named.values(), *(one for one in (operator, by_flags, by_values, hami) if one is not None)]
+        configs = {name: replace(config, mig_strategy=by_flags.says) for name, config in configs.items()}
+    said = [*named.values(), *(item for item in (operator, by_flags, by_values, hami) if item is not None)]
     plain = Meaning(
         configs=tuple(configs.values()),
         default_config=default,
         hami=hami.says if hami is not None else Hami(),
-        read_from=tuple(dict.fromkeys(place(one.document) for one in said)),
+        read_from=tuple(dict.fromkeys(place(item.document) for item in said)),
         layouts=layouts,
         strategy=strategy,
         driver_roots=frozenset(found.driver_roots),
@@ -380,7 +380,7 @@ def _meaning(found: _Found, options: Options) -> Meaning:
     views = [view for view in nodes if view is not None]
     if not views:
         profile = uniform_profile(usual.says, layouts) if usual is not None else None
-        unsaid = not configs or any(one.mig_strategy is None for one in configs.values())
+        unsaid = not configs or any(config.mig_strategy is None for config in configs.values())
         if by_values and not by_flags and unsaid and is_assumed_whole(by_values, usual, layouts, options):
             strategy = "none"
             plain = replace(plain, strategy=strategy, findings=(*plain.findings, assumed_whole(by_values, usual)))

@@ -87,24 +87,24 @@ def ground_of_models(
         {**_DYNAMIC, "sharing": [{"devices": "mig", "strategy": "TimeSlicing", "replicas": 4}]},
         {"passthrough": [{}]},
     )
-    found = [published(own, None, _FEW if "mig" in own else None)]
+    publications = [published(own, None, _FEW if "mig" in own else None)]
     if any("nodes" in rule or "gpus" in rule for name in ("mig", "sharing") for rule in own.get(name) or ()):
         # There are other nodes, too, or other GPUs, of which these rules say nothing.
-        found.append(published({}, None))
+        publications.append(published({}, None))
     by_nodes: dict[str, list[JsonObject]] = {}
     for rule in own.get("sharing") or ():
         by_nodes.setdefault(json.dumps(rule.get("nodes"), sort_keys=True), []).append(rule)
     if len(by_nodes) > 1:
         # These are rules for different nodes; everywhere at once only the last of them would count.
-        found += [published({**own, "sharing": rules}, None) for rules in by_nodes.values()]
-    found += [published(extra, extra, _FEW if "mig" in extra else None) for extra in extras]
-    found += [published(own, None), published(_DYNAMIC, _DYNAMIC)]
+        publications += [published({**own, "sharing": rules}, None) for rules in by_nodes.values()]
+    publications += [published(extra, extra, _FEW if "mig" in extra else None) for extra in extras]
+    publications += [published(own, None), published(_DYNAMIC, _DYNAMIC)]
     title = (
         f"nodes of {', '.join(map(model_label, models))}"
         if names
         else f"nodes of the {len(models)} GPU models that are known here"
     )
-    return Ground(title, tuple(found), minor, certain=bool(names))
+    return Ground(title, tuple(publications), minor, certain=bool(names))
 
 
 @cache
@@ -122,11 +122,11 @@ def _site_of_record(
 def ground_of_cluster(nodes: Sequence[JsonObject], slices: Sequence[JsonObject], minor: int) -> Ground:
     """The nodes and ResourceSlices that a cluster has; devices that are in use now count as free."""
     behaviour = Behaviour.of(minor, partitionable=True, consumable=True, taints=True)
-    catalog = Catalog([PublishedSlice(ResourceSlice.of(one)) for one in slices], behaviour)
-    views = [NodeView.of(one) for one in nodes]
+    catalog = Catalog([PublishedSlice(ResourceSlice.of(slice_)) for slice_ in slices], behaviour)
+    views = [NodeView.of(node) for node in nodes]
     sites = [Site(view.name, _without_plugin(view), catalog) for view in views]
     with_devices = tuple(
-        partial(_given, one) for one in sites if any(pool.candidates for pool in catalog.pools(one.node))
+        partial(_given, site) for site in sites if any(pool.candidates for pool in catalog.pools(site.node))
     )
     title = "the nodes of the cluster"
     return Ground(title, (Publication(with_devices),), minor, certain=True, real_nodes=True)

@@ -65,7 +65,7 @@ class PodToBe:
     @property
     def wishes(self) -> str:
         """All that decides where it fits: two pods with the same wishes fit the same nodes."""
-        claims = {name: one.spec.to_wire() for name, one in self.claims.items()}
+        claims = {name: claim.spec.to_wire() for name, claim in self.claims.items()}
         asked = {key: self.conditions.get(key) for key in ("nodeSelector", "affinity")}
         return json.dumps([claims, self.obj["spec"], asked], sort_keys=True)
 
@@ -81,15 +81,15 @@ class PodsToBe:
         self._templates: dict[tuple[str, str], JsonObject] = {}
         self._claims: dict[tuple[str, str], JsonObject] = {}
         self.classes = dict(classes)
-        new = [one.obj for one in migration.objects]
+        new = [object_.obj for object_ in migration.objects]
         after = {result.file: _read(result.after, result.file) for result in migration.files}
-        for obj in (*(one.obj for documents in after.values() for one in documents), *new):
+        for obj in (*(document.obj for documents in after.values() for document in documents), *new):
             self._learn(obj)
         self._results = _pairs(migration, after, new)
         # The controller makes one for each profile; the values that we write let them answer to these resources.
-        kept = (one for one in kept_resources(migration) if one.startswith(MIG_RESOURCE))
-        made = [] if ground.real_nodes else [_profile_class(one) for one in sorted(kept)]
-        self.all_classes = {**self.classes, **{one.metadata.name: one for one in made}}
+        kept = (resource for resource in kept_resources(migration) if resource.startswith(MIG_RESOURCE))
+        made = [] if ground.real_nodes else [_profile_class(text) for text in sorted(kept)]
+        self.all_classes = {**self.classes, **{device_class.metadata.name: device_class for device_class in made}}
 
     def _learn(self, obj: JsonObject) -> None:
         ref = _ref(obj)
@@ -112,8 +112,8 @@ class PodsToBe:
             return self._by_templates(workload)
         entries, uses = _named(at, document)
         # Of claims that it had already the driver has no devices to try.
-        for one in workload.reading.held:
-            entries.pop(one.name, None)
+        for held in workload.reading.held:
+            entries.pop(held.name, None)
         namespace = document.namespace or ""
         claims = {name: self._claim(namespace, name, entry) for name, entry in entries.items()}
         if not claims:
@@ -129,13 +129,13 @@ class PodsToBe:
 
     def before(self, workload: Workload) -> JsonObject:
         """The pod as it was, as far as schedulers looked at it for its devices."""
-        wanted = {one for demand in workload.reading.demands for one in (demand.resource, *_names(demand))}
+        wanted = {text for demand in workload.reading.demands for text in (demand.resource, *_names(demand))}
         return self._shell(workload.pod, workload.pod.spec, lambda name: self._real_nodes or name in wanted)
 
     def _by_templates(self, workload: Workload) -> PodToBe:
         """Of a manifest inside of another text, of which only the templates are at hand."""
         at = workload.pod
-        users = {id(one): one for demand in workload.reading.demands for one in demand.containers}
+        users = {id(container): container for demand in workload.reading.demands for container in demand.containers}
         if len(users) != 1 or not workload.templates:
             raise NotLookedAt("the result could not be distinguished from other objects")
         claims = {}
@@ -143,7 +143,7 @@ class PodsToBe:
             key = "resourceClaimName" if ref.kind == "ResourceClaim" else "resourceClaimTemplateName"
             entry = {key: ref.name}
             claims[f"claim-{index}"] = self._claim(ref.namespace or "", f"claim-{index}", entry)
-        names = {id(one): name_of(one, index) for index, one in enumerate(at.containers)}
+        names = {id(container): name_of(container, index) for index, container in enumerate(at.containers)}
         (user,) = users
         uses = {names[user]: tuple(Use(name, None) for name in claims)}
         return PodToBe(self._shell(at, {}), claims, uses, {})
@@ -153,7 +153,7 @@ class PodsToBe:
     ) -> JsonObject:
         """What of a pod a scheduler looks at for its devices. Nodes that nobody described are asked for GPUs only: of
         network cards and other devices of theirs nothing is known."""
-        containers = [_container(one, index, is_asked) for index, one in enumerate(at.containers)]
+        containers = [_container(container, index, is_asked) for index, container in enumerate(at.containers)]
         kept = ("nodeSelector", "affinity", "tolerations") if self._real_nodes else ()
         init = (Role.INIT, Role.SIDECAR)
         name = at.document.name or "pod"
@@ -162,8 +162,8 @@ class PodsToBe:
             "spec": {
                 **{key: spec[key] for key in kept if key in spec},
                 **({} if self._real_nodes else {"tolerations": [{"operator": "Exists"}]}),
-                "containers": [one for one, own in containers if own.role not in (*init, Role.EPHEMERAL)],
-                "initContainers": [one for one, own in containers if own.role in init],
+                "containers": [item for item, own in containers if own.role not in (*init, Role.EPHEMERAL)],
+                "initContainers": [item for item, own in containers if own.role in init],
             },
         }
 
@@ -196,26 +196,26 @@ def _pairs(
     migration: Migration, after: Mapping[str, Sequence[Document]], new: Sequence[JsonObject]
 ) -> dict[int, Document]:
     """By the identity of old documents: what became of them. New objects may stand anywhere among the others."""
-    ours = {_ref(one) for one in new}
+    ours = {_ref(item) for item in new}
     old: dict[str, dict[int, Document]] = {}
     for workload in migration.workloads:
         document = workload.pod.document
         old.setdefault(document.file, {})[id(document)] = document
-    found: dict[int, Document] = {}
+    pairs: dict[int, Document] = {}
     for file, documents in old.items():
-        left = _by_ref(one for one in after.get(file, ()) if _ref(one.obj) not in ours)
+        left = _by_ref(item for item in after.get(file, ()) if _ref(item.obj) not in ours)
         for ref, twins in _by_ref(documents.values()).items():
             same = left.get(ref, [])
             if len(same) >= len(twins):
-                found |= {id(was): now for was, now in zip(twins, same, strict=False)}
-    return found
+                pairs |= {id(was): now for was, now in zip(twins, same, strict=False)}
+    return pairs
 
 
 def _by_ref(documents: Iterable[Document]) -> dict[ObjectRef, list[Document]]:
-    found: dict[ObjectRef, list[Document]] = {}
+    by_ref: dict[ObjectRef, list[Document]] = {}
     for document in documents:
-        found.setdefault(_ref(document.obj), []).append(document)
-    return found
+        by_ref.setdefault(_ref(document.obj), []).append(document)
+    return by_ref
 
 
 def _ref(obj: JsonObject) -> ObjectRef:
@@ -247,8 +247,8 @@ def _named(at: PodSpecAt, document: Document) -> tuple[dict[str, JsonObject], di
     spec = spec if isinstance(spec, dict) else {}
     listed = spec.get("resourceClaims")
     if at.form is Form.NIM:
-        listed = [{"name": f"claim-{index}", **one} for index, one in enumerate(spec.get("draResources") or ())]
-    entries = {str(one.get("name")): one for one in listed or () if isinstance(one, dict)}
+        listed = [{"name": f"claim-{index}", **item} for index, item in enumerate(spec.get("draResources") or ())]
+    entries = {str(item.get("name")): item for item in listed or () if isinstance(item, dict)}
     uses: dict[str, tuple[Use, ...]] = {}
     for index, container in enumerate(at.containers):
         if at.form is Form.NIM:
@@ -256,6 +256,6 @@ def _named(at: PodSpecAt, document: Document) -> tuple[dict[str, JsonObject], di
             continue
         resources = value_at(document.obj, container.resources_path)
         claims = resources.get("claims") if isinstance(resources, dict) else None
-        found = [one for one in claims or () if isinstance(one, dict)]
-        uses[name_of(container, index)] = tuple(Use(str(one.get("name")), one.get("request")) for one in found)
+        results = [claim for claim in claims or () if isinstance(claim, dict)]
+        uses[name_of(container, index)] = tuple(Use(str(item.get("name")), item.get("request")) for item in results)
     return entries, uses

@@ -41,7 +41,7 @@ def shown(piece: Piece) -> str:
     product = piece.device.attributes.get("productName")
     consumed = sorted((piece.result.consumed_capacity or {}).items())
     amounts = ", ".join(f"{name} {amount}" for name, amount in consumed if amount != "0")
-    about = ", ".join(one for one in (product.string if product is not None else None, amounts) if one)
+    about = ", ".join(text for text in (product.string if product is not None else None, amounts) if text)
     return f"{piece.result.device} ({about})" if about else piece.result.device
 
 
@@ -49,7 +49,7 @@ def problems(workload: Workload, pieces: Mapping[str, tuple[Piece, ...]]) -> Ite
     """A sentence for each difference. `pieces` are by the name of the container."""
     for index, container in enumerate(workload.pod.containers):
         name = name_of(container, index)
-        demands = [one for one in workload.reading.demands if container in one.containers]
+        demands = [demand for demand in workload.reading.demands if container in demand.containers]
         yield from _problems_of(name, demands, pieces.get(name, ()))
     yield from _numbers(workload, pieces)
     yield from _together(workload, pieces)
@@ -57,12 +57,12 @@ def problems(workload: Workload, pieces: Mapping[str, tuple[Piece, ...]]) -> Ite
 
 
 def _problems_of(name: str, demands: Sequence[Demand], pieces: Sequence[Piece]) -> Iterator[str]:
-    if any(one.all_gpus for one in demands):
+    if any(item.all_gpus for item in demands):
         if not all(piece.result.admin_access for piece in pieces):
             yield f"{name} takes GPUs from other pods, although it only monitors them"
         return
     rest = list(pieces)
-    for demand in sorted(demands, key=lambda one: -_strictness(one.want)):
+    for demand in sorted(demands, key=lambda item: -_strictness(item.want)):
         fitting = [piece for piece in rest if _differs(piece, demand.want) is None][: demand.want.count]
         if len(fitting) < demand.want.count:
             yield _lacking(name, demand.want, rest)
@@ -92,7 +92,7 @@ def _differs(piece: Piece, want: Want) -> str | None:
     if piece.result.share_id is None:
         return "not shared"
     amounts = {key.rpartition("/")[2]: Quantity.parse(value) for key, value in (consumed or {}).items()}
-    whole = {key.rpartition("/")[2]: Quantity.parse(one.value) for key, one in piece.device.capacity.items()}
+    whole = {key.rpartition("/")[2]: Quantity.parse(capacity.value) for key, capacity in piece.device.capacity.items()}
     for name, asked in (("memory", want.share.memory), ("cores", want.share.cores)):
         if asked is None and want.share.number is None and name in amounts and _is_all(amounts[name], whole.get(name)):
             return f"with all {name} of it, so no other claim gets a share"
@@ -118,7 +118,7 @@ def _all_of_it(piece: Piece) -> bool:
     consumed = {
         key.rpartition("/")[2]: Quantity.parse(value) for key, value in (piece.result.consumed_capacity or {}).items()
     }
-    whole = {key.rpartition("/")[2]: Quantity.parse(one.value) for key, one in piece.device.capacity.items()}
+    whole = {key.rpartition("/")[2]: Quantity.parse(capacity.value) for key, capacity in piece.device.capacity.items()}
     return any(consumed[name] >= whole[name] for name in consumed if name in whole)
 
 
@@ -132,15 +132,15 @@ def _lacking(name: str, want: Want, pieces: Iterable[Piece]) -> str:
 
 def _together(workload: Workload, pieces: Mapping[str, tuple[Piece, ...]]) -> Iterator[str]:
     """Containers that run at the same time had devices of their own, unless the old manifest shared them."""
-    names = {name_of(one, index): one for index, one in enumerate(workload.pod.containers)}
-    lasting = [name for name, one in names.items() if one.role in (Role.APP, Role.SIDECAR)]
-    sharers = [{id(one) for one in demand.containers} for demand in workload.reading.demands]
+    names = {name_of(container, index): container for index, container in enumerate(workload.pod.containers)}
+    lasting = [name for name, container_at in names.items() if container_at.role in (Role.APP, Role.SIDECAR)]
+    sharers = [{id(container) for container in demand.containers} for demand in workload.reading.demands]
     for index, name in enumerate(lasting):
         for other in lasting[index + 1 :]:
             together = any({id(names[name]), id(names[other])} <= group for group in sharers)
-            mine, theirs = ({piece.identity for piece in pieces.get(one, ())} for one in (name, other))
+            mine, theirs = ({piece.identity for piece in pieces.get(text, ())} for text in (name, other))
             if not together and (both := mine & theirs):
-                devices = ", ".join(sorted(one[1] for one in both))
+                devices = ", ".join(sorted(item[1] for item in both))
                 yield f"{name} and {other} share {devices}, but had separate devices"
 
 
@@ -149,24 +149,24 @@ def _of_one_gpu(workload: Workload, pieces: Mapping[str, tuple[Piece, ...]]) -> 
     together: dict[str, set[tuple[str, str]]] = {}
     for index, container in enumerate(workload.pod.containers):
         name = name_of(container, index)
-        wants = [one.want for one in workload.reading.demands if container in one.containers]
+        wants = [demand.want for demand in workload.reading.demands if container in demand.containers]
         devices = {piece.identity[:2] for piece in pieces.get(name, ())}
-        if (apart := sum(one.distinct for one in wants)) > len(devices) > 0:
+        if (apart := sum(item.distinct for item in wants)) > len(devices) > 0:
             yield f"{name} had shares of {apart} different GPUs, and gets them of {len(devices)}"
-        if wants and all(one.together for one in wants):
+        if wants and all(item.together for item in wants):
             together[name] = devices
-    if len(found := set().union(*together.values())) > 1:
-        several = ", ".join(sorted(device for _, device in found))
+    if len(results := set().union(*together.values())) > 1:
+        several = ", ".join(sorted(device for _, device in results))
         yield f"{', '.join(together)} had shares of one GPU, and get them of {several}"
 
 
 def _numbers(workload: Workload, pieces: Mapping[str, tuple[Piece, ...]]) -> Iterator[str]:
     """What was counted in the manifest must be counted again, whatever was made of it in between."""
     for index, container in enumerate(workload.pod.containers):
-        demands = [one for one in workload.reading.demands if container in one.containers]
-        if not demands or any(one.all_gpus or one.want.share is not None for one in demands):
+        demands = [demand for demand in workload.reading.demands if container in demand.containers]
+        if not demands or any(demand.all_gpus or demand.want.share is not None for demand in demands):
             continue
-        if any(one.containers[0] is not container for one in demands):
+        if any(demand.containers[0] is not container for demand in demands):
             continue
         name, asked = name_of(container, index), _asked(container)
         if asked is not None and asked != len(pieces.get(name, ())):
@@ -243,13 +243,13 @@ def verify(
 ) -> Verification:
     """Each workload that asks for devices of the driver now. `classes` are those that come with the driver."""
     trial = _Trial(migration, ground, classes)
-    asking = [one for one in migration.workloads if one.choice.target is not Target.LEAVE]
+    asking = [item for item in migration.workloads if item.choice.target is not Target.LEAVE]
     checked: list[Checked] = []
     for workload in asking:
         if not progress(len(checked), len(asking)):
             break
         checked.append(trial.checked(workload))
-    late = (Checked(one, Verdict.UNKNOWN, (_NO_TIME,)) for one in asking[len(checked) :])
+    late = (Checked(item, Verdict.UNKNOWN, (_NO_TIME,)) for item in asking[len(checked) :])
     return Verification(ground.title, ground.certain, (*checked, *late))
 
 
@@ -266,7 +266,7 @@ class _Trial:
 
     def checked(self, workload: Workload) -> Checked:
         found = self._checked(workload)
-        untried = ", ".join(f"{one.name!r}" for one in workload.reading.held)
+        untried = ", ".join(f"{held.name!r}" for held in workload.reading.held)
         if not untried or found.verdict is Verdict.UNKNOWN:
             return found
         return replace(found, why=(*found.why, f"not tried: claims of other devices ({untried})"))
@@ -283,10 +283,10 @@ class _Trial:
             reasons |= dict.fromkeys(why_not)
             if best is None:
                 continue
-            found = self._judged(workload, pod, *best, publication)
-            if found.verdict is Verdict.SAME:
-                return found
-            differing = differing or found
+            checked = self._judged(workload, pod, *best, publication)
+            if checked.verdict is Verdict.SAME:
+                return checked
+            differing = differing or checked
         if differing is not None:
             return differing
         return Checked(workload, Verdict.NOWHERE, tuple(reasons)[:2] or ("there are no nodes",))
@@ -325,7 +325,9 @@ class _Trial:
         self, workload: Workload, pod: PodToBe, site: Site, placed: Placement, publication: Publication
     ) -> Checked:
         devices = {
-            (pool.name, one.id.device): one.device for pool in site.catalog.pools(site.node) for one in pool.candidates
+            (pool.name, candidate.id.device): candidate.device
+            for pool in site.catalog.pools(site.node)
+            for candidate in pool.candidates
         }
         pieces = _pieces(workload, pod, placed, devices)
         wrong = tuple(problems(workload, pieces))
@@ -334,7 +336,7 @@ class _Trial:
             Verdict.DIFFERS if wrong else Verdict.SAME,
             wrong,
             site.title,
-            tuple(Got(name, tuple(map(shown, found))) for name, found in pieces.items() if found),
+            tuple(Got(name, tuple(map(shown, piece))) for name, piece in pieces.items() if piece),
             publication.needs,
         )
 
@@ -352,20 +354,20 @@ def _pieces(
         for mapping in placed.extended.mappings:
             requests.setdefault(mapping.container, []).append(mapping.request)
         return {
-            name: tuple(_piece(one, devices) for one in results if one.request in wanted)
+            name: tuple(_piece(result, devices) for result in results if result.request in wanted)
             for name, wanted in requests.items()
         }
     by_claim = dict(zip(pod.claims, placed.allocations, strict=False))
-    found: dict[str, tuple[Piece, ...]] = {}
+    pieces: dict[str, tuple[Piece, ...]] = {}
     for container, uses in pod.uses.items():
-        found[container] = tuple(
-            _piece(one, devices)
+        pieces[container] = tuple(
+            _piece(result, devices)
             for use in uses
             if use.claim in by_claim
-            for one in by_claim[use.claim].devices.results
-            if use.request is None or one.request.split("/")[0] == use.request
+            for result in by_claim[use.claim].devices.results
+            if use.request is None or result.request.split("/")[0] == use.request
         )
-    return found
+    return pieces
 
 
 def _piece(result: AllocatedDevice, devices: Mapping[tuple[str, str], Device]) -> Piece:

@@ -66,7 +66,7 @@ class Output:
         file = plans[0].document.file
         try:
             splices = edited(plans, options)
-            new = [one for plan in plans for one in self._new_objects(plan)]
+            new = [obj for plan in plans for obj in self._new_objects(plan)]
         except EditRefused as error:
             plans = [refused(plan, str(error)) for plan in plans]
             splices, new = (), []
@@ -81,10 +81,10 @@ class Output:
 
     def _new_objects(self, plan: Plan) -> Iterator[NewObject]:
         """Templates that the document's file does not have yet."""
-        for one in plan.all_claims:
-            if not self._is_brought(one.ref, plan.document.file):
-                self._where[one.ref].add(plan.document.file)
-                yield NewObject(one.template, plan.document.file, f"What {title_of(plan.document)} asks for.")
+        for claim in plan.all_claims:
+            if not self._is_brought(claim.ref, plan.document.file):
+                self._where[claim.ref].add(plan.document.file)
+                yield NewObject(claim.template, plan.document.file, f"What {title_of(plan.document)} asks for.")
 
     def _is_brought(self, ref: ObjectRef, file: str) -> bool:
         """By the file, or by one that is applied with it. Raises EditRefused where that differs between folders, since
@@ -118,11 +118,11 @@ def edited(plans: Iterable[Plan], options: Options) -> tuple[Splice, ...]:
         wanted = plan.all_edits
         if wanted and options.keep_undo:
             wanted = (*wanted, remembered(plan.document.obj, wanted))
-        for one in plan.embedded:
-            inner = [splice for some in _by_text(one.plans) for splice in edited(some, options)]
-            text = spliced(one.text, inner)[one.lines :]
-            if text != one.text[one.lines :]:
-                wanted = (*wanted, Put(one.path, text))
+        for embedded in plan.embedded:
+            inner = [splice for some in _by_text(embedded.plans) for splice in edited(some, options)]
+            text = spliced(embedded.text, inner)[embedded.lines :]
+            if text != embedded.text[embedded.lines :]:
+                wanted = (*wanted, Put(embedded.path, text))
         if wanted:
             edits[plan.document] = wanted
     return rewritten(edits) if edits else ()
@@ -146,4 +146,4 @@ def _in_front_of(document: Document, objects: Sequence[NewObject]) -> Splice:
 
 def _objects_text(objects: Sequence[NewObject]) -> str:
     """YAML documents, each below a comment that says what it is for."""
-    return written([Noted(one.reason, one.obj) for one in objects])
+    return written([Noted(obj.reason, obj.obj) for obj in objects])

@@ -170,8 +170,8 @@ def _edits_to(now: Any, old: Any, path: Path) -> Iterator[Edit]:
             if was is not None:
                 yield from _edits_to(now[was], old[index], (*path, was))
     elif isinstance(now, list) and isinstance(old, list) and len(now) == len(old):
-        for index, (one, other) in enumerate(zip(now, old, strict=True)):
-            yield from _edits_to(one, other, (*path, index))
+        for index, (item, other) in enumerate(zip(now, old, strict=True)):
+            yield from _edits_to(item, other, (*path, index))
     else:
         yield Put(path, plain(old))
 
@@ -203,11 +203,11 @@ def _template_names(value: Any) -> Iterator[str]:
         for name in (value.get("resourceClaimTemplateName"), value.get("resourceClaimName")):
             if isinstance(name, str):
                 yield name
-        for one in value.values():
-            yield from _template_names(one)
+        for item in value.values():
+            yield from _template_names(item)
     elif isinstance(value, list):
-        for one in value:
-            yield from _template_names(one)
+        for item in value:
+            yield from _template_names(item)
     elif isinstance(value, str) and ("resourceClaimTemplateName" in value or "resourceClaimName" in value):
         for document in read_documents(value, "").documents:
             yield from _template_names(document.obj)

@@ -108,11 +108,11 @@ class Admission:
     def decide(self, change: Change, asked: Asked, warnings: list[str]) -> None:
         """Let a change pass. Raises Unasked, or the ApiError of the first webhook that refuses it."""
         questions = list(self._questions(change))
-        open_ = [one for one in questions if one.key not in asked.answers]
+        open_ = [question for question in questions if question.key not in asked.answers]
         if open_:
             raise Unasked(open_)
-        verdicts = [asked.answers[one.key] for one in questions]
-        warnings += [text for one in verdicts for text in one.warnings if text not in warnings]
+        verdicts = [asked.answers[question.key] for question in questions]
+        warnings += [text for item in verdicts for text in item.warnings if text not in warnings]
         for verdict in verdicts:
             if verdict.refusal is not None:
                 raise verdict.refusal
@@ -154,14 +154,16 @@ class Admission:
             fits = (
                 _one_of(rule.get("operations"), change.operation)
                 and _one_of(rule.get("apiGroups"), resource.group)
-                and any(_names(one, path) for one in rule.get("resources") or ())
+                and any(_names(item, path) for item in rule.get("resources") or ())
                 and rule.get("scope", "*") in ("*", scope)
             )
             versions = rule.get("apiVersions") or ()
             if fits and _one_of(versions, resource.version):
                 return resource.version
             if fits and webhook.get("matchPolicy", "Equivalent") == "Equivalent":
-                served = (one for one in versions if self._registry.find(resource.group, one, resource.plural))
+                served = (
+                    version for version in versions if self._registry.find(resource.group, version, resource.plural)
+                )
                 return next(served, None)
         return None
 
@@ -174,8 +176,8 @@ class Admission:
             return wanted.matches(metadata.get("labels") or {})
         if not change.kind.resource.namespaced:
             return True
-        found = self._store.get(("", "namespaces"), "", str(metadata.get("namespace", "")))
-        return found is None or wanted.matches(found.obj["metadata"].get("labels") or {})
+        entry = self._store.get(("", "namespaces"), "", str(metadata.get("namespace", "")))
+        return entry is None or wanted.matches(entry.obj["metadata"].get("labels") or {})
 
 
 def _one_of(allowed: Sequence[str] | None, value: str) -> bool:
@@ -205,7 +207,7 @@ def _condition(expression: str, minor: int) -> Callable[[JsonObject], bool]:
 def _value(data: Any) -> Any:
     """JSON as CEL has it here."""
     if isinstance(data, dict):
-        return {key: _value(one) for key, one in data.items()}
+        return {key: _value(item) for key, item in data.items()}
     return tuple(map(_value, data)) if isinstance(data, list) else data
 
 
@@ -213,7 +215,7 @@ def _request(change: Change, version: str) -> JsonObject:
     """The `request` of a review, but for its uid."""
     resource = change.kind.resource
     group, api_version = resource.group, f"{resource.group}/{version}" if resource.group else version
-    obj, old = (None if one is None else Entry(one, 0).served_as(api_version) for one in (change.obj, change.old))
+    obj, old = (None if item is None else Entry(item, 0).served_as(api_version) for item in (change.obj, change.old))
     named = {"group": group, "version": version}
     written = {"group": group, "version": resource.version}
     return {
@@ -240,7 +242,7 @@ _MADE_ANEW = ("uid", "creationTimestamp", "resourceVersion")
 def _question(webhook: JsonObject, request: JsonObject, change: Change) -> Question:
     objects = []
     for obj in (change.obj, change.old):
-        metadata = {key: one for key, one in ((obj or {}).get("metadata") or {}).items() if key not in _MADE_ANEW}
+        metadata = {key: item for key, item in ((obj or {}).get("metadata") or {}).items() if key not in _MADE_ANEW}
         objects.append({**(obj or {}), "metadata": metadata})
     text = json.dumps([webhook, change.operation, change.subresource, *objects], sort_keys=True)
     key = hashlib.sha256(text.encode()).hexdigest()
@@ -258,7 +260,7 @@ def _question(webhook: JsonObject, request: JsonObject, change: Change) -> Quest
 async def ask(questions: Iterable[Question]) -> dict[str, Verdict]:
     """All at once; the answers by key."""
     todo = list(questions)
-    return dict(zip((one.key for one in todo), await asyncio.gather(*map(_ask, todo)), strict=True))
+    return dict(zip((question.key for question in todo), await asyncio.gather(*map(_ask, todo)), strict=True))
 
 
 async def _ask(question: Question) -> Verdict:
@@ -270,7 +272,7 @@ async def _ask(question: Question) -> Verdict:
             return Verdict(None)
         why = str(error) or type(error).__name__
         return Verdict(ApiError(500, f'Internal error occurred: failed calling webhook "{name}": {why}', details={}))
-    warnings = tuple(str(one) for one in response.get("warnings") or ())
+    warnings = tuple(str(item) for item in response.get("warnings") or ())
     if response["allowed"] is True:
         return Verdict(None, warnings)
     status = response.get("status") or {}

@@ -97,7 +97,7 @@ class PodRules(TypeRules):
         spec.setdefault("preemptionPolicy", "PreemptLowerPriority")
         tolerations = spec.setdefault("tolerations", [])
         for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"):
-            if not any(one.get("key", key) == key for one in tolerations):
+            if not any(toleration.get("key", key) == key for toleration in tolerations):
                 tolerations.append({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300})
         obj["status"] = {"phase": "Pending", "qosClass": _quality(spec)}
 
@@ -118,11 +118,13 @@ class PodRules(TypeRules):
             if one.get("name") not in claims
         ]
         path = "status.extendedResourceClaimStatus.requestMappings"
-        asked = {name for one in _containers(spec) for name in (one.get("resources") or {}).get("requests") or ()}
-        for index, one in enumerate((status.get("extendedResourceClaimStatus") or {}).get("requestMappings") or ()):
-            if one.get("resourceName") not in asked:
+        asked = {
+            name for container in _containers(spec) for name in (container.get("resources") or {}).get("requests") or ()
+        }
+        for index, item in enumerate((status.get("extendedResourceClaimStatus") or {}).get("requestMappings") or ()):
+            if item.get("resourceName") not in asked:
                 why = "must match the extended resource name of a container's requests"
-                problems.append(invalid(f"{path}[{index}].resourceName", one.get("resourceName"), why))
+                problems.append(invalid(f"{path}[{index}].resourceName", item.get("resourceName"), why))
         for kind, names in (("container", "containers"), ("initContainer", "initContainers")):
             problems += _health_problems(status.get(f"{kind}Statuses") or (), f"status.{kind}Statuses", spec.get(names))
         return problems
@@ -144,7 +146,7 @@ def _health_problems(
     statuses: Sequence[JsonObject], path: str, containers: Sequence[JsonObject] | None
 ) -> list[Problem]:
     """Of `allocatedResourcesStatus`: each is about something that its container asks for."""
-    asked = {one["name"]: _asked_by(one.get("resources") or {}) for one in containers or ()}
+    asked = {container["name"]: _asked_by(container.get("resources") or {}) for container in containers or ()}
     return [
         invalid(
             f"{path}[{index}].allocatedResourcesStatus[{number}].name",
@@ -160,7 +162,8 @@ def _health_problems(
 def _asked_by(resources: JsonObject) -> set[str]:
     claims = resources.get("claims") or ()
     named = {
-        f"claim:{one['name']}/{one['request']}" if one.get("request") else f"claim:{one['name']}" for one in claims
+        f"claim:{claim['name']}/{claim['request']}" if claim.get("request") else f"claim:{claim['name']}"
+        for claim in claims
     }
     return named | set(resources.get("requests") or ())
 
@@ -170,20 +173,20 @@ def _fixed_part(spec: JsonObject) -> JsonObject:
     fixed = {name: value for name, value in spec.items() if name not in free}
     for name in ("containers", "initContainers"):
         if name in fixed:
-            fixed[name] = [{**one, "image": ""} for one in fixed[name]]
+            fixed[name] = [{**item, "image": ""} for item in fixed[name]]
     return fixed
 
 
 def _quality(spec: JsonObject) -> str:
-    resources = [one.get("resources") or {} for one in _containers(spec)]
+    resources = [container.get("resources") or {} for container in _containers(spec)]
     compute = ("cpu", "memory")
-    asked = [{**(one.get("limits") or {}), **(one.get("requests") or {})} for one in resources]
-    if not any(name in one for one in asked for name in compute):
+    asked = [{**(resource.get("limits") or {}), **(resource.get("requests") or {})} for resource in resources]
+    if not any(name in item for item in asked for name in compute):
         return "BestEffort"
     guaranteed = all(
-        name in (one.get("limits") or {})
-        and (one.get("requests") or {}).get(name, one["limits"][name]) == one["limits"][name]
-        for one in resources
+        name in (resource.get("limits") or {})
+        and (resource.get("requests") or {}).get(name, resource["limits"][name]) == resource["limits"][name]
+        for resource in resources
         for name in compute
     )
     return "Guaranteed" if guaranteed else "Burstable"
@@ -232,7 +235,7 @@ def _problems_of_pod(spec: JsonObject) -> list[Problem]:
             problems.append(duplicate(f"{path}.name", name))
         claims[name] = path
     seen: set[str] = set()
-    volumes = {one.get("name") for one in spec.get("volumes") or ()}
+    volumes = {item.get("name") for item in spec.get("volumes") or ()}
     for field in ("initContainers", "containers"):
         for index, container in enumerate(spec.get(field) or ()):
             path, name = f"spec.{field}[{index}]", container.get("name", "")
@@ -416,8 +419,8 @@ class WorkloadRules(TypeRules):
 def _problems_of_template(spec: JsonObject) -> list[Problem]:
     pod = (spec.get("template") or {}).get("spec") or {}
     return [
-        Problem(one.field.replace("spec", "spec.template.spec", 1), one.reason, one.message)
-        for one in _problems_of_pod(pod)
+        Problem(problem.field.replace("spec", "spec.template.spec", 1), problem.reason, problem.message)
+        for problem in _problems_of_pod(pod)
     ]
 
 

@@ -17,7 +17,7 @@ KEY = ("apiextensions.k8s.io", "customresourcedefinitions")
 def served_types(crd: JsonObject) -> list[ResourceType]:
     """One entry for each served version."""
     spec = crd["spec"]
-    storage = next((one["name"] for one in spec["versions"] if one.get("storage")), "")
+    storage = next((item["name"] for item in spec["versions"] if item.get("storage")), "")
     return [_served_type(spec, version, storage) for version in spec["versions"] if version.get("served")]
 
 
@@ -33,7 +33,7 @@ def _served_type(spec: JsonObject, version: JsonObject, storage: str) -> Resourc
         tuple(field["jsonPath"].lstrip(".") for field in version.get("selectableFields", ())),
         custom_schema(version.get("schema", {}).get("openAPIV3Schema")),
         custom=True,
-        columns=tuple(_column(one) for one in version.get("additionalPrinterColumns", ())),
+        columns=tuple(_column(item) for item in version.get("additionalPrinterColumns", ())),
         storage_version=storage,
     )
 
@@ -86,7 +86,7 @@ class DefinitionRules(TypeRules):
 
     def prepare(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> None:
         if old is None:
-            stored = [one["name"] for one in obj["spec"].get("versions") or () if one.get("storage")]
+            stored = [item["name"] for item in obj["spec"].get("versions") or () if item.get("storage")]
             obj["status"] = {
                 "conditions": None,
                 "acceptedNames": {"plural": "", "kind": ""},
@@ -96,14 +96,14 @@ class DefinitionRules(TypeRules):
 
 def _problems_of_versions(versions: list[JsonObject], spec: JsonObject) -> list[Problem]:
     problems: list[Problem] = []
-    if sum(bool(one.get("storage")) for one in versions) != 1:
+    if sum(bool(version.get("storage")) for version in versions) != 1:
         why = "must have exactly one version marked as storage version"
         problems.append(invalid("spec.versions", "<value omitted>", why))
     if spec.get("preserveUnknownFields"):
         why = "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in the schema instead"
         problems.append(invalid("spec.preserveUnknownFields", True, why))
-    schemas = [(one.get("schema") or {}).get("openAPIV3Schema") for one in versions]
-    columns = [one.get("additionalPrinterColumns") for one in versions]
+    schemas = [(version.get("schema") or {}).get("openAPIV3Schema") for version in versions]
+    columns = [version.get("additionalPrinterColumns") for version in versions]
     for index, (schema, own_columns) in enumerate(zip(schemas, columns, strict=True)):
         path = f"spec.versions[{index}]"
         if schema is None:
@@ -169,7 +169,7 @@ class CustomRules(TypeRules):
 
 def accepted_status(crd: JsonObject, now: str) -> JsonObject:
     """The status of a definition whose names are free: established at once."""
-    stored = [one["name"] for one in crd["spec"]["versions"] if one.get("storage")]
+    stored = [item["name"] for item in crd["spec"]["versions"] if item.get("storage")]
     before = crd.get("status", {}).get("storedVersions", [])
     conditions: list[dict[str, Any]] = [
         {

@@ -50,7 +50,7 @@ def problems_of_custom(value: Any, schema: Schema, path: str = "") -> list[Probl
     problems = checks.get(type(value), _number)(value, schema, path)
     allowed = schema.raw.get("enum")
     if allowed is not None and value not in allowed:
-        problems.append(not_supported(path, value, [str(one) for one in allowed]))
+        problems.append(not_supported(path, value, [str(item) for item in allowed]))
     return problems + _combined(value, schema, path)
 
 

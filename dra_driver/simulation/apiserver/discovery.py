@@ -161,7 +161,7 @@ def swagger(version: str) -> JsonObject:
 
 def openapi_root(registry: Registry, revision: int) -> JsonObject:
     """/openapi/v3: where each version's document is. `revision` changes whenever a document may have changed."""
-    versions = sorted({one.resource.api_version for one in registry})
+    versions = sorted({resource_type.resource.api_version for resource_type in registry})
     return {
         "paths": {
             _prefix(version): {"serverRelativeURL": f"/openapi/v3/{_prefix(version)}?hash={revision:X}"}
@@ -176,7 +176,7 @@ def _prefix(api_version: str) -> str:
 
 def openapi_document(registry: Registry, prefix: str, version: str) -> JsonObject | None:
     """/openapi/v3/api/v1 and /openapi/v3/apis/<group>/<version>; None when nothing is served there."""
-    types = [one for one in registry if _prefix(one.resource.api_version) == prefix]
+    types = [resource_type for resource_type in registry if _prefix(resource_type.resource.api_version) == prefix]
     if not types:
         return None
     schemas: JsonObject = {}

@@ -38,11 +38,11 @@ def _default_claim_spec(spec: JsonObject) -> None:
     devices.setdefault("requests", None)
     for request in devices["requests"] or ():
         exactly = [request["exactly"]] if isinstance(request.get("exactly"), dict) else []
-        for one in [*exactly, *(request.get("firstAvailable") or ())]:
-            one.setdefault("allocationMode", "ExactCount")
-            if one["allocationMode"] == "ExactCount" and not one.get("count"):
-                one["count"] = 1
-            for toleration in one.get("tolerations") or ():
+        for item in [*exactly, *(request.get("firstAvailable") or ())]:
+            item.setdefault("allocationMode", "ExactCount")
+            if item["allocationMode"] == "ExactCount" and not item.get("count"):
+                item["count"] = 1
+            for toleration in item.get("tolerations") or ():
                 toleration.setdefault("operator", "Equal")
 
 
@@ -112,8 +112,8 @@ class ClaimRules(TypeRules):
     def status_problems(self, obj: JsonObject, old: JsonObject, situation: Situation) -> list[Problem]:
         status, before = obj["status"], old.get("status", {})
         problems = []
-        admin = [index for index, one in enumerate(_results(status)) if one.get("adminAccess")]
-        granted = any(one.get("adminAccess") for one in _results(before))
+        admin = [index for index, result in enumerate(_results(status)) if result.get("adminAccess")]
+        granted = any(result.get("adminAccess") for result in _results(before))
         if admin and not granted and not _admin_allowed(obj, situation):
             problems.append(admin_access_denied(f"status.allocation.devices.results[{admin[0]}].adminAccess"))
         deleting = obj["metadata"].get("deletionTimestamp") is not None
@@ -198,8 +198,8 @@ def _device_id(value: JsonObject) -> tuple[object, ...]:
 
 def _drop_released_devices(status: JsonObject, before: JsonObject) -> None:
     """Entries of `devices` for what was allocated and no longer is; clients unaware of the field need not do it."""
-    released = {_device_id(one) for one in _results(before)} - {_device_id(one) for one in _results(status)}
-    kept = [one for one in status.get("devices") or () if _device_id(one) not in released]
+    released = {_device_id(result) for result in _results(before)} - {_device_id(result) for result in _results(status)}
+    kept = [item for item in status.get("devices") or () if _device_id(item) not in released]
     status.pop("devices", None)
     if kept:
         status["devices"] = kept

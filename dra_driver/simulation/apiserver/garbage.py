@@ -44,7 +44,7 @@ class GarbageCollector:
     def _follow(self, kind: ResourceType, obj: JsonObject, gone: bool) -> None:
         metadata = obj["metadata"]
         place = (kind.key, metadata.get("namespace", ""), metadata["name"])
-        owners = frozenset() if gone else frozenset(one["uid"] for one in metadata.get("ownerReferences") or ())
+        owners = frozenset() if gone else frozenset(item["uid"] for item in metadata.get("ownerReferences") or ())
         self._index(place, owners)
         ending = metadata.get("deletionTimestamp") is not None
         if owners or gone or ending:
@@ -90,7 +90,7 @@ class GarbageCollector:
     def _judge(self, kind: ResourceType, entry: Entry) -> None:
         """Deletes an object all of whose owners are gone; takes away references to some that are."""
         references = entry.obj["metadata"].get("ownerReferences") or []
-        alive = [one for one in references if self._is_there(one, kind, entry)]
+        alive = [reference for reference in references if self._is_there(reference, kind, entry)]
         if not references or len(alive) == len(references):
             return
         if not alive:
@@ -112,7 +112,7 @@ class GarbageCollector:
     def _empty_namespace(self, kind: ResourceType, entry: Entry) -> None:
         """Deletes all content, once; the namespace goes with the last of it."""
         name, remains = entry.key[1], False
-        for content_kind in {one.key: one for one in self._objects.registry}.values():
+        for content_kind in {resource_type.key: resource_type for resource_type in self._objects.registry}.values():
             for content in self._objects.store.entries(content_kind.key, name):
                 if content.obj["metadata"].get("deletionTimestamp") is None:
                     self._delete(content_kind, content)

@@ -304,7 +304,7 @@ def bind(objects: Objects, target: Target, binding: JsonObject) -> JsonObject:
         raise conflict(target.kind.resource, name, f"pod {name} is being deleted, cannot be assigned to a host")
     pod = copied(old)
     pod["spec"]["nodeName"] = node
-    conditions = [one for one in pod["status"].get("conditions") or () if one["type"] != "PodScheduled"]
+    conditions = [item for item in pod["status"].get("conditions") or () if item["type"] != "PodScheduled"]
     now = timestamp(objects.now())
     scheduled = {"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": now}
     pod["status"]["conditions"] = [*conditions, scheduled]

@@ -338,10 +338,10 @@ class Objects:
         if not kind.resource.namespaced:
             return
         namespaces = self.registry.find("", "v1", "namespaces")
-        found = self.store.get(("", "namespaces"), "", namespace)
-        if found is None and namespaces is not None:
+        entry = self.store.get(("", "namespaces"), "", namespace)
+        if entry is None and namespaces is not None:
             raise not_found(namespaces.resource, namespace)
-        if found is not None and found.obj.get("status", {}).get("phase") == "Terminating":
+        if entry is not None and entry.obj.get("status", {}).get("phase") == "Terminating":
             error = denied(
                 kind.resource,
                 name,

@@ -73,19 +73,19 @@ def _selector(obj: JsonObject) -> str:
 
 def _containers(obj: JsonObject) -> list[Cell]:
     containers = _spec(obj).get("template", {}).get("spec", {}).get("containers", [])
-    names = ",".join(one["name"] for one in containers)
-    return [names, ",".join(one.get("image", "") for one in containers)]
+    names = ",".join(container["name"] for container in containers)
+    return [names, ",".join(container.get("image", "") for container in containers)]
 
 
 def _node(obj: JsonObject, now: datetime) -> list[Cell]:
     status = _status(obj)
-    conditions = {one["type"]: one["status"] for one in status.get("conditions", ())}
+    conditions = {item["type"]: item["status"] for item in status.get("conditions", ())}
     ready = {"True": "Ready", "False": "NotReady"}.get(conditions.get("Ready", ""), "NotReady")
     state = ready if "Ready" in conditions else "Unknown"
     if _spec(obj).get("unschedulable"):
         state += ",SchedulingDisabled"
     info = status.get("nodeInfo", {})
-    addresses = {one["type"]: one["address"] for one in status.get("addresses", ())}
+    addresses = {item["type"]: item["address"] for item in status.get("addresses", ())}
     roles = _roles(obj["metadata"].get("labels") or {})
     return [
         _name(obj), state, roles, _created(obj, now), info.get("kubeletVersion", ""),
@@ -106,11 +106,11 @@ def _roles(labels: JsonObject) -> str:
 def _pod(obj: JsonObject, now: datetime) -> list[Cell]:
     spec, status = _spec(obj), _status(obj)
     statuses = status.get("containerStatuses", ())
-    ready = sum(bool(one.get("ready")) for one in statuses)
-    restarts = sum(one.get("restartCount", 0) for one in statuses)
+    ready = sum(bool(item.get("ready")) for item in statuses)
+    restarts = sum(item.get("restartCount", 0) for item in statuses)
     gates = spec.get("readinessGates", ())
-    true = {one["type"] for one in status.get("conditions", ()) if one["status"] == "True"}
-    shown_gates = f"{sum(one['conditionType'] in true for one in gates)}/{len(gates)}" if gates else "<none>"
+    true = {item["type"] for item in status.get("conditions", ()) if item["status"] == "True"}
+    shown_gates = f"{sum(gate['conditionType'] in true for gate in gates)}/{len(gates)}" if gates else "<none>"
     return [
         _name(obj), f"{ready}/{len(spec.get('containers', ()))}", _pod_state(obj), str(restarts), _created(obj, now),
         status.get("podIP") or "<none>", spec.get("nodeName") or "<none>",
@@ -126,8 +126,8 @@ def _pod_state(obj: JsonObject) -> str:
     )
     if gated:
         state = "SchedulingGated"
-    for one in reversed(status.get("containerStatuses", ())):
-        described = one.get("state", {})
+    for item in reversed(status.get("containerStatuses", ())):
+        described = item.get("state", {})
         waiting, ended = described.get("waiting") or {}, described.get("terminated") or {}
         if waiting.get("reason"):
             state = waiting["reason"]

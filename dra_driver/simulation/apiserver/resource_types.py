@@ -254,13 +254,15 @@ class Registry:
     def of_kind(self, api_version: str, kind: str) -> ResourceType | None:
         """By the names that objects carry, as in an owner reference; any version of the group answers."""
         group = api_version.rpartition("/")[0]
-        named = [one for one in self._types.values() if one.resource.group == group and one.resource.kind == kind]
-        exact = [one for one in named if one.resource.api_version == api_version]
+        named = [
+            type_ for type_ in self._types.values() if type_.resource.group == group and type_.resource.kind == kind
+        ]
+        exact = [resource_type for resource_type in named if resource_type.resource.api_version == api_version]
         return next(iter(exact or named), None)
 
     def of_key(self, key: TypeKey) -> ResourceType | None:
         """The first served version of a type."""
-        return next((one for one in self._types.values() if one.key == key), None)
+        return next((type_ for type_ in self._types.values() if type_.key == key), None)
 
     def __iter__(self) -> Iterator[ResourceType]:
         return iter(self._types.values())
@@ -268,11 +270,11 @@ class Registry:
     def groups(self) -> dict[str, dict[str, list[ResourceType]]]:
         """Group to version to types; the core group is the empty string."""
         found: dict[str, dict[str, list[ResourceType]]] = {}
-        for one in self._types.values():
-            found.setdefault(one.resource.group, {}).setdefault(one.resource.version, []).append(one)
+        for type_ in self._types.values():
+            found.setdefault(type_.resource.group, {}).setdefault(type_.resource.version, []).append(type_)
         return found
 
 
 def sorted_by_name(types: Iterable[ResourceType]) -> list[ResourceType]:
     """The order of types within a version, in every discovery document."""
-    return sorted(types, key=lambda one: one.resource.plural)
+    return sorted(types, key=lambda type_: type_.resource.plural)

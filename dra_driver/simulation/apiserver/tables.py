@@ -88,8 +88,8 @@ class Representation:
                 for name, _, kind in parts
             ]
         return [
-            {name: getattr(one, name) for name in ("name", "type", "format", "description", "priority")}
-            for one in columns
+            {name: getattr(column, name) for name in ("name", "type", "format", "description", "priority")}
+            for column in columns
         ]
 
     def _row(self, entry: Entry, now: datetime) -> JsonObject:

@@ -76,7 +76,9 @@ class ClaimManager:
         return tuple(self._records.values())
 
     def record_of(self, namespace: str, name: str) -> ClaimRecord | None:
-        return next((one for one in self._records.values() if (one.namespace, one.name) == (namespace, name)), None)
+        return next(
+            (record for record in self._records.values() if (record.namespace, record.name) == (namespace, name)), None
+        )
 
     async def prepare(self, pod: JsonObject) -> None:
         """Prepare all claims of a pod. Raises DriverError with the reason that the pod's event shows."""
@@ -170,7 +172,7 @@ def pod_claims(pod: JsonObject) -> list[PodClaim]:
     Raises NodeNotReady when a template's claim has not been created yet.
     """
     status = pod.get("status") or {}
-    created = {one["name"]: one.get("resourceClaimName") for one in status.get("resourceClaimStatuses") or ()}
+    created = {item["name"]: item.get("resourceClaimName") for item in status.get("resourceClaimStatuses") or ()}
     claims = []
     for entry in pod["spec"].get("resourceClaims") or ():
         name = entry["name"]

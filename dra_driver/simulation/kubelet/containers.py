@@ -127,7 +127,7 @@ class Containers:
 
     def pids(self, uid: str) -> tuple[int, ...]:
         """Of the processes that run now."""
-        return tuple(one.pid for one in self._running.get(uid, {}).values() if one.pid is not None)
+        return tuple(container.pid for container in self._running.get(uid, {}).values() if container.pid is not None)
 
     async def stop(self, uid: str, *, grace_s: float = _GRACE_S) -> None:
         """End the pod's containers, and remove what they had."""
@@ -147,22 +147,22 @@ class Containers:
     ) -> dict[str, str]:
         """What the process gets: nothing of this process's own environment."""
         program = self._programs[container["command"][0]]
-        found = dict(one.partition("=")[::2] for one in described.env) | dict(program.environment)
+        environment = dict(text.partition("=")[::2] for text in described.env) | dict(program.environment)
         for inside, variable in program.folders.items():
             outside = place / _file_name(inside)
             outside.mkdir(parents=True, exist_ok=True)
-            found[variable] = str(outside)
+            environment[variable] = str(outside)
         hosts = f"127.0.0.1\tlocalhost\n{(pod.get('status') or {}).get('podIP', '')}\t{container['name']}\n"
         for inside, variable in program.files.items():
             outside = place / _file_name(inside)
             outside.parent.mkdir(parents=True, exist_ok=True)
             outside.write_text("" if inside == _MESSAGE_FILE else hosts)
-            found[variable] = str(outside)
-        found[DEVICES_VARIABLE] = ":".join(node.path for node in described.device_nodes)
-        found[MOUNTS_VARIABLE] = json.dumps(sorted(mounted(described).items()))
-        found[USER_VARIABLE] = str(_user(pod, container))
-        found["PATH"] = str(self._mounted_programs(described, place / "bin"))
-        return found
+            environment[variable] = str(outside)
+        environment[DEVICES_VARIABLE] = ":".join(node.path for node in described.device_nodes)
+        environment[MOUNTS_VARIABLE] = json.dumps(sorted(mounted(described).items()))
+        environment[USER_VARIABLE] = str(_user(pod, container))
+        environment["PATH"] = str(self._mounted_programs(described, place / "bin"))
+        return environment
 
     def _mounted_programs(self, described: ContainerDescription, folder: Path) -> Path:
         """A folder with the programs that CDI mounts from the node into the container."""
@@ -329,8 +329,8 @@ def mounted(described: ContainerDescription) -> dict[str, str]:
 
 
 def _user(pod: JsonObject, container: JsonObject) -> int:
-    contexts = [one.get("securityContext") or {} for one in (container, pod["spec"])]
-    return next((int(one["runAsUser"]) for one in contexts if "runAsUser" in one), 0)
+    contexts = [item.get("securityContext") or {} for item in (container, pod["spec"])]
+    return next((int(context["runAsUser"]) for context in contexts if "runAsUser" in context), 0)
 
 
 def _file_name(inside: str) -> str:

@@ -66,10 +66,10 @@ class DeviceHealth:
     def _learn(self, plugin: Plugin, message: Any) -> None:
         loop = asyncio.get_running_loop()
         known = {}
-        for one in message.devices:
-            timeout_s = one.health_check_timeout_seconds or _TIMEOUT_S
-            health = Health(_WORDS.get(one.health, "Unknown"), _short(one.message))
-            known[one.device.pool_name, one.device.device_name] = (health, loop.time() + timeout_s)
+        for item in message.devices:
+            timeout_s = item.health_check_timeout_seconds or _TIMEOUT_S
+            health = Health(_WORDS.get(item.health, "Unknown"), _short(item.message))
+            known[item.device.pool_name, item.device.device_name] = (health, loop.time() + timeout_s)
             loop.call_later(timeout_s, self._changed)
         before = {device: health for device, (health, _) in self._known.get(plugin, {}).items()}
         self._known[plugin] = known

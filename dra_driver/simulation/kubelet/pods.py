@@ -18,11 +18,11 @@ def containers_of(pod: JsonObject) -> list[JsonObject]:
 
 def environment(pod: JsonObject, container: JsonObject) -> Iterator[str]:
     """`NAME=value` of the variables that the manifest sets: itself, or from a field of the pod that has a value."""
-    for one in container.get("env") or ():
-        field = ((one.get("valueFrom") or {}).get("fieldRef") or {}).get("fieldPath")
-        value = one.get("value") if field is None else _field(pod, field)
+    for item in container.get("env") or ():
+        field = ((item.get("valueFrom") or {}).get("fieldRef") or {}).get("fieldPath")
+        value = item.get("value") if field is None else _field(pod, field)
         if value is not None:
-            yield f"{one['name']}={value}"
+            yield f"{item['name']}={value}"
 
 
 def _field(pod: JsonObject, path: str) -> str | None:
@@ -33,7 +33,7 @@ def _field(pod: JsonObject, path: str) -> str | None:
     part, _, name = path.partition(".")
     if part == "status" and name.endswith("s"):
         values = (pod.get("status") or {}).get(name)
-        return ",".join(one["ip"] for one in values) if values else None
+        return ",".join(item["ip"] for item in values) if values else None
     value = (pod.get(part) or {}).get(name)
     return str(value) if value is not None else None
 
@@ -73,7 +73,7 @@ _WELL = Standing(ready=True, started=True)
 
 def have_ended(standings: Mapping[str, Standing]) -> bool:
     """Whether all containers have, and none is started again."""
-    return bool(standings) and all(one.exit_code is not None for one in standings.values())
+    return bool(standings) and all(standing.exit_code is not None for standing in standings.values())
 
 
 def ended_status(
@@ -87,7 +87,7 @@ def ended_status(
         ended = {"exitCode": standing.exit_code, "reason": reason, "message": standing.message, "finishedAt": now}
         status = _container_status(container, now, (), standing)
         statuses.append({**status, "state": {"terminated": ended}})
-    failed = any(one.exit_code for one in standings.values())
+    failed = any(item.exit_code for item in standings.values())
     return _status(pod, "Failed" if failed else "Succeeded", "False", statuses, now)
 
 
@@ -103,10 +103,10 @@ def standing_patch(
 def _shown(status: JsonObject) -> Any:
     """A status without its times."""
     containers = [
-        {**one, "state": [*one["state"], *((one["state"].get("waiting") or {}).values())]}
-        for one in status.get("containerStatuses") or ()
+        {**item, "state": [*item["state"], *((item["state"].get("waiting") or {}).values())]}
+        for item in status.get("containerStatuses") or ()
     ]
-    return containers, {one["type"]: one["status"] for one in status.get("conditions") or ()}
+    return containers, {item["type"]: item["status"] for item in status.get("conditions") or ()}
 
 
 def health_patch(pod: JsonObject, health: Sequence[Sequence[JsonObject]]) -> JsonObject | None:

@@ -48,11 +48,11 @@ def made_mig_device(node: ProofNode) -> Proof:
     def look(records: Records) -> tuple[str, bool, Proof]:
         uuid = records[device].made["uuid"]
         found = gpu_list(node.programs.run("nvidia-smi", ("-L",), about="driver"))
-        there = any(one.uuid == uuid for listed in found.gpus for one in listed.devices)
+        there = any(listed_mig.uuid == uuid for listed in found.gpus for listed_mig in listed.devices)
         return uuid, there, compared_tables(_now(node))
 
     uuid, there, tables = node.borrowed.there_and_back((MigMode(identity(gpu)), parent, device), look)
-    after = next((one for one in node.hardware.look().gpus if one.uuid == gpu.uuid), None)
+    after = next((gpu_facts for gpu_facts in node.hardware.look().gpus if gpu_facts.uuid == gpu.uuid), None)
     if tables.outcome is Outcome.FAIL:
         return tables
     if not there:
@@ -104,7 +104,7 @@ def bound_to_vfio(node: ProofNode) -> Proof:
         )
     hold: Hold = VfioBinding(identity(gpu), gpu.passthrough is not None and gpu.passthrough.iommufd)
     path = node.borrowed.there_and_back((hold,), lambda records: records[hold].made["node"])
-    if not any(one.uuid == gpu.uuid for one in node.hardware.look().gpus):
+    if not any(gpu_facts.uuid == gpu.uuid for gpu_facts in node.hardware.look().gpus):
         return failed(
             f"NVML does not list {gpu.name} again", "search the kernel log for NVRM; reboot the node to restore the GPU"
         )

@@ -11,22 +11,22 @@ _CHOSEN = "off"
 
 def readable_cdi(findings: Iterable[Finding]) -> Proof:
     """From the check `node-runtime`: whether the runtime reads what the plugin writes."""
-    found = [one for one in findings if one.check == "node-runtime"]
+    results = [item for item in findings if item.check == "node-runtime"]
     for verdict in (Verdict.PROBLEM, Verdict.UNKNOWN, Verdict.WARNING):
-        for one in found:
-            if one.verdict is verdict:
-                words = f"{one.about}: {one.sentence}" if one.about else one.sentence
+        for finding in results:
+            if finding.verdict is verdict:
+                words = f"{finding.about}: {finding.sentence}" if finding.about else finding.sentence
                 if verdict is Verdict.PROBLEM:
-                    return failed(words, one.fix)
-                return not_tried(words, one.fix) if verdict is Verdict.UNKNOWN else passed(words)
-    return passed(found[0].sentence) if found else not_tried("the container runtime was not checked")
+                    return failed(words, finding.fix)
+                return not_tried(words, finding.fix) if verdict is Verdict.UNKNOWN else passed(words)
+    return passed(results[0].sentence) if results else not_tried("the container runtime was not checked")
 
 
 def hook_mode(findings: Iterable[Finding]) -> Proof:
     """From the check `node-hook`: containers without hooks are a failure, unless somebody chose that."""
-    found = next((one for one in findings if one.check == "node-hook"), None)
-    if found is None:
+    finding = next((item for item in findings if item.check == "node-hook"), None)
+    if finding is None:
         return not_tried("the hook program was not checked")
-    if found.verdict is Verdict.OK:
-        return passed(found.sentence)
-    return not_tried(found.sentence) if found.trouble == _CHOSEN else failed(found.sentence, found.fix)
+    if finding.verdict is Verdict.OK:
+        return passed(finding.sentence)
+    return not_tried(finding.sentence) if finding.trouble == _CHOSEN else failed(finding.sentence, finding.fix)

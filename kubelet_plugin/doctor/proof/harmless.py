@@ -197,12 +197,12 @@ def tried_mps(node: ProofNode) -> Proof:
 def time_slice(node: ProofNode, gpu: GpuFacts) -> str | None:
     """What nvidia-smi says; None when it does not say it in words that are known, or the GPU has none."""
     try:
-        found = set(time_slices(_policies(node, gpu)))
+        results = set(time_slices(_policies(node, gpu)))
     except HardwareError as error:
         if error.code in NOT_THERE:
             return None
         raise
-    return found.pop() if len(found) == 1 else None
+    return results.pop() if len(results) == 1 else None
 
 
 def _policies(node: ProofNode, gpu: GpuFacts) -> str:

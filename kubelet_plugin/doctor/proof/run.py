@@ -71,9 +71,9 @@ def _one(name: str, node: ProofNode, findings: Sequence[Finding], also: Collecti
 
 
 def _tried(prove: Callable[[ProofNode], Proof], node: ProofNode) -> Proof:
-    found = _outcome(lambda: prove(node))
-    assert found is not None
-    return found
+    tried = _outcome(lambda: prove(node))
+    assert tried is not None
+    return tried
 
 
 def _outcome(work: Callable[[], Proof | None]) -> Proof | None:

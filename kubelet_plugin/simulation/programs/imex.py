@@ -101,7 +101,7 @@ class _Daemon:
     def state(self) -> str:
         if self._end.is_set():
             return "SHUTTING_DOWN"
-        if self._config["IMEX_WAIT_FOR_QUORUM"] == "FULL" and any(one.status != CONNECTED for one in self._peers):
+        if self._config["IMEX_WAIT_FOR_QUORUM"] == "FULL" and any(peer.status != CONNECTED for peer in self._peers):
             return "WAITING_FOR_PEERS"
         return "READY"
 
@@ -132,7 +132,7 @@ class _Daemon:
         self._look_up()
 
     def _look_up(self) -> None:
-        for peer, address in zip(self._peers, resolved([one.name for one in self._peers]), strict=True):
+        for peer, address in zip(self._peers, resolved([item.name for item in self._peers]), strict=True):
             if address != peer.address:
                 peer.address = address
                 peer.moved.set()
@@ -203,7 +203,7 @@ class _Daemon:
                     for other in range(len(self._peers))
                 },
             }
-        every = all(one["status"] == CONNECTED for node in nodes.values() for one in node["connections"].values())
+        every = all(item["status"] == CONNECTED for node in nodes.values() for item in node["connections"].values())
         stamp = time.strftime("%m/%d/%Y %H:%M:%S.000")
         status = ("UP" if every else "DEGRADED") if self.state == "READY" else "DOWN"
         return {"timestamp": stamp, "status": status, "nodes": nodes}

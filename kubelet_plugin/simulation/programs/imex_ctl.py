@@ -86,6 +86,6 @@ def _table(answer: dict[str, Any]) -> Iterator[str]:
     yield ""
     yield " Nodes From\\To  " + "".join(f"{number:<4}" for number in nodes)
     for number, node in nodes.items():
-        codes = (_CODES[one["status"]] for one in node["connections"].values())
+        codes = (_CODES[item["status"]] for item in node["connections"].values())
         yield f"       {number:<9}" + "".join(f"{code:<4}" for code in codes)
     yield f"Domain State: {answer['status']}"

@@ -158,11 +158,11 @@ class _Daemon:
         while self._stands():
             ready, _, _ = select.select([listener, *peers], [], [], _POLL_S)
             self._reap()
-            for one in ready:
-                if one is listener:
+            for item in ready:
+                if item is listener:
                     peers[listener.accept()[0]] = ""
                 else:
-                    self._read(one, peers)
+                    self._read(item, peers)
         self._end(0.0)
 
     def _stands(self) -> bool:
@@ -225,8 +225,8 @@ class _Daemon:
             with socket.socket(socket.AF_UNIX) as peer:
                 connect(peer, self._pipe, server.socket)
                 peer.sendall(b'{"list": true}\n')
-                found: list[int] = json.loads(peer.makefile().readline())
-                return found
+                clients: list[int] = json.loads(peer.makefile().readline())
+                return clients
         except (OSError, ValueError):
             return []
 

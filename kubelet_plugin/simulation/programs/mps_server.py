@@ -51,12 +51,12 @@ def serve(
     clients: dict[socket.socket, int] = {}
     while node.boots() == boots and os.path.exists(pipe) and (clients or os.getppid() == daemon):
         readable, _, _ = select.select([listener, *clients], [], [], _POLL_S)
-        for one in readable:
-            if one is listener:
+        for item in readable:
+            if item is listener:
                 _admit(listener.accept()[0], clients, devices, limits, log)
-            elif not one.recv(4096):
-                _log(log, f"Client {clients.pop(one)} disconnected")
-                one.close()
+            elif not item.recv(4096):
+                _log(log, f"Client {clients.pop(item)} disconnected")
+                item.close()
     os._exit(0)
 
 

@@ -105,13 +105,13 @@ def visible_devices(state: dict[str, Any], visible: str | None) -> list[str]:
     if visible is None:
         return gpus
     known = set(gpus) | set(mig_uuids(state))
-    found: list[str] = []
+    results: list[str] = []
     for word in filter(None, (part.strip() for part in visible.split(","))):
         uuid = gpus[int(word)] if word.isdecimal() and int(word) < len(gpus) else word
         if uuid not in known:
             break
-        found.append(uuid)
-    return found
+        results.append(uuid)
+    return results
 
 
 def mig_uuids(state: dict[str, Any]) -> list[str]:

@@ -77,11 +77,11 @@ def _run(node: Node, words: list[str]) -> Iterator[str]:
 
 
 def _options(words: list[str], flags: Sequence[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     rest = iter(words)
     for word in rest:
-        found[word] = "" if word in flags else next(rest, "")
-    return found
+        options[word] = "" if word in flags else next(rest, "")
+    return options
 
 
 def _compute_policy(node: Node, options: dict[str, str]) -> Iterator[str]:
@@ -128,10 +128,10 @@ def _mig(node: Node, options: dict[str, str]) -> Iterator[str]:
         yield from _profile_table(gpus, profiles)
         return
     for number, _ in gpus:
-        for one in profiles:
-            word = "Placements:" if len(one["starts"]) > 1 else "Placement :"
-            starts = ",".join(map(str, one["starts"]))
-            yield f"GPU {number:2d} Profile ID {one['id']:2d} {word} {{{starts}}}:{one['size']}"
+        for profile in profiles:
+            word = "Placements:" if len(profile["starts"]) > 1 else "Placement :"
+            starts = ",".join(map(str, profile["starts"]))
+            yield f"GPU {number:2d} Profile ID {profile['id']:2d} {word} {{{starts}}}:{profile['size']}"
 
 
 def _profile_table(gpus: list[tuple[int, Gpu]], profiles: list[dict[str, Any]]) -> Iterator[str]:
@@ -144,19 +144,20 @@ def _profile_table(gpus: list[tuple[int, Gpu]], profiles: list[dict[str, Any]]) 
         yield f"|{line:<79}|"
     yield f"|{'=' * 79}|"
     for number, gpu in gpus:
-        for one in profiles:
-            memory = f"{one['memory_mib'] / 1024:.2f}"
+        for profile in profiles:
+            memory = f"{profile['memory_mib'] / 1024:.2f}"
+            free = f"{_free(gpu, profile):6d}/{profile['max_instances']}"
             yield (
-                f"|{number:4d}  MIG {one['name']:<15}{one['id']:3d}{_free(gpu, one):6d}/{one['max_instances']}        "
-                f"{memory:<11}No     {one['multiprocessors']:<7}{one['decoders']:<6}{one['encoders']:<4}|"
+                f"|{number:4d}  MIG {profile['name']:<15}{profile['id']:3d}{free}        "
+                f"{memory:<11}No     {profile['multiprocessors']:<7}{profile['decoders']:<6}{profile['encoders']:<4}|"
             )
-            yield (f"|{'':63}{one['copy_engines']:<6}{one['jpeg_engines']:<6}{one['ofa_engines']:<4}|")
+            yield (f"|{'':63}{profile['copy_engines']:<6}{profile['jpeg_engines']:<6}{profile['ofa_engines']:<4}|")
             yield _RULE
 
 
 def _free(gpu: Gpu, profile: dict[str, Any]) -> int:
     """How many more of these fit, one after the other."""
-    taken = [(one["start"], one["start"] + one["size"]) for one in gpu["instances"]]
+    taken = [(item["start"], item["start"] + item["size"]) for item in gpu["instances"]]
     free = 0
     for start in profile["starts"]:
         end = start + profile["size"]
@@ -295,11 +296,11 @@ def _list(node: Node, chosen: str | None) -> Iterator[str]:
 def _mig_devices(node: Node, gpu: Gpu) -> Iterator[str]:
     if not gpu["instances"]:
         return
-    profiles = {one["id"]: one for one in json.loads(_read(node, "sim/mig.json"))["profiles"]}
+    profiles = {item["id"]: item for item in json.loads(_read(node, "sim/mig.json"))["profiles"]}
     devices = [
         (device["index"], instance, device) for instance in gpu["instances"] for device in instance["compute_instances"]
     ]
-    for index, instance, device in sorted(devices, key=lambda one: one[0]):
+    for index, instance, device in sorted(devices, key=lambda item: item[0]):
         profile = profiles[instance["profile"]]
         part = f"{device['slices']}c." if device["slices"] < profile["slices"] else ""
         yield f"  MIG {part + profile['name']:<12}Device {index:2d}: (UUID: {device['uuid']})"

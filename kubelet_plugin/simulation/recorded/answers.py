@@ -39,7 +39,7 @@ class Answers:
 
     def _field_values(self, args: Sequence[Any]) -> Call | None:
         name = str(_handle(args[0]))
-        wanted = [one if isinstance(one, list) else [one, 0] for one in args[1]]
+        wanted = [item if isinstance(item, list) else [item, 0] for item in args[1]]
         items = [self._fields.get((name, number, scope)) for number, scope in wanted]
         if all(item is not None for item in items):
             return Call(function=_FIELDS, result={"array": "c_nvmlFieldValue_t", "items": items})
@@ -71,8 +71,8 @@ def fields(value: Any) -> dict[str, Any]:
 
 def items(value: Any) -> list[Any]:
     """Of an array."""
-    found = value.get("items") if isinstance(value, dict) else None
-    return found if isinstance(found, list) else []
+    results = value.get("items") if isinstance(value, dict) else None
+    return results if isinstance(results, list) else []
 
 
 def handle(name: str) -> dict[str, str]:
@@ -110,8 +110,10 @@ def table_of_record(answers: Answers, gpu: str) -> MigTable | None:
     if not profiles:
         return None
     return MigTable(
-        memory_slices=max(max(one.starts) + one.size for one in profiles),
-        totals=Engines(**{name: max(getattr(one, name) * one.max_instances for one in profiles) for name in _ENGINES}),
+        memory_slices=max(max(profile.starts) + profile.size for profile in profiles),
+        totals=Engines(
+            **{name: max(getattr(profile, name) * profile.max_instances for profile in profiles) for name in _ENGINES}
+        ),
         profiles=profiles,
     )
 
@@ -149,7 +151,7 @@ def _placements(answers: Answers, gpu: str, profile: int) -> list[tuple[int, int
     for call in answers.of(_PLACEMENTS, handle(gpu)):
         if call.args[1] == profile and 2 in call.out:
             count = call.out[3]["value"]
-            return [(fields(one)["start"], fields(one)["size"]) for one in items(call.out[2])[:count]]
+            return [(fields(item)["start"], fields(item)["size"]) for item in items(call.out[2])[:count]]
     return []
 
 
@@ -157,8 +159,8 @@ def instances_of_record(answers: Answers, gpu: str, renamed: Callable[[str], str
     """The GPU instances that existed, with what was in them. `renamed` gives the new UUID of a MIG device."""
     found: dict[int, GpuInstanceState] = {}
     for call in answers.of("nvmlDeviceGetGpuInstances", handle(gpu)):
-        for one in _listed(call):
-            info = fields(answers.result("nvmlGpuInstanceGetInfo", one))
+        for item in _listed(call):
+            info = fields(answers.result("nvmlGpuInstanceGetInfo", item))
             if info and info["id"] not in found:
                 place = fields(info["placement"])
                 found[info["id"]] = GpuInstanceState(
@@ -167,7 +169,7 @@ def instances_of_record(answers: Answers, gpu: str, renamed: Callable[[str], str
                     profile=info["profileId"],
                     start=place["start"],
                     size=place["size"],
-                    compute_instances=_compute_instances(answers, gpu, one, renamed),
+                    compute_instances=_compute_instances(answers, gpu, item, renamed),
                 )
     return list(found.values())
 
@@ -178,8 +180,8 @@ def _compute_instances(
     indices = dict(_indices(answers, gpu))
     found: dict[int, ComputeInstanceState] = {}
     for call in answers.of("nvmlGpuInstanceGetComputeInstances", parent):
-        for one in _listed(call):
-            info = fields(answers.result("nvmlComputeInstanceGetInfo_v2", one))
+        for item in _listed(call):
+            info = fields(answers.result("nvmlComputeInstanceGetInfo_v2", item))
             uuid = answers.result("nvmlDeviceGetUUID", info.get("device"))
             if info and uuid is not None:
                 place = fields(info["placement"])
@@ -212,6 +214,6 @@ def instance_handles(answers: Answers, gpu: str) -> dict[int, str]:
     """For each profile that the GPU had instances of, the handle of one: what can be in those is asked of it."""
     found: dict[int, str] = {}
     for call in answers.of("nvmlDeviceGetGpuInstances", handle(gpu)):
-        for one in _listed(call):
-            found.setdefault(call.args[1], one["handle"])
+        for item in _listed(call):
+            found.setdefault(call.args[1], item["handle"])
     return found

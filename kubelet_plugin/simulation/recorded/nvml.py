@@ -137,7 +137,7 @@ class ReplayedNvml(SimulatedNvml):
             case "gpu":
                 return gpu.recorded.name
             case "gpu instance":
-                profiles = [one.profile for one in gpu.instances if one.number == reference.number]
+                profiles = [instance.profile for instance in gpu.instances if instance.number == reference.number]
                 return self._instances[gpu.recorded.name].get(profiles[0]) if profiles else None
             case "mig" if function in _OF_MIG_DEVICE:
                 handles = (item.recorded for _, item in mig_devices(gpu) if item.uuid == reference.mig_uuid)
@@ -148,9 +148,9 @@ class ReplayedNvml(SimulatedNvml):
         depends = _DEPENDS.get(name.removeprefix("nvmlDeviceGet"))
         others = [self.gpu_of(arg, name) for arg in args[1:] if isinstance(arg, pynvml.c_nvmlDevice_t)]
         return depends is not None and any(
-            depends(one) != depends(self._start[one.recorded.name])
-            for one in (gpu, *others)
-            if one.recorded is not None
+            depends(gpu_state) != depends(self._start[gpu_state.recorded.name])
+            for gpu_state in (gpu, *others)
+            if gpu_state.recorded is not None
         )
 
     def _answer(self, name: str, args: tuple[Any, ...]) -> Any:

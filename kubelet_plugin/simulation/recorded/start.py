@@ -175,7 +175,7 @@ def _nvlink(answers: Answers, gpu: str) -> NvlinkModel | None:
         return None
     versions = (ask("NvLinkVersion", link) for link in links)
     switched = any(ask("NvLinkRemoteDeviceType", link) == _TO_SWITCH for link in links)
-    version = next((one for one in versions if one is not None), 0)
+    version = next((item for item in versions if item is not None), 0)
     return NvlinkModel(links=links[-1] + 1, version=version, switches=int(switched))
 
 
@@ -184,8 +184,8 @@ def _gpus(answers: Answers, files: HostFiles, identity: Identity) -> Iterator[Gp
     places = {facts.address: facts for facts in files.nvidia_gpus()}
     count = min(answers.result("nvmlDeviceGetCount") or 0, _MOST_GPUS)
     addresses = [_address(answers, f"gpu{index}") for index in range(count)]
-    unlisted = [one for one in places if one not in addresses]
-    bound = [one for one in unlisted if places[one].driver == "nvidia"]
+    unlisted = [place for place in places if place not in addresses]
+    bound = [text for text in unlisted if places[text].driver == "nvidia"]
     for index in range(count):
         address = addresses[index] or (bound.pop(0) if bound else f"ffff:{index:02x}:00.0")
         yield _gpu(answers, files, identity, places.get(address) or PciFacts(address, driver="nvidia"), index)
@@ -222,7 +222,7 @@ def _gpu(answers: Answers, files: HostFiles, identity: Identity, pci: PciFacts, 
         virtualization=ask("VirtualizationMode") or 0,
         mig=MigState(current=mode[0], pending=mode[1]) if mode is not None else None,
         instances=(made := instances_of_record(answers, name, identity.uuid)),
-        created=len(made) + sum(len(one.compute_instances) for one in made),
+        created=len(made) + sum(len(gpu_instance_state.compute_instances) for gpu_instance_state in made),
         compute_mode=ask("ComputeMode") or 0,
         persistence_mode=ask("PersistenceMode") or 0,
         persistenced=False,
@@ -284,11 +284,11 @@ def _health(ask: _Asking) -> HealthState:
 
 def _add_clients(gpus: list[GpuState], files: tuple[File, ...]) -> None:
     """Programs that had a GPU open; nvidia-persistenced is among them where it runs."""
-    names = {one.path: (one.text or "").strip() for one in files if one.path.endswith("/comm")}
+    names = {item.path: (item.text or "").strip() for item in files if item.path.endswith("/comm")}
     by_node = {f"/dev/nvidia{gpu.minor}": gpu for gpu in gpus}
-    for one in files:
-        process, held, _ = one.path.partition("/fd/")
-        gpu, pid = by_node.get(one.target or ""), process.removeprefix("/proc/")
+    for file in files:
+        process, held, _ = file.path.partition("/fd/")
+        gpu, pid = by_node.get(file.target or ""), process.removeprefix("/proc/")
         if held and gpu is not None and pid.isdigit():
             command = names.get(f"{process}/comm", "?")
             if command == _DAEMON:

@@ -42,7 +42,7 @@ class RecordedTree:
     def __init__(self, record: Record) -> None:
         self._record = record
         self._files = tuple(
-            one for one in record.files if not _OF_SIMULATION.match(one.path) and not _is_in_the_way(one)
+            file for file in record.files if not _OF_SIMULATION.match(file.path) and not _is_in_the_way(file)
         )
 
     def write_all(self, root: Path) -> None:
@@ -176,13 +176,13 @@ class RecordedTree:
     def _write_answering(self, root: Path) -> None:
         """Programs of the host that were asked, and are none of the driver's: they answer the same again."""
         files = HostFiles(root)
-        for program in sorted({one.path for one in self._record.programs}):
+        for program in sorted({answer.path for answer in self._record.programs}):
             resolved = files.resolve(program)
             if resolved is not None and not self._of_driver(File(path=str(resolved), kind="file")):
                 answers = {
-                    " ".join(one.words): Answer(one.status, one.output)
-                    for one in self._record.programs
-                    if one.path == program and one.status is not None
+                    " ".join(answer.words): Answer(answer.status, answer.output)
+                    for answer in self._record.programs
+                    if answer.path == program and answer.status is not None
                 }
                 write(root, resolved, described_program(answers))
                 path(root, resolved).chmod(0o755)
@@ -223,7 +223,7 @@ def _write_link(root: Path, where: str, target: str) -> None:
 def _identified(file: File, state: NodeState) -> str:
     """Text with the UUID and the minor number that this node's GPU has."""
     text, match = file.text or "", _INFORMATION.fullmatch(file.path)
-    gpu = next((one for one in state.gpus if match is not None and one.address == match[1]), None)
+    gpu = next((gpu_state for gpu_state in state.gpus if match is not None and gpu_state.address == match[1]), None)
     if gpu is None or gpu.recorded is None:
         return text
     return _MINOR.sub(rf"\g<1>{gpu.minor}", text.replace(gpu.recorded.uuid, gpu.uuid))
