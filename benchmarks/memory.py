@@ -40,7 +40,7 @@ from dra_driver.kube.client import Kube
 from dra_driver.names import CONFIG_API_VERSION, GPU_DRIVER
 from dra_driver.simulation.cluster import Process
 from kubelet_plugin.imex import probe
-from kubelet_plugin.imex.probe import Place
+from kubelet_plugin.imex.probe import ProbeFolder
 
 OURS = "gpu-dra-driver"
 BATCH = 8
@@ -246,7 +246,7 @@ async def supervisor(changes: int) -> Figures:
             await asyncio.sleep(SETTLE_S)
             figures = both("IMEX supervisor, domain without nodes", process)
             await _members(bench.kube, 0)
-            await _until_ready(Place(folder / "imexd"), process)
+            await _until_ready(ProbeFolder(folder / "imexd"), process)
             figures |= both(f"IMEX supervisor, {PEERS} nodes", process)
             for change in range(1, changes + 1):
                 await _members(bench.kube, change)
@@ -254,7 +254,7 @@ async def supervisor(changes: int) -> Figures:
             return figures | both(f"IMEX supervisor, after {changes} changes", process)
 
 
-async def _until_ready(place: Place, process: Process) -> None:
+async def _until_ready(place: ProbeFolder, process: Process) -> None:
     problem = None
     for _ in range(100):
         problem = await asyncio.to_thread(probe.ready, place)

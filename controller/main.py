@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 from controller.classes import ProfileClasses
 from controller.computedomains.keeper import DomainKeeper
 from controller.computedomains.metrics import DomainCollector
-from controller.settings import Settings, from_process
+from controller.settings import ControllerSettings, from_process
 from controller.slices import PublishedSlices
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.features import Feature
@@ -48,7 +48,7 @@ def main() -> None:
     sys.exit(run_service(run(settings)))
 
 
-async def run(settings: Settings) -> None:
+async def run(settings: ControllerSettings) -> None:
     """The controller's whole life. Ends with Stopped after a signal, or with the error of the part that failed."""
     policy = read_policy(settings.policy, settings.feature_gates)
     metrics = CollectorRegistry()
@@ -135,14 +135,14 @@ def _debug_pages(slices: PublishedSlices, domains: DomainKeeper | None) -> dict[
     return {"pools": slices.described, **({} if domains is None else {"domains": domains.described})}
 
 
-def _classes(kube: Kube, settings: Settings, tracer: Tracer) -> ProfileClasses | None:
+def _classes(kube: Kube, settings: ControllerSettings, tracer: Tracer) -> ProfileClasses | None:
     if Feature.MIG_CLASSES not in settings.feature_gates:
         return None
     extended_resources = Feature.MIG_EXTENDED_RESOURCES in settings.feature_gates
     return ProfileClasses(kube, settings.driver_name, extended_resources=extended_resources, tracer=tracer)
 
 
-def _webhook_process(settings: Settings, metrics: CollectorRegistry) -> "WebhookProcess | None":
+def _webhook_process(settings: ControllerSettings, metrics: CollectorRegistry) -> "WebhookProcess | None":
     if settings.webhook is None:
         return None
     from controller.webhook.process import WebhookProcess
@@ -152,7 +152,7 @@ def _webhook_process(settings: Settings, metrics: CollectorRegistry) -> "Webhook
     return process
 
 
-def _webhook_lead(kube: Kube, settings: Settings) -> Job | None:
+def _webhook_lead(kube: Kube, settings: ControllerSettings) -> Job | None:
     if settings.webhook is None:
         return None
     # Without a webhook the code for certificates is not needed.
@@ -164,7 +164,7 @@ def _webhook_lead(kube: Kube, settings: Settings) -> Job | None:
 
 
 def _domains(
-    kube: Kube, settings: Settings, policy: PublishingPolicy, events: EventRecorder, tracer: Tracer
+    kube: Kube, settings: ControllerSettings, policy: PublishingPolicy, events: EventRecorder, tracer: Tracer
 ) -> DomainKeeper | None:
     if Feature.COMPUTE_DOMAINS not in settings.feature_gates:
         return None
@@ -185,7 +185,7 @@ async def _all_of(jobs: Mapping[str, Job]) -> None:
             tasks.create_task(forever(name, job))
 
 
-def _election(kube: Kube, settings: Settings) -> LeaderElection | None:
+def _election(kube: Kube, settings: ControllerSettings) -> LeaderElection | None:
     if not settings.leader_election:
         return None
     return LeaderElection(

@@ -58,7 +58,7 @@ class WebhookSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class ControllerSettings:
     """Settings of a controller process."""
 
     kubeconfig: Path | None
@@ -92,7 +92,7 @@ class Settings:
     log_format: str
 
 
-def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
+def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> ControllerSettings:
     """Settings from command line and environment. A mistake ends the process with status 2 and a message."""
     parser = _parser()
     options = parser.parse(arguments, environment)
@@ -104,7 +104,7 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> S
     if not 1 <= options.workers <= 64:
         parser.refuse(f"--workers {options.workers} is not between 1 and 64")
     namespace = options.lease_namespace or pod_namespace() or "default"
-    return Settings(
+    return ControllerSettings(
         kubeconfig=Path(options.kubeconfig) if options.kubeconfig else None,
         driver_name=options.driver_name,
         policy=Path(options.policy) if options.policy else None,
@@ -253,6 +253,6 @@ def _declare_webhook(parser: SettingsParser) -> None:
     setting("--webhook-drain", 10.0, "seconds for which a stopping replica still answers", type=seconds)
 
 
-def from_process() -> Settings:
+def from_process() -> ControllerSettings:
     """The settings of this process."""
     return read_settings(sys.argv[1:], os.environ)

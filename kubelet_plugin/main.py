@@ -33,8 +33,8 @@ from dra_driver.runtime import memory
 from dra_driver.runtime.tasks import exit_after, forever, run_service, until_signal
 from dra_driver.runtime.telemetry import DebugSection, configure_logging, status_server, tell_build
 from dra_driver.runtime.tracing import OFF, Tracer, open_tracer
-from kubelet_plugin.claims.node_effects import Machine, OursNow, effects_of, machine_of, mps_daemons
-from kubelet_plugin.claims.service import ClaimService, NodeSources, Patience
+from kubelet_plugin.claims.node_effects import NodeMachine, OursNow, effects_of, machine_of, mps_daemons
+from kubelet_plugin.claims.service import ClaimService, NodeSources, ServicePatience
 from kubelet_plugin.effects.cdi_files import CdiFiles, OtherClaims
 from kubelet_plugin.effects.device_nodes import DeviceNodes
 from kubelet_plugin.effects.mps import MpsDaemons
@@ -42,7 +42,7 @@ from kubelet_plugin.effects.shipped_hook import ShippedHook
 from kubelet_plugin.facts.container_runtime import ContainerFilesOfNode, ContainerRuntime, lacking
 from kubelet_plugin.facts.discovery import Discovery
 from kubelet_plugin.facts.hardware import Hardware, NodeFacts, OpenNvml, installed_nvml, simulated_nvml
-from kubelet_plugin.facts.monitor import Facts
+from kubelet_plugin.facts.monitor import MonitoredFacts
 from kubelet_plugin.facts.node_watch import NodeWatch
 from kubelet_plugin.facts.offers import NodeOffers
 from kubelet_plugin.facts.release import GpuRelease
@@ -68,7 +68,7 @@ from kubelet_plugin.rpc.pod_resources import LOGS, SOCKET, PodsOfNode
 from kubelet_plugin.rpc.registration import RegistrationServer, serving
 from kubelet_plugin.rpc.server import DraServer
 from kubelet_plugin.rpc.sockets import plugin_sockets
-from kubelet_plugin.settings import Settings, from_process
+from kubelet_plugin.settings import NodePluginSettings, from_process
 
 if TYPE_CHECKING:
     from dra_driver.publish import PoolPublisher
@@ -89,7 +89,7 @@ def main() -> None:
     sys.exit(run_service(run(settings)))
 
 
-async def run(settings: Settings) -> None:
+async def run(settings: NodePluginSettings) -> None:
     """The plugin's whole life. Ends with Stopped after a signal, or with the error of the part that failed."""
     metrics = CollectorRegistry()
     tell_build(metrics, "kubelet-plugin")
@@ -134,7 +134,7 @@ class _Node:
     host_imex: HostDaemon | None
     """None if no gate allows its use."""
     hardware: Hardware
-    machine: Machine
+    machine: NodeMachine
     daemons: MpsDaemons
     journal: JournalStore
 
@@ -157,7 +157,7 @@ class _Plugin:
     """Called when a signal stops the plugin, before it completes running operations."""
 
 
-def _node(settings: Settings, runtime: ContainerRuntime) -> _Node:
+def _node(settings: NodePluginSettings, runtime: ContainerRuntime) -> _Node:
     # A simulated host is a folder of the real one, so its files can be mounted.
     host = HostFiles(settings.host_root, runtime_root=str(settings.host_root.resolve()) if settings.simulate else "/")
     simulated = _simulated(settings)
@@ -196,12 +196,12 @@ def _node(settings: Settings, runtime: ContainerRuntime) -> _Node:
     )
 
 
-def _makes_daemons(settings: Settings) -> bool:
+def _makes_daemons(settings: NodePluginSettings) -> bool:
     """Whether IMEX daemons run in pods of ComputeDomains rather than on the node itself."""
     return settings.compute_domains and Feature.HOST_IMEX not in settings.feature_gates
 
 
-def _composed(settings: Settings, cluster: _Cluster, node: _Node) -> _Plugin:
+def _composed(settings: NodePluginSettings, cluster: _Cluster, node: _Node) -> _Plugin:
     kube, metrics, policy, journal = cluster.kube, cluster.metrics, cluster.policy, node.journal
     discovery = Discovery(node.hardware, interval_s=settings.discovery_interval_s)
     watch = NodeWatch(settings, policy, node.host, discovery, node.open_nvml, journal)
@@ -282,7 +282,7 @@ def _heard(cluster: _Cluster, errors: LastErrors) -> list[ClaimListener]:
 
 
 def _claims(
-    settings: Settings,
+    settings: NodePluginSettings,
     reader: ClaimReader,
     node: _Node,
     watch: NodeWatch,
@@ -298,11 +298,13 @@ def _claims(
         NodeSources(settings.driver_name, settings.node_name, watch.facts, files, offers, settings.feature_gates),
         Executor(node.journal, CdiFiles(settings.cdi_root, settings.driver_name), effects, listener),
         listener,
-        Patience(sweep_s=settings.cleanup_interval_s),
+        ServicePatience(sweep_s=settings.cleanup_interval_s),
     )
 
 
-def _release(settings: Settings, cluster: _Cluster, node: _Node, watch: NodeWatch, discovery: Discovery) -> GpuRelease:
+def _release(
+    settings: NodePluginSettings, cluster: _Cluster, node: _Node, watch: NodeWatch, discovery: Discovery
+) -> GpuRelease:
     release = GpuRelease(
         settings.state_dir,
         node.hardware,
@@ -319,7 +321,7 @@ def _release(settings: Settings, cluster: _Cluster, node: _Node, watch: NodeWatc
     return release
 
 
-async def _live(settings: Settings, plugin: _Plugin) -> None:
+async def _live(settings: NodePluginSettings, plugin: _Plugin) -> None:
     """Registers with the kubelet after everything is ready to serve."""
     await asyncio.to_thread(plugin.release.restore)
     await plugin.borrowed.settle()
@@ -346,9 +348,9 @@ async def _live(settings: Settings, plugin: _Plugin) -> None:
 
 async def _domains(
     kube: Kube,
-    settings: Settings,
+    settings: NodePluginSettings,
     node: _Node,
-    facts: Facts,
+    facts: MonitoredFacts,
     registered: Callable[[str], None],
     observers: Observers,
 ) -> None:
@@ -369,10 +371,10 @@ async def _domains(
     await there.wait()
     unsubscribe()
     # Imported here, because most nodes never need it in memory.
-    from kubelet_plugin.domains.service import DomainNode
+    from kubelet_plugin.domains.service import DomainHost
     from kubelet_plugin.domains.serving import serve_domains
 
-    domain_node = DomainNode(
+    domain_node = DomainHost(
         name=settings.node_name,
         driver=COMPUTE_DOMAIN_DRIVER,
         host=node.host,
@@ -385,7 +387,7 @@ async def _domains(
     await serve_domains(kube, settings, domain_node, node.journal, observers, registered)
 
 
-def _has_domain_claims(settings: Settings, journal: JournalStore) -> bool:
+def _has_domain_claims(settings: NodePluginSettings, journal: JournalStore) -> bool:
     """True also if unknown: the plugin must release them, or their pods cannot end."""
     try:
         return bool(journal.current.domains or CdiFiles(settings.cdi_root, COMPUTE_DOMAIN_DRIVER).claims())
@@ -393,7 +395,7 @@ def _has_domain_claims(settings: Settings, journal: JournalStore) -> bool:
         return True
 
 
-def _simulated_hardware(settings: Settings) -> tuple[Mount, ...]:
+def _simulated_hardware(settings: NodePluginSettings) -> tuple[Mount, ...]:
     """Writes the files that programs of a simulated node read in place of hardware."""
     if settings.simulate is None:
         return ()
@@ -401,7 +403,7 @@ def _simulated_hardware(settings: Settings) -> tuple[Mount, ...]:
     return (Mount(folder, folder, ("ro", "nosuid", "nodev", "rbind", "rprivate")),)
 
 
-async def _policy(settings: Settings, events: EventRecorder) -> PublishingPolicy:
+async def _policy(settings: NodePluginSettings, events: EventRecorder) -> PublishingPolicy:
     """Raises InvalidInput, which ends the plugin; an Event of the node says why."""
     if settings.policy is None:
         return PublishingPolicy.EVERYTHING
@@ -420,7 +422,7 @@ async def _policy(settings: Settings, events: EventRecorder) -> PublishingPolicy
 
 
 def _device_status(
-    cluster: _Cluster, settings: Settings, watch: NodeWatch, journal: JournalStore, reported: Reported
+    cluster: _Cluster, settings: NodePluginSettings, watch: NodeWatch, journal: JournalStore, reported: Reported
 ) -> DeviceStatusWriter | None:
     if Feature.DEVICE_STATUS not in settings.feature_gates:
         return None
@@ -430,14 +432,14 @@ def _device_status(
     return writer
 
 
-def _members(settings: Settings, host: HostFiles) -> PodsOfNode:
+def _members(settings: NodePluginSettings, host: HostFiles) -> PodsOfNode:
     """The kubelet's folder and the logs are below the host's root; simulated hardware has its own root."""
     kubelet, host_kubelet = settings.kubelet_root, host.path(str(settings.kubelet_root))
     return PodsOfNode([path / SOCKET for path in (kubelet, host_kubelet)], [host.path(LOGS), Path(LOGS)])
 
 
 def _publisher(
-    kube: Kube, settings: Settings, policy: PublishingPolicy, metrics: CollectorRegistry, cluster: "_Cluster"
+    kube: Kube, settings: NodePluginSettings, policy: PublishingPolicy, metrics: CollectorRegistry, cluster: "_Cluster"
 ) -> "PoolPublisher | None":
     """Publishes for this node as the controller does for all; None if the controller publishes."""
     if settings.publisher != "node":
@@ -458,7 +460,7 @@ def _publisher(
     return publisher
 
 
-def _simulated(settings: Settings) -> "SimulatedHost | None":
+def _simulated(settings: NodePluginSettings) -> "SimulatedHost | None":
     """The simulated node of a profile or a record, existing or new; None on a real node."""
     if settings.simulate is None:
         return None

@@ -28,7 +28,7 @@ from dra_driver.runtime.tracing import endpoint_asked_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class NodePluginSettings:
     """Settings of a plugin process. Paths are as this process sees them."""
 
     node_name: str
@@ -75,14 +75,14 @@ class Settings:
         return Feature.COMPUTE_DOMAINS in self.feature_gates and self.publisher == "controller"
 
 
-def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
+def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> NodePluginSettings:
     """Settings from command line and environment. A mistake ends the process with status 2 and a message."""
     parser = _parser()
     options = parser.parse(arguments, environment)
     if not options.node_name:
         parser.refuse("--node-name is needed (in a DaemonSet: GPU_DRA_NODE_NAME from spec.nodeName)")
     kubelet_root = Path(options.kubelet_root)
-    return Settings(
+    return NodePluginSettings(
         node_name=options.node_name,
         kubeconfig=Path(options.kubeconfig) if options.kubeconfig else None,
         driver_name=options.driver_name,
@@ -182,6 +182,6 @@ def _simulated(text: str) -> str:
     return text
 
 
-def from_process() -> Settings:
+def from_process() -> NodePluginSettings:
     """The settings of this process."""
     return read_settings(sys.argv[1:], os.environ)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from controller.webhook.kinds import ReviewedKind, judged, kind_of
-from dra_driver.api.documents import Document, Reading, read_documents
+from dra_driver.api.documents import Document, ReadDocuments, read_documents
 from dra_driver.api.meta import JsonObject
 from dra_driver.cel.cost import LIMIT
 from dra_driver.cel.device import compile_selector
@@ -187,7 +187,7 @@ class Reviewer:
         obj = judged(review.obj)
         if sum(map(len, expressions_in(obj.get("spec")))) > _MOST_SELECTOR_TEXT:
             obj = _without_selectors(obj)
-        findings = check(Reading((_document(obj),), ()), self._knowledge_for(obj))
+        findings = check(ReadDocuments((_document(obj),), ()), self._knowledge_for(obj))
         said = [
             finding
             for finding in findings

@@ -20,7 +20,7 @@ from typing import BinaryIO, NoReturn
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from controller.settings import Settings, WebhookSettings, from_process
+from controller.settings import ControllerSettings, WebhookSettings, from_process
 from controller.webhook.plan import plan_of
 from controller.webhook.service import WebhookMetrics, WebhookReplica
 from dra_driver.kube.client import Kube, endpoint_from
@@ -49,7 +49,7 @@ def main() -> None:
     sys.exit(run_service(run(settings, settings.webhook)))
 
 
-async def run(settings: Settings, webhook_settings: WebhookSettings) -> None:
+async def run(settings: ControllerSettings, webhook_settings: WebhookSettings) -> None:
     """Ends with Stopped after a signal, or when the controller has ended."""
     policy = read_policy(settings.policy, settings.feature_gates)
     metrics = CollectorRegistry()

@@ -14,7 +14,7 @@ from docs.from_code.tables import WRITTEN, code, page, table
 from dra_driver.api import policy as module
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import Attribute
-from dra_driver.devices.limitations import Cause
+from dra_driver.devices.limitations import LimitationCause
 
 MEANINGS = {
     "PublishingPolicy.apiVersion": "`dra.gpu/v1alpha1`; the chart sets it.",
@@ -97,7 +97,7 @@ def policy_page() -> str:
         " always followed the policy has no condition. A `mig` rule without `nodes` and `gpus` applies only to"
         " GPUs that"
         " support MIG.",
-        table(("Reason", "When"), [(f"`{one.reason}`", one.meaning) for one in Cause]),
+        table(("Reason", "When"), [(f"`{one.reason}`", one.meaning) for one in LimitationCause]),
     ]
     for model in models:
         parts += [f"## {model.__name__}", table(("Field", "Type", "Meaning"), _rows(model, told))]

@@ -25,7 +25,7 @@ _USUAL = Limit()
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class DeviceRoom:
     """How a device stands: `refusal` is why no further claim gets it, None when one could."""
 
     candidate: Candidate
@@ -64,7 +64,7 @@ class Headroom:
         return tuple(f"pool {pool} {pool.problem}" for pool in self._site.pools if pool.problem is not None)
 
     @cached_property
-    def standings(self) -> tuple[Standing, ...]:
+    def standings(self) -> tuple[DeviceRoom, ...]:
         """Of every device that the node sees, in the order in which they are tried."""
         ledger = self._site.ledger()
         return tuple(self._standing(candidate, ledger) for candidate in self._site.candidates)
@@ -87,9 +87,9 @@ class Headroom:
 
     # -- how devices stand
 
-    def _standing(self, candidate: Candidate, ledger: Ledger) -> Standing:
+    def _standing(self, candidate: Candidate, ledger: Ledger) -> DeviceRoom:
         left = _left(candidate, ledger) if ledger.shares(candidate) else {}
-        return Standing(candidate, self._refusal(candidate, ledger, left), left)
+        return DeviceRoom(candidate, self._refusal(candidate, ledger, left), left)
 
     def _refusal(self, candidate: Candidate, ledger: Ledger, left: Mapping[str, Amount]) -> Refusal | None:
         if ledger.in_use(candidate):
@@ -155,7 +155,7 @@ class Headroom:
         memory = f"device.capacity['{self._driver}'].memory.compareTo(quantity('{requests['memory']}')) >= 0"
         return {"selectors": [of_driver, {"cel": {"expression": memory}}]}
 
-    def _open(self) -> Iterator[Standing]:
+    def _open(self) -> Iterator[DeviceRoom]:
         """GPUs, parts of them and shares that a claim could still get."""
         for standing in self.standings:
             if standing.refusal is None and standing.candidate.id.driver == self._driver:

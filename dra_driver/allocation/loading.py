@@ -13,7 +13,7 @@ from dra_driver.allocation.domains import templates_to_be, with_uid
 from dra_driver.allocation.nodes import NodeView, amounts_of
 from dra_driver.allocation.placement import extended_resources
 from dra_driver.allocation.snapshot import PublishedSlice
-from dra_driver.allocation.world import DEFAULT_NAMESPACE, Key, Pod, Quota, Unread, World, claim_key, key_of
+from dra_driver.allocation.world import DEFAULT_NAMESPACE, Key, Pod, Quota, UnreadKind, World, claim_key, key_of
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.inventory import Limitation, NodeInventoryStatus
 from dra_driver.api.meta import JsonObject, Model
@@ -152,7 +152,7 @@ def world_of(
     objects: Iterable[JsonObject],
     *,
     behaviour: Behaviour = CURRENT,
-    unread: Sequence[Unread] = (),
+    unread: Sequence[UnreadKind] = (),
     live: bool = False,
     about: Mapping[int, str] | None = None,
 ) -> Loaded:

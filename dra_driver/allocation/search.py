@@ -16,7 +16,7 @@ from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.prospects import Place, Prospects, Reasons, Site
 from dra_driver.allocation.requests import MAX_RESULTS, Alternatives, Cause, Refusal, Wanted, check_size
 from dra_driver.allocation.result import Chosen, ShareIds, allocation_of, derived_share_id
-from dra_driver.allocation.shortcuts import Problem, Room, impossible
+from dra_driver.allocation.shortcuts import Room, SearchProblem, impossible
 from dra_driver.allocation.snapshot import Candidate, Snapshot
 from dra_driver.allocation.symmetry import Symmetry, Twins
 from dra_driver.api.resource import Allocation, ResourceClaim
@@ -373,8 +373,8 @@ class _Search:
     def _may_cut(self) -> bool:
         return not self._repeats and not self._may_fail_hard()
 
-    def _problem(self) -> Problem:
-        return Problem(self.site, self.site.untouched, self._requests, self._constraints, self._prospects)
+    def _problem(self) -> SearchProblem:
+        return SearchProblem(self.site, self.site.untouched, self._requests, self._constraints, self._prospects)
 
     def _give_up_early(self) -> None:
         """Raises _Hopeless and _Impossible."""

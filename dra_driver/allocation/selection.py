@@ -10,11 +10,11 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from dra_driver.api.resource import Attribute, Capacity, Device
-from dra_driver.cel.device import CelDevice, Selector, compile_selector, unreadable_attribute, unreadable_error
+from dra_driver.cel.device import CelDevice, CompiledSelector, compile_selector, unreadable_attribute, unreadable_error
 from dra_driver.cel.errors import CelError
 from dra_driver.cel.functions import Server
 from dra_driver.cel.parser import parse
-from dra_driver.cel.tree import Constant, Index, Name, Node, Select, children
+from dra_driver.cel.tree import Constant, Index, Name, Select, SyntaxNode, children
 
 _MOST_CLASSES = 10_000
 """Remembered per list of selectors; one on UUIDs has as many as there are devices."""
@@ -25,7 +25,7 @@ _MOST_READS = 64
 type _Kind = Literal["attributes", "capacity"]
 
 
-class Read(NamedTuple):
+class AttributeRead(NamedTuple):
     """An attribute or capacity that an expression reads: `device.attributes["domain"].id`."""
 
     kind: _Kind
@@ -33,7 +33,7 @@ class Read(NamedTuple):
     id: str
 
 
-class Facts:
+class SelectorFacts:
     """A device as selectors see it. Made once per device, for any number of snapshots."""
 
     __slots__ = ("_seen", "_unreadable", "device", "driver")
@@ -81,7 +81,7 @@ def _value(found: Attribute | Capacity | None) -> Hashable:
     return (scalars, *(None if list_ is None else tuple(list_) for list_ in lists))
 
 
-type Reads = tuple[Read, ...]
+type Reads = tuple[AttributeRead, ...]
 
 
 @lru_cache(maxsize=4096)
@@ -90,13 +90,13 @@ def reads_of(expression: str) -> Reads | None:
     return reads(parse(expression))
 
 
-def reads(root: Node) -> tuple[Read, ...] | None:
+def reads(root: SyntaxNode) -> tuple[AttributeRead, ...] | None:
     """Every attribute and capacity that the expression can read; None when its text does not show that."""
-    found: dict[Read, None] = {}
+    found: dict[AttributeRead, None] = {}
     return tuple(found) if _collect(root, found) else None
 
 
-def _collect(node: Node, found: dict[Read, None]) -> bool:
+def _collect(node: SyntaxNode, found: dict[AttributeRead, None]) -> bool:
     if (read := _read(node)) is not None:
         found[read] = None
         return True
@@ -107,7 +107,7 @@ def _collect(node: Node, found: dict[Read, None]) -> bool:
     return all(_collect(child, found) for child in children(node))
 
 
-def _read(node: Node) -> Read | None:
+def _read(node: SyntaxNode) -> AttributeRead | None:
     """`device.attributes["domain"].id`, also as `["id"]` and in its optional forms."""
     match node:
         case Select(operand=Index(operand=whole, index=Constant(value=str(domain)), optional=False), field=id_):
@@ -121,11 +121,11 @@ def _read(node: Node) -> Read | None:
             return None
     match _field_of_device(whole):
         case "attributes" | "capacity" as kind:
-            return Read(kind, domain, id_)
+            return AttributeRead(kind, domain, id_)
     return None
 
 
-def _field_of_device(node: Node) -> str | None:
+def _field_of_device(node: SyntaxNode) -> str | None:
     match node:
         case Select(operand=Name(name="device"), field=field, optional=False):
             return field
@@ -143,18 +143,18 @@ class Failure:
     error: CelError
 
 
-class Question:
+class SelectorQuestion:
     """A list of selectors, which are asked about devices in their order. Those after the first that does not hold are
     not asked. It remembers what it answered for devices like this one."""
 
-    def __init__(self, selectors: Sequence[Selector | CelError], server: Server) -> None:
+    def __init__(self, selectors: Sequence[CompiledSelector | CelError], server: Server) -> None:
         self._selectors = selectors
         self._server = server
         self._known: dict[Hashable, bool | Failure] = {}
-        each = [reads_of(selector.expression) for selector in selectors if isinstance(selector, Selector)]
+        each = [reads_of(selector.expression) for selector in selectors if isinstance(selector, CompiledSelector)]
         self._reads = None if None in each else tuple(dict.fromkeys(read for item in each for read in item or ()))
 
-    def verdict(self, device: Facts) -> bool | Failure:
+    def verdict(self, device: SelectorFacts) -> bool | Failure:
         """Whether all selectors hold for the device."""
         if not self._selectors:
             return True
@@ -173,7 +173,7 @@ class Question:
         first = self._selectors[0]
         return Failure(0, first if isinstance(first, CelError) else unreadable_error(name, first.expression))
 
-    def _judged(self, device: Facts) -> bool | Failure:
+    def _judged(self, device: SelectorFacts) -> bool | Failure:
         seen = CelDevice(device.driver, device.device)
         for index, selector in enumerate(self._selectors):
             if isinstance(selector, CelError):
@@ -193,24 +193,24 @@ class Selectors:
     remembered, too: it fails on every device, and compiling it may be what takes longest.
     """
 
-    def __init__(self, server: Server, compiled: Callable[..., Selector] = compile_selector) -> None:
+    def __init__(self, server: Server, compiled: Callable[..., CompiledSelector] = compile_selector) -> None:
         """`compiled` raises CelError for a selector that does not compile."""
         self._server = server
         self._compile = compiled
-        self._questions: dict[tuple[str, ...], Question] = {}
+        self._questions: dict[tuple[str, ...], SelectorQuestion] = {}
         self._failed: dict[str, CelError] = {}
 
-    def question(self, expressions: tuple[str, ...]) -> Question:
+    def question(self, expressions: tuple[str, ...]) -> SelectorQuestion:
         if expressions not in self._questions:
             if len(self._questions) >= _MOST_LISTS:
                 self._questions.clear()
                 self._failed.clear()
-            self._questions[expressions] = Question(
+            self._questions[expressions] = SelectorQuestion(
                 [self._compiled(expression) for expression in expressions], self._server
             )
         return self._questions[expressions]
 
-    def _compiled(self, expression: str) -> Selector | CelError:
+    def _compiled(self, expression: str) -> CompiledSelector | CelError:
         if expression in self._failed:
             return self._failed[expression]
         try:

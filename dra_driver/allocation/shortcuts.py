@@ -18,7 +18,7 @@ from dra_driver.allocation.usage import Ledger
 
 
 @dataclass(frozen=True)
-class Problem:
+class SearchProblem:
     """What a search has to solve, before anything is chosen."""
 
     site: Site
@@ -38,7 +38,7 @@ class Problem:
 # -- bounds
 
 
-def impossible(problem: Problem) -> Refusal | None:
+def impossible(problem: SearchProblem) -> Refusal | None:
     """Why no choice can serve the requests, if that can be seen without searching."""
     bounds = (
         (Cause.CONSTRAINT, _too_few_that_match),
@@ -50,7 +50,7 @@ def impossible(problem: Problem) -> Refusal | None:
     return next((Refusal(cause, why) for cause, bound in bounds if (why := bound(problem)) is not None), None)
 
 
-def _too_few_that_match(problem: Problem) -> str | None:
+def _too_few_that_match(problem: SearchProblem) -> str | None:
     """A matchAttribute of which no value has enough devices for all requests that it covers."""
     for claim, constraints in zip(problem.requests, problem.constraints, strict=True):
         for constraint in constraints:
@@ -64,7 +64,7 @@ def _too_few_that_match(problem: Problem) -> str | None:
     return None
 
 
-def _too_few_that_differ(problem: Problem) -> str | None:
+def _too_few_that_differ(problem: SearchProblem) -> str | None:
     """A distinctAttribute that has too few values for the requests that it covers.
 
     In the end each request has a value of its own: that of its last device. `_paired` finds the most requests that can
@@ -95,7 +95,7 @@ def _too_few_that_differ(problem: Problem) -> str | None:
     return None
 
 
-def _too_few_turns(problem: Problem, constraint: DistinctAttribute, prospects: Prospects) -> str | None:
+def _too_few_turns(problem: SearchProblem, constraint: DistinctAttribute, prospects: Prospects) -> str | None:
     """A request for more devices than the value changes along its devices.
 
     They are chosen in their order, and each differs from the one before it. With lists that is not so simple.
@@ -131,7 +131,7 @@ def _paired(choices: Sequence[Collection[Value]]) -> int:
 type _Groups = Mapping[Value, Collection[Candidate]]
 
 
-def _by_value(problem: Problem, constraint: AnyConstraint, prospects: Prospects) -> _Groups:
+def _by_value(problem: SearchProblem, constraint: AnyConstraint, prospects: Prospects) -> _Groups:
     groups: dict[Value, set[Candidate]] = defaultdict(set)
     for candidate in prospects.eligible:
         for value in constraint.values(candidate):
@@ -139,7 +139,9 @@ def _by_value(problem: Problem, constraint: AnyConstraint, prospects: Prospects)
     return groups
 
 
-def _group_is_enough(problem: Problem, covered: Sequence[Prospects], groups: Sequence[_Groups], value: Value) -> bool:
+def _group_is_enough(
+    problem: SearchProblem, covered: Sequence[Prospects], groups: Sequence[_Groups], value: Value
+) -> bool:
     members = [group.get(value, ()) for group in groups]
     if any(len(own) < prospects.count for own, prospects in zip(members, covered, strict=True)):
         return False
@@ -162,7 +164,7 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _too_few_devices(problem: Problem) -> str | None:
+def _too_few_devices(problem: SearchProblem) -> str | None:
     """Fewer devices than all requests need that must have devices of their own."""
     certain = [prospects for prospects in problem.certain if not prospects.wanted.admin_access]
     together = {candidate for prospects in certain for candidate in prospects.eligible}
@@ -172,16 +174,16 @@ def _too_few_devices(problem: Problem) -> str | None:
     return f"the requests need {needed} devices together, and only {len(together)} could serve them"
 
 
-def _may_repeat(problem: Problem, requests: Iterable[Prospects], candidates: Iterable[Candidate]) -> bool:
+def _may_repeat(problem: SearchProblem, requests: Iterable[Prospects], candidates: Iterable[Candidate]) -> bool:
     """Whether one device may serve more than one request."""
     return any(request.wanted.admin_access for request in requests) or any(map(problem.ledger.shares, candidates))
 
 
-def _too_little_room_for_one(problem: Problem) -> str | None:
+def _too_little_room_for_one(problem: SearchProblem) -> str | None:
     return next((why for prospects in problem.certain if (why := _too_little_room(problem, prospects))), None)
 
 
-def _too_little_room(problem: Problem, prospects: Prospects) -> str | None:
+def _too_little_room(problem: SearchProblem, prospects: Prospects) -> str | None:
     fits = room(problem.ledger, prospects.eligible)
     if fits >= prospects.count:
         return None
@@ -216,7 +218,7 @@ def _least(members: Sequence[Candidate]) -> Mapping[CounterId, Amount]:
     return least
 
 
-def _too_little_of_a_counter(problem: Problem) -> str | None:
+def _too_little_of_a_counter(problem: SearchProblem) -> str | None:
     """A counter, of all sets together, of which less is left than the requests draw at the very least."""
     supply: dict[str, Amount] = defaultdict(int)
     for left in problem.ledger.left.values():
@@ -232,7 +234,7 @@ def _too_little_of_a_counter(problem: Problem) -> str | None:
     return None
 
 
-def _least_by_name(problem: Problem, prospects: Prospects) -> Mapping[str, Amount]:
+def _least_by_name(problem: SearchProblem, prospects: Prospects) -> Mapping[str, Amount]:
     least: dict[str, Amount] | None = None
     for candidate in prospects.eligible:
         own: dict[str, Amount] = defaultdict(int)

@@ -18,7 +18,7 @@ from dra_driver.allocation.amounts import Amount, amount
 from dra_driver.allocation.behaviour import CURRENT, Behaviour
 from dra_driver.allocation.nodes import NodeView, selector_matches
 from dra_driver.allocation.requests import Alternatives, checked_requests
-from dra_driver.allocation.selection import Facts, Failure, Selectors
+from dra_driver.allocation.selection import Failure, SelectorFacts, Selectors
 from dra_driver.api.resource import (
     Allocation,
     Device,
@@ -71,9 +71,9 @@ class Candidate:
         )
 
     @cached_property
-    def facts(self) -> Facts:
+    def facts(self) -> SelectorFacts:
         """For selectors."""
-        return Facts(self.id.driver, self.device)
+        return SelectorFacts(self.id.driver, self.device)
 
     @cached_property
     def counter_sets(self) -> tuple[CounterSetId, ...]:
@@ -167,7 +167,7 @@ def _selects(selection: ResourceSliceSpec | Device, node: NodeView) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class SelectedDevices:
     """What a list of selectors makes of a pool's devices."""
 
     matching: tuple[Candidate, ...]
@@ -201,7 +201,7 @@ class Pool:
         self._offering = offering
         self._selectors = selectors
         self._selected: dict[tuple[str, ...], Sequence[Selected]] = {}
-        self._selections: dict[tuple[str, ...], Selection] = {}
+        self._selections: dict[tuple[str, ...], SelectedDevices] = {}
 
     @cached_property
     def candidates(self) -> tuple[Candidate, ...]:
@@ -246,13 +246,13 @@ class Pool:
                 yield results[-1]
         self._selected[expressions] = results
 
-    def select(self, expressions: tuple[str, ...]) -> Selection:
+    def select(self, expressions: tuple[str, ...]) -> SelectedDevices:
         """The same for all devices, in another form; kept, too."""
         if expressions not in self._selections:
             results = list(self.selected(expressions))
             matching = tuple(candidate for _, candidate, failure in results if failure is None)
             failing = {candidate: failure for _, candidate, failure in results if failure is not None}
-            self._selections[expressions] = Selection(matching, failing)
+            self._selections[expressions] = SelectedDevices(matching, failing)
         return self._selections[expressions]
 
     def __str__(self) -> str:

@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping
 
 from dra_driver.allocation.constraints import DistinctAttribute
-from dra_driver.allocation.shortcuts import Problem
+from dra_driver.allocation.shortcuts import SearchProblem
 from dra_driver.allocation.snapshot import Candidate, CounterSetId
 
 type Twins = tuple[int, int, int]
@@ -28,7 +28,7 @@ class Symmetry:
     same draw on them) and the same is taken from them.
     """
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: SearchProblem) -> None:
         self._by_claim = any(prospect.wanted.admin_access for prospect in problem.prospects.values())
         self.minds_order = any(_minds_order(problem, claim) for claim in range(len(problem.requests)))
         """Whether the number from which the search continues in its request is a part of the state. Otherwise what can
@@ -118,7 +118,7 @@ class Symmetry:
         return following
 
 
-def _minds_order(problem: Problem, claim: int) -> bool:
+def _minds_order(problem: SearchProblem, claim: int) -> bool:
     """distinctAttribute remembers one value per request, so of several devices in it the order counts."""
     distinct = [constraint for constraint in problem.constraints[claim] if isinstance(constraint, DistinctAttribute)]
     return any(
@@ -129,7 +129,7 @@ def _minds_order(problem: Problem, claim: int) -> bool:
     )
 
 
-def _look(problem: Problem, candidate: Candidate) -> Hashable:
+def _look(problem: SearchProblem, candidate: Candidate) -> Hashable:
     """What requests, constraints and counters see of the device."""
     serves = tuple(candidate in prospect.eligible_set for prospect in problem.prospects.values())
     values = tuple(constraint.values(candidate) for claim in problem.constraints for constraint in claim)
@@ -137,7 +137,7 @@ def _look(problem: Problem, candidate: Candidate) -> Hashable:
     return serves, values, draws, problem.ledger.stock(candidate)
 
 
-def _kinds_of_sets(problem: Problem, looks: Mapping[Candidate, Hashable]) -> dict[CounterSetId, Hashable]:
+def _kinds_of_sets(problem: SearchProblem, looks: Mapping[Candidate, Hashable]) -> dict[CounterSetId, Hashable]:
     """Equal for counter sets of one kind; without those that a device draws on together with another set."""
     members: dict[CounterSetId, list[Candidate]] = defaultdict(list)
     for candidate in problem.site.candidates:

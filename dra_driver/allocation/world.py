@@ -28,7 +28,7 @@ DEFAULT_NAMESPACE = "default"
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
+class UnreadKind:
     """A kind of object that could not be read, and why."""
 
     kind: str
@@ -113,7 +113,7 @@ class World:
     """What is wrong with claims and templates that were left out, by kind and key."""
     """What the policy asks for and a node does not offer, by node, as its inventory says."""
     behaviour: Behaviour = CURRENT
-    unread: tuple[Unread, ...] = ()
+    unread: tuple[UnreadKind, ...] = ()
     live: bool = False
     """Whether it is a cluster, in which what is missing is missing; of files one may have left something out."""
 

@@ -107,7 +107,7 @@ class Document:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadDocuments:
     """The content of a text: the documents in order, and what could not be read."""
 
     documents: tuple[Document, ...]
@@ -124,13 +124,13 @@ class Reading:
         raise InvalidInput("; ".join([first.message, *texts[1:]]), about=first.about, problems=texts)
 
 
-def read_documents(text: str | bytes, file: str) -> Reading:
+def read_documents(text: str | bytes, file: str) -> ReadDocuments:
     """All documents of a text. `file` is its name in messages (`-` for standard input)."""
     if isinstance(text, bytes):
         try:
             text = _decoded(text, file)
         except BadDocument as problem:
-            return Reading((), (problem,))
+            return ReadDocuments((), (problem,))
     documents: list[Document] = []
     problems: list[BadDocument] = []
     for start, first_line, chunk in _chunks(normalized(text)):
@@ -141,7 +141,7 @@ def read_documents(text: str | bytes, file: str) -> Reading:
             # A template is one mistake, even if it has several parts.
             if problem.message != TEMPLATE or all(bad_document.message != TEMPLATE for bad_document in problems):
                 problems.append(problem)
-    return Reading(tuple(documents), tuple(problems))
+    return ReadDocuments(tuple(documents), tuple(problems))
 
 
 def normalized(text: str) -> str:
@@ -149,10 +149,10 @@ def normalized(text: str) -> str:
     return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
 
 
-def together(readings: Iterable[Reading]) -> Reading:
+def together(readings: Iterable[ReadDocuments]) -> ReadDocuments:
     """Several texts as one."""
     all_of = tuple(readings)
-    return Reading(
+    return ReadDocuments(
         tuple(document for reading in all_of for document in reading.documents),
         tuple(problem for reading in all_of for problem in reading.problems),
     )

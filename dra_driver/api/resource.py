@@ -65,7 +65,7 @@ class CounterSet(Model):
     counters: dict[str, Capacity]
 
 
-class Pool(Model):
+class ResourcePool(Model):
     name: str
     generation: int
     resource_slice_count: int
@@ -73,7 +73,7 @@ class Pool(Model):
 
 class ResourceSliceSpec(Model):
     driver: str
-    pool: Pool
+    pool: ResourcePool
     node_name: str | None = None
     node_selector: dict[str, Any] | None = None
     all_nodes: bool | None = None

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dra_driver.api.meta import JsonObject
 from dra_driver.apirules import dra_fields as fields
 from dra_driver.apirules.metadata import dns_subdomain, qualified_name
-from dra_driver.apirules.status import Problem, forbidden, invalid, not_supported, required, too_long
+from dra_driver.apirules.status import FieldProblem, forbidden, invalid, not_supported, required, too_long
 
 type RequestNames = Mapping[str, frozenset[str]]
 """Request name to the names of its alternatives (empty for an exact request)."""
@@ -30,7 +30,7 @@ def request_names(spec: JsonObject) -> RequestNames:
     }
 
 
-def problems_of_claim_spec(spec: JsonObject, path: str, cel: CelCheck, *, consumable: bool) -> list[Problem]:
+def problems_of_claim_spec(spec: JsonObject, path: str, cel: CelCheck, *, consumable: bool) -> list[FieldProblem]:
     """`consumable`: the gate DRAConsumableCapacity is on, so a constraint may also be about distinct values."""
     devices, names = spec.get("devices") or {}, request_names(spec)
     where = f"{path}.devices"
@@ -48,13 +48,13 @@ def problems_of_claim_spec(spec: JsonObject, path: str, cel: CelCheck, *, consum
         lambda item, at: _constraint(item, at, names, consumable),
     )
 
-    def config(one: JsonObject, at: str) -> list[Problem]:
+    def config(one: JsonObject, at: str) -> list[FieldProblem]:
         return _references(one, at, names) + fields.opaque_config(one, at)
 
     return problems + fields.listed(devices.get("config"), 32, f"{where}.config", config)
 
 
-def _request(request: JsonObject, path: str, cel: CelCheck) -> list[Problem]:
+def _request(request: JsonObject, path: str, cel: CelCheck) -> list[FieldProblem]:
     problems = fields.label(request.get("name", ""), f"{path}.name")
     exactly, alternatives = request.get("exactly"), request.get("firstAvailable")
     if exactly is None and not alternatives:
@@ -74,7 +74,7 @@ def _request(request: JsonObject, path: str, cel: CelCheck) -> list[Problem]:
     return problems
 
 
-def _exact(request: JsonObject, path: str, cel: CelCheck) -> list[Problem]:
+def _exact(request: JsonObject, path: str, cel: CelCheck) -> list[FieldProblem]:
     name = request.get("deviceClassName", "")
     if not name:
         problems = [required(f"{path}.deviceClassName")]
@@ -92,11 +92,11 @@ def _exact(request: JsonObject, path: str, cel: CelCheck) -> list[Problem]:
     return problems + fields.listed(request.get("tolerations"), None, f"{path}.tolerations", fields.toleration)
 
 
-def _selectors(items: list[JsonObject] | None, path: str, cel: CelCheck) -> list[Problem]:
+def _selectors(items: list[JsonObject] | None, path: str, cel: CelCheck) -> list[FieldProblem]:
     return fields.listed(items, 32, path, lambda item, at: _selector(item, at, cel))
 
 
-def _selector(selector: JsonObject, path: str, cel: CelCheck) -> list[Problem]:
+def _selector(selector: JsonObject, path: str, cel: CelCheck) -> list[FieldProblem]:
     if selector.get("cel") is None:
         return [required(f"{path}.cel")]
     expression, where = selector["cel"].get("expression", ""), f"{path}.cel.expression"
@@ -106,7 +106,7 @@ def _selector(selector: JsonObject, path: str, cel: CelCheck) -> list[Problem]:
     return [invalid(where, expression, why)] if why else []
 
 
-def _constraint(constraint: JsonObject, path: str, names: RequestNames, consumable: bool) -> list[Problem]:
+def _constraint(constraint: JsonObject, path: str, names: RequestNames, consumable: bool) -> list[FieldProblem]:
     problems = _references(constraint, path, names)
     match, distinct = constraint.get("matchAttribute"), constraint.get("distinctAttribute")
     if match is not None:
@@ -120,13 +120,13 @@ def _constraint(constraint: JsonObject, path: str, names: RequestNames, consumab
     return problems
 
 
-def _references(value: JsonObject, path: str, names: RequestNames) -> list[Problem]:
+def _references(value: JsonObject, path: str, names: RequestNames) -> list[FieldProblem]:
     return fields.unique_list(
         value.get("requests"), 32, f"{path}.requests", lambda item, at: _reference(item, at, names), lambda item: item
     )
 
 
-def _reference(name: str, path: str, names: RequestNames) -> list[Problem]:
+def _reference(name: str, path: str, names: RequestNames) -> list[FieldProblem]:
     parts = name.split("/")
     if len(parts) > 2:
         return [invalid(path, name, _WRONG_REFERENCE)]
@@ -136,7 +136,7 @@ def _reference(name: str, path: str, names: RequestNames) -> list[Problem]:
     return problems
 
 
-def problems_of_class_spec(spec: JsonObject, cel: CelCheck) -> list[Problem]:
+def problems_of_class_spec(spec: JsonObject, cel: CelCheck) -> list[FieldProblem]:
     """DeviceClass."""
     problems = _selectors(spec.get("selectors"), "spec.selectors", cel)
     problems += fields.listed(spec.get("config"), 32, "spec.config", fields.opaque_config)
@@ -154,7 +154,7 @@ def is_extended_resource(name: str) -> bool:
     return not native and qualified_name(f"requests.{name}") is None
 
 
-def problems_of_status(status: JsonObject, old: JsonObject, spec: JsonObject, *, deleting: bool) -> list[Problem]:
+def problems_of_status(status: JsonObject, old: JsonObject, spec: JsonObject, *, deleting: bool) -> list[FieldProblem]:
     """Checks a claim's status against the previous status and the spec."""
     allocation, before = status.get("allocation"), old.get("allocation")
     reserved = status.get("reservedFor") or []
@@ -181,7 +181,7 @@ def problems_of_status(status: JsonObject, old: JsonObject, spec: JsonObject, *,
     return problems
 
 
-def _consumer(value: JsonObject, path: str) -> list[Problem]:
+def _consumer(value: JsonObject, path: str) -> list[FieldProblem]:
     return [required(f"{path}.{name}") for name in ("resource", "name", "uid") if not value.get(name)]
 
 
@@ -189,7 +189,7 @@ def _device_key(value: JsonObject) -> tuple[str, str, str, str]:
     return value.get("driver", ""), value.get("pool", ""), value.get("device", ""), value.get("shareID", "")
 
 
-def _allocation(allocation: JsonObject, names: RequestNames) -> list[Problem]:
+def _allocation(allocation: JsonObject, names: RequestNames) -> list[FieldProblem]:
     devices, path = allocation.get("devices") or {}, "status.allocation.devices"
     problems = fields.listed(devices.get("results"), 32, f"{path}.results", lambda item, at: _result(item, at, names))
     problems += fields.listed(
@@ -199,7 +199,7 @@ def _allocation(allocation: JsonObject, names: RequestNames) -> list[Problem]:
     return problems + ([] if selector is None else fields.node_selector(selector, "status.allocation.nodeSelector"))
 
 
-def _named_device(value: JsonObject, path: str) -> list[Problem]:
+def _named_device(value: JsonObject, path: str) -> list[FieldProblem]:
     problems = fields.driver_name(value.get("driver", ""), f"{path}.driver")
     problems += fields.pool_name(value.get("pool", ""), f"{path}.pool")
     problems += fields.label(value.get("device", ""), f"{path}.device")
@@ -208,12 +208,12 @@ def _named_device(value: JsonObject, path: str) -> list[Problem]:
     return problems
 
 
-def _result(value: JsonObject, path: str, names: RequestNames) -> list[Problem]:
+def _result(value: JsonObject, path: str, names: RequestNames) -> list[FieldProblem]:
     problems = _reference(value.get("request", ""), f"{path}.request", names)
     return problems + _named_device(value, path) + fields.binding_conditions(value, path)
 
 
-def _allocated_config(value: JsonObject, path: str, names: RequestNames) -> list[Problem]:
+def _allocated_config(value: JsonObject, path: str, names: RequestNames) -> list[FieldProblem]:
     source, problems = value.get("source", ""), []
     if not source:
         problems.append(required(f"{path}.source"))
@@ -222,7 +222,7 @@ def _allocated_config(value: JsonObject, path: str, names: RequestNames) -> list
     return problems + _references(value, path, names) + fields.opaque_config(value, path)
 
 
-def _device_status(value: JsonObject, path: str, allocated: set[tuple[str, str, str, str]]) -> list[Problem]:
+def _device_status(value: JsonObject, path: str, allocated: set[tuple[str, str, str, str]]) -> list[FieldProblem]:
     problems = _named_device(value, path)
     if _device_key(value) not in allocated:
         shown = "/".join(part for part in _device_key(value) if part)
@@ -237,7 +237,7 @@ def _device_status(value: JsonObject, path: str, allocated: set[tuple[str, str, 
     return problems + fields.unique_list(network.get("ips"), 16, f"{where}.ips", _address, lambda item: item)
 
 
-def _address(value: str, path: str) -> list[Problem]:
+def _address(value: str, path: str) -> list[FieldProblem]:
     import ipaddress
 
     try:

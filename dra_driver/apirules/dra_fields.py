@@ -9,7 +9,7 @@ from typing import Any
 from dra_driver.api.meta import JsonObject
 from dra_driver.apirules.metadata import dns_label, dns_subdomain, label_value, qualified_name
 from dra_driver.apirules.status import (
-    Problem,
+    FieldProblem,
     duplicate,
     forbidden,
     invalid,
@@ -25,7 +25,7 @@ _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12
 TAINT_EFFECTS = ("NoExecute", "NoSchedule", "None")
 
 
-def driver_name(name: str, path: str) -> list[Problem]:
+def driver_name(name: str, path: str) -> list[FieldProblem]:
     """A DNS subdomain of at most 63 characters; upper case is tolerated."""
     if not name:
         return [required(path)]
@@ -35,7 +35,7 @@ def driver_name(name: str, path: str) -> list[Problem]:
     return [invalid(path, name, why)] if why else []
 
 
-def pool_name(name: str, path: str) -> list[Problem]:
+def pool_name(name: str, path: str) -> list[FieldProblem]:
     """DNS subdomains joined by '/', at most 253 characters."""
     if not name:
         return [required(path)]
@@ -44,18 +44,18 @@ def pool_name(name: str, path: str) -> list[Problem]:
     return problems
 
 
-def label(name: str, path: str) -> list[Problem]:
+def label(name: str, path: str) -> list[FieldProblem]:
     """A DNS label; an empty one is invalid rather than missing, as for device and request names."""
     why = dns_label(name)
     return [invalid(path, name, why)] if why else []
 
 
-def required_label(name: str, path: str) -> list[Problem]:
+def required_label(name: str, path: str) -> list[FieldProblem]:
     """A required DNS label."""
     return label(name, path) if name else [required(path)]
 
 
-def identifier(name: str, path: str) -> list[Problem]:
+def identifier(name: str, path: str) -> list[FieldProblem]:
     """A C identifier of at most 32 characters."""
     problems = [too_long(path, 32)] if len(name) > 32 else []
     if _C_IDENTIFIER.fullmatch(name) is None:
@@ -65,7 +65,7 @@ def identifier(name: str, path: str) -> list[Problem]:
     return problems
 
 
-def attribute_name(name: str, path: str) -> list[Problem]:
+def attribute_name(name: str, path: str) -> list[FieldProblem]:
     """QualifiedName: a C identifier, with or without a domain. Names with two slashes pass, as on a real server."""
     if name.count("/") > 1:
         return []
@@ -76,21 +76,21 @@ def attribute_name(name: str, path: str) -> list[Problem]:
     return problems + (identifier(own, path) if own else [_empty(path, "the name must not be empty")])
 
 
-def _empty(path: str, why: str) -> Problem:
+def _empty(path: str, why: str) -> FieldProblem:
     return replace(invalid(path, "", why), older=(35, required(path, why)))
 
 
-def key_of_map(name: str, path: str) -> list[Problem]:
+def key_of_map(name: str, path: str) -> list[FieldProblem]:
     """The attribute name of an entry of the map at `path`; servers before 1.36 report the entry, not the map."""
     return [replace(problem, older=(36, _at_entry(problem, name))) for problem in attribute_name(name, path)]
 
 
-def _at_entry(problem: Problem, name: str) -> Problem:
+def _at_entry(problem: FieldProblem, name: str) -> FieldProblem:
     older = problem.older and (problem.older[0], _at_entry(problem.older[1], name))
     return replace(problem, field=f"{problem.field}[{name}]", older=older)
 
 
-def full_attribute_name(name: str, path: str) -> list[Problem]:
+def full_attribute_name(name: str, path: str) -> list[FieldProblem]:
     """FullyQualifiedName: the domain is required."""
     problems = attribute_name(name, path)
     if "/" not in name:
@@ -99,18 +99,18 @@ def full_attribute_name(name: str, path: str) -> list[Problem]:
     return problems
 
 
-def share_id(value: str, path: str) -> list[Problem]:
+def share_id(value: str, path: str) -> list[FieldProblem]:
     """A lower-case UUID."""
     return [] if _UUID.fullmatch(value) else [invalid(path, value, "must be a UUID in lower case")]
 
 
-def label_name(name: str, path: str) -> list[Problem]:
+def label_name(name: str, path: str) -> list[FieldProblem]:
     """A label key."""
     why = qualified_name(name)
     return [invalid(path, name, why)] if why else []
 
 
-def taint(value: JsonObject, path: str, effects: Sequence[str] = TAINT_EFFECTS) -> list[Problem]:
+def taint(value: JsonObject, path: str, effects: Sequence[str] = TAINT_EFFECTS) -> list[FieldProblem]:
     """DeviceTaint."""
     problems = label_name(value.get("key", ""), f"{path}.key")
     if why := label_value(value.get("value", "")):
@@ -123,7 +123,7 @@ def taint(value: JsonObject, path: str, effects: Sequence[str] = TAINT_EFFECTS) 
     return problems
 
 
-def toleration(value: JsonObject, path: str) -> list[Problem]:
+def toleration(value: JsonObject, path: str) -> list[FieldProblem]:
     """DeviceToleration."""
     problems = label_name(value["key"], f"{path}.key") if value.get("key") else []
     operator, against, effect = value.get("operator", ""), value.get("value", ""), value.get("effect", "")
@@ -140,7 +140,7 @@ def toleration(value: JsonObject, path: str) -> list[Problem]:
     return problems
 
 
-def json_parameters(value: object, path: str) -> list[Problem]:
+def json_parameters(value: object, path: str) -> list[FieldProblem]:
     """A JSON object of at most 10 KiB: opaque parameters, device status data."""
     if value is None:
         return [required(path)]
@@ -165,7 +165,7 @@ def _parameters(value: object) -> list[str]:
     return own + [text for name, item in value.items() if name != "opaque" for text in _parameters(item)]
 
 
-def opaque_config(config: JsonObject, path: str) -> list[Problem]:
+def opaque_config(config: JsonObject, path: str) -> list[FieldProblem]:
     """The device configuration inside a claim, class or allocation."""
     opaque = config.get("opaque")
     if opaque is None:
@@ -174,7 +174,7 @@ def opaque_config(config: JsonObject, path: str) -> list[Problem]:
     return problems + json_parameters(opaque.get("parameters"), f"{path}.opaque.parameters")
 
 
-def binding_conditions(value: JsonObject, path: str) -> list[Problem]:
+def binding_conditions(value: JsonObject, path: str) -> list[FieldProblem]:
     """The two condition lists of a device or an allocation result."""
     wanted, failing = value.get("bindingConditions") or [], value.get("bindingFailureConditions") or []
     own, other = f"{path}.bindingConditions", f"{path}.bindingFailureConditions"
@@ -192,8 +192,8 @@ def binding_conditions(value: JsonObject, path: str) -> list[Problem]:
 
 
 def listed(
-    items: Sequence[Any] | None, limit: int | None, path: str, check: Callable[[Any, str], list[Problem]]
-) -> list[Problem]:
+    items: Sequence[Any] | None, limit: int | None, path: str, check: Callable[[Any, str], list[FieldProblem]]
+) -> list[FieldProblem]:
     """Checks the length of a list and all its items; if it is too long, nothing else."""
     items = items or ()
     if limit is not None and len(items) > limit:
@@ -201,7 +201,7 @@ def listed(
     return [problem for index, item in enumerate(items) for problem in check(item, f"{path}[{index}]")]
 
 
-def repeated(keys: Sequence[object], path: str, name: str = "") -> list[Problem]:
+def repeated(keys: Sequence[object], path: str, name: str = "") -> list[FieldProblem]:
     """Keys of a list that must be unique; `name` is their field."""
     seen: set[object] = set()
     problems = []
@@ -216,9 +216,9 @@ def unique_list(
     items: Sequence[Any] | None,
     limit: int | None,
     path: str,
-    check: Callable[[Any, str], list[Problem]],
+    check: Callable[[Any, str], list[FieldProblem]],
     key: Callable[[Any], object] | str,
-) -> list[Problem]:
+) -> list[FieldProblem]:
     """`listed`, and all items have different keys; a key is a field of an item or derived from it."""
     problems = listed(items, limit, path, check)
     if limit is not None and len(items or ()) > limit:
@@ -228,14 +228,14 @@ def unique_list(
     return problems + repeated([key(item) for item in items or ()], path)
 
 
-def node_selector(value: JsonObject, path: str) -> list[Problem]:
+def node_selector(value: JsonObject, path: str) -> list[FieldProblem]:
     """At least one term."""
     return (
         [] if value.get("nodeSelectorTerms") else [required(f"{path}.nodeSelectorTerms", "must have at least one term")]
     )
 
 
-def conditions(items: Sequence[JsonObject], limit: int, path: str) -> list[Problem]:
+def conditions(items: Sequence[JsonObject], limit: int, path: str) -> list[FieldProblem]:
     """metav1.Condition lists."""
     problems = [too_many(path, len(items), limit)] if len(items) > limit else []
     for index, item in enumerate(items):
@@ -248,7 +248,7 @@ def conditions(items: Sequence[JsonObject], limit: int, path: str) -> list[Probl
     return problems + repeated([one.get("type") for one in items], path)
 
 
-def admin_access_denied(path: str) -> Problem:
+def admin_access_denied(path: str) -> FieldProblem:
     """Reports admin access outside a namespace that allows it."""
     return forbidden(
         path,

@@ -8,7 +8,7 @@ from functools import partial
 from dra_driver.api.meta import JsonObject
 from dra_driver.apirules import dra_fields as fields
 from dra_driver.apirules.metadata import dns_label, dns_subdomain
-from dra_driver.apirules.status import Problem, forbidden, invalid, required, too_long, too_many
+from dra_driver.apirules.status import FieldProblem, forbidden, invalid, required, too_long, too_many
 from dra_driver.quantity import Quantity
 
 _SEMVER = re.compile(
@@ -49,7 +49,7 @@ class SliceLimits:
         return cls(advanced_devices=128, taints=4, attribute_values=None, counters_apart=False, effects=effects)
 
 
-def problems_of_slice(spec: JsonObject, old: JsonObject | None, limits: SliceLimits) -> list[Problem]:
+def problems_of_slice(spec: JsonObject, old: JsonObject | None, limits: SliceLimits) -> list[FieldProblem]:
     """`old` is the spec before an update."""
     problems = fields.driver_name(spec.get("driver", ""), "spec.driver") + _pool(spec.get("pool", {}))
     if old is not None:
@@ -73,7 +73,7 @@ def problems_of_slice(spec: JsonObject, old: JsonObject | None, limits: SliceLim
     return problems
 
 
-def problems_of_taint_rule(spec: JsonObject, old: JsonObject | None) -> list[Problem]:
+def problems_of_taint_rule(spec: JsonObject, old: JsonObject | None) -> list[FieldProblem]:
     """`old` is the spec before an update: an effect of a newer server may stay."""
     selector, problems = spec.get("deviceSelector") or {}, []
     if "driver" in selector:
@@ -89,7 +89,7 @@ def problems_of_taint_rule(spec: JsonObject, old: JsonObject | None) -> list[Pro
     ]
 
 
-def _pool(pool: JsonObject) -> list[Problem]:
+def _pool(pool: JsonObject) -> list[FieldProblem]:
     problems = fields.pool_name(pool.get("name", ""), "spec.pool.name")
     count, generation = pool.get("resourceSliceCount", 0), pool.get("generation", 0)
     if count <= 0:
@@ -99,7 +99,7 @@ def _pool(pool: JsonObject) -> list[Problem]:
     return problems
 
 
-def _immutable(spec: JsonObject, old: JsonObject) -> list[Problem]:
+def _immutable(spec: JsonObject, old: JsonObject) -> list[FieldProblem]:
     pairs = (
         ("spec.pool.name", spec.get("pool", {}).get("name"), old.get("pool", {}).get("name")),
         ("spec.driver", spec.get("driver"), old.get("driver")),
@@ -108,7 +108,7 @@ def _immutable(spec: JsonObject, old: JsonObject) -> list[Problem]:
     return [invalid(path, new, "field is immutable") for path, new, before in pairs if new != before]
 
 
-def _selection(spec: JsonObject) -> list[Problem]:
+def _selection(spec: JsonObject) -> list[FieldProblem]:
     problems, given = _node_fields(spec, "spec", _SELECTIONS, "must be either unset or set to a non-empty string")
     selector = spec.get("nodeSelector")
     if selector is not None and len(selector.get("nodeSelectorTerms") or ()) != 1:
@@ -123,9 +123,9 @@ def _selection(spec: JsonObject) -> list[Problem]:
 
 def _node_fields(
     value: JsonObject, path: str, names: Iterable[str], empty_name: str
-) -> tuple[list[Problem], list[str]]:
+) -> tuple[list[FieldProblem], list[str]]:
     """Problems of the single fields, and the fields that are properly set."""
-    problems: list[Problem] = []
+    problems: list[FieldProblem] = []
     given = []
     for name in names:
         item = value.get(name)
@@ -156,7 +156,7 @@ def _is_advanced(devices: Iterable[JsonObject]) -> bool:
 
 def _device(
     device: JsonObject, old: JsonObject | None, path: str, per_device: bool, limits: SliceLimits
-) -> list[Problem]:
+) -> list[FieldProblem]:
     problems = fields.label(device["name"], f"{path}.name")
     attributes, capacity = device.get("attributes") or {}, device.get("capacity") or {}
     if len(attributes) + len(capacity) > 32:
@@ -183,7 +183,7 @@ def _device(
     return problems + _device_selection(device, path, per_device) + fields.binding_conditions(device, path)
 
 
-def _device_selection(device: JsonObject, path: str, per_device: bool) -> list[Problem]:
+def _device_selection(device: JsonObject, path: str, per_device: bool) -> list[FieldProblem]:
     names = ("nodeName", "nodeSelector", "allNodes")
     if not per_device:
         if any(device.get(name) is not None for name in names):
@@ -201,8 +201,8 @@ def _device_selection(device: JsonObject, path: str, per_device: bool) -> list[P
     return problems
 
 
-def _attribute(attribute: JsonObject, path: str) -> list[Problem]:
-    problems: list[Problem] = []
+def _attribute(attribute: JsonObject, path: str) -> list[FieldProblem]:
+    problems: list[FieldProblem] = []
     if "string" in attribute:
         problems += _string(attribute["string"], f"{path}.string")
     if "version" in attribute:
@@ -219,18 +219,18 @@ def _attribute(attribute: JsonObject, path: str) -> list[Problem]:
     return problems
 
 
-def _string(value: str, path: str) -> list[Problem]:
+def _string(value: str, path: str) -> list[FieldProblem]:
     return [too_long(path, 64)] if len(value.encode()) > 64 else []
 
 
-def _version(value: str, path: str) -> list[Problem]:
+def _version(value: str, path: str) -> list[FieldProblem]:
     problems = _string(value, path)
     if _SEMVER.fullmatch(value) is None:
         problems.insert(0, invalid(path, value, "must be a string compatible with semver.org spec 2.0.0"))
     return problems
 
 
-def _capacity(capacity: JsonObject, path: str, shared: bool) -> list[Problem]:
+def _capacity(capacity: JsonObject, path: str, shared: bool) -> list[FieldProblem]:
     policy = capacity.get("requestPolicy")
     if policy is None:
         return []
@@ -249,7 +249,7 @@ def _capacity(capacity: JsonObject, path: str, shared: bool) -> list[Problem]:
     return [] if span is None else _valid_range(span, default, capacity["value"], f"{where}.validRange")
 
 
-def _valid_values(values: list[str], default: str, whole: str, path: str) -> list[Problem]:
+def _valid_values(values: list[str], default: str, whole: str, path: str) -> list[FieldProblem]:
     if len(values) > 10:
         return [too_many(path, len(values), 10)]
     numbers = [Quantity.parse(value) for value in values]
@@ -268,7 +268,7 @@ def _valid_values(values: list[str], default: str, whole: str, path: str) -> lis
     return problems
 
 
-def _valid_range(span: JsonObject, default: str, whole: str, path: str) -> list[Problem]:
+def _valid_range(span: JsonObject, default: str, whole: str, path: str) -> list[FieldProblem]:
     low, high, step = span.get("min"), span.get("max"), span.get("step")
     if low is None:
         return [required(f"{path}.min", "required when validRange is defined")]
@@ -290,7 +290,7 @@ def _valid_range(span: JsonObject, default: str, whole: str, path: str) -> list[
     return problems
 
 
-def _steps(span: JsonObject, default: str, whole: str, path: str) -> list[Problem]:
+def _steps(span: JsonObject, default: str, whole: str, path: str) -> list[FieldProblem]:
     low, step = Quantity.parse(span["min"]).value, Quantity.parse(span["step"]).value
     if step <= 0:
         return [invalid(f"{path}.step", span["step"], "must be greater than zero")]
@@ -310,19 +310,19 @@ _MOST = 32
 _MOST_USED_IN_SLICE = 1024
 
 
-def counter_set(value: JsonObject, path: str, most: int | None = _MOST) -> list[Problem]:
+def counter_set(value: JsonObject, path: str, most: int | None = _MOST) -> list[FieldProblem]:
     """An item of `sharedCounters`."""
     problems = fields.required_label(value.get("name", ""), f"{path}.name")
     return problems + _counters(value.get("counters") or {}, f"{path}.counters", most)
 
 
-def consumption(value: JsonObject, path: str, most: int | None = _MOST) -> list[Problem]:
+def consumption(value: JsonObject, path: str, most: int | None = _MOST) -> list[FieldProblem]:
     """An item of a device's `consumesCounters`."""
     problems = fields.required_label(value.get("counterSet", ""), f"{path}.counterSet")
     return problems + _counters(value.get("counters") or {}, f"{path}.counters", most)
 
 
-def _counters(counters: JsonObject, path: str, most: int | None) -> list[Problem]:
+def _counters(counters: JsonObject, path: str, most: int | None) -> list[FieldProblem]:
     if not counters:
         return [required(path)]
     if most is not None and len(counters) > most:
@@ -330,7 +330,7 @@ def _counters(counters: JsonObject, path: str, most: int | None) -> list[Problem
     return [invalid(path, name, why) for name in counters if (why := dns_label(name))]
 
 
-def problems_beside_devices(devices: Sequence[JsonObject], sets: Sequence[JsonObject]) -> list[Problem]:
+def problems_beside_devices(devices: Sequence[JsonObject], sets: Sequence[JsonObject]) -> list[FieldProblem]:
     """Kubernetes 1.34: counter sets lie in the slice of the devices that use them, and limits are sums."""
     known = {set_.get("name", ""): set_.get("counters") or {} for set_ in sets}
     problems = []
@@ -351,7 +351,7 @@ def _total(sets: Sequence[JsonObject]) -> int:
     return sum(len(set_.get("counters") or ()) for set_ in sets)
 
 
-def _uses(uses: Sequence[JsonObject], path: str, known: Mapping[str, JsonObject]) -> list[Problem]:
+def _uses(uses: Sequence[JsonObject], path: str, known: Mapping[str, JsonObject]) -> list[FieldProblem]:
     where = f"{path}.consumesCounters"
     problems = fields.unique_list(uses, None, where, partial(consumption, most=None), "counterSet")
     if (total := _total(uses)) > _MOST:

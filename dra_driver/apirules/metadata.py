@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.apirules.status import Problem, forbidden, invalid, required, too_long
+from dra_driver.apirules.status import FieldProblem, forbidden, invalid, required, too_long
 
 type NameRule = Callable[[str], str | None]
 """Returns what is wrong with a name, or None."""
@@ -87,7 +87,7 @@ _NAME_RULES: Mapping[tuple[str, str], NameRule] = {
 }
 
 
-def problems_of_metadata(key: tuple[str, str], metadata: JsonObject) -> list[Problem]:
+def problems_of_metadata(key: tuple[str, str], metadata: JsonObject) -> list[FieldProblem]:
     """Checks for creations and updates."""
     problems = _problems_of_name(_NAME_RULES.get(key, dns_subdomain), metadata)
     for name, value in (metadata.get("labels") or {}).items():
@@ -106,15 +106,16 @@ def problems_of_metadata(key: tuple[str, str], metadata: JsonObject) -> list[Pro
     return problems
 
 
-def template_problems(metadata: JsonObject, path: str) -> list[Problem]:
+def template_problems(metadata: JsonObject, path: str) -> list[FieldProblem]:
     """Metadata inside a template: labels and annotations."""
     problems = problems_of_metadata(("", ""), {**metadata, "name": "template"})
     return [
-        Problem(problem.field.replace("metadata", path, 1), problem.reason, problem.message) for problem in problems
+        FieldProblem(problem.field.replace("metadata", path, 1), problem.reason, problem.message)
+        for problem in problems
     ]
 
 
-def _problems_of_name(rule: NameRule, metadata: JsonObject) -> list[Problem]:
+def _problems_of_name(rule: NameRule, metadata: JsonObject) -> list[FieldProblem]:
     problems = []
     base = metadata.get("generateName")
     if base and (why := rule(f"{base[:-1]}a" if base.endswith("-") else base)):
@@ -127,7 +128,7 @@ def _problems_of_name(rule: NameRule, metadata: JsonObject) -> list[Problem]:
     return problems
 
 
-def _problems_of_annotations(annotations: JsonObject) -> list[Problem]:
+def _problems_of_annotations(annotations: JsonObject) -> list[FieldProblem]:
     problems = [
         invalid("metadata.annotations", name, why) for name in annotations if (why := qualified_name(name.lower()))
     ]
@@ -137,7 +138,7 @@ def _problems_of_annotations(annotations: JsonObject) -> list[Problem]:
     return problems
 
 
-def _problems_of_owners(owners: list[JsonObject]) -> list[Problem]:
+def _problems_of_owners(owners: list[JsonObject]) -> list[FieldProblem]:
     problems = []
     for owner in owners:
         path = "metadata.ownerReferences"
@@ -153,7 +154,7 @@ def _problems_of_owners(owners: list[JsonObject]) -> list[Problem]:
     return problems
 
 
-def problems_of_metadata_change(metadata: JsonObject, old: JsonObject) -> list[Problem]:
+def problems_of_metadata_change(metadata: JsonObject, old: JsonObject) -> list[FieldProblem]:
     """Fields that cannot change after creation."""
     problems = []
     if old.get("deletionTimestamp"):

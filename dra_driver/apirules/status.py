@@ -58,16 +58,16 @@ class ApiError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class FieldProblem:
     """One problem of one field. `reason` is for programs, `message` for people."""
 
     field: str
     reason: str
     message: str
-    older: "tuple[int, Problem] | None" = dataclasses.field(default=None, compare=False)
+    older: "tuple[int, FieldProblem] | None" = dataclasses.field(default=None, compare=False)
     """The form in which servers before this minor version report it."""
 
-    def on(self, minor: int) -> "Problem":
+    def on(self, minor: int) -> "FieldProblem":
         """The form in which a server 1.`minor` reports it."""
         if self.older is None or minor >= self.older[0]:
             return self
@@ -81,53 +81,55 @@ def _shown(value: object) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
-def required(field: str, detail: str = "") -> Problem:
+def required(field: str, detail: str = "") -> FieldProblem:
     """A required value is missing."""
-    return Problem(field, "FieldValueRequired", "Required value" + (f": {detail}" if detail else ""))
+    return FieldProblem(field, "FieldValueRequired", "Required value" + (f": {detail}" if detail else ""))
 
 
-def invalid(field: str, value: object, detail: str) -> Problem:
+def invalid(field: str, value: object, detail: str) -> FieldProblem:
     """A value that does not follow the rules; `detail` is the rule."""
-    return Problem(field, "FieldValueInvalid", f"Invalid value: {_shown(value)}: {detail}")
+    return FieldProblem(field, "FieldValueInvalid", f"Invalid value: {_shown(value)}: {detail}")
 
 
-def type_invalid(field: str, value: object, detail: str) -> Problem:
+def type_invalid(field: str, value: object, detail: str) -> FieldProblem:
     """A value of the wrong JSON type."""
-    return Problem(field, "FieldValueTypeInvalid", f"Invalid value: {_shown(value)}: {detail}")
+    return FieldProblem(field, "FieldValueTypeInvalid", f"Invalid value: {_shown(value)}: {detail}")
 
 
-def duplicate(path: str, value: object, key: str = "") -> Problem:
+def duplicate(path: str, value: object, key: str = "") -> FieldProblem:
     """A duplicate of a value that must be unique. `key` is the unique field of a list's item; servers before 1.35
     report that field instead of the item."""
     message = f"Duplicate value: {_shown(value)}"
-    older = (35, Problem(f"{path}.{key}", "FieldValueDuplicate", message)) if key else None
-    return Problem(path, "FieldValueDuplicate", message, older)
+    older = (35, FieldProblem(f"{path}.{key}", "FieldValueDuplicate", message)) if key else None
+    return FieldProblem(path, "FieldValueDuplicate", message, older)
 
 
-def not_supported(field: str, value: object, supported: Sequence[str]) -> Problem:
+def not_supported(field: str, value: object, supported: Sequence[str]) -> FieldProblem:
     """A value outside a closed list."""
     listed = ", ".join(_shown(item) for item in supported)
-    return Problem(field, "FieldValueNotSupported", f"Unsupported value: {_shown(value)}: supported values: {listed}")
+    return FieldProblem(
+        field, "FieldValueNotSupported", f"Unsupported value: {_shown(value)}: supported values: {listed}"
+    )
 
 
-def not_found_value(field: str, value: object) -> Problem:
+def not_found_value(field: str, value: object) -> FieldProblem:
     """A reference to a part that the object does not have."""
-    return Problem(field, "FieldValueNotFound", f"Not found: {_shown(value)}")
+    return FieldProblem(field, "FieldValueNotFound", f"Not found: {_shown(value)}")
 
 
-def forbidden(field: str, detail: str) -> Problem:
+def forbidden(field: str, detail: str) -> FieldProblem:
     """A field that must not be set in this situation."""
-    return Problem(field, "FieldValueForbidden", f"Forbidden: {detail}")
+    return FieldProblem(field, "FieldValueForbidden", f"Forbidden: {detail}")
 
 
-def too_long(field: str, limit_bytes: int) -> Problem:
+def too_long(field: str, limit_bytes: int) -> FieldProblem:
     """A string above its limit."""
-    return Problem(field, "FieldValueTooLong", f"Too long: may not be more than {limit_bytes} bytes")
+    return FieldProblem(field, "FieldValueTooLong", f"Too long: may not be more than {limit_bytes} bytes")
 
 
-def too_many(field: str, actual: int, limit: int) -> Problem:
+def too_many(field: str, actual: int, limit: int) -> FieldProblem:
     """A list or map with too many entries."""
-    return Problem(field, "FieldValueTooMany", f"Too many: {actual}: must have at most {limit} items")
+    return FieldProblem(field, "FieldValueTooMany", f"Too many: {actual}: must have at most {limit} items")
 
 
 def _details(resource: Resource, name: str) -> JsonObject:
@@ -142,7 +144,7 @@ def _qualified(resource: Resource) -> str:
     return f"{resource.plural}.{resource.group}" if resource.group else resource.plural
 
 
-def invalid_object(resource: Resource, name: str, problems: Sequence[Problem]) -> ApiError:
+def invalid_object(resource: Resource, name: str, problems: Sequence[FieldProblem]) -> ApiError:
     """422 with every problem found; the kind is named in the singular here, as Kubernetes does."""
     listed = [str(problem) for problem in problems]
     text = listed[0] if len(listed) == 1 else f"[{', '.join(listed)}]"

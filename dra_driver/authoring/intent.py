@@ -8,12 +8,12 @@ from typing import Literal
 
 from dra_driver.api.config import Interval
 from dra_driver.api.inventory import GpuFacts
-from dra_driver.devices.model import Kind
+from dra_driver.devices.model import DeviceKind
 from dra_driver.errors import InvalidInput
 from dra_driver.quantity import Quantity
 
 
-class Form(StrEnum):
+class ObjectForm(StrEnum):
     """Which object to write."""
 
     CLAIM = "claim"
@@ -45,7 +45,7 @@ SAME_ATTRIBUTES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class ShareIntent:
     """Of a device that others have shares of. Quantities as text; None takes what the device gives by default."""
 
     cores: str | None = None
@@ -76,7 +76,7 @@ IMAGE = "ubuntu:24.04"
 class Intent:
     """Everything that can be wanted of one claim or class. What is None or False is not asked for."""
 
-    form: Form = Form.TEMPLATE
+    form: ObjectForm = ObjectForm.TEMPLATE
     name: str | None = None
     gpu: str | None = None
     """Words of a product's name, as `h100` or `rtx-pro-6000`."""
@@ -87,7 +87,7 @@ class Intent:
     memory: str | None = None
     """At least, of each device."""
     mig: str | None = None
-    share: Share | None = None
+    share: ShareIntent | None = None
     nic: bool = False
     nic_class: str = DRANET_CLASS
     mps: MpsWish | None = None
@@ -101,13 +101,13 @@ class Intent:
     image: str = IMAGE
 
     @property
-    def kind(self) -> Kind | None:
+    def kind(self) -> DeviceKind | None:
         """None is a share of a GPU or of a MIG device, whichever has room."""
         if self.vm:
-            return Kind.VFIO
+            return DeviceKind.VFIO
         if self.mig is not None:
-            return Kind.MIG
-        return None if self.share is not None else Kind.GPU
+            return DeviceKind.MIG
+        return None if self.share is not None else DeviceKind.GPU
 
     @property
     def devices(self) -> int:
@@ -133,7 +133,7 @@ def is_model(gpu: GpuFacts, model: str) -> bool:
     return re.search(product_pattern(model), gpu.product_name) is not None
 
 
-def parse_share(text: str) -> Share:
+def parse_share(text: str) -> ShareIntent:
     """From `cores=50,memory=8Gi`, or `shares=2`. Raises InvalidInput."""
     found = _settings(text, ("cores", "memory", "shares"), "--share")
     for name in ("cores", "shares"):
@@ -141,7 +141,7 @@ def parse_share(text: str) -> Share:
             _whole_number(found[name], f"--share {name}", 1, 100 if name == "cores" else 10_000)
     if "memory" in found:
         quantity(found["memory"], "--share memory")
-    return Share(found.get("cores"), found.get("memory"), found.get("shares"))
+    return ShareIntent(found.get("cores"), found.get("memory"), found.get("shares"))
 
 
 def parse_mps(text: str) -> MpsWish:

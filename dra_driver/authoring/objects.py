@@ -9,9 +9,9 @@ from typing import Any
 
 from dra_driver.api.meta import COMPUTE_DOMAINS, JsonObject
 from dra_driver.apirules.metadata import dns_label
-from dra_driver.authoring.intent import SAME_ATTRIBUTES, Form, Intent, Same, product_pattern, strategy_of
+from dra_driver.authoring.intent import SAME_ATTRIBUTES, Intent, ObjectForm, Same, product_pattern, strategy_of
 from dra_driver.authoring.writing import Noted
-from dra_driver.devices.model import Kind
+from dra_driver.devices.model import DeviceKind
 from dra_driver.errors import InvalidInput
 from dra_driver.names import ADMIN_ACCESS_LABEL, CONFIG_API_VERSION, GPU_DRIVER
 
@@ -33,7 +33,7 @@ _SAME_NOTES = {
 
 def objects_of(intent: Intent) -> tuple[Any, ...]:
     """The claim, template or class, and the pod where one is wanted; `writing.plain` makes API objects of them."""
-    if intent.form is Form.CLASS:
+    if intent.form is ObjectForm.CLASS:
         return (_class(intent),)
     return (_claim(intent), _pod(intent)) if intent.pod else (_claim(intent),)
 
@@ -41,7 +41,9 @@ def objects_of(intent: Intent) -> tuple[Any, ...]:
 def name_of(intent: Intent) -> str:
     if intent.name is not None:
         return intent.name
-    base = {Kind.VFIO: "vm-gpu", Kind.MIG: f"mig-{intent.mig}", Kind.GPU: "gpu", None: "gpu-share"}[intent.kind]
+    base = {DeviceKind.VFIO: "vm-gpu", DeviceKind.MIG: f"mig-{intent.mig}", DeviceKind.GPU: "gpu", None: "gpu-share"}[
+        intent.kind
+    ]
     if intent.share is not None and intent.mig is not None:
         base = f"{base}-share"
     model = intent.gpu or (f"best-{base}" if intent.prefer else None)
@@ -60,7 +62,7 @@ def _label(text: str) -> str:
 def _claim(intent: Intent) -> Noted:
     spec: JsonObject = {"devices": _devices(intent)}
     metadata = {"name": name_of(intent)}
-    if intent.form is Form.CLAIM:
+    if intent.form is ObjectForm.CLAIM:
         life = "Pods that name this claim use the same devices, on the same node, until the claim is deleted."
         return Noted(f"{_summary(intent)}\n{life}", _object("ResourceClaim", {"metadata": metadata, "spec": spec}))
     life = "For each pod that names this template a claim is made, which goes with the pod."
@@ -149,9 +151,9 @@ def _class_name(intent: Intent) -> str:
     if intent.share is not None:
         return "isolated.gpu.nvidia.com" if intent.isolated else "shared.gpu.nvidia.com"
     return {
-        Kind.GPU: "gpu.nvidia.com",
-        Kind.MIG: "mig.nvidia.com",
-        Kind.VFIO: "vfio.gpu.nvidia.com",
+        DeviceKind.GPU: "gpu.nvidia.com",
+        DeviceKind.MIG: "mig.nvidia.com",
+        DeviceKind.VFIO: "vfio.gpu.nvidia.com",
         None: "shared.gpu.nvidia.com",
     }[intent.kind]
 
@@ -210,16 +212,16 @@ def _configs(intent: Intent, requests: Sequence[str]) -> list[Any]:
     opaque = {"driver": GPU_DRIVER, "parameters": _parameters(intent)}
     config = {**({"requests": list(requests)} if requests else {}), "opaque": opaque}
     who = {
-        Form.CLAIM: "Programs of all pods that name this claim",
-        Form.TEMPLATE: "Programs of the containers of one pod (one claim for several pods: dractl new claim)",
-        Form.CLASS: "Programs of one claim",
+        ObjectForm.CLAIM: "Programs of all pods that name this claim",
+        ObjectForm.TEMPLATE: "Programs of the containers of one pod (one claim for several pods: dractl new claim)",
+        ObjectForm.CLASS: "Programs of one claim",
     }[intent.form]
     how = "run at the same time, as clients of their own MPS daemon" if strategy == "MPS" else "take turns"
     return [Noted(f"{who} {how}.", config)]
 
 
 def _parameters(intent: Intent) -> JsonObject:
-    kind = "MigDeviceConfig" if intent.kind is Kind.MIG else "GpuConfig"
+    kind = "MigDeviceConfig" if intent.kind is DeviceKind.MIG else "GpuConfig"
     sharing: JsonObject = {"strategy": strategy_of(intent)}
     if intent.interval is not None:
         sharing["timeSlicingConfig"] = {"interval": intent.interval}
@@ -241,7 +243,7 @@ def _parameters(intent: Intent) -> JsonObject:
 
 def _pod(intent: Intent) -> Noted:
     name = name_of(intent)
-    reference = "resourceClaimName" if intent.form is Form.CLAIM else "resourceClaimTemplateName"
+    reference = "resourceClaimName" if intent.form is ObjectForm.CLAIM else "resourceClaimTemplateName"
     container = {
         "name": "main",
         "image": intent.image,
@@ -281,7 +283,7 @@ def _summary(intent: Intent) -> str:
     """One sentence."""
     models = intent.gpu or " or ".join(intent.prefer)
     number = f"{intent.devices} x"
-    if intent.form is Form.CLASS:
+    if intent.form is ObjectForm.CLASS:
         number = "Any"
     elif intent.admin and intent.count is None:
         number = "Every"
@@ -309,9 +311,9 @@ def _what(intent: Intent) -> str:
         amounts = ", ".join(f"{name} {value}" for name, value in intent.share.amounts.items())
         return f"share{f' ({amounts})' if amounts else ''} of a {f'MIG device {intent.mig}' if intent.mig else 'GPU'}"
     return {
-        Kind.GPU: "GPU",
-        Kind.MIG: f"MIG device {intent.mig}",
-        Kind.VFIO: "GPU for a virtual machine",
+        DeviceKind.GPU: "GPU",
+        DeviceKind.MIG: f"MIG device {intent.mig}",
+        DeviceKind.VFIO: "GPU for a virtual machine",
         None: "share of a GPU",
     }[intent.kind]
 

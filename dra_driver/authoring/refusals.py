@@ -11,10 +11,20 @@ from difflib import get_close_matches
 
 from dra_driver.api.config import SharingStrategy
 from dra_driver.api.inventory import GpuFacts, PassthroughFacts
-from dra_driver.authoring.intent import MIG_PROFILE, MODEL, Form, Intent, Same, is_model, quantity, spelled, strategy_of
-from dra_driver.devices.exclusion import LIMITS, Use, Wish, conflict, unsupported, without_effect
+from dra_driver.authoring.intent import (
+    MIG_PROFILE,
+    MODEL,
+    Intent,
+    ObjectForm,
+    Same,
+    is_model,
+    quantity,
+    spelled,
+    strategy_of,
+)
+from dra_driver.devices.exclusion import LIMITS, GpuUse, PlannedUse, conflict, unsupported, without_effect
 from dra_driver.devices.mig import compute_parts
-from dra_driver.devices.model import Kind, Partition
+from dra_driver.devices.model import DeviceKind, Partition
 from dra_driver.names import is_dns_subdomain
 from dra_driver.quantity import Quantity
 
@@ -81,9 +91,9 @@ def _together(intent: Intent) -> Iterator[str]:
     beside_nic = intent.nic and intent.same in (Same.PCIE, Same.NODE)
     if intent.same is not None and intent.devices == 1 and not beside_nic and not intent.admin:
         yield f"--same {intent.same} with one device: say how many with --count"
-    if intent.same is Same.NVLINK and intent.kind is Kind.MIG:
+    if intent.same is Same.NVLINK and intent.kind is DeviceKind.MIG:
         yield "--same nvlink with --mig: MIG devices cannot use NVLink"
-    if intent.same is Same.NVLINK and intent.kind is Kind.VFIO:
+    if intent.same is Same.NVLINK and intent.kind is DeviceKind.VFIO:
         yield "--same nvlink with --vm: GPUs for virtual machines do not say how NVLink connects them"
     if intent.same is Same.GPU and intent.mig is None:
         yield "--same gpu without --mig: only MIG devices are parts of one GPU"
@@ -122,25 +132,30 @@ def _exclusions(intent: Intent) -> Iterator[tuple[str, str]]:
         own, others = _use(strategy=strategy, settings="claim"), _use(strategy=strategy, settings="policy")
         yield f"{option} with --share", f"{_reason(own, others)}; the administrator's policy says which"
     if intent.vm and intent.mig is not None:
-        yield "--vm with --mig", _reason(_use(Kind.VFIO), _use(Kind.MIG))
+        yield "--vm with --mig", _reason(_use(DeviceKind.VFIO), _use(DeviceKind.MIG))
     if intent.vm and intent.share is not None:
-        yield "--vm with --share", _reason(_use(Kind.VFIO), _use(strategy="MPS"))
+        yield "--vm with --share", _reason(_use(DeviceKind.VFIO), _use(strategy="MPS"))
     if intent.vm and strategy is not None:
-        yield f"--vm with {'--mps' if strategy == 'MPS' else '--time-slice'}", _limit(Wish(Kind.VFIO, strategy))
+        yield (
+            f"--vm with {'--mps' if strategy == 'MPS' else '--time-slice'}",
+            _limit(PlannedUse(DeviceKind.VFIO, strategy)),
+        )
 
 
-def _use(kind: Kind = Kind.GPU, strategy: SharingStrategy | None = None, settings: str | None = None) -> Use:
-    partition = _ANY_PARTITION if kind is Kind.MIG else None
-    return Use("", kind, partition, strategy, strategy is not None, settings=settings)
+def _use(
+    kind: DeviceKind = DeviceKind.GPU, strategy: SharingStrategy | None = None, settings: str | None = None
+) -> GpuUse:
+    partition = _ANY_PARTITION if kind is DeviceKind.MIG else None
+    return GpuUse("", kind, partition, strategy, strategy is not None, settings=settings)
 
 
-def _reason(use: Use, other: Use) -> str:
+def _reason(use: GpuUse, other: GpuUse) -> str:
     reason = conflict(use, other)
     assert reason is not None, "only asked for uses that exclude each other"
     return reason
 
 
-def _limit(wish: Wish) -> str:
+def _limit(wish: PlannedUse) -> str:
     return next(row.reason for row in LIMITS if row.wish == "time-slicing or MPS" and row.applies(_NO_GPU, wish))
 
 
@@ -159,7 +174,7 @@ _NO_GPU = GpuFacts(
 
 
 def _form(intent: Intent) -> Iterator[str]:
-    if intent.form is not Form.CLASS:
+    if intent.form is not ObjectForm.CLASS:
         return
     options = {
         "--count": intent.count is not None,
@@ -189,8 +204,8 @@ def _hardware(intent: Intent, known: Sequence[GpuFacts]) -> Iterator[str]:
             problems = [next(_of_gpu(intent, gpu), None) for gpu in matching]
             if all(problems):
                 yield f"{option} {model}: {problems[0]}"
-    if intent.interval is not None and intent.kind is Kind.MIG and intent.mps is None and known:
-        reason = without_effect(known[0], Kind.MIG, "TimeSlicing")
+    if intent.interval is not None and intent.kind is DeviceKind.MIG and intent.mps is None and known:
+        reason = without_effect(known[0], DeviceKind.MIG, "TimeSlicing")
         if reason is not None:
             yield f"--time-slice with --mig: {reason}"
     yield from _known_profile(intent, known)
@@ -205,11 +220,11 @@ def _models(intent: Intent) -> Iterable[tuple[str, str]]:
 
 def _of_gpu(intent: Intent, gpu: GpuFacts) -> Iterator[str]:
     """What this GPU cannot do. Which mode an administrator has put it into is not known."""
-    mig = gpu.mig.model_copy(update={"enabled": intent.kind is Kind.MIG}) if gpu.mig is not None else None
+    mig = gpu.mig.model_copy(update={"enabled": intent.kind is DeviceKind.MIG}) if gpu.mig is not None else None
     facts = gpu.model_copy(update={"mig": mig, "passthrough": _NO_GPU.passthrough})
     limits = intent.mps is not None and (intent.mps.threads is not None or intent.mps.memory is not None)
-    strategy = strategy_of(intent) if intent.kind is not Kind.VFIO else None
-    reason = unsupported(facts, intent.kind or Kind.GPU, strategy, limits=limits)
+    strategy = strategy_of(intent) if intent.kind is not DeviceKind.VFIO else None
+    reason = unsupported(facts, intent.kind or DeviceKind.GPU, strategy, limits=limits)
     if reason is not None:
         yield reason
     elif intent.mig is not None and intent.mig not in (profiles := _profiles(facts)):

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dra_driver.cel.tree import Call, Constant, Name, Node
+from dra_driver.cel.tree import CallNode, Constant, Name, SyntaxNode
 from dra_driver.cel.types import Type
 
 INFINITE = 2**64 - 1
@@ -106,7 +106,7 @@ class Operands:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    node: Node
+    node: SyntaxNode
     kind: Type
     size: Size
     path: Path
@@ -117,13 +117,13 @@ type _Rule = Callable[[Operands], tuple[int, Size | None]]
 """The cost of a call without its arguments, and the size of its result where that is known."""
 
 
-def own_cost(node: Call, call: Operands, *, is_method: bool) -> tuple[int, Size | None]:
+def own_cost(node: CallNode, call: Operands, *, is_method: bool) -> tuple[int, Size | None]:
     """The cost of a call without its operands, and the size of its result where that is known."""
     name = node.function if is_method or node.target is None else _full_name(node)
     return _RULES.get(name, _one_unit)(call)
 
 
-def _full_name(node: Call) -> str:
+def _full_name(node: CallNode) -> str:
     return f"{node.target.name}.{node.function}" if isinstance(node.target, Name) else node.function
 
 

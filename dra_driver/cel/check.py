@@ -13,10 +13,10 @@ from dra_driver.cel.library.formatting import clauses, need, need_count
 from dra_driver.cel.library.lists import COMPARABLE
 from dra_driver.cel.library.texts import compiled_pattern
 from dra_driver.cel.library.times import duration, timestamp
-from dra_driver.cel.overloads import Checked, Environment, Failed, Overload
+from dra_driver.cel.overloads import CheckedTree, Environment, Failed, Overload
 from dra_driver.cel.tree import (
     Bind,
-    Call,
+    CallNode,
     Comprehension,
     Conditional,
     Constant,
@@ -26,9 +26,9 @@ from dra_driver.cel.tree import (
     Logical,
     MapLiteral,
     Name,
-    Node,
     OptionalMap,
     Select,
+    SyntaxNode,
     children,
 )
 from dra_driver.cel.types import (
@@ -58,15 +58,15 @@ _NO_INDICES = frozenset(["bytes", "list", "map", "null_type"])
 _SIGNS = frozenset(["==", "!=", "<", "<=", ">", ">=", "in", "+", "-", "*", "/", "%", "-_", "!_", "[]", "[?]"])
 
 
-def check(root: Node, expression: str, environment: Environment) -> Checked:
+def check(root: SyntaxNode, expression: str, environment: Environment) -> CheckedTree:
     """Raises CelTypeError."""
-    checker = _Checker(expression, environment, Checked(root, expression))
+    checker = _Checker(expression, environment, CheckedTree(root, expression))
     checker.type_of(root)
     return checker.found
 
 
 class _Checker:
-    def __init__(self, expression: str, environment: Environment, checked: Checked) -> None:
+    def __init__(self, expression: str, environment: Environment, checked: CheckedTree) -> None:
         self.found = checked
         self._expression = expression
         self._functions = environment.functions
@@ -77,10 +77,10 @@ class _Checker:
         self.found.slots = len(self._scope)
         self._mixed = 0
         """How many calls of `format` are around: in their arguments the items of literals may have several types."""
-        self._literals: dict[Node, object] = {}
+        self._literals: dict[SyntaxNode, object] = {}
         """Values of literals, and of conversions of literals, which a server makes when it compiles."""
 
-    def type_of(self, node: Node) -> Type:
+    def type_of(self, node: SyntaxNode) -> Type:
         kind = self._rule(node)
         self.found.types[node] = kind
         if isinstance(node, Constant):
@@ -89,7 +89,7 @@ class _Checker:
             self._literals[node] = self.found.constants[node]
         return kind
 
-    def _rule(self, node: Node) -> Type:
+    def _rule(self, node: SyntaxNode) -> Type:
         match node:
             case Constant(value=value):
                 return type_of_constant(value)
@@ -115,7 +115,7 @@ class _Checker:
                     self._common([key for key, _ in entries], "map keys"),
                     self._common([value for _, value in entries], "map values", optional),
                 )
-            case Call():
+            case CallNode():
                 return self._call(node)
             case Comprehension():
                 return self._comprehension(node)
@@ -154,7 +154,7 @@ class _Checker:
         result = self._field(node, operand)
         return optional_of(result) if node.optional or chained else result
 
-    def _dotted(self, node: Node) -> str:
+    def _dotted(self, node: SyntaxNode) -> str:
         """`a.b.c` as a name, empty when it begins with a variable or is something else."""
         match node:
             case Name(name=name) if all(name != known for known, _ in self._scope):
@@ -193,20 +193,20 @@ class _Checker:
         result = self._resolved(node, sign, self._functions[sign], [operand, index], node.index)
         return DYN if is_dynamic(operand) else result
 
-    def _is_literal(self, node: Node) -> bool:
+    def _is_literal(self, node: SyntaxNode) -> bool:
         """Whether a server makes the value when it compiles."""
         match node:
             case ListLiteral(items=items):
                 return all(map(self._is_literal, items))
             case MapLiteral(entries=entries):
                 return all(self._is_literal(item) for entry in entries for item in entry)
-            case Call(function="dyn", target=None, arguments=[inner]):
+            case CallNode(function="dyn", target=None, arguments=[inner]):
                 return self._is_literal(inner)
         return node in self._literals
 
     # -- operators and functions
 
-    def _call(self, node: Call) -> Type:
+    def _call(self, node: CallNode) -> Type:
         qualified = self._qualified(node)
         if qualified is not None:
             candidates = [function for function in self._functions[qualified] if not function.is_method]
@@ -230,9 +230,9 @@ class _Checker:
         self._check_literals(node, operands)
         return result
 
-    def _check_literals(self, node: Call, operands: Sequence[Node]) -> None:
+    def _check_literals(self, node: CallNode, operands: Sequence[SyntaxNode]) -> None:
         """Patterns, times and format texts that are literals are looked at now, not for every device."""
-        place: Node = node
+        place: SyntaxNode = node
         try:
             match node.function, operands:
                 case "matches" | "find" | "findAll", [_, Constant(value=str(pattern)) as place, *_]:
@@ -255,7 +255,7 @@ class _Checker:
         except Failed as error:
             raise self._error(str(error), *_span(place)) from None
 
-    def _converted(self, node: Call, argument: Node) -> object:
+    def _converted(self, node: CallNode, argument: SyntaxNode) -> object:
         """Raises Failed."""
         argument = _undynamic(argument)
         kind = {ListLiteral: "list", MapLiteral: "map"}.get(type(argument)) or type_name(self._literals[argument])
@@ -264,7 +264,7 @@ class _Checker:
                 return overload.run(self._literals[argument])
         raise Failed(f"no such overload: {node.function}({kind})")
 
-    def _must_be_shown(self, letter: str, node: Node) -> None:
+    def _must_be_shown(self, letter: str, node: SyntaxNode) -> None:
         """Of an attribute the API server does not know the type, and refuses it. `dyn(…)` puts the question off."""
         kind = self.found.types[node]
         if kind not in (DYN, FREE):
@@ -276,7 +276,7 @@ class _Checker:
         for item in children(node) if letter == "s" and isinstance(node, ListLiteral | MapLiteral) else ():
             self._must_be_shown(letter, item)
 
-    def _qualified(self, node: Call) -> str | None:
+    def _qualified(self, node: CallNode) -> str | None:
         """`optional.of(x)` is a function with a dotted name unless `optional` is a variable."""
         target = node.target
         if not isinstance(target, Name) or any(name == target.name for name, _ in self._scope):
@@ -285,7 +285,7 @@ class _Checker:
         return name if name in self._functions else None
 
     def _resolved(
-        self, node: Node, name: str, candidates: Sequence[Overload], given: Sequence[Type], where: Node
+        self, node: SyntaxNode, name: str, candidates: Sequence[Overload], given: Sequence[Type], where: SyntaxNode
     ) -> Type:
         """Keeps the overloads that the types allow; the result's type when they agree on it, else DYN."""
         possible: list[Overload] = []
@@ -302,7 +302,7 @@ class _Checker:
         self.found.overloads[node] = tuple(possible)
         return results[0] if all(result == results[0] for result in results) else DYN
 
-    def _lazy(self, node: Call, target: Node) -> Type:
+    def _lazy(self, node: CallNode, target: SyntaxNode) -> Type:
         """`or` and `orValue` of optionals, whose argument is only evaluated when there is no value."""
         owner = self.type_of(target)
         if len(node.arguments) != 1:
@@ -333,7 +333,7 @@ class _Checker:
             )
         return result
 
-    def _common(self, nodes: Sequence[Node], what: str, optional: frozenset[int] = frozenset()) -> Type:
+    def _common(self, nodes: Sequence[SyntaxNode], what: str, optional: frozenset[int] = frozenset()) -> Type:
         """One type for all, as Kubernetes demands of literals: what is known only later goes with nothing else."""
         common: Type | None = None
         for place, node in enumerate(nodes):
@@ -348,7 +348,7 @@ class _Checker:
             common = result
         return common or FREE
 
-    def _unwrapped(self, node: Node) -> Type:
+    def _unwrapped(self, node: SyntaxNode) -> Type:
         """The type of the value of an optional one. The API server cannot read what is known only later."""
         kind = self.type_of(node)
         if kind.name != "optional_type":
@@ -394,7 +394,7 @@ class _Checker:
             raise self._error(f"optFlatMap needs an optional value as its result, not {body}", *_span(node.body))
         return body
 
-    def _within(self, node: Node, variables: Sequence[tuple[str, Type]], body: Node) -> Type:
+    def _within(self, node: SyntaxNode, variables: Sequence[tuple[str, Type]], body: SyntaxNode) -> Type:
         """The type of `body` where `variables` are known too; they get slots one after the other."""
         outer = len(self._scope)
         self.found.variables[node] = outer
@@ -406,21 +406,21 @@ class _Checker:
 
     # -- complaints
 
-    def _wants_bool(self, node: Node, what: str) -> None:
+    def _wants_bool(self, node: SyntaxNode, what: str) -> None:
         self.type_of(node)
         self._must_be_bool(node, what)
 
-    def _must_be_bool(self, node: Node, what: str) -> None:
+    def _must_be_bool(self, node: SyntaxNode, what: str) -> None:
         kind = self.found.types[node]
         if kind != BOOL and not is_dynamic(kind):
             raise self._error(f"{what} needs bool, not {kind}", *_span(node))
 
-    def _unknown(self, node: Call) -> CelError:
+    def _unknown(self, node: CallNode) -> CelError:
         is_method = node.target is not None
         names = [
             name for name, all_ in self._functions.items() if any(overload.is_method == is_method for overload in all_)
         ]
-        if isinstance(node.target, Call):
+        if isinstance(node.target, CallNode):
             self.type_of(node.target)  # what is wrong there comes first
         other = node.function in self._functions
         what, hint = ("method", "function") if is_method else ("function", "method")
@@ -436,18 +436,20 @@ class _Checker:
             message += _meant(node.function, [name for name in names if name.isidentifier()])
         return self._error(message, node.name_start, node.name_start + len(node.function))
 
-    def _mismatch(self, name: str, candidates: Sequence[Overload], given: Sequence[Type], where: Node) -> CelTypeError:
-        start = where.name_start if isinstance(where, Call) else where.start
-        end = start + len(name.rstrip("_")) if isinstance(where, Call) else where.end
+    def _mismatch(
+        self, name: str, candidates: Sequence[Overload], given: Sequence[Type], where: SyntaxNode
+    ) -> CelTypeError:
+        start = where.name_start if isinstance(where, CallNode) else where.start
+        end = start + len(name.rstrip("_")) if isinstance(where, CallNode) else where.end
         return self._error(_mismatch(name, candidates, given), start, end)
 
     def _error(self, message: str, start: int, end: int) -> CelTypeError:
         return CelTypeError(message, self._expression, start, end)
 
 
-def _undynamic(node: Node) -> Node:
+def _undynamic(node: SyntaxNode) -> SyntaxNode:
     """The literal in `dyn(…)`."""
-    while isinstance(node, Call) and node.function == "dyn":
+    while isinstance(node, CallNode) and node.function == "dyn":
         (node,) = node.arguments
     return node
 
@@ -474,7 +476,7 @@ def _said(kind: Type) -> str:
     return "an attribute, which has one value while DRAListTypeAttributes is off" if kind == ANY else str(kind)
 
 
-def _span(node: Node) -> tuple[int, int]:
+def _span(node: SyntaxNode) -> tuple[int, int]:
     return node.start, node.end
 
 

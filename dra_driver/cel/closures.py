@@ -10,16 +10,16 @@ from typing import Any
 
 from dra_driver.cel.errors import CelRuntimeError
 from dra_driver.cel.overloads import Failed, Overload
-from dra_driver.cel.tree import Call, Node
+from dra_driver.cel.tree import CallNode, SyntaxNode
 from dra_driver.cel.types import TypedMap, type_name
 
-type Error = Callable[[str, Node], CelRuntimeError]
+type Error = Callable[[str, SyntaxNode], CelRuntimeError]
 """From a message and where it belongs."""
 
 _ANY = ""
 
 
-def picked(node: Node, overloads: Sequence[Overload], error: Error) -> Callable[..., Any]:
+def picked(node: SyntaxNode, overloads: Sequence[Overload], error: Error) -> Callable[..., Any]:
     """A function that picks the overload for its arguments and places its errors."""
     if len(overloads) == 1 and _takes_anything(overloads[0]):
         return placed(node, overloads[0].run, error)
@@ -45,7 +45,7 @@ def picked(node: Node, overloads: Sequence[Overload], error: Error) -> Callable[
     return run
 
 
-def placed(node: Node, function: Callable[..., Any], error: Error) -> Callable[..., Any]:
+def placed(node: SyntaxNode, function: Callable[..., Any], error: Error) -> Callable[..., Any]:
     """The function, with its errors at `node`."""
 
     def run(*arguments: object) -> Any:
@@ -75,9 +75,9 @@ def _match(table: Mapping[tuple[str, ...], Callable[..., Any]], names: tuple[str
     return None
 
 
-def _signature(node: Node, names: tuple[str, ...]) -> str:
-    function = node.function if isinstance(node, Call) else "[]"
-    if isinstance(node, Call) and not function.isidentifier():
+def _signature(node: SyntaxNode, names: tuple[str, ...]) -> str:
+    function = node.function if isinstance(node, CallNode) else "[]"
+    if isinstance(node, CallNode) and not function.isidentifier():
         return f" {function} ".join(names) if len(names) == 2 else f"{function[0]}{names[0]}"
     return f"{function}({', '.join(names)})"
 

@@ -32,10 +32,10 @@ from dra_driver.cel.call_costs import (
     own_cost,
     within,
 )
-from dra_driver.cel.overloads import Checked
+from dra_driver.cel.overloads import CheckedTree
 from dra_driver.cel.tree import (
     Bind,
-    Call,
+    CallNode,
     Comprehension,
     Conditional,
     Constant,
@@ -45,9 +45,9 @@ from dra_driver.cel.tree import (
     Logical,
     MapLiteral,
     Name,
-    Node,
     OptionalMap,
     Select,
+    SyntaxNode,
     children,
 )
 from dra_driver.cel.types import Type, is_dynamic
@@ -64,14 +64,14 @@ class Estimate:
     """What an evaluation costs at most, and the smallest part that is over the limit by itself (else the root)."""
 
     cost: int
-    dearest: Node
+    dearest: SyntaxNode
 
 
-def estimate(checked: Checked, limit: int = LIMIT) -> Estimate:
+def estimate(checked: CheckedTree, limit: int = LIMIT) -> Estimate:
     """`cost` is INFINITE, or nearly, when there is no telling."""
     estimator = _Estimator(checked)
     cost = estimator.cost(checked.root)
-    node: Node | None = checked.root
+    node: SyntaxNode | None = checked.root
     dearest = checked.root
     while node is not None:
         dearest = node
@@ -90,19 +90,19 @@ class _Local:
 
 @dataclass(slots=True)
 class _Estimator:
-    checked: Checked
-    paths: dict[Node, Path] = field(default_factory=dict)
-    sizes: dict[Node, Size] = field(default_factory=dict)
-    inside: dict[Node, Inside] = field(default_factory=dict)
+    checked: CheckedTree
+    paths: dict[SyntaxNode, Path] = field(default_factory=dict)
+    sizes: dict[SyntaxNode, Size] = field(default_factory=dict)
+    inside: dict[SyntaxNode, Inside] = field(default_factory=dict)
     scope: dict[str, _Local] = field(default_factory=dict)
-    locals_of: dict[Node, _Local] = field(default_factory=dict)
-    costs: dict[Node, int] = field(default_factory=dict)
+    locals_of: dict[SyntaxNode, _Local] = field(default_factory=dict)
+    costs: dict[SyntaxNode, int] = field(default_factory=dict)
 
-    def cost(self, node: Node) -> int:
+    def cost(self, node: SyntaxNode) -> int:
         found = self.costs[node] = self._cost(node)
         return found
 
-    def _cost(self, node: Node) -> int:
+    def _cost(self, node: SyntaxNode) -> int:
         if node in self.checked.constants:
             return 1
         match node:
@@ -129,7 +129,7 @@ class _Estimator:
                 keys, values = ([entry[place] for entry in entries] for place in (0, 1))
                 self.inside[node] = Inside(self._joint(keys), self._joint(values))
                 return within(total + MAP_COST)
-            case Call():
+            case CallNode():
                 return self._call(node)
             case Comprehension():
                 return self._comprehension(node)
@@ -141,10 +141,10 @@ class _Estimator:
 
     # -- sizes
 
-    def size(self, node: Node) -> Size:
+    def size(self, node: SyntaxNode) -> Size:
         return self._known_size(node) or UNKNOWN
 
-    def _known_size(self, node: Node) -> Size | None:
+    def _known_size(self, node: SyntaxNode) -> Size | None:
         known_size = self.sizes.get(node) or _literal_size(node) or device_size(self._path(node))
         if known_size is None and _is_scalar(self.checked.types[node]):
             known_size = fixed(1)
@@ -152,14 +152,14 @@ class _Estimator:
             known_size = local.size
         return known_size
 
-    def _path(self, node: Node) -> Path:
+    def _path(self, node: SyntaxNode) -> Path:
         return self.paths.get(node, ())
 
-    def _inside(self, node: Node) -> Inside | None:
+    def _inside(self, node: SyntaxNode) -> Inside | None:
         local = self.locals_of.get(node)
         return self.inside.get(node) or (local.inside if local else None)
 
-    def _joint(self, nodes: Sequence[Node]) -> Size:
+    def _joint(self, nodes: Sequence[SyntaxNode]) -> Size:
         """A size that fits all of them."""
         joint = NONE
         for place, node in enumerate(nodes):
@@ -204,7 +204,7 @@ class _Estimator:
             self.inside[node] = then | otherwise
         return within(total)
 
-    def _call(self, node: Call) -> int:
+    def _call(self, node: CallNode) -> int:
         overloads = self.checked.overloads.get(node, ())
         is_method = node.target is not None and (not overloads or overloads[0].is_method)
         operands = ((node.target,) if is_method and node.target else ()) + node.arguments
@@ -229,10 +229,10 @@ class _Estimator:
                 self.inside[node] = left | right
         return within(total + own)
 
-    def _operand(self, node: Node) -> Operand:
+    def _operand(self, node: SyntaxNode) -> Operand:
         return Operand(node, self.checked.types[node], self.size(node), self._path(node), self._inside(node))
 
-    def _copy(self, node: Node, source: Node) -> None:
+    def _copy(self, node: SyntaxNode, source: SyntaxNode) -> None:
         """The two are equally large."""
         if (size := self._known_size(source)) is not None:
             self.sizes[node] = size
@@ -241,7 +241,7 @@ class _Estimator:
 
     # -- macros
 
-    def _within_scope(self, variables: Mapping[str, _Local], body: Node) -> int:
+    def _within_scope(self, variables: Mapping[str, _Local], body: SyntaxNode) -> int:
         outer = self.scope
         self.scope = {**outer, **variables}
         try:
@@ -337,7 +337,7 @@ def _is_scalar(kind: Type) -> bool:
     return inner.name in _SCALARS
 
 
-def _literal_size(node: Node) -> Size | None:
+def _literal_size(node: SyntaxNode) -> Size | None:
     match node:
         case Constant(value=str() | bytes() as text):
             return fixed(len(text))

@@ -13,11 +13,11 @@ from dra_driver.api.resource import Attribute, Device
 from dra_driver.cel.check import check
 from dra_driver.cel.cost import LIMIT, estimate
 from dra_driver.cel.errors import CelCostError, CelRuntimeError, CelTypeError
-from dra_driver.cel.evaluate import Program, WatchedProgram
+from dra_driver.cel.evaluate import CelProgram, WatchedProgram
 from dra_driver.cel.functions import CURRENT, Server, functions_of
-from dra_driver.cel.overloads import Checked, Environment, Field, ObjectType
+from dra_driver.cel.overloads import CheckedTree, Environment, Field, ObjectType
 from dra_driver.cel.parser import parse
-from dra_driver.cel.tree import Node
+from dra_driver.cel.tree import SyntaxNode
 from dra_driver.cel.types import ANY, BOOL, DYN, QUANTITY, STRING, Type, map_of, type_name
 from dra_driver.quantity import Quantity, Version
 
@@ -109,14 +109,14 @@ def device_environment(server: Server) -> Environment:
     return Environment({"device": ObjectType(Type("device"), fields)}, functions_of(server))
 
 
-class Selector:
+class CompiledSelector:
     """A compiled selector. `matches` is asked for every candidate device; `cost` is what it can cost at most."""
 
-    def __init__(self, checked: Checked, server: Server) -> None:
+    def __init__(self, checked: CheckedTree, server: Server) -> None:
         self.expression = checked.expression
         self.estimate = estimate(checked)
         self._server = server
-        self._program = Program(checked)
+        self._program = CelProgram(checked)
 
     @property
     def cost(self) -> int:
@@ -132,12 +132,12 @@ class Selector:
         raise _no_bool(self._program.root, self.expression, result)
 
 
-def _no_bool(root: Node, expression: str, result: object) -> CelRuntimeError:
+def _no_bool(root: SyntaxNode, expression: str, result: object) -> CelRuntimeError:
     message = f"the result must be bool, not {type_name(result)}"
     return CelRuntimeError(message, expression, root.start, root.end)
 
 
-def checked_selector(expression: str, server: Server = CURRENT) -> Checked:
+def checked_selector(expression: str, server: Server = CURRENT) -> CheckedTree:
     """Raises CelSyntaxError, CelTypeError, CelNotJudged."""
     root = parse(expression)
     checked = check(root, expression, device_environment(server))
@@ -148,10 +148,10 @@ def checked_selector(expression: str, server: Server = CURRENT) -> Checked:
 
 
 @lru_cache(maxsize=4096)
-def compile_selector(expression: str, server: Server = CURRENT) -> Selector:
+def compile_selector(expression: str, server: Server = CURRENT) -> CompiledSelector:
     """Compiled once per expression and server. Raises CelSyntaxError, CelTypeError, CelNotJudged, and CelCostError for
     what may cost more than an API server stores."""
-    selector = Selector(checked_selector(expression, server), server)
+    selector = CompiledSelector(checked_selector(expression, server), server)
     if selector.cost > LIMIT:
         place = selector.estimate.dearest
         raise CelCostError(selector.cost, LIMIT, expression, place.start, place.end)
@@ -163,7 +163,9 @@ def _watched(expression: str, server: Server) -> WatchedProgram:
     return WatchedProgram(checked_selector(expression, server))
 
 
-def values_of_parts(expression: str, device: CelDevice, server: Server = CURRENT) -> tuple[Node, dict[Node, object]]:
+def values_of_parts(
+    expression: str, device: CelDevice, server: Server = CURRENT
+) -> tuple[SyntaxNode, dict[SyntaxNode, object]]:
     """The root of the selector's tree, and the value of every part that the scheduler evaluates for the device: behind
     the first false part of a `&&` chain nothing is known. Raises CelError."""
     program = _watched(expression, server)

@@ -14,10 +14,10 @@ from dra_driver.cel.closures import Elements, Frame, Loop, Run, picked, placed
 from dra_driver.cel.errors import CelRuntimeError
 from dra_driver.cel.functions import FUNCTIONS, LAZY_METHODS, equals
 from dra_driver.cel.library.lists import sorted_by
-from dra_driver.cel.overloads import Checked
+from dra_driver.cel.overloads import CheckedTree
 from dra_driver.cel.tree import (
     Bind,
-    Call,
+    CallNode,
     Comprehension,
     Conditional,
     Constant,
@@ -27,17 +27,17 @@ from dra_driver.cel.tree import (
     Logical,
     MapLiteral,
     Name,
-    Node,
     OptionalMap,
     Select,
+    SyntaxNode,
 )
 from dra_driver.cel.types import ABSENT, BOOL, Optional, TypedMap, find, type_name
 
 
-class Program:
+class CelProgram:
     """A compiled expression, evaluated for an environment of one variable, or of several."""
 
-    def __init__(self, checked: Checked) -> None:
+    def __init__(self, checked: CheckedTree) -> None:
         self.expression = checked.expression
         self.root = checked.root
         self._run = _Compiler(checked).run_of(checked.root)
@@ -55,25 +55,25 @@ class Program:
 class WatchedProgram:
     """The same, slower: it also answers the value of every part that was evaluated, of a loop in its last round."""
 
-    def __init__(self, checked: Checked) -> None:
+    def __init__(self, checked: CheckedTree) -> None:
         self.root = checked.root
         self._run = _WatchedCompiler(checked).run_of(checked.root)
         self._rest: Frame = [None] * (checked.slots - 1)
 
-    def values(self, variable: object) -> dict[Node, object]:
+    def values(self, variable: object) -> dict[SyntaxNode, object]:
         """Raises CelRuntimeError."""
-        values: dict[Node, object] = {}
+        values: dict[SyntaxNode, object] = {}
         self._run([variable, *self._rest, values])
         return values
 
 
 class _Compiler:
-    def __init__(self, checked: Checked) -> None:
+    def __init__(self, checked: CheckedTree) -> None:
         self._checked = checked
         self._bound: dict[int, Run] = {}
         """By slot: how a variable of `cel.bind` gets its value; only where the body is compiled."""
 
-    def run_of(self, node: Node) -> Run:
+    def run_of(self, node: SyntaxNode) -> Run:
         if node in self._checked.constants:
             named = self._checked.constants[node]
             return lambda frame: named
@@ -88,7 +88,7 @@ class _Compiler:
                 return self._has(select)
             case Index():
                 return self._index(node)
-            case Call():
+            case CallNode():
                 return self._call(node)
             case Logical(operator=operator, parts=parts):
                 return self._logical([self._bool(part) for part in parts], deciding=operator == "||")
@@ -121,10 +121,10 @@ class _Compiler:
 
         return bound
 
-    def _error(self, message: str, node: Node) -> CelRuntimeError:
+    def _error(self, message: str, node: SyntaxNode) -> CelRuntimeError:
         return CelRuntimeError(message, self._checked.expression, node.start, node.end)
 
-    def _no_such_key(self, key: str, entries: Any, node: Node) -> CelRuntimeError:
+    def _no_such_key(self, key: str, entries: Any, node: SyntaxNode) -> CelRuntimeError:
         message = f"no such key: {key}"
         return CelRuntimeError(message, self._checked.expression, node.start, node.end, name=key, known=entries)
 
@@ -157,7 +157,7 @@ class _Compiler:
 
         return run
 
-    def _entry(self, node: Node, operand: Run, key: str) -> Run:
+    def _entry(self, node: SyntaxNode, operand: Run, key: str) -> Run:
         """A key of what is known to be a map: the step that nearly every selector consists of."""
 
         def run(frame: Frame) -> Any:
@@ -169,7 +169,7 @@ class _Compiler:
 
         return run
 
-    def _member(self, node: Node, value: object, field: str) -> Optional:
+    def _member(self, node: SyntaxNode, value: object, field: str) -> Optional:
         if not isinstance(value, Mapping):
             raise self._error(f"a {type_name(value)} has no field `{field}`", node)
         return find(value, field)
@@ -210,7 +210,7 @@ class _Compiler:
 
     # -- functions
 
-    def _call(self, node: Call) -> Run:
+    def _call(self, node: CallNode) -> Run:
         if node.function in LAZY_METHODS and node.target is not None:
             return self._lazy(node, node.target)
         if node.function == "in" and isinstance(node.arguments[1], ListLiteral) and not node.arguments[1].items:
@@ -233,7 +233,7 @@ class _Compiler:
             return lambda frame: chosen(first(frame), second(frame))
         return lambda frame: chosen(*[run(frame) for run in runs])
 
-    def _equals_text(self, node: Node, operands: Sequence[Node], runs: Sequence[Run]) -> Run | None:
+    def _equals_text(self, node: SyntaxNode, operands: Sequence[SyntaxNode], runs: Sequence[Run]) -> Run | None:
         """`something == "text"`: what nearly every selector asks, without a call when the answer is yes."""
         constant, run = operands[1], runs[0]
         if not isinstance(constant, Constant) or not isinstance(constant.value, str):
@@ -246,7 +246,7 @@ class _Compiler:
 
         return compare
 
-    def _lazy(self, node: Call, target: Node) -> Run:
+    def _lazy(self, node: CallNode, target: SyntaxNode) -> Run:
         owner, other = self.run_of(target), self.run_of(node.arguments[0])
         unwraps = node.function == "orValue"
 
@@ -262,7 +262,7 @@ class _Compiler:
 
     # -- logic
 
-    def _bool(self, node: Node) -> Run:
+    def _bool(self, node: SyntaxNode) -> Run:
         """The part as a bool; another type, possible only where types were not known, is an error."""
         run = self.run_of(node)
         if self._checked.types[node] == BOOL:
@@ -305,7 +305,7 @@ class _Compiler:
     def _list(items: Sequence[Run]) -> Run:
         return lambda frame: tuple([item(frame) for item in items])
 
-    def _list_with_gaps(self, node: Node, items: Sequence[Run], optional: frozenset[int]) -> Run:
+    def _list_with_gaps(self, node: SyntaxNode, items: Sequence[Run], optional: frozenset[int]) -> Run:
         def run(frame: Frame) -> Any:
             results = []
             for place, item in enumerate(items):
@@ -315,7 +315,7 @@ class _Compiler:
 
         return run
 
-    def _maybe(self, value: object, node: Node) -> Optional:
+    def _maybe(self, value: object, node: SyntaxNode) -> Optional:
         if not isinstance(value, Optional):
             raise self._error(f"no such overload: `?` needs an optional value, not {type_name(value)}", node)
         return value
@@ -358,7 +358,7 @@ class _Compiler:
                 return self._sorted(node, loop)
         return {"filter": loop.kept, "exists_one": loop.exactly_one}.get(node.kind, loop.transformed)()
 
-    def _sorted(self, node: Node, loop: Loop) -> Run:
+    def _sorted(self, node: SyntaxNode, loop: Loop) -> Run:
         pairs, order = loop.with_results(), placed(node, sorted_by, self._error)
 
         def run(frame: Frame) -> Any:
@@ -425,7 +425,7 @@ class _Compiler:
 class _WatchedCompiler(_Compiler):
     """Keeps every value in the last slot of the frame."""
 
-    def run_of(self, node: Node) -> Run:
+    def run_of(self, node: SyntaxNode) -> Run:
         run = super().run_of(node)
 
         def watched(frame: Frame) -> Any:

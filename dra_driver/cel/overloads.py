@@ -7,7 +7,7 @@ raises `Failed` for a run-time error. `dra_driver.cel.check` makes a Checked of 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from dra_driver.cel.tree import Node
+from dra_driver.cel.tree import SyntaxNode
 from dra_driver.cel.types import Type
 
 type Library = Mapping[str, list["Overload"]]
@@ -61,17 +61,17 @@ class Environment:
 
 
 @dataclass(slots=True)
-class Checked:
+class CheckedTree:
     """What is known about a tree. `slots` is how many variables are alive at once, those of the environment first."""
 
-    root: Node
+    root: SyntaxNode
     expression: str
-    types: dict[Node, Type] = field(default_factory=dict)
-    overloads: dict[Node, tuple[Overload, ...]] = field(default_factory=dict)
-    variables: dict[Node, int] = field(default_factory=dict)
+    types: dict[SyntaxNode, Type] = field(default_factory=dict)
+    overloads: dict[SyntaxNode, tuple[Overload, ...]] = field(default_factory=dict)
+    variables: dict[SyntaxNode, int] = field(default_factory=dict)
     """The slot that a Name reads, or the first one that a macro fills."""
-    attributes: dict[Node, str] = field(default_factory=dict)
+    attributes: dict[SyntaxNode, str] = field(default_factory=dict)
     """Of a Select on an object: the Python attribute."""
-    constants: dict[Node, object] = field(default_factory=dict)
+    constants: dict[SyntaxNode, object] = field(default_factory=dict)
     """Names that mean a type, as in `type(x) == int`, or a member of an enumeration."""
     slots: int = 0

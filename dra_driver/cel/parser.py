@@ -11,7 +11,7 @@ from dra_driver.cel.errors import CelNotJudged, CelSyntaxError
 from dra_driver.cel.lexer import Token, tokens
 from dra_driver.cel.tree import (
     Bind,
-    Call,
+    CallNode,
     Comprehension,
     ComprehensionKind,
     Conditional,
@@ -22,9 +22,9 @@ from dra_driver.cel.tree import (
     Logical,
     MapLiteral,
     Name,
-    Node,
     OptionalMap,
     Select,
+    SyntaxNode,
     children,
 )
 from dra_driver.cel.types import INT_MAX, INT_MIN, UINT_MAX, Uint
@@ -61,7 +61,7 @@ _OF_TWO_VARIABLES: dict[tuple[str, int], ComprehensionKind] = {
 """Macros by name and number of arguments."""
 
 
-def parse(expression: str) -> Node:
+def parse(expression: str) -> SyntaxNode:
     """The tree of `expression`. Raises CelSyntaxError."""
     if len(expression.encode()) > MAX_LENGTH:
         raise CelSyntaxError(f"longer than {MAX_LENGTH} bytes", expression, 0)
@@ -73,7 +73,7 @@ def parse(expression: str) -> Node:
     return tree
 
 
-def _depth(root: Node) -> int:
+def _depth(root: SyntaxNode) -> int:
     deepest, todo = 0, [(root, 1)]
     while todo:
         node, depth = todo.pop()
@@ -123,13 +123,13 @@ class _Parser:
 
     # -- grammar
 
-    def whole(self) -> Node:
+    def whole(self) -> SyntaxNode:
         node = self._expression()
         if self._next.kind != "end":
             raise self._error(f"expected an operator or the end of the expression, found {self._found()}")
         return node
 
-    def _expression(self) -> Node:
+    def _expression(self) -> SyntaxNode:
         self._depth += 1
         if self._depth > _MOST_LEVELS:
             raise CelNotJudged("so many levels of parentheses", self._text, self._next.start, self._next.end)
@@ -142,7 +142,7 @@ class _Parser:
         self._depth -= 1
         return condition
 
-    def _logical(self, operator: Literal["&&", "||"]) -> Node:
+    def _logical(self, operator: Literal["&&", "||"]) -> SyntaxNode:
         parts = [self._operand_of(operator)]
         while self._skip(operator):
             parts.append(self._operand_of(operator))
@@ -150,10 +150,10 @@ class _Parser:
             return parts[0]
         return Logical(operator, tuple(parts), start=parts[0].start, end=parts[-1].end)
 
-    def _operand_of(self, operator: Literal["&&", "||"]) -> Node:
+    def _operand_of(self, operator: Literal["&&", "||"]) -> SyntaxNode:
         return self._logical("&&") if operator == "||" else self._infix(0)
 
-    def _infix(self, weakest: int) -> Node:
+    def _infix(self, weakest: int) -> SyntaxNode:
         """Operands and the operators between them, from the level `weakest` on."""
         if weakest == len(_LEVELS):
             return self._unary()
@@ -161,10 +161,10 @@ class _Parser:
         while self._next.kind in ("sign", "name") and self._next.text in _LEVELS[weakest]:
             operator = self._take()
             right = self._infix(weakest + 1)
-            left = Call(operator.text, None, (left, right), operator.start, start=left.start, end=right.end)
+            left = CallNode(operator.text, None, (left, right), operator.start, start=left.start, end=right.end)
         return left
 
-    def _unary(self) -> Node:
+    def _unary(self) -> SyntaxNode:
         signs: list[Token] = []
         while self._at("!") or self._at("-"):
             if signs and signs[-1].text != self._next.text:
@@ -175,13 +175,13 @@ class _Parser:
         if len(signs) % 2 == 0:  # an API server leaves out pairs of signs
             return node
         sign = signs[-1]
-        return Call(f"{sign.text}_", None, (node,), sign.start, start=sign.start, end=node.end)
+        return CallNode(f"{sign.text}_", None, (node,), sign.start, start=sign.start, end=node.end)
 
     @staticmethod
     def _is_number(token: Token) -> bool:
         return token.kind == "constant" and type(token.value) in (int, float)
 
-    def _member(self, minus: Token | None) -> Node:
+    def _member(self, minus: Token | None) -> SyntaxNode:
         node = self._number(minus) if minus else self._primary()
         while True:
             if self._skip("."):
@@ -196,7 +196,7 @@ class _Parser:
             else:
                 return node
 
-    def _after_dot(self, operand: Node) -> Node:
+    def _after_dot(self, operand: SyntaxNode) -> SyntaxNode:
         optional = self._skip("?")
         name = self._take()
         if name.kind != "name" or name.text == "in":
@@ -206,14 +206,14 @@ class _Parser:
             return self._call(operand, name)
         return Select(operand, name.text, name.start, optional, start=operand.start, end=name.end)
 
-    def _index(self, operand: Node) -> Node:
+    def _index(self, operand: SyntaxNode) -> SyntaxNode:
         self._take()
         optional = self._skip("?")
         index = self._expression()
         end = self._expect("]", "after the index").end
         return Index(operand, index, optional, start=operand.start, end=end)
 
-    def _primary(self) -> Node:
+    def _primary(self) -> SyntaxNode:
         token = self._next
         if token.kind == "constant":
             return self._number(None) if type(token.value) in (int, Uint) else self._constant()
@@ -232,11 +232,11 @@ class _Parser:
             return self._name()
         raise self._error(f"expected a value, found {self._found()}")
 
-    def _constant(self) -> Node:
+    def _constant(self) -> SyntaxNode:
         token = self._take()
         return Constant(token.value, start=token.start, end=token.end)
 
-    def _number(self, minus: Token | None) -> Node:
+    def _number(self, minus: Token | None) -> SyntaxNode:
         token = self._take()
         start = minus.start if minus else token.start
         value = token.value
@@ -248,7 +248,7 @@ class _Parser:
             raise CelSyntaxError("the number does not fit in 64 bits", self._text, start, token.end)
         return Constant(value, start=start, end=token.end)
 
-    def _name(self) -> Node:
+    def _name(self) -> SyntaxNode:
         name = self._take()
         if name.kind != "name":
             raise self._error(f"expected a name, found `{name.text}`", name)
@@ -258,9 +258,9 @@ class _Parser:
             return self._call(None, name)
         return Name(name.text, start=name.start, end=name.end)
 
-    def _list(self) -> Node:
+    def _list(self) -> SyntaxNode:
         opening = self._take()
-        items: list[Node] = []
+        items: list[SyntaxNode] = []
         optional: set[int] = set()
         while not self._at("]"):
             if self._skip("?"):
@@ -271,9 +271,9 @@ class _Parser:
         end = self._expect("]", "to close the list").end
         return ListLiteral(tuple(items), frozenset(optional), start=opening.start, end=end)
 
-    def _map(self) -> Node:
+    def _map(self) -> SyntaxNode:
         opening = self._take()
-        entries: list[tuple[Node, Node]] = []
+        entries: list[tuple[SyntaxNode, SyntaxNode]] = []
         optional: set[int] = set()
         while not self._at("}"):
             if self._skip("?"):
@@ -288,7 +288,7 @@ class _Parser:
 
     # -- calls and macros
 
-    def _call(self, target: Node | None, name: Token) -> Node:
+    def _call(self, target: SyntaxNode | None, name: Token) -> SyntaxNode:
         self._take()
         arguments = [] if self._at(")") else [self._expression()]
         while self._skip(","):
@@ -296,9 +296,11 @@ class _Parser:
         end = self._expect(")", f"to close the call of `{name.text}`").end
         start = target.start if target else name.start
         macro = self._macro(target, name, arguments, start, end)
-        return macro or Call(name.text, target, tuple(arguments), name.start, start=start, end=end)
+        return macro or CallNode(name.text, target, tuple(arguments), name.start, start=start, end=end)
 
-    def _macro(self, target: Node | None, name: Token, arguments: list[Node], start: int, end: int) -> Node | None:
+    def _macro(
+        self, target: SyntaxNode | None, name: Token, arguments: list[SyntaxNode], start: int, end: int
+    ) -> SyntaxNode | None:
         """A macro's node when name and number of arguments are those of one; otherwise it is an ordinary call."""
         word, count = name.text, len(arguments)
         if target is None:
@@ -310,7 +312,9 @@ class _Parser:
             return OptionalMap(target, variable, arguments[1], word == "optFlatMap", start=start, end=end)
         return self._comprehension(target, word, arguments, start, end)
 
-    def _comprehension(self, target: Node, word: str, arguments: list[Node], start: int, end: int) -> Node | None:
+    def _comprehension(
+        self, target: SyntaxNode, word: str, arguments: list[SyntaxNode], start: int, end: int
+    ) -> SyntaxNode | None:
         count = len(arguments)
         two = _OF_TWO_VARIABLES.get((word, count))
         kind = two or _COMPREHENSIONS.get((word, count))
@@ -327,7 +331,7 @@ class _Parser:
         condition = arguments[names] if count == names + 2 else None
         return Comprehension(kind, target, variable, arguments[-1], condition, second, start=start, end=end)
 
-    def _has(self, argument: Node, start: int, end: int) -> Node:
+    def _has(self, argument: SyntaxNode, start: int, end: int) -> SyntaxNode:
         if isinstance(argument, Select) and not argument.optional:
             return Has(argument, start=start, end=end)
         if isinstance(argument, Index):
@@ -338,13 +342,13 @@ class _Parser:
             message = "has() needs a field, as in has(a.b)"
         raise CelSyntaxError(message, self._text, argument.start, argument.end)
 
-    def _variable(self, node: Node) -> str:
+    def _variable(self, node: SyntaxNode) -> str:
         if not isinstance(node, Name):
             raise CelSyntaxError("a variable must be a simple name", self._text, node.start, node.end)
         return node.name
 
 
-def _dotted(node: Node) -> str:
+def _dotted(node: SyntaxNode) -> str:
     """`a.b.c` as a name; its end when it begins with something else."""
     fields: list[str] = []
     while isinstance(node, Select):

@@ -15,7 +15,7 @@ type ComprehensionKind = Literal[
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Node:
+class SyntaxNode:
     """`start` and `end` are offsets into the text, end exclusive."""
 
     start: int
@@ -23,89 +23,89 @@ class Node:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Constant(Node):
+class Constant(SyntaxNode):
     """`value` as dra_driver.cel.types has it."""
 
     value: object
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Name(Node):
+class Name(SyntaxNode):
     name: str
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Select(Node):
+class Select(SyntaxNode):
     """`operand.field`; `.?field` when optional. `field_start` is where the field's name begins."""
 
-    operand: Node
+    operand: SyntaxNode
     field: str
     field_start: int
     optional: bool = False
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Has(Node):
+class Has(SyntaxNode):
     """`has(operand.field)`."""
 
     select: Select
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Index(Node):
+class Index(SyntaxNode):
     """`operand[index]`; `[?index]` when optional."""
 
-    operand: Node
-    index: Node
+    operand: SyntaxNode
+    index: SyntaxNode
     optional: bool = False
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Call(Node):
+class CallNode(SyntaxNode):
     """A function or, with a `target`, a method. Operators are functions too: `+`, `==`, `in`, and unary `-x`, `!x`.
 
     `name_start` is where the name or the operator's sign begins.
     """
 
     function: str
-    target: Node | None
-    arguments: tuple[Node, ...]
+    target: SyntaxNode | None
+    arguments: tuple[SyntaxNode, ...]
     name_start: int
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Logical(Node):
+class Logical(SyntaxNode):
     """A chain of one operator: an error of one part counts only when no other part decides."""
 
     operator: Literal["&&", "||"]
-    parts: tuple[Node, ...]
+    parts: tuple[SyntaxNode, ...]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Conditional(Node):
-    condition: Node
-    then: Node
-    otherwise: Node
+class Conditional(SyntaxNode):
+    condition: SyntaxNode
+    then: SyntaxNode
+    otherwise: SyntaxNode
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class ListLiteral(Node):
+class ListLiteral(SyntaxNode):
     """`optional` are the places of items written `?item`, which are left out when they have no value."""
 
-    items: tuple[Node, ...]
+    items: tuple[SyntaxNode, ...]
     optional: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class MapLiteral(Node):
+class MapLiteral(SyntaxNode):
     """`optional` are the places of entries written `?key: value`, which are left out when the value has no value."""
 
-    entries: tuple[tuple[Node, Node], ...]
+    entries: tuple[tuple[SyntaxNode, SyntaxNode], ...]
     optional: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Comprehension(Node):
+class Comprehension(SyntaxNode):
     """`target.all(variable, body)` and its kin. `body` is what an element becomes, or is sorted by, else the condition.
 
     With a `second` variable the first one is the index or key, and the second one the element. `condition` is the
@@ -113,37 +113,37 @@ class Comprehension(Node):
     """
 
     kind: ComprehensionKind
-    target: Node
+    target: SyntaxNode
     variable: str
-    body: Node
-    condition: Node | None = None
+    body: SyntaxNode
+    condition: SyntaxNode | None = None
     second: str | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Bind(Node):
+class Bind(SyntaxNode):
     """`cel.bind(variable, value, body)`."""
 
     variable: str
-    value: Node
-    body: Node
+    value: SyntaxNode
+    body: SyntaxNode
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class OptionalMap(Node):
+class OptionalMap(SyntaxNode):
     """`target.optMap(variable, body)`; `flat` for optFlatMap, whose body is an optional itself."""
 
-    target: Node
+    target: SyntaxNode
     variable: str
-    body: Node
+    body: SyntaxNode
     flat: bool
 
 
-def children(node: Node) -> Iterator[Node]:
+def children(node: SyntaxNode) -> Iterator[SyntaxNode]:
     """The nodes directly below `node`, in the order of the text."""
     for field in fields(node):
         value = getattr(node, field.name)
         for item in value if isinstance(value, tuple) else (value,):
             for child in item if isinstance(item, tuple) else (item,):
-                if isinstance(child, Node):
+                if isinstance(child, SyntaxNode):
                     yield child

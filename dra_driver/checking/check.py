@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from dra_driver.api.documents import Document, Reading, read_documents
+from dra_driver.api.documents import Document, ReadDocuments, read_documents
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.apirules.conversion import inward
@@ -23,8 +23,8 @@ from dra_driver.checking.findings import (
     MISSING_FIELD,
     POLICY,
     TWICE,
+    CheckReport,
     Finding,
-    Report,
     Severity,
     sentence,
     unreadable,
@@ -60,7 +60,7 @@ _MOVED = {
 _MOVED["ResourceClaimTemplate"] = _MOVED["ResourceClaim"]
 
 
-def check(reading: Reading, knowledge: Knowledge) -> tuple[Finding, ...]:
+def check(reading: ReadDocuments, knowledge: Knowledge) -> tuple[Finding, ...]:
     """Everything that there is to say, by file and line. Never raises."""
     judged = _Judged(knowledge, _names(reading.documents, knowledge))
     for document in reading.documents:
@@ -115,7 +115,7 @@ class _Taken:
     """A document of a kind that we look into, with fields of the right types, in the shape of v1."""
 
     document: Document
-    report: Report
+    report: CheckReport
     obj: JsonObject
 
     @property
@@ -126,7 +126,7 @@ class _Taken:
 
 class _Judged:
     def __init__(self, knowledge: Knowledge, names: KnownNames) -> None:
-        self.reports: list[Report] = []
+        self.reports: list[CheckReport] = []
         self._knowledge = knowledge
         self._manifests = Manifests(knowledge, names)
         self._claims: list[tuple[str, ClaimPart]] = []
@@ -141,7 +141,7 @@ class _Judged:
 
     def take(self, document: Document) -> None:
         """Sort a document in. Those of no kind are not for Kubernetes, and nothing is said about them."""
-        report = Report(document, _written_as(document))
+        report = CheckReport(document, _written_as(document))
         self.reports.append(report)
         if not document.kind:
             return
@@ -163,7 +163,7 @@ class _Judged:
             self._take_unknown(document, report)
         self._note_twice(document, report)
 
-    def _take_dra(self, document: Document, report: Report) -> None:
+    def _take_dra(self, document: Document, report: CheckReport) -> None:
         group, _, version = document.api_version.partition("/")
         schema = builtin_schema(group, "v1beta2" if version == "v1alpha3" else version, document.kind)
         cleaned = Cleaner(report, self._knowledge.minor).clean(document.obj, schema)
@@ -186,7 +186,7 @@ class _Judged:
         elif document.kind in ("ResourceSlice", "DeviceTaintRule"):
             self._others.append(taken)
 
-    def _take_pod(self, document: Document, report: Report) -> None:
+    def _take_pod(self, document: Document, report: CheckReport) -> None:
         group, _, version = document.api_version.rpartition("/")
         if definition_name(group, version, document.kind) is None:
             _unknown_version(document, report, _versions_of(document.kind))
@@ -206,11 +206,11 @@ class _Judged:
         labels = metadata.get("labels") if isinstance(metadata, dict) else None
         self._manifests.namespaces[document.name] = labels if isinstance(labels, dict) else {}
 
-    def _take_unknown(self, document: Document, report: Report) -> None:
+    def _take_unknown(self, document: Document, report: CheckReport) -> None:
         """Kinds of others can have pods inside: jobs of operators, for instance."""
         schema = Schema({"$ref": _POD_SPEC}, definitions())
         for path, spec in pod_specs_inside(document.obj):
-            inner = Report(document, _prefixed(path))
+            inner = CheckReport(document, _prefixed(path))
             self.reports.append(inner)
             cleaner = Cleaner(inner, self._knowledge.minor)
             own = _own_fields(document, spec, schema)
@@ -219,7 +219,7 @@ class _Judged:
             pod = PodPart(inner, "spec", cleaned, document.namespace or "", whole=False, beside=beside)
             self._manifests.pods.append(pod)
 
-    def _note_twice(self, document: Document, report: Report) -> None:
+    def _note_twice(self, document: Document, report: CheckReport) -> None:
         if not document.name:
             return
         group = document.api_version.rpartition("/")[0]
@@ -278,7 +278,7 @@ class _Judged:
                 part.report.find(ADMIN_ACCESS, f"{path}.adminAccess", message, fix=fix)
 
 
-def _has_errors(report: Report) -> bool:
+def _has_errors(report: CheckReport) -> bool:
     return any(finding.severity is Severity.ERROR for finding in report.findings)
 
 
@@ -299,7 +299,7 @@ def _check_metadata(taken: _Taken) -> None:
     report_problems(problems_of_metadata(("", ""), metadata), taken.report)
 
 
-def _check_policy(document: Document, report: Report) -> None:
+def _check_policy(document: Document, report: CheckReport) -> None:
     try:
         PublishingPolicy.of(document.obj)
     except InvalidInput as error:
@@ -311,7 +311,7 @@ def _check_policy(document: Document, report: Report) -> None:
 # -- versions
 
 
-def _check_version(document: Document, report: Report, minor: int) -> bool:
+def _check_version(document: Document, report: CheckReport, minor: int) -> bool:
     """Whether the kind exists in this version, so that its fields are known."""
     kind, (group, _, version) = document.kind, document.api_version.partition("/")
     if kind not in _SERVED:
@@ -348,7 +348,7 @@ def _is_of_others(document: Document) -> bool:
     return "." in group and not group.endswith(".k8s.io")
 
 
-def _unknown_version(document: Document, report: Report, known: Sequence[str]) -> None:
+def _unknown_version(document: Document, report: CheckReport, known: Sequence[str]) -> None:
     written = shown(document.api_version or None)
     message = f"{document.kind} is not served as apiVersion {written}" if document.api_version else "is missing"
     fix = f"write `apiVersion: {known[0]}`" if known else None

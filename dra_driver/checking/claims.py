@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.apirules.dra_claims import problems_of_claim_spec, problems_of_class_spec
-from dra_driver.apirules.status import Problem
+from dra_driver.apirules.status import FieldProblem
 from dra_driver.checking.findings import (
     DUPLICATE,
     INVALID,
@@ -15,8 +15,8 @@ from dra_driver.checking.findings import (
     UNKNOWN_ATTRIBUTE,
     UNKNOWN_FIELD,
     UNKNOWN_REQUEST,
+    CheckReport,
     Code,
-    Report,
 )
 from dra_driver.checking.manifests import ClaimPart, Manifests
 from dra_driver.checking.selectors import KnownNames, check_selector, fix_of
@@ -32,7 +32,7 @@ _CODES: dict[str, Code] = {
 _REFERENCE = re.compile(r".*\.(constraints|config)\[[0-9]+\]\.requests\[[0-9]+\]")
 
 
-def report_problems(problems: Iterable[Problem], report: Report) -> None:
+def report_problems(problems: Iterable[FieldProblem], report: CheckReport) -> None:
     """What the API server's own rules say, where nothing was found yet."""
     for problem in problems:
         code = _CODES.get(problem.reason, INVALID)
@@ -40,7 +40,7 @@ def report_problems(problems: Iterable[Problem], report: Report) -> None:
             report.find(code, problem.field, problem.message)
 
 
-def _is_misspelt(problem: Problem, code: Code, report: Report) -> bool:
+def _is_misspelt(problem: FieldProblem, code: Code, report: CheckReport) -> bool:
     """Whether what is missing stands beside or below, under a name that is not right."""
     if code is MISSING_FIELD and report.has_below(problem.field, UNKNOWN_FIELD):
         return True
@@ -60,19 +60,19 @@ def check_claim(part: ClaimPart, manifests: Manifests) -> None:
         _check_capacity(request, path, part.report, manifests)
 
 
-def _is_about_a_name(problem: Problem) -> bool:
+def _is_about_a_name(problem: FieldProblem) -> bool:
     """That there is no such request is said by `_check_named_requests`, with what was meant."""
     return problem.reason == "FieldValueInvalid" and _REFERENCE.fullmatch(problem.field) is not None
 
 
-def check_class(spec: JsonObject, report: Report, manifests: Manifests) -> None:
+def check_class(spec: JsonObject, report: CheckReport, manifests: Manifests) -> None:
     report_problems(problems_of_class_spec(spec, _no_cel), report)
     check_selectors(spec.get("selectors") or (), "spec.selectors", report, manifests)
     if spec.get("extendedResourceName"):
         check_gate("DRAExtendedResource", "spec.extendedResourceName", report, manifests.knowledge.minor)
 
 
-def check_selectors(selectors: Sequence[JsonObject], path: str, report: Report, manifests: Manifests) -> None:
+def check_selectors(selectors: Sequence[JsonObject], path: str, report: CheckReport, manifests: Manifests) -> None:
     for index, selector in enumerate(selectors):
         expression = (selector.get("cel") or {}).get("expression")
         where = f"{path}[{index}].cel.expression"
@@ -80,7 +80,7 @@ def check_selectors(selectors: Sequence[JsonObject], path: str, report: Report, 
             check_selector(expression, where, report, manifests.knowledge.server, manifests.names)
 
 
-def check_gate(gate: str, path: str, report: Report, minor: int) -> None:
+def check_gate(gate: str, path: str, report: CheckReport, minor: int) -> None:
     """A field that a server drops whose gate is off."""
     if FeatureGates(minor).enabled(gate):
         return
@@ -174,7 +174,7 @@ def _check_constraints(part: ClaimPart, names: KnownNames) -> None:
                 part.report.find(UNKNOWN_ATTRIBUTE, f"{path}.{field}", f"{message}; no devices meet this", fix=fix)
 
 
-def _check_capacity(request: JsonObject, path: str, report: Report, manifests: Manifests) -> None:
+def _check_capacity(request: JsonObject, path: str, report: CheckReport, manifests: Manifests) -> None:
     driver = manifests.knowledge.driver
     if not str(request.get("deviceClassName", "")).endswith(driver):
         return  # an unqualified name is the driver's, and whose devices these are is not known

@@ -6,7 +6,7 @@ from dra_driver.api.config import DEVICE_CONFIGS, DOMAIN_CONFIGS, DeviceConfig
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.opaque import config_for, kind_of, listed_configs, meant_for, written_config
 from dra_driver.api.resource import AllocatedConfig, DeviceClass, Opaque
-from dra_driver.checking.findings import CONFIG, CONFIG_KIND, UNKNOWN_DRIVER, Report, Severity
+from dra_driver.checking.findings import CONFIG, CONFIG_KIND, UNKNOWN_DRIVER, CheckReport, Severity
 from dra_driver.checking.fit import class_expressions, expressions_of, kinds_of
 from dra_driver.checking.knowledge import Knowledge
 from dra_driver.checking.manifests import ClaimPart, Manifests
@@ -19,7 +19,7 @@ from dra_driver.phrases import meant
 _KINDS: dict[str, type[DeviceConfig]] = dict(zip(("gpu", "mig", "vfio"), DEVICE_CONFIGS, strict=True))
 
 
-def check_configs(configs: Sequence[JsonObject], path: str, report: Report, knowledge: Knowledge) -> bool:
+def check_configs(configs: Sequence[JsonObject], path: str, report: CheckReport, knowledge: Knowledge) -> bool:
     """Each for itself; whether all for our drivers are right. `path` is that of the list."""
     right, ours = True, knowledge.driver
     # With the gate off, another driver may keep domains and configs, by its own rules.
@@ -40,7 +40,7 @@ def check_configs(configs: Sequence[JsonObject], path: str, report: Report, know
 
 
 def _check_parameters(
-    parameters: object, path: str, report: Report, taken: Sequence[type[DeviceConfig]], gates: Gates
+    parameters: object, path: str, report: CheckReport, taken: Sequence[type[DeviceConfig]], gates: Gates
 ) -> bool:
     """`taken` are the kinds that devices of the driver take."""
     if not isinstance(parameters, dict):

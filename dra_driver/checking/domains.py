@@ -13,10 +13,10 @@ from dra_driver.api.documents import Document
 from dra_driver.api.meta import COMPUTE_DOMAINS, JsonObject
 from dra_driver.apirules.metadata import dns_subdomain, problems_of_metadata
 from dra_driver.apirules.schema import Schema
-from dra_driver.apirules.status import Problem, invalid
+from dra_driver.apirules.status import FieldProblem, invalid
 from dra_driver.checking.claims import report_problems
 from dra_driver.checking.fields import Cleaner
-from dra_driver.checking.findings import DEPRECATED_FIELD, TEMPLATE_TAKEN, Report, Severity
+from dra_driver.checking.findings import DEPRECATED_FIELD, TEMPLATE_TAKEN, CheckReport, Severity
 from dra_driver.checking.knowledge import Key
 from dra_driver.checking.manifests import ClaimPart, Manifests, typed_claim
 from dra_driver.domains.objects import workload_template
@@ -26,7 +26,7 @@ DOMAIN = (COMPUTE_DOMAINS.api_version, COMPUTE_DOMAINS.kind)
 _TEMPLATE = "spec.channel.resourceClaimTemplate.name"
 
 
-def check_domain(document: Document, report: Report, minor: int) -> ClaimPart | None:
+def check_domain(document: Document, report: CheckReport, minor: int) -> ClaimPart | None:
     """The template that will be made of it, for pods that name it; None when it is not known. `report` is that of the
     document."""
     written = {"spec": document.obj["spec"]} if "spec" in document.obj else {}
@@ -49,7 +49,7 @@ def _template(document: Document) -> ClaimPart | None:
     except InvalidInput:
         return None
     spec = workload_template(domain, several_channels=True)["spec"]["spec"]
-    return ClaimPart(Report(document, lambda _: _TEMPLATE), "spec.spec", spec, typed_claim(spec))
+    return ClaimPart(CheckReport(document, lambda _: _TEMPLATE), "spec.spec", spec, typed_claim(spec))
 
 
 def check_templates(made: Iterable[ClaimPart], manifests: Manifests) -> None:
@@ -67,12 +67,12 @@ def check_templates(made: Iterable[ClaimPart], manifests: Manifests) -> None:
         manifests.templates.setdefault(key, part)
 
 
-def _taken(report: Report, other: Document, does: str) -> None:
+def _taken(report: CheckReport, other: Document, does: str) -> None:
     message = f"{other.title} in {other.file}:{other.line} {does}, too; the controller leaves it as it is"
     report.find(TEMPLATE_TAKEN, _TEMPLATE, message, fix="name another template, which the controller makes")
 
 
-def _problems(spec: JsonObject) -> Iterator[Problem]:
+def _problems(spec: JsonObject) -> Iterator[FieldProblem]:
     """What types do not say. The controller makes a template of the name, and the API server has rules for that."""
     if spec.get("numNodes", 0) < 0:
         yield invalid("spec.numNodes", spec["numNodes"], "should be greater than or equal to 0")

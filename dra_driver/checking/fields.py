@@ -10,7 +10,15 @@ from datetime import datetime
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.apirules.schema import Schema
-from dra_driver.checking.findings import INVALID, MISSING_FIELD, NEEDS_GATE, TOO_NEW, UNKNOWN_FIELD, WRONG_TYPE, Report
+from dra_driver.checking.findings import (
+    INVALID,
+    MISSING_FIELD,
+    NEEDS_GATE,
+    TOO_NEW,
+    UNKNOWN_FIELD,
+    WRONG_TYPE,
+    CheckReport,
+)
 from dra_driver.phrases import listed, meant, shown
 from dra_driver.quantity import Quantity
 
@@ -39,7 +47,7 @@ _LATER: Mapping[str, tuple[int, str]] = {
 class Cleaner:
     """For objects that go to a server of version 1.`minor`."""
 
-    def __init__(self, report: Report, minor: int) -> None:
+    def __init__(self, report: CheckReport, minor: int) -> None:
         self._report = report
         self._minor = minor
 

@@ -197,7 +197,7 @@ def unreadable(problem: BadDocument) -> Finding:
     )
 
 
-class Report:
+class CheckReport:
     """Collects what is found in one document. Of one field, each code is kept once."""
 
     def __init__(self, document: Document, written: Callable[[str], str] = lambda path: path) -> None:

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from dra_driver.allocation.search import Allocated, Undecided, allocate
 from dra_driver.allocation.selection import Failure
-from dra_driver.allocation.snapshot import Candidate, Selection, Snapshot
+from dra_driver.allocation.snapshot import Candidate, SelectedDevices, Snapshot
 from dra_driver.api.meta import JsonObject, ObjectMeta
 from dra_driver.api.resource import DeviceClass, DeviceRequest, ResourceClaim, ResourceClaimSpec
 from dra_driver.checking.findings import NEVER_FITS, NOT_JUDGED, SELECTOR, SELECTOR_FAILS, Severity
-from dra_driver.checking.knowledge import Knowledge, Site
+from dra_driver.checking.knowledge import Knowledge, SampleNode
 from dra_driver.checking.manifests import ClaimPart, ClassPart, Manifests
 from dra_driver.errors import DriverError
 from dra_driver.names import RequestName
@@ -49,7 +49,7 @@ def class_expressions(device_class: DeviceClass) -> tuple[str, ...]:
     return tuple(selector.cel.expression for selector in device_class.spec.selectors if selector.cel is not None)
 
 
-def selected(site: Site, expressions: tuple[str, ...]) -> Selection:
+def selected(site: SampleNode, expressions: tuple[str, ...]) -> SelectedDevices:
     """What selectors make of all devices of a site."""
     matching: list[Candidate] = []
     failing: dict[Candidate, Failure] = {}
@@ -57,7 +57,7 @@ def selected(site: Site, expressions: tuple[str, ...]) -> Selection:
         selection = pool.select(expressions)
         matching += selection.matching
         failing.update(selection.failing)
-    return Selection(tuple(matching), failing)
+    return SelectedDevices(tuple(matching), failing)
 
 
 def kinds_of(expressions: tuple[str, ...], knowledge: Knowledge) -> frozenset[str]:
@@ -202,7 +202,7 @@ def _fits(spec: ResourceClaimSpec, manifests: Manifests) -> bool:
     return manifests.fitting[known]
 
 
-def _refusal(spec: ResourceClaimSpec, site: Site, manifests: Manifests, name: str = "") -> str | None:
+def _refusal(spec: ResourceClaimSpec, site: SampleNode, manifests: Manifests, name: str = "") -> str | None:
     """Why the claim, called `name`, does not fit; None when it does."""
     claim = ResourceClaim(metadata=ObjectMeta(name=name, namespace="default"), spec=spec)
     try:
@@ -266,13 +266,13 @@ def _why(wish: _Wish, alone: ResourceClaimSpec, name: str, manifests: Manifests)
     return wish.path, f"fits no known node; {_reason(alone, sites, name, manifests)}"
 
 
-def _reason(spec: ResourceClaimSpec, sites: Sequence[Site], name: str, manifests: Manifests) -> str:
+def _reason(spec: ResourceClaimSpec, sites: Sequence[SampleNode], name: str, manifests: Manifests) -> str:
     """What the first of the nodes says."""
     site = sites[0]
     return f"on {site.title}, for instance: {_refusal(spec, site, manifests, name)}"
 
 
-def _models(sites: Sequence[Site]) -> str:
+def _models(sites: Sequence[SampleNode]) -> str:
     titles = list(dict.fromkeys(site.title for site in sites))
     return f"nodes ({', '.join(titles)})" if len(titles) <= _SHOWN else f"{len(titles)} kinds of nodes"
 

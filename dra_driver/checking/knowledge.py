@@ -20,7 +20,7 @@ from dra_driver.allocation.snapshot import Catalog, PublishedSlice
 from dra_driver.api.inventory import NodeInventorySpec
 from dra_driver.api.meta import JsonObject, ObjectMeta
 from dra_driver.api.policy import PublishingPolicy
-from dra_driver.api.resource import DeviceClass, Pool, ResourceSlice, ResourceSliceSpec
+from dra_driver.api.resource import DeviceClass, ResourcePool, ResourceSlice, ResourceSliceSpec
 from dra_driver.cel.functions import Server
 from dra_driver.errors import InvalidInput
 from dra_driver.features import Gates
@@ -35,7 +35,7 @@ type Key = tuple[str, str]
 
 
 @dataclass(frozen=True, eq=False)
-class Site:
+class SampleNode:
     """A node on which nothing is in use. `title` is for people: `dgx-h100`."""
 
     title: str
@@ -48,20 +48,20 @@ class Sites:
     that the models can have; the others differ from them in how devices are shared. Where those are left out, the sites
     are not `complete`, and do not tell what fits nowhere."""
 
-    def __init__(self, makers: Sequence[Callable[[], Site]], broad: int, *, complete: bool = True) -> None:
+    def __init__(self, makers: Sequence[Callable[[], SampleNode]], broad: int, *, complete: bool = True) -> None:
         self.complete = complete
         self._makers = list(makers)
-        self._made: list[Site] = []
+        self._made: list[SampleNode] = []
         self._broad = broad
 
-    def __iter__(self) -> Iterator[Site]:
+    def __iter__(self) -> Iterator[SampleNode]:
         for index, make in enumerate(self._makers):
             if index == len(self._made):
                 self._made.append(make())
             yield self._made[index]
 
     @cached_property
-    def broad(self) -> tuple[Site, ...]:
+    def broad(self) -> tuple[SampleNode, ...]:
         return tuple(islice(self, self._broad))
 
     def __bool__(self) -> bool:
@@ -189,7 +189,9 @@ def everywhere(policy: PublishingPolicy) -> PublishingPolicy:
     return policy.model_copy(update={**rules, "publish": None, "withhold": []})
 
 
-def site_of_model(model: str, policy: PublishingPolicy, gpus: int | None, behaviour: Behaviour, driver: str) -> Site:
+def site_of_model(
+    model: str, policy: PublishingPolicy, gpus: int | None, behaviour: Behaviour, driver: str
+) -> SampleNode:
     """`gpus` is of how many of its GPUs the node is made; None for all."""
     whole = _inventory(model)
     inventory = whole.model_copy(update={"gpus": whole.gpus[:gpus]})
@@ -202,7 +204,7 @@ def site_of_inventory(
     behaviour: Behaviour,
     driver: str,
     labels: Mapping[str, str] = MappingProxyType({}),
-) -> Site:
+) -> SampleNode:
     """A node of that name. `labels` are what the policy looks at."""
     gpus_of = described_devices(inventory, policy, labels, driver, ALL_FEATURES)
     channels = domain_devices(inventory, policy, labels, COMPUTE_DOMAIN_DRIVER, ALL_FEATURES)
@@ -210,7 +212,7 @@ def site_of_inventory(
     published = [*_slices(node, driver, gpus_of)]
     if channels.devices:
         published += _slices(node, COMPUTE_DOMAIN_DRIVER, channels)
-    return Site(node, NodeView(node), Catalog(published, behaviour))
+    return SampleNode(node, NodeView(node), Catalog(published, behaviour))
 
 
 def _slices(model: str, driver: str, described: Description) -> list[PublishedSlice]:
@@ -220,7 +222,7 @@ def _slices(model: str, driver: str, described: Description) -> list[PublishedSl
         {"devices": list(described.devices)},
         *([{"shared_counters": list(counters)}] if counters else []),
     ]
-    pool = Pool(name=model, generation=1, resource_slice_count=len(contents))
+    pool = ResourcePool(name=model, generation=1, resource_slice_count=len(contents))
     return [
         PublishedSlice(
             ResourceSlice(
@@ -270,10 +272,10 @@ def objects_of_inventory(
 def sites_of_cluster(nodes: Sequence[JsonObject], slices: Sequence[JsonObject], minor: int) -> Sites:
     """Of the nodes and ResourceSlices that a cluster has."""
     catalog = Catalog([PublishedSlice(ResourceSlice.of(slice_)) for slice_ in slices], Behaviour.of(minor))
-    sites = [Site(node_view.name, node_view, catalog) for node_view in map(NodeView.of, nodes)]
+    sites = [SampleNode(node_view.name, node_view, catalog) for node_view in map(NodeView.of, nodes)]
     with_devices = [site for site in sites if any(pool.candidates for pool in catalog.pools(site.node))]
     return Sites([partial(_given, site) for site in with_devices], broad=len(with_devices))
 
 
-def _given(site: Site) -> Site:
+def _given(site: SampleNode) -> SampleNode:
     return site

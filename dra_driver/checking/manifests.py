@@ -8,10 +8,10 @@ its fields. Pure.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dra_driver.api.documents import Document, Reading
+from dra_driver.api.documents import Document, ReadDocuments
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import DeviceClass, ResourceClaimSpec
-from dra_driver.checking.findings import Report
+from dra_driver.checking.findings import CheckReport
 from dra_driver.checking.knowledge import Key, Knowledge
 from dra_driver.checking.selectors import KnownNames
 from dra_driver.errors import InvalidInput
@@ -20,10 +20,10 @@ _POLICY_FIELDS = frozenset(("publish", "withhold", "mig", "sharing", "passthroug
 """Charts of others have a `policy`, too."""
 
 
-def with_chart_values(reading: Reading) -> Reading:
+def with_chart_values(reading: ReadDocuments) -> ReadDocuments:
     """With a document more for each class and policy in values files among the documents."""
     made = [part for document in reading.documents for part in (document, *_made_of(document))]
-    return Reading(tuple(made), reading.problems)
+    return ReadDocuments(tuple(made), reading.problems)
 
 
 def _made_of(document: Document) -> Iterator[Document]:
@@ -50,7 +50,7 @@ def _class(value: JsonObject) -> JsonObject:
 class ClaimPart:
     """The spec of a claim, in its v1 form and with fields of the right types. `path` is where it is in `report`."""
 
-    report: Report
+    report: CheckReport
     path: str
     spec: JsonObject
     typed: ResourceClaimSpec | None
@@ -73,7 +73,7 @@ class ClaimPart:
 
 @dataclass(frozen=True, slots=True)
 class ClassPart:
-    report: Report
+    report: CheckReport
     spec: JsonObject
     typed: DeviceClass | None
 
@@ -82,7 +82,7 @@ class ClassPart:
 class PodPart:
     """The spec of a pod, wherever it was found. `whole`: in a kind of Kubernetes itself, with nothing left out."""
 
-    report: Report
+    report: CheckReport
     path: str
     spec: JsonObject
     namespace: str

@@ -16,7 +16,7 @@ from dra_driver.checking.findings import (
     UNKNOWN_REQUEST,
     UNUSED_CLAIM,
     UNUSED_REQUEST,
-    Report,
+    CheckReport,
     Severity,
 )
 from dra_driver.checking.knowledge import Key
@@ -247,7 +247,7 @@ def _check_key(
 
 
 def report_missing(
-    report: Report, path: str, kind: str, name: str, known: Collection[str], namespace: str, manifests: Manifests
+    report: CheckReport, path: str, kind: str, name: str, known: Collection[str], namespace: str, manifests: Manifests
 ) -> None:
     """An object that is not known here."""
     existing = manifests.knowledge.existing

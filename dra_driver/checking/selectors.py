@@ -7,8 +7,8 @@ from dra_driver.cel.device import compile_selector
 from dra_driver.cel.errors import CelError, CelNotJudged
 from dra_driver.cel.functions import Server
 from dra_driver.cel.parser import parse
-from dra_driver.cel.tree import Bind, Call, Constant, Index, Name, Node, Select, children
-from dra_driver.checking.findings import NOT_JUDGED, SELECTOR, UNKNOWN_ATTRIBUTE, Report
+from dra_driver.cel.tree import Bind, CallNode, Constant, Index, Name, Select, SyntaxNode, children
+from dra_driver.checking.findings import NOT_JUDGED, SELECTOR, UNKNOWN_ATTRIBUTE, CheckReport
 from dra_driver.names import DEVICE_ATTRIBUTES, GPU_DRIVER, STANDARD_DOMAIN
 from dra_driver.phrases import meant
 
@@ -57,7 +57,7 @@ def _by_domain(names: Collection[str], driver: str) -> dict[str, set[str]]:
     return by_domain
 
 
-def check_selector(expression: str, path: str, report: Report, server: Server, names: KnownNames) -> bool:
+def check_selector(expression: str, path: str, report: CheckReport, server: Server, names: KnownNames) -> bool:
     """Whether it compiles. `path` is that of the expression."""
     try:
         compile_selector(expression, server)
@@ -85,12 +85,12 @@ def suggested_in(message: str) -> str | None:
     return fix_of(f"{found}{rest}") if found else None
 
 
-def _read(root: Node) -> Iterator[tuple[str, str, str, int]]:
+def _read(root: SyntaxNode) -> Iterator[tuple[str, str, str, int]]:
     """What an expression reads: attributes or capacity, domain, id, and where the id begins."""
     yield from _below(root, {})
 
 
-def _below(node: Node, bound: Mapping[str, tuple[str, str]]) -> Iterator[tuple[str, str, str, int]]:
+def _below(node: SyntaxNode, bound: Mapping[str, tuple[str, str]]) -> Iterator[tuple[str, str, str, int]]:
     """`bound` are variables of `cel.bind` that stand for a domain's map."""
     if isinstance(node, Bind):
         yield from _below(node.value, bound)
@@ -105,7 +105,7 @@ def _below(node: Node, bound: Mapping[str, tuple[str, str]]) -> Iterator[tuple[s
             owner := _domain(operand, bound)
         ) is not None:
             yield *owner, id_, index.start
-        case Call(function="in", arguments=(Constant(value=str(id_)) as key, operand)) if (
+        case CallNode(function="in", arguments=(Constant(value=str(id_)) as key, operand)) if (
             owner := _domain(operand, bound)
         ) is not None:
             yield *owner, id_, key.start
@@ -113,7 +113,7 @@ def _below(node: Node, bound: Mapping[str, tuple[str, str]]) -> Iterator[tuple[s
         yield from _below(child, bound)
 
 
-def _domain(node: Node, bound: Mapping[str, tuple[str, str]]) -> tuple[str, str] | None:
+def _domain(node: SyntaxNode, bound: Mapping[str, tuple[str, str]]) -> tuple[str, str] | None:
     match node:
         case Name(name=name):
             return bound.get(name)

@@ -28,10 +28,10 @@ from dra_driver.cli.output import messages
 from dra_driver.cli.session import ask
 from dra_driver.doctor.anonymity import Anonymity
 from dra_driver.doctor.archive import FACTS, NODE_FACTS, Bundle
-from dra_driver.doctor.findings import Report
+from dra_driver.doctor.findings import DoctorReport
 from dra_driver.doctor.logs import Logs, Texts
 from dra_driver.doctor.node import NodePlaces, node_part
-from dra_driver.doctor.reading import Asked, Reader
+from dra_driver.doctor.reading import ClusterReader, Reader
 from dra_driver.errors import InvalidInput
 from dra_driver.names import GPU_DRIVER
 
@@ -89,13 +89,13 @@ def bundle(
 _SHOWN_ERRORS = 10
 
 
-class Cluster(Asked, Texts, Protocol):
+class ClusterClient(ClusterReader, Texts, Protocol):
     """What is needed of `dra_driver.kube.client.Kube`."""
 
 
 async def put_cluster(
     made: Bundle,
-    kube: Cluster,
+    kube: ClusterClient,
     driver: str | None,
     lines: int,
     *,
@@ -129,9 +129,9 @@ def put_node(made: Bundle, places: NodePlaces, anonymity: Anonymity | None) -> N
             made.content(file.name, file.content)
         else:
             made.text(file.name, file.lines)
-    put_report(made, Report(part.findings(seen)))
+    put_report(made, DoctorReport(part.findings(seen)))
 
 
-def put_report(made: Bundle, report: Report) -> None:
+def put_report(made: Bundle, report: DoctorReport) -> None:
     made.data("doctor.json", report.to_data())
     made.text("doctor.txt", rendered(report, _WIDTH))

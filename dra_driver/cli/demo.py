@@ -66,7 +66,7 @@ VersionOption = Annotated[
 TimeoutOption = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds for each step of each example.")]
 
 
-class Outcome:
+class ExampleOutcome:
     """One example's result: its containers, or why it failed."""
 
     def __init__(self, name: str) -> None:
@@ -184,7 +184,7 @@ async def _run(
     results: Sequence[Scenario],
     skipped: Mapping[str, str],
     timeout_s: float,
-) -> list[Outcome]:
+) -> list[ExampleOutcome]:
     outcomes = []
     with messages.status("starting a simulated cluster") as status:
         async with SimulatedCluster.running(
@@ -192,7 +192,7 @@ async def _run(
         ) as cluster:
             for scenario in results:
                 if scenario.name in skipped:
-                    outcomes.append(Outcome(scenario.name))
+                    outcomes.append(ExampleOutcome(scenario.name))
                     outcomes[-1].skipped = skipped[scenario.name]
                     continue
                 status.update(f"running example {scenario.name}")
@@ -210,8 +210,8 @@ def _why_not(scenario: Scenario, publisher: str) -> str | None:
     return None
 
 
-async def _outcome(cluster: SimulatedCluster, scenario: Scenario, timeout_s: float) -> Outcome:
-    outcome = Outcome(scenario.name)
+async def _outcome(cluster: SimulatedCluster, scenario: Scenario, timeout_s: float) -> ExampleOutcome:
+    outcome = ExampleOutcome(scenario.name)
     before = cluster.hardware()
     try:
         await scenarios.apply(cluster.kube, scenario)
@@ -230,7 +230,7 @@ async def _outcome(cluster: SimulatedCluster, scenario: Scenario, timeout_s: flo
     return outcome
 
 
-def _show(outcomes: Sequence[Outcome], seconds: float) -> None:
+def _show(outcomes: Sequence[ExampleOutcome], seconds: float) -> None:
     print_table(
         ("EXAMPLE", "CONTAINER", "NODE", "GPUS", "SEES"), [row for outcome in outcomes for row in _rows(outcome)]
     )
@@ -249,7 +249,7 @@ def _show(outcomes: Sequence[Outcome], seconds: float) -> None:
     messages.print(f"{verdict} in {seconds:.0f} s{rest}.", soft_wrap=True)
 
 
-def _rows(outcome: Outcome) -> list[tuple[str, ...]]:
+def _rows(outcome: ExampleOutcome) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [
         (
             outcome.name if index == 0 else "",
@@ -294,7 +294,7 @@ def _gpu_files(paths: Sequence[str]) -> str:
     return f"/dev/nvidia{spans}{mig}{imex}" if runs else " ".join(groups) or f"no GPU{imex}"
 
 
-def _data(outcome: Outcome) -> dict[str, object]:
+def _data(outcome: ExampleOutcome) -> dict[str, object]:
     return {
         "example": outcome.name,
         "error": outcome.error,

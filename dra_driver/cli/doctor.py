@@ -20,10 +20,10 @@ from dra_driver.cli.output import Format, OutputOption, Status, messages, print_
 from dra_driver.cli.session import ask
 from dra_driver.doctor.archive import stored
 from dra_driver.doctor.checks import cluster_checks
-from dra_driver.doctor.cluster import Cluster
-from dra_driver.doctor.findings import Check, Finding, Report, Verdict, examined, listed
+from dra_driver.doctor.cluster import ClusterView
+from dra_driver.doctor.findings import Check, Diagnosis, DoctorReport, Verdict, examined, listed
 from dra_driver.doctor.node import NodePlaces, node_part
-from dra_driver.doctor.proofs import Change
+from dra_driver.doctor.proofs import ProofChange
 from dra_driver.doctor.reading import Reader
 from dra_driver.doctor.server import definitions_in
 from dra_driver.errors import InvalidInput
@@ -82,7 +82,7 @@ ProveOption = Annotated[
     typer.Option("--prove", help="Try what containers need: on this machine with --node, and in pods on a node."),
 ]
 AlsoOption = Annotated[
-    list[Change] | None,
+    list[ProofChange] | None,
     typer.Option("--also", help="With --prove: try this, too, which changes the node for a moment; may be repeated."),
 ]
 OnOption = Annotated[
@@ -150,7 +150,7 @@ def doctor(
         report = report_of_bundle(from_)
     elif node:
         part = node_part()
-        report = Report(part.findings(part.look(places)))
+        report = DoctorReport(part.findings(part.look(places)))
     else:
         report = ask(kubeconfig, context, lambda kube: _report_of_cluster(kube, driver))
     _print(report, output)
@@ -163,21 +163,21 @@ def release() -> str:
     return version("gpu-dra-driver")
 
 
-async def _report_of_cluster(kube: Kube, driver: str | None) -> Report:
+async def _report_of_cluster(kube: Kube, driver: str | None) -> DoctorReport:
     reader = Reader(kube, release=release(), driver=driver)
     async with patience(reader):
         cluster, _ = await reader.read()
     return report_of(cluster, reader.objects.notes)
 
 
-def report_of(cluster: Cluster, notes: list[str]) -> Report:
-    return Report(examined(shipped_checks(), cluster), tuple(notes))
+def report_of(cluster: ClusterView, notes: list[str]) -> DoctorReport:
+    return DoctorReport(examined(shipped_checks(), cluster), tuple(notes))
 
 
-def report_of_bundle(path: Path) -> Report:
+def report_of_bundle(path: Path) -> DoctorReport:
     """Of the cluster, then of the node that is in it. Raises InvalidInput for a file that is no bundle."""
     found = stored(path)
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[Diagnosis, ...] = ()
     notes = []
     if found.facts is not None:
         findings += examined(shipped_checks(), found.objects.cluster(found.facts))
@@ -186,10 +186,10 @@ def report_of_bundle(path: Path) -> Report:
         findings += node_part().findings(found.node)
     if found.anonymous:
         notes.append("names are anonymized")
-    return Report(findings, (*notes, *found.objects.notes))
+    return DoctorReport(findings, (*notes, *found.objects.notes))
 
 
-def shipped_checks() -> tuple[Check[Cluster], ...]:
+def shipped_checks() -> tuple[Check[ClusterView], ...]:
     """With the definitions and classes of this release to compare with."""
     return cluster_checks(_shipped(bundled.CRDS_FOLDER), _shipped(bundled.DEVICE_CLASSES_FOLDER), class_errors)
 
@@ -224,7 +224,7 @@ def progress(reader: Reader) -> str:
 # -- printing
 
 
-def _print(report: Report, output: Format) -> None:
+def _print(report: DoctorReport, output: Format) -> None:
     if output is not Format.TABLE:
         print_data(report.to_data(), output)
         return
@@ -236,7 +236,7 @@ def _print(report: Report, output: Format) -> None:
     messages.print(summary(report), markup=False, soft_wrap=True)
 
 
-def summary(report: Report) -> str:
+def summary(report: DoctorReport) -> str:
     """`32 checks: 1 problem, 2 warnings`"""
     checks = len({finding.check for finding in report.findings})
     names = (
@@ -253,7 +253,7 @@ def summary(report: Report) -> str:
     return f"{checks} checks: {', '.join(parts) or 'no problems found'}"
 
 
-def rendered(report: Report, width: int) -> Iterator[str]:
+def rendered(report: DoctorReport, width: int) -> Iterator[str]:
     """A line for each finding, and one for its fix; what is skipped for one reason in a line at the end. Folded to
     `width`."""
     moot = [item for item in report.findings if item.verdict is Verdict.SKIPPED and not item.trouble]

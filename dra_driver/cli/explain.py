@@ -29,19 +29,19 @@ from dra_driver.explain.explain import Answer, Explanation, explain_claim, expla
 from dra_driver.explain.wording import sentences
 
 
-class Kind(StrEnum):
+class ExplainedKind(StrEnum):
     POD = "pod"
     CLAIM = "claim"
 
 
 _WORDS = {
-    "po": Kind.POD,
-    "pod": Kind.POD,
-    "pods": Kind.POD,
-    "claim": Kind.CLAIM,
-    "claims": Kind.CLAIM,
-    "resourceclaim": Kind.CLAIM,
-    "resourceclaims": Kind.CLAIM,
+    "po": ExplainedKind.POD,
+    "pod": ExplainedKind.POD,
+    "pods": ExplainedKind.POD,
+    "claim": ExplainedKind.CLAIM,
+    "claims": ExplainedKind.CLAIM,
+    "resourceclaim": ExplainedKind.CLAIM,
+    "resourceclaims": ExplainedKind.CLAIM,
 }
 """What kubectl takes for the kind, and our own word for claims."""
 _SAY_WHAT = "say what to explain: pod NAME or claim NAME (pod/NAME, claim/NAME), or files with -f"
@@ -102,7 +102,7 @@ def explain(
         raise SystemExit(Status.NO)
 
 
-def _subject(kind: str, name: str | None) -> tuple[Kind, str]:
+def _subject(kind: str, name: str | None) -> tuple[ExplainedKind, str]:
     """Of `pod NAME`, or of `pod/NAME` as kubectl has it. Raises InvalidInput for anything else."""
     word, slash, rest = kind.partition("/")
     found = _WORDS.get(word.lower())
@@ -117,7 +117,11 @@ def _subject(kind: str, name: str | None) -> tuple[Kind, str]:
 
 
 def _explanations(
-    world: World, subject: tuple[Kind, str] | None, namespace: str | None, nodes: Sequence[str] | None, limit: Limit
+    world: World,
+    subject: tuple[ExplainedKind, str] | None,
+    namespace: str | None,
+    nodes: Sequence[str] | None,
+    limit: Limit,
 ) -> list[Explanation]:
     unknown = [node for node in nodes or () if node not in world.nodes]
     if unknown:
@@ -127,12 +131,14 @@ def _explanations(
         raise InvalidInput("there is no pod and no claim that waits", about="the files")
     enough = deadline(_LONGEST_S)
     return [
-        (explain_pod if kind is Kind.POD else explain_claim)(world, key, devices_of=nodes, enough=enough, limit=limit)
+        (explain_pod if kind is ExplainedKind.POD else explain_claim)(
+            world, key, devices_of=nodes, enough=enough, limit=limit
+        )
         for kind, key in subjects
     ]
 
 
-def _subjects(world: World, namespace: str | None) -> list[tuple[Kind, Key]]:
+def _subjects(world: World, namespace: str | None) -> list[tuple[ExplainedKind, Key]]:
     """Pods that wait, and claims that wait and that no pod uses."""
     waiting = [pod for pod in world.pods.values() if pod.waits]
     used = {
@@ -142,7 +148,7 @@ def _subjects(world: World, namespace: str | None) -> list[tuple[Kind, Key]]:
         if pod_claim.claim is not None
     }
     claims = [key for key, claim in world.claims.items() if claim.status.allocation is None and key not in used]
-    results = [*((Kind.POD, pod.key) for pod in waiting), *((Kind.CLAIM, key) for key in claims)]
+    results = [*((ExplainedKind.POD, pod.key) for pod in waiting), *((ExplainedKind.CLAIM, key) for key in claims)]
     return [(kind, key) for kind, key in results if namespace in (None, key[0])]
 
 

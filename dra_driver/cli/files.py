@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from dra_driver import bundled
-from dra_driver.api.documents import Document, Reading, read_documents, together
+from dra_driver.api.documents import Document, ReadDocuments, read_documents, together
 from dra_driver.errors import DriverError, Help, Move
 
 STDIN = "-"
@@ -22,7 +22,7 @@ class UnreadableFile(DriverError):
     )
 
 
-def read_files(paths: Sequence[str]) -> Reading:
+def read_files(paths: Sequence[str]) -> ReadDocuments:
     """The documents of all `paths`, in their order; what is no YAML is among the problems.
 
     A folder stands for its YAML and JSON files, at any depth, in order of their names; hidden ones are passed over.

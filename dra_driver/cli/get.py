@@ -38,7 +38,7 @@ from dra_driver.cli.output import (
 )
 from dra_driver.cli.session import ask
 from dra_driver.cli.usage import (
-    Holder,
+    DeviceHolder,
     PublishedDevice,
     PublishedGpu,
     claim_name,
@@ -206,7 +206,7 @@ def _device_sheet(results: list[PublishedDevice]) -> Sheet:
     )
 
 
-def _holder_data(holder: Holder) -> JsonObject:
+def _holder_data(holder: DeviceHolder) -> JsonObject:
     return {
         "claim": holder.claim,
         "request": holder.request,
@@ -218,7 +218,7 @@ def _holder_data(holder: Holder) -> JsonObject:
     }
 
 
-type _Held = tuple[PublishedDevice, Holder]
+type _Held = tuple[PublishedDevice, DeviceHolder]
 type _Counters = Mapping[tuple[str, str, str], tuple[Amount, Amount]]
 """What is left of what, by pool, counter set and counter."""
 
@@ -352,7 +352,9 @@ def _claim_sheet(resource_claims: list[ResourceClaim], devices: Sequence[Publish
     )
 
 
-def _claim_row(claim: ResourceClaim, had: Sequence[tuple[PublishedDevice, Holder]], now: datetime) -> tuple[Cell, ...]:
+def _claim_row(
+    claim: ResourceClaim, had: Sequence[tuple[PublishedDevice, DeviceHolder]], now: datetime
+) -> tuple[Cell, ...]:
     allocation = claim.status.allocation
     results = allocation.devices.results if allocation is not None else []
     state = "pending" if allocation is None else "in use" if claim.status.reserved_for else "allocated"
@@ -390,7 +392,7 @@ def _asked(claim: ResourceClaim) -> list[str]:
     return results
 
 
-def _has(device: PublishedDevice, holder: Holder) -> str:
+def _has(device: PublishedDevice, holder: DeviceHolder) -> str:
     """What one device is: its profile or product, and what a share takes of it."""
     profile = device.attribute("profile")
     what = profile if profile != "-" else device.attribute("productName").removeprefix("NVIDIA ")

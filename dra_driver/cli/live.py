@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dra_driver.allocation.behaviour import Behaviour
 from dra_driver.allocation.loading import world_of
-from dra_driver.allocation.world import Unread, World
+from dra_driver.allocation.world import UnreadKind, World
 from dra_driver.api.meta import (
     COMPUTE_DOMAINS,
     DEVICE_CLASSES,
@@ -57,26 +57,26 @@ async def live_world(kube: Kube, namespace: str) -> World:
     unread = tuple(item for _, item in readings if item is not None)
     loaded = world_of(objects, behaviour=_behaviour(minor, objects), unread=unread, live=True)
     # The server has accepted them, so what we cannot read is new to us: better said than guessed.
-    strange = tuple(Unread(problem.about or "object", problem.message) for problem in loaded.problems)
+    strange = tuple(UnreadKind(problem.about or "object", problem.message) for problem in loaded.problems)
     return replace(loaded.world, unread=(*loaded.world.unread, *strange))
 
 
 async def _read(
     kube: Kube, resource: Resource, namespace: str | None = None, *, or_in: str | None = None
-) -> tuple[list[JsonObject], Unread | None]:
+) -> tuple[list[JsonObject], UnreadKind | None]:
     """All objects, or those of namespace `or_in` if this user may not list all of them."""
     cluster_error = await listed(kube, resource, namespace)
     if isinstance(cluster_error, list):
         return cluster_error, None
     if isinstance(cluster_error, NotFound):
-        return [], None if resource in _OPTIONAL else Unread(resource.kind, "this cluster does not have it")
+        return [], None if resource in _OPTIONAL else UnreadKind(resource.kind, "this cluster does not have it")
     if or_in is not None:
         some, unread = await _read(kube, resource, or_in)
-        return some, unread or Unread(resource.kind, f"you may list those of namespace {or_in} only")
-    return [], Unread(resource.kind, "you may not list them; the answer leaves them out")
+        return some, unread or UnreadKind(resource.kind, f"you may list those of namespace {or_in} only")
+    return [], UnreadKind(resource.kind, "you may not list them; the answer leaves them out")
 
 
-async def _read_namespace(kube: Kube, name: str) -> tuple[list[JsonObject], Unread | None]:
+async def _read_namespace(kube: Kube, name: str) -> tuple[list[JsonObject], UnreadKind | None]:
     try:
         return [{**await kube.get(NAMESPACES, name), "kind": NAMESPACES.kind}], None
     except NotFound:
@@ -84,7 +84,7 @@ async def _read_namespace(kube: Kube, name: str) -> tuple[list[JsonObject], Unre
     except ClusterError as error:
         if error.status not in FORBIDDEN:
             raise
-        return [], Unread(NAMESPACES.kind, f"you may not read {name}; its labels are not known")
+        return [], UnreadKind(NAMESPACES.kind, f"you may not read {name}; its labels are not known")
 
 
 def _each_once(objects: Iterable[JsonObject]) -> list[JsonObject]:

@@ -21,10 +21,10 @@ from dra_driver.cli.output import Status, messages
 from dra_driver.errors import InvalidInput
 from dra_driver.migration.cutover.applying import Results
 from dra_driver.migration.migrate import migrate as migrated
-from dra_driver.migration.model import Migration, ObjectRef, Options, Target, Workload
+from dra_driver.migration.model import Migration, MigrationTarget, ObjectRef, Options, Workload
 from dra_driver.migration.read.named import is_named
 from dra_driver.migration.report.markdown import markdown
-from dra_driver.migration.report.outcome import Report
+from dra_driver.migration.report.outcome import MigrationReport
 from dra_driver.migration.report.sections import named
 from dra_driver.migration.write.undo import undo as undone
 
@@ -67,7 +67,7 @@ def migrate(
     result = undone(work.sources) if undo else migrated(work.sources, options, work.side)
     _refuse_unmatched(result, options)
     results = _results(result, work, options, in_place=in_place, output=output, command=_typed(ctx))
-    found = Report(result) if undo else reported(result, options, work, trying, results)
+    found = MigrationReport(result) if undo else reported(result, options, work, trying, results)
     written = "." if in_place else None if output == _STDOUT else output
     found = replace(found, command=_typed(ctx), written=written, unread=work.unread, decided=decided)
     _write(found, work, in_place=in_place, output=output, diff_only=diff_only)
@@ -118,7 +118,7 @@ def _refuse_apart(members: Sequence[Workload], names: Sequence[str]) -> None:
     """One claim for all of them, or nothing is done."""
     about = f"sharedClaims: [{', '.join(names)}]"
     for member in members:
-        if member.choice.target is not Target.CLAIMS:
+        if member.choice.target is not MigrationTarget.CLAIMS:
             raise InvalidInput(f"{named(member)} cannot have a claim: {member.choice.reason}", about=about)
     refs: dict[ObjectRef, str] = {ref: named(workload) for workload in members for ref in workload.templates}
     if len(refs) > 1:
@@ -126,7 +126,7 @@ def _refuse_apart(members: Sequence[Workload], names: Sequence[str]) -> None:
         raise InvalidInput(f"{who} are of different namespaces, or do not ask for the same devices", about=about)
 
 
-def _write(report: Report, work: Gathered, *, in_place: bool, output: str | None, diff_only: bool) -> None:
+def _write(report: MigrationReport, work: Gathered, *, in_place: bool, output: str | None, diff_only: bool) -> None:
     """Where it was asked for. A person's files belong together, also those that are not changed."""
     result = report.migration
     places = _places(result, work)
@@ -199,7 +199,7 @@ def _gathered(paths: Sequence[str], around: Sequence[str], read: ClusterRead | N
     return Gathered(sources, side, unreadable, read, bool(paths), given.links, given.encodings)
 
 
-def _end(report: Report, work: Gathered) -> None:
+def _end(report: MigrationReport, work: Gathered) -> None:
     """What was not read, and the exit status."""
     for kind in work.read.unread if work.read is not None else ():
         messages.print(f"note: {kind.what}: {kind.why}; the result leaves them out", markup=False, soft_wrap=True)

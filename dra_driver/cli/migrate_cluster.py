@@ -29,9 +29,9 @@ from dra_driver.api.meta import (
 from dra_driver.cli.session import ask, listed
 from dra_driver.errors import NotFound
 from dra_driver.kube.client import Kube
-from dra_driver.migration.model import Source
+from dra_driver.migration.model import ManifestText
 from dra_driver.migration.read.kind_table import is_known
-from dra_driver.migration.report.outcome import Unread
+from dra_driver.migration.report.outcome import UnreadInput
 from dra_driver.names import ADMIN_ACCESS_LABEL, CONFIG_GROUP
 
 _DAEMON_SETS = Resource("apps", "v1", "daemonsets", "DaemonSet", True)
@@ -77,15 +77,15 @@ _CONFIG_MARKS = ("migStrategy", "timeSlicing", "mig-configs", "deviceSplitCount"
 @dataclass(frozen=True, slots=True)
 class ClusterRead:
     minor: int
-    workloads: tuple[Source, ...]
+    workloads: tuple[ManifestText, ...]
     """One for each object that nobody else made."""
-    around: Source
+    around: ManifestText
     """Configurations, nodes, slices, DeviceClasses, claims that pods can name, and definitions of kinds with pods."""
     objects: tuple[JsonObject, ...]
     """Nodes, pods, slices, DaemonSets and ClusterPolicies, for the cut-over."""
     classes: tuple[JsonObject, ...]
     admin_namespaces: frozenset[str]
-    unread: tuple[Unread, ...]
+    unread: tuple[UnreadInput, ...]
     """Kinds that could not be listed."""
 
 
@@ -121,7 +121,7 @@ async def _read_cluster(kube: Kube, namespace: str | None) -> ClusterRead:
     return ClusterRead(
         minor,
         tuple(_source(obj) for objects in results for obj in objects if not _made_by_others(obj)),
-        Source("the cluster", json.dumps(around)),
+        ManifestText("the cluster", json.dumps(around)),
         (*nodes, *pods, *slices, *daemon_sets, *policies),
         tuple(classes),
         frozenset(item["name"] for item in labelled if (item.get("labels") or {}).get(ADMIN_ACCESS_LABEL) == "true"),
@@ -132,7 +132,7 @@ async def _read_cluster(kube: Kube, namespace: str | None) -> ClusterRead:
 class _Reading:
     def __init__(self, kube: Kube) -> None:
         self._kube = kube
-        self.unread: dict[Unread, None] = {}
+        self.unread: dict[UnreadInput, None] = {}
 
     async def list(self, resource: Resource, namespace: str | None = None) -> list[JsonObject]:
         """Nothing where that is not allowed."""
@@ -142,7 +142,7 @@ class _Reading:
         if not isinstance(cluster_error, NotFound):
             of_kinds = ", so objects of kinds that are not Kubernetes' own were not asked for" * (resource is CRDS)
             where = f" in namespace {namespace}" if namespace else " in all namespaces" * resource.namespaced
-            self.unread.setdefault(Unread(resource.kind, f"you may not list them{where}{of_kinds}"))
+            self.unread.setdefault(UnreadInput(resource.kind, f"you may not list them{where}{of_kinds}"))
         return []
 
 
@@ -203,7 +203,7 @@ def _unstatused(obj: JsonObject) -> JsonObject:
     return {**{key: obj.get(key) for key in ("apiVersion", "kind", "spec")}, "metadata": metadata}
 
 
-def _source(obj: JsonObject) -> Source:
+def _source(obj: JsonObject) -> ManifestText:
     metadata = {key: value for key, value in obj["metadata"].items() if key not in _SERVER_FIELDS}
     annotations = metadata.get("annotations")
     if annotations is not None:
@@ -220,7 +220,7 @@ def _source(obj: JsonObject) -> Source:
     group = obj["apiVersion"].rpartition("/")[0]
     name = f"{obj['kind'].lower()}{f'.{group}' * ('.' in group)}-{metadata['name']}.yaml"
     text = yaml.safe_dump({**whole, **kept_fields}, sort_keys=False, allow_unicode=True, width=10**6)
-    return Source(str(Path(metadata.get("namespace") or "_cluster", name)), text)
+    return ManifestText(str(Path(metadata.get("namespace") or "_cluster", name)), text)
 
 
 def _unscheduled(spec: JsonObject) -> JsonObject:
@@ -263,7 +263,7 @@ def _without(obj: JsonObject, key: str) -> JsonObject:
     return {name: value for name, value in obj.items() if name != key}
 
 
-def relevant(sources: Sequence[Source]) -> tuple[Source, ...]:
+def relevant(sources: Sequence[ManifestText]) -> tuple[ManifestText, ...]:
     """Those that may have to do with GPUs at all, by their text; clusters have thousands of others."""
     return tuple(source for source in sources if any(mark in source.text for mark in _GPU_MARKS))
 

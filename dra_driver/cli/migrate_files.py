@@ -19,8 +19,8 @@ from types import MappingProxyType
 from dra_driver.cli.encodings import UTF_8, encoding_of, title
 from dra_driver.cli.files import STDIN, UnreadableFile, named_files
 from dra_driver.errors import InvalidInput
-from dra_driver.migration.model import Migration, Source
-from dra_driver.migration.report.outcome import Unread
+from dra_driver.migration.model import ManifestText, Migration
+from dra_driver.migration.report.outcome import UnreadInput
 
 MANIFESTS = "manifests"
 """Folder below that of `-o`, so that `kubectl apply -f` meets nothing but manifests there."""
@@ -29,9 +29,9 @@ NO_ENCODINGS: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
-    sources: tuple[Source, ...]
-    unreadable: tuple[Unread, ...]
+class ReadFiles:
+    sources: tuple[ManifestText, ...]
+    unreadable: tuple[UnreadInput, ...]
     """Files."""
     links: tuple[tuple[str, str], ...] = ()
     """Other names of files that are read, and the name by which they are."""
@@ -39,12 +39,12 @@ class Read:
     """Of files that are not UTF-8."""
 
 
-def read_sources(paths: Sequence[str]) -> Read:
+def read_sources(paths: Sequence[str]) -> ReadFiles:
     """All files of `paths`, folders with their YAML and JSON files; who cannot read one reads the others. Raises
     UnreadableFile for what is not there."""
-    sources: list[Source] = []
+    sources: list[ManifestText] = []
     encodings: dict[str, str] = {}
-    bad: list[Unread] = []
+    bad: list[UnreadInput] = []
     names = list(dict.fromkeys(named_files(paths)))
     # Read twice, a file would be written twice, and the second time without what the first had put into it.
     first = {_file(name): name for name in sorted(names, key=lambda name: not Path(name).is_symlink())}
@@ -53,16 +53,16 @@ def read_sources(paths: Sequence[str]) -> Read:
         try:
             content = _content(name)
             encoding = encoding_of(content)
-            sources.append(Source(name, content.decode(encoding)))
+            sources.append(ManifestText(name, content.decode(encoding)))
             if encoding != UTF_8:
                 encodings[name] = encoding
         except UnicodeDecodeError as error:
-            bad.append(Unread(name, f"is not {title(encoding)} text (byte {error.start})"))
+            bad.append(UnreadInput(name, f"is not {title(encoding)} text (byte {error.start})"))
         except FileNotFoundError as error:
             raise UnreadableFile(f"cannot be read: {error.strerror}", about=name) from error
         except OSError as error:
-            bad.append(Unread(name, f"cannot be read: {error.strerror}"))
-    return Read(tuple(sources), tuple(bad), tuple(links), encodings)
+            bad.append(UnreadInput(name, f"cannot be read: {error.strerror}"))
+    return ReadFiles(tuple(sources), tuple(bad), tuple(links), encodings)
 
 
 def _file(name: str) -> str:

@@ -10,7 +10,7 @@ _SILENT_S = 2.0
 _EVERY_S = 5.0
 
 
-class Told:
+class MigrationProgress:
     """Is asked between one workload and the next, and says now and then how many are done."""
 
     def __init__(self, what: str, limit_s: float, clock: Callable[[], float] = time.monotonic) -> None:

@@ -15,25 +15,25 @@ from dra_driver.api.resource import DeviceClass
 from dra_driver.cli.files import shipped_classes
 from dra_driver.cli.migrate_cluster import ClusterRead
 from dra_driver.cli.migrate_files import write_extra
-from dra_driver.cli.migrate_progress import Told
+from dra_driver.cli.migrate_progress import MigrationProgress
 from dra_driver.cli.output import messages, print_table
 from dra_driver.errors import InvalidInput
 from dra_driver.kubernetes import CURRENT
 from dra_driver.migration.claims.publishing import final_values
-from dra_driver.migration.codes import Severity
+from dra_driver.migration.codes import FindingSeverity
 from dra_driver.migration.cutover.applying import Results
 from dra_driver.migration.cutover.plan import FINAL_VALUES_FILE, VALUES_FILE, cutover
 from dra_driver.migration.decisions import FILE as DECISIONS_FILE
 from dra_driver.migration.decisions import proposal, wanted_decisions
-from dra_driver.migration.model import Finding, Migration, Options, Source
+from dra_driver.migration.model import ManifestText, Migration, MigrationFinding, Options
 from dra_driver.migration.report.data import as_data
 from dra_driver.migration.report.markdown import markdown, summary
-from dra_driver.migration.report.outcome import Report, Unread
-from dra_driver.migration.report.readiness import Facts, readiness
+from dra_driver.migration.report.outcome import MigrationReport, UnreadInput
+from dra_driver.migration.report.readiness import ReadinessFacts, readiness
 from dra_driver.migration.report.sections import at, counted, named
 from dra_driver.migration.understand.offering import offering_of
 from dra_driver.migration.verify.ground import Ground, ground_of_cluster, ground_of_models
-from dra_driver.migration.verify.trial import Verdict, verify
+from dra_driver.migration.verify.trial import TrialVerdict, verify
 from dra_driver.names import names_record
 from dra_driver.phrases import and_more
 
@@ -42,9 +42,9 @@ from dra_driver.phrases import and_more
 class Gathered:
     """All that was read. `read` None: no cluster was asked."""
 
-    sources: tuple[Source, ...]
-    side: tuple[Source, ...]
-    unreadable: tuple[Unread, ...]
+    sources: tuple[ManifestText, ...]
+    side: tuple[ManifestText, ...]
+    unreadable: tuple[UnreadInput, ...]
     read: ClusterRead | None
     from_files: bool = True
     """Whether the workloads are a person's files."""
@@ -54,7 +54,7 @@ class Gathered:
     """Of files that are not UTF-8."""
 
     @property
-    def unread(self) -> tuple[Unread, ...]:
+    def unread(self) -> tuple[UnreadInput, ...]:
         return (*self.unreadable, *(self.read.unread if self.read is not None else ()))
 
     @property
@@ -78,13 +78,15 @@ class Trying:
     """For all of it."""
 
 
-def reported(migration: Migration, options: Options, work: Gathered, trying: Trying, results: Results) -> Report:
+def reported(
+    migration: Migration, options: Options, work: Gathered, trying: Trying, results: Results
+) -> MigrationReport:
     """With the result tried, the cluster looked at as far as it is known, and the way there."""
     objects = work.objects
     known = any(obj.get("kind") == "Node" for obj in objects)
     offering = offering_of(objects, options.driver, options.other_resources) if known else None
     read = work.read
-    facts = Facts(
+    facts = ReadinessFacts(
         minor=options.kubernetes_minor,
         classes=[class_["metadata"]["name"] for class_ in read.classes] if read is not None else None,
         answered=[class_["spec"].get("extendedResourceName") for class_ in read.classes] if read is not None else None,
@@ -96,11 +98,11 @@ def reported(migration: Migration, options: Options, work: Gathered, trying: Try
     plan = cutover(offering, migration, options.driver, results) if offering is not None else None
     checks = readiness(migration, options, facts)
     if not migration.workloads:
-        return Report(migration, None, checks, plan)
+        return MigrationReport(migration, None, checks, plan)
     ground = _ground(migration, options, objects, trying.models)
     classes = _classes(objects, read)
-    tried = verify(migration, ground, classes, Told("workloads tried", trying.seconds))
-    return Report(migration, tried, checks, plan)
+    tried = verify(migration, ground, classes, MigrationProgress("workloads tried", trying.seconds))
+    return MigrationReport(migration, tried, checks, plan)
 
 
 def _ground(migration: Migration, options: Options, objects: Sequence[JsonObject], models: Sequence[str]) -> Ground:
@@ -146,7 +148,7 @@ _MOST_ROWS = 20
 _FIRST_NAMED = 2
 
 
-def show(report: Report, *, undone: bool = False) -> None:
+def show(report: MigrationReport, *, undone: bool = False) -> None:
     """What it comes to, to standard error; then tables to standard output, without notes, which are many."""
     if undone:
         back = sum(file.before != file.after for file in report.migration.files)
@@ -159,7 +161,7 @@ def show(report: Report, *, undone: bool = False) -> None:
         print_table(("WORKLOADS", "BECOME", "DEVICES", "WHY"), _summed_up(rows))
     elif rows:
         print_table(("WORKLOAD", "BECOMES", "DEVICES", "WHY"), rows)
-    shown = [finding for finding in report.migration.findings if finding.severity is not Severity.INFO]
+    shown = [finding for finding in report.migration.findings if finding.severity is not FindingSeverity.INFO]
     findings = sorted(shown, key=lambda finding: (finding.severity.rank, finding.place))
     if findings:
         if rows:
@@ -170,12 +172,12 @@ def show(report: Report, *, undone: bool = False) -> None:
         messages.print(rest, markup=False, soft_wrap=True)
 
 
-def _rows(report: Report) -> list[tuple[str, str, str, str]]:
+def _rows(report: MigrationReport) -> list[tuple[str, str, str, str]]:
     tried = {id(item.workload): item for item in report.verification.checked} if report.verification is not None else {}
     rows = []
     for workload in report.migration.workloads:
         checked = tried.get(id(workload))
-        verdict = checked.verdict if checked is not None else Verdict.UNKNOWN
+        verdict = checked.verdict if checked is not None else TrialVerdict.UNKNOWN
         rows.append(
             (named(workload), _BECOMES[workload.choice.target.value], _VERDICTS[verdict], workload.choice.reason)
         )
@@ -188,7 +190,7 @@ def _summed_up(rows: Sequence[tuple[str, str, str, str]]) -> list[tuple[str, str
     for name, *rest in rows:
         becomes, devices, why = rest
         alike.setdefault((becomes, devices, why), []).append(name)
-    order = (_BECOMES["leave"], _VERDICTS[Verdict.DIFFERS], _VERDICTS[Verdict.NOWHERE])
+    order = (_BECOMES["leave"], _VERDICTS[TrialVerdict.DIFFERS], _VERDICTS[TrialVerdict.NOWHERE])
     worst_first = sorted(alike.items(), key=lambda item: (not set(item[0]) & set(order), -len(item[1])))
     return [(_first_of(names), *rest) for rest, names in worst_first]
 
@@ -201,7 +203,7 @@ def _first_of(names: Sequence[str]) -> str:
 _MOST_ALIKE = 3
 
 
-def _cells(findings: Sequence[Finding]) -> Iterator[tuple[str, str, str, str]]:
+def _cells(findings: Sequence[MigrationFinding]) -> Iterator[tuple[str, str, str, str]]:
     """What is the same in many places stands once, at the first; the report has all of them."""
     alike: dict[tuple[str, str, str], list[str]] = {}
     for finding in findings:
@@ -214,17 +216,22 @@ def _cells(findings: Sequence[Finding]) -> Iterator[tuple[str, str, str, str]]:
         yield from ((place, severity, code, message) for place in places)
 
 
-_VERDICTS = {Verdict.SAME: "as before", Verdict.DIFFERS: "differ", Verdict.NOWHERE: "none", Verdict.UNKNOWN: "-"}
+_VERDICTS = {
+    TrialVerdict.SAME: "as before",
+    TrialVerdict.DIFFERS: "differ",
+    TrialVerdict.NOWHERE: "none",
+    TrialVerdict.UNKNOWN: "-",
+}
 
 
 # -- written
 
 
-def json_text(report: Report) -> str:
+def json_text(report: MigrationReport) -> str:
     return json.dumps(as_data(report), indent=2) + "\n"
 
 
-def write_reports(report: Report, folder: Path) -> None:
+def write_reports(report: MigrationReport, folder: Path) -> None:
     """Beside the manifests. Raises UnreadableFile."""
     write_extra(folder, "report.md", markdown(report))
     write_extra(folder, "report.json", json_text(report))

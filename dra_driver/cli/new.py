@@ -19,11 +19,11 @@ from dra_driver.api.inventory import GpuFacts
 from dra_driver.authoring.intent import (
     DRANET_CLASS,
     IMAGE,
-    Form,
     Intent,
     MpsWish,
+    ObjectForm,
     Same,
-    Share,
+    ShareIntent,
     parse_mps,
     parse_share,
     quantity,
@@ -123,7 +123,7 @@ def workload(
     output: TextOption = _Text.YAML,
 ) -> None:
     intent = Intent(
-        form=Form(str(context.info_name)),
+        form=ObjectForm(str(context.info_name)),
         name=name,
         gpu=gpu,
         prefer=tuple(text.strip() for text in prefer.split(",")) if prefer is not None else (),
@@ -162,12 +162,12 @@ def offered(
 ) -> None:
     """A DeviceClass: what an administrator offers under a name, for claims to choose from."""
     intent = Intent(
-        form=Form.CLASS,
+        form=ObjectForm.CLASS,
         name=name,
         gpu=gpu,
         memory=_amount(memory),
         mig=mig,
-        share=Share() if shared else None,
+        share=ShareIntent() if shared else None,
         mps=_mps(mps, mps_limits),
         interval=_INTERVALS[time_slice] if time_slice is not None else None,
         isolated=isolated,
@@ -262,7 +262,7 @@ def _asked(intent: Intent) -> Intent:
         intent = replace(intent, share=_asked_share(intent.form))
     model = _question("Which model, as h100? Leave it empty for any.", "")
     intent = replace(intent, gpu=model or None)
-    if intent.form is Form.CLASS:
+    if intent.form is ObjectForm.CLASS:
         return intent
     count = typer.prompt("How many?", default=1, type=int, err=True)
     intent = replace(intent, count=count)
@@ -275,9 +275,9 @@ def _somebody_is_there() -> bool:
     return sys.stdin.isatty()
 
 
-def _asked_share(form: Form) -> Share:
-    if form is Form.CLASS:
-        return Share()
+def _asked_share(form: ObjectForm) -> ShareIntent:
+    if form is ObjectForm.CLASS:
+        return ShareIntent()
     return parse_share(_question("How much, as cores=50,memory=8Gi or shares=1?", "cores=50,memory=8Gi"))
 
 

@@ -23,7 +23,7 @@ from dra_driver.cli.prove_pods import proven_in_pods
 from dra_driver.cli.session import ask
 from dra_driver.doctor.archive import Bundle
 from dra_driver.doctor.node import NodePlaces, node_part
-from dra_driver.doctor.proofs import IN_PODS, Change, Outcome, Proof, lines, not_tried, summary
+from dra_driver.doctor.proofs import IN_PODS, Proof, ProofChange, ProofResult, lines, not_tried, summary
 from dra_driver.errors import ClusterError, DriverError, InvalidInput
 
 ARCHIVE = "gpu-dra-proof.tar.gz"
@@ -49,7 +49,7 @@ def node_name() -> str:
 
 
 def prove(
-    places: NodePlaces | None, pods: Pods, also: Collection[Change], archive: Path | None, output: Format
+    places: NodePlaces | None, pods: Pods, also: Collection[ProofChange], archive: Path | None, output: Format
 ) -> None:
     """Try everything and end the command: status 1 when something failed. `places` None: pods alone."""
     archive = _archive(archive)
@@ -62,7 +62,7 @@ def prove(
     if output is not Format.TABLE:
         print_data({"proofs": [item.to_data() for item in proofs], "archive": str(archive)}, output)
     messages.print(f"{summary(proofs)}; full results: {archive}", markup=False, soft_wrap=True)
-    if any(item.outcome is Outcome.FAIL for item in proofs):
+    if any(item.outcome is ProofResult.FAIL for item in proofs):
         raise SystemExit(Status.NO)
 
 
@@ -75,7 +75,7 @@ def _tell(proof: Proof, output: Format, proofs: list[Proof]) -> None:
             typer.echo(line)
 
 
-def _in_pods(pods: Pods, also: Collection[Change], *, required: bool) -> tuple[Proof, ...]:
+def _in_pods(pods: Pods, also: Collection[ProofChange], *, required: bool) -> tuple[Proof, ...]:
     """Raises DriverError only where pods are all that was asked for."""
     try:
         return ask(

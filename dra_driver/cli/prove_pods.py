@@ -16,34 +16,34 @@ from uuid import uuid4
 from dra_driver.api.meta import EVENTS, NODE_INVENTORIES, PODS, RESOURCE_CLAIMS, JsonObject, Resource
 from dra_driver.api.resource import ResourceSlice
 from dra_driver.cli.cluster_seen import ClusterSeen, read_cluster
-from dra_driver.doctor.objects import KUBELET_PLUGIN, Pod, moment
+from dra_driver.doctor.objects import KUBELET_PLUGIN, PodObject, moment
 from dra_driver.doctor.proof_pods import (
     ENDS_AFTER_S,
     LABEL,
     SHAPES,
-    Outcome,
-    Request,
+    ProofDevice,
+    ProofOutcome,
+    ProofRequest,
     Shape,
-    Standing,
     claim_of,
     judged,
     pod_of,
     request_for,
     told_uuids,
 )
-from dra_driver.doctor.proofs import IN_PODS, Change, Proof, failed, not_tried
+from dra_driver.doctor.proofs import IN_PODS, Proof, ProofChange, failed, not_tried
 from dra_driver.errors import ClusterError, NotFound, Rejected
 from dra_driver.kube.client import Kube
 
 _FORBIDDEN = (401, 403)
 _POLL_S = 0.3
 _GONE_WITHIN_S = 60.0
-_NOTHING = Request("gpu.nvidia.com", "true")
+_NOTHING = ProofRequest("gpu.nvidia.com", "true")
 """Of a pod that is not made: to ask whether it could be."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ProofPlace:
     """Where pods are made, and of what image; `secrets` are names of pull secrets there."""
 
     node: str
@@ -57,7 +57,7 @@ async def proven_in_pods(
     node: str,
     *,
     driver: str,
-    also: Collection[Change],
+    also: Collection[ProofChange],
     image: str | None,
     patience_s: float,
     tell: Callable[[str], None],
@@ -91,7 +91,7 @@ def _all(proof: Proof) -> tuple[Proof, ...]:
     return tuple(replace(proof, name=name) for name, _ in IN_PODS)
 
 
-def _not_allowed(place: Place, error: ClusterError) -> Proof:
+def _not_allowed(place: ProofPlace, error: ClusterError) -> Proof:
     return not_tried(
         f"you may not make pods in namespace {place.namespace}: {error.message}",
         f"with an administrator's kubeconfig: dractl doctor --prove --on {place.node}",
@@ -108,25 +108,25 @@ async def _has_inventory(kube: Kube, node: str) -> bool:
     return True
 
 
-async def _place(kube: Kube, node: str, image: str | None) -> Place | Proof:
+async def _place(kube: Kube, node: str, image: str | None) -> ProofPlace | Proof:
     """The namespace, image and pull secrets of the node's own plugin; another image if that is named."""
     try:
         results = (await kube.list(PODS, field_selector=f"spec.nodeName={node}")).items
     except Rejected as error:
         if error.status in _FORBIDDEN:
-            return _not_allowed(Place(node, "(all)", ""), error)
+            return _not_allowed(ProofPlace(node, "(all)", ""), error)
         raise
     for pod in results:
-        ours = Pod.of(pod).spec.ours
+        ours = PodObject.of(pod).spec.ours
         if ours is not None and ours.program == KUBELET_PLUGIN:
             secrets = tuple(str(item["name"]) for item in pod["spec"].get("imagePullSecrets") or ())
-            return Place(node, pod["metadata"]["namespace"], image or ours.image, secrets)
+            return ProofPlace(node, pod["metadata"]["namespace"], image or ours.image, secrets)
     if image is None:
         return not_tried(f"node {node} has no pod of the plugin, whose image the pods would have", "--image IMAGE")
-    return Place(node, "default", image)
+    return ProofPlace(node, "default", image)
 
 
-async def _remove_old(kube: Kube, place: Place) -> None:
+async def _remove_old(kube: Kube, place: ProofPlace) -> None:
     """Pods of runs that were killed: those that are over, or older than any pod of a run may get."""
     for pod in (await kube.list(PODS, namespace=place.namespace, label_selector=LABEL)).items:
         made = moment(pod["metadata"].get("creationTimestamp"))
@@ -137,10 +137,10 @@ async def _remove_old(kube: Kube, place: Place) -> None:
 
 async def _one(
     kube: Kube,
-    place: Place,
+    place: ProofPlace,
     shape: Shape,
     driver: str,
-    also: Collection[Change],
+    also: Collection[ProofChange],
     patience_s: float,
     tell: Callable[[str], None],
 ) -> Proof:
@@ -157,10 +157,10 @@ async def _one(
     return replace(proof, name=shape.name, seconds=time.monotonic() - begun)
 
 
-def _standings(cluster: ClusterSeen, node: str, driver: str) -> tuple[Standing, ...]:
+def _standings(cluster: ClusterSeen, node: str, driver: str) -> tuple[ProofDevice, ...]:
     headroom = cluster.headrooms(driver).get(node)
     return tuple(
-        Standing(standing.candidate.device, standing.refusal.text if standing.refusal is not None else None)
+        ProofDevice(standing.candidate.device, standing.refusal.text if standing.refusal is not None else None)
         for standing in (headroom.standings if headroom is not None else ())
         if standing.candidate.id.driver == driver
     )
@@ -168,9 +168,9 @@ def _standings(cluster: ClusterSeen, node: str, driver: str) -> tuple[Standing, 
 
 async def _tried(
     kube: Kube,
-    place: Place,
+    place: ProofPlace,
     shape: Shape,
-    request: Request,
+    request: ProofRequest,
     slices: tuple[ResourceSlice, ...],
     driver: str,
     patience_s: float,
@@ -186,7 +186,7 @@ async def _tried(
     return proof if not left else failed(left[0], f"kubectl -n {place.namespace} describe pod,resourceclaim {name}")
 
 
-async def _followed(kube: Kube, name: str, namespace: str, driver: str, deadline: float) -> Outcome:
+async def _followed(kube: Kube, name: str, namespace: str, driver: str, deadline: float) -> ProofOutcome:
     told: frozenset[str] = frozenset()
     claim: JsonObject = {}
     while True:
@@ -196,9 +196,9 @@ async def _followed(kube: Kube, name: str, namespace: str, driver: str, deadline
         told = told_uuids(now, driver) or told
         pod = await kube.get(PODS, name, namespace)
         if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
-            return Outcome(pod, claim, told, (), 0.0)
+            return ProofOutcome(pod, claim, told, (), 0.0)
         if time.monotonic() > deadline:
-            return Outcome(pod, claim, told, await _warnings(kube, name, namespace), 0.0)
+            return ProofOutcome(pod, claim, told, await _warnings(kube, name, namespace), 0.0)
         await asyncio.sleep(_POLL_S)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from dra_driver.allocation.amounts import amount
-from dra_driver.allocation.headroom import Standing
+from dra_driver.allocation.headroom import DeviceRoom
 from dra_driver.allocation.requests import Cause
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import AllocatedDevice, Device, ResourceClaim, ResourceSlice
@@ -24,12 +24,12 @@ _SLICE_CAPACITY = "memorySlice"
 _SHARE_CAPACITIES = ("shares", "memory", "cores")
 """By which a share is measured: the first of them that claims consume of the device."""
 
-type Consumers = Mapping[str, Mapping[str, Sequence["Container"]]]
+type Consumers = Mapping[str, Mapping[str, Sequence["ContainerUse"]]]
 """Claim to name of the pod to those of its containers that use the claim."""
 
 
 @dataclass(frozen=True, slots=True)
-class Container:
+class ContainerUse:
     """`request` None is for all of the claim's devices."""
 
     name: str
@@ -37,7 +37,7 @@ class Container:
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class DeviceHolder:
     """A claim that got a device. `pods` are the names of the pods that it is reserved for."""
 
     claim: str
@@ -64,8 +64,8 @@ class PublishedDevice:
     id: DeviceId
     node: str | None
     device: Device
-    holders: tuple[Holder, ...] = field(default=())
-    standing: Standing | None = None
+    holders: tuple[DeviceHolder, ...] = field(default=())
+    standing: DeviceRoom | None = None
     """What the allocator says of it; None where it was not asked, or cannot use the pool."""
 
     @property
@@ -76,7 +76,7 @@ class PublishedDevice:
         return all(holder.admin_access for holder in self.holders)
 
     @property
-    def holding(self) -> tuple[Holder, ...]:
+    def holding(self) -> tuple[DeviceHolder, ...]:
         return tuple(holder for holder in self.holders if not holder.admin_access)
 
     @property
@@ -145,7 +145,7 @@ class PublishedDevice:
         start, size = self.attribute("placementStart"), self.attribute("memorySlices")
         return range(int(start), int(start) + int(size)) if start.isdecimal() and size.isdecimal() else None
 
-    def part_of(self, holder: Holder) -> float:
+    def part_of(self, holder: DeviceHolder) -> float:
         """How much of the device a holder has, 0 to 1."""
         for name in _SHARE_CAPACITIES:
             total = self._amount(name)
@@ -171,7 +171,7 @@ def _is_slice(capacity: str) -> bool:
 
 def consumers_of(pods: Iterable[JsonObject]) -> Consumers:
     """Which containers use which claims."""
-    found: defaultdict[str, dict[str, list[Container]]] = defaultdict(dict)
+    found: defaultdict[str, dict[str, list[ContainerUse]]] = defaultdict(dict)
     for pod in pods:
         metadata, spec = pod["metadata"], pod["spec"]
         names = claims_of_pod(pod)
@@ -179,10 +179,10 @@ def consumers_of(pods: Iterable[JsonObject]) -> Consumers:
             for use in (container.get("resources") or {}).get("claims") or ():
                 if (claim := names.get(use["name"])) is not None:
                     users = found[f"{metadata['namespace']}/{claim}"].setdefault(metadata["name"], [])
-                    users.append(Container(container["name"], use.get("request")))
+                    users.append(ContainerUse(container["name"], use.get("request")))
         for claim, mapping in _extended(pod):
             users = found[f"{metadata['namespace']}/{claim}"].setdefault(metadata["name"], [])
-            users.append(Container(mapping["containerName"], mapping["requestName"]))
+            users.append(ContainerUse(mapping["containerName"], mapping["requestName"]))
     return found
 
 
@@ -202,9 +202,9 @@ def _extended(pod: JsonObject) -> list[tuple[str, JsonObject]]:
 
 def holders_by_device(
     claims: Iterable[ResourceClaim], consumers: Consumers | None = None
-) -> Mapping[DeviceId, tuple[Holder, ...]]:
+) -> Mapping[DeviceId, tuple[DeviceHolder, ...]]:
     """Allocated device to the claims that have it, in order of claim name."""
-    found: defaultdict[DeviceId, list[Holder]] = defaultdict(list)
+    found: defaultdict[DeviceId, list[DeviceHolder]] = defaultdict(list)
     for claim in sorted(claims, key=claim_name):
         if claim.status.allocation is None:
             continue
@@ -214,7 +214,7 @@ def holders_by_device(
     return {device: tuple(holders) for device, holders in found.items()}
 
 
-def _holder(claim: ResourceClaim, result: AllocatedDevice, consumers: Consumers) -> Holder:
+def _holder(claim: ResourceClaim, result: AllocatedDevice, consumers: Consumers) -> DeviceHolder:
     pods = tuple(user.name for user in claim.status.reserved_for if user.resource == "pods")
     using = consumers.get(claim_name(claim), {})
     request = RequestName.of(result.request).request
@@ -224,7 +224,7 @@ def _holder(claim: ResourceClaim, result: AllocatedDevice, consumers: Consumers)
         for container in using.get(pod, ())
         if container.request in (None, request)
     ]
-    return Holder(
+    return DeviceHolder(
         claim_name(claim),
         pods,
         bool(result.admin_access),
@@ -245,7 +245,7 @@ def published_devices(
     drivers: Sequence[str],
     *,
     consumers: Consumers | None = None,
-    standings: Mapping[DeviceId, Standing] | None = None,
+    standings: Mapping[DeviceId, DeviceRoom] | None = None,
 ) -> tuple[PublishedDevice, ...]:
     """The devices of these drivers as the scheduler sees them: newest generation of each pool, in order of name."""
     ours = [item for item in slices if item.spec.driver in drivers]
@@ -306,7 +306,7 @@ class PublishedGpu:
         return max((size for device in self.devices if (size := device.memory_bytes()) is not None), default=None)
 
     @property
-    def held(self) -> tuple[tuple[PublishedDevice, Holder], ...]:
+    def held(self) -> tuple[tuple[PublishedDevice, DeviceHolder], ...]:
         return tuple((device, holder) for device in self.devices for holder in device.holders)
 
     @property

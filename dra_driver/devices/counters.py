@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dra_driver.api.inventory import GpuFacts, MigFacts, MigProfileFacts
-from dra_driver.devices.model import Kind, Offer, Partition
+from dra_driver.devices.model import DeviceKind, Offer, Partition
 
 MEMORY = "memory"
 """The counter that is an amount of bytes; all others are plain numbers."""
@@ -80,7 +80,7 @@ def memory_slices(profiles: Sequence[MigProfileFacts]) -> int:
 
 def gpu_counters(gpu: GpuFacts, published: Sequence[Offer]) -> GpuCounters | None:
     """The counters of `gpu` for those of its devices that are published; None when they need none."""
-    dynamic = any(offer.kind is Kind.MIG and offer.existing is None for offer in published)
+    dynamic = any(offer.kind is DeviceKind.MIG and offer.existing is None for offer in published)
     if dynamic and gpu.mig is not None:
         totals, consumption = _partitioned(gpu.mig, published)
     else:

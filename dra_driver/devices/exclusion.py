@@ -17,7 +17,7 @@ from pathlib import Path
 
 from dra_driver.api.config import SharingStrategy
 from dra_driver.api.inventory import GpuFacts
-from dra_driver.devices.model import Kind, Partition
+from dra_driver.devices.model import DeviceKind, Partition
 
 VOLTA = (7, 0)
 MPS_CLIENTS = 48
@@ -26,11 +26,11 @@ MPS_CLIENTS_BEFORE_VOLTA = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class GpuUse:
     """What one claim does with one GPU, or with a part of it."""
 
     gpu_uuid: str
-    kind: Kind
+    kind: DeviceKind
     partition: Partition | None = None
     """Of a MIG device; None for the others."""
     strategy: SharingStrategy | None = None
@@ -43,7 +43,7 @@ class Use:
     """What all sharers of the device must agree on, such as the time slice; not the amounts that each one has."""
 
     def __post_init__(self) -> None:
-        if (self.kind is Kind.MIG) != (self.partition is not None):
+        if (self.kind is DeviceKind.MIG) != (self.partition is not None):
             raise ValueError("a MIG device is a partition, and nothing else is")
         if self.shared and self.strategy is None:
             raise ValueError("what several claims share has a strategy")
@@ -57,14 +57,14 @@ class PairRow:
     other: str
     allowed: bool
     reason: str
-    applies: Callable[[Use, Use], bool]
+    applies: Callable[[GpuUse, GpuUse], bool]
 
 
-def _either(first: Use, second: Use, kind: Kind) -> bool:
+def _either(first: GpuUse, second: GpuUse, kind: DeviceKind) -> bool:
     return kind in (first.kind, second.kind)
 
 
-def _overlap(first: Use, second: Use) -> bool:
+def _overlap(first: GpuUse, second: GpuUse) -> bool:
     """Of two different partitions; equal ones are the same device."""
     if first.partition is None or second.partition is None or first.partition == second.partition:
         return False
@@ -77,7 +77,7 @@ PAIRS: tuple[PairRow, ...] = (
         "anything else on this GPU",
         False,
         "a GPU of a virtual machine is unavailable to everything else on the node",
-        lambda first, second: _either(first, second, Kind.VFIO),
+        lambda first, second: _either(first, second, DeviceKind.VFIO),
     ),
     PairRow(
         "the full GPU, or a share of it",
@@ -145,12 +145,12 @@ PAIRS: tuple[PairRow, ...] = (
 )
 
 
-def deciding_row(first: Use, second: Use) -> PairRow:
+def deciding_row(first: GpuUse, second: GpuUse) -> PairRow:
     """The row for two uses of one GPU; there is one for every two, and the order of the two does not matter."""
     return next(row for row in PAIRS if row.applies(first, second))
 
 
-def conflict(held: Use, wanted: Use) -> str | None:
+def conflict(held: GpuUse, wanted: GpuUse) -> str | None:
     """Why a claim cannot have `wanted` while another has `held`, as part of a sentence; None when it can."""
     if held.gpu_uuid != wanted.gpu_uuid:
         return None
@@ -159,10 +159,10 @@ def conflict(held: Use, wanted: Use) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class PlannedUse:
     """What a claim will do with a device of a kind, before the claim is known."""
 
-    kind: Kind
+    kind: DeviceKind
     strategy: SharingStrategy | None
     multi_user: bool = False
     limits: bool = False
@@ -178,7 +178,7 @@ class LimitRow:
     where: str
     refused: bool
     reason: str
-    applies: Callable[[GpuFacts, Wish], bool]
+    applies: Callable[[GpuFacts, PlannedUse], bool]
 
 
 def compute_capability(gpu: GpuFacts) -> tuple[int, int]:
@@ -193,7 +193,7 @@ def _before_volta(gpu: GpuFacts) -> bool:
     return compute_capability(gpu) < VOLTA
 
 
-def _sets_time_slice(wish: Wish) -> bool:
+def _sets_time_slice(wish: PlannedUse) -> bool:
     return wish.strategy == "TimeSlicing" and wish.sets_interval
 
 
@@ -203,49 +203,49 @@ LIMITS: tuple[LimitRow, ...] = (
         "GPUs that cannot be partitioned",
         True,
         "this GPU has no MIG mode",
-        lambda gpu, wish: wish.kind is Kind.MIG and gpu.mig is None,
+        lambda gpu, wish: wish.kind is DeviceKind.MIG and gpu.mig is None,
     ),
     LimitRow(
         "the full GPU",
         "GPUs that an administrator put into MIG mode",
         True,
         "the GPU is in MIG mode, where only its MIG devices can be used",
-        lambda gpu, wish: wish.kind is Kind.GPU and gpu.mig is not None and gpu.mig.enabled,
+        lambda gpu, wish: wish.kind is DeviceKind.GPU and gpu.mig is not None and gpu.mig.enabled,
     ),
     LimitRow(
         "the GPU for a virtual machine",
         "GPUs without an IOMMU group of their own",
         True,
         "the node has no IOMMU, or it is off, or the GPU is not alone in its IOMMU group",
-        lambda gpu, wish: wish.kind is Kind.VFIO and gpu.passthrough is None,
+        lambda gpu, wish: wish.kind is DeviceKind.VFIO and gpu.passthrough is None,
     ),
     LimitRow(
         "the GPU for a virtual machine",
         "virtual GPUs, and GPUs that are hosts of virtual GPUs",
         True,
         "the GPU is virtual, or a host of virtual GPUs, and cannot be passed through as a whole",
-        lambda gpu, wish: wish.kind is Kind.VFIO and gpu.virtualization in ("VGPUGuest", "HostVGPU", "HostVSGA"),
+        lambda gpu, wish: wish.kind is DeviceKind.VFIO and gpu.virtualization in ("VGPUGuest", "HostVGPU", "HostVSGA"),
     ),
     LimitRow(
         "the GPU for a virtual machine",
         "GPUs in MIG mode",
         True,
         "an administrator has enabled MIG mode, and only an administrator disables it",
-        lambda gpu, wish: wish.kind is Kind.VFIO and gpu.mig is not None and gpu.mig.enabled,
+        lambda gpu, wish: wish.kind is DeviceKind.VFIO and gpu.mig is not None and gpu.mig.enabled,
     ),
     LimitRow(
         "time-slicing or MPS",
         "GPUs for virtual machines",
         True,
         "the GPU is exclusive to a virtual machine, which can share it internally",
-        lambda gpu, wish: wish.kind is Kind.VFIO and wish.strategy is not None,
+        lambda gpu, wish: wish.kind is DeviceKind.VFIO and wish.strategy is not None,
     ),
     LimitRow(
         "a time slice (`interval`)",
         "MIG devices",
         False,
         "the time slice of MIG devices cannot be set; programs take turns with the driver's default",
-        lambda gpu, wish: wish.kind is Kind.MIG and _sets_time_slice(wish),
+        lambda gpu, wish: wish.kind is DeviceKind.MIG and _sets_time_slice(wish),
     ),
     LimitRow(
         "a time slice (`interval`)",
@@ -295,7 +295,7 @@ LIMITS: tuple[LimitRow, ...] = (
 
 def unsupported(
     gpu: GpuFacts,
-    kind: Kind,
+    kind: DeviceKind,
     strategy: SharingStrategy | None,
     multi_user: bool = False,
     *,
@@ -308,7 +308,7 @@ def unsupported(
     `limits`: MPS with a thread percentage or memory limits. `sets_interval`: time-slicing that sets the time slice,
     which a policy without `interval` leaves alone. `clients`: at most how many share the device, a policy's `replicas`.
     """
-    wish = Wish(kind, strategy, multi_user, limits, sets_interval, clients)
+    wish = PlannedUse(kind, strategy, multi_user, limits, sets_interval, clients)
     limit_row = next((row for row in LIMITS if row.refused and row.applies(gpu, wish)), None)
     if limit_row is None:
         return None
@@ -316,10 +316,10 @@ def unsupported(
 
 
 def without_effect(
-    gpu: GpuFacts, kind: Kind, strategy: SharingStrategy | None, *, sets_interval: bool = True
+    gpu: GpuFacts, kind: DeviceKind, strategy: SharingStrategy | None, *, sets_interval: bool = True
 ) -> str | None:
     """What is accepted here and changes nothing, as part of a sentence for a warning; None when all has an effect."""
-    wish = Wish(kind, strategy, sets_interval=sets_interval)
+    wish = PlannedUse(kind, strategy, sets_interval=sets_interval)
     return next((row.reason for row in LIMITS if not row.refused and row.applies(gpu, wish)), None)
 
 

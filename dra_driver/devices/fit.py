@@ -11,25 +11,25 @@ from dra_driver.api.config import DeviceConfig, GpuConfig, MigDeviceConfig, Mps,
 from dra_driver.api.opaque import Problems
 from dra_driver.api.policy import SharingRule
 from dra_driver.devices.exclusion import unsupported, without_effect
-from dra_driver.devices.model import Kind, Offer
+from dra_driver.devices.model import DeviceKind, Offer
 from dra_driver.errors import InvalidConfig
 from dra_driver.quantity import Quantity
 
-_CONFIG_FOR: dict[Kind, type[DeviceConfig]] = {
-    Kind.GPU: GpuConfig,
-    Kind.MIG: MigDeviceConfig,
-    Kind.VFIO: VfioDeviceConfig,
+_CONFIG_FOR: dict[DeviceKind, type[DeviceConfig]] = {
+    DeviceKind.GPU: GpuConfig,
+    DeviceKind.MIG: MigDeviceConfig,
+    DeviceKind.VFIO: VfioDeviceConfig,
 }
 
 
-def config_kind(kind: Kind) -> type[DeviceConfig]:
+def config_kind(kind: DeviceKind) -> type[DeviceConfig]:
     """The kind of config that devices of a kind take; without arguments it is their default."""
     return _CONFIG_FOR[kind]
 
 
 def identity(offer: Offer) -> str:
     """What a config names a device by: its UUID, or its name while it has none, as MIG devices made on demand."""
-    if offer.kind is not Kind.MIG:
+    if offer.kind is not DeviceKind.MIG:
         return offer.gpu.uuid
     return offer.name if offer.existing is None else offer.existing.uuid
 
@@ -125,7 +125,7 @@ def _idle_limits(mps: Mps, devices: Sequence[Offer]) -> list[str]:
 
 
 def _memory_bytes(device: Offer) -> int | None:
-    if device.kind is not Kind.MIG:
+    if device.kind is not DeviceKind.MIG:
         return device.gpu.memory_bytes
     if device.existing is not None and device.existing.memory_bytes is not None:
         return device.existing.memory_bytes

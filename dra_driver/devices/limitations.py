@@ -19,7 +19,7 @@ _LONGEST = 1024
 """Of the condition's message."""
 
 
-class Cause(Enum):
+class LimitationCause(Enum):
     """Reason, meaning for the docs, and what ends it; the fix may name {node}, {addresses} of the GPUs, and {rule}."""
 
     RESET_NEEDED = (
@@ -132,7 +132,7 @@ class Cause(Enum):
 class Note:
     """One limitation of one GPU, or of the node. `rule` is the policy's own rule object; None if no rule asks."""
 
-    cause: Cause
+    cause: LimitationCause
     text: str
     gpu: GpuFacts | None = None
     rule: object = None
@@ -146,7 +146,7 @@ class Note:
 
 def limitations_of(notes: Iterable[Note], policy: PublishingPolicy, driver: str, node: str) -> tuple[Limitation, ...]:
     """Grouped and sorted by rule and reason, at most `_MOST`. Same notes, same limitations."""
-    groups: dict[tuple[str, Cause, str], dict[str, str]] = {}
+    groups: dict[tuple[str, LimitationCause, str], dict[str, str]] = {}
     for note in notes:
         gpus = groups.setdefault((policy.field_of(note.rule) or "", note.cause, note.text), {})
         if note.gpu is not None:

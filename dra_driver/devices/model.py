@@ -15,7 +15,7 @@ from dra_driver.api.inventory import ComputeInstanceFacts, GpuFacts, MigProfileF
 from dra_driver.api.policy import SharingRule
 
 
-class Kind(Enum):
+class DeviceKind(Enum):
     """Attribute `type` of the device."""
 
     GPU = "gpu"
@@ -61,7 +61,7 @@ class Offer:
     """One device that can be published. `gpu` is the physical GPU that it is, or is a part of."""
 
     name: str
-    kind: Kind
+    kind: DeviceKind
     gpu: GpuFacts
     partition: Partition | None = None
     """For MIG devices."""

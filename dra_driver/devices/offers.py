@@ -25,9 +25,9 @@ from dra_driver.api.inventory import (
 from dra_driver.api.policy import MigRule, PublishingPolicy, Rule, SharingRule
 from dra_driver.devices.counters import fitting_beside_foreign
 from dra_driver.devices.exclusion import unsupported
-from dra_driver.devices.limitations import Cause, Note
+from dra_driver.devices.limitations import LimitationCause, Note
 from dra_driver.devices.mig import by_size, compute_parts, placement_order
-from dra_driver.devices.model import Kind, Offer, Partition
+from dra_driver.devices.model import DeviceKind, Offer, Partition
 from dra_driver.names import is_dns_label
 
 MOST_DEVICES = 4096
@@ -61,7 +61,7 @@ def offers(inventory: NodeInventorySpec, policy: PublishingPolicy, labels: Mappi
         devices += len(results)
         if devices > MOST_DEVICES:
             text = f"is not published because the node would have more than {MOST_DEVICES} devices"
-            notes += [Note(Cause.TOO_MANY_DEVICES, text, omitted) for omitted in inventory.gpus[position:]]
+            notes += [Note(LimitationCause.TOO_MANY_DEVICES, text, omitted) for omitted in inventory.gpus[position:]]
             break
         if published:
             notes += reasons
@@ -73,7 +73,7 @@ def offers(inventory: NodeInventorySpec, policy: PublishingPolicy, labels: Mappi
             else:
                 (offered if published else withheld)[offer.name] = offer
                 continue
-            notes.append(Note(Cause.NAME_UNUSABLE, text, gpu, device=offer.name))
+            notes.append(Note(LimitationCause.NAME_UNUSABLE, text, gpu, device=offer.name))
     return Offers(tuple(offered.values()), tuple(withheld.values()), tuple(notes))
 
 
@@ -111,11 +111,13 @@ class _Look:
         if gpu.mig is None:
             if rule.nodes is None and rule.gpus is None:
                 return None  # Such a rule is for all GPUs that can.
-            self._note(Cause.NO_MIG, "MIG devices are not offered because this GPU has no MIG mode", rule)
+            self._note(LimitationCause.NO_MIG, "MIG devices are not offered because this GPU has no MIG mode", rule)
             return None
         if gpu.virtualization == "VGPUGuest" or not gpu.mig.profiles:
             self._note(
-                Cause.NO_MIG_PROFILES, "MIG devices are not made on demand because the driver names no profiles", rule
+                LimitationCause.NO_MIG_PROFILES,
+                "MIG devices are not made on demand because the driver names no profiles",
+                rule,
             )
             return None
         return rule
@@ -123,18 +125,18 @@ class _Look:
     def _dynamic(self, mig: MigFacts, rule: MigRule) -> list[Offer]:
         if not (mig.enabled or mig.switchable):
             mode = "is set to on and waits for a reset of the GPU" if mig.pending else "is off, and needs a reset"
-            self._note(Cause.RESET_NEEDED, f"only the whole GPU is offered because MIG mode {mode}", rule)
+            self._note(LimitationCause.RESET_NEEDED, f"only the whole GPU is offered because MIG mode {mode}", rule)
             return [self._full()]
         for instance in mig.instances:
             self._note(
-                Cause.FOREIGN_INSTANCE,
+                LimitationCause.FOREIGN_INSTANCE,
                 f"what overlaps GPU instance {instance.profile} at memory slice {instance.start} is not offered because"
                 " this driver did not make that instance",
                 rule,
             )
         possible = list(self._partitions(mig, rule))
         if not possible:
-            self._note(Cause.NO_SUCH_PROFILE, "no MIG profile of this GPU is one that the rule names", rule)
+            self._note(LimitationCause.NO_SUCH_PROFILE, "no MIG profile of this GPU is one that the rule names", rule)
         partitions = fitting_beside_foreign(possible, mig)
         # An administrator who enabled MIG mode wants it on: it is never disabled to give the full GPU away.
         return partitions if mig.enabled or mig.instances else [*partitions, self._full()]
@@ -145,7 +147,7 @@ class _Look:
         for parent, slices in parts:
             if not compute_parts(possible.get(parent, 0), slices):
                 text = f"compute instances {slices}c.{parent} are not offered because this GPU cannot have them"
-                self._note(Cause.NO_SUCH_PROFILE, text, rule)
+                self._note(LimitationCause.NO_SUCH_PROFILE, text, rule)
         for profile in by_size(mig.profiles):
             own = [slices for parent, slices in parts if parent == profile.name]
             whole = rule.profiles is None or any(fnmatchcase(profile.name, pattern) for pattern in rule.profiles)
@@ -163,28 +165,28 @@ class _Look:
         ]
         if not static:
             self._note(
-                Cause.NO_MIG_DEVICES,
+                LimitationCause.NO_MIG_DEVICES,
                 "nothing is offered because the GPU is in MIG mode and has no MIG devices",
                 self._policy.mig_rule(self._node, self._labels, self._gpu),
             )
         return static
 
     def _full(self) -> Offer:
-        return Offer(self._gpu.name, Kind.GPU, self._gpu)
+        return Offer(self._gpu.name, DeviceKind.GPU, self._gpu)
 
     def _mig(self, partition: Partition) -> Offer:
-        return Offer(f"{self._gpu.name}-mig-{_place_name(partition)}", Kind.MIG, self._gpu, partition)
+        return Offer(f"{self._gpu.name}-mig-{_place_name(partition)}", DeviceKind.MIG, self._gpu, partition)
 
     def _vfio(self) -> list[Offer]:
         gpu = self._gpu
         rule = self._policy.passthrough_rule(self._node, self._labels, gpu)
         if rule is None:
             return []
-        if (reason := unsupported(gpu, Kind.VFIO, None)) is not None:
-            cause = Cause.NO_IOMMU if gpu.passthrough is None else Cause.NO_PASSTHROUGH
+        if (reason := unsupported(gpu, DeviceKind.VFIO, None)) is not None:
+            cause = LimitationCause.NO_IOMMU if gpu.passthrough is None else LimitationCause.NO_PASSTHROUGH
             self._note(cause, f"the GPU is not offered to virtual machines because {reason}", rule)
             return []
-        return [Offer(f"{gpu.name}-vfio", Kind.VFIO, gpu)]
+        return [Offer(f"{gpu.name}-vfio", DeviceKind.VFIO, gpu)]
 
     def _with_shares(self, results: Iterable[Offer]) -> Iterator[Offer]:
         """Separate share devices come before what they are shares of.
@@ -195,7 +197,7 @@ class _Look:
         for offer in results:
             rule = self._sharing_rule(offer)
             shared = replace(offer, sharing=rule)
-            if rule is not None and rule.replicas is not None and (offer.kind is Kind.GPU or offer.existing):
+            if rule is not None and rule.replicas is not None and (offer.kind is DeviceKind.GPU or offer.existing):
                 for number in range(rule.replicas):
                     yield replace(shared, name=f"{offer.name}-share-{number}", share=number)
             yield shared
@@ -217,11 +219,11 @@ class _Look:
         )
         if reason is None:
             return rule
-        devices = "the GPU is" if offer.kind is Kind.GPU else "its MIG devices are"
-        self._note(Cause.NO_SHARING, f"{devices} for one claim at a time because {reason}", rule)
+        devices = "the GPU is" if offer.kind is DeviceKind.GPU else "its MIG devices are"
+        self._note(LimitationCause.NO_SHARING, f"{devices} for one claim at a time because {reason}", rule)
         return None
 
-    def _note(self, cause: Cause, text: str, rule: Rule | None) -> None:
+    def _note(self, cause: LimitationCause, text: str, rule: Rule | None) -> None:
         note = Note(cause, text, self._gpu, rule)
         if note not in self.notes:
             self.notes.append(note)

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dra_driver.doctor.cluster import Cluster, permission
-from dra_driver.doctor.findings import Check, Finding, Trouble, Verdict, ok
+from dra_driver.doctor.cluster import ClusterView, permission
+from dra_driver.doctor.findings import Check, Diagnosis, Trouble, Verdict, ok
 from dra_driver.features import Feature
 
 _DOMAINS = Feature.COMPUTE_DOMAINS
@@ -90,7 +90,7 @@ _THEIRS = Trouble(
 )
 
 
-def _yours(cluster: Cluster) -> Iterator[Finding]:
+def _yours(cluster: ClusterView) -> Iterator[Diagnosis]:
     losses = {permission(item.verb, item.group, item.resource): item.loss for item in OF_WHO_ASKS}
     lacking = [item for item in cluster.own_access.items if not item.allowed]
     for access in lacking:
@@ -105,7 +105,7 @@ def _yours(cluster: Cluster) -> Iterator[Finding]:
         yield ok("you may read everything that the checks need")
 
 
-def _theirs(cluster: Cluster) -> Iterator[Finding]:
+def _theirs(cluster: ClusterView) -> Iterator[Diagnosis]:
     losses = {
         permission(item.verb, item.group, item.resource): item.loss for item in (*OF_THE_PLUGIN, *OF_THE_CONTROLLER)
     }

@@ -18,8 +18,8 @@ from typing import IO
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.doctor.anonymity import Anonymity
-from dra_driver.doctor.facts import Facts, Objects, facts_from
-from dra_driver.doctor.keeping import ALL_SOURCES, Source
+from dra_driver.doctor.facts import ClusterFacts, DecodedObjects, facts_from
+from dra_driver.doctor.keeping import ALL_SOURCES, ObservedKind
 from dra_driver.doctor.redaction import LineRedactor, redacted, redacted_text
 from dra_driver.errors import InvalidInput, NodeNotReady
 
@@ -63,7 +63,7 @@ class Bundle:
         self._open: dict[str, IO[str]] = {}
         self.errors: list[str] = []
 
-    def took(self, source: Source, obj: JsonObject) -> None:
+    def took(self, source: ObservedKind, obj: JsonObject) -> None:
         """An object, for the file of its kind."""
         clean = redacted(obj)
         if self._anonymity is not None:
@@ -166,15 +166,15 @@ class Stored:
     """What of a bundle can be judged again. `facts` None: nothing of a cluster is in it; `node` None: nothing of a
     node."""
 
-    objects: Objects
-    facts: Facts | None
+    objects: DecodedObjects
+    facts: ClusterFacts | None
     node: JsonObject | None
     anonymous: bool
 
 
 def stored(path: Path) -> Stored:
     """Raises InvalidInput: not a bundle, damaged, or of a release that writes another format."""
-    objects, found = Objects(), dict[str, JsonObject]()
+    objects, found = DecodedObjects(), dict[str, JsonObject]()
     readers: dict[str, Callable[[IO[bytes]], None]] = {
         source.file: partial(_read_objects, source=source, objects=objects) for source in ALL_SOURCES
     }
@@ -198,7 +198,7 @@ def stored(path: Path) -> Stored:
     return Stored(objects, facts, found.get(NODE_FACTS), bool(description.get("anonymous")))
 
 
-def _read_objects(file: IO[bytes], source: Source, objects: Objects) -> None:
+def _read_objects(file: IO[bytes], source: ObservedKind, objects: DecodedObjects) -> None:
     for line in io.TextIOWrapper(file, encoding="utf-8"):
         text = line.strip().rstrip(",")
         if text.startswith("{"):

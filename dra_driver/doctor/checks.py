@@ -16,13 +16,13 @@ from dra_driver.doctor import (
     server,
     slices,
 )
-from dra_driver.doctor.cluster import Cluster
+from dra_driver.doctor.cluster import ClusterView
 from dra_driver.doctor.findings import Check
 
 
 def cluster_checks(
     definitions: tuple[JsonObject, ...], classes: tuple[JsonObject, ...], class_errors: configuration.JudgeClass
-) -> tuple[Check[Cluster], ...]:
+) -> tuple[Check[ClusterView], ...]:
     """`definitions` are the CustomResourceDefinitions, `classes` the DeviceClasses that ship with this release;
     `class_errors` says what is wrong with any class."""
     return (
@@ -65,6 +65,6 @@ def cluster_checks(
     )
 
 
-def _of_an_installation(*checks: Check[Cluster]) -> tuple[Check[Cluster], ...]:
+def _of_an_installation(*checks: Check[ClusterView]) -> tuple[Check[ClusterView], ...]:
     """These have nothing to ask where nothing of the driver is there."""
     return tuple(replace(check, moot=installation.why_moot) for check in checks)

@@ -4,15 +4,15 @@ from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime, timedelta
 
 from dra_driver.api.resource import AllocatedDevice, ResourceClaim
-from dra_driver.doctor.cluster import Cluster
-from dra_driver.doctor.findings import Check, Finding, Trouble, Verdict, listed, ok
+from dra_driver.doctor.cluster import ClusterView
+from dra_driver.doctor.findings import Check, Diagnosis, Trouble, Verdict, listed, ok
 from dra_driver.doctor.objects import EventSeen, Regarded, moment
 
 _PATIENCE = timedelta(minutes=5)
 """What kubelet, the claim controller and the plugin may take to release a claim."""
 
 
-def _devices(cluster: Cluster, claim: ResourceClaim) -> list[AllocatedDevice]:
+def _devices(cluster: ClusterView, claim: ResourceClaim) -> list[AllocatedDevice]:
     """Of ours."""
     allocation = claim.status.allocation
     return (
@@ -50,7 +50,7 @@ _POOL_GONE = Trouble(
 )
 
 
-def _allocated(cluster: Cluster) -> Iterator[Finding]:
+def _allocated(cluster: ClusterView) -> Iterator[Diagnosis]:
     pods = {pod.metadata.uid for pod in cluster.pods.items}
     published = {
         (slice_.pool, device)
@@ -71,12 +71,12 @@ def _allocated(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _wrong(
-    cluster: Cluster,
+    cluster: ClusterView,
     claim: ResourceClaim,
     devices: list[AllocatedDevice],
     pods: set[str],
     published: set[tuple[str, str]],
-) -> Finding | None:
+) -> Diagnosis | None:
     names = {"namespace": claim.metadata.namespace, "name": claim.metadata.name}
     gone = [
         consumer for consumer in claim.status.reserved_for if consumer.resource == "pods" and consumer.uid not in pods
@@ -105,7 +105,7 @@ _STUCK = Trouble(
 )
 
 
-def _deleted(cluster: Cluster) -> Iterator[Finding]:
+def _deleted(cluster: ClusterView) -> Iterator[Diagnosis]:
     fine = True
     for claim in cluster.claims.items:
         since = moment(claim.metadata.deletion_timestamp)
@@ -152,7 +152,7 @@ _OF_A_GPU = ("GpuUnhealthy", "GpuValidationFailed")
 """About nodes. Whether that is over is asked of the inventory: a plugin that has restarted tells of no recovery."""
 
 
-def _events(cluster: Cluster) -> Iterator[Finding]:
+def _events(cluster: ClusterView) -> Iterator[Diagnosis]:
     told = [
         (event.last, event)
         for event in cluster.events.items

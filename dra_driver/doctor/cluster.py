@@ -1,6 +1,6 @@
 """What was observed of a cluster at one time, and what follows from it at once. Pure; checks judge it.
 
-A kind that could not be read is `Seen` with the reason, so that each check says for itself that it does not know.
+A kind that could not be read is `SeenKind` with the reason, so that each check says for itself that it does not know.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,24 +13,24 @@ from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.inventory import NodeInventory, Registration
 from dra_driver.api.policy import PublishingPolicy, decode_policy
 from dra_driver.api.resource import DeviceClass, ResourceClaim
-from dra_driver.doctor.findings import Seen, Unread
+from dra_driver.doctor.findings import SeenKind, Unread
 from dra_driver.doctor.objects import (
     CONTROLLER,
     KUBELET_PLUGIN,
     AdmissionPolicy,
     ConfigMap,
-    Definition,
+    CustomResource,
     EventSeen,
     Lease,
     NamespaceSeen,
-    Node,
+    NodeObject,
     OperatorResource,
-    Pod,
+    PodObject,
     PodSpec,
     PolicyBinding,
     SliceSeen,
     WebhookConfiguration,
-    Workload,
+    WorkloadObject,
 )
 from dra_driver.errors import InvalidInput
 from dra_driver.kubernetes import minor_of
@@ -38,7 +38,7 @@ from dra_driver.names import GPU_DRIVER
 from dra_driver.slices.features import ServerFeatures
 
 POLICY_FILE = "policy.yaml"
-NOTHING: Seen[Any] = Seen()
+NOTHING: SeenKind[Any] = SeenKind()
 
 SIMULATED_RUNTIME = "simulated"
 """What the nodes of `dractl cluster` have in place of containerd; it reads CDI files as real ones do."""
@@ -60,7 +60,7 @@ GPU_LABELS = frozenset(
 """By which nodes with GPUs are known: those of the chart's `kubeletPlugin.affinity` that say nothing but that."""
 
 
-def gpu_label(node: Node) -> str | None:
+def gpu_label(node: NodeObject) -> str | None:
     """The label that tells that it has GPUs; None: none does."""
     labels = node.metadata.labels
     return next((name for name in sorted(GPU_LABELS & labels.keys()) if labels[name] not in ("false", "")), None)
@@ -84,7 +84,7 @@ class ServerSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class AccessCheck:
     """Whether somebody may do something. `who` is a service account as RBAC names it; None: who asks."""
 
     verb: str
@@ -131,63 +131,63 @@ class ReleaseSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class ClusterView:
     """One look at a cluster. `release` is that of the dractl that looked; `driver_given` is what its user named."""
 
     time: datetime
     release: str
     server: ServerSeen
     driver_given: str | None = None
-    features: Seen[ServerFeatures] = NOTHING
+    features: SeenKind[ServerFeatures] = NOTHING
     """One, when the probe was answered."""
-    gates: Seen[tuple[str, bool]] = NOTHING
+    gates: SeenKind[tuple[str, bool]] = NOTHING
     """Feature gates of the API server by its own metrics."""
-    nodes: Seen[Node] = NOTHING
-    inventories: Seen[NodeInventory] = NOTHING
-    slices: Seen[SliceSeen] = NOTHING
-    claims: Seen[ResourceClaim] = NOTHING
-    domains: Seen[ComputeDomain] = NOTHING
-    classes: Seen[DeviceClass] = NOTHING
-    definitions: Seen[Definition] = NOTHING
-    pods: Seen[Pod] = NOTHING
+    nodes: SeenKind[NodeObject] = NOTHING
+    inventories: SeenKind[NodeInventory] = NOTHING
+    slices: SeenKind[SliceSeen] = NOTHING
+    claims: SeenKind[ResourceClaim] = NOTHING
+    domains: SeenKind[ComputeDomain] = NOTHING
+    classes: SeenKind[DeviceClass] = NOTHING
+    definitions: SeenKind[CustomResource] = NOTHING
+    pods: SeenKind[PodObject] = NOTHING
     """Ours, and those that have claims."""
-    daemon_sets: Seen[Workload] = NOTHING
+    daemon_sets: SeenKind[WorkloadObject] = NOTHING
     """Ours, and those of software that may be in our way."""
-    deployments: Seen[Workload] = NOTHING
+    deployments: SeenKind[WorkloadObject] = NOTHING
     """Ours."""
-    namespaces: Seen[NamespaceSeen] = NOTHING
+    namespaces: SeenKind[NamespaceSeen] = NOTHING
     """Those that ours are in."""
-    config_maps: Seen[ConfigMap] = NOTHING
+    config_maps: SeenKind[ConfigMap] = NOTHING
     """Those with our policy."""
-    leases: Seen[Lease] = NOTHING
+    leases: SeenKind[Lease] = NOTHING
     """Those of our controllers."""
-    webhooks: Seen[WebhookConfiguration] = NOTHING
-    admission_policies: Seen[AdmissionPolicy] = NOTHING
-    policy_bindings: Seen[PolicyBinding] = NOTHING
-    operators: Seen[OperatorResource] = NOTHING
-    events: Seen[EventSeen] = NOTHING
+    webhooks: SeenKind[WebhookConfiguration] = NOTHING
+    admission_policies: SeenKind[AdmissionPolicy] = NOTHING
+    policy_bindings: SeenKind[PolicyBinding] = NOTHING
+    operators: SeenKind[OperatorResource] = NOTHING
+    events: SeenKind[EventSeen] = NOTHING
     """Told by us."""
-    own_access: Seen[Access] = NOTHING
-    account_access: Seen[Access] = NOTHING
-    webhook_answer: Seen[WebhookAnswer] = NOTHING
-    kubelets: Seen[KubeletSeen] = NOTHING
+    own_access: SeenKind[AccessCheck] = NOTHING
+    account_access: SeenKind[AccessCheck] = NOTHING
+    webhook_answer: SeenKind[WebhookAnswer] = NOTHING
+    kubelets: SeenKind[KubeletSeen] = NOTHING
     """Of nodes with GPUs."""
-    releases: Seen[ReleaseSeen] = NOTHING
+    releases: SeenKind[ReleaseSeen] = NOTHING
     """Of programs whose image does not tell."""
 
     def unread(self, field: str) -> Unread | None:
-        seen: Seen[object] = getattr(self, field)
+        seen: SeenKind[object] = getattr(self, field)
         return seen.unread
 
     # -- what is ours
 
     @property
-    def plugins(self) -> tuple[Workload, ...]:
+    def plugins(self) -> tuple[WorkloadObject, ...]:
         """The DaemonSets of the node plugin; one of them as a rule, none where plugins run by other means."""
         return tuple(daemon_set for daemon_set in self.daemon_sets.items if daemon_set.program == KUBELET_PLUGIN)
 
     @property
-    def controllers(self) -> tuple[Workload, ...]:
+    def controllers(self) -> tuple[WorkloadObject, ...]:
         return tuple(deployment for deployment in self.deployments.items if deployment.program == CONTROLLER)
 
     @property
@@ -205,7 +205,7 @@ class Cluster:
         given = [plugin.ours.setting(flag) for plugin in self.plugins if plugin.ours is not None]
         return next((value for value in given if value is not None), None)
 
-    def our_pods(self, program: str) -> tuple[Pod, ...]:
+    def our_pods(self, program: str) -> tuple[PodObject, ...]:
         return tuple(pod for pod in self.pods.items if pod.program == program)
 
     def registration(self, inventory: NodeInventory) -> Registration | None:
@@ -218,7 +218,7 @@ class Cluster:
         return frozenset(node.name for node in self.nodes.items)
 
     @property
-    def gpu_nodes(self) -> tuple[Node, ...]:
+    def gpu_nodes(self) -> tuple[NodeObject, ...]:
         """Nodes that have a plugin or should: selected by a DaemonSet of ours, or with an inventory; before there is
         anything of these, those whose labels tell of GPUs."""
         if not self.plugins and not self.inventories.items:
@@ -226,7 +226,7 @@ class Cluster:
         reported = {inventory.spec.node_name for inventory in self.inventories.items}
         return tuple(node for node in self.nodes.items if node.name in reported or self.selected_by(node.view))
 
-    def selected_by(self, node: NodeView) -> Workload | None:
+    def selected_by(self, node: NodeView) -> WorkloadObject | None:
         """The DaemonSet that has a pod on the node or should have one. Cordoned nodes keep theirs."""
         awake = NodeView(node.name, node.labels, node.taints, False, node.allocatable)
         return next(

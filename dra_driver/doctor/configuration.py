@@ -6,9 +6,9 @@ from datetime import timedelta
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import decode_policy
 from dra_driver.api.resource import DeviceClass
-from dra_driver.doctor.cluster import POLICY_FILE, Cluster
-from dra_driver.doctor.findings import Check, Finding, Trouble, Verdict, ok, unknown
-from dra_driver.doctor.objects import Workload
+from dra_driver.doctor.cluster import POLICY_FILE, ClusterView
+from dra_driver.doctor.findings import Check, Diagnosis, Trouble, Verdict, ok, unknown
+from dra_driver.doctor.objects import WorkloadObject
 from dra_driver.errors import InvalidInput
 from dra_driver.features import Feature
 from dra_driver.names import GPU_DRIVER
@@ -39,11 +39,11 @@ type JudgeClass = Callable[[str, JsonObject, str], Iterable[str]]
 """What is wrong with a class, of its name, its spec and the driver's name."""
 
 
-def classes_check(wanted: tuple[JsonObject, ...], errors: JudgeClass) -> Check[Cluster]:
+def classes_check(wanted: tuple[JsonObject, ...], errors: JudgeClass) -> Check[ClusterView]:
     """`wanted` are the DeviceClasses that ship with this release; `errors` judges all that are for our devices."""
     shipped = tuple(DeviceClass.of(item) for item in wanted)
 
-    def judge(cluster: Cluster) -> Iterator[Finding]:
+    def judge(cluster: ClusterView) -> Iterator[Diagnosis]:
         there = {class_.metadata.name: class_ for class_ in cluster.classes.items}
         fine = True
         expected = shipped if _domains_on(cluster) else tuple(item for item in shipped if not _of_domains(item))
@@ -76,7 +76,7 @@ def _of_domains(device_class: DeviceClass) -> bool:
     return device_class.metadata.name.startswith("compute-domain-")
 
 
-def _domains_on(cluster: Cluster) -> bool:
+def _domains_on(cluster: ClusterView) -> bool:
     """True also where nothing of ours is seen. With the gate off, or without a controller, the classes are those of
     another driver, or none."""
     programs = (*cluster.plugins, *cluster.controllers)
@@ -110,7 +110,7 @@ _POLICY_INVALID = Trouble(
 )
 
 
-def _policy(cluster: Cluster) -> Iterator[Finding]:
+def _policy(cluster: ClusterView) -> Iterator[Diagnosis]:
     fine, names = True, []
     for namespace, name in cluster.policy_maps():
         names.append(f"{namespace}/{name}")
@@ -167,7 +167,7 @@ _CALL_FAILED = "failed calling webhook"
 """Source: k8s.io/apiserver, admission/plugin/webhook/errors."""
 
 
-def _webhook(cluster: Cluster) -> Iterator[Finding]:
+def _webhook(cluster: ClusterView) -> Iterator[Diagnosis]:
     if not cluster.webhooks.items:
         yield ok("the webhook is not installed: claim configs are first validated when claims are prepared")
         return
@@ -179,7 +179,7 @@ def _webhook(cluster: Cluster) -> Iterator[Finding]:
         yield ok("the API server calls the webhook, and the webhook rejects invalid claims")
 
 
-def _authorities(cluster: Cluster) -> Iterator[Finding]:
+def _authorities(cluster: ClusterView) -> Iterator[Diagnosis]:
     for webhook_configuration in cluster.webhooks.items:
         about = f"ValidatingWebhookConfiguration {webhook_configuration.metadata.name}"
         for webhook in webhook_configuration.webhooks:
@@ -192,7 +192,7 @@ def _authorities(cluster: Cluster) -> Iterator[Finding]:
                 yield _EXPIRES.at(about, webhook=webhook.name, until=f"{until:%Y-%m-%d %H:%M}", namespace=namespace)
 
 
-def _answer(cluster: Cluster) -> Iterator[Finding]:
+def _answer(cluster: ClusterView) -> Iterator[Diagnosis]:
     webhook_configuration = cluster.webhooks.items[0]
     about = f"ValidatingWebhookConfiguration {webhook_configuration.metadata.name}"
     if not webhook_configuration.webhooks:
@@ -238,7 +238,7 @@ _PLUGIN_COULD = "the plugin of one node could write objects of another node"
 _CONTROLLER_COULD = "a stolen token of the controller could write inventories"
 
 
-def _admission(cluster: Cluster) -> Iterator[Finding]:
+def _admission(cluster: ClusterView) -> Iterator[Diagnosis]:
     plugins, controllers = _accounts(cluster.plugins), _accounts(cluster.controllers)
     if not plugins | controllers:
         yield ok("no plugin DaemonSet and no controller Deployment, so no account to check")
@@ -252,7 +252,7 @@ def _admission(cluster: Cluster) -> Iterator[Finding]:
     yield from findings or [ok(f"admission policies restrict the service accounts of {restricted}")]
 
 
-def _accounts(workloads: Sequence[Workload]) -> set[str]:
+def _accounts(workloads: Sequence[WorkloadObject]) -> set[str]:
     return {
         f"system:serviceaccount:{workload.metadata.namespace}:{workload.spec.template.pod.service_account_name}"
         for workload in workloads
@@ -260,8 +260,8 @@ def _accounts(workloads: Sequence[Workload]) -> set[str]:
 
 
 def _unguarded(
-    cluster: Cluster, account: str, guarded: Sequence[tuple[str, tuple[str, str]]], risk: str
-) -> Iterator[Finding]:
+    cluster: ClusterView, account: str, guarded: Sequence[tuple[str, tuple[str, str]]], risk: str
+) -> Iterator[Diagnosis]:
     policies = [
         admission_policy
         for admission_policy in cluster.admission_policies.items

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from dra_driver.allocation.nodes import provides, unfit_for
-from dra_driver.doctor.cluster import Cluster
-from dra_driver.doctor.findings import Check, Finding, Trouble, Verdict, listed, ok
-from dra_driver.doctor.objects import KUBELET_PLUGIN, Node, OperatorResource, Workload
+from dra_driver.doctor.cluster import ClusterView
+from dra_driver.doctor.findings import Check, Diagnosis, Trouble, Verdict, listed, ok
+from dra_driver.doctor.objects import KUBELET_PLUGIN, NodeObject, OperatorResource, WorkloadObject
 from dra_driver.features import Feature
 
 _VENDOR = "nvidia.com/"
@@ -21,7 +21,7 @@ _BOTH = Trouble(
 )
 
 
-def _device_plugin(cluster: Cluster) -> Iterator[Finding]:
+def _device_plugin(cluster: ClusterView) -> Iterator[Diagnosis]:
     publishing = {slice_.node_name for slice_ in cluster.slices.items if slice_.driver == cluster.driver}
     taken, elsewhere = 0, 0
     for node in cluster.nodes.items:
@@ -37,14 +37,14 @@ def _device_plugin(cluster: Cluster) -> Iterator[Finding]:
         yield ok(f"no device plugin offers GPUs that {cluster.driver} publishes{other}")
 
 
-def _handed_out(node: Node) -> list[str]:
+def _handed_out(node: NodeObject) -> list[str]:
     """`nvidia.com/gpu: 8`; of resources that device plugins offer, since DRA's are not in a node's allocatable."""
     view = node.view
     names = [name for name in sorted(view.allocatable) if name.startswith((f"{_VENDOR}gpu", f"{_VENDOR}mig-"))]
     return [f"{name}: {amount}" for name in names if (amount := _amount(node, name))]
 
 
-def _amount(node: Node, name: str) -> int:
+def _amount(node: NodeObject, name: str) -> int:
     try:
         return provides(node.view, name)
     except ValueError:
@@ -111,7 +111,7 @@ _GPU_PROGRAM, _DOMAIN_PROGRAM = "gpu-kubelet-plugin", "compute-domain-kubelet-pl
 """The programs of NVIDIA's own DRA driver, each in a container of its own. Source: its chart."""
 
 
-def other_software(workload: Workload) -> str | None:
+def other_software(workload: WorkloadObject) -> str | None:
     """Which of the known others a DaemonSet is; by its image, its programs, or its name. None: nothing that concerns
     us."""
     if _runs(workload, _GPU_PROGRAM) or _runs(workload, _DOMAIN_PROGRAM):
@@ -123,13 +123,13 @@ def other_software(workload: Workload) -> str | None:
     return _NAMES.get(workload.metadata.name)
 
 
-def _runs(workload: Workload, program: str) -> bool:
+def _runs(workload: WorkloadObject, program: str) -> bool:
     return any(
         program in " ".join(container.command + container.args) for container in workload.spec.template.pod.containers
     )
 
 
-def _other_software(cluster: Cluster) -> Iterator[Finding]:
+def _other_software(cluster: ClusterView) -> Iterator[Diagnosis]:
     fine = True
     for workload in cluster.daemon_sets.items:
         kind = other_software(workload) if workload.program is None else None
@@ -141,7 +141,7 @@ def _other_software(cluster: Cluster) -> Iterator[Finding]:
         yield ok("no device plugin, MIG manager or other DRA driver runs on nodes of this driver")
 
 
-def _met(cluster: Cluster, workload: Workload, kind: str) -> Finding | None:
+def _met(cluster: ClusterView, workload: WorkloadObject, kind: str) -> Diagnosis | None:
     shared = _shared_nodes(cluster, workload)
     if not shared:
         return None
@@ -156,12 +156,12 @@ def _met(cluster: Cluster, workload: Workload, kind: str) -> Finding | None:
     return _MIG_MANAGER.at(about, nodes=nodes) if _makes_partitions(cluster, shared) else None
 
 
-def _shared_nodes(cluster: Cluster, workload: Workload) -> list[Node]:
+def _shared_nodes(cluster: ClusterView, workload: WorkloadObject) -> list[NodeObject]:
     spec = {"spec": workload.spec.template.spec}
     return [node for node in cluster.gpu_nodes if unfit_for(spec, node.view) is None]
 
 
-def _ours_twice(cluster: Cluster, workload: Workload) -> Finding | None:
+def _ours_twice(cluster: ClusterView, workload: WorkloadObject) -> Diagnosis | None:
     container = workload.ours
     other = (
         container.setting("--driver-name") if container is not None and container.program == KUBELET_PLUGIN else None
@@ -171,7 +171,7 @@ def _ours_twice(cluster: Cluster, workload: Workload) -> Finding | None:
     return _OURS_TWICE.at(f"DaemonSet {workload.key}", other=other, nodes=nodes) if shared else None
 
 
-def _makes_partitions(cluster: Cluster, nodes: list[Node]) -> bool:
+def _makes_partitions(cluster: ClusterView, nodes: list[NodeObject]) -> bool:
     policy = cluster.policy
     labels = {node.name: node.metadata.labels for node in nodes}
     if policy is None:
@@ -201,7 +201,7 @@ _OPERATOR_DRA = Trouble(
 )
 
 
-def _operator(cluster: Cluster) -> Iterator[Finding]:
+def _operator(cluster: ClusterView) -> Iterator[Diagnosis]:
     fine = True
     for operator in cluster.operators.items:
         about = f"{operator.kind} {operator.metadata.name}"
@@ -229,7 +229,7 @@ def _offers_gpus(operator_resource: OperatorResource) -> bool:
     return operator_resource.enabled("draDriver", default=True) and gpus.get("enabled") is not False
 
 
-def _all_opted_out(cluster: Cluster) -> bool:
+def _all_opted_out(cluster: ClusterView) -> bool:
     label, _, value = _DEVICE_PLUGIN_OFF.partition("=")
     nodes = cluster.gpu_nodes
     return bool(nodes) and all(node.metadata.labels.get(label) == value for node in nodes)

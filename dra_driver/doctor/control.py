@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from datetime import timedelta
 
-from dra_driver.doctor.cluster import Cluster
-from dra_driver.doctor.findings import Check, Finding, Trouble, Verdict, ok
-from dra_driver.doctor.objects import CONTROLLER, KUBELET_PLUGIN, Workload, moment
+from dra_driver.doctor.cluster import ClusterView
+from dra_driver.doctor.findings import Check, Diagnosis, Trouble, Verdict, ok
+from dra_driver.doctor.objects import CONTROLLER, KUBELET_PLUGIN, WorkloadObject, moment
 
 LEASE_NAME = "gpu-dra-controller"
 """Default of the controller's `--lease-name`."""
@@ -31,7 +31,7 @@ _FEWER = Trouble(
 )
 
 
-def _controller(cluster: Cluster) -> Iterator[Finding]:
+def _controller(cluster: ClusterView) -> Iterator[Diagnosis]:
     if not cluster.controllers:
         if cluster.plugins and cluster.plugin_setting("--publisher") != "node":
             yield _NO_CONTROLLER.at()
@@ -61,7 +61,7 @@ def _controller(cluster: Cluster) -> Iterator[Finding]:
         yield ok("all pods of the controller are ready")
 
 
-def _why(cluster: Cluster, controller: Workload) -> str:
+def _why(cluster: ClusterView, controller: WorkloadObject) -> str:
     namespace = controller.metadata.namespace
     pods = [pod for pod in cluster.our_pods(CONTROLLER) if pod.metadata.namespace == namespace and not pod.ready]
     return f" ({pods[0].key}: {pods[0].why_not_ready()})" if pods else ""
@@ -89,7 +89,7 @@ _GRACE = timedelta(seconds=15)
 """For clocks that differ, and for the time that reading takes."""
 
 
-def lease_key(controller: Workload) -> tuple[str, str]:
+def lease_key(controller: WorkloadObject) -> tuple[str, str]:
     """Namespace and name of its Lease."""
     container = controller.ours
     assert container is not None, "a controller has a container of ours"
@@ -97,7 +97,7 @@ def lease_key(controller: Workload) -> tuple[str, str]:
     return place, container.setting("--lease-name") or LEASE_NAME
 
 
-def _leader(cluster: Cluster) -> Iterator[Finding]:
+def _leader(cluster: ClusterView) -> Iterator[Diagnosis]:
     if not cluster.controllers:
         yield ok("no controller, so no leader election")
         return
@@ -105,7 +105,7 @@ def _leader(cluster: Cluster) -> Iterator[Finding]:
         yield _leader_of(cluster, controller)
 
 
-def _leader_of(cluster: Cluster, controller: Workload) -> Finding:
+def _leader_of(cluster: ClusterView, controller: WorkloadObject) -> Diagnosis:
     container, namespace = controller.ours, controller.metadata.namespace or ""
     assert container is not None, "a controller has a container of ours"
     if "--no-leader-election" in [*container.command, *container.args]:
@@ -148,7 +148,7 @@ _UNTAGGED = Trouble(
 )
 
 
-def _versions(cluster: Cluster) -> Iterator[Finding]:
+def _versions(cluster: ClusterView) -> Iterator[Diagnosis]:
     workloads = [("DaemonSet", plugin) for plugin in cluster.plugins] + [
         ("Deployment", controller) for controller in cluster.controllers
     ]

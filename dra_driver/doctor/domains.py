@@ -5,8 +5,8 @@ from datetime import timedelta
 
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.conditions import Condition
-from dra_driver.doctor.cluster import Cluster
-from dra_driver.doctor.findings import Check, Finding, Trouble, Verdict, ok
+from dra_driver.doctor.cluster import ClusterView
+from dra_driver.doctor.findings import Check, Diagnosis, Trouble, Verdict, ok
 from dra_driver.doctor.objects import moment
 from dra_driver.domains.names import DOMAIN_LABEL
 from dra_driver.domains.status import READY
@@ -38,7 +38,7 @@ _NO_PODS = "NoNodes"
 """Nobody waits for a domain that no pod has come for."""
 
 
-def _domains(cluster: Cluster) -> Iterator[Finding]:
+def _domains(cluster: ClusterView) -> Iterator[Diagnosis]:
     fine = True
     for domain in cluster.domains.items:
         finding = _judged(cluster, domain)
@@ -50,7 +50,7 @@ def _domains(cluster: Cluster) -> Iterator[Finding]:
         yield ok(f"{number} ComputeDomain(s), none stuck" if number else "no ComputeDomain")
 
 
-def _judged(cluster: Cluster, domain: ComputeDomain) -> Finding | None:
+def _judged(cluster: ClusterView, domain: ComputeDomain) -> Diagnosis | None:
     metadata = domain.metadata
     about = f"ComputeDomain {metadata.namespace}/{metadata.name}"
     if not _kept(cluster):
@@ -69,14 +69,14 @@ def _why(ready: Condition) -> str:
     return f"{ready.reason}, {ready.message}" if ready.message else ready.reason
 
 
-def _kept(cluster: Cluster) -> bool:
+def _kept(cluster: ClusterView) -> bool:
     """True also where controllers run by other means than a Deployment: nothing is known of those."""
     if not cluster.controllers and not cluster.plugins:
         return True
     return any(Feature.COMPUTE_DOMAINS in controller.feature_gates for controller in cluster.controllers)
 
 
-def _age(cluster: Cluster, since: str | None) -> timedelta:
+def _age(cluster: ClusterView, since: str | None) -> timedelta:
     begun = moment(since)
     return cluster.time - begun if begun is not None else timedelta()
 
@@ -93,7 +93,7 @@ _ORPHAN = Trouble(
 )
 
 
-def _nodes(cluster: Cluster) -> Iterator[Finding]:
+def _nodes(cluster: ClusterView) -> Iterator[Diagnosis]:
     living = {domain.metadata.uid for domain in cluster.domains.items}
     labelled = [(node.name, uid) for node in cluster.nodes.items if (uid := node.metadata.labels.get(DOMAIN_LABEL))]
     gone = [(name, uid) for name, uid in labelled if uid not in living]

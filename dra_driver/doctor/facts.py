@@ -1,4 +1,4 @@
-"""What was observed of a cluster beside its objects, and how both become a `Cluster`: live, or from a bundle. Pure.
+"""What was observed of a cluster beside its objects, and how both become a `ClusterView`: live, or from a bundle. Pure.
 
 A bundle carries the facts as JSON beside the objects, so that who gets it sees what its maker saw.
 """
@@ -11,28 +11,36 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.doctor.cluster import NOTHING, Access, Cluster, KubeletSeen, ReleaseSeen, ServerSeen, WebhookAnswer
-from dra_driver.doctor.findings import Seen, Unread
-from dra_driver.doctor.keeping import ALL_SOURCES, Source
+from dra_driver.doctor.cluster import (
+    NOTHING,
+    AccessCheck,
+    ClusterView,
+    KubeletSeen,
+    ReleaseSeen,
+    ServerSeen,
+    WebhookAnswer,
+)
+from dra_driver.doctor.findings import SeenKind, Unread
+from dra_driver.doctor.keeping import ALL_SOURCES, ObservedKind
 from dra_driver.errors import InvalidInput
 from dra_driver.slices.features import ServerFeatures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """See `Cluster`. `unread` is by its fields."""
+class ClusterFacts:
+    """See `ClusterView`. `unread` is by its fields."""
 
     time: datetime
     release: str
     server: ServerSeen
     driver_given: str | None = None
-    features: Seen[ServerFeatures] = NOTHING
-    gates: Seen[tuple[str, bool]] = NOTHING
-    own_access: Seen[Access] = NOTHING
-    account_access: Seen[Access] = NOTHING
-    webhook_answer: Seen[WebhookAnswer] = NOTHING
-    kubelets: Seen[KubeletSeen] = NOTHING
-    releases: Seen[ReleaseSeen] = NOTHING
+    features: SeenKind[ServerFeatures] = NOTHING
+    gates: SeenKind[tuple[str, bool]] = NOTHING
+    own_access: SeenKind[AccessCheck] = NOTHING
+    account_access: SeenKind[AccessCheck] = NOTHING
+    webhook_answer: SeenKind[WebhookAnswer] = NOTHING
+    kubelets: SeenKind[KubeletSeen] = NOTHING
+    releases: SeenKind[ReleaseSeen] = NOTHING
     unread: dict[str, Unread] = field(default_factory=dict)
 
     def unread_questions(self) -> Iterator[Unread]:
@@ -46,10 +54,10 @@ class Facts:
         return found
 
 
-_ADAPTER = TypeAdapter(Facts)
+_ADAPTER = TypeAdapter(ClusterFacts)
 
 
-def facts_from(wire: JsonObject) -> Facts:
+def facts_from(wire: JsonObject) -> ClusterFacts:
     """Raises InvalidInput: not the facts of a bundle, or those of another release."""
     try:
         return _ADAPTER.validate_python(wire)
@@ -57,7 +65,7 @@ def facts_from(wire: JsonObject) -> Facts:
         raise InvalidInput(f"cannot be understood: {error.errors()[0]['msg']}", about="cluster/facts.json") from error
 
 
-class Objects:
+class DecodedObjects:
     """Objects as they come, decoded; what cannot be decoded is noted and left out, for one odd object must not hide
     the others."""
 
@@ -65,7 +73,7 @@ class Objects:
         self.notes: list[str] = []
         self._items: dict[str, list[Any]] = {}
 
-    def add(self, source: Source, obj: JsonObject) -> None:
+    def add(self, source: ObservedKind, obj: JsonObject) -> None:
         """`obj` as `source.keep` left it."""
         if source.field is None:
             return
@@ -75,11 +83,11 @@ class Objects:
             name = (obj.get("metadata") or {}).get("name")
             self.notes.append(f"{source.resource.kind} {name} is left out: {error}")
 
-    def cluster(self, facts: Facts) -> Cluster:
-        fields: Mapping[str, Seen[Any]] = {
-            name: Seen(tuple(self._items.get(name, ())), facts.unread.get(name)) for name in _fields(ALL_SOURCES)
+    def cluster(self, facts: ClusterFacts) -> ClusterView:
+        fields: Mapping[str, SeenKind[Any]] = {
+            name: SeenKind(tuple(self._items.get(name, ())), facts.unread.get(name)) for name in _fields(ALL_SOURCES)
         }
-        return Cluster(
+        return ClusterView(
             time=facts.time,
             release=facts.release,
             server=facts.server,
@@ -95,5 +103,5 @@ class Objects:
         )
 
 
-def _fields(sources: Iterable[Source]) -> set[str]:
+def _fields(sources: Iterable[ObservedKind]) -> set[str]:
     return {source.field for source in sources if source.field is not None}

@@ -26,7 +26,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Diagnosis:
     """`about` names the object (`Node gpu-1`), or is empty where the sentence needs none; `trouble` is the code of what
     is wrong, empty when nothing is; `fix` is a command or what to do, empty when there is nothing to do."""
 
@@ -57,20 +57,20 @@ class Trouble:
     sentence: str
     fix: str
 
-    def at(self, about: str = "", **facts: object) -> Finding:
+    def at(self, about: str = "", **facts: object) -> Diagnosis:
         """It is wrong, with `about`. Raises KeyError for a field that is not given: a defect of the check."""
-        return Finding(
+        return Diagnosis(
             "", self.verdict, self.sentence.format_map(facts), about, self.fix.format_map(facts), trouble=self.code
         )
 
 
-def ok(sentence: str) -> Finding:
-    return Finding("", Verdict.OK, sentence)
+def ok(sentence: str) -> Diagnosis:
+    return Diagnosis("", Verdict.OK, sentence)
 
 
-def skipped(why: str) -> Finding:
+def skipped(why: str) -> Diagnosis:
     """There is nothing to be looked at."""
-    return Finding("", Verdict.SKIPPED, why)
+    return Diagnosis("", Verdict.SKIPPED, why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Unread:
         return f"{self.what} could not be read: {self.why}"
 
 
-def unknown(unread: Iterable[Unread]) -> Finding:
+def unknown(unread: Iterable[Unread]) -> Diagnosis:
     """What is not known for want of all this, which is one at least."""
     parts = sorted(set(unread), key=lambda item: (item.permission is None, item.sentence))
     permissions = sorted({part.permission for part in parts if part.permission is not None})
@@ -100,7 +100,7 @@ def unknown(unread: Iterable[Unread]) -> Finding:
         if permissions
         else []
     )
-    return Finding(
+    return Diagnosis(
         "",
         Verdict.UNKNOWN,
         "; ".join([*refused, *failures]),
@@ -109,7 +109,7 @@ def unknown(unread: Iterable[Unread]) -> Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen[T]:
+class SeenKind[T]:
     """What was read of one kind. With `unread`, `items` are those that could be read all the same, often none."""
 
     items: tuple[T, ...] = ()
@@ -130,12 +130,12 @@ class Check[T: Observed]:
 
     name: str
     asks: str
-    judge: Callable[[T], Iterable[Finding]]
+    judge: Callable[[T], Iterable[Diagnosis]]
     troubles: tuple[Trouble, ...]
     reads: tuple[str, ...] = ()
     moot: Callable[[T], str | None] | None = None
 
-    def findings(self, observed: T) -> tuple[Finding, ...]:
+    def findings(self, observed: T) -> tuple[Diagnosis, ...]:
         why = self.moot(observed) if self.moot is not None else None
         if why is not None:
             return (replace(skipped(why), check=self.name),)
@@ -145,16 +145,16 @@ class Check[T: Observed]:
         return tuple(replace(finding, check=self.name) for finding in results)
 
 
-def examined[T: Observed](checks: Iterable[Check[T]], observed: T) -> tuple[Finding, ...]:
+def examined[T: Observed](checks: Iterable[Check[T]], observed: T) -> tuple[Diagnosis, ...]:
     """What all checks say, in their order."""
     return tuple(finding for check in checks for finding in check.findings(observed))
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class DoctorReport:
     """All that was found; `notes` say what the answer leaves out, or of when it is."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[Diagnosis, ...]
     notes: tuple[str, ...] = field(default=())
 
     def count(self, verdict: Verdict) -> int:

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from dra_driver.api.inventory import NO_HOOK_PROGRAM, GpuFacts, HealthCondition
-from dra_driver.devices.limitations import Cause
-from dra_driver.doctor.cluster import Cluster
-from dra_driver.doctor.findings import Check, Finding, Trouble, Verdict, ok
+from dra_driver.devices.limitations import LimitationCause
+from dra_driver.doctor.cluster import ClusterView
+from dra_driver.doctor.findings import Check, Diagnosis, Trouble, Verdict, ok
 from dra_driver.names import RELEASE_GPUS
 
 
@@ -21,7 +21,7 @@ _NO_DRIVER = Trouble(
 )
 
 
-def _drivers(cluster: Cluster) -> Iterator[Finding]:
+def _drivers(cluster: ClusterView) -> Iterator[Diagnosis]:
     fine, versions = True, set()
     for inventory in cluster.inventories.items:
         name, driver = inventory.spec.node_name, inventory.spec.driver
@@ -76,7 +76,7 @@ _ADVICE = {
 _IN_LEFTOVERS = frozenset(("MpsDaemon", "InstanceLost"))
 
 
-def _health(cluster: Cluster) -> Iterator[Finding]:
+def _health(cluster: ClusterView) -> Iterator[Diagnosis]:
     fine = True
     for inventory in cluster.inventories.items:
         node = inventory.spec.node_name
@@ -98,7 +98,7 @@ def _health(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
-def _condition(node: str, gpu: GpuFacts, condition: HealthCondition) -> Finding:
+def _condition(node: str, gpu: GpuFacts, condition: HealthCondition) -> Diagnosis:
     trouble = _SICK if condition.severity == "Critical" else _UNWELL
     named = f"{condition.type} {condition.value}" if condition.value else condition.type
     advice = _ADVICE.get(condition.type, "run `dractl get nodes` and kubectl describe node {node}")
@@ -126,7 +126,7 @@ _LACKING = Trouble(
 )
 
 
-def _containers(cluster: Cluster) -> Iterator[Finding]:
+def _containers(cluster: ClusterView) -> Iterator[Diagnosis]:
     fine = True
     for inventory in cluster.inventories.items:
         node = inventory.spec.node_name
@@ -167,7 +167,7 @@ _MODE_PENDING = Trouble(
 )
 
 
-def _leftovers(cluster: Cluster) -> Iterator[Finding]:
+def _leftovers(cluster: ClusterView) -> Iterator[Diagnosis]:
     fine = True
     for inventory in cluster.inventories.items:
         for gpu in inventory.spec.gpus:
@@ -178,7 +178,7 @@ def _leftovers(cluster: Cluster) -> Iterator[Finding]:
         yield ok("no leftover MIG device or MPS daemon")
 
 
-def _leftovers_of(node: str, gpu: GpuFacts) -> Iterator[Finding]:
+def _leftovers_of(node: str, gpu: GpuFacts) -> Iterator[Diagnosis]:
     where = {"gpu": gpu.name, "pci": gpu.pci_bus_id, "node": node}
     for condition in gpu.health.conditions:
         if condition.type in _IN_LEFTOVERS:
@@ -209,12 +209,13 @@ _NOT_OFFERED = Trouble(
     "{fix}",
 )
 _IN_OTHER_CHECKS = frozenset(
-    cause.reason for cause in (Cause.UNHEALTHY, Cause.FABRIC_INCOMPLETE, Cause.NO_ROOM_FOR_ATTRIBUTE)
+    cause.reason
+    for cause in (LimitationCause.UNHEALTHY, LimitationCause.FABRIC_INCOMPLETE, LimitationCause.NO_ROOM_FOR_ATTRIBUTE)
 )
 """If no rule asks for it: of health, of domains, and attributes of ours that rules have displaced."""
 
 
-def _limitations(cluster: Cluster) -> Iterator[Finding]:
+def _limitations(cluster: ClusterView) -> Iterator[Diagnosis]:
     fine = True
     for inventory in cluster.inventories.items:
         for limitation in inventory.status.limitations:

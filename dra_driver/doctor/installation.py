@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dra_driver.api.meta import ObjectMeta
-from dra_driver.doctor.cluster import Cluster, gpu_label
-from dra_driver.doctor.findings import Check, Finding, Trouble, Unread, Verdict, listed, ok, unknown
-from dra_driver.doctor.objects import KUBELET_PLUGIN, Definition
+from dra_driver.doctor.cluster import ClusterView, gpu_label
+from dra_driver.doctor.findings import Check, Diagnosis, Trouble, Unread, Verdict, listed, ok, unknown
+from dra_driver.doctor.objects import KUBELET_PLUGIN, CustomResource
 from dra_driver.names import CONFIG_GROUP, INVENTORY_GROUP
 from dra_driver.slices.diff import MANAGED_BY, MANAGER
 
@@ -50,7 +50,7 @@ class _Remains:
         return f"{self.kind} {self.name}"
 
 
-def why_moot(cluster: Cluster) -> str | None:
+def why_moot(cluster: ClusterView) -> str | None:
     """Of a check that is about an installation; None where there is one, and where that is not known."""
     if _undecided(cluster):
         return None
@@ -59,7 +59,7 @@ def why_moot(cluster: Cluster) -> str | None:
     return None if _runs(cluster) else HALF_GONE
 
 
-def _runs(cluster: Cluster) -> bool:
+def _runs(cluster: ClusterView) -> bool:
     """Where its programs are no pods, as in a simulated cluster, they still report and publish."""
     if cluster.plugins or cluster.controllers or cluster.unread("pods") is not None:
         return True
@@ -70,19 +70,19 @@ def _runs(cluster: Cluster) -> bool:
     return published and registered and not _by_the_chart(cluster)
 
 
-def _by_the_chart(cluster: Cluster) -> bool:
+def _by_the_chart(cluster: ClusterView) -> bool:
     """Whether a definition is the chart's, which has its programs in pods."""
     return any(definition.metadata.labels.get(MANAGED_BY) == "Helm" for definition in cluster.definitions.items)
 
 
-def _undecided(cluster: Cluster) -> list[Unread]:
+def _undecided(cluster: ClusterView) -> list[Unread]:
     """What could not be read of that without which there is no installation."""
     unreads = [cluster.unread(part) for part in ("daemon_sets", "deployments")]
     served = not cluster.server.groups or INVENTORY_GROUP in cluster.server.groups
     return [unread for unread in (*unreads, cluster.unread("definitions") if served else None) if unread is not None]
 
 
-def _remains(cluster: Cluster) -> Iterator[_Remains]:
+def _remains(cluster: ClusterView) -> Iterator[_Remains]:
     """What is there of the driver, however little. Objects that NVIDIA's own driver may have left do not count."""
     yield from (_Remains("DaemonSet", "daemonset", plugin.key) for plugin in cluster.plugins)
     yield from (_Remains("Deployment", "deployment", controller.key) for controller in cluster.controllers)
@@ -119,7 +119,7 @@ def _remains(cluster: Cluster) -> Iterator[_Remains]:
     )
 
 
-def _definition(definition: Definition) -> _Remains:
+def _definition(definition: CustomResource) -> _Remains:
     return _Remains("CustomResourceDefinition", "crd", definition.metadata.name)
 
 
@@ -128,7 +128,7 @@ def _is_ours(metadata: ObjectMeta) -> bool:
     return metadata.name in _OUR_CLASSES or MANAGER in marks
 
 
-def _installed(cluster: Cluster) -> Iterator[Finding]:
+def _installed(cluster: ClusterView) -> Iterator[Diagnosis]:
     there, undecided = list(_remains(cluster)), _undecided(cluster)
     if there and (undecided or _runs(cluster)):
         yield from _without_plugins(cluster) or [ok(f"found {_counted(there)}")]
@@ -140,7 +140,7 @@ def _installed(cluster: Cluster) -> Iterator[Finding]:
         yield _ABSENT.at(labels=_labels(cluster))
 
 
-def _without_plugins(cluster: Cluster) -> list[Finding]:
+def _without_plugins(cluster: ClusterView) -> list[Diagnosis]:
     """Where no node has reported, `plugin-nodes` says it."""
     unread = cluster.unread("daemon_sets") or cluster.unread("pods")
     if cluster.plugins or cluster.our_pods(KUBELET_PLUGIN) or unread is not None or not cluster.inventories.items:
@@ -167,7 +167,7 @@ def _commands(there: list[_Remains], driver: str) -> str:
     return "; ".join(f"kubectl delete {resource} {' '.join(names)}" for resource, names in by_kind.items())
 
 
-def _labels(cluster: Cluster) -> str:
+def _labels(cluster: ClusterView) -> str:
     """Where it would run, as far as that is known."""
     if cluster.nodes.unread is not None:
         return ""

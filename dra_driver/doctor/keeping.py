@@ -31,18 +31,18 @@ from dra_driver.doctor.conflicts import other_software
 from dra_driver.doctor.objects import (
     AdmissionPolicy,
     ConfigMap,
-    Definition,
+    CustomResource,
     EventSeen,
     Lease,
     NamespaceSeen,
-    Node,
+    NodeObject,
     OperatorResource,
-    Pod,
+    PodObject,
     PodSpec,
     PolicyBinding,
     SliceSeen,
     WebhookConfiguration,
-    Workload,
+    WorkloadObject,
 )
 from dra_driver.errors import InvalidInput
 from dra_driver.names import CONFIG_GROUP, INVENTORY_GROUP
@@ -64,7 +64,7 @@ GPU_CLUSTERS = Resource("nvidia.com", "v1alpha1", "gpuclusters", "GPUCluster", F
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ObservedKind:
     """One kind. `field` is the part of `Cluster` that it becomes, None where only a bundle has it; `named`: objects are
     read one by one, by names that follow from others, or by a selection, instead of all of the kind."""
 
@@ -116,9 +116,9 @@ def _pod(obj: JsonObject) -> JsonObject | None:
     }
 
 
-def _workload(obj: JsonObject) -> Workload | None:
+def _workload(obj: JsonObject) -> WorkloadObject | None:
     try:
-        workload = Workload.of(obj)
+        workload = WorkloadObject.of(obj)
         _ = workload.program
     except InvalidInput:
         return None
@@ -181,27 +181,27 @@ def _gone(obj: JsonObject) -> JsonObject:
 
 
 SOURCES = (
-    Source(NODES, "nodes", Node.of, _node),
-    Source(NODE_INVENTORIES, "inventories", _inventory, _all),
-    Source(RESOURCE_SLICES, "slices", SliceSeen.of, _all),
-    Source(RESOURCE_CLAIMS, "claims", ResourceClaim.of, _all),
-    Source(RESOURCE_CLAIM_TEMPLATES, None, _gone, _all),
-    Source(COMPUTE_DOMAINS, "domains", ComputeDomain.of, _all),
-    Source(DEVICE_CLASSES, "classes", DeviceClass.of, _all),
-    Source(CRDS, "definitions", Definition.of, _definition),
-    Source(PODS, "pods", Pod.of, _pod),
-    Source(DAEMON_SETS, "daemon_sets", Workload.of, _daemon_set),
-    Source(DEPLOYMENTS, "deployments", Workload.of, _deployment),
-    Source(WEBHOOKS, "webhooks", WebhookConfiguration.of, _webhook),
-    Source(ADMISSION_POLICIES, "admission_policies", AdmissionPolicy.of, _admission_policy),
-    Source(POLICY_BINDINGS, "policy_bindings", PolicyBinding.of, _all),
-    Source(CLUSTER_POLICIES, "operators", OperatorResource.of, _all),
-    Source(GPU_CLUSTERS, "operators", OperatorResource.of, _all),
+    ObservedKind(NODES, "nodes", NodeObject.of, _node),
+    ObservedKind(NODE_INVENTORIES, "inventories", _inventory, _all),
+    ObservedKind(RESOURCE_SLICES, "slices", SliceSeen.of, _all),
+    ObservedKind(RESOURCE_CLAIMS, "claims", ResourceClaim.of, _all),
+    ObservedKind(RESOURCE_CLAIM_TEMPLATES, None, _gone, _all),
+    ObservedKind(COMPUTE_DOMAINS, "domains", ComputeDomain.of, _all),
+    ObservedKind(DEVICE_CLASSES, "classes", DeviceClass.of, _all),
+    ObservedKind(CRDS, "definitions", CustomResource.of, _definition),
+    ObservedKind(PODS, "pods", PodObject.of, _pod),
+    ObservedKind(DAEMON_SETS, "daemon_sets", WorkloadObject.of, _daemon_set),
+    ObservedKind(DEPLOYMENTS, "deployments", WorkloadObject.of, _deployment),
+    ObservedKind(WEBHOOKS, "webhooks", WebhookConfiguration.of, _webhook),
+    ObservedKind(ADMISSION_POLICIES, "admission_policies", AdmissionPolicy.of, _admission_policy),
+    ObservedKind(POLICY_BINDINGS, "policy_bindings", PolicyBinding.of, _all),
+    ObservedKind(CLUSTER_POLICIES, "operators", OperatorResource.of, _all),
+    ObservedKind(GPU_CLUSTERS, "operators", OperatorResource.of, _all),
 )
 """Read whole."""
 
-NAMESPACE_SOURCE = Source(NAMESPACES, "namespaces", NamespaceSeen.of, _all, named=True)
-CONFIG_MAP_SOURCE = Source(CONFIG_MAPS, "config_maps", ConfigMap.of, _all, named=True)
-LEASE_SOURCE = Source(LEASES, "leases", Lease.of, _all, named=True)
-EVENT_SOURCE = Source(EVENTS, "events", EventSeen.of, _all, named=True)
+NAMESPACE_SOURCE = ObservedKind(NAMESPACES, "namespaces", NamespaceSeen.of, _all, named=True)
+CONFIG_MAP_SOURCE = ObservedKind(CONFIG_MAPS, "config_maps", ConfigMap.of, _all, named=True)
+LEASE_SOURCE = ObservedKind(LEASES, "leases", Lease.of, _all, named=True)
+EVENT_SOURCE = ObservedKind(EVENTS, "events", EventSeen.of, _all, named=True)
 ALL_SOURCES = (*SOURCES, NAMESPACE_SOURCE, CONFIG_MAP_SOURCE, LEASE_SOURCE, EVENT_SOURCE)

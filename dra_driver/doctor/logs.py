@@ -7,7 +7,7 @@ from contextlib import aclosing
 from typing import Protocol
 
 from dra_driver.doctor.archive import Bundle
-from dra_driver.doctor.objects import Pod
+from dra_driver.doctor.objects import PodObject
 from dra_driver.doctor.proxied import http_port
 from dra_driver.errors import ClusterError
 
@@ -35,12 +35,12 @@ class Logs:
         self._left_bytes = total_bytes
         self._turn = asyncio.Semaphore(_AT_A_TIME)
 
-    async def read(self, pods: tuple[Pod, ...]) -> None:
+    async def read(self, pods: tuple[PodObject, ...]) -> None:
         """Of all these pods, those first that are not well: there may be too many for all."""
         ordered = sorted(pods, key=lambda pod: (pod.ready and not pod.restarts, pod.key))
         await asyncio.gather(*(self._pod(pod) for pod in ordered))
 
-    async def _pod(self, pod: Pod) -> None:
+    async def _pod(self, pod: PodObject) -> None:
         async with self._turn:
             for container in pod.spec.containers:
                 status = next(
@@ -56,7 +56,7 @@ class Logs:
                     await self._log(pod, container.name, previous=True)
             await self._metrics(pod)
 
-    async def _log(self, pod: Pod, container: str, *, previous: bool) -> None:
+    async def _log(self, pod: PodObject, container: str, *, previous: bool) -> None:
         name = f"logs/{pod.key}/{container}{'.previous' if previous else ''}.log"
         if self._left_bytes <= 0:
             self._bundle.error(name, "left out: all logs together are too long")
@@ -79,7 +79,7 @@ class Logs:
         if end.size:
             self._bundle.text(name, end.lines())
 
-    async def _metrics(self, pod: Pod) -> None:
+    async def _metrics(self, pod: PodObject) -> None:
         port = http_port(pod)
         if port is None:
             return

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.doctor.findings import Check, Finding
-from dra_driver.doctor.proofs import Change, Proof
+from dra_driver.doctor.findings import Check, Diagnosis
+from dra_driver.doctor.proofs import Proof, ProofChange
 from dra_driver.errors import NodeNotReady
 
 
@@ -54,13 +54,13 @@ class NodePart(Protocol):
     def look(self, places: NodePlaces) -> JsonObject:
         """What there is on this machine, as JSON; never raises for what is wrong with it."""
 
-    def findings(self, seen: JsonObject) -> tuple[Finding, ...]:
+    def findings(self, seen: JsonObject) -> tuple[Diagnosis, ...]:
         """What the checks say of it. Raises InvalidInput for the JSON of something else, or of another release."""
 
     def files(self, places: NodePlaces) -> Iterator[NodeFile]:
         """What a bundle has of this machine beside that."""
 
-    def prove(self, places: NodePlaces, also: Collection[Change]) -> Iterator[Proof]:
+    def prove(self, places: NodePlaces, also: Collection[ProofChange]) -> Iterator[Proof]:
         """Try what must work, one after the other; never raises for what does not. `also`: what may be changed for a
         moment."""
 

@@ -5,9 +5,9 @@ from datetime import timedelta
 
 from dra_driver.allocation.nodes import unfit_for
 from dra_driver.api.inventory import NodeInventory, confirmation_annotation
-from dra_driver.doctor.cluster import SIMULATED_RUNTIME, Cluster, gpu_label
-from dra_driver.doctor.findings import Check, Finding, Trouble, Verdict, listed, ok
-from dra_driver.doctor.objects import KUBELET_PLUGIN, Pod, moment
+from dra_driver.doctor.cluster import SIMULATED_RUNTIME, ClusterView, gpu_label
+from dra_driver.doctor.findings import Check, Diagnosis, Trouble, Verdict, listed, ok
+from dra_driver.doctor.objects import KUBELET_PLUGIN, PodObject, moment
 from dra_driver.kubernetes import GATES, OLDEST, minor_of
 
 _CLOCK = timedelta(seconds=15)
@@ -36,7 +36,7 @@ _KUBELET_NEW = Trouble(
 )
 
 
-def _kubelets(cluster: Cluster) -> Iterator[Finding]:
+def _kubelets(cluster: ClusterView) -> Iterator[Diagnosis]:
     fine, versions = True, set[str]()
     for node in cluster.gpu_nodes:
         version = node.status.node_info.kubelet_version
@@ -83,7 +83,7 @@ _LOSSES = {
 """Of gates that kubelets have, too."""
 
 
-def _kubelet_gates(cluster: Cluster) -> Iterator[Finding]:
+def _kubelet_gates(cluster: ClusterView) -> Iterator[Diagnosis]:
     if cluster.kubelets.unread is not None and not cluster.kubelets.items:
         yield _GATES_UNREAD.at(why=cluster.kubelets.unread.sentence)
         return
@@ -129,7 +129,7 @@ _RUNTIME_STRANGE = Trouble(
 )
 
 
-def _runtimes(cluster: Cluster) -> Iterator[Finding]:
+def _runtimes(cluster: ClusterView) -> Iterator[Diagnosis]:
     fine, seen = True, set()
     for node in cluster.gpu_nodes:
         runtime = node.status.node_info.container_runtime_version
@@ -180,7 +180,7 @@ _NOT_COVERED = Trouble(
 )
 
 
-def _covered(cluster: Cluster) -> Iterator[Finding]:
+def _covered(cluster: ClusterView) -> Iterator[Diagnosis]:
     if not cluster.plugins:
         if not cluster.inventories.items:
             yield _NOT_INSTALLED.at()
@@ -227,7 +227,7 @@ _RESTRICTED = Trouble(
 _ENFORCE = "pod-security.kubernetes.io/enforce"
 
 
-def _pods(cluster: Cluster) -> Iterator[Finding]:
+def _pods(cluster: ClusterView) -> Iterator[Diagnosis]:
     if not cluster.plugins:
         yield ok("the plugin has no DaemonSet, so no pods to check")
         return
@@ -239,7 +239,7 @@ def _pods(cluster: Cluster) -> Iterator[Finding]:
         yield ok(f"{len(cluster.our_pods(KUBELET_PLUGIN))} plugin pod(s), all ready")
 
 
-def _restricted(cluster: Cluster) -> Iterator[Finding]:
+def _restricted(cluster: ClusterView) -> Iterator[Diagnosis]:
     namespaces = {
         namespace_seen.metadata.name: namespace_seen.metadata.labels for namespace_seen in cluster.namespaces.items
     }
@@ -250,8 +250,8 @@ def _restricted(cluster: Cluster) -> Iterator[Finding]:
             yield _RESTRICTED.at(f"Namespace {namespace}", level=level, namespace=namespace)
 
 
-def _pods_on_nodes(cluster: Cluster) -> Iterator[Finding]:
-    by_node: dict[str | None, list[Pod]] = {}
+def _pods_on_nodes(cluster: ClusterView) -> Iterator[Diagnosis]:
+    by_node: dict[str | None, list[PodObject]] = {}
     for pod in cluster.our_pods(KUBELET_PLUGIN):
         by_node.setdefault(pod.spec.node_name, []).append(pod)
     for node in cluster.nodes.items:
@@ -303,7 +303,7 @@ _FUTURE = Trouble(
 )
 
 
-def _registered(cluster: Cluster) -> Iterator[Finding]:
+def _registered(cluster: ClusterView) -> Iterator[Diagnosis]:
     fine = True
     for inventory in cluster.inventories.items:
         finding = _registration_trouble(cluster, inventory)
@@ -314,7 +314,7 @@ def _registered(cluster: Cluster) -> Iterator[Finding]:
         yield ok(f"the kubelet has registered the plugin on {len(cluster.inventories.items)} node(s)")
 
 
-def _registration_trouble(cluster: Cluster, inventory: NodeInventory) -> Finding | None:
+def _registration_trouble(cluster: ClusterView, inventory: NodeInventory) -> Diagnosis | None:
     name = inventory.spec.node_name
     about = _about(name)
     registration = cluster.registration(inventory)
@@ -358,7 +358,7 @@ _UNOWNED = Trouble(
 )
 
 
-def _inventories(cluster: Cluster) -> Iterator[Finding]:
+def _inventories(cluster: ClusterView) -> Iterator[Diagnosis]:
     fine = True
     reported = {node_inventory.spec.node_name for node_inventory in cluster.inventories.items}
     for node in cluster.nodes.items:

@@ -49,7 +49,7 @@ class NodeSpec(Model):
     unschedulable: bool = False
 
 
-class Node(Model):
+class NodeObject(Model):
     metadata: ObjectMeta
     spec: NodeSpec = Field(default_factory=NodeSpec)
     status: NodeStatus = Field(default_factory=NodeStatus)
@@ -75,7 +75,7 @@ class Node(Model):
 # -- pods and what makes them
 
 
-class Container(Model):
+class ContainerObject(Model):
     name: str = ""
     image: str = ""
     command: list[str] = Field(default_factory=list)
@@ -111,14 +111,14 @@ class Volume(Model):
 
 
 class PodSpec(Model):
-    containers: list[Container] = Field(default_factory=list)
+    containers: list[ContainerObject] = Field(default_factory=list)
     volumes: list[Volume] = Field(default_factory=list)
     node_name: str | None = None
     service_account_name: str | None = None
     resource_claims: list[JsonObject] = Field(default_factory=list)
 
     @property
-    def ours(self) -> Container | None:
+    def ours(self) -> ContainerObject | None:
         """The container with one of our programs."""
         return next((container for container in self.containers if container.program is not None), None)
 
@@ -147,7 +147,7 @@ class ContainerStatus(Model):
     last_state: ContainerState = Field(default_factory=ContainerState)
 
 
-class Condition(Model):
+class ObjectCondition(Model):
     type: str
     status: str
     reason: str = ""
@@ -156,11 +156,11 @@ class Condition(Model):
 
 class PodStatus(Model):
     phase: str = ""
-    conditions: list[Condition] = Field(default_factory=list)
+    conditions: list[ObjectCondition] = Field(default_factory=list)
     container_statuses: list[ContainerStatus] = Field(default_factory=list)
 
 
-class Pod(Model):
+class PodObject(Model):
     metadata: ObjectMeta
     spec: PodSpec = Field(default_factory=PodSpec)
     status: PodStatus = Field(default_factory=PodStatus)
@@ -215,7 +215,7 @@ class WorkloadStatus(Model):
     ready_replicas: int = 0
 
 
-class Workload(Model):
+class WorkloadObject(Model):
     """A DaemonSet or a Deployment."""
 
     metadata: ObjectMeta
@@ -227,7 +227,7 @@ class Workload(Model):
         return f"{self.metadata.namespace}/{self.metadata.name}"
 
     @property
-    def ours(self) -> Container | None:
+    def ours(self) -> ContainerObject | None:
         return self.spec.template.pod.ours
 
     @property
@@ -279,7 +279,7 @@ class SliceSeen:
 # -- configuration
 
 
-class Definition(Model):
+class CustomResource(Model):
     """A CustomResourceDefinition; `spec` as it is, to be compared."""
 
     metadata: ObjectMeta
@@ -342,7 +342,7 @@ class ClientConfig(Model):
         return datetime.fromtimestamp(max(ends), UTC) if ends else None
 
 
-class Webhook(Model):
+class WebhookEntry(Model):
     name: str = ""
     client_config: ClientConfig = Field(default_factory=ClientConfig)
     failure_policy: str = "Fail"
@@ -350,7 +350,7 @@ class Webhook(Model):
 
 class WebhookConfiguration(Model):
     metadata: ObjectMeta
-    webhooks: list[Webhook] = Field(default_factory=list)
+    webhooks: list[WebhookEntry] = Field(default_factory=list)
 
 
 class PolicyStatus(Model):

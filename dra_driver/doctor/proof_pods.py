@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from dra_driver.api.meta import JsonObject, Model
 from dra_driver.api.resource import Device, ResourceClaim, ResourceSlice
 from dra_driver.doctor.findings import listed
-from dra_driver.doctor.proofs import Change, Proof, failed, not_tried, passed
+from dra_driver.doctor.proofs import Proof, ProofChange, failed, not_tried, passed
 from dra_driver.errors import InvalidInput
 from dra_driver.names import GPU_DRIVER
 
@@ -47,7 +47,7 @@ SHAPES: tuple[Shape, ...] = tuple(
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ProofDevice:
     """A device that the node publishes; `why` no claim gets it now, None if one could."""
 
     device: Device
@@ -55,7 +55,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ProofRequest:
     """What a claim asks for. `held_s`: how long the pod has to stay."""
 
     device_class: str
@@ -64,7 +64,9 @@ class Request:
     held_s: int = _HELD_S
 
 
-def request_for(what: What, standings: Sequence[Standing], also: Collection[Change], driver: str) -> Request | Proof:
+def request_for(
+    what: What, standings: Sequence[ProofDevice], also: Collection[ProofChange], driver: str
+) -> ProofRequest | Proof:
     """What to ask for, or why nothing is tried: the node publishes no such device, or none is free."""
     attribute = f"device.attributes['{driver}']"
     exclusive = [standing for standing in standings if _text(standing, "sharing", driver) in ("", "exclusive")]
@@ -74,20 +76,22 @@ def request_for(what: What, standings: Sequence[Standing], also: Collection[Chan
         there = [mig for mig in migs if _text(mig, "uuid", driver)]
         made = f"{attribute}.sharing == 'exclusive'"
         if any(standing.why is None for standing in there):
-            return Request("mig.nvidia.com", f"{made} && has({attribute}.uuid)")
-        if migs and not there and Change.MIG not in also:
+            return ProofRequest("mig.nvidia.com", f"{made} && has({attribute}.uuid)")
+        if migs and not there and ProofChange.MIG not in also:
             return not_tried("MIG devices of this node are created for claims; to try one, add --also mig")
-        return _free(migs, "MIG device") or Request("mig.nvidia.com", made, held_s=_HELD_UNTIL_TOLD_S)
+        return _free(migs, "MIG device") or ProofRequest("mig.nvidia.com", made, held_s=_HELD_UNTIL_TOLD_S)
     if what == "shared":
         shared = [standing for standing in standings if _text(standing, "sharing", driver) in ("time-slicing", "mps")]
         there = [standing for standing in shared if _text(standing, "uuid", driver)]
         if there:
-            return _free(there, "share") or Request("shared.gpu.nvidia.com", f"has({attribute}.uuid)")
-        return _free(gpus, "GPU") or Request("gpu.nvidia.com", f"{attribute}.sharing == 'exclusive'", sharing="MPS")
-    return _free(gpus, "GPU") or Request("gpu.nvidia.com", f"{attribute}.sharing == 'exclusive'")
+            return _free(there, "share") or ProofRequest("shared.gpu.nvidia.com", f"has({attribute}.uuid)")
+        return _free(gpus, "GPU") or ProofRequest(
+            "gpu.nvidia.com", f"{attribute}.sharing == 'exclusive'", sharing="MPS"
+        )
+    return _free(gpus, "GPU") or ProofRequest("gpu.nvidia.com", f"{attribute}.sharing == 'exclusive'")
 
 
-def _free(standings: Sequence[Standing], name: str) -> Proof | None:
+def _free(standings: Sequence[ProofDevice], name: str) -> Proof | None:
     if not standings:
         return not_tried(f"the node publishes no {name} that a claim can use")
     if all(standing.why is not None for standing in standings):
@@ -96,7 +100,7 @@ def _free(standings: Sequence[Standing], name: str) -> Proof | None:
     return None
 
 
-def _text(standing: Standing, name: str, driver: str) -> str:
+def _text(standing: ProofDevice, name: str, driver: str) -> str:
     attributes = standing.device.attributes
     value = attributes.get(name) or attributes.get(f"{driver}/{name}")
     return (value.string or "") if value is not None else ""
@@ -105,7 +109,7 @@ def _text(standing: Standing, name: str, driver: str) -> str:
 # -- manifests
 
 
-def claim_of(name: str, request: Request, pod: JsonObject) -> JsonObject:
+def claim_of(name: str, request: ProofRequest, pod: JsonObject) -> JsonObject:
     """It belongs to `pod`, as the API server has that."""
     metadata = pod["metadata"]
     exactly = {
@@ -129,7 +133,9 @@ def claim_of(name: str, request: Request, pod: JsonObject) -> JsonObject:
     }
 
 
-def pod_of(name: str, shape: Shape, request: Request, *, node: str, image: str, secrets: Sequence[str]) -> JsonObject:
+def pod_of(
+    name: str, shape: Shape, request: ProofRequest, *, node: str, image: str, secrets: Sequence[str]
+) -> JsonObject:
     """On this node alone, whatever its taints are; it uses the claim of its own name."""
     user: JsonObject = {"runAsUser": 0}
     if not shape.root:
@@ -179,7 +185,7 @@ class _Device(Model):
     name: str = ""
 
 
-class Report(Model):
+class CudaReport(Model):
     """What `gpu-dra-cuda-check` wrote."""
 
     user: int
@@ -189,7 +195,7 @@ class Report(Model):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ProofOutcome:
     """All that was seen of a pod: the pod and its claim at last, UUIDs that the plugin named meanwhile, messages of
     events, and for how long it was waited."""
 
@@ -208,7 +214,7 @@ _ADVICE = {
 }
 
 
-def judged(shape: Shape, outcome: Outcome, slices: Iterable[ResourceSlice], driver: str) -> Proof:
+def judged(shape: Shape, outcome: ProofOutcome, slices: Iterable[ResourceSlice], driver: str) -> Proof:
     """Whether CUDA worked in the pod, and on exactly what the claim has."""
     statuses: list[JsonObject] = (outcome.pod.get("status") or {}).get("containerStatuses") or []
     status = statuses[0] if statuses else {}
@@ -246,7 +252,7 @@ def judged(shape: Shape, outcome: Outcome, slices: Iterable[ResourceSlice], driv
     return passed(f"CUDA works on {names} as user {report.user}", **texts)
 
 
-def _never_ended(outcome: Outcome, state: JsonObject) -> Proof:
+def _never_ended(outcome: ProofOutcome, state: JsonObject) -> Proof:
     conditions = {item["type"]: item for item in (outcome.pod.get("status") or {}).get("conditions") or ()}
     scheduled = conditions.get("PodScheduled") or {}
     waiting = state.get("waiting") or {}
@@ -264,14 +270,14 @@ def _never_ended(outcome: Outcome, state: JsonObject) -> Proof:
     )
 
 
-def _report(message: str) -> Report | None:
+def _report(message: str) -> CudaReport | None:
     try:
-        return Report.model_validate(json.loads(message))
+        return CudaReport.model_validate(json.loads(message))
     except (ValueError, ValidationError):
         return None
 
 
-def _claimed(outcome: Outcome, slices: Iterable[ResourceSlice], driver: str) -> tuple[str, ...] | None:
+def _claimed(outcome: ProofOutcome, slices: Iterable[ResourceSlice], driver: str) -> tuple[str, ...] | None:
     """UUIDs of what the claim has: those that slices have, or the plugin has told. None when not all are known."""
     try:
         claim = ResourceClaim.of(outcome.claim)
@@ -288,7 +294,7 @@ def _claimed(outcome: Outcome, slices: Iterable[ResourceSlice], driver: str) -> 
     claimed = []
     for result in results or ():
         device = devices.get((result.pool, result.device))
-        uuid = _text(Standing(device, None), "uuid", driver) if device is not None else ""
+        uuid = _text(ProofDevice(device, None), "uuid", driver) if device is not None else ""
         if uuid:
             claimed.append(uuid)
     if len(claimed) == len(results or ()):

@@ -14,13 +14,13 @@ from dra_driver.api.meta import JsonObject
 _NAME_WIDTH = 17
 
 
-class Outcome(StrEnum):
+class ProofResult(StrEnum):
     PASS = "pass"
     FAIL = "fail"
     NOT_TRIED = "not tried"
 
 
-class Change(StrEnum):
+class ProofChange(StrEnum):
     """What a proof may change for a moment, when somebody asks for it."""
 
     MIG = "mig"
@@ -34,7 +34,7 @@ class Proof:
     programs, for the archive; `seconds` is how long it took."""
 
     name: str
-    outcome: Outcome
+    outcome: ProofResult
     reason: str
     fix: str = ""
     seconds: float | None = None
@@ -52,15 +52,15 @@ class Proof:
 
 
 def passed(reason: str, **texts: str) -> Proof:
-    return Proof("", Outcome.PASS, reason, texts=texts)
+    return Proof("", ProofResult.PASS, reason, texts=texts)
 
 
 def failed(reason: str, fix: str, **texts: str) -> Proof:
-    return Proof("", Outcome.FAIL, reason, fix, texts=texts)
+    return Proof("", ProofResult.FAIL, reason, fix, texts=texts)
 
 
 def not_tried(reason: str, fix: str = "") -> Proof:
-    return Proof("", Outcome.NOT_TRIED, reason, fix)
+    return Proof("", ProofResult.NOT_TRIED, reason, fix)
 
 
 ON_NODE: tuple[tuple[str, str], ...] = (
@@ -89,13 +89,13 @@ IN_PODS: tuple[tuple[str, str], ...] = (
 )
 
 
-def count(proofs: Iterable[Proof], outcome: Outcome) -> int:
+def count(proofs: Iterable[Proof], outcome: ProofResult) -> int:
     return sum(proof.outcome is outcome for proof in proofs)
 
 
 def summary(proofs: Sequence[Proof]) -> str:
     """`18 proofs: 12 passed, 1 failed, 5 not tried`"""
-    words = {Outcome.PASS: "passed", Outcome.FAIL: "failed", Outcome.NOT_TRIED: "not tried"}
+    words = {ProofResult.PASS: "passed", ProofResult.FAIL: "failed", ProofResult.NOT_TRIED: "not tried"}
     parts = [f"{number} {word}" for outcome, word in words.items() if (number := count(proofs, outcome))]
     return f"{len(proofs)} proofs: {', '.join(parts)}"
 
@@ -105,7 +105,7 @@ def lines(proofs: Iterable[Proof], width: int) -> Iterator[str]:
     archive has all of it."""
     for proof in proofs:
         head = f"{proof.outcome.value:<10}{proof.name:<{_NAME_WIDTH}}"
-        if proof.outcome is Outcome.FAIL:
+        if proof.outcome is ProofResult.FAIL:
             yield from _folded(head, proof.reason, width)
             if proof.fix:
                 yield from _folded(f"{'':{len(head)}}fix: ", proof.fix, width)

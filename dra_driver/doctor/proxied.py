@@ -10,9 +10,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Seque
 from contextlib import aclosing
 from typing import Any, Protocol
 
-from dra_driver.doctor.cluster import Cluster, KubeletSeen, ReleaseSeen
-from dra_driver.doctor.findings import Seen, Unread
-from dra_driver.doctor.objects import Container, Pod
+from dra_driver.doctor.cluster import ClusterView, KubeletSeen, ReleaseSeen
+from dra_driver.doctor.findings import SeenKind, Unread
+from dra_driver.doctor.objects import ContainerObject, PodObject
 from dra_driver.errors import ClusterError
 
 _FORBIDDEN = (401, 403)
@@ -29,7 +29,7 @@ class Proxied(Protocol):
     def lines(self, path: str, *, most_bytes: int, **query: str) -> AsyncGenerator[bytes, None]: ...
 
 
-async def kubelets(kube: Proxied, cluster: Cluster) -> Seen[KubeletSeen]:
+async def kubelets(kube: Proxied, cluster: ClusterView) -> SeenKind[KubeletSeen]:
     """Of nodes with GPUs: the feature gates that each kubelet was given. One that does not answer is left out."""
 
     async def configured(node: str) -> KubeletSeen:
@@ -41,17 +41,17 @@ async def kubelets(kube: Proxied, cluster: Cluster) -> Seen[KubeletSeen]:
     return await _asked(configured, names, "configurations of kubelets", "get nodes/proxy")
 
 
-async def releases(kube: Proxied, cluster: Cluster) -> Seen[ReleaseSeen]:
+async def releases(kube: Proxied, cluster: ClusterView) -> SeenKind[ReleaseSeen]:
     """Of workloads whose image does not tell it: what the metrics of one of their pods say."""
 
-    async def told(pod: Pod) -> ReleaseSeen:
+    async def told(pod: PodObject) -> ReleaseSeen:
         path = f"/api/v1/namespaces/{pod.metadata.namespace}/pods/{pod.metadata.name}:{http_port(pod)}/proxy/metrics"
         return ReleaseSeen(pod.program or "", await _release(kube, path))
 
     return await _asked(told, list(_untold(cluster)), "metrics of pods", "get pods/proxy")
 
 
-def _untold(cluster: Cluster) -> Iterable[Pod]:
+def _untold(cluster: ClusterView) -> Iterable[PodObject]:
     for workload in (*cluster.plugins, *cluster.controllers):
         if workload.ours is None or workload.ours.version is not None or workload.program is None:
             continue
@@ -71,7 +71,7 @@ async def _release(kube: Proxied, path: str) -> str:
     return ""
 
 
-async def _asked[Q, T](ask: Callable[[Q], Awaitable[T]], whom: Sequence[Q], what: str, permission: str) -> Seen[T]:
+async def _asked[Q, T](ask: Callable[[Q], Awaitable[T]], whom: Sequence[Q], what: str, permission: str) -> SeenKind[T]:
     """The first is asked alone: who may not ask one may ask none."""
     results: list[T] = []
     failures: list[ClusterError] = []
@@ -87,14 +87,14 @@ async def _asked[Q, T](ask: Callable[[Q], Awaitable[T]], whom: Sequence[Q], what
     for part in (whom[:1], whom[1:]):
         await asyncio.gather(*(one(question) for question in part))
         if any(error.status in _FORBIDDEN for error in failures):
-            return Seen(tuple(results), Unread(what, failures[0].message, permission))
+            return SeenKind(tuple(results), Unread(what, failures[0].message, permission))
     if failures and not results:
-        return Seen((), Unread(what, failures[0].message))
-    return Seen(tuple(results))
+        return SeenKind((), Unread(what, failures[0].message))
+    return SeenKind(tuple(results))
 
 
-def http_port(pod: Pod) -> str | None:
+def http_port(pod: PodObject) -> str | None:
     """Where it serves metrics; None where it does not."""
-    container: Container | None = pod.spec.ours
+    container: ContainerObject | None = pod.spec.ours
     address = container.setting("--http-endpoint") if container is not None else None
     return (address or "").rpartition(":")[2] or None

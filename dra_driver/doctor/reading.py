@@ -24,19 +24,19 @@ from dra_driver.api.meta import (
 from dra_driver.doctor import proxied
 from dra_driver.doctor.access import OF_THE_CONTROLLER, OF_THE_PLUGIN, OF_WHO_ASKS, Need
 from dra_driver.doctor.claims import plugin_events
-from dra_driver.doctor.cluster import Access, Cluster, ServerSeen, WebhookAnswer, permission
+from dra_driver.doctor.cluster import AccessCheck, ClusterView, ServerSeen, WebhookAnswer, permission
 from dra_driver.doctor.control import lease_key
-from dra_driver.doctor.facts import Facts, Objects
-from dra_driver.doctor.findings import Seen, Unread
+from dra_driver.doctor.facts import ClusterFacts, DecodedObjects
+from dra_driver.doctor.findings import SeenKind, Unread
 from dra_driver.doctor.keeping import (
     CONFIG_MAP_SOURCE,
     EVENT_SOURCE,
     LEASE_SOURCE,
     NAMESPACE_SOURCE,
     SOURCES,
-    Source,
+    ObservedKind,
 )
-from dra_driver.doctor.objects import Workload
+from dra_driver.doctor.objects import WorkloadObject
 from dra_driver.errors import ClusterError, NotFound, Rejected
 from dra_driver.kube.client import Listing
 from dra_driver.names import CONFIG_API_VERSION
@@ -57,7 +57,7 @@ _CALL_FAILED = "failed calling webhook"
 """Source: k8s.io/apiserver, admission/plugin/webhook/errors."""
 
 
-class Asked(Protocol):
+class ClusterReader(Protocol):
     """What is needed of `dra_driver.kube.client.Kube`."""
 
     def pages(
@@ -73,7 +73,7 @@ class Asked(Protocol):
     def lines(self, path: str, *, most_bytes: int, **query: str) -> AsyncGenerator[bytes, None]: ...
 
 
-type Took = Callable[[Source, JsonObject], None]
+type Took = Callable[[ObservedKind, JsonObject], None]
 """Gets every object that is kept, as it comes."""
 
 
@@ -82,14 +82,14 @@ class Reader:
 
     def __init__(
         self,
-        kube: Asked,
+        kube: ClusterReader,
         *,
         release: str,
         driver: str | None = None,
         took: Took = lambda source, obj: None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self.objects = Objects()
+        self.objects = DecodedObjects()
         self.waiting: list[str] = []
         """What was asked for and has not been answered."""
         self.answered = 0
@@ -101,14 +101,14 @@ class Reader:
         self._unread: dict[str, Unread] = {}
         self._event_uids: set[str] = set()
 
-    async def read(self) -> tuple[Cluster, Facts]:
+    async def read(self) -> tuple[ClusterView, ClusterFacts]:
         """Everything. Raises ClusterError when the server does not answer, or knows nothing of us."""
         server = await self._server()
         started = self._now()
         features, gates, own, _ = await asyncio.gather(
             self._features(server.minor), self._gates(), self._own_access(), self._collections(server)
         )
-        first = self.objects.cluster(Facts(time=started, release=self._release, server=server))
+        first = self.objects.cluster(ClusterFacts(time=started, release=self._release, server=server))
         accounts, webhook, kubelets, releases, _ = await asyncio.gather(
             self._account_access(first),
             self._webhook_answer(first),
@@ -116,7 +116,7 @@ class Reader:
             self.tell("releases", proxied.releases(self._kube, first)),
             self._what_follows(first),
         )
-        facts = Facts(
+        facts = ClusterFacts(
             # Last: what is fresh must not look as if it came from the future.
             time=self._now(),
             release=self._release,
@@ -162,11 +162,11 @@ class Reader:
         await asyncio.gather(*(self._collection(source) for source in there))
 
     async def _collection(
-        self, source: Source, namespace: str | None = None, field_selector: str | None = None
+        self, source: ObservedKind, namespace: str | None = None, field_selector: str | None = None
     ) -> None:
         await self.tell(source.resource.plural, self._pages(source, namespace, field_selector))
 
-    async def _pages(self, source: Source, namespace: str | None, field_selector: str | None) -> None:
+    async def _pages(self, source: ObservedKind, namespace: str | None, field_selector: str | None) -> None:
         try:
             pages = self._kube.pages(source.resource, namespace=namespace, field_selector=field_selector)
             async with aclosing(pages):
@@ -178,7 +178,7 @@ class Reader:
         except ClusterError as error:
             self._note(source, "list", error)
 
-    def _take(self, source: Source, obj: JsonObject) -> None:
+    def _take(self, source: ObservedKind, obj: JsonObject) -> None:
         kept = source.keep(obj)
         if kept is None or not self._is_new(source, kept):
             return
@@ -187,7 +187,7 @@ class Reader:
         self._took(source, typed)
         self.objects.add(source, typed)
 
-    def _is_new(self, source: Source, obj: JsonObject) -> bool:
+    def _is_new(self, source: ObservedKind, obj: JsonObject) -> bool:
         """Events are asked for in more than one way."""
         if source is not EVENT_SOURCE:
             return True
@@ -196,12 +196,12 @@ class Reader:
         self._event_uids.add(uid)
         return new
 
-    def _note(self, source: Source, verb: str, error: ClusterError) -> None:
+    def _note(self, source: ObservedKind, verb: str, error: ClusterError) -> None:
         resource = source.resource
         needed = permission(verb, resource.group, resource.plural) if error.status in _FORBIDDEN else None
         self._unread.setdefault(source.field or resource.plural, Unread(resource.plural, error.message, needed))
 
-    async def _what_follows(self, first: Cluster) -> None:
+    async def _what_follows(self, first: ClusterView) -> None:
         """What has names that are only known now."""
         places = {plugin.metadata.namespace or "default" for plugin in (*first.plugins, *first.controllers)}
         driver = self._driver or first.driver
@@ -215,7 +215,7 @@ class Reader:
             self._collection(EVENT_SOURCE, None, told),
         )
 
-    async def _one(self, source: Source, resource: Resource, name: str, namespace: str | None) -> None:
+    async def _one(self, source: ObservedKind, resource: Resource, name: str, namespace: str | None) -> None:
         try:
             self._take(source, await self.tell(f"{resource.kind} {name}", self._kube.get(resource, name, namespace)))
         except NotFound:
@@ -225,17 +225,17 @@ class Reader:
 
     # -- questions
 
-    async def _features(self, minor: int) -> Seen[ServerFeatures]:
+    async def _features(self, minor: int) -> SeenKind[ServerFeatures]:
         """As `dra_driver.publish.observed` asks, under a name of our own."""
         apart = minor >= _COUNTERS_APART
         sent = probe(_PROBE_DRIVER, None, counters_apart=apart)
         try:
             answer = await self.tell("a probe", self._kube.create(RESOURCE_SLICES, sent, dry_run=True))
-            return Seen((kept_features(answer, counters_apart=apart),))
+            return SeenKind((kept_features(answer, counters_apart=apart),))
         except ClusterError as error:
-            return Seen((), _unread("the slice fields that the API server keeps", "create", RESOURCE_SLICES, error))
+            return SeenKind((), _unread("the slice fields that the API server keeps", "create", RESOURCE_SLICES, error))
 
-    async def _gates(self) -> Seen[tuple[str, bool]]:
+    async def _gates(self) -> SeenKind[tuple[str, bool]]:
         found: dict[str, bool] = {}
         try:
             lines = self._kube.lines("/metrics", most_bytes=_MOST_METRICS_BYTES)
@@ -246,13 +246,13 @@ class Reader:
                         found[match["name"].decode()] = match["on"] == b"1"
         except ClusterError as error:
             needed = "get /metrics" if error.status in _FORBIDDEN else None
-            return Seen((), Unread("feature gates", error.message, needed))
-        return Seen(tuple(sorted(found.items())))
+            return SeenKind((), Unread("feature gates", error.message, needed))
+        return SeenKind(tuple(sorted(found.items())))
 
-    async def _own_access(self) -> Seen[Access]:
+    async def _own_access(self) -> SeenKind[AccessCheck]:
         return await self._reviews("selfsubjectaccessreviews", [_Question(need) for need in OF_WHO_ASKS])
 
-    async def _account_access(self, first: Cluster) -> Seen[Access]:
+    async def _account_access(self, first: ClusterView) -> SeenKind[AccessCheck]:
         accounts = [(plugin, OF_THE_PLUGIN) for plugin in first.plugins]
         accounts += [(controller, OF_THE_CONTROLLER) for controller in first.controllers]
         asked = [
@@ -263,15 +263,15 @@ class Reader:
         ]
         return await self._reviews("subjectaccessreviews", asked)
 
-    async def _reviews(self, kind: str, asked: Sequence["_Question"]) -> Seen[Access]:
+    async def _reviews(self, kind: str, asked: Sequence["_Question"]) -> SeenKind[AccessCheck]:
         try:
             accesses = await self.tell(kind, asyncio.gather(*(self._review(kind, question) for question in asked)))
         except ClusterError as error:
             needed = permission("create", "authorization.k8s.io", kind) if error.status in _FORBIDDEN else None
-            return Seen((), Unread("permissions", error.message, needed))
-        return Seen(tuple(accesses))
+            return SeenKind((), Unread("permissions", error.message, needed))
+        return SeenKind(tuple(accesses))
 
-    async def _review(self, kind: str, asked: "_Question") -> Access:
+    async def _review(self, kind: str, asked: "_Question") -> AccessCheck:
         need, who = asked.need, asked.who
         attributes = {"verb": need.verb, "group": need.group, "resource": need.resource}
         attributes |= {"namespace": asked.namespace} if asked.namespace is not None else {}
@@ -286,22 +286,22 @@ class Reader:
             body["spec"] |= {"user": who, "groups": _groups(who)}
         answer = await self._kube.raw("POST", f"{_REVIEWS}/{kind}", body)
         allowed = bool((answer.get("status") or {}).get("allowed"))
-        return Access(need.verb, need.group, need.resource, allowed, who, asked.namespace, asked.name)
+        return AccessCheck(need.verb, need.group, need.resource, allowed, who, asked.namespace, asked.name)
 
-    async def _webhook_answer(self, first: Cluster) -> Seen[WebhookAnswer]:
+    async def _webhook_answer(self, first: ClusterView) -> SeenKind[WebhookAnswer]:
         """Nothing is asked where there is no webhook of ours."""
         if not first.webhooks.items:
-            return Seen()
+            return SeenKind()
         driver = self._driver or first.driver
         try:
             await self.tell("the webhook", self._kube.create(RESOURCE_CLAIMS, _senseless(driver), dry_run=True))
         except ClusterError as error:
             if isinstance(error, Rejected) and _DENIED in error.message:
-                return Seen((WebhookAnswer(True, error.message),))
+                return SeenKind((WebhookAnswer(True, error.message),))
             if _CALL_FAILED in error.message:
-                return Seen((WebhookAnswer(False, error.message),))
-            return Seen((), _unread("the webhook", "create", RESOURCE_CLAIMS, error))
-        return Seen((WebhookAnswer(False, ""),))
+                return SeenKind((WebhookAnswer(False, error.message),))
+            return SeenKind((), _unread("the webhook", "create", RESOURCE_CLAIMS, error))
+        return SeenKind((WebhookAnswer(False, ""),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,7 +335,7 @@ def _senseless(driver: str) -> JsonObject:
     }
 
 
-def account_of(workload: Workload) -> str:
+def account_of(workload: WorkloadObject) -> str:
     """Its service account, as RBAC names it."""
     name = workload.spec.template.pod.service_account_name or "default"
     return f"system:serviceaccount:{workload.metadata.namespace}:{name}"

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import yaml
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.doctor.cluster import Cluster
-from dra_driver.doctor.findings import Check, Finding, Trouble, Unread, Verdict, listed, ok, unknown
+from dra_driver.doctor.cluster import ClusterView
+from dra_driver.doctor.findings import Check, Diagnosis, Trouble, Unread, Verdict, listed, ok, unknown
 from dra_driver.doctor.objects import contains, differences
 from dra_driver.kubernetes import CURRENT, OLDEST
 
@@ -24,7 +24,7 @@ _TOO_NEW = Trouble(
 )
 
 
-def _version(cluster: Cluster) -> Iterator[Finding]:
+def _version(cluster: ClusterView) -> Iterator[Diagnosis]:
     version, minor = cluster.server.version, cluster.server.minor
     if minor < OLDEST:
         yield _TOO_OLD.at(version=version)
@@ -43,7 +43,7 @@ _NOT_SERVED = Trouble(
 )
 
 
-def _api(cluster: Cluster) -> Iterator[Finding]:
+def _api(cluster: ClusterView) -> Iterator[Diagnosis]:
     versions = cluster.server.groups.get("resource.k8s.io", ())
     if "v1" in versions:
         yield ok(f"the API server serves resource.k8s.io {', '.join(versions)}")
@@ -73,10 +73,10 @@ _NOT_ESTABLISHED = Trouble(
 _LOSSES = {"nodeinventories.dra.gpu": "nodes cannot report their GPUs"}
 
 
-def definitions_check(wanted: tuple[JsonObject, ...]) -> Check[Cluster]:
+def definitions_check(wanted: tuple[JsonObject, ...]) -> Check[ClusterView]:
     """`wanted` are the definitions that ship with this release."""
 
-    def judge(cluster: Cluster) -> Iterator[Finding]:
+    def judge(cluster: ClusterView) -> Iterator[Diagnosis]:
         there = {item.metadata.name: item for item in cluster.definitions.items}
         fine = []
         for definition in wanted:
@@ -146,7 +146,7 @@ LOSSES = {gate: loss for gate, (_, _, loss) in _KEPT.items()} | _OTHER_LOSSES
 """What this driver cannot do where a gate is off."""
 
 
-def _features(cluster: Cluster) -> Iterator[Finding]:
+def _features(cluster: ClusterView) -> Iterator[Diagnosis]:
     gates = dict(cluster.gates.items)
     server_features = cluster.features.items[0] if cluster.features.items else None
     if server_features is None and not any(gate in gates for gate in _KEPT):

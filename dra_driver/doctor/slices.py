@@ -5,13 +5,13 @@ from itertools import groupby
 from operator import attrgetter
 
 from dra_driver.api.inventory import NodeInventory
-from dra_driver.doctor.cluster import Cluster
-from dra_driver.doctor.findings import Check, Finding, Trouble, Verdict, ok
+from dra_driver.doctor.cluster import ClusterView
+from dra_driver.doctor.findings import Check, Diagnosis, Trouble, Verdict, ok
 from dra_driver.doctor.objects import SliceSeen
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER
 
 
-def _ours(cluster: Cluster) -> frozenset[str]:
+def _ours(cluster: ClusterView) -> frozenset[str]:
     return frozenset((cluster.driver, COMPUTE_DOMAIN_DRIVER))
 
 
@@ -29,7 +29,7 @@ _UNPUBLISHED = Trouble(
 )
 
 
-def _published(cluster: Cluster) -> Iterator[Finding]:
+def _published(cluster: ClusterView) -> Iterator[Diagnosis]:
     there = {slice_.pool for slice_ in cluster.slices.items if slice_.driver == cluster.driver}
     missing = 0
     for inventory in cluster.inventories.items:
@@ -42,7 +42,7 @@ def _published(cluster: Cluster) -> Iterator[Finding]:
         yield ok(f"{len(there)} node(s) have slices of {cluster.driver}, with {devices} devices")
 
 
-def _wanted_gpus(cluster: Cluster, inventory: NodeInventory) -> int:
+def _wanted_gpus(cluster: ClusterView, inventory: NodeInventory) -> int:
     """GPUs that the policy publishes; 0 where that cannot be known, or the node's plugin is not registered."""
     policy, name = cluster.policy, inventory.spec.node_name
     if policy is None or cluster.registration(inventory) is None:
@@ -73,7 +73,7 @@ _TWICE = Trouble(
 )
 
 
-def _complete(cluster: Cluster) -> Iterator[Finding]:
+def _complete(cluster: ClusterView) -> Iterator[Diagnosis]:
     fine, count = True, 0
     for (driver, pool), slices in _pools(cluster.slices.items).items():
         if driver not in _ours(cluster):
@@ -86,7 +86,7 @@ def _complete(cluster: Cluster) -> Iterator[Finding]:
         yield ok(f"{count} pool(s) of this driver, all complete")
 
 
-def _pool_troubles(driver: str, pool: str, slices: list[SliceSeen]) -> Iterator[Finding]:
+def _pool_troubles(driver: str, pool: str, slices: list[SliceSeen]) -> Iterator[Diagnosis]:
     about = f"pool {driver}/{pool}"
     newest = max(slice_.generation for slice_ in slices)
     current = [slice_ for slice_ in slices if slice_.generation == newest]
@@ -118,7 +118,7 @@ _PLUGIN_GONE = Trouble(
 )
 
 
-def _stale(cluster: Cluster) -> Iterator[Finding]:
+def _stale(cluster: ClusterView) -> Iterator[Diagnosis]:
     fine = True
     registered = {
         inventory.spec.node_name
@@ -149,7 +149,7 @@ _FOREIGN = Trouble(
 )
 
 
-def _writers(cluster: Cluster) -> Iterator[Finding]:
+def _writers(cluster: ClusterView) -> Iterator[Diagnosis]:
     foreign = sorted(
         slice_.name for slice_ in cluster.slices.items if slice_.driver == cluster.driver and not slice_.ours
     )

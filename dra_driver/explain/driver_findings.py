@@ -10,8 +10,8 @@ from dra_driver.allocation.world import Pod, PodClaim, World
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.inventory import Limitation
 from dra_driver.domains.status import READY
-from dra_driver.explain.findings import Finding, some
-from dra_driver.explain.verdicts import Code, DeviceVerdict, NodeVerdict
+from dra_driver.explain.findings import WaitFinding, some
+from dra_driver.explain.verdicts import DeviceVerdict, NodeVerdict, ReasonCode
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER
 
 _MIG_ONLY = re.compile(r"\b(profile|parentUUID|memorySlices|placementStart|packingRank)\b")
@@ -20,7 +20,7 @@ _SHARED_ONLY = re.compile(r"\b(sharing|isolation|allowMultipleAllocations|shares
 
 def policy_findings(
     world: World, pod: Pod | None, claims: Sequence[PodClaim], verdicts: Iterable[NodeVerdict]
-) -> tuple[Finding, ...]:
+) -> tuple[WaitFinding, ...]:
     """One for each limitation that equal nodes have in common; none for nodes where it would not help."""
     by_name = _asks_for_mig_by_name(pod, claims)
     groups: dict[tuple[str, str, str], dict[str, Limitation]] = defaultdict(dict)
@@ -33,7 +33,7 @@ def policy_findings(
     return tuple(_finding(nodes) for _, nodes in sorted(groups.items()))
 
 
-def _finding(nodes: dict[str, Limitation]) -> Finding:
+def _finding(nodes: dict[str, Limitation]) -> WaitFinding:
     (first, limitation), *others = nodes.items()
     number = sum(len(node.gpus) for node in nodes.values())
     gpus = limitation.subject if number <= 1 else f"{number} GPUs"
@@ -41,7 +41,7 @@ def _finding(nodes: dict[str, Limitation]) -> Finding:
     fix = f"{limitation.fix[:1].upper()}{limitation.fix[1:]}."
     if others:
         fix += f" This is for {first}; do the same on {some([name for name, _ in others])}."
-    return Finding("policy-not-followed", f"node {some(list(nodes))}", f"{rule}: {limitation.message}", fix)
+    return WaitFinding("policy-not-followed", f"node {some(list(nodes))}", f"{rule}: {limitation.message}", fix)
 
 
 def _asks_for_mig_by_name(pod: Pod | None, claims: Iterable[PodClaim]) -> bool:
@@ -55,7 +55,7 @@ def _asks_for_mig_by_name(pod: Pod | None, claims: Iterable[PodClaim]) -> bool:
 
 def _would_help(kind: str, verdict: NodeVerdict) -> bool:
     """Whether devices of `kind`, a field of the policy, could be what the request lacks on the node."""
-    if kind == "mig" and verdict.code is Code.ERROR:
+    if kind == "mig" and verdict.code is ReasonCode.ERROR:
         return _MIG_ONLY.search(verdict.text) is not None
     return any(_lacks(kind, device) for device in verdict.devices)
 
@@ -67,13 +67,13 @@ def _lacks(kind: str, device: DeviceVerdict) -> bool:
     if kind == "passthrough":
         return any("vfio" in text for text in texts)
     if kind == "sharing":
-        return device.code is Code.IN_USE or any(_SHARED_ONLY.search(text) for text in (*texts, device.text))
+        return device.code is ReasonCode.IN_USE or any(_SHARED_ONLY.search(text) for text in (*texts, device.text))
     return False
 
 
 def domain_findings(
     world: World, pod: Pod | None, claims: Sequence[PodClaim], verdicts: Sequence[NodeVerdict]
-) -> tuple[Finding, ...]:
+) -> tuple[WaitFinding, ...]:
     """What domains have to do with it. Of a pod that has its node, `verdicts` are empty: it may wait for the domain."""
     uids = dict.fromkeys(
         uid for claim in claims if claim.claim is not None and (uid := domain_uid(claim.claim)) is not None
@@ -86,7 +86,7 @@ def domain_findings(
     return tuple(findings)
 
 
-def _of_templates(world: World, pod: Pod | None, claims: Sequence[PodClaim]) -> Iterator[Finding]:
+def _of_templates(world: World, pod: Pod | None, claims: Sequence[PodClaim]) -> Iterator[WaitFinding]:
     """The template that a pod misses is one that a domain's controller has not made, or could not."""
     missing = {claim.template for claim in claims if claim.claim is None and claim.template is not None}
     for domain in world.domains.values():
@@ -94,25 +94,25 @@ def _of_templates(world: World, pod: Pod | None, claims: Sequence[PodClaim]) -> 
         if pod is not None and domain.metadata.namespace == pod.namespace and name in missing:
             text = f"its controller has not made ResourceClaimTemplate {name} yet{_said(domain)}"
             fix = "If this lasts: is the driver's controller running, with feature gate ComputeDomains?"
-            yield Finding("domain-template", _about(domain), text, fix)
+            yield WaitFinding("domain-template", _about(domain), text, fix)
 
 
-def _of_domain(world: World, uid: str) -> Iterator[Finding]:
+def _of_domain(world: World, uid: str) -> Iterator[WaitFinding]:
     domain = _by_uid(world, uid)
     if domain is None:
         if world.live and not any(unread.kind == "ComputeDomain" for unread in world.unread):
             text = f"there is none with UID {uid}, so no channel of it is prepared"
             fix = "Delete the pod, and create it again from the template of an existing domain."
-            yield Finding("domain-gone", "ComputeDomain", text, fix)
+            yield WaitFinding("domain-gone", "ComputeDomain", text, fix)
         return
     ready = next((condition for condition in domain.status.conditions if condition.type == READY), None)
     if ready is not None and ready.status != "True" and ready.reason != "NoNodes":
         text = f"is not ready ({ready.reason}): {ready.message}"
         fix = f"dractl get domains {domain.metadata.name} -n {domain.metadata.namespace} has what each node says."
-        yield Finding("domain-not-ready", _about(domain), text, fix)
+        yield WaitFinding("domain-not-ready", _about(domain), text, fix)
 
 
-def _of_nodes(world: World, uid: str) -> Iterator[Finding]:
+def _of_nodes(world: World, uid: str) -> Iterator[WaitFinding]:
     """Nodes that the domain cannot have, by what their channels say."""
     taken: dict[str, list[str]] = defaultdict(list)
     broken: dict[str, list[str]] = defaultdict(list)
@@ -127,10 +127,10 @@ def _of_nodes(world: World, uid: str) -> Iterator[Finding]:
         other = _by_uid(world, owner_uid)
         whose = _about(other) if other is not None else f"the ComputeDomain with UID {owner_uid}"
         fix = "A node is in one domain at a time: it is free when the last pod of that domain on it is gone."
-        yield Finding("node-in-other-domain", some(nodes), f"in {whose}", fix)
+        yield WaitFinding("node-in-other-domain", some(nodes), f"in {whose}", fix)
     for reason, nodes in sorted(broken.items()):
         fix = "Wait if the fabric manager still works on it; otherwise dractl get nodes has the node's problems."
-        yield Finding("fabric-incomplete", some(nodes), f"the NVLink fabric cannot be used: {reason}", fix)
+        yield WaitFinding("fabric-incomplete", some(nodes), f"the NVLink fabric cannot be used: {reason}", fix)
 
 
 def _by_uid(world: World, uid: str) -> ComputeDomain | None:

@@ -9,15 +9,15 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 
 from dra_driver.allocation.search import Limit
-from dra_driver.allocation.world import Key, Pod, PodClaim, Unread, World, claim_key, claims_of
+from dra_driver.allocation.world import Key, Pod, PodClaim, UnreadKind, World, claim_key, claims_of
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import AllocatedDevice, ResourceClaim
 from dra_driver.errors import InvalidInput
 from dra_driver.explain.driver_findings import domain_findings, policy_findings
-from dra_driver.explain.findings import Finding, findings_of
-from dra_driver.explain.judge import Judge
+from dra_driver.explain.findings import WaitFinding, findings_of
+from dra_driver.explain.judge import NodeJudge
 from dra_driver.explain.suggest import Suggestion, suggestions
-from dra_driver.explain.verdicts import Code, DeviceVerdict, NodeVerdict, holder_of
+from dra_driver.explain.verdicts import DeviceVerdict, NodeVerdict, ReasonCode, holder_of
 
 
 class Answer(StrEnum):
@@ -35,7 +35,7 @@ class Answer(StrEnum):
 class Group:
     """Nodes with one reason. `claim` and `request` say what it is about, where it is about devices."""
 
-    code: Code
+    code: ReasonCode
     text: str
     nodes: tuple[str, ...]
     claim: str | None = None
@@ -65,18 +65,18 @@ class Explanation:
     claims: tuple[ClaimState, ...]
     nodes: tuple[NodeVerdict, ...]
     groups: tuple[Group, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[WaitFinding, ...]
     suggestions: tuple[Suggestion, ...]
     devices: tuple[tuple[str, DeviceVerdict], ...] = ()
     """Node, and what one of its devices is to one request."""
-    unread: tuple[Unread, ...] = ()
+    unread: tuple[UnreadKind, ...] = ()
 
     @property
     def fitting(self) -> tuple[str, ...]:
         return tuple(node.node for node in self.nodes if node.fits)
 
     @property
-    def stops(self) -> tuple[Finding, ...]:
+    def stops(self) -> tuple[WaitFinding, ...]:
         """What keeps it from every node."""
         return tuple(finding for finding in self.findings if finding.stops)
 
@@ -186,9 +186,9 @@ def _explained(
 ) -> Explanation:
     claims = tuple({claim_key(entry.claim): entry.claim for entry in entries if entry.claim is not None}.values())
     answer = _answer(pod, claims)
-    judge = Judge(world, pod, claims, limit)
+    judge = NodeJudge(world, pod, claims, limit)
     verdicts: tuple[NodeVerdict, ...] = ()
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[WaitFinding, ...] = ()
     if answer is None:
         verdicts = tuple(judge.node(node) for node in world.nodes.values())
         findings = (*findings_of(world, pod, entries, verdicts), *policy_findings(world, pod, entries, verdicts))
@@ -258,7 +258,7 @@ def _device_text(result: AllocatedDevice) -> str:
 
 def _groups(verdicts: Iterable[NodeVerdict]) -> tuple[Group, ...]:
     """Largest first; those that fit are no group."""
-    found: dict[tuple[Code, str, str | None, str | None], list[NodeVerdict]] = {}
+    found: dict[tuple[ReasonCode, str, str | None, str | None], list[NodeVerdict]] = {}
     for verdict in verdicts:
         if not verdict.fits:
             found.setdefault((verdict.code, verdict.said.shape, verdict.claim, verdict.request), []).append(verdict)
@@ -275,7 +275,9 @@ def _groups(verdicts: Iterable[NodeVerdict]) -> tuple[Group, ...]:
     return tuple(sorted(groups, key=lambda group: (-len(group.nodes), group.text)))
 
 
-def _devices(world: World, judge: Judge, devices_of: Collection[str] | None) -> tuple[tuple[str, DeviceVerdict], ...]:
+def _devices(
+    world: World, judge: NodeJudge, devices_of: Collection[str] | None
+) -> tuple[tuple[str, DeviceVerdict], ...]:
     names = [name for name in world.nodes if devices_of is None or name in devices_of]
     try:
         return tuple((name, verdict) for name in names for verdict in judge.devices(world.nodes[name]))

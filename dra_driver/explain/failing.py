@@ -14,7 +14,7 @@ from dra_driver.cel.device import CelDevice, values_of_parts
 from dra_driver.cel.functions import CURRENT, Server
 from dra_driver.cel.tree import (
     Bind,
-    Call,
+    CallNode,
     Conditional,
     Constant,
     Has,
@@ -22,8 +22,8 @@ from dra_driver.cel.tree import (
     ListLiteral,
     Logical,
     Name,
-    Node,
     Select,
+    SyntaxNode,
     children,
 )
 from dra_driver.quantity import Quantity, Version
@@ -61,7 +61,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ExpressionPart:
     """`text` is the part as it is written, at `start`; `said` what it amounts to on this device."""
 
     start: int
@@ -72,7 +72,7 @@ class Part:
     comparison: Comparison | None = None
 
 
-def failing_parts(expression: str, device: CelDevice, server: Server = CURRENT) -> tuple[Part, ...]:
+def failing_parts(expression: str, device: CelDevice, server: Server = CURRENT) -> tuple[ExpressionPart, ...]:
     """Those that together make the selector false; empty when it holds. Raises CelError when it fails or is none."""
     root, values = values_of_parts(expression, device, server)
     if values[root] is True:
@@ -89,12 +89,12 @@ _LITERALS = ("quantity", "semver")
 
 
 class _Finder:
-    def __init__(self, expression: str, values: Mapping[Node, object], driver: str) -> None:
+    def __init__(self, expression: str, values: Mapping[SyntaxNode, object], driver: str) -> None:
         self._expression = expression
         self._values = values
         self._driver = driver
 
-    def parts(self, node: Node, wanted: bool) -> Iterator[Part]:
+    def parts(self, node: SyntaxNode, wanted: bool) -> Iterator[ExpressionPart]:
         """Why `node` is not `wanted`."""
         match node:
             case Logical(operator=operator, parts=parts):
@@ -103,7 +103,7 @@ class _Finder:
                 # One part that fails decides; parts of which one would do must all have failed.
                 for item in wrong[:1] if all_needed else wrong:
                     yield from self.parts(item, wanted)
-            case Call(function="!_", arguments=(operand,)):
+            case CallNode(function="!_", arguments=(operand,)):
                 yield from self.parts(operand, not wanted)
             case Conditional(condition=condition, then=then, otherwise=otherwise):
                 taken = then if self._values.get(condition) is True else otherwise
@@ -113,27 +113,29 @@ class _Finder:
             case _:
                 yield self._part(node, wanted)
 
-    def _part(self, node: Node, wanted: bool) -> Part:
+    def _part(self, node: SyntaxNode, wanted: bool) -> ExpressionPart:
         text = self._text(node)
         if (found := self._comparison(node, wanted)) is not None:
             comparison, literal = found
-            return Part(node.start, node.end, text, str(comparison), literal, comparison)
-        return Part(node.start, node.end, text, self._otherwise(node, wanted))
+            return ExpressionPart(node.start, node.end, text, str(comparison), literal, comparison)
+        return ExpressionPart(node.start, node.end, text, self._otherwise(node, wanted))
 
-    def _text(self, node: Node) -> str:
+    def _text(self, node: SyntaxNode) -> str:
         return " ".join(self._expression[node.start : node.end].split())
 
     # -- comparisons
 
-    def _comparison(self, node: Node, wanted: bool) -> tuple[Comparison, Literal | None] | None:
+    def _comparison(self, node: SyntaxNode, wanted: bool) -> tuple[Comparison, Literal | None] | None:
         """`attribute sign value`, for anything that compares what the device has with something."""
         match node:
-            case Call(function="in", arguments=(left, right)) if (name := self._attribute(left)) is not None:
+            case CallNode(function="in", arguments=(left, right)) if (name := self._attribute(left)) is not None:
                 among = "is not one of" if wanted else "is one of"
                 return Comparison(name, _shown(self._value(left)), among, _shown(self._value(right))), None
-            case Call(function=function, target=None, arguments=(left, right)) if function in _SIGNS:
+            case CallNode(function=function, target=None, arguments=(left, right)) if function in _SIGNS:
                 found = self._ordered(function, left, right)
-            case Call(function=method, target=target, arguments=(other,)) if method in _METHODS and target is not None:
+            case CallNode(function=method, target=target, arguments=(other,)) if (
+                method in _METHODS and target is not None
+            ):
                 found = (target, _METHODS[method], other)
             case _:
                 return None
@@ -142,16 +144,18 @@ class _Finder:
         left, sign, right = found
         return self._compared(left, _SIGNS[sign] if wanted else sign, right)
 
-    def _ordered(self, sign: str, left: Node, right: Node) -> tuple[Node, str, Node] | None:
+    def _ordered(self, sign: str, left: SyntaxNode, right: SyntaxNode) -> tuple[SyntaxNode, str, SyntaxNode] | None:
         """With what the device has on the left; `x.compareTo(y) >= 0` is `x >= y`."""
         if isinstance(left, Constant) or (self._attribute(left) is None and self._attribute(right) is not None):
             left, sign, right = right, _MIRRORED[sign], left
         match left, right:
-            case Call(function="compareTo", target=target, arguments=(other,)), Constant(value=0) if target is not None:
+            case CallNode(function="compareTo", target=target, arguments=(other,)), Constant(value=0) if (
+                target is not None
+            ):
                 return self._ordered(sign, target, other)
         return left, sign, right
 
-    def _compared(self, left: Node, sign: str, right: Node) -> tuple[Comparison, Literal | None] | None:
+    def _compared(self, left: SyntaxNode, sign: str, right: SyntaxNode) -> tuple[Comparison, Literal | None] | None:
         name, own, other = self._attribute(left), self._value(left), self._value(right)
         if name is None or own is _UNKNOWN or other is _UNKNOWN:
             return None
@@ -159,9 +163,9 @@ class _Finder:
         comparison = Comparison(name, own_text, sign, other_text, _number(own))
         return comparison, None if sign == "==" else self._literal(right, own, other, sign, name)
 
-    def _literal(self, node: Node, own: object, other: object, sign: str, name: str) -> Literal | None:
-        place: Node | None = node if isinstance(node, Constant) else None
-        if isinstance(node, Call) and node.function in _LITERALS and isinstance(node.arguments[0], Constant):
+    def _literal(self, node: SyntaxNode, own: object, other: object, sign: str, name: str) -> Literal | None:
+        place: SyntaxNode | None = node if isinstance(node, Constant) else None
+        if isinstance(node, CallNode) and node.function in _LITERALS and isinstance(node.arguments[0], Constant):
             place = node.arguments[0]
         if place is None:
             return None
@@ -169,7 +173,7 @@ class _Finder:
 
     # -- anything else
 
-    def _otherwise(self, node: Node, wanted: bool) -> str:
+    def _otherwise(self, node: SyntaxNode, wanted: bool) -> str:
         name = self._attribute(node)
         if name is not None:
             return f"{name} is {_shown(self._value(node))}"
@@ -182,11 +186,11 @@ class _Finder:
         values = "; ".join(dict.fromkeys(self._values_in(node)))
         return f"{self._short(node)} is {_shown(not wanted)}" + (f" ({values})" if values else "")
 
-    def _short(self, node: Node) -> str:
+    def _short(self, node: SyntaxNode) -> str:
         """Without the driver's domain, which people know."""
         return re.sub(rf"device\.(attributes|capacity)\[(['\"]){re.escape(self._driver)}\2\]\.", "", self._text(node))
 
-    def _values_in(self, node: Node) -> Iterator[str]:
+    def _values_in(self, node: SyntaxNode) -> Iterator[str]:
         name = self._attribute(node)
         if name is not None and self._value(node) is not _UNKNOWN:
             yield f"{name} is {_shown(self._value(node))}"
@@ -196,7 +200,7 @@ class _Finder:
         for child in children(node):
             yield from self._values_in(child)
 
-    def _value(self, node: Node) -> object:
+    def _value(self, node: SyntaxNode) -> object:
         value = self._values.get(node, _UNKNOWN)
         if value is _UNKNOWN and isinstance(node, Constant):
             return node.value
@@ -204,7 +208,7 @@ class _Finder:
             return [self._value(item) for item in node.items]
         return value
 
-    def _attribute(self, node: Node) -> str | None:
+    def _attribute(self, node: SyntaxNode) -> str | None:
         """The short name of what `node` reads of the device: `memory`, or with the domain when it is another's."""
         match node:
             case Select(operand=Name(name="device"), field="driver"):

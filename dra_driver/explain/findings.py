@@ -15,7 +15,7 @@ from dra_driver.allocation.world import Pod, PodClaim, World, claim_key, claims_
 from dra_driver.api.pods import is_owned_by
 from dra_driver.api.resource import ExactRequest, ResourceClaim, SubRequest
 from dra_driver.cel.errors import CelError, CelNotJudged, CelRuntimeError
-from dra_driver.explain.verdicts import Code, Holder, NodeVerdict, holder_of
+from dra_driver.explain.verdicts import ClaimHolder, NodeVerdict, ReasonCode, holder_of
 from dra_driver.names import ADMIN_ACCESS_LABEL
 from dra_driver.phrases import and_more
 from dra_driver.quantity import Quantity
@@ -25,7 +25,7 @@ _MOST_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class WaitFinding:
     """`code` is stable. `stops` is true when no node can help as long as this is so."""
 
     code: str
@@ -37,7 +37,7 @@ class Finding:
 
 def findings_of(
     world: World, pod: Pod | None, claims: Sequence[PodClaim], verdicts: Sequence[NodeVerdict]
-) -> tuple[Finding, ...]:
+) -> tuple[WaitFinding, ...]:
     """Those that stop everything first, otherwise in a fixed order of kinds."""
     known = [claim.claim for claim in claims if claim.claim is not None]
     findings = [
@@ -64,11 +64,11 @@ def findings_of(
 # -- the pod and its entries
 
 
-def _of_pod(pod: Pod | None) -> Iterator[Finding]:
+def _of_pod(pod: Pod | None) -> Iterator[WaitFinding]:
     gates = [item["name"] for item in (pod.obj["spec"].get("schedulingGates") or () if pod is not None else ())]
     if gates:
         text = f"has scheduling gates ({', '.join(gates)}); no scheduler looks at it before they are removed"
-        yield Finding(
+        yield WaitFinding(
             "scheduling-gates",
             f"pod {pod}",
             text,
@@ -77,27 +77,27 @@ def _of_pod(pod: Pod | None) -> Iterator[Finding]:
         )
 
 
-def _of_entries(world: World, pod: Pod | None, claims: Sequence[PodClaim]) -> Iterator[Finding]:
+def _of_entries(world: World, pod: Pod | None, claims: Sequence[PodClaim]) -> Iterator[WaitFinding]:
     for claim in claims:
         if claim.claim is None and claim.missing is not None:
             if claim.invalid:
                 text, fix = claim.missing, "Correct it; dractl check says what is wrong with it."
-                yield Finding("invalid-claim", f"pod {pod}, claim entry {claim.entry}", text, fix, stops=True)
+                yield WaitFinding("invalid-claim", f"pod {pod}, claim entry {claim.entry}", text, fix, stops=True)
                 continue
             if claim.template is not None and "Template" in claim.missing:
                 kind, code = "ResourceClaimTemplate", "missing-template"
             else:
                 kind, code = "ResourceClaim", "missing-claim"
             fix = f"Create it in the pod's namespace{_close(world, kind, claim)}."
-            yield Finding(code, f"pod {pod}, claim entry {claim.entry}", claim.missing, fix, stops=True)
+            yield WaitFinding(code, f"pod {pod}, claim entry {claim.entry}", claim.missing, fix, stops=True)
         elif pod is not None and _is_foreign(world, pod, claim):
             text = f"claim {claim.claim.metadata.name if claim.claim else ''} was not made for this pod"
             fix = "Delete the pod, so that it is created again with its own claim."
-            yield Finding("foreign-claim", f"pod {pod}, claim entry {claim.entry}", text, fix, stops=True)
+            yield WaitFinding("foreign-claim", f"pod {pod}, claim entry {claim.entry}", text, fix, stops=True)
         if claim.generated and world.live and claim.claim is not None:
             text = f"its claim has not been made from template {claim.template} yet"
             fix = "If this lasts, see the pod's events: kube-controller-manager says why it makes none."
-            yield Finding("claim-not-made", f"pod {pod}, claim entry {claim.entry}", text, fix, stops=True)
+            yield WaitFinding("claim-not-made", f"pod {pod}, claim entry {claim.entry}", text, fix, stops=True)
 
 
 def _is_foreign(world: World, pod: Pod, entry: PodClaim) -> bool:
@@ -117,14 +117,14 @@ def _close(world: World, kind: str, entry: PodClaim) -> str:
 # -- claims
 
 
-def _of_claim(world: World, claim: ResourceClaim) -> Iterator[Finding]:
+def _of_claim(world: World, claim: ResourceClaim) -> Iterator[WaitFinding]:
     about = f"claim {'/'.join(claim_key(claim))}"
     if claim.metadata.deletion_timestamp:
         fix = "It goes when the last pod that uses it is gone; then create it again."
-        yield Finding("claim-deleted", about, "is being deleted, so no more pods may use it", fix, stops=True)
+        yield WaitFinding("claim-deleted", about, "is being deleted, so no more pods may use it", fix, stops=True)
     if len(claim.status.reserved_for) >= _MOST_CONSUMERS:
         text = f"is in use by {len(claim.status.reserved_for)} pods, and there is no room for more"
-        yield Finding("too-many-users", about, text, "Use another claim for further pods.", stops=True)
+        yield WaitFinding("too-many-users", about, text, "Use another claim for further pods.", stops=True)
     for name, spec in _requests(claim):
         yield from _of_request(world, claim, f'{about}, request "{name}"', spec)
     for constraint in claim.spec.devices.constraints:
@@ -140,11 +140,15 @@ def _requests(claim: ResourceClaim) -> Iterator[tuple[str, ExactRequest | SubReq
             yield f"{request.name}/{sub_request.name}", sub_request
 
 
-def _of_request(world: World, claim: ResourceClaim, about: str, spec: ExactRequest | SubRequest) -> Iterator[Finding]:
+def _of_request(
+    world: World, claim: ResourceClaim, about: str, spec: ExactRequest | SubRequest
+) -> Iterator[WaitFinding]:
     if spec.device_class_name not in world.classes:
         classes = ", ".join(sorted(world.classes)) or "none"
         text = f"there is no DeviceClass {spec.device_class_name}"
-        yield Finding("missing-class", about, text, f"Create it, or ask for one that there is: {classes}.", stops=True)
+        yield WaitFinding(
+            "missing-class", about, text, f"Create it, or ask for one that there is: {classes}.", stops=True
+        )
     if isinstance(spec, ExactRequest) and spec.admin_access:
         namespace = claim_key(claim)[0]
         labels = world.namespaces.get(namespace)
@@ -153,22 +157,22 @@ def _of_request(world: World, claim: ResourceClaim, about: str, spec: ExactReque
                 f"wants admin access, and namespace {namespace} lacks the label that allows it, so the claim is refused"
             )
             fix = f"kubectl label namespace {namespace} {ADMIN_ACCESS_LABEL}=true"
-            yield Finding("admin-access", about, text, fix, stops=True)
+            yield WaitFinding("admin-access", about, text, fix, stops=True)
     if spec.capacity is not None and not world.behaviour.consumable:
         yield _gate(about, "capacity", "DRAConsumableCapacity", world.behaviour)
     if spec.tolerations and not world.behaviour.taints:
         yield _gate(about, "tolerations", "DRADeviceTaints", world.behaviour)
 
 
-def _gate(about: str, field: str, gate: str, behaviour: Behaviour) -> Finding:
+def _gate(about: str, field: str, gate: str, behaviour: Behaviour) -> WaitFinding:
     text = f"`{field}` is dropped by a cluster of version 1.{behaviour.minor} with its default gates"
-    return Finding("dropped-field", about, text, f"Switch {gate} on in API server and scheduler, or do without it.")
+    return WaitFinding("dropped-field", about, text, f"Switch {gate} on in API server and scheduler, or do without it.")
 
 
 # -- who has the claims already, or waits for them
 
 
-def _of_users(world: World, pod: Pod | None, claims: Iterable[ResourceClaim]) -> Iterator[Finding]:
+def _of_users(world: World, pod: Pod | None, claims: Iterable[ResourceClaim]) -> Iterator[WaitFinding]:
     """Of a claim that is looked at alone: pods that wait for it and may want more."""
     if pod is not None:
         return
@@ -178,19 +182,19 @@ def _of_users(world: World, pod: Pod | None, claims: Iterable[ResourceClaim]) ->
             pod_claim.claim is not None and claim_key(pod_claim.claim) in keys for pod_claim in claims_of(world, other)
         ):
             fix = f"dractl explain pod {other.name} -n {other.namespace} looks at all that it needs."
-            yield Finding("pod-waits", f"pod {other}", "waits for this claim and may want more than it", fix)
+            yield WaitFinding("pod-waits", f"pod {other}", "waits for this claim and may want more than it", fix)
 
 
-def _of_reservations(world: World, claims: Iterable[ResourceClaim]) -> Iterator[Finding]:
+def _of_reservations(world: World, claims: Iterable[ResourceClaim]) -> Iterator[WaitFinding]:
     for claim in claims:
         holder = holder_of(claim, world)
         if holder.gone:
             text = f"is reserved for pod {holder.gone[0]}, which no longer exists"
             fix = "kube-controller-manager takes it back; if this lasts, it does not run or may not write claims."
-            yield Finding("held-by-deleted-pod", f"claim {holder}", text, fix)
+            yield WaitFinding("held-by-deleted-pod", f"claim {holder}", text, fix)
 
 
-def _of_places(claims: Sequence[ResourceClaim]) -> Iterator[Finding]:
+def _of_places(claims: Sequence[ResourceClaim]) -> Iterator[WaitFinding]:
     """Claims that have devices already, in places that exclude each other."""
     placed: dict[str, list[str]] = defaultdict(list)
     for claim in claims:
@@ -201,7 +205,9 @@ def _of_places(claims: Sequence[ResourceClaim]) -> Iterator[Finding]:
     if len(placed) > 1 and not _have_a_node_in_common(claims):
         where = "; ".join(f"{' and '.join(names)} on {pools}" for pools, names in sorted(placed.items()))
         fix = "Delete one of them, so that both are allocated together. No other pod may use it."
-        yield Finding("claims-apart", "the pod's claims", f"have devices of different nodes: {where}", fix, stops=True)
+        yield WaitFinding(
+            "claims-apart", "the pod's claims", f"have devices of different nodes: {where}", fix, stops=True
+        )
 
 
 def _have_a_node_in_common(claims: Sequence[ResourceClaim]) -> bool:
@@ -226,17 +232,17 @@ def _have_a_node_in_common(claims: Sequence[ResourceClaim]) -> bool:
 # -- extended resources, errors, quota, and what the scheduler says itself
 
 
-def _of_scheduler(pod: Pod | None, verdicts: Sequence[NodeVerdict]) -> Iterator[Finding]:
+def _of_scheduler(pod: Pod | None, verdicts: Sequence[NodeVerdict]) -> Iterator[WaitFinding]:
     """Where we see no reason to wait, the scheduler's own words."""
     if pod is None or not any(verdict.fits for verdict in verdicts):
         return
     for condition in (pod.obj.get("status") or {}).get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False" and condition.get("message"):
             fix = "Its last word; it may be older than what has become free since."
-            yield Finding("scheduler-says", f"pod {pod}", f"the scheduler says: {condition['message']}", fix)
+            yield WaitFinding("scheduler-says", f"pod {pod}", f"the scheduler says: {condition['message']}", fix)
 
 
-def _of_resources(world: World, pod: Pod | None) -> Iterator[Finding]:
+def _of_resources(world: World, pod: Pod | None) -> Iterator[WaitFinding]:
     if pod is None:
         return
     served = class_by_resource(world.classes.values())
@@ -244,24 +250,24 @@ def _of_resources(world: World, pod: Pod | None) -> Iterator[Finding]:
         if resource not in served and not any(provides(node, resource) for node in world.nodes.values()):
             text = f"no node has {resource} from a device plugin, and no DeviceClass provides it"
             fix = f"Set extendedResourceName: {resource} in a DeviceClass, or use a claim instead."
-            yield Finding("unknown-resource", f"pod {pod}", text, fix, stops=True)
+            yield WaitFinding("unknown-resource", f"pod {pod}", text, fix, stops=True)
 
 
-def _of_errors(world: World, claims: Sequence[ResourceClaim], verdicts: Sequence[NodeVerdict]) -> Iterator[Finding]:
+def _of_errors(world: World, claims: Sequence[ResourceClaim], verdicts: Sequence[NodeVerdict]) -> Iterator[WaitFinding]:
     if any(spec.device_class_name not in world.classes for claim in claims for _, spec in _requests(claim)):
         return  # a class that is missing has a finding of its own, and ends every attempt
     errors: dict[str, list[NodeVerdict]] = defaultdict(list)
     for verdict in verdicts:
-        if verdict.code is Code.ERROR:
+        if verdict.code is ReasonCode.ERROR:
             errors[verdict.text].append(verdict)
     for text, failing in errors.items():
         about, text = _split_about(text)
         cause = failing[0].error.__cause__ if failing[0].error is not None else None
         if isinstance(cause, CelError):
             where = f"This stops the pod on every node, not only on {some([verdict.node for verdict in failing])}."
-            yield Finding("selector-error", about, text, f"{where} {_mending(cause)}", stops=True)
+            yield WaitFinding("selector-error", about, text, f"{where} {_mending(cause)}", stops=True)
         else:
-            yield Finding("invalid-claim", about, text, "Change the claim; trying again will not help.", stops=True)
+            yield WaitFinding("invalid-claim", about, text, "Change the claim; trying again will not help.", stops=True)
 
 
 def _mending(error: CelError) -> str:
@@ -280,7 +286,7 @@ def _split_about(text: str) -> tuple[str, str]:
     return (about, rest) if separator else ("claim", text)
 
 
-def _of_quotas(world: World, claims: Sequence[PodClaim]) -> Iterator[Finding]:
+def _of_quotas(world: World, claims: Sequence[PodClaim]) -> Iterator[WaitFinding]:
     new = [pod_claim.claim for pod_claim in claims if pod_claim.generated and pod_claim.claim is not None]
     asked: Counter[tuple[str, str]] = Counter()
     for claim in new:
@@ -296,7 +302,7 @@ def _of_quotas(world: World, claims: Sequence[PodClaim]) -> Iterator[Finding]:
                 if used + number > hard:
                     text = f"allows {hard} of {resource}; {used} used, {number} more wanted"
                     fix = "Delete claims that are not needed, or raise the quota."
-                    yield Finding("quota", f"quota {quota.namespace}/{quota.name}", text, fix, stops=True)
+                    yield WaitFinding("quota", f"quota {quota.namespace}/{quota.name}", text, fix, stops=True)
 
 
 def _number(text: str) -> int:
@@ -306,7 +312,7 @@ def _number(text: str) -> int:
 # -- the cluster
 
 
-def _of_gates(world: World) -> Iterator[Finding]:
+def _of_gates(world: World) -> Iterator[WaitFinding]:
     """What slices say that this scheduler does not know."""
     behaviour = world.behaviour
     devices = [device for slice_ in world.slices for device in slice_.spec.devices or ()]
@@ -326,15 +332,17 @@ def _of_gates(world: World) -> Iterator[Finding]:
         yield _unknown("ignores taints of devices", "DRADeviceTaints")
 
 
-def _unknown(text: str, gate: str) -> Finding:
-    return Finding("gate-off", "the scheduler", text, f"Switch {gate} on in API server and scheduler, or update them.")
+def _unknown(text: str, gate: str) -> WaitFinding:
+    return WaitFinding(
+        "gate-off", "the scheduler", text, f"Switch {gate} on in API server and scheduler, or update them."
+    )
 
 
 def _several(number: int, noun: str) -> str:
     return f"1 {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _of_pools(world: World, verdicts: Sequence[NodeVerdict]) -> Iterator[Finding]:
+def _of_pools(world: World, verdicts: Sequence[NodeVerdict]) -> Iterator[WaitFinding]:
     if all(verdict.fits for verdict in verdicts):
         return
     found: dict[tuple[str, str], list[str]] = defaultdict(list)
@@ -347,13 +355,13 @@ def _of_pools(world: World, verdicts: Sequence[NodeVerdict]) -> Iterator[Finding
             fix = (
                 "Its driver published it incorrectly; none of its devices can be used until it is published correctly."
             )
-            yield Finding("invalid-pool", f"pool {name}", f"{problem} ({some(nodes)})", fix)
+            yield WaitFinding("invalid-pool", f"pool {name}", f"{problem} ({some(nodes)})", fix)
         else:
             fix = "None of its devices can be used meanwhile. If this lasts, its driver or controller is stuck."
-            yield Finding("incomplete-pool", f"pool {name}", f"{problem} ({some(nodes)})", fix)
+            yield WaitFinding("incomplete-pool", f"pool {name}", f"{problem} ({some(nodes)})", fix)
 
 
-def _of_plugins(world: World) -> Iterator[Finding]:
+def _of_plugins(world: World) -> Iterator[WaitFinding]:
     """Nodes whose kubelet does not know a plugin that reported from there: pods with claims would hang there."""
     known = {driver for drivers in world.registered.values() for driver in drivers}
     silent: dict[str, list[str]] = defaultdict(list)
@@ -365,12 +373,12 @@ def _of_plugins(world: World) -> Iterator[Finding]:
         what = f"the plugin of driver {driver}" if driver else "the node plugin"
         text = f"{what} is not registered with kubelet"
         fix = "Look at the node plugin's pod there and its log; without it no claim is prepared on that node."
-        yield Finding("plugin-not-registered", some(nodes), text, fix)
+        yield WaitFinding("plugin-not-registered", some(nodes), text, fix)
 
 
-def _of_forgotten(world: World, verdicts: Sequence[NodeVerdict]) -> Iterator[Finding]:
+def _of_forgotten(world: World, verdicts: Sequence[NodeVerdict]) -> Iterator[WaitFinding]:
     """Claims in the way that no pod uses."""
-    holders: dict[Holder, None] = {}
+    holders: dict[ClaimHolder, None] = {}
     for verdict in verdicts:
         for device in verdict.devices:
             holders.update(dict.fromkeys(device.holders))
@@ -378,20 +386,20 @@ def _of_forgotten(world: World, verdicts: Sequence[NodeVerdict]) -> Iterator[Fin
         if holder.is_forgotten and not holder.pods and world.live:
             text = "has devices that this needs, and no pod uses it"
             fix = "If this lasts, delete the claim; kube-controller-manager should have freed its devices."
-            yield Finding("unused-claim", f"claim {holder}", text, fix)
+            yield WaitFinding("unused-claim", f"claim {holder}", text, fix)
         elif holder.is_forgotten and holder.pods:
             text = f"has devices that this needs, and is held by pod {holder.gone[0]}, which no longer exists"
             fix = "kube-controller-manager takes it back; if this lasts, it does not run or may not write claims."
-            yield Finding("held-by-deleted-pod", f"claim {holder}", text, fix)
+            yield WaitFinding("held-by-deleted-pod", f"claim {holder}", text, fix)
 
 
-def _of_nodes(world: World) -> Iterator[Finding]:
+def _of_nodes(world: World) -> Iterator[WaitFinding]:
     if not world.nodes:
         fix = "Give ResourceSlices or Nodes with --slices." if not world.live else "Add a node."
-        yield Finding("no-nodes", "the cluster" if world.live else "the files", "there is no node", fix, stops=True)
+        yield WaitFinding("no-nodes", "the cluster" if world.live else "the files", "there is no node", fix, stops=True)
     elif not world.slices:
         fix = "Is a driver installed? Its node plugins or its controller publish ResourceSlices."
-        yield Finding("no-slices", "the cluster" if world.live else "the files", "no devices are published", fix)
+        yield WaitFinding("no-slices", "the cluster" if world.live else "the files", "no devices are published", fix)
 
 
 def some(nodes: Sequence[str]) -> str:

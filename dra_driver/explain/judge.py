@@ -24,15 +24,15 @@ from dra_driver.cel.device import CelDevice
 from dra_driver.cel.errors import CelError
 from dra_driver.cel.functions import Server
 from dra_driver.errors import InvalidInput, NodeNotReady
-from dra_driver.explain.failing import Part, amount_text, failing_parts
+from dra_driver.explain.failing import ExpressionPart, amount_text, failing_parts
 from dra_driver.explain.scarcity import scarce_sentence
 from dra_driver.explain.verdicts import (
     HELD,
-    Code,
+    ClaimHolder,
     DeviceVerdict,
-    Holder,
     Holders,
     NodeVerdict,
+    ReasonCode,
     Sentence,
     after,
     joined,
@@ -42,7 +42,7 @@ from dra_driver.explain.verdicts import (
 from dra_driver.quantity import Quantity
 
 
-class Judge:
+class NodeJudge:
     """Looks at the nodes of a world for one pod, or for a claim of no pod."""
 
     def __init__(self, world: World, pod: Pod | None, claims: Sequence[ResourceClaim], limit: Limit) -> None:
@@ -61,19 +61,19 @@ class Judge:
         pod = self._pod.obj if self._pod is not None else NO_POD
         extended = extended_on(pod, node, self._world.classes, self._world.behaviour)
         if isinstance(extended, str):
-            return NodeVerdict(node.name, Code.EXTENDED_RESOURCE, Sentence(extended))
+            return NodeVerdict(node.name, ReasonCode.EXTENDED_RESOURCE, Sentence(extended))
         wanted = unallocated(self._claims)
         if extended is not None:
             wanted.append(ResourceClaim.of(extended_claim(pod, extended.requests)))
         try:
             result = allocate(wanted, node, self._world.snapshot, limit=self._limit)
         except (InvalidInput, NodeNotReady) as error:
-            code = Code.POOL if isinstance(error, NodeNotReady) else Code.ERROR
+            code = ReasonCode.POOL if isinstance(error, NodeNotReady) else ReasonCode.ERROR
             return NodeVerdict(node.name, code, Sentence(str(error)), error=error)
         if isinstance(result, Allocated):
-            return NodeVerdict(node.name, Code.FITS, Sentence("fits"), allocations=result.allocations)
+            return NodeVerdict(node.name, ReasonCode.FITS, Sentence("fits"), allocations=result.allocations)
         if isinstance(result, Undecided):
-            return NodeVerdict(node.name, Code.NOT_DECIDED, Sentence(result.reason))
+            return NodeVerdict(node.name, ReasonCode.NOT_DECIDED, Sentence(result.reason))
         return self._devices_of(node, wanted, result)
 
     def _unfit(self, node: NodeView) -> NodeVerdict | None:
@@ -82,10 +82,10 @@ class Judge:
                 return NodeVerdict(node.name, _node_code(text), Sentence(text))
             others = (pod.obj for pod in self._world.pods_by_node.get(node.name, ()))
             if (shortage := shortage_on(node, self._pod.obj, others)) is not None:
-                return NodeVerdict(node.name, Code.RESOURCES, Sentence(f"too little {shortage}"))
+                return NodeVerdict(node.name, ReasonCode.RESOURCES, Sentence(f"too little {shortage}"))
         if (claim := allocated_elsewhere(self._claims, node)) is not None:
             text = f"claim {claim.metadata.name} has devices of another node{_where(claim)}"
-            return NodeVerdict(node.name, Code.CLAIM_ELSEWHERE, Sentence(text), claim=claim.metadata.name)
+            return NodeVerdict(node.name, ReasonCode.CLAIM_ELSEWHERE, Sentence(text), claim=claim.metadata.name)
         return None
 
     # -- devices
@@ -112,10 +112,10 @@ class Judge:
             for device_verdict in view.request(wanted)
         ]
         text = result.reason
-        code = next((code for cause, code in _TOGETHER if cause in result.causes), Code.COMBINATION)
+        code = next((code for cause, code in _TOGETHER if cause in result.causes), ReasonCode.COMBINATION)
         device_verdicts = [verdict for verdict in verdicts if verdict.is_meant and verdict.holders]
         holders = [holder for device_verdict in device_verdicts for holder in device_verdict.holders]
-        if code is Code.COUNTERS and not holders:
+        if code is ReasonCode.COUNTERS and not holders:
             holders = [holder for verdict in verdicts if verdict.is_meant for holder in view.sharers(verdict.candidate)]
         sentence = Sentence(f"{text}; in use: {HELD}", (tuple(holders),)) if holders else Sentence(text)
         wanted = requests[0][0]
@@ -135,14 +135,14 @@ class Judge:
         )
 
 
-_TOGETHER = ((Cause.CONSTRAINT, Code.CONSTRAINT), (Cause.COUNTERS, Code.COUNTERS))
+_TOGETHER = ((Cause.CONSTRAINT, ReasonCode.CONSTRAINT), (Cause.COUNTERS, ReasonCode.COUNTERS))
 """What keeps requests from being served together, the first one that is among the causes."""
 
 
-def _node_code(text: str) -> Code:
+def _node_code(text: str) -> ReasonCode:
     if text == "cordoned":
-        return Code.CORDONED
-    return Code.NODE_TAINT if text.startswith("tainted") else Code.NODE_SELECTOR
+        return ReasonCode.CORDONED
+    return ReasonCode.NODE_TAINT if text.startswith("tainted") else ReasonCode.NODE_SELECTOR
 
 
 def _where(claim: ResourceClaim) -> str:
@@ -157,7 +157,7 @@ def _where(claim: ResourceClaim) -> str:
 def _without_devices(site: Site, slices: Sequence[PublishedSlice]) -> NodeVerdict:
     problems = [f"pool {pool} {pool.problem}" for pool in site.pools if pool.problem is not None]
     if problems:
-        return NodeVerdict(site.node.name, Code.POOL, Sentence("; ".join(problems)))
+        return NodeVerdict(site.node.name, ReasonCode.POOL, Sentence("; ".join(problems)))
     newest: dict[PoolId, int] = {}
     for slice_ in slices:
         newest[slice_.pool] = max(slice_.spec.pool.generation, newest.get(slice_.pool, 0))
@@ -170,8 +170,8 @@ def _without_devices(site: Site, slices: Sequence[PublishedSlice]) -> NodeVerdic
     )
     if old:
         text = f"pool {', '.join(old)} has a newer generation of slices, and none of them is for this node"
-        return NodeVerdict(site.node.name, Code.POOL, Sentence(text))
-    return NodeVerdict(site.node.name, Code.NO_DEVICES, Sentence("no devices are published for it"))
+        return NodeVerdict(site.node.name, ReasonCode.POOL, Sentence(text))
+    return NodeVerdict(site.node.name, ReasonCode.NO_DEVICES, Sentence("no devices are published for it"))
 
 
 def _is_old(slice_: PublishedSlice, newest: Mapping[PoolId, int]) -> bool:
@@ -179,7 +179,7 @@ def _is_old(slice_: PublishedSlice, newest: Mapping[PoolId, int]) -> bool:
 
 
 def _too_few(wanted: Wanted, verdicts: Sequence[DeviceVerdict]) -> bool:
-    able = sum(verdict.code is Code.FITS for verdict in verdicts)
+    able = sum(verdict.code is ReasonCode.FITS for verdict in verdicts)
     if wanted.wants_all:
         meant = [verdict for verdict in verdicts if verdict.is_meant]
         return not meant or able < len(meant)
@@ -204,7 +204,7 @@ class _View:
             self._known[wanted] = tuple(self._device(wanted, candidate) for candidate in self.site.candidates)
         return self._known[wanted]
 
-    def sharers(self, candidate: Candidate) -> tuple[Holder, ...]:
+    def sharers(self, candidate: Candidate) -> tuple[ClaimHolder, ...]:
         return self._holders.of_counters(candidate, self._pools[candidate.pool])
 
     # -- one device
@@ -216,38 +216,41 @@ class _View:
         selection = self._pools[candidate.pool].select(wanted.expressions)
         if (failure := selection.failing.get(candidate)) is not None:
             text = f"selector fails on it: {failure.error}"
-            return DeviceVerdict(wanted, candidate, Code.ERROR, text, selector=failure.index, error=failure.error)
+            return DeviceVerdict(wanted, candidate, ReasonCode.ERROR, text, selector=failure.index, error=failure.error)
         if candidate not in selection.matching:
             return _unselected(wanted, candidate, self._misses)
         if not candidate.is_for(self.site.node):
-            return DeviceVerdict(wanted, candidate, Code.NODE, "for other nodes")
+            return DeviceVerdict(wanted, candidate, ReasonCode.NODE, "for other nodes")
         if candidate.device.binding_conditions and not self.behaviour.binding_conditions:
             return DeviceVerdict(
-                wanted, candidate, Code.GATE, "attached only after the decision; DRADeviceBindingConditions is off"
+                wanted,
+                candidate,
+                ReasonCode.GATE,
+                "attached only after the decision; DRADeviceBindingConditions is off",
             )
         if candidate.device.consumes_counters and not self.behaviour.partitionable:
-            return DeviceVerdict(wanted, candidate, Code.GATE, "a partition; DRAPartitionableDevices is off")
+            return DeviceVerdict(wanted, candidate, ReasonCode.GATE, "a partition; DRAPartitionableDevices is off")
         if (short := self._untouched.short_of_capacity(wanted, candidate)) is not None:
-            return DeviceVerdict(wanted, candidate, Code.TOO_SMALL, _too_small(wanted, candidate) or short.text)
+            return DeviceVerdict(wanted, candidate, ReasonCode.TOO_SMALL, _too_small(wanted, candidate) or short.text)
         return None
 
     def _kept_away(self, wanted: Wanted, candidate: Candidate) -> DeviceVerdict:
         if self._ledger.in_use(candidate) and not wanted.admin_access:
             holders = self._holders.of(candidate.id)
-            return DeviceVerdict(wanted, candidate, Code.IN_USE, f"in use by {listed_holders(holders)}", holders)
+            return DeviceVerdict(wanted, candidate, ReasonCode.IN_USE, f"in use by {listed_holders(holders)}", holders)
         if (short := self._ledger.short_of_capacity(wanted, candidate)) is not None:
             holders = self._holders.of(candidate.id)
             scarce = _short_of(self.site.snapshot.usage, wanted, candidate) or short.text
             text = f"{scarce}, beside {listed_holders(holders)}"
-            return DeviceVerdict(wanted, candidate, Code.CAPACITY, text, holders, scarce=scarce)
+            return DeviceVerdict(wanted, candidate, ReasonCode.CAPACITY, text, holders, scarce=scarce)
         if (short := self._ledger.short_of_counters(candidate)) is not None:
             holders = self.sharers(candidate)
             text = f"{short.text}, beside {listed_holders(holders)}" if holders else short.text
-            return DeviceVerdict(wanted, candidate, Code.COUNTERS, text, holders, scarce=short.text)
+            return DeviceVerdict(wanted, candidate, ReasonCode.COUNTERS, text, holders, scarce=short.text)
         taints = self.site.snapshot.taints(candidate) if self.behaviour.taints else ()
         if taints and (taint := untolerated(taints, wanted.tolerations)) is not None:
-            return DeviceVerdict(wanted, candidate, Code.TAINT, f"tainted {taint}")
-        return DeviceVerdict(wanted, candidate, Code.FITS, "free")
+            return DeviceVerdict(wanted, candidate, ReasonCode.TAINT, f"tainted {taint}")
+        return DeviceVerdict(wanted, candidate, ReasonCode.FITS, "free")
 
     # -- one sentence
 
@@ -282,9 +285,9 @@ class _Misses:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._known: dict[Hashable, tuple[Part, ...]] = {}
+        self._known: dict[Hashable, tuple[ExpressionPart, ...]] = {}
 
-    def of(self, expression: str, candidate: Candidate) -> tuple[Part, ...]:
+    def of(self, expression: str, candidate: Candidate) -> tuple[ExpressionPart, ...]:
         """Raises CelError."""
         reads = reads_of(expression)
         seen = candidate.facts.seen(reads) if reads is not None else None
@@ -302,14 +305,14 @@ def _unselected(wanted: Wanted, candidate: Candidate, misses: _Misses) -> Device
         try:
             parts = misses.of(expression, candidate)
         except CelError as error:  # only the watched evaluation failed
-            return DeviceVerdict(wanted, candidate, Code.ERROR, str(error), selector=index)
+            return DeviceVerdict(wanted, candidate, ReasonCode.ERROR, str(error), selector=index)
         if parts:
-            code = Code.CLASS if index < own else Code.SELECTOR
+            code = ReasonCode.CLASS if index < own else ReasonCode.SELECTOR
             return DeviceVerdict(wanted, candidate, code, _said(parts), parts=parts, selector=index)
-    return DeviceVerdict(wanted, candidate, Code.SELECTOR, "not selected")
+    return DeviceVerdict(wanted, candidate, ReasonCode.SELECTOR, "not selected")
 
 
-def _said(parts: Iterable[Part]) -> str:
+def _said(parts: Iterable[ExpressionPart]) -> str:
     return " and ".join(dict.fromkeys(part.said for part in parts))
 
 

@@ -6,19 +6,19 @@ from dataclasses import replace
 
 from dra_driver.allocation.requests import Wanted
 from dra_driver.explain.failing import Comparison
-from dra_driver.explain.verdicts import HELD, Code, DeviceVerdict, Sentence, after, joined, nearness
+from dra_driver.explain.verdicts import HELD, DeviceVerdict, ReasonCode, Sentence, after, joined, nearness
 
 
-def scarce_sentence(wanted: Wanted, verdicts: Sequence[DeviceVerdict]) -> tuple[Code, Sentence]:
+def scarce_sentence(wanted: Wanted, verdicts: Sequence[DeviceVerdict]) -> tuple[ReasonCode, Sentence]:
     meant = [verdict for verdict in verdicts if verdict.is_meant]
     if not meant:
         return _nothing_meant(wanted, verdicts)
-    able = [device_verdict for device_verdict in meant if device_verdict.code is Code.FITS]
-    device_verdicts = [device_verdict for device_verdict in meant if device_verdict.code is not Code.FITS]
+    able = [device_verdict for device_verdict in meant if device_verdict.code is ReasonCode.FITS]
+    device_verdicts = [device_verdict for device_verdict in meant if device_verdict.code is not ReasonCode.FITS]
     number = len(meant) if wanted.wants_all else wanted.count
     if not device_verdicts:
         text = f'request "{wanted.name}" needs {number} devices, and {_of(len(meant), "matches", "match")} it'
-        return Code.TOO_FEW, Sentence(text)
+        return ReasonCode.TOO_FEW, Sentence(text)
     code = Counter(device_verdict.code for device_verdict in device_verdicts).most_common(1)[0][0]
     if number == 1 or (len(meant) == 1 and not able):
         return code, _kept_away(device_verdicts)
@@ -35,15 +35,15 @@ def _of(number: int, item: str, many: str) -> str:
 
 
 _LEADS = {
-    Code.IN_USE: "in use by",
-    Code.CAPACITY: "without room left beside",
-    Code.COUNTERS: "without room left beside",
+    ReasonCode.IN_USE: "in use by",
+    ReasonCode.CAPACITY: "without room left beside",
+    ReasonCode.COUNTERS: "without room left beside",
 }
 
 
 def _kept_away(verdicts: Sequence[DeviceVerdict]) -> Sentence:
     """`2 devices in use by team-a/train, 1 tainted gpu.nvidia.com/xid=79`."""
-    groups: dict[tuple[Code, str], list[DeviceVerdict]] = {}
+    groups: dict[tuple[ReasonCode, str], list[DeviceVerdict]] = {}
     for verdict in verdicts:
         # Reasons that differ only in the holders form one group.
         text = verdict.text if verdict.code not in _LEADS or not verdict.holders else ""
@@ -58,23 +58,23 @@ def _kept_away(verdicts: Sequence[DeviceVerdict]) -> Sentence:
     )
 
 
-def _group_of_devices(code: Code, text: str, members: Sequence[DeviceVerdict], several: bool) -> Sentence:
+def _group_of_devices(code: ReasonCode, text: str, members: Sequence[DeviceVerdict], several: bool) -> Sentence:
     number = f"{len(members)} " if several or len(members) > 1 else ""
     noun = "device" if len(members) == 1 else "devices"
     if not text:
         holders = tuple(holder for member in members for holder in member.holders)
         # Of counters all devices are short in the same words; of a capacity each has its own rest.
-        alike = len(members) == 1 or (code is Code.COUNTERS and len({member.scarce for member in members}) == 1)
+        alike = len(members) == 1 or (code is ReasonCode.COUNTERS and len({member.scarce for member in members}) == 1)
         scarce = members[0].scarce if alike else None
         lead = f"{scarce}, beside" if scarce is not None else _LEADS[code]
         return Sentence(f"{number}{noun} {lead} {HELD}", (holders,))
-    return Sentence(f"{number}{noun} {text}" if number or code is not Code.TAINT else text)
+    return Sentence(f"{number}{noun} {text}" if number or code is not ReasonCode.TAINT else text)
 
 
-def _nothing_meant(wanted: Wanted, verdicts: Sequence[DeviceVerdict]) -> tuple[Code, Sentence]:
+def _nothing_meant(wanted: Wanted, verdicts: Sequence[DeviceVerdict]) -> tuple[ReasonCode, Sentence]:
     """No device is what the request asks for: how the nearest ones miss it."""
     nearest = max((verdict.code for verdict in verdicts), key=nearness)
-    if nearest is Code.CLASS:
+    if nearest is ReasonCode.CLASS:
         text = f"no device of class {wanted.device_class.metadata.name} ({_commonest(verdicts)})"
         return nearest, Sentence(text)
     near = [verdict for verdict in verdicts if verdict.code is nearest]

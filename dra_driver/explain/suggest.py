@@ -30,11 +30,11 @@ from dra_driver.explain.changes import (
     with_exact,
 )
 from dra_driver.explain.failing import amount_text
-from dra_driver.explain.judge import Judge
-from dra_driver.explain.verdicts import Code, DeviceVerdict, NodeVerdict
+from dra_driver.explain.judge import NodeJudge
+from dra_driver.explain.verdicts import DeviceVerdict, NodeVerdict, ReasonCode
 
 
-class Kind(StrEnum):
+class SuggestionKind(StrEnum):
     """What to change; part of what `-o json` promises."""
 
     WAIT = "wait"
@@ -51,7 +51,7 @@ class Kind(StrEnum):
 class Suggestion:
     """`change` is what to write and where; `node` is one on which it fits then."""
 
-    kind: Kind
+    kind: SuggestionKind
     text: str
     change: str
     node: str
@@ -71,7 +71,7 @@ _OF_OTHER_USE = ("vfio", "compute-domain")
 class _Idea:
     """A change that may help. `claims` are those to ask for, in the world `world`, for the pod `pod`."""
 
-    kind: Kind
+    kind: SuggestionKind
     text: str
     change: str
     distance: float
@@ -92,16 +92,16 @@ def suggestions(
     """At most MOST, the nearest first. `limit` is that of each attempt; its `enough` ends the search for more, too."""
     asked = _Asked(world, pod, entries)
     nearest = _nearest(verdicts)
-    failing = [node_verdict for node_verdict in nearest if node_verdict.code is Code.ERROR]
+    failing = [node_verdict for node_verdict in nearest if node_verdict.code is ReasonCode.ERROR]
     if failing:
         return tuple(asked.mended(failing, nearest, limit))[:1]
     found: dict[str, Suggestion] = {}
     tries = 0
-    satisfied: set[tuple[Kind, str]] = set()
+    satisfied: set[tuple[SuggestionKind, str]] = set()
     for idea in sorted(asked.ideas(nearest), key=lambda idea: idea.distance):
         if (idea.kind, idea.scope) in satisfied or idea.text in found:
             continue
-        if idea.kind is Kind.CLASS and found:
+        if idea.kind is SuggestionKind.CLASS and found:
             break  # another class is another kind of device: better than nothing only
         for node in nearest:
             if tries >= _MOST_TRIES or limit.enough():
@@ -118,7 +118,7 @@ def suggestions(
 
 def _nearest(verdicts: Sequence[NodeVerdict]) -> list[NodeVerdict]:
     """Some nodes of each reason, those first that failed last."""
-    order = {code: index for index, code in enumerate(Code)}
+    order = {code: index for index, code in enumerate(ReasonCode)}
     per_reason: dict[str, int] = {}
     node_verdicts: list[NodeVerdict] = []
     for verdict in sorted(verdicts, key=lambda node_verdict: (-order[node_verdict.code], node_verdict.node)):
@@ -158,7 +158,14 @@ class _Asked:
         yield from self._less_capacity(nodes)
 
     def _idea(
-        self, kind: Kind, scope: str, text: str, change: str, distance: float, claim: ResourceClaim | None, **other: Any
+        self,
+        kind: SuggestionKind,
+        scope: str,
+        text: str,
+        change: str,
+        distance: float,
+        claim: ResourceClaim | None,
+        **other: Any,
     ) -> _Idea:
         """With this version of the claim, or of the world, the pod or the claims."""
         claims = self._claims
@@ -202,7 +209,7 @@ class _Asked:
             world.claims.get(claim_key(claim), claim) if claim_key(claim) in keys else claim for claim in self._claims
         )
         text = f"It fits when {event}."
-        return self._idea(Kind.WAIT, scope, text, "", distance, None, world=world, claims=claims)
+        return self._idea(SuggestionKind.WAIT, scope, text, "", distance, None, world=world, claims=claims)
 
     # -- the pod
 
@@ -211,7 +218,7 @@ class _Asked:
             return
         spec = self._pod.obj["spec"]
         for verdict in nodes:
-            if verdict.code is Code.NODE_TAINT:
+            if verdict.code is ReasonCode.NODE_TAINT:
                 taints = self._world.nodes[verdict.node].taints
                 hard = [taint for taint in taints if untolerated([taint], pod_tolerations(spec)) is not None]
                 added = [toleration_of(taint) for taint in hard]
@@ -223,15 +230,15 @@ class _Asked:
                     f"Pod {self._pod}: spec.tolerations: add {flow([toleration.to_wire() for toleration in added])}"
                 )
                 text = f"It fits with a toleration of the pod for the node's taint {names}."
-                yield self._idea(Kind.POD, names, text, change, 2.0, None, pod=changed)
-            if verdict.code is Code.NODE_SELECTOR and spec.get("nodeSelector"):
+                yield self._idea(SuggestionKind.POD, names, text, change, 2.0, None, pod=changed)
+            if verdict.code is ReasonCode.NODE_SELECTOR and spec.get("nodeSelector"):
                 changed = self._pod_with(nodeSelector={})
                 written = ", ".join(f"{key}={value}" for key, value in spec["nodeSelector"].items())
                 text, change = (
                     f"It fits without the pod's nodeSelector ({written}).",
                     f"Pod {self._pod}: spec.nodeSelector: remove",
                 )
-                yield self._idea(Kind.POD, "selector", text, change, 3.0, None, pod=changed)
+                yield self._idea(SuggestionKind.POD, "selector", text, change, 3.0, None, pod=changed)
 
     def _pod_with(self, **spec: Any) -> Pod:
         assert self._pod is not None
@@ -251,7 +258,7 @@ class _Asked:
                 text = f'It fits with {devices} instead of {wanted} in request "{request.name}".'
                 change = f"{self._path(claim)}.requests[{index}].exactly.count: {number}"
                 distance = 1 + (wanted - number) / wanted
-                yield self._idea(Kind.COUNT, f"{claim_key(claim)}{index}", text, change, distance, changed)
+                yield self._idea(SuggestionKind.COUNT, f"{claim_key(claim)}{index}", text, change, distance, changed)
 
     def _without_constraints(self, claim: ResourceClaim) -> Iterator[_Idea]:
         for index, constraint in enumerate(claim.spec.devices.constraints):
@@ -264,7 +271,7 @@ class _Asked:
             )
             change = f"{self._path(claim)}.constraints[{index}]: remove"
             text = f"It fits without the constraint {what}."
-            yield self._idea(Kind.CONSTRAINT, str(index), text, change, 1.9, changed)
+            yield self._idea(SuggestionKind.CONSTRAINT, str(index), text, change, 1.9, changed)
 
     def _other_classes(self, claim: ResourceClaim) -> Iterator[_Idea]:
         for index, request in enumerate(claim.spec.devices.requests):
@@ -278,13 +285,13 @@ class _Asked:
                 changed = with_exact(claim, index, device_class_name=name)
                 text = f'It fits with class {name} instead of {own} in request "{request.name}".'
                 change = f"{self._path(claim)}.requests[{index}].exactly.deviceClassName: {name}"
-                yield self._idea(Kind.CLASS, str(index), text, change, 4.0, changed)
+                yield self._idea(SuggestionKind.CLASS, str(index), text, change, 4.0, changed)
 
     # -- what devices say
 
     def _tolerations(self, nodes: Sequence[NodeVerdict]) -> Iterator[_Idea]:
         for verdict in nodes:
-            for device in _with_code(verdict, Code.TAINT):
+            for device in _with_code(verdict, ReasonCode.TAINT):
                 taints = self._world.snapshot.taints(device.candidate)
                 hard = [taint for taint in taints if untolerated([taint], device.wanted.tolerations) is not None]
                 added = [toleration_of(taint) for taint in hard]
@@ -297,14 +304,14 @@ class _Asked:
                 )
                 tolerations = flow([toleration.to_wire() for toleration in added])
                 change = f"{self._place(device.wanted)}.tolerations: add {tolerations}"
-                yield self._idea(Kind.TOLERATION, names, text, change, 1.5, changed)
+                yield self._idea(SuggestionKind.TOLERATION, names, text, change, 1.5, changed)
 
     def _selectors(self, nodes: Sequence[NodeVerdict]) -> Iterator[_Idea]:
         """Other values in the claim's own selectors: those that a device there has."""
         seen: set[str] = set()
         for verdict in nodes:
             for device in verdict.devices:
-                if device.code is not Code.SELECTOR:
+                if device.code is not ReasonCode.SELECTOR:
                     continue
                 nearer = relaxed(device, self._world.behaviour.server)
                 if nearer is None:
@@ -318,12 +325,12 @@ class _Asked:
                 seen.add(text)
                 written = "; ".join(selector["cel"]["expression"] for selector in selectors)
                 change = f"{self._place(device.wanted)}.selectors: {' '.join(written.split())}"
-                yield self._idea(Kind.SELECTOR, str(device.wanted.name), text, change, distance, changed)
+                yield self._idea(SuggestionKind.SELECTOR, str(device.wanted.name), text, change, distance, changed)
 
     def _less_capacity(self, nodes: Sequence[NodeVerdict]) -> Iterator[_Idea]:
         for verdict in nodes:
             for device in verdict.devices:
-                if device.code not in (Code.CAPACITY, Code.TOO_SMALL) or not device.wanted.capacity:
+                if device.code not in (ReasonCode.CAPACITY, ReasonCode.TOO_SMALL) or not device.wanted.capacity:
                     continue
                 less = what_is_left(self._world, device)
                 if less is None:
@@ -339,7 +346,7 @@ class _Asked:
                 )
                 text = f'It fits with {said} in request "{device.wanted.name}".'
                 change = f"{self._place(device.wanted)}.capacity.requests: {flow(requests)}"
-                yield self._idea(Kind.CAPACITY, str(device.wanted.name), text, change, 1 + ratio, changed)
+                yield self._idea(SuggestionKind.CAPACITY, str(device.wanted.name), text, change, 1 + ratio, changed)
 
     def mended(
         self, failing: Sequence[NodeVerdict], nodes: Sequence[NodeVerdict], limit: Limit
@@ -348,7 +355,7 @@ class _Asked:
 
         One device that a selector fails on stops the pod everywhere, so the change must help on all nodes.
         """
-        judge = Judge(self._world, self._pod, self._claims, limit)
+        judge = NodeJudge(self._world, self._pod, self._claims, limit)
         for verdict in failing:
             for device in judge.devices(self._world.nodes[verdict.node]):
                 if device.error is None or device.selector is None:
@@ -375,7 +382,7 @@ class _Asked:
             return None
         text = f'It fits with {said} in request "{device.wanted.name}".'
         change = f"{self._place(device.wanted)}.selectors[{index}]: {' '.join(expression.split())}"
-        return self._idea(Kind.SELECTOR, "", text, change, distance, changed)
+        return self._idea(SuggestionKind.SELECTOR, "", text, change, distance, changed)
 
     def _with_wanted(self, wanted: Wanted, **fields: Any) -> ResourceClaim | None:
         """The claim with other fields in this request or alternative; None for a claim that no user wrote."""
@@ -418,7 +425,7 @@ def _wire(fields: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _with_code(verdict: NodeVerdict, code: Code) -> list[DeviceVerdict]:
+def _with_code(verdict: NodeVerdict, code: ReasonCode) -> list[DeviceVerdict]:
     return [device for device in verdict.devices if device.code is code][:_MOST_PER_IDEA]
 
 

@@ -12,12 +12,12 @@ from dra_driver.allocation.world import Key, World, claim_key
 from dra_driver.api.resource import Allocation, ResourceClaim
 from dra_driver.cel.errors import CelError
 from dra_driver.errors import DriverError
-from dra_driver.explain.failing import Part
+from dra_driver.explain.failing import ExpressionPart
 from dra_driver.names import DeviceId
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class ClaimHolder:
     """A claim that has devices, with the pods that it is reserved for; `gone` are those of them that do not exist."""
 
     claim: Key
@@ -43,10 +43,10 @@ class Holder:
         return f"{self} ({_listed(alive, 'pod')})"
 
 
-def holder_of(claim: ResourceClaim, world: World) -> Holder:
+def holder_of(claim: ResourceClaim, world: World) -> ClaimHolder:
     users = [consumer for consumer in claim.status.reserved_for if consumer.resource == "pods"]
     namespace = claim_key(claim)[0]
-    return Holder(
+    return ClaimHolder(
         claim_key(claim),
         tuple(user.name for user in users),
         tuple(user.name for user in users if _is_gone(world, namespace, user.name, user.uid)),
@@ -66,11 +66,11 @@ class Holders:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._by_counter: dict[PoolId, Mapping[CounterId, tuple[Holder, ...]]] = {}
+        self._by_counter: dict[PoolId, Mapping[CounterId, tuple[ClaimHolder, ...]]] = {}
 
     @cached_property
-    def _by_device(self) -> Mapping[DeviceId, tuple[Holder, ...]]:
-        found: dict[DeviceId, list[Holder]] = defaultdict(list)
+    def _by_device(self) -> Mapping[DeviceId, tuple[ClaimHolder, ...]]:
+        found: dict[DeviceId, list[ClaimHolder]] = defaultdict(list)
         for claim in self._world.claims.values():
             if claim.status.allocation is None:
                 continue
@@ -81,10 +81,10 @@ class Holders:
                     found[device].append(holder)
         return {device: tuple(sorted(holders, key=str)) for device, holders in found.items()}
 
-    def of(self, device: DeviceId) -> tuple[Holder, ...]:
+    def of(self, device: DeviceId) -> tuple[ClaimHolder, ...]:
         return self._by_device.get(device, ())
 
-    def of_counters(self, candidate: Candidate, pool: Pool) -> tuple[Holder, ...]:
+    def of_counters(self, candidate: Candidate, pool: Pool) -> tuple[ClaimHolder, ...]:
         """Claims with devices that draw on the same counters as this one, which they may have made scarce."""
         if pool.id not in self._by_counter:
             self._by_counter[pool.id] = self._drawing(pool)
@@ -92,8 +92,8 @@ class Holders:
         found = dict.fromkeys(holder for id_, _ in candidate.consumes for holder in known.get(id_, ()))
         return tuple(sorted(found, key=str))
 
-    def _drawing(self, pool: Pool) -> Mapping[CounterId, tuple[Holder, ...]]:
-        drawing: dict[CounterId, tuple[Holder, ...]] = {}
+    def _drawing(self, pool: Pool) -> Mapping[CounterId, tuple[ClaimHolder, ...]]:
+        drawing: dict[CounterId, tuple[ClaimHolder, ...]] = {}
         for name, draws in pool.draws.items():
             if holders := self.of(DeviceId(pool.driver, pool.name, name)):
                 for id_, _ in draws:
@@ -104,7 +104,7 @@ class Holders:
 _MOST_NAMED = 3
 
 
-def listed_holders(holders: Iterable[Holder]) -> str:
+def listed_holders(holders: Iterable[ClaimHolder]) -> str:
     """`team-a/train-7 (pod train-7) and 3 others`."""
     results = list(dict.fromkeys(holders))
     if not results:
@@ -120,7 +120,7 @@ def _listed(parts: Iterable[str], word: str = "") -> str:
     return lead + (texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}")
 
 
-class Code(StrEnum):
+class ReasonCode(StrEnum):
     """What stands in the way. The texts are part of what `-o json` promises."""
 
     FITS = "fits"
@@ -152,7 +152,7 @@ class Code(StrEnum):
     """The search reached its limit."""
 
 
-_NOT_MEANT = (Code.CLASS, Code.SELECTOR, Code.GATE, Code.NODE, Code.TOO_SMALL)
+_NOT_MEANT = (ReasonCode.CLASS, ReasonCode.SELECTOR, ReasonCode.GATE, ReasonCode.NODE, ReasonCode.TOO_SMALL)
 """Devices that are not what is asked for, in use or not; the nearest miss comes last."""
 
 
@@ -162,10 +162,10 @@ class DeviceVerdict:
 
     wanted: Wanted
     candidate: Candidate
-    code: Code
+    code: ReasonCode
     text: str
-    holders: tuple[Holder, ...] = ()
-    parts: tuple[Part, ...] = ()
+    holders: tuple[ClaimHolder, ...] = ()
+    parts: tuple[ExpressionPart, ...] = ()
     selector: int | None = None
     """Index of the false selector among those of class and request."""
     scarce: str | None = None
@@ -190,7 +190,7 @@ class Sentence:
     """
 
     shape: str
-    held: tuple[tuple[Holder, ...], ...] = ()
+    held: tuple[tuple[ClaimHolder, ...], ...] = ()
 
     @property
     def text(self) -> str:
@@ -217,7 +217,7 @@ class NodeVerdict:
     """One node. `said` is the first reason, without the node's name; `devices` are those of the request it is about."""
 
     node: str
-    code: Code
+    code: ReasonCode
     said: Sentence
     claim: str | None = None
     request: str | None = None
@@ -232,11 +232,11 @@ class NodeVerdict:
 
     @property
     def fits(self) -> bool:
-        return self.code is Code.FITS
+        return self.code is ReasonCode.FITS
 
 
-_ORDER = tuple(Code)
+_ORDER = tuple(ReasonCode)
 
 
-def nearness(code: Code) -> int:
+def nearness(code: ReasonCode) -> int:
     return _ORDER.index(code)

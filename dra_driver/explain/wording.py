@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from textwrap import wrap
 
 from dra_driver.explain.explain import Answer, ClaimState, Explanation, Group
-from dra_driver.explain.findings import Finding
-from dra_driver.explain.verdicts import Code, DeviceVerdict
+from dra_driver.explain.findings import WaitFinding
+from dra_driver.explain.verdicts import DeviceVerdict, ReasonCode
 from dra_driver.phrases import and_more
 
 _MOST_NAMED = 4
@@ -16,7 +16,9 @@ def summary(explanation: Explanation) -> str:
     """One line: the answer, and the reasons of all groups of nodes."""
     stops = [f"{stop.about}: {_first_line(stop.text)}" for stop in explanation.stops]
     groups = [
-        f"{_number(group)}: {_first_line(group.text)}" for group in explanation.groups if group.code is not Code.ERROR
+        f"{_number(group)}: {_first_line(group.text)}"
+        for group in explanation.groups
+        if group.code is not ReasonCode.ERROR
     ]
     return "; ".join([*stops, *groups]) or headline(explanation)
 
@@ -70,7 +72,7 @@ def _claims(claims: Sequence[ClaimState], width: int) -> Iterator[str]:
         yield from _wrapped(f"  {entry}{name}, {claim.state.replace('-', ' ')}{devices}{users}", width, "    ")
 
 
-def _findings(findings: Iterable[Finding], width: int) -> Iterator[str]:
+def _findings(findings: Iterable[WaitFinding], width: int) -> Iterator[str]:
     for finding in findings:
         first, *rest = f"{finding.about}: {finding.text}".split("\n")
         yield from _wrapped(f"  {first}", width, "    ")
@@ -81,7 +83,7 @@ def _findings(findings: Iterable[Finding], width: int) -> Iterator[str]:
 
 def _nodes(explanation: Explanation, width: int) -> Iterator[str]:
     # Errors are findings, with all there is to say of them.
-    groups = [item for item in explanation.groups if item.code is not Code.ERROR]
+    groups = [item for item in explanation.groups if item.code is not ReasonCode.ERROR]
     shown = groups[:_MOST_GROUPS]
     if explanation.fitting:
         yield from _wrapped(f"  fits: {_these(explanation.fitting)}", width, "    ")

@@ -17,9 +17,9 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import Model
 from dra_driver.errors import InvalidInput
-from dra_driver.migration.codes import Severity
+from dra_driver.migration.codes import FindingSeverity
 from dra_driver.migration.demands.amounts import is_whole_or_mig
-from dra_driver.migration.model import Migration, Options, StrategyOption, Target
+from dra_driver.migration.model import Migration, MigrationTarget, Options, StrategyOption
 from dra_driver.migration.understand.labels import restored_profile
 from dra_driver.names import is_dns_subdomain
 from dra_driver.phrases import and_more
@@ -214,11 +214,11 @@ def wanted_decisions(migration: Migration) -> dict[str, list[str]]:
     """Lines of the file that would settle what was left to a person, each with who asks for it."""
     wanted: dict[str, list[str]] = {}
     for finding in migration.findings:
-        if finding.severity is not Severity.INFO and not finding.fixed:
+        if finding.severity is not FindingSeverity.INFO and not finding.fixed:
             for _, line in lines_in(f"{finding.message} {finding.advice}"):
                 wanted.setdefault(line, []).append(f"{finding.code.name}, {finding.place.file}:{finding.place.line}")
     for workload in migration.workloads:
-        if workload.choice.target is Target.LEAVE:
+        if workload.choice.target is MigrationTarget.LEAVE:
             for _, line in lines_in(workload.choice.reason):
                 wanted.setdefault(line, []).append(_place(workload.pod.document))
     return {line: list(dict.fromkeys(wanted[line])) for line in sorted(wanted)}

@@ -7,12 +7,12 @@ not allow is taken back as a whole: a pod is converted entirely or not at all.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from dra_driver.api.documents import Document, Reading, read_documents
-from dra_driver.migration.claims.plans import Plan, labelled, wanted_plans
+from dra_driver.api.documents import Document, ReadDocuments, read_documents
+from dra_driver.migration.claims.plans import DocumentPlan, labelled, wanted_plans
 from dra_driver.migration.claims.publishing import publishing
-from dra_driver.migration.codes import NOT_EDITABLE, Severity
+from dra_driver.migration.codes import NOT_EDITABLE, FindingSeverity
 from dra_driver.migration.counts import quotas
-from dra_driver.migration.model import Change, Finding, Migration, Options, Source, ref_of
+from dra_driver.migration.model import FieldChange, ManifestText, Migration, MigrationFinding, Options, ref_of
 from dra_driver.migration.read.kustomize import kustomizations
 from dra_driver.migration.read.overlays import Overlays, overlays
 from dra_driver.migration.read.unrendered import delivers, is_refused, is_sealed, problem_finding, template_findings
@@ -22,7 +22,7 @@ from dra_driver.migration.write.output import Output
 from dra_driver.migration.write.undo import changes
 
 
-def migrate(sources: Sequence[Source], options: Options, side: Sequence[Source] = ()) -> Migration:
+def migrate(sources: Sequence[ManifestText], options: Options, side: Sequence[ManifestText] = ()) -> Migration:
     """`side` is read for what it says about the cluster, and never changed."""
     read = [(source, read_documents(source.text, source.file)) for source in sources]
     beside = [(source, read_documents(source.text, source.file)) for source in side]
@@ -60,7 +60,7 @@ def migrate(sources: Sequence[Source], options: Options, side: Sequence[Source] 
     )
 
 
-def _changes(plan: Plan) -> Iterator[Change]:
+def _changes(plan: DocumentPlan) -> Iterator[FieldChange]:
     for part in plan.with_inner:
         yield from changes(part.document, part.all_edits)
 
@@ -69,7 +69,7 @@ def _counted(
     documents: Iterable[Document],
     over: Overlays,
     known: Iterable[Document],
-    plans: Iterable[Plan],
+    plans: Iterable[DocumentPlan],
     meaning: Meaning,
     options: Options,
 ) -> quotas.QuotaResult:
@@ -82,13 +82,13 @@ def _counted(
     return quotas.rewrite(deciding, workloads, meaning, options, changeable)
 
 
-def _with_counted(plans: Sequence[Plan], counted: quotas.QuotaResult) -> list[Plan]:
+def _with_counted(plans: Sequence[DocumentPlan], counted: quotas.QuotaResult) -> list[DocumentPlan]:
     workloads = [workload for plan in plans for workload in plan.all_workloads]
     more = {some.document: some.edits for some in counted.edits}
     return [labelled(plan, workloads).with_edits(more.get(plan.document, ())) for plan in plans]
 
 
-def _as_it_came(counted: quotas.QuotaResult, plans: Iterable[Plan]) -> Iterator[Finding]:
+def _as_it_came(counted: quotas.QuotaResult, plans: Iterable[DocumentPlan]) -> Iterator[MigrationFinding]:
     """What was to be done in documents that turned out not to be editable is for a person to do."""
     wanted = {some.document for some in counted.edits}
     left = [plan.document for plan in plans if plan.document in wanted and not plan.all_edits]
@@ -96,18 +96,18 @@ def _as_it_came(counted: quotas.QuotaResult, plans: Iterable[Plan]) -> Iterator[
     for finding in counted.findings:
         if finding.fixed and (finding.place.file, finding.object) in refused:
             advice = "This could not be written into the file: do it by hand."
-            yield replace(finding, fixed=False, severity=Severity.WARNING, advice=advice)
+            yield replace(finding, fixed=False, severity=FindingSeverity.WARNING, advice=advice)
         else:
             yield finding
 
 
-def _unsaid(findings: Iterable[Finding], others: Iterable[Finding]) -> Iterator[Finding]:
+def _unsaid(findings: Iterable[MigrationFinding], others: Iterable[MigrationFinding]) -> Iterator[MigrationFinding]:
     """Without texts that are known only to speak of GPUs where others know what they are."""
     known = {finding.place for finding in others}
     return (finding for finding in findings if finding.code is not NOT_EDITABLE or finding.place not in known)
 
 
-def _unread(read: Iterable[tuple[Source, Reading]], patches: frozenset[str]) -> Iterator[Finding]:
+def _unread(read: Iterable[tuple[ManifestText, ReadDocuments]], patches: frozenset[str]) -> Iterator[MigrationFinding]:
     for source, reading in read:
         if is_refused(source, reading):
             yield from template_findings(source)

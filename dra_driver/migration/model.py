@@ -10,7 +10,7 @@ from typing import Any
 
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
-from dra_driver.migration.codes import Code, Severity
+from dra_driver.migration.codes import FindingCode, FindingSeverity
 from dra_driver.names import GPU_DRIVER
 from dra_driver.quantity import Quantity
 
@@ -45,7 +45,7 @@ def value_at(obj: object, path: Path) -> Any:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Place:
+class DocumentPlace:
     file: str
     line: int
     """From 1."""
@@ -65,12 +65,12 @@ class ObjectRef:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    code: Code
-    severity: Severity
+class MigrationFinding:
+    code: FindingCode
+    severity: FindingSeverity
     """That of the code, unless it is worse or better here."""
     object: ObjectRef
-    place: Place
+    place: DocumentPlace
     message: str
     """What is so, as a sentence."""
     advice: str
@@ -98,25 +98,25 @@ def with_article(kind: str) -> str:
     return f"{'an' if kind.startswith(('A', 'E', 'I', 'O', 'LLM', 'MPI', 'XG')) else 'a'} {kind}"
 
 
-def place_of(document: Document, path: Path = ()) -> Place:
+def place_of(document: Document, path: Path = ()) -> DocumentPlace:
     text = path_text(path)
-    return Place(document.file, document.place(text)[0], text)
+    return DocumentPlace(document.file, document.place(text)[0], text)
 
 
 def finding(
-    code: Code,
+    code: FindingCode,
     document: Document,
     path: Path,
     message: str,
     *,
     advice: str | None = None,
-    severity: Severity | None = None,
+    severity: FindingSeverity | None = None,
     fixed: bool = False,
     paste: str = "",
-) -> Finding:
+) -> MigrationFinding:
     """Of a field of a document. `advice` None is that of the code."""
     said, place = code.advice if advice is None else advice, place_of(document, path)
-    return Finding(code, severity or code.severity, ref_of(document), place, message, said, fixed, paste)
+    return MigrationFinding(code, severity or code.severity, ref_of(document), place, message, said, fixed, paste)
 
 
 # -- edits
@@ -174,7 +174,7 @@ class ContainerAt:
     """What is there; empty when there is nothing, or nothing readable."""
 
 
-class Form(StrEnum):
+class ClaimForm(StrEnum):
     """How an object of this kind names claims."""
 
     POD = "pod"
@@ -200,7 +200,7 @@ class PodSpecAt:
     metadata: JsonObject = field(default_factory=dict, repr=False)
     containers: tuple[ContainerAt, ...] = ()
     """App containers in their order, then init containers and sidecars in theirs, then ephemeral ones."""
-    form: Form = Form.POD
+    form: ClaimForm = ClaimForm.POD
     why_no_claims: str = ""
     """With NONE: why, as a sentence."""
     group: str = ""
@@ -221,7 +221,7 @@ class What(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class DeviceShare:
     """A part of a device that others have parts of. All None: a share of whatever size the driver offers."""
 
     number: int | None = None
@@ -240,7 +240,7 @@ class Want:
     count: int = 1
     profile: str | None = None
     """Of MIG devices, as NVML spells it: `1g.10gb+me`. None: any."""
-    share: Share | None = None
+    share: DeviceShare | None = None
     """None: the device alone."""
     selectors: tuple[str, ...] = ()
     """CEL, all of which must hold; beyond what class and profile say."""
@@ -296,11 +296,11 @@ class PodReading:
     demands: tuple[Demand, ...] = ()
     edits: tuple[Edit, ...] = ()
     """Made together with claims only: tolerations added, node labels taken out, a scheduler changed."""
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[MigrationFinding, ...] = ()
     """True whatever is decided."""
-    claim_findings: tuple[Finding, ...] = ()
+    claim_findings: tuple[MigrationFinding, ...] = ()
     """True when claims are written."""
-    extended_findings: tuple[Finding, ...] = ()
+    extended_findings: tuple[MigrationFinding, ...] = ()
     """True when the pod stays as it is and its extended resources are answered by DeviceClasses."""
     needs_claims: str | None = None
     """Why extended resources cannot keep the meaning, as a sentence; None: they can."""
@@ -325,7 +325,7 @@ class StrategyOption(StrEnum):
     CLAIMS = "claims"
 
 
-class Target(StrEnum):
+class MigrationTarget(StrEnum):
     EXTENDED = "extended"
     """The manifest stays as it is; a DeviceClass answers to the extended resource."""
     CLAIMS = "claims"
@@ -335,7 +335,7 @@ class Target(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    target: Target
+    target: MigrationTarget
     reason: str
     """Why, as a sentence."""
     cannot: tuple[str, ...] = ()
@@ -343,7 +343,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ManifestText:
     """A text with documents. `file` is its name in messages and results; `-` is standard input."""
 
     file: str
@@ -363,11 +363,11 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Change:
+class FieldChange:
     """One field of a person's object."""
 
     object: ObjectRef
-    place: Place
+    place: DocumentPlace
     was: Any
     """None: it was not there."""
     now: Any
@@ -407,18 +407,18 @@ class Migration:
 
     files: tuple[FileResult, ...]
     """One for each source, in their order; new objects that fit into them are in them."""
-    new_files: tuple[Source, ...]
+    new_files: tuple[ManifestText, ...]
     """What must not stand in a source's own file: objects beside JSON files."""
     objects: tuple[NewObject, ...]
     """All new objects, wherever they were written to."""
     workloads: tuple[Workload, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[MigrationFinding, ...]
     policy: JsonObject | None = None
     """A PublishingPolicy; None where there was no configuration to make one of."""
     chart_values: JsonObject | None = None
     reasons: tuple[str, ...] = ()
     """What a person should know about policy and values, a sentence each."""
-    changes: tuple[Change, ...] = ()
+    changes: tuple[FieldChange, ...] = ()
     """Of the fields in `files`, but for the annotation that remembers them."""
 
     @property

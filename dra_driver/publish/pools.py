@@ -18,7 +18,7 @@ from dra_driver.api.inventory import Limitation, NodeInventorySpec, confirmation
 from dra_driver.api.meta import NODE_INVENTORIES, NODES, RESOURCE_SLICES, JsonObject
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import Device
-from dra_driver.devices.limitations import Cause, Note, limitations_of
+from dra_driver.devices.limitations import LimitationCause, Note, limitations_of
 from dra_driver.errors import ClusterError, Conflict, InvalidInput, NotFound
 from dra_driver.kube.client import Kube
 from dra_driver.kube.events import News
@@ -351,7 +351,7 @@ class PoolPublisher:
         try:
             wanted, limitations = self._wanted(inventory, observed)
         except InvalidInput as error:
-            note = Note(Cause.NOT_UNDERSTOOD, f"the inventory is not understood: {error}")
+            note = Note(LimitationCause.NOT_UNDERSTOOD, f"the inventory is not understood: {error}")
             await self._statuses.write(inventory, limitations_of([note], self._policy, self.driver, pool))
             raise
         writes = slice_writes(wanted, observed)

@@ -40,7 +40,7 @@ from dra_driver.simulation.apiserver.server import DEFAULT_VERSION
 from dra_driver.simulation.claims import SimulatedClaimController
 from dra_driver.simulation.daemonsets import SimulatedDaemonSetController
 from dra_driver.simulation.kubelet import SimulatedKubelet
-from dra_driver.simulation.kubelet.containers import Containers, Program
+from dra_driver.simulation.kubelet.containers import ContainerProgram, Containers
 from dra_driver.simulation.processes import Forks, Process, Restarts, own_environment
 from dra_driver.simulation.scheduler import SimulatedScheduler
 
@@ -264,13 +264,13 @@ class SimulatedCluster:
 
     def _containers(self, node: SimulatedNode) -> Containers:
         folder = self.node_folder(node.name)
-        imex_daemon = Program(
+        imex_daemon = ContainerProgram(
             (sys.executable, "-m", "kubelet_plugin.commands.imex_entry"),
             folders={"/imexd": "GPU_DRA_FOLDER"},
             files={"/etc/hosts": "GPU_DRA_HOSTS_FILE"},
             environment={"GPU_DRA_KUBECONFIG": str(self.kubeconfig), "GPU_DRA_HOST_ROOT": str(folder / "host")},
         )
-        cuda_check = Program(
+        cuda_check = ContainerProgram(
             (str(folder / "host/sim/simulated-cuda-check"),),
             files={"/dev/termination-log": "GPU_DRA_TERMINATION_MESSAGE"},
         )

@@ -45,7 +45,7 @@ _TOLERATED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class DaemonSetDecision:
     """What to do about the pods of one DaemonSet: nodes that need one, pods that must go, and the status."""
 
     create_on: tuple[str, ...]
@@ -125,7 +125,7 @@ class SimulatedDaemonSetController:
                 continue
 
 
-def decide(daemon_set: JsonObject, nodes: Sequence[NodeView], pods: Sequence[JsonObject]) -> Decision:
+def decide(daemon_set: JsonObject, nodes: Sequence[NodeView], pods: Sequence[JsonObject]) -> DaemonSetDecision:
     """Pure. `pods` are those that the DaemonSet owns, wherever they are."""
     wanted = {node.name for node in nodes if _wants(daemon_set, node)}
     by_node: dict[str, list[JsonObject]] = {}
@@ -154,7 +154,7 @@ def decide(daemon_set: JsonObject, nodes: Sequence[NodeView], pods: Sequence[Jso
     }
     create_on = tuple(sorted(wanted - by_node.keys()))
     shown = {name: count for name, count in status.items() if count or name not in _OMITTED}
-    return Decision(create_on, tuple(delete), shown)
+    return DaemonSetDecision(create_on, tuple(delete), shown)
 
 
 def pod_for(daemon_set: JsonObject, node: str) -> JsonObject:

@@ -15,8 +15,8 @@ from dra_driver.api.resource import Attribute, Capacity, CounterConsumption, Cou
 from dra_driver.devices.counters import MEMORY, Amounts, GpuCounters, gpu_counters
 from dra_driver.devices.fabric import nvlink_domains
 from dra_driver.devices.health import affecting, taints, worst
-from dra_driver.devices.limitations import Cause, Note
-from dra_driver.devices.model import Kind, Offer
+from dra_driver.devices.limitations import LimitationCause, Note
+from dra_driver.devices.model import DeviceKind, Offer
 from dra_driver.devices.offers import offers
 from dra_driver.quantity import Quantity
 from dra_driver.slices.features import ServerFeatures
@@ -33,7 +33,9 @@ class Selection:
 
 
 def publishable(
-    offers: Sequence[Offer], features: ServerFeatures, rule_of: Callable[[GpuFacts, Kind], object] = lambda *_: None
+    offers: Sequence[Offer],
+    features: ServerFeatures,
+    rule_of: Callable[[GpuFacts, DeviceKind], object] = lambda *_: None,
 ) -> Selection:
     """`offers` are those of one node, GPU after GPU. `rule_of` is the rule that asks for such devices of a GPU."""
     chosen: list[Offer] = []
@@ -43,29 +45,32 @@ def publishable(
         gpu = devices[0].gpu
         if not features.partitionable:
             devices, dropped = _without_counters(devices)
-            notes += [Note(Cause.NO_PARTITIONABLE_DEVICES, _DROPPED[kind], gpu, rule_of(gpu, kind)) for kind in dropped]
+            notes += [
+                Note(LimitationCause.NO_PARTITIONABLE_DEVICES, _DROPPED[kind], gpu, rule_of(gpu, kind))
+                for kind in dropped
+            ]
         devices, alone = _with_shares(devices, features)
-        notes += [Note(Cause.NO_CONSUMABLE_CAPACITY, _ALONE, gpu, rule) for rule in alone]
+        notes += [Note(LimitationCause.NO_CONSUMABLE_CAPACITY, _ALONE, gpu, rule) for rule in alone]
         chosen += devices
     return Selection(tuple(chosen), tuple(notes))
 
 
 _DROPPED = {
-    Kind.MIG: "MIG devices are not made on demand because this cluster has no partitionable devices",
-    Kind.VFIO: "the GPU is not offered to virtual machines because this cluster has no partitionable devices",
+    DeviceKind.MIG: "MIG devices are not made on demand because this cluster has no partitionable devices",
+    DeviceKind.VFIO: "the GPU is not offered to virtual machines because this cluster has no partitionable devices",
 }
 _ALONE = "devices are for one claim at a time because this cluster has no consumable capacity"
 
 
-def _without_counters(devices: Sequence[Offer]) -> tuple[list[Offer], list[Kind]]:
+def _without_counters(devices: Sequence[Offer]) -> tuple[list[Offer], list[DeviceKind]]:
     """Nothing keeps two devices of one GPU apart then, so only what cannot collide is published."""
     dropped = []
-    kept = [offer for offer in devices if offer.kind is not Kind.MIG or offer.existing is not None]
+    kept = [offer for offer in devices if offer.kind is not DeviceKind.MIG or offer.existing is not None]
     if len(kept) < len(devices):
-        dropped.append(Kind.MIG)
-    others = [offer for offer in kept if offer.kind is not Kind.VFIO]
+        dropped.append(DeviceKind.MIG)
+    others = [offer for offer in kept if offer.kind is not DeviceKind.VFIO]
     if others and len(others) < len(kept):
-        dropped.append(Kind.VFIO)
+        dropped.append(DeviceKind.VFIO)
         kept = others
     return kept, dropped
 
@@ -131,8 +136,8 @@ def described_devices(
     healthy, notes = _usable(offered.offers, policy, features)
     node = inventory.node_name
 
-    def rule_of(gpu: GpuFacts, kind: Kind) -> object:
-        find = policy.passthrough_rule if kind is Kind.VFIO else policy.mig_rule
+    def rule_of(gpu: GpuFacts, kind: DeviceKind) -> object:
+        find = policy.passthrough_rule if kind is DeviceKind.VFIO else policy.mig_rule
         return find(node, labels, gpu)
 
     selected = publishable(healthy, features, rule_of)
@@ -152,7 +157,9 @@ def _usable(
         if reason is None:
             results.append(offer)
         else:
-            notes.append(Note(Cause.UNHEALTHY, f"not published because {reason}", offer.gpu, device=offer.name))
+            notes.append(
+                Note(LimitationCause.UNHEALTHY, f"not published because {reason}", offer.gpu, device=offer.name)
+            )
     return results, notes
 
 
@@ -171,7 +178,7 @@ def _conditions(offer: Offer) -> tuple[HealthCondition, ...]:
 
 def _instance(offer: Offer) -> str | None:
     """UUID of the MIG device; empty for a partition that is made on demand, None for a GPU."""
-    if offer.kind is not Kind.MIG:
+    if offer.kind is not DeviceKind.MIG:
         return None
     return offer.existing.uuid if offer.existing is not None else ""
 
@@ -249,7 +256,7 @@ class _View:
             names.setdefault(id(rule), []).append(attribute)
         for own in names.values():
             text = f"some devices have no room for attributes {', '.join(sorted(own))}"
-            self.notes.append(Note(Cause.NO_ROOM_FOR_ATTRIBUTE, text, gpu, rules[own[0]]))
+            self.notes.append(Note(LimitationCause.NO_ROOM_FOR_ATTRIBUTE, text, gpu, rules[own[0]]))
 
     def _rule_of(self, gpu: GpuFacts, attribute: str) -> AttributeRule | None:
         """The rule that asks for the attribute; None for one of our own."""

@@ -11,7 +11,7 @@ from dra_driver.api.inventory import NodeInventorySpec
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import Attribute, Device, Taint
 from dra_driver.devices.fabric import NodeFabric, fabric_of
-from dra_driver.devices.limitations import Cause, Note
+from dra_driver.devices.limitations import LimitationCause, Note
 from dra_driver.domains.names import DOMAIN_LABEL
 from dra_driver.slices.describe import DescribedGpu, Description
 from dra_driver.slices.features import ServerFeatures
@@ -37,7 +37,7 @@ def domain_devices(
     fabric = fabric_of(inventory.gpus)
     if fabric.problem is not None and not features.taints:
         text = f"the node is not offered to ComputeDomains because {fabric.problem}"
-        return Description((), (Note(Cause.FABRIC_INCOMPLETE, text),))
+        return Description((), (Note(LimitationCause.FABRIC_INCOMPLETE, text),))
     rule = policy.domain_rule(node, labels)
     channels = min(rule.channels, imex.channels)
     common = _common(fabric, labels.get(DOMAIN_LABEL))
@@ -46,12 +46,12 @@ def domain_devices(
     devices += [_device("channel", number, common, taints) for number in range(channels)]
     notes = []
     if fabric.problem is not None:
-        notes.append(Note(Cause.FABRIC_INCOMPLETE, f"channels are tainted because {fabric.problem}"))
+        notes.append(Note(LimitationCause.FABRIC_INCOMPLETE, f"channels are tainted because {fabric.problem}"))
     if channels < rule.channels:
         text = (
             f"{channels} channels are offered because the NVIDIA driver has no more; the rule asks for {rule.channels}"
         )
-        notes.append(Note(Cause.FEWER_CHANNELS, text, rule=rule))
+        notes.append(Note(LimitationCause.FEWER_CHANNELS, text, rule=rule))
     return Description((DescribedGpu(tuple(devices)),), tuple(notes))
 
 

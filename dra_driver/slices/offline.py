@@ -19,7 +19,7 @@ _DRIVERS = ((GPU_DRIVER, described_devices), (COMPUTE_DOMAIN_DRIVER, domain_devi
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedPool:
     """The node's pool of one driver. `slices` are ResourceSlices as they would be created."""
 
     driver: str
@@ -34,7 +34,7 @@ def published_offline(
     labels: Mapping[str, str],
     node_uid: str,
     features: ServerFeatures = ALL_FEATURES,
-) -> tuple[Published, ...]:
+) -> tuple[PublishedPool, ...]:
     """GPUs first; channels and daemons of ComputeDomains only where the node has some. `labels` are the node's."""
     publisheds = []
     for driver, describe in _DRIVERS:
@@ -44,11 +44,11 @@ def published_offline(
             pool = wanted_pool(driver, node, slice_layout(description.gpus, Places(), features))
             slices = tuple(new_object(pool, CreateSlice(slice_, 1, len(pool.slices))) for slice_ in pool.slices)
             limitations = limitations_of(description.notes, policy, driver, node.name)
-            publisheds.append(Published(driver, description.devices, slices, limitations))
+            publisheds.append(PublishedPool(driver, description.devices, slices, limitations))
     return tuple(publisheds)
 
 
-def inventories_of(inventory: NodeInventorySpec, published: Iterable[Published]) -> list[JsonObject]:
+def inventories_of(inventory: NodeInventorySpec, published: Iterable[PublishedPool]) -> list[JsonObject]:
     """The NodeInventory as a publisher would leave it, if there is anything that the node does not offer."""
     limitations = [limitation.to_wire() for item in published for limitation in item.limitations]
     if not limitations:

@@ -31,7 +31,7 @@ from dra_driver.api.resource import Attribute, Capacity
 from dra_driver.devices.counters import engines
 from dra_driver.devices.fabric import state_of
 from dra_driver.devices.mig import part_multiprocessors, placement_order
-from dra_driver.devices.model import Kind, Offer, Partition
+from dra_driver.devices.model import DeviceKind, Offer, Partition
 from dra_driver.names import GPU_ATTRIBUTES, MIG_ATTRIBUTES, STANDARD_DOMAIN, VFIO_ATTRIBUTES
 from dra_driver.quantity import Quantity, padded_version
 
@@ -41,15 +41,15 @@ _DESCRIPTIVE = frozenset({"productName", "brand", "architecture"})
 
 _NVIDIA = "0x10de"
 
-_RANKED: Mapping[Kind, Sequence[str]] = {
-    Kind.GPU: GPU_ATTRIBUTES,
-    Kind.MIG: MIG_ATTRIBUTES,
-    Kind.VFIO: VFIO_ATTRIBUTES,
+_RANKED: Mapping[DeviceKind, Sequence[str]] = {
+    DeviceKind.GPU: GPU_ATTRIBUTES,
+    DeviceKind.MIG: MIG_ATTRIBUTES,
+    DeviceKind.VFIO: VFIO_ATTRIBUTES,
 }
-_NEEDED: Mapping[Kind, int] = {
-    Kind.GPU: GPU_ATTRIBUTES.index("addressingMode") + 1,
-    Kind.MIG: len(MIG_ATTRIBUTES),
-    Kind.VFIO: len(VFIO_ATTRIBUTES),
+_NEEDED: Mapping[DeviceKind, int] = {
+    DeviceKind.GPU: GPU_ATTRIBUTES.index("addressingMode") + 1,
+    DeviceKind.MIG: len(MIG_ATTRIBUTES),
+    DeviceKind.VFIO: len(VFIO_ATTRIBUTES),
 }
 """How many of the ranked attributes come before those that an administrator adds."""
 
@@ -58,7 +58,7 @@ type _Plain = dict[str, str | int | bool | None]
 
 def device_attributes(offer: Offer, driver: DriverFacts | None, nvlink_domain: str | None) -> dict[str, Attribute]:
     """All that the driver knows of the device, the most needed first. `nvlink_domain` is that of the full GPU."""
-    if offer.kind is Kind.VFIO:
+    if offer.kind is DeviceKind.VFIO:
         plain, versions = _vfio(offer.gpu), {}
     elif offer.partition is not None:
         plain, versions = _mig(offer, offer.partition), _versions_of(offer.gpu, driver)
@@ -70,7 +70,7 @@ def device_attributes(offer: Offer, driver: DriverFacts | None, nvlink_domain: s
 
 
 def fitted(
-    kind: Kind, own: Mapping[str, Attribute], extra: Mapping[str, Attribute], room: int
+    kind: DeviceKind, own: Mapping[str, Attribute], extra: Mapping[str, Attribute], room: int
 ) -> tuple[dict[str, Attribute], list[str]]:
     """All that fits into `room`, and the names of what does not: our least needed attributes go first.
 
@@ -245,12 +245,12 @@ def device_capacity(offer: Offer) -> dict[str, Capacity]:
 
 
 def _amounts(offer: Offer) -> dict[str, int]:
-    if offer.kind is Kind.MIG and offer.partition is not None:
+    if offer.kind is DeviceKind.MIG and offer.partition is not None:
         return _mig_amounts(offer, offer.partition)
     memory = offer.gpu.memory_bytes
     if memory is None:
         return {}
-    return {"memory": memory} if offer.kind is Kind.GPU else {"memory": memory, "addressableMemory": memory}
+    return {"memory": memory} if offer.kind is DeviceKind.GPU else {"memory": memory, "addressableMemory": memory}
 
 
 def _mig_amounts(offer: Offer, partition: Partition) -> dict[str, int]:

@@ -35,7 +35,7 @@ from kubelet_plugin.prepare.store import JournalStore
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class NodeMachine:
     """What of a node is another thing in the simulation."""
 
     host: HostFiles
@@ -44,27 +44,27 @@ class Machine:
     modules: KernelModules
 
 
-def machine_of(host: HostFiles, simulated: Path | None) -> Machine:
+def machine_of(host: HostFiles, simulated: Path | None) -> NodeMachine:
     """What holds act on, besides NVML: processes and mounts, the kernel's files and modules. `simulated` is the folder
     of a simulated host, None for a real one."""
     if simulated is None:
         on_host = OnHost.real(host)
-        return Machine(host, on_host, Sysfs(host), HostModules(host, on_host.run))
+        return NodeMachine(host, on_host, Sysfs(host), HostModules(host, on_host.run))
 
     # Only here: a real node has no use for it.
     from kubelet_plugin.simulation.vfio import SimulatedKernel
 
     kernel = SimulatedKernel(simulated)
-    return Machine(host, OnHost.simulated(host), kernel, kernel)
+    return NodeMachine(host, OnHost.simulated(host), kernel, kernel)
 
 
-def mps_daemons(machine: Machine, programs: DriverPrograms, folder: Path) -> MpsDaemons:
+def mps_daemons(machine: NodeMachine, programs: DriverPrograms, folder: Path) -> MpsDaemons:
     """`folder` is the same path on the host and here."""
     return MpsDaemons(folder, machine.on_host, programs, HostLauncher(machine.on_host))
 
 
 def effects_of(
-    machine: Machine,
+    machine: NodeMachine,
     hardware: Hardware,
     programs: DriverPrograms,
     daemons: MpsDaemons,

@@ -1,8 +1,8 @@
 """Calls of kubelet, claim by claim: each claim is answered on its own, and what became of it is told.
 
 Both drivers of the plugin's process enter here with what they do for a claim. Every operation ends with one line in
-the log, and with a word to the `listener`. When kubelet gives up a call, what only waits is dropped (`Notes.wanted`,
-`Notes.while_wanted`), and what was begun is finished in the background.
+the log, and with a call of the `listener`. When kubelet gives up a call, an operation that only waits is dropped
+(`ClaimNotes.wanted`, `ClaimNotes.while_wanted`), and one that has begun is finished in the background.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from kubelet_plugin.prepare.listener import AllocatedTo, Call, ClaimListener, Op
 _log = structlog.get_logger(__name__)
 
 
-class Notes:
+class ClaimNotes:
     """What is found out of a claim while something is done about it."""
 
     __slots__ = ("_given_up", "devices", "pods", "repeated")
@@ -59,7 +59,7 @@ class Notes:
         )
 
 
-type Act[T] = Callable[[ClaimRef, Notes], Coroutine[None, None, T]]
+type Act[T] = Callable[[ClaimRef, ClaimNotes], Coroutine[None, None, T]]
 """What is done for a claim; raises DriverError that says why it cannot be."""
 
 
@@ -73,7 +73,7 @@ class Operations:
 
     async def each[T](self, call: Call, claims: Sequence[ClaimRef], act: Act[T]) -> dict[str, T | DriverError]:
         """The answer for each claim, or why there is none, by claim UID."""
-        notes = {claim: Notes() for claim in {claim.uid: claim for claim in claims}.values()}
+        notes = {claim: ClaimNotes() for claim in {claim.uid: claim for claim in claims}.values()}
         tasks = [self.begin(self._one(call, claim, act, notes[claim])) for claim in notes]
         try:
             return dict(await asyncio.shield(asyncio.gather(*tasks)))
@@ -94,7 +94,7 @@ class Operations:
         while self._begun:
             await asyncio.gather(*self._begun, return_exceptions=True)
 
-    async def _one[T](self, call: Call, claim: ClaimRef, act: Act[T], notes: Notes) -> tuple[str, T | DriverError]:
+    async def _one[T](self, call: Call, claim: ClaimRef, act: Act[T], notes: ClaimNotes) -> tuple[str, T | DriverError]:
         """The claim's UID and its answer; also the only place that tells how an operation ended."""
         self._listener.began(call, claim)
         started = time.perf_counter()

@@ -29,7 +29,7 @@ from dra_driver.devices.model import Offer
 from dra_driver.errors import ClusterError, DriverError, NodeNotReady, UnknownDevice
 from dra_driver.features import Gates
 from dra_driver.names import ClaimRef
-from kubelet_plugin.claims.operations import Notes, Operations
+from kubelet_plugin.claims.operations import ClaimNotes, Operations
 from kubelet_plugin.facts.hardware import RELEASED, NodeFacts
 from kubelet_plugin.facts.monitor import SeenFacts
 from kubelet_plugin.prepare.claims import ClaimRead, ClaimReader, ClaimReads, explained
@@ -37,13 +37,13 @@ from kubelet_plugin.prepare.execute import Executor
 from kubelet_plugin.prepare.heal import Healer
 from kubelet_plugin.prepare.holds import Hold
 from kubelet_plugin.prepare.lifecycle import (
+    ClaimStanding,
     Entry,
     Held,
     HeldByOther,
+    JournalState,
     LeftBehind,
     PreparedDevice,
-    Standing,
-    State,
     left_behind,
     standing_of,
     state_of,
@@ -68,13 +68,13 @@ _LOOK_AGAIN_S = 15.0
 """A hung NVML must not use up kubelet's deadline."""
 
 
-class Facts(SeenFacts, Protocol):
+class ClaimFacts(SeenFacts, Protocol):
     """What is needed of `kubelet_plugin.facts.discovery.Discovery`."""
 
     async def observe(self) -> NodeFacts: ...
 
 
-class Offers(Protocol):
+class ClaimOffers(Protocol):
     """What is needed of `kubelet_plugin.facts.offers.NodeOffers`."""
 
     def of(self, facts: NodeFacts) -> Mapping[str, Offer]:
@@ -88,7 +88,7 @@ type ContainerFilesOf = Callable[[NodeFacts], ContainerFiles]
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class ServicePatience:
     """How long things are waited for, in seconds."""
 
     start_s: float = 10.0
@@ -109,9 +109,9 @@ class NodeSources:
 
     driver: str
     node_name: str
-    facts: Facts
+    facts: ClaimFacts
     container_files: ContainerFilesOf
-    offers: Offers
+    offers: ClaimOffers
     gates: Gates = Gates.DEFAULT
 
 
@@ -127,7 +127,7 @@ class ClaimService:
         node: NodeSources,
         executor: Executor,
         listener: ClaimListener | None = None,
-        patience: Patience = Patience(),
+        patience: ServicePatience = ServicePatience(),
     ) -> None:
         self._journal = executor.journal
         self._driver = node.driver
@@ -240,7 +240,9 @@ class ClaimService:
             return True  # every claim will be refused for that reason
         return all(claim.uid in held for claim in claims)
 
-    async def _prepare(self, ref: ClaimRef, files: "_Once[ContainerFiles]", notes: Notes) -> tuple[PreparedDevice, ...]:
+    async def _prepare(
+        self, ref: ClaimRef, files: "_Once[ContainerFiles]", notes: ClaimNotes
+    ) -> tuple[PreparedDevice, ...]:
         well_formed(ref)
         for sentence in (await self._healer.complete()).done:
             _log.warning("put right", what=sentence)
@@ -294,10 +296,10 @@ class ClaimService:
         if entry.boot_id != node.boot_id:
             return False
         digest = await self._executor.file_digest(entry.claim.uid)
-        return state_of(entry, digest, self._journal.current.holds) is State.PREPARED
+        return state_of(entry, digest, self._journal.current.holds) is JournalState.PREPARED
 
     def _stands(self, entry: Entry, claim: ResourceClaim, node: Node) -> bool:
-        return standing_of(entry, claim, node.driver, node.boot_id) is Standing.STANDS
+        return standing_of(entry, claim, node.driver, node.boot_id) is ClaimStanding.STANDS
 
     async def _carry_out(self, plan: Plan) -> Plan:
         """Raises HeldByOther when another claim has the hardware and keeps it."""
@@ -312,7 +314,7 @@ class ClaimService:
                 if not (await self._healer.clear_left_behind()).done:
                     raise
 
-    async def _unprepare(self, ref: ClaimRef, notes: Notes) -> None:
+    async def _unprepare(self, ref: ClaimRef, notes: ClaimNotes) -> None:
         async with self._executor.turn(ref.uid):
             self._reads.released(ref.uid)
             entry = self._journal.current.held.get(ref.uid)

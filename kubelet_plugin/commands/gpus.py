@@ -21,7 +21,7 @@ from dra_driver.cli.output import Status, messages
 from dra_driver.doctor.node import NodePlaces
 from dra_driver.errors import InvalidInput, NodeNotReady
 from dra_driver.runtime.files import read_if_present, remove, write_durably
-from kubelet_plugin.facts.release import REQUEST, STATE, Request, State
+from kubelet_plugin.facts.release import REQUEST, STATE, ReleaseRequest, ReleaseState
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.hardware.vfio import users
 
@@ -68,7 +68,7 @@ def release(
         raise InvalidInput("leave one of the two out: with --until-resumed no time ends it", about="--for")
     folder = _folder(kubelet_root, driver_name)
     until = None if until_resumed else datetime.now(UTC).replace(microsecond=0) + _duration(for_ or "30m")
-    request = Request(until=until)
+    request = ReleaseRequest(until=until)
     write_durably(folder / REQUEST, request.model_dump_json(exclude_none=True).encode() + b"\n", mode=0o600)
     deadline = time.monotonic() + patience_s
     while (state := _state(folder)) is None or (state.source == "file" and state.until != until):
@@ -136,10 +136,10 @@ def _duration(text: str) -> timedelta:
     return timedelta(seconds=int(match["number"]) * _UNITS[match["unit"]])
 
 
-def _state(folder: Path) -> State | None:
+def _state(folder: Path) -> ReleaseState | None:
     content = read_if_present(folder / STATE)
     try:
-        state = None if content is None else State.model_validate_json(content)
+        state = None if content is None else ReleaseState.model_validate_json(content)
     except ValidationError as error:
         raise NodeNotReady("is not what the plugin writes; restart it", about=f"file {folder / STATE}") from error
     return None if state is None or state.release.is_over(datetime.now(UTC)) else state

@@ -18,9 +18,9 @@ from dra_driver.runtime.tasks import forever, run_service, until_signal
 from dra_driver.runtime.telemetry import configure_logging
 from kubelet_plugin.hardware.driver_root import kernel_module_version
 from kubelet_plugin.hardware.sysfs import HostFiles
-from kubelet_plugin.imex.probe import Place
+from kubelet_plugin.imex.probe import ProbeFolder
 from kubelet_plugin.imex.settings import ImexSettings, read_settings
-from kubelet_plugin.imex.supervisor import Program, Supervisor, decoded
+from kubelet_plugin.imex.supervisor import SupervisedProgram, Supervisor, decoded
 
 PROGRAM = "nvidia-imex"
 
@@ -36,7 +36,7 @@ def main() -> None:
 
 async def run(settings: ImexSettings) -> None:
     """The supervisor's whole life. Ends with Stopped after a signal; the IMEX daemon has ended then."""
-    program = Program((PROGRAM, "-c", str(Place(settings.folder).config)))
+    program = SupervisedProgram((PROGRAM, "-c", str(ProbeFolder(settings.folder).config)))
     by_name = knows_names(kernel_module_version(HostFiles(settings.host_root)))
     supervisor = Supervisor(settings, program, by_name=by_name)
     async with (

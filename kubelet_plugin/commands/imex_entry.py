@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from kubelet_plugin.imex import probe
-from kubelet_plugin.imex.probe import FOLDER, Place
+from kubelet_plugin.imex.probe import FOLDER, ProbeFolder
 
 _PROBES = {"--live": probe.live, "--ready": probe.ready}
 
@@ -26,7 +26,7 @@ def _probe(arguments: list[str]) -> int:
     """The folder is the only setting that a probe needs."""
     given = [word.removeprefix("--folder=") for word in arguments if word.startswith("--folder=")]
     folder = given[-1] if given else os.environ.get("GPU_DRA_FOLDER", FOLDER)
-    problem = _PROBES[arguments[-1]](Place(Path(folder)))
+    problem = _PROBES[arguments[-1]](ProbeFolder(Path(folder)))
     if problem is not None:
         print(problem, file=sys.stderr)  # noqa: T201 - kubelet shows it in the event of a failed probe
     return 0 if problem is None else 1

@@ -29,7 +29,7 @@ from dra_driver.errors import InvalidInput, NodeNotReady
 from dra_driver.names import GPU_DRIVER, model_label
 from dra_driver.publish.policy_file import read_policy
 from dra_driver.quantity import Quantity
-from dra_driver.slices.offline import Published, published_offline
+from dra_driver.slices.offline import PublishedPool, published_offline
 from kubelet_plugin.facts.container_runtime import ContainerFilesOfNode
 from kubelet_plugin.facts.hardware import Hardware, NodeFacts, installed_nvml, simulated_nvml
 from kubelet_plugin.hardware.driver_root import DriverInstallation
@@ -103,7 +103,7 @@ class _Report:
 
     inventory: NodeInventorySpec
     facts: NodeFacts
-    published: tuple[Published, ...]
+    published: tuple[PublishedPool, ...]
     notes: tuple[str, ...]
     files: DriverFiles | None
     cdi: CdiSpec | None
@@ -199,7 +199,7 @@ def _print(report: _Report) -> None:
         messages.print(line, markup=False, soft_wrap=True)
 
 
-def _published(published: Published) -> str:
+def _published(published: PublishedPool) -> str:
     most = max((len(device.attributes) for device in published.devices), default=0)
     return (
         f"Published by driver {published.driver}: {len(published.devices)} devices in {len(published.slices)} slice(s),"

@@ -15,7 +15,7 @@ import typer
 from dra_driver.cli.output import messages
 from dra_driver.errors import InvalidInput, NodeNotReady
 from kubelet_plugin.simulation.host import SimulatedHost, open_simulated
-from kubelet_plugin.simulation.partitions import Refused
+from kubelet_plugin.simulation.partitions import PartitionRefused
 
 type _Do = Callable[[SimulatedHost, Sequence[str]], str]
 
@@ -146,7 +146,7 @@ def act(root: Path, name: str, given: Sequence[str], profile: str | None) -> str
     simulated = _host(root, profile)
     try:
         return action.do(simulated, given)
-    except Refused as refusal:
+    except PartitionRefused as refusal:
         raise NodeNotReady(
             f"the hardware refuses: {pynvml.NVMLError(refusal.code)}", about=f"{name} {' '.join(given)}"
         ) from refusal

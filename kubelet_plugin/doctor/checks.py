@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from dra_driver.devices.health import xid_condition, xid_severity
-from dra_driver.doctor.findings import Check, Finding, Trouble, Verdict, listed, ok
+from dra_driver.doctor.findings import Check, Diagnosis, Trouble, Verdict, listed, ok
 from kubelet_plugin.doctor.runtime_checks import HOOK, RUNTIME
 from kubelet_plugin.doctor.seen import GpuSeen, NodeSeen
 
@@ -31,7 +31,7 @@ _MISMATCH = Trouble(
 )
 
 
-def _driver(node: NodeSeen) -> Iterator[Finding]:
+def _driver(node: NodeSeen) -> Iterator[Diagnosis]:
     fine = True
     if node.nouveau:
         fine = False
@@ -60,7 +60,7 @@ _NODE_MISSING = Trouble(
 )
 
 
-def _device_nodes(node: NodeSeen) -> Iterator[Finding]:
+def _device_nodes(node: NodeSeen) -> Iterator[Diagnosis]:
     if node.driver_problem is not None:
         yield ok("not checked: NVML does not work")
         return
@@ -86,7 +86,7 @@ _GPU_PROBLEM = Trouble(
 )
 
 
-def _gpus(node: NodeSeen) -> Iterator[Finding]:
+def _gpus(node: NodeSeen) -> Iterator[Diagnosis]:
     for problem in node.problems:
         yield _GPU_PROBLEM.at(problem.subject, reason=problem.reason, message=problem.message)
     if not node.problems:
@@ -102,7 +102,7 @@ _NOT_PERSISTENT = Trouble(
 )
 
 
-def _persistence(node: NodeSeen) -> Iterator[Finding]:
+def _persistence(node: NodeSeen) -> Iterator[Diagnosis]:
     if node.persistenced or not node.gpus:
         yield ok("nvidia-persistenced is running" if node.persistenced else "no GPU that needs nvidia-persistenced")
     else:
@@ -124,7 +124,7 @@ _NO_MANAGER = Trouble(
 )
 
 
-def _fabric(node: NodeSeen) -> Iterator[Finding]:
+def _fabric(node: NodeSeen) -> Iterator[Diagnosis]:
     outside = [
         gpu
         for gpu in node.gpus
@@ -147,7 +147,7 @@ _MIG_MANAGER = Trouble(
 )
 
 
-def _mig_manager(node: NodeSeen) -> Iterator[Finding]:
+def _mig_manager(node: NodeSeen) -> Iterator[Diagnosis]:
     yield _MIG_MANAGER.at() if node.mig_manager else ok("no MIG manager is enabled on this node")
 
 
@@ -166,7 +166,7 @@ _IMEX_ENABLED = Trouble(
 )
 
 
-def _imex(node: NodeSeen) -> Iterator[Finding]:
+def _imex(node: NodeSeen) -> Iterator[Diagnosis]:
     if node.imex_daemons:
         yield _IMEX_RUNS.at(daemons=listed(node.imex_daemons))
     elif node.imex_unit:
@@ -201,7 +201,7 @@ _FILE_MISSING = Trouble(
 )
 
 
-def _cdi(node: NodeSeen) -> Iterator[Finding]:
+def _cdi(node: NodeSeen) -> Iterator[Diagnosis]:
     if not node.cdi_root_there:
         yield _NO_FOLDER.at(folder=node.cdi_root)
         return
@@ -251,7 +251,7 @@ _EARLIER_BOOT = Trouble(
 )
 
 
-def _journal(node: NodeSeen) -> Iterator[Finding]:
+def _journal(node: NodeSeen) -> Iterator[Diagnosis]:
     journal, folder = node.journal, node.state_dir
     if journal.problem is not None:
         yield _UNREADABLE.at(f"file {folder}/claims.journal", why=journal.problem, folder=folder)
@@ -291,7 +291,7 @@ _DEAF = Trouble(
 )
 
 
-def _sockets(node: NodeSeen) -> Iterator[Finding]:
+def _sockets(node: NodeSeen) -> Iterator[Diagnosis]:
     if not node.registry_there:
         yield _NO_REGISTRY.at(folder=node.registry)
         return
@@ -319,7 +319,7 @@ _XIDS = Trouble(
 )
 
 
-def _xids(node: NodeSeen) -> Iterator[Finding]:
+def _xids(node: NodeSeen) -> Iterator[Diagnosis]:
     serious = [xid for xid in node.xids if xid_severity(xid.number) not in (None, "Info")]
     for xid_seen in serious:
         meaning = xid_condition(xid_seen.number, since="").message.partition(": ")[2]
@@ -339,7 +339,7 @@ _DAEMON_LEFT = Trouble(
 )
 
 
-def _mps(node: NodeSeen) -> Iterator[Finding]:
+def _mps(node: NodeSeen) -> Iterator[Diagnosis]:
     for name in node.mps_left:
         yield _DAEMON_LEFT.at(name=name)
     if not node.mps_left:
@@ -361,7 +361,7 @@ _NO_STATE = Trouble(
 )
 
 
-def _disk(node: NodeSeen) -> Iterator[Finding]:
+def _disk(node: NodeSeen) -> Iterator[Diagnosis]:
     if node.free_bytes is None:
         yield _NO_STATE.at(folder=node.state_dir)
     elif node.free_bytes < _LEAST_FREE_BYTES:
@@ -379,7 +379,7 @@ _NOT_ROOT = Trouble(
 )
 
 
-def _rights(node: NodeSeen) -> Iterator[Finding]:
+def _rights(node: NodeSeen) -> Iterator[Diagnosis]:
     yield ok("running as root") if node.root else _NOT_ROOT.at()
 
 

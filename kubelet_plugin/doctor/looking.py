@@ -78,7 +78,7 @@ _MOST_RECORDS = 200_000
 _ANSWER_WITHIN_S = 5.0
 
 
-class Machine:
+class LocalMachine:
     """This machine, as `places` say where it is."""
 
     def __init__(self, places: NodePlaces) -> None:

@@ -8,12 +8,12 @@ from importlib.metadata import version
 from typing import Any
 
 from dra_driver.api.meta import NODE_INVENTORIES, JsonObject
-from dra_driver.doctor.findings import Check, Finding, examined
+from dra_driver.doctor.findings import Check, Diagnosis, examined
 from dra_driver.doctor.node import NodeFile, NodePlaces
-from dra_driver.doctor.proofs import Change, Proof
+from dra_driver.doctor.proofs import Proof, ProofChange
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.doctor.checks import CHECKS
-from kubelet_plugin.doctor.looking import Machine
+from kubelet_plugin.doctor.looking import LocalMachine
 from kubelet_plugin.doctor.proof.node import ProofNode
 from kubelet_plugin.doctor.proof.run import proven
 from kubelet_plugin.doctor.seen import node_seen
@@ -26,26 +26,26 @@ from kubelet_plugin.reporting.reporter import wanted_spec
 _MOST_KERNEL_LINES = 5000
 
 
-class Node:
+class NodeChecks:
     """See `dra_driver.doctor.node.NodePart`."""
 
     checks: tuple[Check[Any], ...] = CHECKS
 
     def look(self, places: NodePlaces) -> JsonObject:
-        return Machine(places).look().to_wire()
+        return LocalMachine(places).look().to_wire()
 
-    def findings(self, seen: JsonObject) -> tuple[Finding, ...]:
+    def findings(self, seen: JsonObject) -> tuple[Diagnosis, ...]:
         return examined(CHECKS, node_seen(seen))
 
-    def prove(self, places: NodePlaces, also: Collection[Change]) -> Iterator[Proof]:
-        machine = Machine(places)
+    def prove(self, places: NodePlaces, also: Collection[ProofChange]) -> Iterator[Proof]:
+        machine = LocalMachine(places)
         seen = machine.look()
         serving = sum(socket.answers is not False for socket in seen.sockets) > 1
         node = ProofNode(places, machine.host, machine.installation, machine.open_nvml(), serving)
         return proven(node, examined(CHECKS, seen), also)
 
     def files(self, places: NodePlaces) -> Iterator[NodeFile]:
-        machine = Machine(places)
+        machine = LocalMachine(places)
         yield _file("node/inventory.json", lambda: _inventory(machine))
         for name in (JOURNAL, DAMAGED):
             path = places.state_dir / name
@@ -80,7 +80,7 @@ def _record(places: NodePlaces) -> NodeFile:
     return NodeFile("node/record.tar.gz", content=packed(made))
 
 
-def _inventory(machine: Machine) -> list[str]:
+def _inventory(machine: LocalMachine) -> list[str]:
     facts = machine.facts()
     inventory = {
         "apiVersion": NODE_INVENTORIES.api_version,
@@ -90,7 +90,7 @@ def _inventory(machine: Machine) -> list[str]:
     return json.dumps(inventory, indent=1).splitlines()
 
 
-def _kernel(machine: Machine) -> list[str]:
+def _kernel(machine: LocalMachine) -> list[str]:
     """What the NVIDIA driver said, Xids among it."""
     return [line for line in machine.kernel_lines() if "NVRM" in line or "nvidia" in line][-_MOST_KERNEL_LINES:]
 
@@ -99,4 +99,4 @@ def _lines(read: Callable[[], bytes | None]) -> list[str]:
     return (read() or b"").decode(errors="replace").splitlines()
 
 
-NODE = Node()
+NODE = NodeChecks()

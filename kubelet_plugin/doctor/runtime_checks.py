@@ -9,7 +9,7 @@ import posixpath
 from collections.abc import Iterator
 
 from dra_driver.cdi.runtimes import GROUPS_SINCE, reads
-from dra_driver.doctor.findings import Check, Finding, Trouble, Verdict, ok
+from dra_driver.doctor.findings import Check, Diagnosis, Trouble, Verdict, ok
 from kubelet_plugin.doctor.runtime_config import CONTAINERD
 from kubelet_plugin.doctor.seen import NodeSeen, RuntimeSeen
 
@@ -35,7 +35,7 @@ _HOOK_LACKS = Trouble(
 )
 
 
-def _hook(node: NodeSeen) -> Iterator[Finding]:
+def _hook(node: NodeSeen) -> Iterator[Diagnosis]:
     hook = node.hook
     if node.simulated:
         yield ok("the node is simulated: its containers need no hooks")
@@ -100,7 +100,7 @@ _NO_RUNTIME = Trouble(
 )
 
 
-def _runtime(node: NodeSeen) -> Iterator[Finding]:
+def _runtime(node: NodeSeen) -> Iterator[Diagnosis]:
     if node.simulated:
         yield ok("the node is simulated, and so is its container runtime")
         return
@@ -113,7 +113,7 @@ def _runtime(node: NodeSeen) -> Iterator[Finding]:
         ]
 
 
-def _runtime_troubles(runtime_seen: RuntimeSeen, cdi_root: str) -> Iterator[Finding]:
+def _runtime_troubles(runtime_seen: RuntimeSeen, cdi_root: str) -> Iterator[Diagnosis]:
     about = f"{runtime_seen.name} ({runtime_seen.file})" if runtime_seen.file else runtime_seen.name
     file = runtime_seen.file or "/etc/containerd/config.toml"
     if runtime_seen.problem is not None:

@@ -21,7 +21,7 @@ from dra_driver.api.resource import ResourceClaim
 from dra_driver.cdi.model import Mount
 from dra_driver.errors import ClusterError, DriverError, InvalidInput, NodeNotReady
 from dra_driver.names import ClaimRef
-from kubelet_plugin.claims.operations import Notes, Operations
+from kubelet_plugin.claims.operations import ClaimNotes, Operations
 from kubelet_plugin.domains.readiness import DomainReader
 from kubelet_plugin.domains.wanted import (
     DAEMON_DEVICE,
@@ -58,7 +58,7 @@ type Answer = tuple[PreparedDevice, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DomainNode:
+class DomainHost:
     """The node, as the driver of ComputeDomains needs it."""
 
     name: str
@@ -83,7 +83,7 @@ class DomainClaims:
         domains: DomainReader,
         journal: JournalStore,
         cdi: CdiFiles,
-        node: DomainNode,
+        node: DomainHost,
         listener: ClaimListener | None = None,
         *,
         sweep_interval_s: float = SWEEP_INTERVAL_S,
@@ -140,7 +140,7 @@ class DomainClaims:
     async def unprepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, DriverError | None]:
         return await self._operations.each("unprepare", claims, self._unprepare)
 
-    async def _prepare(self, ref: ClaimRef, notes: Notes) -> Answer:
+    async def _prepare(self, ref: ClaimRef, notes: ClaimNotes) -> Answer:
         well_formed(ref)
         async with self._files:
             known = self._journal.current.domains.get(ref.uid)
@@ -165,7 +165,7 @@ class DomainClaims:
             del self._waiting[ref.uid]
         return self._answer(wanted)
 
-    async def _unprepare(self, ref: ClaimRef, notes: Notes) -> None:
+    async def _unprepare(self, ref: ClaimRef, notes: ClaimNotes) -> None:
         self._waiting.pop(ref.uid, None)
         self._reads.released(ref.uid)
         async with self._files:
@@ -173,7 +173,7 @@ class DomainClaims:
         notes.repeated = had is None
         notes.devices = () if had is None else self._devices(had)
 
-    async def _read(self, ref: ClaimRef, notes: Notes) -> ResourceClaim:
+    async def _read(self, ref: ClaimRef, notes: ClaimNotes) -> ResourceClaim:
         answer = await notes.while_wanted(ref, self._reads.of(ref, patience_s=_API_PATIENCE_S))
         try:
             return checked(answer.claim(), ref)

@@ -14,7 +14,7 @@ from dra_driver.kube.client import Kube
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER
 from dra_driver.runtime.tasks import forever
 from kubelet_plugin.domains.readiness import DomainReader, DomainWatch
-from kubelet_plugin.domains.service import DomainClaims, DomainNode
+from kubelet_plugin.domains.service import DomainClaims, DomainHost
 from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.prepare.listener import Listeners
 from kubelet_plugin.prepare.store import JournalStore
@@ -26,7 +26,7 @@ from kubelet_plugin.rpc.messages import DeviceHealth
 from kubelet_plugin.rpc.registration import RegistrationServer, serving
 from kubelet_plugin.rpc.server import DraServer
 from kubelet_plugin.rpc.sockets import plugin_sockets
-from kubelet_plugin.settings import Settings
+from kubelet_plugin.settings import NodePluginSettings
 
 _log = structlog.get_logger(__name__)
 
@@ -46,8 +46,8 @@ class _NoHealth:
 
 async def serve_domains(
     kube: Kube,
-    settings: Settings,
-    node: DomainNode,
+    settings: NodePluginSettings,
+    node: DomainHost,
     journal: JournalStore,
     observers: Observers,
     registered: Callable[[str], None],
@@ -93,7 +93,7 @@ async def serve_domains(
 
 
 def _device_status(
-    kube: Kube, settings: Settings, watch: DomainWatch, observers: Observers
+    kube: Kube, settings: NodePluginSettings, watch: DomainWatch, observers: Observers
 ) -> DeviceStatusWriter | None:
     if Feature.DEVICE_STATUS not in settings.feature_gates:
         return None

@@ -7,12 +7,12 @@ but the interval is touched, and only for GPUs of claims that asked for one. Cal
 
 from dra_driver.errors import HardwareError
 from kubelet_plugin.effects.nvml_user import NvmlUser
-from kubelet_plugin.hardware.calls import Code
+from kubelet_plugin.hardware.calls import NvmlCode
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.nvml import Nvml
 from kubelet_plugin.prepare.holds import ComputeMode, GpuIdentity, Made, Records, TimeSlice
 
-_GPU_IS_GONE = (Code.NOT_FOUND, Code.DRIVER_NOT_LOADED, Code.GPU_IS_LOST)
+_GPU_IS_GONE = (NvmlCode.NOT_FOUND, NvmlCode.DRIVER_NOT_LOADED, NvmlCode.GPU_IS_LOST)
 """Perhaps: NVML says so, too, when one of its queries failed. A GPU that the driver lost comes back with the default
 mode."""
 

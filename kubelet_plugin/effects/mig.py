@@ -21,7 +21,7 @@ import structlog
 
 from dra_driver.errors import HardwareError
 from kubelet_plugin.effects.nvml_user import NvmlUser
-from kubelet_plugin.hardware.calls import Code
+from kubelet_plugin.hardware.calls import NvmlCode
 from kubelet_plugin.hardware.mig import LiveComputeInstance, LiveGpuInstance, MigGpu, Mode
 from kubelet_plugin.hardware.nvml import Nvml
 from kubelet_plugin.prepare.holds import (
@@ -87,7 +87,7 @@ class MigModes:
             try:
                 gpu = nvml.mig(hold.gpu.uuid)
             except HardwareError as error:
-                if error.code == Code.NOT_FOUND and record.boot_id != boot_id:
+                if error.code == NvmlCode.NOT_FOUND and record.boot_id != boot_id:
                     return  # it was taken out of the node
                 raise
             mode = gpu.mode()
@@ -111,7 +111,7 @@ class MigModes:
         try:
             return self._nvml.use(gpu, switch)
         except HardwareError as error:
-            if error.code != Code.IN_USE:
+            if error.code != NvmlCode.IN_USE:
                 raise
         with self._paused():
             return self._nvml.use(gpu, switch)
@@ -169,7 +169,7 @@ class GpuInstances:
             with_users = (
                 f"{live_gpu_instance} cannot be taken back, because programs still use it{_named(gpu.processes())}"
             )
-            _refusing(hold.gpu, Code.IN_USE, with_users, lambda: gpu.destroy_gpu_instance(live_gpu_instance))
+            _refusing(hold.gpu, NvmlCode.IN_USE, with_users, lambda: gpu.destroy_gpu_instance(live_gpu_instance))
             if gpu.instance_at(hold.profile_id, hold.start) is not None:
                 raise _stays(str(live_gpu_instance), hold.gpu)
 
@@ -222,7 +222,7 @@ class ComputeInstances:
                 f"MIG device {device} ({_described(hold.parent)}) cannot be taken back, because programs still use it"
                 f"{_named(gpu.processes())}; it is tried again until they end"
             )
-            _refusing(hold.parent.gpu, Code.IN_USE, with_users, lambda: gpu.destroy_compute_instance(device))
+            _refusing(hold.parent.gpu, NvmlCode.IN_USE, with_users, lambda: gpu.destroy_compute_instance(device))
             if there(gpu) is not None:
                 raise _stays(f"MIG device {device}", hold.parent.gpu)
 
@@ -236,7 +236,7 @@ def _sizes(hold: ComputeInstance) -> tuple[int, ...]:
 
 def _unknown(identity: GpuIdentity) -> HardwareError:
     return HardwareError(
-        "NVML does not say now whether MIG mode is on; it is tried again", about=str(identity), code=Code.NOT_FOUND
+        "NVML does not say now whether MIG mode is on; it is tried again", about=str(identity), code=NvmlCode.NOT_FOUND
     )
 
 
@@ -244,7 +244,7 @@ def _stays(what: str, identity: GpuIdentity) -> HardwareError:
     return HardwareError(
         f"{what} is still there although NVML took it back, or says that it is gone; it is tried again",
         about=str(identity),
-        code=Code.NOT_FOUND,
+        code=NvmlCode.NOT_FOUND,
     )
 
 
@@ -259,7 +259,7 @@ def _lost(what: str, identity: GpuIdentity, how: str = "destroyed it") -> Hardwa
         f" claim. It"
         " is created again when the claim is prepared again",
         about=str(identity),
-        code=Code.NOT_FOUND,
+        code=NvmlCode.NOT_FOUND,
     )
 
 
@@ -280,7 +280,7 @@ def _ready_for_mode(gpu: MigGpu, identity: GpuIdentity) -> Mode:
             f"{after}, and this driver does not reset GPUs: an administrator switches it on once, with"
             f" `nvidia-smi -i {identity.uuid} -mig 1` and a reset or a reboot, while nothing uses the GPU",
             about=str(identity),
-            code=Code.RESET_REQUIRED,
+            code=NvmlCode.RESET_REQUIRED,
         )
     return mode
 
@@ -291,7 +291,7 @@ def _switch(gpu: MigGpu, identity: GpuIdentity, *, on: bool) -> None:
     try:
         status = gpu.set_mode(on)
     except HardwareError as error:
-        if error.code not in (Code.IN_USE, Code.RESET_REQUIRED):
+        if error.code not in (NvmlCode.IN_USE, NvmlCode.RESET_REQUIRED):
             raise HardwareError(
                 f"MIG mode cannot be switched {word}: {error.message}", about=str(identity), code=error.code
             ) from error
@@ -306,10 +306,10 @@ def _switch(gpu: MigGpu, identity: GpuIdentity, *, on: bool) -> None:
 
 
 def _refused(status: int, gpu: MigGpu, identity: GpuIdentity, word: str) -> HardwareError:
-    if status == Code.IN_USE:
+    if status == NvmlCode.IN_USE:
         message = f"MIG mode cannot be switched {word} while programs have the GPU open{_named(gpu.processes())}"
         advice = "end them; it is tried again until then"
-    elif status == Code.RESET_REQUIRED:
+    elif status == NvmlCode.RESET_REQUIRED:
         message = f"MIG mode can be switched {word} by a reset only, and the driver cannot do one here"
         advice = "in a virtual machine with the GPU passed through: reboot it after `nvidia-smi -mig`"
     else:
@@ -349,7 +349,7 @@ def _check_free(hold: GpuInstance, instances: Iterable[LiveGpuInstance], records
     raise HardwareError(
         f"{_described(hold)} cannot be made: in the way is {_listed(in_the_way)}, {whose}",
         about=str(hold.gpu),
-        code=Code.INSUFFICIENT_RESOURCES,
+        code=NvmlCode.INSUFFICIENT_RESOURCES,
     )
 
 
@@ -358,15 +358,15 @@ def _create(gpu: MigGpu, hold: GpuInstance, instances: Iterable[LiveGpuInstance]
         return gpu.create_gpu_instance(hold.profile_id, hold.start, hold.size)
     except HardwareError as error:
         reasons = {
-            Code.INSUFFICIENT_RESOURCES: f"what it needs is taken by"
+            NvmlCode.INSUFFICIENT_RESOURCES: f"what it needs is taken by"
             f" {_listed(instances) or 'nothing that NVML lists'};"
             " it is tried again, and fits when those are gone",
-            Code.IN_USE: f"programs use the GPU as a whole{_named(gpu.processes())}; end them",
-            Code.INVALID_ARGUMENT: "the driver knows no such profile or place on this GPU: was it replaced, or its"
+            NvmlCode.IN_USE: f"programs use the GPU as a whole{_named(gpu.processes())}; end them",
+            NvmlCode.INVALID_ARGUMENT: "the driver knows no such profile or place on this GPU: was it replaced, or its"
             " driver, since it was published?",
-            Code.NOT_SUPPORTED: "the driver says that this GPU cannot be divided here, as a part of one that is given"
-            " to a virtual machine cannot",
-            Code.NO_PERMISSION: "this needs root and access to /dev/nvidia-caps/nvidia-cap1 (mig/config)",
+            NvmlCode.NOT_SUPPORTED: "the driver says that this GPU cannot be divided here, as a part of one that is"
+            " given to a virtual machine cannot",
+            NvmlCode.NO_PERMISSION: "this needs root and access to /dev/nvidia-caps/nvidia-cap1 (mig/config)",
         }
         reason = next((text for code, text in reasons.items() if code == error.code), error.message)
         raise HardwareError(
@@ -387,7 +387,7 @@ def _check_room(hold: ComputeInstance, parent: LiveGpuInstance) -> None:
             f" instance {parent.id}, which this driver did not make for a claim that it knows; an administrator"
             f" destroys it with `nvidia-smi mig -i {hold.parent.gpu.uuid} -gi {parent.id} -dci`",
             about=str(hold.parent.gpu),
-            code=Code.INSUFFICIENT_RESOURCES,
+            code=NvmlCode.INSUFFICIENT_RESOURCES,
         )
 
 
@@ -428,12 +428,12 @@ def _is_at(device: LiveComputeInstance, hold: ComputeInstance, parent: LiveGpuIn
     return (device.facts.slices, device.facts.start) == (slices, hold.start)
 
 
-def _refusing(identity: GpuIdentity, code: Code, message: str, act: Callable[[], None]) -> None:
+def _refusing(identity: GpuIdentity, code: NvmlCode, message: str, act: Callable[[], None]) -> None:
     """`act`, whose refusal with `code` means what `message` says. Gone already is fine; callers look whether it is."""
     try:
         act()
     except HardwareError as error:
-        if error.code == Code.NOT_FOUND:
+        if error.code == NvmlCode.NOT_FOUND:
             return
         if error.code != code:
             raise
@@ -446,7 +446,7 @@ def _patiently(act: Callable[[], None], sleep: Callable[[float], None]) -> None:
         try:
             return act()
         except HardwareError as error:
-            if error.code != Code.IN_USE:
+            if error.code != NvmlCode.IN_USE:
                 raise
         sleep(pause)
     return act()

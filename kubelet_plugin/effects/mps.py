@@ -56,7 +56,7 @@ _SOCKET_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class MpsPatience:
     """Seconds: for a daemon to answer after its start, to a question, to let its servers end, and for a signal."""
 
     start_s: float = 20.0
@@ -77,7 +77,12 @@ class MpsDaemons:
     """Starts and stops daemons. `folder` has the same path on the host, in this process, and in containers' mounts."""
 
     def __init__(
-        self, folder: Path, host: OnHost, programs: DriverPrograms, launcher: Launcher, patience: Patience = Patience()
+        self,
+        folder: Path,
+        host: OnHost,
+        programs: DriverPrograms,
+        launcher: Launcher,
+        patience: MpsPatience = MpsPatience(),
     ) -> None:
         self._folder = folder
         self._host = host

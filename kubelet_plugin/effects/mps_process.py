@@ -16,7 +16,7 @@ import structlog
 from dra_driver.devices.mps import LOG_VARIABLE, PIPE_IN_CONTAINER, PIPE_VARIABLE
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.effects.on_host import OnHost, Start
-from kubelet_plugin.hardware.driver_programs import Program
+from kubelet_plugin.hardware.driver_programs import DriverProgram
 
 _log = structlog.get_logger(__name__)
 
@@ -34,7 +34,7 @@ class DaemonProcess:
     unit: str
     """Of systemd, without its ending: unique on the host."""
     about: str
-    program: Program
+    program: DriverProgram
     words: Sequence[str]
     environment: Mapping[str, str]
     pipe: Path

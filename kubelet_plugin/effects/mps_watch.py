@@ -46,7 +46,7 @@ class DaemonTrouble:
     instance: str | None = None
 
 
-class Remedy(Enum):
+class MpsRemedy(Enum):
     KEEP = "it is well"
     LEAVE = "it does not answer, but something of it still runs"
     START = "it is dead, and so are its clients"
@@ -72,15 +72,15 @@ class History:
         return "Critical" if self.critical else "Warning"
 
 
-def remedy_for(sight: Sight, history: History, now: float) -> Remedy:
+def remedy_for(sight: Sight, history: History, now: float) -> MpsRemedy:
     """What to do about a daemon that is seen like this."""
     if sight.answers:
-        return Remedy.KEEP
+        return MpsRemedy.KEEP
     if sight.processes:
-        return Remedy.LEAVE
+        return MpsRemedy.LEAVE
     lately = [start for start in history.starts if now - start < _LATELY_S]
     delay = _DELAYS_S[min(len(lately), len(_DELAYS_S) - 1)]
-    return Remedy.START if not lately or now - lately[-1] >= delay else Remedy.WAIT
+    return MpsRemedy.START if not lately or now - lately[-1] >= delay else MpsRemedy.WAIT
 
 
 class Daemons(Protocol):
@@ -173,15 +173,15 @@ class MpsWatch:
             return  # released meanwhile: that is why it is not there
         history, now = self._histories[hold], self._clock()
         match remedy_for(sight, history, now):
-            case Remedy.KEEP:
+            case MpsRemedy.KEEP:
                 self._histories[hold] = _well(hold, history, now)
-            case Remedy.LEAVE if not history.silent:
+            case MpsRemedy.LEAVE if not history.silent:
                 self._histories[hold] = replace(history, silent=True)  # once may be a busy machine
-            case Remedy.LEAVE:
+            case MpsRemedy.LEAVE:
                 self._tell(hold, left_alone(sight.processes))
-            case Remedy.START:
+            case MpsRemedy.START:
                 await self._start(hold)
-            case Remedy.WAIT:
+            case MpsRemedy.WAIT:
                 self._tell(hold, "died with its clients; it was restarted too often, and the next restart waits")
 
     async def _start(self, hold: MpsDaemon) -> None:

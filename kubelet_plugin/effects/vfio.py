@@ -23,7 +23,7 @@ import structlog
 
 from dra_driver.errors import HardwareError, NodeNotReady
 from kubelet_plugin.effects.vfio_driver import GpuDriver, PatientWrites
-from kubelet_plugin.hardware.calls import Code
+from kubelet_plugin.hardware.calls import NvmlCode
 from kubelet_plugin.hardware.sysfs import HostFiles, PciFacts
 from kubelet_plugin.hardware.vfio import (
     Console,
@@ -62,7 +62,7 @@ _PERSISTENCE_DAEMON = "nvidia-persiste"
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class VfioPatience:
     """How long something is waited for, in seconds, before kubelet is told to try again."""
 
     users_s: float = 20.0
@@ -86,7 +86,7 @@ class VfioBindings:
         sysfs: SysfsWriter,
         modules: KernelModules,
         driver: GpuDriver,
-        patience: Patience = Patience(),
+        patience: VfioPatience = VfioPatience(),
     ) -> None:
         self._host = host
         self._modules = modules
@@ -310,7 +310,7 @@ class VfioBindings:
                 raise HardwareError(
                     f"it is back from a virtual machine, and persistence mode cannot be switched on again: {problem}",
                     about=str(gpu),
-                    code=Code.NOT_FOUND,
+                    code=NvmlCode.NOT_FOUND,
                 )
             time.sleep(_NVML_POLL_S)
 

@@ -10,7 +10,7 @@ import structlog
 
 from dra_driver.errors import HardwareError, NodeNotReady
 from kubelet_plugin.effects.on_host import OnHost
-from kubelet_plugin.hardware.calls import Code
+from kubelet_plugin.hardware.calls import NvmlCode
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.nvml import Nvml
 from kubelet_plugin.hardware.vfio import SysfsWriter
@@ -129,7 +129,7 @@ class GpuDriver(Protocol):
         """Call `work` while no NVML session of this process has a GPU open."""
 
 
-class Hardware(Protocol):
+class SessionHardware(Protocol):
     """What is needed of `kubelet_plugin.facts.hardware.Hardware`."""
 
     def use[T](self, gpu: GpuIdentity, work: Callable[[Nvml], T]) -> T: ...
@@ -146,7 +146,7 @@ class DriverOfNode:
 
     def __init__(
         self,
-        hardware: Hardware,
+        hardware: SessionHardware,
         smi: HostSmi,
         paused: Callable[[], AbstractContextManager[None]] = lambda: nullcontext(),
     ) -> None:
@@ -205,7 +205,7 @@ class DriverOfNode:
         try:
             self._hardware.use(gpu, lambda nvml: nvml.handle(gpu.uuid))
         except HardwareError as error:
-            if error.code == Code.NOT_FOUND:
+            if error.code == NvmlCode.NOT_FOUND:
                 return False
             raise
         return True

@@ -26,11 +26,11 @@ from kubelet_plugin.facts.health_file import HealthFile, Memory
 from kubelet_plugin.facts.validation import Command, fault_of
 from kubelet_plugin.facts.watcher import Coverage, EventKind, GpuEvent
 from kubelet_plugin.hardware.health import (
+    BadReading,
     Conditions,
     Era,
     HealthReading,
     Reading,
-    Trouble,
     after_reading,
     after_xid,
     reading_of,
@@ -68,7 +68,7 @@ class FollowedFacts(SeenFacts, Protocol):
     def subscribe(self, listener: Callable[[NodeFacts], None]) -> Callable[[], None]: ...
 
 
-class Facts(FollowedFacts, Protocol):
+class MonitoredFacts(FollowedFacts, Protocol):
     """What is needed of `kubelet_plugin.facts.discovery.Discovery`, and what `HealthMonitor` is itself."""
 
     async def observe(self) -> NodeFacts: ...
@@ -79,7 +79,7 @@ class HealthMonitor:
 
     def __init__(
         self,
-        source: Facts,
+        source: MonitoredFacts,
         file: HealthFile,
         policy: HealthPolicy,
         *,
@@ -214,7 +214,7 @@ class HealthMonitor:
         readings = {gpu.uuid: reading_of(gpu, seen.health.get(gpu.uuid, HealthReading())) for gpu in seen.gpus}
         for lost in seen.lost:
             reading = readings.get(lost.gpu_uuid, Reading())
-            trouble = Trouble("InstanceLost", "Critical", lost.message, instance=lost.mig_uuid)
+            trouble = BadReading("InstanceLost", "Critical", lost.message, instance=lost.mig_uuid)
             readings[lost.gpu_uuid] = replace(reading, troubles=(*reading.troubles, trouble))
         return readings
 
@@ -340,8 +340,8 @@ def _released(seen: NodeFacts) -> str | None:
     return next((problem.message for problem in seen.problems if problem.reason == RELEASED), None)
 
 
-def _lost_trouble(problem: Problem) -> Trouble:
-    return Trouble("GpuLost", "Critical", problem.message, problem.reason)
+def _lost_trouble(problem: Problem) -> BadReading:
+    return BadReading("GpuLost", "Critical", problem.message, problem.reason)
 
 
 def _by_address(present: Mapping[str, GpuFacts]) -> list[str]:

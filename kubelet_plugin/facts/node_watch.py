@@ -12,7 +12,7 @@ import structlog
 
 from dra_driver.api.inventory import GpuFacts, HealthCondition
 from dra_driver.api.policy import PublishingPolicy
-from dra_driver.devices.model import Kind, Offer, Partition
+from dra_driver.devices.model import DeviceKind, Offer, Partition
 from dra_driver.errors import DriverError, NodeNotReady
 from dra_driver.features import Feature
 from dra_driver.runtime.tasks import forever
@@ -21,13 +21,13 @@ from kubelet_plugin.effects.mps_watch import MpsWatch
 from kubelet_plugin.facts.discovery import Discovery
 from kubelet_plugin.facts.hardware import NodeFacts, OpenNvml
 from kubelet_plugin.facts.health_file import HealthFile
-from kubelet_plugin.facts.monitor import Facts, HealthMonitor
+from kubelet_plugin.facts.monitor import HealthMonitor, MonitoredFacts
 from kubelet_plugin.facts.validation import Command
 from kubelet_plugin.facts.watcher import Coverage, EventWatcher, GpuEvent
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.prepare.holds import ComputeInstance, HoldRecord, MpsDaemon, Records
 from kubelet_plugin.prepare.store import JournalStore
-from kubelet_plugin.settings import Settings
+from kubelet_plugin.settings import NodePluginSettings
 
 _log = structlog.get_logger(__name__)
 
@@ -43,7 +43,7 @@ class NodeWatch:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: NodePluginSettings,
         policy: PublishingPolicy,
         host: HostFiles,
         discovery: Discovery,
@@ -57,7 +57,7 @@ class NodeWatch:
         self._mps: MpsWatch | None = None
         self._mps_since: dict[tuple[str, str], str] = {}
         self._health = self._monitor(settings, policy) if Feature.HEALTH in settings.feature_gates else None
-        self.facts: Facts = discovery if self._health is None else self._health
+        self.facts: MonitoredFacts = discovery if self._health is None else self._health
         self.events = EventWatcher(open_nvml, self._heard, self._covered)
         self._nvidia_gpus: tuple[str, ...] = ()
         discovery.subscribe(self._seen)
@@ -90,7 +90,7 @@ class NodeWatch:
         if self._mps is not None:
             tasks.create_task(forever("mps", self._mps.run))
 
-    def _monitor(self, settings: Settings, policy: PublishingPolicy) -> HealthMonitor:
+    def _monitor(self, settings: NodePluginSettings, policy: PublishingPolicy) -> HealthMonitor:
         return HealthMonitor(
             self._discovery,
             HealthFile(settings.state_dir),
@@ -181,7 +181,7 @@ def instance_uuid(gpu: GpuFacts | None, records: Records, gpu_uuid: str, gi: int
 
 def instance_of(offer: Offer, records: Records) -> str | None:
     """UUID of the MIG device that an offer stands for: empty while it does not exist, None for what is none."""
-    if offer.kind is not Kind.MIG:
+    if offer.kind is not DeviceKind.MIG:
         return None
     if offer.existing is not None:
         return offer.existing.uuid

@@ -69,13 +69,13 @@ class Release:
         return f"{self.by} released the GPUs of this node{until}; no claim is prepared meanwhile. {self.back}"
 
 
-class Request(Model):
+class ReleaseRequest(Model):
     """The file that asks."""
 
     until: AwareDatetime | None = None
 
 
-class State(Model):
+class ReleaseState(Model):
     """The file that confirms; with the facts as they were, for a plugin that starts meanwhile."""
 
     source: Source
@@ -101,7 +101,7 @@ def asked_by_file(content: bytes | None) -> Release | None:
     if content is None:
         return None
     try:
-        request = Request.model_validate_json(content)
+        request = ReleaseRequest.model_validate_json(content)
     except ValidationError as error:
         raise InvalidInput(
             "is not what `dractl gpus release` writes; remove it, or run `dractl gpus resume`", about=f"file {REQUEST}"
@@ -180,7 +180,7 @@ class GpuRelease:
         """Begin as the last process ended; before anything looks at the hardware. Never raises."""
         try:
             content = read_if_present(self._state)
-            state = None if content is None else State.model_validate_json(content)
+            state = None if content is None else ReleaseState.model_validate_json(content)
         except (DriverError, ValidationError) as error:
             _log.warning("what was released before cannot be read", file=str(self._state), error=str(error))
             return
@@ -262,7 +262,7 @@ class GpuRelease:
             raise
         self._current = release
         facts = await self._looking.observe()
-        state = State(
+        state = ReleaseState(
             source=release.source,
             by=release.by,
             until=release.until,

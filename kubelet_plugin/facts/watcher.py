@@ -27,7 +27,7 @@ import structlog
 
 from dra_driver.errors import HardwareError, NodeNotReady
 from kubelet_plugin.facts.hardware import OpenNvml
-from kubelet_plugin.hardware.calls import GPU_GONE, Code, translated
+from kubelet_plugin.hardware.calls import GPU_GONE, NvmlCode, translated
 from kubelet_plugin.hardware.lanes import READ_S, Lanes, calling
 
 _log = structlog.get_logger(__name__)
@@ -294,7 +294,7 @@ class _Session:
         try:
             data = self._call(self._library.nvmlEventSetWait_v2, self._set, int(wait_s * 1000))
         except HardwareError as error:
-            if error.code == Code.TIMEOUT:
+            if error.code == NvmlCode.TIMEOUT:
                 return None
             raise
         return self._event(data)

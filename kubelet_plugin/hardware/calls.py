@@ -18,7 +18,7 @@ from dra_driver.errors import HardwareError
 from kubelet_plugin.hardware.lanes import calling
 
 
-class Code(IntEnum):
+class NvmlCode(IntEnum):
     """The NVML return values that are distinguished here. Compared as numbers: `NVMLError` itself cannot be hashed."""
 
     UNINITIALIZED = 1
@@ -39,31 +39,31 @@ class Code(IntEnum):
     ARGUMENT_VERSION_MISMATCH = 25
 
 
-NOT_THERE = frozenset({Code.NOT_SUPPORTED, Code.FUNCTION_NOT_FOUND})
+NOT_THERE = frozenset({NvmlCode.NOT_SUPPORTED, NvmlCode.FUNCTION_NOT_FOUND})
 """The hardware has no such thing, or the driver is too old to know the question."""
 
-_SESSION_OVER = frozenset({Code.UNINITIALIZED, Code.DRIVER_NOT_LOADED, Code.LIB_RM_VERSION_MISMATCH})
+_SESSION_OVER = frozenset({NvmlCode.UNINITIALIZED, NvmlCode.DRIVER_NOT_LOADED, NvmlCode.LIB_RM_VERSION_MISMATCH})
 """Not about one GPU: the driver went away or was replaced, NVML must be initialized again."""
 
-GPU_GONE = frozenset({Code.GPU_IS_LOST, Code.RESET_REQUIRED})
+GPU_GONE = frozenset({NvmlCode.GPU_IS_LOST, NvmlCode.RESET_REQUIRED})
 
 _REASONS = {
-    Code.NO_PERMISSION: "NoPermission",
-    Code.DRIVER_NOT_LOADED: "DriverNotLoaded",
-    Code.TIMEOUT: "NotResponding",
-    Code.LIBRARY_NOT_FOUND: "LibraryNotFound",
-    Code.GPU_IS_LOST: "GpuIsLost",
-    Code.RESET_REQUIRED: "ResetRequired",
-    Code.LIB_RM_VERSION_MISMATCH: "DriverVersionMismatch",
+    NvmlCode.NO_PERMISSION: "NoPermission",
+    NvmlCode.DRIVER_NOT_LOADED: "DriverNotLoaded",
+    NvmlCode.TIMEOUT: "NotResponding",
+    NvmlCode.LIBRARY_NOT_FOUND: "LibraryNotFound",
+    NvmlCode.GPU_IS_LOST: "GpuIsLost",
+    NvmlCode.RESET_REQUIRED: "ResetRequired",
+    NvmlCode.LIB_RM_VERSION_MISMATCH: "DriverVersionMismatch",
 }
 
 _ADVICE = {
-    Code.NO_PERMISSION: "the node plugin must run as root with access to /dev/nvidia*",
-    Code.DRIVER_NOT_LOADED: "the nvidia kernel module is not loaded",
-    Code.LIBRARY_NOT_FOUND: "libnvidia-ml.so.1 was not found; is the driver installed, and the driver root right?",
-    Code.GPU_IS_LOST: "the GPU fell off the bus or became unreachable; reboot or service the node",
-    Code.RESET_REQUIRED: "the GPU must be reset before it can be used",
-    Code.LIB_RM_VERSION_MISMATCH: "the driver's libraries and the loaded kernel module are of different versions",
+    NvmlCode.NO_PERMISSION: "the node plugin must run as root with access to /dev/nvidia*",
+    NvmlCode.DRIVER_NOT_LOADED: "the nvidia kernel module is not loaded",
+    NvmlCode.LIBRARY_NOT_FOUND: "libnvidia-ml.so.1 was not found; is the driver installed, and the driver root right?",
+    NvmlCode.GPU_IS_LOST: "the GPU fell off the bus or became unreachable; reboot or service the node",
+    NvmlCode.RESET_REQUIRED: "the GPU must be reset before it can be used",
+    NvmlCode.LIB_RM_VERSION_MISMATCH: "the driver's libraries and the loaded kernel module are of different versions",
 }
 
 
@@ -82,7 +82,7 @@ def load_library(file: Path | None = None) -> NvmlLibrary:
         pynvml.nvmlLib = ctypes.CDLL(str(file)) if file is not None else None
     except OSError as error:
         raise HardwareError(
-            f"{error}; {_ADVICE[Code.LIBRARY_NOT_FOUND]}", about="driver", code=Code.LIBRARY_NOT_FOUND
+            f"{error}; {_ADVICE[NvmlCode.LIBRARY_NOT_FOUND]}", about="driver", code=NvmlCode.LIBRARY_NOT_FOUND
         ) from error
     # pynvml remembers the address of every function that it called, in any library.
     pynvml._nvmlGetFunctionPointer_cache.clear()
@@ -91,7 +91,7 @@ def load_library(file: Path | None = None) -> NvmlLibrary:
 
 def problem_of(error: HardwareError, subject: str) -> Problem:
     """An NVML failure as a user reads it in the NodeInventory."""
-    reason = _REASONS[Code(error.code)] if error.code in _REASONS else "NvmlError"
+    reason = _REASONS[NvmlCode(error.code)] if error.code in _REASONS else "NvmlError"
     return Problem(subject=subject, reason=reason, message=error.message)
 
 
@@ -138,6 +138,6 @@ def session_over(error: HardwareError) -> bool:
 def translated(error: Exception, about: str) -> HardwareError:
     """An NVMLError as a HardwareError, with advice where there is some. `about` names the GPU, or `driver`."""
     code = int(getattr(error, "value", 999))
-    advice = _ADVICE.get(Code(code)) if code in _REASONS else None
+    advice = _ADVICE.get(NvmlCode(code)) if code in _REASONS else None
     message = f"NVML: {error} ({code})"
     return HardwareError(f"{message}; {advice}" if advice else message, about=about, code=code)

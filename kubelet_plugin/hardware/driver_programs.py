@@ -37,7 +37,7 @@ _NOISE = "from LD_PRELOAD cannot be preloaded"
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class DriverProgram:
     """A program that was found. Host paths, except for `file`: where this process can start it."""
 
     name: str
@@ -81,14 +81,14 @@ class DriverPrograms:
         self._host = host
         self._root = root
 
-    def find(self, name: str) -> Program:
+    def find(self, name: str) -> DriverProgram:
         """Raises NodeNotReady when the driver root has no such program."""
         root = self._root()
         resolved_root = self._host.resolve(root.path) or PurePosixPath(root.path)
         files = self._host if root.path == "/" else self._host.below(resolved_root)
         found = program_below(self._host, root.path, name)
         if found is not None:
-            return Program(
+            return DriverProgram(
                 name=name,
                 file=files.path(found),
                 path=_below(resolved_root, found),
@@ -112,7 +112,7 @@ class DriverPrograms:
 
 
 def run_program(
-    program: Program,
+    program: DriverProgram,
     words: Sequence[str],
     *,
     about: str,

@@ -41,7 +41,7 @@ class Era:
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class BadReading:
     """One bad reading of a GPU."""
 
     type: str
@@ -59,7 +59,7 @@ class Reading:
     known of these stays.
     """
 
-    troubles: tuple[Trouble, ...] = ()
+    troubles: tuple[BadReading, ...] = ()
     no_action: bool | None = None
     untold: frozenset[str] = frozenset()
 
@@ -150,11 +150,11 @@ def _seen_well(tracked: Tracked, reading: Reading, when: datetime, well_after_s:
     return replace(tracked, well_since=since)
 
 
-def key_of(gpu: str, about: Trouble | HealthCondition) -> Key:
+def key_of(gpu: str, about: BadReading | HealthCondition) -> Key:
     return Key(gpu, about.type, about.value or "", about.instance or "")
 
 
-def _condition(trouble: Trouble, since: str) -> HealthCondition:
+def _condition(trouble: BadReading, since: str) -> HealthCondition:
     return HealthCondition(
         type=trouble.type,
         value=trouble.value,
@@ -252,47 +252,47 @@ def _answers(health: HealthReading) -> tuple[tuple[str, int | bool | None], ...]
     )
 
 
-def _memory(health: HealthReading) -> list[Trouble]:
+def _memory(health: HealthReading) -> list[BadReading]:
     memory = []
     if health.uncorrected_errors:
         count = health.uncorrected_errors
-        memory.append(Trouble("Ecc", "Warning", f"{count} uncorrected memory errors since the driver was loaded"))
+        memory.append(BadReading("Ecc", "Warning", f"{count} uncorrected memory errors since the driver was loaded"))
     if health.remap_failed:
         memory.append(
-            Trouble("RowRemap", "Critical", "remapping memory rows failed; the GPU must be replaced", "failed")
+            BadReading("RowRemap", "Critical", "remapping memory rows failed; the GPU must be replaced", "failed")
         )
     if health.remap_pending:
         memory.append(
-            Trouble("RowRemap", "Warning", "memory rows are remapped at the next reset of the GPU", "pending")
+            BadReading("RowRemap", "Warning", "memory rows are remapped at the next reset of the GPU", "pending")
         )
     if health.repair_pending:
-        memory.append(Trouble("Repair", "Warning", "the GPU repairs itself at its next reset"))
+        memory.append(BadReading("Repair", "Warning", "the GPU repairs itself at its next reset"))
     return memory
 
 
-def _action(health: HealthReading) -> list[Trouble]:
+def _action(health: HealthReading) -> list[BadReading]:
     action = health.recovery_action
     if not action:
         return []
     what = _ACTIONS.get(action, f"action {action}")
     name = _ACTION_NAMES.get(action, str(action))
     severity: Severity = "Warning" if action == _DRAIN_P2P else "Critical"
-    return [Trouble("RecoveryAction", severity, f"the driver asks to {what}", name)]
+    return [BadReading("RecoveryAction", severity, f"the driver asks to {what}", name)]
 
 
-def _fabric(gpu: GpuFacts) -> list[Trouble]:
+def _fabric(gpu: GpuFacts) -> list[BadReading]:
     """A GPU behind NVSwitches cannot start a program until it is registered with the fabric manager."""
     fabric = gpu.fabric
     if fabric is None or (gpu.mig is not None and gpu.mig.enabled):
         return []
     if fabric.state != "Completed":
         message = "the GPU is not registered with the NVLink fabric; is the fabric manager running?"
-        return [Trouble("NvLink", "Critical", message, fabric.state)]
+        return [BadReading("NvLink", "Critical", message, fabric.state)]
     if fabric.status != 0:
         message = f"registration with the NVLink fabric failed with NVML code {fabric.status}"
-        return [Trouble("NvLink", "Critical", message, "RegistrationFailed")]
+        return [BadReading("NvLink", "Critical", message, "RegistrationFailed")]
     if fabric.health == "Unhealthy":
-        return [Trouble("NvLink", "Critical", "the NVLink fabric reports the GPU as unhealthy", "Unhealthy")]
+        return [BadReading("NvLink", "Critical", "the NVLink fabric reports the GPU as unhealthy", "Unhealthy")]
     if fabric.health == "LimitedCapacity":
-        return [Trouble("NvLink", "Warning", "the NVLink fabric works with limited capacity", "LimitedCapacity")]
+        return [BadReading("NvLink", "Warning", "the NVLink fabric works with limited capacity", "LimitedCapacity")]
     return []

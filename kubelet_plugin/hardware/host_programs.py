@@ -42,14 +42,14 @@ except OSError as error:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ProgramOutput:
     """Exit status, and what the program wrote to both outputs."""
 
     status: int
     output: str
 
 
-type Ask = Callable[[Sequence[str]], Answer]
+type Ask = Callable[[Sequence[str]], ProgramOutput]
 """Runs a program with its words, the first of which is its absolute path on the host. Raises NodeNotReady when it
 cannot be started or does not end in time."""
 
@@ -57,7 +57,7 @@ cannot be started or does not end in time."""
 def asking(root: Path) -> Ask:
     """Asks programs of the host whose root is mounted at `root`; when that is not `/`, some 20 ms for each question."""
 
-    def ask(words: Sequence[str]) -> Answer:
+    def ask(words: Sequence[str]) -> ProgramOutput:
         described = _described(root, words) if root != Path("/") else None
         if described is not None:
             return described
@@ -74,13 +74,13 @@ def asking(root: Path) -> Ask:
     return ask
 
 
-def described_program(answers: Mapping[str, Answer]) -> str:
+def described_program(answers: Mapping[str, ProgramOutput]) -> str:
     """The text of a file that stands for a program of a host in a folder: what it answers, by its words."""
     told = {words: [answer.status, answer.output] for words, answer in sorted(answers.items())}
     return _DESCRIBED + json.dumps(told, indent=1) + "\n"
 
 
-def _described(root: Path, words: Sequence[str]) -> Answer | None:
+def _described(root: Path, words: Sequence[str]) -> ProgramOutput | None:
     """The answer of a described program; None when the file is a real program, or is not there."""
     path = HostFiles(root).resolve(words[0])
     try:
@@ -90,7 +90,7 @@ def _described(root: Path, words: Sequence[str]) -> Answer | None:
             status, output = json.load(file).get(" ".join(words[1:]), (_NOT_RECORDED, "not in the record"))
     except (OSError, ValueError):
         return None
-    return Answer(int(status), str(output))
+    return ProgramOutput(int(status), str(output))
 
 
 def _in_root(root: Path, words: Sequence[str]) -> list[str]:
@@ -98,7 +98,7 @@ def _in_root(root: Path, words: Sequence[str]) -> list[str]:
     return [sys.executable, "-I", "-S", "-c", _BECOME, str(root), *words]
 
 
-def answer_within(limit_s: float, command: Sequence[str], environment: Mapping[str, str], about: str) -> Answer:
+def answer_within(limit_s: float, command: Sequence[str], environment: Mapping[str, str], about: str) -> ProgramOutput:
     """Its children end with it. Raises NodeNotReady when it cannot be started or does not end in time."""
     try:
         with subprocess.Popen(
@@ -122,7 +122,7 @@ def answer_within(limit_s: float, command: Sequence[str], environment: Mapping[s
         raise NodeNotReady(f"has not ended in {limit_s:g} s", about=about) from error
     except OSError as error:
         raise NodeNotReady(f"cannot be started: {error.strerror}", about=about) from error
-    return Answer(process.returncode, output)
+    return ProgramOutput(process.returncode, output)
 
 
 @dataclass(frozen=True, slots=True, order=True)

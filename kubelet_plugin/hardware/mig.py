@@ -20,12 +20,12 @@ import pynvml
 from dra_driver.api.inventory import ComputeInstanceFacts, GpuInstanceFacts, MigFacts, MigProfileFacts
 from dra_driver.devices.mig import gpu_instance_profile_name
 from dra_driver.errors import HardwareError
-from kubelet_plugin.hardware.calls import NOT_THERE, Calls, Code
+from kubelet_plugin.hardware.calls import NOT_THERE, Calls, NvmlCode
 
-_SKIPPED = frozenset({Code.INVALID_ARGUMENT, *NOT_THERE})
+_SKIPPED = frozenset({NvmlCode.INVALID_ARGUMENT, *NOT_THERE})
 """What an enumeration that this GPU does not have may answer; which of them differs."""
 
-_GONE = frozenset({Code.NOT_FOUND, *_SKIPPED})
+_GONE = frozenset({NvmlCode.NOT_FOUND, *_SKIPPED})
 """What an instance answers that was destroyed between listing it and asking it."""
 
 _GPU_PROFILES = 32
@@ -201,7 +201,7 @@ class MigGpu:
         return HardwareError(
             f"NVML does not answer for {what} now, so what is left cannot be taken back yet; it is tried again",
             about=self._about,
-            code=Code.NOT_FOUND,
+            code=NvmlCode.NOT_FOUND,
         )
 
     def create_gpu_instance(self, profile_id: int, start: int, size: int) -> int:
@@ -270,7 +270,7 @@ class MigGpu:
             try:
                 self._profiles = tuple(self._all_profiles())
             except HardwareError as error:
-                if needed or error.code != Code.NO_PERMISSION:
+                if needed or error.code != NvmlCode.NO_PERMISSION:
                     raise
                 self.denied = True
         return self._profiles
@@ -299,7 +299,7 @@ class MigGpu:
             except HardwareError as error:
                 if error.code not in _SKIPPED:
                     raise
-                if error.code != Code.FUNCTION_NOT_FOUND:
+                if error.code != NvmlCode.FUNCTION_NOT_FOUND:
                     return None
         return None
 
@@ -329,7 +329,7 @@ class MigGpu:
         except HardwareError as error:
             if error.code in _SKIPPED:
                 return []
-            if error.code != Code.INSUFFICIENT_SIZE:
+            if error.code != NvmlCode.INSUFFICIENT_SIZE:
                 raise
         found = (pynvml.c_nvmlGpuInstancePlacement_t * count.value)()
         if count.value:
@@ -461,7 +461,7 @@ class MigGpu:
             except HardwareError as error:
                 if error.code not in _SKIPPED:
                     raise
-                if error.code != Code.FUNCTION_NOT_FOUND:
+                if error.code != NvmlCode.FUNCTION_NOT_FOUND:
                     return None
         return None
 

@@ -24,13 +24,13 @@ import pynvml
 from dra_driver.api.inventory import DriverFacts, FabricFacts, GpuFacts, NvlinkFacts, Problem
 from dra_driver.errors import HardwareError
 from dra_driver.names import gpu_device_names
-from kubelet_plugin.hardware.calls import GPU_GONE, NOT_THERE, Calls, Code, NvmlLibrary, problem_of, session_over
+from kubelet_plugin.hardware.calls import GPU_GONE, NOT_THERE, Calls, NvmlCode, NvmlLibrary, problem_of, session_over
 from kubelet_plugin.hardware.health import HealthReading, health_reading
 from kubelet_plugin.hardware.lanes import is_silent
 from kubelet_plugin.hardware.mig import MigGpu
 from kubelet_plugin.hardware.sysfs import pci_address
 
-_LINK_LOOP_ENDS = frozenset({Code.INVALID_ARGUMENT, Code.FUNCTION_NOT_FOUND})
+_LINK_LOOP_ENDS = frozenset({NvmlCode.INVALID_ARGUMENT, NvmlCode.FUNCTION_NOT_FOUND})
 
 _ARCHITECTURES = {
     2: "Kepler", 3: "Maxwell", 4: "Pascal", 5: "Volta", 6: "Turing", 7: "Ampere", 8: "Ada Lovelace", 9: "Hopper",
@@ -212,7 +212,7 @@ class Nvml(Calls):
         try:
             return self._asked_uuid(address)
         except HardwareError as error:
-            if error.code != Code.INVALID_ARGUMENT or address not in self._handles:
+            if error.code != NvmlCode.INVALID_ARGUMENT or address not in self._handles:
                 raise
         # The handle of a GPU with its own NUMA memory ends when persistence mode is switched off, by anyone.
         # Source: nvml.h, nvmlDeviceSetPersistenceMode.
@@ -238,7 +238,7 @@ class Nvml(Calls):
         try:
             self._identity(address)
         except HardwareError as error:
-            if error.code not in (Code.NOT_FOUND, Code.INVALID_ARGUMENT):
+            if error.code not in (NvmlCode.NOT_FOUND, NvmlCode.INVALID_ARGUMENT):
                 raise  # otherwise it may be in another place by now
 
     def handle(self, uuid: str) -> Any:
@@ -276,7 +276,7 @@ class Nvml(Calls):
         raise HardwareError(
             "NVML does not list it now; run `nvidia-smi -L`, and search the kernel log for NVRM",
             about=f"GPU {uuid}",
-            code=Code.NOT_FOUND,
+            code=NvmlCode.NOT_FOUND,
         )
 
     def _mig_gpu(self, address: str) -> MigGpu:
@@ -381,7 +381,7 @@ class Nvml(Calls):
             except HardwareError as error:
                 if error.code in NOT_THERE:
                     return None
-                if error.code in (Code.ARGUMENT_VERSION_MISMATCH, Code.INVALID_ARGUMENT):
+                if error.code in (NvmlCode.ARGUMENT_VERSION_MISMATCH, NvmlCode.INVALID_ARGUMENT):
                     continue
                 raise
             return info

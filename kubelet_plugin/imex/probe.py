@@ -23,7 +23,7 @@ SUPERVISOR_SOCKET = "supervisor.sock"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ProbeFolder:
     """The folder of one daemon, of its container alone."""
 
     folder: Path
@@ -45,7 +45,7 @@ class Place:
         return self.folder / SUPERVISOR_SOCKET
 
 
-def config_text(place: Place, address: str) -> str:
+def config_text(place: ProbeFolder, address: str) -> str:
     """`address` is the pod's: peers find the daemon there, and it finds itself in the list of nodes by it.
 
     Commands are taken from a socket in the folder alone, so that no other pod can give any. Nobody waits for peers at
@@ -79,13 +79,13 @@ _PATIENCE_S = 4.0
 """Of two questions that a probe asks; kubelet gives it 10 s."""
 
 
-def live(place: Place) -> str | None:
+def live(place: ProbeFolder) -> str | None:
     """None while the supervisor answers, else what is wrong."""
     answer = _ask(place)
     return answer if isinstance(answer, str) else None
 
 
-def ready(place: Place) -> str | None:
+def ready(place: ProbeFolder) -> str | None:
     """None when the node's place among the peers is in use and the daemon there is READY, or none is needed."""
     answer = _ask(place)
     if isinstance(answer, str):
@@ -104,7 +104,7 @@ def connect_in(folder: Path, name: str, peer: socket.socket) -> None:
         os.close(fd)
 
 
-def _ask(place: Place) -> dict[str, str] | str:
+def _ask(place: ProbeFolder) -> dict[str, str] | str:
     """The supervisor's state and message, or why there is none."""
     try:
         with socket.socket(socket.AF_UNIX) as peer:
@@ -117,7 +117,7 @@ def _ask(place: Place) -> dict[str, str] | str:
         return f"the supervisor does not answer: {error}"
 
 
-def _not_ready(place: Place) -> str | None:
+def _not_ready(place: ProbeFolder) -> str | None:
     try:
         done = subprocess.run(
             [CONTROL, "-c", str(place.config), "-q"],

@@ -22,7 +22,7 @@ from dra_driver.domains.peers import Peers, PeerUpdate, hosts, node_list, peers_
 from dra_driver.errors import InvalidInput, NodeNotReady
 from dra_driver.kube.watch import Backoff, MirrorChange
 from dra_driver.runtime.files import write_durably
-from kubelet_plugin.imex.probe import IDLE, RUNS, WAITS, Place, config_text
+from kubelet_plugin.imex.probe import IDLE, RUNS, WAITS, ProbeFolder, config_text
 from kubelet_plugin.imex.settings import ImexSettings
 
 _log = structlog.get_logger(__name__)
@@ -38,7 +38,7 @@ _YOUNG_S = 10.0
 """So long after its start a program may not have looked names up yet, or may be about to."""
 
 
-class Program:
+class SupervisedProgram:
     """`run` it, then say `restart` for the first start, too. What it prints goes where the supervisor's log goes.
     `noticed_s` is how long an end that nobody asked for is a problem at least."""
 
@@ -169,9 +169,9 @@ def decoded(obj: JsonObject) -> ComputeDomain | InvalidInput:
 class Supervisor:
     """`run` it with `serving` around; `saw` is told of the domain. `by_name`: the driver looks names up again."""
 
-    def __init__(self, settings: ImexSettings, program: Program, *, by_name: bool) -> None:
+    def __init__(self, settings: ImexSettings, program: SupervisedProgram, *, by_name: bool) -> None:
         self._settings = settings
-        self._place = Place(settings.folder)
+        self._place = ProbeFolder(settings.folder)
         self._program = program
         self._by_name = by_name
         self._wanted: Peers | None = None
@@ -282,7 +282,7 @@ def _rewrite(path: Path, peers: Peers) -> None:
         raise NodeNotReady(f"cannot be written: {error.strerror}", about=f"file {path}") from error
 
 
-def _listener(place: Place) -> socket.socket:
+def _listener(place: ProbeFolder) -> socket.socket:
     """A socket in the folder, however long its path is; that of a supervisor before this one goes."""
     path = place.supervisor_socket
     try:

@@ -55,7 +55,7 @@ import structlog
 from dra_driver.api.inventory import MOST_GPUS
 from dra_driver.errors import DriverError, HardwareError, NodeNotReady
 from dra_driver.runtime.files import StagedFile
-from kubelet_plugin.hardware.calls import Code
+from kubelet_plugin.hardware.calls import NvmlCode
 from kubelet_plugin.prepare.changes import (
     Outdated,
     admitted_to,
@@ -95,8 +95,8 @@ _FILE_THREADS = 8
 """Files of different claims are flushed side by side; more than a file system can merge gains nothing."""
 
 _OUT_OF_REACH = (
-    Code.NOT_FOUND, Code.DRIVER_NOT_LOADED, Code.GPU_IS_LOST, Code.RESET_REQUIRED, Code.LIB_RM_VERSION_MISMATCH,
-    Code.TIMEOUT,
+    NvmlCode.NOT_FOUND, NvmlCode.DRIVER_NOT_LOADED, NvmlCode.GPU_IS_LOST, NvmlCode.RESET_REQUIRED,
+    NvmlCode.LIB_RM_VERSION_MISMATCH, NvmlCode.TIMEOUT,
 )  # fmt: skip
 """Nobody can use the GPU now, so a claim on it may go, and with it its pod, which otherwise would be stuck until the
 node boots. What it left there is taken back when the GPU can be reached again; until then nobody else gets it."""

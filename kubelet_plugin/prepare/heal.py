@@ -19,12 +19,12 @@ from kubelet_plugin.prepare.claims import ClaimReader
 from kubelet_plugin.prepare.execute import Executor
 from kubelet_plugin.prepare.holds import ComputeMode, Records, TimeSlice
 from kubelet_plugin.prepare.journal import Journal
-from kubelet_plugin.prepare.lifecycle import Entry, Standing, is_made, mig_uuids, standing_of
-from kubelet_plugin.prepare.node import ContainerFiles, Node, NodeView
+from kubelet_plugin.prepare.lifecycle import ClaimStanding, Entry, is_made, mig_uuids, standing_of
+from kubelet_plugin.prepare.node import ContainerFiles, CurrentNode, Node
 from kubelet_plugin.prepare.plan import Plan, finished, plan_for
-from kubelet_plugin.prepare.repair import Action, Finding, Remedy, RepairReport, remedy_for
+from kubelet_plugin.prepare.repair import Action, ClaimFinding, Remedy, RepairReport, remedy_for
 from kubelet_plugin.prepare.store import JournalStore
-from kubelet_plugin.prepare.wanted import Wanted, wanted_of
+from kubelet_plugin.prepare.wanted import WantedClaim, wanted_of
 
 _log = structlog.get_logger(__name__)
 
@@ -41,7 +41,7 @@ class Healer:
     """
 
     def __init__(
-        self, journal: JournalStore, executor: Executor, claims: ClaimReader, view: NodeView, *, stale_after_s: float
+        self, journal: JournalStore, executor: Executor, claims: ClaimReader, view: CurrentNode, *, stale_after_s: float
     ) -> None:
         self._journal = journal
         self._executor = executor
@@ -73,7 +73,7 @@ class Healer:
         for entry in list(self._journal.current.held.values()):
             if not entry.releasing and any(isinstance(hold, ComputeMode | TimeSlice) for hold in entry.holds):
                 report += await self._put_right(
-                    _Case(Finding(entry.claim.uid, entry, None), None),
+                    _Case(ClaimFinding(entry.claim.uid, entry, None), None),
                     Remedy(Action.KEEP, "its settings may be lost"),
                     reassert=True,
                 )
@@ -113,7 +113,7 @@ class Healer:
             # Two claims that wait for each other's turn would wait for ever: a turn that is taken is not waited for.
             if not self._executor.turn(uid).locked() and self._is_long_stale(holder, standing, self._stale_after_s):
                 remedy = Remedy(Action.RELEASE, f"{holder.claim} (UID {uid}) {standing.value}")
-                report = await self._act(_Case(Finding(uid, holder, None, standing), None), remedy)
+                report = await self._act(_Case(ClaimFinding(uid, holder, None, standing), None), remedy)
                 _log.warning("released for another claim", report=[*report.done, *report.pending])
                 return not report.pending and self._journal.current.held.get(uid) != holder
             if time.monotonic() >= deadline:
@@ -164,7 +164,7 @@ class Healer:
         report = await self._reported(self.complete)
         journal = self._journal.current
         cases = await self._findings(journal)
-        standing = {case.finding.uid for case in cases if case.finding.standing is Standing.STANDS}
+        standing = {case.finding.uid for case in cases if case.finding.standing is ClaimStanding.STANDS}
         waiting = journal.held.keys() - standing
         self._stale_since = {uid: since for uid, since in self._stale_since.items() if uid in waiting}
         boot_id = self._view.boot_id()
@@ -218,7 +218,7 @@ class Healer:
         entries = list(journal.held.values())
         gate = asyncio.Semaphore(_READS_AT_ONCE)
 
-        async def standing(entry: Entry) -> Standing:
+        async def standing(entry: Entry) -> ClaimStanding:
             async with gate:
                 return await self._standing(entry)
 
@@ -230,7 +230,7 @@ class Healer:
         files = await self._executor.claims_with_file()
         for uid in sorted(set(files) - journal.held.keys()):
             digest = await self._executor.file_digest(uid)
-            cases.append(_Case(Finding(uid, None, digest), None))
+            cases.append(_Case(ClaimFinding(uid, None, digest), None))
         return cases
 
     async def _materials(self) -> "_Materials | NodeNotReady":
@@ -240,16 +240,16 @@ class Healer:
             return error
 
     async def _case(
-        self, entry: Entry, standing: Standing, materials: "_Materials | NodeNotReady", records: Records
+        self, entry: Entry, standing: ClaimStanding, materials: "_Materials | NodeNotReady", records: Records
     ) -> "_Case":
         uid = entry.claim.uid
-        finding = Finding(uid, entry, await self._executor.file_digest(uid), standing, records=records)
+        finding = ClaimFinding(uid, entry, await self._executor.file_digest(uid), standing, records=records)
         try:
             if isinstance(materials, NodeNotReady):
                 raise materials
             node, files = materials.node, materials.files
             finding = replace(finding, lost=mig_uuids(entry, records) & node.lost)
-            plan = plan_for(entry.claim, Wanted(entry.devices, entry.holds), node, files)
+            plan = plan_for(entry.claim, WantedClaim(entry.devices, entry.holds), node, files)
             known = plan.entry.cdi_digest
             if entry.holds and entry.boot_id == node.boot_id and is_made(entry, records):
                 known = finished(entry, records, node, files).entry.cdi_digest
@@ -257,16 +257,16 @@ class Healer:
             return _Case(replace(finding, obstacle=str(error)), None)
         return _Case(replace(finding, planned=known), plan)
 
-    async def _standing(self, entry: Entry) -> Standing:
+    async def _standing(self, entry: Entry) -> ClaimStanding:
         node = self._view.node()
         try:
             claim = await self._claims.read(entry.claim)
         except DriverError as error:
             _log.info("a claim cannot be read", claim=str(entry.claim), error=str(error))
-            return Standing.UNKNOWN
+            return ClaimStanding.UNKNOWN
         return standing_of(entry, claim, node.driver, node.boot_id)
 
-    def _is_long_stale(self, entry: Entry | None, standing: Standing, stale_after_s: float) -> bool:
+    def _is_long_stale(self, entry: Entry | None, standing: ClaimStanding, stale_after_s: float) -> bool:
         if entry is None or not standing.is_stale:
             return False
         since = self._stale_since.setdefault(entry.claim.uid, time.monotonic())
@@ -343,7 +343,7 @@ class _Materials:
 class _Case:
     """A finding, and the plan that would rewrite it, when there can be one."""
 
-    finding: Finding
+    finding: ClaimFinding
     plan: Plan | None
 
     @property

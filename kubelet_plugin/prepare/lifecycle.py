@@ -15,9 +15,9 @@ looked up: the file either has that digest or not. So a claim is in one of four 
 
 and every one of them can be left in one step: UNFINISHED by writing the file (again), or by undoing the claim, and
 ORPHANED by removing the file. Which of the two an UNFINISHED claim needs is for its object in the API to say
-(`Standing`), and where that cannot be asked it is finished: a file that nobody reads does no harm, a missing one keeps
-a container from restarting. Nothing that was promised is forgotten by a crash, and no second durable write per
-claim is needed to say "done".
+(`ClaimStanding`). If the API cannot be asked, the claim is finished: a file that no one reads does no harm, but a
+missing one keeps a container from restarting. A crash forgets no promise, and no second durable write per claim is
+needed to record "done".
 
 **The entry is also the lock.** Hardware belongs to a claim from the moment that the entry is in the journal until it is
 out of it. Nobody waits for a GPU: whoever comes second is refused at once and told who holds it. What can be side by
@@ -37,8 +37,8 @@ from enum import Enum
 
 from dra_driver.api.config import SharingStrategy
 from dra_driver.api.resource import AllocatedDevice, ResourceClaim
-from dra_driver.devices.exclusion import Use, conflict
-from dra_driver.devices.model import Kind, Partition
+from dra_driver.devices.exclusion import GpuUse, conflict
+from dra_driver.devices.model import DeviceKind, Partition
 from dra_driver.errors import DeviceInUse, Help, Move, NodeNotReady
 from dra_driver.names import ClaimRef, RequestName
 from kubelet_plugin.prepare.holds import ComputeInstance, Hold, HoldState, Records, described, gpus_of, subject_of
@@ -89,7 +89,7 @@ class HeldDevice:
     admin_access: bool = False
     """Looks at the device without holding it."""
     share_id: str | None = None
-    kind: Kind = Kind.GPU
+    kind: DeviceKind = DeviceKind.GPU
     partition: Partition | None = None
     """Of a MIG device, made by whomever."""
     mig_uuid: str | None = None
@@ -104,12 +104,12 @@ class HeldDevice:
     """Fields of a newer release, as a JSON object; empty when there are none."""
 
     @property
-    def use(self) -> Use:
+    def use(self) -> GpuUse:
         """What it does with the hardware."""
         sharing = self.sharing
         if sharing is None:
-            return Use(self.gpu_uuid, self.kind, self.partition)
-        return Use(
+            return GpuUse(self.gpu_uuid, self.kind, self.partition)
+        return GpuUse(
             self.gpu_uuid,
             self.kind,
             self.partition,
@@ -275,7 +275,7 @@ def released(held: Held, claim_uid: str) -> Held:
     return {uid: entry for uid, entry in held.items() if uid != claim_uid}
 
 
-class State(Enum):
+class JournalState(Enum):
     """See the table at the top."""
 
     ABSENT = "absent"
@@ -284,16 +284,20 @@ class State(Enum):
     ORPHANED = "orphaned"
 
 
-def state_of(entry: Entry | None, file_digest: str | None, records: Records | None = None) -> State:
+def state_of(entry: Entry | None, file_digest: str | None, records: Records | None = None) -> JournalState:
     """`file_digest` is that of the claim's CDI file as it is now; None when there is no file."""
     if entry is None:
-        return State.ABSENT if file_digest is None else State.ORPHANED
+        return JournalState.ABSENT if file_digest is None else JournalState.ORPHANED
     if entry.releasing or (entry.holds and not is_made(entry, records or {})):
-        return State.UNFINISHED
-    return State.PREPARED if file_digest is not None and file_digest == entry.cdi_digest else State.UNFINISHED
+        return JournalState.UNFINISHED
+    return (
+        JournalState.PREPARED
+        if file_digest is not None and file_digest == entry.cdi_digest
+        else JournalState.UNFINISHED
+    )
 
 
-class Standing(Enum):
+class ClaimStanding(Enum):
     """What the API says about a claim that is in the journal; the value ends a sentence that begins with the claim."""
 
     STANDS = "is allocated as it was"
@@ -307,24 +311,24 @@ class Standing(Enum):
     @property
     def is_stale(self) -> bool:
         """Whether the claim has lost its right to the devices."""
-        return self not in (Standing.STANDS, Standing.UNKNOWN)
+        return self not in (ClaimStanding.STANDS, ClaimStanding.UNKNOWN)
 
 
-def standing_of(entry: Entry, claim: ResourceClaim | None, driver: str, boot_id: str) -> Standing:
+def standing_of(entry: Entry, claim: ResourceClaim | None, driver: str, boot_id: str) -> ClaimStanding:
     """`claim` is the object of that namespace and name, None when there is none; `boot_id` is the present one."""
     if claim is None:
-        return Standing.GONE
+        return ClaimStanding.GONE
     if claim.metadata.uid != entry.claim.uid:
-        return Standing.RECREATED
+        return ClaimStanding.RECREATED
     if claim.status.allocation is None:
-        return Standing.DEALLOCATED
+        return ClaimStanding.DEALLOCATED
     results = claim.status.allocation.devices.results
     allocated = Counter(_allocated(result) for result in results if result.driver == driver)
     if allocated != Counter(_allotted(device) for device in entry.devices):
-        return Standing.MOVED
+        return ClaimStanding.MOVED
     if entry.boot_id != boot_id and not claim.status.reserved_for:
-        return Standing.UNUSED
-    return Standing.STANDS
+        return ClaimStanding.UNUSED
+    return ClaimStanding.STANDS
 
 
 type _Allotment = tuple[str, str, tuple[str, ...], bool, str | None]

@@ -62,7 +62,7 @@ class ContainerFiles:
     """The highest CDI version that the container runtime reads; None when that is not known."""
 
 
-class NodeView(Protocol):
+class CurrentNode(Protocol):
     """The node as it is now."""
 
     def node(self) -> Node:

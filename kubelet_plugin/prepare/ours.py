@@ -39,7 +39,7 @@ _UNTOLD_IN_MIG_MODE = (
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Place:
+class InstancePlace:
     """Where a GPU instance of ours is, is being made, or is being taken back. `start` and `size` in memory slices."""
 
     gpu_uuid: str
@@ -74,7 +74,7 @@ class Ours:
 
     modes: Mapping[GpuIdentity, GpuFacts | None] = field(default_factory=dict)
     lent: Mapping[GpuIdentity, GpuFacts | None] = field(default_factory=dict)
-    places: frozenset[Place] = frozenset()
+    places: frozenset[InstancePlace] = frozenset()
     expected: tuple[Expected, ...] = ()
     in_use: tuple[InUse, ...] = ()
 
@@ -153,8 +153,8 @@ def _expected(hold: Hold, record: HoldRecord, boot_id: str) -> Expected | None:
     return Expected(parent.gpu.uuid, uuid, f"{parent.profile} at {parent.start}") if uuid is not None else None
 
 
-def _place(hold: GpuInstance) -> Place:
-    return Place(hold.gpu.uuid, hold.profile, hold.start, hold.size)
+def _place(hold: GpuInstance) -> InstancePlace:
+    return InstancePlace(hold.gpu.uuid, hold.profile, hold.start, hold.size)
 
 
 def lost(gpus: Sequence[GpuFacts], ours: Ours) -> tuple[Lost, ...]:
@@ -224,7 +224,7 @@ def _instances_without(uuid: str, instances: Sequence[GpuInstanceFacts], ours: O
     return [
         instance
         for instance in instances
-        if Place(uuid, instance.profile, instance.start, instance.size) not in ours.places
+        if InstancePlace(uuid, instance.profile, instance.start, instance.size) not in ours.places
     ]
 
 

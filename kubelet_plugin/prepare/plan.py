@@ -12,7 +12,7 @@ from dra_driver.api.inventory import ComputeInstanceFacts, GpuFacts, GpuInstance
 from dra_driver.cdi.edits import ClaimDevice, MpsClient, claim_spec
 from dra_driver.cdi.model import DeviceNode, encode
 from dra_driver.cdi.runtimes import fitted
-from dra_driver.devices.model import Kind
+from dra_driver.devices.model import DeviceKind
 from dra_driver.errors import NodeNotReady
 from dra_driver.names import ClaimRef
 from kubelet_plugin.prepare.holds import (
@@ -30,7 +30,7 @@ from kubelet_plugin.prepare.holds import (
 from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice, digest_of
 from kubelet_plugin.prepare.node import ContainerFiles, Node
 from kubelet_plugin.prepare.ours import KEPT, kept_text
-from kubelet_plugin.prepare.wanted import Wanted
+from kubelet_plugin.prepare.wanted import WantedClaim
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Plan:
         return "\n".join(lines)
 
 
-def plan_for(claim: ClaimRef, wanted: Wanted, node: Node, files: ContainerFiles) -> Plan:
+def plan_for(claim: ClaimRef, wanted: WantedClaim, node: Node, files: ContainerFiles) -> Plan:
     """What has to be done so that containers can use the devices. Raises NodeNotReady when one is not there now."""
     for device in wanted.devices:
         _check_present(claim, device, node, files)
@@ -85,7 +85,7 @@ def _check_present(claim: ClaimRef, device: HeldDevice, node: Node, files: Conta
     """A GPU that is lent to a virtual machine answers nobody, and MIG devices have nodes when they exist."""
     if device.gpu_uuid in files.taken and not device.admin_access:
         raise _missing(claim, device, files.taken[device.gpu_uuid])
-    if device.kind is Kind.VFIO:
+    if device.kind is DeviceKind.VFIO:
         return
     gpu = node.gpus.get(device.gpu_uuid)
     if gpu is None:
@@ -94,7 +94,7 @@ def _check_present(claim: ClaimRef, device: HeldDevice, node: Node, files: Conta
     lost = next((condition for condition in gpu.health.conditions if condition.type == "GpuLost"), None)
     if lost is not None and not device.admin_access:
         raise _missing(claim, device, f"is lost: {lost.message}")
-    if device.kind is Kind.GPU and not files.nodes.get(device.gpu_uuid):
+    if device.kind is DeviceKind.GPU and not files.nodes.get(device.gpu_uuid):
         raise _missing(claim, device, files.missing.get(device.gpu_uuid, "has no device node now"))
     if device.mig_uuid is not None and _existing(gpu, device.mig_uuid) is None:
         raise _missing(claim, device, f"no longer exists: MIG device {device.mig_uuid} was not found")
@@ -129,11 +129,11 @@ def _claim_devices(entry: Entry, records: Records, node: Node, files: ContainerF
 
 def _claim_device(entry: Entry, device: HeldDevice, records: Records, node: Node, files: ContainerFiles) -> ClaimDevice:
     _check_present(entry.claim, device, node, files)
-    if device.kind is Kind.VFIO:
+    if device.kind is DeviceKind.VFIO:
         return _vfio_device(entry, device, records, files)
     gpu = node.gpus[device.gpu_uuid]
     identity, nodes = device.gpu_uuid, files.nodes.get(device.gpu_uuid, ())
-    if device.kind is Kind.MIG and not (device.admin_access and device.mig_uuid is None):
+    if device.kind is DeviceKind.MIG and not (device.admin_access and device.mig_uuid is None):
         identity, nodes = _mig_nodes(entry, device, records, node, files)
     return ClaimDevice(
         device.device,
@@ -226,7 +226,7 @@ def _daemon(entry: Entry, device: HeldDevice) -> MpsDaemon | None:
             if isinstance(mig, ComputeInstance):
                 served = _is_at(mig, device)
             else:
-                served = mig == device.mig_uuid and (mig is not None or device.kind is Kind.GPU)
+                served = mig == device.mig_uuid and (mig is not None or device.kind is DeviceKind.GPU)
             if served:
                 return hold
     return None

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from kubelet_plugin.prepare.holds import Records
-from kubelet_plugin.prepare.lifecycle import Entry, Standing, State, is_made, state_of
+from kubelet_plugin.prepare.lifecycle import ClaimStanding, Entry, JournalState, is_made, state_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +50,14 @@ class Action(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ClaimFinding:
     """Everything known about one claim UID. `file` and `planned` are digests, of the file as it is and as it would be
     written now. `planned` is None when that cannot be told: because of the `obstacle`, or before its holds are made."""
 
     uid: str
     entry: Entry | None
     file: str | None
-    standing: Standing = Standing.UNKNOWN
+    standing: ClaimStanding = ClaimStanding.UNKNOWN
     planned: str | None = None
     obstacle: str = ""
     records: Records = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Remedy:
     why: str
 
 
-def remedy_for(finding: Finding, boot_id: str, *, incomplete: bool) -> Remedy:
+def remedy_for(finding: ClaimFinding, boot_id: str, *, incomplete: bool) -> Remedy:
     """One cell of the table. `boot_id` is the present one, `incomplete` that of the journal."""
     entry = finding.entry
     state = state_of(entry, finding.file, finding.records)
@@ -83,7 +83,7 @@ def remedy_for(finding: Finding, boot_id: str, *, incomplete: bool) -> Remedy:
         return Remedy(Action.RELEASE, f"{who} was being released")
     if finding.standing.is_stale:
         return Remedy(Action.RELEASE, f"{who} {finding.standing.value}")
-    if entry.boot_id != boot_id and finding.standing is Standing.UNKNOWN:
+    if entry.boot_id != boot_id and finding.standing is ClaimStanding.UNKNOWN:
         return Remedy(Action.WAIT, f"{who} was prepared before the node booted and {finding.standing.value}")
     if finding.lost and finding.file is not None:
         # Its device nodes may be another claim's now, and a container that starts over would get them.
@@ -96,8 +96,8 @@ def remedy_for(finding: Finding, boot_id: str, *, incomplete: bool) -> Remedy:
     return Remedy(Action.REWRITE, f"{who} {reason}")
 
 
-def _without_entry(state: State, finding: Finding, incomplete: bool) -> Remedy:
-    if state is State.ABSENT:
+def _without_entry(state: JournalState, finding: ClaimFinding, incomplete: bool) -> Remedy:
+    if state is JournalState.ABSENT:
         return Remedy(Action.KEEP, f"claim UID {finding.uid} has nothing here")
     if incomplete:
         return Remedy(
@@ -106,12 +106,12 @@ def _without_entry(state: State, finding: Finding, incomplete: bool) -> Remedy:
     return Remedy(Action.REMOVE_FILE, f"the CDI file of claim UID {finding.uid} belonged to no claim in the journal")
 
 
-def _reason_to_rewrite(entry: Entry, finding: Finding, state: State, boot_id: str) -> str | None:
+def _reason_to_rewrite(entry: Entry, finding: ClaimFinding, state: JournalState, boot_id: str) -> str | None:
     if entry.boot_id != boot_id:
         return "was prepared before the node booted"
     if not is_made(entry, finding.records):
         return "was not finished"
-    if state is State.UNFINISHED:
+    if state is JournalState.UNFINISHED:
         return "had no CDI file" if finding.file is None else "had a CDI file that was altered"
     if finding.planned is not None and finding.planned != entry.cdi_digest:
         return "had a CDI file for other driver files or device nodes"

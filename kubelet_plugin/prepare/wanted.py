@@ -17,7 +17,7 @@ from dra_driver.api.resource import AllocatedDevice, Allocation, ResourceClaim
 from dra_driver.cdi.edits import cdi_device_id
 from dra_driver.devices.exclusion import conflict, unsupported
 from dra_driver.devices.fit import checked_against, config_kind, identity
-from dra_driver.devices.model import Kind, Offer
+from dra_driver.devices.model import DeviceKind, Offer
 from dra_driver.errors import InvalidConfig, InvalidInput, NodeNotReady, UnknownDevice
 from dra_driver.features import check_strategy
 from dra_driver.names import ClaimRef, RequestName, is_dns_label, is_dns_subdomain, is_uid
@@ -80,7 +80,7 @@ def daemon_of(result: Result) -> object | None:
         return _key_of_device(result.offer) if rule.strategy == "MPS" else None
     if sharing is None or sharing.mps is None:
         return None
-    return result.config if result.offer.kind is Kind.GPU else _key_of_device(result.offer)
+    return result.config if result.offer.kind is DeviceKind.GPU else _key_of_device(result.offer)
 
 
 def holds_of(asked: ClaimRef, results: Sequence[Result]) -> Iterator[Hold]:
@@ -95,11 +95,11 @@ def holds_of(asked: ClaimRef, results: Sequence[Result]) -> Iterator[Hold]:
 
 def _of_hardware(result: Result) -> Iterator[Hold]:
     gpu = _identity(result.offer)
-    if result.offer.kind is Kind.VFIO:
+    if result.offer.kind is DeviceKind.VFIO:
         config = result.config
         preferred = isinstance(config, VfioDeviceConfig) and config.iommu.backend_policy == "PreferIommuFD"
         yield VfioBinding(gpu, preferred)
-    if result.offer.kind is Kind.MIG and result.offer.existing is None:
+    if result.offer.kind is DeviceKind.MIG and result.offer.existing is None:
         device = _mig_device(result.offer)
         assert isinstance(device, ComputeInstance)
         yield from (MigMode(gpu), device.parent, device)
@@ -110,10 +110,10 @@ def _of_policy(result: Result) -> Iterator[Hold]:
     if rule is None:
         return
     gpu = _identity(offer)
-    if rule.strategy == "TimeSlicing" and rule.interval is not None and offer.kind is Kind.GPU:
+    if rule.strategy == "TimeSlicing" and rule.interval is not None and offer.kind is DeviceKind.GPU:
         yield TimeSlice(gpu, rule.interval)
     if rule.strategy == "MPS":
-        if offer.kind is Kind.GPU:
+        if offer.kind is DeviceKind.GPU:
             yield ComputeMode(gpu, 3)
         yield MpsDaemon(_key_of_device(offer), (gpu,), _mig_device(offer), multi_user=rule.multi_user)
 
@@ -125,11 +125,11 @@ def _of_config(asked: ClaimRef, group: Sequence[Result]) -> Iterator[Hold]:
         return
     if sharing.time_slicing is not None:
         for result in group:
-            if result.offer.kind is Kind.GPU:
+            if result.offer.kind is DeviceKind.GPU:
                 yield TimeSlice(_identity(result.offer), sharing.time_slicing.interval)
     if sharing.mps is not None:
         limits = dict(sharing.mps.memory_limits([identity(result.offer) for result in group]))
-        if group[0].offer.kind is Kind.GPU:
+        if group[0].offer.kind is DeviceKind.GPU:
             yield from _for_gpus(asked, [result.offer for result in group], sharing.mps, limits)
         else:
             for result in group:
@@ -199,7 +199,7 @@ _MOST_NAMES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedClaim:
     """What a claim was allocated: one device for each result, in their order; and its holds, in the order of making.
 
     `warnings` are sentences about what its configs ask for in vain.
@@ -243,7 +243,7 @@ def checked(claim: ResourceClaim | None, asked: ClaimRef) -> ResourceClaim:
     return claim
 
 
-def wanted_of(claim: ResourceClaim, asked: ClaimRef, node: Node) -> Wanted:
+def wanted_of(claim: ResourceClaim, asked: ClaimRef, node: Node) -> WantedClaim:
     """The devices of this driver that the claim was allocated, and what must be made for them.
 
     Raises InvalidInput, InvalidConfig, UnknownDevice or NodeNotReady; each names the claim and the field.
@@ -265,7 +265,7 @@ def wanted_of(claim: ResourceClaim, asked: ClaimRef, node: Node) -> Wanted:
     devices = tuple(_device(asked, result, node) for result in results)
     _check_distinct(asked, devices)
     _check_one_daemon(asked, results)
-    return Wanted(devices, in_order(holds_of(asked, results)), warnings)
+    return WantedClaim(devices, in_order(holds_of(asked, results)), warnings)
 
 
 def _results(
@@ -298,8 +298,8 @@ def _config(result: AllocatedDevice, offer: Offer, configs: Sequence[ListedConfi
 
 
 def _check_passthrough(result: Result) -> None:
-    if result.offer.kind is Kind.VFIO and not result.admin_access:
-        reason = unsupported(result.offer.gpu, Kind.VFIO, None)
+    if result.offer.kind is DeviceKind.VFIO and not result.admin_access:
+        reason = unsupported(result.offer.gpu, DeviceKind.VFIO, None)
         if reason is not None:
             raise InvalidConfig(f"{result.offer.name}: {reason}", field=f"{result.place}.device")
 

@@ -3,11 +3,11 @@
 A record is a `.tar.gz` with JSON members below `gpu-dra-record/`:
 
 - `record.json` (`About`): format number, release, whether names were replaced, where the driver lies.
-- `nvml.json`: a list of `Call`. Each is one function of `pynvml` with its arguments, and its result, or the error
+- `nvml.json`: a list of `NvmlCall`. Each is one function of `pynvml` with its arguments, and its result, or the error
   `code` that NVML returned, or `hung`. `kubelet_plugin.record.values` says how arguments and results are written.
 - `files.json`: a list of `File`: sysfs and /proc with their text, device nodes with their numbers, the driver root
   with names, links, sizes and ELF headers. A file without `text` was not read.
-- `programs.json`: a list of `Answer`: a program, the words it was started with, exit status, and output.
+- `programs.json`: a list of `ProgramAnswer`: a program, the words it was started with, exit status, and output.
 
 Any other member is kept as it is: `prove.json` has the results of `dractl doctor --node --prove`. A record may be
 written by hand: everything that is not said is "not in the record". `read_record` trusts nothing: whatever the archive
@@ -57,7 +57,7 @@ class About(_Data):
     notes: list[str] = Field(default_factory=list)
 
 
-class Call(_Data):
+class NvmlCall(_Data):
     """One function of NVML. `out` has the by-reference arguments as they were afterwards, by position from 0.
 
     `code`: NVML's error; None when the call succeeded. `problem`: the binding could not read the answer. `hung`: the
@@ -97,7 +97,7 @@ class File(_Data):
     elf: Elf | None = None
 
 
-class Answer(_Data):
+class ProgramAnswer(_Data):
     """What a program answered. `path` is the host's. `status` None: it did not start or did not end, see `problem`."""
 
     path: str
@@ -113,9 +113,9 @@ class Record:
     """All of it. `more` are members that other commands added, by name."""
 
     about: About
-    calls: tuple[Call, ...] = ()
+    calls: tuple[NvmlCall, ...] = ()
     files: tuple[File, ...] = ()
-    programs: tuple[Answer, ...] = ()
+    programs: tuple[ProgramAnswer, ...] = ()
     more: Mapping[str, Any] = field(default_factory=dict)
 
     def file(self, path: str) -> File | None:
@@ -127,9 +127,9 @@ class Record:
         return entry.text if entry is not None else None
 
 
-_CALLS = TypeAdapter(tuple[Call, ...])
+_CALLS = TypeAdapter(tuple[NvmlCall, ...])
 _ENTRIES = TypeAdapter(tuple[File, ...])
-_ANSWERS = TypeAdapter(tuple[Answer, ...])
+_ANSWERS = TypeAdapter(tuple[ProgramAnswer, ...])
 
 
 def write_record(record: Record, out: Path) -> None:

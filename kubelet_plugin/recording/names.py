@@ -9,7 +9,7 @@ from uuid import UUID
 
 from dra_driver.doctor.anonymity import Anonymity
 from dra_driver.doctor.redaction import redacted_text
-from kubelet_plugin.record.format import Answer, Call, File, Record
+from kubelet_plugin.record.format import File, NvmlCall, ProgramAnswer, Record
 
 _SERIALS = frozenset({"nvmlDeviceGetSerial"})
 _PROGRAM_NAMES = frozenset({"nvmlSystemGetProcessName"})
@@ -59,7 +59,7 @@ def anonymous(record: Record, node: str) -> Record:
     )
 
 
-def _call(names: Anonymity, call: Call) -> Call:
+def _call(names: Anonymity, call: NvmlCall) -> NvmlCall:
     out = {place: _value(names, value) for place, value in call.out.items()}
     args = [_value(names, arg) for arg in call.args]
     return call.model_copy(update={"args": args, "result": _value(names, call.result), "out": out})
@@ -89,5 +89,5 @@ def _file(names: Anonymity, file: File) -> File:
     return file.model_copy(update={"text": names.text(file.text)}) if file.text is not None else file
 
 
-def _answer(names: Anonymity, answer: Answer) -> Answer:
+def _answer(names: Anonymity, answer: ProgramAnswer) -> ProgramAnswer:
     return answer.model_copy(update={"output": names.text(answer.output)})

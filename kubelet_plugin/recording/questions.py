@@ -15,11 +15,10 @@ import pynvml
 
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
-from kubelet_plugin.hardware.host_programs import Answer as Said
-from kubelet_plugin.hardware.host_programs import answer_within, asking
+from kubelet_plugin.hardware.host_programs import ProgramOutput, answer_within, asking
 from kubelet_plugin.hardware.layouts import BINARY_FOLDERS
 from kubelet_plugin.hardware.sysfs import HostFiles
-from kubelet_plugin.record.format import Answer
+from kubelet_plugin.record.format import ProgramAnswer
 
 _PATIENCE_S = 15.0
 _MOST_OUTPUT = 512 * 1024
@@ -56,7 +55,7 @@ class ProgramsOfNode:
         self._programs = programs
         self._ask = asking(host.root)
 
-    def answers(self, progress: Progress) -> Iterator[Answer]:
+    def answers(self, progress: Progress) -> Iterator[ProgramAnswer]:
         """Of all programs that are there, one after the other."""
         silent: set[str] = set()
         for name, *words in _OF_DRIVER:
@@ -71,7 +70,7 @@ class ProgramsOfNode:
             progress(f"asking {path}")
             yield from self._of_host(path)
 
-    def _of_driver(self, name: str, words: Sequence[str]) -> Answer | None:
+    def _of_driver(self, name: str, words: Sequence[str]) -> ProgramAnswer | None:
         try:
             program = self._programs.find(name)
         except NodeNotReady:
@@ -88,14 +87,14 @@ class ProgramsOfNode:
                     done.add(str(resolved))
                     yield f"{folder}/{name}"
 
-    def _of_host(self, path: str) -> Iterator[Answer]:
+    def _of_host(self, path: str) -> Iterator[ProgramAnswer]:
         name = path.rpartition("/")[2]
         questions = [["--version"]]
         if name in _HOOKS:
             hook = ["hook"] if name == "nvidia-ctk" else []
             questions += [[*hook, "--help"], *([*hook, command, "--help"] for command in _HOOK_COMMANDS)]
         for words in questions:
-            yield _timed(Answer(path=path, words=words), partial(self._ask, [path, *words]))
+            yield _timed(ProgramAnswer(path=path, words=words), partial(self._ask, [path, *words]))
 
 
 def answer_of(
@@ -105,13 +104,13 @@ def answer_of(
     environment: Mapping[str, str],
     *,
     patience_s: float = _PATIENCE_S,
-) -> Answer:
+) -> ProgramAnswer:
     """Run it; its children end with it. Never raises for what the program does."""
     ask = partial(answer_within, patience_s, command, environment, about=f"program {path}")
-    return _timed(Answer(path=path, words=list(words)), ask)
+    return _timed(ProgramAnswer(path=path, words=list(words)), ask)
 
 
-def _timed(answer: Answer, ask: Callable[[], Said]) -> Answer:
+def _timed(answer: ProgramAnswer, ask: Callable[[], ProgramOutput]) -> ProgramAnswer:
     """With what `ask` gets, how long that took, and why there is nothing."""
     started = time.monotonic()
     try:

@@ -25,7 +25,7 @@ from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.hardware.vfio import users
-from kubelet_plugin.record.format import About, Answer, Call, File, Record
+from kubelet_plugin.record.format import About, File, NvmlCall, ProgramAnswer, Record
 from kubelet_plugin.record.values import encoded, is_handle, pointed, shape
 from kubelet_plugin.recording.files import Capture, Looked, RecordingFiles, further_places
 from kubelet_plugin.recording.names import anonymous, without_secrets
@@ -40,16 +40,16 @@ class CallLog:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._calls: dict[str, Call] = {}
-        self._open: tuple[Call, float] | None = None
+        self._calls: dict[str, NvmlCall] = {}
+        self._open: tuple[NvmlCall, float] | None = None
         self._closed = False
         self._lock = threading.Lock()
 
-    def begin(self, call: Call) -> None:
+    def begin(self, call: NvmlCall) -> None:
         with self._lock:
             self._open = call, self._clock()
 
-    def end(self, call: Call) -> None:
+    def end(self, call: NvmlCall) -> None:
         """The call that is open came back; `call` has its answer."""
         with self._lock:
             if self._closed or self._open is None:
@@ -67,7 +67,7 @@ class CallLog:
         with self._lock:
             return self._clock() - self._open[1] if self._open is not None else 0.0
 
-    def close(self) -> tuple[Call, ...]:
+    def close(self) -> tuple[NvmlCall, ...]:
         """All of them, with the one that is under way as hung. What comes later is not recorded."""
         with self._lock:
             self._closed = True
@@ -107,7 +107,7 @@ class RecordingNvml:
     def _call(self, name: str, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         if self._log.closed:
             raise self._library.NVMLError(_TIMEOUT)  # the recording ended while a call hung
-        call = Call(function=name, args=[shape(arg, self._named) for arg in args])
+        call = NvmlCall(function=name, args=[shape(arg, self._named) for arg in args])
         self._log.begin(call)
         try:
             result = function(*args)
@@ -125,7 +125,7 @@ class RecordingNvml:
         self._end(call, args)
         return result
 
-    def _end(self, call: Call, args: tuple[Any, ...]) -> None:
+    def _end(self, call: NvmlCall, args: tuple[Any, ...]) -> None:
         call.out = {
             place: encoded(arg, self._named)
             for place, arg in enumerate(args)
@@ -209,7 +209,7 @@ class NodeRecorder:
         record = without_secrets(Record(about, calls, files, answers))
         return record if keep_names else anonymous(record, socket.gethostname())
 
-    def _answers(self) -> Iterator[Answer]:
+    def _answers(self) -> Iterator[ProgramAnswer]:
         host = HostFiles(self._places.host_root)
         programs = DriverPrograms(host, self._installation.root)
         return ProgramsOfNode(host, programs).answers(self._progress)
@@ -274,7 +274,7 @@ class NodeRecorder:
             return None, None
         return root.path, f"/{root.nvml_library.relative_to(self._places.host_root)}"
 
-    def _captured(self, answers: Iterable[Answer]) -> tuple[File, ...]:
+    def _captured(self, answers: Iterable[ProgramAnswer]) -> tuple[File, ...]:
         self._progress("reading the kernel's files and the driver root")
         host = HostFiles(self._places.host_root)
         root, library = self._driver()

@@ -21,7 +21,7 @@ from dra_driver.api.inventory import GpuFacts
 from dra_driver.api.meta import RESOURCE_CLAIMS, JsonObject
 from dra_driver.api.policy import HealthPolicy
 from dra_driver.devices.health import affecting, worst
-from dra_driver.devices.model import Kind, Partition
+from dra_driver.devices.model import DeviceKind, Partition
 from dra_driver.errors import ClusterError, Conflict, DriverError, NotFound, Unreachable
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Backoff
@@ -116,7 +116,7 @@ def _held(
 
 def held_mig_uuid(device: HeldDevice, entry: Entry, records: Records) -> str | None:
     """Of the MIG device; empty while it does not exist, None for what is none."""
-    if device.kind is not Kind.MIG:
+    if device.kind is not DeviceKind.MIG:
         return None
     if device.mig_uuid is not None:
         return device.mig_uuid

@@ -262,7 +262,7 @@ def _of_gpu(node: str, gpu: GpuFacts, reason: Reason, text: str, since: str = ""
     return reason.told(Regarding.node(node), "Watch", f"GPU {gpu.name} ({gpu.uuid}): {text.rstrip('.')}.", since)
 
 
-class Facts(Protocol):
+class EventFacts(Protocol):
     """What is needed of `kubelet_plugin.facts.monitor.HealthMonitor`."""
 
     def subscribe(self, listener: Callable[[NodeFacts], None]) -> Callable[[], None]: ...
@@ -271,7 +271,7 @@ class Facts(Protocol):
 class NodeEvents:
     """Tells what becomes of the node's GPUs. After a restart the server has already what is wrong since before."""
 
-    def __init__(self, facts: Facts, node: str, tell: Tell) -> None:
+    def __init__(self, facts: EventFacts, node: str, tell: Tell) -> None:
         self._node = node
         self._tell = tell
         self._known = Known()

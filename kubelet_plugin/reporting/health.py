@@ -24,7 +24,7 @@ type InstanceOf = Callable[[Offer], str | None]
 """UUID of the MIG device that an offer stands for: empty while it does not exist, None for what is no MIG device."""
 
 
-class Offers(Protocol):
+class HealthOffers(Protocol):
     """What is needed of `kubelet_plugin.facts.offers.NodeOffers`."""
 
     def of(self, facts: NodeFacts) -> Mapping[str, Offer]: ...
@@ -36,7 +36,7 @@ class NodeHealth:
     def __init__(
         self,
         facts: FollowedFacts,
-        offers: Offers,
+        offers: HealthOffers,
         pool: str,
         policy: HealthPolicy,
         *,

@@ -57,7 +57,7 @@ _HOST_CONFIG = (
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DriverPlaces:
     """Where one kind of system has the driver. Host paths; `{machine}` stands for x86_64 or aarch64."""
 
     libraries: str
@@ -70,20 +70,20 @@ class Place:
     """Where /usr leads, if it is a link."""
 
 
-PLACES: dict[Layout, Place] = {
-    "root": Place("/usr/lib/{machine}-linux-gnu", "/usr/bin"),
-    "operator": Place(
+PLACES: dict[Layout, DriverPlaces] = {
+    "root": DriverPlaces("/usr/lib/{machine}-linux-gnu", "/usr/bin"),
+    "operator": DriverPlaces(
         "/run/nvidia/driver/usr/lib/{machine}-linux-gnu", "/run/nvidia/driver/usr/bin", root="/run/nvidia/driver"
     ),
-    "gke": Place(
+    "gke": DriverPlaces(
         "/home/kubernetes/bin/nvidia/lib64", "/home/kubernetes/bin/nvidia/bin", root="/home/kubernetes/bin/nvidia"
     ),
-    "talos": Place("/usr/local/glibc/usr/lib", "/usr/local/bin"),
-    "flatcar": Place("/opt/nvidia/current/usr/lib64", "/opt/bin"),
-    "bottlerocket": Place(
+    "talos": DriverPlaces("/usr/local/glibc/usr/lib", "/usr/local/bin"),
+    "flatcar": DriverPlaces("/opt/nvidia/current/usr/lib64", "/opt/bin"),
+    "bottlerocket": DriverPlaces(
         "/usr/lib/nvidia/tesla", "/usr/libexec/nvidia/tesla/bin", usr="/{machine}-bottlerocket-linux-gnu/sys-root/usr"
     ),
-    "nixos": Place("/run/opengl-driver/lib", "/run/current-system/sw/bin", store="/nix/store/0sim-nvidia-x11"),
+    "nixos": DriverPlaces("/run/opengl-driver/lib", "/run/current-system/sw/bin", store="/nix/store/0sim-nvidia-x11"),
 }
 
 

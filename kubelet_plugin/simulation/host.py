@@ -24,7 +24,15 @@ from kubelet_plugin.simulation.partitions import forget, layout, release
 from kubelet_plugin.simulation.profiles import FabricModel, Profile, load_profile, profile_names
 from kubelet_plugin.simulation.recorded.start import RECORD, START, Identity, state_of_record
 from kubelet_plugin.simulation.recorded.tree import RecordedTree
-from kubelet_plugin.simulation.state import DriverState, FabricState, GpuState, Layout, MigState, NodeState, StateFile
+from kubelet_plugin.simulation.state import (
+    DriverState,
+    GpuState,
+    Layout,
+    MigState,
+    NodeState,
+    SimulatedFabric,
+    StateFile,
+)
 from kubelet_plugin.simulation.tree import capabilities, change_capabilities, device_folders
 from kubelet_plugin.simulation.tree import link as _link
 from kubelet_plugin.simulation.tree import path as _path
@@ -305,11 +313,11 @@ def _initial_state(name: str, profile: Profile, node_index: int, machine: str, l
     )
 
 
-def _fabric(name: str, fabric: FabricModel | None, node_index: int) -> FabricState | None:
+def _fabric(name: str, fabric: FabricModel | None, node_index: int) -> SimulatedFabric | None:
     if fabric is None:
         return None
     cluster = made_up_uuid(f"{name}/rack/{node_index // fabric.nodes}") if fabric.nodes else None
-    return FabricState(cluster=cluster, clique=fabric.clique, summary=fabric.summary, mask=fabric.mask)
+    return SimulatedFabric(cluster=cluster, clique=fabric.clique, summary=fabric.summary, mask=fabric.mask)
 
 
 def _in_a_container(state: NodeState) -> bool:

@@ -9,7 +9,7 @@ import pynvml
 
 from kubelet_plugin.simulation.nvml_session import Mig, Session, address, device_query, error, gpu_query, supported
 from kubelet_plugin.simulation.operations import MIG_CONFIGURATION_CHANGED, mig_device
-from kubelet_plugin.simulation.partitions import AMPERE, Refused
+from kubelet_plugin.simulation.partitions import AMPERE, PartitionRefused
 from kubelet_plugin.simulation.state import Client, GpuState
 
 _NO_INSTANCE = 0xFFFFFFFF
@@ -33,22 +33,22 @@ class HealthCalls(Session):
             (1, 1): health.lifetime_uncorrected_errors,
         }
         if (errorType, counterType) not in counts:
-            raise Refused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+            raise PartitionRefused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
         return counts[errorType, counterType]
 
     @gpu_query
     def nvmlDeviceGetRemappedRows(self, gpu: GpuState) -> tuple[int, int, int, int]:
         remapped = self._remapped_rows(gpu)
         if remapped is None:
-            raise Refused(pynvml.NVML_ERROR_NOT_SUPPORTED)
+            raise PartitionRefused(pynvml.NVML_ERROR_NOT_SUPPORTED)
         return remapped
 
     @gpu_query
     def nvmlDeviceGetRepairStatus(self, gpu: GpuState) -> list[int]:
         if self._driver_branch() < _DRIVER_WITH_REPAIR_STATUS:
-            raise Refused(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+            raise PartitionRefused(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
         if self._file.latest.model.architecture < AMPERE:
-            raise Refused(pynvml.NVML_ERROR_NOT_SUPPORTED)
+            raise PartitionRefused(pynvml.NVML_ERROR_NOT_SUPPORTED)
         return [int(gpu.health.channel_repair_pending), int(gpu.health.tpc_repair_pending)]
 
     @gpu_query
@@ -101,9 +101,9 @@ class HealthCalls(Session):
         """On a GPU in MIG mode each MIG device has its own."""
         self.check_privileged()
         if mode not in _COMPUTE_MODES:
-            raise Refused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+            raise PartitionRefused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
         if mig is None and gpu.mig is not None and gpu.mig.current:
-            raise Refused(pynvml.NVML_ERROR_NOT_SUPPORTED)
+            raise PartitionRefused(pynvml.NVML_ERROR_NOT_SUPPORTED)
         with self._host.edit() as state:
             now = state.gpu(gpu.uuid)
             if mig is None:
@@ -120,7 +120,7 @@ class HealthCalls(Session):
     def nvmlDeviceSetPersistenceMode(self, gpu: GpuState, mode: int) -> None:
         self.check_privileged()
         if mode not in (0, 1):
-            raise Refused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+            raise PartitionRefused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
         with self._host.edit() as state:
             now = state.gpu(gpu.uuid)
             now.persistence_mode = mode

@@ -23,7 +23,7 @@ from kubelet_plugin.simulation.nvml_session import (
     supported,
 )
 from kubelet_plugin.simulation.operations import mig_devices, table_of
-from kubelet_plugin.simulation.partitions import Refused
+from kubelet_plugin.simulation.partitions import PartitionRefused
 from kubelet_plugin.simulation.profiles import MigProfile, MigTable
 from kubelet_plugin.simulation.state import GpuInstanceState, GpuState
 
@@ -111,10 +111,10 @@ class MigCalls(Session):
     ) -> Any:
         self._check_version(version, "nvmlGpuInstanceGetComputeInstanceProfileInfoV")
         if not 0 <= profile < pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT or engProfile:
-            raise Refused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+            raise PartitionRefused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
         compute_profile = partitions.compute_profile(self._table(), instance, profile)
         if compute_profile is None:
-            raise Refused(pynvml.NVML_ERROR_NOT_SUPPORTED)
+            raise PartitionRefused(pynvml.NVML_ERROR_NOT_SUPPORTED)
         info = (
             pynvml.c_nvmlComputeInstanceProfileInfo_v2_t()
             if version == 2
@@ -187,7 +187,7 @@ class MigCalls(Session):
                 if item.uuid == mig[1].uuid:
                     partitions.destroy_compute_instance(now, instance, item)
                     return 0
-        raise Refused(pynvml.NVML_ERROR_NOT_FOUND)
+        raise PartitionRefused(pynvml.NVML_ERROR_NOT_FOUND)
 
     # MIG devices
 
@@ -196,11 +196,11 @@ class MigCalls(Session):
         """Numbers have holes, which are NOT_FOUND."""
         _check_divided(gpu)
         if not 0 <= index < self._table().max_devices:
-            raise Refused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+            raise PartitionRefused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
         for _, item in mig_devices(gpu):
             if item.index == index:
                 return self.mig_handle(gpu, item)
-        raise Refused(pynvml.NVML_ERROR_NOT_FOUND)
+        raise PartitionRefused(pynvml.NVML_ERROR_NOT_FOUND)
 
     @device_query
     def nvmlDeviceGetAttributes(self, gpu: GpuState, mig: Mig | None) -> Any:
@@ -231,19 +231,19 @@ class MigCalls(Session):
         supported(gpu.mig)
         profile = self._table().profile(profile_id)
         if profile is None:
-            raise Refused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+            raise PartitionRefused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
         return profile
 
     def _profile_of_kind(self, gpu: GpuState, kind: int) -> MigProfile:
         supported(gpu.mig)
         if not 0 <= kind < pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT:
-            raise Refused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+            raise PartitionRefused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
         return supported(next((profile for profile in self._table().profiles if profile.kind == kind), None))
 
     def _compute_profile(self, instance: GpuInstanceState, profile_id: int) -> partitions.ComputeProfile:
         compute_profile = partitions.compute_profile(self._table(), instance, profile_id)
         if compute_profile is None:
-            raise Refused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+            raise PartitionRefused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
         return compute_profile
 
     def _check_version(self, version: int, function: str) -> None:
@@ -254,7 +254,7 @@ class MigCalls(Session):
 
 def _check_divided(gpu: GpuState) -> None:
     if gpu.mig is None or not gpu.mig.current:
-        raise Refused(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        raise PartitionRefused(pynvml.NVML_ERROR_NOT_SUPPORTED)
 
 
 def _gpu_instance_info(profile: MigProfile, version: int) -> Any:
@@ -292,10 +292,10 @@ def _fill_placements(starts: Sequence[int], size: int, array: Any, count: Any) -
 def _fill(items: Sequence[Any], array: Any, count: Any) -> int:
     """A C library would write past the end of an array that is too small; this one says so."""
     if array is None:
-        raise Refused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+        raise PartitionRefused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
     target = pointed(array)
     if len(target) < len(items):
-        raise Refused(pynvml.NVML_ERROR_INSUFFICIENT_SIZE)
+        raise PartitionRefused(pynvml.NVML_ERROR_INSUFFICIENT_SIZE)
     for index, item in enumerate(items):
         if isinstance(item, pynvml.c_nvmlGpuInstancePlacement_t):
             target[index].start, target[index].size = item.start, item.size

@@ -19,7 +19,7 @@ import pynvml
 
 from kubelet_plugin.simulation.host import SimulatedHost
 from kubelet_plugin.simulation.operations import mig_device
-from kubelet_plugin.simulation.partitions import Refused
+from kubelet_plugin.simulation.partitions import PartitionRefused
 from kubelet_plugin.simulation.programs.node import Attached
 from kubelet_plugin.simulation.state import ComputeInstanceState, GpuInstanceState, GpuState, NodeState, StateFile
 
@@ -68,7 +68,7 @@ def _query(kinds: tuple[str, ...], subject: _Subject) -> Callable[[Callable[...,
 
 def _no_mig(gpu: GpuState, reference: Reference) -> tuple[()]:
     if reference.kind == "mig":
-        raise Refused(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        raise PartitionRefused(pynvml.NVML_ERROR_NOT_SUPPORTED)
     return ()
 
 
@@ -149,7 +149,7 @@ class Session:
         self.check(gpu)
         try:
             result = work(reference, gpu)
-        except Refused as refused:
+        except PartitionRefused as refused:
             raise error(refused.code) from None
         if dies:
             raise Crash(function)
@@ -236,14 +236,14 @@ def gpu_instance(gpu: GpuState, number: int) -> GpuInstanceState:
     for instance in gpu.instances:
         if instance.number == number:
             return instance
-    raise Refused(pynvml.NVML_ERROR_NOT_FOUND)
+    raise PartitionRefused(pynvml.NVML_ERROR_NOT_FOUND)
 
 
 def _mig(gpu: GpuState, uuid: str) -> Mig:
     try:
         return mig_device(gpu, uuid)
     except KeyError:
-        raise Refused(pynvml.NVML_ERROR_NOT_FOUND) from None
+        raise PartitionRefused(pynvml.NVML_ERROR_NOT_FOUND) from None
 
 
 def supported[T](value: T | None) -> T:

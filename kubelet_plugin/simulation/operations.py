@@ -14,13 +14,13 @@ from kubelet_plugin.simulation.profiles import MigTable, load_mig_table
 from kubelet_plugin.simulation.state import (
     Client,
     ComputeInstanceState,
-    Event,
-    FabricState,
     GpuInstanceState,
     GpuState,
     MigState,
     Mishap,
     NodeState,
+    NvmlEvent,
+    SimulatedFabric,
 )
 
 MIG_CONFIGURATION_CHANGED = 0x100
@@ -100,7 +100,7 @@ class GpuOperations:
         with self.edit() as state:
             state.gpus[index].links_down = list(links)
 
-    def set_fabric(self, index: int, fabric: FabricState | None) -> None:
+    def set_fabric(self, index: int, fabric: SimulatedFabric | None) -> None:
         """None: NVML answers NOT_SUPPORTED."""
         with self.edit() as state:
             state.gpus[index].fabric = fabric
@@ -202,7 +202,7 @@ class GpuOperations:
 def table_of(state: NodeState) -> MigTable:
     """Of the node's GPU model. Raises `partitions.Refused` when it cannot be divided."""
     if state.model.mig is None:
-        raise partitions.Refused(3)
+        raise partitions.PartitionRefused(3)
     return state.model.mig if isinstance(state.model.mig, MigTable) else load_mig_table(state.model.mig)
 
 
@@ -215,7 +215,7 @@ def add_event(
     compute_instance: int = 0xFFFFFFFF,
 ) -> None:
     number = state.events[-1].number + 1 if state.events else 1
-    event = Event(
+    event = NvmlEvent(
         number=number,
         uuid=uuid,
         type=kind,

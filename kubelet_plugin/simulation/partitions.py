@@ -26,7 +26,7 @@ _WITH_MEDIA = 7
 """NVML_COMPUTE_INSTANCE_PROFILE_1_SLICE_REV1: what fills a `1g` instance with double memory on Hopper and newer."""
 
 
-class Refused(Exception):
+class PartitionRefused(Exception):
     """The hardware says no; `code` is NVML's return value."""
 
     def __init__(self, code: int) -> None:
@@ -51,9 +51,9 @@ def set_mode(gpu: GpuState, wanted: int, architecture: int, *, open_elsewhere: b
     program, or by another session of NVML (`open_elsewhere`).
     """
     if gpu.mig is None or gpu.virtualization == _VGPU_GUEST:
-        raise Refused(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        raise PartitionRefused(pynvml.NVML_ERROR_NOT_SUPPORTED)
     if wanted not in (0, 1):
-        raise Refused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+        raise PartitionRefused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
     in_use = bool(gpu.clients or gpu.instances)
     if wanted == gpu.mig.current:
         gpu.mig = MigState(current=wanted, pending=wanted)
@@ -75,7 +75,7 @@ def set_mode(gpu: GpuState, wanted: int, architecture: int, *, open_elsewhere: b
 def reset(gpu: GpuState) -> None:
     """Reset the GPU, as an administrator does: a pending mode takes effect, instances are gone, errors forgotten."""
     if gpu.clients:
-        raise Refused(pynvml.NVML_ERROR_IN_USE)
+        raise PartitionRefused(pynvml.NVML_ERROR_IN_USE)
     if gpu.mig is not None:
         gpu.mig = MigState(current=gpu.mig.pending, pending=gpu.mig.pending)
     gpu.instances = []
@@ -121,14 +121,14 @@ def create_gpu_instance(
     _check_divided(gpu)
     profile = _profile(table, profile_id)
     if any(client.kind == "compute" and client.gpu_instance is None for client in gpu.clients):
-        raise Refused(pynvml.NVML_ERROR_IN_USE)
+        raise PartitionRefused(pynvml.NVML_ERROR_IN_USE)
     if start is not None and (start not in profile.starts or size != profile.size):
-        raise Refused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+        raise PartitionRefused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
     free = _free_starts(gpu.instances, table, profile)
     if start is None:
         start = min(free, key=lambda place: (place < table.memory_slices // 2, place), default=None)
     if start is None or start not in free:
-        raise Refused(pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES)
+        raise PartitionRefused(pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES)
     instance = GpuInstanceState(
         id=_instance_id(gpu, table, start, profile.size),
         number=_next_number(gpu),
@@ -142,7 +142,7 @@ def create_gpu_instance(
 
 def destroy_gpu_instance(gpu: GpuState, instance: GpuInstanceState) -> None:
     if instance.compute_instances or _clients(gpu, instance):
-        raise Refused(pynvml.NVML_ERROR_IN_USE)
+        raise PartitionRefused(pynvml.NVML_ERROR_IN_USE)
     gpu.instances.remove(instance)
 
 
@@ -158,14 +158,14 @@ def create_compute_instance(
     _check_divided(gpu)
     profile = compute_profile(table, parent, profile_id)
     if profile is None:
-        raise Refused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+        raise PartitionRefused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
     if start is not None and (start not in profile.starts or size != profile.slices):
-        raise Refused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+        raise PartitionRefused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
     free = _free_compute_starts(parent, profile)
     if start is None:
         start = min(free, default=None)
     if start is None or start not in free:
-        raise Refused(pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES)
+        raise PartitionRefused(pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES)
     number = _next_number(gpu)
     instance = ComputeInstanceState(
         id=_lowest(item.id for item in parent.compute_instances),
@@ -181,7 +181,7 @@ def create_compute_instance(
 
 def destroy_compute_instance(gpu: GpuState, parent: GpuInstanceState, instance: ComputeInstanceState) -> None:
     if any(client.compute_instance == instance.id for client in _clients(gpu, parent)):
-        raise Refused(pynvml.NVML_ERROR_IN_USE)
+        raise PartitionRefused(pynvml.NVML_ERROR_IN_USE)
     parent.compute_instances.remove(instance)
 
 
@@ -226,13 +226,13 @@ def layout(gpu: GpuState) -> object:
 
 def _check_divided(gpu: GpuState) -> None:
     if gpu.mig is None or not gpu.mig.current or gpu.virtualization == _VGPU_GUEST:
-        raise Refused(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        raise PartitionRefused(pynvml.NVML_ERROR_NOT_SUPPORTED)
 
 
 def _profile(table: MigTable, profile_id: int) -> MigProfile:
     profile = table.profile(profile_id)
     if profile is None:
-        raise Refused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+        raise PartitionRefused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
     return profile
 
 

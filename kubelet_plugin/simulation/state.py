@@ -24,7 +24,7 @@ class _Data(BaseModel):
     model_config = ConfigDict(extra="forbid", validate_assignment=True)
 
 
-class FabricState(_Data):
+class SimulatedFabric(_Data):
     """As NVML answers it; `state` 3 is completed, `summary` 1 healthy. `cluster` None is the zero UUID."""
 
     state: int = 3
@@ -152,7 +152,7 @@ class GpuState(_Data):
     """NVLinks that are not active."""
     links_absent: list[int] = Field(default_factory=list)
     """NVLinks that the chip has and the board does not: NVML answers NOT_SUPPORTED for each."""
-    fabric: FabricState | None = None
+    fabric: SimulatedFabric | None = None
     recorded: RecordedGpu | None = None
     """None of a profile's GPU."""
 
@@ -186,7 +186,7 @@ class DriverState(_Data):
     """All GPUs were taken from the driver while it ran: from then on it can open one GPU, and no second."""
 
 
-class Event(_Data):
+class NvmlEvent(_Data):
     """An NVML event, as nvmlEventSetWait_v2 answers it. `type` 8 is an Xid, whose number is `data`."""
 
     number: int
@@ -249,7 +249,7 @@ class NodeState(_Data):
     driver: DriverState
     model: GpuModel
     gpus: list[GpuState]
-    events: list[Event] = Field(default_factory=list)
+    events: list[NvmlEvent] = Field(default_factory=list)
     passthrough: PassthroughState = Field(default_factory=PassthroughState)
     recorded: RecordedNode | None = None
     """None of a profile's node."""

@@ -14,7 +14,7 @@ from dra_driver.errors import NodeNotReady
 from dra_driver.kube import kubelet_api
 from dra_driver.kube.kubelet_api.generated import registration_pb2
 from dra_driver.names import GPU_DRIVER
-from dra_driver.simulation.kubelet.registry import Registry, Times
+from dra_driver.simulation.kubelet.registry import PluginRegistry, Times
 from kubelet_plugin.rpc.registration import RegistrationServer
 from kubelet_plugin.rpc.server import DraServer
 from kubelet_plugin.rpc.sockets import Sockets, listen
@@ -29,8 +29,8 @@ def kubelet_root() -> Iterator[Path]:
 
 
 @pytest_asyncio.fixture
-async def registry(kubelet_root: Path) -> AsyncIterator[Registry]:
-    registry = Registry(kubelet_root / "plugins_registry", QUICK, lambda: None)
+async def registry(kubelet_root: Path) -> AsyncIterator[PluginRegistry]:
+    registry = PluginRegistry(kubelet_root / "plugins_registry", QUICK, lambda: None)
     task = asyncio.create_task(registry.run())
     yield registry
     task.cancel()
@@ -38,7 +38,7 @@ async def registry(kubelet_root: Path) -> AsyncIterator[Registry]:
 
 
 async def test_a_driver_registers_with_the_newest_version_of_both_services(
-    registry: Registry, kubelet_root: Path
+    registry: PluginRegistry, kubelet_root: Path
 ) -> None:
     async with running_plugin(kubelet_root) as plugin:
         await eventually(lambda: plugin.registrations == 1 and registry.connected_drivers())
@@ -53,7 +53,7 @@ async def test_a_driver_registers_with_the_newest_version_of_both_services(
         assert known.endpoint == str(kubelet_root / "plugins" / GPU_DRIVER / "dra.sock")
 
 
-async def test_a_driver_registers_again_after_a_plugin_restart(registry: Registry, kubelet_root: Path) -> None:
+async def test_a_driver_registers_again_after_a_plugin_restart(registry: PluginRegistry, kubelet_root: Path) -> None:
     async with running_plugin(kubelet_root):
         await eventually(lambda: registry.connected_drivers() == {GPU_DRIVER})
     await eventually(lambda: registry.drivers() == set())
@@ -64,14 +64,16 @@ async def test_a_driver_registers_again_after_a_plugin_restart(registry: Registr
 async def test_a_driver_registers_again_after_a_kubelet_restart(kubelet_root: Path) -> None:
     async with running_plugin(kubelet_root) as plugin:
         for restart in range(2):
-            registry = Registry(kubelet_root / "plugins_registry", QUICK, lambda: None)
+            registry = PluginRegistry(kubelet_root / "plugins_registry", QUICK, lambda: None)
             task = asyncio.create_task(registry.run())
             await eventually(lambda expected=restart + 1: plugin.registrations == expected)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_registration_is_tried_again_after_a_failed_get_info(registry: Registry, kubelet_root: Path) -> None:
+async def test_registration_is_tried_again_after_a_failed_get_info(
+    registry: PluginRegistry, kubelet_root: Path
+) -> None:
     """The socket is there, but nobody answers yet: kubelet comes back."""
     socket = kubelet_root / "plugins_registry" / f"{GPU_DRIVER}-reg.sock"
     socket.parent.mkdir(parents=True, exist_ok=True)
@@ -85,13 +87,13 @@ async def test_registration_is_tried_again_after_a_failed_get_info(registry: Reg
         await eventually(lambda: plugin.registrations == 1)
 
 
-async def test_registration_is_tried_again_after_a_failed_notify(registry: Registry, kubelet_root: Path) -> None:
+async def test_registration_is_tried_again_after_a_failed_notify(registry: PluginRegistry, kubelet_root: Path) -> None:
     async with running_plugin(kubelet_root, failures=[RuntimeError("not now")]) as plugin:
         await eventually(lambda: plugin.registrations == 1)
         assert registry.failures
 
 
-async def test_the_dra_socket_may_open_after_registration(registry: Registry, kubelet_root: Path) -> None:
+async def test_the_dra_socket_may_open_after_registration(registry: PluginRegistry, kubelet_root: Path) -> None:
     async with running_plugin(kubelet_root) as plugin:
         await plugin.registration.stop()
         await plugin.dra.stop()
@@ -104,7 +106,7 @@ async def test_the_dra_socket_may_open_after_registration(registry: Registry, ku
 
 
 async def test_the_connection_comes_back_after_the_dra_socket_was_reopened(
-    registry: Registry, kubelet_root: Path
+    registry: PluginRegistry, kubelet_root: Path
 ) -> None:
     async with running_plugin(kubelet_root) as plugin:
         await eventually(lambda: registry.connected_drivers() == {GPU_DRIVER})
@@ -114,7 +116,9 @@ async def test_the_connection_comes_back_after_the_dra_socket_was_reopened(
         await eventually(lambda: registry.connected_drivers() == {GPU_DRIVER})
 
 
-async def test_one_connection_carries_all_calls_and_the_health_stream(registry: Registry, kubelet_root: Path) -> None:
+async def test_one_connection_carries_all_calls_and_the_health_stream(
+    registry: PluginRegistry, kubelet_root: Path
+) -> None:
     claims = ScriptedClaims()
     async with running_plugin(kubelet_root, claims) as driver:
         await eventually(lambda: registry.connected_drivers() == {GPU_DRIVER})
@@ -139,7 +143,9 @@ def connections_to(socket: Path) -> int:
     return sum(line[-1] == str(socket) and line[5] == "03" for line in lines)
 
 
-async def test_one_socket_for_registration_and_calls_works_as_well(registry: Registry, kubelet_root: Path) -> None:
+async def test_one_socket_for_registration_and_calls_works_as_well(
+    registry: PluginRegistry, kubelet_root: Path
+) -> None:
     """A driver may name no endpoint of its own: then kubelet calls where it registered."""
     socket = kubelet_root / "plugins_registry" / "one.sock"
     claims = ScriptedClaims()
@@ -156,7 +162,7 @@ async def test_one_socket_for_registration_and_calls_works_as_well(registry: Reg
 
 
 async def test_a_second_instance_takes_over_and_the_first_serves_again_when_it_ends(
-    registry: Registry, kubelet_root: Path
+    registry: PluginRegistry, kubelet_root: Path
 ) -> None:
     """Rolling update: the newest connected instance is called, an older one when the newer has failed."""
     async with running_plugin(kubelet_root, pod_uid="old") as old:
@@ -167,7 +173,7 @@ async def test_a_second_instance_takes_over_and_the_first_serves_again_when_it_e
 
 
 async def test_what_killed_instances_left_goes_with_the_next_start_and_nothing_else_does(
-    registry: Registry, kubelet_root: Path
+    registry: PluginRegistry, kubelet_root: Path
 ) -> None:
     """Pods of other UIDs: nobody makes sockets of their names again, and kubelet would call them for ever."""
     of_pods, registrations = kubelet_root / "plugins" / GPU_DRIVER, kubelet_root / "plugins_registry"
@@ -187,7 +193,7 @@ async def test_what_killed_instances_left_goes_with_the_next_start_and_nothing_e
     assert sorted(path.name for path in of_pods.iterdir()) == ["dra-notes.sock", "other.sock"]
 
 
-async def test_a_refused_driver_says_so_and_ends(registry: Registry, kubelet_root: Path) -> None:
+async def test_a_refused_driver_says_so_and_ends(registry: PluginRegistry, kubelet_root: Path) -> None:
     """The same endpoint twice is what kubelet refuses; whoever runs the server hears of it and can end the process."""
     async with running_plugin(kubelet_root) as plugin:
         await eventually(lambda: plugin.registrations == 1)
@@ -216,7 +222,7 @@ async def test_a_driver_whose_socket_was_removed_ends(kubelet_root: Path) -> Non
             await plugin.registration.watch(look_every_s=0.01)
 
 
-async def test_sockets_are_gone_after_an_orderly_stop(registry: Registry, kubelet_root: Path) -> None:
+async def test_sockets_are_gone_after_an_orderly_stop(registry: PluginRegistry, kubelet_root: Path) -> None:
     async with running_plugin(kubelet_root, pod_uid="a-pod") as plugin:
         assert plugin.sockets.dra.is_socket()
         assert plugin.sockets.registration.is_socket()
@@ -224,7 +230,7 @@ async def test_sockets_are_gone_after_an_orderly_stop(registry: Registry, kubele
     assert not plugin.sockets.registration.exists()
 
 
-async def test_a_stale_socket_of_a_killed_plugin_is_replaced(registry: Registry, kubelet_root: Path) -> None:
+async def test_a_stale_socket_of_a_killed_plugin_is_replaced(registry: PluginRegistry, kubelet_root: Path) -> None:
     async with running_plugin(kubelet_root) as killed:
         killed.sockets.dra.touch()
         async with running_plugin(kubelet_root) as plugin:

@@ -33,7 +33,7 @@ from dra_driver.api.meta import CRDS, NAMESPACES, NODES, RESOURCE_SLICES, JsonOb
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER, gpu_device_names
 from dra_driver.quantity import Quantity
-from dra_driver.simulation.kubelet.registry import Registry, Times
+from dra_driver.simulation.kubelet.registry import PluginRegistry, Times
 from dra_driver.simulation.processes import Forks, Process
 from kubelet_plugin.simulation.host import create_host
 
@@ -96,7 +96,7 @@ class World:
         self.front: Front
         self.node: NodeUnderTest
         self.controller: Process
-        self.registry: Registry
+        self.registry: PluginRegistry
         self.plugins: list[Plugin] = []
         """Instances that run, oldest first."""
         self.boots = 0
@@ -242,7 +242,7 @@ class World:
             preload = {"LD_PRELOAD": str(library), "CAMPAIGN_SHIM": str(self.folder / "control")}
             preload |= {"CAMPAIGN_CDI": str(self.node.cdi), "CAMPAIGN_STATE": str(self.node.state)}
         self._forks = stack.enter_context(PluginForks(preload))
-        self.registry = Registry(self.node.kubelet / "plugins_registry", _QUICK, lambda: None)
+        self.registry = PluginRegistry(self.node.kubelet / "plugins_registry", _QUICK, lambda: None)
         follows = asyncio.create_task(self.registry.run())
         stack.push_async_callback(asyncio.wait, [follows])
         stack.callback(follows.cancel)

@@ -14,7 +14,7 @@ from support.real_crds import Server, crds_folder, crds_in, lost
 from dra_driver.api.documents import read_documents
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.migrate import migrate
-from dra_driver.migration.model import Options, Source, StrategyOption
+from dra_driver.migration.model import ManifestText, Options, StrategyOption
 
 MIGRATION = Path(__file__).parents[1] / "dra_driver/migration"
 GROUPS = ("kueue.x-k8s.io", "scheduling.volcano.sh", "scheduling.run.ai")
@@ -41,7 +41,7 @@ def server(real_server: Callable[..., RealApiServer]) -> Server:
 
 
 def queues_after(path: Path, options: Options) -> Iterator[JsonObject]:
-    result = migrate([Source(path.name, path.read_text())], options)
+    result = migrate([ManifestText(path.name, path.read_text())], options)
     for one in read_documents(result.files[0].after, path.name).documents:
         if one.api_version.partition("/")[0] in GROUPS:
             yield one.obj

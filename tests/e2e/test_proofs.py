@@ -15,9 +15,9 @@ from support.places import SHORT
 
 from dra_driver.api.meta import PODS, RESOURCE_CLAIMS
 from dra_driver.cli.cluster_seen import read_cluster
-from dra_driver.cli.prove_pods import Place, _remove_old, _tried, proven_in_pods
-from dra_driver.doctor.proof_pods import LABEL, SHAPES, Request, pod_of
-from dra_driver.doctor.proofs import IN_PODS, Outcome, Proof
+from dra_driver.cli.prove_pods import ProofPlace, _remove_old, _tried, proven_in_pods
+from dra_driver.doctor.proof_pods import LABEL, SHAPES, ProofRequest, pod_of
+from dra_driver.doctor.proofs import IN_PODS, Proof, ProofResult
 from dra_driver.errors import Rejected
 from dra_driver.kube.client import Kube
 from dra_driver.names import GPU_DRIVER
@@ -25,8 +25,8 @@ from dra_driver.simulation.cluster import SimulatedCluster, SimulatedNode
 from kubelet_plugin.simulation.host import SimulatedHost
 
 NODE = SimulatedNode("a30-1", "a30", 0, acts=(("mig-mode", "3", "on"), ("make-mig", "3", "1g.6gb")))
-PLACE = Place(NODE.name, "default", "simulated")
-WHOLE = Request("gpu.nvidia.com", f"device.attributes['{GPU_DRIVER}'].sharing == 'exclusive'")
+PLACE = ProofPlace(NODE.name, "default", "simulated")
+WHOLE = ProofRequest("gpu.nvidia.com", f"device.attributes['{GPU_DRIVER}'].sharing == 'exclusive'")
 
 
 async def test_a_node_is_proven_through_its_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +101,7 @@ async def _who_may_not_make_pods_is_told_so(cluster: SimulatedCluster) -> None:
         reader, NODE.name, driver=GPU_DRIVER, also=(), image="simulated", patience_s=30.0, tell=lambda _: None
     )
     assert [one.name for one in proofs] == [name for name, _ in IN_PODS]
-    assert {one.outcome for one in proofs} == {Outcome.NOT_TRIED}
+    assert {one.outcome for one in proofs} == {ProofResult.NOT_TRIED}
     assert "you may not make pods in namespace default" in proofs[0].reason
 
 
@@ -112,7 +112,7 @@ async def _a_fault_is_found(cluster: SimulatedCluster) -> None:
     text = control.read_text()
     control.write_text(text.replace("0666", "0600"))
     proof = await _prove(cluster, 1)
-    assert (proof.outcome, proof.reason) == (Outcome.FAIL, "cuInit: CUDA_ERROR_NO_DEVICE (100)")
+    assert (proof.outcome, proof.reason) == (ProofResult.FAIL, "cuInit: CUDA_ERROR_NO_DEVICE (100)")
     control.write_text(text)
     await _nothing_is_left(cluster)
 

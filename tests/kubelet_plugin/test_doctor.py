@@ -13,10 +13,10 @@ import pytest
 from support.dractl import run
 
 from dra_driver.cli.doctor import report_of_bundle
-from dra_driver.doctor.findings import Finding, Verdict
+from dra_driver.doctor.findings import Diagnosis, Verdict
 from dra_driver.doctor.node import NodeFile, NodePlaces, node_part
 from dra_driver.names import GPU_DRIVER, ClaimRef
-from kubelet_plugin.doctor.looking import Machine
+from kubelet_plugin.doctor.looking import LocalMachine
 from kubelet_plugin.doctor.part import NODE
 from kubelet_plugin.doctor.seen import NodeSeen, XidSeen
 from kubelet_plugin.effects.cdi_files import CdiFiles
@@ -77,9 +77,9 @@ class Node:
         return opened
 
     def look(self) -> NodeSeen:
-        return Machine(self.places).look()
+        return LocalMachine(self.places).look()
 
-    def troubles(self) -> list[Finding]:
+    def troubles(self) -> list[Diagnosis]:
         return [one for one in NODE.findings(NODE.look(self.places)) if one.verdict is not Verdict.OK]
 
     def codes(self) -> set[str]:
@@ -127,7 +127,7 @@ def test_a_machine_with_a_plugin_that_serves_is_well(serving: Node) -> None:
 def test_the_drivers_daemons_are_looked_for_where_the_driver_is(tmp_path: Path, layout: Layout) -> None:
     """A driver container has its daemons' sockets in its own /run."""
     host = create_host(tmp_path, "dgx-a100-40", layout=layout)
-    machine = Machine(NodePlaces(host.root, simulate="dgx-a100-40"))
+    machine = LocalMachine(NodePlaces(host.root, simulate="dgx-a100-40"))
     seen = machine.look()
     assert (seen.persistenced, seen.fabric_manager) == (True, True)
     for name in ("nvidia-persistenced", "nvidia-fabricmanager"):
@@ -212,7 +212,7 @@ def without_rights(folder: Path) -> Iterator[None]:
 def test_only_a_simulated_kernel_may_be_without_a_log(serving: Node) -> None:
     serving.host.root.joinpath("dev/kmsg").unlink()
     assert serving.codes() == set()
-    real = Machine(replace(serving.places, simulate=None))
+    real = LocalMachine(replace(serving.places, simulate=None))
     with pytest.raises(OSError, match="No such file"):
         list(real.kernel_lines())
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from support.rows import slow_but
 
-from dra_driver.devices.exclusion import Use, conflict
-from dra_driver.devices.model import Kind
+from dra_driver.devices.exclusion import GpuUse, conflict
+from dra_driver.devices.model import DeviceKind
 from dra_driver.errors import HardwareError
-from kubelet_plugin.effects.vfio import Patience, VfioBindings
+from kubelet_plugin.effects.vfio import VfioBindings, VfioPatience
 from kubelet_plugin.effects.vfio_driver import DriverOfNode, HostSmi
 from kubelet_plugin.facts.hardware import Hardware, NodeFacts, NvmlSource
 from kubelet_plugin.hardware.sysfs import HostFiles
@@ -24,11 +24,11 @@ from kubelet_plugin.prepare.ours import KEPT, kept_text, ours_of
 from kubelet_plugin.simulation.host import create_host
 from kubelet_plugin.simulation.nvml import SimulatedNvml
 from kubelet_plugin.simulation.programs import smi
-from kubelet_plugin.simulation.programs.node import Node as SeenByPrograms
+from kubelet_plugin.simulation.programs.node import RootedNode as SeenByPrograms
 from kubelet_plugin.simulation.state import Function
 from kubelet_plugin.simulation.vfio import SimulatedKernel
 
-PATIENCE = Patience(users_s=0.3, last_users_s=0.1, write_s=2.0, nodes_s=0.3, return_s=5.0)
+PATIENCE = VfioPatience(users_s=0.3, last_users_s=0.1, write_s=2.0, nodes_s=0.3, return_s=5.0)
 
 
 class Killed(BaseException):
@@ -220,12 +220,12 @@ class TestForeign:
             node.effect.before(node.hold(1), node.journal)
 
 
-@pytest.mark.parametrize("kind", [Kind.GPU, Kind.VFIO])
-def test_no_other_claim_has_a_gpu_that_a_machine_has(kind: Kind) -> None:
-    lent = Use("GPU-1", Kind.VFIO)
-    assert conflict(lent, Use("GPU-1", kind)) is not None
-    assert conflict(Use("GPU-1", kind), lent) is not None
-    assert conflict(lent, Use("GPU-2", kind)) is None
+@pytest.mark.parametrize("kind", [DeviceKind.GPU, DeviceKind.VFIO])
+def test_no_other_claim_has_a_gpu_that_a_machine_has(kind: DeviceKind) -> None:
+    lent = GpuUse("GPU-1", DeviceKind.VFIO)
+    assert conflict(lent, GpuUse("GPU-1", kind)) is not None
+    assert conflict(GpuUse("GPU-1", kind), lent) is not None
+    assert conflict(lent, GpuUse("GPU-2", kind)) is None
 
 
 def test_the_writer_of_a_real_node_writes_once_and_whole(tmp_path: Path) -> None:

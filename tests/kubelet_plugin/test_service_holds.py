@@ -20,7 +20,7 @@ from dra_driver.cdi.model import DeviceNode
 from dra_driver.errors import DeviceInUse, HardwareError, NodeNotReady
 from dra_driver.names import CONFIG_API_VERSION, ClaimRef
 from kubelet_plugin.facts.hardware import RELEASED, NodeFacts
-from kubelet_plugin.hardware.calls import Code
+from kubelet_plugin.hardware.calls import NvmlCode
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
     GpuIdentity,
@@ -241,14 +241,14 @@ async def test_hardware_of_a_claim_that_is_being_taken_back_is_waited_for(bench:
 @pytest.mark.parametrize(
     "code",
     [
-        Code.GPU_IS_LOST,
-        Code.RESET_REQUIRED,
-        Code.NOT_FOUND,
-        Code.DRIVER_NOT_LOADED,
-        Code.LIB_RM_VERSION_MISMATCH,
+        NvmlCode.GPU_IS_LOST,
+        NvmlCode.RESET_REQUIRED,
+        NvmlCode.NOT_FOUND,
+        NvmlCode.DRIVER_NOT_LOADED,
+        NvmlCode.LIB_RM_VERSION_MISMATCH,
     ],
 )
-async def test_a_lost_gpu_keeps_no_claim_and_is_put_right_when_it_is_back(bench: HoldBench, code: Code) -> None:
+async def test_a_lost_gpu_keeps_no_claim_and_is_put_right_when_it_is_back(bench: HoldBench, code: NvmlCode) -> None:
     ref, other = bench.claim("train", PART), bench.claim("next", OTHER_PART)
     async with bench.plugin() as service:
         await prepare_one(service, ref)
@@ -280,7 +280,7 @@ async def test_what_a_lost_gpu_kept_is_looked_after_before_the_next_sweep(
     async with bench.plugin() as service:
         running = asyncio.create_task(service.run())
         await prepare_one(service, ref)
-        bench.hardware.failures = [HardwareError("GPU is lost", code=Code.GPU_IS_LOST)] * 2
+        bench.hardware.failures = [HardwareError("GPU is lost", code=NvmlCode.GPU_IS_LOST)] * 2
         await unprepare_one(service, ref)
         await eventually(is_clear)
         running.cancel()
@@ -290,7 +290,7 @@ async def test_what_was_left_behind_keeps_what_it_rests_on_when_the_last_claim_g
     refs = bench.claim("one", PART), bench.claim("two", OTHER_PART)
     async with bench.plugin() as service:
         await service.prepare(refs)
-        bench.hardware.failures = [HardwareError("GPU is lost", code=Code.GPU_IS_LOST)]
+        bench.hardware.failures = [HardwareError("GPU is lost", code=NvmlCode.GPU_IS_LOST)]
         await unprepare_one(service, refs[0])
         await unprepare_one(service, refs[1])
 
@@ -343,7 +343,7 @@ async def test_a_claim_that_comes_back_to_a_gpu_that_was_lost_finds_its_part_or_
     async with bench.plugin() as service:
         ref = bench.claim("train", PART)
         await prepare_one(service, ref)
-        bench.hardware.failures = [HardwareError("GPU is lost", code=Code.GPU_IS_LOST)]
+        bench.hardware.failures = [HardwareError("GPU is lost", code=NvmlCode.GPU_IS_LOST)]
         await unprepare_one(service, ref)
         again = bench.claim("again", PART)
         await prepare_one(service, again)

@@ -47,12 +47,12 @@ from dra_driver.api.policy import PublishingPolicy
 from dra_driver.cdi.edits import DriverFiles
 from dra_driver.cdi.model import DeviceNode
 from dra_driver.devices.exclusion import conflict
-from dra_driver.devices.model import Kind, Offer
+from dra_driver.devices.model import DeviceKind, Offer
 from dra_driver.devices.offers import offers
 from dra_driver.errors import DriverError, HardwareError, InvalidInput, Unreachable
 from dra_driver.names import CONFIG_API_VERSION, GPU_DRIVER, ClaimRef
-from kubelet_plugin.claims.node_effects import Machine, OursNow, effects_of
-from kubelet_plugin.claims.service import ClaimService, ContainerFilesOf, NodeSources, Patience
+from kubelet_plugin.claims.node_effects import NodeMachine, OursNow, effects_of
+from kubelet_plugin.claims.service import ClaimService, ContainerFilesOf, NodeSources, ServicePatience
 from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.effects.gpu_settings import INTERVALS
 from kubelet_plugin.effects.on_host import OnHost
@@ -120,7 +120,7 @@ def devices_for(gpus: Sequence[GpuFacts], policy: PublishingPolicy) -> dict[str,
     """What is offered under each of the keys."""
     found: dict[str, Offer] = {}
     for offer in offers(inventory_spec(NODE, gpus), policy, {}).offers:
-        if offer.kind is Kind.VFIO:
+        if offer.kind is DeviceKind.VFIO:
             found["vfio"] = offer
         elif offer.share is not None:
             if offer.gpu == gpus[2]:
@@ -212,7 +212,7 @@ class Node(RuleBasedStateMachine):
             ClaimReader(self.api),
             NodeSources(GPU_DRIVER, NODE, self.facts, files, NodeOffers(self.api, self.policy, NODE)),
             Executor(journal, self.cdi, effects),
-            patience=Patience(stale_s=0.0, holder_s=0.0, api_s=0.0),
+            patience=ServicePatience(stale_s=0.0, holder_s=0.0, api_s=0.0),
         )
 
     def run[T](self, work: Awaitable[T]) -> T:
@@ -514,7 +514,7 @@ class SimulatedNode(Node):
         installation = DriverInstallation(files)
         hardware = self.hardware_for(OursNow(journal, files))
         kernel = SimulatedKernel(self.host.root)
-        machine = Machine(files, OnHost.simulated(files), kernel, kernel)
+        machine = NodeMachine(files, OnHost.simulated(files), kernel, kernel)
         self.daemons = effect_for(self.host, self.host_folder / "mps", replace(QUICK, quit_s=0.2))
         effects = effects_of(machine, hardware, DriverPrograms(files, installation.root), self.daemons, nullcontext)
         self.facts = LookingFacts(hardware)

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from kubelet_plugin.settings import Settings, read_settings
+from kubelet_plugin.settings import NodePluginSettings, read_settings
 
 
-def settings(*arguments: str, **environment: str) -> Settings:
+def settings(*arguments: str, **environment: str) -> NodePluginSettings:
     return read_settings(["--node-name", "n", *arguments], environment)
 
 
@@ -84,6 +84,6 @@ def test_help_lists_every_setting_with_its_default(capsys: pytest.CaptureFixture
         read_settings(["--help"], {})
     assert ended.value.code == 0
     text = capsys.readouterr().out
-    for field in Settings.__dataclass_fields__:
+    for field in NodePluginSettings.__dataclass_fields__:
         assert f"--{field.removesuffix('_s').replace('_', '-')}" in text
     assert "/var/lib/kubelet" in text

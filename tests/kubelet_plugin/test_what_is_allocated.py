@@ -28,7 +28,7 @@ from dra_driver.slices.describe import described_devices
 from dra_driver.slices.diff import CreateSlice, NodeRef, new_object, wanted_pool
 from dra_driver.slices.features import ALL_FEATURES, ServerFeatures
 from dra_driver.slices.layout import Places, slice_layout
-from kubelet_plugin.claims.node_effects import Machine, OursNow, effects_of, mps_daemons
+from kubelet_plugin.claims.node_effects import NodeMachine, OursNow, effects_of, mps_daemons
 from kubelet_plugin.claims.service import ClaimService, NodeSources
 from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.effects.on_host import OnHost
@@ -109,7 +109,7 @@ async def plugin(
     discovery, api = Discovery(hardware), FakeClaims()
     await discovery.observe()
     kernel = SimulatedKernel(node.host.root)
-    machine = Machine(node.files, OnHost.simulated(node.files), kernel, kernel)
+    machine = NodeMachine(node.files, OnHost.simulated(node.files), kernel, kernel)
     programs = DriverPrograms(node.files, driver.root)
     daemons = mps_daemons(machine, programs, folder / "mps")
     (folder / "cdi").mkdir()

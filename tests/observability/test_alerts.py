@@ -24,7 +24,7 @@ from docs import generate
 from dra_driver.api.computedomain import ComputeDomainStatus
 from dra_driver.api.inventory import HealthCondition, HealthFacts, Problem
 from dra_driver.api.meta import NODES
-from dra_driver.devices.model import Kind
+from dra_driver.devices.model import DeviceKind
 from dra_driver.kube.metrics import ApiCalls
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
 from dra_driver.runtime.telemetry import tell_build
@@ -298,7 +298,7 @@ def test_a_gpu_that_works_a_claim_in_parts_and_a_wait_for_another_claim_are_no_a
     promtool: str, tmp_path: Path
 ) -> None:
     part = an_entry().devices[0]
-    journal = Journal({"uid": an_entry(None, type(part)(**{**_fields(part), "kind": Kind.MIG}))})
+    journal = Journal({"uid": an_entry(None, type(part)(**{**_fields(part), "kind": DeviceKind.MIG}))})
     series = [*plugin(journal=journal), *controller(), *idle(0), *claims("prepare", "DeviceInUse")]
     evaluated(promtool, tmp_path, series, [(300, [])])
 

@@ -4,7 +4,7 @@ import pytest
 from support.allocation import exactly, gpu
 from support.stories import Cluster, at_least, taint
 
-from dra_driver.allocation.world import Unread
+from dra_driver.allocation.world import UnreadKind
 from dra_driver.explain.explain import Answer
 from dra_driver.explain.wording import sentences
 
@@ -294,7 +294,7 @@ def test_a_pod_that_runs_has_nothing_to_explain_but_where() -> None:
 
 def test_what_may_not_be_read_is_said() -> None:
     cluster = Cluster()
-    cluster.unread = (Unread("ResourceQuota", "you may not list them; the answer leaves them out"),)
+    cluster.unread = (UnreadKind("ResourceQuota", "you may not list them; the answer leaves them out"),)
     cluster.node("node-1", gpu("gpu-0"))
     cluster.pod()
     lines = sentences(cluster.explained())

@@ -8,17 +8,21 @@ from support.migration import GPU, documents_of, limits, meaning_of, pod, pod_of
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.counts.quotas import QuotaResult, rewrite
 from dra_driver.migration.demands import reading
-from dra_driver.migration.model import Choice, Options, Target, Workload
+from dra_driver.migration.model import Choice, MigrationTarget, Options, Workload
 from dra_driver.migration.text.changes import changed, plain
 from dra_driver.migration.understand.meaning import Meaning
 
 PLAIN = meaning_of("version: v1\nflags: {migStrategy: mixed}\n")
 MIG = "nvidia.com/mig-1g.5gb"
-CLAIMS, EXTENDED, LEAVE = Target.CLAIMS, Target.EXTENDED, Target.LEAVE
+CLAIMS, EXTENDED, LEAVE = MigrationTarget.CLAIMS, MigrationTarget.EXTENDED, MigrationTarget.LEAVE
 
 
 def workload(
-    target: Target, amounts: JsonObject | None = None, namespace: str = "team", meaning: Meaning = PLAIN, **more: Any
+    target: MigrationTarget,
+    amounts: JsonObject | None = None,
+    namespace: str = "team",
+    meaning: Meaning = PLAIN,
+    **more: Any,
 ) -> Workload:
     obj = pod(limits(amounts or {GPU: 1}), **more)
     obj["metadata"]["namespace"] = namespace
@@ -27,10 +31,10 @@ def workload(
 
 
 def done(
-    obj: JsonObject, *targets: Target | Workload, meaning: Meaning = PLAIN, options: Options | None = None
+    obj: JsonObject, *targets: MigrationTarget | Workload, meaning: Meaning = PLAIN, options: Options | None = None
 ) -> tuple[JsonObject, QuotaResult]:
     """The object afterwards, and what was said."""
-    workloads = [workload(one) if isinstance(one, Target) else one for one in targets]
+    workloads = [workload(one) if isinstance(one, MigrationTarget) else one for one in targets]
     (document,) = documents_of(obj)
     result = rewrite([document], workloads, meaning, options or Options())
     after = yaml.safe_load(yaml.safe_dump(obj))

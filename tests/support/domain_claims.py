@@ -14,7 +14,7 @@ from dra_driver.cdi.model import Mount
 from dra_driver.kube.client import Listing, WatchEvent
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, CONFIG_API_VERSION, ClaimRef
 from kubelet_plugin.domains.readiness import DomainReader
-from kubelet_plugin.domains.service import DomainClaims, DomainNode
+from kubelet_plugin.domains.service import DomainClaims, DomainHost
 from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.facts.hardware import NodeFacts
 from kubelet_plugin.hardware.sysfs import HostFiles
@@ -112,7 +112,7 @@ class Node:
         self.heard = Heard()
 
     def plugin(self, *, patience_s: float = 5.0) -> DomainClaims:
-        node = DomainNode(
+        node = DomainHost(
             name=NODE,
             driver=COMPUTE_DOMAIN_DRIVER,
             host=self.host,

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kubelet_plugin.imex.probe import Place, config_text
+from kubelet_plugin.imex.probe import ProbeFolder, config_text
 
 IMEX, CONTROL = "usr/bin/nvidia-imex", "usr/bin/nvidia-imex-ctl"
 CAPABILITY = "/dev/nvidia-caps/nvidia-cap0"
@@ -34,7 +34,7 @@ class ImexNode:
 
     def __init__(self, host: Path, folder: Path, address: str, names: Mapping[str, str]) -> None:
         """`names` are the hosts that are known at first, name to address."""
-        self.host, self.place, self.address = host, Place(folder), address
+        self.host, self.place, self.address = host, ProbeFolder(folder), address
         self.hosts = folder / "hosts"
         folder.mkdir(parents=True)
         self.place.config.write_text(config_text(self.place, address))

@@ -13,10 +13,10 @@ from support.inventories import gpu, inventory_object, inventory_spec, mig
 from dra_driver import bundled
 from dra_driver.api.meta import Resource
 from dra_driver.doctor.access import OF_THE_CONTROLLER, OF_THE_PLUGIN, OF_WHO_ASKS, Need
-from dra_driver.doctor.cluster import Access, Cluster, ServerSeen
-from dra_driver.doctor.facts import Facts, Objects
-from dra_driver.doctor.findings import Seen
-from dra_driver.doctor.keeping import ALL_SOURCES, Source
+from dra_driver.doctor.cluster import AccessCheck, ClusterView, ServerSeen
+from dra_driver.doctor.facts import ClusterFacts, DecodedObjects
+from dra_driver.doctor.findings import SeenKind
+from dra_driver.doctor.keeping import ALL_SOURCES, ObservedKind
 from dra_driver.errors import ClusterError, NotFound, Rejected
 from dra_driver.kube.client import Listing
 from dra_driver.slices.features import ALL_FEATURES
@@ -32,7 +32,7 @@ _BOOT = "b7e6a6a0-0000-4000-8000-000000000000"
 _GPU_LABEL = "nvidia.com/gpu.present"
 
 
-def source(plural: str) -> Source:
+def source(plural: str) -> ObservedKind:
     (found,) = [one for one in ALL_SOURCES if one.resource.plural == plural]
     return found
 
@@ -54,14 +54,14 @@ class Installation:
 
     def __init__(self) -> None:
         self.objects: dict[str, dict[str, Obj]] = {}
-        self.facts = Facts(
+        self.facts = ClusterFacts(
             time=NOW,
             release=RELEASE,
             server=ServerSeen("v1.36.2", {"resource.k8s.io": ("v1",), "apps": ("v1",)}),
-            features=Seen((ALL_FEATURES,)),
-            gates=Seen((("DRAExtendedResource", True), ("DRAPartitionableDevices", True))),
-            own_access=Seen(tuple(_access(need, None) for need in OF_WHO_ASKS)),
-            account_access=Seen(
+            features=SeenKind((ALL_FEATURES,)),
+            gates=SeenKind((("DRAExtendedResource", True), ("DRAPartitionableDevices", True))),
+            own_access=SeenKind(tuple(_access(need, None) for need in OF_WHO_ASKS)),
+            account_access=SeenKind(
                 (
                     *(_access(need, account("plugin")) for need in OF_THE_PLUGIN),
                     *(_access(need, account("controller")) for need in OF_THE_CONTROLLER),
@@ -128,7 +128,7 @@ class Installation:
         spec = {"nodeSelector": {_GPU_LABEL: "true"}, "containers": [{"name": "main", "image": image, **container}]}
         return self.add("daemonsets", _object(name, "other", spec={"template": {"spec": spec}}))
 
-    def kept(self) -> list[tuple[Source, Obj]]:
+    def kept(self) -> list[tuple[ObservedKind, Obj]]:
         """What a reader keeps of it, as it is in a bundle."""
         found = []
         for one in ALL_SOURCES:
@@ -140,8 +140,8 @@ class Installation:
         return found
 
     @property
-    def cluster(self) -> Cluster:
-        objects = Objects()
+    def cluster(self) -> ClusterView:
+        objects = DecodedObjects()
         for one, obj in self.kept():
             objects.add(one, obj)
         assert not objects.notes, objects.notes
@@ -236,8 +236,8 @@ def account(name: str) -> str:
     return f"system:serviceaccount:{NAMESPACE}:{name}"
 
 
-def _access(need: Need, who: str | None) -> Access:
-    return Access(need.verb, need.group, need.resource, True, who)
+def _access(need: Need, who: str | None) -> AccessCheck:
+    return AccessCheck(need.verb, need.group, need.resource, True, who)
 
 
 def _policy(fields: Obj) -> str:

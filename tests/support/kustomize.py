@@ -13,7 +13,7 @@ import yaml
 
 from dra_driver.api.documents import read_documents
 from dra_driver.migration.migrate import migrate
-from dra_driver.migration.model import Migration, Options, Source, StrategyOption, Target
+from dra_driver.migration.model import ManifestText, Migration, MigrationTarget, Options, StrategyOption
 
 CLAIMS = Options(strategy=StrategyOption.CLAIMS, keep_undo=False)
 needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl, which has kustomize")
@@ -53,7 +53,7 @@ def main(gpus: object, more: str = "") -> str:
 
 
 def migrated(files: Files, options: Options = CLAIMS) -> Migration:
-    return migrate([Source(name, text) for name, text in files.items()], options)
+    return migrate([ManifestText(name, text) for name, text in files.items()], options)
 
 
 def after(result: Migration) -> dict[str, str]:
@@ -122,9 +122,11 @@ def check_law(trees: Mapping[str, Files]) -> set[str]:
     for name, result in results.items():
         before, now = found[f"{name}-before"], found[f"{name}-after"]
         if "dractl-migrate" in json.dumps(now):
-            whole = migrate([Source("all.yaml", yaml.safe_dump_all(before))], CLAIMS)
+            whole = migrate([ManifestText("all.yaml", yaml.safe_dump_all(before))], CLAIMS)
             # An object that cannot be migrated in its parts stays as it is, beside others that can.
-            left = {one.pod.document.name for one in result.workloads if one.choice.target is not Target.CLAIMS}
+            left = {
+                one.pod.document.name for one in result.workloads if one.choice.target is not MigrationTarget.CLAIMS
+            }
             migrated_whole = [one.obj for one in read_documents(whole.files[0].after, "").documents]
             before = [
                 *(one for one in migrated_whole if not _is_one_of(one, left)),

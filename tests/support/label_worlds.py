@@ -12,7 +12,7 @@ from dra_driver.api.inventory import NodeInventorySpec
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.cel.device import CelDevice
 from dra_driver.checking.knowledge import _inventory, model_names
-from dra_driver.migration.model import Share, Want, What
+from dra_driver.migration.model import DeviceShare, Want, What
 from dra_driver.migration.understand.labels import Requirement
 from dra_driver.names import GPU_DRIVER
 from dra_driver.slices.describe import described_devices
@@ -52,7 +52,7 @@ def _worlds() -> Iterator[LabelWorld]:
     for model in model_names():
         node = _inventory(model)
         for mode in (*_MODES, *(mode for mode in _mig_modes(node))):
-            share = Share() if mode.replicas > 1 else None
+            share = DeviceShare() if mode.replicas > 1 else None
             want = Want(What.MIG if mode.profile else What.GPU, profile=mode.profile, share=share)
             few = node.model_copy(update={"gpus": node.gpus[:1]}) if mode.profile else node
             yield LabelWorld(model, mode, labels_of(node, mode), want, few, len(node.gpus))

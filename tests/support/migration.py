@@ -7,7 +7,16 @@ import yaml
 from dra_driver.api.documents import Document, read_documents
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.demands import reading
-from dra_driver.migration.model import Edit, Finding, Options, PodReading, PodSpecAt, Remove, path_text, value_at
+from dra_driver.migration.model import (
+    Edit,
+    MigrationFinding,
+    Options,
+    PodReading,
+    PodSpecAt,
+    Remove,
+    path_text,
+    value_at,
+)
 from dra_driver.migration.read.kinds import pods_of
 from dra_driver.migration.understand import surroundings
 from dra_driver.migration.understand.meaning import Meaning
@@ -51,7 +60,7 @@ def read(obj: str | JsonObject, meaning: Meaning | None = None, **options: Any) 
     return reading.demands(pod_of(obj), meaning or surroundings.read([], given), given)
 
 
-def codes(findings: tuple[Finding, ...]) -> list[str]:
+def codes(findings: tuple[MigrationFinding, ...]) -> list[str]:
     return sorted({one.code.name for one in findings})
 
 

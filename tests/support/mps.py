@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from kubelet_plugin.effects.mps import MARK, MpsDaemons, Patience
+from kubelet_plugin.effects.mps import MARK, MpsDaemons, MpsPatience
 from kubelet_plugin.effects.mps_process import HostLauncher
 from kubelet_plugin.effects.on_host import OnHost
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
@@ -20,11 +20,11 @@ from kubelet_plugin.prepare.holds import GpuIdentity, HoldRecord, HoldState, Mad
 from kubelet_plugin.simulation.driver_files import CUDA_CLIENT
 from kubelet_plugin.simulation.host import SimulatedHost
 
-QUICK = Patience(start_s=5.0, answer_s=5.0, quit_s=0.5, signal_s=2.0)
+QUICK = MpsPatience(start_s=5.0, answer_s=5.0, quit_s=0.5, signal_s=2.0)
 
 
 def effect_for(
-    host: SimulatedHost, folder: Path, patience: Patience = QUICK, on_host: OnHost | None = None
+    host: SimulatedHost, folder: Path, patience: MpsPatience = QUICK, on_host: OnHost | None = None
 ) -> MpsDaemons:
     """What a plugin that has just started has: nothing is remembered between two of them."""
     files = HostFiles(host.root)

@@ -16,7 +16,7 @@ from kubelet_plugin.effects.mps import MpsDaemons
 from kubelet_plugin.effects.mps_process import PlainLauncher
 from kubelet_plugin.effects.on_host import OnHost
 from kubelet_plugin.effects.vfio_driver import HostSmi
-from kubelet_plugin.hardware.driver_programs import DriverPrograms, Program
+from kubelet_plugin.hardware.driver_programs import DriverProgram, DriverPrograms
 from kubelet_plugin.hardware.driver_root import find_driver_root
 from kubelet_plugin.hardware.host_programs import Processes
 from kubelet_plugin.hardware.sysfs import HostFiles
@@ -30,7 +30,7 @@ class _Programs(DriverPrograms):
     node: Path
     root: str
 
-    def find(self, name: str) -> Program:
+    def find(self, name: str) -> DriverProgram:
         files = HostFiles(self.node)
         found = DriverPrograms(files, lambda: find_driver_root(files)).find(name)
         path = f"{self.root}{found.file}"

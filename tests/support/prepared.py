@@ -14,7 +14,7 @@ from dra_driver.cdi.model import DeviceNode
 from dra_driver.errors import DriverError
 from dra_driver.names import GPU_DRIVER, ClaimRef
 from dra_driver.runtime.files import StagedFile
-from kubelet_plugin.claims.service import ClaimService, NodeSources, Patience
+from kubelet_plugin.claims.service import ClaimService, NodeSources, ServicePatience
 from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.facts.hardware import NodeFacts
 from kubelet_plugin.facts.offers import NodeOffers
@@ -101,7 +101,7 @@ class Bench:
         return ContainerFiles(self.driver_files, nodes)
 
     def service(self, **changes: Any) -> ClaimService:
-        """`changes` are parts of it, and times of `Patience`, by their names."""
+        """`changes` are parts of it, and times of `ServicePatience`, by their names."""
         values: dict[str, Any] = {
             "journal": JournalStore(self.state),
             "cdi": self.cdi,
@@ -120,7 +120,7 @@ class Bench:
             NodeSources(values["driver"], NODE, self.facts, self.container_files, offers),
             Executor(values["journal"], values["cdi"], values["effects"], listener),
             listener,
-            Patience(**{name: value for name, value in values.items() if name.endswith("_s")}),
+            ServicePatience(**{name: value for name, value in values.items() if name.endswith("_s")}),
         )
 
     @asynccontextmanager

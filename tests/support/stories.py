@@ -7,7 +7,7 @@ from support.allocation import exactly, gpu
 
 from dra_driver.allocation.behaviour import CURRENT, Behaviour
 from dra_driver.allocation.loading import world_of
-from dra_driver.allocation.world import Unread, World
+from dra_driver.allocation.world import UnreadKind, World
 from dra_driver.explain.explain import Explanation, explain_claim, explain_pod
 from dra_driver.explain.wording import summary
 from dra_driver.names import GPU_DRIVER
@@ -77,7 +77,7 @@ class Cluster:
         self._objects: list[Obj] = []
         self._behaviour = behaviour
         self._live = live
-        self.unread: tuple[Unread, ...] = ()
+        self.unread: tuple[UnreadKind, ...] = ()
         self.add("Namespace", "team-a")
         for name in classes:
             self.device_class(name, f"device.driver == '{GPU_DRIVER}' && {TYPE} == '{name}'")

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from kubelet_plugin.hardware.host_programs import Answer, Ask, asking
+from kubelet_plugin.hardware.host_programs import Ask, ProgramOutput, asking
 
 RECORD = Path(__file__).with_name("hook_answers.yaml")
 FOLDER = Path(os.environ["GPU_DRA_TEST_TOOLKIT"]) if os.environ.get("GPU_DRA_TEST_TOOLKIT") else None
@@ -59,9 +59,9 @@ def recorded_ask(release: str, program: str) -> Ask:
     """Answers as that program did; a question that was not recorded is a mistake of the test."""
     answers = recorded()[f"{release}/{program}"]
 
-    def ask(words: Sequence[str]) -> Answer:
+    def ask(words: Sequence[str]) -> ProgramOutput:
         status, output = answers[" ".join(words[1:])]
-        return Answer(status, output)
+        return ProgramOutput(status, output)
 
     return ask
 

@@ -7,20 +7,20 @@ GPUs in one way, or the pod would have both. What mentions GPUs and cannot be co
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from dra_driver.api.documents import Document, Reading, read_documents
+from dra_driver.api.documents import Document, ReadDocuments, read_documents
 from dra_driver.migration.claims.strategy import choose, virtual_machines
-from dra_driver.migration.codes import NOT_EDITABLE, UNKNOWN_RESOURCE, Severity
+from dra_driver.migration.codes import NOT_EDITABLE, UNKNOWN_RESOURCE, FindingSeverity
 from dra_driver.migration.demands import reading
 from dra_driver.migration.demands.amounts import strange_resources
 from dra_driver.migration.model import (
     Choice,
-    Finding,
-    Form,
+    ClaimForm,
+    MigrationFinding,
+    MigrationTarget,
     Options,
     Path,
     PodReading,
     PodSpecAt,
-    Target,
     finding,
     path_text,
     value_at,
@@ -68,7 +68,7 @@ class Draft:
 
     document: Document
     asking: list[Asking] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[MigrationFinding] = field(default_factory=list)
     inner: list[tuple[Path, int, str, "list[Draft]"]] = field(default_factory=list)
 
 
@@ -93,7 +93,9 @@ def drafted(document: Document, meaning: Meaning, options: Options, *, render: s
             break
         if owner is not None and read.demands:
             message = f"is made by {owner}, which is what to migrate; it is left as it is"
-            draft.findings.append(finding(NOT_EDITABLE, document, (), message, advice="", severity=Severity.INFO))
+            draft.findings.append(
+                finding(NOT_EDITABLE, document, (), message, advice="", severity=FindingSeverity.INFO)
+            )
             break
         draft.findings += read.findings
         if read.demands:
@@ -121,7 +123,7 @@ def drafted(document: Document, meaning: Meaning, options: Options, *, render: s
 
 def _left_to_render(draft: Draft, render: str, options: Options) -> None:
     """A patch is never edited: what asks by it for more than extended resources is migrated once it is rendered."""
-    if any(asking.choice.target is Target.CLAIMS for asking in draft.asking):
+    if any(asking.choice.target is MigrationTarget.CLAIMS for asking in draft.asking):
         message = "is a patch that asks for GPUs in a way that needs claims, and was left as it is"
         draft.findings.append(finding(NOT_EDITABLE, draft.document, (), message, advice=render_first(render)))
     without_claims(draft, "it is a patch; render, then migrate", options)
@@ -131,13 +133,13 @@ def render_first(commands: str) -> str:
     return f"Render, then migrate: {commands}."
 
 
-def _of_the_operator(document: Document) -> Finding:
+def _of_the_operator(document: Document) -> MigrationFinding:
     message = "is a part of the GPU Operator, which makes it by its ClusterPolicy; it is left as it is"
     advice = "Nothing to do: what runs of it beside the driver is said by the ClusterPolicy (docs/gpu-operator.md)."
-    return finding(NOT_EDITABLE, document, (), message, advice=advice, severity=Severity.INFO)
+    return finding(NOT_EDITABLE, document, (), message, advice=advice, severity=FindingSeverity.INFO)
 
 
-def _left_text(document: Document, path: Path) -> Finding:
+def _left_text(document: Document, path: Path) -> MigrationFinding:
     message = "is a text that speaks of GPUs and was left as it is"
     return finding(NOT_EDITABLE, document, path, message, advice=_ABOUT_TEXTS)
 
@@ -163,7 +165,7 @@ def _owner(document: Document) -> str | None:
     return None
 
 
-def _outside_of_pods(document: Document, pods: Sequence[Path]) -> Iterator[Finding]:
+def _outside_of_pods(document: Document, pods: Sequence[Path]) -> Iterator[MigrationFinding]:
     """Of a kind that is known, in a shape that is not, such as that of an old version: nothing is passed over."""
     for path in gpu_keys(document.obj):
         if path[-2:-1] in (("limits",), ("requests",)) and not any(path[: len(pod)] == pod for pod in pods):
@@ -171,7 +173,7 @@ def _outside_of_pods(document: Document, pods: Sequence[Path]) -> Iterator[Findi
             yield finding(NOT_EDITABLE, document, path, message, advice="See whether its version is still served.")
 
 
-def _of_unknown_kind(document: Document, meaning: Meaning, options: Options) -> Iterator[Finding]:
+def _of_unknown_kind(document: Document, meaning: Meaning, options: Options) -> Iterator[MigrationFinding]:
     for pod in pods_by_shape(document):
         if any(True for _ in gpu_keys(pod.spec)):
             message = f"{document.kind} is not a kind that is known; this has the shape of a pod that asks for GPUs"
@@ -226,13 +228,13 @@ def without_claims(draft: Draft, reason: str, options: Options) -> None:
 
 
 def _unclaimed(asking: Asking, reason: str, options: Options) -> Asking:
-    if asking.pod.form is Form.NONE:
+    if asking.pod.form is ClaimForm.NONE:
         return asking
-    pod = replace(asking.pod, form=Form.NONE, why_no_claims=reason)
+    pod = replace(asking.pod, form=ClaimForm.NONE, why_no_claims=reason)
     return replace(asking, pod=pod, choice=choose(pod, asking.reading, options))
 
 
-def _read_text(draft: Draft, path: Path, text: str) -> Reading:
+def _read_text(draft: Draft, path: Path, text: str) -> ReadDocuments:
     """With the lines of the file, and the namespace of the object: whoever makes objects of texts, such as Argo, makes
     them in its own."""
     owner = draft.document.namespace

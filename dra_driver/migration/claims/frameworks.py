@@ -5,15 +5,15 @@ Source: the reference on migration sources, sections 2 and 9.
 
 from collections.abc import Iterator, Sequence
 
-from dra_driver.migration.codes import AUTOSCALER, INFERRED_COUNT, OTHER_SCHEDULER, Severity
+from dra_driver.migration.codes import AUTOSCALER, INFERRED_COUNT, OTHER_SCHEDULER, FindingSeverity
 from dra_driver.migration.model import (
     Edit,
-    Finding,
+    MigrationFinding,
+    MigrationTarget,
     Options,
     Path,
     PodSpecAt,
     Put,
-    Target,
     What,
     Workload,
     finding,
@@ -25,11 +25,13 @@ from dra_driver.migration.read.kind_table import kind_of
 _COUNT_WORDS = ("auto", "gpu")
 
 
-def after_claims(workloads: Sequence[Workload], options: Options) -> tuple[tuple[Edit, ...], tuple[Finding, ...]]:
+def after_claims(
+    workloads: Sequence[Workload], options: Options
+) -> tuple[tuple[Edit, ...], tuple[MigrationFinding, ...]]:
     """Edits and findings for the workloads of one document, most of them for those that get claims."""
     edits: list[Edit] = []
-    findings: list[Finding] = [finding for item in workloads for finding in _kept_by_kai(item)]
-    converted = [item for item in workloads if item.choice.target is Target.CLAIMS]
+    findings: list[MigrationFinding] = [finding for item in workloads for finding in _kept_by_kai(item)]
+    converted = [item for item in workloads if item.choice.target is MigrationTarget.CLAIMS]
     if not converted:
         return (), tuple(findings)
     for workload in converted:
@@ -64,7 +66,7 @@ def gpus(workload: Workload) -> int:
     return sum(first) or sum(demand.want.count for demand in workload.reading.demands)
 
 
-def _said(workload: Workload, path: Path, message: str) -> Finding:
+def _said(workload: Workload, path: Path, message: str) -> MigrationFinding:
     return finding(INFERRED_COUNT, workload.pod.document, path, message, advice="", fixed=True)
 
 
@@ -93,7 +95,7 @@ def _process_counts(pod: PodSpecAt) -> Iterator[Path]:
         yield from (path for path in _PROCESS_COUNTS if value_at(pod.document.obj, path) in _COUNT_WORDS)
 
 
-def _uncounted_processes(workload: Workload) -> Iterator[Finding]:
+def _uncounted_processes(workload: Workload) -> Iterator[MigrationFinding]:
     """Of a runtime of Trainer 2.2 and newer, whose number of processes only a TrainJob says."""
     document = workload.pod.document
     path: Path = ("spec", "mlPolicy", "torch")
@@ -102,10 +104,10 @@ def _uncounted_processes(workload: Workload) -> Iterator[Finding]:
     if value_at(document.obj, (*path, "numProcPerNode")) is None:
         message = "Trainer makes as many processes as limits have GPUs, and without any as many as there are CPUs"
         advice = f"Write `spec.trainer.numProcPerNode: {gpus(workload)}` into the TrainJobs of this runtime."
-        yield finding(INFERRED_COUNT, document, path, message, advice=advice, severity=Severity.WARNING)
+        yield finding(INFERRED_COUNT, document, path, message, advice=advice, severity=FindingSeverity.WARNING)
 
 
-def _autoscaled(workload: Workload) -> Iterator[Finding]:
+def _autoscaled(workload: Workload) -> Iterator[MigrationFinding]:
     document = workload.pod.document
     for path in (
         ("spec", "enableInTreeAutoscaling"),
@@ -128,9 +130,9 @@ def _is_of_kai(workload: Workload) -> bool:
     return queued or pod.spec.get("schedulerName") in ("kai-scheduler", "runai-scheduler")
 
 
-def _kept_by_kai(workload: Workload) -> Iterator[Finding]:
+def _kept_by_kai(workload: Workload) -> Iterator[MigrationFinding]:
     """Source: KAI 0.17, its changes since 0.13."""
-    if workload.choice.target is Target.EXTENDED and _is_of_kai(workload):
+    if workload.choice.target is MigrationTarget.EXTENDED and _is_of_kai(workload):
         message = "KAI before 0.17 keeps pods with extended resources away from nodes of a DRA driver"
         advice = "See that the cluster has KAI 0.17 or newer, or give the pod claims."
         yield finding(OTHER_SCHEDULER, workload.pod.document, workload.pod.path, message, advice=advice)

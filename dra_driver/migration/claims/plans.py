@@ -15,11 +15,11 @@ from dra_driver.migration.codes import NOT_EDITABLE
 from dra_driver.migration.model import (
     Choice,
     Edit,
-    Finding,
+    MigrationFinding,
+    MigrationTarget,
     Options,
     Path,
     Put,
-    Target,
     Workload,
     finding,
     title_of,
@@ -40,18 +40,18 @@ class Embedded:
     lines: int
     """How many line ends were put in front of it, so that its lines have the numbers of the file."""
     text: str
-    plans: "tuple[Plan, ...]"
+    plans: "tuple[DocumentPlan, ...]"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Plan:
+class DocumentPlan:
     """For one document. `edits` are made besides those that the claims need."""
 
     document: Document
     workloads: tuple[Workload, ...] = ()
     claims: tuple[Claims, ...] = ()
     edits: tuple[Edit, ...] = ()
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[MigrationFinding, ...] = ()
     embedded: tuple[Embedded, ...] = ()
 
     @property
@@ -59,11 +59,11 @@ class Plan:
         return (*(edit for claim in self.claims for edit in claim.edits), *self.edits)
 
     @property
-    def _inner(self) -> "tuple[Plan, ...]":
+    def _inner(self) -> "tuple[DocumentPlan, ...]":
         return tuple(plan for embedded in self.embedded for plan in embedded.plans)
 
     @property
-    def with_inner(self) -> "tuple[Plan, ...]":
+    def with_inner(self) -> "tuple[DocumentPlan, ...]":
         return (self, *(item for plan in self._inner for item in plan.with_inner))
 
     @property
@@ -75,14 +75,16 @@ class Plan:
         return (*self.workloads, *(workload for plan in self._inner for workload in plan.all_workloads))
 
     @property
-    def all_findings(self) -> tuple[Finding, ...]:
+    def all_findings(self) -> tuple[MigrationFinding, ...]:
         return (*self.findings, *(finding for plan in self._inner for finding in plan.all_findings))
 
-    def with_edits(self, edits: Iterable[Edit]) -> "Plan":
+    def with_edits(self, edits: Iterable[Edit]) -> "DocumentPlan":
         return replace(self, edits=(*self.edits, *edits))
 
 
-def wanted_plans(documents: Sequence[Document], over: Overlays, meaning: Meaning, options: Options) -> list[Plan]:
+def wanted_plans(
+    documents: Sequence[Document], over: Overlays, meaning: Meaning, options: Options
+) -> list[DocumentPlan]:
     """What is wanted for each document, and for each patch of a kustomization, whose text is never edited."""
     drafts = [drafted(document, meaning, options) for document in documents if document.file not in over.files]
     for draft in drafts:
@@ -117,7 +119,7 @@ def _render_first(draft: Draft, over: Overlays, told: dict[OverlayChange, list[s
             without_claims(item, reason, options)
 
 
-def _overlay_findings(document: Document, told: Mapping[OverlayChange, Sequence[str]]) -> Iterator[Finding]:
+def _overlay_findings(document: Document, told: Mapping[OverlayChange, Sequence[str]]) -> Iterator[MigrationFinding]:
     """Of a kustomization: what it changes that the migration would change, too."""
     for change, fields in told.items():
         if change.kustomization is document:
@@ -125,14 +127,14 @@ def _overlay_findings(document: Document, told: Mapping[OverlayChange, Sequence[
             yield finding(NOT_EDITABLE, document, change.at, message, advice=render_first(change.commands))
 
 
-def planned(draft: Draft, options: Options) -> Plan:
+def planned(draft: Draft, options: Options) -> DocumentPlan:
     """Claims and edits as the choices of the draft want them."""
     workloads: list[Workload] = []
     claims: list[Claims] = []
     findings = list(draft.findings)
     for asking in draft.asking:
         workload = Workload(asking.pod, asking.reading, asking.choice)
-        if asking.choice.target is Target.CLAIMS:
+        if asking.choice.target is MigrationTarget.CLAIMS:
             try:
                 wanted = claims_for(asking.pod, asking.reading, options)
             except EditRefused as error:
@@ -143,9 +145,9 @@ def planned(draft: Draft, options: Options) -> Plan:
                 workload = replace(workload, templates=(wanted.ref,))
                 findings += asking.reading.claim_findings
             else:
-                workload = replace(workload, choice=Choice(Target.LEAVE, reason))
+                workload = replace(workload, choice=Choice(MigrationTarget.LEAVE, reason))
                 findings.append(too_old(workload, reason))
-        elif asking.choice.target is Target.EXTENDED:
+        elif asking.choice.target is MigrationTarget.EXTENDED:
             findings += asking.reading.extended_findings
         findings += of_form(workload, options)
         findings += of_the_cluster(workload)
@@ -155,23 +157,25 @@ def planned(draft: Draft, options: Options) -> Plan:
         Embedded(path, lines, text, tuple(planned(item, options) for item in inner))
         for path, lines, text, inner in draft.inner
     )
-    return Plan(draft.document, tuple(workloads), tuple(claims), edits, (*findings, *said), embedded)
+    return DocumentPlan(draft.document, tuple(workloads), tuple(claims), edits, (*findings, *said), embedded)
 
 
-def _left(draft: Draft, reason: str) -> Plan:
+def _left(draft: Draft, reason: str) -> DocumentPlan:
     """Nothing of the document is changed, because something of it cannot be."""
-    workloads = tuple(Workload(asking.pod, asking.reading, Choice(Target.LEAVE, reason)) for asking in draft.asking)
+    workloads = tuple(
+        Workload(asking.pod, asking.reading, Choice(MigrationTarget.LEAVE, reason)) for asking in draft.asking
+    )
     said = finding(NOT_EDITABLE, draft.document, (), f"nothing was changed: {reason}")
-    return Plan(draft.document, workloads, findings=(*draft.findings, said))
+    return DocumentPlan(draft.document, workloads, findings=(*draft.findings, said))
 
 
-def labelled(plan: Plan, workloads: Iterable[Workload]) -> Plan:
+def labelled(plan: DocumentPlan, workloads: Iterable[Workload]) -> DocumentPlan:
     """Admin access is for namespaces that say so."""
     if plan.document.kind != "Namespace":
         return plan
     path: Path = ("metadata", "labels", ADMIN_ACCESS_LABEL)
     wanted = any(
-        workload.choice.target is Target.CLAIMS
+        workload.choice.target is MigrationTarget.CLAIMS
         and workload.pod.document.namespace == plan.document.name
         and any(demand.all_gpus for demand in workload.reading.demands)
         for workload in workloads
@@ -181,11 +185,11 @@ def labelled(plan: Plan, workloads: Iterable[Workload]) -> Plan:
     return plan.with_edits((Put(path, "true"),))
 
 
-def refused(plan: Plan, reason: str) -> Plan:
+def refused(plan: DocumentPlan, reason: str) -> DocumentPlan:
     """All that was to be edited stays as it is."""
     workloads = tuple(
-        replace(workload, choice=Choice(Target.LEAVE, reason), templates=())
-        if workload.choice.target is Target.CLAIMS
+        replace(workload, choice=Choice(MigrationTarget.LEAVE, reason), templates=())
+        if workload.choice.target is MigrationTarget.CLAIMS
         else workload
         for workload in plan.all_workloads
     )
@@ -193,4 +197,4 @@ def refused(plan: Plan, reason: str) -> Plan:
         return plan
     findings = tuple(finding for finding in plan.all_findings if not finding.fixed)
     said = finding(NOT_EDITABLE, plan.document, (), f"nothing was changed: {reason}")
-    return Plan(plan.document, workloads, findings=(*findings, said))
+    return DocumentPlan(plan.document, workloads, findings=(*findings, said))

@@ -8,7 +8,16 @@ from dataclasses import dataclass, replace
 from dra_driver.api.meta import JsonObject
 from dra_driver.features import Feature
 from dra_driver.migration.codes import TAKES_THE_REST
-from dra_driver.migration.model import Demand, Finding, Migration, Options, Target, What, Workload, finding
+from dra_driver.migration.model import (
+    Demand,
+    Migration,
+    MigrationFinding,
+    MigrationTarget,
+    Options,
+    What,
+    Workload,
+    finding,
+)
 from dra_driver.migration.understand.labels import restored_profile
 from dra_driver.migration.understand.meaning import CONFIG_LABEL, LAYOUT_LABEL, Hami, Meaning, View
 from dra_driver.migration.understand.offering import DRIVER_RUNS, OFFERED_BY
@@ -17,7 +26,7 @@ from dra_driver.migration.understand.plugin_config import (
     MIG_RESOURCE,
     MOST_REPLICAS,
     PluginConfig,
-    Sharing,
+    PluginSharing,
 )
 from dra_driver.names import GPU_DRIVER, INVENTORY_API_VERSION
 from dra_driver.phrases import and_more
@@ -28,7 +37,7 @@ _HAMI_NODES: JsonObject = {"labelSelector": {"matchLabels": {"gpu": "on"}}}
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishingAdvice:
     """`policy` None: nothing beyond whole GPUs and MIG devices that exist. `values` are for the chart."""
 
     policy: JsonObject | None
@@ -37,7 +46,7 @@ class Published:
     """What a person should know about it, a sentence each."""
 
 
-def publishing(meaning: Meaning, demands: Iterable[Demand], options: Options) -> Published:
+def publishing(meaning: Meaning, demands: Iterable[Demand], options: Options) -> PublishingAdvice:
     """For the configurations, and for workloads that ask for parts of GPUs in amounts."""
     reasons = list(_sources(meaning))
     demands = tuple(demands)
@@ -52,7 +61,7 @@ def publishing(meaning: Meaning, demands: Iterable[Demand], options: Options) ->
     rules: JsonObject = {"mig": list(_mig_rules(meaning, options)), "sharing": sharing}
     rules = {name: rule for name, rule in rules.items() if rule}
     values = _values(meaning, rules, options, reasons)
-    return Published(_policy(rules) if rules else None, values, tuple(reasons))
+    return PublishingAdvice(_policy(rules) if rules else None, values, tuple(reasons))
 
 
 def _sources(meaning: Meaning) -> Iterator[str]:
@@ -73,12 +82,12 @@ def amounts_asked(demands: Iterable[Demand]) -> tuple[str, ...]:
     return tuple(name for name in ("memory", "cores") if any(name in share for share in shares))
 
 
-def takers_of_the_rest(workloads: Sequence[Workload]) -> tuple[Finding, ...]:
+def takers_of_the_rest(workloads: Sequence[Workload]) -> tuple[MigrationFinding, ...]:
     """Where some workloads name both amounts, or one another: those that do not name all that is offered."""
     shares = [
         (workload, demand, _named(demand))
         for workload in workloads
-        if workload.choice.target is Target.CLAIMS
+        if workload.choice.target is MigrationTarget.CLAIMS
         for demand in workload.reading.demands
     ]
     offered = set().union(*(names for _, _, names in shares))
@@ -134,9 +143,9 @@ def _of_hami(hami: Hami) -> tuple[str, ...]:
     return ("memory", "cores") if hami.default_cores else ("memory",)
 
 
-def _by_sharing(views: Sequence[View]) -> list[tuple[tuple[str, Sharing], list[View]]]:
+def _by_sharing(views: Sequence[View]) -> list[tuple[tuple[str, PluginSharing], list[View]]]:
     """Nodes that share the same in the same way."""
-    found: dict[tuple[str, Sharing], list[View]] = {}
+    found: dict[tuple[str, PluginSharing], list[View]] = {}
     for view in views:
         for resource, shared in sorted((view.sharing or {}).items()):
             found.setdefault((resource, replace(shared, one_only=False)), []).append(view)
@@ -154,7 +163,7 @@ def _nodes_of(config: PluginConfig, meaning: Meaning) -> JsonObject | None:
     return {"labelSelector": {"matchLabels": {CONFIG_LABEL: config.name}}}
 
 
-def _rule(nodes: JsonObject | None, resource: str, shared: Sharing, single: bool) -> JsonObject:
+def _rule(nodes: JsonObject | None, resource: str, shared: PluginSharing, single: bool) -> JsonObject:
     rule: JsonObject = {"nodes": nodes} if nodes is not None else {}
     if resource.startswith(MIG_RESOURCE):
         profile = restored_profile(resource.removeprefix(MIG_RESOURCE)) or resource.removeprefix(MIG_RESOURCE)
@@ -164,7 +173,7 @@ def _rule(nodes: JsonObject | None, resource: str, shared: Sharing, single: bool
     return {**rule, **_shares(shared)}
 
 
-def _shares(shared: Sharing) -> JsonObject:
+def _shares(shared: PluginSharing) -> JsonObject:
     return {"strategy": shared.strategy or "TimeSlicing", "replicas": min(shared.replicas or 2, MOST_REPLICAS)}
 
 
@@ -231,7 +240,7 @@ def final_values(migration: Migration) -> JsonObject:
 
 def kept_resources(migration: Migration) -> frozenset[str]:
     """The extended resources by which pods go on to ask for devices."""
-    stay = (workload for workload in migration.workloads if workload.choice.target is Target.EXTENDED)
+    stay = (workload for workload in migration.workloads if workload.choice.target is MigrationTarget.EXTENDED)
     return frozenset(demand.resource for workload in stay for demand in workload.reading.demands if demand.resource)
 
 

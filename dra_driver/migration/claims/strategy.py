@@ -11,21 +11,21 @@ from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
 from dra_driver.apirules.dra_gates import dropped_fields
 from dra_driver.kubernetes import GATES, OLDEST
-from dra_driver.migration.codes import NO_CLAIMS_HERE, SERVER_TOO_OLD, VIRTUAL_MACHINE, Severity
+from dra_driver.migration.codes import NO_CLAIMS_HERE, SERVER_TOO_OLD, VIRTUAL_MACHINE, FindingSeverity
 from dra_driver.migration.demands.bypasses import sees_all
 from dra_driver.migration.demands.placement import BY_LABELS
 from dra_driver.migration.model import (
     Choice,
-    Finding,
-    Form,
+    ClaimForm,
+    DeviceShare,
+    MigrationFinding,
+    MigrationTarget,
     Options,
     Path,
     PodReading,
     PodSpecAt,
     Role,
-    Share,
     StrategyOption,
-    Target,
     Workload,
     finding,
     value_at,
@@ -39,46 +39,46 @@ _GATE = GATES["DRAExtendedResource"]
 def choose(pod: PodSpecAt, reading: PodReading, options: Options) -> Choice:
     """For a pod that asks for GPUs."""
     choice = _chosen(pod, reading, options)
-    if reading.held and choice.target is not Target.LEAVE:
+    if reading.held and choice.target is not MigrationTarget.LEAVE:
         return replace(choice, reason=f"{choice.reason}; its claims of other devices stay as they are")
     return choice
 
 
 def _chosen(pod: PodSpecAt, reading: PodReading, options: Options) -> Choice:
     if reading.leave is not None:
-        return Choice(Target.LEAVE, reading.leave)
+        return Choice(MigrationTarget.LEAVE, reading.leave)
     shares = [demand.want.share for demand in reading.demands]
     if any(share is not None and share.memory_percent is not None and share.memory is None for share in shares):
         reason = "percent of a memory of unknown size cannot be asked for: decide `gpuMemory: 80Gi`, or give nodes"
-        return Choice(Target.LEAVE, reason)
-    if shared_group(pod.document, options) is not None and pod.form is not Form.NONE:
+        return Choice(MigrationTarget.LEAVE, reason)
+    if shared_group(pod.document, options) is not None and pod.form is not ClaimForm.NONE:
         return _with_others(shares)
-    if pod.form is Form.NONE:
+    if pod.form is ClaimForm.NONE:
         return _without_claims(pod, reading, options)
     strategy = strategy_of(pod.document, options)
     if strategy is StrategyOption.CLAIMS:
-        return Choice(Target.CLAIMS, "claims were asked for")
+        return Choice(MigrationTarget.CLAIMS, "claims were asked for")
     if reading.needs_claims is not None:
         if strategy is StrategyOption.EXTENDED:
             reason = f"extended resources were asked for, and cannot keep the meaning: {reading.needs_claims}"
-            return Choice(Target.LEAVE, reason)
-        return Choice(Target.CLAIMS, reading.needs_claims)
+            return Choice(MigrationTarget.LEAVE, reason)
+        return Choice(MigrationTarget.CLAIMS, reading.needs_claims)
     if strategy is StrategyOption.EXTENDED:
         return _extended(pod, reading, "extended resources were asked for")
     if reading.prefers_claims is not None:
-        return Choice(Target.CLAIMS, reading.prefers_claims)
+        return Choice(MigrationTarget.CLAIMS, reading.prefers_claims)
     if not knows_extended_resources(options):
         reason = f"the cluster does not answer extended resources by DeviceClasses ({_why_not(options)})"
-        return Choice(Target.CLAIMS, reason)
+        return Choice(MigrationTarget.CLAIMS, reason)
     return _extended(pod, reading, "it asks for whole devices and nothing else, which extended resources express")
 
 
-def _with_others(shares: Sequence[Share | None]) -> Choice:
+def _with_others(shares: Sequence[DeviceShare | None]) -> Choice:
     """One claim for all of them would be one part for all of them, where each had a part."""
     if any(share is not None and (share.memory is not None or share.cores is not None) for share in shares):
         reason = "it has a part of a GPU to itself, in memory or cores, which one claim for several would divide"
-        return Choice(Target.LEAVE, reason)
-    return Choice(Target.CLAIMS, "it was said to have the same devices as others")
+        return Choice(MigrationTarget.LEAVE, reason)
+    return Choice(MigrationTarget.CLAIMS, "it was said to have the same devices as others")
 
 
 def knows_extended_resources(options: Options) -> bool:
@@ -96,14 +96,14 @@ def _why_not(options: Options) -> str:
 def _without_claims(pod: PodSpecAt, reading: PodReading, options: Options) -> Choice:
     if reading.needs_claims is not None:
         reason = f"{pod.why_no_claims}, and extended resources cannot keep the meaning: {reading.needs_claims}"
-        return Choice(Target.LEAVE, reason)
+        return Choice(MigrationTarget.LEAVE, reason)
     if not knows_extended_resources(options):
-        return Choice(Target.LEAVE, f"{pod.why_no_claims}, and {_why_not(options)}")
+        return Choice(MigrationTarget.LEAVE, f"{pod.why_no_claims}, and {_why_not(options)}")
     return _extended(pod, reading, pod.why_no_claims)
 
 
 def _extended(pod: PodSpecAt, reading: PodReading, reason: str) -> Choice:
-    return Choice(Target.EXTENDED, reason, tuple(_cannot(pod, reading)))
+    return Choice(MigrationTarget.EXTENDED, reason, tuple(_cannot(pod, reading)))
 
 
 def _cannot(pod: PodSpecAt, reading: PodReading) -> Iterator[str]:
@@ -134,15 +134,15 @@ def why_too_old(template: JsonObject, options: Options) -> str | None:
     return f"Kubernetes 1.{minor} drops {', '.join(dropped)} from claims unless a feature gate is switched on"
 
 
-def too_old(workload: Workload, reason: str) -> Finding:
+def too_old(workload: Workload, reason: str) -> MigrationFinding:
     pod = workload.pod
     return finding(SERVER_TOO_OLD, pod.document, pod.path, reason)
 
 
-def _of_defaults(workload: Workload) -> Iterator[Finding]:
+def _of_defaults(workload: Workload) -> Iterator[MigrationFinding]:
     """Of Argo's `templateDefaults`: its containers are for some templates only, its pod settings for all."""
     pod = workload.pod
-    if workload.choice.target is not Target.CLAIMS or pod.path[-1] != "templateDefaults":
+    if workload.choice.target is not MigrationTarget.CLAIMS or pod.path[-1] != "templateDefaults":
         return
     templates = value_at(pod.document.obj, (*pod.path[:-1], "templates"))
     others = [
@@ -154,24 +154,24 @@ def _of_defaults(workload: Workload) -> Iterator[Finding]:
     if others:
         message = f"the claim of templateDefaults comes to templates without a container, too: {', '.join(others)}"
         advice = "Move what is said of GPUs from templateDefaults to the templates that need them, and migrate again."
-        yield finding(NO_CLAIMS_HERE, pod.document, pod.path, message, advice=advice, severity=Severity.ERROR)
+        yield finding(NO_CLAIMS_HERE, pod.document, pod.path, message, advice=advice, severity=FindingSeverity.ERROR)
 
 
-def of_form(workload: Workload, options: Options) -> Iterator[Finding]:
+def of_form(workload: Workload, options: Options) -> Iterator[MigrationFinding]:
     """What the kind of the object makes of claims, and the cluster of extended resources."""
     pod, target = workload.pod, workload.choice.target
     yield from _of_defaults(workload)
-    if target is Target.EXTENDED and not knows_extended_resources(options):
+    if target is MigrationTarget.EXTENDED and not knows_extended_resources(options):
         yield too_old(workload, "this needs feature gate DRAExtendedResource")
-    if pod.form is Form.NONE and target is not Target.CLAIMS:
-        kept = target is Target.EXTENDED
+    if pod.form is ClaimForm.NONE and target is not MigrationTarget.CLAIMS:
+        kept = target is MigrationTarget.EXTENDED
         yield finding(
             NO_CLAIMS_HERE,
             pod.document,
             pod.path,
             pod.why_no_claims,
             advice="Nothing to do: a DeviceClass answers to the extended resource." if kept else None,
-            severity=Severity.INFO if kept else Severity.ERROR,
+            severity=FindingSeverity.INFO if kept else FindingSeverity.ERROR,
         )
         if not kept and not knows_extended_resources(options):
             yield too_old(workload, workload.choice.reason)
@@ -181,14 +181,14 @@ _RUNTIMES = ("TrainingRuntime", "ClusterTrainingRuntime")
 _OF_THE_CLUSTER = ("ClusterTrainingRuntime", "ClusterWorkflowTemplate")
 
 
-def of_the_cluster(workload: Workload) -> Iterator[Finding]:
+def of_the_cluster(workload: Workload) -> Iterator[MigrationFinding]:
     """Objects of no namespace, whose pods are made in any, name templates of each."""
     document = workload.pod.document
-    if workload.choice.target is Target.CLAIMS and document.kind in _OF_THE_CLUSTER:
+    if workload.choice.target is MigrationTarget.CLAIMS and document.kind in _OF_THE_CLUSTER:
         message = f"a {document.kind} is for all namespaces; the template that it names now must be in each of them"
         advice = "Apply the ResourceClaimTemplate in every namespace where pods are made of this."
         yield finding(NO_CLAIMS_HERE, document, (), message, advice=advice)
-    if workload.choice.target is Target.CLAIMS and document.kind in _RUNTIMES:
+    if workload.choice.target is MigrationTarget.CLAIMS and document.kind in _RUNTIMES:
         message = "the GPUs of a TrainJob that has resourcesPerNode of its own are added to those of the claim"
         advice = "Let TrainJobs of this runtime ask for no GPUs, or keep both as they are with `strategy: extended`."
         yield finding(NO_CLAIMS_HERE, document, workload.pod.path, message, advice=advice)
@@ -197,7 +197,7 @@ def of_the_cluster(workload: Workload) -> Iterator[Finding]:
 _MACHINES = ("VirtualMachine", "VirtualMachineInstance", "VirtualMachineInstanceReplicaSet")
 
 
-def virtual_machines(document: Document) -> Iterator[Finding]:
+def virtual_machines(document: Document) -> Iterator[MigrationFinding]:
     """GPUs of KubeVirt's machines, which are no container's."""
     group, kind = kind_of(document.obj)
     if group != "kubevirt.io" or kind not in _MACHINES:

@@ -19,10 +19,10 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import ResourceClaimSpec
 from dra_driver.errors import InvalidInput
 from dra_driver.migration.model import (
+    ClaimForm,
     ContainerAt,
     Demand,
     Edit,
-    Form,
     ObjectRef,
     Options,
     Path,
@@ -265,7 +265,7 @@ def _references(pod: PodSpecAt, reading: PodReading, names: Sequence[str], made:
     source = {key: made["metadata"]["name"]}
     name = _entry_name(reading)
     entry = {"name": name, **source}
-    if pod.form is Form.NIM:
+    if pod.form is ClaimForm.NIM:
         yield _appended(pod.document, (*pod.path, "draResources"), source)
         return
     yield _appended(pod.document, (*pod.path, "resourceClaims"), entry)

@@ -13,16 +13,16 @@ import yaml
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.claims.templates import class_name
-from dra_driver.migration.codes import QUOTA, Code, Severity
+from dra_driver.migration.codes import QUOTA, FindingCode, FindingSeverity
 from dra_driver.migration.demands.amounts import is_whole_or_mig
 from dra_driver.migration.model import (
     Demand,
+    DeviceShare,
     Edit,
-    Finding,
+    MigrationFinding,
+    MigrationTarget,
     Options,
     Path,
-    Share,
-    Target,
     Want,
     What,
     Workload,
@@ -68,7 +68,7 @@ class Workloads:
         """Whether the document describes pods, which are read and reported elsewhere."""
         return document in self._documents or is_known(document.obj) or bool(pods_of(document, self._anywhere))
 
-    def become(self, target: Target) -> bool:
+    def become(self, target: MigrationTarget) -> bool:
         """Whether some workload becomes that, or no workload is known."""
         targets = {workload.choice.target for workload in self.all}
         return target in targets or not targets
@@ -77,16 +77,16 @@ class Workloads:
         """By workloads of a namespace, or of all namespaces."""
         demands = list(self._demands(resource, namespace))
         targets = {target for target, _ in demands}
-        wants = tuple(dict.fromkeys(demand.want for target, demand in demands if target is Target.CLAIMS))
+        wants = tuple(dict.fromkeys(demand.want for target, demand in demands if target is MigrationTarget.CLAIMS))
         wants = wants or self._wants(resource)
         return ResourceUse(
-            claims=Target.CLAIMS in targets or not targets,
-            old=bool(targets - {Target.CLAIMS}) or not targets,
+            claims=MigrationTarget.CLAIMS in targets or not targets,
+            old=bool(targets - {MigrationTarget.CLAIMS}) or not targets,
             classes=tuple(sorted({class_name(want, self.options) for want in wants})),
             wants=wants,
         )
 
-    def _demands(self, resource: str, namespace: str | None) -> Iterator[tuple[Target, Demand]]:
+    def _demands(self, resource: str, namespace: str | None) -> Iterator[tuple[MigrationTarget, Demand]]:
         for workload in self.all:
             if namespace is None or (workload.pod.document.namespace or "default") == namespace:
                 for demand in workload.reading.demands:
@@ -108,17 +108,17 @@ class Workloads:
         if own is not None:
             return (Want(own.what, device_class=own.device_class),)
         if resource in _NUMBERS:
-            return (Want(What.GPU, share=Share()),)
+            return (Want(What.GPU, share=DeviceShare()),)
         meanings = self.meaning.meanings(resource, (), Hints())
         wants = [
-            Want(meaning.what, profile=meaning.profile, share=Share() if meaning.sharing else None)
+            Want(meaning.what, profile=meaning.profile, share=DeviceShare() if meaning.sharing else None)
             for meaning in meanings
         ]
         if resource == GPU_RESOURCE and any(meaning.what is What.MIG for meaning in meanings):
             # A node without MIG devices offers its whole GPUs under this name, too.
             wants.append(Want(What.GPU))
         what = What.GPU if resource.startswith(GPU_RESOURCE) else What.MIG
-        by_name = Want(what, share=Share() if resource.endswith(".shared") else None)
+        by_name = Want(what, share=DeviceShare() if resource.endswith(".shared") else None)
         return tuple(dict.fromkeys(wants)) or (by_name,)
 
 
@@ -129,15 +129,15 @@ class Changes:
         self.document = document
         self.obj: JsonObject = document.obj
         self.edits: list[Edit] = []
-        self.findings: list[Finding] = []
+        self.findings: list[MigrationFinding] = []
         self.reason = ""
 
-    def say(self, code: Code, path: Path, message: str, **more: Any) -> None:
+    def say(self, code: FindingCode, path: Path, message: str, **more: Any) -> None:
         self.findings.append(finding(code, self.document, path, message, **more))
 
     def say_unchanged(self, path: Path, message: str) -> None:
         """Nothing to do."""
-        self.say(QUOTA, path, message, severity=Severity.INFO, advice="")
+        self.say(QUOTA, path, message, severity=FindingSeverity.INFO, advice="")
 
 
 def amount_of(value: object) -> Quantity | None:

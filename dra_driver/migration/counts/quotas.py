@@ -11,11 +11,18 @@ from fractions import Fraction
 
 from dra_driver.api.documents import Document
 from dra_driver.migration.claims.publishing import takers_of_the_rest
-from dra_driver.migration.codes import AUTOSCALER, INVALID_AMOUNT, NOT_EDITABLE, QUOTA, UNKNOWN_RESOURCE, Severity
+from dra_driver.migration.codes import (
+    AUTOSCALER,
+    INVALID_AMOUNT,
+    NOT_EDITABLE,
+    QUOTA,
+    UNKNOWN_RESOURCE,
+    FindingSeverity,
+)
 from dra_driver.migration.counts import systems
 from dra_driver.migration.counts.counting import MENTION, Changes, Workloads, amount_of, maps_in
 from dra_driver.migration.demands.amounts import is_strange, profile_of
-from dra_driver.migration.model import DocumentEdits, Finding, Options, Path, Put, Remove, Workload, value_at
+from dra_driver.migration.model import DocumentEdits, MigrationFinding, Options, Path, Put, Remove, Workload, value_at
 from dra_driver.migration.understand.meaning import Meaning
 from dra_driver.migration.understand.other_resources import is_other
 from dra_driver.quantity import Quantity
@@ -28,7 +35,7 @@ _REQUESTS = "requests."
 @dataclass(frozen=True, slots=True)
 class QuotaResult:
     edits: tuple[DocumentEdits, ...] = ()
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[MigrationFinding, ...] = ()
 
 
 def rewrite(
@@ -41,7 +48,7 @@ def rewrite(
     """`workloads` are all of the run, with what was decided. Documents that are not `changeable` are only read; None:
     all can be changed."""
     known = Workloads(workloads, meaning, options)
-    findings: list[Finding] = [*takers_of_the_rest(workloads), *systems.not_admitted(known)]
+    findings: list[MigrationFinding] = [*takers_of_the_rest(workloads), *systems.not_admitted(known)]
     edits: list[DocumentEdits] = []
     for document in documents:
         changes = Changes(document)
@@ -59,12 +66,12 @@ def rewrite(
     return QuotaResult(tuple(edits), tuple(findings))
 
 
-def _not_done(finding: Finding) -> Finding:
+def _not_done(finding: MigrationFinding) -> MigrationFinding:
     """Of a document that is only read."""
     if not finding.fixed:
         return finding
     advice = "This file was given for information and is not changed: pass it among the files to migrate."
-    return replace(finding, fixed=False, severity=Severity.WARNING, advice=advice)
+    return replace(finding, fixed=False, severity=FindingSeverity.WARNING, advice=advice)
 
 
 def _group(document: Document) -> str:
@@ -91,7 +98,7 @@ def _resource_quota(changes: Changes, known: Workloads) -> None:
         resource = of_hami or resource
         if of_hami is None and (str(key).startswith("limits.") or resource == key):
             message = f"{key}: a quota of an extended resource begins with {_REQUESTS}"
-            changes.say(INVALID_AMOUNT, path, message, severity=Severity.WARNING)
+            changes.say(INVALID_AMOUNT, path, message, severity=FindingSeverity.WARNING)
         elif not known.is_number(resource):
             message = f"{key}: Kubernetes has no quota for amounts of devices"
             changes.say(QUOTA, path, message, advice="Limit numbers of devices instead.")
@@ -152,7 +159,7 @@ def _add_quota(
         message += "; a class is counted as a whole, so the amounts are added up"
     stays = any(path[-1] not in gone for path, _, _ in parts)
     advice = _about_profiles(parts[0][1]) or (_APART if len(parts) > 1 else "") or (_BOTH_COUNT if stays else "")
-    changes.say(QUOTA, parts[0][0], message, advice=advice, severity=Severity.INFO, fixed=True)
+    changes.say(QUOTA, parts[0][0], message, advice=advice, severity=FindingSeverity.INFO, fixed=True)
 
 
 _BOTH_COUNT = (
@@ -191,7 +198,7 @@ def _limit_range(changes: Changes, known: Workloads) -> None:
                 amount = amount_of(amounts[resource])
                 if amount is None or amount.value == 0 or part == "maxLimitRequestRatio":
                     message = f"{line} is removed: pods with claims do not ask for it"
-                    changes.say(QUOTA, path, message, severity=Severity.INFO, fixed=True, advice="")
+                    changes.say(QUOTA, path, message, severity=FindingSeverity.INFO, fixed=True, advice="")
                 else:
                     message = f"{line} is removed: it would apply to pods with claims, and it cannot limit claims"
                     changes.say(QUOTA, path, message, advice=_LIMIT_CLAIMS)

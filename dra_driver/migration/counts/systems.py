@@ -12,10 +12,17 @@ from fractions import Fraction
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.claims.templates import class_name
-from dra_driver.migration.codes import AUTOSCALER, DOUBLE_ALLOCATION, NODE_ONLY_LABEL, QUOTA, Code, Severity
+from dra_driver.migration.codes import (
+    AUTOSCALER,
+    DOUBLE_ALLOCATION,
+    NODE_ONLY_LABEL,
+    QUOTA,
+    FindingCode,
+    FindingSeverity,
+)
 from dra_driver.migration.counts.counting import MENTION, Changes, Workloads, amount_of, maps_in, pasted
 from dra_driver.migration.demands.label_table import is_gpu_label
-from dra_driver.migration.model import Finding, Path, Target, finding, value_at
+from dra_driver.migration.model import MigrationFinding, MigrationTarget, Path, finding, value_at
 from dra_driver.migration.text.changes import ANNOTATION
 from dra_driver.migration.understand.offering import OFFERED_BY
 from dra_driver.names import INVENTORY_GROUP
@@ -49,10 +56,10 @@ class _Advice:
     message: str
     advice: str
     pattern: re.Pattern[str] = MENTION
-    code: Code = QUOTA
-    target: Target = Target.CLAIMS
+    code: FindingCode = QUOTA
+    target: MigrationTarget = MigrationTarget.CLAIMS
     paste: str = ""
-    severity: Severity | None = None
+    severity: FindingSeverity | None = None
 
     def apply(self, changes: Changes, workloads: Workloads) -> None:
         for path, text in texts_in(changes.obj):
@@ -82,7 +89,7 @@ _KARPENTER = (
         "Use nodes that run until they expire (`expireAfter`), or keep the device plugin in such pools.",
         _OF_NODE_POOLS,
         AUTOSCALER,
-        Target.EXTENDED,
+        MigrationTarget.EXTENDED,
     ),
     _Advice(
         f"nodes that are created during the cut-over have no label {OFFERED_BY}, so nothing offers their GPUs",
@@ -91,7 +98,7 @@ _KARPENTER = (
         _OF_NODE_POOLS,
         AUTOSCALER,
         paste=pasted({"spec": {"template": {"metadata": {"labels": {OFFERED_BY: "device-plugin"}}}}}),
-        severity=Severity.INFO,
+        severity=FindingSeverity.INFO,
     ),
 )
 _BOTTLEROCKET = _Advice(
@@ -100,7 +107,7 @@ _BOTTLEROCKET = _Advice(
     "or use another AMI for them.",
     re.compile(r"^(?:bottlerocket@|Bottlerocket$)"),
     DOUBLE_ALLOCATION,
-    severity=Severity.WARNING,
+    severity=FindingSeverity.WARNING,
 )
 _MACHINES = _Advice(
     "the Cluster Autoscaler expects the extended resource of new nodes of this group, and no devices for claims",
@@ -198,11 +205,11 @@ def _mapping(classes: Iterable[str]) -> str:
     return note + pasted({"resources": {"deviceClassMappings": entries}})
 
 
-def not_admitted(workloads: Workloads) -> Iterator[Finding]:
+def not_admitted(workloads: Workloads) -> Iterator[MigrationFinding]:
     """Workloads with claims in queues of Kueue."""
     for workload in workloads.all:
         labels = value_at(workload.pod.document.obj, ("metadata", "labels"))
-        if workload.choice.target is Target.CLAIMS and isinstance(labels, dict) and _QUEUE_LABEL in labels:
+        if workload.choice.target is MigrationTarget.CLAIMS and isinstance(labels, dict) and _QUEUE_LABEL in labels:
             classes = {class_name(demand.want, workloads.options) for demand in workload.reading.demands}
             listed = " and ".join(sorted(classes))
             message = f"Kueue admits claims of class {listed} if its configuration maps the class"

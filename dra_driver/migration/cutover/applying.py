@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from dra_driver.migration.model import Migration, ObjectRef, Target, Workload
+from dra_driver.migration.model import Migration, MigrationTarget, ObjectRef, Workload
 from dra_driver.migration.read.kustomize import is_kustomization_file
 from dra_driver.migration.understand.offering import GpuNode
 
@@ -75,7 +75,7 @@ class Applying:
         self._folders = [
             PurePosixPath(file.file).parent for file in migration.files if is_kustomization_file(file.file)
         ]
-        claims = [workload for workload in migration.workloads if workload.choice.target is Target.CLAIMS]
+        claims = [workload for workload in migration.workloads if workload.choice.target is MigrationTarget.CLAIMS]
         changed = {file.file: file.after for file in migration.files if file.before != file.after and file.after}
         changed |= {file.file: file.text for file in migration.new_files}
         self._new_files = {file.file for file in migration.new_files}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.migration.understand.offering import OFFERED_BY, DevicePlugin, GpuNode, Holder
+from dra_driver.migration.understand.offering import OFFERED_BY, DevicePlugin, GpuHolder, GpuNode
 
 
 class Act(StrEnum):
@@ -60,7 +60,7 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CutoverPlan:
     forward: tuple[Stage, ...]
     back: tuple[Stage, ...]
     """The way back, from wherever one has stopped before `REMOVE_PLUGIN`."""
@@ -183,7 +183,7 @@ def marked(node: GpuNode) -> str:
     )
 
 
-def deleted(pod: Holder, node: str) -> str:
+def deleted(pod: GpuHolder, node: str) -> str:
     """Also done if the pod no longer exists. Pods of a DaemonSet have other names then."""
     if pod.owner is None:
         here = f"--field-selector metadata.name={pod.name},spec.nodeName={node}"

@@ -21,7 +21,7 @@ from dra_driver.migration.cutover.commands import (
     UNKNOWN,
     WAIT,
     Act,
-    Plan,
+    CutoverPlan,
     Stage,
     Step,
     deleted,
@@ -35,13 +35,13 @@ from dra_driver.migration.cutover.commands import (
     until_published,
     until_unpublished,
 )
-from dra_driver.migration.model import Migration, ObjectRef, Target
+from dra_driver.migration.model import Migration, MigrationTarget, ObjectRef
 from dra_driver.migration.understand.offering import (
     DRIVER_RUNS,
     OFFERED_BY,
     DevicePlugin,
+    GpuHolder,
     GpuNode,
-    Holder,
     Installed,
     Offering,
 )
@@ -58,7 +58,7 @@ FINAL_VALUES_FILE = "values.yaml"
 _AS_THEY_LIE = Results()
 
 
-def cutover(offering: Offering, migration: Migration, driver: str, results: Results = _AS_THEY_LIE) -> Plan:
+def cutover(offering: Offering, migration: Migration, driver: str, results: Results = _AS_THEY_LIE) -> CutoverPlan:
     """The way to the driver for all nodes that a device plugin serves; empty when there are none such.
 
     Nodes where both offer come first, then those with the fewest pods that would have to move. Nodes that the driver
@@ -66,20 +66,20 @@ def cutover(offering: Offering, migration: Migration, driver: str, results: Resu
     """
     values = values_for_cutover(migration)
     if offering.other_drivers:
-        return Plan((), (), (), values, _refusal(offering.other_drivers))
+        return CutoverPlan((), (), (), values, _refusal(offering.other_drivers))
     todo = sorted((node for node in offering.nodes if node.resources or _is_halfway(node, offering)), key=_order)
     done = [node for node in offering.nodes if not node.resources and node.driver]
     way = _Way(offering, migration, driver, results, Applying(migration, results, todo))
     if not todo:
         ends = offering.plugins and any(gpu_node.begun for gpu_node in done)
-        return Plan((way.end(),) if ends else (), (), (), values)
+        return CutoverPlan((way.end(),) if ends else (), (), (), values)
     forward = (
         way.prepare(todo, done),
         *(way.over(node, first=index == 0) for index, node in enumerate(todo)),
         way.finish(),
     )
     back = (*(way.back(node) for node in reversed(todo)), way.end_of_return(done))
-    return Plan(forward, back, tuple(gpu_node.name for gpu_node in todo if gpu_node.driver), values)
+    return CutoverPlan(forward, back, tuple(gpu_node.name for gpu_node in todo if gpu_node.driver), values)
 
 
 def _refusal(others: Sequence[str]) -> str:
@@ -365,7 +365,7 @@ class _Way:
 
     def _stays(self, owner: ObjectRef) -> bool:
         return any(
-            workload.pod.document.name == owner.name and workload.choice.target is Target.EXTENDED
+            workload.pod.document.name == owner.name and workload.choice.target is MigrationTarget.EXTENDED
             for workload in self.migration.workloads
         )
 
@@ -472,7 +472,7 @@ class _Way:
         return Step(Act.EVICT, what, tuple(commands), " ".join(notes))
 
 
-def _pod(holder: Holder) -> ObjectRef:
+def _pod(holder: GpuHolder) -> ObjectRef:
     return ObjectRef("Pod", holder.namespace, holder.name)
 
 
@@ -496,7 +496,7 @@ def _apply_steps(applied: Applied, what: str, note: str = "") -> Iterator[Step]:
         yield Step(Act.APPLY, f"{what} There is no command for {files}: do it by hand, {more}.", (), note)
 
 
-def _drain_passes_over(pod: Holder) -> bool:
+def _drain_passes_over(pod: GpuHolder) -> bool:
     return pod.owner is None or pod.of_daemon_set
 
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from dra_driver.allocation.placement import IMPLICIT_PREFIX
-from dra_driver.migration.codes import INVALID_AMOUNT, NOT_EDITABLE, Severity
-from dra_driver.migration.model import ContainerAt, Finding, Options, Path, PodSpecAt, finding
+from dra_driver.migration.codes import INVALID_AMOUNT, NOT_EDITABLE, FindingSeverity
+from dra_driver.migration.model import ContainerAt, MigrationFinding, Options, Path, PodSpecAt, finding
 from dra_driver.migration.understand.labels import restored_profile
 from dra_driver.migration.understand.meaning import Meaning
 from dra_driver.migration.understand.other_resources import is_other
@@ -43,7 +43,7 @@ class Amounts:
     """Of one container, by resource. `wrong` are reasons why they cannot be read, as sentences."""
 
     by_resource: Mapping[str, Amount]
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[MigrationFinding, ...] = ()
     wrong: tuple[str, ...] = ()
 
     def __contains__(self, resource: str) -> bool:
@@ -71,7 +71,7 @@ class _Reader:
         self._pod = pod
         self._container = container
         self._given = given
-        self.findings: list[Finding] = []
+        self.findings: list[MigrationFinding] = []
         self.wrong: list[str] = []
 
     def amount(self, resource: str) -> Amount | None:
@@ -94,7 +94,7 @@ class _Reader:
                 f"{resource} is requested without a limit, which the API server refuses; {request} is taken as meant"
             )
             self.findings.append(
-                finding(INVALID_AMOUNT, self._pod.document, paths[0], message, severity=Severity.WARNING)
+                finding(INVALID_AMOUNT, self._pod.document, paths[0], message, severity=FindingSeverity.WARNING)
             )
         number = limit if limit is not None else request
         return Amount(resource, number or 0, paths)

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.migration.codes import BYPASS, NO_COUNTERPART, Severity
-from dra_driver.migration.model import ContainerAt, Finding, Path, PodSpecAt, finding, value_at
+from dra_driver.migration.codes import BYPASS, NO_COUNTERPART, FindingSeverity
+from dra_driver.migration.model import ContainerAt, MigrationFinding, Path, PodSpecAt, finding, value_at
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 NONE_VISIBLE = ("none", "void", "")
@@ -42,7 +42,7 @@ def items(value: object) -> list[JsonObject]:
     return [item if isinstance(item, dict) else {} for item in value] if isinstance(value, list) else []
 
 
-def bypasses(pod: PodSpecAt, users: Sequence[ContainerAt] = ()) -> tuple[Finding, ...]:
+def bypasses(pod: PodSpecAt, users: Sequence[ContainerAt] = ()) -> tuple[MigrationFinding, ...]:
     """Of a pod that asks for none: how it reaches GPUs all the same. `users` are those who get a claim even so."""
     findings = [*mounts(pod, users)]
     for container in pod.containers:
@@ -55,7 +55,7 @@ def bypasses(pod: PodSpecAt, users: Sequence[ContainerAt] = ()) -> tuple[Finding
     return tuple(findings)
 
 
-def administration(pod: PodSpecAt, given: Mapping[str, Variable]) -> Iterator[Finding]:
+def administration(pod: PodSpecAt, given: Mapping[str, Variable]) -> Iterator[MigrationFinding]:
     for name in ("NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES"):
         if name in given and given[name].value:
             message = f"{name}: partitioning GPUs is for the driver, which hands out no rights to it"
@@ -71,16 +71,16 @@ _HOST_GPU = re.compile(
 )
 
 
-def mounts(pod: PodSpecAt, users: Sequence[ContainerAt]) -> Iterator[Finding]:
+def mounts(pod: PodSpecAt, users: Sequence[ContainerAt]) -> Iterator[MigrationFinding]:
     """Device files and driver libraries of the host, and privileged containers that have GPUs."""
     for index, volume in enumerate(items(pod.spec.get("volumes"))):
         folder = str(value_at(volume, ("hostPath", "path")) or "").rstrip("/")
         if folder and _HOST_GPU.fullmatch(folder):
             message = f"volume {volume.get('name')} is {folder} of the host"
-            severity = Severity.WARNING if folder == "/dev" and not users else None
+            severity = FindingSeverity.WARNING if folder == "/dev" and not users else None
             yield finding(BYPASS, pod.document, (*pod.path, "volumes", index), message, severity=severity)
     for container in users:
         if value_at(container.obj, ("securityContext", "privileged")) is True:
             path = (*container.path, "securityContext", "privileged")
             message = f"{container.name} is privileged, so it sees all GPUs of its node regardless of its claim"
-            yield finding(BYPASS, pod.document, path, message, severity=Severity.WARNING)
+            yield finding(BYPASS, pod.document, path, message, severity=FindingSeverity.WARNING)

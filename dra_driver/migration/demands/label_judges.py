@@ -9,16 +9,16 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dra_driver.migration.codes import CONTRADICTION, NODE_ONLY_LABEL, REDUNDANT, ROUNDED, Code
+from dra_driver.migration.codes import CONTRADICTION, NODE_ONLY_LABEL, REDUNDANT, ROUNDED, FindingCode
 from dra_driver.migration.model import What
 from dra_driver.migration.understand.labels import (
     PROFILE,
     SHARING_WORDS,
     Fate,
+    LabelVerdict,
     Product,
     Requirement,
     Subject,
-    Verdict,
     quoted,
     restored_profile,
     whole_number_in,
@@ -27,7 +27,7 @@ from dra_driver.quantity import Quantity, padded_version
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class JudgedRequirement:
     requirement: Requirement
     subject: Subject
     match: re.Match[str]
@@ -46,20 +46,20 @@ class Asked:
         return sorted({number for value in self.values if (number := whole_number_in(value)) is not None})
 
 
-def _on_device(expression: str) -> Verdict:
-    return Verdict(Fate.ON_DEVICE, expression)
+def _on_device(expression: str) -> LabelVerdict:
+    return LabelVerdict(Fate.ON_DEVICE, expression)
 
 
-def _implied(why: str) -> Verdict:
-    return Verdict(Fate.IMPLIED, code=REDUNDANT, message=why)
+def _implied(why: str) -> LabelVerdict:
+    return LabelVerdict(Fate.IMPLIED, code=REDUNDANT, message=why)
 
 
-def _kept(why: str, code: Code = NODE_ONLY_LABEL) -> Verdict:
-    return Verdict(Fate.KEPT, code=code, message=why)
+def _kept(why: str, code: FindingCode = NODE_ONLY_LABEL) -> LabelVerdict:
+    return LabelVerdict(Fate.KEPT, code=code, message=why)
 
 
-def _never(why: str) -> Verdict:
-    return Verdict(Fate.NEVER, code=CONTRADICTION, message=why)
+def _never(why: str) -> LabelVerdict:
+    return LabelVerdict(Fate.NEVER, code=CONTRADICTION, message=why)
 
 
 def _all_of(*parts: str) -> str:
@@ -82,7 +82,7 @@ def _equals(value: str, literals: Sequence[str]) -> str:
     return f"{value} == {literals[0]}" if len(literals) == 1 else f"{value} in [{', '.join(literals)}]"
 
 
-def _always_there(asked: Asked) -> Verdict | None:
+def _always_there(asked: JudgedRequirement) -> LabelVerdict | None:
     """Of a label that every node with such devices has: what Exists and DoesNotExist come to."""
     if asked.operator == "Exists":
         return _implied(f"every node with the devices has the label {asked.requirement.key}")
@@ -91,7 +91,9 @@ def _always_there(asked: Asked) -> Verdict | None:
     return None
 
 
-def _chosen(asked: Asked, guard: str, test: Callable[[Sequence[str]], str], values: Sequence[str]) -> Verdict:
+def _chosen(
+    asked: JudgedRequirement, guard: str, test: Callable[[Sequence[str]], str], values: Sequence[str]
+) -> LabelVerdict:
     """In and NotIn; `values` are those that a device can have, `test` is true of devices with one of some values.
 
     `guard` says that the device has it at all; a node without the label is selected by NotIn.
@@ -111,11 +113,11 @@ def _bracketed(expression: str, in_conjunction: bool) -> str:
     return f"({expression})" if in_conjunction and "||" in expression else expression
 
 
-def _unknown_operator(asked: Asked) -> Verdict:
+def _unknown_operator(asked: JudgedRequirement) -> LabelVerdict:
     return _kept(f"{asked.requirement} says nothing about this label that a device could answer")
 
 
-def _whole_number(asked: Asked, value: str, guard: str = "") -> Verdict:
+def _whole_number(asked: JudgedRequirement, value: str, guard: str = "") -> LabelVerdict:
     """Of a label that is a number, as `value`, an int of CEL, is."""
     there = _always_there(asked)
     if there is not None:
@@ -125,7 +127,7 @@ def _whole_number(asked: Asked, value: str, guard: str = "") -> Verdict:
     return _chosen(asked, guard, lambda results: _equals(value, results), [str(integer) for integer in asked.integers])
 
 
-def _compared(asked: Asked, guard: str, test: Callable[[str, int], str]) -> Verdict:
+def _compared(asked: JudgedRequirement, guard: str, test: Callable[[str, int], str]) -> LabelVerdict:
     if len(asked.values) != 1 or not asked.integers:
         return _kept(f"{asked.requirement}: wants one whole number")
     return _on_device(_all_of(guard, test(">" if asked.operator == "Gt" else "<", asked.integers[0])))
@@ -134,10 +136,10 @@ def _compared(asked: Asked, guard: str, test: Callable[[str, int], str]) -> Verd
 # -- the labels
 
 
-def of_gpus(judge: Callable[["Asked"], Verdict]) -> Callable[["Asked"], Verdict]:
+def of_gpus(judge: Callable[["JudgedRequirement"], LabelVerdict]) -> Callable[["JudgedRequirement"], LabelVerdict]:
     """Of labels that say how whole GPUs are shared, which MIG devices beside them do not say."""
 
-    def judged(asked: Asked) -> Verdict:
+    def judged(asked: JudgedRequirement) -> LabelVerdict:
         if asked.subject.want.what is What.MIG and not asked.subject.single:
             return _kept(f"{asked.requirement.key} is about whole GPUs, and the pod asks for MIG devices")
         return judge(asked)
@@ -145,18 +147,18 @@ def of_gpus(judge: Callable[["Asked"], Verdict]) -> Callable[["Asked"], Verdict]
     return judged
 
 
-def of_product(asked: Asked) -> Verdict:
+def of_product(asked: JudgedRequirement) -> LabelVerdict:
     """Of the GPU; under the strategy `single`, of its MIG devices."""
     if any(value.endswith("-SHARED") for value in asked.values):
         return of_gpus(_product_of_devices)(asked)
     return _product_of_devices(asked)
 
 
-def _product_of_devices(asked: Asked) -> Verdict:
+def _product_of_devices(asked: JudgedRequirement) -> LabelVerdict:
     return _product_of(asked, asked.subject.single and asked.subject.want.what is What.MIG)
 
 
-def _product_of(asked: Asked, mig_device: bool) -> Verdict:
+def _product_of(asked: JudgedRequirement, mig_device: bool) -> LabelVerdict:
     """Products of MIG devices have the profile for a suffix, those of GPUs do not; others are on no such node."""
     there = _always_there(asked)
     if there is not None:
@@ -171,7 +173,7 @@ def _product_of(asked: Asked, mig_device: bool) -> Verdict:
     )
 
 
-def _of_kind(asked: Asked, products: Sequence[Product], profile: str | None, shared: bool) -> str:
+def _of_kind(asked: JudgedRequirement, products: Sequence[Product], profile: str | None, shared: bool) -> str:
     """Of the products that have the same suffixes. Shared devices cannot be told from others by a product alone."""
     attributes = asked.subject.attributes
     names = [quoted(product.name) for product in products if (product.profile, product.shared) == (profile, shared)]
@@ -191,7 +193,7 @@ FAMILIES: Mapping[str, str] = {
 """Architecture by the value of `gpu.family`."""
 
 
-def of_family(asked: Asked) -> Verdict:
+def of_family(asked: JudgedRequirement) -> LabelVerdict:
     there = _always_there(asked)
     if there is not None:
         return there
@@ -205,14 +207,14 @@ _TOLERANCE = 50
 """Two percent: how far the memory that drivers report for one GPU model differs from version to version."""
 
 
-def of_memory(asked: Asked) -> Verdict:
+def of_memory(asked: JudgedRequirement) -> LabelVerdict:
     """Of the GPU; under the strategy `single`, of its MIG devices."""
     if asked.subject.want.what is What.MIG and not asked.subject.single:
         return _kept(f"{asked.requirement.key} is the memory of the whole GPU, which its MIG devices do not say")
     return _memory_of(asked)
 
 
-def _memory_of(asked: Asked) -> Verdict:
+def _memory_of(asked: JudgedRequirement) -> LabelVerdict:
     memory = f"{asked.subject.capacity}.memory"
     guard = f"has({memory})"
     if asked.operator == "Exists":
@@ -228,10 +230,10 @@ def _memory_of(asked: Asked) -> Verdict:
         floor = asked.integers[0] - asked.integers[0] // _TOLERANCE
         expression = _all_of(guard, f"{memory}.compareTo({_mebibytes(floor)}) >= 0")
         message = f"{asked.requirement} became at least {floor}Mi: more memory is taken, too"
-        return Verdict(Fate.ON_DEVICE, expression, ROUNDED, message)
+        return LabelVerdict(Fate.ON_DEVICE, expression, ROUNDED, message)
     around = [_all_of(guard, _around(memory, bound)) for bound in asked.integers]
     message = f"{asked.requirement} became `not about as much`"
-    return Verdict(Fate.ON_DEVICE, " && ".join(map(_not, around)), ROUNDED, message)
+    return LabelVerdict(Fate.ON_DEVICE, " && ".join(map(_not, around)), ROUNDED, message)
 
 
 def _around(memory: str, bound: int) -> str:
@@ -244,15 +246,15 @@ def _mebibytes(count: int) -> str:
     return f"quantity('{Quantity.parse(f'{count}Mi')}')" if count % 1024 == 0 else f"quantity('{count}Mi')"
 
 
-def of_compute(asked: Asked) -> Verdict:
+def of_compute(asked: JudgedRequirement) -> LabelVerdict:
     return _whole_number(asked, f"{asked.subject.attributes}.cudaComputeCapability.{asked.match[1]}()")
 
 
 _PARTS = {"major": "major", "minor": "minor", "rev": "patch", "revision": "patch"}
 
 
-def of_version(attribute: str) -> Callable[[Asked], Verdict]:
-    def judge(asked: Asked) -> Verdict:
+def of_version(attribute: str) -> Callable[[JudgedRequirement], LabelVerdict]:
+    def judge(asked: JudgedRequirement) -> LabelVerdict:
         value = f"{asked.subject.attributes}.{attribute}"
         guard = f"has({value})"
         part = asked.match[1]
@@ -274,7 +276,7 @@ def of_version(attribute: str) -> Callable[[Asked], Verdict]:
     return judge
 
 
-def of_count(asked: Asked) -> Verdict:
+def of_count(asked: JudgedRequirement) -> LabelVerdict:
     """Of GPUs on the node, which no device says."""
     subject = asked.subject
     if subject.want.what is What.GPU and not subject.single and subject.want.share is None:
@@ -287,7 +289,7 @@ def of_count(asked: Asked) -> Verdict:
     return _kept(f"{asked.requirement}: how many GPUs a node has is no property of a device")
 
 
-def of_sharing(asked: Asked) -> Verdict:
+def of_sharing(asked: JudgedRequirement) -> LabelVerdict:
     there = _always_there(asked)
     if there is not None:
         return there
@@ -295,7 +297,7 @@ def of_sharing(asked: Asked) -> Verdict:
     return _chosen(asked, "", lambda values: _equals(f"{asked.subject.attributes}.sharing", values), results)
 
 
-def of_replicas(asked: Asked) -> Verdict:
+def of_replicas(asked: JudgedRequirement) -> LabelVerdict:
     """A GPU that is not shared has 1 replica, or 0 where the label does not apply; the two are not told apart."""
     there = _always_there(asked)
     if there is not None:
@@ -318,14 +320,14 @@ def of_replicas(asked: Asked) -> Verdict:
     return _on_device(_one_of(parts) if asked.operator == "In" else _not(_one_of(parts)))
 
 
-def _flag(asked: Asked) -> bool | None:
+def _flag(asked: JudgedRequirement) -> bool | None:
     """What a label whose values are `true` and `false` is asked to be. None: anything, or nothing."""
     if asked.operator in ("In", "NotIn") and len(asked.values) == 1 and asked.values[0] in ("true", "false"):
         return (asked.values[0] == "true") == (asked.operator == "In")
     return None
 
 
-def of_mig_capable(asked: Asked) -> Verdict:
+def of_mig_capable(asked: JudgedRequirement) -> LabelVerdict:
     wanted = _flag(asked)
     if wanted is None:
         return _always_there(asked) or _unknown_operator(asked)
@@ -340,13 +342,13 @@ def of_mig_capable(asked: Asked) -> Verdict:
     return _on_device(expression if wanted else _not(expression))
 
 
-def of_mig_strategy(asked: Asked) -> Verdict:
+def of_mig_strategy(asked: JudgedRequirement) -> LabelVerdict:
     if asked.operator == "In" and len(asked.values) == 1:
         return _implied("the claim says itself whether it wants a whole GPU or a MIG device")
     return _kept(f"{asked.requirement}: says how resources are named, not what devices are")
 
 
-def of_mig_config(asked: Asked) -> Verdict:
+def of_mig_config(asked: JudgedRequirement) -> LabelVerdict:
     """The layout that somebody wanted for the node."""
     subject = asked.subject
     uniform = re.fullmatch(rf"all-({PROFILE})", asked.values[0]) if len(asked.values) == 1 else None
@@ -358,14 +360,14 @@ def of_mig_config(asked: Asked) -> Verdict:
     return _kept(f"{asked.requirement}: a layout of the MIG manager, which is gone when the driver partitions GPUs")
 
 
-def of_mps_capable(asked: Asked) -> Verdict:
+def of_mps_capable(asked: JudgedRequirement) -> LabelVerdict:
     wanted = _flag(asked)
     if wanted is None:
         return _always_there(asked) or _unknown_operator(asked)
     return _on_device(f"{asked.subject.attributes}.sharing {'==' if wanted else '!='} 'mps'")
 
 
-def of_clique(asked: Asked) -> Verdict:
+def of_clique(asked: JudgedRequirement) -> LabelVerdict:
     """Also a topology key, for which the label must stay."""
     clique = f"{asked.subject.attributes}.clique"
     if asked.subject.want.what is not What.GPU:
@@ -376,7 +378,7 @@ def of_clique(asked: Asked) -> Verdict:
     return _chosen(asked, f"has({clique})", lambda results: _equals(clique, results), values)
 
 
-def of_present(asked: Asked) -> Verdict:
+def of_present(asked: JudgedRequirement) -> LabelVerdict:
     """Says that the node has a GPU."""
     if asked.operator == "Exists" or _flag(asked) is True:
         return _implied("the claim is only ever on a node that has GPUs")
@@ -385,7 +387,7 @@ def of_present(asked: Asked) -> Verdict:
     return _unknown_operator(asked)
 
 
-def of_profile(asked: Asked) -> Verdict:
+def of_profile(asked: JudgedRequirement) -> LabelVerdict:
     """`nvidia.com/mig-1g.5gb.memory` and the like, under the strategy `mixed`."""
     profile, part = restored_profile(asked.match[1]), asked.match[2]
     want = asked.subject.want
@@ -407,5 +409,5 @@ def of_profile(asked: Asked) -> Verdict:
     return _kept(f"{asked.requirement}: a claim asks for MIG devices by their profile")
 
 
-def node_only(why: str, code: Code = NODE_ONLY_LABEL) -> Callable[[Asked], Verdict]:
+def node_only(why: str, code: FindingCode = NODE_ONLY_LABEL) -> Callable[[JudgedRequirement], LabelVerdict]:
     return lambda asked: _kept(f"{asked.requirement.key}: {why}", code)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dra_driver.migration.codes import CLOUD_LABEL, OPERATOR_LABEL
 from dra_driver.migration.demands.label_judges import (
-    Asked,
+    JudgedRequirement,
     node_only,
     of_clique,
     of_compute,
@@ -27,7 +27,7 @@ from dra_driver.migration.demands.label_judges import (
     of_sharing,
     of_version,
 )
-from dra_driver.migration.understand.labels import PROFILE, Requirement, Subject, Verdict
+from dra_driver.migration.understand.labels import PROFILE, LabelVerdict, Requirement, Subject
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,12 @@ class Row:
     means: str
     becomes: str
     pattern: re.Pattern[str]
-    judge: Callable[[Asked], Verdict]
+    judge: Callable[[JudgedRequirement], LabelVerdict]
 
 
-def _row(key: str, means: str, becomes: str, judge: Callable[[Asked], Verdict], pattern: str = "") -> Row:
+def _row(
+    key: str, means: str, becomes: str, judge: Callable[[JudgedRequirement], LabelVerdict], pattern: str = ""
+) -> Row:
     return Row(key, means, becomes, re.compile(pattern or re.escape(key)), judge)
 
 
@@ -116,12 +118,12 @@ ROWS: tuple[Row, ...] = (
 """The first one whose pattern fits the key decides."""
 
 
-def verdict_on(requirement: Requirement, subject: Subject) -> Verdict | None:
+def verdict_on(requirement: Requirement, subject: Subject) -> LabelVerdict | None:
     """None: the label has nothing to do with GPUs, and stays."""
     for row in ROWS:
         match = row.pattern.fullmatch(requirement.key)
         if match is not None:
-            return row.judge(Asked(requirement, subject, match))
+            return row.judge(JudgedRequirement(requirement, subject, match))
     return None
 
 

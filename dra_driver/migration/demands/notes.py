@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 
 from dra_driver.api.documents import Document
-from dra_driver.migration.codes import Code, Severity
-from dra_driver.migration.model import ContainerAt, Edit, Finding, Path, Want, finding
+from dra_driver.migration.codes import FindingCode, FindingSeverity
+from dra_driver.migration.model import ContainerAt, Edit, MigrationFinding, Path, Want, finding
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +24,10 @@ class Ask:
 @dataclass(slots=True)
 class Notes:
     document: Document
-    findings: list[Finding] = field(default_factory=list)
-    claim_findings: list[Finding] = field(default_factory=list)
+    findings: list[MigrationFinding] = field(default_factory=list)
+    claim_findings: list[MigrationFinding] = field(default_factory=list)
     """If the pod gets claims."""
-    extended_findings: list[Finding] = field(default_factory=list)
+    extended_findings: list[MigrationFinding] = field(default_factory=list)
     """If it keeps the extended resource."""
     edits: list[Edit] = field(default_factory=list)
     """Made with claims only."""
@@ -38,20 +38,38 @@ class Notes:
     """Why the pod cannot be migrated, a sentence each."""
 
     def say(
-        self, code: Code, path: Path, message: str, *, severity: Severity | None = None, advice: str | None = None
+        self,
+        code: FindingCode,
+        path: Path,
+        message: str,
+        *,
+        severity: FindingSeverity | None = None,
+        advice: str | None = None,
     ) -> None:
         """Once for all containers."""
         if all((finding.code, finding.message) != (code, message) for finding in self.findings):
             self.findings.append(finding(code, self.document, path, message, severity=severity, advice=advice))
 
     def say_with_claims(
-        self, code: Code, path: Path, message: str, *, fixed: bool = True, severity: Severity | None = None
+        self,
+        code: FindingCode,
+        path: Path,
+        message: str,
+        *,
+        fixed: bool = True,
+        severity: FindingSeverity | None = None,
     ) -> None:
         note = finding(code, self.document, path, message, fixed=fixed, severity=severity)
         if note not in self.claim_findings:
             self.claim_findings.append(note)
 
     def say_with_extended(
-        self, code: Code, path: Path, message: str, *, severity: Severity | None = None, advice: str | None = None
+        self,
+        code: FindingCode,
+        path: Path,
+        message: str,
+        *,
+        severity: FindingSeverity | None = None,
+        advice: str | None = None,
     ) -> None:
         self.extended_findings.append(finding(code, self.document, path, message, severity=severity, advice=advice))

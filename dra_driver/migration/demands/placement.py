@@ -15,12 +15,12 @@ from dra_driver.migration.codes import (
     NODE_ONLY_LABEL,
     PREFERENCE_STAYS,
     UNUSED_LABEL,
-    Severity,
+    FindingSeverity,
 )
 from dra_driver.migration.demands.label_table import is_gpu_label, verdict_on
 from dra_driver.migration.demands.notes import Notes
-from dra_driver.migration.model import Finding, Path, PodSpecAt, Remove, finding, value_at
-from dra_driver.migration.understand.labels import Fate, Requirement, Subject, Verdict
+from dra_driver.migration.model import MigrationFinding, Path, PodSpecAt, Remove, finding, value_at
+from dra_driver.migration.understand.labels import Fate, LabelVerdict, Requirement, Subject
 
 BY_LABELS = "it chooses GPUs by node labels, and a claim can choose them by attributes"
 """Why claims are better for a pod."""
@@ -58,7 +58,7 @@ def placed(pod: PodSpecAt, subjects: Sequence[Subject], notes: Notes) -> tuple[t
     return _Placing(pod, subjects, notes).result()
 
 
-def unused_labels(pod: PodSpecAt) -> tuple[Finding, ...]:
+def unused_labels(pod: PodSpecAt) -> tuple[MigrationFinding, ...]:
     """Of a pod that asks for no GPU."""
     terms = (*_required(pod), *_preferred(pod))
     entries = (*_node_selector(pod), *(entry for term in terms for entry in term.entries))
@@ -89,12 +89,12 @@ class _Placing:
             self.notes.prefers_claims.insert(0, BY_LABELS)
         return tuple(tuple(dict.fromkeys(selector)) for selector in self.selectors)
 
-    def _verdicts(self, entry: _Entry) -> tuple[Verdict, ...] | None:
+    def _verdicts(self, entry: _Entry) -> tuple[LabelVerdict, ...] | None:
         """By subject; None where the label has nothing to do with GPUs."""
         verdicts = [verdict_on(entry.requirement, subject) for subject in self.subjects]
         return tuple(verdict for verdict in verdicts if verdict is not None) or None
 
-    def _say_with_claims(self, verdict: Verdict, path: Path) -> None:
+    def _say_with_claims(self, verdict: LabelVerdict, path: Path) -> None:
         if verdict.code is not None:
             self.notes.say_with_claims(verdict.code, path, verdict.message)
 
@@ -140,7 +140,7 @@ class _Placing:
             message = f"{', '.join(keys)} stay{'s' * (len(keys) == 1)} a condition on the node"
             self.notes.say_with_extended(LABEL_STAYS, path, message)
 
-    def _kept(self, verdict: Verdict, path: Path) -> None:
+    def _kept(self, verdict: LabelVerdict, path: Path) -> None:
         if verdict.code is not None:
             self.notes.say(verdict.code, path, verdict.message)
 
@@ -210,7 +210,7 @@ class _Placing:
             key = value_at(self.pod.spec, path)
             if is_gpu_label(str(key)):
                 message = f"{key} is a topology key, so nodes must keep the label"
-                self.notes.say(NODE_ONLY_LABEL, (*self.pod.path, *path), message, severity=Severity.INFO)
+                self.notes.say(NODE_ONLY_LABEL, (*self.pod.path, *path), message, severity=FindingSeverity.INFO)
 
 
 def _node_selector(pod: PodSpecAt) -> tuple[_Entry, ...]:

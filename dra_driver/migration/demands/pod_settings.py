@@ -17,7 +17,7 @@ from dra_driver.migration.codes import (
     SETTING_REMOVED,
     SHARED_CLAIM,
     TOLERATION,
-    Severity,
+    FindingSeverity,
 )
 from dra_driver.migration.demands.bypasses import (
     NONE_VISIBLE,
@@ -129,7 +129,7 @@ class _Reader:
         """Asks for none, and sees those of its pod's other containers, and all others of the node."""
         if self._options.share_visible_all:
             message = f"{container.name} shares the GPUs of {self._users[0].name}, and no longer sees all of the node"
-            self._notes.say_with_claims(BYPASS, visible.path, message, severity=Severity.INFO)
+            self._notes.say_with_claims(BYPASS, visible.path, message, severity=FindingSeverity.INFO)
             self._notes.edits.append(Remove(visible.path))
             self._notes.needs_claims.append(f"{container.name} shares GPUs, which extended resources cannot express")
             return
@@ -201,11 +201,11 @@ class _Reader:
         if re.search(r"hami|gpushare|gpu-share|gpu-admission|4pd-vgpu", name):
             if "schedulerName" in self._pod.inherited:
                 message = f"schedulerName {name}, which is set elsewhere, does not support claims"
-                self._notes.say_with_claims(OTHER_SCHEDULER, path, message, severity=Severity.ERROR, fixed=False)
+                self._notes.say_with_claims(OTHER_SCHEDULER, path, message, severity=FindingSeverity.ERROR, fixed=False)
                 return
             self._notes.edits.append(Remove(path))
             message = f"schedulerName {name} is removed: it does not support claims, and the default scheduler does"
-            self._notes.say_with_claims(OTHER_SCHEDULER, path, message, severity=Severity.INFO)
+            self._notes.say_with_claims(OTHER_SCHEDULER, path, message, severity=FindingSeverity.INFO)
             return
         needs = next((words for part, words in _SCHEDULERS.items() if part in name), "check its documentation")
         message = f"schedulerName {name} stays, and must support claims: {needs}"
@@ -223,12 +223,15 @@ class _Reader:
             )
             message = f"schedulerName {name}: Volcano finds no {self._resources[0]} on nodes of the driver"
             advice = "Use claims, or the default scheduler."
-            severity = Severity.ERROR
+            severity = FindingSeverity.ERROR
         elif "kai" in name or "runai" in name:
             return
         else:
             message = f"schedulerName {name} must support extended resources that a DeviceClass answers"
-            advice, severity = "Check its documentation; otherwise use claims (`strategy: claims`).", Severity.WARNING
+            advice, severity = (
+                "Check its documentation; otherwise use claims (`strategy: claims`).",
+                FindingSeverity.WARNING,
+            )
         self._notes.say_with_extended(OTHER_SCHEDULER, path, message, advice=advice, severity=severity)
 
     def _node_name(self) -> None:
@@ -238,7 +241,7 @@ class _Reader:
             return
         self._notes.edits += [Remove(path), Put((*self._pod.path, "nodeSelector", "kubernetes.io/hostname"), name)]
         message = f"nodeName {name} became a nodeSelector: a pod that bypasses the scheduler gets no devices"
-        self._notes.say_with_claims(PAST_THE_SCHEDULER, path, message, severity=Severity.INFO)
+        self._notes.say_with_claims(PAST_THE_SCHEDULER, path, message, severity=FindingSeverity.INFO)
         self._notes.needs_claims.append("with nodeName the scheduler allocates no devices for it")
 
     def _tolerations(self) -> None:
@@ -264,7 +267,7 @@ class _Reader:
         message = f"a toleration of the taint {key} is added"
         if not given and self._pod.document.kind in ("WorkflowTemplate", "ClusterWorkflowTemplate"):
             message += "; workflows that use the template by templateRef no longer add theirs"
-            self._notes.say_with_claims(TOLERATION, path, message, severity=Severity.WARNING, fixed=False)
+            self._notes.say_with_claims(TOLERATION, path, message, severity=FindingSeverity.WARNING, fixed=False)
             return
         self._notes.say_with_claims(TOLERATION, path, message)
 

@@ -25,7 +25,7 @@ from dra_driver.migration.codes import (
     UNKNOWN_RESOURCE,
     VIRTUAL_MACHINE,
     ZERO,
-    Severity,
+    FindingSeverity,
 )
 from dra_driver.migration.demands import amounts as amounts_room
 from dra_driver.migration.demands.amounts import Amounts, amounts_of, is_gpu_resource
@@ -34,12 +34,12 @@ from dra_driver.migration.demands.notes import Ask, Notes
 from dra_driver.migration.demands.placement import placed, requirements_of, unused_labels
 from dra_driver.migration.demands.pod_settings import settings
 from dra_driver.migration.demands.sharing_systems import parts_of
-from dra_driver.migration.demands.standing import Standing, demands_of_kind, handed_on, with_clouds
+from dra_driver.migration.demands.standing import ResourceMeaning, demands_of_kind, handed_on, with_clouds
 from dra_driver.migration.model import (
+    ClaimForm,
     ContainerAt,
     Demand,
-    Finding,
-    Form,
+    MigrationFinding,
     Options,
     Path,
     PodReading,
@@ -88,7 +88,7 @@ class _Pod:
         self._requirements = requirements_of(pod)
         self._hints = with_clouds(hints_of(self._requirements), self._requirements)
         self._notes = Notes(pod.document)
-        self._standing = Standing(self._notes, self._hints, self._requirements, meaning, options)
+        self._standing = ResourceMeaning(self._notes, self._hints, self._requirements, meaning, options)
         self._held = meaning.purposes.held(pod, options)
 
     def reading(self) -> PodReading:
@@ -250,7 +250,7 @@ class _Pod:
         watcher = self._watcher()
         if watcher is not None:
             return watcher
-        if self._pod.form is Form.NONE and not self._pod.containers:
+        if self._pod.form is ClaimForm.NONE and not self._pod.containers:
             return PodReading(findings=tuple(self._notes.findings))
         findings = (*self._notes.findings, *bypasses(self._pod), *unused_labels(self._pod), *self._has_claims())
         return PodReading(findings=findings, leave=next(iter(self._notes.leave), None))
@@ -288,7 +288,7 @@ class _Pod:
             held=self._held,
         )
 
-    def _has_claims(self) -> tuple[Finding, ...]:
+    def _has_claims(self) -> tuple[MigrationFinding, ...]:
         """Of a pod that has claims, or asks for a class by its implicit name."""
         path = (*self._pod.path, "resourceClaims")
         if value_at(self._pod.spec, ("resourceClaims",)):
@@ -308,7 +308,7 @@ class _Pod:
         native: Path = ("metadata", "annotations", _KSERVE_CLASS)
         if value_at(self._pod.document.obj, native) is not None:
             message = "KServe makes claims for this, which would be added to what it asks for in the old way"
-            self._notes.say(ALREADY_DRA, native, message, severity=Severity.ERROR)
+            self._notes.say(ALREADY_DRA, native, message, severity=FindingSeverity.ERROR)
             self._notes.leave.append("KServe makes claims for it already; take one of the two ways out")
         source = value_at(self._pod.document.obj, ("metadata", "annotations", "kubernetes.io/config.source"))
         if source in ("file", "http"):

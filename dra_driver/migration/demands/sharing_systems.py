@@ -20,12 +20,12 @@ from dra_driver.migration.codes import (
     UNIT_ASSUMED,
     UNKNOWN_RESOURCE,
     UNREADABLE,
-    Code,
-    Severity,
+    FindingCode,
+    FindingSeverity,
 )
 from dra_driver.migration.demands.amounts import Amounts
 from dra_driver.migration.demands.notes import Ask, Notes
-from dra_driver.migration.model import ContainerAt, Options, Path, PodSpecAt, Remove, Role, Share, Want, What
+from dra_driver.migration.model import ContainerAt, DeviceShare, Options, Path, PodSpecAt, Remove, Role, Want, What
 from dra_driver.migration.understand.labels import quoted
 from dra_driver.migration.understand.meaning import Meaning
 from dra_driver.migration.understand.plugin_config import GPU_RESOURCE
@@ -70,8 +70,8 @@ class _Pod:
         return asks
 
     def _say(
-        self, code: Code, path: Path, message: str, *, severity: Severity | None = None, with_claims: bool = False,
-        fixed: bool = False,
+        self, code: FindingCode, path: Path, message: str, *, severity: FindingSeverity | None = None,
+        with_claims: bool = False, fixed: bool = False,
     ) -> None:  # fmt: skip
         if with_claims:
             self._notes.say_with_claims(code, path, message, severity=severity, fixed=fixed)
@@ -98,7 +98,7 @@ class _Pod:
         memory, percent = given.number(hami.memory), given.number(hami.memory_percentage)
         if not memory and not percent:
             memory = hami.default_memory
-        share = Share(
+        share = DeviceShare(
             memory=self._mebibytes((memory or 0) * hami.memory_factor),
             memory_percent=percent or None,
             cores=given.number(hami.cores) or hami.default_cores or None,
@@ -128,7 +128,7 @@ class _Pod:
         number, memory, percent, cores = (given.number(name) for name in names)
         if not any((number, memory, percent, cores)):
             return None
-        share = Share(memory=self._mebibytes(memory or 0), memory_percent=percent or None, cores=cores or None)
+        share = DeviceShare(memory=self._mebibytes(memory or 0), memory_percent=percent or None, cores=cores or None)
         removes = given.paths(*names)
         return self._part(
             container, number or 1, self._alone(share, removes), removes, names[0], "volcano.sh/vgpu-mode"
@@ -138,7 +138,7 @@ class _Pod:
         memory, number = given.number("volcano.sh/gpu-memory"), given.number("volcano.sh/gpu-number")
         removes = given.paths("volcano.sh/gpu-memory", "volcano.sh/gpu-number")
         if memory:
-            share = Share(memory=self._mebibytes(memory))
+            share = DeviceShare(memory=self._mebibytes(memory))
             return Ask(container, Want(What.GPU, 1, share=share), removes, "volcano.sh/gpu-memory")
         return Ask(container, Want(What.GPU, number), removes, "volcano.sh/gpu-number") if number else None
 
@@ -148,10 +148,10 @@ class _Pod:
         removes = given.paths(key, count_key, core_key)
         self._several_of_aliyun(count_key, bool(memory or cores))
         if memory:
-            share = Share(memory=self._of_aliyun(memory, given.paths(key)[0]), cores=cores or None)
+            share = DeviceShare(memory=self._of_aliyun(memory, given.paths(key)[0]), cores=cores or None)
             return Ask(container, Want(What.GPU, 1, share=share), removes, key)
         if cores:
-            return Ask(container, Want(What.GPU, 1, share=Share(cores=cores)), removes, core_key)
+            return Ask(container, Want(What.GPU, 1, share=DeviceShare(cores=cores)), removes, core_key)
         if given.number(count_key):
             self._unknown(given.paths(count_key)[0], count_key)
         return None
@@ -182,7 +182,7 @@ class _Pod:
         if unit is None:
             # The plugin's setting; no GPU has a thousand GiB.
             unit = "MiB" if number > 1024 else "GiB"
-            severity = Severity.WARNING if unit == "MiB" else Severity.INFO
+            severity = FindingSeverity.WARNING if unit == "MiB" else FindingSeverity.INFO
             self._say(
                 UNIT_ASSUMED, path, f"aliyun.com/gpu-mem: {number} is taken as {number} {unit}", severity=severity
             )
@@ -198,7 +198,7 @@ class _Pod:
             return None
         if not cores and not units:
             return None
-        share = Share(memory=self._mebibytes(256 * (units or 0)), cores=cores or None)
+        share = DeviceShare(memory=self._mebibytes(256 * (units or 0)), cores=cores or None)
         return Ask(container, Want(What.GPU, 1, share=share), removes, "tencent.com/vcuda-core")
 
     def _units(self, container: ContainerAt, given: Amounts) -> Ask | None:
@@ -209,7 +209,7 @@ class _Pod:
         asked = {name: given.number(name) for name in units if given.number(name)}
         if not asked:
             return None
-        share = Share()
+        share = DeviceShare()
         for name, number in sorted(asked.items()):
             if units[name] in ("MiB", "GiB"):
                 share = replace(share, memory=Quantity.parse(f"{number}{units[name][:2]}"))
@@ -222,7 +222,7 @@ class _Pod:
 
     # -- what a part is
 
-    def _alone(self, share: Share, removes: tuple[Path, ...]) -> Share:
+    def _alone(self, share: DeviceShare, removes: tuple[Path, ...]) -> DeviceShare:
         """HAMi and Volcano give all memory to who does not say how much, so nobody else gets on that GPU.
 
         Cores were limited even so; alone on a GPU there is nobody to limit them for.
@@ -232,19 +232,25 @@ class _Pod:
         if share.cores is not None and share.cores < 100:
             message = f"without an amount of memory it had all of it, so the GPU alone; its limit of {share.cores} "
             self._say(NO_COUNTERPART, removes[0], f"{message}percent of the cores is gone", with_claims=True)
-        return Share()
+        return DeviceShare()
 
     def _part(
-        self, container: ContainerAt, count: int, share: Share, removes: tuple[Path, ...], resource: str, mode_key: str
+        self,
+        container: ContainerAt,
+        count: int,
+        share: DeviceShare,
+        removes: tuple[Path, ...],
+        resource: str,
+        mode_key: str,
     ) -> Ask:
         if self._annotations.get(mode_key) == "mig":
             return Ask(container, self._as_mig(count, share, removes), removes, resource)
-        if share == Share() or (share.memory, share.memory_percent, share.cores) == (None, 100, None):
+        if share == DeviceShare() or (share.memory, share.memory_percent, share.cores) == (None, 100, None):
             return Ask(container, Want(What.GPU, count), removes, resource)
         share = self._sized(share, removes)
         return Ask(container, Want(What.GPU, count, share=share, distinct=count > 1), removes, resource)
 
-    def _as_mig(self, count: int, share: Share, removes: tuple[Path, ...]) -> Want:
+    def _as_mig(self, count: int, share: DeviceShare, removes: tuple[Path, ...]) -> Want:
         """The sharing system chose a profile with enough memory."""
         if share.cores is not None:
             message = "cores of a MIG device are what its profile has; the number is dropped"
@@ -257,7 +263,7 @@ class _Pod:
         )
         return Want(What.MIG, count, selectors=(floor,) if share.memory is not None else ())
 
-    def _sized(self, share: Share, removes: tuple[Path, ...]) -> Share:
+    def _sized(self, share: DeviceShare, removes: tuple[Path, ...]) -> DeviceShare:
         """With an amount for percent, where the size of the GPU is known."""
         if share.memory_percent is None or share.memory is not None:
             return replace(share, memory_percent=None)
@@ -272,7 +278,7 @@ class _Pod:
         mebibytes = int(self._memory.value) * share.memory_percent // 100 // 2**20
         self._say(
             PERCENT_WITHOUT_SIZE, removes[0], f"{share.memory_percent} percent of {self._memory} is {mebibytes}Mi",
-            severity=Severity.INFO, with_claims=True, fixed=True,
+            severity=FindingSeverity.INFO, with_claims=True, fixed=True,
         )  # fmt: skip
         return replace(share, memory=Quantity.parse(f"{mebibytes}Mi"), memory_percent=None)
 
@@ -280,7 +286,7 @@ class _Pod:
     def _mebibytes(number: int) -> Quantity | None:
         return Quantity.parse(f"{number}Mi") if number else None
 
-    def _wrong(self, path: Path, message: str, code: Code = UNREADABLE) -> None:
+    def _wrong(self, path: Path, message: str, code: FindingCode = UNREADABLE) -> None:
         self._say(code, path, message)
         self._notes.leave.append(message)
 
@@ -311,7 +317,7 @@ class _Pod:
         path = (*self._pod.metadata_path, "annotations", key)
         listed = f"has({own}.uuid) && {own}.uuid in [{', '.join(map(quoted, uuids))}]"
         yield f"!({listed})" if negated else listed
-        severity = Severity.INFO if negated else None
+        severity = FindingSeverity.INFO if negated else None
         self._say(PINNED_GPU, path, f"{key} became a selector", severity=severity, with_claims=True, fixed=True)
 
     # -- fractions in annotations (KAI, Run:ai)
@@ -348,10 +354,10 @@ class _Pod:
         self._wrong(path, f"there is no container {wanted}" if wanted else "there is no container")
         return None
 
-    def _fraction(self, fraction: str | None, memory: str | None, path: Path) -> Share | None:
+    def _fraction(self, fraction: str | None, memory: str | None, path: Path) -> DeviceShare | None:
         if fraction is None:
             if memory is not None and memory.isdigit() and int(memory) > 0:
-                return Share(memory=self._mebibytes(int(memory)))
+                return DeviceShare(memory=self._mebibytes(int(memory)))
             self._wrong(path, f"gpu-memory: {memory!r} is not a number of MiB")
             return None
         try:
@@ -361,7 +367,7 @@ class _Pod:
         if not 1 <= percent < 100:
             self._wrong(path, f"gpu-fraction: {fraction!r} is not a part of a GPU")
             return None
-        return Share(memory_percent=percent)
+        return DeviceShare(memory_percent=percent)
 
     # -- what is left over
 

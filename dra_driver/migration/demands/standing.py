@@ -8,13 +8,13 @@ containers after it, as in the device manager of the kubelet.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from dra_driver.migration.codes import CONFLICTING_NODES, MEANING_UNKNOWN, SHARES_ABOVE_ONE, Severity
+from dra_driver.migration.codes import CONFLICTING_NODES, MEANING_UNKNOWN, SHARES_ABOVE_ONE, FindingSeverity
 from dra_driver.migration.demands import amounts as amounts_room
 from dra_driver.migration.demands.notes import Ask, Notes
-from dra_driver.migration.model import ContainerAt, Demand, Options, Path, Role, Share, Want, What
+from dra_driver.migration.model import ContainerAt, Demand, DeviceShare, Options, Path, Role, Want, What
 from dra_driver.migration.understand.labels import Hints, Requirement, quoted
 from dra_driver.migration.understand.meaning import Meaning, Stands
-from dra_driver.migration.understand.plugin_config import GPU_RESOURCE, Sharing
+from dra_driver.migration.understand.plugin_config import GPU_RESOURCE, PluginSharing
 from dra_driver.phrases import and_more
 
 
@@ -81,7 +81,7 @@ def handed_on(demands: Iterable[Demand]) -> set[Path]:
 _DEFAULTS = Options()
 
 
-class Standing:
+class ResourceMeaning:
     """Of the resources that one pod asks for."""
 
     def __init__(
@@ -106,7 +106,7 @@ class Standing:
                 message = (
                     f"{resource} stands for MIG devices here (strategy single), and it is not known of which profile"
                 )
-                self._notes.say(MEANING_UNKNOWN, paths[0], message, severity=Severity.ERROR)
+                self._notes.say(MEANING_UNKNOWN, paths[0], message, severity=FindingSeverity.ERROR)
                 self._notes.leave.append(message)
         if stands.sharing is not None:
             return Ask(container, self._share(stands, resource, number, paths[0]), paths, resource, single)
@@ -139,7 +139,7 @@ class Standing:
         return (f"device.attributes[{quoted(self._options.driver)}].sharing == 'exclusive'",)
 
     def _share(self, stands: Stands, resource: str, number: int, path: Path) -> Want:
-        sharing = stands.sharing or Sharing(None, None)
+        sharing = stands.sharing or PluginSharing(None, None)
         self._notes.needs_claims.append("extended resources do not tell shares from whole devices")
         # No device has more shares than replicas, so these were of several.
         beyond = sharing.replicas is not None and number > sharing.replicas
@@ -154,7 +154,7 @@ class Standing:
         if sharing.strategy == "MPS":
             selectors = (f"device.attributes[{quoted(self._options.driver)}].sharing == 'mps'",)
         return Want(
-            stands.what, count, stands.profile, Share(number=shares), selectors, distinct=several and number > 1
+            stands.what, count, stands.profile, DeviceShare(number=shares), selectors, distinct=several and number > 1
         )
 
 
@@ -163,7 +163,7 @@ def _by_name(resource: str, hints: Hints) -> Stands:
     base = resource.removesuffix(".shared")
     sharing = None
     if base != resource or hints.shared:
-        sharing = Sharing("MPS" if hints.mps else None, None, renamed=base != resource)
+        sharing = PluginSharing("MPS" if hints.mps else None, None, renamed=base != resource)
     if base != GPU_RESOURCE:
         return Stands(What.MIG, amounts_room.profile_of(base), sharing)
     if hints.mig_profile is not None or hints.mig_strategy == "single":

@@ -13,7 +13,17 @@ from typing import Any
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.codes import NO_CLAIMS_HERE
-from dra_driver.migration.model import Finding, Form, Options, Path, PodReading, PodSpecAt, finding, path_text, value_at
+from dra_driver.migration.model import (
+    ClaimForm,
+    MigrationFinding,
+    Options,
+    Path,
+    PodReading,
+    PodSpecAt,
+    finding,
+    path_text,
+    value_at,
+)
 
 _OPEN: JsonObject = {"x-kubernetes-preserve-unknown-fields": True}
 
@@ -66,7 +76,7 @@ def _own_object(pod: PodSpecAt) -> tuple[int, JsonObject]:
 
 
 def _fields(pod: PodSpecAt, options: Options) -> Iterator[Path]:
-    if pod.form is Form.NIM:
+    if pod.form is ClaimForm.NIM:
         yield (*pod.path, "draResources", 0, "resourceClaimTemplateName")
         return
     yield (*pod.path, "resourceClaims", 0, "resourceClaimTemplateName")
@@ -132,11 +142,11 @@ def kept(
     pod: PodSpecAt, reading: PodReading, definitions: Definitions, options: Options
 ) -> tuple[PodSpecAt, PodReading]:
     """With what the definition says: a pod whose claims would be dropped gets none."""
-    if pod.form is Form.NONE or not reading.demands:
+    if pod.form is ClaimForm.NONE or not reading.demands:
         return pod, reading
     dropped = definitions.dropped(pod, options)
     if dropped is not None:
-        return replace(pod, form=Form.NONE, why_no_claims=_why(pod, dropped)), reading
+        return replace(pod, form=ClaimForm.NONE, why_no_claims=_why(pod, dropped)), reading
     release = None if definitions.knows(pod) else _of_release(pod)
     if release is None:
         return pod, reading
@@ -148,7 +158,7 @@ def _why(pod: PodSpecAt, dropped: str) -> str:
     return f"the definition of {kind} in {version} has no field {dropped}, so the API server drops it"
 
 
-def _of_release(pod: PodSpecAt) -> Finding | None:
+def _of_release(pod: PodSpecAt) -> MigrationFinding | None:
     version, kind = _key(_own_object(pod)[1])
     known = FIRST_RELEASES.get((version, kind)) or FIRST_RELEASES.get((version.rpartition("/")[0], kind))
     if known is None:

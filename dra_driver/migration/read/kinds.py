@@ -12,9 +12,9 @@ from typing import Any
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.model import (
+    ClaimForm,
     ContainerAt,
-    Finding,
-    Form,
+    MigrationFinding,
     Options,
     Path,
     PodReading,
@@ -72,7 +72,7 @@ def is_part_of_an_object(document: Document) -> bool:
 
 def with_written_places(reading: PodReading, pod: PodSpecAt) -> PodReading:
     """Findings stand where something is written, also where limits are only another form of it (Spark, Dynamo)."""
-    if pod.form is not Form.NONE:
+    if pod.form is not ClaimForm.NONE:
         return reading
     return replace(
         reading,
@@ -83,7 +83,7 @@ def with_written_places(reading: PodReading, pod: PodSpecAt) -> PodReading:
     )
 
 
-def _written_place(finding: Finding, pod: PodSpecAt) -> Finding:
+def _written_place(finding: MigrationFinding, pod: PodSpecAt) -> MigrationFinding:
     for container in pod.containers:
         path = path_text(container.resources_path)
         made_up = value_at(pod.document.obj, container.resources_path) != container.resources
@@ -108,12 +108,12 @@ def _pods(document: Document, obj: JsonObject, base: Path, options: Options) -> 
         patterns, why = EXTENDED_ONLY[key]
         for pattern in patterns:
             for pod in _ordinary(document, obj, base, pattern):
-                yield replace(pod, form=Form.NONE, why_no_claims=why)
+                yield replace(pod, form=ClaimForm.NONE, why_no_claims=why)
     if key in RESOURCES_ONLY:
         yield from _resources_only(document, obj, base, *RESOURCES_ONLY[key])
     if key in NIM:
         for path, spec in _matching(obj, NIM[key]):
-            yield _with_resources(document, spec, (*base, *path), Form.NIM, _group(obj, path))
+            yield _with_resources(document, spec, (*base, *path), ClaimForm.NIM, _group(obj, path))
     if key in ARGO:
         yield from _argo(document, obj, base, ARGO[key], options)
     if key in NESTED:
@@ -137,7 +137,7 @@ def _unpatched(obj: JsonObject, base: Path, pods: Sequence[PodSpecAt]) -> Iterat
         yield from pods
         return
     why = f"{path_text(patched)} is said by a patch of its template, which would be added to claims"
-    yield from (replace(pod, form=Form.NONE, why_no_claims=why) for pod in pods)
+    yield from (replace(pod, form=ClaimForm.NONE, why_no_claims=why) for pod in pods)
 
 
 def _ordinary(document: Document, obj: JsonObject, base: Path, pattern: str) -> Iterator[PodSpecAt]:
@@ -189,7 +189,7 @@ def _container(obj: JsonObject, path: Path, role: Role = Role.APP, name: str | N
     )
 
 
-def _with_resources(document: Document, spec: JsonObject, path: Path, form: Form, group: str) -> PodSpecAt:
+def _with_resources(document: Document, spec: JsonObject, path: Path, form: ClaimForm, group: str) -> PodSpecAt:
     """What has `resources` instead of containers."""
     only = _container(spec, path, name="")
     return replace(_pod(document, spec, path, (), group), containers=(only,), form=form)
@@ -200,7 +200,7 @@ def _resources_only(document: Document, obj: JsonObject, base: Path, pattern: st
         where = (*base, *path)
         only = ContainerAt("", where[:-1], obj, resources_path=where, resources=resources)
         pod = _pod(document, {}, where[:-1], (), _group(obj, path))
-        yield replace(pod, containers=(only,), form=Form.NONE, why_no_claims=why)
+        yield replace(pod, containers=(only,), form=ClaimForm.NONE, why_no_claims=why)
 
 
 def _argo(document: Document, obj: JsonObject, base: Path, where: str, options: Options) -> Iterator[PodSpecAt]:
@@ -212,9 +212,9 @@ def _argo(document: Document, obj: JsonObject, base: Path, where: str, options: 
             if containers:
                 more = argo.inherited(workflow, template) if "templates" in path else {}
                 pod = _pod(document, {**template, **more}, full, (*full, "metadata"), _text(template.get("name")))
-                pod = replace(pod, containers=containers, form=Form.ARGO, inherited=frozenset(more))
+                pod = replace(pod, containers=containers, form=ClaimForm.ARGO, inherited=frozenset(more))
                 why = _why_no_claims_of_argo(workflow, template, options)
-                yield replace(pod, form=Form.NONE, why_no_claims=why) if why else pod
+                yield replace(pod, form=ClaimForm.NONE, why_no_claims=why) if why else pod
 
 
 def _why_no_claims_of_argo(workflow: JsonObject, template: JsonObject, options: Options) -> str:
@@ -254,7 +254,9 @@ def _kserve(document: Document, obj: JsonObject, base: Path, options: Options) -
                 group = "-".join(str(item) for item in path[1:])
                 pod = _pod(document, spec, full, (*base, "metadata"), group)
                 containers = (*pod.containers, *_kserve_models(spec, full))
-                yield replace(pod, containers=containers, form=Form.NONE if why else Form.POD, why_no_claims=why)
+                yield replace(
+                    pod, containers=containers, form=ClaimForm.NONE if why else ClaimForm.POD, why_no_claims=why
+                )
 
 
 def _why_not_raw(mode: object) -> str:
@@ -286,7 +288,7 @@ def _dynamo(document: Document, obj: JsonObject, base: Path) -> Iterator[PodSpec
             spec = extra if isinstance(extra, dict) else {}
             pod = _pod(document, spec, (*where, "extraPodSpec"), (), str(path[-1]))
             why = "a service of a DynamoGraphDeployment counts GPUs; components of v1beta1 have pods with claims"
-            yield replace(pod, containers=(only,), form=Form.NONE, why_no_claims=why)
+            yield replace(pod, containers=(only,), form=ClaimForm.NONE, why_no_claims=why)
 
 
 def _dynamo_resources(limits: JsonObject) -> JsonObject:
@@ -333,7 +335,7 @@ def _spark_pod(
 ) -> PodSpecAt:
     only = ContainerAt(role, path, {}, resources_path=path, resources={"limits": limits})
     pod = replace(_pod(document, placement, path, (), role), inherited=frozenset(placement))
-    return replace(pod, containers=(only,), form=Form.NONE, why_no_claims=why)
+    return replace(pod, containers=(only,), form=ClaimForm.NONE, why_no_claims=why)
 
 
 _DEEPEST = 30

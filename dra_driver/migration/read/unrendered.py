@@ -8,17 +8,17 @@ read a ConfigMap may parse it with types that drop claims, or create the pod in 
 import re
 from collections.abc import Iterator
 
-from dra_driver.api.documents import Document, Reading, normalized, read_documents
+from dra_driver.api.documents import Document, ReadDocuments, normalized, read_documents
 from dra_driver.api.manifest_nodes import BadDocument
-from dra_driver.migration.codes import NOT_EDITABLE, UNREADABLE, Severity
+from dra_driver.migration.codes import NOT_EDITABLE, UNREADABLE, FindingSeverity
 from dra_driver.migration.model import (
-    Finding,
+    DocumentPlace,
+    ManifestText,
+    MigrationFinding,
     ObjectRef,
     Options,
     Path,
-    Place,
     PodSpecAt,
-    Source,
     StrategyOption,
     finding,
 )
@@ -42,7 +42,7 @@ def speaks_of_gpus(text: str) -> bool:
     return _GPU.search(text) is not None
 
 
-def template_findings(source: Source) -> Iterator[Finding]:
+def template_findings(source: ManifestText) -> Iterator[MigrationFinding]:
     """Of a file that is a template: one, at the first line that is about GPUs."""
     lines = [
         number for number, line in enumerate(normalized(source.text).split("\n"), 1) if _GPU.search(line) is not None
@@ -52,7 +52,7 @@ def template_findings(source: Source) -> Iterator[Finding]:
     yield _of_file(source.file, lines[0] if lines else 1, f"is a template and was left as it is{more}", advice)
 
 
-def problem_finding(problem: BadDocument, text: str) -> Finding | None:
+def problem_finding(problem: BadDocument, text: str) -> MigrationFinding | None:
     """Of a document that cannot be read. None where that does not matter: a JSON patch, say, that has no GPUs."""
     if problem.message.startswith("is a list"):
         if not speaks_of_gpus(text):
@@ -60,12 +60,12 @@ def problem_finding(problem: BadDocument, text: str) -> Finding | None:
         advice = "Where it is a JSON patch: remove its operations on GPUs, and let the patched object ask for them."
         return _of_file(problem.file, problem.line, "is a list of operations and was left as it is", advice)
     message = f"column {problem.column}: {problem.message}"
-    place = Place(problem.file, problem.line)
+    place = DocumentPlace(problem.file, problem.line)
     about = ObjectRef("", None, problem.file)
-    return Finding(UNREADABLE, UNREADABLE.severity, about, place, message, UNREADABLE.advice)
+    return MigrationFinding(UNREADABLE, UNREADABLE.severity, about, place, message, UNREADABLE.advice)
 
 
-def values_findings(document: Document) -> Iterator[Finding]:
+def values_findings(document: Document) -> Iterator[MigrationFinding]:
     """Of a document that is no object, such as a chart's values: where it speaks of GPUs."""
     if document.kind or document.api_version:
         return
@@ -96,7 +96,7 @@ def delivers(document: Document) -> bool:
     return (document.api_version.partition("/")[0], document.kind) in _DELIVERS
 
 
-def delivery_findings(document: Document) -> Iterator[Finding]:
+def delivery_findings(document: Document) -> Iterator[MigrationFinding]:
     """Of an object that delivers others: where it speaks of GPUs."""
     how = _DELIVERS[document.api_version.partition("/")[0], document.kind]
     advice = (
@@ -126,7 +126,7 @@ def is_sealed(document: Document) -> bool:
     return isinstance(seal, dict) and "mac" in seal
 
 
-def sealed_findings(document: Document) -> Iterator[Finding]:
+def sealed_findings(document: Document) -> Iterator[MigrationFinding]:
     advice = "Decrypt it (sops --decrypt), migrate that, and encrypt the result."
     for path in list(gpu_keys(document.obj))[:1]:
         message = "is encrypted by SOPS, whose checksum would become invalid, and was left as it is"
@@ -163,7 +163,7 @@ def asks_for_gpus(text: str) -> bool:
     return _GPU.search(text) is not None and _ASKS.search(text) is not None
 
 
-def is_refused(source: Source, reading: Reading) -> bool:
+def is_refused(source: ManifestText, reading: ReadDocuments) -> bool:
     """Whether nothing of the file is to be changed, because Helm, or what works like it, makes manifests of it."""
     if any("is a template" in problem.message for problem in reading.problems):
         return True
@@ -190,8 +190,10 @@ def _in_lines(lines: list[int]) -> str:
     return f"line{'s' if len(lines) > 1 else ''} {and_more(list(map(str, lines)), _MOST_PLACES)}"
 
 
-def _of_file(file: str, line: int, message: str, advice: str) -> Finding:
-    return Finding(NOT_EDITABLE, Severity.WARNING, ObjectRef("", None, file), Place(file, line), message, advice)
+def _of_file(file: str, line: int, message: str, advice: str) -> MigrationFinding:
+    return MigrationFinding(
+        NOT_EDITABLE, FindingSeverity.WARNING, ObjectRef("", None, file), DocumentPlace(file, line), message, advice
+    )
 
 
 _FILLED_IN = re.compile(r"\{\{|\{%|<%|\$\{|\$\(")

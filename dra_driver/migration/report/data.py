@@ -10,19 +10,28 @@ from pathlib import Path
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.claims.publishing import final_values
-from dra_driver.migration.codes import CODES, Severity
-from dra_driver.migration.cutover.commands import Act, Plan, Stage
-from dra_driver.migration.model import Change, Finding, Migration, NewObject, ObjectRef, Target, Workload, ref_of
-from dra_driver.migration.report.outcome import NamespaceSum, Report, by_namespace, next_steps
-from dra_driver.migration.report.readiness import Answer, ReadinessCheck
-from dra_driver.migration.verify.trial import Checked, Verdict, Verification
+from dra_driver.migration.codes import CODES, FindingSeverity
+from dra_driver.migration.cutover.commands import Act, CutoverPlan, Stage
+from dra_driver.migration.model import (
+    FieldChange,
+    Migration,
+    MigrationFinding,
+    MigrationTarget,
+    NewObject,
+    ObjectRef,
+    Workload,
+    ref_of,
+)
+from dra_driver.migration.report.outcome import MigrationReport, NamespaceSum, by_namespace, next_steps
+from dra_driver.migration.report.readiness import ReadinessAnswer, ReadinessCheck
+from dra_driver.migration.verify.trial import TrialResult, TrialVerdict, Verification
 
 FILE = Path(__file__).parents[3] / "docs" / "schemas" / "MigrationReport.json"
 VERSION = "dra.gpu/v1alpha1"
 KIND = "MigrationReport"
 
 
-def as_data(report: Report) -> JsonObject:
+def as_data(report: MigrationReport) -> JsonObject:
     """As the schema says. Contents of files are not in it."""
     migration = report.migration
     return {
@@ -50,16 +59,16 @@ def _summary(migration: Migration) -> JsonObject:
     severities = [finding.severity for finding in migration.findings]
     targets = [workload.choice.target for workload in migration.workloads]
     return {
-        **{f"{severity}s": severities.count(severity) for severity in Severity},
-        "workloads": {target.value: targets.count(target) for target in Target},
+        **{f"{severity}s": severities.count(severity) for severity in FindingSeverity},
+        "workloads": {target.value: targets.count(target) for target in MigrationTarget},
     }
 
 
 def _namespace(namespace_sum: NamespaceSum) -> JsonObject:
     return {
         "namespace": namespace_sum.namespace,
-        **{f"{severity}s": namespace_sum.severities[severity] for severity in Severity},
-        "workloads": {target.value: namespace_sum.targets[target] for target in Target},
+        **{f"{severity}s": namespace_sum.severities[severity] for severity in FindingSeverity},
+        "workloads": {target.value: namespace_sum.targets[target] for target in MigrationTarget},
     }
 
 
@@ -93,7 +102,7 @@ def _workload(workload: Workload) -> JsonObject:
     }
 
 
-def _change(change: Change) -> JsonObject:
+def _change(change: FieldChange) -> JsonObject:
     return {
         "object": _ref(change.object),
         "file": change.place.file,
@@ -104,7 +113,7 @@ def _change(change: Change) -> JsonObject:
     }
 
 
-def _finding(finding: Finding) -> JsonObject:
+def _finding(finding: MigrationFinding) -> JsonObject:
     return {
         "code": finding.code.name,
         "title": finding.code.title,
@@ -130,7 +139,7 @@ def _verification(verification: Verification | None) -> JsonObject | None:
     }
 
 
-def _checked(checked: Checked) -> JsonObject:
+def _checked(checked: TrialResult) -> JsonObject:
     return {
         **_about(checked.workload),
         "verdict": checked.verdict.value,
@@ -150,7 +159,7 @@ def _check(readiness_check: ReadinessCheck) -> JsonObject:
     }
 
 
-def _plan(plan: Plan | None) -> JsonObject | None:
+def _plan(plan: CutoverPlan | None) -> JsonObject | None:
     if plan is None:
         return None
     return {
@@ -196,7 +205,9 @@ def _or_null(item: JsonObject) -> JsonObject:
     return {"anyOf": [{"type": "null"}, item]}
 
 
-def _one_of(values: type[Severity] | type[Target] | type[Verdict] | type[Answer] | type[Act]) -> JsonObject:
+def _one_of(
+    values: type[FindingSeverity] | type[MigrationTarget] | type[TrialVerdict] | type[ReadinessAnswer] | type[Act],
+) -> JsonObject:
     return {"enum": [value.value for value in values]}
 
 
@@ -205,12 +216,12 @@ def schema() -> JsonObject:
     ref = _map(kind=_TEXT, namespace=_MAYBE, name=_TEXT)
     place = {"object": ref, "file": _TEXT, "line": _COUNT}
     about = {**place, "group": _MAYBE}
-    targets = {target.value: _COUNT for target in Target}
+    targets = {target.value: _COUNT for target in MigrationTarget}
     step = _map(act=_one_of(Act), what=_TEXT, commands=_list(_TEXT), note=_MAYBE)
     stages = _list(_map(title=_TEXT, node=_MAYBE, steps=_list(step)))
     tried = _map(
         **about,
-        verdict=_one_of(Verdict),
+        verdict=_one_of(TrialVerdict),
         why=_list(_TEXT),
         node=_MAYBE,
         got=_list(_map(container=_TEXT, devices=_list(_TEXT))),
@@ -219,7 +230,7 @@ def schema() -> JsonObject:
     finding = _map(
         code={"enum": [code.name for code in CODES]},
         title=_TEXT,
-        severity=_one_of(Severity),
+        severity=_one_of(FindingSeverity),
         **place,
         path=_MAYBE,
         message=_TEXT,
@@ -227,7 +238,7 @@ def schema() -> JsonObject:
         fixed={"type": "boolean"},
         paste=_MAYBE,
     )
-    sums = {**{f"{severity}s": _COUNT for severity in Severity}, "workloads": _map(**targets)}
+    sums = {**{f"{severity}s": _COUNT for severity in FindingSeverity}, "workloads": _map(**targets)}
     whole = _map(
         apiVersion={"const": VERSION},
         kind={"const": KIND},
@@ -238,13 +249,15 @@ def schema() -> JsonObject:
         unread=_list(_map(what=_TEXT, why=_TEXT)),
         newFiles=_list(_TEXT),
         objects=_list(_map(object=ref, file=_MAYBE, reason=_TEXT)),
-        workloads=_list(_map(**about, target=_one_of(Target), reason=_TEXT, cannot=_list(_TEXT), templates=_list(ref))),
+        workloads=_list(
+            _map(**about, target=_one_of(MigrationTarget), reason=_TEXT, cannot=_list(_TEXT), templates=_list(ref))
+        ),
         changes=_list(_map(**place, path=_TEXT, was={}, **{"is": {}})),
         findings=_list(finding),
         policy=_FREE,
         chartValues={"type": "object"},
         verification=_or_null(_map(on=_TEXT, certain={"type": "boolean"}, workloads=_list(tried))),
-        readiness=_list(_map(question=_TEXT, answer=_one_of(Answer), why=_TEXT, advice=_MAYBE)),
+        readiness=_list(_map(question=_TEXT, answer=_one_of(ReadinessAnswer), why=_TEXT, advice=_MAYBE)),
         cutover=_or_null(
             _map(refusal=_MAYBE, conflicts=_list(_TEXT), values={"type": "object"}, forward=stages, back=stages)
         ),

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.claims.publishing import final_values
-from dra_driver.migration.codes import Severity
+from dra_driver.migration.codes import FindingSeverity
 from dra_driver.migration.decisions import FILE, proposal, wanted_decisions
-from dra_driver.migration.model import Migration, ObjectRef, Target
+from dra_driver.migration.model import Migration, MigrationTarget, ObjectRef
 from dra_driver.migration.report.outcome import (
-    Report,
-    Unread,
+    MigrationReport,
+    UnreadInput,
     by_namespace,
     count,
     next_steps,
@@ -59,18 +59,19 @@ DIFFERENCES: tuple[str, ...] = (
 
 
 _HEADINGS = {
-    Severity.ERROR: "Errors: the workload would behave differently",
-    Severity.WARNING: "Warnings: the workload may behave differently, or something must be done by hand",
-    Severity.INFO: "Notes",
+    FindingSeverity.ERROR: "Errors: the workload would behave differently",
+    FindingSeverity.WARNING: "Warnings: the workload may behave differently, or something must be done by hand",
+    FindingSeverity.INFO: "Notes",
 }
-_WORDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
+_WORDS = {FindingSeverity.ERROR: "error", FindingSeverity.WARNING: "warning", FindingSeverity.INFO: "note"}
 
 
-def markdown(report: Report) -> str:
+def markdown(report: MigrationReport) -> str:
     """The whole report."""
     migration = report.migration
     findings = {
-        severity: section(_HEADINGS[severity], findings_of(migration.findings, severity)) for severity in Severity
+        severity: section(_HEADINGS[severity], findings_of(migration.findings, severity))
+        for severity in FindingSeverity
     }
     parts = [
         ["# From the device plugin to DRA", "", *summary(migration)],
@@ -78,10 +79,10 @@ def markdown(report: Report) -> str:
         section("What to do next", _next(report)),
         section("What you can decide", _decisions(report)),
         section("Not read", _unread(report.unread)),
-        findings[Severity.ERROR],
-        findings[Severity.WARNING],
+        findings[FindingSeverity.ERROR],
+        findings[FindingSeverity.WARNING],
         section("Workloads", workloads_of(migration.workloads)),
-        findings[Severity.INFO],
+        findings[FindingSeverity.INFO],
         section("What was written", _written(migration)),
         section("Policy and chart values", _settings(migration)),
         section("Tried by the allocator", tried(report.verification)),
@@ -109,13 +110,13 @@ def summary(migration: Migration) -> Iterator[str]:
     else:
         does = "asks" if pods == 1 else "ask"
         becomes = [
-            (targets.count(Target.CLAIMS), "with claims now"),
-            (targets.count(Target.EXTENDED), "left as it is and answered by a DeviceClass"),
-            (targets.count(Target.LEAVE), "left alone"),
+            (targets.count(MigrationTarget.CLAIMS), "with claims now"),
+            (targets.count(MigrationTarget.EXTENDED), "left as it is and answered by a DeviceClass"),
+            (targets.count(MigrationTarget.LEAVE), "left alone"),
         ]
         parts = ", ".join(f"{number} {what}" for number, what in becomes if number)
         yield f"{files}, {counted(pods, 'pod specification')} that {does} for GPUs: {parts}."
-    numbers = [counted(count(migration, severity), _WORDS[severity]) for severity in Severity]
+    numbers = [counted(count(migration, severity), _WORDS[severity]) for severity in FindingSeverity]
     yield f"{numbers[0]}, {numbers[1]}, {numbers[2]}."
     if not migration.changed and pods:
         yield "No file is changed."
@@ -127,8 +128,8 @@ def _namespaces(migration: Migration) -> Iterator[str]:
     if len(sums) < 2:
         return
     headings = ("Namespace", "Claims", "Stay", "Left alone", "Errors", "Warnings")
-    targets = (Target.CLAIMS, Target.EXTENDED, Target.LEAVE)
-    severities = (Severity.ERROR, Severity.WARNING)
+    targets = (MigrationTarget.CLAIMS, MigrationTarget.EXTENDED, MigrationTarget.LEAVE)
+    severities = (FindingSeverity.ERROR, FindingSeverity.WARNING)
     rows = (
         (
             namespace_sum.namespace or "(not said)",
@@ -140,7 +141,7 @@ def _namespaces(migration: Migration) -> Iterator[str]:
     yield from table(headings, rows)
 
 
-def _next(report: Report) -> Iterator[str]:
+def _next(report: MigrationReport) -> Iterator[str]:
     for number, step in enumerate(next_steps(report), 1):
         yield f"{number}. {step.what}"
         if step.command is not None:
@@ -151,7 +152,7 @@ def _next(report: Report) -> Iterator[str]:
             yield ""
 
 
-def _unread(unread: Sequence[Unread]) -> Iterator[str]:
+def _unread(unread: Sequence[UnreadInput]) -> Iterator[str]:
     if unread:
         yield "This report does not include what could not be read."
         yield ""
@@ -180,7 +181,7 @@ def _ref(obj: JsonObject) -> ObjectRef:
     return ObjectRef(str(obj.get("kind")), metadata.get("namespace"), str(metadata.get("name")))
 
 
-def _decisions(report: Report) -> Iterator[str]:
+def _decisions(report: MigrationReport) -> Iterator[str]:
     wanted = wanted_decisions(report.migration)
     if not wanted:
         return

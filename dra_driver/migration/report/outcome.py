@@ -4,17 +4,17 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dra_driver.migration.codes import UNKNOWN_RESOURCE, Severity
-from dra_driver.migration.cutover.commands import Plan
+from dra_driver.migration.codes import UNKNOWN_RESOURCE, FindingSeverity
+from dra_driver.migration.cutover.commands import CutoverPlan
 from dra_driver.migration.cutover.plan import FINAL_VALUES_FILE
 from dra_driver.migration.decisions import Decisions
-from dra_driver.migration.model import Migration, Target
-from dra_driver.migration.report.readiness import Answer, ReadinessCheck
-from dra_driver.migration.verify.trial import Verdict, Verification
+from dra_driver.migration.model import Migration, MigrationTarget
+from dra_driver.migration.report.readiness import ReadinessAnswer, ReadinessCheck
+from dra_driver.migration.verify.trial import TrialVerdict, Verification
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
+class UnreadInput:
     """What was to be read and could not be: the result leaves it out."""
 
     what: str
@@ -23,18 +23,18 @@ class Unread:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Report:
+class MigrationReport:
     migration: Migration
     verification: Verification | None = None
     """None: not tried."""
     checks: tuple[ReadinessCheck, ...] = ()
-    plan: Plan | None = None
+    plan: CutoverPlan | None = None
     """None: the nodes are not known."""
     command: str = "dractl migrate PATHS"
     """What a person typed, without the options that say where results go."""
     written: str | None = None
     """The folder that results were written to, or `.` where they are over the files; None: nowhere."""
-    unread: tuple[Unread, ...] = ()
+    unread: tuple[UnreadInput, ...] = ()
     decided: Decisions | None = None
     """What a person decided; None: nothing."""
 
@@ -43,14 +43,14 @@ class Report:
         """Workloads whose devices are not what was meant, or that fit none of the nodes there are."""
         if self.verification is None:
             return 0
-        bad = (Verdict.DIFFERS, Verdict.NOWHERE) if self.verification.certain else (Verdict.DIFFERS,)
+        bad = (TrialVerdict.DIFFERS, TrialVerdict.NOWHERE) if self.verification.certain else (TrialVerdict.DIFFERS,)
         return sum(checked.verdict in bad for checked in self.verification.checked)
 
     @property
     def failed(self) -> bool:
         """Whether something would not mean the same, or is left to be done by hand: exit status 1."""
-        left = Target.LEAVE in targets_of(self.migration) or not_understood(self.migration) > 0
-        return left or self.unlike > 0 or bool(count(self.migration, Severity.ERROR))
+        left = MigrationTarget.LEAVE in targets_of(self.migration) or not_understood(self.migration) > 0
+        return left or self.unlike > 0 or bool(count(self.migration, FindingSeverity.ERROR))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,8 @@ class NamespaceSum:
 
     namespace: str | None
     """None: files do not say it."""
-    targets: dict[Target, int]
-    severities: dict[Severity, int]
+    targets: dict[MigrationTarget, int]
+    severities: dict[FindingSeverity, int]
 
 
 def by_namespace(migration: Migration) -> tuple[NamespaceSum, ...]:
@@ -68,18 +68,20 @@ def by_namespace(migration: Migration) -> tuple[NamespaceSum, ...]:
     found: dict[str | None, NamespaceSum] = {}
 
     def of(namespace: str | None) -> NamespaceSum:
-        empty = NamespaceSum(namespace, dict.fromkeys(Target, 0), dict.fromkeys(Severity, 0))
+        empty = NamespaceSum(namespace, dict.fromkeys(MigrationTarget, 0), dict.fromkeys(FindingSeverity, 0))
         return found.setdefault(namespace, empty)
 
     for workload in migration.workloads:
         of(workload.pod.document.namespace).targets[workload.choice.target] += 1
     for finding in migration.findings:
-        if finding.object.namespace in found or (finding.object.namespace and finding.severity is not Severity.INFO):
+        if finding.object.namespace in found or (
+            finding.object.namespace and finding.severity is not FindingSeverity.INFO
+        ):
             of(finding.object.namespace).severities[finding.severity] += 1
     return tuple(sorted(found.values(), key=lambda namespace_sum: namespace_sum.namespace or ""))
 
 
-def count(migration: Migration, severity: Severity) -> int:
+def count(migration: Migration, severity: FindingSeverity) -> int:
     return sum(finding.severity is severity for finding in migration.findings)
 
 
@@ -88,7 +90,7 @@ def not_understood(migration: Migration) -> int:
     return sum(finding.code is UNKNOWN_RESOURCE for finding in migration.findings)
 
 
-def targets_of(migration: Migration) -> Sequence[Target]:
+def targets_of(migration: Migration) -> Sequence[MigrationTarget]:
     return [workload.choice.target for workload in migration.workloads]
 
 
@@ -100,7 +102,7 @@ class NextStep:
     """For a shell; None: there is none."""
 
 
-def next_steps(report: Report) -> tuple[NextStep, ...]:
+def next_steps(report: MigrationReport) -> tuple[NextStep, ...]:
     """Empty where there is nothing to do."""
     migration = report.migration
     if not migration.workloads and not migration.findings and not migration.changed:
@@ -108,9 +110,9 @@ def next_steps(report: Report) -> tuple[NextStep, ...]:
     return (*_first(report), *_files(report), *_cluster(report))
 
 
-def _first(report: Report) -> Iterator[NextStep]:
+def _first(report: MigrationReport) -> Iterator[NextStep]:
     """What stands in the way of all else."""
-    errors = count(report.migration, Severity.ERROR)
+    errors = count(report.migration, FindingSeverity.ERROR)
     if report.unread:
         yield NextStep("Check what could not be read (`Not read`, below).")
     if errors:
@@ -120,7 +122,7 @@ def _first(report: Report) -> Iterator[NextStep]:
         yield NextStep(f"Check why {report.unlike} of the workloads would not get the same devices (`Tried`, below).")
 
 
-def _files(report: Report) -> Iterator[NextStep]:
+def _files(report: MigrationReport) -> Iterator[NextStep]:
     migration = report.migration
     if report.written is not None:
         if migration.changed:
@@ -129,14 +131,14 @@ def _files(report: Report) -> Iterator[NextStep]:
     elif migration.changed:
         yield NextStep("Review every change.", f"{report.command} --diff")
         yield NextStep("Write the results and the reports into a folder.", f"{report.command} -o new/")
-    elif Target.EXTENDED in targets_of(migration):
+    elif MigrationTarget.EXTENDED in targets_of(migration):
         yield NextStep(
             f"No manifest changes: get the values for the driver's chart (`{FINAL_VALUES_FILE}`).",
             f"{report.command} -o new/",
         )
 
 
-def _cluster(report: Report) -> Iterator[NextStep]:
+def _cluster(report: MigrationReport) -> Iterator[NextStep]:
     if not report.migration.workloads:
         return
     if report.plan is None and any(unread.what == "Node" for unread in report.unread):
@@ -152,7 +154,7 @@ def _cluster(report: Report) -> Iterator[NextStep]:
             f"{report.command} --cluster --report md",
         )
         return
-    if any(check.answer is Answer.NO for check in report.checks):
+    if any(check.answer is ReadinessAnswer.NO for check in report.checks):
         yield NextStep("Prepare the cluster: the report lists what it lacks. Then check its nodes.", "dractl doctor")
     if report.plan.has_only_its_end:
         yield NextStep("Every node is moved: run the last steps of the plan, below.")

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 import yaml
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.migration.codes import Code, Severity
-from dra_driver.migration.cutover.commands import Plan, Stage
-from dra_driver.migration.model import Finding, Target, Workload, title_of
-from dra_driver.migration.report.outcome import Unread
-from dra_driver.migration.report.readiness import Answer, ReadinessCheck
-from dra_driver.migration.verify.trial import Checked, Verdict, Verification
+from dra_driver.migration.codes import FindingCode, FindingSeverity
+from dra_driver.migration.cutover.commands import CutoverPlan, Stage
+from dra_driver.migration.model import MigrationFinding, MigrationTarget, Workload, title_of
+from dra_driver.migration.report.outcome import UnreadInput
+from dra_driver.migration.report.readiness import ReadinessAnswer, ReadinessCheck
+from dra_driver.migration.verify.trial import TrialResult, TrialVerdict, Verification
 from dra_driver.phrases import and_more
 
 SHOWN = 6
@@ -80,10 +80,10 @@ _FEW = 3
 _NO_ADVICE = ("", "Nothing to do.")
 
 
-def findings_of(findings: Sequence[Finding], severity: Severity) -> Iterator[str]:
+def findings_of(findings: Sequence[MigrationFinding], severity: FindingSeverity) -> Iterator[str]:
     """Those of one severity, in the order of codes."""
-    by_code: dict[str, list[Finding]] = defaultdict(list)
-    codes: dict[str, Code] = {}
+    by_code: dict[str, list[MigrationFinding]] = defaultdict(list)
+    codes: dict[str, FindingCode] = {}
     for finding in findings:
         if finding.severity is severity:
             by_code[finding.code.name].append(finding)
@@ -94,14 +94,14 @@ def findings_of(findings: Sequence[Finding], severity: Severity) -> Iterator[str
         yield from _of_code(codes[name], by_code[name])
 
 
-def _of_code(code: Code, findings: Sequence[Finding]) -> Iterator[str]:
+def _of_code(code: FindingCode, findings: Sequence[MigrationFinding]) -> Iterator[str]:
     yield f"### {code.name} {code.title}"
     yield ""
     yield code.means
     yield ""
     common = {item.advice for item in findings}
     together = len(common) == 1
-    alike: dict[tuple[str, str, bool, str], list[Finding]] = {}
+    alike: dict[tuple[str, str, bool, str], list[MigrationFinding]] = {}
     for finding in sorted(findings, key=lambda item: (item.place.file, item.place.line, item.message)):
         alike.setdefault((finding.message, finding.advice, finding.fixed, finding.paste), []).append(finding)
     for some in alike.values():
@@ -122,7 +122,7 @@ def _to_paste(text: str) -> Iterator[str]:
         yield from ("", "  ```yaml", *(f"  {line}" for line in text.splitlines()), "  ```")
 
 
-def _in_one_place(finding: Finding, together: bool) -> str:
+def _in_one_place(finding: MigrationFinding, together: bool) -> str:
     path = f" `{finding.place.path}`" if finding.place.path else ""
     about = (
         (f", {finding.object}" if finding.object.name else f", {finding.object.kind}") if finding.object.kind else ""
@@ -131,7 +131,7 @@ def _in_one_place(finding: Finding, together: bool) -> str:
     return f"- {at(finding.place.file, finding.place.line)}{about}{path}: {_said(finding)}{advice}"
 
 
-def _in_all_places(alike: Sequence[Finding], together: bool) -> str:
+def _in_all_places(alike: Sequence[MigrationFinding], together: bool) -> str:
     """One sentence, and the lines of each file."""
     lines: dict[str, dict[int, None]] = defaultdict(dict)
     for finding in alike:
@@ -141,18 +141,18 @@ def _in_all_places(alike: Sequence[Finding], together: bool) -> str:
     return f"- {_said(alike[0])}{advice} In {len(alike)} places: {places}"
 
 
-def _said(finding: Finding) -> str:
+def _said(finding: MigrationFinding) -> str:
     return sentence(escaped(finding.message)) + (" Done." if finding.fixed else "")
 
 
-def _own_advice(finding: Finding) -> str:
+def _own_advice(finding: MigrationFinding) -> str:
     return "" if finding.advice in _NO_ADVICE else f" {escaped(finding.advice)}"
 
 
 _TARGETS = {
-    Target.LEAVE: "Left alone",
-    Target.CLAIMS: "Claims",
-    Target.EXTENDED: "Stay as they are, answered by a DeviceClass",
+    MigrationTarget.LEAVE: "Left alone",
+    MigrationTarget.CLAIMS: "Claims",
+    MigrationTarget.EXTENDED: "Stay as they are, answered by a DeviceClass",
 }
 """In this order: first those that a person has to look at."""
 _IN_GENERAL = (
@@ -163,7 +163,7 @@ _IN_GENERAL = (
 
 def workloads_of(workloads: Sequence[Workload]) -> Iterator[str]:
     """A table for each way and reason; the reason stands once."""
-    by_reason: dict[tuple[Target, str], list[Workload]] = defaultdict(list)
+    by_reason: dict[tuple[MigrationTarget, str], list[Workload]] = defaultdict(list)
     for workload in workloads:
         by_reason[workload.choice.target, workload.choice.reason].append(workload)
     order = list(_TARGETS)
@@ -188,7 +188,7 @@ def _row(workload: Workload) -> tuple[str, str]:
 
 
 def _cannot(workloads: Sequence[Workload]) -> Iterator[str]:
-    if not any(item.choice.target is Target.EXTENDED for item in workloads):
+    if not any(item.choice.target is MigrationTarget.EXTENDED for item in workloads):
         return
     yield ""
     yield _IN_GENERAL
@@ -205,10 +205,10 @@ def _cannot(workloads: Sequence[Workload]) -> Iterator[str]:
 # -- tried
 
 _VERDICTS = {
-    Verdict.DIFFERS: "**differs**",
-    Verdict.NOWHERE: "**fits nowhere**",
-    Verdict.UNKNOWN: "not tried",
-    Verdict.SAME: "as before",
+    TrialVerdict.DIFFERS: "**differs**",
+    TrialVerdict.NOWHERE: "**fits nowhere**",
+    TrialVerdict.UNKNOWN: "not tried",
+    TrialVerdict.SAME: "as before",
 }
 """Worst first."""
 
@@ -233,18 +233,18 @@ def tried(verification: Verification | None) -> Iterator[str]:
 def _results(verification: Verification) -> Iterator[tuple[str, ...]]:
     """Workloads with which it went alike have one row."""
     order = list(_VERDICTS)
-    alike: dict[tuple[Verdict, str, str], list[str]] = {}
+    alike: dict[tuple[TrialVerdict, str, str], list[str]] = {}
     for checked in sorted(verification.checked, key=lambda item: order.index(item.verdict)):
         alike.setdefault((checked.verdict, checked.node, _gets(checked)), []).append(named(checked.workload))
     for (verdict, node, gets), names in alike.items():
         word = _VERDICTS[verdict]
-        if verdict is Verdict.NOWHERE and not verification.certain:
+        if verdict is TrialVerdict.NOWHERE and not verification.certain:
             word = "on none of these"
         # All names, because a person must check these.
-        yield word, node, listed(names) if verdict is Verdict.SAME else ", ".join(names), gets
+        yield word, node, listed(names) if verdict is TrialVerdict.SAME else ", ".join(names), gets
 
 
-def _gets(checked: Checked) -> str:
+def _gets(checked: TrialResult) -> str:
     got = "; ".join(f"{item.container}: {', '.join(_shortened(item.devices))}" for item in checked.got)
     return "; ".join(filter(None, ("; ".join(checked.why), got)))
 
@@ -253,7 +253,7 @@ def _shortened(devices: Sequence[str]) -> list[str]:
     return [*devices[:2], f"and {len(devices) - 2} more"] if len(devices) > 3 else list(devices)
 
 
-_ANSWERS = {Answer.YES: "yes", Answer.NO: "**no**", Answer.UNKNOWN: "not known"}
+_ANSWERS = {ReadinessAnswer.YES: "yes", ReadinessAnswer.NO: "**no**", ReadinessAnswer.UNKNOWN: "not known"}
 
 
 def ready(checks: Sequence[ReadinessCheck]) -> Iterator[str]:
@@ -269,7 +269,7 @@ _NEEDED = ("Node", "Pod", "DaemonSet", "ResourceSlice", "CustomResourceDefinitio
 """Kinds without which a plan may be wrong."""
 
 
-def way(plan: Plan | None, unread: Sequence[Unread] = ()) -> Iterator[str]:
+def way(plan: CutoverPlan | None, unread: Sequence[UnreadInput] = ()) -> Iterator[str]:
     hidden = [item.what for item in unread if item.what in _NEEDED]
     if hidden:
         yield (
@@ -313,7 +313,7 @@ def way(plan: Plan | None, unread: Sequence[Unread] = ()) -> Iterator[str]:
     yield from _stages(plan.forward)
 
 
-def way_back(plan: Plan | None) -> Iterator[str]:
+def way_back(plan: CutoverPlan | None) -> Iterator[str]:
     if plan is None or not plan.back:
         return
     yield (

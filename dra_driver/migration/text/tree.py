@@ -21,7 +21,7 @@ MERGE = "<<"
 
 
 @dataclass(slots=True, eq=False)
-class Node:
+class YamlNode:
     """`start` is where its anchor or tag begins, `body` where it begins itself, `end` where it ends (not included).
 
     A block ends with the last line that has something of it: comments and empty lines after it are not its own.
@@ -36,7 +36,7 @@ class Node:
 
 
 @dataclass(slots=True, eq=False)
-class Scalar(Node):
+class Scalar(YamlNode):
     text: str
     """Without quotes and escapes."""
     style: str
@@ -48,13 +48,13 @@ class Scalar(Node):
 
 
 @dataclass(slots=True, eq=False)
-class ListNode(Node):
+class ListNode(YamlNode):
     flow: bool
     items: "list[Tree]" = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)
-class MapNode(Node):
+class MapNode(YamlNode):
     flow: bool
     pairs: "list[tuple[Tree, Tree]]" = field(default_factory=list)
 

@@ -11,7 +11,7 @@ from pathlib import PurePath
 
 from dra_driver.api.documents import Document
 from dra_driver.migration.codes import NOT_TAKEN
-from dra_driver.migration.model import Finding, Path, finding, title_of
+from dra_driver.migration.model import MigrationFinding, Path, finding, title_of
 from dra_driver.migration.understand.plugin_config import PluginConfig
 from dra_driver.phrases import and_more
 
@@ -51,7 +51,7 @@ def _common(folders: Sequence[tuple[str, ...]]) -> int:
     return next((index for index, column in enumerate(columns) if len(set(column)) > 1), len(columns))
 
 
-def passed_over(document: Document) -> Finding:
+def passed_over(document: Document) -> MigrationFinding:
     """Of a document among examples."""
     message = f"{place(document)} lies among examples or tests, so what it says of GPUs is not taken for the cluster's"
     return finding(NOT_TAKEN, document, (), message)
@@ -59,7 +59,7 @@ def passed_over(document: Document) -> Finding:
 
 def settled[T](
     what: str, given: Sequence[Given[T]], documents: Collection[Document]
-) -> tuple[Given[T] | None, tuple[Finding, ...]]:
+) -> tuple[Given[T] | None, tuple[MigrationFinding, ...]]:
     """The one that counts; None where there is none. `what` they are about, at the beginning of a sentence."""
     taken = _told(given, documents)
     if not taken:
@@ -70,7 +70,7 @@ def settled[T](
 
 def configs_in_force(
     given: Sequence[Given[PluginConfig]], operator: tuple[str, str | None] | None, documents: Collection[Document]
-) -> tuple[dict[str, Given[PluginConfig]], str | None, tuple[Finding, ...]]:
+) -> tuple[dict[str, Given[PluginConfig]], str | None, tuple[MigrationFinding, ...]]:
     """By name, and the name of the one for nodes that name none. Of several ConfigMaps, the one that the operator or
     Helm names; where nobody names one, all, as long as they do not say of one name what others do not."""
     default = None
@@ -111,7 +111,7 @@ def _meant(config: PluginConfig) -> tuple[object, ...]:
     return config.mig_strategy, config.sharing or {}, config.driver_root
 
 
-def _others[T](what: str, last: Given[T], others: Sequence[Given[T]]) -> Iterator[Finding]:
+def _others[T](what: str, last: Given[T], others: Sequence[Given[T]]) -> Iterator[MigrationFinding]:
     if others:
         places = list(dict.fromkeys(place(given.document) for given in others))
         say = "says" if len(places) == 1 else "say"

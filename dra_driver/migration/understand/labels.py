@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from dra_driver.api.selection import requirement_holds
-from dra_driver.migration.codes import Code
+from dra_driver.migration.codes import FindingCode
 from dra_driver.migration.model import Want
 
 
@@ -47,12 +47,12 @@ class Fate(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class LabelVerdict:
     """What becomes of one requirement. `expression` is set with ON_DEVICE only; `code` is None where all is said."""
 
     fate: Fate
     expression: str = ""
-    code: Code | None = None
+    code: FindingCode | None = None
     message: str = ""
 
 

@@ -13,13 +13,13 @@ from dra_driver.allocation.placement import class_by_resource
 from dra_driver.api.documents import Document
 from dra_driver.api.resource import DeviceClass
 from dra_driver.checking.fit import class_expressions
-from dra_driver.migration.model import Finding, Options, What, value_at
+from dra_driver.migration.model import MigrationFinding, Options, What, value_at
 from dra_driver.migration.read.bases import Bases
 from dra_driver.migration.read.definitions import Definitions
 from dra_driver.migration.understand.labels import Hints, Requirement, restored_profile
 from dra_driver.migration.understand.mig_layouts import MigLayout, uniform_profile
 from dra_driver.migration.understand.other_resources import is_other
-from dra_driver.migration.understand.plugin_config import GPU_RESOURCE, PluginConfig, Sharing
+from dra_driver.migration.understand.plugin_config import GPU_RESOURCE, PluginConfig, PluginSharing
 from dra_driver.migration.understand.purposes import Purposes
 from dra_driver.quantity import Quantity
 
@@ -35,7 +35,7 @@ class Stands:
 
     what: What
     profile: str | None = None
-    sharing: Sharing | None = None
+    sharing: PluginSharing | None = None
     """None: it is nobody else's."""
 
 
@@ -51,7 +51,7 @@ class View:
     mig_strategy: str | None = None
     mig_profile: str | None = None
     """Of all MIG devices, under the strategy `single`."""
-    sharing: Mapping[str, Sharing] | None = None
+    sharing: Mapping[str, PluginSharing] | None = None
     """By resource, before it is renamed; empty: nothing is shared."""
     resources: frozenset[str] | None = None
     """What nodes have to give."""
@@ -101,11 +101,11 @@ class View:
         named = not renamed if known is None or not known.renamed else resource == known.name_of(base)
         return named and (hints.shared is None or hints.shared == (known is not None))
 
-    def _sharing_of(self, base: str, renamed: bool, hints: Hints) -> Sharing | None:
+    def _sharing_of(self, base: str, renamed: bool, hints: Hints) -> PluginSharing | None:
         if self.sharing is not None:
             known = self.sharing.get(base)
             return known if known is not None and known.renamed == renamed else None
-        return Sharing("MPS" if hints.mps else None, None, renamed) if renamed or hints.shared else None
+        return PluginSharing("MPS" if hints.mps else None, None, renamed) if renamed or hints.shared else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class Meaning:
     driver_roots: frozenset[str] = frozenset()
     read_from: tuple[str, ...] = ()
     """Configurations, operators and the like, for sentences."""
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[MigrationFinding, ...] = ()
     definitions: Definitions = field(default_factory=Definitions)
     """Of kinds whose CustomResourceDefinitions were given."""
     claims: Mapping[tuple[str, str], tuple[Any, ...]] = field(default_factory=dict)
@@ -246,14 +246,14 @@ def view_of_node(
 
 def _sharing_of_node(
     labels: Mapping[str, str], offered: frozenset[str], config: PluginConfig | None
-) -> Mapping[str, Sharing] | None:
+) -> Mapping[str, PluginSharing] | None:
     """As its labels say; the configuration says the rest. None: neither says anything."""
     found = dict(config.sharing or {}) if config is not None else {}
     for resource, prefix in _with_labels(labels):
         strategy, replicas = labels.get(f"{prefix}.sharing-strategy"), labels.get(f"{prefix}.replicas", "")
         if strategy in ("time-slicing", "mps") and replicas.isdigit() and int(replicas) > 1:
             known = found.get(resource)
-            found[resource] = Sharing(
+            found[resource] = PluginSharing(
                 "MPS" if strategy == "mps" else "TimeSlicing",
                 int(replicas),
                 known.renamed if known is not None else f"{resource}.shared" in offered,
@@ -278,7 +278,7 @@ def as_said(view: View, options: Options, memory: Quantity | None) -> View:
     """With what a person said, where nothing else is known; the MIG strategy in any case."""
     sharing = view.sharing
     if options.replicas is not None and not sharing:
-        own = Sharing("MPS" if options.sharing_strategy == "mps" else "TimeSlicing", options.replicas)
+        own = PluginSharing("MPS" if options.sharing_strategy == "mps" else "TimeSlicing", options.replicas)
         sharing = {GPU_RESOURCE: own} if options.replicas > 1 else {}
     return replace(
         view,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.codes import MEANING_UNKNOWN, MIG_LAYOUT
-from dra_driver.migration.model import Finding, Options, finding
+from dra_driver.migration.model import MigrationFinding, Options, finding
 from dra_driver.migration.understand.in_force import Given, settled
 from dra_driver.migration.understand.labels import restored_profile
 
@@ -26,10 +26,10 @@ class MigLayout:
 
 def layouts_in_force(
     given: Sequence[Given[MigLayout]], documents: Collection[Document]
-) -> tuple[tuple[MigLayout, ...], tuple[Finding, ...]]:
+) -> tuple[tuple[MigLayout, ...], tuple[MigrationFinding, ...]]:
     """By name, sorted. Of several that have one name and differ, one counts, and a person is told of the others."""
     taken: list[MigLayout] = []
-    findings: list[Finding] = []
+    findings: list[MigrationFinding] = []
     for name in sorted({item.says.name for item in given}):
         alike = [item for item in given if item.says.name == name]
         last, of_others = settled(f"layout {name}", alike, documents)
@@ -55,7 +55,7 @@ def uniform_profile(name: str, layouts: Sequence[MigLayout]) -> str | None:
     return restored_profile(usual[1]) if usual else None
 
 
-def by_default_layout(usual: Given[str], profile: str) -> Finding:
+def by_default_layout(usual: Given[str], profile: str) -> MigrationFinding:
     """What nodes were taken for of which nothing else is known."""
     message = (
         f"nodes are taken to have the layout {usual.says}, so that nvidia.com/gpu is {profile}; those that the label "
@@ -83,7 +83,7 @@ def is_assumed_whole(
     return not known.profiles if known is not None else usual.says == "all-disabled"
 
 
-def assumed_whole(strategy: Given[str], usual: Given[str] | None) -> Finding:
+def assumed_whole(strategy: Given[str], usual: Given[str] | None) -> MigrationFinding:
     if usual is not None:
         because = f"nodes are taken to have the layout {usual.says}"
     else:

@@ -45,7 +45,7 @@ class DevicePlugin:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Holder:
+class GpuHolder:
     """A pod that has GPUs of a node, by either way."""
 
     namespace: str
@@ -66,7 +66,7 @@ class GpuNode:
     """What a device plugin has to give here, by resource name; zeros are left out."""
     driver: bool
     """Whether slices of the driver are for this node."""
-    holders: tuple[Holder, ...] = ()
+    holders: tuple[GpuHolder, ...] = ()
     mig_config: str | None = None
     """The layout that the MIG manager keeps here."""
     begun: bool = False
@@ -155,8 +155,8 @@ def _number(amount: Any) -> int:
 # -- pods
 
 
-def _holders(pods: Sequence[JsonObject], others: Collection[str]) -> dict[str, list[Holder]]:
-    holders: dict[str, list[Holder]] = defaultdict(list)
+def _holders(pods: Sequence[JsonObject], others: Collection[str]) -> dict[str, list[GpuHolder]]:
+    holders: dict[str, list[GpuHolder]] = defaultdict(list)
     for pod in pods:
         spec, status = pod.get("spec") or {}, pod.get("status") or {}
         node = spec.get("nodeName")
@@ -168,7 +168,7 @@ def _holders(pods: Sequence[JsonObject], others: Collection[str]) -> dict[str, l
         if asks or by_claim:
             metadata = pod["metadata"]
             namespace = metadata.get("namespace") or "default"
-            holders[node].append(Holder(namespace, metadata["name"], _owner(metadata, namespace), by_claim))
+            holders[node].append(GpuHolder(namespace, metadata["name"], _owner(metadata, namespace), by_claim))
     return holders
 
 

@@ -18,9 +18,9 @@ from dra_driver.migration.codes import (
     NO_COUNTERPART,
     PLUGIN_SETTING,
     VIRTUAL_MACHINE,
-    Severity,
+    FindingSeverity,
 )
-from dra_driver.migration.model import Finding, finding, value_at
+from dra_driver.migration.model import MigrationFinding, finding, value_at
 
 _PLUMBING = re.compile(
     r"k8s-device-plugin|nvidia[^:@]*device-plugin|gpu[^:@]*device-plugin|gpu-feature-discovery|mig-manager|mig-parted"
@@ -99,13 +99,13 @@ def _given(container: JsonObject) -> dict[str, str]:
     return given
 
 
-def parts_of_operator(document: Document, spec: JsonObject) -> Iterator[Finding]:
+def parts_of_operator(document: Document, spec: JsonObject) -> Iterator[MigrationFinding]:
     """`spec` is that of the ClusterPolicy."""
     for item in _PARTS:
         yield from item(document, spec)
 
 
-def _device_plugin(document: Document, spec: JsonObject) -> Iterator[Finding]:
+def _device_plugin(document: Document, spec: JsonObject) -> Iterator[MigrationFinding]:
     if value_at(spec, ("devicePlugin", "enabled")) is not False:
         message = "the GPU Operator runs the device plugin on all GPU nodes"
         advice = (
@@ -115,17 +115,17 @@ def _device_plugin(document: Document, spec: JsonObject) -> Iterator[Finding]:
         yield finding(DOUBLE_ALLOCATION, document, ("spec", "devicePlugin"), message, advice=advice)
 
 
-def _mig_manager(document: Document, spec: JsonObject) -> Iterator[Finding]:
+def _mig_manager(document: Document, spec: JsonObject) -> Iterator[MigrationFinding]:
     manager = value_at(spec, ("migManager", "enabled"))
     if manager is not False and value_at(spec, ("migManager", "config", "name")):
         message = "the MIG manager keeps layouts on nodes with the label nvidia.com/mig.config"
-        yield finding(MIG_LAYOUT, document, ("spec", "migManager"), message, severity=Severity.WARNING)
+        yield finding(MIG_LAYOUT, document, ("spec", "migManager"), message, severity=FindingSeverity.WARNING)
     if value_at(spec, ("migManager", "gpuClientsConfig", "name")):
         message = "the MIG manager stops clients before it changes a layout; the driver changes nothing that is in use"
         yield finding(NO_COUNTERPART, document, ("spec", "migManager", "gpuClientsConfig"), message)
 
 
-def _cdi(document: Document, spec: JsonObject) -> Iterator[Finding]:
+def _cdi(document: Document, spec: JsonObject) -> Iterator[MigrationFinding]:
     if value_at(spec, ("cdi", "enabled")) is False:
         message = "CDI is off; the driver hands devices to containers by CDI alone"
         yield finding(
@@ -133,24 +133,24 @@ def _cdi(document: Document, spec: JsonObject) -> Iterator[Finding]:
         )
 
 
-def _gfd(document: Document, spec: JsonObject) -> Iterator[Finding]:
+def _gfd(document: Document, spec: JsonObject) -> Iterator[MigrationFinding]:
     if value_at(spec, ("gfd", "enabled")) is False:
         message = "GPU Feature Discovery is off: labels of GPUs are stale, or another tool sets them"
         yield finding(PLUGIN_SETTING, document, ("spec", "gfd", "enabled"), message, advice="Check what sets them.")
 
 
-def _sandbox(document: Document, spec: JsonObject) -> Iterator[Finding]:
+def _sandbox(document: Document, spec: JsonObject) -> Iterator[MigrationFinding]:
     if value_at(spec, ("sandboxWorkloads", "enabled")) is True:
         message = "nodes may be for virtual machines, by the label nvidia.com/gpu.workload.config"
         yield finding(VIRTUAL_MACHINE, document, ("spec", "sandboxWorkloads"), message)
 
 
-def _exporter(document: Document, spec: JsonObject) -> Iterator[Finding]:
+def _exporter(document: Document, spec: JsonObject) -> Iterator[MigrationFinding]:
     if value_at(spec, ("dcgmExporter", "enabled")) is not False:
         message = "metrics of dcgm-exporter name the pods of claims only with its DRA support switched on"
         advice = "Set `KUBERNETES_ENABLE_DRA` of dcgm-exporter to true."
         yield finding(
-            PLUGIN_SETTING, document, ("spec", "dcgmExporter"), message, advice=advice, severity=Severity.INFO
+            PLUGIN_SETTING, document, ("spec", "dcgmExporter"), message, advice=advice, severity=FindingSeverity.INFO
         )
 
 
@@ -169,7 +169,7 @@ _GPU_LABELS: Mapping[str, str] = {
 _GOOGLE_DRIVER = "cloud.google.com/gke-gpu-dra-driver"
 
 
-def labels_of_nodes(nodes: Iterable[Document]) -> Iterator[Finding]:
+def labels_of_nodes(nodes: Iterable[Document]) -> Iterator[MigrationFinding]:
     """One for each label. The autoscaler takes a node with it for unready while `nvidia.com/gpu` is not there."""
     seen: set[str] = set()
     for document in nodes:

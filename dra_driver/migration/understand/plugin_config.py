@@ -17,10 +17,10 @@ from dra_driver.migration.codes import (
     NO_COUNTERPART,
     PLUGIN_SETTING,
     UNREADABLE,
-    Code,
-    Severity,
+    FindingCode,
+    FindingSeverity,
 )
-from dra_driver.migration.model import Finding, Path, finding
+from dra_driver.migration.model import MigrationFinding, Path, finding
 
 type Strategy = Literal["TimeSlicing", "MPS"]
 
@@ -32,7 +32,7 @@ MIG_STRATEGIES = ("none", "single", "mixed")
 
 
 @dataclass(frozen=True, slots=True)
-class Sharing:
+class PluginSharing:
     """How devices of one resource are shared. `replicas` None: it is not known into how many."""
 
     strategy: Strategy | None
@@ -54,10 +54,10 @@ class PluginConfig:
 
     name: str
     mig_strategy: str | None = None
-    sharing: Mapping[str, Sharing] | None = None
+    sharing: Mapping[str, PluginSharing] | None = None
     """None: the file says nothing of sharing, which is no sharing."""
     driver_root: str | None = None
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[MigrationFinding, ...] = ()
 
 
 def is_plugin_config(obj: object) -> bool:
@@ -101,7 +101,7 @@ class _Reader:
         self._obj = obj
         self._document = document
         self._at = at
-        self._findings: list[Finding] = []
+        self._findings: list[MigrationFinding] = []
 
     def config(self) -> PluginConfig:
         flags = self._section(self._obj, "flags")
@@ -122,7 +122,13 @@ class _Reader:
         )
 
     def _say(
-        self, code: Code, where: str, message: str, *, advice: str | None = None, severity: Severity | None = None
+        self,
+        code: FindingCode,
+        where: str,
+        message: str,
+        *,
+        advice: str | None = None,
+        severity: FindingSeverity | None = None,
     ) -> None:
         title = f"{where} of configuration {self._name}" if self._name else where
         text = f"{title}: {message}"
@@ -171,7 +177,7 @@ class _Reader:
             said = ", ".join(f"flags.{key}" for key in idle)
             self._say(
                 PLUGIN_SETTING, said, "no effect on what workloads get; not carried over", advice="Nothing to do.",
-                severity=Severity.INFO,
+                severity=FindingSeverity.INFO,
             )  # fmt: skip
 
     def _plugin(self, plugin: Mapping[str, Any]) -> None:
@@ -198,7 +204,7 @@ class _Reader:
             said = ", ".join(f"flags.plugin.{key}" for key in idle)
             self._say(
                 PLUGIN_SETTING, said, "no effect on what workloads get; not carried over", advice="Nothing to do.",
-                severity=Severity.INFO,
+                severity=FindingSeverity.INFO,
             )  # fmt: skip
 
     def _imex(self, imex: Mapping[str, Any]) -> None:
@@ -225,7 +231,7 @@ class _Reader:
                         f"{pattern!r} has the name {name}, but the device plugin still calls it {standard}",
                     )  # fmt: skip
 
-    def _sharing(self) -> Mapping[str, Sharing] | None:
+    def _sharing(self) -> Mapping[str, PluginSharing] | None:
         sharing = self._section(self._obj, "sharing")
         self._unknown("sharing", sharing)
         ways: list[tuple[str, Strategy]] = [("timeSlicing", "TimeSlicing"), ("mps", "MPS")]
@@ -238,7 +244,7 @@ class _Reader:
         key, strategy = given[0]
         return dict(self._shared(self._section(sharing, key, "sharing"), key, strategy))
 
-    def _shared(self, section: JsonObject, key: str, strategy: Strategy) -> Iterator[tuple[str, Sharing]]:
+    def _shared(self, section: JsonObject, key: str, strategy: Strategy) -> Iterator[tuple[str, PluginSharing]]:
         by_default = section.get("renameByDefault") is True
         # Of MPS, requests for several replicas are refused unless somebody allows them.
         one_only = section.get("failRequestsGreaterThanOne", strategy == "MPS") is True
@@ -269,7 +275,7 @@ class _Reader:
             if strategy == "MPS" and of_mig:
                 self._say(PLUGIN_SETTING, where, f"{name} by MPS: the device plugin does not share MIG devices by MPS")
                 continue
-            yield name, Sharing(strategy, replicas, by_default, one_only)
+            yield name, PluginSharing(strategy, replicas, by_default, one_only)
 
     def _entry(self, entry: JsonObject, where: str, name: str, by_default: bool) -> None:
         if entry.get("devices") not in (None, "all"):

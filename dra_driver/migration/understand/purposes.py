@@ -16,8 +16,18 @@ from typing import Any
 
 from dra_driver.allocation.placement import IMPLICIT_PREFIX
 from dra_driver.api.documents import Document, read_documents
-from dra_driver.migration.codes import ALREADY_DRA, Severity
-from dra_driver.migration.model import Finding, Form, Held, Options, Path, PodSpecAt, Purpose, finding, value_at
+from dra_driver.migration.codes import ALREADY_DRA, FindingSeverity
+from dra_driver.migration.model import (
+    ClaimForm,
+    Held,
+    MigrationFinding,
+    Options,
+    Path,
+    PodSpecAt,
+    Purpose,
+    finding,
+    value_at,
+)
 from dra_driver.names import CONFIG_GROUP, GPU_DRIVER
 
 _TEMPLATE, _CLAIM = "ResourceClaimTemplate", "ResourceClaim"
@@ -180,7 +190,7 @@ def _worst(saids: Sequence[_Said]) -> _Said:
 
 def _listed(pod: PodSpecAt) -> Iterator[tuple[str, Path, Mapping[str, Any]]]:
     """Entries with the name by which containers use them, and where they are."""
-    field_ = "draResources" if pod.form is Form.NIM else "resourceClaims"
+    field_ = "draResources" if pod.form is ClaimForm.NIM else "resourceClaims"
     path = (*pod.path, field_)
     for index, map_ in enumerate(_maps(pod.spec.get(field_))):
         yield str(map_.get("name", f"claim-{index}")), (*path, index), map_
@@ -203,18 +213,20 @@ def _expressions(value: object) -> tuple[str, ...]:
 # -- what is said of it
 
 
-def hindrances(held: Iterable[Held], document: Document) -> Iterator[Finding]:
+def hindrances(held: Iterable[Held], document: Document) -> Iterator[MigrationFinding]:
     """Of a pod that asks for GPUs in the old way, too."""
     for item in held:
         if item.purpose is Purpose.GPUS:
             message = f"claim {item.name} ({item.why}) is of GPUs, and the pod asks for GPUs in the old way, too"
-            yield finding(ALREADY_DRA, document, item.path, message, advice=_ONE_OF_BOTH, severity=Severity.ERROR)
+            yield finding(
+                ALREADY_DRA, document, item.path, message, advice=_ONE_OF_BOTH, severity=FindingSeverity.ERROR
+            )
         elif item.purpose is Purpose.UNKNOWN:
             message = f"it is not known whether claim {item.name} is of GPUs: {item.why}"
-            yield finding(ALREADY_DRA, document, item.path, message, advice=_SAY_WHAT, severity=Severity.ERROR)
+            yield finding(ALREADY_DRA, document, item.path, message, advice=_SAY_WHAT, severity=FindingSeverity.ERROR)
 
 
-def kept(held: Iterable[Held], document: Document) -> Iterator[Finding]:
+def kept(held: Iterable[Held], document: Document) -> Iterator[MigrationFinding]:
     """Of a pod that is migrated."""
     for item in held:
         message = f"claim {item.name} ({item.why}) is of no GPU: it stays as it is, and GPUs are migrated besides"

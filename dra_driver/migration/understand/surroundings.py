@@ -22,7 +22,7 @@ from dra_driver.migration.codes import (
     NO_COUNTERPART,
     UNREADABLE,
 )
-from dra_driver.migration.model import Finding, Options, Path, finding, value_at
+from dra_driver.migration.model import MigrationFinding, Options, Path, finding, value_at
 from dra_driver.migration.read.bases import Bases
 from dra_driver.migration.read.definitions import Definitions
 from dra_driver.migration.understand.in_force import (
@@ -105,7 +105,7 @@ class _Found:
     hamis: list[Given[Hami]] = field(default_factory=list)
     cut_on_demand: bool = False
     driver_roots: set[str] = field(default_factory=set)
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[MigrationFinding] = field(default_factory=list)
     given: bool = False
     """Whether any configuration was there to make a policy of."""
 

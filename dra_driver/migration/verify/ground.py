@@ -13,7 +13,7 @@ from dra_driver.api.inventory import NodeInventorySpec
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import ResourceSlice
-from dra_driver.checking.knowledge import Site, everywhere, model_names, site_of_inventory, site_of_model
+from dra_driver.checking.knowledge import SampleNode, everywhere, model_names, site_of_inventory, site_of_model
 from dra_driver.errors import InvalidInput
 from dra_driver.migration.understand.offering import is_plugin_resource
 from dra_driver.names import GPU_DRIVER, model_label
@@ -25,10 +25,10 @@ _DYNAMIC: JsonObject = {"mig": [{"mode": "Dynamic"}]}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Publication:
+class GroundPublication:
     """Nodes with what they would publish under one policy. `needs` None: as it is, or as this report's policy says."""
 
-    sites: tuple[Callable[[], Site], ...]
+    sites: tuple[Callable[[], SampleNode], ...]
     needs: JsonObject | None = None
     """Rules of a PublishingPolicy without which these devices would not be there."""
 
@@ -39,7 +39,7 @@ class Ground:
 
     title: str
     """After "on": `the nodes of the cluster`."""
-    publications: tuple[Publication, ...]
+    publications: tuple[GroundPublication, ...]
     minor: int
     certain: bool
     """Whether there are no other nodes, so that what fits none of them is an error."""
@@ -66,7 +66,7 @@ def ground_of_models(
     own = {key: value for key, value in (policy or {}).items() if key not in ("apiVersion", "kind")}
     behaviour = Behaviour.of(max(minor, 36))
 
-    def published(rules: JsonObject, needs: JsonObject | None, gpus: int | None = None) -> Publication:
+    def published(rules: JsonObject, needs: JsonObject | None, gpus: int | None = None) -> GroundPublication:
         typed = everywhere(PublishingPolicy.of({**_HEADER, **rules}, about="the policy of this migration"))
         written = json.dumps(typed.to_wire(), sort_keys=True)
         makers = (
@@ -75,7 +75,7 @@ def ground_of_models(
             else partial(_site, model, written, gpus, behaviour, driver)
             for model in models
         )
-        return Publication(tuple(makers), needs)
+        return GroundPublication(tuple(makers), needs)
 
     shared = {"strategy": "MPS", "capacity": ["memory", "cores"]}
     extras: tuple[JsonObject, ...] = (
@@ -108,14 +108,14 @@ def ground_of_models(
 
 
 @cache
-def _site(model: str, rules: str, gpus: int | None, behaviour: Behaviour, driver: str) -> Site:
+def _site(model: str, rules: str, gpus: int | None, behaviour: Behaviour, driver: str) -> SampleNode:
     """The same one for the same `rules` (JSON), since many results may be tried in one process."""
     return site_of_model(model, PublishingPolicy.of(json.loads(rules)), gpus, behaviour, driver)
 
 
 def _site_of_record(
     inventory: NodeInventorySpec, policy: PublishingPolicy, gpus: int | None, behaviour: Behaviour, driver: str
-) -> Site:
+) -> SampleNode:
     return site_of_inventory(inventory.model_copy(update={"gpus": inventory.gpus[:gpus]}), policy, behaviour, driver)
 
 
@@ -124,15 +124,15 @@ def ground_of_cluster(nodes: Sequence[JsonObject], slices: Sequence[JsonObject],
     behaviour = Behaviour.of(minor, partitionable=True, consumable=True, taints=True)
     catalog = Catalog([PublishedSlice(ResourceSlice.of(slice_)) for slice_ in slices], behaviour)
     views = [NodeView.of(node) for node in nodes]
-    sites = [Site(view.name, _without_plugin(view), catalog) for view in views]
+    sites = [SampleNode(view.name, _without_plugin(view), catalog) for view in views]
     with_devices = tuple(
         partial(_given, site) for site in sites if any(pool.candidates for pool in catalog.pools(site.node))
     )
     title = "the nodes of the cluster"
-    return Ground(title, (Publication(with_devices),), minor, certain=True, real_nodes=True)
+    return Ground(title, (GroundPublication(with_devices),), minor, certain=True, real_nodes=True)
 
 
-def _given(site: Site) -> Site:
+def _given(site: SampleNode) -> SampleNode:
     return site
 
 

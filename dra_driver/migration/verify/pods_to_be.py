@@ -16,14 +16,14 @@ from dra_driver.api.resource import DeviceClass, ResourceClaim
 from dra_driver.errors import InvalidInput
 from dra_driver.migration.claims.publishing import kept_resources
 from dra_driver.migration.model import (
+    ClaimForm,
     ContainerAt,
     Demand,
-    Form,
     Migration,
+    MigrationTarget,
     ObjectRef,
     PodSpecAt,
     Role,
-    Target,
     Workload,
     value_at,
 )
@@ -42,7 +42,7 @@ class NotLookedAt(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class ContainerUseOfClaim:
     """What a container names: a claim of its pod, and one request of it or None for all."""
 
     claim: str
@@ -55,7 +55,7 @@ class PodToBe:
 
     obj: JsonObject
     claims: Mapping[str, ResourceClaim]
-    uses: Mapping[str, tuple[Use, ...]]
+    uses: Mapping[str, tuple[ContainerUseOfClaim, ...]]
     """By container."""
     conditions: JsonObject
     """The pod's spec, as far as it says what it asks of its node."""
@@ -105,7 +105,7 @@ class PodsToBe:
     def of(self, workload: Workload) -> PodToBe:
         """Raises NotLookedAt."""
         at = workload.pod
-        if workload.choice.target is Target.EXTENDED:
+        if workload.choice.target is MigrationTarget.EXTENDED:
             return PodToBe(self.before(workload), {}, {}, at.spec)
         document = self._results.get(id(at.document))
         if document is None:
@@ -145,7 +145,7 @@ class PodsToBe:
             claims[f"claim-{index}"] = self._claim(ref.namespace or "", f"claim-{index}", entry)
         names = {id(container): name_of(container, index) for index, container in enumerate(at.containers)}
         (user,) = users
-        uses = {names[user]: tuple(Use(name, None) for name in claims)}
+        uses = {names[user]: tuple(ContainerUseOfClaim(name, None) for name in claims)}
         return PodToBe(self._shell(at, {}), claims, uses, {})
 
     def _shell(
@@ -241,21 +241,25 @@ def _names(demand: Demand) -> Iterator[str]:
     return (str(path[-1]) for path in demand.removes)
 
 
-def _named(at: PodSpecAt, document: Document) -> tuple[dict[str, JsonObject], dict[str, tuple[Use, ...]]]:
+def _named(
+    at: PodSpecAt, document: Document
+) -> tuple[dict[str, JsonObject], dict[str, tuple[ContainerUseOfClaim, ...]]]:
     """The claims that a pod lists, by their names in it; and those that its containers name."""
     spec = value_at(document.obj, at.path)
     spec = spec if isinstance(spec, dict) else {}
     listed = spec.get("resourceClaims")
-    if at.form is Form.NIM:
+    if at.form is ClaimForm.NIM:
         listed = [{"name": f"claim-{index}", **item} for index, item in enumerate(spec.get("draResources") or ())]
     entries = {str(item.get("name")): item for item in listed or () if isinstance(item, dict)}
-    uses: dict[str, tuple[Use, ...]] = {}
+    uses: dict[str, tuple[ContainerUseOfClaim, ...]] = {}
     for index, container in enumerate(at.containers):
-        if at.form is Form.NIM:
-            uses[name_of(container, index)] = tuple(Use(name, None) for name in entries)
+        if at.form is ClaimForm.NIM:
+            uses[name_of(container, index)] = tuple(ContainerUseOfClaim(name, None) for name in entries)
             continue
         resources = value_at(document.obj, container.resources_path)
         claims = resources.get("claims") if isinstance(resources, dict) else None
         results = [claim for claim in claims or () if isinstance(claim, dict)]
-        uses[name_of(container, index)] = tuple(Use(str(item.get("name")), item.get("request")) for item in results)
+        uses[name_of(container, index)] = tuple(
+            ContainerUseOfClaim(str(item.get("name")), item.get("request")) for item in results
+        )
     return entries, uses

@@ -13,10 +13,10 @@ from dra_driver.allocation.placement import Placement, highest_score, place_on
 from dra_driver.allocation.snapshot import Snapshot
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import AllocatedDevice, Device, DeviceClass
-from dra_driver.checking.knowledge import Site
+from dra_driver.checking.knowledge import SampleNode
 from dra_driver.errors import DriverError
-from dra_driver.migration.model import ContainerAt, Demand, Migration, Role, Target, Want, What, Workload
-from dra_driver.migration.verify.ground import Ground, Publication
+from dra_driver.migration.model import ContainerAt, Demand, Migration, MigrationTarget, Role, Want, What, Workload
+from dra_driver.migration.verify.ground import Ground, GroundPublication
 from dra_driver.migration.verify.pods_to_be import NotLookedAt, PodsToBe, PodToBe, name_of
 from dra_driver.quantity import Quantity
 
@@ -186,7 +186,7 @@ def _asked(container: ContainerAt) -> int | None:
     return sum(int(str(amount)) for amount in amounts)
 
 
-class Verdict(StrEnum):
+class TrialVerdict(StrEnum):
     SAME = "same"
     """The devices are what was meant."""
     DIFFERS = "differs"
@@ -207,9 +207,9 @@ class Got:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Checked:
+class TrialResult:
     workload: Workload
-    verdict: Verdict
+    verdict: TrialVerdict
     why: tuple[str, ...] = ()
     """Sentences: what differs, why it fits nowhere, why it was not looked at, or what of it was not."""
     node: str = ""
@@ -222,7 +222,7 @@ class Checked:
 class Verification:
     title: str
     certain: bool
-    checked: tuple[Checked, ...]
+    checked: tuple[TrialResult, ...]
 
 
 # -- looking
@@ -243,17 +243,17 @@ def verify(
 ) -> Verification:
     """Each workload that asks for devices of the driver now. `classes` are those that come with the driver."""
     trial = _Trial(migration, ground, classes)
-    asking = [item for item in migration.workloads if item.choice.target is not Target.LEAVE]
-    checked: list[Checked] = []
+    asking = [item for item in migration.workloads if item.choice.target is not MigrationTarget.LEAVE]
+    checked: list[TrialResult] = []
     for workload in asking:
         if not progress(len(checked), len(asking)):
             break
         checked.append(trial.checked(workload))
-    late = (Checked(item, Verdict.UNKNOWN, (_NO_TIME,)) for item in asking[len(checked) :])
+    late = (TrialResult(item, TrialVerdict.UNKNOWN, (_NO_TIME,)) for item in asking[len(checked) :])
     return Verification(ground.title, ground.certain, (*checked, *late))
 
 
-type _Found = tuple[tuple[Site, Placement] | None, tuple[str, ...]]
+type _Found = tuple[tuple[SampleNode, Placement] | None, tuple[str, ...]]
 """The node that a scheduler prefers, if there is one, and why others are none."""
 
 
@@ -264,42 +264,42 @@ class _Trial:
         self._known: dict[tuple[str, int], _Found] = {}
         """Hundreds of workloads ask for a few things."""
 
-    def checked(self, workload: Workload) -> Checked:
+    def checked(self, workload: Workload) -> TrialResult:
         found = self._checked(workload)
         untried = ", ".join(f"{held.name!r}" for held in workload.reading.held)
-        if not untried or found.verdict is Verdict.UNKNOWN:
+        if not untried or found.verdict is TrialVerdict.UNKNOWN:
             return found
         return replace(found, why=(*found.why, f"not tried: claims of other devices ({untried})"))
 
-    def _checked(self, workload: Workload) -> Checked:
+    def _checked(self, workload: Workload) -> TrialResult:
         try:
             pod = self._pods.of(workload)
         except NotLookedAt as why:
-            return Checked(workload, Verdict.UNKNOWN, (str(why),))
+            return TrialResult(workload, TrialVerdict.UNKNOWN, (str(why),))
         reasons: dict[str, None] = {}
-        differing: Checked | None = None
+        differing: TrialResult | None = None
         for number, publication in enumerate(self._ground.publications):
             best, why_not = self._best_known(pod, number, publication)
             reasons |= dict.fromkeys(why_not)
             if best is None:
                 continue
             checked = self._judged(workload, pod, *best, publication)
-            if checked.verdict is Verdict.SAME:
+            if checked.verdict is TrialVerdict.SAME:
                 return checked
             differing = differing or checked
         if differing is not None:
             return differing
-        return Checked(workload, Verdict.NOWHERE, tuple(reasons)[:2] or ("there are no nodes",))
+        return TrialResult(workload, TrialVerdict.NOWHERE, tuple(reasons)[:2] or ("there are no nodes",))
 
-    def _best_known(self, pod: PodToBe, number: int, publication: Publication) -> _Found:
+    def _best_known(self, pod: PodToBe, number: int, publication: GroundPublication) -> _Found:
         key = pod.wishes, number
         if key not in self._known:
             self._known[key] = self._best(pod, publication)
         return self._known[key]
 
-    def _best(self, pod: PodToBe, publication: Publication) -> _Found:
+    def _best(self, pod: PodToBe, publication: GroundPublication) -> _Found:
         most = highest_score(list(pod.claims.values()))
-        best: tuple[Site, Placement] | None = None
+        best: tuple[SampleNode, Placement] | None = None
         reasons: dict[str, None] = {}
         for make in publication.sites:
             site = make()
@@ -312,7 +312,7 @@ class _Trial:
                 break
         return best, tuple(reasons)
 
-    def _placed(self, pod: PodToBe, site: Site) -> Placement | str:
+    def _placed(self, pod: PodToBe, site: SampleNode) -> Placement | str:
         snapshot = Snapshot(site.catalog, self._pods.all_classes)
         try:
             return place_on(pod.obj, list(pod.claims.values()), site.node, snapshot)
@@ -322,8 +322,8 @@ class _Trial:
     # -- what it got
 
     def _judged(
-        self, workload: Workload, pod: PodToBe, site: Site, placed: Placement, publication: Publication
-    ) -> Checked:
+        self, workload: Workload, pod: PodToBe, site: SampleNode, placed: Placement, publication: GroundPublication
+    ) -> TrialResult:
         devices = {
             (pool.name, candidate.id.device): candidate.device
             for pool in site.catalog.pools(site.node)
@@ -331,9 +331,9 @@ class _Trial:
         }
         pieces = _pieces(workload, pod, placed, devices)
         wrong = tuple(problems(workload, pieces))
-        return Checked(
+        return TrialResult(
             workload,
-            Verdict.DIFFERS if wrong else Verdict.SAME,
+            TrialVerdict.DIFFERS if wrong else TrialVerdict.SAME,
             wrong,
             site.title,
             tuple(Got(name, tuple(map(shown, piece))) for name, piece in pieces.items() if piece),

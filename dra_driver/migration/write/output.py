@@ -9,17 +9,17 @@ from pathlib import PurePosixPath
 
 from dra_driver.api.documents import Document
 from dra_driver.authoring.writing import Noted, written
-from dra_driver.migration.claims.plans import Plan, refused
+from dra_driver.migration.claims.plans import DocumentPlan, refused
 from dra_driver.migration.model import (
     Demand,
     Edit,
     FileResult,
+    ManifestText,
+    MigrationTarget,
     NewObject,
     ObjectRef,
     Options,
     Put,
-    Source,
-    Target,
     ref_of,
     title_of,
 )
@@ -33,8 +33,8 @@ from dra_driver.migration.write.undo import remembered
 class Output:
     """Collects what is to be written. Nothing of a text is edited when something of it cannot be."""
 
-    def __init__(self, sources: Sequence[Source], folders: Folders) -> None:
-        self.plans: list[Plan] = []
+    def __init__(self, sources: Sequence[ManifestText], folders: Folders) -> None:
+        self.plans: list[DocumentPlan] = []
         self.objects: list[NewObject] = []
         self._sources = sources
 
@@ -44,10 +44,10 @@ class Output:
         self._splices: dict[str, list[Splice]] = {source.file: [] for source in sources}
         self._apart: dict[str, list[NewObject]] = {}
 
-    def take(self, plans: Sequence[Plan], options: Options) -> None:
+    def take(self, plans: Sequence[DocumentPlan], options: Options) -> None:
         for plan in plans:
             self._where[ref_of(plan.document)].add(plan.document.file)
-        by_text: dict[tuple[str, int], list[Plan]] = defaultdict(list)
+        by_text: dict[tuple[str, int], list[DocumentPlan]] = defaultdict(list)
         for plan in plans:
             by_text[plan.document.file, plan.document.written.start].append(plan)
         # Bases first: an overlay can name a template that its base has, and kustomize takes none twice.
@@ -59,10 +59,10 @@ class Output:
         """Of what gets claims."""
         for plan in self.plans:
             for workload in plan.all_workloads:
-                if workload.choice.target is Target.CLAIMS:
+                if workload.choice.target is MigrationTarget.CLAIMS:
                     yield from workload.reading.demands
 
-    def _take_text(self, plans: list[Plan], options: Options) -> None:
+    def _take_text(self, plans: list[DocumentPlan], options: Options) -> None:
         file = plans[0].document.file
         try:
             splices = edited(plans, options)
@@ -79,7 +79,7 @@ class Output:
             self._splices[file].append(_in_front_of(plans[0].document, new))
         self._splices[file] += splices
 
-    def _new_objects(self, plan: Plan) -> Iterator[NewObject]:
+    def _new_objects(self, plan: DocumentPlan) -> Iterator[NewObject]:
         """Templates that the document's file does not have yet."""
         for claim in plan.all_claims:
             if not self._is_brought(claim.ref, plan.document.file):
@@ -107,11 +107,11 @@ class Output:
             for source in self._sources
         )
 
-    def new_files(self) -> tuple[Source, ...]:
-        return tuple(Source(file, _objects_text(objects)) for file, objects in self._apart.items())
+    def new_files(self) -> tuple[ManifestText, ...]:
+        return tuple(ManifestText(file, _objects_text(objects)) for file, objects in self._apart.items())
 
 
-def edited(plans: Iterable[Plan], options: Options) -> tuple[Splice, ...]:
+def edited(plans: Iterable[DocumentPlan], options: Options) -> tuple[Splice, ...]:
     """What to replace, for plans of one text. Raises EditRefused if one of their edits cannot be made."""
     edits: dict[Document, tuple[Edit, ...]] = {}
     for plan in plans:
@@ -128,8 +128,8 @@ def edited(plans: Iterable[Plan], options: Options) -> tuple[Splice, ...]:
     return rewritten(edits) if edits else ()
 
 
-def _by_text(plans: Iterable[Plan]) -> list[list[Plan]]:
-    together: dict[int, list[Plan]] = defaultdict(list)
+def _by_text(plans: Iterable[DocumentPlan]) -> list[list[DocumentPlan]]:
+    together: dict[int, list[DocumentPlan]] = defaultdict(list)
     for plan in plans:
         together[plan.document.written.start].append(plan)
     return list(together.values())

@@ -14,15 +14,15 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.migration.claims.templates import MANAGED_BY, OWNER
 from dra_driver.migration.codes import NOT_EDITABLE
 from dra_driver.migration.model import (
-    Change,
     Edit,
+    FieldChange,
     FileResult,
-    Finding,
+    ManifestText,
     Migration,
+    MigrationFinding,
     Path,
     Put,
     Remove,
-    Source,
     finding,
     path_text,
     place_of,
@@ -46,16 +46,16 @@ def remembered(obj: JsonObject, edits: Sequence[Edit]) -> Edit:
     return Put(_WHERE, json.dumps([*(runs or ()), entry], separators=(",", ":"), ensure_ascii=False))
 
 
-def changes(document: Document, edits: Sequence[Edit]) -> Iterator[Change]:
+def changes(document: Document, edits: Sequence[Edit]) -> Iterator[FieldChange]:
     """What `edits` make of the document, field by field."""
     for path, was, now in differences(document.obj, changed(document.obj, edits)):
         entry = _entry(path, was, now)
-        yield Change(ref_of(document), place_of(document, path), entry.get("was"), entry.get("is"))
+        yield FieldChange(ref_of(document), place_of(document, path), entry.get("was"), entry.get("is"))
 
 
-def undo(sources: Sequence[Source]) -> Migration:
+def undo(sources: Sequence[ManifestText]) -> Migration:
     """The texts as they were, as far as what they mean goes. A result without text is a file to be deleted."""
-    findings: list[Finding] = []
+    findings: list[MigrationFinding] = []
     read = [(source, read_documents(source.text, source.file).documents) for source in sources]
     splices: dict[str, list[Splice]] = {source.file: [] for source in sources}
     named: set[tuple[str | None, str]] = set()
@@ -112,10 +112,10 @@ def _is_entry(value: object) -> bool:
 # -- how it is put back
 
 
-def _back(document: Document, findings: list[Finding]) -> Iterator[Edit]:
+def _back(document: Document, findings: list[MigrationFinding]) -> Iterator[Edit]:
     """Edits in the object as it is now."""
     for path, text in (*embedded_in(document), *manifests_in(document)):
-        inner = undo([Source(document.file, text)])
+        inner = undo([ManifestText(document.file, text)])
         findings += inner.findings
         if inner.changed:
             yield Put(path, inner.files[0].after)
@@ -176,7 +176,7 @@ def _edits_to(now: Any, old: Any, path: Path) -> Iterator[Edit]:
         yield Put(path, plain(old))
 
 
-def _carried_out(back: dict[Document, tuple[Edit, ...]], findings: list[Finding]) -> Iterator[Splice]:
+def _carried_out(back: dict[Document, tuple[Edit, ...]], findings: list[MigrationFinding]) -> Iterator[Splice]:
     by_text: dict[int, dict[Document, tuple[Edit, ...]]] = {}
     for document, edits in back.items():
         if edits:
@@ -214,7 +214,7 @@ def _template_names(value: Any) -> Iterator[str]:
 
 
 def _unused_templates(
-    source: Source, documents: Iterable[Document], named: set[tuple[str | None, str]]
+    source: ManifestText, documents: Iterable[Document], named: set[tuple[str | None, str]]
 ) -> Iterator[Splice]:
     """Templates that stand one after the other were put there together, with the lines that divide them."""
     by_text: dict[int, list[Document]] = {}

@@ -24,13 +24,13 @@ from dra_driver.api.policy import LabelSelector
 from dra_driver.apirules.status import ApiError, denied
 from dra_driver.cel.check import check
 from dra_driver.cel.errors import CelError
-from dra_driver.cel.evaluate import Program
+from dra_driver.cel.evaluate import CelProgram
 from dra_driver.cel.functions import Server, functions_of
 from dra_driver.cel.overloads import Environment, ObjectType
 from dra_driver.cel.parser import parse
 from dra_driver.cel.types import DYN
-from dra_driver.simulation.apiserver.resource_types import Registry, ResourceType
-from dra_driver.simulation.apiserver.store import Entry, Store
+from dra_driver.simulation.apiserver.resource_types import ResourceType, TypeRegistry
+from dra_driver.simulation.apiserver.store import Store, StoredVersion
 
 _CONFIGURATIONS = ("admissionregistration.k8s.io", "validatingwebhookconfigurations")
 _NEVER_ASKED = frozenset(
@@ -47,15 +47,15 @@ _VARIABLES = ("object", "oldObject", "request")
 
 
 @dataclass(slots=True)
-class Asked:
+class AnsweredQuestions:
     """The questions of one request that have been answered, by key; and the name that was made for its object."""
 
-    answers: dict[str, "Verdict"] = field(default_factory=dict)
+    answers: dict[str, "WebhookVerdict"] = field(default_factory=dict)
     name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class WebhookVerdict:
     """`refusal` is None where the webhook lets the object pass, or could not be asked and that does not matter."""
 
     refusal: ApiError | None
@@ -63,7 +63,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class WebhookQuestion:
     """`key` is the same for the same object, however often the write starts again."""
 
     key: str
@@ -74,13 +74,13 @@ class Question:
 class Unasked(Exception):
     """A write that cannot continue before these are answered."""
 
-    def __init__(self, questions: Sequence[Question]) -> None:
+    def __init__(self, questions: Sequence[WebhookQuestion]) -> None:
         self.questions = tuple(questions)
         super().__init__(f"{len(self.questions)} webhooks must be asked")
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class AdmittedChange:
     """What a write would do, in the stored shape. `obj` None: a deletion; `old` None: a creation."""
 
     kind: ResourceType
@@ -100,12 +100,12 @@ class Change:
 class Admission:
     """Of one server. `minor` is its version."""
 
-    def __init__(self, store: Store, registry: Registry, minor: int) -> None:
+    def __init__(self, store: Store, registry: TypeRegistry, minor: int) -> None:
         self._store = store
         self._registry = registry
         self._conditions = lru_cache(maxsize=256)(lambda text: _condition(text, minor))
 
-    def decide(self, change: Change, asked: Asked, warnings: list[str]) -> None:
+    def decide(self, change: AdmittedChange, asked: AnsweredQuestions, warnings: list[str]) -> None:
         """Let a change pass. Raises Unasked, or the ApiError of the first webhook that refuses it."""
         questions = list(self._questions(change))
         open_ = [question for question in questions if question.key not in asked.answers]
@@ -117,7 +117,7 @@ class Admission:
             if verdict.refusal is not None:
                 raise verdict.refusal
 
-    def _questions(self, change: Change) -> Iterator[Question]:
+    def _questions(self, change: AdmittedChange) -> Iterator[WebhookQuestion]:
         if change.kind.key in _NEVER_ASKED:
             return
         for entry in self._store.entries(_CONFIGURATIONS):
@@ -129,7 +129,7 @@ class Admission:
                 if self._concerned(webhook, request, change):
                     yield _question(webhook, request, change)
 
-    def _concerned(self, webhook: JsonObject, request: JsonObject, change: Change) -> bool:
+    def _concerned(self, webhook: JsonObject, request: JsonObject, change: AdmittedChange) -> bool:
         """One condition that is false decides, also if others fail."""
         failures = []
         for condition in webhook.get("matchConditions") or ():
@@ -145,7 +145,7 @@ class Admission:
             raise denied(change.kind.resource, str(change.metadata.get("name", "")), failures[0])
         return not failures
 
-    def _version_for(self, webhook: JsonObject, change: Change) -> str | None:
+    def _version_for(self, webhook: JsonObject, change: AdmittedChange) -> str | None:
         """In which version the webhook gets the object; None where no rule of it is about the change."""
         resource = change.kind.resource
         path = f"{resource.plural}/{change.subresource}" if change.subresource else resource.plural
@@ -167,7 +167,7 @@ class Admission:
                 return next(served, None)
         return None
 
-    def _selected(self, webhook: JsonObject, change: Change) -> bool:
+    def _selected(self, webhook: JsonObject, change: AdmittedChange) -> bool:
         metadata = change.metadata
         if not LabelSelector.model_validate(webhook.get("objectSelector") or {}).matches(metadata.get("labels") or {}):
             return False
@@ -195,7 +195,7 @@ def _condition(expression: str, minor: int) -> Callable[[JsonObject], bool]:
     """Raises CelError when it is compiled, and when it is asked."""
     variables = {name: ObjectType(DYN, {}) for name in _VARIABLES}
     environment = Environment(variables, functions_of(Server.of(minor, stored=True)))
-    program = Program(check(parse(expression), expression, environment))
+    program = CelProgram(check(parse(expression), expression, environment))
 
     def holds(request: JsonObject) -> bool:
         values = [_value(request["object"]), _value(request["oldObject"]), _value(request)]
@@ -211,11 +211,13 @@ def _value(data: Any) -> Any:
     return tuple(map(_value, data)) if isinstance(data, list) else data
 
 
-def _request(change: Change, version: str) -> JsonObject:
+def _request(change: AdmittedChange, version: str) -> JsonObject:
     """The `request` of a review, but for its uid."""
     resource = change.kind.resource
     group, api_version = resource.group, f"{resource.group}/{version}" if resource.group else version
-    obj, old = (None if item is None else Entry(item, 0).served_as(api_version) for item in (change.obj, change.old))
+    obj, old = (
+        None if item is None else StoredVersion(item, 0).served_as(api_version) for item in (change.obj, change.old)
+    )
     named = {"group": group, "version": version}
     written = {"group": group, "version": resource.version}
     return {
@@ -239,7 +241,7 @@ _MADE_ANEW = ("uid", "creationTimestamp", "resourceVersion")
 """What differs when a creation starts again."""
 
 
-def _question(webhook: JsonObject, request: JsonObject, change: Change) -> Question:
+def _question(webhook: JsonObject, request: JsonObject, change: AdmittedChange) -> WebhookQuestion:
     objects = []
     for obj in (change.obj, change.old):
         metadata = {key: item for key, item in ((obj or {}).get("metadata") or {}).items() if key not in _MADE_ANEW}
@@ -251,35 +253,37 @@ def _question(webhook: JsonObject, request: JsonObject, change: Change) -> Quest
         "kind": "AdmissionReview",
         "request": {"uid": str(uuid.uuid4()), **request},
     }
-    return Question(key, webhook, review)
+    return WebhookQuestion(key, webhook, review)
 
 
 # -- asking
 
 
-async def ask(questions: Iterable[Question]) -> dict[str, Verdict]:
+async def ask(questions: Iterable[WebhookQuestion]) -> dict[str, WebhookVerdict]:
     """All at once; the answers by key."""
     todo = list(questions)
     return dict(zip((question.key for question in todo), await asyncio.gather(*map(_ask, todo)), strict=True))
 
 
-async def _ask(question: Question) -> Verdict:
+async def _ask(question: WebhookQuestion) -> WebhookVerdict:
     webhook, name = question.webhook, question.webhook["name"]
     try:
         response = await _answer(webhook, question.review)
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
         if webhook.get("failurePolicy") == "Ignore":
-            return Verdict(None)
+            return WebhookVerdict(None)
         why = str(error) or type(error).__name__
-        return Verdict(ApiError(500, f'Internal error occurred: failed calling webhook "{name}": {why}', details={}))
+        return WebhookVerdict(
+            ApiError(500, f'Internal error occurred: failed calling webhook "{name}": {why}', details={})
+        )
     warnings = tuple(str(item) for item in response.get("warnings") or ())
     if response["allowed"] is True:
-        return Verdict(None, warnings)
+        return WebhookVerdict(None, warnings)
     status = response.get("status") or {}
     said = status.get("message") or status.get("reason")
     message = f'admission webhook "{name}" denied the request' + (f": {said}" if said else " without explanation")
     code = max(int(status.get("code") or 403), 400)
-    return Verdict(ApiError(code, message, reason=str(status.get("reason") or ""), details={}), warnings)
+    return WebhookVerdict(ApiError(code, message, reason=str(status.get("reason") or ""), details={}), warnings)
 
 
 async def _answer(webhook: JsonObject, review: JsonObject) -> Mapping[str, Any]:

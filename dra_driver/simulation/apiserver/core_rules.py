@@ -14,7 +14,7 @@ from dra_driver.apirules import dra_fields
 from dra_driver.apirules.dra_gates import drop_from_pod_status
 from dra_driver.apirules.metadata import dns_label, dns_subdomain
 from dra_driver.apirules.status import (
-    Problem,
+    FieldProblem,
     duplicate,
     forbidden,
     invalid,
@@ -109,7 +109,7 @@ class PodRules(TypeRules):
         status.setdefault("qosClass", before.get("qosClass", "BestEffort"))
         drop_from_pod_status(status, before, situation.gates)
 
-    def status_problems(self, obj: JsonObject, old: JsonObject, situation: Situation) -> list[Problem]:
+    def status_problems(self, obj: JsonObject, old: JsonObject, situation: Situation) -> list[FieldProblem]:
         status, spec = obj["status"], obj["spec"]
         claims = {one["name"] for one in spec.get("resourceClaims") or ()}
         problems = [
@@ -129,7 +129,7 @@ class PodRules(TypeRules):
             problems += _health_problems(status.get(f"{kind}Statuses") or (), f"status.{kind}Statuses", spec.get(names))
         return problems
 
-    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[Problem]:
+    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[FieldProblem]:
         if old is None:
             return _problems_of_pod(obj["spec"])
         if _fixed_part(obj["spec"]) == _fixed_part(old["spec"]):
@@ -144,7 +144,7 @@ class PodRules(TypeRules):
 
 def _health_problems(
     statuses: Sequence[JsonObject], path: str, containers: Sequence[JsonObject] | None
-) -> list[Problem]:
+) -> list[FieldProblem]:
     """Of `allocatedResourcesStatus`: each is about something that its container asks for."""
     asked = {container["name"]: _asked_by(container.get("resources") or {}) for container in containers or ()}
     return [
@@ -225,7 +225,7 @@ def _default_volume(volume: JsonObject) -> None:
         volume["hostPath"].setdefault("type", "")
 
 
-def _problems_of_pod(spec: JsonObject) -> list[Problem]:
+def _problems_of_pod(spec: JsonObject) -> list[FieldProblem]:
     problems = [] if spec.get("containers") else [required("spec.containers")]
     claims: dict[str, str] = {}
     for index, claim in enumerate(spec.get("resourceClaims") or ()):
@@ -249,7 +249,7 @@ def _problems_of_pod(spec: JsonObject) -> list[Problem]:
     return problems
 
 
-def _problems_of_pod_claim(claim: JsonObject, path: str) -> list[Problem]:
+def _problems_of_pod_claim(claim: JsonObject, path: str) -> list[FieldProblem]:
     name = claim.get("name", "")
     problems = dra_fields.label(name, f"{path}.name") if name else [required(f"{path}.name")]
     own, template = claim.get("resourceClaimName"), claim.get("resourceClaimTemplateName")
@@ -265,7 +265,7 @@ def _problems_of_pod_claim(claim: JsonObject, path: str) -> list[Problem]:
     return problems
 
 
-def _problems_of_container(container: JsonObject, path: str, claims: set[str]) -> list[Problem]:
+def _problems_of_container(container: JsonObject, path: str, claims: set[str]) -> list[FieldProblem]:
     name = container.get("name", "")
     problems = [] if name else [required(f"{path}.name")]
     if name and (why := dns_label(name)):
@@ -291,7 +291,7 @@ _CONFIG_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 class ConfigMapRules(TypeRules):
     """ConfigMap."""
 
-    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[Problem]:
+    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[FieldProblem]:
         problems = [
             invalid(f"{field}[{key}]", key, "a valid config key consists of letters, digits, '-', '_' or '.'")
             for field in ("data", "binaryData")
@@ -313,7 +313,7 @@ class SecretRules(TypeRules):
         for name, text in obj.pop("stringData", {}).items():
             obj.setdefault("data", {})[name] = base64.b64encode(text.encode()).decode()
 
-    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[Problem]:
+    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[FieldProblem]:
         if old is not None and obj.get("type") != old.get("type"):
             return [invalid("type", obj.get("type"), "field is immutable")]
         return []
@@ -356,7 +356,7 @@ class EventRules(TypeRules):
         for name in ("firstTimestamp", "lastTimestamp", "eventTime"):
             obj.setdefault(name, None)
 
-    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[Problem]:
+    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[FieldProblem]:
         about = obj.get("involvedObject") or {}
         namespace = obj["metadata"].get("namespace")
         if situation.kind.resource.group and old is None:
@@ -402,7 +402,7 @@ class WorkloadRules(TypeRules):
         if kind == "StatefulSet":
             spec.setdefault("podManagementPolicy", "OrderedReady")
 
-    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[Problem]:
+    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[FieldProblem]:
         spec = obj["spec"]
         selector = spec.get("selector")
         if not selector:
@@ -416,10 +416,10 @@ class WorkloadRules(TypeRules):
         return _problems_of_template(spec)
 
 
-def _problems_of_template(spec: JsonObject) -> list[Problem]:
+def _problems_of_template(spec: JsonObject) -> list[FieldProblem]:
     pod = (spec.get("template") or {}).get("spec") or {}
     return [
-        Problem(problem.field.replace("spec", "spec.template.spec", 1), problem.reason, problem.message)
+        FieldProblem(problem.field.replace("spec", "spec.template.spec", 1), problem.reason, problem.message)
         for problem in _problems_of_pod(pod)
     ]
 
@@ -449,7 +449,7 @@ class JobRules(TypeRules):
         metadata["labels"] = {**(metadata.get("labels") or {}), **labels}
         spec["selector"] = {"matchLabels": {f"{prefix}controller-uid": uid}}
 
-    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[Problem]:
+    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[FieldProblem]:
         spec = obj["spec"]
         problems = _problems_of_template(spec)
         policy = ((spec.get("template") or {}).get("spec") or {}).get("restartPolicy")

@@ -5,7 +5,7 @@ from typing import Any
 
 from dra_driver.api.meta import JsonObject, Resource
 from dra_driver.apirules.schema import custom_schema
-from dra_driver.apirules.status import Problem, forbidden, invalid, not_supported, required
+from dra_driver.apirules.status import FieldProblem, forbidden, invalid, not_supported, required
 from dra_driver.simulation.apiserver.custom_objects import problems_of_custom, problems_of_rules
 from dra_driver.simulation.apiserver.resource_types import Column, ResourceType
 from dra_driver.simulation.apiserver.rules import Situation, TypeRules
@@ -63,7 +63,7 @@ class DefinitionRules(TypeRules):
             for column in version.get("additionalPrinterColumns") or ():
                 column.setdefault("priority", 0)
 
-    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[Problem]:
+    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[FieldProblem]:
         spec = obj["spec"]
         names, problems = spec["names"], []
         wanted = f"{names.get('plural', '')}.{spec.get('group', '')}"
@@ -94,8 +94,8 @@ class DefinitionRules(TypeRules):
             }
 
 
-def _problems_of_versions(versions: list[JsonObject], spec: JsonObject) -> list[Problem]:
-    problems: list[Problem] = []
+def _problems_of_versions(versions: list[JsonObject], spec: JsonObject) -> list[FieldProblem]:
+    problems: list[FieldProblem] = []
     if sum(bool(version.get("storage")) for version in versions) != 1:
         why = "must have exactly one version marked as storage version"
         problems.append(invalid("spec.versions", "<value omitted>", why))
@@ -122,7 +122,7 @@ def _path_of(values: Sequence[object], common: str, own: str) -> str:
     return common if all(value == values[0] for value in values) else own
 
 
-def _problems_of_column(column: JsonObject, path: str) -> list[Problem]:
+def _problems_of_column(column: JsonObject, path: str) -> list[FieldProblem]:
     fields = (("name", "name"), ("type", "type"), ("jsonPath", "JSONPath"))
     problems = [required(f"{path}.{shown}") for name, shown in fields if not column.get(name)]
     if column.get("type") and column["type"] not in _COLUMN_TYPES:
@@ -132,9 +132,9 @@ def _problems_of_column(column: JsonObject, path: str) -> list[Problem]:
     return problems
 
 
-def _problems_of_schema(schema: JsonObject, path: str, *, root: bool = False) -> list[Problem]:
+def _problems_of_schema(schema: JsonObject, path: str, *, root: bool = False) -> list[FieldProblem]:
     """What makes a schema structural: every value has a type, and lists that are maps have keys."""
-    problems: list[Problem] = []
+    problems: list[FieldProblem] = []
     wanted = schema.get("type")
     any_type = schema.get("x-kubernetes-int-or-string") or schema.get("x-kubernetes-preserve-unknown-fields")
     if root and wanted != "object":
@@ -159,11 +159,11 @@ def _problems_of_schema(schema: JsonObject, path: str, *, root: bool = False) ->
 class CustomRules(TypeRules):
     """Objects of custom types: their structural schema, and then its rules."""
 
-    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[Problem]:
+    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[FieldProblem]:
         schema = situation.kind.schema
         return problems_of_custom(obj, schema) or problems_of_rules(obj, old, schema)
 
-    def status_problems(self, obj: JsonObject, old: JsonObject, situation: Situation) -> list[Problem]:
+    def status_problems(self, obj: JsonObject, old: JsonObject, situation: Situation) -> list[FieldProblem]:
         return self.problems(obj, old, situation)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from dra_driver.apirules.schema import Schema
 from dra_driver.apirules.status import (
-    Problem,
+    FieldProblem,
     duplicate,
     forbidden,
     invalid,
@@ -27,14 +27,14 @@ from dra_driver.apirules.status import (
 )
 from dra_driver.cel.check import check
 from dra_driver.cel.errors import CelError
-from dra_driver.cel.evaluate import Program
+from dra_driver.cel.evaluate import CelProgram
 from dra_driver.cel.functions import FUNCTIONS
 from dra_driver.cel.overloads import Environment, ObjectType
 from dra_driver.cel.parser import parse
 from dra_driver.cel.types import DYN
 
 
-def problems_of_custom(value: Any, schema: Schema, path: str = "") -> list[Problem]:
+def problems_of_custom(value: Any, schema: Schema, path: str = "") -> list[FieldProblem]:
     """All that is wrong with `value`, which was pruned and defaulted before."""
     if value is None:
         if schema.raw.get("nullable") or schema.type == "":
@@ -46,7 +46,7 @@ def problems_of_custom(value: Any, schema: Schema, path: str = "") -> list[Probl
         return _combined(value, schema, path)
     if schema.type and not _is_type(value, schema.type):
         return [_wrong_type(path, _json_type(value), schema.type)]
-    checks: dict[type, Callable[[Any, Schema, str], list[Problem]]] = {dict: _object, list: _array, str: _string}
+    checks: dict[type, Callable[[Any, Schema, str], list[FieldProblem]]] = {dict: _object, list: _array, str: _string}
     problems = checks.get(type(value), _number)(value, schema, path)
     allowed = schema.raw.get("enum")
     if allowed is not None and value not in allowed:
@@ -70,7 +70,7 @@ def _is_type(value: object, wanted: str) -> bool:
     return actual == wanted
 
 
-def _wrong_type(path: str, actual: str, wanted: str) -> Problem:
+def _wrong_type(path: str, actual: str, wanted: str) -> FieldProblem:
     return type_invalid(path, actual, f'{path} in body must be of type {wanted}: "{actual}"')
 
 
@@ -78,7 +78,7 @@ def _child(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def _object(value: dict[str, Any], schema: Schema, path: str) -> list[Problem]:
+def _object(value: dict[str, Any], schema: Schema, path: str) -> list[FieldProblem]:
     problems = [required(_child(path, name)) for name in schema.raw.get("required", ()) if name not in value]
     for name, item in value.items():
         child = schema.properties.get(name)
@@ -90,8 +90,8 @@ def _object(value: dict[str, Any], schema: Schema, path: str) -> list[Problem]:
     return problems
 
 
-def _array(value: list[Any], schema: Schema, path: str) -> list[Problem]:
-    problems: list[Problem] = []
+def _array(value: list[Any], schema: Schema, path: str) -> list[FieldProblem]:
+    problems: list[FieldProblem] = []
     if schema.items is not None:
         for index, item in enumerate(value):
             problems += problems_of_custom(item, schema.items, f"{path}[{index}]")
@@ -114,7 +114,7 @@ def _list_key(item: Any, schema: Schema) -> tuple[str, Any]:
     return json.dumps(shown, sort_keys=True), shown
 
 
-def _bounds(count: int, schema: Schema, path: str, low: str, high: str, text: str) -> list[Problem]:
+def _bounds(count: int, schema: Schema, path: str, low: str, high: str, text: str) -> list[FieldProblem]:
     problems = []
     if low in schema.raw and count < schema.raw[low]:
         problems.append(invalid(path, count, f"{path} in body {text.format('least', schema.raw[low])}"))
@@ -124,7 +124,7 @@ def _bounds(count: int, schema: Schema, path: str, low: str, high: str, text: st
     return problems
 
 
-def _string(value: str, schema: Schema, path: str) -> list[Problem]:
+def _string(value: str, schema: Schema, path: str) -> list[FieldProblem]:
     problems = _bounds(len(value), schema, path, "minLength", "maxLength", "should be at {} {} chars long")
     pattern = schema.raw.get("pattern")
     if pattern is not None and re.search(pattern, value) is None:
@@ -142,7 +142,7 @@ def _is_moment(text: str) -> bool:
         return False
 
 
-def _number(value: Any, schema: Schema, path: str) -> list[Problem]:
+def _number(value: Any, schema: Schema, path: str) -> list[FieldProblem]:
     if isinstance(value, bool):
         return []
     raw, problems = schema.raw, []
@@ -158,7 +158,7 @@ def _number(value: Any, schema: Schema, path: str) -> list[Problem]:
     return problems
 
 
-def _combined(value: Any, schema: Schema, path: str) -> list[Problem]:
+def _combined(value: Any, schema: Schema, path: str) -> list[FieldProblem]:
     """allOf, anyOf, oneOf and not; their branches describe values and define no fields."""
     raw = schema.raw
     problems = [
@@ -179,12 +179,12 @@ _OLD = re.compile(r"\boldSelf\b")
 _MISSING: Any = object()
 
 
-def problems_of_rules(value: Any, old: Any, schema: Schema) -> list[Problem]:
+def problems_of_rules(value: Any, old: Any, schema: Schema) -> list[FieldProblem]:
     """What the rules say of an object that is right otherwise; `old` is None for a new one."""
     return list(_problems(value, _MISSING if old is None else old, schema, ""))
 
 
-def _problems(value: Any, old: Any, schema: Schema, path: str) -> Iterator[Problem]:
+def _problems(value: Any, old: Any, schema: Schema, path: str) -> Iterator[FieldProblem]:
     for rule in schema.raw.get("x-kubernetes-validations", ()):
         yield from _broken(rule, value, old, path, schema.type)
     if isinstance(value, dict):
@@ -198,7 +198,7 @@ def _problems(value: Any, old: Any, schema: Schema, path: str) -> Iterator[Probl
             yield from _problems(item, _same_item(item, old, schema), schema.items, f"{path}[{index}]")
 
 
-def _broken(rule: dict[str, Any], value: Any, old: Any, path: str, kind: str) -> Iterator[Problem]:
+def _broken(rule: dict[str, Any], value: Any, old: Any, path: str, kind: str) -> Iterator[FieldProblem]:
     changes = _OLD.search(rule["rule"]) is not None
     if (changes and old is _MISSING) or (not changes and old == value):
         return
@@ -210,17 +210,17 @@ def _broken(rule: dict[str, Any], value: Any, old: Any, path: str, kind: str) ->
     if not holds:
         where = f"{path}{rule.get('fieldPath', '')}".lstrip(".")
         said = str(rule.get("message", f"failed rule: {rule['rule']}")).strip()
-        older = (35, Problem(where, "FieldValueInvalid", f'Invalid value: "{kind}": {said}'))
+        older = (35, FieldProblem(where, "FieldValueInvalid", f'Invalid value: "{kind}": {said}'))
         known = _PROBLEMS.get(rule.get("reason", ""))
         yield known(where, said) if known else replace(_invalid(where, said), older=older)
 
 
-def _invalid(field: str, said: str) -> Problem:
+def _invalid(field: str, said: str) -> FieldProblem:
     """Without the value, which may be a large one."""
-    return Problem(field, "FieldValueInvalid", f"Invalid value: {said}")
+    return FieldProblem(field, "FieldValueInvalid", f"Invalid value: {said}")
 
 
-_PROBLEMS: dict[str, Callable[[str, str], Problem]] = {
+_PROBLEMS: dict[str, Callable[[str, str], FieldProblem]] = {
     "FieldValueForbidden": forbidden,
     "FieldValueRequired": required,
 }
@@ -240,5 +240,5 @@ def _compiled(rule: str, changes: bool) -> Callable[[Any, Any], bool]:
     """Raises CelError when it is compiled, and when it is asked."""
     names = ("self", "oldSelf") if changes else ("self",)
     environment = Environment({name: ObjectType(DYN, {}) for name in names}, FUNCTIONS)
-    program = Program(check(parse(rule), rule, environment))
+    program = CelProgram(check(parse(rule), rule, environment))
     return lambda value, old: program.evaluate_all([value, old] if changes else [value]) is True

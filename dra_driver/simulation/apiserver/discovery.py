@@ -9,7 +9,7 @@ from typing import Any
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.apirules.schema import Definitions, definition_name
-from dra_driver.simulation.apiserver.resource_types import Registry, ResourceType, sorted_by_name
+from dra_driver.simulation.apiserver.resource_types import ResourceType, TypeRegistry, sorted_by_name
 
 _OBJECT_VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
 _SUBRESOURCE_VERBS = {"binding": ["create"], "eviction": ["create"], "finalize": ["update"]}
@@ -61,7 +61,7 @@ def _version_order(version: str) -> tuple[int, str]:
     return rank, "".join(chr(0x10FFFF - ord(char)) for char in version)
 
 
-def _grouped(registry: Registry) -> dict[str, dict[str, list[ResourceType]]]:
+def _grouped(registry: TypeRegistry) -> dict[str, dict[str, list[ResourceType]]]:
     groups = registry.groups()
     for group, version, _plural, _kind in REVIEWS:
         groups.setdefault(group, {}).setdefault(version, [])
@@ -71,7 +71,7 @@ def _grouped(registry: Registry) -> dict[str, dict[str, list[ResourceType]]]:
     }
 
 
-def knows(registry: Registry, path: str) -> bool:
+def knows(registry: TypeRegistry, path: str) -> bool:
     """Whether `path` is below an API version that is served; others are no API paths at all."""
     parts = path.strip("/").split("/")
     if parts[0] == "api" and len(parts) > 1:
@@ -84,13 +84,13 @@ def api_versions() -> JsonObject:
     return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
 
 
-def api_group_list(registry: Registry) -> JsonObject:
+def api_group_list(registry: TypeRegistry) -> JsonObject:
     """/apis."""
     groups = [_api_group(group, versions) for group, versions in _grouped(registry).items() if group]
     return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
 
 
-def api_group(registry: Registry, group: str) -> JsonObject | None:
+def api_group(registry: TypeRegistry, group: str) -> JsonObject | None:
     """/apis/<group>."""
     versions = _grouped(registry).get(group)
     return (
@@ -105,7 +105,7 @@ def _api_group(group: str, versions: dict[str, list[ResourceType]]) -> JsonObjec
     return {"name": group, "versions": named, "preferredVersion": named[0]}
 
 
-def api_resource_list(registry: Registry, group: str, version: str) -> JsonObject | None:
+def api_resource_list(registry: TypeRegistry, group: str, version: str) -> JsonObject | None:
     """/api/v1 and /apis/<group>/<version>."""
     types = _grouped(registry).get(group, {}).get(version)
     if types is None:
@@ -159,7 +159,7 @@ def swagger(version: str) -> JsonObject:
     return {"swagger": "2.0", "info": {"title": "Kubernetes", "version": version}, "paths": {}, "definitions": {}}
 
 
-def openapi_root(registry: Registry, revision: int) -> JsonObject:
+def openapi_root(registry: TypeRegistry, revision: int) -> JsonObject:
     """/openapi/v3: where each version's document is. `revision` changes whenever a document may have changed."""
     versions = sorted({resource_type.resource.api_version for resource_type in registry})
     return {
@@ -174,7 +174,7 @@ def _prefix(api_version: str) -> str:
     return f"apis/{api_version}" if "/" in api_version else f"api/{api_version}"
 
 
-def openapi_document(registry: Registry, prefix: str, version: str) -> JsonObject | None:
+def openapi_document(registry: TypeRegistry, prefix: str, version: str) -> JsonObject | None:
     """/openapi/v3/api/v1 and /openapi/v3/apis/<group>/<version>; None when nothing is served there."""
     types = [resource_type for resource_type in registry if _prefix(resource_type.resource.api_version) == prefix]
     if not types:

@@ -11,7 +11,7 @@ from dra_driver.apirules.dra_claims import (
 from dra_driver.apirules.dra_fields import admin_access_denied, conditions, same
 from dra_driver.apirules.dra_slices import SliceLimits, problems_of_slice, problems_of_taint_rule
 from dra_driver.apirules.metadata import template_problems
-from dra_driver.apirules.status import Problem, invalid
+from dra_driver.apirules.status import FieldProblem, invalid
 from dra_driver.cel.device import compile_selector
 from dra_driver.cel.errors import CelError
 from dra_driver.cel.functions import Server
@@ -71,7 +71,7 @@ class SliceRules(TypeRules):
                 f'spec.driver: driver names should be lowercase; "{driver}" contains uppercase characters'
             )
 
-    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[Problem]:
+    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[FieldProblem]:
         return problems_of_slice(obj["spec"], old and old["spec"], SliceLimits.of(situation.minor))
 
 
@@ -89,7 +89,7 @@ class ClaimRules(TypeRules):
     def prepare(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> None:
         dra_gates.drop_from_claim_spec(obj["spec"], old and old["spec"], situation.gates)
 
-    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[Problem]:
+    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[FieldProblem]:
         if old is not None:
             return _immutable_spec(obj, old)
         consumable = _distinct_values(situation)
@@ -97,7 +97,7 @@ class ClaimRules(TypeRules):
             obj["spec"], "spec", self._cel, consumable=consumable
         )
 
-    def _admin(self, obj: JsonObject, situation: Situation) -> list[Problem]:
+    def _admin(self, obj: JsonObject, situation: Situation) -> list[FieldProblem]:
         requests = (obj["spec"].get("devices") or {}).get("requests") or ()
         for index, request in enumerate(requests):
             if (request.get("exactly") or {}).get("adminAccess") and not _admin_allowed(obj, situation):
@@ -109,7 +109,7 @@ class ClaimRules(TypeRules):
         dra_gates.drop_from_status(status, before, situation.gates)
         _drop_released_devices(status, before)
 
-    def status_problems(self, obj: JsonObject, old: JsonObject, situation: Situation) -> list[Problem]:
+    def status_problems(self, obj: JsonObject, old: JsonObject, situation: Situation) -> list[FieldProblem]:
         status, before = obj["status"], old.get("status", {})
         problems = []
         admin = [index for index, result in enumerate(_results(status)) if result.get("adminAccess")]
@@ -132,7 +132,7 @@ class TemplateRules(TypeRules):
     def prepare(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> None:
         dra_gates.drop_from_claim_spec(obj["spec"]["spec"], old and old["spec"]["spec"], situation.gates)
 
-    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[Problem]:
+    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[FieldProblem]:
         if old is not None:
             return _immutable_spec(obj, old)
         spec, consumable = obj["spec"], _distinct_values(situation)
@@ -153,7 +153,7 @@ class ClassRules(TypeRules):
     def prepare(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> None:
         dra_gates.drop_from_class(obj["spec"], old and old["spec"], situation.gates)
 
-    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[Problem]:
+    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[FieldProblem]:
         return problems_of_class_spec(obj["spec"], self._cel)
 
 
@@ -172,10 +172,10 @@ class TaintRuleRules(TypeRules):
         if changed and taint.get("timeAdded") == before.get("timeAdded"):
             taint["timeAdded"] = situation.now
 
-    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[Problem]:
+    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[FieldProblem]:
         return problems_of_taint_rule(obj["spec"], old and old["spec"])
 
-    def status_problems(self, obj: JsonObject, old: JsonObject, situation: Situation) -> list[Problem]:
+    def status_problems(self, obj: JsonObject, old: JsonObject, situation: Situation) -> list[FieldProblem]:
         return conditions(obj["status"].get("conditions") or (), 8, "status.conditions")
 
 
@@ -183,7 +183,7 @@ def _admin_allowed(obj: JsonObject, situation: Situation) -> bool:
     return situation.namespace_labels(obj).get(ADMIN_ACCESS_LABEL) == "true"
 
 
-def _immutable_spec(obj: JsonObject, old: JsonObject) -> list[Problem]:
+def _immutable_spec(obj: JsonObject, old: JsonObject) -> list[FieldProblem]:
     return [] if same(obj["spec"], old["spec"]) else [invalid("spec", "<value omitted>", "field is immutable")]
 
 

@@ -9,9 +9,9 @@ from collections import deque
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.apirules.status import ApiError
-from dra_driver.simulation.apiserver.objects import DeleteOptions, Objects, WriteOptions, copied
+from dra_driver.simulation.apiserver.objects import DeleteOptions, ObjectService, WriteOptions, copied
 from dra_driver.simulation.apiserver.resource_types import ResourceType
-from dra_driver.simulation.apiserver.store import Entry, TypeKey
+from dra_driver.simulation.apiserver.store import StoredVersion, TypeKey
 
 type _Place = tuple[TypeKey, str, str]
 """Type, namespace, name."""
@@ -23,7 +23,7 @@ _NAMESPACES: TypeKey = ("", "namespaces")
 class GarbageCollector:
     """Follows all writes of `objects`. Needs a running event loop to act; until then its work waits."""
 
-    def __init__(self, objects: Objects) -> None:
+    def __init__(self, objects: ObjectService) -> None:
         self._objects = objects
         self._owners: dict[_Place, frozenset[str]] = {}
         self._dependents: dict[str, set[_Place]] = {}
@@ -87,7 +87,7 @@ class GarbageCollector:
         elif place[0] == _NAMESPACES:
             self._empty_namespace(kind, entry)
 
-    def _judge(self, kind: ResourceType, entry: Entry) -> None:
+    def _judge(self, kind: ResourceType, entry: StoredVersion) -> None:
         """Deletes an object all of whose owners are gone; takes away references to some that are."""
         references = entry.obj["metadata"].get("ownerReferences") or []
         alive = [reference for reference in references if self._is_there(reference, kind, entry)]
@@ -100,7 +100,7 @@ class GarbageCollector:
         obj["metadata"]["ownerReferences"] = alive
         self._objects.change(kind, entry, obj, "", _COLLECTOR)
 
-    def _is_there(self, reference: JsonObject, kind: ResourceType, entry: Entry) -> bool:
+    def _is_there(self, reference: JsonObject, kind: ResourceType, entry: StoredVersion) -> bool:
         """False only when it is certain: the owner's type is served and no object of that name has that UID."""
         owner_kind = self._objects.registry.of_kind(reference["apiVersion"], reference["kind"])
         if owner_kind is None or (owner_kind.resource.namespaced and not kind.resource.namespaced):
@@ -109,7 +109,7 @@ class GarbageCollector:
         owner = self._objects.store.get(owner_kind.key, namespace, reference["name"])
         return owner is not None and owner.obj["metadata"]["uid"] == reference["uid"]
 
-    def _empty_namespace(self, kind: ResourceType, entry: Entry) -> None:
+    def _empty_namespace(self, kind: ResourceType, entry: StoredVersion) -> None:
         """Deletes all content, once; the namespace goes with the last of it."""
         name, remains = entry.key[1], False
         for content_kind in {resource_type.key: resource_type for resource_type in self._objects.registry}.values():
@@ -120,7 +120,7 @@ class GarbageCollector:
         if not remains:
             self._objects.finish(kind, entry)
 
-    def _delete(self, kind: ResourceType, entry: Entry) -> None:
+    def _delete(self, kind: ResourceType, entry: StoredVersion) -> None:
         options = DeleteOptions(uid=entry.obj["metadata"]["uid"])
         try:
             self._objects.delete(kind, *entry.key, options)

@@ -9,26 +9,26 @@ from aiohttp import web
 from dra_driver.api.meta import JsonObject
 from dra_driver.apirules.status import ApiError, bad_request, conflict, method_not_allowed
 from dra_driver.simulation.apiserver import crds, discovery, protobuf
-from dra_driver.simulation.apiserver.admission import Asked, Unasked, ask
+from dra_driver.simulation.apiserver.admission import AnsweredQuestions, Unasked, ask
 from dra_driver.simulation.apiserver.decode import copy_json
 from dra_driver.simulation.apiserver.lists import WatchSettings, WatchStream, list_document, list_page
-from dra_driver.simulation.apiserver.objects import DeleteOptions, Objects, WriteOptions, copied, timestamp
+from dra_driver.simulation.apiserver.objects import DeleteOptions, ObjectService, WriteOptions, copied, timestamp
 from dra_driver.simulation.apiserver.patch import merge_patch, strategic_merge, through_maps
-from dra_driver.simulation.apiserver.requests import Target, list_query
+from dra_driver.simulation.apiserver.requests import RequestTarget, list_query
 from dra_driver.simulation.apiserver.resource_types import ResourceType
-from dra_driver.simulation.apiserver.store import Entry, encode
+from dra_driver.simulation.apiserver.store import StoredVersion, encode
 from dra_driver.simulation.apiserver.tables import Representation
 
 # Since which minor version an API version is deprecated, and from which it is gone.
 _DEPRECATED = {"resource.k8s.io/v1beta1": (35, 38), "resource.k8s.io/v1beta2": (36, 39)}
 
-_ASKED = web.RequestKey("asked", Asked)
+_ASKED = web.RequestKey("asked", AnsweredQuestions)
 
 
 class Handlers:
     """What the server does with a request whose path names a type."""
 
-    def __init__(self, objects: Objects, watch: WatchSettings) -> None:
+    def __init__(self, objects: ObjectService, watch: WatchSettings) -> None:
         self._objects = objects
         self._watch = watch
         objects.rules.follow(self._follow_definitions)
@@ -41,7 +41,7 @@ class Handlers:
                 body = {"metadata": {"name": name}, "status": {"phase": "Active"}}
                 self._objects.create(kind, "", body, WriteOptions())
 
-    async def resource(self, request: web.Request, target: Target) -> web.StreamResponse:
+    async def resource(self, request: web.Request, target: RequestTarget) -> web.StreamResponse:
         """What is asked of a type. Raises ApiError for every refusal."""
         response = await self._dispatch(request, target)
         resource = target.kind.resource
@@ -54,18 +54,18 @@ class Handlers:
             )
         return response
 
-    async def _dispatch(self, request: web.Request, target: Target) -> web.StreamResponse:
+    async def _dispatch(self, request: web.Request, target: RequestTarget) -> web.StreamResponse:
         if request.method == "GET":
             return await self._read(request, target)
         body = await read_body(request)
-        asked = request[_ASKED] = Asked()
+        asked = request[_ASKED] = AnsweredQuestions()
         while True:
             try:
                 return self._write(request, target, body)
             except Unasked as error:
                 asked.answers.update(await ask(error.questions))
 
-    def _write(self, request: web.Request, target: Target, body: object) -> web.Response:
+    def _write(self, request: web.Request, target: RequestTarget, body: object) -> web.Response:
         if target.subresource not in ("", "status"):
             return self._subresource(request, target, body)
         if request.method == "POST" and (target.name is None):
@@ -78,7 +78,7 @@ class Handlers:
             return self._delete(request, target, body)
         raise method_not_allowed()
 
-    async def _read(self, request: web.Request, target: Target) -> web.StreamResponse:
+    async def _read(self, request: web.Request, target: RequestTarget) -> web.StreamResponse:
         query = list_query(target.kind, request.query)
         form = self._representation(request, target)
         if query.watch:
@@ -91,11 +91,11 @@ class Handlers:
             return _json(form.object(entry))
         return _json(form.page(list_page(self._objects.store, target, query)))
 
-    def _representation(self, request: web.Request, target: Target) -> Representation:
+    def _representation(self, request: web.Request, target: RequestTarget) -> Representation:
         accept, include = request.headers.get("Accept", ""), request.query.get("includeObject", "")
         return Representation(target, accept, include, self._objects.now)
 
-    def _subresource(self, request: web.Request, target: Target, body: object) -> web.Response:
+    def _subresource(self, request: web.Request, target: RequestTarget, body: object) -> web.Response:
         objects, given = self._objects, as_object(body)
         name, method = target.subresource, request.method
         if name == "binding" and method == "POST":
@@ -106,21 +106,21 @@ class Handlers:
             return _object(target.kind, finalize(objects, target, given))
         raise method_not_allowed()
 
-    def _create(self, request: web.Request, target: Target, body: object) -> web.Response:
+    def _create(self, request: web.Request, target: RequestTarget, body: object) -> web.Response:
         if target.kind.resource.namespaced and target.namespace is None:
             raise method_not_allowed()
         options = _write_options(request)
         entry = self._objects.create(target.kind, target.place, as_object(body), options)
         return _object(target.kind, entry, status=201, warnings=options.warnings)
 
-    def _update(self, request: web.Request, target: Target, body: object) -> web.Response:
+    def _update(self, request: web.Request, target: RequestTarget, body: object) -> web.Response:
         options = _write_options(request)
         entry = self._objects.update(
             target.kind, target.place, target.name or "", target.subresource, as_object(body), options
         )
         return _object(target.kind, entry, warnings=options.warnings)
 
-    def _patch(self, request: web.Request, target: Target, body: object) -> web.Response:
+    def _patch(self, request: web.Request, target: RequestTarget, body: object) -> web.Response:
         options = _write_options(request)
         if request.content_type == "application/apply-patch+yaml":
             return self._apply(target, as_object(body), options)
@@ -137,13 +137,13 @@ class Handlers:
         entry = self._objects.patch(target.kind, old, target.subresource, patched, options)
         return _object(target.kind, entry, warnings=options.warnings)
 
-    def _apply(self, target: Target, config: JsonObject, options: WriteOptions) -> web.Response:
+    def _apply(self, target: RequestTarget, config: JsonObject, options: WriteOptions) -> web.Response:
         entry, created = self._objects.apply(
             target.kind, target.place, target.name or "", target.subresource, config, options
         )
         return _object(target.kind, entry, status=201 if created else 200, warnings=options.warnings)
 
-    def _delete(self, request: web.Request, target: Target, body: object) -> web.Response:
+    def _delete(self, request: web.Request, target: RequestTarget, body: object) -> web.Response:
         options = _delete_options(request, body)
         if target.name is not None:
             entry, gone = self._objects.delete(target.kind, target.place, target.name, options)
@@ -248,7 +248,9 @@ def _json(body: bytes, status: int = 200) -> web.Response:
     return web.Response(body=body, status=status, content_type="application/json")
 
 
-def _object(kind: ResourceType, entry: Entry, *, status: int = 200, warnings: Iterable[str] = ()) -> web.Response:
+def _object(
+    kind: ResourceType, entry: StoredVersion, *, status: int = 200, warnings: Iterable[str] = ()
+) -> web.Response:
     response = _json(entry.encoded(kind.resource.api_version), status)
     for warning in warnings:
         _warn(response, warning)
@@ -259,7 +261,7 @@ def _warn(response: web.StreamResponse, warning: str) -> None:
     response.headers.add("Warning", f'299 - "{warning.replace(chr(34), chr(92) + chr(34))}"')
 
 
-def _deleted(kind: ResourceType, entry: Entry) -> web.Response:
+def _deleted(kind: ResourceType, entry: StoredVersion) -> web.Response:
     metadata = entry.obj["metadata"]
     details: JsonObject = {"name": metadata["name"], "kind": kind.resource.plural, "uid": metadata["uid"]}
     if kind.resource.group:
@@ -290,7 +292,7 @@ def success(status: int = 201) -> JsonObject:
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": status}
 
 
-def bind(objects: Objects, target: Target, binding: JsonObject) -> JsonObject:
+def bind(objects: ObjectService, target: RequestTarget, binding: JsonObject) -> JsonObject:
     """pods/binding: puts a pod on a node, once. Raises ApiError 409 when it is on one already."""
     name = target.name or ""
     node = (binding.get("target") or {}).get("name")
@@ -312,7 +314,7 @@ def bind(objects: Objects, target: Target, binding: JsonObject) -> JsonObject:
     return success()
 
 
-def evict(objects: Objects, target: Target, eviction: JsonObject) -> JsonObject:
+def evict(objects: ObjectService, target: RequestTarget, eviction: JsonObject) -> JsonObject:
     """pods/eviction: a delete; disruption budgets are not consulted."""
     options = eviction.get("deleteOptions") or {}
     preconditions = options.get("preconditions") or {}
@@ -325,7 +327,7 @@ def evict(objects: Objects, target: Target, eviction: JsonObject) -> JsonObject:
     return success()
 
 
-def finalize(objects: Objects, target: Target, namespace: JsonObject) -> Entry:
+def finalize(objects: ObjectService, target: RequestTarget, namespace: JsonObject) -> StoredVersion:
     """namespaces/finalize: replaces the finalizers in the spec; the namespace goes when none is left."""
     old = objects.get(target.kind, "", target.name or "")
     obj = copied(old)

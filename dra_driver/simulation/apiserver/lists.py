@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.apirules.status import ApiError, bad_request, expired
-from dra_driver.simulation.apiserver.requests import ListQuery, Target
-from dra_driver.simulation.apiserver.store import Entry, Event, Store, Subscription, encode
+from dra_driver.simulation.apiserver.requests import ListQuery, RequestTarget
+from dra_driver.simulation.apiserver.store import Store, StoredVersion, StoreEvent, Subscription, encode
 
 _CONTINUE_EXPIRED = (
     "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
@@ -24,13 +24,13 @@ _CONTINUE_EXPIRED = (
 class Page:
     """A part of a list. `remaining` is None when unknown (a selector is in use) or nothing is left."""
 
-    entries: list[Entry]
+    entries: list[StoredVersion]
     revision: int
     continue_token: str
     remaining: int | None
 
 
-def list_page(store: Store, target: Target, query: ListQuery) -> Page:
+def list_page(store: Store, target: RequestTarget, query: ListQuery) -> Page:
     """One page of a list. Raises ApiError 410 when the list that the page belongs to was forgotten."""
     if query.continue_token:
         revision, start = _read_token(query.continue_token)
@@ -47,8 +47,10 @@ def list_page(store: Store, target: Target, query: ListQuery) -> Page:
     return _cut(store, target, query, entries, revision, start)
 
 
-def _cut(store: Store, target: Target, query: ListQuery, entries: list[Entry], revision: int, start: int) -> Page:
-    taken: list[Entry] = []
+def _cut(
+    store: Store, target: RequestTarget, query: ListQuery, entries: list[StoredVersion], revision: int, start: int
+) -> Page:
+    taken: list[StoredVersion] = []
     for position, entry in enumerate(entries):
         if not _selects(entry, target, query):
             continue
@@ -63,13 +65,13 @@ def _cut(store: Store, target: Target, query: ListQuery, entries: list[Entry], r
     return Page(taken, revision, "", None)
 
 
-def _selects(entry: Entry, target: Target, query: ListQuery) -> bool:
+def _selects(entry: StoredVersion, target: RequestTarget, query: ListQuery) -> bool:
     if target.namespace is not None and entry.key[0] != target.namespace:
         return False
     return query.predicate(entry.obj)
 
 
-def _selected(entries: list[Entry], target: Target, query: ListQuery) -> list[Entry]:
+def _selected(entries: list[StoredVersion], target: RequestTarget, query: ListQuery) -> list[StoredVersion]:
     if target.namespace is None and query.plain:
         return entries
     return [entry for entry in entries if _selects(entry, target, query)]
@@ -116,7 +118,7 @@ def list_metadata(page: Page) -> JsonObject:
     return metadata
 
 
-def list_document(target: Target, page: Page) -> bytes:
+def list_document(target: RequestTarget, page: Page) -> bytes:
     """The List object, put together from the encoded entries."""
     resource = target.kind.resource
     head = json.dumps(
@@ -129,7 +131,7 @@ def list_document(target: Target, page: Page) -> bytes:
 
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
-type Encoder = Callable[[Entry], bytes]
+type Encoder = Callable[[StoredVersion], bytes]
 """How an entry looks in this stream: as itself, as a table, as metadata only."""
 
 
@@ -145,7 +147,7 @@ def _line(event_type: str, obj: bytes) -> bytes:
     return b'{"type":"' + event_type.encode() + b'","object":' + obj + b"}\n"
 
 
-def _bookmark(target: Target, revision: int, *, initial: bool) -> bytes:
+def _bookmark(target: RequestTarget, revision: int, *, initial: bool) -> bytes:
     metadata: JsonObject = {"resourceVersion": str(revision), "creationTimestamp": None}
     if initial:
         metadata["annotations"] = {INITIAL_EVENTS_END: "true"}
@@ -154,7 +156,7 @@ def _bookmark(target: Target, revision: int, *, initial: bool) -> bytes:
     return _line("BOOKMARK", encode(obj))
 
 
-def _relevant(event: Event, target: Target, query: ListQuery) -> tuple[str, Entry] | None:
+def _relevant(event: StoreEvent, target: RequestTarget, query: ListQuery) -> tuple[str, StoredVersion] | None:
     """What a watcher with these selectors sees of a change: the event's type and the object; None for nothing."""
     if target.namespace is not None and event.entry.key[0] != target.namespace:
         return None
@@ -171,17 +173,17 @@ def _relevant(event: Event, target: Target, query: ListQuery) -> tuple[str, Entr
     return "DELETED", event.entry if event.type == "DELETED" else _last_matching(event)
 
 
-def _last_matching(event: Event) -> Entry:
+def _last_matching(event: StoreEvent) -> StoredVersion:
     previous = event.previous.obj if event.previous is not None else event.entry.obj
     metadata = {**previous["metadata"], "resourceVersion": str(event.entry.revision)}
-    return Entry({**previous, "metadata": metadata}, event.entry.revision)
+    return StoredVersion({**previous, "metadata": metadata}, event.entry.revision)
 
 
 class WatchStream:
     """One client's stream: `lines()` yields chunks of complete lines until the time is over or the server stops."""
 
     def __init__(
-        self, store: Store, target: Target, query: ListQuery, encoder: Encoder, settings: WatchSettings
+        self, store: Store, target: RequestTarget, query: ListQuery, encoder: Encoder, settings: WatchSettings
     ) -> None:
         self._store = store
         self._target = target
@@ -206,7 +208,7 @@ class WatchStream:
         finally:
             self._store.unsubscribe(key, subscription)
 
-    def _wants(self, event: Event) -> bool:
+    def _wants(self, event: StoreEvent) -> bool:
         return _relevant(event, self._target, self._query) is not None
 
     def _first_lines(self) -> bytes:
@@ -216,14 +218,14 @@ class WatchStream:
         wants_state = query.resource_version in ("", "0")
         if query.initial_events or (wants_state and not query.match):
             entries = store.entries(self._target.kind.key)
-            events = [Event(self._target.kind.key, "ADDED", entry, None) for entry in entries]
+            events = [StoreEvent(self._target.kind.key, "ADDED", entry, None) for entry in entries]
             lines = self._encoded(events)
             if query.initial_events and query.bookmarks:
                 lines += _bookmark(self._target, store.revision, initial=True)
             return lines
         return self._encoded(store.since(self._target.kind.key, int(query.resource_version)))
 
-    def _encoded(self, events: list[Event]) -> bytes:
+    def _encoded(self, events: list[StoreEvent]) -> bytes:
         lines = []
         for event in events:
             seen = _relevant(event, self._target, self._query)

@@ -15,7 +15,7 @@ from dra_driver.apirules.conversion import inward
 from dra_driver.apirules.status import (
     MODIFIED,
     ApiError,
-    Problem,
+    FieldProblem,
     already_exists,
     bad_request,
     conflict,
@@ -26,12 +26,12 @@ from dra_driver.apirules.status import (
     precondition_failed,
 )
 from dra_driver.kubernetes import FeatureGates
-from dra_driver.simulation.apiserver.admission import Admission, Asked, Change
+from dra_driver.simulation.apiserver.admission import Admission, AdmittedChange, AnsweredQuestions
 from dra_driver.simulation.apiserver.decode import Decoder, copy_json
 from dra_driver.simulation.apiserver.patch import FieldPath, fields_of, merged, through_maps, without
-from dra_driver.simulation.apiserver.resource_types import Registry, ResourceType
+from dra_driver.simulation.apiserver.resource_types import ResourceType, TypeRegistry
 from dra_driver.simulation.apiserver.rules import Rules, Situation
-from dra_driver.simulation.apiserver.store import Entry, Store
+from dra_driver.simulation.apiserver.store import Store, StoredVersion
 
 _SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 _LONGEST_BASE = 58
@@ -59,7 +59,7 @@ class WriteOptions:
     field_validation: str = "Warn"
     field_manager: str = ""
     warnings: list[str] = field(default_factory=list)
-    asked: Asked | None = None
+    asked: AnsweredQuestions | None = None
 
 
 class UnknownFields(ApiError):
@@ -78,16 +78,16 @@ class DeleteOptions:
     uid: str | None = None
     resource_version: str | None = None
     dry_run: bool = False
-    asked: Asked | None = None
+    asked: AnsweredQuestions | None = None
 
 
-class Objects:
+class ObjectService:
     """All reads and writes go through here. `now` is the wall clock."""
 
     def __init__(
         self,
         store: Store,
-        registry: Registry,
+        registry: TypeRegistry,
         rules: Rules,
         gates: FeatureGates,
         minor: int,
@@ -103,14 +103,14 @@ class Objects:
         self._applied: dict[str, dict[tuple[str, str], set[FieldPath]]] = {}
         """What each applier, by its name and subresource, said last of the object with this UID."""
 
-    def get(self, kind: ResourceType, namespace: str, name: str) -> Entry:
+    def get(self, kind: ResourceType, namespace: str, name: str) -> StoredVersion:
         """Raises ApiError 404."""
         entry = self.store.get(kind.key, namespace, name)
         if entry is None:
             raise not_found(kind.resource, name)
         return entry
 
-    def create(self, kind: ResourceType, namespace: str, body: JsonObject, options: WriteOptions) -> Entry:
+    def create(self, kind: ResourceType, namespace: str, body: JsonObject, options: WriteOptions) -> StoredVersion:
         """Stores a new object. The namespace in the body, when there is one, must be that of the path."""
         obj = self._decode(kind, body, options)
         metadata = obj["metadata"]
@@ -128,16 +128,16 @@ class Objects:
         self.rules.default(obj, situation)
         self.rules.prepare_create(obj, situation)
         self._refuse(kind, obj, self.rules.problems_of_new(obj, situation))
-        self._admit(Change(kind, "", "CREATE", obj, None, options.dry_run), options.asked, options.warnings)
+        self._admit(AdmittedChange(kind, "", "CREATE", obj, None, options.dry_run), options.asked, options.warnings)
         if self.store.get(kind.key, namespace, metadata["name"]) is not None:
             raise already_exists(kind.resource, metadata["name"])
         if options.dry_run:
-            return Entry(obj, self.store.revision)
+            return StoredVersion(obj, self.store.revision)
         return self._stored(kind, obj)
 
     def update(
         self, kind: ResourceType, namespace: str, name: str, subresource: str, body: JsonObject, options: WriteOptions
-    ) -> Entry:
+    ) -> StoredVersion:
         """Replaces an object, or its status. A resourceVersion in the body must be the current one."""
         obj = self._decode(kind, body, options)
         metadata = obj["metadata"]
@@ -151,8 +151,8 @@ class Objects:
         return self.change(kind, old, obj, subresource, options)
 
     def patch(
-        self, kind: ResourceType, old: Entry, subresource: str, patched: JsonObject, options: WriteOptions
-    ) -> Entry:
+        self, kind: ResourceType, old: StoredVersion, subresource: str, patched: JsonObject, options: WriteOptions
+    ) -> StoredVersion:
         """Puts the outcome of a patch of `old` in its place."""
         obj = self._decode(kind, patched, options)
         self._settle_namespace(kind, obj["metadata"], old.key[0])
@@ -160,7 +160,9 @@ class Objects:
             raise bad_request(f"the name of the object does not match the name on the URL ({old.key[1]})")
         return self.change(kind, old, obj, subresource, options)
 
-    def change(self, kind: ResourceType, old: Entry, obj: JsonObject, subresource: str, options: WriteOptions) -> Entry:
+    def change(
+        self, kind: ResourceType, old: StoredVersion, obj: JsonObject, subresource: str, options: WriteOptions
+    ) -> StoredVersion:
         """Puts `obj` in the place of `old`: preconditions, isolation of status, validation, removal at last finalizer.
 
         Nothing is written, and no revision used, when nothing changed.
@@ -182,20 +184,22 @@ class Objects:
         obj = self.rules.prepare_update(obj, old.obj, situation)
         self._refuse(kind, obj, self.rules.problems_of_change(obj, old.obj, situation))
         obj["metadata"]["resourceVersion"] = before["resourceVersion"]
-        self._admit(Change(kind, subresource, "UPDATE", obj, old.obj, options.dry_run), options.asked, options.warnings)
+        self._admit(
+            AdmittedChange(kind, subresource, "UPDATE", obj, old.obj, options.dry_run), options.asked, options.warnings
+        )
         if obj == old.obj:
             return old
         if options.dry_run:
-            return Entry(obj, old.revision)
+            return StoredVersion(obj, old.revision)
         if self._finished(obj):
             # The write that takes the last finalizer away is never stored: watchers see the state before it go.
             self._removed(kind, old)
-            return Entry(obj, old.revision)
+            return StoredVersion(obj, old.revision)
         return self._stored(kind, obj)
 
     def apply(
         self, kind: ResourceType, namespace: str, name: str, subresource: str, config: JsonObject, options: WriteOptions
-    ) -> tuple[Entry, bool]:
+    ) -> tuple[StoredVersion, bool]:
         """Server-side apply; answers the object and whether it is new."""
         if not (config.get("apiVersion") and config.get("kind")):
             raise bad_request("invalid object type: apiVersion and kind are required")
@@ -225,12 +229,14 @@ class Objects:
             self._applied.setdefault(entry.obj["metadata"]["uid"], {})[applier] = said
         return entry, old is None
 
-    def delete(self, kind: ResourceType, namespace: str, name: str, options: DeleteOptions) -> tuple[Entry, bool]:
+    def delete(
+        self, kind: ResourceType, namespace: str, name: str, options: DeleteOptions
+    ) -> tuple[StoredVersion, bool]:
         """The object's last state, and whether it is gone already (else it waits for finalizers or its node)."""
         old = self.get(kind, namespace, name)
         self._check_uid(kind, old, options.uid)
         self._check_version(kind, old, options.resource_version)
-        self._admit(Change(kind, "", "DELETE", None, old.obj, options.dry_run), options.asked, [])
+        self._admit(AdmittedChange(kind, "", "DELETE", None, old.obj, options.dry_run), options.asked, [])
         if options.dry_run:
             return old, True
         obj = {**old.obj, "metadata": dict(old.obj["metadata"])}
@@ -257,20 +263,20 @@ class Objects:
             metadata["generation"] += 1
         self.rules.mark_terminating(kind, obj)
 
-    def overwrite(self, kind: ResourceType, obj: JsonObject) -> Entry:
+    def overwrite(self, kind: ResourceType, obj: JsonObject) -> StoredVersion:
         """Stores `obj` as the server's own doing: nothing is validated or reset."""
         return self._stored(kind, obj)
 
-    def finish(self, kind: ResourceType, entry: Entry) -> Entry:
+    def finish(self, kind: ResourceType, entry: StoredVersion) -> StoredVersion:
         """Takes an object out that nothing holds."""
         return self._removed(kind, entry)
 
-    def _stored(self, kind: ResourceType, obj: JsonObject) -> Entry:
+    def _stored(self, kind: ResourceType, obj: JsonObject) -> StoredVersion:
         entry = self.store.put(kind.key, obj)
         self.rules.after_write(kind, entry.obj)
         return entry
 
-    def _removed(self, kind: ResourceType, old: Entry) -> Entry:
+    def _removed(self, kind: ResourceType, old: StoredVersion) -> StoredVersion:
         entry = self.store.remove(kind.key, *old.key)
         self._applied.pop(old.obj["metadata"]["uid"], None)
         self.rules.after_removal(kind, entry.obj)
@@ -354,11 +360,13 @@ class Objects:
             }
             raise ApiError(403, error.message, details={**(error.details or {}), "causes": [cause]})
 
-    def _admit(self, change: Change, asked: Asked | None, warnings: list[str]) -> None:
+    def _admit(self, change: AdmittedChange, asked: AnsweredQuestions | None, warnings: list[str]) -> None:
         if asked is not None:
             self._admission.decide(change, asked, warnings)
 
-    def _generate_name(self, kind: ResourceType, metadata: JsonObject, namespace: str, asked: Asked | None) -> None:
+    def _generate_name(
+        self, kind: ResourceType, metadata: JsonObject, namespace: str, asked: AnsweredQuestions | None
+    ) -> None:
         """The same one again where webhooks were asked about it."""
         if asked is not None and asked.name is not None:
             metadata["name"] = asked.name
@@ -372,18 +380,18 @@ class Objects:
         if asked is not None:
             asked.name = name
 
-    def _refuse(self, kind: ResourceType, obj: JsonObject, problems: list[Problem]) -> None:
+    def _refuse(self, kind: ResourceType, obj: JsonObject, problems: list[FieldProblem]) -> None:
         if problems:
             reported = [problem.on(self.minor) for problem in problems]
             raise invalid_object(kind.resource, obj["metadata"].get("name", ""), reported)
 
-    def _check_uid(self, kind: ResourceType, old: Entry, uid: str | None) -> None:
+    def _check_uid(self, kind: ResourceType, old: StoredVersion, uid: str | None) -> None:
         actual = old.obj["metadata"]["uid"]
         if uid not in (None, actual):
             why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {actual}"
             raise precondition_failed(kind.resource, old.key[1], why)
 
-    def _check_version(self, kind: ResourceType, old: Entry, version: str | None) -> None:
+    def _check_version(self, kind: ResourceType, old: StoredVersion, version: str | None) -> None:
         actual = old.obj["metadata"]["resourceVersion"]
         if version not in (None, actual):
             why = (
@@ -402,7 +410,7 @@ class Objects:
         )
 
 
-def copied(entry: Entry) -> JsonObject:
+def copied(entry: StoredVersion) -> JsonObject:
     """A copy of an entry's object that may be changed."""
     result: JsonObject = copy_json(entry.obj)
     return result

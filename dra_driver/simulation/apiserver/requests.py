@@ -10,13 +10,13 @@ from typing import Any
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.apirules.status import ApiError, bad_request
-from dra_driver.simulation.apiserver.resource_types import Registry, ResourceType
+from dra_driver.simulation.apiserver.resource_types import ResourceType, TypeRegistry
 
 type Predicate = Callable[[JsonObject], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class RequestTarget:
     """What a path addresses: `namespace` None is all of them or no namespace, `name` None is the collection."""
 
     kind: ResourceType
@@ -30,7 +30,7 @@ class Target:
         return self.namespace or ""
 
 
-def resolve(registry: Registry, path: str) -> Target | None:
+def resolve(registry: TypeRegistry, path: str) -> RequestTarget | None:
     """None when nothing is served at `path`."""
     parts = path.strip("/").split("/")
     if parts[0] == "api" and len(parts) > 2:
@@ -51,7 +51,7 @@ def resolve(registry: Registry, path: str) -> Target | None:
         return None
     if name is not None and kind.resource.namespaced and namespace is None:
         return None
-    return Target(kind, namespace, name, subresource)
+    return RequestTarget(kind, namespace, name, subresource)
 
 
 @dataclass(frozen=True, slots=True)

@@ -228,7 +228,7 @@ def _builtin(row: _Row, minor: int) -> ResourceType:
     )
 
 
-class Registry:
+class TypeRegistry:
     """The types that are served now, in the order discovery shows them."""
 
     def __init__(self, minor: int, *, beta_apis: bool = False) -> None:

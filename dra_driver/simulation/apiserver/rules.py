@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.apirules.metadata import problems_of_metadata, problems_of_metadata_change
-from dra_driver.apirules.status import Problem
+from dra_driver.apirules.status import FieldProblem
 from dra_driver.kubernetes import FeatureGates
 from dra_driver.simulation.apiserver.resource_types import ResourceType
 from dra_driver.simulation.apiserver.store import Store, TypeKey
@@ -49,11 +49,11 @@ class TypeRules:
     def prepare_status(self, obj: JsonObject, old: JsonObject, situation: Situation) -> None:
         """Before validation of a change of the status."""
 
-    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[Problem]:
+    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[FieldProblem]:
         """What is wrong with a creation (`old` None) or a change of the object itself."""
         return []
 
-    def status_problems(self, obj: JsonObject, old: JsonObject, situation: Situation) -> list[Problem]:
+    def status_problems(self, obj: JsonObject, old: JsonObject, situation: Situation) -> list[FieldProblem]:
         """What is wrong with a change of the status."""
         return []
 
@@ -88,7 +88,7 @@ class Rules:
             kind.fill_status(obj)
         self.of(kind).prepare(obj, None, situation)
 
-    def problems_of_new(self, obj: JsonObject, situation: Situation) -> list[Problem]:
+    def problems_of_new(self, obj: JsonObject, situation: Situation) -> list[FieldProblem]:
         problems = problems_of_metadata(situation.kind.key, obj["metadata"])
         return problems + self.of(situation.kind).problems(obj, None, situation)
 
@@ -111,7 +111,7 @@ class Rules:
             obj["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
         return obj
 
-    def problems_of_change(self, obj: JsonObject, old: JsonObject, situation: Situation) -> list[Problem]:
+    def problems_of_change(self, obj: JsonObject, old: JsonObject, situation: Situation) -> list[FieldProblem]:
         rules = self.of(situation.kind)
         if situation.subresource == "status":
             problems = problems_of_metadata_change(obj["metadata"], old["metadata"])

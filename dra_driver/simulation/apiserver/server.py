@@ -1,4 +1,4 @@
-"""The simulated API server: HTTP in front of `Objects` and `lists`; with failures on demand and records for tests.
+"""The simulated API server: HTTP in front of `ObjectService` and `lists`, with failures on demand and records.
 
 Plain HTTP, no authentication; everything runs in the event loop that started it. The store belongs to the object, so
 stopping and starting again is an API server that was away.
@@ -24,9 +24,9 @@ from dra_driver.simulation.apiserver.dra_rules import dra_rules, selector_proble
 from dra_driver.simulation.apiserver.garbage import GarbageCollector
 from dra_driver.simulation.apiserver.handlers import Handlers, answer_review, as_object, read_body
 from dra_driver.simulation.apiserver.lists import WatchSettings
-from dra_driver.simulation.apiserver.objects import Objects
-from dra_driver.simulation.apiserver.requests import Target, resolve
-from dra_driver.simulation.apiserver.resource_types import Registry
+from dra_driver.simulation.apiserver.objects import ObjectService
+from dra_driver.simulation.apiserver.requests import RequestTarget, resolve
+from dra_driver.simulation.apiserver.resource_types import TypeRegistry
 from dra_driver.simulation.apiserver.rules import Rules
 from dra_driver.simulation.apiserver.store import Store, encode
 
@@ -106,7 +106,7 @@ class SimulatedApiServer:
     ) -> None:
         self.version = version
         minor = minor_of(version)
-        self.registry = Registry(minor, beta_apis=beta_apis)
+        self.registry = TypeRegistry(minor, beta_apis=beta_apis)
         self.store = Store(history_size=history_size)
         gates = FeatureGates(minor, feature_gates)
         definitions = {crds.KEY: crds.DefinitionRules()}
@@ -115,7 +115,7 @@ class SimulatedApiServer:
         )
         judged = partial(selector_problem, server=cel)
         rules = Rules({**core_rules(), **dra_rules(judged), **definitions}, crds.CustomRules())
-        self.objects = Objects(self.store, self.registry, rules, gates, minor, now)
+        self.objects = ObjectService(self.store, self.registry, rules, gates, minor, now)
         self.writes: list[Write] = []
         """Every write request since the start (or since a test cleared it), refused ones included."""
         self.url = ""
@@ -213,7 +213,7 @@ class SimulatedApiServer:
             self._record(request, target, response.status)
         return response
 
-    async def _answer(self, request: web.Request, target: Target | None) -> web.StreamResponse:
+    async def _answer(self, request: web.Request, target: RequestTarget | None) -> web.StreamResponse:
         if target is not None:
             return await self._handlers.resource(request, target)
         review = discovery.review_at(request.path)
@@ -254,7 +254,7 @@ class SimulatedApiServer:
             return discovery.api_resource_list(self.registry, parts[1], parts[2])
         return None
 
-    def _record(self, request: web.Request, target: Target | None, status: int) -> None:
+    def _record(self, request: web.Request, target: RequestTarget | None, status: int) -> None:
         resource = ""
         if target is not None:
             resource = target.kind.resource.plural + (f"/{target.subresource}" if target.subresource else "")
@@ -270,7 +270,7 @@ class SimulatedApiServer:
         )
 
 
-def _access(request: web.Request, target: Target) -> Access:
+def _access(request: web.Request, target: RequestTarget) -> Access:
     verb = _VERBS.get(request.method, "get")
     if not target.name:
         watches = request.query.get("watch", "").lower() in ("true", "1")

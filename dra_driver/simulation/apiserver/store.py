@@ -27,7 +27,7 @@ def encode(obj: object) -> bytes:
 
 
 @dataclass(slots=True)
-class Entry:
+class StoredVersion:
     """One version of one object; `obj` must not be changed."""
 
     obj: JsonObject
@@ -61,13 +61,13 @@ class Entry:
 
 
 @dataclass(slots=True)
-class Event:
+class StoreEvent:
     """A change: `entry` after it (for DELETED the last state), `previous` before it (None for ADDED)."""
 
     type_key: TypeKey
     type: str
-    entry: Entry
-    previous: Entry | None
+    entry: StoredVersion
+    previous: StoredVersion | None
 
 
 class Subscription:
@@ -76,13 +76,13 @@ class Subscription:
     Wanting is asked before the reader is woken: with a thousand kubelets, each change concerns one or two.
     """
 
-    def __init__(self, wants: Callable[[Event], bool]) -> None:
+    def __init__(self, wants: Callable[[StoreEvent], bool]) -> None:
         self._wants = wants
-        self._events: deque[Event] = deque()
+        self._events: deque[StoreEvent] = deque()
         self._wake = asyncio.Event()
         self.closed = False
 
-    def push(self, event: Event) -> None:
+    def push(self, event: StoreEvent) -> None:
         if not self._wants(event):
             return
         self._events.append(event)
@@ -93,7 +93,7 @@ class Subscription:
         self.closed = True
         self._wake.set()
 
-    async def next_batch(self, timeout_s: float) -> list[Event]:
+    async def next_batch(self, timeout_s: float) -> list[StoreEvent]:
         """All changes that are waiting; an empty list after `timeout_s` or when closed."""
         if not self._events and not self.closed:
             try:
@@ -114,16 +114,16 @@ class Store:
         self.revision = 1
         self.history_size = history_size
         self.compacted_revision = 0
-        self._objects: dict[TypeKey, dict[ObjectKey, Entry]] = {}
+        self._objects: dict[TypeKey, dict[ObjectKey, StoredVersion]] = {}
         self._sorted: dict[TypeKey, list[ObjectKey]] = {}
-        self._history: deque[Event] = deque()
+        self._history: deque[StoreEvent] = deque()
         self._subscriptions: dict[TypeKey, set[Subscription]] = {}
-        self._pages: dict[tuple[TypeKey, int], list[Entry]] = {}
+        self._pages: dict[tuple[TypeKey, int], list[StoredVersion]] = {}
 
-    def get(self, type_key: TypeKey, namespace: str, name: str) -> Entry | None:
+    def get(self, type_key: TypeKey, namespace: str, name: str) -> StoredVersion | None:
         return self._objects.get(type_key, {}).get((namespace, name))
 
-    def entries(self, type_key: TypeKey, namespace: str | None = None) -> list[Entry]:
+    def entries(self, type_key: TypeKey, namespace: str | None = None) -> list[StoredVersion]:
         """Sorted by namespace and name; `namespace` None means all."""
         objects = self._objects.get(type_key, {})
         order = self._sorted.get(type_key)
@@ -134,36 +134,36 @@ class Store:
             return [objects[key] for key in order]
         return [objects[key] for key in order if key[0] == namespace]
 
-    def all(self) -> Iterator[tuple[TypeKey, Entry]]:
+    def all(self) -> Iterator[tuple[TypeKey, StoredVersion]]:
         """Every object of every type."""
         for type_key, objects in list(self._objects.items()):
             for entry in list(objects.values()):
                 yield type_key, entry
 
-    def put(self, type_key: TypeKey, obj: JsonObject) -> Entry:
+    def put(self, type_key: TypeKey, obj: JsonObject) -> StoredVersion:
         """Stores `obj` under a new revision, which becomes its resourceVersion. The store owns `obj` from now on."""
         self.revision += 1
         obj["metadata"]["resourceVersion"] = str(self.revision)
-        entry = Entry(obj, self.revision)
+        entry = StoredVersion(obj, self.revision)
         objects = self._objects.setdefault(type_key, {})
         previous = objects.get(entry.key)
         if previous is None:
             self._sorted.pop(type_key, None)
         objects[entry.key] = entry
-        self._publish(Event(type_key, "MODIFIED" if previous else "ADDED", entry, previous))
+        self._publish(StoreEvent(type_key, "MODIFIED" if previous else "ADDED", entry, previous))
         return entry
 
-    def remove(self, type_key: TypeKey, namespace: str, name: str) -> Entry:
+    def remove(self, type_key: TypeKey, namespace: str, name: str) -> StoredVersion:
         """Takes the object out; the answer is its last state under the revision of the deletion."""
         previous = self._objects[type_key].pop((namespace, name))
         self._sorted.pop(type_key, None)
         self.revision += 1
         metadata = {**previous.obj["metadata"], "resourceVersion": str(self.revision)}
-        entry = Entry({**previous.obj, "metadata": metadata}, self.revision)
-        self._publish(Event(type_key, "DELETED", entry, previous))
+        entry = StoredVersion({**previous.obj, "metadata": metadata}, self.revision)
+        self._publish(StoreEvent(type_key, "DELETED", entry, previous))
         return entry
 
-    def _publish(self, event: Event) -> None:
+    def _publish(self, event: StoreEvent) -> None:
         self._history.append(event)
         while len(self._history) > self.history_size:
             self.compacted_revision = self._history.popleft().entry.revision
@@ -176,11 +176,11 @@ class Store:
         self._pages.clear()
         self.compacted_revision = self.revision
 
-    def since(self, type_key: TypeKey, revision: int) -> list[Event]:
+    def since(self, type_key: TypeKey, revision: int) -> list[StoreEvent]:
         """The changes after `revision`. Raises ApiError 410 when the history does not reach back that far."""
         if revision < self.compacted_revision:
             raise expired(f"too old resource version: {revision} ({self.compacted_revision})")
-        events: list[Event] = []
+        events: list[StoreEvent] = []
         for event in reversed(self._history):
             if event.entry.revision <= revision:
                 break
@@ -189,7 +189,7 @@ class Store:
         events.reverse()
         return events
 
-    def subscribe(self, type_key: TypeKey, wants: Callable[[Event], bool]) -> Subscription:
+    def subscribe(self, type_key: TypeKey, wants: Callable[[StoreEvent], bool]) -> Subscription:
         """Opens a subscription; close it with `unsubscribe`."""
         subscription = Subscription(wants)
         self._subscriptions.setdefault(type_key, set()).add(subscription)
@@ -205,12 +205,12 @@ class Store:
                 for subscription in list(subscriptions):
                     subscription.close()
 
-    def keep_page(self, type_key: TypeKey, revision: int, entries: list[Entry]) -> None:
+    def keep_page(self, type_key: TypeKey, revision: int, entries: list[StoredVersion]) -> None:
         """Keeps a list that a client pages through; a limited number of them, oldest forgotten first."""
         self._pages[type_key, revision] = entries
         while len(self._pages) > 64:
             del self._pages[next(iter(self._pages))]
 
-    def page(self, type_key: TypeKey, revision: int) -> list[Entry] | None:
+    def page(self, type_key: TypeKey, revision: int) -> list[StoredVersion] | None:
         """The list as it was at `revision`, or None when it was forgotten."""
         return self._pages.get((type_key, revision))

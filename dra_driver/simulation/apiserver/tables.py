@@ -15,9 +15,9 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.simulation.apiserver import protobuf
 from dra_driver.simulation.apiserver.lists import Page, list_document, list_metadata
 from dra_driver.simulation.apiserver.printers import Cell, age, printed
-from dra_driver.simulation.apiserver.requests import Target
+from dra_driver.simulation.apiserver.requests import RequestTarget
 from dra_driver.simulation.apiserver.resource_types import Column
-from dra_driver.simulation.apiserver.store import Entry, encode
+from dra_driver.simulation.apiserver.store import StoredVersion, encode
 
 _API_VERSION = "meta.k8s.io/v1"
 _AGE = Column("Age", "date", ".metadata.creationTimestamp")
@@ -27,7 +27,7 @@ class Representation:
     """One client's wish for one type. `include` is the object of each row of a table: `Metadata`, `Object` or `None`;
     `now` is for the ages in tables."""
 
-    def __init__(self, target: Target, accept: str, include: str, now: Callable[[], datetime]) -> None:
+    def __init__(self, target: RequestTarget, accept: str, include: str, now: Callable[[], datetime]) -> None:
         self._target = target
         self._kind = target.kind
         self._accept = accept
@@ -35,7 +35,7 @@ class Representation:
         self._now = now
         self._form = _wanted_form(accept)
 
-    def object(self, entry: Entry, *, header: bool = True) -> bytes:
+    def object(self, entry: StoredVersion, *, header: bool = True) -> bytes:
         """One object."""
         if self._form == "Table":
             return self._table([entry], {"resourceVersion": entry.obj["metadata"]["resourceVersion"]}, header=header)
@@ -43,7 +43,7 @@ class Representation:
             return encode(_partial_metadata(entry.obj))
         return entry.encoded(self._kind.resource.api_version)
 
-    def protobuf(self, entry: Entry) -> bytes | None:
+    def protobuf(self, entry: StoredVersion) -> bytes | None:
         """One object for a client that prefers it so; None when it does not, or there is no such form of the type."""
         if not self._accept.startswith(protobuf.CONTENT_TYPE):
             return None
@@ -60,12 +60,12 @@ class Representation:
             return encode({**head, "metadata": metadata, "items": items})
         return list_document(self._target, page)
 
-    def watch_encoder(self) -> Callable[[Entry], bytes]:
+    def watch_encoder(self) -> Callable[[StoredVersion], bytes]:
         """For the events of one stream: of tables, only the first has a header."""
         headers = chain([True], repeat(False))
         return lambda entry: self.object(entry, header=next(headers))
 
-    def _table(self, entries: Sequence[Entry], metadata: JsonObject, *, header: bool = True) -> bytes:
+    def _table(self, entries: Sequence[StoredVersion], metadata: JsonObject, *, header: bool = True) -> bytes:
         return encode(
             {
                 "kind": "Table",
@@ -92,7 +92,7 @@ class Representation:
             for column in columns
         ]
 
-    def _row(self, entry: Entry, now: datetime) -> JsonObject:
+    def _row(self, entry: StoredVersion, now: datetime) -> JsonObject:
         obj = entry.served_as(self._kind.resource.api_version)
         if self._kind.custom:
             columns = self._kind.columns or (_AGE,)

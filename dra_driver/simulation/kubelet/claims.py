@@ -16,11 +16,11 @@ from dra_driver.api.meta import RESOURCE_CLAIMS, JsonObject
 from dra_driver.api.resource import ResourceClaim
 from dra_driver.errors import DriverError, NodeNotReady, NotFound
 from dra_driver.kube.client import Kube
-from dra_driver.simulation.kubelet.registry import Registry, Times
+from dra_driver.simulation.kubelet.registry import PluginRegistry, Times
 
 
 @dataclass(frozen=True, slots=True)
-class PodClaim:
+class KubeletClaim:
     """A claim of a pod: `entry` is its name in the pod's spec, `claim` the object's name.
 
     A claim that the scheduler made for extended resources has no entry.
@@ -32,7 +32,7 @@ class PodClaim:
 
 
 @dataclass(slots=True)
-class PreparedDevice:
+class AnsweredDevice:
     """A device as the driver answered it; `requests` is empty when it serves all requests of the claim."""
 
     pool: str
@@ -50,14 +50,14 @@ class ClaimRecord:
     namespace: str
     name: str
     pods: list[str] = field(default_factory=list)
-    devices: dict[str, list[PreparedDevice]] = field(default_factory=dict)
+    devices: dict[str, list[AnsweredDevice]] = field(default_factory=dict)
     """By driver; a driver that has not answered yet has an empty list."""
 
 
 class ClaimManager:
     """All calls to `prepare` and `unprepare` for one node. Not safe for two calls for one pod at once."""
 
-    def __init__(self, kube: Kube, registry: Registry, state: Path, times: Times) -> None:
+    def __init__(self, kube: Kube, registry: PluginRegistry, state: Path, times: Times) -> None:
         self._kube = kube
         self._registry = registry
         self._state = state
@@ -69,7 +69,7 @@ class ClaimManager:
         """Read the record that an earlier kubelet of this node left."""
         if self._state.exists():
             for item in json.loads(self._state.read_text()):
-                devices = {driver: [PreparedDevice(**one) for one in all_] for driver, all_ in item["devices"].items()}
+                devices = {driver: [AnsweredDevice(**one) for one in all_] for driver, all_ in item["devices"].items()}
                 self._records[item["uid"]] = ClaimRecord(**(item | {"devices": devices}))
 
     def records(self) -> tuple[ClaimRecord, ...]:
@@ -125,7 +125,7 @@ class ClaimManager:
                 self._prepared.discard(record.uid)
         self._save()
 
-    async def _claim(self, pod: JsonObject, wanted: PodClaim) -> ResourceClaim:
+    async def _claim(self, pod: JsonObject, wanted: KubeletClaim) -> ResourceClaim:
         """Read a claim and check that this pod may use it."""
         namespace = pod["metadata"]["namespace"]
         about = f"ResourceClaim {namespace}/{wanted.claim}"
@@ -166,7 +166,7 @@ class ClaimManager:
         temporary.rename(self._state)
 
 
-def pod_claims(pod: JsonObject) -> list[PodClaim]:
+def pod_claims(pod: JsonObject) -> list[KubeletClaim]:
     """The claims of a pod in its order, without those that turned out not to be needed.
 
     Raises NodeNotReady when a template's claim has not been created yet.
@@ -177,13 +177,13 @@ def pod_claims(pod: JsonObject) -> list[PodClaim]:
     for entry in pod["spec"].get("resourceClaims") or ():
         name = entry["name"]
         if entry.get("resourceClaimName"):
-            claims.append(PodClaim(name, entry["resourceClaimName"], False))
+            claims.append(KubeletClaim(name, entry["resourceClaimName"], False))
         elif name not in created:
             raise NodeNotReady(f"the claim for pod claim {name} has not been created yet")
         elif created[name]:
-            claims.append(PodClaim(name, created[name], True))
+            claims.append(KubeletClaim(name, created[name], True))
     if extended := status.get("extendedResourceClaimStatus"):
-        claims.append(PodClaim(None, extended["resourceClaimName"], True))
+        claims.append(KubeletClaim(None, extended["resourceClaimName"], True))
     return claims
 
 
@@ -195,7 +195,7 @@ def container_cdi_ids(pod: JsonObject, container: JsonObject, records: Iterable[
 
 def container_devices(
     pod: JsonObject, container: JsonObject, records: Iterable[ClaimRecord]
-) -> Iterator[tuple[str, str, PreparedDevice]]:
+) -> Iterator[tuple[str, str, AnsweredDevice]]:
     """The devices of the claims, or single requests of claims, that a container refers to: reference, driver, device.
 
     The reference is `claim` or `claim/request` in the pod's words; a claim for extended resources has only its name.
@@ -244,7 +244,7 @@ def _entry(response: Any, uid: str, driver: str) -> Any:
     return response.claims[uid]
 
 
-def _device(message: Any) -> PreparedDevice:
+def _device(message: Any) -> AnsweredDevice:
     share_id = message.share_id if "share_id" in message.DESCRIPTOR.fields_by_name and message.share_id else None
     requests, ids = list(message.request_names), list(message.cdi_device_ids)
-    return PreparedDevice(message.pool_name, message.device_name, requests, ids, share_id)
+    return AnsweredDevice(message.pool_name, message.device_name, requests, ids, share_id)

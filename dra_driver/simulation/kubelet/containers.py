@@ -37,7 +37,7 @@ _MESSAGE_FILE = "/dev/termination-log"
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class ContainerProgram:
     """What runs in place of a container's command, and by which variables it learns where its mounts are.
 
     `folders` and `files` are by container path: `/imexd` is a folder of the container alone, `/etc/hosts` a file that
@@ -51,7 +51,7 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ContainerStanding:
     """How a container is. `started` is true once its startup probe has succeeded; `exit_code` and `message` are those
     of one that has ended and is not started again."""
 
@@ -91,7 +91,7 @@ class Probe:
 class Containers:
     """Of one node, below `folder`. `programs` are by the first word of a container's command."""
 
-    def __init__(self, folder: Path, programs: Mapping[str, Program]) -> None:
+    def __init__(self, folder: Path, programs: Mapping[str, ContainerProgram]) -> None:
         self._folder = folder
         self._programs = programs
         self._running: dict[str, dict[str, _Container]] = {}
@@ -116,7 +116,7 @@ class Containers:
             restarted = pod["spec"].get("restartPolicy", "Always") != "Never"
             known[name] = _Container(container, self._command, environment, place, changed, restarted=restarted)
 
-    def standings(self, uid: str) -> dict[str, Standing]:
+    def standings(self, uid: str) -> dict[str, ContainerStanding]:
         """By container; empty for a pod that does not run here."""
         return {name: container.standing for name, container in self._running.get(uid, {}).items()}
 
@@ -188,7 +188,7 @@ class _Container:
         *,
         restarted: bool,
     ) -> None:
-        self.standing = Standing(waiting="ContainerCreating")
+        self.standing = ContainerStanding(waiting="ContainerCreating")
         self.changed = changed
         self._spec = spec
         self._command = command

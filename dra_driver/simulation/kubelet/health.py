@@ -16,7 +16,7 @@ import grpc.aio
 from dra_driver.api.meta import JsonObject
 from dra_driver.kube import kubelet_api
 from dra_driver.kube.kubelet_api.generated import health_v1_pb2, health_v1alpha1_pb2
-from dra_driver.simulation.kubelet.claims import ClaimRecord, PreparedDevice, container_devices
+from dra_driver.simulation.kubelet.claims import AnsweredDevice, ClaimRecord, container_devices
 from dra_driver.simulation.kubelet.registry import Plugin
 
 _WORDS = {0: "Unknown", 1: "Healthy", 2: "Unhealthy"}
@@ -32,7 +32,7 @@ class Health:
     message: str = ""
 
 
-class DeviceHealth:
+class NodeDeviceHealth:
     """What is known of all devices of this node. `changed` is called when it may have changed."""
 
     def __init__(self, changed: Callable[[], None], retry_s: float) -> None:
@@ -78,7 +78,7 @@ class DeviceHealth:
 
 
 def allocated_resources_status(
-    pod: JsonObject, container: JsonObject, records: Sequence[ClaimRecord], health: DeviceHealth
+    pod: JsonObject, container: JsonObject, records: Sequence[ClaimRecord], health: NodeDeviceHealth
 ) -> list[JsonObject]:
     """`allocatedResourcesStatus` of one container: each claim, or request of one, that it refers to.
 
@@ -97,7 +97,7 @@ def allocated_resources_status(
     return [{"name": f"claim:{name}", "resources": resources} for name, resources in statuses.items()]
 
 
-def _resource_id(driver: str, device: PreparedDevice) -> str:
+def _resource_id(driver: str, device: AnsweredDevice) -> str:
     return device.cdi_ids[0] if device.cdi_ids else f"{driver}/{device.pool}/{device.device}"
 
 

@@ -25,9 +25,9 @@ from dra_driver.kube.watch import Change, Reflector
 from dra_driver.simulation.events import tell, timestamp
 from dra_driver.simulation.kubelet import pods
 from dra_driver.simulation.kubelet.claims import ClaimManager, container_cdi_ids
-from dra_driver.simulation.kubelet.containers import Containers, Standing
-from dra_driver.simulation.kubelet.health import DeviceHealth, allocated_resources_status
-from dra_driver.simulation.kubelet.registry import Registry, Times
+from dra_driver.simulation.kubelet.containers import Containers, ContainerStanding
+from dra_driver.simulation.kubelet.health import NodeDeviceHealth, allocated_resources_status
+from dra_driver.simulation.kubelet.registry import PluginRegistry, Times
 
 
 def read_folders(folders: Sequence[Path]) -> SpecFiles:
@@ -72,8 +72,10 @@ class SimulatedKubelet:
         self._times = times or Times()
         self._real = containers
         self._new_address = new_address
-        self.health = DeviceHealth(self._health_changed, self._times.health_retry_s)
-        self.registry = Registry(root / "plugins_registry", self._times, self._drivers_changed, self.health.follow)
+        self.health = NodeDeviceHealth(self._health_changed, self._times.health_retry_s)
+        self.registry = PluginRegistry(
+            root / "plugins_registry", self._times, self._drivers_changed, self.health.follow
+        )
         self.claims = ClaimManager(kube, self.registry, root / "dra_manager_state", self._times)
         self._pods = Reflector(kube, PODS, field_selector=f"spec.nodeName={node_name}", on_change=self._pod_changed)
         self._workers: dict[str, asyncio.Task[None]] = {}
@@ -216,7 +218,7 @@ class SimulatedKubelet:
             await self._real.stop(uid)
         await self.claims.unprepare(uid)
 
-    def _standings(self, pod: JsonObject) -> dict[str, Standing]:
+    def _standings(self, pod: JsonObject) -> dict[str, ContainerStanding]:
         return self._real.standings(pod["metadata"]["uid"]) if self._real is not None else {}
 
     def _health_of(self, pod: JsonObject) -> list[list[JsonObject]]:

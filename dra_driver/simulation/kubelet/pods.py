@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.simulation.kubelet.containers import Standing
+from dra_driver.simulation.kubelet.containers import ContainerStanding
 
 COMPLETE_ANNOTATION = "simulation.dra.gpu/complete"
 """Set to `true` on a running pod, it ends as if its program had exited with status 0."""
@@ -54,7 +54,7 @@ def asks_to_complete(pod: JsonObject) -> bool:
 
 
 def running_status(
-    pod: JsonObject, health: Sequence[Sequence[JsonObject]], now: str, standings: Mapping[str, Standing] = {}
+    pod: JsonObject, health: Sequence[Sequence[JsonObject]], now: str, standings: Mapping[str, ContainerStanding] = {}
 ) -> JsonObject:
     """Status of a pod whose containers all run, or stand as `standings` says of those that really do.
 
@@ -68,16 +68,16 @@ def running_status(
     return _status(pod, "Running", "True" if ready else "False", statuses, now)
 
 
-_WELL = Standing(ready=True, started=True)
+_WELL = ContainerStanding(ready=True, started=True)
 
 
-def have_ended(standings: Mapping[str, Standing]) -> bool:
+def have_ended(standings: Mapping[str, ContainerStanding]) -> bool:
     """Whether all containers have, and none is started again."""
     return bool(standings) and all(standing.exit_code is not None for standing in standings.values())
 
 
 def ended_status(
-    pod: JsonObject, health: Sequence[Sequence[JsonObject]], now: str, standings: Mapping[str, Standing]
+    pod: JsonObject, health: Sequence[Sequence[JsonObject]], now: str, standings: Mapping[str, ContainerStanding]
 ) -> JsonObject:
     """Status of a pod whose containers have all ended."""
     statuses = []
@@ -92,7 +92,7 @@ def ended_status(
 
 
 def standing_patch(
-    pod: JsonObject, health: Sequence[Sequence[JsonObject]], standings: Mapping[str, Standing], now: str
+    pod: JsonObject, health: Sequence[Sequence[JsonObject]], standings: Mapping[str, ContainerStanding], now: str
 ) -> JsonObject | None:
     """The status patch that makes a running pod show how its containers stand; None when it does already."""
     wanted = (ended_status if have_ended(standings) else running_status)(pod, health, now, standings)
@@ -128,7 +128,8 @@ def finished_status(pod: JsonObject, now: str) -> JsonObject:
     """Status of a pod whose containers have all exited with status 0."""
     ended = {"terminated": {"exitCode": 0, "reason": "Completed", "finishedAt": now}}
     statuses = [
-        {**_container_status(container, now, (), Standing()), "state": ended} for container in pod["spec"]["containers"]
+        {**_container_status(container, now, (), ContainerStanding()), "state": ended}
+        for container in pod["spec"]["containers"]
     ]
     return _status(pod, "Succeeded", "False", statuses, now)
 
@@ -144,7 +145,9 @@ def _status(pod: JsonObject, phase: str, ready: str, statuses: list[JsonObject],
     return {"phase": phase, "conditions": [*others, *conditions], "containerStatuses": statuses, "startTime": now}
 
 
-def _container_status(container: JsonObject, now: str, devices: Sequence[JsonObject], standing: Standing) -> JsonObject:
+def _container_status(
+    container: JsonObject, now: str, devices: Sequence[JsonObject], standing: ContainerStanding
+) -> JsonObject:
     running = {"running": {"startedAt": now}}
     status: dict[str, Any] = {
         "name": container["name"],

@@ -82,7 +82,7 @@ async def _nothing(plugin: Plugin) -> None:
     pass
 
 
-class Registry:
+class PluginRegistry:
     """The drivers of this node. `changed` is called when the set of connected drivers may have changed.
 
     `beside` runs for each plugin as long as it is registered.

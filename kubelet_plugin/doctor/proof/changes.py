@@ -11,12 +11,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from dra_driver.api.inventory import GpuFacts, MigProfileFacts
-from dra_driver.doctor.proofs import Outcome, Proof, failed, not_tried, passed
+from dra_driver.doctor.proofs import Proof, ProofResult, failed, not_tried, passed
 from dra_driver.errors import HardwareError, NodeNotReady
 from kubelet_plugin.doctor.proof.harmless import compared_tables, time_slice
 from kubelet_plugin.doctor.proof.node import ProofNode, identity
 from kubelet_plugin.doctor.proof.smi_text import gpu_list
-from kubelet_plugin.hardware.calls import NOT_THERE, Code
+from kubelet_plugin.hardware.calls import NOT_THERE, NvmlCode
 from kubelet_plugin.hardware.imex import channel_nodes
 from kubelet_plugin.prepare.borrowed import FOLDER
 from kubelet_plugin.prepare.holds import ComputeInstance, GpuInstance, Hold, MigMode, Records, VfioBinding
@@ -53,7 +53,7 @@ def made_mig_device(node: ProofNode) -> Proof:
 
     uuid, there, tables = node.borrowed.there_and_back((MigMode(identity(gpu)), parent, device), look)
     after = next((gpu_facts for gpu_facts in node.hardware.look().gpus if gpu_facts.uuid == gpu.uuid), None)
-    if tables.outcome is Outcome.FAIL:
+    if tables.outcome is ProofResult.FAIL:
         return tables
     if not there:
         return failed(f"{uuid} was created, but nvidia-smi -L did not list it", "search the kernel log for NVRM")
@@ -157,7 +157,7 @@ def given_back(node: ProofNode) -> tuple[str, ...]:
     try:
         return node.borrowed.give_back()
     except HardwareError as error:
-        if error.code == Code.DRIVER_NOT_LOADED:
+        if error.code == NvmlCode.DRIVER_NOT_LOADED:
             return ()
         raise NodeNotReady(
             f"leftovers of an earlier proof cannot be removed: {error.message}", about="proof"

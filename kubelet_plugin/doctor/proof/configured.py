@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable
 
-from dra_driver.doctor.findings import Finding, Verdict
+from dra_driver.doctor.findings import Diagnosis, Verdict
 from dra_driver.doctor.proofs import Proof, failed, not_tried, passed
 
 _CHOSEN = "off"
 """Trouble of the check `node-hook`: somebody configured to do without."""
 
 
-def readable_cdi(findings: Iterable[Finding]) -> Proof:
+def readable_cdi(findings: Iterable[Diagnosis]) -> Proof:
     """From the check `node-runtime`: whether the runtime reads what the plugin writes."""
     results = [item for item in findings if item.check == "node-runtime"]
     for verdict in (Verdict.PROBLEM, Verdict.UNKNOWN, Verdict.WARNING):
@@ -22,7 +22,7 @@ def readable_cdi(findings: Iterable[Finding]) -> Proof:
     return passed(results[0].sentence) if results else not_tried("the container runtime was not checked")
 
 
-def hook_mode(findings: Iterable[Finding]) -> Proof:
+def hook_mode(findings: Iterable[Diagnosis]) -> Proof:
     """From the check `node-hook`: containers without hooks are a failure, unless somebody chose that."""
     finding = next((item for item in findings if item.check == "node-hook"), None)
     if finding is None:

@@ -9,7 +9,7 @@ from functools import cached_property
 from dra_driver.api.inventory import GpuFacts
 from dra_driver.doctor.node import NodePlaces
 from dra_driver.errors import DriverError, HardwareError
-from kubelet_plugin.claims.node_effects import Machine, effects_of, machine_of, mps_daemons
+from kubelet_plugin.claims.node_effects import NodeMachine, effects_of, machine_of, mps_daemons
 from kubelet_plugin.effects.mps import MpsDaemons
 from kubelet_plugin.facts.hardware import Hardware, NodeFacts, OpenNvml
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
@@ -97,7 +97,7 @@ class ProofNode:
         return Borrowed(self.places.state_dir / FOLDER, effects, self.hardware.boot_id)
 
     @cached_property
-    def _machine(self) -> Machine:
+    def _machine(self) -> NodeMachine:
         return machine_of(self.host, self.places.host_root if self.places.simulate is not None else None)
 
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-from dra_driver.doctor.findings import Finding
-from dra_driver.doctor.proofs import ON_NODE, Change, Proof, failed, not_tried
+from dra_driver.doctor.findings import Diagnosis
+from dra_driver.doctor.proofs import ON_NODE, Proof, ProofChange, failed, not_tried
 from dra_driver.errors import DriverError
 from kubelet_plugin.doctor.proof import changes, configured, harmless
 from kubelet_plugin.doctor.proof.node import ProofNode
@@ -23,18 +23,18 @@ _HARMLESS: dict[str, Callable[[ProofNode], Proof]] = {
     "time-slice": harmless.written_slices,
     "mps": harmless.tried_mps,
 }
-_CONFIGURED: dict[str, Callable[[Sequence[Finding]], Proof]] = {
+_CONFIGURED: dict[str, Callable[[Sequence[Diagnosis]], Proof]] = {
     "cdi-version": configured.readable_cdi,
     "hook": configured.hook_mode,
 }
-_CHANGES: dict[str, tuple[Change, Callable[[ProofNode], Proof]]] = {
-    "mig-device": (Change.MIG, changes.made_mig_device),
-    "vfio": (Change.VFIO, changes.bound_to_vfio),
-    "imex-channel": (Change.IMEX, changes.opened_channel),
+_CHANGES: dict[str, tuple[ProofChange, Callable[[ProofNode], Proof]]] = {
+    "mig-device": (ProofChange.MIG, changes.made_mig_device),
+    "vfio": (ProofChange.VFIO, changes.bound_to_vfio),
+    "imex-channel": (ProofChange.IMEX, changes.opened_channel),
 }
 
 
-def proven(node: ProofNode, findings: Sequence[Finding], also: Collection[Change]) -> Iterator[Proof]:
+def proven(node: ProofNode, findings: Sequence[Diagnosis], also: Collection[ProofChange]) -> Iterator[Proof]:
     """In the order of `ON_NODE`. What an earlier proof left is taken back before the first."""
     with ExitStack() as stack:
         if node.root:
@@ -59,7 +59,7 @@ def _first(node: ProofNode) -> Proof | None:
     return failed(f"NVML does not work: {why}", _SEE)
 
 
-def _one(name: str, node: ProofNode, findings: Sequence[Finding], also: Collection[Change]) -> Proof:
+def _one(name: str, node: ProofNode, findings: Sequence[Diagnosis], also: Collection[ProofChange]) -> Proof:
     if name in _CONFIGURED:
         return _CONFIGURED[name](findings)
     if name in _HARMLESS:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from kubelet_plugin.cuda_check import run
 from kubelet_plugin.simulation.programs.mps_control import connect, connected
-from kubelet_plugin.simulation.programs.node import Node, size_bytes
+from kubelet_plugin.simulation.programs.node import RootedNode, size_bytes
 
 
 def client(arguments: Sequence[str]) -> int:
@@ -105,10 +105,10 @@ class _Device(NamedTuple):
 
 def check(arguments: Sequence[str]) -> int:
     root, *options = arguments
-    return run(options, lambda name: _load(Node(root), name), int(os.environ.get(USER_VARIABLE, "0")))
+    return run(options, lambda name: _load(RootedNode(root), name), int(os.environ.get(USER_VARIABLE, "0")))
 
 
-def _load(node: Node, name: str) -> "CudaLibrary":
+def _load(node: RootedNode, name: str) -> "CudaLibrary":
     """Raises OSError, as the dynamic linker's answer reaches Python."""
     mounts = dict(json.loads(os.environ.get(MOUNTS_VARIABLE, "[]")))
     files = [host for path, host in mounts.items() if path.endswith(f"/{name}") and path.startswith(_FOLDERS)]
@@ -120,7 +120,7 @@ def _load(node: Node, name: str) -> "CudaLibrary":
 class CudaLibrary:
     """The functions that the check calls, with the arguments that ctypes gives them. `pipe` is None without MPS."""
 
-    def __init__(self, node: Node, pipe: str | None) -> None:
+    def __init__(self, node: RootedNode, pipe: str | None) -> None:
         self._node = node
         self._pipe = pipe
         self._devices: list[_Device] = []
@@ -203,7 +203,7 @@ class CudaLibrary:
         return _OK
 
 
-def _devices(node: Node, state: dict[str, Any], nodes: set[str]) -> Iterator[_Device]:
+def _devices(node: RootedNode, state: dict[str, Any], nodes: set[str]) -> Iterator[_Device]:
     """In the order of the driver; of MIG devices the first alone."""
     minors = _capability_minors(node)
     mig = False
@@ -226,12 +226,12 @@ def _devices(node: Node, state: dict[str, Any], nodes: set[str]) -> Iterator[_De
                     yield _Device(device["uuid"], f"{name} MIG", share << 20, device["compute_mode"])
 
 
-def _capability_minors(node: Node) -> dict[str, str]:
+def _capability_minors(node: RootedNode) -> dict[str, str]:
     with open(f"{node.root}/proc/driver/nvidia-caps/mig-minors", encoding="utf-8") as file:
         return dict(line.split() for line in file if line.strip())
 
 
-def _opened(node: Node, path: str, nodes: set[str]) -> bool:
+def _opened(node: RootedNode, path: str, nodes: set[str]) -> bool:
     """Whether the container has this node, and its user may open it."""
     if path not in nodes:
         return False

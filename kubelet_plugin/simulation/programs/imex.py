@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from kubelet_plugin.simulation.programs.imex_config import Refused, read_config, read_nodes, resolved, short_path
-from kubelet_plugin.simulation.programs.node import Node
+from kubelet_plugin.simulation.programs.imex_config import ConfigRefused, read_config, read_nodes, resolved, short_path
+from kubelet_plugin.simulation.programs.node import RootedNode
 
 DEVICES_VARIABLE = "SIMULATED_DEVICES"
 """The device nodes of a simulated container, with colons between; not set on the host itself, which has all."""
@@ -35,15 +35,15 @@ _POLL_S = 0.5
 
 def main(arguments: Sequence[str]) -> int:
     root, *options = arguments
-    node = Node(root)
+    node = RootedNode(root)
     try:
         if options[:1] != ["-c"] or len(options) != 2:
-            raise Refused("usage: nvidia-imex -c <configuration file>")
+            raise ConfigRefused("usage: nvidia-imex -c <configuration file>")
         daemon = _Daemon(node, read_config(options[1]), options[1])
         if daemon.in_background and os.fork():
             return 0
         asyncio.run(daemon.run())
-    except Refused as refusal:
+    except ConfigRefused as refusal:
         _log("ERROR", str(refusal))
         return 1
     return 0
@@ -61,7 +61,7 @@ class _Peer:
 
 
 class _Daemon:
-    def __init__(self, node: Node, config: dict[str, str], path: str) -> None:
+    def __init__(self, node: RootedNode, config: dict[str, str], path: str) -> None:
         self._node = node
         self._config = config
         self._path = path
@@ -111,7 +111,7 @@ class _Daemon:
             if peer.address is not None and (peer.address == wanted if wanted else _is_ours(peer.address)):
                 return peer.address, index
         where = f"address {wanted}" if wanted else "no address of this machine"
-        raise Refused(
+        raise ConfigRefused(
             f"{where} is {'not ' if wanted else ''}among the nodes of {self._config['IMEX_NODE_CONFIG_FILE']}"
         )
 
@@ -124,7 +124,7 @@ class _Daemon:
                 listener = _unix_listener(config["IMEX_CMD_UNIX_DOMAIN_PATH"])
                 servers.append(await asyncio.start_unix_server(self._answer, sock=listener))
         except OSError as error:
-            raise Refused(f"cannot listen: {error.strerror or error}") from error
+            raise ConfigRefused(f"cannot listen: {error.strerror or error}") from error
         return servers
 
     def _signalled(self) -> None:
@@ -229,17 +229,17 @@ class _Daemon:
         self._end.set()
 
 
-def _driver_version(node: Node) -> str:
+def _driver_version(node: RootedNode) -> str:
     try:
         driver = node.read()["driver"]
     except OSError as error:
-        raise Refused(f"there is no such node: {error}") from error
+        raise ConfigRefused(f"there is no such node: {error}") from error
     if not driver["loaded"]:
-        raise Refused("cannot open the NVIDIA driver: is it loaded?")
+        raise ConfigRefused("cannot open the NVIDIA driver: is it loaded?")
     return str(driver["version"])
 
 
-def _check_capability(node: Node) -> None:
+def _check_capability(node: RootedNode) -> None:
     """A container has the device node of the capability, or it cannot manage the fabric."""
     devices = os.environ.get(DEVICES_VARIABLE)
     if devices is None:
@@ -249,9 +249,9 @@ def _check_capability(node: Node) -> None:
             fields = dict(line.split(":", 1) for line in file if ":" in line)
         minor = fields["DeviceFileMinor"].strip()
     except (OSError, KeyError) as error:
-        raise Refused(f"cannot read /{_MANAGEMENT}: {error}") from error
+        raise ConfigRefused(f"cannot read /{_MANAGEMENT}: {error}") from error
     if f"/dev/nvidia-caps/nvidia-cap{minor}" not in devices.split(":"):
-        raise Refused(f"no permission to manage the fabric: /dev/nvidia-caps/nvidia-cap{minor} cannot be opened")
+        raise ConfigRefused(f"no permission to manage the fabric: /dev/nvidia-caps/nvidia-cap{minor} cannot be opened")
 
 
 def _is_ours(address: str) -> bool:

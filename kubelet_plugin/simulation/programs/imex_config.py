@@ -14,7 +14,7 @@ HOSTS_VARIABLE = "GPU_DRA_HOSTS_FILE"
 """A simulated container has no /etc of its own; this says where its file of hosts is."""
 
 
-class Refused(Exception):
+class ConfigRefused(Exception):
     """The daemon does not start; the message says why."""
 
 
@@ -62,16 +62,16 @@ def read_config(path: str) -> dict[str, str]:
     for number, line in enumerate(_lines(path, "configuration file"), 1):
         key, equals, value = (part.strip() for part in line.partition("="))
         if not equals:
-            raise Refused(f"{path}:{number}: {line!r} is not KEY=VALUE")
+            raise ConfigRefused(f"{path}:{number}: {line!r} is not KEY=VALUE")
         if key not in _KEYS:
-            raise Refused(f"{path}:{number}: unknown configuration key {key}")
+            raise ConfigRefused(f"{path}:{number}: unknown configuration key {key}")
         if re.fullmatch(_KEYS[key][1], value) is None:
-            raise Refused(f"{path}:{number}: invalid value {value!r} of {key}")
+            raise ConfigRefused(f"{path}:{number}: invalid value {value!r} of {key}")
         found[key] = value
     if found["IMEX_CMD_ENABLED"] == "1" and not found["IMEX_CMD_UNIX_DOMAIN_PATH"]:
-        raise Refused("IMEX_CMD_ENABLED needs IMEX_CMD_UNIX_DOMAIN_PATH: commands by TCP are not simulated")
+        raise ConfigRefused("IMEX_CMD_ENABLED needs IMEX_CMD_UNIX_DOMAIN_PATH: commands by TCP are not simulated")
     if found["IMEX_ENABLE_AUTH_ENCRYPTION"] == "1" and not found["IMEX_AUTH_SOURCE"]:
-        raise Refused("IMEX_ENABLE_AUTH_ENCRYPTION needs IMEX_AUTH_SOURCE")
+        raise ConfigRefused("IMEX_ENABLE_AUTH_ENCRYPTION needs IMEX_AUTH_SOURCE")
     return found
 
 
@@ -79,9 +79,9 @@ def read_nodes(path: str) -> list[str]:
     """The addresses or names of the list of nodes. Raises Refused."""
     nodes = list(_lines(path, "node configuration file"))
     if not nodes:
-        raise Refused(f"node configuration file {path} has no nodes")
+        raise ConfigRefused(f"node configuration file {path} has no nodes")
     if len(set(nodes)) < len(nodes):
-        raise Refused(f"node configuration file {path} has a node twice")
+        raise ConfigRefused(f"node configuration file {path} has a node twice")
     return nodes
 
 
@@ -130,5 +130,5 @@ def _lines(path: str, what: str) -> Iterator[str]:
         with open(path, encoding="utf-8") as file:
             lines = [line.partition("#")[0].strip() for line in file]
     except OSError as error:
-        raise Refused(f"cannot open {what} {path}: {error.strerror}") from error
+        raise ConfigRefused(f"cannot open {what} {path}: {error.strerror}") from error
     yield from (line for line in lines if line)

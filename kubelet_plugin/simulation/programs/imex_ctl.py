@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from kubelet_plugin.simulation.programs.imex_config import Refused, ask_at, read_config, short_path
+from kubelet_plugin.simulation.programs.imex_config import ConfigRefused, ask_at, read_config, short_path
 
 _DEFAULT_CONFIG = "/etc/nvidia-imex/config.cfg"
 _TIMEOUT_S = 5.0
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         where, asked = _options(options)
         answer = _asked(where, "nodes" if "-N" in asked else "row")
-    except Refused as refusal:
+    except ConfigRefused as refusal:
         sys.stderr.write(f"{refusal}\n")
         return 1
     except OSError as error:
@@ -54,16 +54,16 @@ def _options(options: list[str]) -> tuple[str, set[str]]:
         elif word in ("-q", "-N", "-j", "-H"):
             asked.add(word)
         else:
-            raise Refused(f"Unknown option: {word}")
+            raise ConfigRefused(f"Unknown option: {word}")
     if not {"-q", "-N"} & asked:
-        raise Refused("Nothing was asked: -q or -N")
+        raise ConfigRefused("Nothing was asked: -q or -N")
     return where or _from_config(config), asked
 
 
 def _from_config(path: str) -> str:
     config = read_config(path)
     if config["IMEX_CMD_ENABLED"] != "1":
-        raise Refused(f"{path} does not enable commands")
+        raise ConfigRefused(f"{path} does not enable commands")
     return config["IMEX_CMD_UNIX_DOMAIN_PATH"]
 
 

@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 
-from kubelet_plugin.simulation.programs.node import Node
+from kubelet_plugin.simulation.programs.node import RootedNode
 
 _DEV_FOLDERS = {"operator": ("/dev", "/run/nvidia/driver/dev")}
 _MAJOR = 195
@@ -16,7 +16,7 @@ _MAJOR = 195
 
 def main(arguments: Sequence[str]) -> int:
     root, *words = arguments
-    node = Node(root)
+    node = RootedNode(root)
     state = node.read()
     if not state["driver"]["loaded"]:
         return 1

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from kubelet_plugin.simulation.programs.mps_server import Limits, serve
-from kubelet_plugin.simulation.programs.node import Node, size_bytes, visible_devices
+from kubelet_plugin.simulation.programs.node import RootedNode, size_bytes, visible_devices
 
 SOCKET = "control"
 END = "\0"
@@ -42,7 +42,9 @@ def main(arguments: Sequence[str]) -> int:
     if not {"-d", "-f"} & set(options):
         return _commands(pipe)
     log = os.environ.get("CUDA_MPS_LOG_DIRECTORY", "/var/log/nvidia-mps")
-    return _daemon(Node(root), pipe, log, multi_user=bool(set(options) - {"-d", "-f"}), background="-d" in options)
+    return _daemon(
+        RootedNode(root), pipe, log, multi_user=bool(set(options) - {"-d", "-f"}), background="-d" in options
+    )
 
 
 def _commands(pipe: str) -> int:
@@ -90,7 +92,7 @@ def connect(peer: socket.socket, folder: str, name: str) -> None:
         os.close(fd)
 
 
-def _daemon(node: Node, pipe: str, log: str, *, multi_user: bool, background: bool) -> int:
+def _daemon(node: RootedNode, pipe: str, log: str, *, multi_user: bool, background: bool) -> int:
     os.umask(0)
     for folder in (pipe, log):
         os.makedirs(folder, exist_ok=True)
@@ -125,7 +127,7 @@ class _Server:
 
 
 class _Daemon:
-    def __init__(self, node: Node, pipe: str, log: str, *, multi_user: bool) -> None:
+    def __init__(self, node: RootedNode, pipe: str, log: str, *, multi_user: bool) -> None:
         self._node = node
         self._pipe = pipe
         self._log_path = f"{log}/control.log"

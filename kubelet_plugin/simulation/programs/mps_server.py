@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from kubelet_plugin.simulation.programs.node import Node, size_bytes
+from kubelet_plugin.simulation.programs.node import RootedNode, size_bytes
 
 _POLL_S = 0.2
 
@@ -34,7 +34,7 @@ def main(_arguments: Sequence[str]) -> int:
 
 
 def serve(
-    node: Node, pipe: str, log: str, devices: list[str], limits: Limits, boots: int, ready: int
+    node: RootedNode, pipe: str, log: str, devices: list[str], limits: Limits, boots: int, ready: int
 ) -> NoReturn:  # pragma: no cover - a process of its own
     """Be the server, in a process that was forked for it. `ready` is written to when clients can come."""
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))

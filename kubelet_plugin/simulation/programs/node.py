@@ -51,7 +51,7 @@ class Attached:
         self.close()
 
 
-class Node:
+class RootedNode:
     """The node below `root`."""
 
     def __init__(self, root: str) -> None:

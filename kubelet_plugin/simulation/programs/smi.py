@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from kubelet_plugin.simulation.programs.node import Attached, Node
+from kubelet_plugin.simulation.programs.node import Attached, RootedNode
 
 _MODES = {
     "DEFAULT": 0, "0": 0, "EXCLUSIVE_THREAD": 1, "1": 1, "PROHIBITED": 2, "2": 2, "EXCLUSIVE_PROCESS": 3, "3": 3,
@@ -41,7 +41,7 @@ class _Refused(Exception):
 def main(arguments: Sequence[str]) -> int:
     root, *options = arguments
     try:
-        sys.stdout.writelines(f"{line}\n" for line in _run(Node(root), _words(options)))
+        sys.stdout.writelines(f"{line}\n" for line in _run(RootedNode(root), _words(options)))
     except _Refused as error:
         sys.stdout.write(f"{error}\n")
         return error.status
@@ -53,7 +53,7 @@ def _words(options: Sequence[str]) -> list[str]:
     return [part for word in options for part in (word.split("=", 1) if word.startswith("-") else [word])]
 
 
-def _run(node: Node, words: list[str]) -> Iterator[str]:
+def _run(node: RootedNode, words: list[str]) -> Iterator[str]:
     state = node.read()
     if words == ["--version"]:
         yield f"NVIDIA-SMI version  : {state['driver']['version']}"
@@ -84,7 +84,7 @@ def _options(words: list[str], flags: Sequence[str]) -> dict[str, str]:
     return options
 
 
-def _compute_policy(node: Node, options: dict[str, str]) -> Iterator[str]:
+def _compute_policy(node: RootedNode, options: dict[str, str]) -> Iterator[str]:
     chosen = options.pop("-i", options.pop("--id", None))
     interval = options.pop("--set-timeslice", None)
     if options.keys() - {"-l", "--list"} or (interval is None and not options):
@@ -98,7 +98,7 @@ def _compute_policy(node: Node, options: dict[str, str]) -> Iterator[str]:
     yield from _set_time_slice(node, chosen, int(interval))
 
 
-def _set_time_slice(node: Node, chosen: str | None, interval: int) -> Iterator[str]:
+def _set_time_slice(node: RootedNode, chosen: str | None, interval: int) -> Iterator[str]:
     with node.edit() as state:
         for gpu in _chosen(state, chosen):
             if (gpu.get("mig") or {}).get("current") or state["model"]["compute_capability"][0] < 7:
@@ -113,7 +113,7 @@ _PLACEMENTS = ("-lgipp", "--list-gpu-instance-possible-placements")
 _RULE = "+" + "-" * 79 + "+"
 
 
-def _mig(node: Node, options: dict[str, str]) -> Iterator[str]:
+def _mig(node: RootedNode, options: dict[str, str]) -> Iterator[str]:
     """What can be made on the GPUs in MIG mode. Source: NVIDIA's MIG user guide, outputs of several models."""
     state = node.read()
     chosen = options.pop("-i", options.pop("--id", None))
@@ -167,12 +167,12 @@ def _free(gpu: Gpu, profile: dict[str, Any]) -> int:
     return min(free, int(profile["max_instances"]))
 
 
-def _read(node: Node, path: str) -> str:
+def _read(node: RootedNode, path: str) -> str:
     with open(f"{node.root}/{path}", encoding="utf-8") as file:
         return file.read()
 
 
-def _general(node: Node, options: dict[str, str]) -> Iterator[str]:
+def _general(node: RootedNode, options: dict[str, str]) -> Iterator[str]:
     chosen = options.pop("-i", options.pop("--id", None))
     mode = options.pop("-c", options.pop("--compute-mode", None))
     persistence = options.pop("-pm", options.pop("--persistence-mode", None))
@@ -191,7 +191,7 @@ def _general(node: Node, options: dict[str, str]) -> Iterator[str]:
         yield from _list(node, chosen)
 
 
-def _set_mode(node: Node, chosen: str | None, name: str) -> Iterator[str]:
+def _set_mode(node: RootedNode, chosen: str | None, name: str) -> Iterator[str]:
     mode = _MODES.get(name.upper())
     if mode is None:
         raise _Refused(_INVALID, f"Invalid compute mode: {name}")
@@ -204,7 +204,7 @@ def _set_mode(node: Node, chosen: str | None, name: str) -> Iterator[str]:
     yield "All done."
 
 
-def _set_persistence(node: Node, chosen: str | None, value: str) -> Iterator[str]:
+def _set_persistence(node: RootedNode, chosen: str | None, value: str) -> Iterator[str]:
     if value.upper() not in ("0", "1", "DISABLED", "ENABLED"):
         raise _Refused(_INVALID, f"Invalid persistence mode: {value}")
     on = value.upper() in ("1", "ENABLED")
@@ -229,7 +229,7 @@ def _set_persistence_of(state: dict[str, Any], gpu: Gpu, *, on: bool) -> None:
         gpu["handles"] += 1
 
 
-def _reset(node: Node, client: Attached, options: dict[str, str]) -> Iterator[str]:
+def _reset(node: RootedNode, client: Attached, options: dict[str, str]) -> Iterator[str]:
     """By the persistence daemon's leave: it lets go meanwhile. Any other process that has a GPU open is in the way."""
     chosen = options.pop("-i", options.pop("--id", None))
     if options.keys() - {"-r", "--gpu-reset"}:
@@ -253,7 +253,7 @@ def _reset(node: Node, client: Attached, options: dict[str, str]) -> Iterator[st
     yield "All done."
 
 
-def _show_daemon(node: Node, state: dict[str, Any]) -> None:
+def _show_daemon(node: RootedNode, state: dict[str, Any]) -> None:
     """In /proc of the node: the GPUs that the persistence daemon has open. As `kubelet_plugin.simulation.vfio` does."""
     folder = f"{node.root}/proc/{_DAEMON}"
     shutil.rmtree(folder, ignore_errors=True)
@@ -268,7 +268,7 @@ def _show_daemon(node: Node, state: dict[str, Any]) -> None:
         os.symlink(f"/dev/nvidia{minor}", f"{folder}/fd/{number + 3}")
 
 
-def _query(node: Node, chosen: str | None, fields: list[str], *, headed: bool) -> Iterator[str]:
+def _query(node: RootedNode, chosen: str | None, fields: list[str], *, headed: bool) -> Iterator[str]:
     state = node.read()
     if headed:
         yield ", ".join(fields)
@@ -286,14 +286,14 @@ def _query(node: Node, chosen: str | None, fields: list[str], *, headed: bool) -
         yield ", ".join(facts[field] for field in fields)
 
 
-def _list(node: Node, chosen: str | None) -> Iterator[str]:
+def _list(node: RootedNode, chosen: str | None) -> Iterator[str]:
     state = node.read()
     for index, gpu in enumerate(_chosen(state, chosen)):
         yield f"GPU {index}: {gpu.get('product') or state['model']['name']} (UUID: {gpu['uuid']})"
         yield from _mig_devices(node, gpu)
 
 
-def _mig_devices(node: Node, gpu: Gpu) -> Iterator[str]:
+def _mig_devices(node: RootedNode, gpu: Gpu) -> Iterator[str]:
     if not gpu["instances"]:
         return
     profiles = {item["id"]: item for item in json.loads(_read(node, "sim/mig.json"))["profiles"]}

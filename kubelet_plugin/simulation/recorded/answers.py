@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from kubelet_plugin.hardware.mig import profile_name
-from kubelet_plugin.record.format import Call
+from kubelet_plugin.record.format import NvmlCall
 from kubelet_plugin.simulation.profiles import Engines, MigProfile, MigTable
 from kubelet_plugin.simulation.state import ComputeInstanceState, GpuInstanceState
 
@@ -15,34 +15,34 @@ _FIELDS = "nvmlDeviceGetFieldValues"
 class Answers:
     """The first answer counts where NVML gave several."""
 
-    def __init__(self, calls: Iterable[Call]) -> None:
-        self._calls: dict[str, Call] = {}
+    def __init__(self, calls: Iterable[NvmlCall]) -> None:
+        self._calls: dict[str, NvmlCall] = {}
         self._fields: dict[tuple[str, int, int], Any] = {}
-        self._field_calls: dict[str, Call] = {}
+        self._field_calls: dict[str, NvmlCall] = {}
         for call in calls:
             self._calls.setdefault(_key(call.function, call.args), call)
             if call.function == _FIELDS:
                 self._add_fields(call)
 
-    def _add_fields(self, call: Call) -> None:
+    def _add_fields(self, call: NvmlCall) -> None:
         name = str(_handle(call.args[0]))
         self._field_calls.setdefault(name, call)
         for item in (call.result or {}).get("items", ()):
             fields = item["fields"]
             self._fields.setdefault((name, fields["fieldId"], fields["scopeId"]), item)
 
-    def call(self, function: str, args: Sequence[Any]) -> Call | None:
+    def call(self, function: str, args: Sequence[Any]) -> NvmlCall | None:
         """None when the record has no such call. Values of fields are found in any order of questions."""
         if function == _FIELDS:
             return self._field_values(args)
         return self._calls.get(_key(function, args))
 
-    def _field_values(self, args: Sequence[Any]) -> Call | None:
+    def _field_values(self, args: Sequence[Any]) -> NvmlCall | None:
         name = str(_handle(args[0]))
         wanted = [item if isinstance(item, list) else [item, 0] for item in args[1]]
         items = [self._fields.get((name, number, scope)) for number, scope in wanted]
         if all(item is not None for item in items):
-            return Call(function=_FIELDS, result={"array": "c_nvmlFieldValue_t", "items": items})
+            return NvmlCall(function=_FIELDS, result={"array": "c_nvmlFieldValue_t", "items": items})
         refused = self._field_calls.get(name)
         return refused if refused is not None and refused.result is None else None
 
@@ -56,7 +56,7 @@ class Answers:
         call = self.call(function, args)
         return call.code if call is not None else None
 
-    def of(self, function: str, first: Any) -> Iterator[Call]:
+    def of(self, function: str, first: Any) -> Iterator[NvmlCall]:
         """All calls of a function with this first argument that succeeded, in their order."""
         for call in self._calls.values():
             if call.function == function and call.args[:1] == [first] and call.code is None and not call.hung:

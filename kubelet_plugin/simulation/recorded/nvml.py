@@ -15,7 +15,7 @@ from typing import Any
 import pynvml
 import structlog
 
-from kubelet_plugin.record.format import Call, read_record
+from kubelet_plugin.record.format import NvmlCall, read_record
 from kubelet_plugin.record.values import decoded, fill, pointed, shape
 from kubelet_plugin.simulation.host import SimulatedHost
 from kubelet_plugin.simulation.nvml import SimulatedNvml
@@ -167,7 +167,7 @@ class ReplayedNvml(SimulatedNvml):
             raise error(call.code)
         return decoded(call.result, self._handle)
 
-    def _fill(self, call: Call, args: tuple[Any, ...]) -> None:
+    def _fill(self, call: NvmlCall, args: tuple[Any, ...]) -> None:
         try:
             for place, value in call.out.items():
                 fill(pointed(args[place]), value, self._handle)

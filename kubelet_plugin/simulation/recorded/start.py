@@ -21,7 +21,6 @@ from kubelet_plugin.simulation.recorded.answers import Answers, fields, handle, 
 from kubelet_plugin.simulation.state import (
     Client,
     DriverState,
-    FabricState,
     Function,
     GpuState,
     HealthState,
@@ -30,6 +29,7 @@ from kubelet_plugin.simulation.state import (
     PassthroughState,
     RecordedGpu,
     RecordedNode,
+    SimulatedFabric,
 )
 
 RECORD, START = "sim/record.tar.gz", "sim/start.json"
@@ -245,13 +245,13 @@ def _links(ask: _Asking) -> dict[int, int]:
     return {link: state for link, state in states.items() if state is not None}
 
 
-def _fabric(answers: Answers, gpu: str) -> FabricState | None:
+def _fabric(answers: Answers, gpu: str) -> SimulatedFabric | None:
     for structure in ("c_nvmlGpuFabricInfo_v3_t", "c_nvmlGpuFabricInfo_v2_t"):
         call = answers.call("nvmlDeviceGetGpuFabricInfoV", (handle(gpu), {"struct": structure}))
         info = fields(call.out.get(1)) if call is not None and call.code is None else {}
         if info:
             cluster = info["clusterUuid"]["bytes"]
-            return FabricState(
+            return SimulatedFabric(
                 state=info["state"],
                 status=info["status"],
                 cluster=str(UUID(cluster)) if int(cluster, 16) else None,

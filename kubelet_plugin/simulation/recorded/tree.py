@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from kubelet_plugin.hardware.driver_files import LINKER_CACHE, linker_cache
-from kubelet_plugin.hardware.host_programs import Answer, described_program
+from kubelet_plugin.hardware.host_programs import ProgramOutput, described_program
 from kubelet_plugin.hardware.sysfs import HostFiles, described_node
 from kubelet_plugin.record.format import File, Record
 from kubelet_plugin.simulation import vfio
@@ -180,7 +180,7 @@ class RecordedTree:
             resolved = files.resolve(program)
             if resolved is not None and not self._of_driver(File(path=str(resolved), kind="file")):
                 answers = {
-                    " ".join(answer.words): Answer(answer.status, answer.output)
+                    " ".join(answer.words): ProgramOutput(answer.status, answer.output)
                     for answer in self._record.programs
                     if answer.path == program and answer.status is not None
                 }

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.allocation import claim, device_class, exactly, gpu, held, published, snapshot
 
 from dra_driver.allocation import Allocated, NodeView, Snapshot, Usage, allocate
-from dra_driver.allocation.headroom import Headroom, Standing
+from dra_driver.allocation.headroom import DeviceRoom, Headroom
 from dra_driver.allocation.requests import Cause
 from dra_driver.allocation.search import Limit
 from dra_driver.api.resource import Allocation
@@ -29,7 +29,7 @@ def used(names: list[str]) -> Snapshot:
     return Snapshot(H100.catalog, ANY, Usage.of([Allocation.of({"devices": {"results": results}})]))
 
 
-def selecting(standing: Standing) -> list[str]:
+def selecting(standing: DeviceRoom) -> list[str]:
     """An expression that is true of this device alone."""
     attributes = standing.candidate.device.attributes
     kind, uuid = attributes["type"].string, attributes.get("parentUUID") or attributes["uuid"]

@@ -5,15 +5,15 @@ import random
 from support.allocation import DRIVER, attribute
 from support.rows import rows
 
-from dra_driver.allocation.selection import Facts, Failure, Read, Selectors, reads
+from dra_driver.allocation.selection import AttributeRead, Failure, SelectorFacts, Selectors, reads
 from dra_driver.api.resource import Device
-from dra_driver.cel.device import CelDevice, Selector, compile_selector
+from dra_driver.cel.device import CelDevice, CompiledSelector, compile_selector
 from dra_driver.cel.errors import CelError
 from dra_driver.cel.functions import CURRENT, Server
 from dra_driver.cel.parser import parse
 
 OWN = f"device.attributes['{DRIVER}']"
-KIND, SIZE = Read("attributes", DRIVER, "kind"), Read("attributes", DRIVER, "size")
+KIND, SIZE = AttributeRead("attributes", DRIVER, "kind"), AttributeRead("attributes", DRIVER, "size")
 
 
 @rows(
@@ -24,7 +24,10 @@ KIND, SIZE = Read("attributes", DRIVER, "kind"), Read("attributes", DRIVER, "siz
         (f"{OWN}.kind == 'a' && {OWN}.size > 1", (KIND, SIZE)),
         (f"has({OWN}.kind) || {OWN}['size'] == 2", (KIND, SIZE)),
         (f"{OWN}.?kind.orValue('x') == 'x'", (KIND,)),
-        (f"device.capacity['{DRIVER}'].memory.isLessThan(quantity('1Gi'))", (Read("capacity", DRIVER, "memory"),)),
+        (
+            f"device.capacity['{DRIVER}'].memory.isLessThan(quantity('1Gi'))",
+            (AttributeRead("capacity", DRIVER, "memory"),),
+        ),
         (f"['a', 'b'].exists(x, {OWN}.kind == x)", (KIND,)),
         (f"{OWN}.exists(x, x == 'kind')", None),
         (f"'{DRIVER}' in device.attributes", None),
@@ -33,7 +36,9 @@ KIND, SIZE = Read("attributes", DRIVER, "kind"), Read("attributes", DRIVER, "siz
         ("device.attributes[device.driver].kind == 'a'", None),
     ],
 )
-def test_what_an_expression_reads_is_seen_in_its_text(expression: str, expected: tuple[Read, ...] | None) -> None:
+def test_what_an_expression_reads_is_seen_in_its_text(
+    expression: str, expected: tuple[AttributeRead, ...] | None
+) -> None:
     assert reads(parse(expression)) == expected
 
 
@@ -64,7 +69,7 @@ def a_device(random_: random.Random) -> Device:
 
 
 def outcome(selectors: Selectors, expression: str, driver: str, device: Device) -> bool | str:
-    answer = selectors.question((expression,)).verdict(Facts(driver, device))
+    answer = selectors.question((expression,)).verdict(SelectorFacts(driver, device))
     return str(answer.error) if isinstance(answer, Failure) else answer
 
 
@@ -93,8 +98,8 @@ def test_no_answer_depends_on_what_was_asked_before() -> None:
     selectors, expression = Selectors(CURRENT), f"{OWN}.kind == 'a'"
     plain = Device.of({"name": "x", "attributes": {"kind": {"string": "a"}}})
     for _ in range(2):
-        assert selectors.question((expression,)).verdict(Facts(DRIVER, plain)) is True
-        failure = selectors.question((expression,)).verdict(Facts(DRIVER, lists("A100")))
+        assert selectors.question((expression,)).verdict(SelectorFacts(DRIVER, plain)) is True
+        failure = selectors.question((expression,)).verdict(SelectorFacts(DRIVER, lists("A100")))
         assert isinstance(failure, Failure) and "models: unsupported attribute value" in str(failure.error)
 
 
@@ -102,30 +107,31 @@ def test_devices_with_different_lists_are_told_apart() -> None:
     selectors = Selectors(Server.of(36, list_attributes=True))
     expression = f"{OWN}.models.exists(m, m == 'A100')"
     answers = [
-        selectors.question((expression,)).verdict(Facts(DRIVER, lists(model))) for model in ("A100", "T4", "A100")
+        selectors.question((expression,)).verdict(SelectorFacts(DRIVER, lists(model)))
+        for model in ("A100", "T4", "A100")
     ]
     assert answers == [True, False, True]
 
 
 def test_a_list_is_read_by_a_scheduler_that_knows_lists() -> None:
-    assert Selectors(Server.of(37)).question(("true",)).verdict(Facts(DRIVER, lists("A100"))) is True
+    assert Selectors(Server.of(37)).question(("true",)).verdict(SelectorFacts(DRIVER, lists("A100"))) is True
 
 
 def test_every_selector_fails_on_a_device_that_has_an_attribute_without_a_value() -> None:
     device = Device.of({"name": "x", "attributes": {"kind": {}}})
-    failure = Selectors(Server.of(37)).question(("true",)).verdict(Facts(DRIVER, device))
+    failure = Selectors(Server.of(37)).question(("true",)).verdict(SelectorFacts(DRIVER, device))
     assert isinstance(failure, Failure) and "kind: unsupported attribute value" in str(failure.error)
 
 
 def test_a_selector_that_does_not_compile_is_compiled_once() -> None:
     compiled: list[str] = []
 
-    def counting(expression: str, server: Server) -> Selector:
+    def counting(expression: str, server: Server) -> CompiledSelector:
         compiled.append(expression)
         return compile_selector(expression, server)
 
     selectors = Selectors(CURRENT, counting)
     for name in ("a", "b", "c"):
         device = Device.of({"name": name, "attributes": {"kind": {"string": name}}})
-        assert isinstance(selectors.question(("nothing > 1",)).verdict(Facts(DRIVER, device)), Failure)
+        assert isinstance(selectors.question(("nothing > 1",)).verdict(SelectorFacts(DRIVER, device)), Failure)
     assert compiled == ["nothing > 1"]

@@ -16,14 +16,14 @@ from dra_driver.api.documents import read_documents
 from dra_driver.api.meta import DEVICE_CLASSES, NAMESPACES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, JsonObject
 from dra_driver.api.opaque import decode_config
 from dra_driver.api.resource import DeviceClass, ResourceClaim
-from dra_driver.authoring.intent import Form, Intent, MpsWish, Same, Share
+from dra_driver.authoring.intent import Intent, MpsWish, ObjectForm, Same, ShareIntent
 from dra_driver.authoring.objects import objects_of
 from dra_driver.authoring.refusals import refusals
 from dra_driver.authoring.writing import plain, written
 from dra_driver.cel.device import compile_selector
 from dra_driver.checking.check import check
 from dra_driver.checking.findings import Severity
-from dra_driver.checking.knowledge import Knowledge, Site, sites_of_models
+from dra_driver.checking.knowledge import Knowledge, SampleNode, sites_of_models
 from dra_driver.cli.new import known_gpus
 from dra_driver.kube.client import Kube
 
@@ -41,14 +41,15 @@ PROFILES = ("1g.10gb", "3g.40gb", "1c.3g.40gb", "1g.6gb", "7g.80gb", "9x")
 
 INTENTS = st.builds(
     Intent,
-    form=st.sampled_from(Form),
+    form=st.sampled_from(ObjectForm),
     gpu=st.none() | st.sampled_from(MODELS),
     prefer=st.just(()) | st.lists(st.sampled_from(MODELS), min_size=1, max_size=3).map(tuple),
     count=st.none() | st.integers(0, 17),
     same=st.none() | st.sampled_from(Same),
     memory=st.none() | st.sampled_from(["1Gi", "40Gi", "100Gi", "900Gi"]),
     mig=st.none() | st.sampled_from(PROFILES),
-    share=st.none() | st.sampled_from([Share(), Share("50", "8Gi"), Share(shares="1"), Share(memory="200Gi")]),
+    share=st.none()
+    | st.sampled_from([ShareIntent(), ShareIntent("50", "8Gi"), ShareIntent(shares="1"), ShareIntent(memory="200Gi")]),
     nic=st.booleans(),
     mps=st.none() | st.sampled_from([MpsWish(), MpsWish(50, "8Gi"), MpsWish(memory="1Gi")]),
     interval=st.none() | st.sampled_from(["Default", "Long"]),
@@ -146,7 +147,7 @@ def _kept(wanted: Any, got: Any) -> bool:
 # -- what can be satisfied
 
 
-def with_nics(site: Site) -> Snapshot:
+def with_nics(site: SampleNode) -> Snapshot:
     """The node with an RDMA device of DRANET below each PCIe root of a GPU, and one interface that has none."""
     gpus = [one for pool in site.catalog.pools(site.node) for one in pool.candidates]
     roots = sorted(
@@ -193,9 +194,9 @@ def fitting(intent: Intent) -> str | None:
         (Intent(mig="1g.10gb"), "a100-pcie-40"),
         (Intent(mig="1g.10gb", count=7, same=Same.GPU), "a100-pcie-80"),
         (Intent(mig="1c.3g.40gb"), None),
-        (Intent(share=Share("50", "8Gi")), "a10"),
-        (Intent(share=Share("50", "8Gi"), gpu="l40s", isolated=True), "l40s"),
-        (Intent(share=Share("50", "8Gi"), mig="1g.10gb"), "a100-pcie-40"),
+        (Intent(share=ShareIntent("50", "8Gi")), "a10"),
+        (Intent(share=ShareIntent("50", "8Gi"), gpu="l40s", isolated=True), "l40s"),
+        (Intent(share=ShareIntent("50", "8Gi"), mig="1g.10gb"), "a100-pcie-40"),
         (Intent(prefer=("x900", "h200", "h100")), "dgx-h100"),
         (Intent(gpu="a100", memory="70Gi"), "a100-pcie-80"),
         (Intent(gpu="x900"), None),
@@ -216,11 +217,11 @@ def test_the_first_node_that_can_satisfy_it_is_the_one_that_was_meant(intent: In
 @settings(max_examples=40)
 def test_any_accepted_intent_of_known_models_fits_somewhere_or_asks_for_more_than_a_node_has(intent: Intent) -> None:
     models = {*([intent.gpu] if intent.gpu else []), *intent.prefer}
-    if intent.form is Form.CLASS or "x900" in models or refusals(intent, KNOWN):
+    if intent.form is ObjectForm.CLASS or "x900" in models or refusals(intent, KNOWN):
         return
     if fitting(intent) is None:
         # Parts of GPU instances are published where a policy asks for them, which none of these do.
         large = intent.devices > 4 or (intent.mig is not None and "c." in intent.mig)
-        large = large or intent.memory == "900Gi" or intent.share == Share(memory="200Gi")
+        large = large or intent.memory == "900Gi" or intent.share == ShareIntent(memory="200Gi")
         combined = intent.same is not None or intent.nic or intent.isolated or intent.share is not None
         assert large or (combined and (intent.mig is not None or intent.share is not None or intent.memory is not None))

@@ -3,7 +3,7 @@
 import pytest
 from support.rows import rows
 
-from dra_driver.authoring.intent import Form, Intent, MpsWish, Same, Share, is_model, parse_mps, parse_share
+from dra_driver.authoring.intent import Intent, MpsWish, ObjectForm, Same, ShareIntent, is_model, parse_mps, parse_share
 from dra_driver.authoring.refusals import refusals
 from dra_driver.cli.new import known_gpus
 from dra_driver.devices.exclusion import LIMITS, PAIRS
@@ -17,12 +17,12 @@ KNOWN = known_gpus()
     [
         (Intent(mps=MpsWish(), interval="Long"), "--mps with --time-slice: time-slicing and MPS exclude each other"),
         (
-            Intent(share=Share("50"), mps=MpsWish()),
+            Intent(share=ShareIntent("50"), mps=MpsWish()),
             "--mps with --share: the device has one time slice and one MPS daemon",
         ),
-        (Intent(share=Share("50"), interval="Long"), "--time-slice with --share: the device has one time slice"),
+        (Intent(share=ShareIntent("50"), interval="Long"), "--time-slice with --share: the device has one time slice"),
         (Intent(vm=True, mig="1g.10gb"), "--vm with --mig: a GPU of a virtual machine is unavailable"),
-        (Intent(vm=True, share=Share("50")), "--vm with --share: a GPU of a virtual machine is unavailable"),
+        (Intent(vm=True, share=ShareIntent("50")), "--vm with --share: a GPU of a virtual machine is unavailable"),
         (Intent(vm=True, mps=MpsWish()), "--vm with --mps: the GPU is exclusive to a virtual machine"),
         (
             Intent(mig="1g.10gb", interval="Long"),
@@ -39,15 +39,18 @@ KNOWN = known_gpus()
         (Intent(count=2, same=Same.GPU), "--same gpu without --mig"),
         (Intent(gpu="h100", prefer=("a100",)), "--gpu with --prefer"),
         (Intent(mig="1g.10gb", memory="5Gi"), "--memory with --mig: the profile 1g.10gb says how much memory"),
-        (Intent(share=Share(memory="8Gi"), memory="8Gi"), "--memory with --share"),
-        (Intent(admin=True, share=Share("50")), "--share with --admin: admin access takes nothing"),
+        (Intent(share=ShareIntent(memory="8Gi"), memory="8Gi"), "--memory with --share"),
+        (Intent(admin=True, share=ShareIntent("50")), "--share with --admin: admin access takes nothing"),
         (Intent(admin=True, prefer=("h100",)), "--prefer with --admin"),
         (Intent(isolated=True, mig="1c.3g.40gb"), "--isolated with --mig 1c.3g.40gb: parts of one GPU instance"),
         (Intent(count=33), "--count 33: 1 to 32"),
         (Intent(count=0), "--count 0: 1 to 32"),
         (Intent(count=17, nic=True), "--count 17: 1 to 16 with a network device each"),
-        (Intent(form=Form.CLASS, gpu="h100", count=2, nic=True), "--count, --with-nic: a class says which devices"),
-        (Intent(form=Form.CLASS, gpu="h100", pod=True), "--pod: a pod names a claim or a template"),
+        (
+            Intent(form=ObjectForm.CLASS, gpu="h100", count=2, nic=True),
+            "--count, --with-nic: a class says which devices",
+        ),
+        (Intent(form=ObjectForm.CLASS, gpu="h100", pod=True), "--pod: a pod names a claim or a template"),
         (Intent(name="Not a name", count=1), "NAME 'Not a name': lower-case letters"),
         (Intent(name="threads=50", mps=MpsWish()), "NAME 'threads=50': no name; limits of MPS are for --mps-limits"),
         (Intent(gpu="h100'"), "--gpu \"h100'\": words of a product's name"),
@@ -99,8 +102,8 @@ def test_a_share_that_cannot_be_read_is_refused(text: str) -> None:
 
 
 def test_shares_and_limits_are_read_from_words() -> None:
-    assert parse_share("cores=50, memory=8Gi") == Share("50", "8Gi")
-    assert parse_share("shares=2") == Share(shares="2")
+    assert parse_share("cores=50, memory=8Gi") == ShareIntent("50", "8Gi")
+    assert parse_share("shares=2") == ShareIntent(shares="2")
     assert parse_mps("threads=50,memory=8Gi") == MpsWish(50, "8Gi")
     with pytest.raises(InvalidInput, match="at least 1Mi"):
         parse_mps("memory=1Ki")

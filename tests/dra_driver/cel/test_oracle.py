@@ -14,7 +14,7 @@ from support.cel_expressions import EXPRESSIONS, VALUES
 
 from dra_driver.cel.check import check
 from dra_driver.cel.errors import CelError, CelRuntimeError
-from dra_driver.cel.evaluate import Program
+from dra_driver.cel.evaluate import CelProgram
 from dra_driver.cel.functions import FUNCTIONS
 from dra_driver.cel.overloads import Environment, Field, ObjectType
 from dra_driver.cel.parser import parse
@@ -47,7 +47,7 @@ def ours(expression: str) -> object:
     try:
         root = parse(expression)
         checked = check(root, expression, _ENVIRONMENT)
-        return _plain(Program(checked).evaluate(Owner(frozen)))
+        return _plain(CelProgram(checked).evaluate(Owner(frozen)))
     except CelRuntimeError:
         return FAILED
     except CelError:

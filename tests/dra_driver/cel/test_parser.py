@@ -11,7 +11,7 @@ from dra_driver.cel.errors import CelSyntaxError
 from dra_driver.cel.parser import parse
 from dra_driver.cel.tree import (
     Bind,
-    Call,
+    CallNode,
     Comprehension,
     Conditional,
     Constant,
@@ -19,13 +19,13 @@ from dra_driver.cel.tree import (
     Index,
     Logical,
     Name,
-    Node,
     Select,
+    SyntaxNode,
     children,
 )
 
 
-def shape(node: Node) -> object:
+def shape(node: SyntaxNode) -> object:
     """A tree as nested tuples, without positions."""
     match node:
         case Constant(value=value):
@@ -36,7 +36,7 @@ def shape(node: Node) -> object:
             return (shape(operand), "?" + field if optional else field)
         case Index(operand=operand, index=index):
             return (shape(operand), [shape(index)])
-        case Call(function=function, target=target, arguments=arguments):
+        case CallNode(function=function, target=target, arguments=arguments):
             return (function, *([shape(target)] if target else []), *map(shape, arguments))
         case Logical(operator=operator, parts=parts):
             return (operator, *map(shape, parts))
@@ -105,7 +105,7 @@ def test_macros_stay_what_was_written() -> None:
 
 
 def test_a_method_that_is_called_like_a_macro_is_a_method_with_another_number_of_arguments() -> None:
-    assert isinstance(parse("a.all(x)"), Call)
+    assert isinstance(parse("a.all(x)"), CallNode)
 
 
 @rows(

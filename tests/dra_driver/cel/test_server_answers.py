@@ -15,7 +15,7 @@ from dra_driver.cel.check import check
 from dra_driver.cel.cost import estimate
 from dra_driver.cel.device import CelDevice, device_environment
 from dra_driver.cel.errors import CelError
-from dra_driver.cel.evaluate import Program
+from dra_driver.cel.evaluate import CelProgram
 from dra_driver.cel.functions import CURRENT
 from dra_driver.cel.parser import parse
 from dra_driver.cel.types import type_name
@@ -50,6 +50,6 @@ def test_an_expression_is_what_a_server_makes_of_it(answer: dict[str, object]) -
         assert estimate(checked).cost == answer["cost"]
     if "fails" in answer:
         with pytest.raises(CelError):
-            Program(checked).evaluate(_DEVICE)
+            CelProgram(checked).evaluate(_DEVICE)
     elif "value" in answer:
-        assert _shown(Program(checked).evaluate(_DEVICE)) == answer["value"]
+        assert _shown(CelProgram(checked).evaluate(_DEVICE)) == answer["value"]

@@ -13,7 +13,7 @@ from dra_driver.api.resource import Device
 from dra_driver.cel.check import check
 from dra_driver.cel.device import CelDevice, device_environment
 from dra_driver.cel.errors import CelError
-from dra_driver.cel.evaluate import Program
+from dra_driver.cel.evaluate import CelProgram
 from dra_driver.cel.functions import CURRENT
 from dra_driver.cel.parser import parse
 from dra_driver.cel.types import TypeValue, Uint
@@ -42,7 +42,7 @@ NOT_OF_KUBERNETES = (
 def ours(expression: str) -> object:
     try:
         checked = check(parse(expression), expression, device_environment(CURRENT))
-        return Program(checked).evaluate(CelDevice("driver", Device.of({"name": "gpu"})))
+        return CelProgram(checked).evaluate(CelDevice("driver", Device.of({"name": "gpu"})))
     except CelError:
         return FAILS
 

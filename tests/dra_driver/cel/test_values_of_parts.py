@@ -9,7 +9,7 @@ from support.cel_values import FAIL, HOLD
 from support.selectors import ACCEPTED
 
 from dra_driver.api.resource import Device
-from dra_driver.cel.device import CelDevice, Selector, checked_selector, values_of_parts
+from dra_driver.cel.device import CelDevice, CompiledSelector, checked_selector, values_of_parts
 from dra_driver.cel.errors import CelRuntimeError, CelTypeError
 from dra_driver.cel.functions import CURRENT
 
@@ -54,7 +54,7 @@ def test_what_is_no_selector_has_no_values() -> None:
 
 def outcome(expression: str) -> object:
     try:
-        return Selector(checked_selector(expression), CURRENT).matches(DEVICE)
+        return CompiledSelector(checked_selector(expression), CURRENT).matches(DEVICE)
     except CelRuntimeError as error:
         return error.message
 

@@ -29,8 +29,8 @@ from dra_driver.cli.main import app
 from dra_driver.cli.output import Status
 from dra_driver.errors import InvalidInput, Rejected
 from dra_driver.explain import driver_findings, findings
-from dra_driver.explain.suggest import Kind
-from dra_driver.explain.verdicts import Code
+from dra_driver.explain.suggest import SuggestionKind
+from dra_driver.explain.verdicts import ReasonCode
 from dra_driver.kube.client import Kube, Listing
 from dra_driver.simulation.apiserver import SimulatedApiServer
 
@@ -324,8 +324,8 @@ async def test_what_is_forbidden_is_left_out_and_said(
 
 def test_every_code_is_documented() -> None:
     text = DOCUMENTATION.read_text()
-    assert [code for code in Code if f"`{code}`" not in text] == []
-    assert [kind for kind in Kind if f"`{kind}`" not in text] == []
+    assert [code for code in ReasonCode if f"`{code}`" not in text] == []
+    assert [kind for kind in SuggestionKind if f"`{kind}`" not in text] == []
     source = "".join(Path(module.__file__).read_text() for module in (findings, driver_findings))
     codes = set(re.findall(r'Finding\(\s*"([a-z-]+)"', source)) | {"missing-claim", "missing-template"}
     assert [code for code in sorted(codes) if code not in text] == []

@@ -35,14 +35,14 @@ from dra_driver.api.policy import decode_policy
 from dra_driver.cli import migrate as command
 from dra_driver.cli.files import UnreadableFile
 from dra_driver.cli.migrate_files import diff, write_in_place
-from dra_driver.cli.migrate_progress import Told
+from dra_driver.cli.migrate_progress import MigrationProgress
 from dra_driver.cli.output import Status
 from dra_driver.doctor.node import NodePlaces
 from dra_driver.errors import InvalidInput
 from dra_driver.kube.client import Kube
 from dra_driver.migration.codes import CODES
 from dra_driver.migration.migrate import migrate
-from dra_driver.migration.model import FileResult, Migration, Options, Source
+from dra_driver.migration.model import FileResult, ManifestText, Migration, Options
 from dra_driver.migration.report.data import schema
 from dra_driver.simulation.apiserver import SimulatedApiServer
 from kubelet_plugin.record.format import write_record
@@ -283,7 +283,7 @@ def test_decisions_of_a_file_reach_the_migration_and_the_flag_counts_first(
 ) -> None:
     seen: list[Options] = []
 
-    def noting(sources: Sequence[Source], options: Options, side: Sequence[Source]) -> Migration:
+    def noting(sources: Sequence[ManifestText], options: Options, side: Sequence[ManifestText]) -> Migration:
         seen.append(options)
         return migrate(sources, options, side)
 
@@ -576,7 +576,7 @@ def test_claims_are_written_before_the_pods_that_name_them(tmp_path: Path) -> No
     manifest, blocked = tmp_path / "pod.json", tmp_path / "folder"
     manifest.write_text("old\n")
     blocked.write_text("a file where a folder should be\n")
-    changed, new = FileResult(str(manifest), "old\n", "new\n"), Source(str(blocked / "claims.yaml"), "claims\n")
+    changed, new = FileResult(str(manifest), "old\n", "new\n"), ManifestText(str(blocked / "claims.yaml"), "claims\n")
     result = Migration((changed,), (new,), (), (), ())
     with pytest.raises(UnreadableFile):
         write_in_place(result)
@@ -751,7 +751,7 @@ def test_what_one_claim_cannot_be_for_is_refused(tmp_path: Path) -> None:
 
 def test_a_long_run_says_how_far_it_is_and_ends_in_time(capsys: pytest.CaptureFixture[str]) -> None:
     now = [0.0]
-    told = Told("workloads tried", 10.0, lambda: now[0])
+    told = MigrationProgress("workloads tried", 10.0, lambda: now[0])
     said = []
     for done, at in enumerate((0.5, 1.9, 2.0, 3.0, 6.9, 7.0, 10.0)):
         now[0] = at

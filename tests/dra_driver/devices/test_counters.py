@@ -13,7 +13,7 @@ from support.rows import rows
 from dra_driver.api.inventory import GpuFacts, PassthroughFacts
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.devices.counters import GpuCounters, gpu_counters, memory_slices
-from dra_driver.devices.model import Kind, Offer, Partition
+from dra_driver.devices.model import DeviceKind, Offer, Partition
 from dra_driver.devices.offers import offers
 from kubelet_plugin.simulation.profiles import load_mig_table
 
@@ -54,7 +54,7 @@ def fits(counters: GpuCounters, names: Iterable[str]) -> bool:
 def refusal(model: str, devices: list[Offer]) -> str | None:
     """Why a GPU could not be all of `devices` at once."""
     table = load_mig_table(model)
-    if any(offer.kind is Kind.GPU for offer in devices):
+    if any(offer.kind is DeviceKind.GPU for offer in devices):
         shares = {offer.share for offer in devices}
         alone = len(devices) == 1 or (None not in shares and len(shares) == len(devices))
         return None if alone else "the GPU is used as a whole"

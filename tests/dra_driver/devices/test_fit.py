@@ -15,7 +15,7 @@ from dra_driver.api.config import (
 from dra_driver.api.inventory import ComputeInstanceFacts, GpuFacts, MigFacts, MigProfileFacts
 from dra_driver.api.policy import SharingRule
 from dra_driver.devices.fit import checked_against, config_kind, identity
-from dra_driver.devices.model import Kind, Offer, Partition
+from dra_driver.devices.model import DeviceKind, Offer, Partition
 from dra_driver.errors import InvalidConfig
 
 GIB = 2**30
@@ -36,7 +36,7 @@ def gpu(number: int = 0, **facts: object) -> Offer:
         "mig": MigFacts(enabled=False, pending=False),
     }
     found = GpuFacts.of(known | facts)
-    return Offer(found.name, Kind.GPU, found)
+    return Offer(found.name, DeviceKind.GPU, found)
 
 
 def old() -> Offer:
@@ -53,7 +53,7 @@ def mig(*, existing: bool = True) -> Offer:
         name="1g.10gb", id=19, slices=1, memory_bytes=10 * GIB, multiprocessors=14, size=1, starts=[0], max_instances=7
     )
     made = ComputeInstanceFacts(id=0, uuid="MIG-1", profile="1g.10gb", slices=1) if existing else None
-    return Offer("gpu-0-mig-1g10gb-0", Kind.MIG, gpu().gpu, Partition("1g.10gb", 0, 1), profile, made)
+    return Offer("gpu-0-mig-1g10gb-0", DeviceKind.MIG, gpu().gpu, Partition("1g.10gb", 0, 1), profile, made)
 
 
 def sliced(interval: Interval = "Short") -> Sharing:
@@ -74,7 +74,7 @@ def refusal(sharing: Sharing, *devices: Offer) -> str:
 
 
 def test_each_kind_of_device_takes_one_kind_of_config() -> None:
-    assert [config_kind(kind) for kind in Kind] == [GpuConfig, MigDeviceConfig, VfioDeviceConfig]
+    assert [config_kind(kind) for kind in DeviceKind] == [GpuConfig, MigDeviceConfig, VfioDeviceConfig]
 
 
 @pytest.mark.parametrize("sharing", [None, sliced(), by_mps(), by_mps(50, 8 * GIB, ("*", GIB), multi_user=True)])

@@ -8,7 +8,7 @@ from support.rows import rows
 
 from dra_driver.api.inventory import GpuFacts, ImexFacts, Limitation, NodeInventoryStatus, PassthroughFacts
 from dra_driver.api.policy import PublishingPolicy
-from dra_driver.devices.limitations import Cause, Note, limitations_of, wanted_status
+from dra_driver.devices.limitations import LimitationCause, Note, limitations_of, wanted_status
 from dra_driver.names import GPU_DRIVER
 from dra_driver.slices.features import ALL_FEATURES, ServerFeatures
 from dra_driver.slices.offline import published_offline
@@ -40,41 +40,65 @@ NO_SHARES = ServerFeatures(partitionable=True, taints=True)
 @rows(
     "facts, features, rules, rule, cause",
     [
-        ({"mig": RESET}, ALL_FEATURES, {"mig": [DYNAMIC]}, "mig[0]", Cause.RESET_NEEDED),
-        ({}, ALL_FEATURES, {"mig": [{**DYNAMIC, "gpus": {"names": ["*"]}}]}, "mig[0]", Cause.NO_MIG),
-        ({"mig": mig(profiles=[])}, ALL_FEATURES, {"mig": [DYNAMIC]}, "mig[0]", Cause.NO_MIG_PROFILES),
-        ({"mig": mig()}, ALL_FEATURES, {"mig": [{**DYNAMIC, "profiles": ["9g.*"]}]}, "mig[0]", Cause.NO_SUCH_PROFILE),
-        ({"mig": mig(enabled=True)}, ALL_FEATURES, {}, None, Cause.NO_MIG_DEVICES),
-        ({"mig": mig(enabled=True)}, ALL_FEATURES, {"mig": [{"mode": "Static"}]}, "mig[0]", Cause.NO_MIG_DEVICES),
-        ({}, ALL_FEATURES, {"sharing": [{"strategy": "MPS", "replicas": 64}]}, "sharing[0]", Cause.NO_SHARING),
-        ({}, ALL_FEATURES, {"passthrough": [{}]}, "passthrough[0]", Cause.NO_IOMMU),
+        ({"mig": RESET}, ALL_FEATURES, {"mig": [DYNAMIC]}, "mig[0]", LimitationCause.RESET_NEEDED),
+        ({}, ALL_FEATURES, {"mig": [{**DYNAMIC, "gpus": {"names": ["*"]}}]}, "mig[0]", LimitationCause.NO_MIG),
+        ({"mig": mig(profiles=[])}, ALL_FEATURES, {"mig": [DYNAMIC]}, "mig[0]", LimitationCause.NO_MIG_PROFILES),
+        (
+            {"mig": mig()},
+            ALL_FEATURES,
+            {"mig": [{**DYNAMIC, "profiles": ["9g.*"]}]},
+            "mig[0]",
+            LimitationCause.NO_SUCH_PROFILE,
+        ),
+        ({"mig": mig(enabled=True)}, ALL_FEATURES, {}, None, LimitationCause.NO_MIG_DEVICES),
+        (
+            {"mig": mig(enabled=True)},
+            ALL_FEATURES,
+            {"mig": [{"mode": "Static"}]},
+            "mig[0]",
+            LimitationCause.NO_MIG_DEVICES,
+        ),
+        (
+            {},
+            ALL_FEATURES,
+            {"sharing": [{"strategy": "MPS", "replicas": 64}]},
+            "sharing[0]",
+            LimitationCause.NO_SHARING,
+        ),
+        ({}, ALL_FEATURES, {"passthrough": [{}]}, "passthrough[0]", LimitationCause.NO_IOMMU),
         (
             {"mig": mig(enabled=True), "passthrough": PassthroughFacts(iommu_group=1)},
             ALL_FEATURES,
             {"passthrough": [{}], "mig": [DYNAMIC]},
             "passthrough[0]",
-            Cause.NO_PASSTHROUGH,
+            LimitationCause.NO_PASSTHROUGH,
         ),
-        ({"mig": mig()}, NO_COUNTERS, {"mig": [DYNAMIC]}, "mig[0]", Cause.NO_PARTITIONABLE_DEVICES),
+        ({"mig": mig()}, NO_COUNTERS, {"mig": [DYNAMIC]}, "mig[0]", LimitationCause.NO_PARTITIONABLE_DEVICES),
         (
             {"passthrough": PassthroughFacts(iommu_group=1)},
             NO_COUNTERS,
             {"passthrough": [{}]},
             "passthrough[0]",
-            Cause.NO_PARTITIONABLE_DEVICES,
+            LimitationCause.NO_PARTITIONABLE_DEVICES,
         ),
-        ({}, NO_SHARES, {"sharing": [{**TIMES, "unlimited": True}]}, "sharing[0]", Cause.NO_CONSUMABLE_CAPACITY),
+        (
+            {},
+            NO_SHARES,
+            {"sharing": [{**TIMES, "unlimited": True}]},
+            "sharing[0]",
+            LimitationCause.NO_CONSUMABLE_CAPACITY,
+        ),
         (
             {},
             ALL_FEATURES,
             {"attributes": [{"values": {f"extra{number:02d}": number for number in range(40)}}]},
             "attributes[0]",
-            Cause.NO_ROOM_FOR_ATTRIBUTE,
+            LimitationCause.NO_ROOM_FOR_ATTRIBUTE,
         ),
     ],
 )
 def test_a_rule_that_cannot_be_followed_is_named_with_the_reason(
-    facts: dict[str, Any], features: ServerFeatures, rules: dict[str, Any], rule: str | None, cause: Cause
+    facts: dict[str, Any], features: ServerFeatures, rules: dict[str, Any], rule: str | None, cause: LimitationCause
 ) -> None:
     facts_of = gpu(0, **facts)
     assert (rule, cause.reason, [facts_of.name]) in limited([facts_of], features, **rules)
@@ -113,15 +137,15 @@ def test_more_channels_than_the_driver_has_are_a_limitation_of_the_other_driver(
 
 def test_texts_and_numbers_are_bounded() -> None:
     rules = policy()
-    notes = [Note(Cause.NO_SHARING, f"{number} " + "x" * 3000, gpu(number)) for number in range(200)]
+    notes = [Note(LimitationCause.NO_SHARING, f"{number} " + "x" * 3000, gpu(number)) for number in range(200)]
     found = limitations_of(notes, rules, GPU_DRIVER, "node-a")
     assert len(found) == 50 and max(len(one.message) for one in found) == 1024
     status = wanted_status(NOTHING, GPU_DRIVER, [one.model_copy(update={"rule": "mig[0]"}) for one in found], NOON)
     assert len(status.conditions[0].message) == 1024
 
 
-@rows("cause", list(Cause))
-def test_every_cause_says_what_ends_it(cause: Cause) -> None:
+@rows("cause", list(LimitationCause))
+def test_every_cause_says_what_ends_it(cause: LimitationCause) -> None:
     (found,) = limitations_of([Note(cause, "text", gpu(0))], policy(), GPU_DRIVER, "node-a")
     assert found.fix and "{" not in found.fix and cause.meaning.endswith(".")
 

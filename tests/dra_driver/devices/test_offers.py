@@ -7,8 +7,8 @@ from support.inventories import compute_instance, gpu, gpu_instance, inventory_s
 
 from dra_driver.api.inventory import GpuFacts, PassthroughFacts
 from dra_driver.api.policy import PublishingPolicy
-from dra_driver.devices.limitations import Cause
-from dra_driver.devices.model import Kind, Offer
+from dra_driver.devices.limitations import LimitationCause
+from dra_driver.devices.model import DeviceKind, Offer
 from dra_driver.devices.offers import Offers, by_name, offers
 
 EVERYTHING = PublishingPolicy.EVERYTHING
@@ -39,7 +39,7 @@ def the(found: Offers, name: str) -> Offer:
 def test_without_a_policy_a_gpu_is_offered_as_a_whole() -> None:
     found = offered(gpu(0, mig=mig()), gpu(1))
     assert names(found) == [GPU, "gpu-00000001"]
-    assert {offer.kind for offer in found.offers} == {Kind.GPU}
+    assert {offer.kind for offer in found.offers} == {DeviceKind.GPU}
     assert found.notes == ()
 
 
@@ -65,13 +65,13 @@ def test_mig_devices_that_exist_are_offered_instead_of_their_gpu() -> None:
 def test_a_gpu_in_mig_mode_without_mig_devices_is_stranded() -> None:
     found = offered(gpu(0, mig=mig(enabled=True, instances=[gpu_instance("1g.10gb", 0, 1)])))
     assert found.offers == ()
-    assert [note.cause for note in found.notes] == [Cause.NO_MIG_DEVICES]
+    assert [note.cause for note in found.notes] == [LimitationCause.NO_MIG_DEVICES]
 
 
 def test_partitions_on_demand_are_every_profile_at_every_place_and_the_gpu() -> None:
     found = offered(gpu(0, mig=mig()), policy=dynamic())
     assert len(found.offers) == 26
-    assert sum(offer.kind is Kind.GPU for offer in found.offers) == 1
+    assert sum(offer.kind is DeviceKind.GPU for offer in found.offers) == 1
     assert all(offer.existing is None for offer in found.offers)
     assert {f"{GPU}-mig-1g10gb-6", f"{GPU}-mig-1g10gb-me-0", f"{GPU}-mig-7g80gb-0"} <= set(names(found))
 
@@ -103,13 +103,13 @@ def test_compute_instances_that_cannot_be_are_said(name: str) -> None:
 def test_an_ampere_out_of_mig_mode_is_offered_as_a_whole_only() -> None:
     found = offered(gpu(0, mig=mig(switchable=False)), policy=dynamic())
     assert names(found) == [GPU]
-    assert [note.cause for note in found.notes] == [Cause.RESET_NEEDED]
+    assert [note.cause for note in found.notes] == [LimitationCause.RESET_NEEDED]
 
 
 @pytest.mark.parametrize("switchable", [False, True])
 def test_what_an_administrator_put_into_mig_mode_is_offered_in_parts_only(switchable: bool) -> None:
     found = offered(gpu(0, mig=mig(enabled=True, switchable=switchable)), policy=dynamic())
-    assert {offer.kind for offer in found.offers} == {Kind.MIG}
+    assert {offer.kind for offer in found.offers} == {DeviceKind.MIG}
     assert len(found.offers) == 25
 
 
@@ -119,7 +119,7 @@ def test_an_instance_of_somebody_else_takes_its_place_away() -> None:
         offer.partition is not None and offer.partition.start + offer.partition.size <= 4 for offer in found.offers
     )
     assert f"{GPU}-mig-4g40gb-0" in names(found)
-    assert [note.cause for note in found.notes] == [Cause.FOREIGN_INSTANCE]
+    assert [note.cause for note in found.notes] == [LimitationCause.FOREIGN_INSTANCE]
 
 
 @pytest.mark.parametrize("facts", [{"virtualization": "VGPUGuest"}, {"mig": mig(profiles=[])}])
@@ -171,7 +171,7 @@ def test_what_a_gpu_cannot_do_it_is_not_asked_to_do() -> None:
     found = offered(gpu(0, cuda_compute_capability="6.1"), policy=rules)
     assert names(found) == [GPU]
     assert found.offers[0].sharing is None
-    assert [note.cause for note in found.notes] == [Cause.NO_SHARING]
+    assert [note.cause for note in found.notes] == [LimitationCause.NO_SHARING]
 
 
 def test_gpus_for_virtual_machines_come_beside_the_gpu_where_there_is_an_iommu() -> None:
@@ -179,8 +179,8 @@ def test_gpus_for_virtual_machines_come_beside_the_gpu_where_there_is_an_iommu()
     iommu = PassthroughFacts(iommu_group=7)
     found = offered(gpu(0, passthrough=iommu), gpu(1), gpu(2, passthrough=iommu), policy=rules)
     assert names(found) == [GPU, f"{GPU}-vfio", "gpu-00000001", "gpu-00000002"]
-    assert the(found, f"{GPU}-vfio").kind is Kind.VFIO
-    assert [note.cause for note in found.notes] == [Cause.NO_IOMMU]
+    assert the(found, f"{GPU}-vfio").kind is DeviceKind.VFIO
+    assert [note.cause for note in found.notes] == [LimitationCause.NO_IOMMU]
 
 
 def test_what_the_policy_keeps_back_is_not_offered_but_found() -> None:

@@ -13,8 +13,8 @@ from support.rows import rows
 
 from controller.webhook.certificates import Lifetimes, new_certificate
 from dra_driver.cli.doctor import shipped_checks
-from dra_driver.doctor.cluster import Access, KubeletSeen, ReleaseSeen, ServerSeen, WebhookAnswer
-from dra_driver.doctor.findings import Finding, Seen, Unread, Verdict, examined
+from dra_driver.doctor.cluster import AccessCheck, KubeletSeen, ReleaseSeen, ServerSeen, WebhookAnswer
+from dra_driver.doctor.findings import Diagnosis, SeenKind, Unread, Verdict, examined
 from dra_driver.slices.features import ServerFeatures
 from kubelet_plugin.reporting.events import Reason
 
@@ -22,7 +22,7 @@ CHECKS = shipped_checks()
 TROUBLES = {f"{check.name}/{one.code}": one for check in CHECKS for one in check.troubles}
 
 
-def troubles(installation: Installation) -> list[Finding]:
+def troubles(installation: Installation) -> list[Diagnosis]:
     return [one for one in examined(CHECKS, installation.cluster) if one.verdict is not Verdict.OK]
 
 
@@ -71,23 +71,23 @@ def beta_only(it: Installation) -> None:
 
 @finds("features/fields-dropped")
 def fields_dropped(it: Installation) -> None:
-    it.know(features=Seen((ServerFeatures(partitionable=True, consumable=True),)))
+    it.know(features=SeenKind((ServerFeatures(partitionable=True, consumable=True),)))
 
 
 @finds("features/gate-off")
 def gate_off(it: Installation) -> None:
-    it.know(gates=Seen((("DRAExtendedResource", False),)))
+    it.know(gates=SeenKind((("DRAExtendedResource", False),)))
 
 
 @finds("features/gate-off")
 def gate_off_without_a_probe(it: Installation) -> None:
-    it.know(features=Seen(), gates=Seen((("DRADeviceTaints", False),)))
+    it.know(features=SeenKind(), gates=SeenKind((("DRADeviceTaints", False),)))
 
 
 @finds("features/")
 def nothing_known_of_gates(it: Installation) -> None:
     probe = Unread("slices", "forbidden", "create resourceslices.resource.k8s.io")
-    it.know(features=Seen((), probe), gates=Seen((), Unread("feature gates", "404 page not found")))
+    it.know(features=SeenKind((), probe), gates=SeenKind((), Unread("feature gates", "404 page not found")))
 
 
 @finds("crds/missing")
@@ -112,12 +112,12 @@ def unserved_definition(it: Installation) -> None:
 
 @finds("your-permissions/lacking")
 def may_not_list_nodes(it: Installation) -> None:
-    it.know(own_access=Seen((Access("list", "", "nodes", False),)))
+    it.know(own_access=SeenKind((AccessCheck("list", "", "nodes", False),)))
 
 
 @finds("account-permissions/account")
 def plugin_may_not_report(it: Installation) -> None:
-    it.know(account_access=Seen((Access("create", "dra.gpu", "nodeinventories", False, account("plugin")),)))
+    it.know(account_access=SeenKind((AccessCheck("create", "dra.gpu", "nodeinventories", False, account("plugin")),)))
 
 
 # -- nodes
@@ -414,27 +414,27 @@ def image_by_digest(it: Installation) -> None:
 @finds("versions/skew")
 def image_by_digest_of_another_release(it: Installation) -> None:
     it.container("deployments")["image"] = BY_DIGEST
-    it.know(releases=Seen((ReleaseSeen("gpu-dra-controller", "0.0.9"),)))
+    it.know(releases=SeenKind((ReleaseSeen("gpu-dra-controller", "0.0.9"),)))
 
 
 @pytest.mark.parametrize("image", [BY_DIGEST, *(f"registry.example:5000/driver:{tag}" for tag in ("main", "4f2c1e0"))])
 def test_an_image_whose_name_does_not_tell_is_of_the_release_that_its_pod_tells(image: str) -> None:
     it = Installation()
     it.container("deployments")["image"] = image
-    it.know(releases=Seen((ReleaseSeen("gpu-dra-controller", it.facts.release),)))
+    it.know(releases=SeenKind((ReleaseSeen("gpu-dra-controller", it.facts.release),)))
     assert troubles(it) == []
 
 
 def test_why_no_pod_could_be_asked_for_its_release_is_told() -> None:
     it = Installation()
     it.container("deployments")["image"] = BY_DIGEST
-    it.know(releases=Seen((), Unread("metrics of pods", "forbidden", "get pods/proxy")))
+    it.know(releases=SeenKind((), Unread("metrics of pods", "forbidden", "get pods/proxy")))
     (found,) = troubles(it)
     assert "no pod answered a request for its metrics: you may not get pods/proxy" in found.sentence
 
 
 def gates_of_kubelet(it: Installation, **gates: bool) -> None:
-    it.know(kubelets=Seen((KubeletSeen(NODES[0], gates),)))
+    it.know(kubelets=SeenKind((KubeletSeen(NODES[0], gates),)))
 
 
 @finds("kubelet-gates/dra-off")
@@ -456,7 +456,7 @@ def an_older_kubelet_that_was_not_told(it: Installation) -> None:
 
 def test_a_gate_that_is_off_on_both_sides_is_told_of_the_server_alone() -> None:
     it = Installation()
-    it.know(gates=Seen((("ResourceHealthStatus", False),)))
+    it.know(gates=SeenKind((("ResourceHealthStatus", False),)))
     gates_of_kubelet(it, ResourceHealthStatus=False)
     assert codes(it) == {"features/gate-off"}
 
@@ -492,7 +492,7 @@ GATES_OF_KUBELETS = ("DRAExtendedResource", "KubeletPodResourcesDynamicResources
 
 @finds("kubelet-gates/not-looked-at")
 def who_may_not_ask_kubelets(it: Installation) -> None:
-    it.know(kubelets=Seen((), Unread("configurations of kubelets", "forbidden", "get nodes/proxy")))
+    it.know(kubelets=SeenKind((), Unread("configurations of kubelets", "forbidden", "get nodes/proxy")))
 
 
 def test_who_may_not_ask_kubelets_is_not_told_to_get_that_permission() -> None:
@@ -570,7 +570,7 @@ def invalid_policy(it: Installation) -> None:
     it.policy(publihs=[])
 
 
-def webhook(it: Installation, *, bundle: str = "Q0E=", answer: Seen[WebhookAnswer]) -> None:
+def webhook(it: Installation, *, bundle: str = "Q0E=", answer: SeenKind[WebhookAnswer]) -> None:
     service = {"namespace": NAMESPACE, "name": "gpu-dra-webhook"}
     one = {"name": "refuse.dra.gpu", "clientConfig": {"service": service, "caBundle": bundle}}
     configuration = {"metadata": {"name": "gpu-dra-webhook", "uid": "uid-webhook"}, "webhooks": [one]}
@@ -578,12 +578,12 @@ def webhook(it: Installation, *, bundle: str = "Q0E=", answer: Seen[WebhookAnswe
     it.know(webhook_answer=answer)
 
 
-_REFUSED = Seen((WebhookAnswer(True, 'admission webhook "refuse.dra.gpu" denied the request'),))
+_REFUSED = SeenKind((WebhookAnswer(True, 'admission webhook "refuse.dra.gpu" denied the request'),))
 
 
 @finds("webhook/asks-nothing")
 def webhook_that_asks_nothing(it: Installation) -> None:
-    webhook(it, answer=Seen((WebhookAnswer(False, ""),)))
+    webhook(it, answer=SeenKind((WebhookAnswer(False, ""),)))
     it.objects["validatingwebhookconfigurations"]["gpu-dra-webhook"]["webhooks"] = []
 
 
@@ -605,17 +605,17 @@ def webhook_whose_certificate_expires(it: Installation) -> None:
 
 @finds("webhook/not-asked")
 def webhook_not_asked(it: Installation) -> None:
-    webhook(it, answer=Seen((WebhookAnswer(False, ""),)))
+    webhook(it, answer=SeenKind((WebhookAnswer(False, ""),)))
 
 
 @finds("webhook/unreachable")
 def webhook_unreachable(it: Installation) -> None:
-    webhook(it, answer=Seen((WebhookAnswer(False, 'failed calling webhook "refuse.dra.gpu": no route'),)))
+    webhook(it, answer=SeenKind((WebhookAnswer(False, 'failed calling webhook "refuse.dra.gpu": no route'),)))
 
 
 @finds("webhook/")
 def webhook_that_may_not_be_asked(it: Installation) -> None:
-    webhook(it, answer=Seen((), Unread("the webhook", "no", "create resourceclaims.resource.k8s.io")))
+    webhook(it, answer=SeenKind((), Unread("the webhook", "no", "create resourceclaims.resource.k8s.io")))
 
 
 @finds("admission-policies/missing")
@@ -889,7 +889,7 @@ def test_every_trouble_is_provoked_by_a_case() -> None:
 
 
 def test_all_that_may_not_be_read_is_told_in_one_sentence() -> None:
-    lacking = {part: Seen((), Unread(part, "forbidden", f"list {part}")) for part in ("claims", "pods", "nodes")}
+    lacking = {part: SeenKind((), Unread(part, "forbidden", f"list {part}")) for part in ("claims", "pods", "nodes")}
     cluster = replace(Installation().cluster, **lacking)
     (found,) = [one for one in examined(CHECKS, cluster) if one.check == "claims"]
     assert found.sentence == "you may not list claims, list nodes, list pods"
@@ -901,7 +901,7 @@ def test_all_that_may_not_be_read_is_told_in_one_sentence() -> None:
 )
 def test_what_may_not_be_read_is_unknown_with_the_permission_that_is_missing(check: Any, part: str) -> None:
     unread = Unread(part, "forbidden", f"list {part}")
-    cluster = replace(Installation().cluster, **{part: Seen((), unread)})
+    cluster = replace(Installation().cluster, **{part: SeenKind((), unread)})
     (found,) = check.findings(cluster)
     assert (found.verdict, found.check) == (Verdict.UNKNOWN, check.name)
     assert f"list {part}" in found.sentence
@@ -909,7 +909,7 @@ def test_what_may_not_be_read_is_unknown_with_the_permission_that_is_missing(che
 
 
 def test_what_could_not_be_read_for_another_reason_says_which() -> None:
-    cluster = replace(Installation().cluster, classes=Seen((), Unread("deviceclasses", "no answer in time")))
+    cluster = replace(Installation().cluster, classes=SeenKind((), Unread("deviceclasses", "no answer in time")))
     (found,) = [one for one in examined(CHECKS, cluster) if one.check == "device-classes"]
     assert (found.verdict, found.sentence) == (Verdict.UNKNOWN, "deviceclasses could not be read: no answer in time")
 
@@ -990,7 +990,7 @@ def test_a_release_that_was_removed_half_way_is_one_problem() -> None:
 def test_who_may_not_see_pods_is_not_told_that_nothing_runs() -> None:
     installation = bare()
     installation.objects["deviceclasses"] = Installation().objects["deviceclasses"]
-    hidden = replace(installation.cluster, pods=Seen((), Unread("pods", "forbidden", "list pods")))
+    hidden = replace(installation.cluster, pods=SeenKind((), Unread("pods", "forbidden", "list pods")))
     found = {one.check: one for one in examined(CHECKS, hidden)}
     assert found["installation"].verdict is Verdict.OK and found["plugin-nodes"].verdict is not Verdict.SKIPPED
 
@@ -1009,7 +1009,7 @@ def test_what_nvidias_own_driver_shares_with_ours_does_not_make_an_installation(
 
 
 def test_without_the_nodes_it_is_known_all_the_same_that_nothing_is_installed() -> None:
-    cluster = replace(bare().cluster, nodes=Seen((), Unread("nodes", "forbidden", "list nodes")))
+    cluster = replace(bare().cluster, nodes=SeenKind((), Unread("nodes", "forbidden", "list nodes")))
     found = {one.check: one for one in examined(CHECKS, cluster)}
     assert found["installation"].verdict is Verdict.PROBLEM
     assert "label" not in found["installation"].sentence
@@ -1019,7 +1019,7 @@ def test_without_the_nodes_it_is_known_all_the_same_that_nothing_is_installed() 
 def test_who_may_not_see_what_is_installed_is_not_told_that_nothing_is() -> None:
     cluster = bare().cluster
     refused = Unread("customresourcedefinitions", "forbidden", "list customresourcedefinitions.apiextensions.k8s.io")
-    hidden = replace(cluster, definitions=Seen((), refused))
+    hidden = replace(cluster, definitions=SeenKind((), refused))
     unknown = {one.check: one for one in examined(CHECKS, replace(hidden, server=ServerSeen("v1.36.2")))}
     assert unknown["installation"].verdict is Verdict.UNKNOWN
     assert unknown["plugin-nodes"].verdict is Verdict.PROBLEM

@@ -22,7 +22,7 @@ from dra_driver.cli.doctor import rendered, shipped_checks, summary
 from dra_driver.cli.main import app
 from dra_driver.cli.output import Status, plain_errors
 from dra_driver.doctor.access import OF_THE_CONTROLLER, OF_THE_PLUGIN
-from dra_driver.doctor.findings import Finding, Report, Verdict
+from dra_driver.doctor.findings import Diagnosis, DoctorReport, Verdict
 from dra_driver.simulation.apiserver import SimulatedApiServer
 from dra_driver.simulation.cluster import SimulatedCluster, parse_nodes
 
@@ -163,12 +163,12 @@ def test_mistakes_in_what_is_asked_end_with_status_2(
     assert capsys.readouterr().err.startswith("error: ")
 
 
-def finding(number: int = 0, verdict: Verdict = Verdict.PROBLEM, **fields: str) -> Finding:
-    return Finding("plugin-pods", verdict, "has no pod", f"Node gpu-{number}", "kubectl describe node", "missing")
+def finding(number: int = 0, verdict: Verdict = Verdict.PROBLEM, **fields: str) -> Diagnosis:
+    return Diagnosis("plugin-pods", verdict, "has no pod", f"Node gpu-{number}", "kubectl describe node", "missing")
 
 
 def test_each_finding_has_its_fix_below_it() -> None:
-    report = Report((Finding("crds", Verdict.OK, "all there"), finding()))
+    report = DoctorReport((Diagnosis("crds", Verdict.OK, "all there"), finding()))
     assert list(rendered(report, 80)) == [
         "ok        crds         all there",
         "problem   plugin-pods  Node gpu-0: has no pod",
@@ -178,7 +178,7 @@ def test_each_finding_has_its_fix_below_it() -> None:
 
 
 def test_of_many_alike_a_few_are_shown() -> None:
-    report = Report(tuple(finding(number) for number in range(100)))
+    report = DoctorReport(tuple(finding(number) for number in range(100)))
     lines = list(rendered(report, 80))
     assert len(lines) == 5 * 2 + 1
     assert lines[-1].strip() == "and 95 more like this (-o json has all)"
@@ -187,11 +187,11 @@ def test_of_many_alike_a_few_are_shown() -> None:
 
 
 def test_all_that_is_well_is_said_to_be() -> None:
-    assert summary(Report((Finding("crds", Verdict.OK, "all there"),))) == "1 checks: no problems found"
+    assert summary(DoctorReport((Diagnosis("crds", Verdict.OK, "all there"),))) == "1 checks: no problems found"
 
 
 def test_long_sentences_are_folded_below_themselves() -> None:
-    report = Report((Finding("crds", Verdict.OK, "word " * 30),))
+    report = DoctorReport((Diagnosis("crds", Verdict.OK, "word " * 30),))
     lines = list(rendered(report, 60))
     assert len(lines) > 2
     assert {len(line) <= 60 for line in lines} == {True}

@@ -9,17 +9,17 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import Device, ResourceSlice
 from dra_driver.doctor.proof_pods import (
     SHAPES,
-    Outcome,
-    Request,
-    Standing,
+    ProofDevice,
+    ProofOutcome,
+    ProofRequest,
     claim_of,
     judged,
     pod_of,
     request_for,
     told_uuids,
 )
-from dra_driver.doctor.proofs import IN_PODS, Change, Proof
-from dra_driver.doctor.proofs import Outcome as Verdict
+from dra_driver.doctor.proofs import IN_PODS, Proof, ProofChange
+from dra_driver.doctor.proofs import ProofOutcome as Verdict
 from dra_driver.names import GPU_DRIVER
 
 UUID = "69a54c71-b1f2-5842-8e4e-bc13abbc6d3c"
@@ -32,8 +32,10 @@ def device(kind: str, *, sharing: str = "exclusive", uuid: str | None = f"GPU-{U
     return Device.of({"name": "gpu-69a54c71", "attributes": attributes})
 
 
-def asked(what: Any, *devices: Device, also: tuple[Change, ...] = (), why: str | None = None) -> Request | Proof:
-    return request_for(what, [Standing(one, why) for one in devices], also, GPU_DRIVER)
+def asked(
+    what: Any, *devices: Device, also: tuple[ProofChange, ...] = (), why: str | None = None
+) -> ProofRequest | Proof:
+    return request_for(what, [ProofDevice(one, why) for one in devices], also, GPU_DRIVER)
 
 
 def test_shapes_are_those_of_the_page() -> None:
@@ -43,12 +45,19 @@ def test_shapes_are_those_of_the_page() -> None:
 def test_each_shape_asks_for_what_the_node_has() -> None:
     gpu, mig, made = device("gpu"), device("mig", uuid=f"MIG-{UUID}"), device("mig", uuid=None)
     share = device("gpu", sharing="time-slicing")
-    requests = [asked("gpu", gpu), asked("mig", mig), asked("mig", made, also=(Change.MIG,)), asked("shared", share)]
-    assert [one.device_class for one in requests if isinstance(one, Request)] == [
+    requests = [
+        asked("gpu", gpu),
+        asked("mig", mig),
+        asked("mig", made, also=(ProofChange.MIG,)),
+        asked("shared", share),
+    ]
+    assert [one.device_class for one in requests if isinstance(one, ProofRequest)] == [
         *("gpu.nvidia.com", "mig.nvidia.com", "mig.nvidia.com", "shared.gpu.nvidia.com"),
     ]
     with_daemon = asked("shared", gpu)
-    assert isinstance(with_daemon, Request) and with_daemon.sharing == "MPS", "no share is published: an MPS daemon"
+    assert isinstance(with_daemon, ProofRequest) and with_daemon.sharing == "MPS", (
+        "no share is published: an MPS daemon"
+    )
 
 
 @rows(
@@ -68,7 +77,7 @@ def test_nothing_is_asked_for_that_is_not_there(what: str, devices: list[Device]
 
 
 def test_a_pod_ends_by_itself_and_its_claim_goes_with_it() -> None:
-    request = Request("gpu.nvidia.com", "true")
+    request = ProofRequest("gpu.nvidia.com", "true")
     pod = pod_of("proof-1", USER, request, node="gpu-1", image="image", secrets=["pull"])
     spec = pod["spec"]
     assert (spec["restartPolicy"], spec["activeDeadlineSeconds"], spec["automountServiceAccountToken"]) == (
@@ -78,7 +87,7 @@ def test_a_pod_ends_by_itself_and_its_claim_goes_with_it() -> None:
     context = spec["containers"][0]["securityContext"]
     assert context["runAsNonRoot"] and context["capabilities"] == {"drop": ["ALL"]}
     pod["metadata"]["uid"] = "u-1"
-    claim = claim_of("proof-1", Request("gpu.nvidia.com", "true", sharing="MPS"), pod)
+    claim = claim_of("proof-1", ProofRequest("gpu.nvidia.com", "true", sharing="MPS"), pod)
     assert claim["metadata"]["ownerReferences"] == [
         {"apiVersion": "v1", "kind": "Pod", "name": "proof-1", "uid": "u-1"}
     ]
@@ -119,7 +128,7 @@ def report(*uuids: str, user: int = 0, **more: str) -> str:
 
 def verdict(pod: JsonObject, of: JsonObject | None = None, *, shape: Any = ROOT, events: tuple[str, ...] = ()) -> Proof:
     of = of or claim()
-    return judged(shape, Outcome(pod, of, told_uuids(of, GPU_DRIVER), events, 90.0), [SLICE], GPU_DRIVER)
+    return judged(shape, ProofOutcome(pod, of, told_uuids(of, GPU_DRIVER), events, 90.0), [SLICE], GPU_DRIVER)
 
 
 def test_exactly_the_claims_gpu_passes() -> None:

@@ -9,10 +9,10 @@ from support.installation import NODES, NOW, RELEASE, FakeKube, Installation, ac
 from support.rows import rows
 
 from dra_driver.cli.doctor import progress, shipped_checks
-from dra_driver.doctor.cluster import Cluster, KubeletSeen, ReleaseSeen
+from dra_driver.doctor.cluster import ClusterView, KubeletSeen, ReleaseSeen
 from dra_driver.doctor.facts import facts_from
 from dra_driver.doctor.findings import Verdict, examined
-from dra_driver.doctor.keeping import SOURCES, Source
+from dra_driver.doctor.keeping import SOURCES, ObservedKind
 from dra_driver.doctor.reading import Reader
 from dra_driver.errors import InvalidInput, Unreachable
 from dra_driver.names import GPU_DRIVER
@@ -25,12 +25,12 @@ def reader(kube: FakeKube, **options: Any) -> Reader:
     return Reader(kube, release=RELEASE, now=now, **options)
 
 
-async def read(kube: FakeKube) -> Cluster:
+async def read(kube: FakeKube) -> ClusterView:
     cluster, _ = await reader(kube).read()
     return cluster
 
 
-def verdicts(cluster: Cluster) -> dict[str, Verdict]:
+def verdicts(cluster: ClusterView) -> dict[str, Verdict]:
     return {one.check: one.verdict for one in examined(shipped_checks(), cluster)}
 
 
@@ -64,7 +64,7 @@ async def test_secrets_are_never_asked_for_and_nothing_is_changed() -> None:
 
 
 @rows("source", [one for one in SOURCES if one.field is not None])
-async def test_a_kind_that_may_not_be_listed_is_unknown_and_the_rest_is_known(source: Source) -> None:
+async def test_a_kind_that_may_not_be_listed_is_unknown_and_the_rest_is_known(source: ObservedKind) -> None:
     kube = FakeKube(Installation())
     plural, field = source.resource.plural, source.field
     assert field is not None

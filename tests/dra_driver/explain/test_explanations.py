@@ -24,7 +24,7 @@ from dra_driver.allocation.requests import Cause
 from dra_driver.allocation.search import NotAllocatable, allocate
 from dra_driver.errors import InvalidInput
 from dra_driver.explain.explain import Explanation, explain_claim, explain_pod
-from dra_driver.explain.verdicts import Code
+from dra_driver.explain.verdicts import ReasonCode
 
 type Obj = dict[str, Any]
 
@@ -143,7 +143,7 @@ def test_the_code_of_a_combination_does_not_depend_on_names() -> None:
         first_of("counter", alternative("one"), alternative("two")),
     )
     (group,) = explained(both, claim_of="claim").groups
-    assert "counter/one" in group.text and group.code is Code.COMBINATION
+    assert "counter/one" in group.text and group.code is ReasonCode.COMBINATION
 
 
 def test_a_missing_class_is_found_once() -> None:
@@ -164,7 +164,7 @@ def test_slices_that_were_replaced_are_called_so() -> None:
     newer["spec"]["pool"] = {**newer["spec"]["pool"], "generation": 2}
     given = explained(newer, _claim(exactly(count=3)), claim_of="claim", slices=2)
     group = next(one for one in given.groups if one.nodes == ("node-1",))
-    assert group.code is Code.POOL
+    assert group.code is ReasonCode.POOL
     assert group.text == f"pool {DRIVER}/node-1 has a newer generation of slices, and none of them is for this node"
 
 

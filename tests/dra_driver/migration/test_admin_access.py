@@ -18,11 +18,11 @@ from dra_driver.allocation.placement import Placement, place_on
 from dra_driver.allocation.snapshot import Snapshot, Usage
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import DeviceClass, ResourceClaim
-from dra_driver.checking.knowledge import Site, site_of_model
+from dra_driver.checking.knowledge import SampleNode, site_of_model
 from dra_driver.errors import InvalidInput
 from dra_driver.migration.codes import ADMIN_ACCESS
 from dra_driver.migration.migrate import migrate
-from dra_driver.migration.model import Options, Source
+from dra_driver.migration.model import ManifestText, Options
 from dra_driver.names import GPU_DRIVER
 
 EXPORTER = (Path(__file__).parent / "manifests" / "workloads" / "daemonset-gpu-exporter.yaml").read_text()
@@ -35,7 +35,7 @@ CLASSES = {
 POD = {"metadata": {"name": "p", "namespace": "n", "uid": "p"}, "spec": {"containers": [{"name": "c"}]}}
 
 
-def node_with(rules: dict[str, Any]) -> Site:
+def node_with(rules: dict[str, Any]) -> SampleNode:
     """Two GPUs."""
     policy = PublishingPolicy.of({"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy", **rules})
     return site_of_model("dgx-h100", policy, 2, Behaviour.of(36), GPU_DRIVER)
@@ -48,12 +48,12 @@ def claim(**request: Any) -> ResourceClaim:
 
 def watching() -> ResourceClaim:
     """As the migration writes it."""
-    result = migrate([Source("f.yaml", EXPORTER)], Options())
+    result = migrate([ManifestText("f.yaml", EXPORTER)], Options())
     (template,) = (one.obj for one in result.objects if one.obj["kind"] == "ResourceClaimTemplate")
     return ResourceClaim.of({"metadata": {"name": "c", "namespace": "n"}, "spec": template["spec"]["spec"]})
 
 
-def placed(site: Site, *claims: ResourceClaim) -> list[list[str] | None]:
+def placed(site: SampleNode, *claims: ResourceClaim) -> list[list[str] | None]:
     """One after the other: what each gets; None: nothing."""
     usage, found = Usage(), list[list[str] | None]()
     for one in claims:
@@ -126,7 +126,9 @@ def slices(*, counters: bool) -> str:
     ],
 )
 def test_where_mig_devices_are_known_to_be_made_on_demand_it_stays(options: Options, around: str, stays: bool) -> None:
-    result = migrate([Source("f.yaml", EXPORTER)], options, [Source("around.yaml", around)] if around else [])
+    result = migrate(
+        [ManifestText("f.yaml", EXPORTER)], options, [ManifestText("around.yaml", around)] if around else []
+    )
     (said,) = (one for one in result.findings if one.code is ADMIN_ACCESS)
     assert (result.changed, said.message.endswith("so it stays as it is")) == (not stays, stays)
 
@@ -137,7 +139,7 @@ def test_a_device_plugin_whose_image_has_another_name_gets_no_claim() -> None:
     obj = yaml.safe_load(EXPORTER)
     spec = obj["spec"]["template"]["spec"]
     spec["volumes"] = [*spec.get("volumes", []), sockets]
-    result = migrate([Source("f.yaml", yaml.safe_dump(obj))], Options())
+    result = migrate([ManifestText("f.yaml", yaml.safe_dump(obj))], Options())
     assert (result.changed, result.workloads) == (False, ())
 
 
@@ -159,7 +161,7 @@ def operand(name: str, image: str = "FILLED BY THE OPERATOR", **selector: str) -
 )
 def test_what_the_gpu_operator_makes_itself_is_left_to_it(text: str) -> None:
     """Whoever changed it would change it in vain."""
-    result = migrate([Source("f.yaml", text)], Options())
+    result = migrate([ManifestText("f.yaml", text)], Options())
     assert not result.changed
     (said,) = result.findings
     assert (said.code.name, said.severity, "GPU Operator" in said.message) == ("M020", "info", True)
@@ -169,4 +171,4 @@ def test_what_the_gpu_operator_makes_itself_is_left_to_it(text: str) -> None:
     "text", [operand("nvidia-watch", "watch:1"), operand("watch", "watch:1", **{"nvidia.com/gpu.deploy.x": "true"})]
 )
 def test_what_only_looks_like_it_is_a_workload(text: str) -> None:
-    assert ADMIN_ACCESS in {one.code for one in migrate([Source("f.yaml", text)], Options()).findings}
+    assert ADMIN_ACCESS in {one.code for one in migrate([ManifestText("f.yaml", text)], Options()).findings}

@@ -14,7 +14,7 @@ from dra_driver.api.documents import read_documents
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.counts.quotas import rewrite
 from dra_driver.migration.demands import reading
-from dra_driver.migration.model import Choice, Options, Target, Workload, value_at
+from dra_driver.migration.model import Choice, MigrationTarget, Options, Workload, value_at
 from dra_driver.migration.read.kinds import pods_of
 from dra_driver.migration.understand import surroundings
 
@@ -63,7 +63,7 @@ def test_anything_may_stand_anywhere(objects: list[JsonObject], options: Options
         for pod in pods_of(document, options):
             found = reading.demands(pod, meaning, options)
             assert there(document.obj, found)
-            workloads.append(Workload(pod, found, Choice(Target.CLAIMS, "as the test has it.")))
+            workloads.append(Workload(pod, found, Choice(MigrationTarget.CLAIMS, "as the test has it.")))
     result = rewrite(documents, workloads, meaning, options)
     said = [*meaning.findings, *result.findings, *(one for work in workloads for one in work.reading.findings)]
     assert all(one.message and one.place.line >= 1 for one in said)

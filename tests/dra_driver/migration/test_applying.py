@@ -20,11 +20,11 @@ import yaml
 from support.dractl import run as dractl
 
 from dra_driver.migration.cutover.applying import Results
-from dra_driver.migration.cutover.commands import Act, Plan, Stage
+from dra_driver.migration.cutover.commands import Act, CutoverPlan, Stage
 from dra_driver.migration.cutover.plan import cutover
 from dra_driver.migration.migrate import migrate
-from dra_driver.migration.model import Migration, ObjectRef, Options, Source, StrategyOption
-from dra_driver.migration.understand.offering import DevicePlugin, GpuNode, Holder, Installed, Offering
+from dra_driver.migration.model import ManifestText, Migration, ObjectRef, Options, StrategyOption
+from dra_driver.migration.understand.offering import DevicePlugin, GpuHolder, GpuNode, Installed, Offering
 from dra_driver.names import GPU_DRIVER
 
 pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
@@ -66,8 +66,8 @@ OWNERS = {
 
 def offering(*names: str) -> Offering:
     """Two nodes; the Deployment has pods on both."""
-    holders = tuple(Holder("team", name, OWNERS[name], by_claim=False) for name in names)
-    web = Holder("team", "web-2", OWNERS["web"], by_claim=False)
+    holders = tuple(GpuHolder("team", name, OWNERS[name], by_claim=False) for name in names)
+    web = GpuHolder("team", "web-2", OWNERS["web"], by_claim=False)
     nodes = (
         GpuNode("a", {"nvidia.com/gpu": 8}, False, holders),
         GpuNode("b", {"nvidia.com/gpu": 8}, False, (web,) * 9),
@@ -76,7 +76,7 @@ def offering(*names: str) -> Offering:
 
 
 def migrated(files: dict[str, str]) -> Migration:
-    sources = [Source(name, text) for name, text in files.items()]
+    sources = [ManifestText(name, text) for name, text in files.items()]
     return migrate(sources, Options(strategy=StrategyOption.CLAIMS))
 
 
@@ -299,7 +299,7 @@ def test_whoever_stops_after_a_node_goes_back_by_the_stages_of_that_node(tmp_pat
     assert sum("apply -f new/manifests/web.yaml" in line for line in lines) == 1
 
 
-def step(plan: Plan, act: Act) -> list[str]:
+def step(plan: CutoverPlan, act: Act) -> list[str]:
     return [command for stage in plan.forward for one in stage.steps if one.act is act for command in one.commands]
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import yaml
 
 from dra_driver.migration.migrate import migrate
-from dra_driver.migration.model import Migration, Options, Source, StrategyOption
+from dra_driver.migration.model import ManifestText, Migration, Options, StrategyOption
 
 DEDICATED = {"key": "dedicated", "operator": "Exists"}
 OF_GPUS = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
@@ -35,7 +35,7 @@ def workflow(*templates: dict[str, Any], kind: str = "Workflow", **spec: Any) ->
 
 
 def migrated(text: str) -> Migration:
-    return migrate([Source("w.yaml", text)], Options(strategy=StrategyOption.CLAIMS, argo_resource_claims=True))
+    return migrate([ManifestText("w.yaml", text)], Options(strategy=StrategyOption.CLAIMS, argo_resource_claims=True))
 
 
 def objects(text: str) -> list[dict[str, Any]]:
@@ -119,7 +119,7 @@ def test_where_a_patch_of_the_pod_asks_for_gpus_the_template_stays() -> None:
 
 
 def test_releases_whose_templates_keep_no_claims_keep_the_extended_resource() -> None:
-    (one,) = migrate([Source("w.yaml", workflow(template()))], Options(strategy=StrategyOption.CLAIMS)).workloads
+    (one,) = migrate([ManifestText("w.yaml", workflow(template()))], Options(strategy=StrategyOption.CLAIMS)).workloads
     assert (one.choice.target.value, "argoResourceClaims" in one.choice.reason) == ("extended", True)
 
 

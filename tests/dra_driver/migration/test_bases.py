@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from dra_driver.migration.migrate import migrate
-from dra_driver.migration.model import Migration, Options, Source, StrategyOption
+from dra_driver.migration.model import ManifestText, Migration, Options, StrategyOption
 
 DEDICATED = {"key": "dedicated", "operator": "Exists"}
 OF_GPUS = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
@@ -34,7 +34,7 @@ def service(model: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 def migrated(*objects: dict[str, Any]) -> Migration:
     text = "---\n".join(yaml.safe_dump(one, sort_keys=False) for one in objects)
-    return migrate([Source("a.yaml", text)], Options(strategy=StrategyOption.CLAIMS))
+    return migrate([ManifestText("a.yaml", text)], Options(strategy=StrategyOption.CLAIMS))
 
 
 def after(*objects: dict[str, Any]) -> tuple[Any, Any]:
@@ -88,5 +88,5 @@ def test_a_service_keeps_what_its_configs_say_the_last_one_first() -> None:
 
 def test_a_second_run_changes_nothing() -> None:
     done = migrated(runtime(), service({"runtime": "onnx"}))
-    again = migrate([Source("a.yaml", done.files[0].after)], Options(strategy=StrategyOption.CLAIMS))
+    again = migrate([ManifestText("a.yaml", done.files[0].after)], Options(strategy=StrategyOption.CLAIMS))
     assert again.files[0].after == done.files[0].after

@@ -6,7 +6,7 @@ from pathlib import Path
 from support.rows import rows
 
 from dra_driver.migration import codes
-from dra_driver.migration.codes import CODES, Code
+from dra_driver.migration.codes import CODES, FindingCode
 
 FOLDER = Path(codes.__file__).parent
 
@@ -17,7 +17,7 @@ def test_each_code_has_a_number_of_its_own() -> None:
 
 
 @rows("code", CODES)
-def test_each_code_says_what_and_what_to_do(code: Code) -> None:
+def test_each_code_says_what_and_what_to_do(code: FindingCode) -> None:
     assert code.title == code.title.rstrip(".")
     for text in (code.means, code.advice):
         assert text.endswith(".")
@@ -26,7 +26,7 @@ def test_each_code_says_what_and_what_to_do(code: Code) -> None:
 
 
 @rows("code", CODES)
-def test_each_code_is_used(code: Code) -> None:
+def test_each_code_is_used(code: FindingCode) -> None:
     name = next(name for name, value in vars(codes).items() if value is code)
     users = [one for one in FOLDER.rglob("*.py") if one.name != "codes.py" and name in one.read_text("utf-8")]
     assert users

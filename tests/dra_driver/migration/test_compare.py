@@ -8,7 +8,7 @@ from support.rows import rows
 
 from dra_driver.api.resource import AllocatedDevice, Attribute, Capacity, Device
 from dra_driver.migration.migrate import migrate
-from dra_driver.migration.model import Options, Share, Source, StrategyOption, Workload
+from dra_driver.migration.model import DeviceShare, ManifestText, Options, StrategyOption, Workload
 from dra_driver.migration.verify.trial import Piece, problems
 
 SHARES = """\
@@ -45,7 +45,7 @@ def containers(**limits: str) -> str:
 
 
 def workload(text: str) -> Workload:
-    result = migrate([Source("a.yaml", text)], Options(strategy=StrategyOption.CLAIMS))
+    result = migrate([ManifestText("a.yaml", text)], Options(strategy=StrategyOption.CLAIMS))
     (found,) = result.workloads
     return found
 
@@ -118,7 +118,7 @@ def test_what_is_hardest_to_please_chooses_first() -> None:
     """A share as large as its GPU would do for a whole one, but a whole one is no share."""
     found = workload(ONE)
     (whole,) = found.reading.demands
-    shared = replace(whole, want=replace(whole.want, share=Share(number=1)))
+    shared = replace(whole, want=replace(whole.want, share=DeviceShare(number=1)))
     both = replace(found, reading=replace(found.reading, demands=(whole, shared)))
     pieces = {"c": (share(shares="4"), gpu("gpu-1"))}
     assert [one for one in problems(both, pieces) if "asked for 1 and gets 2" not in one] == []

@@ -24,18 +24,18 @@ from support.helm import CHART
 
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.migration.claims.publishing import final_values, kept_resources, values_for_cutover
-from dra_driver.migration.cutover.commands import Act, Plan, Stage
+from dra_driver.migration.cutover.commands import Act, CutoverPlan, Stage
 from dra_driver.migration.cutover.plan import cutover
 from dra_driver.migration.migrate import migrate
-from dra_driver.migration.model import Migration, ObjectRef, Options, Source, StrategyOption
-from dra_driver.migration.report.readiness import Answer, Facts, readiness
+from dra_driver.migration.model import ManifestText, Migration, ObjectRef, Options, StrategyOption
+from dra_driver.migration.report.readiness import ReadinessAnswer, ReadinessFacts, readiness
 from dra_driver.migration.report.sections import way, way_back
 from dra_driver.migration.understand.offering import (
     DRIVER_RUNS,
     OFFERED_BY,
     DevicePlugin,
+    GpuHolder,
     GpuNode,
-    Holder,
     Installed,
     Offering,
     offering_of,
@@ -193,7 +193,7 @@ def offerings(draw: st.DrawFn) -> Offering:
         )
         driver = draw(st.sampled_from([False, False, True]))
         holders = tuple(
-            Holder("team", f"pod-{index}-{number}", draw(st.sampled_from(OWNERS)), by_claim=not resources)
+            GpuHolder("team", f"pod-{index}-{number}", draw(st.sampled_from(OWNERS)), by_claim=not resources)
             for number in range(draw(st.integers(0, 3)))
         )
         mig = draw(st.sampled_from([None, "all-1g.10gb"]))
@@ -238,7 +238,7 @@ def commands(stages: tuple[Stage, ...], until: Act | None = None) -> Iterator[st
             yield from step.commands
 
 
-def plan_of(offering: Offering) -> Plan:
+def plan_of(offering: Offering) -> CutoverPlan:
     policy = {"mig": [{"mode": "Dynamic"}]} if offering.mig_manager else None
     return cutover(offering, Migration((), (), (), (), (), policy=policy), GPU_DRIVER)
 
@@ -300,7 +300,7 @@ def test_nor_could_one_of_the_way_back_be_left_out(left_out: Act) -> None:
 
 
 def test_nodes_where_both_offer_come_first_then_those_with_the_fewest_pods() -> None:
-    held = Holder("team", "a", None, by_claim=False)
+    held = GpuHolder("team", "a", None, by_claim=False)
     offering = Offering(
         (
             GpuNode("busy", {"nvidia.com/gpu": 8}, False, (held, held)),
@@ -359,7 +359,7 @@ def test_a_device_plugin_whose_pods_start_anew_is_waited_for() -> None:
 
 
 def test_pods_that_nobody_makes_anew_are_named() -> None:
-    held = Holder("team", "precious", None, by_claim=False)
+    held = GpuHolder("team", "precious", None, by_claim=False)
     offering = Offering((GpuNode("node-0", {"nvidia.com/gpu": 8}, False, (held,)),), (DAEMON_SET,))
     evict = next(step for step in plan_of(offering).forward[1].steps if step.act is Act.EVICT)
     delete = "kubectl -n team delete pod --field-selector metadata.name=precious,spec.nodeName=node-0"
@@ -372,7 +372,7 @@ def test_pods_that_nobody_makes_anew_are_named() -> None:
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
 def test_pods_of_a_daemon_set_are_found_by_their_owner_since_their_names_change(tmp_path: Path) -> None:
-    held = tuple(Holder("team", name, ObjectRef("DaemonSet", "team", "watch"), by_claim=False) for name in "ab")
+    held = tuple(GpuHolder("team", name, ObjectRef("DaemonSet", "team", "watch"), by_claim=False) for name in "ab")
     offering = Offering((GpuNode("node-0", {"nvidia.com/gpu": 8}, False, held),), (DAEMON_SET,))
     evict = next(step for step in plan_of(offering).forward[1].steps if step.act is Act.EVICT)
     (command,) = [one for one in evict.commands if "watch" in one]
@@ -455,7 +455,7 @@ CONFLICT = Offering((GpuNode("node-0", {"nvidia.com/gpu": 8}, True),), (DAEMON_S
 LOOKS = (Act.AWAIT_PLUGIN_GONE, Act.AWAIT_NOT_OFFERED, Act.AWAIT_FREE, Act.AWAIT_NO_CLAIMS)
 
 
-def looks(plan: Plan) -> list[str]:
+def looks(plan: CutoverPlan) -> list[str]:
     stages = (*plan.forward, *plan.back)
     return [command for stage in stages for step in stage.steps if step.act in LOOKS for command in step.commands]
 
@@ -592,8 +592,10 @@ def test_there_is_no_plan_beside_nvidias_own_dra_driver() -> None:
         plan = plan_of(offering)
         assert plan.empty and not plan.back and plan.refusal.startswith(name)
         found = Migration((), (), (), (), ())
-        (check,) = [one for one in readiness(found, Options(), Facts(offering=offering)) if "one side" in one.question]
-        assert check.answer is Answer.NO and name in check.why
+        (check,) = [
+            one for one in readiness(found, Options(), ReadinessFacts(offering=offering)) if "one side" in one.question
+        ]
+        assert check.answer is ReadinessAnswer.NO and name in check.why
     domains = {**daemon_set, "spec": {"template": {"spec": {"containers": [{**plugin, "name": "compute-domains"}]}}}}
     for parts, refused in (
         ({"enabled": False}, False),
@@ -607,7 +609,7 @@ def test_there_is_no_plan_beside_nvidias_own_dra_driver() -> None:
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
 def test_every_command_is_one_for_a_shell() -> None:
-    held = Holder("team", "precious", None, by_claim=False)
+    held = GpuHolder("team", "precious", None, by_claim=False)
     for plugin in (OPERATOR, DAEMON_SET, GKE):
         nodes = (GpuNode("node-0", {"nvidia.com/gpu": 8}, True, (held,), "all-balanced"), GpuNode("node-1", {}, True))
         plan = plan_of(Offering(nodes, (plugin,), True))
@@ -631,7 +633,7 @@ kind: Pod
 metadata: {name: asks}
 spec: {containers: [{name: main, image: cuda, resources: {limits: {nvidia.com/mig-1g.10gb: 1}}}]}
 """
-    found = migrate([Source("pod.yaml", pod)], Options(strategy=StrategyOption.EXTENDED))
+    found = migrate([ManifestText("pod.yaml", pod)], Options(strategy=StrategyOption.EXTENDED))
     assert kept_resources(found) == {"nvidia.com/mig-1g.10gb"}
     values = final_values(found)
     assert values["featureGates"] == {"MigExtendedResources": True}
@@ -666,7 +668,7 @@ def test_what_offers_is_read_from_nodes_pods_slices_and_who_is_installed() -> No
     }
     slice_ = {"kind": "ResourceSlice", "metadata": {"name": "s"}, "spec": {"driver": GPU_DRIVER, "nodeName": "n"}}
     found = offering_of([node, other, pod, ended, waiting, daemon_set, slice_], GPU_DRIVER)
-    holder = Holder("t", "web-1", ObjectRef("Deployment", "t", "web"), by_claim=False)
+    holder = GpuHolder("t", "web-1", ObjectRef("Deployment", "t", "web"), by_claim=False)
     assert found.nodes == (GpuNode("n", {"nvidia.com/gpu": 8}, True, (holder,), "all-disabled"),)
     assert found.plugins == (DevicePlugin(Installed.DAEMON_SET, "nvidia", "nvdp"),)
     assert not found.mig_manager

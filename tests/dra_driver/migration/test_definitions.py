@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from dra_driver.migration.migrate import migrate
-from dra_driver.migration.model import Migration, Options, Source, StrategyOption, Target
+from dra_driver.migration.model import ManifestText, Migration, MigrationTarget, Options, StrategyOption
 
 CLAIMS = Options(strategy=StrategyOption.CLAIMS, mig_strategy="none", replicas=1)
 RAY = """
@@ -71,7 +71,7 @@ def ray(claims: Any, uses: Any, version: str = "v1") -> str:
 
 
 def migrated(text: str, *definitions: str) -> Migration:
-    return migrate([Source("a.yaml", text)], CLAIMS, [Source("crds.yaml", "---\n".join(definitions))])
+    return migrate([ManifestText("a.yaml", text)], CLAIMS, [ManifestText("crds.yaml", "---\n".join(definitions))])
 
 
 WORKER = "spec.workerGroupSpecs[0].template.spec"
@@ -89,7 +89,7 @@ WORKER = "spec.workerGroupSpecs[0].template.spec"
 def test_what_a_definition_has_no_field_for_is_not_written(definition: str, missing: str) -> None:
     found = migrated(RAY, definition)
     (workload,) = found.workloads
-    assert workload.choice.target is Target.EXTENDED
+    assert workload.choice.target is MigrationTarget.EXTENDED
     assert workload.choice.reason == (
         f"the definition of RayCluster in ray.io/v1 has no field {missing}, so the API server drops it"
     )
@@ -100,13 +100,13 @@ def test_what_a_definition_has_no_field_for_is_not_written(definition: str, miss
 @pytest.mark.parametrize("definition", [ray(TODAY, USES), of("RayCluster", "ray.io", OPEN)], ids=["fields", "open"])
 def test_a_definition_with_the_fields_is_taken_at_its_word(definition: str) -> None:
     found = migrated(RAY, definition)
-    assert [one.choice.target for one in found.workloads] == [Target.CLAIMS]
+    assert [one.choice.target for one in found.workloads] == [MigrationTarget.CLAIMS]
     assert "M010" not in [one.code.name for one in found.findings]
 
 
 def test_without_the_definition_releases_are_told() -> None:
     found = migrated(RAY, ray(None, None, version="v1alpha1"))
-    assert [one.choice.target for one in found.workloads] == [Target.CLAIMS]
+    assert [one.choice.target for one in found.workloads] == [MigrationTarget.CLAIMS]
     (said,) = [one for one in found.findings if one.code.name == "M010"]
     assert said.message == "releases of KubeRay before 1.4 have no fields for claims, and the API server drops them"
     assert "KubeRay 1.4 or newer" in said.advice
@@ -120,8 +120,10 @@ def test_an_object_in_another_is_asked_by_its_own_definition() -> None:
     )
     wrapper = of("AppWrapper", "workload.codeflare.dev", map_of(components=list_of(OPEN)), "v1beta2")
     dropped = migrated(text, wrapper, ray(BEFORE, USES))
-    assert [one.choice.target for one in dropped.workloads] == [Target.EXTENDED]
-    assert [one.choice.target for one in migrated(text, wrapper, ray(TODAY, USES)).workloads] == [Target.CLAIMS]
+    assert [one.choice.target for one in dropped.workloads] == [MigrationTarget.EXTENDED]
+    assert [one.choice.target for one in migrated(text, wrapper, ray(TODAY, USES)).workloads] == [
+        MigrationTarget.CLAIMS
+    ]
 
 
 def test_the_nim_operator_has_a_field_of_its_own() -> None:
@@ -134,8 +136,8 @@ spec: {image: {repository: a}, resources: {limits: {nvidia.com/gpu: 1}}}
     names = list_of(map_of(resourceClaimTemplateName=TEXT))
     new = of("NIMService", "apps.nvidia.com", map_of(draResources=names), "v1alpha1")
     old = of("NIMService", "apps.nvidia.com", map_of(resources=OPEN), "v1alpha1")
-    assert [one.choice.target for one in migrated(text, new).workloads] == [Target.CLAIMS]
-    assert [one.choice.target for one in migrated(text, old).workloads] == [Target.EXTENDED]
+    assert [one.choice.target for one in migrated(text, new).workloads] == [MigrationTarget.CLAIMS]
+    assert [one.choice.target for one in migrated(text, old).workloads] == [MigrationTarget.EXTENDED]
 
 
 def test_a_definition_is_no_policy_on_gpus() -> None:

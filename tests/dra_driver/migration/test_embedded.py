@@ -8,9 +8,9 @@ import yaml
 from support.rows import rows
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.migration.codes import NOT_EDITABLE, Severity
+from dra_driver.migration.codes import NOT_EDITABLE, FindingSeverity
 from dra_driver.migration.migrate import migrate
-from dra_driver.migration.model import Migration, Options, Source, StrategyOption, Target
+from dra_driver.migration.model import ManifestText, Migration, MigrationTarget, Options, StrategyOption
 from dra_driver.migration.write.undo import undo
 
 POD = """\
@@ -46,7 +46,7 @@ _Blocks.add_representer(
 
 
 def migrated(text: str, options: Options) -> Migration:
-    return migrate([Source("c.yaml", text)], options)
+    return migrate([ManifestText("c.yaml", text)], options)
 
 
 def objects(result: Migration) -> list[Any]:
@@ -59,7 +59,7 @@ def test_it_stays_and_its_gpus_are_counted(options: Options) -> None:
     (workload,) = result.workloads
     assert (result.changed, workload.choice.target, workload.pod.document.namespace) == (
         False,
-        Target.EXTENDED,
+        MigrationTarget.EXTENDED,
         "team",
     )
     assert "{name: Pod/worker, strategy: claims}" in workload.choice.reason
@@ -68,8 +68,8 @@ def test_it_stays_and_its_gpus_are_counted(options: Options) -> None:
 
 def test_what_the_extended_resource_cannot_say_is_an_error() -> None:
     result = migrated(text_of(config_map(pod=POD.replace("gpu:", "gpu.shared:"))), Options())
-    assert [one.choice.target for one in result.workloads] == [Target.LEAVE]
-    said = [one.message for one in result.findings if one.severity is Severity.ERROR]
+    assert [one.choice.target for one in result.workloads] == [MigrationTarget.LEAVE]
+    said = [one.message for one in result.findings if one.severity is FindingSeverity.ERROR]
     assert len(said) == 1 and "{name: Pod/worker, strategy: claims}" in said[0]
 
 
@@ -84,10 +84,10 @@ def test_whoever_names_it_gets_claims_beside_the_config_map_and_the_way_back(pod
     inner = next(yaml.safe_load_all(after["data"]["pod.yaml"]))
     assert inner["spec"]["resourceClaims"][0]["resourceClaimTemplateName"] == template["metadata"]["name"]
     assert "nvidia.com/gpu" not in json.dumps(inner["spec"]["containers"])
-    again = migrate([Source("c.yaml", result.files[0].after)], NAMED)
+    again = migrate([ManifestText("c.yaml", result.files[0].after)], NAMED)
     assert not again.changed
     assert not [one for one in again.findings if one.code is NOT_EDITABLE]
-    back = undo([Source("c.yaml", result.files[0].after)])
+    back = undo([ManifestText("c.yaml", result.files[0].after)])
     assert list(yaml.safe_load_all(back.files[0].after)) == list(yaml.safe_load_all(before))
 
 
@@ -117,8 +117,8 @@ def test_what_is_not_all_of_an_object_is_left_and_named(text: str) -> None:
 @rows("entry", ["pods/worker.yaml", "template=pods/worker.yaml", "./pods/worker.yaml"])
 def test_a_file_that_a_kustomization_makes_a_text_of_is_such_a_text(generator: str, entry: str) -> None:
     kustomization = f"{generator}:\n- name: templates\n  files: [{entry}]\n"
-    files = [Source("k/kustomization.yaml", kustomization), Source("k/pods/worker.yaml", POD)]
+    files = [ManifestText("k/kustomization.yaml", kustomization), ManifestText("k/pods/worker.yaml", POD)]
     result = migrate(files, Options(strategy=StrategyOption.CLAIMS))
     (workload,) = result.workloads
-    assert (result.changed, workload.choice.target) == (False, Target.EXTENDED)
+    assert (result.changed, workload.choice.target) == (False, MigrationTarget.EXTENDED)
     assert "ConfigMap or Secret" in workload.choice.reason

@@ -22,7 +22,7 @@ from dra_driver.api.documents import read_documents
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.codes import NO_CLAIMS_HERE
 from dra_driver.migration.migrate import migrate
-from dra_driver.migration.model import Migration, Options, Source, StrategyOption
+from dra_driver.migration.model import ManifestText, Migration, Options, StrategyOption
 
 if not (os.environ.get(real_api_server.ASSETS) and os.environ.get(CRDS)):
     pytest.skip(f"{real_api_server.ASSETS} and {CRDS} are not both set", allow_module_level=True)
@@ -116,9 +116,9 @@ def test_what_was_taken_is_taken_and_nothing_is_dropped(
         (version.partition("/")[0], kind): definitions.get((version.partition("/")[0], kind))
         for version, kind, _ in taken
     }
-    side = [Source(f"{kind}.yaml", json.dumps(one)) for (_, kind), one in own.items() if one is not None]
-    assert list(tried(server, migrate([Source("a.yaml", text(file))], WAYS[way], side), taken)) == []
-    alone = migrate([Source("a.yaml", text(file))], replace(WAYS[way], argo_resource_claims=False))
+    side = [ManifestText(f"{kind}.yaml", json.dumps(one)) for (_, kind), one in own.items() if one is not None]
+    assert list(tried(server, migrate([ManifestText("a.yaml", text(file))], WAYS[way], side), taken)) == []
+    alone = migrate([ManifestText("a.yaml", text(file))], replace(WAYS[way], argo_resource_claims=False))
     if list(tried(server, alone, taken)):
         assert any(one.code is NO_CLAIMS_HERE and not one.fixed for one in alone.findings), "nobody was warned"
 

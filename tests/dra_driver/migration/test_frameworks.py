@@ -1,12 +1,12 @@
 """What frameworks make of limits, and of claims."""
 
 from dra_driver.migration.migrate import migrate
-from dra_driver.migration.model import Finding, Options, Source, StrategyOption
+from dra_driver.migration.model import ManifestText, MigrationFinding, Options, StrategyOption
 
 
-def said(text: str, code: str, strategy: str = "claims", **options: object) -> list[Finding]:
+def said(text: str, code: str, strategy: str = "claims", **options: object) -> list[MigrationFinding]:
     given = Options(strategy=StrategyOption(strategy), mig_strategy="mixed", replicas=1, **options)  # type: ignore[arg-type]
-    found = migrate([Source("a.yaml", text)], given)
+    found = migrate([ManifestText("a.yaml", text)], given)
     return [one for one in found.findings if one.code.name == code]
 
 

@@ -24,14 +24,14 @@ from dra_driver.cli.migrate_files import together
 from dra_driver.migration.codes import CODES
 from dra_driver.migration.cutover.plan import cutover
 from dra_driver.migration.migrate import migrate
-from dra_driver.migration.model import Migration, Options, Source, StrategyOption
+from dra_driver.migration.model import ManifestText, Migration, Options, StrategyOption
 from dra_driver.migration.report.data import FILE, as_data, schema, schema_text
 from dra_driver.migration.report.markdown import markdown
-from dra_driver.migration.report.outcome import Report
-from dra_driver.migration.report.readiness import Facts, readiness
+from dra_driver.migration.report.outcome import MigrationReport
+from dra_driver.migration.report.readiness import ReadinessFacts, readiness
 from dra_driver.migration.understand.offering import offering_of
 from dra_driver.migration.verify.ground import ground_of_models
-from dra_driver.migration.verify.trial import Verdict, verify
+from dra_driver.migration.verify.trial import TrialVerdict, verify
 from dra_driver.quantity import Quantity
 
 FOLDER = Path(__file__).parent / "golden"
@@ -62,19 +62,19 @@ def text_of(folder: Path, name: str) -> str:
 
 
 @cache
-def outcome(name: str) -> Report:
+def outcome(name: str) -> MigrationReport:
     folder = FOLDER / name
     options = options_of(yaml.safe_load(text_of(folder, "options.yaml")) or {})
     beside = text_of(folder, "with.yaml")
-    side = [Source("with.yaml", beside)] if beside else []
+    side = [ManifestText("with.yaml", beside)] if beside else []
     before = "before.yaml" if (folder / "before.yaml").exists() else "before.json"
-    found = migrate([Source(before, text_of(folder, before))], options, side)
+    found = migrate([ManifestText(before, text_of(folder, before))], options, side)
     objects = [one.obj for source in side for one in read_documents(source.text, source.file).documents]
     offering = offering_of(objects, options.driver) if any(one.get("kind") == "Node" for one in objects) else None
     ground = ground_of_models((), found.policy, options.kubernetes_minor or 36, options.driver)
-    facts = Facts(minor=options.kubernetes_minor, offering=offering)
+    facts = ReadinessFacts(minor=options.kubernetes_minor, offering=offering)
     plan = cutover(offering, found, options.driver) if offering is not None else None
-    return Report(found, verify(found, ground, classes()), readiness(found, options, facts), plan)
+    return MigrationReport(found, verify(found, ground, classes()), readiness(found, options, facts), plan)
 
 
 def new_files(migration: Migration) -> str:
@@ -110,7 +110,7 @@ def test_the_allocator_finds_no_difference(name: str) -> None:
     verification = outcome(name).verification
     assert verification is not None
     found = {one.verdict: one.why for one in verification.checked}
-    assert Verdict.DIFFERS not in found, found
+    assert TrialVerdict.DIFFERS not in found, found
 
 
 @rows("name", CASES)
@@ -118,8 +118,10 @@ def test_a_second_run_changes_nothing(name: str) -> None:
     report = outcome(name)
     options = options_of(yaml.safe_load(text_of(FOLDER / name, "options.yaml")) or {})
     beside = text_of(FOLDER / name, "with.yaml")
-    after = [Source(one.file, one.after) for one in report.migration.files]
-    again = migrate([*after, *report.migration.new_files], options, [Source("with.yaml", beside)] if beside else [])
+    after = [ManifestText(one.file, one.after) for one in report.migration.files]
+    again = migrate(
+        [*after, *report.migration.new_files], options, [ManifestText("with.yaml", beside)] if beside else []
+    )
     assert [one.after for one in again.files[: len(after)]] == [one.text for one in after]
     assert together(again).count("\n---") <= together(report.migration).count("\n---")
     assert not again.new_files

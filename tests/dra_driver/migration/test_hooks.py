@@ -3,7 +3,7 @@
 from support.rows import rows
 
 from dra_driver.migration.migrate import migrate
-from dra_driver.migration.model import Options, Source, StrategyOption
+from dra_driver.migration.model import ManifestText, Options, StrategyOption
 from dra_driver.migration.write.undo import undo
 
 OPTIONS = Options(strategy=StrategyOption.CLAIMS)
@@ -21,11 +21,11 @@ spec:
 
 def annotations_of_templates(*jobs: str) -> list[dict[str, str] | None]:
     text = "---\n".join(JOB.replace("{ANNOTATIONS}", f"{{{one}}}") for one in jobs)
-    found = migrate([Source("jobs.yaml", text)], OPTIONS)
+    found = migrate([ManifestText("jobs.yaml", text)], OPTIONS)
     (after,) = found.files
-    again = migrate([Source("jobs.yaml", after.after)], OPTIONS)
+    again = migrate([ManifestText("jobs.yaml", after.after)], OPTIONS)
     assert again.files[0].after == after.after
-    (back,) = undo([Source("jobs.yaml", after.after)]).files
+    (back,) = undo([ManifestText("jobs.yaml", after.after)]).files
     assert "ResourceClaimTemplate" not in back.after
     return [one.obj["metadata"].get("annotations") for one in found.objects]
 

@@ -12,7 +12,7 @@ from support.rows import rows
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.codes import MEANING_UNKNOWN, MIG_LAYOUT, NOT_TAKEN
 from dra_driver.migration.migrate import migrate
-from dra_driver.migration.model import Migration, Options, Share, Source
+from dra_driver.migration.model import DeviceShare, ManifestText, Migration, Options
 
 POD = yaml.safe_dump(pod(limits({GPU: 1})))
 
@@ -36,8 +36,8 @@ def operator(config: str | None = None, strategy: str = "none") -> str:
 
 
 def migrated(files: Mapping[str, str], side: Mapping[str, str] | None = None) -> Migration:
-    sources = [Source(name, text) for name, text in files.items()]
-    return migrate(sources, Options(), [Source(name, text) for name, text in (side or {}).items()])
+    sources = [ManifestText(name, text) for name, text in files.items()]
+    return migrate(sources, Options(), [ManifestText(name, text) for name, text in (side or {}).items()])
 
 
 def replicas(found: Migration) -> list[int]:
@@ -84,7 +84,7 @@ def test_what_lies_where_all_lies_is_no_example(files: Sequence[str]) -> None:
 def test_manifests_among_examples_are_migrated_like_others() -> None:
     found = migrated({"deploy/plugin.yaml": PLAIN, "examples/pod.yaml": POD})
     (workload,) = found.workloads
-    assert workload.reading.demands[0].want.share == Share(number=1)
+    assert workload.reading.demands[0].want.share == DeviceShare(number=1)
 
 
 def test_what_is_given_for_what_it_says_goes_before_what_is_found() -> None:

@@ -7,7 +7,7 @@ import pytest
 from support.rows import rows
 
 from dra_driver.api.documents import read_documents
-from dra_driver.migration.model import Form, Options, Role, path_text, value_at
+from dra_driver.migration.model import ClaimForm, Options, Role, path_text, value_at
 from dra_driver.migration.read.kinds import embedded_in, pods_by_shape, pods_of
 
 POD = "{containers: [{name: c, image: i, resources: {limits: {nvidia.com/gpu: 1}}}]}"
@@ -146,11 +146,11 @@ def test_a_role_whose_patch_asks_for_gpus_would_have_both_and_so_its_group_gets_
     rest = f"spec: {{roles: [{role}, {{name: b, standalonePattern: {{template: {TEMPLATE}}}}}]}}"
     kind = "workloads.x-k8s.io/v1alpha2 RoleBasedGroup"
     found = pods(kind, rest.replace("PATCH", patch))
-    assert [one.form for one in found] == [Form.NONE, Form.NONE]
+    assert [one.form for one in found] == [ClaimForm.NONE, ClaimForm.NONE]
     assert "leaderTemplatePatch" in found[0].why_no_claims
     harmless = patch.replace("limits: {nvidia.com/gpu: 1}", "limits: {cpu: 1}")
     assert harmless != patch
-    assert [one.form for one in pods(kind, rest.replace("PATCH", harmless))] == [Form.POD, Form.POD]
+    assert [one.form for one in pods(kind, rest.replace("PATCH", harmless))] == [ClaimForm.POD, ClaimForm.POD]
 
 
 @rows("kind", ORDINARY)
@@ -159,7 +159,7 @@ def test_pods_are_found_with_their_containers_and_metadata(kind: str) -> None:
     found = pods(kind, rest)
     assert [path_text(pod.path) for pod in found] == paths
     for pod in found:
-        assert pod.form is Form.POD
+        assert pod.form is ClaimForm.POD
         assert [one.name for one in pod.containers] == ["c"]
         assert pod.containers[0].resources == {"limits": {"nvidia.com/gpu": 1}}
         assert value_at(pod.document.obj, pod.containers[0].resources_path) == pod.containers[0].resources
@@ -187,7 +187,7 @@ EXTENDED_ONLY = {
 @rows("kind", EXTENDED_ONLY)
 def test_kinds_that_hold_no_claims_say_why(kind: str) -> None:
     (pod,) = pods(kind, EXTENDED_ONLY[kind])
-    assert pod.form is Form.NONE
+    assert pod.form is ClaimForm.NONE
     assert pod.why_no_claims
     assert [one.resources["limits"] for one in pod.containers] == [{"nvidia.com/gpu": 1}]
 
@@ -215,14 +215,14 @@ def test_sparks_own_words_are_read_as_the_resource_that_it_makes() -> None:
 @pytest.mark.parametrize(
     ("annotations", "options", "form"),
     [
-        ("{serving.kserve.io/deploymentMode: Standard}", Options(), Form.POD),
-        ("{serving.kserve.io/deploymentMode: RawDeployment}", Options(), Form.POD),
-        ("{serving.kserve.io/deploymentMode: Serverless}", Options(kserve_standard=True), Form.NONE),
-        ("{}", Options(), Form.NONE),
-        ("{}", Options(kserve_standard=True), Form.POD),
+        ("{serving.kserve.io/deploymentMode: Standard}", Options(), ClaimForm.POD),
+        ("{serving.kserve.io/deploymentMode: RawDeployment}", Options(), ClaimForm.POD),
+        ("{serving.kserve.io/deploymentMode: Serverless}", Options(kserve_standard=True), ClaimForm.NONE),
+        ("{}", Options(), ClaimForm.NONE),
+        ("{}", Options(kserve_standard=True), ClaimForm.POD),
     ],
 )
-def test_kserve_keeps_claims_in_standard_mode(annotations: str, options: Options, form: Form) -> None:
+def test_kserve_keeps_claims_in_standard_mode(annotations: str, options: Options, form: ClaimForm) -> None:
     text = f"""
 apiVersion: serving.kserve.io/v1beta1
 kind: InferenceService
@@ -277,9 +277,9 @@ spec:
         ("one", ["main", "s"]),
         ("two", ["main"]),
     ]
-    assert {pod.form for pod in found} == {Form.NONE}
+    assert {pod.form for pod in found} == {ClaimForm.NONE}
     newer = pods("argoproj.io/v1alpha1 Workflow", rest, Options(argo_resource_claims=True))
-    assert {pod.form for pod in newer} == {Form.ARGO}
+    assert {pod.form for pod in newer} == {ClaimForm.ARGO}
     (embedded,) = embedded_in(found[0].document)
     assert embedded == (("spec", "templates", 3, "resource", "manifest"), "kind: Pod\n")
 

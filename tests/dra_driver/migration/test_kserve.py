@@ -3,7 +3,7 @@
 import pytest
 
 from dra_driver.migration.migrate import migrate
-from dra_driver.migration.model import Migration, Options, Source, StrategyOption, Target
+from dra_driver.migration.model import ManifestText, Migration, MigrationTarget, Options, StrategyOption
 
 CLAIMS = Options(strategy=StrategyOption.CLAIMS, mig_strategy="none", replicas=1)
 AUTO = Options(mig_strategy="none", replicas=1)
@@ -18,7 +18,7 @@ FOUR = f"{{containers: [{container('nvidia.com/gpu: 4')}]}}"
 
 
 def migrated(text: str, options: Options) -> Migration:
-    return migrate([Source("a.yaml", text)], options)
+    return migrate([ManifestText("a.yaml", text)], options)
 
 
 def config(template: str = ONE, namespace: str = "kserve", name: str = "h100") -> str:
@@ -33,18 +33,18 @@ def user(namespace: str, spec: str = "", name: str = "h100") -> str:
     return f"{head}metadata: {metadata}\nspec: {{baseRefs: [{{name: {name}}}]{spec}}}\n---\n"
 
 
-def targets(text: str, options: Options = CLAIMS) -> list[Target]:
+def targets(text: str, options: Options = CLAIMS) -> list[MigrationTarget]:
     return [one.choice.target for one in migrated(text, options).workloads]
 
 
 @pytest.mark.parametrize("options", [AUTO, CLAIMS])
 def test_a_config_keeps_the_extended_resource_and_so_does_a_service_that_adds_to_it(options: Options) -> None:
     """Its template would have to be in the namespace of each service that names it."""
-    assert targets(config(), options) == [Target.EXTENDED]
-    assert targets(config(namespace="a") + user("a", f", template: {FOUR}"), options) == [Target.EXTENDED] * 2
+    assert targets(config(), options) == [MigrationTarget.EXTENDED]
+    assert targets(config(namespace="a") + user("a", f", template: {FOUR}"), options) == [MigrationTarget.EXTENDED] * 2
 
 
 def test_a_service_that_names_another_config_gets_claims() -> None:
     text = config(namespace="a", name="other") + user("a", f", template: {FOUR}")
-    assert targets(text) == [Target.EXTENDED, Target.CLAIMS]
+    assert targets(text) == [MigrationTarget.EXTENDED, MigrationTarget.CLAIMS]
     assert "services of all namespaces" in migrated(text, CLAIMS).workloads[0].choice.reason

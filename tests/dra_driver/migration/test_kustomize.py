@@ -31,9 +31,9 @@ from support.kustomize import (
 )
 from support.rows import rows
 
-from dra_driver.migration.codes import NOT_EDITABLE, Severity
+from dra_driver.migration.codes import NOT_EDITABLE, FindingSeverity
 from dra_driver.migration.migrate import migrate
-from dra_driver.migration.model import Options, Source, Target
+from dra_driver.migration.model import ManifestText, MigrationTarget, Options
 
 CLUSTER = """\
 apiVersion: ray.io/v1
@@ -180,7 +180,7 @@ def test_what_nothing_patches_is_migrated_and_all_else_is_left_and_named(name: s
     files, converted = TREES[name]
     result = migrated(files)
     targets = {one.choice.target for one in result.workloads}
-    assert targets == ({Target.CLAIMS} if converted else {Target.EXTENDED})
+    assert targets == ({MigrationTarget.CLAIMS} if converted else {MigrationTarget.EXTENDED})
     if not converted:
         assert not result.changed
         said = [one for one in result.findings if one.code is NOT_EDITABLE and one.place.file != "base/web.yaml"]
@@ -197,12 +197,12 @@ def test_what_is_left_is_migrated_once_it_is_rendered(name: str) -> None:
     files, _ = TREES[name]
     rendered = "---\n".join(map(yaml.safe_dump, built({"ns": (files, top_of(files))})["ns"]))
     targets = [one.choice.target for one in migrated({"rendered.yaml": rendered}).workloads]
-    assert targets == ([] if name in _TAKEN_AWAY else [Target.CLAIMS])
+    assert targets == ([] if name in _TAKEN_AWAY else [MigrationTarget.CLAIMS])
 
 
 def test_amounts_in_patches_are_no_matter_to_extended_resources() -> None:
     result = migrated(TREES["one GPU becomes four"][0], Options())
-    assert [one.choice.target for one in result.workloads] == [Target.EXTENDED] * 2
+    assert [one.choice.target for one in result.workloads] == [MigrationTarget.EXTENDED] * 2
     assert not [one for one in result.findings if one.code is NOT_EDITABLE]
 
 
@@ -290,7 +290,7 @@ def test_a_kustomization_that_kustomize_would_not_read_ends_nothing() -> None:
     odd = {"resources": "{}", "patches": "[3, {path: gone.yaml}, {patch: '{'}]", "replacements": "[x, {path: y}]"}
     for name, value in odd.items():
         files = {**tree(f"{name}: {value}\nvars: [{{}}]\n"), "over/kustomization.yaml": f"{name}: {value}\n"}
-        assert [one.choice.target for one in migrated(files).workloads] == [Target.CLAIMS]
+        assert [one.choice.target for one in migrated(files).workloads] == [MigrationTarget.CLAIMS]
 
 
 def test_files_of_a_folder_have_what_they_name_unless_kustomize_builds_them_together() -> None:
@@ -312,7 +312,7 @@ def test_a_template_that_only_some_folders_would_have_is_not_written() -> None:
         "two/kustomization.yaml": "resources: [../b]\n",
     }
     result = migrated(files)
-    assert [one.choice.target for one in result.workloads] == [Target.CLAIMS, Target.LEAVE]
+    assert [one.choice.target for one in result.workloads] == [MigrationTarget.CLAIMS, MigrationTarget.LEAVE]
     assert "render, then migrate" in result.workloads[1].choice.reason
 
 
@@ -320,9 +320,9 @@ def test_a_patch_of_what_is_not_here_stays_and_says_so() -> None:
     over = "resources: ['https://example.com/base?ref=v1']\n" + listed(patch(main(4)))
     result = migrated({"over/kustomization.yaml": over})
     assert not result.changed
-    assert [one.choice.target for one in result.workloads] == [Target.EXTENDED]
+    assert [one.choice.target for one in result.workloads] == [MigrationTarget.EXTENDED]
     (said,) = [one for one in result.findings if one.code is NOT_EDITABLE]
-    assert (said.severity, said.place.line) == (Severity.WARNING, 3)
+    assert (said.severity, said.place.line) == (FindingSeverity.WARNING, 3)
 
 
 def test_a_json_file_that_a_kustomization_lists_is_rendered_first() -> None:
@@ -348,7 +348,7 @@ def two_folders(kind: str = "Kustomization", **more: str) -> Files:
     }
 
 
-def targets(files: Files) -> dict[str, Target]:
+def targets(files: Files) -> dict[str, MigrationTarget]:
     return {one.pod.document.file: one.choice.target for one in migrated(files).workloads}
 
 
@@ -360,25 +360,25 @@ def test_a_patch_is_for_what_its_own_kustomization_builds(form: str) -> None:
         text = files.pop("one/patch.yaml").strip()
         files["one/kustomization.yaml"] = f"resources: [web.yaml]\npatches:\n- patch: |\n    {text}\n"
     found = targets(files)
-    assert found["one/web.yaml"] is not Target.CLAIMS
-    assert found["two/web.yaml"] is Target.CLAIMS
+    assert found["one/web.yaml"] is not MigrationTarget.CLAIMS
+    assert found["two/web.yaml"] is MigrationTarget.CLAIMS
 
 
 def test_a_patch_is_for_what_is_built_on_too() -> None:
     files = {**two_folders(), "one/kustomization.yaml": "resources: [../two]\npatches: [{path: patch.yaml}]\n"}
-    assert targets(files)["two/web.yaml"] is not Target.CLAIMS
+    assert targets(files)["two/web.yaml"] is not MigrationTarget.CLAIMS
 
 
 def test_patches_of_a_component_are_for_all_that_it_is_put_together_with() -> None:
     over = {"all/kustomization.yaml": "resources: [../two]\ncomponents: [../one]\n"}
-    assert targets(two_folders("Component", **over))["two/web.yaml"] is not Target.CLAIMS
-    assert targets(two_folders("Component"))["two/web.yaml"] is Target.CLAIMS
+    assert targets(two_folders("Component", **over))["two/web.yaml"] is not MigrationTarget.CLAIMS
+    assert targets(two_folders("Component"))["two/web.yaml"] is MigrationTarget.CLAIMS
 
 
 # -- large trees
 
 
-def large(pairs: int) -> list[Source]:
+def large(pairs: int) -> list[ManifestText]:
     """Each a base of some files and an overlay with a patch."""
     operation = "- {op: replace, path: /spec/template/spec/containers/0/resources/limits/nvidia.com~1gpu, value: 4}"
     files = {}
@@ -389,7 +389,7 @@ def large(pairs: int) -> list[Source]:
         files[f"a{pair}/base/kustomization.yaml"] = "resources:\n" + "".join(f"- {name}.yaml\n" for name in names)
         patch = listed(operation, f"{{kind: Deployment, name: {names[0]}}}")
         files[f"a{pair}/over/kustomization.yaml"] = f"resources: [../base]\n{patch}"
-    return [Source(file, text) for file, text in files.items()]
+    return [ManifestText(file, text) for file, text in files.items()]
 
 
 def test_twice_the_tree_is_twice_the_work() -> None:

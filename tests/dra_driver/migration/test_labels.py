@@ -10,15 +10,15 @@ from support.rows import rows
 
 from dra_driver.cel.cost import LIMIT
 from dra_driver.cel.device import compile_selector
-from dra_driver.migration.codes import CLOUD_LABEL, NODE_ONLY_LABEL, OPERATOR_LABEL, ROUNDED, Code
+from dra_driver.migration.codes import CLOUD_LABEL, NODE_ONLY_LABEL, OPERATOR_LABEL, ROUNDED, FindingCode
 from dra_driver.migration.demands.label_table import ROWS, is_gpu_label, verdict_on
-from dra_driver.migration.model import Share, Want, What
+from dra_driver.migration.model import DeviceShare, Want, What
 from dra_driver.migration.understand.labels import (
     Fate,
     Hints,
+    LabelVerdict,
     Requirement,
     Subject,
-    Verdict,
     hints_of,
     restored_profile,
 )
@@ -27,14 +27,16 @@ from dra_driver.names import GPU_DRIVER
 A = "device.attributes['gpu.nvidia.com']"
 C = "device.capacity['gpu.nvidia.com']"
 GPU = Want(What.GPU)
-SHARED = Want(What.GPU, share=Share())
+SHARED = Want(What.GPU, share=DeviceShare())
 
 
 def _mig(profile: str) -> Want:
     return Want(What.MIG, profile=profile)
 
 
-def _verdict(key: str, operator: str, *values: str, want: Want = GPU, total: int = 1, single: bool = False) -> Verdict:
+def _verdict(
+    key: str, operator: str, *values: str, want: Want = GPU, total: int = 1, single: bool = False
+) -> LabelVerdict:
     verdict = verdict_on(Requirement(key, operator, values), Subject(want, GPU_DRIVER, total, single))
     assert verdict is not None
     return verdict
@@ -162,7 +164,9 @@ def test_what_the_claim_implies_is_taken_out(
         ("kubernetes.azure.com/accelerator", "In", ["nvidia"], GPU, CLOUD_LABEL),
     ],
 )
-def test_what_no_device_has_stays_a_label(key: str, operator: str, values: list[str], want: Want, code: Code) -> None:
+def test_what_no_device_has_stays_a_label(
+    key: str, operator: str, values: list[str], want: Want, code: FindingCode
+) -> None:
     verdict = _verdict(key, operator, *values, want=want)
     assert (verdict.fate, verdict.code) == (Fate.KEPT, code)
     assert key.split("/")[1] in verdict.message

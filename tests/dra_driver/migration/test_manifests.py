@@ -26,12 +26,12 @@ from dra_driver.checking.knowledge import Knowledge
 from dra_driver.cli.files import read_files
 from dra_driver.migration.codes import UNREADABLE
 from dra_driver.migration.migrate import migrate
-from dra_driver.migration.model import Migration, Options, Source, StrategyOption, Target, ref_of
+from dra_driver.migration.model import ManifestText, Migration, MigrationTarget, Options, StrategyOption, ref_of
 from dra_driver.migration.report.data import as_data, schema
 from dra_driver.migration.report.markdown import markdown
-from dra_driver.migration.report.outcome import Report
+from dra_driver.migration.report.outcome import MigrationReport
 from dra_driver.migration.verify.ground import ground_of_models
-from dra_driver.migration.verify.trial import Verdict, verify
+from dra_driver.migration.verify.trial import TrialVerdict, verify
 from dra_driver.migration.write.undo import ANNOTATION, undo
 from dra_driver.quantity import Quantity
 
@@ -52,8 +52,8 @@ USUAL = {"auto": Options(), "everything": EVERYTHING}
 
 
 @cache
-def source(file: str) -> Source:
-    return Source(file, (FOLDER / file).read_bytes().decode("utf-8"))
+def source(file: str) -> ManifestText:
+    return ManifestText(file, (FOLDER / file).read_bytes().decode("utf-8"))
 
 
 @cache
@@ -72,7 +72,7 @@ def test_there_are_manifests_of_all_kinds() -> None:
 def test_a_second_run_changes_nothing(file: str) -> None:
     for options in USUAL:
         first = outcome(file, options)
-        sources = [*(Source(one.file, one.after) for one in first.files), *first.new_files]
+        sources = [*(ManifestText(one.file, one.after) for one in first.files), *first.new_files]
         again = migrate(sources, USUAL[options])
         assert {one.file: one.after for one in again.files} == {one.file: one.text for one in sources}
         assert again.new_files == ()
@@ -82,7 +82,7 @@ def test_a_second_run_changes_nothing(file: str) -> None:
 def test_the_way_back_leads_to_the_same_objects(file: str) -> None:
     for options in USUAL:
         first = outcome(file, options)
-        there = [*(Source(one.file, one.after) for one in first.files), *first.new_files]
+        there = [*(ManifestText(one.file, one.after) for one in first.files), *first.new_files]
         back = [one for one in undo(there).files if one.file == file]
         before, after = (read_documents(text, file).documents for text in (source(file).text, back[0].after))
         assert [one.obj for one in after] == [one.obj for one in before]
@@ -208,7 +208,7 @@ def test_what_comes_out_passes_our_own_check(file: str) -> None:
     for options in USUAL:
         migration = outcome(file, options)
         before = {(one.code, one.message) for one in errors_in((source(file),))}
-        after = [Source(one.file, one.after) for one in migration.files]
+        after = [ManifestText(one.file, one.after) for one in migration.files]
         found = errors_in((*after, *migration.new_files))
         assert [f"{one.file}:{one.line} {one.message}" for one in found if (one.code, one.message) not in before] == []
 
@@ -220,7 +220,7 @@ def knowledge() -> Knowledge:
     return Knowledge(classes={one.name: DeviceClass.of(one.obj) for one in documents})
 
 
-def errors_in(sources: tuple[Source, ...]) -> list[Any]:
+def errors_in(sources: tuple[ManifestText, ...]) -> list[Any]:
     reading = together(read_documents(one.text, one.file) for one in sources)
     return [one for one in check(reading, knowledge()) if one.severity is Severity.ERROR]
 
@@ -253,10 +253,12 @@ def test_the_allocator_finds_that_devices_are_what_was_meant(file: str) -> None:
         migration = outcome(file, options)
         found = verify(migration, ground_of_models((), migration.policy, 36), knowledge().classes)
         assert [
-            f"{one.workload.pod.document.title}: {one.why}" for one in found.checked if one.verdict is Verdict.DIFFERS
+            f"{one.workload.pod.document.title}: {one.why}"
+            for one in found.checked
+            if one.verdict is TrialVerdict.DIFFERS
         ] == []
-        SCHEMA.validate(as_data(Report(migration, found)))
-        assert markdown(Report(migration, found)).startswith("# ")
+        SCHEMA.validate(as_data(MigrationReport(migration, found)))
+        assert markdown(MigrationReport(migration, found)).startswith("# ")
 
 
 @rows("file", FILES)
@@ -271,7 +273,7 @@ def test_what_gets_claims_asks_the_device_plugin_for_nothing_any_more(file: str)
         ]
         after = {**{one.title: one.obj for one in inner}, **after}
         for workload in migration.workloads:
-            if workload.choice.target is Target.CLAIMS:
+            if workload.choice.target is MigrationTarget.CLAIMS:
                 spec: Any = after[workload.pod.document.title]
                 for part in workload.pod.path:
                     spec = spec[part]
@@ -326,11 +328,11 @@ def options_of_all_kinds(draw: st.DrawFn) -> Options:
 def test_whatever_is_asked_of_whatever_files_the_laws_hold(files: list[str], options: Options) -> None:
     sources = [source(file) for file in files]
     first = migrate(sources, options)
-    after = [*(Source(one.file, one.after) for one in first.files), *first.new_files]
+    after = [*(ManifestText(one.file, one.after) for one in first.files), *first.new_files]
     again = migrate(after, options)
     assert [one.after for one in again.files] == [one.text for one in after]
     assert errors_in(tuple(after)) == [] or errors_in(tuple(sources)) != []
-    SCHEMA.validate(as_data(Report(first)))
+    SCHEMA.validate(as_data(MigrationReport(first)))
     assert [one.file for one in first.files] == files
 
 
@@ -364,7 +366,7 @@ def test_a_file_of_five_megabytes_is_migrated_whole() -> None:
     while size < 5_000_000:
         text.append(next(documents) + "# filler " + "x" * 40_000 + "\n")
         size += len(text[-1])
-    big = Source("big.yaml", "---\n".join(text))
+    big = ManifestText("big.yaml", "---\n".join(text))
     found = migrate([big], CLAIMS)
     assert len(found.workloads) == len(text)
     assert found.files[0].after.count("resourceClaimTemplateName:") == len(text)

@@ -16,10 +16,18 @@ from dra_driver.migration.codes import (
     NOT_EDITABLE,
     SERVER_TOO_OLD,
     VIRTUAL_MACHINE,
-    Severity,
+    FindingSeverity,
 )
 from dra_driver.migration.migrate import migrate
-from dra_driver.migration.model import Migration, Options, Source, StrategyOption, Target, value_at, with_article
+from dra_driver.migration.model import (
+    ManifestText,
+    Migration,
+    MigrationTarget,
+    Options,
+    StrategyOption,
+    value_at,
+    with_article,
+)
 from dra_driver.migration.text.changes import same
 from dra_driver.migration.write.undo import ANNOTATION, undo
 
@@ -46,19 +54,19 @@ spec:
 
 
 def migrated(*texts: str, options: Options = QUIET) -> Migration:
-    return migrate([Source(f"{number}.yaml", text) for number, text in enumerate(texts)], options)
+    return migrate([ManifestText(f"{number}.yaml", text) for number, text in enumerate(texts)], options)
 
 
 def objects(text: str) -> list[Any]:
     return [document.obj for document in read_documents(text, "").raise_problems()]
 
 
-def targets(result: Migration) -> list[Target]:
+def targets(result: Migration) -> list[MigrationTarget]:
     return [workload.choice.target for workload in result.workloads]
 
 
-def again(result: Migration) -> list[Source]:
-    return [*(Source(one.file, one.after) for one in result.files), *result.new_files]
+def again(result: Migration) -> list[ManifestText]:
+    return [*(ManifestText(one.file, one.after) for one in result.files), *result.new_files]
 
 
 def test_a_template_stands_before_the_object_that_names_it() -> None:
@@ -85,7 +93,12 @@ def test_a_template_is_written_once_for_each_file_that_names_it() -> None:
     web = deployment()
     other = deployment(namespace="team-b")
     result = migrate(
-        [Source("a/1.yaml", f"{web}---\n{other}---\n{web}"), Source("a/2.yaml", web), Source("b/1.yaml", web)], QUIET
+        [
+            ManifestText("a/1.yaml", f"{web}---\n{other}---\n{web}"),
+            ManifestText("a/2.yaml", web),
+            ManifestText("b/1.yaml", web),
+        ],
+        QUIET,
     )
     assert [one.beside for one in result.objects] == ["a/1.yaml", "a/1.yaml", "a/2.yaml", "b/1.yaml"]
 
@@ -121,7 +134,7 @@ def test_counts_that_differ_are_not_guessed() -> None:
 
 def test_json_stays_json_and_its_template_has_a_file_of_its_own() -> None:
     before = json.dumps(objects(deployment())[0], indent=4) + "\n"
-    result = migrate([Source("dir/web.json", before)], CLAIMS)
+    result = migrate([ManifestText("dir/web.json", before)], CLAIMS)
     assert json.loads(result.files[0].after)["spec"]["template"]["spec"]["resourceClaims"]
     assert [one.file for one in result.new_files] == ["dir/web-claims.yaml"]
     back = undo(again(result))
@@ -150,16 +163,16 @@ spec: {runtimeRef: {name: torch}, trainer: {resourcesPerNode: {limits: {nvidia.c
 
 def test_a_runtime_gets_no_claims_beside_the_amount_of_a_job() -> None:
     """The job's four GPUs and the claim's two would be six."""
-    assert targets(migrated(RUNTIME, TRAIN_JOB, options=CLAIMS)) == [Target.EXTENDED] * 2
+    assert targets(migrated(RUNTIME, TRAIN_JOB, options=CLAIMS)) == [MigrationTarget.EXTENDED] * 2
     other = TRAIN_JOB.replace("name: torch", "name: other")
-    assert targets(migrated(RUNTIME, other, options=CLAIMS)) == [Target.CLAIMS, Target.EXTENDED]
+    assert targets(migrated(RUNTIME, other, options=CLAIMS)) == [MigrationTarget.CLAIMS, MigrationTarget.EXTENDED]
     apart = [RUNTIME.replace("name: torch", f"name: torch, namespace: {one}", 1) for one in "ab"]
     job = TRAIN_JOB.replace("name: job", "name: job, namespace: a").replace("name: torch", "name: torch, kind: KIND")
     of_namespace = job.replace("KIND", "TrainingRuntime")
     found = migrated(*(one.replace("Cluster", "") for one in apart), of_namespace, options=CLAIMS)
-    assert targets(found) == [Target.EXTENDED, Target.CLAIMS, Target.EXTENDED]
+    assert targets(found) == [MigrationTarget.EXTENDED, MigrationTarget.CLAIMS, MigrationTarget.EXTENDED]
     of_cluster = job.replace("KIND", "ClusterTrainingRuntime")
-    assert targets(migrated(apart[1], of_cluster, options=CLAIMS)) == [Target.EXTENDED] * 2
+    assert targets(migrated(apart[1], of_cluster, options=CLAIMS)) == [MigrationTarget.EXTENDED] * 2
     alone = migrated(RUNTIME, options=CLAIMS)
     assert any("resourcesPerNode" in one.message for one in alone.findings)
 
@@ -177,9 +190,9 @@ spec:
   supportedModelFormats: [{name: y, autoSelect: true}, {name: x, version: "2", autoSelect: true}]
   containers: [{name: kserve-container, image: i, resources: {limits: {nvidia.com/gpu: 1}}}]
 """
-    assert targets(migrated(service, runtime, options=CLAIMS)) == [Target.EXTENDED] * 2
+    assert targets(migrated(service, runtime, options=CLAIMS)) == [MigrationTarget.EXTENDED] * 2
     named = service.replace("model: {", "model: {runtime: other, ")
-    assert targets(migrated(named, runtime, options=CLAIMS)) == [Target.CLAIMS, Target.EXTENDED]
+    assert targets(migrated(named, runtime, options=CLAIMS)) == [MigrationTarget.CLAIMS, MigrationTarget.EXTENDED]
     never = [
         (runtime.replace("{name: x", "{name: z"), service),
         (runtime.replace('"2", autoSelect: true', '"2"'), service),
@@ -188,20 +201,20 @@ spec:
     ]
     for other, one in never:
         assert (other, one) != (runtime, service)
-        assert targets(migrated(one, other, options=CLAIMS)) == [Target.CLAIMS, Target.EXTENDED]
+        assert targets(migrated(one, other, options=CLAIMS)) == [MigrationTarget.CLAIMS, MigrationTarget.EXTENDED]
     (choice, _) = (one.choice for one in migrated(service, runtime, options=CLAIMS).workloads)
     assert "KServe may take ServingRuntime vllm for it" in choice.reason
     same = runtime.replace("{name: vllm}", "{name: other}")
-    assert targets(migrated(named, same, options=CLAIMS)) == [Target.EXTENDED] * 2
+    assert targets(migrated(named, same, options=CLAIMS)) == [MigrationTarget.EXTENDED] * 2
     versioned = service.replace("{name: x}", "{name: x, version: '2'}")
-    assert targets(migrated(versioned, runtime, options=CLAIMS)) == [Target.EXTENDED] * 2
+    assert targets(migrated(versioned, runtime, options=CLAIMS)) == [MigrationTarget.EXTENDED] * 2
     elsewhere = (service.replace("name: llm", "name: llm, namespace: a"), runtime.replace("vllm", "vllm, namespace: b"))
-    assert targets(migrated(*elsewhere, options=CLAIMS)) == [Target.CLAIMS, Target.EXTENDED]
-    kustomization = Source("kustomization.yaml", "namespace: c\nresources: [0.yaml, 1.yaml]\n")
-    files = [kustomization, *(Source(f"{number}.yaml", text) for number, text in enumerate(elsewhere))]
-    assert targets(migrate(files, CLAIMS)) == [Target.EXTENDED] * 2
+    assert targets(migrated(*elsewhere, options=CLAIMS)) == [MigrationTarget.CLAIMS, MigrationTarget.EXTENDED]
+    kustomization = ManifestText("kustomization.yaml", "namespace: c\nresources: [0.yaml, 1.yaml]\n")
+    files = [kustomization, *(ManifestText(f"{number}.yaml", text) for number, text in enumerate(elsewhere))]
+    assert targets(migrate(files, CLAIMS)) == [MigrationTarget.EXTENDED] * 2
     plain = runtime.replace("nvidia.com/gpu", "cpu")
-    assert targets(migrated(service, plain, options=CLAIMS)) == [Target.CLAIMS]
+    assert targets(migrated(service, plain, options=CLAIMS)) == [MigrationTarget.CLAIMS]
 
 
 def test_labels_keep_nobody_from_staying_where_claims_cannot_be() -> None:
@@ -215,14 +228,14 @@ spec:
       containers: [{name: c, image: i, resources: {limits: {nvidia.com/gpu: 1}}}]
 """
     result = migrated(text)
-    assert targets(result) == [Target.EXTENDED]
+    assert targets(result) == [MigrationTarget.EXTENDED]
     assert "M051" in {one.code.name for one in result.findings}
-    assert all(one.severity is not Severity.ERROR for one in result.findings)
+    assert all(one.severity is not FindingSeverity.ERROR for one in result.findings)
 
 
 def test_a_patch_without_its_kustomization_is_left_to_be_rendered() -> None:
-    result = migrate([Source("over/more.yaml", deployment().replace("        image: x:1\n", ""))], CLAIMS)
-    assert (result.changed, targets(result)) == (False, [Target.EXTENDED])
+    result = migrate([ManifestText("over/more.yaml", deployment().replace("        image: x:1\n", ""))], CLAIMS)
+    assert (result.changed, targets(result)) == (False, [MigrationTarget.EXTENDED])
     (said,) = [one for one in result.findings if one.code is NOT_EDITABLE]
     assert "kubectl kustomize" in said.advice
 
@@ -280,7 +293,7 @@ def test_numbers_that_are_filled_in_later_are_left() -> None:
     for number in ("'{{inputs.parameters.gpus}}'", "${trialParameters.gpus}", "$(GPUS)"):
         result = migrated(deployment().replace("gpu: 1", f"gpu: {number}"))
         assert not result.changed
-        assert [(one.code, one.severity) for one in result.findings] == [(NOT_EDITABLE, Severity.WARNING)]
+        assert [(one.code, one.severity) for one in result.findings] == [(NOT_EDITABLE, FindingSeverity.WARNING)]
 
 
 def test_claims_of_argos_defaults_come_to_all_templates() -> None:
@@ -288,10 +301,10 @@ def test_claims_of_argos_defaults_come_to_all_templates() -> None:
     text = "apiVersion: argoproj.io/v1alpha1\nkind: Workflow\nmetadata: {name: w}\n"
     spec = f"spec: {{templateDefaults: {{container: {gpu}}}, templates: [{{name: a, container: {{image: i}}}}%s]}}\n"
     alone, beside = migrated(text + spec % ""), migrated(text + spec % ", {name: b, script: {image: i, source: x}}")
-    assert [one.message for one in beside.findings if one.severity is Severity.ERROR] == [
+    assert [one.message for one in beside.findings if one.severity is FindingSeverity.ERROR] == [
         "the claim of templateDefaults comes to templates without a container, too: b"
     ]
-    assert all(one.severity is not Severity.ERROR for one in alone.findings)
+    assert all(one.severity is not FindingSeverity.ERROR for one in alone.findings)
 
 
 def test_what_kserve_makes_claims_for_gets_no_others() -> None:
@@ -302,8 +315,8 @@ metadata: {name: l, annotations: {serving.kserve.io/dra-device-class: gpu.nvidia
 spec: {template: {containers: [{name: main, image: i, resources: {limits: {nvidia.com/gpu: 2}}}]}}
 """
     result = migrated(text)
-    assert (result.changed, targets(result)) == (False, [Target.LEAVE])
-    assert "M039" in {one.code.name for one in result.findings if one.severity is Severity.ERROR}
+    assert (result.changed, targets(result)) == (False, [MigrationTarget.LEAVE])
+    assert "M039" in {one.code.name for one in result.findings if one.severity is FindingSeverity.ERROR}
 
 
 def test_findings_stand_where_something_is_written() -> None:
@@ -353,7 +366,7 @@ def test_helm_templates_are_refused_with_what_to_do(line: str) -> None:
 
 def test_braces_of_others_are_no_template() -> None:
     text = deployment(spec="      terminationGracePeriodSeconds: 1\n").replace("x:1", "'{{workflow.parameters.image}}'")
-    assert targets(migrated(text)) == [Target.CLAIMS]
+    assert targets(migrated(text)) == [MigrationTarget.CLAIMS]
 
 
 def test_what_others_make_is_left_to_them() -> None:
@@ -361,7 +374,7 @@ def test_what_others_make_is_left_to_them() -> None:
     text = deployment().replace("Deployment", "ReplicaSet").replace("  name: web", f"  ownerReferences: [{owner}]")
     result = migrated(text)
     assert not result.changed and not result.workloads
-    assert [(one.code, one.severity) for one in result.findings] == [(NOT_EDITABLE, Severity.INFO)]
+    assert [(one.code, one.severity) for one in result.findings] == [(NOT_EDITABLE, FindingSeverity.INFO)]
 
 
 def test_a_text_that_cannot_be_edited_is_left_as_a_whole() -> None:
@@ -369,7 +382,7 @@ def test_a_text_that_cannot_be_edited_is_left_as_a_whole() -> None:
         "          limits:\n            nvidia.com/gpu: 1", "          ? limits\n          : nvidia.com/gpu: 1"
     )
     result = migrated(text, deployment("other"))
-    assert targets(result) == [Target.LEAVE, Target.CLAIMS]
+    assert targets(result) == [MigrationTarget.LEAVE, MigrationTarget.CLAIMS]
     assert result.files[0].after == text
     assert [one.beside for one in result.objects] == ["1.yaml"]
     assert any(one.code is NOT_EDITABLE and one.place.file == "0.yaml" for one in result.findings)
@@ -377,30 +390,30 @@ def test_a_text_that_cannot_be_edited_is_left_as_a_whole() -> None:
 
 def test_one_bad_document_does_not_keep_the_others() -> None:
     result = migrated(f"{deployment()}---\na: [\n---\n{deployment('other')}")
-    assert targets(result) == [Target.CLAIMS, Target.CLAIMS]
+    assert targets(result) == [MigrationTarget.CLAIMS, MigrationTarget.CLAIMS]
     assert "---\na: [\n---\n" in result.files[0].after
 
 
 @rows(
     "options, target",
     [
-        (Options(), Target.EXTENDED),
-        (Options(kubernetes_minor=36), Target.EXTENDED),
-        (Options(kubernetes_minor=35), Target.CLAIMS),
-        (Options(kubernetes_minor=35, extended_resource_gate=True), Target.EXTENDED),
-        (Options(kubernetes_minor=36, extended_resource_gate=False), Target.CLAIMS),
-        (Options(strategy=StrategyOption.CLAIMS), Target.CLAIMS),
-        (Options(strategy=StrategyOption.EXTENDED, kubernetes_minor=35), Target.EXTENDED),
-        (Options(strategy=StrategyOption.EXTENDED, kubernetes_minor=33), Target.LEAVE),
-        (Options(strategy=StrategyOption.CLAIMS, kubernetes_minor=33), Target.LEAVE),
+        (Options(), MigrationTarget.EXTENDED),
+        (Options(kubernetes_minor=36), MigrationTarget.EXTENDED),
+        (Options(kubernetes_minor=35), MigrationTarget.CLAIMS),
+        (Options(kubernetes_minor=35, extended_resource_gate=True), MigrationTarget.EXTENDED),
+        (Options(kubernetes_minor=36, extended_resource_gate=False), MigrationTarget.CLAIMS),
+        (Options(strategy=StrategyOption.CLAIMS), MigrationTarget.CLAIMS),
+        (Options(strategy=StrategyOption.EXTENDED, kubernetes_minor=35), MigrationTarget.EXTENDED),
+        (Options(strategy=StrategyOption.EXTENDED, kubernetes_minor=33), MigrationTarget.LEAVE),
+        (Options(strategy=StrategyOption.CLAIMS, kubernetes_minor=33), MigrationTarget.LEAVE),
     ],
 )
-def test_the_strategy_follows_the_cluster_and_says_why(options: Options, target: Target) -> None:
+def test_the_strategy_follows_the_cluster_and_says_why(options: Options, target: MigrationTarget) -> None:
     result = migrated(deployment(), options=options)
     assert targets(result) == [target]
-    assert result.changed is (target is Target.CLAIMS)
+    assert result.changed is (target is MigrationTarget.CLAIMS)
     assert result.workloads[0].choice.reason
-    needs_more = target is not Target.CLAIMS and (options.kubernetes_minor or 36) < 36
+    needs_more = target is not MigrationTarget.CLAIMS and (options.kubernetes_minor or 36) < 36
     needs_more = needs_more and options.extended_resource_gate is None
     assert any(one.code is SERVER_TOO_OLD for one in result.findings) is needs_more
 
@@ -408,10 +421,10 @@ def test_the_strategy_follows_the_cluster_and_says_why(options: Options, target:
 def test_kinds_without_claims_stay_with_extended_resources() -> None:
     text = deployment().replace("apps/v1", "serving.knative.dev/v1").replace("Deployment", "Service")
     result = migrated(text)
-    assert targets(result) == [Target.EXTENDED]
-    assert [one.severity for one in result.findings if one.code is NO_CLAIMS_HERE] == [Severity.INFO]
+    assert targets(result) == [MigrationTarget.EXTENDED]
+    assert [one.severity for one in result.findings if one.code is NO_CLAIMS_HERE] == [FindingSeverity.INFO]
     old = migrated(text, options=Options(kubernetes_minor=35))
-    assert targets(old) == [Target.LEAVE]
+    assert targets(old) == [MigrationTarget.LEAVE]
     assert {SERVER_TOO_OLD, NO_CLAIMS_HERE} <= {one.code for one in old.findings}
 
 
@@ -433,7 +446,7 @@ def test_what_somebody_changed_since_is_not_put_back() -> None:
         .replace("          - name: gpu\n", "          - name: mine\n")
     )
     assert changed != result.files[0].after
-    back = undo([Source("f", changed)])
+    back = undo([ManifestText("f", changed)])
     assert not back.changed
     assert [one.code for one in back.findings] == [NOT_EDITABLE]
     assert "changed after the migration" in back.findings[0].message
@@ -461,7 +474,7 @@ spec:
     first = migrated(text, options=CLAIMS).files[0].after
     more = "requests: {cpu: 1}, limits: {nvidia.com/gpu: 2}"
     second = migrated(first.replace("requests: {cpu: 1}", more), options=CLAIMS)
-    assert targets(second) == [Target.CLAIMS]
+    assert targets(second) == [MigrationTarget.CLAIMS]
     (back,) = undo(again(second)).files
     assert same(objects(back.after), objects(text.replace("requests: {cpu: 1}", more)))
 
@@ -469,7 +482,7 @@ spec:
 @pytest.mark.parametrize("value", ["nonsense", "[]]", "{}", "[[{}]]", '[[{"at": []}]]'])
 def test_an_annotation_that_is_not_ours_is_told(value: str) -> None:
     text = deployment().replace("  name: web\n", f"  name: web\n  annotations: {{{ANNOTATION}: '{value}'}}\n")
-    back = undo([Source("f", text)])
+    back = undo([ManifestText("f", text)])
     assert not back.changed
     assert [one.code for one in back.findings] == [NOT_EDITABLE]
 
@@ -480,7 +493,7 @@ def test_templates_that_are_used_by_others_stay() -> None:
     user = (
         f"---\napiVersion: v1\nkind: Pod\nspec:\n  resourceClaims: [{{name: a, resourceClaimTemplateName: {name}}}]\n"
     )
-    (back,) = undo([Source("f", result.files[0].after + user)]).files
+    (back,) = undo([ManifestText("f", result.files[0].after + user)]).files
     assert [one["kind"] for one in objects(back.after)] == ["ResourceClaimTemplate", "Deployment", "Pod"]
 
 
@@ -561,7 +574,7 @@ def test_nothing_but_the_asking_changes_and_the_way_back_leads_home(some: list[A
         text = json.dumps({"apiVersion": "v1", "kind": "List", "items": some}, indent=2)
     else:
         text = yaml.safe_dump_all(some, default_flow_style=form == "flow", sort_keys=False)
-    result = migrate([Source("f", text)], CLAIMS)
+    result = migrate([ManifestText("f", text)], CLAIMS)
     after = [obj for obj in objects(result.files[0].after) if obj["kind"] != "ResourceClaimTemplate"]
     assert same([without_gpus(obj) for obj in after], [without_gpus(obj) for obj in objects(text)])
     templates = {one.obj["metadata"]["name"]: one.obj["spec"]["spec"]["devices"] for one in result.objects}
@@ -621,10 +634,10 @@ def test_a_name_that_somebodys_object_has_is_not_taken_for_ours() -> None:
     other["spec"] = {
         "spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "a", "count": 8}}]}}
     }
-    result = migrate([Source("0.yaml", deployment())], QUIET, [Source("there.json", json.dumps(other))])
+    result = migrate([ManifestText("0.yaml", deployment())], QUIET, [ManifestText("there.json", json.dumps(other))])
     assert (result.objects, result.files[0].after) == ((), deployment())
     (workload,) = result.workloads
-    assert (workload.choice.target, f"{name} exists" in workload.choice.reason) == (Target.LEAVE, True)
+    assert (workload.choice.target, f"{name} exists" in workload.choice.reason) == (MigrationTarget.LEAVE, True)
 
 
 def test_our_template_is_known_also_with_what_the_api_server_filled_in() -> None:
@@ -632,7 +645,7 @@ def test_our_template_is_known_also_with_what_the_api_server_filled_in() -> None
     (template,) = [one.obj for one in ours.objects]
     there = json.loads(json.dumps(template))
     there["spec"]["spec"]["devices"]["requests"][0]["exactly"]["allocationMode"] = "ExactCount"
-    result = migrate([Source("0.yaml", deployment())], QUIET, [Source("there.json", json.dumps(there))])
+    result = migrate([ManifestText("0.yaml", deployment())], QUIET, [ManifestText("there.json", json.dumps(there))])
     assert result.files == ours.files
 
 

@@ -11,9 +11,9 @@ from support.migration import GPU, documents_of, limits, meaning_of, pod, pod_of
 from support.rows import rows
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.migration.codes import ALREADY_DRA, Severity
+from dra_driver.migration.codes import ALREADY_DRA, FindingSeverity
 from dra_driver.migration.migrate import migrate
-from dra_driver.migration.model import Migration, Options, Purpose, Source, StrategyOption, Target
+from dra_driver.migration.model import ManifestText, Migration, MigrationTarget, Options, Purpose, StrategyOption
 from dra_driver.migration.understand.purposes import Purposes
 from dra_driver.migration.write.undo import undo
 
@@ -212,7 +212,7 @@ def test_argo_templates_that_have_the_field_for_claims_get_theirs_there() -> Non
 
 
 def migrated(options: Options, *objects: str | JsonObject) -> Migration:
-    return migrate([Source("f.yaml", text_of(*objects))], options)
+    return migrate([ManifestText("f.yaml", text_of(*objects))], options)
 
 
 def text_of(*objects: str | JsonObject) -> str:
@@ -227,10 +227,10 @@ def parsed(result: Migration) -> Mapping[str, Any]:
 def test_the_way_is_chosen_as_for_others() -> None:
     obj = pod(limits({GPU: 1}), resourceClaims=[ENTRY])
     stays = migrated(Options(), DOMAIN, obj)
-    assert ([one.choice.target for one in stays.workloads], stays.changed) == ([Target.EXTENDED], False)
+    assert ([one.choice.target for one in stays.workloads], stays.changed) == ([MigrationTarget.EXTENDED], False)
     near = pod(limits({GPU: 1}), resourceClaims=[ENTRY], nodeSelector={"nvidia.com/gpu.product": "NVIDIA-L4"})
     changed = migrated(Options(), DOMAIN, near)
-    assert [one.choice.target for one in changed.workloads] == [Target.CLAIMS]
+    assert [one.choice.target for one in changed.workloads] == [MigrationTarget.CLAIMS]
     assert all("claims of other devices stay" in one.choice.reason for one in (*stays.workloads, *changed.workloads))
 
 
@@ -243,14 +243,14 @@ def test_where_it_may_have_gpus_already_it_is_an_error_and_nothing_is_changed(
     nic = template(of("compute-domain-channel.nvidia.com"), name="t2")
     result = migrated(Options(strategy=strategy), *([given] if given else []), nic, obj)
     said = [one for one in result.findings if one.code is ALREADY_DRA]
-    assert ([one.choice.target for one in result.workloads], result.changed) == ([Target.LEAVE], False)
-    assert [(one.severity, one.place.path) for one in said] == [(Severity.ERROR, "spec.resourceClaims[0]")]
+    assert ([one.choice.target for one in result.workloads], result.changed) == ([MigrationTarget.LEAVE], False)
+    assert [(one.severity, one.place.path) for one in said] == [(FindingSeverity.ERROR, "spec.resourceClaims[0]")]
     assert said[0].advice
 
 
 def test_pods_that_ask_for_no_gpus_are_left_whatever_their_claims_are_for() -> None:
     found = read(pod(limits(None), resourceClaims=[ENTRY]), meaning_of(DOMAIN))
-    assert ([one.severity for one in found.findings], found.leave) == ([Severity.INFO], None)
+    assert ([one.severity for one in found.findings], found.leave) == ([FindingSeverity.INFO], None)
 
 
 def test_who_watches_all_gpus_and_has_a_claim_of_others_gets_admin_access_besides() -> None:
@@ -290,7 +290,7 @@ def test_what_pods_have_stays_and_gpus_come_behind_it_under_a_name_of_their_own(
     """Also: a second run changes nothing, and the way back leads to what was there."""
     others = (template(of("compute-domain-channel.nvidia.com")), claim(of("compute-domain-channel.nvidia.com")))
     before = text_of(*others, obj)
-    result = migrate([Source("f.yaml", before)], CLAIMS)
+    result = migrate([ManifestText("f.yaml", before)], CLAIMS)
     spec = parsed(result)["Pod"]["spec"]
     was = obj["spec"]
     *kept, new = spec["resourceClaims"]
@@ -305,6 +305,6 @@ def test_what_pods_have_stays_and_gpus_come_behind_it_under_a_name_of_their_own(
         assert {one["name"] for one in claims[len(held) :]} == ({new["name"]} if asked else set())
     assert GPU not in json.dumps([one.get("resources") for one in news])
     after = result.files[0].after
-    assert migrate([Source("f.yaml", after)], CLAIMS).files[0].after == after
-    back = undo([Source("f.yaml", after)])
+    assert migrate([ManifestText("f.yaml", after)], CLAIMS).files[0].after == after
+    back = undo([ManifestText("f.yaml", after)])
     assert list(yaml.safe_load_all(back.files[0].after)) == list(yaml.safe_load_all(before))

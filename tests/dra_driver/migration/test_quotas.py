@@ -9,7 +9,7 @@ from support.rows import rows
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.counts.quotas import rewrite
-from dra_driver.migration.model import Options, Target
+from dra_driver.migration.model import MigrationTarget, Options
 from dra_driver.migration.text.changes import ANNOTATION
 
 KEY = "gpu.nvidia.com.deviceclass.resource.k8s.io/devices"
@@ -41,7 +41,7 @@ def quota(**hard: Any) -> JsonObject:
         ([workload(EXTENDED), workload(CLAIMS, namespace="other")], {f"requests.{GPU}": "16"}),
     ],
 )
-def test_a_quota_counts_claims_where_there_are_some(targets: list[Target], hard: JsonObject) -> None:
+def test_a_quota_counts_claims_where_there_are_some(targets: list[MigrationTarget], hard: JsonObject) -> None:
     after, result = done(quota(GPU="16"), *targets)
     assert after["spec"]["hard"] == hard
     assert codes(result.findings) == ["M014"]

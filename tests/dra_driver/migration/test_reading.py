@@ -10,7 +10,7 @@ from support.rows import rows
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.demands.reading import MOST_DEVICES
-from dra_driver.migration.model import Demand, PodReading, Role, Share, Want, What
+from dra_driver.migration.model import Demand, DeviceShare, PodReading, Role, Want, What
 from dra_driver.quantity import Quantity
 
 SLICED = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"
@@ -185,7 +185,7 @@ def test_without_configuration_a_gpu_is_taken_as_whole_and_that_is_said_once() -
 
 def test_shares_are_asked_for_as_shares() -> None:
     found = read(pod(limits({GPU: 1})), meaning_of(SLICED))
-    assert wants(found) == [Want(What.GPU, share=Share(number=1))]
+    assert wants(found) == [Want(What.GPU, share=DeviceShare(number=1))]
     assert found.needs_claims is not None
     mps = read(pod(limits({GPU: 1})), meaning_of(MPS))
     assert wants(mps)[0].selectors == ("device.attributes['gpu.nvidia.com'].sharing == 'mps'",)
@@ -203,17 +203,17 @@ def test_more_shares_than_a_device_has_are_of_several_devices() -> None:
 @pytest.mark.parametrize("meaning", [SLICED, MPS])
 def test_several_shares_are_of_one_device_or_of_several_as_one_says(meaning: str) -> None:
     found = read(pod(limits({GPU: 2})), meaning_of(meaning))
-    assert [(want.count, want.share) for want in wants(found)] == [(1, Share(number=2))]
+    assert [(want.count, want.share) for want in wants(found)] == [(1, DeviceShare(number=2))]
     assert codes(found.findings) == ["M003"]
     apart = read(pod(limits({GPU: 2})), meaning_of(meaning), several_shares="devices")
-    assert [(want.count, want.share, want.distinct) for want in wants(apart)] == [(1, Share(number=1), True)] * 2
+    assert [(want.count, want.share, want.distinct) for want in wants(apart)] == [(1, DeviceShare(number=1), True)] * 2
 
 
 def test_renamed_shares_are_shares_whatever_is_known() -> None:
     found = read(pod(limits({f"{GPU}.shared": 1, "nvidia.com/mig-1g.5gb.shared": 1})))
     assert wants(found) == [
-        Want(What.GPU, share=Share(number=1)),
-        Want(What.MIG, profile="1g.5gb", share=Share(number=1)),
+        Want(What.GPU, share=DeviceShare(number=1)),
+        Want(What.MIG, profile="1g.5gb", share=DeviceShare(number=1)),
     ]
     assert codes(found.findings) == []
 
@@ -222,7 +222,7 @@ def test_where_some_gpus_are_shared_whole_ones_are_asked_for_by_name() -> None:
     data = {"default": PLAIN, "a": SLICED}
     meaning = meaning_of({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": data})
     selector = {"nvidia.com/device-plugin.config": "a"}
-    assert wants(read(pod(limits({GPU: 1}), nodeSelector=selector), meaning))[0].share == Share(number=1)
+    assert wants(read(pod(limits({GPU: 1}), nodeSelector=selector), meaning))[0].share == DeviceShare(number=1)
     either = read(pod(limits({GPU: 1})), meaning)
     assert "M038" in codes(either.findings)
     assert wants(either) == [Want(What.GPU, selectors=(EXCLUSIVE,))]
@@ -242,7 +242,7 @@ def test_under_the_strategy_single_a_gpu_is_a_mig_device() -> None:
 @pytest.mark.parametrize(
     ("labels", "want"),
     [
-        ({"cloud.google.com/gke-gpu-sharing-strategy": "time-sharing"}, Want(What.GPU, share=Share(number=1))),
+        ({"cloud.google.com/gke-gpu-sharing-strategy": "time-sharing"}, Want(What.GPU, share=DeviceShare(number=1))),
         ({"cloud.google.com/gke-gpu-partition-size": "1g.5gb"}, Want(What.MIG, profile="1g.5gb")),
         ({"cloud.google.com/gke-accelerator": "nvidia-l4"}, Want(What.GPU)),
     ],
@@ -397,9 +397,9 @@ def test_demands_take_out_what_they_were_made_of_exactly_once() -> None:
 
 def test_memory_of_gpus_turns_percent_into_amounts() -> None:
     obj = pod(limits({GPU: 1, "nvidia.com/gpumem-percentage": 25}))
-    assert wants(read(obj))[0].share == Share(memory_percent=25)
+    assert wants(read(obj))[0].share == DeviceShare(memory_percent=25)
     found = read(obj, gpu_memory=Quantity.parse("80Gi"))
-    assert wants(found)[0].share == Share(memory=Quantity.parse("20Gi"))
+    assert wants(found)[0].share == DeviceShare(memory=Quantity.parse("20Gi"))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import Attribute, Device
 from dra_driver.cel.device import CelDevice, compile_selector
 from dra_driver.migration.claims.templates import claims_for
-from dra_driver.migration.model import Options, Share, Want, What
+from dra_driver.migration.model import DeviceShare, Options, Want, What
 from dra_driver.migration.understand.meaning import Hami, Meaning
 from dra_driver.names import GPU_DRIVER
 from dra_driver.quantity import Quantity
@@ -19,11 +19,11 @@ A = "device.attributes['gpu.nvidia.com']"
 MEM, PERCENT, CORES = "nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores"
 
 
-def memory(text: str, **more: Any) -> Share:
-    return Share(memory=Quantity.parse(text), **more)
+def memory(text: str, **more: Any) -> DeviceShare:
+    return DeviceShare(memory=Quantity.parse(text), **more)
 
 
-def shared(share: Share, count: int = 1, *selectors: str) -> Want:
+def shared(share: DeviceShare, count: int = 1, *selectors: str) -> Want:
     return Want(What.GPU, count, share=share, selectors=selectors)
 
 
@@ -63,7 +63,7 @@ def wants(obj: JsonObject, meaning: Meaning | None = None, **options: Any) -> li
         ({"aliyun.com/gpu-mem": 4096}, {}, shared(memory("4Gi"))),
         ({"aliyun.com/gpu-mem": 3, "aliyun.com/gpu-core.percentage": 30, "aliyun.com/gpu-count": 1}, {},
          shared(memory("3Gi", cores=30))),
-        ({"aliyun.com/gpu-core.percentage": 30}, {}, shared(Share(cores=30))),
+        ({"aliyun.com/gpu-core.percentage": 30}, {}, shared(DeviceShare(cores=30))),
         ({"tencent.com/vcuda-core": 200}, {}, Want(What.GPU, 2)),
         ({"tencent.com/vcuda-core": 100, "tencent.com/vcuda-memory": 8}, {}, Want(What.GPU)),
         ({"tencent.com/vcuda-core": 30, "tencent.com/vcuda-memory": 16}, {}, shared(memory("4Gi", cores=30))),
@@ -132,7 +132,7 @@ def test_certain_gpus_become_a_selector(key: str) -> None:
 
 def test_percent_of_an_unknown_memory_is_said() -> None:
     found = read(pod(limits({GPU: 1, PERCENT: 50})))
-    assert found.demands[0].want.share == Share(memory_percent=50)
+    assert found.demands[0].want.share == DeviceShare(memory_percent=50)
     assert codes(found.findings) == ["M004"]
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", "labels": {"nvidia.com/gpu.memory": "40960"}},
             "status": {"allocatable": {GPU: "10"}}}  # fmt: skip
@@ -215,7 +215,7 @@ def test_pairs_of_a_custom_plugin_need_their_units() -> None:
     assert [demand.want for demand in found.demands] == [shared(memory("4Gi", cores=25))]
     assert there(obj, found)
     percent = {"nvidia.com/mps-core": "percent", "nvidia.com/mps-memory": "percent"}
-    assert wants(obj, resource_units=percent)[0].share == Share(memory_percent=4, cores=25)
+    assert wants(obj, resource_units=percent)[0].share == DeviceShare(memory_percent=4, cores=25)
 
 
 @rows(

@@ -12,7 +12,7 @@ from support.rows import rows
 from dra_driver.api.documents import read_documents
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import PublishingPolicy
-from dra_driver.migration.claims.publishing import Published, publishing
+from dra_driver.migration.claims.publishing import PublishingAdvice, publishing
 from dra_driver.migration.codes import (
     ALREADY_DRA,
     DOUBLE_ALLOCATION,
@@ -23,17 +23,17 @@ from dra_driver.migration.codes import (
     PLUGIN_SETTING,
     UNREADABLE,
     VIRTUAL_MACHINE,
-    Code,
+    FindingCode,
 )
-from dra_driver.migration.model import Demand, Options, Share, Want, What
+from dra_driver.migration.model import Demand, DeviceShare, Options, Want, What
 from dra_driver.migration.understand.labels import Hints, Requirement
 from dra_driver.migration.understand.meaning import Stands
-from dra_driver.migration.understand.plugin_config import Sharing
+from dra_driver.migration.understand.plugin_config import PluginSharing
 from dra_driver.migration.understand.surroundings import Meaning, read
 from dra_driver.quantity import Quantity
 
 GPU = "nvidia.com/gpu"
-FOUR = Sharing("TimeSlicing", 4)
+FOUR = PluginSharing("TimeSlicing", 4)
 SCHEMA = json.loads((Path(__file__).parents[3] / "charts/gpu-dra-driver/values.schema.json").read_text("utf-8"))
 
 
@@ -49,11 +49,11 @@ def meaning_of(*texts: str, **options: Any) -> Meaning:
     return meaning
 
 
-def offered(meaning: Meaning, **options: Any) -> Published:
+def offered(meaning: Meaning, **options: Any) -> PublishingAdvice:
     return publishing(meaning, (), Options(**options))
 
 
-def codes(meaning: Meaning) -> set[Code]:
+def codes(meaning: Meaning) -> set[FindingCode]:
     return {one.code for one in meaning.findings}
 
 
@@ -103,20 +103,20 @@ def test_nothing_known_means_nothing() -> None:
         (plugin(SLICED), GPU, [Stands(What.GPU, None, FOUR)]),
         (plugin(SLICED), f"{GPU}.shared", []),
         (plugin(RENAMED), GPU, []),
-        (plugin(RENAMED), f"{GPU}.shared", [Stands(What.GPU, None, Sharing("TimeSlicing", 4, renamed=True))]),
-        (plugin(MPS), GPU, [Stands(What.GPU, None, Sharing("MPS", 10, one_only=True))]),
+        (plugin(RENAMED), f"{GPU}.shared", [Stands(What.GPU, None, PluginSharing("TimeSlicing", 4, renamed=True))]),
+        (plugin(MPS), GPU, [Stands(What.GPU, None, PluginSharing("MPS", 10, one_only=True))]),
         (plugin(flags="{migStrategy: none}"), GPU, [Stands(What.GPU)]),
         (plugin(flags="{migStrategy: single}"), GPU, [Stands(What.MIG)]),
         (plugin(flags="{migStrategy: mixed}"), "nvidia.com/mig-1g.10gb.me", [Stands(What.MIG, "1g.10gb+me")]),
         (
             plugin("{timeSlicing: {failRequestsGreaterThanOne: true, resources: [{name: gpu, replicas: 2}]}}"),
             GPU,
-            [Stands(What.GPU, None, Sharing("TimeSlicing", 2, one_only=True))],
+            [Stands(What.GPU, None, PluginSharing("TimeSlicing", 2, one_only=True))],
         ),
         (
             plugin("{timeSlicing: {resources: [{name: mig-1g.5gb, replicas: 3, rename: mig-1g.5gb.shared}]}}"),
             "nvidia.com/mig-1g.5gb",
-            [Stands(What.MIG, "1g.5gb", Sharing("TimeSlicing", 3))],
+            [Stands(What.MIG, "1g.5gb", PluginSharing("TimeSlicing", 3))],
         ),
         (plugin("{mps: {resources: [{name: nvidia.com/mig-1g.5gb, replicas: 3}]}}"), "nvidia.com/mig-1g.5gb",
          [Stands(What.MIG, "1g.5gb")]),
@@ -187,7 +187,7 @@ def test_nodes_of_one_kind_get_one_rule() -> None:
 
 def test_what_a_person_says_fills_in_what_nobody_else_said() -> None:
     meaning = meaning_of(replicas=5, sharing_strategy="mps", gpu_memory=Quantity.parse("40Gi"))
-    assert stands(meaning) == [Stands(What.GPU, None, Sharing("MPS", 5))]
+    assert stands(meaning) == [Stands(What.GPU, None, PluginSharing("MPS", 5))]
     assert meaning.gpu_memory([]) == Quantity.parse("40Gi")
     assert offered(meaning).policy["sharing"] == [{"strategy": "MPS", "replicas": 5}]
     assert stands(meaning_of(replicas=1)) == [Stands(What.GPU)]
@@ -387,7 +387,7 @@ def test_the_layout_of_a_node_says_what_a_mig_device_is() -> None:
         (config_map(device_config_yaml="nvidia: {deviceMemoryScaling: 1.5}\n"), NO_COUNTERPART, "deviceMemoryScaling"),
     ],
 )  # fmt: skip
-def test_what_is_not_carried_over_is_said(text: str, code: Code, words: str) -> None:
+def test_what_is_not_carried_over_is_said(text: str, code: FindingCode, words: str) -> None:
     found = [one for one in meaning_of(text).findings if one.code is code and words in one.message]
     assert len(found) == 1
     assert found[0].place.line >= 1
@@ -420,13 +420,13 @@ EIGHT = Quantity.parse("8Gi")
 @pytest.mark.parametrize(
     ("shares", "capacity"),
     [
-        ([Share(memory=EIGHT)], ["memory"]),
-        ([Share(memory_percent=5)], ["memory"]),
-        ([Share(cores=5)], ["cores"]),
-        ([Share(memory=EIGHT), Share(memory=EIGHT, cores=5)], ["memory", "cores"]),
+        ([DeviceShare(memory=EIGHT)], ["memory"]),
+        ([DeviceShare(memory_percent=5)], ["memory"]),
+        ([DeviceShare(cores=5)], ["cores"]),
+        ([DeviceShare(memory=EIGHT), DeviceShare(memory=EIGHT, cores=5)], ["memory", "cores"]),
     ],
 )
-def test_gpus_are_offered_in_the_amounts_that_workloads_ask_for(shares: list[Share], capacity: list[str]) -> None:
+def test_gpus_are_offered_in_the_amounts_that_workloads_ask_for(shares: list[DeviceShare], capacity: list[str]) -> None:
     found = publishing(Meaning(), [Demand((), Want(What.GPU, share=share)) for share in shares], Options())
     assert found.policy is not None
     assert found.policy["sharing"] == [{"strategy": "MPS", "capacity": capacity}]
@@ -435,7 +435,10 @@ def test_gpus_are_offered_in_the_amounts_that_workloads_ask_for(shares: list[Sha
 
 
 def test_shares_by_number_and_mig_devices_need_no_amounts() -> None:
-    demands = [Demand((), Want(What.GPU, share=Share(1))), Demand((), Want(What.MIG, share=Share(memory=EIGHT)))]
+    demands = [
+        Demand((), Want(What.GPU, share=DeviceShare(1))),
+        Demand((), Want(What.MIG, share=DeviceShare(memory=EIGHT))),
+    ]
     assert publishing(Meaning(), demands, Options()).policy is None
 
 

@@ -3,9 +3,9 @@
 import pytest
 from support.rows import rows
 
-from dra_driver.migration.codes import NOT_EDITABLE, Severity
+from dra_driver.migration.codes import NOT_EDITABLE, FindingSeverity
 from dra_driver.migration.migrate import migrate
-from dra_driver.migration.model import Migration, Options, Source, StrategyOption, Target
+from dra_driver.migration.model import ManifestText, Migration, MigrationTarget, Options, StrategyOption
 from dra_driver.migration.report.sections import findings_of
 
 CLAIMS = Options(strategy=StrategyOption.CLAIMS)
@@ -55,7 +55,7 @@ spec: {containers: [{name: a, image: b, resources: {limits: {nvidia.com/gpu: 1}}
 
 
 def migrated(text: str, file: str = "all.yaml") -> Migration:
-    return migrate([Source(file, text)], CLAIMS)
+    return migrate([ManifestText(file, text)], CLAIMS)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_what_delivers_others_and_says_nothing_of_gpus_is_passed_over() -> None:
 
 
 def test_a_kustomization_of_flux_is_none_of_kustomize_whatever_its_file_is_called() -> None:
-    result = migrate([Source("kustomization.yaml", FLUX), Source("pod.yaml", POD)], CLAIMS)
+    result = migrate([ManifestText("kustomization.yaml", FLUX), ManifestText("pod.yaml", POD)], CLAIMS)
     assert result.files[0].before == result.files[0].after
     assert result.files[1].before != result.files[1].after
 
@@ -104,7 +104,7 @@ def test_what_sops_has_a_checksum_of_is_left_as_it_is() -> None:
 
 def test_one_sentence_of_many_places_is_one_line_of_the_report() -> None:
     result = migrated("---\n".join(RELEASE.replace("name: llm", f"name: llm-{number}") for number in range(5)))
-    lines = [one for one in findings_of(result.findings, Severity.WARNING) if one.startswith("-")]
+    lines = [one for one in findings_of(result.findings, FindingSeverity.WARNING) if one.startswith("-")]
     assert len(lines) == 1
     assert lines[0].endswith("In 5 places: all.yaml:6,13,20,27,34")
 
@@ -152,7 +152,7 @@ data:
 def test_what_helm_has_rendered_may_have_templates_of_other_programs() -> None:
     found = migrated(ALERTS + POD)
     (file,) = found.files
-    assert [one.choice.target for one in found.workloads] == [Target.CLAIMS]
+    assert [one.choice.target for one in found.workloads] == [MigrationTarget.CLAIMS]
     assert file.after.startswith(ALERTS)
 
 

@@ -19,11 +19,11 @@ from dra_driver.api.resource import DeviceClass
 from dra_driver.cli.files import read_files
 from dra_driver.errors import InvalidInput
 from dra_driver.migration.migrate import migrate
-from dra_driver.migration.model import FileResult, Migration, NewObject, Options, Source, StrategyOption
-from dra_driver.migration.report.readiness import Answer, Facts, readiness
+from dra_driver.migration.model import FileResult, ManifestText, Migration, NewObject, Options, StrategyOption
+from dra_driver.migration.report.readiness import ReadinessAnswer, ReadinessFacts, readiness
 from dra_driver.migration.understand.offering import GpuNode, Offering
 from dra_driver.migration.verify.ground import Ground, ground_of_cluster, ground_of_models
-from dra_driver.migration.verify.trial import Checked, Verdict, verify
+from dra_driver.migration.verify.trial import TrialResult, TrialVerdict, verify
 
 MANIFESTS = Path(__file__).parent / "manifests"
 CLAIMS = Options(strategy=StrategyOption.CLAIMS)
@@ -36,10 +36,10 @@ def classes() -> Mapping[str, DeviceClass]:
 
 
 def migrated(file: str, options: Options = CLAIMS) -> Migration:
-    return migrate([Source(file, (MANIFESTS / file).read_text())], options)
+    return migrate([ManifestText(file, (MANIFESTS / file).read_text())], options)
 
 
-def checked(migration: Migration, ground: Ground | None = None) -> Checked:
+def checked(migration: Migration, ground: Ground | None = None) -> TrialResult:
     found = verify(migration, ground or ground_of_models((), migration.policy, 36), classes())
     return found.checked[0]
 
@@ -75,18 +75,18 @@ def _reread(text: str, new: NewObject) -> JsonObject:
 )  # fmt: skip
 def test_what_is_not_what_was_meant_is_found_out(file: str, old: str, new: str, says: str) -> None:
     right = migrated(file)
-    assert checked(right).verdict is Verdict.SAME
+    assert checked(right).verdict is TrialVerdict.SAME
     wrong = checked(tampered(right, old, new), ground_of_models((), right.policy, 36))
-    assert wrong.verdict is Verdict.DIFFERS
+    assert wrong.verdict is TrialVerdict.DIFFERS
     assert any(says in why for why in wrong.why), wrong.why
 
 
 def test_a_claim_that_no_model_has_fits_nowhere_and_says_why() -> None:
     job = migrated("workloads/job-finetune-h100.yaml")
     found = checked(job, ground_of_models(("t4",), None, 36))
-    assert found.verdict is Verdict.NOWHERE
+    assert found.verdict is TrialVerdict.NOWHERE
     assert "needs 8 devices" in found.why[0]
-    assert checked(job, ground_of_models(("dgx-h100",), None, 36)).verdict is Verdict.SAME
+    assert checked(job, ground_of_models(("dgx-h100",), None, 36)).verdict is TrialVerdict.SAME
 
 
 def test_what_needs_a_policy_says_which() -> None:
@@ -97,10 +97,10 @@ def test_what_needs_a_policy_says_which() -> None:
 def test_an_unchanged_pod_is_tried_with_its_extended_resource() -> None:
     stays = migrated("workloads/deployment-translator.yaml", Options())
     found = checked(stays)
-    assert (found.verdict, [one.container for one in found.got]) == (Verdict.SAME, ["server"])
+    assert (found.verdict, [one.container for one in found.got]) == (TrialVerdict.SAME, ["server"])
     without = replace(stays)
     bare = {name: one for name, one in classes().items() if one.spec.extended_resource_name is None}
-    assert verify(without, ground_of_models((), None, 36), bare).checked[0].verdict is Verdict.NOWHERE
+    assert verify(without, ground_of_models((), None, 36), bare).checked[0].verdict is TrialVerdict.NOWHERE
 
 
 def test_what_extended_resources_lack_is_said_without_the_name_of_a_claim() -> None:
@@ -108,7 +108,7 @@ def test_what_extended_resources_lack_is_said_without_the_name_of_a_claim() -> N
     pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: big}\nspec:\n  containers:\n  - name: c\n"
     pod += "    image: registry.example.com/c:1\n    resources: {limits: {nvidia.com/gpu: 20}}\n"
     given = Options(strategy=StrategyOption.EXTENDED, kubernetes_minor=36)
-    tried = checked(migrate([Source("a.yaml", pod)], given), ground_of_models(("t4",), None, 36))
+    tried = checked(migrate([ManifestText("a.yaml", pod)], given), ground_of_models(("t4",), None, 36))
     assert any('request "container-0-request-0" of the extended resources needs 20' in one for one in tried.why)
 
 
@@ -125,7 +125,7 @@ def test_on_a_cluster_labels_and_taints_of_its_nodes_count() -> None:
     }
     node: JsonObject = {"metadata": {"name": "n", "labels": {}}, "spec": {}, "status": {}}
     pod = migrated("placement/zone-and-model.yaml", replace(CLAIMS))
-    assert checked(pod, ground_of_cluster([node], [slice_], 36)).verdict is Verdict.NOWHERE
+    assert checked(pod, ground_of_cluster([node], [slice_], 36)).verdict is TrialVerdict.NOWHERE
     plain = migrated("workloads/pod-vector-add.yaml")
     assert checked(plain, ground_of_cluster([node], [slice_], 36)).node == "n"
     taint = {"taints": [{"key": "other", "effect": "NoSchedule"}]}
@@ -143,41 +143,47 @@ def test_a_model_that_does_not_exist_is_refused() -> None:
 def test_classes_that_nobody_brings_are_told() -> None:
     own = migrated("sharing/hami-pod.yaml", replace(CLAIMS, shared_class="team.example.com"))
     question = "DeviceClasses that claims name"
-    (said,) = [one for one in readiness(own, CLAIMS, Facts(classes=[])) if one.question == question]
-    assert (said.answer, "team.example.com" in said.why, "extra" in said.advice) == (Answer.NO, True, True)
-    shipped = readiness(migrated("sharing/hami-pod.yaml"), CLAIMS, Facts())
+    (said,) = [one for one in readiness(own, CLAIMS, ReadinessFacts(classes=[])) if one.question == question]
+    assert (said.answer, "team.example.com" in said.why, "extra" in said.advice) == (ReadinessAnswer.NO, True, True)
+    shipped = readiness(migrated("sharing/hami-pod.yaml"), CLAIMS, ReadinessFacts())
     assert question not in {one.question for one in shipped}
 
 
 @rows(
     "facts, question, answer",
     [
-        (Facts(minor=33), "Kubernetes 1.34 or newer", Answer.NO),
-        (Facts(minor=36), "Kubernetes 1.34 or newer", Answer.YES),
-        (Facts(), "Kubernetes 1.34 or newer", Answer.UNKNOWN),
-        (Facts(minor=35), "Feature gate DRAConsumableCapacity", Answer.NO),
-        (Facts(classes=["gpu.nvidia.com"]), "DeviceClasses that claims name", Answer.NO),
-        (Facts(classes=["shared.gpu.nvidia.com"]), "DeviceClasses that claims name", Answer.YES),
-        (Facts(), "Each GPU is offered by one side only", Answer.UNKNOWN),
-        (Facts(offering=Offering((GpuNode("n", {"a": 1}, True),))), "Each GPU is offered by one side only", Answer.NO),
+        (ReadinessFacts(minor=33), "Kubernetes 1.34 or newer", ReadinessAnswer.NO),
+        (ReadinessFacts(minor=36), "Kubernetes 1.34 or newer", ReadinessAnswer.YES),
+        (ReadinessFacts(), "Kubernetes 1.34 or newer", ReadinessAnswer.UNKNOWN),
+        (ReadinessFacts(minor=35), "Feature gate DRAConsumableCapacity", ReadinessAnswer.NO),
+        (ReadinessFacts(classes=["gpu.nvidia.com"]), "DeviceClasses that claims name", ReadinessAnswer.NO),
+        (ReadinessFacts(classes=["shared.gpu.nvidia.com"]), "DeviceClasses that claims name", ReadinessAnswer.YES),
+        (ReadinessFacts(), "Each GPU is offered by one side only", ReadinessAnswer.UNKNOWN),
         (
-            Facts(offering=Offering((GpuNode("n", {"a": 1}, False),))),
+            ReadinessFacts(offering=Offering((GpuNode("n", {"a": 1}, True),))),
             "Each GPU is offered by one side only",
-            Answer.YES,
+            ReadinessAnswer.NO,
         ),
         (
-            Facts(offering=Offering((GpuNode("n", {"a": 1}, False),)), slices_missing=True),
+            ReadinessFacts(offering=Offering((GpuNode("n", {"a": 1}, False),))),
             "Each GPU is offered by one side only",
-            Answer.UNKNOWN,
+            ReadinessAnswer.YES,
         ),
         (
-            Facts(offering=Offering((GpuNode("n", {}, False),)), slices_missing=True),
+            ReadinessFacts(offering=Offering((GpuNode("n", {"a": 1}, False),)), slices_missing=True),
             "Each GPU is offered by one side only",
-            Answer.YES,
+            ReadinessAnswer.UNKNOWN,
+        ),
+        (
+            ReadinessFacts(offering=Offering((GpuNode("n", {}, False),)), slices_missing=True),
+            "Each GPU is offered by one side only",
+            ReadinessAnswer.YES,
         ),
     ],
 )
-def test_the_cluster_is_asked_for_what_the_result_needs(facts: Facts, question: str, answer: Answer) -> None:
+def test_the_cluster_is_asked_for_what_the_result_needs(
+    facts: ReadinessFacts, question: str, answer: ReadinessAnswer
+) -> None:
     found = {one.question: one.answer for one in readiness(migrated("sharing/hami-pod.yaml"), CLAIMS, facts)}
     assert found[question] is answer
 
@@ -185,13 +191,17 @@ def test_the_cluster_is_asked_for_what_the_result_needs(facts: Facts, question: 
 def test_admin_access_and_extended_resources_are_asked_for_where_they_are_needed() -> None:
     exporter = migrated("workloads/daemonset-gpu-exporter.yaml")
     question = "Namespace monitoring allows admin access"
-    for namespaces, answer in ((None, None), ((), Answer.NO), (("monitoring",), Answer.YES)):
-        found = {one.question: one.answer for one in readiness(exporter, CLAIMS, Facts(admin_namespaces=namespaces))}
+    for namespaces, answer in ((None, None), ((), ReadinessAnswer.NO), (("monitoring",), ReadinessAnswer.YES)):
+        found = {
+            one.question: one.answer for one in readiness(exporter, CLAIMS, ReadinessFacts(admin_namespaces=namespaces))
+        }
         assert found.get(question) is answer
     stays = migrated("workloads/deployment-translator.yaml", Options())
     question = "DeviceClasses that answer extended resources"
-    for answered, answer in ((None, None), (["other"], Answer.NO), (["nvidia.com/gpu"], Answer.YES)):
-        found = {one.question: one.answer for one in readiness(stays, Options(), Facts(minor=36, answered=answered))}
+    for answered, answer in ((None, None), (["other"], ReadinessAnswer.NO), (["nvidia.com/gpu"], ReadinessAnswer.YES)):
+        found = {
+            one.question: one.answer for one in readiness(stays, Options(), ReadinessFacts(minor=36, answered=answered))
+        }
         assert found.get(question) is answer
 
 
@@ -221,10 +231,10 @@ metadata: {name: b, labels: {nvidia.com/device-plugin.config: b}}
         "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  nodeSelector: {nvidia.com/device-plugin.config: a}\n"
     )
     pod += "  containers: [{name: c, image: i, resources: {limits: {nvidia.com/gpu.shared: 1}}}]\n"
-    result = migrate([Source("p.yaml", pod)], CLAIMS, [Source("side.yaml", side)])
+    result = migrate([ManifestText("p.yaml", pod)], CLAIMS, [ManifestText("side.yaml", side)])
     assert len((result.policy or {})["sharing"]) == 2
     (checked,) = verify(result, ground_of_models(["l40s"], result.policy, 36), classes()).checked
-    assert (checked.verdict, checked.needs) == (Verdict.SAME, None)
+    assert (checked.verdict, checked.needs) == (TrialVerdict.SAME, None)
 
 
 @pytest.mark.parametrize(
@@ -238,6 +248,6 @@ metadata: {name: b, labels: {nvidia.com/device-plugin.config: b}}
 )
 def test_what_is_no_object_beside_a_workload_does_not_end_the_trial(beside: str) -> None:
     file = "workloads/daemonset-gpu-exporter.yaml"
-    sources = [Source(file, (MANIFESTS / file).read_text()), Source("beside.yaml", beside)]
+    sources = [ManifestText(file, (MANIFESTS / file).read_text()), ManifestText("beside.yaml", beside)]
     found, alone = checked(migrate(sources, CLAIMS)), checked(migrated(file))
     assert (found.verdict, found.got) == (alone.verdict, alone.got)

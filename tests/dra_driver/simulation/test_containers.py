@@ -10,10 +10,10 @@ import pytest_asyncio
 from dra_driver.cdi.inject import ContainerDescription
 from dra_driver.cdi.model import DeviceNode, Mount
 from dra_driver.simulation.addresses import PodAddresses
-from dra_driver.simulation.kubelet.containers import Containers, Program, Standing
+from dra_driver.simulation.kubelet.containers import ContainerProgram, Containers, ContainerStanding
 from dra_driver.simulation.kubelet.pods import environment, running_status, standing_patch
 
-SHELL = Program(
+SHELL = ContainerProgram(
     ("/bin/sh", "-c"), folders={"/state": "STATE"}, files={"/etc/hosts": "HOSTS"}, environment={"EXTRA": "1"}
 )
 
@@ -48,7 +48,7 @@ async def until(true: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
-def standing(containers: Containers) -> Standing:
+def standing(containers: Containers) -> ContainerStanding:
     return containers.standings("uid")["main"]
 
 
@@ -66,7 +66,7 @@ async def test_a_process_has_what_the_manifest_cdi_and_the_program_give_it_and_n
     assert [path.name for path in (place / "bin").iterdir()] == ["nvidia-imex"]
     assert "127.1.2.3\tmain" in (place / "etc-hosts").read_text()
     assert (place / "state").is_dir()
-    await until(lambda: standing(containers) == Standing(ready=True, started=True))
+    await until(lambda: standing(containers) == ContainerStanding(ready=True, started=True))
     (pid,) = containers.pids("uid")
     await containers.stop("uid")
     assert not Path(f"/proc/{pid}").exists() and not place.exists()
@@ -82,12 +82,12 @@ async def test_readiness_follows_its_probe_once_startup_has_succeeded(containers
     await until(lambda: containers.log("uid", "main").endswith("\n"))
     state = Path(containers.log("uid", "main").splitlines()[0])
     (state / "ready").touch()
-    assert standing(containers) == Standing()
+    assert standing(containers) == ContainerStanding()
     (state / "started").touch()
     await until(lambda: standing(containers).ready)
     (state / "ready").unlink()
     await until(lambda: not standing(containers).ready)
-    assert standing(containers) == Standing(started=True)
+    assert standing(containers) == ContainerStanding(started=True)
 
 
 async def test_a_container_that_ends_or_does_not_answer_is_started_again(containers: Containers) -> None:
@@ -105,7 +105,7 @@ def test_unknown_commands_do_not_run(tmp_path: Path) -> None:
 
 def test_the_status_shows_how_containers_stand() -> None:
     one = pod("")
-    waiting = {"main": Standing(restarts=2, waiting="CrashLoopBackOff")}
+    waiting = {"main": ContainerStanding(restarts=2, waiting="CrashLoopBackOff")}
     shown = running_status(one, [[]], "now", waiting)
     (container,) = shown["containerStatuses"]
     assert container["state"] == {"waiting": {"reason": "CrashLoopBackOff"}}
@@ -113,7 +113,7 @@ def test_the_status_shows_how_containers_stand() -> None:
     assert {one["type"]: one["status"] for one in shown["conditions"]}["Ready"] == "False"
     after = {**one, "status": {**one["status"], **shown}}
     assert standing_patch(after, [[]], waiting, "later") is None
-    patch = standing_patch(after, [[]], {"main": Standing(ready=True, started=True, restarts=2)}, "later")
+    patch = standing_patch(after, [[]], {"main": ContainerStanding(ready=True, started=True, restarts=2)}, "later")
     assert patch is not None and patch["containerStatuses"][0]["ready"]
 
 

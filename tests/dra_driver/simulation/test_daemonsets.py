@@ -6,7 +6,7 @@ import pytest
 
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.api.resource import Taint
-from dra_driver.simulation.daemonsets import Decision, decide, pod_for
+from dra_driver.simulation.daemonsets import DaemonSetDecision, decide, pod_for
 
 NODES = [NodeView(name, {"gpu": "yes"}) for name in ("a", "b", "c")]
 
@@ -42,11 +42,11 @@ def pod(
     return made
 
 
-def names(decision: Decision) -> list[str]:
+def names(decision: DaemonSetDecision) -> list[str]:
     return [one["metadata"]["name"] for one in decision.delete]
 
 
-def counts(decision: Decision) -> dict[str, int]:
+def counts(decision: DaemonSetDecision) -> dict[str, int]:
     return {name: count for name, count in decision.status.items() if name != "observedGeneration"}
 
 

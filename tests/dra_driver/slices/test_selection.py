@@ -12,7 +12,7 @@ from support.mig import MODELS, gpu_of
 
 from dra_driver.api.inventory import GpuFacts, PassthroughFacts
 from dra_driver.api.policy import PublishingPolicy
-from dra_driver.devices.exclusion import Use, conflict
+from dra_driver.devices.exclusion import GpuUse, conflict
 from dra_driver.devices.model import Offer
 from dra_driver.devices.offers import by_name, offers
 from dra_driver.names import GPU_DRIVER, is_dns_label
@@ -188,6 +188,6 @@ def _amount(counters: dict[str, Any], name: str) -> Any:
     return Quantity.parse(counters[name].value).value if name in counters else 0
 
 
-def _use(offer: Offer) -> Use:
+def _use(offer: Offer) -> GpuUse:
     strategy = offer.sharing.strategy if offer.sharing is not None and offer.share is not None else None
-    return Use(offer.gpu.uuid, offer.kind, offer.partition, strategy, offer.share is not None, offer.share)
+    return GpuUse(offer.gpu.uuid, offer.kind, offer.partition, strategy, offer.share is not None, offer.share)

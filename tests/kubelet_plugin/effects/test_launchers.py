@@ -16,7 +16,7 @@ from kubelet_plugin.effects.mps_process import (
     systemd_words,
 )
 from kubelet_plugin.effects.on_host import OnHost, Start
-from kubelet_plugin.hardware.driver_programs import DriverPrograms, Program
+from kubelet_plugin.hardware.driver_programs import DriverProgram, DriverPrograms
 from kubelet_plugin.hardware.driver_root import find_driver_root
 from kubelet_plugin.hardware.host_programs import Processes
 from kubelet_plugin.hardware.sysfs import HostFiles
@@ -24,7 +24,7 @@ from kubelet_plugin.simulation.driver_files import PLACES
 from kubelet_plugin.simulation.host import create_host
 from kubelet_plugin.simulation.state import Layout
 
-_ON_HOST = Program(
+_ON_HOST = DriverProgram(
     name="nvidia-cuda-mps-control",
     file=Path("/host/usr/bin/nvidia-cuda-mps-control"),
     path="/usr/bin/nvidia-cuda-mps-control",
@@ -49,7 +49,7 @@ _ON_GKE = replace(
 _FOLDER = Path("/var/lib/kubelet/plugins/gpu.nvidia.com/mps/claim-a")
 
 
-def _daemon(program: Program) -> DaemonProcess:
+def _daemon(program: DriverProgram) -> DaemonProcess:
     return DaemonProcess(
         unit="gpu-dra-mps-claim-a",
         about="MPS daemon claim-a",
@@ -63,7 +63,7 @@ def _daemon(program: Program) -> DaemonProcess:
 
 
 @pytest.mark.parametrize("program", [_ON_HOST, _IN_OPERATOR, _ON_GKE], ids=["host", "operator", "gke"])
-def test_a_daemon_has_its_folders_in_the_usual_places_wherever_its_driver_is(program: Program) -> None:
+def test_a_daemon_has_its_folders_in_the_usual_places_wherever_its_driver_is(program: DriverProgram) -> None:
     start = plain_start(_daemon(program), isolated=True)
     assert start.binds == (
         (f"{_FOLDER}/pipe", "/tmp/nvidia-mps"),

@@ -15,7 +15,7 @@ from support.rows import slow_but
 from dra_driver.errors import HardwareError
 from kubelet_plugin.effects.mig import PAUSES_S, ComputeInstances, GpuInstances, MigModes
 from kubelet_plugin.facts.hardware import Hardware, NodeFacts
-from kubelet_plugin.hardware.calls import Code
+from kubelet_plugin.hardware.calls import NvmlCode
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
     GpuIdentity,
@@ -192,7 +192,7 @@ class TestAClaimComesAndGoes:
         holds = holds_at(node, 0)
         plugin.make(*holds)
         node.host.set_mig(0, 0)
-        node.host.fail_call(0, "nvmlDeviceSetMigMode", Code.IN_USE)  # it would be refused, and is not asked for
+        node.host.fail_call(0, "nvmlDeviceSetMigMode", NvmlCode.IN_USE)  # it would be refused, and is not asked for
         plugin.undo(*holds)
         assert plugin.records == {}
 
@@ -429,7 +429,7 @@ class TestWhatIsNotOurs:
         error = refusal(plugin, *holds_at(node, 0, "1g.10gb+me"))
         assert "what it needs is taken by GPU instance" in error.message
         assert theirs in error.message
-        assert error.code == Code.INSUFFICIENT_RESOURCES
+        assert error.code == NvmlCode.INSUFFICIENT_RESOURCES
 
     def test_a_mig_device_of_another_uuid_is_left(self, plugin: Plugin, node: Node) -> None:
         mode, parent, device = holds_at(node, 3)
@@ -516,7 +516,7 @@ class TestModeChanges:
         pid = node.host.attach_client(0, name="python3")
         error = refusal(plugin, *holds_at(node, 3))
         assert f"cannot be switched on while programs have the GPU open: {pid} (python3)" in error.message
-        assert error.code == Code.IN_USE
+        assert error.code == NvmlCode.IN_USE
         assert node.host.snapshot(0).mig == (0, 0)
         node.host.detach_client(pid)
         plugin.make(*holds_at(node, 3))
@@ -550,7 +550,7 @@ class TestModeChanges:
         error = refusal(plugin, *holds)
         assert "MIG mode is off, and this driver does not reset GPUs" in error.message
         assert f"nvidia-smi -i {holds[0].gpu.uuid} -mig 1" in error.message
-        assert error.code == Code.RESET_REQUIRED
+        assert error.code == NvmlCode.RESET_REQUIRED
         assert node.host.snapshots() == before
 
     def test_an_ampere_that_waits_for_its_reset_is_told(self, tmp_path: Path) -> None:
@@ -618,7 +618,7 @@ class TestModeChanges:
     def test_a_mode_that_nvml_does_not_know_now_is_not_forgotten(self, plugin: Plugin, node: Node) -> None:
         mode, *_ = holds_at(node, 3)
         plugin.make(mode)
-        node.host.fail_call(0, "nvmlDeviceGetMigMode", Code.NOT_SUPPORTED)
+        node.host.fail_call(0, "nvmlDeviceGetMigMode", NvmlCode.NOT_SUPPORTED)
         with pytest.raises(HardwareError, match="does not say now whether MIG mode is on"):
             plugin.undo(mode)
         assert mode in plugin.records
@@ -701,7 +701,7 @@ class TestPatience:
         pid = node.host.attach_client(0, mig_uuid=made["uuid"])
         with pytest.raises(HardwareError, match=f"programs still use it: {pid}") as raised:
             plugin.undo(*holds)
-        assert raised.value.code == Code.IN_USE
+        assert raised.value.code == NvmlCode.IN_USE
         assert made["uuid"] in raised.value.message
         assert plugin.waited == list(PAUSES_S)
         node.host.detach_client(pid)
@@ -773,6 +773,6 @@ def test_the_mode_of_a_gpu_that_was_taken_out_of_the_node_is_nobodys(plugin: Plu
     effect = plugin.effects[MigMode]
     with pytest.raises(HardwareError) as refused:
         effect.undo(gone, {gone: before}, before.boot_id)
-    assert refused.value.code == Code.NOT_FOUND
+    assert refused.value.code == NvmlCode.NOT_FOUND
     effect.undo(gone, {gone: before}, "another-boot")
     plugin.undo(mode)

@@ -15,7 +15,7 @@ from support.prepared import Bench, prepare_one, unprepare_one
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.names import CONFIG_API_VERSION
-from kubelet_plugin.claims.node_effects import Machine, effects_of, mps_daemons
+from kubelet_plugin.claims.node_effects import NodeMachine, effects_of, mps_daemons
 from kubelet_plugin.claims.service import ClaimService
 from kubelet_plugin.effects.mps_watch import MpsWatch
 from kubelet_plugin.effects.on_host import OnHost
@@ -40,7 +40,7 @@ class _Node:
         self.files = HostFiles(self.host.root)
         self.hardware = Hardware(self.files, lambda: NvmlSource(SimulatedNvml(self.host.root), "/"))
         kernel = SimulatedKernel(self.host.root)
-        machine = Machine(self.files, OnHost.simulated(self.files), kernel, kernel)
+        machine = NodeMachine(self.files, OnHost.simulated(self.files), kernel, kernel)
         programs = DriverPrograms(self.files, DriverInstallation(self.files).root)
         self.daemons = mps_daemons(machine, programs, root / "state" / "mps")
         effects = effects_of(machine, self.hardware, programs, self.daemons, nullcontext)

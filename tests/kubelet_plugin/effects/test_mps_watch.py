@@ -15,7 +15,7 @@ from support.mps import Client, effect_for, identity, no_daemons_left, record, u
 
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.effects.mps import MpsDaemons, Sight
-from kubelet_plugin.effects.mps_watch import _ASKED_EVERY, History, MpsWatch, Remedy, remedy_for
+from kubelet_plugin.effects.mps_watch import _ASKED_EVERY, History, MpsRemedy, MpsWatch, remedy_for
 from kubelet_plugin.hardware.host_programs import MarkedProcess
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
@@ -38,24 +38,24 @@ _TIMES = st.lists(st.floats(0, 1000), max_size=8).map(lambda times: tuple(sorted
 @given(_TIMES, st.floats(0, 2000), st.booleans())
 def test_a_daemon_that_answers_is_left_as_it_is(starts: tuple[float, ...], now: float, silent: bool) -> None:
     history = History(starts=starts, silent=silent)
-    assert remedy_for(Sight(answers=True, processes=(_PROCESS,)), history, now) is Remedy.KEEP
+    assert remedy_for(Sight(answers=True, processes=(_PROCESS,)), history, now) is MpsRemedy.KEEP
 
 
 @given(_TIMES, st.floats(0, 2000))
 def test_nothing_is_started_while_something_of_the_daemon_runs(starts: tuple[float, ...], now: float) -> None:
-    assert remedy_for(Sight(answers=False, processes=(_PROCESS,)), History(starts=starts), now) is Remedy.LEAVE
+    assert remedy_for(Sight(answers=False, processes=(_PROCESS,)), History(starts=starts), now) is MpsRemedy.LEAVE
 
 
 def test_a_dead_daemon_is_started_at_once_and_then_ever_less_often() -> None:
     starts: list[float] = []
     now = 0.0
     while now < 300:
-        if remedy_for(_DEAD, History(starts=tuple(starts)), now) is Remedy.START:
+        if remedy_for(_DEAD, History(starts=tuple(starts)), now) is MpsRemedy.START:
             starts.append(now)
         now += 0.5
     assert starts[:5] == [0.0, 1.0, 6.0, 21.0, 81.0]
     assert all(later - earlier >= 60 for earlier, later in pairwise(starts[4:]))
-    assert remedy_for(_DEAD, History(starts=tuple(starts)), starts[-1] + 600) is Remedy.START
+    assert remedy_for(_DEAD, History(starts=tuple(starts)), starts[-1] + 600) is MpsRemedy.START
 
 
 class _Node:

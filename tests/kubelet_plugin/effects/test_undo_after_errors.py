@@ -14,7 +14,7 @@ from support.rows import slow_but
 from dra_driver.errors import HardwareError
 from kubelet_plugin.effects.gpu_settings import ComputeModes, TimeSlices
 from kubelet_plugin.effects.mig import ComputeInstances, GpuInstances, MigModes
-from kubelet_plugin.hardware.calls import Code
+from kubelet_plugin.hardware.calls import NvmlCode
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import find_driver_root
 from kubelet_plugin.prepare.holds import (
@@ -29,7 +29,7 @@ from kubelet_plugin.prepare.holds import (
     TimeSlice,
 )
 
-CODES = sorted({*Code, 999} - {Code.INSUFFICIENT_SIZE})
+CODES = sorted({*NvmlCode, 999} - {NvmlCode.INSUFFICIENT_SIZE})
 """All that the plugin tells apart, and one that it does not."""
 CALLS = (
     *("nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID", "nvmlDeviceGetPciInfo", "nvmlDeviceGetMemoryInfo"),

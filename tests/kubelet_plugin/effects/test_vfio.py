@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from support.rows import slow_but
 
 from dra_driver.errors import HardwareError
-from kubelet_plugin.effects.vfio import Patience, VfioBindings
+from kubelet_plugin.effects.vfio import VfioBindings, VfioPatience
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.hardware.vfio import driver_override
 from kubelet_plugin.prepare.execute import _OUT_OF_REACH
@@ -24,7 +24,7 @@ from kubelet_plugin.simulation.host import SimulatedHost, create_host
 from kubelet_plugin.simulation.state import Function, NodeState
 from kubelet_plugin.simulation.vfio import SimulatedKernel
 
-IMPATIENT = Patience(users_s=0.3, last_users_s=0.1, write_s=1.0, nodes_s=0.3, return_s=0.3)
+IMPATIENT = VfioPatience(users_s=0.3, last_users_s=0.1, write_s=1.0, nodes_s=0.3, return_s=0.3)
 
 
 class Killed(BaseException):

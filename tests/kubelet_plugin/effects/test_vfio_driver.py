@@ -7,7 +7,7 @@ import pytest
 
 from dra_driver.errors import HardwareError
 from kubelet_plugin.effects.on_host import OnHost
-from kubelet_plugin.effects.vfio import Patience, VfioBindings
+from kubelet_plugin.effects.vfio import VfioBindings, VfioPatience
 from kubelet_plugin.effects.vfio_driver import DriverOfNode, HostSmi
 from kubelet_plugin.facts.hardware import Hardware, NvmlSource
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
@@ -19,7 +19,7 @@ from kubelet_plugin.simulation.host import SimulatedHost, create_host
 from kubelet_plugin.simulation.nvml import SimulatedNvml
 from kubelet_plugin.simulation.vfio import SimulatedKernel
 
-PATIENCE = Patience(users_s=0.1, last_users_s=0.1, write_s=2.0, nodes_s=0.3, return_s=0.3)
+PATIENCE = VfioPatience(users_s=0.1, last_users_s=0.1, write_s=2.0, nodes_s=0.3, return_s=0.3)
 
 
 class Killed(BaseException):

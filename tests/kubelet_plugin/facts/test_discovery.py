@@ -20,7 +20,7 @@ from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.prepare.holds import GpuIdentity
 from kubelet_plugin.prepare.ours import InUse, Ours
 from kubelet_plugin.simulation.host import SimulatedHost
-from kubelet_plugin.simulation.state import FabricState
+from kubelet_plugin.simulation.state import SimulatedFabric
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ class TestLooking:
         node = a_node(tmp_path, "gb200")
         fabric = node.host.state.gpus[0].fabric
         assert fabric is not None
-        node.host.set_fabric(0, FabricState(cluster=fabric.cluster, clique=fabric.clique + 1))
+        node.host.set_fabric(0, SimulatedFabric(cluster=fabric.cluster, clique=fabric.clique + 1))
         facts = node.hardware.look()
         assert reasons(facts) == [("fabric", "MixedCliques")]
         assert len(facts.gpus) == 4

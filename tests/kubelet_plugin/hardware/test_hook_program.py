@@ -14,7 +14,7 @@ from kubelet_plugin.effects.shipped_hook import InstalledHook, ShippedHook
 from kubelet_plugin.hardware import hook_program as hooks
 from kubelet_plugin.hardware import host_programs
 from kubelet_plugin.hardware.hook_program import HookChoice, HookMode, HookPrograms, hook_program
-from kubelet_plugin.hardware.host_programs import Answer, asking
+from kubelet_plugin.hardware.host_programs import ProgramOutput, asking
 from kubelet_plugin.hardware.sysfs import Seen
 
 OLDEST = {"create-symlinks", "update-ldcache"}
@@ -84,16 +84,16 @@ def test_a_release_that_runs_a_fixed_ldconfig_makes_no_cache_where_the_host_has_
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        ({"--version": Answer(1, "no such library\n")}, "ends with status 1 and says no such library"),
-        ({"--help": Answer(127, "")}, "ends with status 127 and says nothing"),
-        ({"--help": Answer(0, "hello\n")}, "lists none of the hooks"),
-        ({"update-ldcache --help": Answer(3, "")}, "update-ldcache --help` ends with status 3"),
+        ({"--version": ProgramOutput(1, "no such library\n")}, "ends with status 1 and says no such library"),
+        ({"--help": ProgramOutput(127, "")}, "ends with status 127 and says nothing"),
+        ({"--help": ProgramOutput(0, "hello\n")}, "lists none of the hooks"),
+        ({"update-ldcache --help": ProgramOutput(3, "")}, "update-ldcache --help` ends with status 3"),
     ],
 )
-def test_a_program_that_does_not_say_what_it_can_is_not_used(changed: dict[str, Answer], why: str) -> None:
+def test_a_program_that_does_not_say_what_it_can_is_not_used(changed: dict[str, ProgramOutput], why: str) -> None:
     recorded = toolkit.recorded_ask("1.18.2", "nvidia-cdi-hook")
 
-    def ask(words: Sequence[str]) -> Answer:
+    def ask(words: Sequence[str]) -> ProgramOutput:
         return changed.get(" ".join(words[1:])) or recorded(words)
 
     with pytest.raises(NodeNotReady, match=why):
@@ -135,7 +135,7 @@ class Host:
     def programs(self, configured: str | None = None, shipped: ShippedHook | None = None) -> HookPrograms:
         return HookPrograms(self.tree.host, configured, shipped)
 
-    def _answer(self, words: Sequence[str]) -> Answer:
+    def _answer(self, words: Sequence[str]) -> ProgramOutput:
         self.questions.append(tuple(words))
         release = self.releases[words[0]]
         if isinstance(release, NodeNotReady):
@@ -347,7 +347,7 @@ def test_the_gpu_operators_wrapper_is_asked_as_the_host_would_run_it(system: Dri
         "/usr/local/nvidia/toolkit/nvidia-cdi-hook.real", 'case "$1" in --version) echo "version 1.19.1: $PATH";; esac'
     )
     answer = asking(system.root)(["/usr/local/nvidia/toolkit/nvidia-cdi-hook", "--version"])
-    assert answer == Answer(0, "version 1.19.1: /usr/local/nvidia/toolkit:/usr/sbin:/usr/bin:/sbin:/bin\n")
+    assert answer == ProgramOutput(0, "version 1.19.1: /usr/local/nvidia/toolkit:/usr/sbin:/usr/bin:/sbin:/bin\n")
 
 
 @toolkit.NEEDED

@@ -23,7 +23,7 @@ from kubelet_plugin.hardware.nvml import Nvml
 from kubelet_plugin.simulation.host import SimulatedHost, create_host
 from kubelet_plugin.simulation.nvml import SimulatedNvml
 from kubelet_plugin.simulation.profiles import NvlinkModel
-from kubelet_plugin.simulation.state import FabricState
+from kubelet_plugin.simulation.state import SimulatedFabric
 
 IDENTITY_CALLS = [
     "nvmlDeviceGetHandleByIndex",
@@ -316,32 +316,32 @@ class TestFabric:
 
     @pytest.mark.parametrize(("state", "told"), [(1, "NotStarted"), (2, "InProgress"), (3, "Completed")])
     def test_a_registration_under_way_is_told_and_is_no_clique_yet(self, node: Node, state: int, told: str) -> None:
-        node.host.set_fabric(0, FabricState(state=state, cluster=str(uuid.uuid4()), clique=7))
+        node.host.set_fabric(0, SimulatedFabric(state=state, cluster=str(uuid.uuid4()), clique=7))
         fabric = node.nvml().gpus().gpus[0].fabric
         assert fabric is not None
         assert fabric.state == told
         assert (fabric.clique is None) == (state != 3)
 
     def test_a_failed_registration_is_no_clique(self, node: Node) -> None:
-        node.host.set_fabric(0, FabricState(status=999, cluster=str(uuid.uuid4())))
+        node.host.set_fabric(0, SimulatedFabric(status=999, cluster=str(uuid.uuid4())))
         fabric = node.nvml().gpus().gpus[0].fabric
         assert fabric is not None
         assert (fabric.status, fabric.clique) == (999, None)
 
     @pytest.mark.parametrize("state", [0, 4])
     def test_a_state_without_fabric_is_no_fabric(self, node: Node, state: int) -> None:
-        node.host.set_fabric(0, FabricState(state=state))
+        node.host.set_fabric(0, SimulatedFabric(state=state))
         assert node.nvml().gpus().gpus[0].fabric is None
 
     @pytest.mark.parametrize(("summary", "told"), [(0, None), (1, "Healthy"), (2, "Unhealthy"), (3, "LimitedCapacity")])
     def test_the_fabrics_health_is_told(self, node: Node, summary: int, told: str | None) -> None:
-        node.host.set_fabric(0, FabricState(summary=summary))
+        node.host.set_fabric(0, SimulatedFabric(summary=summary))
         fabric = node.nvml().gpus().gpus[0].fabric
         assert fabric is not None and fabric.health == told
 
     def test_an_older_driver_is_asked_with_the_older_structure(self, node: Node) -> None:
         cluster = str(uuid.uuid4())
-        node.host.set_fabric(0, FabricState(cluster=cluster, clique=5))
+        node.host.set_fabric(0, SimulatedFabric(cluster=cluster, clique=5))
         with node.host.edit() as state:
             state.driver.fabric_structure = 2
         fabric = node.nvml().gpus().gpus[0].fabric
@@ -360,7 +360,7 @@ class TestFabric:
     @given(raw=st.binary(min_size=16, max_size=16))
     def test_a_cluster_uuid_is_the_sixteen_bytes_in_order(self, lasting: Lasting, raw: bytes) -> None:
         nvml, host = lasting
-        host.set_fabric(0, FabricState(cluster=str(uuid.UUID(bytes=raw))))
+        host.set_fabric(0, SimulatedFabric(cluster=str(uuid.UUID(bytes=raw))))
         with host.edit() as state:
             for gpu in state.gpus:
                 gpu.fault = None

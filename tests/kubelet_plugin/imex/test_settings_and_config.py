@@ -6,7 +6,7 @@ import pytest
 
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.domains.objects import DaemonSettings, daemon_set
-from kubelet_plugin.imex.probe import Place, config_text
+from kubelet_plugin.imex.probe import ProbeFolder, config_text
 from kubelet_plugin.imex.settings import read_settings
 from kubelet_plugin.simulation.programs.imex_config import read_config
 
@@ -56,7 +56,7 @@ def test_a_mistake_in_the_settings_is_said(
 
 @pytest.mark.parametrize("address", ["10.0.0.7", "fd00::7"])
 def test_the_daemon_accepts_its_configuration_and_finds_itself_in_it(tmp_path: Path, address: str) -> None:
-    place = Place(tmp_path)
+    place = ProbeFolder(tmp_path)
     place.config.write_text(config_text(place, address))
     read = read_config(str(place.config))
     assert read["BIND_INTERFACE_IP"] == address

@@ -15,9 +15,9 @@ from dra_driver.domains.names import daemon_host
 from dra_driver.errors import InvalidInput, NodeNotReady
 from dra_driver.kube.watch import Backoff, MirrorChange
 from kubelet_plugin.imex import probe
-from kubelet_plugin.imex.probe import Place
+from kubelet_plugin.imex.probe import ProbeFolder
 from kubelet_plugin.imex.settings import ImexSettings
-from kubelet_plugin.imex.supervisor import NOTICED_S, Program, Supervisor
+from kubelet_plugin.imex.supervisor import NOTICED_S, SupervisedProgram, Supervisor
 from kubelet_plugin.simulation.host import create_host
 
 UID, OTHER = "11111111-2222-4333-8444-555555555555", "99999999-2222-4333-8444-555555555555"
@@ -52,7 +52,7 @@ class Pod:
     """One daemon's pod, without a container around it."""
 
     def __init__(self, host: Path, folder: Path, address: str, *, by_name: bool) -> None:
-        self.place, self.address = Place(folder / "imexd"), address
+        self.place, self.address = ProbeFolder(folder / "imexd"), address
         self.hosts = folder / "hosts"
         self.hosts.write_text("127.0.0.1\tlocalhost\n")
         settings = ImexSettings(
@@ -70,7 +70,7 @@ class Pod:
             log_format="json",
         )
         command = (str(host / IMEX), "-c", str(self.place.config))
-        self.program = Program(command, Backoff(first_s=0.1, longest_s=0.2), noticed_s=1.0)
+        self.program = SupervisedProgram(command, Backoff(first_s=0.1, longest_s=0.2), noticed_s=1.0)
         self.supervisor = Supervisor(settings, self.program, by_name=by_name)
 
     def saw(self, seen: ComputeDomain | InvalidInput | None) -> None:
@@ -235,7 +235,7 @@ async def test_a_file_that_cannot_be_written_is_said_and_written_later(
 
 
 async def test_a_program_that_is_not_there_is_said(tmp_path: Path) -> None:
-    program = Program((str(tmp_path / "nvidia-imex"),), Backoff(first_s=0.1, longest_s=0.1))
+    program = SupervisedProgram((str(tmp_path / "nvidia-imex"),), Backoff(first_s=0.1, longest_s=0.1))
     running = asyncio.create_task(program.run())
     program.restart()
     await until(lambda: program.problem == "cannot be started: No such file or directory")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.claims import a_held_device, a_ref, an_entry
 
-from dra_driver.devices.model import Kind, Partition
+from dra_driver.devices.model import DeviceKind, Partition
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
     ComputeMode,
@@ -246,9 +246,11 @@ def test_an_entry_with_a_good_checksum_and_missing_fields_is_damage() -> None:
 
 
 def test_devices_that_are_no_full_gpus_keep_what_they_are() -> None:
-    made = a_held_device(kind=Kind.MIG, partition=Partition("3g.40gb", 4, 4, compute_slices=1, compute_start=2))
-    found = a_held_device(1, kind=Kind.MIG, partition=Partition("1g.10gb", 0, 1), mig_uuid="MIG-1", gpu_instance="{}")
-    passed = a_held_device(2, kind=Kind.VFIO, vfio_api=True)
+    made = a_held_device(kind=DeviceKind.MIG, partition=Partition("3g.40gb", 4, 4, compute_slices=1, compute_start=2))
+    found = a_held_device(
+        1, kind=DeviceKind.MIG, partition=Partition("1g.10gb", 0, 1), mig_uuid="MIG-1", gpu_instance="{}"
+    )
+    passed = a_held_device(2, kind=DeviceKind.VFIO, vfio_api=True)
     shared = a_held_device(3, sharing=SharedUse("MPS", True, 2, "several users", 25, 1 << 30))
     journal = a_journal(an_entry(a_ref("one"), made, found, passed, shared))
 

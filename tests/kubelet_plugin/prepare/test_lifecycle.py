@@ -8,7 +8,7 @@ from support.claims import BOOT, DIGEST, NODE, a_claim, a_held_device, a_ref, a_
 from support.rows import rows
 
 from dra_driver.api.resource import ResourceClaim
-from dra_driver.devices.model import Kind, Partition
+from dra_driver.devices.model import DeviceKind, Partition
 from dra_driver.names import GPU_DRIVER
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
@@ -23,14 +23,14 @@ from kubelet_plugin.prepare.holds import (
     TimeSlice,
 )
 from kubelet_plugin.prepare.lifecycle import (
+    ClaimStanding,
     Entry,
     HeldByOther,
     HeldDevice,
+    JournalState,
     LeftBehind,
     PreparedDevice,
     SharedUse,
-    Standing,
-    State,
     admitted,
     left_behind,
     mig_uuids,
@@ -79,13 +79,13 @@ def test_admin_access_neither_holds_nor_is_refused(first: bool, second: bool) ->
 
 def part(profile: str, start: int, size: int, **more: Any) -> HeldDevice:
     return a_held_device(
-        0, device=f"{profile}-{start}", kind=Kind.MIG, partition=Partition(profile, start, size), **more
+        0, device=f"{profile}-{start}", kind=DeviceKind.MIG, partition=Partition(profile, start, size), **more
     )
 
 
 MPS_SHARE = SharedUse("MPS", True)
 WHOLE = a_held_device(0)
-VFIO = a_held_device(0, device="vfio", kind=Kind.VFIO)
+VFIO = a_held_device(0, device="vfio", kind=DeviceKind.VFIO)
 SHARE = a_held_device(0, sharing=MPS_SHARE, share_id="a")
 SMALL = part("1g.10gb", 0, 1)
 
@@ -177,22 +177,24 @@ def test_what_no_claim_lists_is_in_the_way_of_its_gpu_only() -> None:
 @rows(
     "record, releasing, state",
     [
-        (HoldRecord(HoldState.MADE, BOOT), False, State.PREPARED),
-        (HoldRecord(HoldState.MADE, BOOT), True, State.UNFINISHED),
-        (HoldRecord(HoldState.INTENT, BOOT), False, State.UNFINISHED),
-        (HoldRecord(HoldState.UNDOING, BOOT), False, State.UNFINISHED),
-        (HoldRecord(HoldState.MADE, "boot-0"), False, State.UNFINISHED),
-        (None, False, State.UNFINISHED),
+        (HoldRecord(HoldState.MADE, BOOT), False, JournalState.PREPARED),
+        (HoldRecord(HoldState.MADE, BOOT), True, JournalState.UNFINISHED),
+        (HoldRecord(HoldState.INTENT, BOOT), False, JournalState.UNFINISHED),
+        (HoldRecord(HoldState.UNDOING, BOOT), False, JournalState.UNFINISHED),
+        (HoldRecord(HoldState.MADE, "boot-0"), False, JournalState.UNFINISHED),
+        (None, False, JournalState.UNFINISHED),
     ],
 )
-def test_a_claim_is_prepared_when_its_holds_are_made(record: HoldRecord | None, releasing: bool, state: State) -> None:
+def test_a_claim_is_prepared_when_its_holds_are_made(
+    record: HoldRecord | None, releasing: bool, state: JournalState
+) -> None:
     entry = replace(with_holds(an_entry(), MigMode(GPU)), releasing=releasing)
 
     assert state_of(entry, DIGEST, {} if record is None else {MigMode(GPU): record}) is state
 
 
 def test_an_entry_without_a_digest_is_not_finished_by_having_no_file() -> None:
-    assert state_of(replace(an_entry(), cdi_digest=None), None) is State.UNFINISHED
+    assert state_of(replace(an_entry(), cdi_digest=None), None) is JournalState.UNFINISHED
 
 
 def test_a_claim_replaces_its_own_entry() -> None:
@@ -212,14 +214,14 @@ def test_a_released_claim_holds_nothing() -> None:
 @pytest.mark.parametrize(
     ("has_entry", "digest", "state"),
     [
-        (False, None, State.ABSENT),
-        (False, DIGEST, State.ORPHANED),
-        (True, DIGEST, State.PREPARED),
-        (True, None, State.UNFINISHED),
-        (True, "e" * 64, State.UNFINISHED),
+        (False, None, JournalState.ABSENT),
+        (False, DIGEST, JournalState.ORPHANED),
+        (True, DIGEST, JournalState.PREPARED),
+        (True, None, JournalState.UNFINISHED),
+        (True, "e" * 64, JournalState.UNFINISHED),
     ],
 )
-def test_the_state_is_read_from_entry_and_file(has_entry: bool, digest: str | None, state: State) -> None:
+def test_the_state_is_read_from_entry_and_file(has_entry: bool, digest: str | None, state: JournalState) -> None:
     assert state_of(an_entry() if has_entry else None, digest) is state
 
 
@@ -233,20 +235,20 @@ OTHER_DRIVER = a_result("channel-0", driver="compute-domain.nvidia.com")
 @rows(
     "found, standing",
     [
-        (claim(a_result(0)), Standing.STANDS),
-        (claim(OTHER_DRIVER, a_result(0)), Standing.STANDS),
-        (None, Standing.GONE),
-        (claim(a_result(0), uid="another"), Standing.RECREATED),
-        (claim(), Standing.DEALLOCATED),
-        (claim(a_result(1)), Standing.MOVED),
-        (claim(a_result(0), a_result(1)), Standing.MOVED),
-        (claim(a_result(0, pool="node-b")), Standing.MOVED),
-        (claim(OTHER_DRIVER), Standing.MOVED),
-        (claim(a_result(0), reserved=False), Standing.STANDS),
+        (claim(a_result(0)), ClaimStanding.STANDS),
+        (claim(OTHER_DRIVER, a_result(0)), ClaimStanding.STANDS),
+        (None, ClaimStanding.GONE),
+        (claim(a_result(0), uid="another"), ClaimStanding.RECREATED),
+        (claim(), ClaimStanding.DEALLOCATED),
+        (claim(a_result(1)), ClaimStanding.MOVED),
+        (claim(a_result(0), a_result(1)), ClaimStanding.MOVED),
+        (claim(a_result(0, pool="node-b")), ClaimStanding.MOVED),
+        (claim(OTHER_DRIVER), ClaimStanding.MOVED),
+        (claim(a_result(0), reserved=False), ClaimStanding.STANDS),
     ],
 )
 def test_a_claim_stands_while_the_api_says_what_the_journal_says(
-    found: ResourceClaim | None, standing: Standing
+    found: ResourceClaim | None, standing: ClaimStanding
 ) -> None:
     assert standing_of(an_entry(), found, GPU_DRIVER, BOOT) is standing
 
@@ -254,8 +256,8 @@ def test_a_claim_stands_while_the_api_says_what_the_journal_says(
 def test_admin_access_is_a_part_of_what_a_claim_was_allocated() -> None:
     entry, looks = an_entry(a_ref(), a_held_device(0, admin_access=True)), claim(a_result(0, adminAccess=True))
 
-    assert standing_of(entry, looks, GPU_DRIVER, BOOT) is Standing.STANDS
-    assert standing_of(entry, claim(a_result(0)), GPU_DRIVER, BOOT) is Standing.MOVED
+    assert standing_of(entry, looks, GPU_DRIVER, BOOT) is ClaimStanding.STANDS
+    assert standing_of(entry, claim(a_result(0)), GPU_DRIVER, BOOT) is ClaimStanding.MOVED
 
 
 def test_mig_devices_of_a_claim_are_those_it_was_given_and_those_that_are_made() -> None:
@@ -271,12 +273,15 @@ def test_mig_devices_of_a_claim_are_those_it_was_given_and_those_that_are_made()
 
 
 def test_after_a_boot_a_claim_that_no_pod_uses_has_no_right_any_more() -> None:
-    assert standing_of(an_entry(), claim(a_result(0), reserved=False), GPU_DRIVER, "boot-2") is Standing.UNUSED
-    assert standing_of(an_entry(), claim(a_result(0)), GPU_DRIVER, "boot-2") is Standing.STANDS
+    assert standing_of(an_entry(), claim(a_result(0), reserved=False), GPU_DRIVER, "boot-2") is ClaimStanding.UNUSED
+    assert standing_of(an_entry(), claim(a_result(0)), GPU_DRIVER, "boot-2") is ClaimStanding.STANDS
 
 
 def test_only_what_the_api_said_makes_a_claim_stale() -> None:
-    assert [standing for standing in Standing if not standing.is_stale] == [Standing.STANDS, Standing.UNKNOWN]
+    assert [standing for standing in ClaimStanding if not standing.is_stale] == [
+        ClaimStanding.STANDS,
+        ClaimStanding.UNKNOWN,
+    ]
 
 
 def test_the_answer_is_what_kubelet_needs_and_no_more() -> None:

@@ -24,7 +24,7 @@ from support.rows import rows
 from dra_driver.api.inventory import GpuFacts, HealthCondition, HealthFacts, Problem
 from dra_driver.api.resource import ResourceClaim
 from dra_driver.cdi.model import DeviceNode
-from dra_driver.devices.model import Kind, Offer, Partition
+from dra_driver.devices.model import DeviceKind, Offer, Partition
 from dra_driver.errors import InvalidConfig, InvalidInput, NodeNotReady, UnknownDevice
 from dra_driver.names import CONFIG_API_VERSION, GPU_DRIVER, ClaimRef
 from kubelet_plugin.prepare.holds import (
@@ -45,11 +45,11 @@ from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice, SharedUse, diges
 from kubelet_plugin.prepare.node import ContainerFiles, Node
 from kubelet_plugin.prepare.ours import KEPT
 from kubelet_plugin.prepare.plan import Plan, check_releasable, finished, plan_for
-from kubelet_plugin.prepare.wanted import Wanted, wanted_of
+from kubelet_plugin.prepare.wanted import WantedClaim, wanted_of
 
 
 def a_node(*gpus: GpuFacts) -> Node:
-    offers = {gpu.name: Offer(gpu.name, Kind.GPU, gpu) for gpu in gpus}
+    offers = {gpu.name: Offer(gpu.name, DeviceKind.GPU, gpu) for gpu in gpus}
     return Node(GPU_DRIVER, NODE, BOOT, offers, {gpu.uuid: gpu for gpu in gpus})
 
 
@@ -65,12 +65,12 @@ def claim(*results: dict[str, Any], **more: Any) -> ResourceClaim:
 
 
 def plan(*numbers: int, node: Node = A_NODE, files: ContainerFiles = FILES) -> Plan:
-    return plan_for(a_ref(), Wanted(tuple(a_held_device(number) for number in numbers)), node, files)
+    return plan_for(a_ref(), WantedClaim(tuple(a_held_device(number) for number in numbers)), node, files)
 
 
 def test_a_gpu_that_is_gone_is_named_before_a_hold_is_made_for_it_and_after() -> None:
     mode: Hold = ComputeMode(GpuIdentity(uuid_of(0), a_gpu(0).pci_bus_id), 3)
-    wanted, without = Wanted((a_held_device(0),), (mode,)), a_node(a_gpu(1))
+    wanted, without = WantedClaim((a_held_device(0),), (mode,)), a_node(a_gpu(1))
     with pytest.raises(NodeNotReady, match="does not answer now"):
         plan_for(a_ref(), wanted, without, FILES)
     entry = plan_for(a_ref(), wanted, A_NODE, FILES).entry
@@ -134,16 +134,16 @@ def test_an_error_of_a_config_names_the_claim_and_the_field() -> None:
     assert refused.value.field == "status.allocation.devices.config[0].opaque.parameters.apiVersion"
 
 
-@pytest.mark.parametrize("kind", [Kind.GPU, Kind.VFIO])
-def test_a_gpu_in_another_drivers_claim_is_not_given_to_a_second_one(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [DeviceKind.GPU, DeviceKind.VFIO])
+def test_a_gpu_in_another_drivers_claim_is_not_given_to_a_second_one(kind: DeviceKind) -> None:
     """Who only looks sees it all the same."""
     taken = replace(FILES, taken={uuid_of(1): "is in claim UID 1 of another driver"})
     device = replace(a_held_device(1), kind=kind)
     with pytest.raises(NodeNotReady, match="is in claim UID 1 of another driver") as refused:
-        plan_for(a_ref(), Wanted((a_held_device(0), device)), A_NODE, taken)
+        plan_for(a_ref(), WantedClaim((a_held_device(0), device)), A_NODE, taken)
     assert refused.value.retry_after_s is not None
     looks = replace(a_held_device(1), admin_access=True)
-    assert plan_for(a_ref(), Wanted((a_held_device(0), looks)), A_NODE, taken)
+    assert plan_for(a_ref(), WantedClaim((a_held_device(0), looks)), A_NODE, taken)
 
 
 def test_a_device_that_nobody_knows_is_final_unless_something_may_hide_it() -> None:
@@ -230,7 +230,7 @@ def recorded(*made: tuple[Hold, Made]) -> dict[Hold, HoldRecord]:
 
 
 def finished_spec(device: HeldDevice, records: dict[Hold, HoldRecord], node: Node = A_NODE) -> dict[str, Any]:
-    made = plan_for(a_ref(), Wanted((device,), tuple(records)), node, WITH_PARTS)
+    made = plan_for(a_ref(), WantedClaim((device,), tuple(records)), node, WITH_PARTS)
     return spec_of(finished(made.entry, records, node, WITH_PARTS))
 
 
@@ -244,7 +244,7 @@ def env_in(spec: dict[str, Any]) -> list[str]:
 
 
 def test_what_must_be_made_first_has_no_file_yet_and_remembers_what_will_not_be_seen() -> None:
-    made = plan_for(a_ref(), Wanted((a_held_device(0),), (MigMode(GPU), INSTANCE)), A_NODE, FILES)
+    made = plan_for(a_ref(), WantedClaim((a_held_device(0),), (MigMode(GPU), INSTANCE)), A_NODE, FILES)
 
     assert (made.content, made.entry.cdi_digest) == (None, None)
     assert [hold for hold, _ in made.kept] == [MigMode(GPU)]
@@ -253,7 +253,7 @@ def test_what_must_be_made_first_has_no_file_yet_and_remembers_what_will_not_be_
 
 
 def test_a_part_that_was_made_is_what_the_journal_says_came_of_it() -> None:
-    device = a_held_device(0, device="part", kind=Kind.MIG, partition=PLACE)
+    device = a_held_device(0, device="part", kind=DeviceKind.MIG, partition=PLACE)
     came = Made((("ci", "0"), ("gi", "9"), ("minor", "5"), ("uuid", "MIG-made")))
 
     spec = finished_spec(device, recorded((MigMode(GPU), Made()), (INSTANCE, Made()), (PART, came)))
@@ -263,8 +263,8 @@ def test_a_part_that_was_made_is_what_the_journal_says_came_of_it() -> None:
 
 
 def test_a_claim_whose_part_the_journal_lost_is_given_no_container() -> None:
-    device = a_held_device(0, device="part", kind=Kind.MIG, partition=PLACE)
-    entry = plan_for(a_ref(), Wanted((device,), (MigMode(GPU), INSTANCE, PART)), A_NODE, WITH_PARTS).entry
+    device = a_held_device(0, device="part", kind=DeviceKind.MIG, partition=PLACE)
+    entry = plan_for(a_ref(), WantedClaim((device,), (MigMode(GPU), INSTANCE, PART)), A_NODE, WITH_PARTS).entry
 
     with pytest.raises(NodeNotReady, match="which is not made"):
         finished(entry, recorded((MigMode(GPU), Made()), (INSTANCE, Made())), A_NODE, WITH_PARTS)
@@ -274,7 +274,7 @@ def test_a_part_that_exists_is_looked_up_by_its_uuid() -> None:
     instances = [gpu_instance("1g.10gb", 3, 1, compute_instance("1g.10gb", 1, number=7))]
     node = a_node(a_gpu(0, mig=mig(enabled=True, instances=instances)))
     uuid = instances[0].compute_instances[0].uuid
-    device = a_held_device(0, device="part", kind=Kind.MIG, partition=PLACE, mig_uuid=uuid)
+    device = a_held_device(0, device="part", kind=DeviceKind.MIG, partition=PLACE, mig_uuid=uuid)
 
     assert nodes_in(finished_spec(device, {}, node)) == ["/dev/nvidia0", "/dev/cap-4", "/dev/cap-4-0"]
     with pytest.raises(NodeNotReady, match="no longer exists"):
@@ -292,11 +292,11 @@ def test_a_part_for_graphics_has_the_drm_nodes_of_its_gpu_too(
     instances = [gpu_instance(profile, 3, 1, compute_instance(profile, 1, number=7))]
     node = a_node(a_gpu(0, mig=mig(enabled=True, instances=[] if made_on_demand else instances)))
     uuid = None if made_on_demand else instances[0].compute_instances[0].uuid
-    device = a_held_device(0, device="part", kind=Kind.MIG, partition=Partition(profile, 3, 1), mig_uuid=uuid)
+    device = a_held_device(0, device="part", kind=DeviceKind.MIG, partition=Partition(profile, 3, 1), mig_uuid=uuid)
     came = Made((("ci", "0"), ("gi", "4"), ("uuid", "MIG-made")))
     made = ((MigMode(GPU), Made()), (instance, Made()), (ComputeInstance(instance), came))
     records = recorded(*made) if made_on_demand else {}
-    entry = plan_for(a_ref(), Wanted((device,), tuple(records)), node, files).entry
+    entry = plan_for(a_ref(), WantedClaim((device,), tuple(records)), node, files).entry
 
     spec = spec_of(finished(entry, records, node, files))
 
@@ -312,7 +312,9 @@ def test_a_part_that_was_destroyed_under_its_claim_is_given_to_no_container(made
     instances = [gpu_instance("1g.10gb", 3, 1, compute_instance("1g.10gb", 1, number=7))]
     uuid = instances[0].compute_instances[0].uuid
     node = replace(a_node(a_gpu(0, mig=mig(enabled=True, instances=instances))), lost=frozenset({uuid}))
-    device = a_held_device(0, device="part", kind=Kind.MIG, partition=PLACE, mig_uuid=None if made_on_demand else uuid)
+    device = a_held_device(
+        0, device="part", kind=DeviceKind.MIG, partition=PLACE, mig_uuid=None if made_on_demand else uuid
+    )
     came = Made((("ci", "0"), ("gi", "9"), ("minor", "5"), ("uuid", uuid)))
     records = recorded((MigMode(GPU), Made()), (INSTANCE, Made()), (PART, came)) if made_on_demand else {}
 
@@ -323,14 +325,14 @@ def test_a_part_that_was_destroyed_under_its_claim_is_given_to_no_container(made
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_gpu_that_a_claim_uses_and_also_looks_at_is_one_device_that_it_uses(order: int) -> None:
     uses, looks = a_held_device(0), replace(a_held_device(0), admin_access=True)
-    made = plan_for(a_ref(), Wanted((uses, looks)[::order]), A_NODE, FILES)
+    made = plan_for(a_ref(), WantedClaim((uses, looks)[::order]), A_NODE, FILES)
 
     (variable,) = env_in(spec_of(made))
     assert "ADMIN" not in variable
 
 
 def test_who_only_looks_at_a_part_that_is_made_on_demand_sees_its_gpu() -> None:
-    device = a_held_device(0, device="part", kind=Kind.MIG, partition=PLACE, admin_access=True)
+    device = a_held_device(0, device="part", kind=DeviceKind.MIG, partition=PLACE, admin_access=True)
 
     spec = finished_spec(device, {})
 
@@ -340,7 +342,7 @@ def test_who_only_looks_at_a_part_that_is_made_on_demand_sees_its_gpu() -> None:
 
 def test_a_share_is_served_by_the_daemon_of_its_device() -> None:
     sharing = SharedUse("MPS", True, thread_percentage=25, memory_bytes=1 << 30)
-    part = a_held_device(0, device="part", kind=Kind.MIG, partition=PLACE, mig_uuid="MIG-1", sharing=sharing)
+    part = a_held_device(0, device="part", kind=DeviceKind.MIG, partition=PLACE, mig_uuid="MIG-1", sharing=sharing)
     other = MpsDaemon("other", (GPU,), "MIG-2")
     instances = [gpu_instance("1g.10gb", 3, 1, compute_instance("1g.10gb", 1).model_copy(update={"uuid": "MIG-1"}))]
     node = a_node(a_gpu(0, mig=mig(enabled=True, instances=instances)))
@@ -366,7 +368,7 @@ def test_a_claim_with_mps_leaves_the_limits_to_its_daemon() -> None:
 
 @pytest.mark.parametrize(("api", "paths"), [(False, ["/dev/vfio/7"]), (True, ["/dev/vfio/7", "/dev/vfio/vfio"])])
 def test_a_gpu_for_a_virtual_machine_needs_nothing_that_nvml_says(api: bool, paths: list[str]) -> None:
-    device = a_held_device(0, device="vfio", kind=Kind.VFIO, vfio_api=api)
+    device = a_held_device(0, device="vfio", kind=DeviceKind.VFIO, vfio_api=api)
     came = Made((("api", "/dev/vfio/vfio"), ("node", "/dev/vfio/7")))
 
     spec = finished_spec(device, recorded((VfioBinding(GPU, False), came)), a_node())
@@ -392,7 +394,7 @@ def test_a_gpu_that_is_lost_is_given_to_nobody_and_looked_at_by_everybody() -> N
 
     assert plan(0, node=node).content
     looking = tuple(replace(a_held_device(number), admin_access=True) for number in range(2))
-    assert plan_for(a_ref(), Wanted(looking), node, FILES).content
+    assert plan_for(a_ref(), WantedClaim(looking), node, FILES).content
 
 
 def test_a_runtime_that_does_not_read_groups_is_told_of_none() -> None:

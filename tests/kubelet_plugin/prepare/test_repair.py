@@ -7,31 +7,31 @@ from support.claims import BOOT, DIGEST, an_entry
 from support.rows import rows
 
 from kubelet_plugin.prepare.holds import GpuIdentity, HoldRecord, HoldState, TimeSlice
-from kubelet_plugin.prepare.lifecycle import Entry, Standing
-from kubelet_plugin.prepare.repair import Action, Finding, RepairReport, remedy_for
+from kubelet_plugin.prepare.lifecycle import ClaimStanding, Entry
+from kubelet_plugin.prepare.repair import Action, ClaimFinding, RepairReport, remedy_for
 
-STALE = [standing for standing in Standing if standing.is_stale]
+STALE = [standing for standing in ClaimStanding if standing.is_stale]
 
 
 def action(
     entry: Entry | None = None,
     file: str | None = DIGEST,
-    standing: Standing = Standing.STANDS,
+    standing: ClaimStanding = ClaimStanding.STANDS,
     planned: str | None = DIGEST,
     *,
     incomplete: bool = False,
 ) -> Action:
-    return remedy_for(Finding("uid", entry, file, standing, planned), BOOT, incomplete=incomplete).action
+    return remedy_for(ClaimFinding("uid", entry, file, standing, planned), BOOT, incomplete=incomplete).action
 
 
-@pytest.mark.parametrize("standing", [Standing.STANDS, Standing.UNKNOWN])
-def test_a_prepared_claim_is_kept(standing: Standing) -> None:
+@pytest.mark.parametrize("standing", [ClaimStanding.STANDS, ClaimStanding.UNKNOWN])
+def test_a_prepared_claim_is_kept(standing: ClaimStanding) -> None:
     assert action(an_entry(), standing=standing) is Action.KEEP
 
 
-@pytest.mark.parametrize("standing", [Standing.STANDS, Standing.UNKNOWN])
+@pytest.mark.parametrize("standing", [ClaimStanding.STANDS, ClaimStanding.UNKNOWN])
 @pytest.mark.parametrize("file", [None, "e" * 64])
-def test_a_missing_or_altered_file_is_written_again(file: str | None, standing: Standing) -> None:
+def test_a_missing_or_altered_file_is_written_again(file: str | None, standing: ClaimStanding) -> None:
     assert action(an_entry(), file, standing) is Action.REWRITE
 
 
@@ -45,7 +45,7 @@ def test_a_good_file_is_kept_while_nobody_can_say_what_a_new_one_would_be() -> N
 
 def test_a_missing_file_waits_for_what_is_needed_to_write_it() -> None:
     remedy = remedy_for(
-        Finding("uid", an_entry(), None, Standing.STANDS, obstacle="the driver root has no libcuda"),
+        ClaimFinding("uid", an_entry(), None, ClaimStanding.STANDS, obstacle="the driver root has no libcuda"),
         BOOT,
         incomplete=False,
     )
@@ -61,7 +61,7 @@ def test_after_a_boot_a_claim_that_stands_is_written_again_even_if_its_file_surv
 
 
 def test_after_a_boot_nothing_is_decided_without_the_api() -> None:
-    assert action(an_entry(boot_id="boot-0"), None, Standing.UNKNOWN) is Action.WAIT
+    assert action(an_entry(boot_id="boot-0"), None, ClaimStanding.UNKNOWN) is Action.WAIT
 
 
 @rows("standing", STALE)
@@ -69,21 +69,21 @@ def test_after_a_boot_nothing_is_decided_without_the_api() -> None:
 @rows("boot_id", [BOOT, "boot-0"])
 @rows("planned", [None, DIGEST])
 def test_a_stale_claim_is_released_whatever_else_is_wrong(
-    standing: Standing, file: str | None, boot_id: str, planned: str | None
+    standing: ClaimStanding, file: str | None, boot_id: str, planned: str | None
 ) -> None:
     assert action(an_entry(boot_id=boot_id), file, standing, planned) is Action.RELEASE
 
 
 def test_an_orphaned_file_is_removed() -> None:
-    assert action(None, DIGEST, Standing.UNKNOWN, None) is Action.REMOVE_FILE
+    assert action(None, DIGEST, ClaimStanding.UNKNOWN, None) is Action.REMOVE_FILE
 
 
 def test_no_file_is_removed_while_the_journal_may_have_lost_its_entry() -> None:
-    assert action(None, DIGEST, Standing.UNKNOWN, None, incomplete=True) is Action.WAIT
+    assert action(None, DIGEST, ClaimStanding.UNKNOWN, None, incomplete=True) is Action.WAIT
 
 
 def test_where_nothing_is_nothing_is_done() -> None:
-    assert action(None, None, Standing.UNKNOWN, None) is Action.KEEP
+    assert action(None, None, ClaimStanding.UNKNOWN, None) is Action.KEEP
 
 
 def test_reports_add_up() -> None:
@@ -94,11 +94,15 @@ SLICE = TimeSlice(GpuIdentity("GPU-0", "0000:10:00.0"), "Long")
 
 
 def action_with_hold(
-    state: HoldState | None, standing: Standing = Standing.STANDS, *, releasing: bool = False, obstacle: str = ""
+    state: HoldState | None,
+    standing: ClaimStanding = ClaimStanding.STANDS,
+    *,
+    releasing: bool = False,
+    obstacle: str = "",
 ) -> Action:
     entry = replace(an_entry(), holds=(SLICE,), releasing=releasing)
     records = {} if state is None else {SLICE: HoldRecord(state, BOOT)}
-    finding = Finding("uid", entry, DIGEST, standing, DIGEST, obstacle, records)
+    finding = ClaimFinding("uid", entry, DIGEST, standing, DIGEST, obstacle, records)
     return remedy_for(finding, BOOT, incomplete=False).action
 
 
@@ -106,16 +110,18 @@ def test_a_claim_whose_holds_are_not_made_is_finished() -> None:
     assert action_with_hold(HoldState.MADE) is Action.KEEP
     assert [action_with_hold(state) for state in (HoldState.INTENT, HoldState.UNDOING, None)] == [Action.REWRITE] * 3
     assert action_with_hold(HoldState.INTENT, obstacle="the GPU does not answer") is Action.WAIT
-    assert action_with_hold(HoldState.INTENT, Standing.GONE) is Action.RELEASE
+    assert action_with_hold(HoldState.INTENT, ClaimStanding.GONE) is Action.RELEASE
 
 
-@rows("standing", Standing)
-def test_what_is_on_its_way_out_goes_whatever_the_api_says(standing: Standing) -> None:
+@rows("standing", ClaimStanding)
+def test_what_is_on_its_way_out_goes_whatever_the_api_says(standing: ClaimStanding) -> None:
     assert action_with_hold(HoldState.UNDOING, standing, releasing=True) is Action.RELEASE
 
 
 def test_no_container_may_start_with_what_is_in_the_place_of_a_lost_part() -> None:
-    finding = Finding("uid", an_entry(), DIGEST, Standing.STANDS, DIGEST, lost=frozenset(f"MIG-{n}" for n in range(9)))
+    finding = ClaimFinding(
+        "uid", an_entry(), DIGEST, ClaimStanding.STANDS, DIGEST, lost=frozenset(f"MIG-{n}" for n in range(9))
+    )
     remedy = remedy_for(finding, BOOT, incomplete=False)
     assert remedy.action is Action.REMOVE_FILE
     assert f"lost {', '.join(f'MIG-{n}' for n in range(9))}, so" in remedy.why

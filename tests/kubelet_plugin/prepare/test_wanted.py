@@ -28,7 +28,7 @@ from kubelet_plugin.prepare.holds import (
 )
 from kubelet_plugin.prepare.lifecycle import SharedUse
 from kubelet_plugin.prepare.node import Node
-from kubelet_plugin.prepare.wanted import Wanted, wanted_of
+from kubelet_plugin.prepare.wanted import WantedClaim, wanted_of
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -47,7 +47,7 @@ def config(kind: str, *requests: str, **fields: Any) -> JsonObject:
     return a_config({"apiVersion": CONFIG_API_VERSION, "kind": kind, **fields}, *requests)
 
 
-def wanted(node: Node, *results: JsonObject, configs: tuple[JsonObject, ...] = ()) -> Wanted:
+def wanted(node: Node, *results: JsonObject, configs: tuple[JsonObject, ...] = ()) -> WantedClaim:
     return wanted_of(ResourceClaim.of(a_claim(a_ref(), *results, configs=configs)), a_ref(), node)
 
 
@@ -236,7 +236,7 @@ class TestConfigs:
 
 
 class TestShares:
-    def share(self, policy: JsonObject, **result: Any) -> Wanted:
+    def share(self, policy: JsonObject, **result: Any) -> WantedClaim:
         node = a_node(a_gpu(0), sharing=[policy])
         return wanted(node, a_result(0, shareID="a-share", **result))
 

@@ -13,12 +13,12 @@ import pytest
 from support.places import SHORT
 from support.rows import slow_but
 
-from dra_driver.doctor.findings import Finding, Verdict
+from dra_driver.doctor.findings import Diagnosis, Verdict
 from dra_driver.doctor.node import NodePlaces
-from dra_driver.doctor.proofs import ON_NODE, Change, Outcome, Proof, lines, summary
+from dra_driver.doctor.proofs import ON_NODE, Proof, ProofChange, ProofResult, lines, summary
 from dra_driver.errors import NodeNotReady
 from dra_driver.names import ClaimRef
-from kubelet_plugin.doctor.looking import Machine
+from kubelet_plugin.doctor.looking import LocalMachine
 from kubelet_plugin.doctor.proof import changes, configured, harmless
 from kubelet_plugin.doctor.proof.harmless import _MPS_KEY
 from kubelet_plugin.doctor.proof.node import ProofNode, identity
@@ -41,10 +41,10 @@ class Simulated:
     places: NodePlaces
 
     def node(self, *, serving: bool = False) -> ProofNode:
-        machine = Machine(self.places)
+        machine = LocalMachine(self.places)
         return ProofNode(self.places, machine.host, machine.installation, machine.open_nvml(), serving)
 
-    def outcomes(self, *, events: bool = False) -> dict[str, Outcome]:
+    def outcomes(self, *, events: bool = False) -> dict[str, ProofResult]:
         """Of what is harmless; without the second that events take, unless they are asked for."""
         node = self.node()
         tried = {name: prove for name, prove in _HARMLESS.items() if events or name != "events"}
@@ -84,7 +84,7 @@ def simulated() -> Iterator[Simulated]:
         yield Simulated(host, NodePlaces(host.root, place / "kubelet", place / "cdi", simulate="gb200"))
 
 
-WELL = dict.fromkeys(("gpu-list", "mig-tables", "look", "compute-mode", "time-slice", "mps"), Outcome.PASS)
+WELL = dict.fromkeys(("gpu-list", "mig-tables", "look", "compute-mode", "time-slice", "mps"), ProofResult.PASS)
 
 
 def test_a_node_that_is_well_passes_on_one_screen_and_is_as_before(simulated: Simulated) -> None:
@@ -93,11 +93,11 @@ def test_a_node_that_is_well_passes_on_one_screen_and_is_as_before(simulated: Si
         state.gpus[IDLE].compute_mode, state.gpus[IDLE].time_slice = 2, 3
         state.gpus[BUSY[0]].clients = []
     before = simulated.host.snapshots()
-    proofs = list(proven(simulated.node(), (), tuple(Change)))
+    proofs = list(proven(simulated.node(), (), tuple(ProofChange)))
     found = {one.name: one for one in proofs}
     assert list(found) == [name for name, _ in ON_NODE]
     # Of these two, checks of the node have to be asked first.
-    assert {name for name, one in found.items() if one.outcome is not Outcome.PASS} == {"cdi-version", "hook"}
+    assert {name for name, one in found.items() if one.outcome is not ProofResult.PASS} == {"cdi-version", "hook"}
     assert found["gpu-list"].reason == "4 GPUs, 1 MIG devices: NVML and nvidia-smi agree"
     assert (
         found["compute-mode"].reason
@@ -153,25 +153,25 @@ def test_a_fault_fails_its_own_proof_alone(
     simulated: Simulated, fault: Callable[[Simulated], None], failing: str
 ) -> None:
     fault(simulated)
-    assert simulated.outcomes() == {**WELL, failing: Outcome.FAIL}
+    assert simulated.outcomes() == {**WELL, failing: ProofResult.FAIL}
     assert simulated.left == []
 
 
 def test_a_wait_that_returns_at_once_fails(simulated: Simulated) -> None:
     simulated.meet("nvmlEventSetWait_v2", Mishap(code=pynvml.NVML_ERROR_TIMEOUT))
     proof = harmless.waited(simulated.node())
-    assert proof.outcome is Outcome.FAIL
+    assert proof.outcome is ProofResult.FAIL
     assert "ended after 0.0" in proof.reason and "reset" in proof.fix
 
 
 def test_a_look_that_takes_too_long_fails(simulated: Simulated) -> None:
-    assert harmless.looked(simulated.node(), longest_s=0.0).outcome is Outcome.FAIL
+    assert harmless.looked(simulated.node(), longest_s=0.0).outcome is ProofResult.FAIL
 
 
 def test_without_a_driver_one_line_fails_and_the_others_say_why(simulated: Simulated) -> None:
     simulated.host.unload_driver()
     found = list(proven(simulated.node(), (), ()))
-    assert [one.name for one in found if one.outcome is Outcome.FAIL] == ["gpu-list"]
+    assert [one.name for one in found if one.outcome is ProofResult.FAIL] == ["gpu-list"]
     assert {one.reason for one in found[1:7]} == {"NVML does not work"}
 
 
@@ -185,7 +185,7 @@ def test_gpus_in_use_are_left_alone(simulated: Simulated) -> None:
     JournalFile(state).transact([lambda journal: replace(journal, held={claim.uid: entry})])
     for prove in (harmless.written_modes, harmless.written_slices, harmless.tried_mps):
         proof = prove(simulated.node())
-        assert proof.outcome is Outcome.NOT_TRIED
+        assert proof.outcome is ProofResult.NOT_TRIED
         assert "claim team-a/train holds it" in proof.reason
     (state / "claims.journal").unlink()
     (state / "claims.journal").mkdir()
@@ -195,7 +195,7 @@ def test_gpus_in_use_are_left_alone(simulated: Simulated) -> None:
 def test_a_time_slice_that_cannot_be_read_is_not_written(simulated: Simulated) -> None:
     simulated.wrap("nvidia-smi", _SMI.format("*--list*", "echo strange"))
     proof = harmless.written_slices(simulated.node())
-    assert (proof.outcome, proof.texts) == (Outcome.NOT_TRIED, {"answer": "strange\n"})
+    assert (proof.outcome, proof.texts) == (ProofResult.NOT_TRIED, {"answer": "strange\n"})
     assert simulated.host.state.gpus[IDLE].time_slice == 0
 
 
@@ -204,7 +204,7 @@ def test_a_time_slice_that_cannot_be_read_is_not_written(simulated: Simulated) -
 
 def test_nothing_is_changed_where_a_plugin_runs(simulated: Simulated) -> None:
     proof = changes.obstacle(simulated.node(serving=True))
-    assert proof is not None and proof.outcome is Outcome.NOT_TRIED and "claims" in proof.reason
+    assert proof is not None and proof.outcome is ProofResult.NOT_TRIED and "claims" in proof.reason
     assert changes.obstacle(simulated.node()) is None
 
 
@@ -236,7 +236,7 @@ def test_a_change_that_fails_is_taken_back(
     assert node.facts.gpus
     fault(simulated)
     with node.folders():
-        assert _tried(prove, node).outcome is Outcome.FAIL
+        assert _tried(prove, node).outcome is ProofResult.FAIL
     with simulated.host.edit() as state:
         for gpu in state.gpus:
             gpu.mishaps = {}
@@ -261,7 +261,7 @@ def test_a_channel_that_does_not_open_fails(simulated: Simulated) -> None:
     node = simulated.node()
     assert node.facts.imex is not None
     simulated.host.unload_driver()
-    assert _tried(changes.opened_channel, node).outcome is Outcome.FAIL
+    assert _tried(changes.opened_channel, node).outcome is ProofResult.FAIL
 
 
 def test_what_a_killed_proof_leaves_is_taken_back_when_a_plugin_starts(simulated: Simulated) -> None:
@@ -319,21 +319,21 @@ def test_an_mps_daemon_of_a_killed_proof_is_swept(simulated: Simulated) -> None:
 # -- what checks have found
 
 
-def _finding(check: str, verdict: Verdict, trouble: str = "") -> Finding:
-    return Finding(check, verdict, "as it is", "containerd", "a fix", trouble)
+def _finding(check: str, verdict: Verdict, trouble: str = "") -> Diagnosis:
+    return Diagnosis(check, verdict, "as it is", "containerd", "a fix", trouble)
 
 
 @pytest.mark.parametrize(
     ("verdict", "trouble", "outcome"),
     [
-        (Verdict.OK, "", Outcome.PASS),
-        (Verdict.WARNING, "old", Outcome.FAIL),
-        (Verdict.PROBLEM, "none", Outcome.FAIL),
-        (Verdict.WARNING, "off", Outcome.NOT_TRIED),
+        (Verdict.OK, "", ProofResult.PASS),
+        (Verdict.WARNING, "old", ProofResult.FAIL),
+        (Verdict.PROBLEM, "none", ProofResult.FAIL),
+        (Verdict.WARNING, "off", ProofResult.NOT_TRIED),
     ],
 )
 def test_containers_without_hooks_fail_unless_somebody_chose_it(
-    verdict: Verdict, trouble: str, outcome: Outcome
+    verdict: Verdict, trouble: str, outcome: ProofResult
 ) -> None:
     assert configured.hook_mode([_finding("node-hook", verdict, trouble)]).outcome is outcome
 
@@ -341,11 +341,11 @@ def test_containers_without_hooks_fail_unless_somebody_chose_it(
 @pytest.mark.parametrize(
     ("verdicts", "outcome"),
     [
-        ([Verdict.OK], Outcome.PASS),
-        ([Verdict.OK, Verdict.PROBLEM], Outcome.FAIL),
-        ([Verdict.UNKNOWN], Outcome.NOT_TRIED),
-        ([Verdict.WARNING], Outcome.PASS),
+        ([Verdict.OK], ProofResult.PASS),
+        ([Verdict.OK, Verdict.PROBLEM], ProofResult.FAIL),
+        ([Verdict.UNKNOWN], ProofResult.NOT_TRIED),
+        ([Verdict.WARNING], ProofResult.PASS),
     ],
 )
-def test_a_runtime_that_cannot_read_our_files_fails(verdicts: list[Verdict], outcome: Outcome) -> None:
+def test_a_runtime_that_cannot_read_our_files_fails(verdicts: list[Verdict], outcome: ProofResult) -> None:
     assert configured.readable_cdi([_finding("node-runtime", one) for one in verdicts]).outcome is outcome

@@ -11,18 +11,28 @@ from typing import Any
 import pytest
 
 from dra_driver.errors import InvalidInput, NodeNotReady
-from kubelet_plugin.record.format import About, Answer, Call, Elf, File, Record, packed, read_record, write_record
+from kubelet_plugin.record.format import (
+    About,
+    Elf,
+    File,
+    NvmlCall,
+    ProgramAnswer,
+    Record,
+    packed,
+    read_record,
+    write_record,
+)
 
 RECORD = Record(
     About(release="1.0", driver_root="/", library="/usr/lib64/libnvidia-ml.so.580.1"),
-    (Call(function="nvmlDeviceGetName", args=[{"handle": "gpu0"}], result="NVIDIA L40S"),),
+    (NvmlCall(function="nvmlDeviceGetName", args=[{"handle": "gpu0"}], result="NVIDIA L40S"),),
     (
         File(path="/dev/nvidia0", kind="char", major=195, mode=0o666),
         File(path="/proc/devices", kind="file", text="Character devices:\n195 nvidia\n"),
         File(path="/usr/lib64/libnvidia-ml.so.1", kind="link", target="libnvidia-ml.so.580.1"),
         File(path="/usr/lib64/libnvidia-ml.so.580.1", kind="file", size=12, elf=Elf()),
     ),
-    (Answer(path="/usr/bin/nvidia-smi", words=["-L"], status=0, output="GPU 0"),),
+    (ProgramAnswer(path="/usr/bin/nvidia-smi", words=["-L"], status=0, output="GPU 0"),),
     {"prove.json": {"passed": 3}},
 )
 

@@ -12,7 +12,7 @@ from dra_driver.doctor.node import NodePlaces
 from kubelet_plugin.commands.inventory import _data, _Node, _report
 from kubelet_plugin.facts.hardware import Hardware, simulated_nvml
 from kubelet_plugin.hardware.driver_root import DriverInstallation
-from kubelet_plugin.hardware.host_programs import Answer, described_program
+from kubelet_plugin.hardware.host_programs import ProgramOutput, described_program
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.record.format import Record, write_record
 from kubelet_plugin.recording.take import NodeRecorder
@@ -164,7 +164,7 @@ def test_a_record_without_names_is_the_same_node_under_other_names(tmp_path: Pat
 def test_a_hook_program_answers_again_what_it_answered(tmp_path: Path) -> None:
     host = create_host(tmp_path / "host", "t4")
     said = toolkit.recorded()["1.18.2/nvidia-cdi-hook"]
-    answers = {words: Answer(status, output) for words, (status, output) in said.items()}
+    answers = {words: ProgramOutput(status, output) for words, (status, output) in said.items()}
     (host.root / "usr/bin/nvidia-cdi-hook").write_text(described_program(answers))
     places = NodePlaces(host_root=host.root, simulate="t4")
     again = replayed(NodeRecorder(places).record(release="test", keep_names=True), tmp_path)

@@ -15,7 +15,7 @@ from dra_driver.doctor.node import NodePlaces
 from dra_driver.errors import InvalidInput, NodeNotReady
 from kubelet_plugin.commands.inventory import inventory
 from kubelet_plugin.commands.record import record
-from kubelet_plugin.record.format import Call, read_record
+from kubelet_plugin.record.format import NvmlCall, read_record
 from kubelet_plugin.recording.questions import OF_GPU, answer_of
 from kubelet_plugin.recording.take import CallLog, NodeRecorder
 from kubelet_plugin.simulation.host import SimulatedHost, create_host
@@ -129,9 +129,9 @@ def test_equal_calls_are_one_with_the_longest_time() -> None:
     now = iter([0.0, 0.5, 1.0, 3.0, 4.0, 9.0])
     log = CallLog(lambda: next(now))
     for _ in range(2):
-        log.begin(Call(function="nvmlDeviceGetCount"))
-        log.end(Call(function="nvmlDeviceGetCount", result=8))
-    log.begin(Call(function="nvmlShutdown"))
+        log.begin(NvmlCall(function="nvmlDeviceGetCount"))
+        log.end(NvmlCall(function="nvmlDeviceGetCount", result=8))
+    log.begin(NvmlCall(function="nvmlShutdown"))
     count, hung = log.close()
     assert (count.result, count.times, count.ms) == (8, 2, 2000.0)
     assert (hung.function, hung.hung, hung.ms) == ("nvmlShutdown", True, 5000.0)

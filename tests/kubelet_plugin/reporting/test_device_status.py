@@ -12,7 +12,7 @@ from support.objects import allocate, claim, result
 from dra_driver.api.inventory import HealthCondition, HealthFacts
 from dra_driver.api.meta import RESOURCE_CLAIMS, JsonObject, Resource
 from dra_driver.api.policy import HealthPolicy
-from dra_driver.devices.model import Kind, Partition
+from dra_driver.devices.model import DeviceKind, Partition
 from dra_driver.errors import ClusterError, Conflict, DeviceInUse, Rejected, Unreachable
 from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.names import GPU_DRIVER, ClaimRef
@@ -77,7 +77,7 @@ class TestWhatIsSaid:
         parent = GpuInstance(GpuIdentity(uuid_of(0), "0000:10:00.0"), "1g.10gb", 19, 0, 1)
         hold = ComputeInstance(parent)
         record = HoldRecord(HoldState.MADE, BOOT, Made((("uuid", "MIG-mine"),)))
-        device = a_held_device(0, kind=Kind.MIG, partition=Partition("1g.10gb", 0, 1, None, 0))
+        device = a_held_device(0, kind=DeviceKind.MIG, partition=Partition("1g.10gb", 0, 1, None, 0))
         entry = replace(an_entry(a_ref(), device), holds=(parent, hold))
 
         def health(instance: str) -> str:

@@ -8,7 +8,7 @@ from support.claims import a_gpu, node_facts
 
 from dra_driver.api.inventory import ComputeInstanceFacts, HealthCondition, HealthFacts
 from dra_driver.api.policy import HealthPolicy
-from dra_driver.devices.model import Kind, Offer, Partition
+from dra_driver.devices.model import DeviceKind, Offer, Partition
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.facts.hardware import NodeFacts
 from kubelet_plugin.reporting.health import NodeHealth
@@ -44,7 +44,7 @@ class Offers:
         self._more = more
 
     def of(self, facts: NodeFacts) -> Mapping[str, Offer]:
-        whole = [Offer(gpu.name, Kind.GPU, gpu) for gpu in facts.gpus]
+        whole = [Offer(gpu.name, DeviceKind.GPU, gpu) for gpu in facts.gpus]
         gpus = {gpu.uuid: gpu for gpu in facts.gpus}
         more = [replace(offer, gpu=gpus[offer.gpu.uuid]) for offer in self._more]
         return {offer.name: offer for offer in (*whole, *more)}
@@ -98,7 +98,7 @@ def test_partitions_inherit_what_befalls_their_gpu_and_keep_what_befalls_one_of_
     other = part.model_copy(update={"uuid": "MIG-b"})
     gpu = a_gpu(0)
     offers = [
-        Offer(f"gpu-00000000-mig-1g10gb-{start}", Kind.MIG, gpu, Partition("1g.10gb", start, 1), existing=one)
+        Offer(f"gpu-00000000-mig-1g10gb-{start}", DeviceKind.MIG, gpu, Partition("1g.10gb", start, 1), existing=one)
         for start, one in ((0, part), (1, other))
     ]
     facts = Facts(node_facts([a_gpu(0, health=sick(mine))]))

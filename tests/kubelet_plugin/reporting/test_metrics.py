@@ -12,7 +12,7 @@ from support.plugin import ScriptedClaims
 from docs import generate
 from dra_driver.api.inventory import HealthCondition, HealthFacts, Problem
 from dra_driver.api.resource import ResourceClaim
-from dra_driver.devices.model import Kind, Partition
+from dra_driver.devices.model import DeviceKind, Partition
 from dra_driver.errors import DeviceInUse, NodeNotReady
 from dra_driver.names import ClaimRef
 from kubelet_plugin.facts.hardware import RELEASED, NodeFacts
@@ -299,7 +299,7 @@ def test_what_was_made_of_the_hardware_is_told_by_gpu() -> None:
         MpsDaemon("a-key", (gpu,)): made,
     }
     part = Partition("3g.40gb", 0, 4, 1, 0)
-    device = a_held_device(0, kind=Kind.MIG, partition=part)
+    device = a_held_device(0, kind=DeviceKind.MIG, partition=part)
     registry = Node(node_facts(1), Journal({"uid": an_entry(a_ref(), device)}, holds=holds)).registry()
     assert lines(registry, "gpu_dra_mig_devices") == ['gpu_dra_mig_devices{gpu="GPU-a",profile="1c.3g.40gb"} 2.0']
     assert lines(registry, "gpu_dra_time_slice") == ['gpu_dra_time_slice{gpu="GPU-a",interval="Long"} 1.0']

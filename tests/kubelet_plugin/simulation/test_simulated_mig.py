@@ -12,7 +12,7 @@ from support.mig_nvml import MigGpu, divided, gpu, session
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.simulation.host import SimulatedHost, create_host
 from kubelet_plugin.simulation.nvml_session import Crash
-from kubelet_plugin.simulation.partitions import Refused
+from kubelet_plugin.simulation.partitions import PartitionRefused
 from kubelet_plugin.simulation.profiles import load_mig_table, load_profile, profile_names
 
 DIVISIBLE = tuple(name for name in profile_names() if load_profile(name).gpu.mig is not None)
@@ -59,7 +59,7 @@ class TestMode:
         pid = a100.attach_client(0, kind="monitor", name="dcgm")
         assert one.nvml.nvmlDeviceSetMigMode(one.handle, 1) == IN_USE
         assert one.nvml.nvmlDeviceGetMigMode(one.handle) == [0, 1]
-        with pytest.raises(Refused):
+        with pytest.raises(PartitionRefused):
             a100.reset_gpu(0)
         a100.detach_client(pid)
         a100.reset_gpu(0)
@@ -231,7 +231,7 @@ class TestGpuInstances:
         for left in reversed(range(7)):
             h100.make_instance(0, "1g.10gb")
             assert one.nvml.nvmlDeviceGetGpuInstanceRemainingCapacity(one.handle, 19) == left
-        with pytest.raises(Refused):
+        with pytest.raises(PartitionRefused):
             h100.make_instance(0, "1g.10gb")
 
     def test_are_not_destroyed_with_something_in_them(self, h100: SimulatedHost) -> None:
@@ -528,18 +528,18 @@ class TestAdministrator:
         assert len(h100.make_instance(0, "3g.40gb", 4, parts=(2, 1))) == 2
         assert h100.make_instance(0, "1g.10gb", 0, parts=()) == ()
         assert len(one.uuids()) == 2
-        with pytest.raises(Refused):
+        with pytest.raises(PartitionRefused):
             h100.make_instance(0, "2g.20gb", 0)
         h100.destroy_instance(0, 4)
         assert one.uuids() == []
 
     def test_does_not_divide_a_gpu_out_of_the_mode_nor_take_away_what_is_used(self, h100: SimulatedHost) -> None:
-        with pytest.raises(Refused):
+        with pytest.raises(PartitionRefused):
             h100.make_instance(0, "3g.40gb", 4)
         h100.set_mig(0, 1)
         (uuid,) = h100.make_instance(0, "3g.40gb", 4)
         h100.attach_client(0, mig_uuid=uuid)
-        with pytest.raises(Refused):
+        with pytest.raises(PartitionRefused):
             h100.destroy_instance(0, 4)
         assert h100.state.gpus[0].instances[0].compute_instances[0].uuid == uuid
 

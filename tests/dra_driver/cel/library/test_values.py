@@ -5,7 +5,7 @@ from support.cel_values import BIND_HOLD, COSTLY, FAIL, HOLD, NO_EXPRESSION, NOT
 from support.rows import rows
 
 from dra_driver.api.resource import Device
-from dra_driver.cel.device import CelDevice, Selector, checked_selector, compile_selector
+from dra_driver.cel.device import CelDevice, CompiledSelector, checked_selector, compile_selector
 from dra_driver.cel.errors import CelCostError, CelError, CelNotJudged, CelRuntimeError
 from dra_driver.cel.functions import CURRENT
 
@@ -14,7 +14,7 @@ _DEVICE = CelDevice("gpu.nvidia.com", Device.of({"name": "gpu-0"}))
 
 @rows("expression", [*HOLD, *BIND_HOLD, *COSTLY])
 def test_what_is_true_for_the_api_server_is_true_here(expression: str) -> None:
-    assert Selector(checked_selector(expression), CURRENT).matches(_DEVICE) is True
+    assert CompiledSelector(checked_selector(expression), CURRENT).matches(_DEVICE) is True
 
 
 @rows("expression", [*HOLD, *BIND_HOLD, *COSTLY, *TOO_LONG])

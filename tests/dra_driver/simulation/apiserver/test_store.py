@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from dra_driver.apirules.status import ApiError
-from dra_driver.simulation.apiserver.store import Event, Store, Subscription
+from dra_driver.simulation.apiserver.store import Store, StoreEvent, Subscription
 
 THINGS = ("x.example", "things")
 
@@ -15,7 +15,7 @@ def thing(name: str, namespace: str = "") -> dict[str, Any]:
     return {"apiVersion": "x.example/v1", "kind": "Thing", "metadata": metadata}
 
 
-def everything(_event: Event) -> bool:
+def everything(_event: StoreEvent) -> bool:
     return True
 
 

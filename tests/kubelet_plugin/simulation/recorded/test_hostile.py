@@ -8,7 +8,7 @@ import pytest
 
 from dra_driver.doctor.node import NodePlaces
 from dra_driver.errors import InvalidInput
-from kubelet_plugin.record.format import About, Call, File, Record, write_record
+from kubelet_plugin.record.format import About, File, NvmlCall, Record, write_record
 from kubelet_plugin.recording.take import NodeRecorder
 from kubelet_plugin.simulation.host import SimulatedHost, create_host, open_simulated
 
@@ -16,7 +16,7 @@ BOOT = File(path="/proc/sys/kernel/random/boot_id", kind="file", text="b\n")
 HOME = "/etc/nvidia-outside"
 
 
-def made(tmp_path: Path, *files: File, calls: tuple[Call, ...] = (), library: str | None = None) -> SimulatedHost:
+def made(tmp_path: Path, *files: File, calls: tuple[NvmlCall, ...] = (), library: str | None = None) -> SimulatedHost:
     write_record(Record(About(library=library), calls, (BOOT, *files)), tmp_path / "record.tar.gz")
     return create_host(tmp_path / "in" / "host", str(tmp_path / "record.tar.gz"))
 
@@ -52,26 +52,26 @@ def test_no_link_leads_out_of_the_folder(path: str, target: str, tmp_path: Path)
 @pytest.mark.parametrize(
     "calls",
     [
-        (Call(function="nvmlDeviceGetCount", result="many"),),
+        (NvmlCall(function="nvmlDeviceGetCount", result="many"),),
         (
-            Call(function="nvmlDeviceGetCount", result=1),
-            Call(function="nvmlDeviceGetUUID", args=[{"handle": "gpu0"}], result={"x": 1}),
+            NvmlCall(function="nvmlDeviceGetCount", result=1),
+            NvmlCall(function="nvmlDeviceGetUUID", args=[{"handle": "gpu0"}], result={"x": 1}),
         ),
-        (Call(function="nvmlDeviceGetFieldValues", args=[], result=3),),
+        (NvmlCall(function="nvmlDeviceGetFieldValues", args=[], result=3),),
         (
-            Call(function="nvmlDeviceGetCount", result=1),
-            Call(function="nvmlDeviceGetMigMode", args=[{"handle": "gpu0"}], result={"x": 1}),
+            NvmlCall(function="nvmlDeviceGetCount", result=1),
+            NvmlCall(function="nvmlDeviceGetMigMode", args=[{"handle": "gpu0"}], result={"x": 1}),
         ),
     ],
 )
-def test_answers_that_no_nvml_gives_are_refused_and_leave_nothing(calls: tuple[Call, ...], tmp_path: Path) -> None:
+def test_answers_that_no_nvml_gives_are_refused_and_leave_nothing(calls: tuple[NvmlCall, ...], tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="record the node again"):
         made(tmp_path, calls=calls)
     assert not (tmp_path / "in" / "host").exists()
 
 
 def test_a_million_gpus_are_not_made(tmp_path: Path) -> None:
-    assert len(made(tmp_path, calls=(Call(function="nvmlDeviceGetCount", result=10**6),)).state.gpus) <= 1024
+    assert len(made(tmp_path, calls=(NvmlCall(function="nvmlDeviceGetCount", result=10**6),)).state.gpus) <= 1024
 
 
 @pytest.mark.parametrize("wanted", ["nowhere/node.tar.gz", "node.tar.gz:1", "t4:x", "t44", "./t4"])
