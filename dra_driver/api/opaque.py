@@ -24,6 +24,7 @@ driver, which takes the first config whole and misses alternatives.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any, Literal, get_args, get_type_hints
 
 from pydantic import ValidationError
@@ -143,10 +144,7 @@ class _Field:
     @property
     def inner(self) -> "dict[str, _Field]":
         """By wire name, in order."""
-        if not isinstance(self.type, type):
-            return {}
-        hints = get_type_hints(self.type)
-        return {wire_name(field.name): _Field(_plain_type(hints[field.name])) for field in fields(self.type)}
+        return _fields_of(self.type) if isinstance(self.type, type) else {}
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -161,6 +159,13 @@ class _Field:
         for own, field in self.inner.items():
             yield from (f"{own}.{name}" for _ in (1,) if name in field.inner)
             yield from (f"{own}.{path}" for path in field._paths_to(name))
+
+
+@cache
+def _fields_of(block: Any) -> dict[str, _Field]:
+    """Of a dataclass. Remembered, because each wrong field of a config asks again."""
+    hints = get_type_hints(block)
+    return {wire_name(field.name): _Field(_plain_type(hints[field.name])) for field in fields(block)}
 
 
 def _plain_type(hint: Any) -> Any:

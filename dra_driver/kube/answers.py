@@ -31,7 +31,7 @@ def an_object(answer: Any, about: str) -> JsonObject:
     proxy's."""
     if isinstance(answer, dict) and isinstance(answer.get("metadata"), dict):
         parts = map(answer.get, ("spec", "status", "data"))
-        if all(part is None or isinstance(part, dict) for part in parts):
+        if answer.get("kind") == "Status" or all(part is None or isinstance(part, dict) for part in parts):
             return answer
     raise Unreachable(f"the answer is not from an API server: {_excerpt(answer)}", about=about)
 

@@ -159,4 +159,4 @@ async def test_a_channel_that_waits_for_its_domain_is_dropped(folder: Path) -> N
         await driver.over(1)
         node.ready("d")
     await service.close()
-    assert (set(node.cdi.claims()), node.records.all()) == (set(), {})
+    assert (set(node.cdi.claims()), node.journal.current.domains) == (set(), {})

@@ -17,7 +17,7 @@ def _the_model_story() -> Cluster:
         cluster.node(f"large-{number}", gpu("gpu-0", memory="141Gi"))
         cluster.holding(f"train-{number}", f"large-{number}", "gpu-0")
     for number in range(2):
-        cluster.node(f"sick-{number}", gpu("gpu-0", memory="141Gi", taints=[taint()]))
+        cluster.node(f"faulty-{number}", gpu("gpu-0", memory="141Gi", taints=[taint()]))
     cluster.pod(exactly("gpu", at_least("100Gi")))
     return cluster
 

@@ -77,4 +77,10 @@ def there(obj: JsonObject, found: PodReading) -> bool:
     """Whether everything that is to be taken out is there."""
     paths = [path for demand in found.demands for path in demand.removes]
     paths += [one.path for one in found.edits if isinstance(one, Remove)]
-    return all(value_at(obj, path) is not None for path in paths)
+    return all(_has(value_at(obj, path[:-1]), path[-1]) for path in paths)
+
+
+def _has(parent: Any, key: str | int) -> bool:
+    if isinstance(parent, list):
+        return isinstance(key, int) and key < len(parent)
+    return isinstance(parent, dict) and key in parent

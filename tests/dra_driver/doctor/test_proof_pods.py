@@ -19,7 +19,7 @@ from dra_driver.doctor.proof_pods import (
     told_uuids,
 )
 from dra_driver.doctor.proofs import IN_PODS, Proof, ProofChange
-from dra_driver.doctor.proofs import ProofOutcome as Verdict
+from dra_driver.doctor.proofs import ProofResult as Verdict
 from dra_driver.names import GPU_DRIVER
 
 UUID = "69a54c71-b1f2-5842-8e4e-bc13abbc6d3c"

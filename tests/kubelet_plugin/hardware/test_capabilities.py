@@ -72,7 +72,7 @@ def test_the_kernels_file_decides_who_may_open_a_node(node: Node) -> None:
 @pytest.mark.parametrize(("gi", "ci"), [(14, 0), (None, 5)])
 def test_an_instance_that_is_gone_has_no_nodes(node: Node, gi: int | None, ci: int) -> None:
     uuid, minor, real = instance_of(node)
-    with pytest.raises(NodeNotReady, match="somebody changed the layout") as raised:
+    with pytest.raises(NodeNotReady, match="layout of the GPU was changed") as raised:
         DriverInstallation(node.files).mig_nodes(uuid, minor, gi if gi is not None else real, ci)
     assert raised.value.about == f"GPU {uuid}"
 

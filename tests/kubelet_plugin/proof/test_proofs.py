@@ -248,11 +248,11 @@ _PROOF = """
 import sys
 from pathlib import Path
 from dra_driver.doctor.node import NodePlaces
-from kubelet_plugin.doctor.looking import Machine
+from kubelet_plugin.doctor.looking import LocalMachine
 from kubelet_plugin.doctor.proof import changes
 from kubelet_plugin.doctor.proof.node import ProofNode
 places = NodePlaces(*map(Path, sys.argv[1:]), simulate="gb200")
-machine = Machine(places)
+machine = LocalMachine(places)
 changes.made_mig_device(ProofNode(places, machine.host, machine.installation, machine.open_nvml(), False))
 """
 

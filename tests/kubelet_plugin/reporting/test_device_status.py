@@ -450,9 +450,9 @@ async def test_a_claim_that_is_answered_in_another_form_does_not_hold_up_the_oth
     scene.node.current = Journal({ref.uid: an_entry(ref, a_held_device(at, ref)) for at, ref in held})
 
     class Odd(Kube):
-        async def _exchange(self, method: str, path: str, *more: Any) -> bytes:
-            content = await super()._exchange(method, path, *more)
-            return answer if method == "GET" and path.endswith("/gpu") else content
+        async def _content(self, call: Any) -> bytes:
+            content = await super()._content(call)
+            return answer if call.method == "GET" and call.path.endswith("/gpu") else content
 
     async with Odd(Endpoint(server=scene.server.url)) as kube:
         await scene.new_writer(kube).write()
