@@ -59,7 +59,7 @@ def _capability(host: HostFiles, about: str, gpu_minor: int, name: str) -> tuple
             return minor, _READABLE
     raise NodeNotReady(
         f"{path} {'does not exist' if text is None else 'cannot be parsed'}, so the kernel has no such MIG instance:"
-        " its layout was changed; the next attempt searches for the device again",
+        " the layout of the GPU was changed; the next attempt searches for the device again",
         about=about,
     )
 
