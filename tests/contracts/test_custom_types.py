@@ -433,10 +433,10 @@ async def test_what_was_wrong_before_a_rule_and_does_not_change_is_let_pass(api:
     async def holds() -> bool:
         try:
             await api.patch(f"{things.path}/a", {"spec": {"size": 4}})
+            await api.patch(f"{things.path}/a", {"spec": {"size": 5}})
         except Refused as refusal:
             assert "not this name" in refusal.message
             return True
-        await api.patch(f"{things.path}/a", {"spec": {"size": 5}})
         return False
 
     await api.eventually(holds)
