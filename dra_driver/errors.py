@@ -59,8 +59,7 @@ class DriverError(Exception):
         Move.AUTHORS,
         "An error that no other kind describes. `internal error` in the message means a defect of the driver.",
         "The log of the node plugin or the controller has a stack trace. Try a newer release, or report the error"
-        " with the"
-        " log. The kubelet retries the claim meanwhile.",
+        " with the log. The kubelet retries the claim meanwhile.",
     )
 
     def __init__(
@@ -93,11 +92,9 @@ class InvalidInput(DriverError):
     help = Help(
         Move.USER,
         "A claim, class, policy, setting, file or option is wrong. The message lists all mistakes with their fields.",
-        "Correct what the message names. `dractl check FILES` finds the same mistakes before you apply manifests."
-        " The spec of a "
-        "claim is immutable: delete the claim and the pods that use it, and create it again. An administrator must"
-        " correct a "
-        "policy or setting; controller and plugin exit with status 2 until then.",
+        "Correct what the message names. `dractl check FILES` finds the same mistakes before you apply manifests. The"
+        " spec of a claim is immutable: delete the claim and the pods that use it, and create it again. An"
+        " administrator must correct a policy or setting; controller and plugin exit with status 2 until then.",
     )
 
     def __init__(
@@ -138,10 +135,8 @@ class UnknownDevice(DriverError):
         "This node no longer has the claim's device: the GPU was lost, the policy changed, or another release or "
         "`--driver-name` named the device differently.",
         "Check whether the GPU exists: `kubectl get nodeinventories NODE -o yaml`. If not, delete the pod and its"
-        " claim; the "
-        "scheduler then chooses an existing device. If all claims of a node fail like this, plugin and controller"
-        " have different "
-        "policies.",
+        " claim; the scheduler then chooses an existing device. If all claims of a node fail like this, plugin and"
+        " controller have different policies.",
     )
 
 
@@ -169,11 +164,9 @@ class NodeNotReady(DriverError):
         "Something on the node is missing, full or not permitted: the NVIDIA driver, a device node, a folder, a"
         " program, a kernel "
         "module, a port.",
-        "Correct the file or program that the message names. `kubectl get nodeinventories NODE -o yaml` lists"
-        " under `problems` why "
-        "GPUs are not offered. You need not restart anything: the plugin checks again every 30 s, and the kubelet"
-        " retries the "
-        "claim.",
+        "Correct the file or program that the message names. `kubectl get nodeinventories NODE -o yaml` lists under"
+        " `problems` why GPUs are not offered. You need not restart anything: the plugin checks again every 30 s, and"
+        " the kubelet retries the claim.",
     )
 
 
@@ -225,14 +218,11 @@ class CorruptState(DriverError):
     help = Help(
         Move.ADMINISTRATOR,
         "The journal of the node, `claims.journal`, is damaged or from a newer release. The plugin moves damaged"
-        " lines to"
-        " `claims.damaged` in the same folder and uses the others. `holds.log` there also records what was changed"
-        " on the"
-        " hardware.",
-        "Check the disk of the node; the message names the file. The plugin prepares claims that are missing from"
-        " the journal "
-        "again when the kubelet asks. Running pods are not affected. After a downgrade by more than one release, see "
-        "[upgrade.md](upgrade.md#downgrade).",
+        " lines to `claims.damaged` in the same folder and uses the others. `holds.log` there also records what was"
+        " changed on the hardware.",
+        "Check the disk of the node; the message names the file. The plugin prepares claims that are missing from the"
+        " journal again when the kubelet asks. Running pods are not affected. After a downgrade by more than one"
+        " release, see [upgrade.md](upgrade.md#downgrade).",
     )
 
 
@@ -278,8 +268,7 @@ class Conflict(ClusterError):
         Move.NO_ONE,
         "Another client changed the object at the same moment.",
         "Nothing. If this persists, two controllers write the same objects: check for another installation, and"
-        " whether two "
-        "releases have the same `driverName`.",
+        " whether two releases have the same `driverName`.",
     )
 
 

@@ -25,15 +25,11 @@ def classes_page() -> str:
         *_classes(),
         "## A class for each MIG profile",
         "With the gate `MigProfileClasses` ([feature-gates.md](feature-gates.md)), which is on by default, the"
-        " controller"
-        f" creates a class for each MIG profile that a node publishes: `{class_name('1g.10gb')}`,"
-        f" `{class_name('1c.3g.40gb')}`. In names `+` becomes `-`, and `-` becomes `-no`: the class of"
-        f" `{_EXAMPLE}` is"
+        f" controller creates a class for each MIG profile that a node publishes: `{class_name('1g.10gb')}`,"
+        f" `{class_name('1c.3g.40gb')}`. In names `+` becomes `-`, and `-` becomes `-no`: the class of `{_EXAMPLE}` is"
         f" `{class_name(_EXAMPLE)}`. A class stays after its last device disappears. With the gate"
-        f" `MigExtendedResources` it also"
-        f" provides the extended resource `{made['spec']['extendedResourceName']}`, as a device plugin does. The"
-        f" controller does"
-        " not change a class of such a name that it did not create.",
+        f" `MigExtendedResources` it also provides the extended resource `{made['spec']['extendedResourceName']}`, as"
+        " a device plugin does. The controller does not change a class of such a name that it did not create.",
         "With [`publisher: node`](upgrade.md#with-or-without-a-controller) no controller creates these classes: use"
         " `mig.nvidia.com` and a selector, or create them yourself (`deviceClasses.extra`).",
         "```yaml\n" + yaml.safe_dump(made, sort_keys=False, width=110).strip() + "\n```",

@@ -27,7 +27,6 @@ def gates_page() -> str:
         " any release; *beta* features are on by default.",
         table(("Gate", "Stage", "Default", ""), rows),
         "```yaml values\nfeatureGates:\n  MPSSupport: false\n  MigExtendedResources: true\n```",
-        "Gates have the same names as in NVIDIA's own driver. There most gates exclude each other; here they do"
-        " not, because"
-        " the driver decides for each GPU what can be combined: [sharing.md](sharing.md#what-excludes-what).",
+        "Gates have the same names as in NVIDIA's own driver. There most gates exclude each other; here they do not,"
+        " because the driver decides for each GPU what can be combined: [sharing.md](sharing.md#what-excludes-what).",
     )

@@ -25,14 +25,12 @@ def versions_page() -> str:
         table(("Behavior", *(f"1.{minor}" for minor in SEEN)), _BEHAVIORS),
         "## How this was tested",
         "`dractl allocate`, `dractl explain` and the simulated scheduler decide as the scheduler of the cluster's"
-        " version does. If that tries pools and slices in any order, they show one of its possible choices:"
-        " that of"
+        " version does. If that tries pools and slices in any order, they show one of its possible choices: that of"
         " the names. Whether a claim fits does not depend on it.",
         "Do not use shares by amount (DRAConsumableCapacity) in 1.34. When the first device of a slice is full, its"
         " scheduler gives no shares of the others; the examples of shares by amount wait there. `dractl allocate`"
-        " does"
-        " not know this. See"
-        " [where kube-scheduler decides differently](explain.md#where-kube-scheduler-decides-differently).",
+        " does not know this. See [where kube-scheduler decides"
+        " differently](explain.md#where-kube-scheduler-decides-differently).",
         "Up to 1.35, counters do not include the shares that claims hold. A scheduler may allocate a MIG device"
         " of a GPU whose shares are in use. The node plugin refuses to prepare it.",
         f"On {SEEN_ON}, these tests ran with the real programs of Kubernetes {_releases()}. Gates were set as"

@@ -75,28 +75,21 @@ def policy_page() -> str:
         "# PublishingPolicy",
         WRITTEN,
         "With a PublishingPolicy an administrator decides which GPUs are published, how they are partitioned and"
-        " shared, and"
-        " how the driver reacts to their health. Set its fields in the chart's value `policy`, or pass `--policy"
-        " FILE` to"
-        " controller and plugin, which must have the same. Unknown fields are refused. [sharing.md](sharing.md)"
-        " helps you"
-        " choose.",
+        " shared, and how the driver reacts to their health. Set its fields in the chart's value `policy`, or pass"
+        " `--policy FILE` to controller and plugin, which must have the same. Unknown fields are refused."
+        " [sharing.md](sharing.md) helps you choose.",
         example[0],
         "In `nodes` and `gpus` all given fields must match; in each list one entry must match. Names, products and"
-        " UUIDs can be"
-        " shell patterns.",
+        " UUIDs can be shell patterns.",
     ]
     parts += [
         "## What cannot be followed",
-        "If the hardware or the API server cannot do what a rule requires, the node offers what it can. The"
-        " `status` of its"
-        " NodeInventory lists each such rule with a reason, the GPUs, a message and the fix, and its condition"
+        "If the hardware or the API server cannot do what a rule requires, the node offers what it can. The `status`"
+        " of its NodeInventory lists each such rule with a reason, the GPUs, a message and the fix, and its condition"
         " `PolicyFollowed` is `False`. `kubectl get nodeinventories` shows the first reason; `dractl get nodes`,"
-        " `dractl doctor` and `dractl explain` show all. Events of the Node report when this begins and ends. A"
-        " node that has"
-        " always followed the policy has no condition. A `mig` rule without `nodes` and `gpus` applies only to"
-        " GPUs that"
-        " support MIG.",
+        " `dractl doctor` and `dractl explain` show all. Events of the Node report when this begins and ends. A node"
+        " that has always followed the policy has no condition. A `mig` rule without `nodes` and `gpus` applies only"
+        " to GPUs that support MIG.",
         table(("Reason", "When"), [(f"`{one.reason}`", one.meaning) for one in LimitationCause]),
     ]
     for model in models:

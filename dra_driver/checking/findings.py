@@ -104,15 +104,13 @@ NOT_JUDGED = Code(
     "not-judged",
     _WARNING,
     "The CEL expression of a selector has a part that this program does not know. An API server may accept it: ask"
-    " one "
-    "with `kubectl apply --dry-run=server`.",
+    " one with `kubectl apply --dry-run=server`.",
 )
 SELECTOR_FAILS = Code(
     "selector-fails",
     _WARNING,
-    "The selector ends with an error on some devices that it is asked about. The scheduler then gives up on the"
-    " whole "
-    "pod, even where other devices would fit.",
+    "The selector ends with an error on some devices that it is asked about. The scheduler then gives up on the whole"
+    " pod, even where other devices would fit.",
     "info where it happens on some of the known GPU models only; with `--profiles` and `--live` that is a warning, too",
 )
 UNKNOWN_ATTRIBUTE = Code(

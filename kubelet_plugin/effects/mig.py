@@ -255,9 +255,8 @@ def _stands(record: HoldRecord, boot_id: str) -> bool:
 
 def _lost(what: str, identity: GpuIdentity, how: str = "destroyed it") -> HardwareError:
     return HardwareError(
-        f"{what} no longer exists, because somebody {how} while a claim holds it; delete the pods that use the"
-        f" claim. It"
-        " is created again when the claim is prepared again",
+        f"{what} no longer exists, because somebody {how} while a claim holds it; delete the pods that use the claim."
+        " It is created again when the claim is prepared again",
         about=str(identity),
         code=NvmlCode.NOT_FOUND,
     )
@@ -341,10 +340,9 @@ def _check_free(hold: GpuInstance, instances: Iterable[LiveGpuInstance], records
         whose = "which this driver made for another claim; it is tried again until that one is released"
     else:
         whose = (
-            "which this driver did not make for a claim that it knows; an administrator destroys it (`nvidia-smi"
-            " mig -i"
-            f" {hold.gpu.uuid} -dci`, then `-dgi`, with `-gi <id>`), or takes the GPU out of dynamic MIG in the"
-            f" policy"
+            "which this driver did not make for a claim that it knows; an administrator destroys it (`nvidia-smi mig"
+            f" -i {hold.gpu.uuid} -dci`, then `-dgi`, with `-gi <id>`), or takes the GPU out of dynamic MIG in the"
+            " policy"
         )
     raise HardwareError(
         f"{_described(hold)} cannot be made: in the way is {_listed(in_the_way)}, {whose}",

@@ -328,9 +328,8 @@ class MpsDaemons:
                 folder.chmod(0o1777)
         except OSError as error:
             raise NodeNotReady(
-                f"cannot be made: {error.strerror}; the plugin needs its state folder writable, at the path that"
-                f" it has"
-                " on the host",
+                f"cannot be made: {error.strerror}; the plugin needs its state folder writable, at the path that it"
+                " has on the host",
                 about=f"folder {place.folder}",
             ) from error
         confined = self._host.confined
@@ -448,7 +447,6 @@ def left_alone(processes: tuple[MarkedProcess, ...]) -> str:
     """Why a daemon that does not answer is not started anew."""
     pids = ", ".join(str(process.pid) for process in processes)
     return (
-        f"does not answer, and its process {pids} still runs: programs that compute continue, others cannot start."
-        f" It is"
-        " restarted when that process ends; delete the pods that use it, or end the process"
+        f"does not answer, and its process {pids} still runs: programs that compute continue, others cannot start. It"
+        " is restarted when that process ends; delete the pods that use it, or end the process"
     )

@@ -139,9 +139,8 @@ class OnHost:
             raise NodeNotReady(f"the host's namespaces cannot be seen: {error}; {_NEEDS}", about=about) from error
         if not same:
             raise NodeNotReady(
-                "the plugin's pod has its own PID namespace, and what it starts would end with it; set hostPID:"
-                " true in its"
-                " pod spec",
+                "the plugin's pod has its own PID namespace, and what it starts would end with it; set hostPID: true"
+                " in its pod spec",
                 about=about,
             )
 

@@ -173,8 +173,7 @@ class VfioBindings:
         if others := intruders(self._host, pci):
             listed = ", ".join(f"{other.address} ({other.driver or 'no driver'})" for other in others)
             problems.append(
-                f"IOMMU group {pci.iommu_group} has other devices that the virtual machine would reach: {listed};"
-                f" turn"
+                f"IOMMU group {pci.iommu_group} has other devices that the virtual machine would reach: {listed}; turn"
                 " on ACS in the firmware, or move the GPU to another slot"
             )
         if count := virtual_functions(self._host, pci.address):
@@ -341,8 +340,7 @@ def _in_use(gpu: GpuIdentity, using: Collection[GpuUser]) -> str:
     advice = "it is bound as soon as they end"
     if any(process.command == _PERSISTENCE_DAEMON for process in using):
         advice = (
-            f"nvidia-persistenced still has it open: run `nvidia-smi -i {gpu.pci_bus_id} -pm 0` on the node, or"
-            f" stop it"
+            f"nvidia-persistenced still has it open: run `nvidia-smi -i {gpu.pci_bus_id} -pm 0` on the node, or stop it"
             " with `systemctl stop nvidia-persistenced`"
         )
     return f"it is still in use by {listed}; {advice}"

@@ -179,8 +179,7 @@ def lost(gpus: Sequence[GpuFacts], ours: Ours) -> tuple[Lost, ...]:
             in_use.gpu_uuid,
             in_use.mig_uuid,
             f"MIG device {in_use.mig_uuid}, which a claim holds, no longer exists, because the MIG layout was changed"
-            f" while"
-            " it was in use; delete the pods that use it",
+            " while it was in use; delete the pods that use it",
         )
         for in_use in ours.in_use
         if in_use.gpu_uuid in there and in_use.mig_uuid not in there[in_use.gpu_uuid]

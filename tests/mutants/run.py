@@ -35,15 +35,18 @@ CORE: Mapping[str, Sequence[str]] = {
         "tests/kubelet_plugin/effects",
         "tests/kubelet_plugin/domains/test_domain_claims.py",
         "tests/kubelet_plugin/proof",
+        "tests/kubelet_plugin/claims",
+        "tests/kubelet_plugin/facts/test_discovery.py",
         *(f"tests/kubelet_plugin/test_{name}.py" for name in (
-            "service", "service_guards", "service_holds", "service_machine", "claim_operations", "discovery",
-            "what_is_allocated", "lent_gpus", "config_refusals",
+            "service_guards", "service_holds", "service_machine", "claim_operations", "what_is_allocated", "lent_gpus",
+            "config_refusals",
         )),
     ),
     "kubelet_plugin/effects/*.py": ("tests/kubelet_plugin/effects", "tests/kubelet_plugin/test_service_holds.py"),
     "kubelet_plugin/effects/host_program.py": tuple(
         f"tests/kubelet_plugin/effects/test_{name}.py" for name in ("host_program", "on_host", "mps_in_container")
     ),
+    "kubelet_plugin/effects/shipped_hook.py": ("tests/kubelet_plugin/hardware/test_hook_program.py",),
     "dra_driver/publish/*.py": ("tests/dra_driver/publish",),
     "dra_driver/kube/leader.py": ("tests/dra_driver/kube/test_leader.py",),
 }  # fmt: skip

@@ -382,6 +382,43 @@ class TestRefusals:
         host.set_mig(0, 1)
         self.refused(host, Plugin(host, Journal()), "MIG mode")
 
+    def test_with_mig_instances(self, tmp_path: Path) -> None:
+        host = create_host(tmp_path, "dgx-a100-40")
+        host.set_mig(0, 1)
+        host.make_instance(0, "1g.5gb")
+        self.refused(host, Plugin(host, Journal()), "it has MIG instances, which would be lost")
+
+    def test_of_what_has_changed_since_the_intent(
+        self, host: SimulatedHost, plugin: Plugin, kernel: SimulatedKernel
+    ) -> None:
+        hold = binding(host)
+        plugin.journal.intent(hold, plugin.effect.before(hold, plugin.journal), plugin.files.boot_id())
+        beside = host.state.gpus[0].address
+        other = Function(address="0000:e1:00.0", beside=beside, vendor=0x15B3, pci_class=0x020000, home="mlx5_core")
+        kernel.configure(functions=[other])
+        start = everything(host)
+        with pytest.raises(HardwareError, match="turn on ACS"):
+            plugin.lend(hold)
+        assert everything(host) == start
+
+    def test_without_its_device_node(
+        self, host: SimulatedHost, plugin: Plugin, kernel: SimulatedKernel, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        start = everything(host)
+        bind = kernel.write
+
+        def without_udev(host_path: str, text: str) -> None:
+            bind(host_path, text)
+            for node in host.path("/dev/vfio").glob("[0-9]*"):
+                node.unlink()
+
+        monkeypatch.setattr(plugin.kernel.real, "write", without_udev)
+        with pytest.raises(HardwareError, match=r"bound to vfio-pci, but there is no /dev/vfio/.*is udev running"):
+            plugin.lend(binding(host))
+        monkeypatch.undo()
+        plugin.take_back(binding(host))
+        assert everything(host) == start
+
     def test_all_that_is_wrong_is_said_at_once(
         self, host: SimulatedHost, plugin: Plugin, kernel: SimulatedKernel
     ) -> None:
