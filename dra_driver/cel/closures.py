@@ -4,7 +4,7 @@ Which overload of a function is meant is known for certain only when its argumen
 and found at once for types that were met before.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,6 +87,24 @@ type Run = Callable[[Frame], Any]
 type Elements = Callable[[Frame], Iterator[object]]
 
 
+def decides(parts: Callable[[Frame], Iterable[Run]], *, deciding: bool) -> Run:
+    """`||` and `exists` (deciding is true), `&&` and `all`: an error counts only when no part decides."""
+
+    def run(frame: Frame) -> bool:
+        failure: CelRuntimeError | None = None
+        for part in parts(frame):
+            try:
+                if part(frame) == deciding:
+                    return deciding
+            except CelRuntimeError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return not deciding
+
+    return run
+
+
 @dataclass(frozen=True, slots=True)
 class Loop:
     """`elements` fills the variables in the frame before it yields; `condition` selects the elements that count."""
@@ -141,17 +159,4 @@ class Loop:
     def quantifier(self, *, deciding: bool) -> Run:
         """`exists` (deciding is true) or `all`, with the error rule of `||` and `&&`."""
         elements, body = self.elements, self.body
-
-        def run(frame: Frame) -> bool:
-            failure: CelRuntimeError | None = None
-            for _ in elements(frame):
-                try:
-                    if body(frame) == deciding:
-                        return deciding
-                except CelRuntimeError as error:
-                    failure = failure or error
-            if failure is not None:
-                raise failure
-            return not deciding
-
-        return run
+        return decides(lambda frame: (body for _ in elements(frame)), deciding=deciding)

@@ -10,7 +10,7 @@ A WatchedProgram keeps the value of every part, for explanations; a plain one is
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from dra_driver.cel.closures import Elements, Frame, Loop, Run, picked, placed
+from dra_driver.cel.closures import Elements, Frame, Loop, Run, decides, picked, placed
 from dra_driver.cel.errors import CelRuntimeError
 from dra_driver.cel.functions import FUNCTIONS, LAZY_METHODS, equals
 from dra_driver.cel.library.lists import sorted_by
@@ -91,7 +91,8 @@ class _Compiler:
             case CallNode():
                 return self._call(node)
             case Logical(operator=operator, parts=parts):
-                return self._logical([self._bool(part) for part in parts], deciding=operator == "||")
+                runs = [self._bool(part) for part in parts]
+                return decides(lambda _: runs, deciding=operator == "||")
             case Conditional():
                 return self._conditional(node)
             case ListLiteral(items=items, optional=optional):
@@ -275,24 +276,6 @@ class _Compiler:
             raise self._error(f"no such overload: expected bool, found {type_name(value)}", node)
 
         return checked
-
-    @staticmethod
-    def _logical(parts: Sequence[Run], *, deciding: bool) -> Run:
-        """`||` (deciding is true) or `&&`: an error counts only when no part decides."""
-
-        def run(frame: Frame) -> bool:
-            failure: CelRuntimeError | None = None
-            for part in parts:
-                try:
-                    if part(frame) == deciding:
-                        return deciding
-                except CelRuntimeError as error:
-                    failure = failure or error
-            if failure is not None:
-                raise failure
-            return not deciding
-
-        return run
 
     def _conditional(self, node: Conditional) -> Run:
         condition = self._bool(node.condition)
