@@ -12,7 +12,7 @@ from support.cel_spec import CLONE, FAILS, cases
 from dra_driver.api.resource import Device
 from dra_driver.cel.check import check
 from dra_driver.cel.device import CelDevice, device_environment
-from dra_driver.cel.errors import CelError
+from dra_driver.cel.errors import CelError, CelNotJudged
 from dra_driver.cel.evaluate import CelProgram
 from dra_driver.cel.functions import CURRENT
 from dra_driver.cel.parser import parse
@@ -39,10 +39,16 @@ NOT_OF_KUBERNETES = (
 """Each was seen to be so on a Kubernetes API server of 1.36."""
 
 
+NOT_JUDGED = object()
+"""Messages of Protobuf, for instance: left to the API server."""
+
+
 def ours(expression: str) -> object:
     try:
         checked = check(parse(expression), expression, device_environment(CURRENT))
         return CelProgram(checked).evaluate(CelDevice("driver", Device.of({"name": "gpu"})))
+    except CelNotJudged:
+        return NOT_JUDGED
     except CelError:
         return FAILS
 
@@ -74,8 +80,8 @@ def same(value: object, wanted: object) -> bool:
 
 @pytest.mark.skipif(CLONE not in os.environ, reason=f"{CLONE} names no clone of google/cel-spec")
 def test_expressions_are_worth_what_the_specification_says() -> None:
-    tried = list(cases(Path(os.environ[CLONE])))
-    wrong = [case for case in tried if not same(ours(case.expression), case.value)]
-    unknown = [case.name for case in wrong if not any(fnmatch(case.name, pattern) for pattern in NOT_OF_KUBERNETES)]
-    assert not unknown, unknown
-    assert len(tried) > 1500 and len(wrong) < len(tried) / 4
+    values = [(case, ours(case.expression)) for case in cases(Path(os.environ[CLONE]))]
+    judged = [(case, value) for case, value in values if value is not NOT_JUDGED]
+    wrong = [case.name for case, value in judged if not same(value, case.value)]
+    assert [name for name in wrong if not any(fnmatch(name, pattern) for pattern in NOT_OF_KUBERNETES)] == []
+    assert len(judged) > 1500 and len(wrong) < len(judged) / 4
