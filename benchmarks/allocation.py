@@ -19,8 +19,8 @@ from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.search import Allocated, allocate
 from dra_driver.allocation.snapshot import Catalog, PublishedSlice, Snapshot, Usage
 from dra_driver.api.resource import DeviceClass, ResourceClaim, ResourceSlice
-from dra_driver.cli.output import print_table
 from dra_driver.names import GPU_DRIVER
+from dra_driver.terminal import print_table
 
 GPUS = 8
 PROFILES = {

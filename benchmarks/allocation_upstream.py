@@ -29,8 +29,8 @@ from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.search import Allocated, Limit, Undecided, allocate
 from dra_driver.allocation.snapshot import Catalog, PoolId, PoolUsage, PublishedSlice, Snapshot, Usage
 from dra_driver.api.resource import DeviceClass, ResourceClaim, ResourceSlice
-from dra_driver.cli.output import print_table
 from dra_driver.errors import InvalidInput, NodeNotReady
+from dra_driver.terminal import print_table
 
 _LONGEST_S = 3.0
 _LONG_S, _ENOUGH_S, _MOST_RUNS = 1.0, 0.02, 100

@@ -32,13 +32,13 @@ import grpc
 import grpc.aio
 
 from dra_driver.api.meta import DEVICE_CLASSES, LEASES, NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject
-from dra_driver.cli.output import print_table
 from dra_driver.kube import kubelet_api
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.kube.kubelet_api.generated import dra_v1_pb2, registration_pb2
 from dra_driver.names import CONFIG_API_VERSION, GPU_DRIVER
 from dra_driver.runtime.files import write_durably
 from dra_driver.simulation.cluster import Process
+from dra_driver.terminal import print_table
 from kubelet_plugin.simulation.host import open_host
 
 NODE = "node-1"

@@ -20,8 +20,8 @@ from dra_driver.cli.offline import (
     limit_of,
     world_in,
 )
-from dra_driver.cli.output import Cell, Format, OutputOption, Sheet, Status, print_data, show
 from dra_driver.errors import InvalidInput
+from dra_driver.terminal import Cell, Format, OutputOption, Sheet, Status, print_data, show
 
 _MOST_REPLICAS = 1000
 

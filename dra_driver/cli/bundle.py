@@ -15,7 +15,6 @@ from dra_driver.cli.doctor import (
     CdiRootOption,
     DriverOption,
     DriverRootOption,
-    HostRootOption,
     KubeletRootOption,
     NodeOption,
     SimulateOption,
@@ -24,7 +23,6 @@ from dra_driver.cli.doctor import (
     rendered,
     report_of,
 )
-from dra_driver.cli.output import messages
 from dra_driver.cli.session import ask
 from dra_driver.doctor.anonymity import Anonymity
 from dra_driver.doctor.archive import FACTS, NODE_FACTS, Bundle
@@ -34,6 +32,7 @@ from dra_driver.doctor.node import NodePlaces, node_part
 from dra_driver.doctor.reading import ClusterReader, Reader
 from dra_driver.errors import InvalidInput
 from dra_driver.names import GPU_DRIVER
+from dra_driver.terminal import HostRootOption, messages
 
 _WIDTH = 140
 

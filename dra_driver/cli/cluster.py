@@ -20,13 +20,13 @@ from dra_driver.cli.demo import (
     scenarios_in,
     wanted_nodes,
 )
-from dra_driver.cli.output import messages
 from dra_driver.cli.plan import policy_of
 from dra_driver.errors import InvalidInput
 from dra_driver.kubernetes import SEEN, named_minor
 from dra_driver.publish.policy_file import read_policy
 from dra_driver.runtime.telemetry import configure_logging
 from dra_driver.simulation.cluster import SimulatedCluster, SimulatedNode
+from dra_driver.terminal import messages
 
 _HINTS = """kubectl get nodeinventories,resourceslices
 dractl get devices

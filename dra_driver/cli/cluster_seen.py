@@ -18,7 +18,6 @@ from dra_driver.api.meta import (
     Resource,
 )
 from dra_driver.api.resource import DeviceTaintRule, ResourceClaim, ResourceSlice
-from dra_driver.cli.output import messages
 from dra_driver.cli.session import TAINT_RULES, listed
 from dra_driver.cli.usage import (
     PublishedDevice,
@@ -27,6 +26,7 @@ from dra_driver.cli.usage import (
 )
 from dra_driver.errors import NotFound
 from dra_driver.kube.client import Kube
+from dra_driver.terminal import messages
 
 
 @dataclass(frozen=True)

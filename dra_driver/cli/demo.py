@@ -20,7 +20,6 @@ from dra_driver.cli import plan
 from dra_driver.cli import scenario as scenarios
 from dra_driver.cli.files import shipped_classes
 from dra_driver.cli.offline import objects_of_node
-from dra_driver.cli.output import Format, OutputOption, Status, messages, print_data, print_table
 from dra_driver.cli.scenario import ContainerResult, Scenario
 from dra_driver.cli.usage import PublishedDevice
 from dra_driver.errors import DriverError, InvalidInput
@@ -28,6 +27,7 @@ from dra_driver.kubernetes import CURRENT, SEEN, named_minor
 from dra_driver.runtime.telemetry import configure_logging
 from dra_driver.simulation.cluster import SimulatedCluster, SimulatedNode, parse_nodes
 from dra_driver.slices.features import default_features
+from dra_driver.terminal import Format, OutputOption, Status, messages, print_data, print_table
 
 DEFAULT_NODES = "dgx-h100,t4"
 SEEN_VERSIONS = tuple(f"1.{minor}" for minor in SEEN)

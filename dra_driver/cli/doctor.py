@@ -16,7 +16,6 @@ from dra_driver import bundled
 from dra_driver.api.meta import JsonObject
 from dra_driver.checking.check import class_errors
 from dra_driver.cli.cluster_options import ContextOption, KubeconfigOption
-from dra_driver.cli.output import Format, OutputOption, Status, messages, print_data
 from dra_driver.cli.session import ask
 from dra_driver.doctor.archive import stored
 from dra_driver.doctor.checks import cluster_checks
@@ -29,6 +28,7 @@ from dra_driver.doctor.server import definitions_in
 from dra_driver.errors import InvalidInput
 from dra_driver.kube.client import Kube
 from dra_driver.names import GPU_DRIVER
+from dra_driver.terminal import Format, HostRootOption, OutputOption, Status, messages, print_data
 
 _QUIET_S = 2.0
 _NEWS_S = 5.0
@@ -47,15 +47,6 @@ StrictOption = Annotated[bool, typer.Option("--strict", help="Treat warnings and
 DriverOption = Annotated[
     str | None,
     typer.Option("--driver", help="The driver's name; default: what the plugin's DaemonSet says, else gpu.nvidia.com."),
-]
-HostRootOption = Annotated[
-    Path,
-    typer.Option(
-        "--host-root",
-        envvar="GPU_DRA_HOST_ROOT",
-        show_envvar=False,
-        help="Where the root of this machine is mounted; the plugin's pod sets GPU_DRA_HOST_ROOT to it.",
-    ),
 ]
 KubeletRootOption = Annotated[
     Path, typer.Option("--kubelet-root", readable=False, help="With --node: kubelet's folder.")

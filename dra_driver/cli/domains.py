@@ -13,11 +13,11 @@ from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.conditions import Condition
 from dra_driver.api.meta import COMPUTE_DOMAINS, JsonObject
 from dra_driver.cli.cluster_options import ContextOption, KubeconfigOption
-from dra_driver.cli.output import Sheet, WideFormat, WideOutputOption, duration, messages, print_data, show
 from dra_driver.cli.session import ask, listed
 from dra_driver.domains.status import READY
 from dra_driver.errors import InvalidInput, NotFound
 from dra_driver.kube.client import Kube
+from dra_driver.terminal import Sheet, WideFormat, WideOutputOption, duration, messages, print_data, show
 
 NameArgument = Annotated[str | None, typer.Argument(help="One domain; default: all.", show_default=False)]
 NamespaceOption = Annotated[

@@ -23,10 +23,10 @@ from dra_driver.cli.offline import (
     limit_of,
     world_in,
 )
-from dra_driver.cli.output import Format, OutputOption, Status, print_data
 from dra_driver.errors import InvalidInput
 from dra_driver.explain.explain import Answer, Explanation, explain_claim, explain_pod
 from dra_driver.explain.wording import sentences
+from dra_driver.terminal import Format, OutputOption, Status, print_data
 
 
 class ExplainedKind(StrEnum):

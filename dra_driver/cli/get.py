@@ -24,18 +24,6 @@ from dra_driver.cli.bars import MEANINGS, Mark, colour, drawn, letters
 from dra_driver.cli.cluster_options import ContextOption, KubeconfigOption
 from dra_driver.cli.cluster_seen import ClusterSeen, read_cluster, readable
 from dra_driver.cli.domains import domains
-from dra_driver.cli.output import (
-    Cell,
-    Sheet,
-    Shown,
-    WideFormat,
-    WideOutputOption,
-    duration,
-    gibibytes,
-    messages,
-    print_table,
-    show,
-)
 from dra_driver.cli.session import ask
 from dra_driver.cli.usage import (
     DeviceHolder,
@@ -48,6 +36,18 @@ from dra_driver.cli.usage import (
 )
 from dra_driver.kube.client import Kube
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
+from dra_driver.terminal import (
+    Cell,
+    Sheet,
+    Shown,
+    WideFormat,
+    WideOutputOption,
+    duration,
+    gibibytes,
+    messages,
+    print_table,
+    show,
+)
 
 app = typer.Typer(help="Show nodes, devices, claims or domains, and who uses what.", no_args_is_help=True)
 

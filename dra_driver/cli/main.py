@@ -9,7 +9,7 @@ from importlib.metadata import entry_points
 import typer
 
 from dra_driver.cli.lazy import LazyCommand, lazy_group
-from dra_driver.cli.output import plain_errors
+from dra_driver.terminal import plain_errors
 
 COMMANDS = (
     LazyCommand("demo", "dra_driver.cli.demo:demo", "Run the examples and show what containers got."),

@@ -17,7 +17,6 @@ from dra_driver.cli.migrate_cluster import ClusterRead, read_cluster, relevant
 from dra_driver.cli.migrate_files import diff, places_below, read_sources, together, write_beside, write_in_place
 from dra_driver.cli.migrate_options import ReportFormat
 from dra_driver.cli.migrate_report import Gathered, Trying, json_text, reported, show, write_reports
-from dra_driver.cli.output import Status, messages
 from dra_driver.errors import InvalidInput
 from dra_driver.migration.cutover.applying import Results
 from dra_driver.migration.migrate import migrate as migrated
@@ -27,6 +26,7 @@ from dra_driver.migration.report.markdown import markdown
 from dra_driver.migration.report.outcome import MigrationReport
 from dra_driver.migration.report.sections import named
 from dra_driver.migration.write.undo import undo as undone
+from dra_driver.terminal import Status, messages
 
 _STDOUT = "-"
 

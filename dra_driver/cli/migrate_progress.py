@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from dra_driver.cli.output import messages
+from dra_driver.terminal import messages
 
 _SILENT_S = 2.0
 """A run that is done sooner needs no words."""

@@ -16,7 +16,6 @@ from dra_driver.cli.files import shipped_classes
 from dra_driver.cli.migrate_cluster import ClusterRead
 from dra_driver.cli.migrate_files import write_extra
 from dra_driver.cli.migrate_progress import MigrationProgress
-from dra_driver.cli.output import messages, print_table
 from dra_driver.errors import InvalidInput
 from dra_driver.kubernetes import CURRENT
 from dra_driver.migration.claims.publishing import final_values
@@ -36,6 +35,7 @@ from dra_driver.migration.verify.ground import Ground, ground_of_cluster, ground
 from dra_driver.migration.verify.trial import TrialVerdict, verify
 from dra_driver.names import names_record
 from dra_driver.phrases import and_more
+from dra_driver.terminal import messages, print_table
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,8 @@ from dra_driver.authoring.intent import (
 from dra_driver.authoring.objects import MOST_NODES, domain_objects, objects_of
 from dra_driver.authoring.refusals import refusals
 from dra_driver.authoring.writing import plain, written
-from dra_driver.cli.output import Format, messages, print_data
 from dra_driver.errors import InvalidInput
+from dra_driver.terminal import Format, messages, print_data
 
 app = typer.Typer(help="Write a claim, a template, a class or a domain from what you want.", no_args_is_help=True)
 

@@ -18,13 +18,13 @@ import typer
 
 from dra_driver.cli.bundle import put_node
 from dra_driver.cli.doctor import release
-from dra_driver.cli.output import Format, Status, messages, print_data, stop
 from dra_driver.cli.prove_pods import proven_in_pods
 from dra_driver.cli.session import ask
 from dra_driver.doctor.archive import Bundle
 from dra_driver.doctor.node import NodePlaces, node_part
 from dra_driver.doctor.proofs import IN_PODS, Proof, ProofChange, ProofResult, lines, not_tried, summary
 from dra_driver.errors import ClusterError, DriverError, InvalidInput
+from dra_driver.terminal import Format, Status, messages, print_data, stop
 
 ARCHIVE = "gpu-dra-proof.tar.gz"
 _WIDEST = 120

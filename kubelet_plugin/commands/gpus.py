@@ -16,11 +16,10 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from dra_driver.cli.doctor import HostRootOption
-from dra_driver.cli.output import Status, messages
 from dra_driver.doctor.node import NodePlaces
 from dra_driver.errors import InvalidInput, NodeNotReady
 from dra_driver.runtime.files import read_if_present, remove, write_durably
+from dra_driver.terminal import HostRootOption, Status, messages
 from kubelet_plugin.facts.release import REQUEST, STATE, ReleaseRequest, ReleaseState
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.hardware.vfio import users

@@ -23,13 +23,21 @@ from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import Device
 from dra_driver.cdi.edits import ClaimDevice, DriverFiles, claim_spec
 from dra_driver.cdi.model import CdiSpec, json_of
-from dra_driver.cli.doctor import HostRootOption
-from dra_driver.cli.output import Format, OutputOption, Status, gibibytes, messages, print_data, print_table
 from dra_driver.errors import InvalidInput, NodeNotReady
 from dra_driver.names import GPU_DRIVER, model_label
 from dra_driver.publish.policy_file import read_policy
 from dra_driver.quantity import Quantity
 from dra_driver.slices.offline import PublishedPool, published_offline
+from dra_driver.terminal import (
+    Format,
+    HostRootOption,
+    OutputOption,
+    Status,
+    gibibytes,
+    messages,
+    print_data,
+    print_table,
+)
 from kubelet_plugin.facts.container_runtime import ContainerFilesOfNode
 from kubelet_plugin.facts.hardware import Hardware, NodeFacts, installed_nvml, simulated_nvml
 from kubelet_plugin.hardware.driver_root import DriverInstallation

@@ -12,10 +12,9 @@ from typing import Annotated
 
 import typer
 
-from dra_driver.cli.doctor import HostRootOption
-from dra_driver.cli.output import messages
 from dra_driver.doctor.node import NodePlaces
 from dra_driver.errors import InvalidInput
+from dra_driver.terminal import HostRootOption, messages
 from kubelet_plugin.record.format import Record, write_record
 from kubelet_plugin.recording.take import NodeRecorder, Progress
 

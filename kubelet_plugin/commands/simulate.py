@@ -12,8 +12,8 @@ from typing import Annotated
 import pynvml
 import typer
 
-from dra_driver.cli.output import messages
 from dra_driver.errors import InvalidInput, NodeNotReady
+from dra_driver.terminal import messages
 from kubelet_plugin.simulation.host import SimulatedHost, open_simulated
 from kubelet_plugin.simulation.partitions import PartitionRefused
 

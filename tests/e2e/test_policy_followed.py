@@ -16,8 +16,8 @@ from support.places import SHORT
 from dra_driver.api.inventory import NodeInventory
 from dra_driver.api.meta import EVENTS, NODE_INVENTORIES, PODS, RESOURCE_CLAIM_TEMPLATES, JsonObject
 from dra_driver.api.policy import PublishingPolicy
-from dra_driver.cli.output import Status
 from dra_driver.simulation.cluster import SimulatedCluster, parse_nodes
+from dra_driver.terminal import Status
 from kubelet_plugin.commands.simulate import act
 from kubelet_plugin.simulation.host import SimulatedHost
 from kubelet_plugin.simulation.operations import MIG_CONFIGURATION_CHANGED

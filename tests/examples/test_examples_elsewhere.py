@@ -11,8 +11,8 @@ from support.dractl import run
 from dra_driver.api.meta import JsonObject
 from dra_driver.bundled import EXAMPLES_FOLDER
 from dra_driver.checking.knowledge import objects_of_model
-from dra_driver.cli.output import Status
 from dra_driver.cli.scenario import read_scenario
+from dra_driver.terminal import Status
 
 GPUS, CHANNELS, NICS = "gpu.nvidia.com", "compute-domain.nvidia.com", "dra.net"
 PCIE_ROOT = "resource.kubernetes.io/pcieRoot"

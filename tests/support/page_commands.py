@@ -23,10 +23,10 @@ from typer.testing import CliRunner
 from controller.settings import read_settings as controller_settings
 from dra_driver.api.meta import CRDS, JsonObject, Resource
 from dra_driver.cli.main import app
-from dra_driver.cli.output import plain_errors
 from dra_driver.errors import AlreadyExists, NotFound
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.terminal import plain_errors
 from kubelet_plugin.settings import read_settings as plugin_settings
 
 PLACEHOLDERS = {"NODE": "gpu-node-1", "REGISTRY": "registry.example", "NAMESPACE": "team-a"}

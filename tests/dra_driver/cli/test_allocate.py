@@ -10,8 +10,8 @@ from support.allocation import gpu
 from typer.testing import CliRunner, Result
 
 from dra_driver.cli.main import app
-from dra_driver.cli.output import Status
 from dra_driver.errors import DriverError
+from dra_driver.terminal import Status
 
 type Obj = dict[str, Any]
 

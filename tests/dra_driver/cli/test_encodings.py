@@ -10,7 +10,7 @@ from support.dractl import run
 from support.rows import slow_but
 
 from dra_driver.cli.encodings import encoding_of, title
-from dra_driver.cli.output import Status
+from dra_driver.terminal import Status
 
 POD = """# Für alle: 一 GPU 🚀
 apiVersion: v1

@@ -26,13 +26,13 @@ from dra_driver.api.meta import (
 )
 from dra_driver.cli.live import _behaviour, live_world
 from dra_driver.cli.main import app
-from dra_driver.cli.output import Status
 from dra_driver.errors import InvalidInput, Rejected
 from dra_driver.explain import driver_findings, findings
 from dra_driver.explain.suggest import SuggestionKind
 from dra_driver.explain.verdicts import ReasonCode
 from dra_driver.kube.client import Kube, Listing
 from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.terminal import Status
 
 DOCUMENTATION = Path(__file__).parents[3] / "docs" / "explain.md"
 

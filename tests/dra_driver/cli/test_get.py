@@ -23,10 +23,10 @@ from dra_driver.api.meta import (
     Resource,
 )
 from dra_driver.cli.main import app
-from dra_driver.cli.output import Status, duration, plain_errors
 from dra_driver.errors import Rejected
 from dra_driver.kube.client import Kube
 from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.terminal import Status, duration, plain_errors
 
 PRODUCT = "NVIDIA H100 80GB HBM3"
 

@@ -36,7 +36,6 @@ from dra_driver.cli import migrate as command
 from dra_driver.cli.files import UnreadableFile
 from dra_driver.cli.migrate_files import diff, write_in_place
 from dra_driver.cli.migrate_progress import MigrationProgress
-from dra_driver.cli.output import Status
 from dra_driver.doctor.node import NodePlaces
 from dra_driver.errors import InvalidInput
 from dra_driver.kube.client import Kube
@@ -45,6 +44,7 @@ from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import FileResult, ManifestText, Migration, Options
 from dra_driver.migration.report.data import schema
 from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.terminal import Status
 from kubelet_plugin.record.format import write_record
 from kubelet_plugin.recording.take import NodeRecorder
 from kubelet_plugin.simulation.host import create_host

@@ -7,7 +7,7 @@ import pytest
 import yaml
 from support.dractl import run
 
-from dra_driver.cli.output import Status, plain_errors
+from dra_driver.terminal import Status, plain_errors
 
 
 def test_yaml_goes_to_standard_output_and_explains_itself() -> None:

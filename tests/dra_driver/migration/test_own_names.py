@@ -9,8 +9,8 @@ from support.dractl import decided, run
 from support.migration import GPU, all_codes, limits, meaning_of, pod, read
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.cli.output import Status
 from dra_driver.migration.model import Want, What
+from dra_driver.terminal import Status
 
 OURS = "device.driver == 'gpu.nvidia.com'"
 PRODUCT = "device.attributes['gpu.nvidia.com'].productName"

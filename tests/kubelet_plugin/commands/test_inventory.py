@@ -17,8 +17,8 @@ from typer.testing import CliRunner, Result
 from dra_driver.api.inventory import NodeInventory
 from dra_driver.cdi.model import problems_of
 from dra_driver.cdi.reading import decode
-from dra_driver.cli.output import messages
 from dra_driver.errors import InvalidInput
+from dra_driver.terminal import messages
 from kubelet_plugin.commands.inventory import _Node, _print, _report, inventory
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.simulation.profiles import profile_names

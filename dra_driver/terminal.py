@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
@@ -54,6 +55,15 @@ class WideFormat(StrEnum):
 OutputOption = Annotated[Format, typer.Option("--output", "-o", help="How to print the data.")]
 WideOutputOption = Annotated[
     WideFormat, typer.Option("--output", "-o", help="How to print the data; wide has more columns.")
+]
+HostRootOption = Annotated[
+    Path,
+    typer.Option(
+        "--host-root",
+        envvar="GPU_DRA_HOST_ROOT",
+        show_envvar=False,
+        help="Where the root of this machine is mounted; the plugin's pod sets GPU_DRA_HOST_ROOT to it.",
+    ),
 ]
 
 
