@@ -149,7 +149,7 @@ class OnHost:
         # Isolated (-I) and without site packages (-S): nothing but the standard library, and at once.
         words = [sys.executable, "-I", "-S", host_program.__file__, text]
         try:
-            done = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=60, check=False)
+            done = subprocess.run(words, capture_output=True, errors="replace", timeout=60, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
             raise NodeNotReady(f"cannot {order['do']} on the host: {error}", about=about) from error
         if done.returncode:

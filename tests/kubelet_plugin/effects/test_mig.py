@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,9 +13,17 @@ from support.nodes import Node, a_node
 from support.rows import slow_but
 
 from dra_driver.errors import HardwareError
-from kubelet_plugin.effects.mig import PAUSES_S, ComputeInstances, GpuInstances, MigModes
+from kubelet_plugin.effects.mig import (
+    PAUSES_S,
+    ComputeInstances,
+    GpuInstances,
+    MigModes,
+    _instances_if_on,
+    _refusing,
+)
 from kubelet_plugin.facts.hardware import Hardware, NodeFacts
 from kubelet_plugin.hardware.calls import NvmlCode
+from kubelet_plugin.hardware.mig import Mode
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
     GpuIdentity,
@@ -776,3 +784,25 @@ def test_the_mode_of_a_gpu_that_was_taken_out_of_the_node_is_nobodys(plugin: Plu
     assert refused.value.code == NvmlCode.NOT_FOUND
     effect.undo(gone, {gone: before}, "another-boot")
     plugin.undo(mode)
+
+
+class TestAnswersOfNvml:
+    def refused(self, code: NvmlCode) -> None:
+        raise HardwareError("refused", about="GPU", code=code)
+
+    def test_what_is_gone_already_needs_no_destruction(self) -> None:
+        gpu = GpuIdentity("GPU-a", "0000:01:00.0")
+        _refusing(gpu, NvmlCode.IN_USE, "in use", lambda: self.refused(NvmlCode.NOT_FOUND))
+        with pytest.raises(HardwareError, match="in use"):
+            _refusing(gpu, NvmlCode.IN_USE, "in use", lambda: self.refused(NvmlCode.IN_USE))
+        with pytest.raises(HardwareError, match="refused"):
+            _refusing(gpu, NvmlCode.IN_USE, "in use", lambda: self.refused(NvmlCode.NO_PERMISSION))
+
+    def test_a_gpu_without_mig_mode_is_not_asked_for_instances(self) -> None:
+        """NVML refuses the question then. Source: nvmlDeviceGetGpuInstances."""
+
+        class Off:
+            def mode(self) -> Mode:
+                return Mode(on=False, pending=False)
+
+        assert _instances_if_on(cast(Any, Off())) == ()

@@ -1,5 +1,6 @@
 """What is done on the host: processes that outlive their starter, signals that reach the right one."""
 
+import json
 import os
 import signal
 import subprocess
@@ -8,10 +9,12 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dra_driver.errors import NodeNotReady
+from kubelet_plugin.effects import host_program
 from kubelet_plugin.effects.on_host import OnHost, Start
 from kubelet_plugin.hardware.host_programs import MarkedProcess, Processes
 from kubelet_plugin.hardware.sysfs import HostFiles
@@ -99,3 +102,97 @@ def test_what_the_host_has_no_namespaces_for_says_what_the_plugin_needs(tmp_path
     host = OnHost(HostFiles(tmp_path), Processes(Path("/proc")), tmp_path / "none")
     with pytest.raises(NodeNotReady, match="privileged container, with the host's root mounted"):
         host.mount_tmpfs(tmp_path, "size=1m")
+
+
+class TestOrders:
+    """What the program on the host is told."""
+
+    @pytest.fixture
+    def orders(self, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+        orders: list[dict[str, Any]] = []
+
+        def run(words: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+            orders.append(json.loads(words[-1]))
+            return subprocess.CompletedProcess(words, 0, '{"pid": 7}\n', "")
+
+        monkeypatch.setattr(subprocess, "run", run)
+        return orders
+
+    @pytest.fixture
+    def real(self, tmp_path: Path) -> OnHost:
+        namespaces = tmp_path / "ns"
+        namespaces.mkdir()
+        (namespaces / "pid").symlink_to(Path("/proc/self/ns/pid").readlink())
+        return OnHost(HostFiles(tmp_path), Processes(Path("/proc")), namespaces)
+
+    def test_a_process_leaves_the_container_and_has_mounts_on_a_real_host_only(
+        self, orders: list[dict[str, Any]], real: OnHost, host: OnHost
+    ) -> None:
+        process = Start(("/a",), {}, Path("/out"), tmpfs=("/tmp",), binds=(("/x", "/y"),))
+        assert [one.start(process, "a") for one in (real, host)] == [7, 7]
+        told = [(order["cgroup"] is not None, order["tmpfs"], order["binds"]) for order in orders]
+        assert told == [(True, ["/tmp"], [["/x", "/y"]]), (False, [], [])]
+
+    def test_a_program_has_another_root_on_a_real_host_only(
+        self, orders: list[dict[str, Any]], real: OnHost, host: OnHost
+    ) -> None:
+        for one in (real, host):
+            one.run(["/a"], "a", root="/driver")
+        assert [order["root"] for order in orders] == ["/driver", ""]
+
+    def test_mounts_are_taken_away_on_the_host_and_in_the_container(
+        self, orders: list[dict[str, Any]], real: OnHost, host: OnHost, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        gone: list[str] = []
+        monkeypatch.setattr(host_program, "unmount", gone.append)
+        host.unmount(Path("/pipes"))
+        assert (orders, gone) == ([], [])
+        real.unmount(Path("/pipes"))
+        assert [(order["do"], order["path"]) for order in orders] == [("unmount", "/pipes")]
+        assert gone == ["/pipes", str(tmp_path / "pipes")]
+
+    def test_a_mount_that_stays_is_named(
+        self, orders: list[dict[str, Any]], real: OnHost, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def busy(path: str) -> None:
+            raise PermissionError(1, "Operation not permitted", path)
+
+        monkeypatch.setattr(host_program, "unmount", busy)
+        with pytest.raises(NodeNotReady, match="folder /pipes: cannot be unmounted: Operation not permitted"):
+            real.unmount(Path("/pipes"))
+
+    def test_nothing_is_started_or_signalled_from_another_pid_namespace(
+        self, orders: list[dict[str, Any]], real: OnHost, tmp_path: Path, mark: str
+    ) -> None:
+        (tmp_path / "ns" / "pid").unlink()
+        (tmp_path / "ns" / "pid").symlink_to("pid:[1]")
+        with pytest.raises(NodeNotReady, match="set hostPID: true"):
+            real.start(_start(mark, "/a"), "a")
+        with pytest.raises(NodeNotReady, match="set hostPID: true"):
+            real.signal(MarkedProcess(0, os.getpid(), mark), signal.SIGTERM)
+        (tmp_path / "ns" / "pid").unlink()
+        with pytest.raises(NodeNotReady, match="the host's namespaces cannot be seen"):
+            real.start(_start(mark, "/a"), "a")
+        assert orders == []
+
+    def test_a_program_that_takes_too_long_is_an_error(self, real: OnHost, monkeypatch: pytest.MonkeyPatch) -> None:
+        def run(words: list[str], **options: Any) -> None:
+            raise subprocess.TimeoutExpired(words, 60)
+
+        monkeypatch.setattr(subprocess, "run", run)
+        with pytest.raises(NodeNotReady, match=r"a: cannot run on the host: .* timed out"):
+            real.run(["/a"], "a")
+
+
+def test_a_process_that_may_not_be_signalled_is_named(host: OnHost, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    host.start(_start(mark, "/bin/sleep", "60"), "sleep")
+    (process,) = _marked(mark)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+
+    def refuse(fd: int, number: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(signal, "pidfd_send_signal", refuse)
+    with pytest.raises(NodeNotReady, match=f"{process.pid}: may not be signalled"):
+        host.signal(process, signal.SIGTERM)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -305,6 +305,17 @@ def test_the_images_program_takes_the_place_of_another_release_at_once_and_once(
     assert placed.read_text() == "1.20.0"
 
 
+def test_a_program_that_is_there_already_is_not_written_again(host: Host) -> None:
+    placed = host.state_dir / "nvidia-cdi-hook"
+    host.ships("1.20.0").install()
+    written = placed.stat().st_ino
+    host.ships("1.20.0").install()
+    assert placed.stat().st_ino == written
+    placed.chmod(0o644)
+    host.ships("1.20.0").install()
+    assert placed.stat().st_mode & 0o111
+
+
 def test_who_only_looks_puts_nothing_on_the_host(host: Host) -> None:
     looking = InstalledHook(host.state_dir)
     with pytest.raises(NodeNotReady, match="is not there"):

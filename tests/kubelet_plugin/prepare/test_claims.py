@@ -98,3 +98,27 @@ def test_an_error_says_which_claim_and_whose_move_it_is(error: ClusterError, mov
     assert error.message in str(told)
     assert move in str(told)
     assert told.status == error.status
+
+
+async def test_pauses_double_and_a_busy_server_says_how_long(api: FakeClaims, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    away = Unreachable("500", status=500, retry_after_s=1.5)
+    api.failures = [away] * 6
+    await ClaimReader(api).read(a_ref(), patience_s=60)
+    assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0]
+
+    pauses.clear()
+    silent = Unreachable("429", status=429)
+    silent.retry_after_s = None
+    api.failures = [
+        Unreachable("429", status=429, retry_after_s=30),
+        silent,
+        Unreachable("429", status=429, retry_after_s=1.5),
+    ]
+    await ClaimReader(api).read(a_ref(), patience_s=60)
+    assert pauses == [2.0, 0.2, 1.5]
