@@ -302,6 +302,22 @@ class TestComingBack:
         plugin.take_back(binding(host))
         assert host.state.gpus[0].persistent
 
+    def test_nvml_that_fails_for_a_moment_is_asked_again(
+        self, host: SimulatedHost, plugin: Plugin, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        plugin.lend(binding(host))
+        answers = iter([HardwareError("not yet", about="GPU"), True])
+
+        def sees(gpu: GpuIdentity) -> bool:
+            answer = next(answers)
+            if isinstance(answer, HardwareError):
+                raise answer
+            return answer
+
+        monkeypatch.setattr(plugin.driver, "sees", sees)
+        plugin.take_back(binding(host))
+        assert list(answers) == []
+
     def test_what_an_administrator_gave_to_another_driver_is_left_alone(
         self, host: SimulatedHost, plugin: Plugin
     ) -> None:

@@ -1,6 +1,9 @@
 """Persistence mode, as it keeps a GPU from being lent: of nvidia-persistenced, and of the kernel module."""
 
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import pynvml
 import pytest
@@ -8,8 +11,9 @@ import pytest
 from dra_driver.errors import HardwareError
 from kubelet_plugin.effects.on_host import OnHost
 from kubelet_plugin.effects.vfio import VfioBindings, VfioPatience
-from kubelet_plugin.effects.vfio_driver import DriverOfNode, HostSmi
+from kubelet_plugin.effects.vfio_driver import DriverOfNode, HostSmi, PatientWrites
 from kubelet_plugin.facts.hardware import Hardware, NvmlSource
+from kubelet_plugin.hardware.calls import NvmlCode
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import find_driver_root
 from kubelet_plugin.hardware.sysfs import HostFiles
@@ -212,3 +216,108 @@ def test_what_was_before_is_told_by_the_daemon(host: SimulatedHost) -> None:
     assert remembered() == "on"
     Plugin(host).driver.set_persistence(identity(host), on=False)
     assert remembered() == "off"
+
+
+class StubNvml:
+    """Answers of one GPU; `error` comes for its handle."""
+
+    def __init__(self) -> None:
+        self.library = self
+        self.error: NvmlCode | None = None
+        self.mode: tuple[int, int] | None = (0, 0)
+        self.kept = True
+
+    def handle(self, uuid: str) -> str:
+        if self.error is not None:
+            raise HardwareError("no handle", about=uuid, code=self.error)
+        return uuid
+
+    def supported(self, about: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        return function(*arguments)
+
+    call = supported
+
+    def nvmlDeviceGetMigMode(self, handle: str) -> tuple[int, int] | None:
+        return self.mode
+
+    def nvmlDeviceGetPersistenceMode(self, handle: str) -> int:
+        return int(self.kept)
+
+    def nvmlDeviceSetPersistenceMode(self, handle: str, on: int) -> None:
+        self.kept = bool(on)
+
+
+class StubHardware:
+    def __init__(self, nvml: StubNvml) -> None:
+        self.nvml = nvml
+        self.sessions = 1
+
+    def use(self, gpu: GpuIdentity, work: Callable[[Any], Any]) -> Any:
+        return work(self.nvml)
+
+    def without_session(self, work: Callable[[], None]) -> None:
+        work()
+        self.sessions += 1
+
+
+class NoSmi:
+    def set_persistence(self, gpu: GpuIdentity, *, on: bool) -> None:
+        raise HardwareError("no nvidia-smi", about=str(gpu))
+
+
+class TestAnswersOfNvml:
+    GPU = GpuIdentity("GPU-a", "0000:01:00.0")
+
+    @pytest.fixture
+    def hardware(self) -> StubHardware:
+        return StubHardware(StubNvml())
+
+    @pytest.fixture
+    def driver(self, hardware: StubHardware) -> DriverOfNode:
+        return DriverOfNode(cast(Any, hardware), cast(Any, NoSmi()))
+
+    def test_a_gpu_is_looked_for_in_a_new_session(self, hardware: StubHardware, driver: DriverOfNode) -> None:
+        assert (driver.sees(self.GPU), hardware.sessions) == (True, 2)
+        hardware.nvml.error = NvmlCode.NOT_FOUND
+        assert not driver.sees(self.GPU)
+        hardware.nvml.error = NvmlCode.GPU_IS_LOST
+        with pytest.raises(HardwareError, match="no handle"):
+            driver.sees(self.GPU)
+
+    def test_mig_mode_counts_as_it_is_now(self, hardware: StubHardware, driver: DriverOfNode) -> None:
+        answers = {}
+        for mode in ((1, 0), (0, 1), None):
+            hardware.nvml.mode = mode
+            answers[mode] = driver.mig_enabled(self.GPU)
+        assert answers == {(1, 0): True, (0, 1): False, None: False}
+
+    def test_handles_are_new_after_the_kernel_module_changed_persistence(
+        self, hardware: StubHardware, driver: DriverOfNode
+    ) -> None:
+        driver.set_persistence(self.GPU, on=False)
+        assert not hardware.nvml.kept
+        assert hardware.sessions == 2
+
+
+def test_the_write_after_one_that_hung_is_for_the_next_attempt() -> None:
+    class Slow:
+        def __init__(self) -> None:
+            self.goes_on = threading.Event()
+            self.written: list[str] = []
+
+        def write(self, host_path: str, text: str) -> None:
+            self.goes_on.wait()
+            self.written.append(text)
+
+    slow, gpu = Slow(), GpuIdentity("GPU-a", "0000:01:00.0")
+    writes = PatientWrites(slow, 0.05)
+    with pytest.raises(HardwareError, match="has not ended a write"):
+        writes.order(gpu, "a", "x", "first")
+    writes._patience_s = 10.0
+    threading.Timer(0.05, slow.goes_on.set).start()
+    with pytest.raises(HardwareError, match="has just ended an earlier write") as caught:
+        writes.order(gpu, "a", "x", "second")
+    assert caught.value.retry_after_s == 0.5
+    assert slow.written == ["first\n"]
+    writes.order(gpu, "a", "x", "third")
+    assert slow.written == ["first\n", "third\n"]
