@@ -3,7 +3,7 @@
 Facts of eight GPUs are some 100 kB as decoded objects and under 2 kB like this; they are needed only when something
 changes, so they are decoded then.
 
-May slices of this pool be created? Only for a plugin that lives.
+`Life` decides whether slices of a pool may be created: only for a plugin that lives.
 
 kubelet wipes the slices of a node when it starts, and those of one driver 30 s after the driver's last connection went
 away. Publishers put them back for a plugin that lives and must not for one that is dead, and a wipe looks the same in

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.mps import QUICK, Client, effect_for, identity, no_daemons_left, processes_below, record, until
@@ -498,3 +499,22 @@ def test_a_daemon_is_stopped_while_the_drivers_programs_are_gone(
     _undone(effect, hold, made)
     assert processes_below(folder) == ()
     assert list(folder.iterdir()) == []
+
+
+def test_a_daemon_has_its_own_memory_and_is_asked_to_quit_before_it_is_ended(
+    effect: MpsDaemons, hold: MpsDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounted: list[Path] = []
+    monkeypatch.setattr(effect._host, "mount_tmpfs", lambda path, options: mounted.append(path))
+    made = effect.make(hold, {})
+    assert [path.name for path in mounted] == ["shm"]
+    asked: list[str] = []
+    ask = effect._ask
+
+    def noting(place: Any, about: str, *commands: str) -> Any:
+        asked.extend(commands)
+        return ask(place, about, *commands)
+
+    monkeypatch.setattr(effect, "_ask", noting)
+    _undone(effect, hold, made)
+    assert asked == [f"quit -t {QUICK.quit_s:g}"]
