@@ -541,6 +541,14 @@ async def test_settings_that_cannot_be_made_again_are_named_with_their_claim(ben
     assert "team-a/train (UID uid-of-train) may lack what it needs: it hangs" in pending
 
 
+async def test_claims_without_settings_are_left_alone_then(bench: HoldBench) -> None:
+    async with bench.plugin() as service:
+        await prepare_one(service, bench.claim("other", PART))
+        acts = list(bench.hardware.acts)
+        assert (await service._healer.reassert_settings()).done == ()
+        assert bench.hardware.acts == acts
+
+
 async def test_settings_of_a_claim_on_its_way_out_are_not_made_again(bench: HoldBench) -> None:
     ref = bench.long("train")
     async with bench.plugin() as service:

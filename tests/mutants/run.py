@@ -39,7 +39,7 @@ CORE: Mapping[str, Sequence[str]] = {
         "tests/kubelet_plugin/facts/test_discovery.py",
         *(f"tests/kubelet_plugin/test_{name}.py" for name in (
             "service_guards", "service_holds", "service_machine", "claim_operations", "what_is_allocated", "lent_gpus",
-            "config_refusals",
+            "config_refusals", "slow_gpus",
         )),
     ),
     "kubelet_plugin/prepare/claims.py": ("tests/kubelet_plugin/reporting", "tests/kubelet_plugin/prepare"),

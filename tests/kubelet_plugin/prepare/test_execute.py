@@ -1,5 +1,6 @@
 """What an act that fails halfway leaves, and what is told of it: kubelet_plugin/prepare/execute.py on real files."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from kubelet_plugin.prepare.holds import (
     HoldRecord,
     HoldState,
     Made,
+    MpsDaemon,
     Records,
     TimeSlice,
     gpus_of,
@@ -283,3 +285,18 @@ async def test_a_gpu_that_cannot_be_cleared_is_tried_once_and_keeps_no_other_fro
     assert [GPUS[1].uuid in one for one in report.done] == [True]
     assert ["it hangs" in one for one in report.pending] == [True]
     assert set(bench.journal.current.holds) == {LONG, ComputeMode(GPUS[0], 2)}
+
+
+async def test_turns_at_gpus_are_taken_in_one_order(bench: Bench) -> None:
+    """Two claims of several GPUs would wait for each other otherwise."""
+    turns: list[GpuIdentity] = []
+
+    class Noting(dict[GpuIdentity, asyncio.Semaphore]):
+        def setdefault(self, gpu: GpuIdentity, turn: Any) -> Any:
+            turns.append(gpu)
+            return super().setdefault(gpu, turn)
+
+    bench.executor._gpus = Noting()
+    gpus = [GpuIdentity(f"GPU-{number}", f"0000:{number:02x}:00.0") for number in range(12)]
+    await bench.executor._on_hardware([MpsDaemon("a", tuple(gpus[6:])), MpsDaemon("b", tuple(gpus[:6]))], lambda: None)
+    assert turns == sorted(gpus)
