@@ -1,6 +1,6 @@
-"""The effects of all kinds of holds on this node, put together from its adapters; and what the journal says is ours.
+"""Builds the effects of all kinds of holds from this node's adapters, and reads from the journal what the driver made.
 
-`kubelet_plugin.main` enters here, and proofs of a node (`kubelet_plugin.doctor.proof`).
+`kubelet_plugin.main` and the proofs of a node (`kubelet_plugin.doctor.proof`) enter here.
 """
 
 from collections.abc import Callable
@@ -88,7 +88,7 @@ def effects_of(
 
 
 class OursNow:
-    """What the journal says is ours at each call, from any thread. What it said last, when it cannot be read."""
+    """What the driver made, read from the journal at each call, in any thread. If unreadable: the last known state."""
 
     def __init__(self, journal: JournalStore, host: HostFiles) -> None:
         self._journal = journal

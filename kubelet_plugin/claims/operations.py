@@ -1,7 +1,7 @@
-"""Calls of kubelet, claim by claim: each claim is answered on its own, and what became of it is told.
+"""The kubelet's calls, claim by claim: each claim gets its own answer, and its result is logged and reported.
 
 Both drivers of the plugin's process enter here with what they do for a claim. Every operation ends with one line in
-the log, and with a call of the `listener`. When kubelet gives up a call, an operation that only waits is dropped
+the log and a call of the `listener`. When the kubelet gives up a call, an operation that only waits is dropped
 (`ClaimNotes.wanted`, `ClaimNotes.while_wanted`), and one that has begun is finished in the background.
 """
 
@@ -21,13 +21,13 @@ _log = structlog.get_logger(__name__)
 
 
 class ClaimNotes:
-    """What is found out of a claim while something is done about it."""
+    """What an operation learns about its claim."""
 
     __slots__ = ("_given_up", "devices", "pods", "repeated")
 
     def __init__(self) -> None:
         self._given_up = asyncio.Event()
-        """Nobody waits for the answer any more."""
+        """Set when the caller no longer waits for the answer."""
         self.pods: tuple[str, ...] = ()
         self.devices: tuple[AllocatedTo, ...] = ()
         self.repeated = False
@@ -83,7 +83,7 @@ class Operations:
             raise
 
     def begin[T](self, work: Coroutine[None, None, T]) -> asyncio.Task[T]:
-        """Something that is finished whoever gives up waiting for it."""
+        """Start work that is finished even if its caller gives up."""
         task = asyncio.create_task(work)
         self._begun.add(task)
         task.add_done_callback(self._begun.discard)
@@ -95,7 +95,7 @@ class Operations:
             await asyncio.gather(*self._begun, return_exceptions=True)
 
     async def _one[T](self, call: Call, claim: ClaimRef, act: Act[T], notes: ClaimNotes) -> tuple[str, T | DriverError]:
-        """The claim's UID and its answer; also the only place that tells how an operation ended."""
+        """The claim's UID and its answer; also the only place that logs and reports how an operation ended."""
         self._listener.began(call, claim)
         started = time.perf_counter()
         answer: T | DriverError

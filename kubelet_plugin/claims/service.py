@@ -1,12 +1,12 @@
-"""Prepares and unprepares claims: kubelet's calls enter here through `kubelet_plugin.rpc`.
+"""Prepares and unprepares claims: the kubelet's calls enter here through `kubelet_plugin.rpc`.
 
 For each claim: observe (its object, the node, what it holds already), decide (`kubelet_plugin.prepare.wanted`,
-`kubelet_plugin.prepare.plan`), do (`kubelet_plugin.prepare.execute`), answer. Every claim of a call is answered on its
-own, different claims run side by side, and one claim has one turn at a time, whoever asks.
+`kubelet_plugin.prepare.plan`), do (`kubelet_plugin.prepare.execute`), answer. Every claim of a call gets its own
+answer. Different claims run in parallel; calls for the same claim run one after another.
 
-* A claim's object is read for every prepare, also a repeated one: only so a claim that was created again under its
-  name, or allocated again with other devices, gets the right answer. If the API server cannot be asked, a claim that is
-  prepared is answered from the journal, so that kubelet's restart does not need the API server twice.
+* A claim's object is read for every prepare, even a repeated one. Otherwise, a claim that was created again under the
+  same name, or allocated again with other devices, would get a wrong answer. If the API server cannot be reached, a
+  prepared claim is answered from the journal, so that a restarted kubelet does not need the API server twice.
 * A repeated prepare writes nothing; it looks whether the CDI file is still as it was left.
 * Unprepare never asks the API server: the object may be gone.
 * The API server is asked before a claim's turn, once for all calls that wait for the same claim, so that an unprepare
@@ -141,7 +141,7 @@ class ClaimService:
         self._swept: frozenset[str] = frozenset()
         """The lost MIG devices that the last sweep knew of."""
         self._left = asyncio.Event()
-        """A claim went and left something behind, which is to be cleared as soon as it can be."""
+        """Set when a claim was released but left something behind, which must be cleared as soon as possible."""
         self._settings_lost = asyncio.Event()
         self._operations = Operations(node.driver, self._listener)
         self._reads = ClaimReads(self._claims)
@@ -152,9 +152,9 @@ class ClaimService:
         return self._journal.current.held
 
     async def start(self) -> RepairReport:
-        """Put right what an earlier run left behind. Called once, before the DRA socket is served; never raises.
+        """Repair what an earlier run left behind. Called once, before the DRA socket is served; never raises.
 
-        What takes long, as hardware may, goes on while others are served: each claim is repaired in its turn.
+        Slow repairs, as of hardware, continue while other claims are served: each claim is repaired in its turn.
         """
         repair = self._operations.begin(self._healer.start())
         done, _ = await asyncio.wait({repair}, timeout=self._patience.start_s)
@@ -200,14 +200,14 @@ class ClaimService:
         return self._told(await self._healer.sweep())
 
     def settings_may_be_lost(self) -> None:
-        """Nobody may have had the GPUs open, and the driver forgot what claims set. Called in the event loop."""
+        """Called in the event loop when no program may have had the GPUs open: the driver forgot what claims set."""
         self._settings_lost.set()
         self._left.set()
 
     async def again(self, hold: Hold) -> None:
-        """Make a hold once more, with all that its first claim holds: it is not any more as the journal says.
+        """Make a hold again, with all that its first claim holds, because it is no longer as the journal says.
 
-        Nothing to do when no claim has it (any more). Raises NodeNotReady.
+        Does nothing when no claim has it. Raises NodeNotReady.
         """
         held = self._journal.current.held
         entry = next((entry for entry in held.values() if hold in entry.holds and not entry.releasing), None)
@@ -340,7 +340,7 @@ class ClaimService:
 
 
 class _Once[T]:
-    """Work for several waiters, begun when the first of them, or somebody with foresight, wants it."""
+    """Work for several waiters. It begins when the first of them needs it, or earlier with `begin`."""
 
     def __init__(self, work: Callable[[], Coroutine[None, None, T]]) -> None:
         self._work = work
@@ -349,7 +349,7 @@ class _Once[T]:
     def begin(self) -> asyncio.Task[T]:
         if self._task is None:
             self._task = asyncio.create_task(self._work())
-            # Perhaps nobody will want to know after all.
+            # In case no caller awaits it: asyncio would complain.
             self._task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return self._task
 
@@ -368,7 +368,7 @@ class _View:
         return self._facts.facts.boot_id
 
     def check_not_released(self) -> None:
-        """Raises NodeNotReady while somebody else has the GPUs: see `kubelet_plugin.facts.release`."""
+        """Raises NodeNotReady while the GPUs are released to another tool: see `kubelet_plugin.facts.release`."""
         for problem in self._facts.facts.problems:
             if problem.reason == RELEASED:
                 raise NodeNotReady(problem.message, about=f"node {self._sources.node_name}")

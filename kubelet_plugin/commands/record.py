@@ -1,7 +1,7 @@
-"""`dractl record`: one archive with all that is read of this node, which anybody can replay with `--simulate FILE`.
+"""`dractl record`: one archive with everything read from this node, which anyone can replay with `--simulate FILE`.
 
 The command line finds it through the entry point group `gpu_dra.commands`. It runs on the node, or in the plugin's pod
-with the host's root somewhere else, and changes nothing.
+with the host's root mounted elsewhere, and changes nothing.
 """
 
 import os
@@ -44,7 +44,7 @@ def record(
 ) -> None:
     """Record this node: every answer of NVML, sysfs, device nodes, names of the driver's files, versions.
 
-    Needs to be root. Changes nothing. Anybody can replay the file: dractl inventory --host FILE.
+    Must run as root. Changes nothing. Anyone can replay the file: dractl inventory --host FILE.
     """
     if os.path.lexists(output):
         raise InvalidInput("exists already; name another one with --output", about=f"file {output}")

@@ -1,6 +1,6 @@
-"""Looks at this machine with the plugin's own adapters; writes nothing, and whatever is wrong becomes a value.
+"""Looks at this machine with the plugin's own adapters; writes nothing, and returns every problem as a value.
 
-`dractl doctor --node` may run on the host, or in the plugin's pod with the host's root somewhere else.
+`dractl doctor --node` may run on the host, or in the plugin's pod with the host's root mounted elsewhere.
 """
 
 import errno
@@ -100,7 +100,7 @@ class LocalMachine:
         return simulated_nvml(self._simulated)
 
     def facts(self) -> NodeFacts:
-        """Of the hardware, without what is ours; problems are among them."""
+        """Facts of the hardware, without what this driver made; they include problems."""
         ours = OursNow(JournalStore(self.places.state_dir), self.host)
         with closing(Hardware(self.host, self.open_nvml(), ours)) as hardware:
             return hardware.look()
@@ -214,7 +214,7 @@ class LocalMachine:
                     return match[1] if match is not None else None
         return None
 
-    # -- what is ours
+    # -- what this driver made
 
     def _cdi_files(self) -> Iterator[CdiFileSeen]:
         files = CdiFiles(self.places.cdi_root, self.places.driver)

@@ -88,7 +88,7 @@ class JournalSeen:
 
 @dataclass(frozen=True, slots=True)
 class SocketSeen:
-    """`answers`: whether somebody listens; None when it may not be tried."""
+    """`answers`: whether a server listens; None without permission to try."""
 
     path: str
     answers: bool | None

@@ -1,12 +1,12 @@
 """The ComputeDomain of this node's channels: a channel waits until it is ready, and reports follow it afterwards.
 
 `DomainReader` serves the preparation of a channel, outside any lock. It looks for the domain in the claim's own
-namespace, so that nobody gets into another namespace's domain, and follows it until this node's entry is Ready.
+namespace, so that no pod joins another namespace's domain, and follows it until this node's entry is Ready.
 
 `DomainWatch` follows the domain (a node has channels of one at most) as long as a claim has a channel.
 `channel_status` and `channel_troubles` decide what `kubelet_plugin.reporting` writes to the claim's `status.devices`
-and to its pods. Pods hear of their own node only; that a peer is not ready is in the status of claims and of the
-domain.
+and to its pods. Events of a pod are about its own node only; the status of claims and of the domain also says when a
+peer is not ready.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ class DomainReader:
         self._patience_s = patience_s
 
     async def find(self, uid: str, claim: ClaimRef, namespace: str | None) -> ComputeDomain:
-        """The domain, whatever its state; None for `namespace` looks in all. Raises InvalidInput when there is none."""
+        """The domain in any state; None for `namespace` looks in all. Raises InvalidInput when there is none."""
         domain, _ = await self._look(uid, claim, namespace)
         return domain
 
@@ -130,7 +130,7 @@ _NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class DomainPlace:
-    """What is known of a node's place in a domain. `domain` is None when it does not exist, or not any more."""
+    """What is known of a node's place in a domain. `domain` is None when it does not exist, or no longer exists."""
 
     node: str
     domain: ComputeDomain | None
@@ -202,7 +202,7 @@ def channel_status(
 
 
 def channel_troubles(claim: DomainClaim, place: DomainPlace | None, since: str) -> tuple[ClaimTrouble, ...]:
-    """What pods are told that have a channel; `since` is when it was seen first."""
+    """What is reported to pods with a channel; `since` is when it was seen first."""
     if place is None or place.problem is None or not is_channel(claim) or claim.domain is None:
         return ()
     _, message = place.problem

@@ -103,7 +103,7 @@ class DomainClaims:
         """By claim UID: a mark of the prepare that waits for its domain, until the claim is released."""
 
     async def start(self) -> None:
-        """Write the CDI files of all claims again (a reboot removes them), and release what nobody needs."""
+        """Write the CDI files of all claims again (a reboot removes them), and release stale claims."""
         try:
             async with self._files:
                 await asyncio.to_thread(self._write_files)
@@ -181,7 +181,7 @@ class DomainClaims:
             raise explained(error, ref) from error
 
     async def _domain(self, ref: ClaimRef, devices: tuple[DomainDevice, ...]) -> DomainName | None:
-        """The domain of the claim, once its container can start. A daemon waits for nobody: others wait for it."""
+        """The domain of the claim, once its container can start. A daemon does not wait: others wait for it."""
         uid = _domain_uid(devices)
         if not uid:
             return None
@@ -240,7 +240,7 @@ class DomainClaims:
         return DomainClaim(ref, devices, domain)
 
     async def _drop(self, uid: str) -> DomainClaim | None:
-        """Release a claim: the file first, so that no container gets it any more. Returns what the claim had."""
+        """Release a claim: the file first, so that no container can still get it. Returns what the claim had."""
         had = self._journal.current.domains.get(uid)
         await asyncio.to_thread(self._cdi.remove, uid)
         if had is not None:

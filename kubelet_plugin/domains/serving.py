@@ -52,8 +52,9 @@ async def serve_domains(
     observers: Observers,
     registered: Callable[[str], None],
 ) -> None:
-    """Until cancelled. With ComputeDomains switched off, it only releases what claims have: nobody may look at domains
-    then, nor write a claim's status. `registered` gets the driver's name whenever the kubelet registers it."""
+    """Until cancelled. With ComputeDomains switched off, it only releases what claims have, because the plugin may then
+    neither read domains nor write a claim's status. `registered` gets the driver's name when the kubelet registers it.
+    """
     watch = DomainWatch(kube, journal, settings.node_name)
     status = _device_status(kube, settings, watch, observers)
     pods = PodEvents(

@@ -72,8 +72,8 @@ def is_channel(claim: DomainClaim) -> bool:
 
 
 def with_domain_claim(claim: DomainClaim, node: str) -> Callable[[Journal], Journal]:
-    """The journal with this claim. Raises DeviceInUse when another domain has channels on the node, whatever labels and
-    statuses say."""
+    """The journal with this claim. Raises DeviceInUse when another domain has channels on the node, regardless of
+    labels and statuses."""
 
     def change(journal: Journal) -> Journal:
         for other in journal.domains.values() if is_channel(claim) else ():

@@ -1,6 +1,6 @@
-"""Proofs that change an idle node for a moment, because somebody asked for it; what they borrow they give back.
+"""Proofs that change an idle node for a moment, if the user asks for it, and undo every change.
 
-They need a GPU that nobody uses, and a node without a running plugin: that would see what they make, and offer it to
+They need an idle GPU and a node without a running plugin, because a plugin would see what they make and offer it to
 pods. With a plugin, pods prove the same through claims.
 """
 
@@ -70,7 +70,7 @@ def _now(node: ProofNode) -> ProofNode:
 
 
 def _spare(node: ProofNode) -> Iterator[GpuFacts]:
-    """Idle GPUs whose compute mode and time slice nobody has chosen: a GPU that is divided or rebound forgets them."""
+    """Idle GPUs with default compute mode and time slice: a GPU that is divided or rebound forgets other values."""
     for gpu in filter(node.idle, node.facts.gpus):
         if not _compute_mode(node, gpu) and time_slice(node, gpu) in (None, "Default"):
             yield gpu

@@ -6,7 +6,7 @@ from dra_driver.doctor.findings import Diagnosis, Verdict
 from dra_driver.doctor.proofs import Proof, failed, not_tried, passed
 
 _CHOSEN = "off"
-"""Trouble of the check `node-hook`: somebody configured to do without."""
+"""Trouble of the check `node-hook`: the configuration switches the hook off."""
 
 
 def readable_cdi(findings: Iterable[Diagnosis]) -> Proof:
@@ -23,7 +23,7 @@ def readable_cdi(findings: Iterable[Diagnosis]) -> Proof:
 
 
 def hook_mode(findings: Iterable[Diagnosis]) -> Proof:
-    """From the check `node-hook`: containers without hooks are a failure, unless somebody chose that."""
+    """From the check `node-hook`: containers without hooks are a failure, unless the configuration says so."""
     finding = next((item for item in findings if item.check == "node-hook"), None)
     if finding is None:
         return not_tried("the hook program was not checked")

@@ -31,7 +31,7 @@ _REPORT = "attach the archive to an issue: this driver does not know this output
 
 
 def compared_lists(node: ProofNode) -> Proof:
-    """Once more when they differ: somebody may have made a MIG device between the two answers."""
+    """Compared again when they differ: an administrator may have made a MIG device between the two answers."""
     differences: tuple[str, ...] = ()
     text = ""
     for _ in range(2):

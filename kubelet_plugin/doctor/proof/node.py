@@ -32,7 +32,7 @@ class ProofNode:
 
     @contextmanager
     def folders(self) -> Iterator[None]:
-        """The plugin's folders are there meanwhile; what had to be made goes again. Raises OSError."""
+        """Make the plugin's folders that are missing, and remove these again afterwards. Raises OSError."""
         folder = self.places.state_dir / "mps"
         made = []
         for part in (*reversed(folder.parents), folder):
