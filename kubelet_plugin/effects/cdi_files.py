@@ -1,8 +1,8 @@
-"""The CDI files of this driver's claims: one file per claim, in a folder that belongs to others too.
+"""The CDI files of this driver's claims: one file per claim, in a folder that other programs use too.
 
-Prepare writes and removes files here, repair lists and compares them. A file is ours when its name says so, and no
-other file is ever read, changed or removed, but what NVIDIA's own driver of the same name wrote for a claim that ends.
-Calls block. Every failure is a `NodeNotReady` that names the file.
+Prepare writes and removes files here, repair lists and compares them. A file belongs to this driver when its name says
+so. No other file is ever read, changed or removed, except one that NVIDIA's own driver of the same name wrote for a
+claim that ends. Calls block. Every failure is a `NodeNotReady` that names the file.
 """
 
 import re
@@ -117,15 +117,15 @@ class CdiFiles:
         """Remove the claim's file; a missing one is fine. Raises NodeNotReady.
 
         Not flushed: a file that a power cut brings back belongs to no claim of the journal, and is removed at start.
-        Claims that NVIDIA's own driver prepared before it was uninstalled end here, too: nobody else takes their file
-        away, and with it they hold their GPUs (`kubelet_plugin.effects.cdi_files`).
+        Claims that NVIDIA's own driver prepared before it was uninstalled end here, too: nothing else removes their
+        file, and the file keeps their GPUs in use.
         """
         path = self.path(claim_uid)
         remove(path)
         remove(path.with_suffix(_OF_BEFORE))
 
     def claims(self) -> frozenset[str]:
-        """UIDs of the claims that have a file, whatever is in it. Raises NodeNotReady when the folder is unreadable."""
+        """UIDs of the claims that have a file with any content. Raises NodeNotReady when the folder is unreadable."""
         try:
             names = [entry.name for entry in self.folder.iterdir()]
         except FileNotFoundError:
@@ -143,13 +143,13 @@ class CdiFiles:
         return remove_temporaries(self.folder, self._prefix)
 
     def _make_folder(self) -> None:
-        """/var/run is empty after a boot, and runtimes do not make the folder; but only the last part of the path.
+        """Make the last part of the path: /var/run is empty after a boot, and runtimes do not make the folder.
 
-        A missing parent means that the host's folder is not mounted, and a folder made here would be nobody's.
+        A missing parent means that the host's folder is not mounted, and no runtime would see a folder made here.
         """
         try:
             self.folder.mkdir()
-            self.folder.chmod(0o755)  # whatever the umask
+            self.folder.chmod(0o755)  # regardless of the umask
         except FileExistsError:
             pass
         except FileNotFoundError as error:

@@ -28,9 +28,9 @@ class ComputeModes:
         return _was(self._nvml.use(hold.gpu, lambda nvml: nvml.compute_mode(hold.gpu.uuid)))
 
     def make(self, hold: ComputeMode, records: Records) -> Made:
-        """Set the mode, unless it is so. Raises HardwareError.
+        """Set the mode, unless it is set already. Raises HardwareError.
 
-        After a reboot what was before is the default again, unless somebody has chosen since.
+        After a reboot, the previous mode is the default again, unless an administrator has set another one since.
         """
         record = records[hold]
         fresh = record.boot_id == self._nvml.boot_id()
@@ -46,7 +46,7 @@ class ComputeModes:
         return _was(int(known) if fresh and known is not None else found)
 
     def undo(self, hold: ComputeMode, records: Records, boot_id: str) -> None:
-        """Back to what it was, unless somebody else has changed it meanwhile, or the GPU is gone."""
+        """Restore the previous mode, unless an administrator has changed it meanwhile or the GPU is gone."""
         record = records[hold]
         was = record.made.get("was")
         if was is None or record.boot_id != boot_id:

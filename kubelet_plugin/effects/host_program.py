@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 _NAMESPACES = ("cgroup", "ipc", "uts", "net", "mnt")
-"""Not that of PIDs: nobody can go over to one that is not below his own."""
+"""Not the PID namespace: a process can only join one that is below its own."""
 
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
 _MS_BIND, _MS_REC, _MS_SLAVE = 4096, 16384, 1 << 19
@@ -86,7 +86,7 @@ def _run(order: dict[str, Any]) -> NoReturn:
 
 
 def _start(order: dict[str, Any]) -> dict[str, int]:
-    """A process that nobody waits for; answers when it runs the program. Raises OSError when it could not."""
+    """Start a detached process; answers once it runs the program. Raises OSError when it could not."""
     answers, answer = os.pipe()
     if os.fork() == 0:
         _become(order, answer)
@@ -99,7 +99,10 @@ def _start(order: dict[str, Any]) -> dict[str, int]:
 
 
 def _become(order: dict[str, Any], answer: int) -> NoReturn:
-    """Answers with a line that has the process' number, and with what failed. Descriptors of ours end there."""
+    """Become the program. Answers with a line that has the PID, and after a failure with its reason.
+
+    The program inherits no other descriptors of this process.
+    """
     try:
         os.setsid()
         if order["cgroup"]:

@@ -1,14 +1,15 @@
 """Makes and takes back what claims need of MIG: the mode, GPU instances, and compute instances (the MIG devices).
 
-`kubelet_plugin.prepare` enters here through the port of `kubelet_plugin.prepare.holds`. Whatever is to be done, what is
-there is looked at first: a crash may have left half of it, and an administrator may have been at work. The rules:
+`kubelet_plugin.prepare` enters here through the port of `kubelet_plugin.prepare.holds`. Every step first looks at what
+exists: a crash may have left half of it, and an administrator may have changed it. The rules:
 
-* What is at its place and fits is taken for ours when nothing speaks against it: the journal knew of the intent before,
-  and the place had been free. A MIG device of another UUID than the journal's does speak against it.
-* Nothing that somebody else made is ever destroyed, and MIG mode stays on as long as such a thing needs it.
-* What a claim has and somebody destroyed is not made again under it: its programs could not use another one. It is
-  made anew when the claim is prepared anew.
-* The mode is switched only on GPUs that need no reset for it. On others an administrator decides, once.
+* An instance at the expected place that fits is assumed to be this driver's, unless there is evidence against it: the
+  journal had recorded the intent, and the place had been free. A UUID that differs from the journal's is such evidence.
+* Nothing that another tool or an administrator made is ever destroyed, and MIG mode stays on as long as it is needed
+  there.
+* If an instance of a claim was destroyed, it is not made again while the claim is prepared, because the claim's
+  programs could not use another one. It is made again when the claim is prepared again.
+* The mode is switched only on GPUs that need no reset for it. On other GPUs, an administrator must switch it once.
 
 Nothing waits inside `NvmlUser.use`: programs that are about to end get a few seconds, between two calls.
 """
@@ -96,7 +97,7 @@ class MigModes:
             if not (mode.on or mode.pending):
                 return
             if record.boot_id != boot_id and gpu.switchable():
-                return  # ours ended with its boot; this one is somebody's
+                return  # the driver's mode ended with its boot; an administrator switched this one on
             left = gpu.instances() if mode.on else ()
             if left:
                 _log.warning("MIG mode stays on", gpu=hold.gpu.uuid, because=_listed(left))
@@ -255,8 +256,8 @@ def _stands(record: HoldRecord, boot_id: str) -> bool:
 
 def _lost(what: str, identity: GpuIdentity, how: str = "destroyed it") -> HardwareError:
     return HardwareError(
-        f"{what} no longer exists, because somebody {how} while a claim holds it; delete the pods that use the claim."
-        " It is created again when the claim is prepared again",
+        f"{what} no longer exists: an administrator or another tool {how} while a claim holds it; delete the pods that"
+        " use the claim. It is created again when the claim is prepared again",
         about=str(identity),
         code=NvmlCode.NOT_FOUND,
     )
@@ -269,8 +270,8 @@ def _ready_for_mode(gpu: MigGpu, identity: GpuIdentity) -> Mode:
         raise HardwareError("it cannot be divided: this GPU has no MIG", about=str(identity))
     if mode.on and not mode.pending:
         raise HardwareError(
-            "MIG mode is on, but will be off after the next reset, because somebody requested that: reset the GPU, or"
-            f" revert it with `nvidia-smi -i {identity.uuid} -mig 1`",
+            "MIG mode is on, but a request to switch it off is pending until the next reset: reset the GPU, or cancel"
+            f" the request with `nvidia-smi -i {identity.uuid} -mig 1`",
             about=str(identity),
         )
     if not mode.on and not gpu.switchable():
@@ -300,7 +301,7 @@ def _switch(gpu: MigGpu, identity: GpuIdentity, *, on: bool) -> None:
         return
     if after is not None and after.pending == on:
         with suppress(HardwareError):
-            gpu.set_mode(not on)  # otherwise the next reset, perhaps by somebody else, would switch it
+            gpu.set_mode(not on)  # otherwise the next reset, perhaps by another tool, would switch it
     raise _refused(status, gpu, identity, word)
 
 

@@ -1,15 +1,15 @@
 """MPS control daemons: one for each set of claims that share GPUs or a MIG device, with folders of its own.
 
 Prepare enters here through the port of `kubelet_plugin.prepare.holds`, the watch (`kubelet_plugin.effects.mps_watch`)
-and start-up (`sweep`) beside it. A daemon belongs to the node, not to the plugin's process: it runs on when that ends,
-and is found again by the mark in its environment. What is on the disk for one, below `<folder>/<key>`:
+and start-up (`sweep`) beside it. A daemon belongs to the node, not to the plugin's process: it keeps running when that
+process ends, and is found again by the mark in its environment. Its files on the disk, below `<folder>/<key>`:
 
     pipe   sockets of daemon and servers; containers see it as /tmp/nvidia-mps
     shm    a tmpfs that clients and servers share; containers see it as /dev/shm
     log    what daemon and servers log, bounded (`kubelet_plugin.effects.mps_process`)
 
-Clients live in their server: when it dies, so do they. A daemon that is dead is started anew only when no server of it
-is left, so that nothing of a claim that still computes is touched. Calls block; starting takes a fraction of a second.
+Clients depend on their server: when it dies, so do they. A dead daemon is restarted only when none of its servers is
+left, so that claims that still compute are not disturbed. Calls block; starting takes a fraction of a second.
 """
 
 import os
@@ -38,12 +38,12 @@ _log = structlog.get_logger(__name__)
 CONTROL = "nvidia-cuda-mps-control"
 
 MARK = "GPU_DRA_MPS"
-"""A daemon's environment and that of its servers have it: the daemon's folder, and a digest of what it was told."""
+"""Variable in the environment of a daemon and its servers: the daemon's folder, and a digest of its configuration."""
 
 _KEY = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _COMPLAINT = re.compile(r"\b(invalid|illegal|fail|error|cannot|unable|unknown|denied|not|out of)", re.IGNORECASE)
-"""In what the daemon says when it does not do as it is told; its status does not tell. Otherwise it says nothing, or
-repeats the value."""
+"""Words in the daemon's output when it refuses a command; its exit status does not show that. If it accepts the
+command, it prints nothing, or repeats the value."""
 
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 
@@ -155,10 +155,10 @@ class MpsDaemons:
         return self._host.processes.runs(MarkedProcess(int(started), int(pid), mark=""))
 
     def sweep(self, records: Callable[[], Iterable[Hold]]) -> tuple[str, ...]:
-        """Remove what no record speaks of: daemons and folders below ours. What was removed, in words.
+        """Remove daemons, and folders below the driver's folder, that no record names. Returns what it removed.
 
-        `records` is asked after the folders were listed: whoever makes a daemon has written its intent before. What it
-        raises is passed on, and nothing is removed. A hold of a newer release keeps whatever its text names.
+        `records` is called after the folders were listed, because the intent is written before a daemon is made. If it
+        raises, the error is passed on and nothing is removed. A hold of a newer release keeps all that its text names.
         """
         try:
             results = {entry.name for entry in self._folder.iterdir()}
@@ -207,7 +207,7 @@ class MpsDaemons:
         begun = time.monotonic()
         deadline = begun + self._patience.start_s
         while True:
-            # To ask costs a process; the socket tells when it is worth while.
+            # Asking starts a process, so wait for the daemon's socket first.
             if place.control.exists() or time.monotonic() > begun + _SOCKET_S:
                 try:
                     return self._tell(hold, place)
@@ -232,8 +232,8 @@ class MpsDaemons:
         try:
             answer = self._ask(place, _about(hold), *commands, _PROBE)
         except _NoDaemon:
-            # The program's status does not say whether there is none or it refused. One that answers now may have
-            # begun to listen since, so it is told once more.
+            # The program's exit status does not distinguish "no daemon" from "refused". A daemon that answers now may
+            # have begun to listen since, so it gets the commands again.
             if not commands or not self._answers(place, _about(hold)):
                 raise
             try:
@@ -246,7 +246,7 @@ class MpsDaemons:
             raise NodeNotReady(f"refuses its limits: {' '.join(complaints)}", about=_about(hold))
         has = lines[-1] if lines else "nothing"
         if percent is not None and (not _NUMBER.fullmatch(has) or float(has) != percent):
-            raise NodeNotReady(f"was told to give {percent} percent of threads, and answers {has}", about=_about(hold))
+            raise NodeNotReady(f"was set to {percent} percent of threads, but reports {has}", about=_about(hold))
 
     def _answers(self, place: "_Place", about: str) -> bool:
         try:
@@ -350,7 +350,7 @@ class MpsDaemons:
 
 
 class _NoDaemon(HardwareError):
-    """No daemon that does as it is told answers in its pipe folder."""
+    """No daemon in the pipe folder answers and accepts the commands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,7 +423,7 @@ def _checked(hold: MpsDaemon) -> None:
 
 
 def _digest(hold: MpsDaemon, devices: tuple[str, ...]) -> str:
-    """Of what a daemon cannot be told while it runs."""
+    """Digest of the settings that cannot be changed while the daemon runs."""
     return sha256(repr((devices, hold.multi_user)).encode()).hexdigest()[:16]
 
 
@@ -444,7 +444,7 @@ def _made(place: _Place, processes: tuple[MarkedProcess, ...], launched: Made) -
 
 
 def left_alone(processes: tuple[MarkedProcess, ...]) -> str:
-    """Why a daemon that does not answer is not started anew."""
+    """Why a daemon that does not answer is not restarted."""
     pids = ", ".join(str(process.pid) for process in processes)
     return (
         f"does not answer, and its process {pids} still runs: programs that compute continue, others cannot start. It"

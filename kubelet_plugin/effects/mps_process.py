@@ -1,4 +1,4 @@
-"""Keeps the logs of MPS daemons small. Nobody else rotates them, and a daemon keeps its files open while it lives.
+"""Keeps the logs of MPS daemons small. Nothing else rotates them, and a daemon keeps its files open while it runs.
 
 `kubelet_plugin.effects.mps` enters here whenever it looks at a daemon.
 """
@@ -47,7 +47,7 @@ class DaemonProcess:
 
 
 class Launcher(Protocol):
-    """Starts daemons that run on in the foreground of nobody."""
+    """Starts daemons as detached processes."""
 
     def start(self, daemon: DaemonProcess) -> Mapping[str, str]:
         """Facts for the journal: `launcher`, and `unit` or `pid`. Raises NodeNotReady, and then nothing runs."""
@@ -170,8 +170,8 @@ _BLOCK_BYTES = 512
 def bound_logs(folder: Path, most_bytes: int = MOST_BYTES) -> None:
     """Empty each log of `folder` that takes more than `most_bytes` on the disk; its end goes to a file with `.1`.
 
-    In place, because the daemon goes on writing to the file that it has open. If it does not append, its file then has
-    a hole at the beginning, so blocks count and not the size. Servers run as users of pods: no link is followed.
+    In place, because the daemon continues to write to its open file. If it does not append, the file then has a hole at
+    the beginning, so blocks count and not the size. Servers run as the pods' users, so no link is followed.
     """
     with suppress(OSError):
         for path in folder.glob("*.log"):

@@ -1,10 +1,9 @@
-"""Watches the MPS daemons of prepared claims: one that died is started anew where that is safe, and both are told.
+"""Watches the MPS daemons of prepared claims, restarts a dead one if that is safe, and reports its death and restart.
 
-`main` runs `MpsWatch` beside the services; whoever reports the health of GPUs asks it for its `troubles`. What is to be
-done about a daemon is decided in `remedy_for`, from what is seen of it. When the daemon and its servers are dead, so
-are its clients: nothing is lost by starting anew, and containers that start over find it in the same folders. While a
-server is left, its clients compute on, and nothing is touched. A daemon that dies again and again is started ever less
-often.
+`main` runs `MpsWatch` beside the services; the health reports of GPUs include its `troubles`. `remedy_for` decides what
+to do about a daemon, from the processes and answers that were seen. When the daemon and its servers are dead, so are
+its clients: a restart loses nothing, and restarted containers find the new daemon in the same folders. While a server
+is left, its clients still compute, and nothing is changed. The more often a daemon dies, the longer its restart waits.
 """
 
 import asyncio
@@ -30,14 +29,14 @@ _DELAYS_S = (0.0, 1.0, 5.0, 15.0, 60.0)
 """Between two starts of a daemon, by how often it was started lately."""
 _LATELY_S = 600.0
 _TOLD_S = 60.0
-"""For how long a death is told after the daemon is back: whoever asks does so from time to time only."""
+"""How long a death is reported after the daemon is back, because readers of `troubles` poll."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class DaemonTrouble:
     """What is wrong with the daemon that serves a GPU, or its MIG device `instance`.
 
-    Warning: it died, its clients with it, and is back. Critical: nobody can begin to compute through it.
+    Warning: it died with its clients, and is back. Critical: no new program can compute through it.
     """
 
     gpu: str
@@ -58,14 +57,14 @@ class History:
     """What is remembered of a daemon. Times are of the watch's clock."""
 
     starts: tuple[float, ...] = ()
-    """When it was started anew, lately."""
+    """Times of its recent restarts."""
     silent: bool = False
     """It did not answer the last time either."""
     trouble: str = ""
-    """What is told; empty when it is well."""
+    """The message to report; empty when the daemon is healthy."""
     critical: bool = False
     until: float = 0.0
-    """When a trouble that is over is no longer told."""
+    """Until when a trouble that is over is still reported."""
 
     @property
     def severity(self) -> Literal["Warning", "Critical"]:
@@ -92,8 +91,8 @@ class Daemons(Protocol):
 
 
 class MpsWatch:
-    """`again` makes a hold that is made once more, in its turn, and records what came of it; it does nothing when the
-    hold is not made any more. `records` and `boot_id` are those of the journal and the present boot."""
+    """`again` makes an existing hold again, in its turn, and records the result; it does nothing when the hold no
+    longer exists. `records` and `boot_id` are those of the journal and the present boot."""
 
     def __init__(
         self,
@@ -116,7 +115,7 @@ class MpsWatch:
 
     @property
     def troubles(self) -> tuple[DaemonTrouble, ...]:
-        """All that is told now, sorted; one for each GPU of a daemon."""
+        """All that is reported now, sorted; one for each GPU of a daemon."""
         now, records = self._clock(), self._records()
         told = {
             hold: history
@@ -141,7 +140,7 @@ class MpsWatch:
             await asyncio.sleep(self._interval_s)
 
     async def look(self) -> None:
-        """Look at each daemon that is made, and do what is to be done."""
+        """Look at each existing daemon, and carry out the remedy for it."""
         made = self._made()
         self._histories = {hold: self._histories.get(hold, History()) for hold in made}
         asked = self._looks % _ASKED_EVERY == 0
@@ -152,7 +151,7 @@ class MpsWatch:
                 if asked or self._suspect(hold) or not await asyncio.to_thread(self._daemons.stands, record.made):
                     await self._look_at(hold)
             except DriverError as error:
-                # One daemon that cannot be looked at keeps nobody from looking at the others.
+                # Continue with the other daemons.
                 _log.warning("an MPS daemon cannot be looked at", daemon=hold.key, error=str(error))
 
     def _made(self) -> Mapping[MpsDaemon, HoldRecord]:

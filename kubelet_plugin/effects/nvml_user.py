@@ -15,4 +15,4 @@ class NvmlUser(Protocol):
     def boot_id(self) -> str: ...
 
     def bound(self, pci_bus_id: str) -> bool:
-        """Whether the nvidia driver has the GPU, as the kernel says, whatever NVML says."""
+        """Whether the GPU is bound to the nvidia driver according to the kernel, regardless of what NVML says."""

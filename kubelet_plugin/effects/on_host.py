@@ -1,8 +1,8 @@
 """What effects do on the host itself, outside the plugin's container: mounts, processes, the host's own programs.
 
-Orders are carried out by `kubelet_plugin.effects.host_program`, a process of its own, in some 20 ms. For a real node it
-goes over to the namespaces of the host's first process; only the PID namespace has to be the host's already (hostPID),
-for otherwise whatever is started ends with the container. For a simulated node it stays where it is and mounts nothing.
+`kubelet_plugin.effects.host_program`, a process of its own, carries out orders in about 20 ms. For a real node it joins
+the namespaces of the host's first process. Only the PID namespace must be the host's already (hostPID), because
+otherwise all that it starts ends with the container. For a simulated node it joins no namespaces and mounts nothing.
 Every failure is a `NodeNotReady`. Calls block.
 """
 
@@ -49,7 +49,7 @@ class OnHost:
 
     @classmethod
     def real(cls, files: HostFiles) -> "OnHost":
-        """A node whose /proc lies below `files`, whatever namespaces this process is in."""
+        """A node whose /proc is below `files`; this process may be in any namespaces."""
         return cls(files, Processes(files.path("/proc")), files.path(_NAMESPACES))
 
     @classmethod
@@ -73,10 +73,10 @@ class OnHost:
             self._order({"do": "mount", "path": str(path), "options": options}, about=f"folder {path}")
 
     def unmount(self, path: Path) -> None:
-        """Whatever is mounted at `path`, also several times, on the host and in this process' container.
+        """Remove all mounts at `path`, even several, on the host and in this process' container.
 
         A container that was started later may have copies of the mount, there and below the host's root. The folder
-        cannot be removed while it has one.
+        cannot be removed while one is left.
         """
         if not self.isolates:
             return
@@ -105,7 +105,7 @@ class OnHost:
         return pid
 
     def signal(self, process: MarkedProcess, number: int) -> None:
-        """Signal it, unless it has ended, also when its number is somebody else's by now."""
+        """Signal it, unless it has ended, even when another process has its PID by now."""
         self._check_pids(f"process {process.pid}")
         with suppress(ProcessLookupError):
             # A descriptor stays with its process, so that what was compared is what is signalled.

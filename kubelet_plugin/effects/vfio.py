@@ -1,18 +1,18 @@
 """A GPU lent to a virtual machine: taken from the nvidia driver, bound to a VFIO driver, and given back.
 
-Prepare enters here through the port of `kubelet_plugin.prepare.holds`. Each call looks at where the GPU is in sysfs and
-takes the steps that are left, so it does not matter after which of them an earlier attempt ended:
+Prepare enters here through the port of `kubelet_plugin.prepare.holds`. Each call looks up the GPU's state in sysfs and
+takes the steps that are left, so an earlier attempt may have ended after any of them:
 
-    nvidia ── persistence off, nobody has it open ── driver_override ── unbind ──► no driver ── bind ──► vfio-pci
-    nvidia ◄── bind, NVML sees it, persistence on ── driver_override back ◄── no driver ◄── unbind ── nobody has it open
+    nvidia ── persistence off, no users ── driver_override ── unbind ──► no driver ── bind ──► vfio-pci
+    nvidia ◄── bind, NVML sees it, persistence on ── driver_override back ◄── no driver ◄── unbind ── no users
 
-The order to be VFIO's comes before the unbinding, because a driver that is loaded meanwhile takes what is free. The
-other functions of the GPU's board that are in its IOMMU group (audio, USB) go the same way after it.
+The override is set before the unbinding, because a driver that is loaded meanwhile takes free devices without one. The
+other functions of the GPU's board that are in its IOMMU group (audio, USB) follow in the same way.
 
-What was before is remembered with the intent (`before`). Whatever else is on this GPU, or in its group, is refused
-rather than moved. Calls block, some of them long: programs are waited for that still have the GPU open, and the kernel
-itself waits, for ever, in a write to sysfs. Such a write is given up after a while and left to end alone
-(`kubelet_plugin.effects.vfio_driver`); until it does, nothing more is written about that GPU.
+The previous state is recorded with the intent (`before`). Anything else on this GPU or in its group is not moved: the
+hold is refused. Calls block, and some take long: they wait for programs that still have the GPU open, and the kernel
+may wait forever in a write to sysfs. Such a write is given up after a while and left to end on its own
+(`kubelet_plugin.effects.vfio_driver`); until it ends, nothing else is written for that GPU.
 """
 
 import time
@@ -63,7 +63,7 @@ _PERSISTENCE_DAEMON = "nvidia-persiste"
 
 @dataclass(frozen=True, slots=True)
 class VfioPatience:
-    """How long something is waited for, in seconds, before kubelet is told to try again."""
+    """How long a call waits for each, in seconds, before the kubelet must try again."""
 
     users_s: float = 20.0
     """Programs that have the GPU open: a pod that ends, a monitoring agent between two readings."""
@@ -74,7 +74,7 @@ class VfioPatience:
     nodes_s: float = 10.0
     """udev, to make the device nodes."""
     return_s: float = 60.0
-    """NVML, to see a GPU that came back; its firmware starts anew."""
+    """NVML, to see a GPU that came back; its firmware restarts."""
 
 
 class VfioBindings:
@@ -135,8 +135,8 @@ class VfioBindings:
     def undo(self, hold: VfioBinding, records: Records, boot_id: str) -> None:
         """Back to the nvidia driver. Raises HardwareError while a virtual machine has it, or the kernel keeps it.
 
-        A boot gives all GPUs back by itself. Left alone is a GPU that somebody else bound to a driver of their own
-        meanwhile. Where the nvidia driver is not loaded, it finds the GPU free when it is.
+        A boot gives all GPUs back. A GPU that an administrator bound to another driver meanwhile stays there. If the
+        nvidia driver is not loaded, it takes the GPU when it is.
         """
         record, gpu = records[hold], hold.gpu
         pci = self._host.pci(gpu.pci_bus_id)
@@ -215,8 +215,8 @@ class VfioBindings:
         self._sysfs.bind(gpu, address, target)
         if (driver := self._host.pci(address).driver) != target:
             raise HardwareError(
-                f"{address} was to be bound to {target} and is bound to {driver or 'no driver'}; see vfio in the"
-                " kernel log",
+                f"{address} could not be bound to {target}: it is bound to {driver or 'no driver'}; search the kernel"
+                " log for vfio",
                 about=str(gpu),
             )
 
@@ -288,9 +288,9 @@ class VfioBindings:
         return self._host.pci(address).driver == home
 
     def _wait_for_nvml(self, gpu: GpuIdentity, patience_s: float, *, persistence: bool) -> None:
-        """A GPU that does not come back is not the claim's concern any more: the inventory says what is wrong.
+        """A GPU that does not come back no longer concerns the claim: the inventory says what is wrong.
 
-        But its persistence mode is ours to set again: raises HardwareError, by which it is left behind and tried again.
+        But the driver must restore its persistence mode: HardwareError leaves the hold behind, to be tried again.
         """
         deadline = time.monotonic() + patience_s
         while True:

@@ -1,4 +1,4 @@
-"""What the NVIDIA driver is asked, and told, of a GPU that is to be lent to a virtual machine or has come back."""
+"""Queries and settings of the NVIDIA driver for a GPU that will be lent to a virtual machine or has come back."""
 
 import queue
 import threading
@@ -25,7 +25,7 @@ class HostSmi:
         self._on_host = on_host
 
     def persistence(self, gpu: GpuIdentity) -> bool:
-        """Whether the GPU stays initialised while nobody uses it, by the daemon or by the kernel module itself."""
+        """Whether the GPU stays initialized while it is not used, by the daemon or by the kernel module itself."""
         answer = self._run(gpu, "--query-gpu=persistence_mode", "--format=csv,noheader")
         return answer.strip() == "Enabled"
 
@@ -50,9 +50,9 @@ _DRIVERS = "/sys/bus/pci/drivers"
 
 
 class PatientWrites:
-    """Writes to sysfs that do not last for ever: the caller is told to come again, and the write goes on alone.
+    """Writes to sysfs with a time limit: after it, the caller must try again, and the write continues on its own.
 
-    What one GPU's writes do is done in order: as long as one of them hangs, the next is not begun.
+    The writes of one GPU stay in order: as long as one of them hangs, the next is not begun.
     """
 
     def __init__(self, sysfs: SysfsWriter, patience_s: float) -> None:
@@ -77,14 +77,14 @@ class PatientWrites:
             if hanging.is_alive():
                 raise HardwareError(f"the kernel still does not end a write ({hanging.name})", about=str(gpu))
             del self._hanging[address]
-            # The world is another one now: whoever asked has to look again.
+            # The GPU's state has changed: the caller must look again.
             raise HardwareError("the kernel has just ended an earlier write", about=str(gpu), retry_after_s=0.5)
         outcome: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
 
         def write() -> None:
             try:
                 self._sysfs.write(host_path, text + "\n")
-            except BaseException as error:  # noqa: BLE001 - handed to whoever waits, as it is
+            except BaseException as error:  # noqa: BLE001 - handed to the waiting caller unchanged
                 outcome.put(error)
             else:
                 outcome.put(None)
@@ -118,7 +118,7 @@ class GpuDriver(Protocol):
     def persistence(self, gpu: GpuIdentity) -> bool: ...
 
     def set_persistence(self, gpu: GpuIdentity, *, on: bool) -> None:
-        """Whatever it is; setting it again changes nothing."""
+        """Set it, even if it is set already: that changes nothing."""
 
     def mig_enabled(self, gpu: GpuIdentity) -> bool: ...
 
@@ -162,10 +162,10 @@ class DriverOfNode:
             return self._kernel_persistence(gpu)
 
     def set_persistence(self, gpu: GpuIdentity, *, on: bool) -> None:
-        """Off: in both ways, without a session of ours, whose handles would be invalid afterwards (nvml.h).
+        """Off: in both ways, without an NVML session of the plugin, whose handles would become invalid (nvml.h).
 
-        On: by the daemon; by the kernel module where that fails. A daemon under which all GPUs were unbound opens only
-        one of them again (dra-driver-nvidia-gpu issue 1037).
+        On: by the daemon, or by the kernel module if that fails. If all GPUs were unbound while a daemon ran, it opens
+        only one of them again (dra-driver-nvidia-gpu issue 1037).
         """
         try:
             if on:

@@ -502,7 +502,7 @@ class TestWhatIsNotOurs:
         holds = holds_at(node, 3)
         plugin.make(*holds)
         node.host.set_mig(0, 0)
-        assert "somebody switched it off while a claim holds it" in refusal(plugin, *holds).message
+        assert "another tool switched it off while a claim holds it" in refusal(plugin, *holds).message
 
     def test_a_gpu_instance_that_vanished_between_two_steps_is_told(self, plugin: Plugin, node: Node) -> None:
         mode, parent, device = holds_at(node, 3)

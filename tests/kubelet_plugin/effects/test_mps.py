@@ -402,7 +402,7 @@ def test_a_daemon_that_does_not_have_the_percentage_it_was_told_is_stopped(
     host: SimulatedHost, folder: Path, hold: MpsDaemon
 ) -> None:
     _quiet(host, "100.0")
-    with pytest.raises(NodeNotReady, match=r"was told to give 40 percent of threads, and answers 100\.0"):
+    with pytest.raises(NodeNotReady, match=r"was set to 40 percent of threads, but reports 100\.0"):
         effect_for(host, folder).make(replace(hold, thread_percentage=40), {})
     assert processes_below(folder) == ()
 
