@@ -48,9 +48,9 @@ class ProbeFolder:
 def config_text(place: ProbeFolder, address: str) -> str:
     """`address` is the pod's: peers find the daemon there, and it finds itself in the list of nodes by it.
 
-    Commands are taken from a socket in the folder alone, so that no other pod can give any. Nobody waits for peers at
-    the first start, since most of the list's names belong to no node at all; a daemon that was killed waits until those
-    that had imported memory from it have let go of it (RECOVERY). It remembers them for as long as its pod lives.
+    The daemon takes commands only from a socket in the folder, so that no other pod can give any. At its first start it
+    does not wait for peers, because most names of the list belong to no node. A daemon that was killed waits until the
+    peers that had imported memory from it have released it (RECOVERY). It remembers them as long as its pod exists.
     """
     keys = {
         "LOG_LEVEL": 4,

@@ -14,7 +14,7 @@ from kubelet_plugin.imex.probe import FOLDER
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImexSettings:
-    """What a supervisor is told. The controller writes most of it into the DaemonSet of the domain."""
+    """Settings of a supervisor. The controller writes most of them into the DaemonSet of the domain."""
 
     namespace: str
     """Of the ComputeDomain."""

@@ -1,7 +1,7 @@
-"""From the domain's status to a running IMEX daemon that knows its peers, and the answers to kubelet's probes.
+"""From the domain's status to a running IMEX daemon that knows its peers, and the answers to the kubelet's probes.
 
-The status is followed by one watch of one object. While the API server or the controller is away, or the object is
-gone, the daemon goes on with what is known: it must not disturb a workload that runs.
+One watch of one object follows the status. While the API server or the controller is down, or the object is gone, the
+daemon continues with the known peers, so that running workloads are not disturbed.
 """
 
 import asyncio
@@ -30,17 +30,17 @@ _log = structlog.get_logger(__name__)
 _STEADY_S = 60.0
 """A program that ran so long is started again at once when it ends."""
 _STOP_S = 10.0
-"""For an orderly end; kubelet kills the pod after 30 s."""
+"""For an orderly end; the kubelet kills the pod after 30 s."""
 NOTICED_S = 7.0
-"""kubelet asks every 5 s whether the pod is ready, and what ended by itself is to be known even when it is back sooner:
-then the domain's status says so, and Events do to the pods whose programs it served."""
+"""How long an unexpected end is reported, even if the program is back sooner. The kubelet probes readiness every 5 s,
+so the end reaches the domain's status, and Events of the pods whose programs the daemon served."""
 _YOUNG_S = 10.0
 """So long after its start a program may not have looked names up yet, or may be about to."""
 
 
 class SupervisedProgram:
-    """`run` it, then say `restart` for the first start, too. What it prints goes where the supervisor's log goes.
-    `noticed_s` is how long an end that nobody asked for is a problem at least."""
+    """`run` it, then call `restart`, also for the first start. Its output goes where the supervisor's log goes.
+    `noticed_s` is the minimum time for which an unexpected end is a problem."""
 
     def __init__(self, command: Sequence[str], backoff: Backoff | None = None, *, noticed_s: float = NOTICED_S) -> None:
         self._problem = "has not been started"
@@ -69,7 +69,7 @@ class SupervisedProgram:
         return None
 
     def restart(self) -> None:
-        """It starts anew, with the files as they are now."""
+        """Start it again, with the present files."""
         self._wanted.set()
         self._again.set()
 
@@ -79,9 +79,9 @@ class SupervisedProgram:
         self._again.set()
 
     def look_up(self) -> None:
-        """Addresses have changed: it looks its names up again. One that does not run will do so anyway.
+        """Have it look up its names again, because addresses have changed. If it does not run, it will at its start.
 
-        A program that was only just started may miss the signal, so it is told again.
+        A program that was only just started may miss the signal, so the signal is repeated.
         """
         process = self._process
         if process is None:
@@ -167,7 +167,7 @@ def decoded(obj: JsonObject) -> ComputeDomain | InvalidInput:
 
 
 class Supervisor:
-    """`run` it with `serving` around; `saw` is told of the domain. `by_name`: the driver looks names up again."""
+    """`run` it inside `serving`; `saw` gets the domain. `by_name`: the driver looks names up again."""
 
     def __init__(self, settings: ImexSettings, program: SupervisedProgram, *, by_name: bool) -> None:
         self._settings = settings
@@ -194,7 +194,7 @@ class Supervisor:
             self._changed.set()
 
     def state(self) -> dict[str, str]:
-        """What the probes are told."""
+        """The answer to the probes."""
         if self._applied is None:
             return {"state": WAITS, "message": self._waits_for}
         if not self._applied.clique:
@@ -219,14 +219,14 @@ class Supervisor:
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
-        """Answer probes while the block runs: whoever connects gets one line of JSON. Raises NodeNotReady."""
+        """Answer probes while the block runs: each connection gets one line of JSON. Raises NodeNotReady."""
         listener = _listener(self._place)
         server = await asyncio.start_unix_server(self._answer, sock=listener)
         async with server:
             yield
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError):  # who asked does not wait any more
+        with suppress(OSError):  # the client no longer waits
             writer.write(json.dumps(self.state()).encode() + b"\n")
             await writer.drain()
         writer.close()

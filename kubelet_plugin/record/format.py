@@ -9,9 +9,9 @@ A record is a `.tar.gz` with JSON members below `gpu-dra-record/`:
   with names, links, sizes and ELF headers. A file without `text` was not read.
 - `programs.json`: a list of `ProgramAnswer`: a program, the words it was started with, exit status, and output.
 
-Any other member is kept as it is: `prove.json` has the results of `dractl doctor --node --prove`. A record may be
-written by hand: everything that is not said is "not in the record". `read_record` trusts nothing: whatever the archive
-holds, nothing is written outside the folder of the simulated host. Same record, same bytes.
+Any other member is kept unchanged: `prove.json` has the results of `dractl doctor --node --prove`. A record may be
+written by hand: everything missing is "not in the record". `read_record` trusts nothing: no archive can make it write
+outside the folder of the simulated host. The same record always gives the same bytes.
 """
 
 import gzip

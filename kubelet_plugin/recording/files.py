@@ -26,7 +26,7 @@ _READABLE = re.compile(
 _ALIASES = re.compile(r"/lib/modules/[^/]+/modules\.alias|/usr/lib/modules/[^/]+/modules\.alias")
 """Of kernel modules, of which only those for VFIO are kept."""
 _LISTED = re.compile(r"/(sys|dev|proc/driver)(/|$)")
-"""Where all names of a folder are kept; in others only those that somebody looked at."""
+"""Folders whose names are all kept; in other folders, only names that discovery or a question looked up."""
 _MOST_TEXT = 512 * 1024
 _PROCESS = re.compile(r"/proc/(self|\d+)(/.*)?")
 _MOST_ENTRIES = 100_000

@@ -1,8 +1,8 @@
-"""Looks at this node once, as the plugin does, and puts what was answered into a record. Changes nothing.
+"""Looks at this node once, as the plugin does, and puts the answers into a record. Changes nothing.
 
-Discovery itself runs, on borders that write down what comes through them; then more is asked (`sweep`, `programs`,
-`files`). NVML is asked in a thread of its own: a call that never returns ends the questions to NVML and is in the
-record as hung, and everything else is recorded all the same.
+Discovery itself runs, on adapters that write down every answer; then more is asked (`sweep`, `programs`, `files`). A
+separate thread asks NVML: a call that never returns ends the questions to NVML and is recorded as hung, and everything
+else is still recorded.
 """
 
 import ctypes
@@ -215,7 +215,7 @@ class NodeRecorder:
         return ProgramsOfNode(host, programs).answers(self._progress)
 
     def _ask_nvml(self) -> None:
-        """In a thread that nobody waits for without a limit."""
+        """In a thread, which is waited for with a time limit."""
         thread = threading.Thread(target=self._look, name="recorded NVML", daemon=True)
         started = time.monotonic()
         thread.start()

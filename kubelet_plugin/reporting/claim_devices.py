@@ -1,11 +1,11 @@
 """`status.devices` of one claim, on the API server: this driver's entries beside those of others.
 
-The claim is read and written back as a protobuf message in which that list alone is another; its resourceVersion makes
-somebody else's write meanwhile a conflict, and the claim is read again. No other way leaves the opaque parameters of
-`status.allocation` as they came, and the API server compares their bytes and refuses anything else as a change of the
-allocation. Seen in 1.36: server-side apply and strategic merge patches sort their keys; every write in JSON, patches
-too, takes out white space and escapes `<`, `>` and `&`. kubectl and Helm send claims with keys sorted and without white
-space; many other clients, the one for Python among them, don't.
+The claim is read and written back as a protobuf message in which only that list is changed. If another client writes it
+meanwhile, the resourceVersion causes a conflict, and the claim is read again. No other way keeps the bytes of the
+opaque parameters in `status.allocation`; the API server compares them and refuses any difference as a change of the
+allocation. Observed in 1.36: server-side apply and strategic merge patches sort their keys; every write in JSON,
+including patches, removes white space and escapes `<`, `>` and `&`. kubectl and Helm send claims with sorted keys and
+without white space; many other clients, including the Python one, don't.
 """
 
 import json

@@ -83,7 +83,7 @@ class PrepareRefusal:
 def wanted_status(
     entry: Entry | None, refusal: PrepareRefusal | None, records: Records, facts: NodeFacts, policy: HealthPolicy
 ) -> tuple[DeviceStatus, ...]:
-    """What is to be said of a claim's devices; nothing of one that is neither held nor refused."""
+    """The status to write for a claim's devices; none for a claim that is neither held nor refused."""
     if entry is None:
         return () if refusal is None else refusal.status()
     gpus = {gpu.uuid: gpu for gpu in facts.gpus}
@@ -144,7 +144,7 @@ class StatusSource(Protocol):
         """Those that have something of the node, by UID."""
 
     def status(self, uid: str, refusal: PrepareRefusal | None) -> tuple[DeviceStatus, ...]:
-        """What is to be said of a claim's devices, as `held` found it last; nothing of one that it did not find."""
+        """The status to write for a claim's devices, as `held` found it last; none for a claim that it did not find."""
 
 
 class GpuClaims:
@@ -183,7 +183,7 @@ def _plain(reported: ReportedDevices) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What the API server has of a claim, as far as it is ours; and what it would not take in its place."""
+    """This driver's entries of a claim on the API server, and the entries that the API server refused."""
 
     claim: ClaimRef
     devices: Entries
@@ -325,7 +325,7 @@ class DeviceStatusWriter(ClaimListener):
         except Unreachable:
             raise
         except ClusterError as error:
-            # 422: it was allocated anew, or not at all any more. What was said is still to be taken away some day.
+            # 422: it was allocated again, or is no longer allocated. The old entries must still be removed later.
             final = error.status == 422 and bool(devices)
             pause_s = self._look_every_s if isinstance(error, Conflict) else self._pause_s
             self._note_refusal(claim, devices, str(error), _NEVER if final else _clock() + pause_s)
@@ -338,7 +338,7 @@ class DeviceStatusWriter(ClaimListener):
             self._note_refusal(claim, devices, why, _clock() + self._pause_s)
 
     def _note_refusal(self, claim: ClaimRef, devices: Entries, why: str, again_at: float) -> None:
-        """One claim's refusal keeps nobody from writing the others'; the log is told once in a while."""
+        """Remember the refusal of one claim; the others are still written. Logged at most once per pause."""
         if _clock() >= self._quiet_until:
             _log.warning("device status cannot be written", claim=str(claim), error=why)
             self._quiet_until = _clock() + self._pause_s
@@ -373,7 +373,7 @@ class DeviceStatusWriter(ClaimListener):
 
 
 def _unread(devices: Collection[Key]) -> Entries:
-    """Of a claim that could not be read: which devices may be told of, and nothing of what is said."""
+    """Of a claim that could not be read: which devices may have entries, without their content."""
     keys = ({"pool": pool, "device": device, "shareID": share} for pool, device, share in devices)
     return in_order(keys)
 

@@ -1,8 +1,8 @@
-"""What of a node's claims and GPUs is worth a Kubernetes Event, and in which words.
+"""Which news of a node's claims and GPUs become Kubernetes Events, and their text.
 
 `claim_news` and `node_news` decide, without effects; `ClaimEvents` and `NodeEvents` listen and hand the news to the
-recorder. kubelet tells a pod that its claim could not be prepared; the claim's own Event says why, and whose
-move it is. What pods are told of what they hold is decided in `kubelet_plugin.reporting.pod_events`.
+recorder. The kubelet reports to a pod that its claim could not be prepared; the claim's own Event says why, and who
+must act. `kubelet_plugin.reporting.pod_events` decides what is reported to pods about the devices that they hold.
 """
 
 from collections.abc import Callable, Sequence
@@ -158,11 +158,11 @@ _MOVES: tuple[tuple[type[DriverError], str], ...] = (
     (Rejected, "An administrator has to give the node plugin its permissions; kubelet tries again."),
     (ClusterError, "kubelet tries again when the API server answers."),
 )
-"""Whose move it is, by kind of error, the special ones first."""
+"""Who must act, by kind of error, the special ones first."""
 
 
 def claim_news(operation: Operation, failures: int) -> News | None:
-    """What is told about a claim; `failures` is how often the same was tried in vain before."""
+    """What is reported about a claim; `failures` is how often the same call failed before."""
     regarding, action = Regarding.claim(operation.claim), operation.call.capitalize()
     if operation.error is not None:
         note = why(operation.error, operation.claim)
@@ -183,7 +183,7 @@ def why(error: DriverError, claim: ClaimRef) -> str:
 
 
 class ClaimEvents(ClaimListener):
-    """Tells what users of claims must know."""
+    """Reports what users of claims must know."""
 
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
@@ -201,7 +201,7 @@ class ClaimEvents(ClaimListener):
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What was told of a node's GPUs: why each is unhealthy, by UUID, and the conditions with an Event of their own."""
+    """What was reported about a node's GPUs: why each is unhealthy, by UUID, and conditions with their own Event."""
 
     troubles: dict[str, str] = field(default_factory=dict)
     conditions: frozenset[tuple[str, str, str]] = frozenset()
@@ -216,7 +216,7 @@ def node_news(node: str, known: Known, gpus: Sequence[GpuFacts]) -> tuple[list[N
     for gpu in gpus:
         before, now = known.troubles.get(gpu.uuid), _trouble(gpu)
         if now is None and not gpu.health.healthy:
-            now = before  # it is being checked: neither ill nor well
+            now = before  # it is being checked: neither healthy nor unhealthy
         if now is not None:
             troubles[gpu.uuid] = now
         if now is not None and now != before:
@@ -244,7 +244,7 @@ def _trouble(gpu: GpuFacts) -> str | None:
 
 
 def _own_event(condition: HealthCondition) -> Reason | None:
-    """What befalls a claim that runs has an Event whether or not the GPU is unhealthy for others."""
+    """A condition that affects running claims has its own Event, whether or not the GPU is unhealthy for others."""
     if condition.type == "MpsDaemon":
         return Reason.MPS_DAEMON_FAILED if condition.severity == "Critical" else Reason.MPS_DAEMON_RESTARTED
     return Reason.MIG_LAYOUT_CHANGED if condition.type == "InstanceLost" else None
@@ -269,7 +269,7 @@ class EventFacts(Protocol):
 
 
 class NodeEvents:
-    """Tells what becomes of the node's GPUs. After a restart the server has already what is wrong since before."""
+    """Reports changes of the node's GPUs. After a restart, the API server already has Events of older troubles."""
 
     def __init__(self, facts: EventFacts, node: str, tell: Tell) -> None:
         self._node = node
@@ -284,7 +284,7 @@ class NodeEvents:
 
 
 def release_refused(node: str, mistake: str) -> News:
-    """Somebody who waits for the GPUs waits in vain."""
+    """Reported so that users who wait for the release of GPUs learn why it does not happen."""
     return Reason.RELEASE_REFUSED.told(Regarding.node(node), "Release", f"{mistake}.")
 
 

@@ -1,8 +1,8 @@
-"""What Prometheus may know of the node plugin: kubelet's calls, the claims that hold devices, the GPUs and their state.
+"""Metrics of the node plugin: the kubelet's calls, the claims that hold devices, the GPUs and their state.
 
-`main` puts `MeasuredClaims` between kubelet's calls and the claim service, so that neither knows of metrics. Families
-whose name begins with `nvidia_dra_` are those of NVIDIA's own driver, with its labels, so that its dashboards work;
-ours begin with `gpu_dra_`. Per claim there are a few series, and they go with it.
+`main` puts `MeasuredClaims` between the kubelet's calls and the claim service, so that neither knows of metrics.
+Families whose name begins with `nvidia_dra_` are those of NVIDIA's own driver, with its labels, so that its dashboards
+work; this driver's own begin with `gpu_dra_`. Each claim has a few series, which end with it.
 """
 
 import time
@@ -177,7 +177,7 @@ class ClaimedDevice:
 
 
 class NodeCollector:
-    """Gauges that are read from their owners when somebody scrapes. What is not known has no series."""
+    """Gauges that are read from their owners at each scrape. Unknown values have no series."""
 
     def __init__(
         self, facts: SeenFacts, journal: Journals, *, node: str, driver: str, pods: PodsOfClaims | None = None
@@ -340,8 +340,8 @@ def _family(name: str, text: str, *labels: str) -> GaugeMetricFamily:
 
 
 class _Series:
-    """A family of which no series is there twice, which Prometheus would take amiss: while a claim goes and another of
-    its name comes, there are two of one name."""
+    """A family without duplicate series, which Prometheus refuses: while a claim is replaced by another of the same
+    name, there are two of that name."""
 
     def __init__(self, name: str, text: str, *labels: str) -> None:
         self._empty = _family(name, text, *labels)

@@ -124,7 +124,7 @@ class PodNews:
 def pod_news(
     before: Sequence[KnownTrouble], troubles: Sequence[ClaimTrouble], now_s: float, over: Reason
 ) -> tuple[tuple[PodNews, ...], tuple[KnownTrouble, ...]]:
-    """What is new for a claim's pods, and what they know then. `over` is the reason when nothing is wrong any more."""
+    """What is new for a claim's pods, and what they know then. `over` is the reason when nothing is wrong anymore."""
     present = {trouble.identity for trouble in troubles}
     known = {item.trouble.identity for item in before}
     new = [trouble for trouble in troubles if trouble.identity not in known]
@@ -369,7 +369,7 @@ class PodEvents(ClaimListener):
             return pods_of(claim)
         members = await self._pod_source.members.of(ref)
         self._pod_source.users.joined(ref.uid, [name for name, _ in members])
-        # kubectl describe shows an Event without the pod's UID to nobody.
+        # kubectl describe does not show an Event without the pod's UID.
         return (*pods_of(claim), *(Regarding.pod(ref.namespace, name, uid) for name, uid in members if uid))
 
     async def _write(self, ref: ClaimRef, pod: Regarding, news: PodNews) -> None:
@@ -379,8 +379,8 @@ class PodEvents(ClaimListener):
 
 
 def _refusal(claim: ClaimRef, error: DriverError, waited_s: float) -> ClaimTrouble | None:
-    """Of a claim that could not be prepared for so long. What lasts a moment, kubelet tells pods anyway."""
-    # A pod hears of each of its claims.
+    """Of a claim that could not be prepared for a long time. Brief failures are only in the kubelet's own Events."""
+    # A pod gets an Event for each of its claims.
     subject, text = f"{claim.uid} {type(error).__name__}", why(error, claim)
     if isinstance(error, _FOR_GOOD):
         return ClaimTrouble(Reason.POD_PREPARE_FAILED, subject, f"cannot be prepared: {text}")

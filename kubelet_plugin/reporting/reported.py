@@ -1,8 +1,8 @@
 """What this node has reported about claims: one file, with a section for each reporter of each driver.
 
-A plugin that is killed tells its successor here which pods know what, and which claims have a `status.devices` that may
-have to be removed. It is a memory, not a promise: what cannot be read is dropped, and of two plugins during an update
-the last to write a section wins. Calls block, and none raises.
+After a crash, the next plugin reads here what was reported to which pods, and which claims have a `status.devices` that
+it may need to remove. The file may be incomplete: unreadable parts are dropped, and of two plugins during an update the
+last to write a section wins. Calls block, and none raises.
 """
 
 import json

@@ -1,9 +1,9 @@
-"""Keeps this node's NodeInventory in the cluster true.
+"""Keeps this node's NodeInventory in the cluster up to date.
 
-Three kinds of news enter: facts of `kubelet_plugin.facts.monitor`, kubelet's registrations (`Reporter.registered`), and
-changes of the object by somebody else, among them a publisher's question whether we still live. `wanted_spec` decides
-what the object should say; it is written when the server has something else, and at no other time: a node at rest
-costs one open watch.
+Three kinds of news enter: facts of `kubelet_plugin.facts.monitor`, the kubelet's registrations
+(`Reporter.registered`), and changes of the object by other clients, including a publisher's question whether this
+plugin still runs. `wanted_spec` decides the content of the object. The object is written only when the API server has
+other content: an idle node costs one open watch.
 
 During a rolling update two plugins report the same node. They want the same content, so neither undoes the other, and
 registration times only grow. When their versions differ and they do not want the same, each repair waits longer than
@@ -42,7 +42,7 @@ _log = structlog.get_logger(__name__)
 
 _TICK = timedelta(microseconds=1)
 _CREDIBLE_AHEAD = timedelta(days=1)
-"""Clocks differ, but not by days: a later time in the object is nobody's registration."""
+"""Clocks differ, but not by days: a time further ahead in the object is not a registration."""
 _COMPLAIN_AGAIN_S = 600.0
 _SHORT = 40
 """Characters of a health message in an inventory that would be too large."""
@@ -53,8 +53,8 @@ _QUIET_S = 600.0
 class Reporter:
     """The NodeInventory of one node; lives in one event loop, `run` runs until cancelled.
 
-    `now` is the clock of registration times. `retry` paces attempts after errors, `repair` those to undo what somebody
-    else wrote.
+    `now` is the clock of registration times. `retry` paces attempts after errors, `repair` those to undo what another
+    client wrote.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Reporter:
         )
         self._work = asyncio.Event()
         self._written: JsonObject | None = None
-        """The server's last answer to a write or read of ours, while the watch is still behind it."""
+        """The API server's last answer to a write or read of this plugin, while the watch is still behind it."""
         self._accepted: tuple[JsonObject, JsonObject] | None = None
         """The last spec that was sent, and what the server made of it: an older CRD drops fields that it lacks."""
         self._owner_uid: str | None = None
@@ -90,7 +90,7 @@ class Reporter:
         self._complaint = _Complaint(node_name)
 
     def registered(self, driver: str, when: datetime | None = None) -> None:
-        """kubelet has registered `driver` (NotifyRegistrationStatus): its sign of life is renewed."""
+        """The kubelet has registered `driver` (NotifyRegistrationStatus): its heartbeat is renewed."""
         self._bumps[driver] = when or self._now()
         self._work.set()
 
@@ -134,7 +134,7 @@ class Reporter:
             self._owner_uid = await self._node_uid()
         if observed is not None and self._is_true(observed, spec):
             return
-        # What we want has not changed since we wrote it: so somebody else has changed the object.
+        # The wanted spec has not changed since it was written, so another client has changed the object.
         if self._accepted is not None and self._accepted[0] == spec and not self._may_repair():
             return
         if observed is not None:
@@ -145,7 +145,7 @@ class Reporter:
         self._remember(spec, await self._kube.create(NODE_INVENTORIES, self._object(spec, {})))
 
     def _may_repair(self) -> bool:
-        """Whether it is time to undo what somebody else did; if not, the work is taken up again when it is."""
+        """Whether it is time to undo another client's change; if not, the work continues when it is."""
         loop = asyncio.get_running_loop()
         if self._repair_due is None:
             if self._repaired is not None and loop.time() - self._repaired > _QUIET_S:
@@ -215,7 +215,7 @@ class Reporter:
         return wanted_spec(self._node_name, self._discovery.facts, latest)
 
     def _later(self, driver: str, when: datetime, seen: dict[str, datetime]) -> datetime:
-        """`when`, or just after every time that was known before: clocks are set back, signs of life are not."""
+        """`when`, or just after all times that were known before: clocks can be set back, heartbeats cannot."""
         return max([when, *(known + _TICK for known in self._times(driver, seen))])
 
     def _times(self, driver: str, seen: dict[str, datetime]) -> list[datetime]:
@@ -322,7 +322,7 @@ class _Complaint:
 
 
 def _registrations(observed: JsonObject | None, latest: datetime) -> dict[str, datetime]:
-    """Registration times in the object; what cannot be read, or is later than `latest`, is not a sign of life."""
+    """Registration times in the object; one that cannot be read, or is later than `latest`, is not a heartbeat."""
     entries: Iterable[JsonObject] = (observed or {}).get("spec", {}).get("registrations") or ()
     times = {}
     for entry in entries:
