@@ -270,7 +270,7 @@ def _ready_for_mode(gpu: MigGpu, identity: GpuIdentity) -> Mode:
         raise HardwareError("it cannot be divided: this GPU has no MIG", about=str(identity))
     if mode.on and not mode.pending:
         raise HardwareError(
-            "MIG mode is on, but a request to switch it off is pending until the next reset: reset the GPU, or cancel"
+            "MIG mode is on, but a pending request will switch it off at the next reset: reset the GPU, or cancel"
             f" the request with `nvidia-smi -i {identity.uuid} -mig 1`",
             about=str(identity),
         )

@@ -1,8 +1,8 @@
-"""Hardware that is changed for a moment and no claim: a proof's holds, in a journal of their own.
+"""Hardware that is changed for a moment without a claim: a proof's holds, in a journal of their own.
 
-`dractl doctor --prove` borrows here, with the effects that claims have: each hold is written down before it is made, so
-that whoever comes next, another proof or the plugin when it starts, takes back what a killed one has left. A lock that
-ends with its process says whether somebody is at it now. Calls block.
+`dractl doctor --prove` borrows here, with the effects that claims have. Each hold is recorded before it is made, so
+that the next proof, or the plugin when it starts, undoes what a killed proof has left. A lock that ends with its
+process shows whether a proof runs now. Calls block.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class Borrowed:
             _log.warning("what a proof left cannot be taken back", error=str(error))
 
     def there_and_back[T](self, holds: Sequence[Hold], look: Callable[[Records], T]) -> T:
-        """Make the holds in order, answer what `look` says while they stand, and take all back, whatever happens.
+        """Make the holds in order, answer what `look` returns while they exist, and undo all, even after an error.
 
         Raises NodeNotReady: a hold cannot be made, or not taken back, or another process borrows now.
         """

@@ -1,7 +1,7 @@
 """The journal's transitions: each is a decision on the journal as it is at that moment. Pure.
 
 `kubelet_plugin.prepare.execute` commits them, in the order that it describes; `kubelet_plugin.prepare.store` applies
-each to what is on disk then, whoever wrote it. So nothing here relies on what the caller saw before.
+each to the journal on disk, which another instance may have written. So nothing here relies on what the caller saw.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -43,7 +43,7 @@ def with_entry(entry: Entry) -> Transition:
 def admitted_to(journal: Journal, entry: Entry) -> Held:
     """The claims of the journal and this one. Raises HeldByOther or LeftBehind.
 
-    While entries may be missing, the holds that nobody lists are theirs; then nothing is prepared but what was lost.
+    While entries may be missing, holds that no entry lists belong to them; then only lost claims are prepared.
     """
     return admitted(journal.held, entry, None if journal.incomplete else journal.holds)
 
@@ -54,7 +54,7 @@ def released(claim_uid: str) -> Transition:
 
 
 def begun(entry: Entry, intents: Mapping[Hold, Made]) -> Transition:
-    """The claim holds these devices, and its holds are to be made; `intents` are the facts of those that are new.
+    """The claim holds these devices, and its holds must be made; `intents` are the facts of those that are new.
 
     Raises Outdated when one of them is new and has none.
     """
@@ -124,9 +124,9 @@ def releasing(claim_uid: str) -> Transition:
 
 
 def to_undo(journal: Journal, entry: Entry, undone: Collection[Hold]) -> tuple[Hold, ...]:
-    """The holds that go with the entry: nobody else lists them, and they are not `undone`, or were made again since.
+    """The holds that go with the entry: no other entry lists them, and they are not `undone`, or were made again since.
 
-    What was left behind rests on some: these are left with it.
+    Holds that were left behind need some of them: these are left, too.
     """
     bearing = _bearing(journal)
     return tuple(
@@ -140,10 +140,10 @@ def to_undo(journal: Journal, entry: Entry, undone: Collection[Hold]) -> tuple[H
 
 
 def gone(claim_uid: str, undone: Collection[Hold], out_of_reach: Collection[Hold] = ()) -> Transition:
-    """The claim holds nothing any more, and what was `undone` of its holds is forgotten.
+    """The claim no longer holds anything, and what was `undone` of its holds is forgotten.
 
-    Unless it is now the last one that needs another hold: then it stays, and that one goes first. Holds that are
-    `out_of_reach` could not be undone, and do not keep the claim: their records stay, as of what is left behind.
+    Unless it is now the last one that needs another hold: then it stays until that hold is undone. Holds that are
+    `out_of_reach` could not be undone, and do not keep the claim: their records stay, as those of holds left behind.
     """
 
     def change(journal: Journal) -> Journal:
@@ -164,7 +164,7 @@ def gone(claim_uid: str, undone: Collection[Hold], out_of_reach: Collection[Hold
 
 
 def forgotten(holds: Collection[Hold]) -> Transition:
-    """These holds, which were undone, have no record any more, unless an entry lists them now."""
+    """These holds, which were undone, no longer have a record, unless an entry lists them now."""
 
     def change(journal: Journal) -> Journal:
         kept = {

@@ -98,7 +98,7 @@ class ClaimReader:
         self._saw = saw
 
     async def read(self, ref: ClaimRef, *, patience_s: float = 0.0) -> ResourceClaim | None:
-        """The object of that namespace and name, whatever its UID; None when there is none.
+        """The object of that namespace and name, with any UID; None when there is none.
 
         An API server that does not answer, or is too busy, is asked again for `patience_s`. Then raises ClusterError.
         """
@@ -173,7 +173,7 @@ class ClaimReads:
     def __init__(self, claims: ClaimReader) -> None:
         self._claims = claims
         self._of_claims: WeakValueDictionary[str, _Releases] = WeakValueDictionary()
-        """Each lives as long as somebody has an answer about the claim."""
+        """Each lives as long as a caller has an answer about the claim."""
 
     async def of(self, ref: ClaimRef, *, patience_s: float) -> ClaimRead:
         """The answer, or the error, of a question that was not answered when this was called."""

@@ -33,7 +33,7 @@ A claim with holds (`kubelet_plugin.prepare.holds`) takes a longer way: hardware
                4  answer
 
 * Killed anywhere before prepare 3 is durable: an entry that is UNFINISHED, to be finished (a hold that is made already
-  is found so) or released. Killed anywhere in unprepare: `releasing` says that it is to be gone on with.
+  is found so) or released. Killed anywhere in unprepare: `releasing` says that it must be continued.
 * An entry counts as a user of its holds until it is out of the journal. Of two claims that go at the same time the
   later one finds in step 3 that it is the last user. So what others need is never undone before what needs it.
 * Two that need the same hold take turns with it (`kubelet_plugin.prepare.turns`), over all instances of the plugin, and
@@ -98,8 +98,8 @@ _OUT_OF_REACH = (
     NvmlCode.NOT_FOUND, NvmlCode.DRIVER_NOT_LOADED, NvmlCode.GPU_IS_LOST, NvmlCode.RESET_REQUIRED,
     NvmlCode.LIB_RM_VERSION_MISMATCH, NvmlCode.TIMEOUT,
 )  # fmt: skip
-"""Nobody can use the GPU now, so a claim on it may go, and with it its pod, which otherwise would be stuck until the
-node boots. What it left there is taken back when the GPU can be reached again; until then nobody else gets it."""
+"""No program can use the GPU now, so its claim may be released; otherwise the claim's pod would be stuck until the node
+boots. What the claim left there is undone when the GPU can be reached again; until then no other claim gets it."""
 
 _THREADS_OF_A_GPU = 4
 """Work on holds of one GPU, side by side. Most of the time it waits: for the driver, or for a daemon to be ready."""
@@ -141,7 +141,7 @@ class Executor:
         self._cdi = cdi
         self._effects = effects
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """A lock lives as long as somebody has or awaits it."""
+        """A lock lives as long as a task has or awaits it."""
         self._hold_turns = Turns(journal.folder)
         self._threads = ThreadPoolExecutor(_FILE_THREADS, thread_name_prefix="cdi")
         self._hardware = ThreadPoolExecutor(_THREADS_OF_A_GPU * MOST_GPUS, thread_name_prefix="holds")
@@ -197,7 +197,7 @@ class Executor:
         return RepairReport(tuple(f"{described(hold)} was left behind: taken back" for hold in undone), tuple(pending))
 
     def turn(self, claim_uid: str) -> asyncio.Lock:
-        """Held by whoever does something about this claim; other claims are not affected."""
+        """Held during each operation on this claim; other claims are not affected."""
         return self._turns.setdefault(claim_uid, asyncio.Lock())
 
     async def file_digest(self, claim_uid: str) -> str | None:
@@ -286,7 +286,7 @@ class Executor:
         await self._begin(plan)
         try:
             for hold in entry.holds:
-                # One that was prepared before is repaired: what the journal calls made may not be so any more.
+                # A claim that was prepared before is repaired: holds that the journal calls made may no longer exist.
                 await self._make(hold, entry, again=before is not None)
             done = await finish(entry, self._journal.current.holds)
             with self._timed("write"):
@@ -318,7 +318,7 @@ class Executor:
         entry, kept = plan.entry, dict(plan.kept)
         while True:
             journal = self._journal.current
-            admitted_to(journal, entry)  # before anybody looks at the hardware for it
+            admitted_to(journal, entry)  # before anything reads the hardware for it
             new = [hold for hold in entry.holds if hold not in journal.holds]
             async with AsyncExitStack() as turns:
                 for hold in new:
@@ -328,7 +328,7 @@ class Executor:
                 try:
                     await self._journal.commit(begun(entry, intents))
                 except Outdated:
-                    continue  # somebody's last claim went meanwhile, and took a hold with it
+                    continue  # the last claim of a hold was released meanwhile, and the hold with it
             return
 
     def _facts_before(self, new: Collection[Hold], records: Records) -> dict[Hold, Made]:
@@ -372,7 +372,7 @@ class Executor:
             journal = await self._journal.commit(gone(uid, frozenset(undone), frozenset(out_of_reach)))
 
     async def _take_back(self, hold: Hold, claim_uid: str | None, boot_id: str) -> bool:
-        """Undo a hold, unless somebody needs it again: whether it was undone. Its record stays."""
+        """Undo a hold, unless a claim needs it again. Returns whether it was undone. Its record stays."""
         async with self._turn_of(hold):
             journal = self._journal.current
             if hold not in journal.holds or needed(journal.held, hold, but=claim_uid):

@@ -54,7 +54,7 @@ class Healer:
     async def start(self) -> RepairReport:
         """The first repair of a process: damage is put aside, and stale claims are released without waiting.
 
-        What claims need of the hardware is made again, be it made already: nobody watched it meanwhile.
+        What claims need of the hardware is made again, even if it exists, because no plugin watched it meanwhile.
         """
         return await self._reported(self._put_aside_damage) + await self._reported(self._repair_at_start)
 
@@ -122,7 +122,7 @@ class Healer:
         return True
 
     async def clear_left_behind(self) -> RepairReport:
-        """Take back what no claim needs any more: of entries that were lost. Nothing while some may come back."""
+        """Undo holds of lost entries that no claim needs. Does nothing while some of these entries may come back."""
         if self._journal.current.incomplete:
             return RepairReport()
         try:
@@ -145,7 +145,7 @@ class Healer:
         damage = await self._journal.put_aside_damage()
         await self._executor.remove_leftovers()
         if not self._journal.exists and await self._executor.claims_with_file():
-            # Somebody removed the journal but not what it spoke of.
+            # An administrator removed the journal, but not the CDI files of its claims.
             await self._journal.commit(lambda journal: replace(journal, incomplete=True))
             return RepairReport(("the journal is missing although claims are prepared: it is made again",))
         return RepairReport(tuple(f"damage in the journal was put aside: {item.reason}" for item in damage))
@@ -193,7 +193,7 @@ class Healer:
         return report
 
     def _has_time(self, case: "_Case", stale_after_s: float) -> bool:
-        """Whether a claim that is to be released may still be unprepared by kubelet."""
+        """Whether the kubelet may still unprepare a claim that is due for release."""
         if case.entry is not None and case.entry.releasing:
             return False
         return not self._is_long_stale(case.entry, case.finding.standing, stale_after_s)
@@ -211,7 +211,7 @@ class Healer:
                 await self._executor.carry_out(Plan(replace(entry, cdi_digest=None), None), self.finish)
             except DriverError as error:
                 return RepairReport(pending=(f"{entry.claim} (UID {uid}) may lack what it needs: {error}",))
-        return RepairReport((f"{entry.claim} (UID {uid}) had to be made again: written again",))
+        return RepairReport((f"{entry.claim} (UID {uid}) was incomplete on the hardware: made and written again",))
 
     async def _findings(self, journal: Journal) -> list["_Case"]:
         materials = await self._materials()
@@ -311,9 +311,9 @@ class Healer:
         return report + RepairReport(("the journal is complete again",))
 
     async def _enter_again(self, claim: ResourceClaim, ref: ClaimRef, node: Node, files: ContainerFiles) -> str:
-        """What became of a claim that the journal lost. Raises NodeNotReady when the disk refuses.
+        """The outcome for a claim that the journal lost. Raises NodeNotReady when the disk refuses.
 
-        One claim that has no plan any more, or whose GPU another one has, must not keep the node from preparing others.
+        A claim that no longer has a plan, or whose GPU another claim has, must not keep the node from preparing others.
         """
         who = f"{ref} (UID {ref.uid}) was lost from the journal"
         try:

@@ -7,7 +7,7 @@ its last one goes, and the journal remembers for each (`HoldRecord`) that it was
 
 Making and undoing is for `kubelet_plugin.effects`: one `Effect` for each kind of hold. Both are idempotent, because a
 crash can come between the act and the journal: `make` looks at what is there first, and `undo` takes away only what it
-can tell to be ours. Pure: values and the port.
+can identify as this driver's. Pure: values and the port.
 """
 
 from collections.abc import Hashable, Iterable, Mapping
@@ -252,9 +252,9 @@ class Effect[H](Protocol):
         """
 
     def undo(self, hold: H, records: Records, boot_id: str) -> None:
-        """Take it back as far as it is ours: `records[hold]` says what we did, and in which boot.
+        """Undo what this driver made of it: `records[hold]` says what that was, and in which boot.
 
-        Gone already is fine. Raises NodeNotReady (HardwareError) when it cannot be taken back now.
+        A missing hold is fine. Raises NodeNotReady (HardwareError) when it cannot be undone now.
         """
 
 

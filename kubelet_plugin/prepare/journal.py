@@ -220,7 +220,7 @@ def line_of(obj: Mapping[str, Any]) -> bytes:
 def object_of(line: bytes) -> dict[str, Any]:
     """What `line_of` made this of, without its end. Raises ValueError.
 
-    The checksum is over the bytes of the file, so that it is right whatever fields another release wrote.
+    The checksum is over the bytes of the file, so that it is right for fields that another release wrote, too.
     """
     checksum, _, text = line.partition(b" ")
     if checksum != _checksum(text):

@@ -9,7 +9,7 @@ looked up: the file either has that digest or not. So a claim is in one of four 
 
     entry  file with that digest   state       how it came about
     no     no file                 ABSENT
-    yes    yes                     PREPARED    what kubelet was told of
+    yes    yes                     PREPARED    reported to the kubelet
     yes    no                      UNFINISHED  cut short while preparing or unpreparing; or the file was damaged
     no     any file                ORPHANED    cut short while unpreparing; or the journal was damaged
 
@@ -20,13 +20,13 @@ missing one keeps a container from restarting. A crash forgets no promise, and n
 needed to record "done".
 
 **The entry is also the lock.** Hardware belongs to a claim from the moment that the entry is in the journal until it is
-out of it. Nobody waits for a GPU: whoever comes second is refused at once and told who holds it. What can be side by
-side is for `dra_driver.devices.exclusion` to say.
+out of it. No claim waits for a GPU: a second claim is refused at once, and the error names the holder.
+`dra_driver.devices.exclusion` decides which claims may share hardware.
 
 **The entry also counts the users of its holds** (`kubelet_plugin.prepare.holds`): a hold is needed as long as an entry
-lists it. No number is kept that could be wrong after a crash. An entry with holds is written twice: first with what is
-to be made, then with the digest of the file, which can only be written when it is known what was made. Between the two
-it is UNFINISHED. `releasing` says that it is on its way out: then it is not finished any more, whatever the claim.
+lists it. No counter is stored that could be wrong after a crash. An entry with holds is written twice: first with what
+must be made, then with the digest of the file, whose content depends on what was made. Between the two it is
+UNFINISHED. `releasing` marks an entry that is being released: then it is no longer finished, in any state of the claim.
 """
 
 import hashlib
@@ -91,7 +91,7 @@ class HeldDevice:
     share_id: str | None = None
     kind: DeviceKind = DeviceKind.GPU
     partition: Partition | None = None
-    """Of a MIG device, made by whomever."""
+    """Of a MIG device, made by this driver or an administrator."""
     mig_uuid: str | None = None
     """Of a MIG device that an administrator made; one that is made for claims has another UUID each time."""
     gpu_instance: str = ""
@@ -171,7 +171,7 @@ class HeldByOther(DeviceInUse):
 
 
 class LeftBehind(NodeNotReady):
-    """Refused because something that no claim needs any more is still on the GPU; it is cleared soon."""
+    """Refused because something that no claim needs is still on the GPU; it is cleared soon."""
 
     help = Help(
         Move.NO_ONE,

@@ -1,8 +1,7 @@
-"""What others learn of the work on claims: how long each step took, and how each operation ended.
+"""Reports of the work on claims: how long each step took, and how each operation ended.
 
-`kubelet_plugin.claims.operations` and `kubelet_plugin.prepare.execute` tell; metrics, Events, device status and the
-debug page
-listen. They are told in the event loop, in the middle of kubelet's calls: they take note, and act later.
+`kubelet_plugin.claims.operations` and `kubelet_plugin.prepare.execute` report; metrics, Events, device status and the
+debug page listen. Listeners are called in the event loop, during the kubelet's calls: they take a note, and act later.
 """
 
 import time

@@ -24,7 +24,7 @@ class Node:
     gpus: Mapping[str, GpuFacts]
     problems: tuple[Problem, ...] = ()
     lost: frozenset[str] = frozenset()
-    """UUIDs of MIG devices that claims have and that are not there any more; their ids may be another one's now."""
+    """UUIDs of MIG devices that claims have and that no longer exist; other devices may have their ids now."""
     gates: Gates = Gates.DEFAULT
     """What claims may ask for in this cluster."""
 

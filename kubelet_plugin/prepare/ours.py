@@ -1,11 +1,12 @@
 """What this driver did to the hardware for claims, and the facts of a node without it. Pure.
 
-The inventory says what the hardware is, not what claims make of it: a MIG mode that this driver switched on, the
-instances in it, and a GPU that it lent to a virtual machine do not show. Discovery reads the hardware, asks the journal
-what is ours (`ours_of`), and tells `without_ours`. So facts are the same before, while and after a claim is prepared.
+The inventory says what the hardware is, not what claims make of it: it does not show a MIG mode that this driver
+switched on, the instances in it, or a GPU that it lent to a virtual machine. Discovery reads the hardware, takes from
+the journal what this driver made (`ours_of`), and publishes the facts `without_ours`. So facts are the same before,
+while and after a claim is prepared.
 
-Some facts cannot be read while a GPU serves a claim: NVML says nothing of NVLink peers in MIG mode, and does not see a
-GPU that is bound to a VFIO driver. They are those of before, which the journal keeps with the hold (`kept`).
+Some facts cannot be read while a GPU serves a claim: NVML does not report NVLink peers in MIG mode, and does not see a
+GPU that is bound to a VFIO driver. These facts are the earlier ones, which the journal keeps with the hold (`kept`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -40,7 +41,7 @@ _UNTOLD_IN_MIG_MODE = (
 
 @dataclass(frozen=True, slots=True, order=True)
 class InstancePlace:
-    """Where a GPU instance of ours is, is being made, or is being taken back. `start` and `size` in memory slices."""
+    """Where a GPU instance of this driver is, is being made or is being undone. `start`, `size` in memory slices."""
 
     gpu_uuid: str
     profile: str
@@ -60,7 +61,7 @@ class Expected:
 @dataclass(frozen=True, slots=True)
 class InUse:
     """A MIG device of an administrator that a claim holds. `instance` is its GPU instance as it was published, with
-    this compute instance alone; None when that is not known any more."""
+    this compute instance alone; None when that is no longer known."""
 
     gpu_uuid: str
     mig_uuid: str
@@ -69,8 +70,8 @@ class InUse:
 
 @dataclass(frozen=True, slots=True)
 class Ours:
-    """What the journal says now. `modes` are GPUs whose MIG mode was off before us, `lent` those that we bound to VFIO:
-    each with its facts of before, None when they were not kept."""
+    """What the journal says now. `modes` are GPUs whose MIG mode this driver switched on, `lent` those that it bound to
+    VFIO: each with its earlier facts, None when they were not kept."""
 
     modes: Mapping[GpuIdentity, GpuFacts | None] = field(default_factory=dict)
     lent: Mapping[GpuIdentity, GpuFacts | None] = field(default_factory=dict)
@@ -79,7 +80,7 @@ class Ours:
     in_use: tuple[InUse, ...] = ()
 
     def before(self) -> dict[str, GpuFacts]:
-        """By GPU UUID, the facts of before of each GPU that does not tell them now."""
+        """By GPU UUID, the earlier facts of each GPU that does not show them now."""
         both = (*self.modes.items(), *self.lent.items())
         return {gpu.uuid: facts for gpu, facts in both if facts is not None}
 
@@ -88,7 +89,7 @@ NOTHING = Ours()
 
 
 def during(moments: Sequence[Ours]) -> Ours:
-    """What was ours at any of these moments, and what had to be there at all of them."""
+    """What this driver had made at any of these moments, and what was expected at all of them."""
     first = moments[0]
     return Ours(
         modes={gpu: facts for moment in moments for gpu, facts in moment.modes.items()},
@@ -101,7 +102,7 @@ def during(moments: Sequence[Ours]) -> Ours:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Lost:
-    """A MIG device that a claim has, and that is not there any more."""
+    """A MIG device that a claim has, and that no longer exists."""
 
     gpu_uuid: str
     mig_uuid: str
@@ -125,12 +126,12 @@ def kept(record: HoldRecord) -> GpuFacts | None:
 
 
 def mode_was_off(record: HoldRecord) -> bool:
-    """Whether MIG mode was off before this MigMode hold, so that it is ours to switch off again."""
+    """Whether MIG mode was off before this MigMode hold, so that this driver must switch it off again."""
     return record.made.get("was") == "off"
 
 
 def ours_of(records: Records, boot_id: str, in_use: Iterable[InUse] = ()) -> Ours:
-    """What is ours, by the records of the journal. What another boot made is not expected: it is made again."""
+    """What this driver made, from the journal. What it made in another boot is not expected: it is made again."""
     expected = (_expected(hold, record, boot_id) for hold, record in records.items())
     return Ours(
         modes={
@@ -158,10 +159,10 @@ def _place(hold: GpuInstance) -> InstancePlace:
 
 
 def lost(gpus: Sequence[GpuFacts], ours: Ours) -> tuple[Lost, ...]:
-    """MIG devices of claims that the hardware does not have any more, on GPUs that could be read. Sorted.
+    """MIG devices of claims that the hardware no longer has, on GPUs that could be read. Sorted.
 
-    `gpus` are as the hardware is: before `without_ours`. Another MIG device in the place of one is not that one: each
-    has a UUID of its own, and a container that was given the first cannot use the second.
+    `gpus` are as the hardware is: before `without_ours`. A new MIG device at the same place does not replace a lost
+    one: it has another UUID, and the container of the lost device cannot use it.
     """
     there = {gpu.uuid: _mig_uuids(gpu) for gpu in gpus}
     made = [
@@ -169,7 +170,8 @@ def lost(gpus: Sequence[GpuFacts], ours: Ours) -> tuple[Lost, ...]:
             expected.gpu_uuid,
             expected.mig_uuid,
             f"MIG device {expected.mig_uuid} ({expected.described}), which was created for a claim, no longer exists,"
-            " because somebody deleted it; delete the pods that use it, and it is created again with the claim",
+            " because an administrator or another tool deleted it; delete the pods that use it, and it is created"
+            " again with the claim",
         )
         for expected in ours.expected
         if expected.gpu_uuid in there and expected.mig_uuid not in there[expected.gpu_uuid]
@@ -211,7 +213,7 @@ def _without(gpu: GpuFacts, ours: Ours, before: GpuFacts | None) -> GpuFacts:
     if gpu.mig is None:
         return gpu
     mig = gpu.mig.model_copy(update={"instances": _instances_without(gpu.uuid, gpu.mig.instances, ours)})
-    # An instance that is not ours in a mode that is: then the mode is not only ours any more.
+    # If another instance uses the MIG mode that this driver switched on, the mode is no longer this driver's alone.
     if not mig.instances and any(mode.uuid == gpu.uuid for mode in ours.modes):
         mig = mig.model_copy(update={"enabled": False, "pending": False})
     if before is not None and before.mig is not None and before.mig.profiles:

@@ -54,7 +54,7 @@ class Plan:
 
 
 def plan_for(claim: ClaimRef, wanted: WantedClaim, node: Node, files: ContainerFiles) -> Plan:
-    """What has to be done so that containers can use the devices. Raises NodeNotReady when one is not there now."""
+    """What must be done so that containers can use the devices. Raises NodeNotReady when one is missing now."""
     for device in wanted.devices:
         _check_present(claim, device, node, files)
     entry = Entry(claim, node.boot_id, wanted.devices, None, wanted.holds)
@@ -82,7 +82,7 @@ def check_releasable(entry: Entry) -> None:
 
 
 def _check_present(claim: ClaimRef, device: HeldDevice, node: Node, files: ContainerFiles) -> None:
-    """A GPU that is lent to a virtual machine answers nobody, and MIG devices have nodes when they exist."""
+    """A GPU that is lent to a virtual machine cannot be asked, and MIG devices have nodes only when they exist."""
     if device.gpu_uuid in files.taken and not device.admin_access:
         raise _missing(claim, device, files.taken[device.gpu_uuid])
     if device.kind is DeviceKind.VFIO:
@@ -111,7 +111,7 @@ def _missing(claim: ClaimRef, device: HeldDevice, reason: str) -> NodeNotReady:
 
 
 def _kept(holds: Sequence[Hold], node: Node) -> Iterator[tuple[Hold, Made]]:
-    """What nobody can read of a GPU while it is partitioned or lent."""
+    """Facts that cannot be read of a GPU while it is partitioned or lent."""
     for hold in holds:
         if isinstance(hold, MigMode | VfioBinding) and (gpu := node.gpus.get(hold.gpu.uuid)) is not None:
             yield hold, Made(((KEPT, kept_text(gpu)),))

@@ -52,7 +52,7 @@ class Action(Enum):
 @dataclass(frozen=True, slots=True)
 class ClaimFinding:
     """Everything known about one claim UID. `file` and `planned` are digests, of the file as it is and as it would be
-    written now. `planned` is None when that cannot be told: because of the `obstacle`, or before its holds are made."""
+    written now. `planned` is None when that is unknown: because of the `obstacle`, or before its holds are made."""
 
     uid: str
     entry: Entry | None
@@ -63,7 +63,7 @@ class ClaimFinding:
     records: Records = field(default_factory=dict)
     """Of all holds in the journal."""
     lost: frozenset[str] = frozenset()
-    """UUIDs of its MIG devices that are not there any more."""
+    """UUIDs of its MIG devices that no longer exist."""
 
 
 @dataclass(frozen=True, slots=True)

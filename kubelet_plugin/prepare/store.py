@@ -6,10 +6,11 @@ returns. Changes that arrive while a write is under way go together into the nex
 once cost one or two writes, not eight.
 
 During a rolling update two instances of the plugin share the file. A lock file is held (`flock`) around *read again if
-changed, decide, write*, and around nothing else: no API call, no hardware, no waiting. It vanishes with its process.
+changed, decide, write*, and around nothing else: no API call, no hardware, no waiting. The lock ends with its process.
 
 The file is written to a temporary name, synced, renamed over the old one, and its folder synced; a crash leaves the old
-or the new content. What cannot be read all the same is appended to `claims.damaged` before it leaves the journal.
+or the new content. Unreadable parts are still possible; they are appended to `claims.damaged` before they leave the
+journal.
 """
 
 import asyncio
@@ -146,8 +147,8 @@ class JournalFile:
         """The journal as it is on disk now. Raises NodeNotReady, or `Unreadable`."""
         seen = self._seen
         if seen is None or seen.signature != self._signature():
-            # Written by nobody or by another instance. Setting this beside a running transaction is harmless: whoever
-            # is overwritten finds another signature the next time.
+            # Not written yet, or by another instance. Setting this beside a running transaction is harmless: if it
+            # overwrites the transaction's result, the signature differs the next time.
             self._seen = seen = self._read()
         return seen.journal
 
@@ -227,8 +228,8 @@ class JournalFile:
         return _Seen(signature, self._known)
 
     def _without_file(self) -> Journal:
-        """No instance removes it. Somebody who does takes no GPU from its claim: the next commit writes it again, and
-        `incomplete` has the API server asked for what another instance wrote meanwhile."""
+        """No instance removes the file. If an administrator does, no claim loses its GPU: the next commit writes the
+        file again, and because of `incomplete` the API server is asked for what another instance wrote meanwhile."""
         return Journal({}) if self._known is None else replace(self._known, incomplete=True, damage=())
 
     def _signature(self) -> tuple[int, int, int] | None:
@@ -266,7 +267,7 @@ class JournalStore:
 
     @property
     def exists(self) -> bool:
-        """Whether there is a journal at all; there is none at the very first start, and after somebody removed it."""
+        """Whether there is a journal; there is none at the first start, and after an administrator removed it."""
         return self._file.exists
 
     @property
@@ -311,7 +312,7 @@ class JournalStore:
                     outcomes: Sequence[Journal | Exception] = await loop.run_in_executor(
                         self._thread, _transacted, self._file, batch
                     )
-                except Exception as error:  # noqa: BLE001 - each of the waiting gets it, whatever it is
+                except Exception as error:  # noqa: BLE001 - each waiting caller gets it, of any type
                     outcomes = [error] * len(batch)
                 for waiting, outcome in zip(batch, outcomes, strict=True):
                     _settle(waiting.future, outcome)

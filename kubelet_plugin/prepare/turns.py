@@ -32,7 +32,7 @@ class Turns:
         self._patience_s = patience_s
         self._descriptor: int | None = None
         self._local: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """A lock lives as long as somebody has or awaits it."""
+        """A lock lives as long as a task has or awaits it."""
 
     @asynccontextmanager
     async def of(self, name: str, *, about: str) -> AsyncIterator[None]:

@@ -1,8 +1,7 @@
-"""From a claim and what this node offers to the claim's devices, and what must be so on the hardware for them. Pure.
+"""From a claim and this node's offers to the claim's devices and the holds that they need on the hardware. Pure.
 
-The service enters here with the claim's object. The claim, its configs and the node's table of offers decide, nothing
-else. Whatever a user wrote wrong is found here; nothing has happened by then. What the hardware must be like for it
-is said by `kubelet_plugin.prepare.wanted`.
+The service enters here with the claim's object. Only the claim, its configs and the node's table of offers decide. All
+mistakes of the user are found here, before anything is changed.
 """
 
 import hashlib
@@ -72,7 +71,7 @@ def by_config(results: Sequence[Result]) -> Iterator[tuple[DeviceConfig, list[Re
 
 
 def daemon_of(result: Result) -> object | None:
-    """What tells the MPS daemon of a device from others; None when it has none."""
+    """The key of a device's MPS daemon; None when it has none."""
     rule, sharing = result.offer.sharing, result.sharing
     if result.admin_access:
         return None
@@ -165,7 +164,7 @@ def _identity(offer: Offer) -> GpuIdentity:
 
 
 def _mig_device(offer: Offer) -> MigDevice | None:
-    """The UUID of one that exists, what is to be made of one that does not; None of a full GPU."""
+    """The UUID of a MIG device that exists, the hold of one that must be made; None for a full GPU."""
     place = offer.partition
     if place is None:
         return None
@@ -202,7 +201,7 @@ _MOST_NAMES = 16
 class WantedClaim:
     """What a claim was allocated: one device for each result, in their order; and its holds, in the order of making.
 
-    `warnings` are sentences about what its configs ask for in vain.
+    `warnings` are sentences about settings of its configs that have no effect.
     """
 
     devices: tuple[HeldDevice, ...]

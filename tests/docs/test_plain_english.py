@@ -21,16 +21,6 @@ NOT_YET: tuple[str, ...] = (
     "dra_driver/cli/",
     "dra_driver/doctor/",
     "dra_driver/migration/",
-    "kubelet_plugin/claims/",
-    "kubelet_plugin/commands/",
-    "kubelet_plugin/doctor/",
-    "kubelet_plugin/domains/",
-    "kubelet_plugin/effects/",
-    "kubelet_plugin/imex/",
-    "kubelet_plugin/prepare/",
-    "kubelet_plugin/record/",
-    "kubelet_plugin/recording/",
-    "kubelet_plugin/reporting/",
 )
 """What still has old words. An entry without them must go."""
 NAME = re.compile(r"`[^`]+`|^#+ [a-z-]+$")

@@ -569,7 +569,7 @@ class TestModeChanges:
     def test_an_ampere_that_will_be_switched_off_is_told(self, ampere: Plugin) -> None:
         holds = holds_at(ampere.node, 3)
         ampere.node.host.set_mig(0, 1, 0)
-        assert "will be off after the next reset" in refusal(ampere, *holds).message
+        assert "will switch it off at the next reset" in refusal(ampere, *holds).message
 
     def test_a_gpu_without_mig_is_told(self, tmp_path: Path) -> None:
         node = a_node(tmp_path, "l40s")
