@@ -1,4 +1,7 @@
-"""All small changes of a source text that its tests should notice: one condition, bound, constant or statement each."""
+"""All small changes of a source text that its tests should notice: one condition, bound, constant or statement each.
+
+Left out is what only moves a moment: how long a pause takes, and whether a deadline counts the instant itself.
+"""
 
 import ast
 from collections.abc import Iterator
@@ -10,6 +13,8 @@ _SWAPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
 }  # fmt: skip
 _SILENT = ("_log.", "structlog.")
 """Calls that only write the log: what it says is no promise."""
+_PAUSES = ("time.sleep(", "await asyncio.sleep(")
+_CLOCK = "time.monotonic()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +44,7 @@ def mutants_of(text: str) -> Iterator[Mutant]:
     for where, function in _functions(ast.parse(text), ""):
         begins = min(one.lineno for one in (function, *function.decorator_list))
         seen: set[tuple[int, int, str]] = set()
-        for node in (inner for statement in function.body for inner in ast.walk(statement)):
+        for node in (inner for statement in function.body for inner in _walk(statement)):
             for old, new in _changes(node):
                 written = f"({ast.unparse(new)})" if isinstance(new, ast.expr) else ast.unparse(new)
                 if (old.lineno, old.col_offset, written) in seen:
@@ -53,6 +58,14 @@ def mutants_of(text: str) -> Iterator[Mutant]:
                 first, last = text.rfind("\n", 0, start) + 1, text.find("\n", end)
                 changed = text[first:start] + written + text[end:last]
                 yield Mutant(where, begins, lines, text[first:last], changed, text[:first] + changed + text[last:])
+
+
+def _walk(node: ast.AST) -> Iterator[ast.AST]:
+    """What is inside, itself included, without pauses."""
+    if not (isinstance(node, ast.Expr) and ast.unparse(node).startswith(_PAUSES)):
+        yield node
+        for child in ast.iter_child_nodes(node):
+            yield from _walk(child)
 
 
 def _functions(node: ast.AST, where: str) -> Iterator[tuple[str, _Function]]:
@@ -78,7 +91,7 @@ def _changes(node: ast.AST) -> Iterator[tuple[ast.stmt | ast.expr, ast.stmt | as
                 yield node.values[-1], _negated(node.values[-1])
         case ast.UnaryOp(op=ast.Not()):
             yield node, node.operand
-        case ast.Compare(ops=[operator]) if type(operator) in _SWAPPED:
+        case ast.Compare(ops=[operator]) if type(operator) in _SWAPPED and _CLOCK not in ast.unparse(node):
             yield node, ast.Compare(node.left, [_SWAPPED[type(operator)]()], node.comparators)
         case ast.Compare(ops=[_, *_]):
             for place, operator in enumerate(node.ops):
