@@ -13,14 +13,17 @@ Two webhooks for each kind: `refuse` for objects with a config for this driver, 
 import base64
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Literal
+from urllib.parse import urlsplit
 
-from controller.webhook.certificates import ServingCertificate, has_expired, pem_blocks
+from controller.settings import WebhookSettings
+from controller.webhook.certificates import Lifetimes, ServingCertificate, has_expired, pem_blocks
 from controller.webhook.kinds import KINDS, ReviewedKind, condition
 from dra_driver.api.meta import JsonObject, Resource
-from dra_driver.names import CONFIG_API_VERSION
+from dra_driver.features import Feature, Gates
+from dra_driver.names import COMPUTE_DOMAIN_DRIVER, CONFIG_API_VERSION
 
 type FailurePolicy = Literal["Fail", "Ignore"]
 
@@ -171,7 +174,7 @@ _CHANGED = {
 def _refusing(kind: ReviewedKind, wish: WantedWebhook, authorities: Sequence[str]) -> JsonObject:
     named = {"name": "config-of-ours", "expression": _applied(kind.refusing, wish)}
     name = f"refuse.{kind.plural}"
-    if kind.ours and not wish.keeps_domains:
+    if kind.own and not wish.keeps_domains:
         return _webhook(name, kind, wish, authorities, "Ignore", _hurried_s(wish), [named])
     return _webhook(name, kind, wish, authorities, wish.failure_policy, wish.timeout_s, [named])
 
@@ -264,3 +267,47 @@ def is_refused_by_us(message: str, wish: WantedWebhook) -> bool:
     """Whether this webhook refused the probe: the message names it. Other admission checks may refuse the probe,
     too."""
     return f'admission webhook "{_PROBE}.{wish.drivers[0]}" denied the request' in message
+
+
+# -- from the settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookPlan:
+    """The webhook's settings. `issued_here`: the controller issues the certificate; otherwise another program fills the
+    Secret. `names` are the host names that the API server uses."""
+
+    endpoint: str
+    wish: WantedWebhook
+    secret_namespace: str
+    secret_name: str
+    issued_here: bool
+    names: tuple[str, ...]
+    drain_s: float
+    settle_s: float = 5.0
+    times: Lifetimes = field(default_factory=Lifetimes)
+
+
+def plan_of(settings: WebhookSettings, namespace: str, driver: str, gates: Gates) -> WebhookPlan:
+    """From the settings. The driver name of domains is part of the API and no setting. With the gate off, that name and
+    its configs belong to another driver."""
+    domains = Feature.COMPUTE_DOMAINS in gates
+    address: ServiceAddress | str = settings.url or ServiceAddress(namespace, settings.service)
+    host = urlsplit(settings.url).hostname if settings.url else f"{settings.service}.{namespace}.svc"
+    return WebhookPlan(
+        endpoint=settings.endpoint,
+        wish=WantedWebhook(
+            name=settings.configuration,
+            drivers=(driver, COMPUTE_DOMAIN_DRIVER) if domains else (driver,),
+            address=address,
+            failure_policy=settings.failure_policy,
+            timeout_s=settings.timeout_s,
+            exempt=settings.exempt_namespaces,
+            keeps_domains=domains,
+        ),
+        secret_namespace=namespace,
+        secret_name=settings.secret,
+        issued_here=settings.issued_here,
+        names=(host or "",),
+        drain_s=settings.drain_s,
+    )

@@ -12,7 +12,7 @@ from dra_driver.api.meta import JsonObject
 @dataclass(frozen=True, slots=True)
 class ReviewedKind:
     """`refusing` selects objects that can be refused, `advising` those that can only get warnings; `{drivers}` in them
-    is the list of driver names. None: for all, or for none. The field `ours`: this project defines the kind, so the
+    is the list of driver names. None: for all, or for none. With `own`, this project defines the kind, so the
     webhook reports all its problems."""
 
     group: str
@@ -22,7 +22,7 @@ class ReviewedKind:
     namespaced: bool
     refusing: str | None
     advising: str | None
-    ours: bool = False
+    own: bool = False
 
 
 def _names_driver(configs: str) -> str:
@@ -61,7 +61,7 @@ KINDS: tuple[ReviewedKind, ...] = (
         _DRA, _VERSIONS, "deviceclasses", "DeviceClass", False,
         _names_driver("object.?spec.?config"), _selects("object.?spec.?selectors"),
     ),
-    ReviewedKind("resource.nvidia.com", ("v1beta1",), "computedomains", "ComputeDomain", True, None, None, ours=True),
+    ReviewedKind("resource.nvidia.com", ("v1beta1",), "computedomains", "ComputeDomain", True, None, None, own=True),
 )  # fmt: skip
 
 

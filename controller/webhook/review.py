@@ -182,7 +182,7 @@ class Reviewer:
         if version not in kind.versions:
             known = ", ".join(kind.versions)
             return ReviewAnswer(review.uid, (f"{review.api_version} {kind.kind} cannot be judged; known are {known}",))
-        if kind.ours and Feature.COMPUTE_DOMAINS not in self.knowledge.gates:
+        if kind.own and Feature.COMPUTE_DOMAINS not in self.knowledge.gates:
             return ReviewAnswer(review.uid, () if self._others_keep_domains() else (_NO_DOMAINS,))
         obj = judged(review.obj)
         if sum(map(len, expressions_in(obj.get("spec")))) > _MOST_SELECTOR_TEXT:
@@ -213,7 +213,7 @@ class Reviewer:
         """Only errors about this driver's configs and kinds; the server finds the others itself."""
         if finding.severity is not Severity.ERROR:
             return False
-        ours = kind.ours or finding.code in _OURS or ".opaque" in finding.field
+        ours = kind.own or finding.code in _OURS or ".opaque" in finding.field
         return ours or (finding.code == SELECTOR.name and self.knows_server)
 
     def _knowledge_for(self, obj: Mapping[str, object]) -> Knowledge:

@@ -1,5 +1,5 @@
-"""The webhook of one replica: it answers reviews. The leader also runs `leading`. `worker` calls `serving` for the life
-of the process, and `run` concurrently.
+"""The webhook of one replica: it answers reviews. The leader also runs `trust.lead`. `worker` calls `serving` for the
+life of the process, and `run` concurrently.
 """
 
 import asyncio
@@ -13,16 +13,16 @@ from typing import NoReturn
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from controller.webhook.configuration import is_armed
-from controller.webhook.leading import LOOK_S, until
-from controller.webhook.plan import WebhookPlan
+from controller.webhook.certificates import Served
+from controller.webhook.configuration import WebhookPlan, is_armed
 from controller.webhook.review import NotAReview, Reviewer, answered, is_quick, read_review
-from controller.webhook.served import Served
 from controller.webhook.server import ReviewServer
 from controller.webhook.trust import (
+    LOOK_S,
     CertificateKeeper,
     Issuing,
     told,
+    until,
     watched_configuration,
     watched_secret,
 )

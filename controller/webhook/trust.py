@@ -7,13 +7,16 @@ webhook off.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
+from typing import NoReturn
 
 import structlog
 
 from controller.webhook.certificates import (
     Lifetimes,
+    ServerTrust,
     ServingCertificate,
     certificate_in,
     is_due,
@@ -23,6 +26,7 @@ from controller.webhook.certificates import (
 from controller.webhook.configuration import (
     CONFIGURATIONS,
     WantedWebhook,
+    WebhookPlan,
     change,
     is_armed,
     is_refused_by_us,
@@ -30,9 +34,8 @@ from controller.webhook.configuration import (
     trusted_in,
     webhooks_in,
 )
-from controller.webhook.served import ServerTrust
 from dra_driver.api.meta import DEVICE_CLASSES, SECRETS, JsonObject
-from dra_driver.errors import Conflict, InvalidInput, NotFound, Rejected
+from dra_driver.errors import ClusterError, Conflict, InvalidInput, NotFound, Rejected
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Backoff, Mirror
 
@@ -206,3 +209,49 @@ class ConfigurationKeeper:
         elif problem is None and self.problem is not None:
             _log.info("the API server calls the webhook")
         self.problem = problem
+
+
+# -- the leader's task
+
+LOOK_S = 60.0
+"""Interval of checks whether to renew the certificate or to drop an old authority."""
+
+
+async def lead(
+    kube: Kube,
+    plan: WebhookPlan,
+    *,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    look_s: float = LOOK_S,
+) -> NoReturn:
+    """Keeps the configuration up to date until cancelled."""
+    news = asyncio.Event()
+    secret = watched_secret(kube, plan.secret_namespace, plan.secret_name, news.set)
+    configuration = watched_configuration(kube, plan.wish.name, news.set)
+    certificates = CertificateKeeper(kube, secret, Issuing(plan.names, plan.times) if plan.issued_here else None, now)
+    keeper = ConfigurationKeeper(kube, configuration, plan.wish, now)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(secret.run())
+        tasks.create_task(configuration.run())
+        retry = Backoff(first_s=0.2, longest_s=30.0)
+        while True:
+            news.clear()
+            again = False
+            try:
+                # Replicas serve the certificate of the Secret soon: the API server must trust it before that.
+                again = await keeper.settle(await certificates.certificate() if configuration.synced else None)
+                retry.reset()
+            except ClusterError as error:
+                _log.warning("the webhook configuration cannot be updated", error=str(error))
+                await asyncio.sleep(retry.next_s(error.retry_after_s or 0.0))
+                continue
+            if not again:
+                await until(news, look_s)
+    raise AssertionError
+
+
+async def until(news: asyncio.Event, at_most_s: float) -> None:
+    """Waits until something changed, or for that time."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(at_most_s):
+            await news.wait()

@@ -21,7 +21,7 @@ from typing import BinaryIO, NoReturn
 from prometheus_client import CollectorRegistry, generate_latest
 
 from controller.settings import ControllerSettings, WebhookSettings, from_process
-from controller.webhook.plan import plan_of
+from controller.webhook.configuration import plan_of
 from controller.webhook.service import WebhookMetrics, WebhookReplica
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.publish.policy_file import read_policy

@@ -1,7 +1,7 @@
 """CDI specs as values: their fields, the lowest version that has these fields, and their text.
 
 `dra_driver.cdi.edits` builds specs from these values, `dra_driver.cdi.inject` does with them what a container runtime
-does. A value here can be invalid (it may have been read from anybody's file): `problems_of` tells everything that is
+does. A value here can be invalid (it may come from a file of another program): `problems_of` lists everything that is
 wrong with it, `encode` refuses it. Source of the rules: CDI specification 1.1.0 and its reference library.
 Network interfaces and Intel RDT are not here: this driver never writes them, and nothing reads files of others.
 

@@ -1,6 +1,6 @@
 """CEL, the expression language of device selectors, in the dialect that Kubernetes' scheduler evaluates.
 
-Text becomes tokens (`lexer`), a tree (`parser`), a checked tree with types and resolved functions (`check`), and
+Text becomes tokens and a tree (`parser`), a checked tree with types and resolved functions (`check`), and
 Python closures (`evaluate`). What others call:
 
 - `device.compile_selector(expression, server)` gives a `Selector` (`matches(device)`, `cost`), compiled once;

@@ -27,8 +27,7 @@ from support.rows import slow_but
 
 from controller import uninstall
 from controller.settings import WebhookSettings, read_settings
-from controller.webhook.configuration import CONFIGURATIONS, ServiceAddress
-from controller.webhook.plan import plan_of
+from controller.webhook.configuration import CONFIGURATIONS, ServiceAddress, plan_of
 from controller.webhook.worker import MEMORY_BYTES
 from dra_driver.api.meta import Resource
 from dra_driver.errors import Rejected

@@ -18,10 +18,9 @@ from support.issuer import Issuer
 from support.reviews import BAD, GOOD, KINDS, VERSIONS, an_object, config
 
 from controller.webhook.certificates import Lifetimes, certificate_in
-from controller.webhook.configuration import OVERLAP, WantedWebhook, is_armed, trusted_in
-from controller.webhook.leading import lead
-from controller.webhook.plan import WebhookPlan
+from controller.webhook.configuration import OVERLAP, WantedWebhook, WebhookPlan, is_armed, trusted_in
 from controller.webhook.service import WebhookMetrics, WebhookReplica
+from controller.webhook.trust import lead
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.features import Gates
 from dra_driver.kube.client import Endpoint, Kube

@@ -16,8 +16,6 @@ READ = (
     "controller", "dra_driver", "kubelet_plugin",
 )  # fmt: skip
 NOT_YET: tuple[str, ...] = (
-    "controller/webhook/",
-    "dra_driver/cdi/",
     "dra_driver/cli/",
     "dra_driver/doctor/",
     "dra_driver/migration/",

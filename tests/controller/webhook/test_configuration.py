@@ -20,12 +20,12 @@ from controller.webhook.configuration import (
     is_armed,
     is_refused_by_us,
     next_trust,
+    plan_of,
     probe,
     trusted_in,
     wanted_webhooks,
 )
 from controller.webhook.kinds import KINDS as ROWS
-from controller.webhook.plan import plan_of
 from controller.webhook.review import Reviewer, read_review
 from dra_driver.api.meta import JsonObject
 from dra_driver.checking.knowledge import Knowledge

@@ -2,8 +2,7 @@
 
 from datetime import UTC, datetime
 
-from controller.webhook.certificates import Lifetimes, new_certificate
-from controller.webhook.served import Served, ServerTrust
+from controller.webhook.certificates import Lifetimes, Served, ServerTrust, new_certificate
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 FIRST, SECOND = (new_certificate(("x",), NOW, Lifetimes()) for _ in range(2))
