@@ -13,7 +13,7 @@ from support.fake_effects import FakeHardware
 from dra_driver.errors import HardwareError, NodeNotReady
 from dra_driver.runtime.files import StagedFile
 from kubelet_plugin.effects.cdi_files import CdiFiles
-from kubelet_plugin.prepare.changes import releasing
+from kubelet_plugin.prepare.changes import releasing, with_entry
 from kubelet_plugin.prepare.execute import Executor
 from kubelet_plugin.prepare.holds import (
     ComputeMode,
@@ -26,6 +26,7 @@ from kubelet_plugin.prepare.holds import (
     MpsDaemon,
     Records,
     TimeSlice,
+    UnknownHold,
     gpus_of,
     subject_of,
 )
@@ -123,6 +124,18 @@ async def test_a_new_claim_whose_file_cannot_be_flushed_leaves_nothing(bench: Be
         await bench.carry_out(bench.plan("train"))
 
     assert bench.claims == (set(), set())
+
+
+async def test_a_claim_with_a_hold_of_a_newer_release_keeps_its_entry_and_its_file(bench: Bench) -> None:
+    plan = await bench.carry_out(bench.plan("train"))
+    newer = replace(plan.entry, holds=(UnknownHold("power-cap", '{"kind":"power-cap"}'),))
+    await bench.journal.commit(with_entry(newer))
+
+    with pytest.raises(NodeNotReady, match="run that release again"):
+        await bench.executor.undo(newer, BOOT)
+
+    assert bench.journal.current.held["uid-of-train"] == newer
+    assert bench.claims == ({"uid-of-train"}, {"uid-of-train"})
 
 
 async def test_a_claim_that_was_prepared_keeps_its_file_when_a_new_one_fails(bench: Bench) -> None:
