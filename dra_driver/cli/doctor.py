@@ -20,7 +20,7 @@ from dra_driver.cli.session import ask
 from dra_driver.doctor.archive import stored
 from dra_driver.doctor.checks import cluster_checks
 from dra_driver.doctor.cluster import ClusterView
-from dra_driver.doctor.findings import Check, Diagnosis, DoctorReport, Verdict, examined, listed
+from dra_driver.doctor.findings import Check, Diagnosis, DoctorReport, Verdict, examined
 from dra_driver.doctor.node import NodePlaces, node_part
 from dra_driver.doctor.proofs import ProofChange
 from dra_driver.doctor.reading import Reader
@@ -28,6 +28,7 @@ from dra_driver.doctor.server import definitions_in
 from dra_driver.errors import InvalidInput
 from dra_driver.kube.client import Kube
 from dra_driver.names import GPU_DRIVER
+from dra_driver.phrases import and_more
 from dra_driver.terminal import Format, HostRootOption, OutputOption, Status, messages, print_data
 
 _QUIET_S = 2.0
@@ -209,7 +210,7 @@ async def _tell(reader: Reader) -> None:
 def progress(reader: Reader) -> str:
     """`reading pods, resourceslices; 14 answers so far`"""
     waiting = sorted(set(reader.waiting))
-    return f"reading {listed(waiting) or 'on'}; {reader.answered} answers so far"
+    return f"reading {and_more(waiting, 5) or 'on'}; {reader.answered} answers so far"
 
 
 # -- printing

@@ -1,10 +1,9 @@
-"""Checks of permissions: what who asks may not read, and what our service accounts may not do. Pure."""
+"""Checks of permissions: what the user may not read, and what our service accounts may not do. Pure."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dra_driver.doctor.cluster import ClusterView, permission
-from dra_driver.doctor.findings import Check, Diagnosis, Trouble, Verdict, ok
+from dra_driver.doctor.findings import Judgment, wrong
 from dra_driver.features import Feature
 
 _DOMAINS = Feature.COMPUTE_DOMAINS
@@ -12,7 +11,7 @@ _DOMAINS = Feature.COMPUTE_DOMAINS
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A permission, and what does not work without it. `lease`: for the controller's own Lease alone."""
+    """A permission, and what does not work without it. `lease`: only for the controller's own Lease."""
 
     verb: str
     group: str
@@ -20,7 +19,11 @@ class Need:
     loss: str
     lease: bool = False
     gate: Feature | None = None
-    """Only where this feature gate is on."""
+    """Only needed if this feature gate is on."""
+
+    @property
+    def permission(self) -> str:
+        return permission(self.verb, self.group, self.resource)
 
 
 OF_WHO_ASKS: tuple[Need, ...] = (
@@ -72,66 +75,31 @@ OF_THE_CONTROLLER: tuple[Need, ...] = (
     Need("list", "resource.k8s.io", "resourceclaims", "no node joins a ComputeDomain", gate=_DOMAINS),
     Need("create", "resource.k8s.io", "resourceclaimtemplates", "pods of ComputeDomains get no claims", gate=_DOMAINS),
 )
-"""What must work; a test compares them with the roles of the chart."""
-
-_YOURS = Trouble(
-    "lacking",
-    Verdict.UNKNOWN,
-    "you may not {permission}: {loss}",
-    "use an account with more permissions; or run kubectl create clusterrole gpu-dra-doctor --verb={verb}"
-    " --resource={resource}, and bind it to your user",
-)
-_THEIRS = Trouble(
-    "account",
-    Verdict.PROBLEM,
-    "may not {permission}: {loss}",
-    "restore the roles with helm upgrade of the release; to see what changed them: kubectl get clusterrolebindings"
-    " -o wide",
-)
+"""A test compares these with the roles of the chart."""
 
 
-def _yours(cluster: ClusterView) -> Iterator[Diagnosis]:
-    losses = {permission(item.verb, item.group, item.resource): item.loss for item in OF_WHO_ASKS}
-    lacking = [item for item in cluster.own_access.items if not item.allowed]
-    for access in lacking:
-        resource = f"{access.resource}{f'.{access.group}' if access.group else ''}"
-        yield _YOURS.at(
-            permission=access.permission,
-            loss=losses.get(access.permission, "the checks see less"),
-            verb=access.verb,
-            resource=resource,
-        )
-    if not lacking:
-        yield ok("you may read everything that the checks need")
+def your_permissions(cluster: ClusterView) -> Judgment:
+    losses = {need.permission: need.loss for need in OF_WHO_ASKS}
+    for access in cluster.own_access.items:
+        if not access.allowed:
+            yield wrong(
+                "lacking",
+                permission=access.permission,
+                loss=losses.get(access.permission, "the checks see less"),
+                verb=access.verb,
+                resource=f"{access.resource}{f'.{access.group}' if access.group else ''}",
+            )
+    return "you may read everything that the checks need"
 
 
-def _theirs(cluster: ClusterView) -> Iterator[Diagnosis]:
-    losses = {
-        permission(item.verb, item.group, item.resource): item.loss for item in (*OF_THE_PLUGIN, *OF_THE_CONTROLLER)
-    }
-    lacking = [item for item in cluster.account_access.items if not item.allowed]
-    for access in lacking:
-        about = f"ServiceAccount {(access.who or '').removeprefix('system:serviceaccount:')}"
-        yield _THEIRS.at(
-            about, permission=access.permission, loss=losses.get(access.permission, "something does not work")
-        )
-    if not lacking:
-        accounts = len({item.who for item in cluster.account_access.items})
-        have = f"{accounts} service account(s) of this driver have all permissions that they need"
-        yield ok(have if accounts else "no service account of this driver found, nothing to check")
-
-
-YOURS = Check(
-    "your-permissions",
-    "permissions that other checks need and you do not have.",
-    _yours,
-    (_YOURS,),
-    ("own_access",),
-)
-THEIRS = Check(
-    "account-permissions",
-    "whether the service accounts of plugin and controller have the permissions that they need.",
-    _theirs,
-    (_THEIRS,),
-    ("account_access", "daemon_sets", "deployments"),
-)
+def account_permissions(cluster: ClusterView) -> Judgment:
+    losses = {need.permission: need.loss for need in (*OF_THE_PLUGIN, *OF_THE_CONTROLLER)}
+    for access in cluster.account_access.items:
+        if not access.allowed:
+            about = f"ServiceAccount {(access.who or '').removeprefix('system:serviceaccount:')}"
+            loss = losses.get(access.permission, "something does not work")
+            yield wrong("account", about, permission=access.permission, loss=loss)
+    accounts = len({access.who for access in cluster.account_access.items})
+    if not accounts:
+        return "no service account of this driver found, nothing to check"
+    return f"{accounts} service account(s) of this driver have all permissions that they need"

@@ -1,70 +1,62 @@
-"""All checks of a cluster, in the order in which they are answered: what others need comes first."""
+"""All checks of a cluster: `checks.yaml` has their order, what each can find, and the words. Pure."""
 
-from dataclasses import replace
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.doctor import (
-    access,
-    claims,
-    configuration,
-    conflicts,
-    control,
-    domains,
-    gpus,
-    installation,
-    nodes,
-    server,
-    slices,
-)
+from dra_driver.doctor import access, claims, configuration, conflicts, gpus, installation, nodes, publishing, server
 from dra_driver.doctor.cluster import ClusterView
-from dra_driver.doctor.findings import Check
+from dra_driver.doctor.findings import Check, Judgment, checks_of
+
+_JUDGES: dict[str, Callable[[ClusterView], Judgment]] = {
+    "server-version": server.server_version,
+    "dra-api": server.dra_api,
+    "features": server.features,
+    "your-permissions": access.your_permissions,
+    "installation": installation.installation,
+    "plugin-nodes": nodes.plugin_nodes,
+    "kubelets": nodes.kubelets,
+    "kubelet-gates": nodes.kubelet_gates,
+    "container-runtime": nodes.container_runtime,
+    "plugin-pods": nodes.plugin_pods,
+    "plugin-registered": nodes.plugin_registered,
+    "inventories": nodes.inventories,
+    "nvidia-driver": gpus.nvidia_driver,
+    "gpu-health": gpus.gpu_health,
+    "containers": gpus.containers,
+    "leftovers": gpus.leftovers,
+    "policy-followed": gpus.policy_followed,
+    "controller": publishing.controller,
+    "leader": publishing.leader,
+    "versions": publishing.versions,
+    "account-permissions": access.account_permissions,
+    "slices-published": publishing.slices_published,
+    "slices-complete": publishing.slices_complete,
+    "slices-alive": publishing.slices_alive,
+    "slices-ours": publishing.slices_ours,
+    "policy": configuration.policy,
+    "webhook": configuration.webhook,
+    "admission-policies": configuration.admission_policies,
+    "device-plugin": conflicts.device_plugin,
+    "other-software": conflicts.other_software,
+    "gpu-operator": conflicts.gpu_operator,
+    "claims": claims.claims,
+    "claim-deletions": claims.claim_deletions,
+    "events": claims.events,
+    "compute-domains": claims.compute_domains,
+    "compute-domain-nodes": claims.compute_domain_nodes,
+}
 
 
 def cluster_checks(
     definitions: tuple[JsonObject, ...], classes: tuple[JsonObject, ...], class_errors: configuration.JudgeClass
 ) -> tuple[Check[ClusterView], ...]:
     """`definitions` are the CustomResourceDefinitions, `classes` the DeviceClasses that ship with this release;
-    `class_errors` says what is wrong with any class."""
-    return (
-        server.VERSION,
-        server.API,
-        server.FEATURES,
-        access.YOURS,
-        installation.INSTALLED,
-        *_of_an_installation(server.definitions_check(definitions), nodes.COVERED),
-        nodes.KUBELETS,
-        nodes.KUBELET_GATES,
-        nodes.RUNTIMES,
-        *_of_an_installation(
-            nodes.PODS,
-            nodes.REGISTERED,
-            nodes.INVENTORIES,
-            gpus.DRIVERS,
-            gpus.HEALTH,
-            gpus.CONTAINERS,
-            gpus.LEFTOVERS,
-            gpus.LIMITATIONS,
-            control.CONTROLLER_RUNS,
-            control.LEADER,
-            control.VERSIONS,
-            access.THEIRS,
-            slices.PUBLISHED,
-            slices.COMPLETE,
-            slices.STALE,
-            slices.WRITERS,
-            configuration.classes_check(classes, class_errors),
-            configuration.POLICY,
-            configuration.WEBHOOK,
-            configuration.ADMISSION,
-        ),
-        conflicts.DEVICE_PLUGINS,
-        *_of_an_installation(conflicts.OTHERS, conflicts.OPERATOR),
-        claims.ALLOCATED,
-        claims.DELETED,
-        *_of_an_installation(claims.EVENTS, domains.DOMAINS, domains.NODES),
-    )
-
-
-def _of_an_installation(*checks: Check[ClusterView]) -> tuple[Check[ClusterView], ...]:
-    """These have nothing to ask where nothing of the driver is there."""
-    return tuple(replace(check, moot=installation.why_moot) for check in checks)
+    `class_errors` returns what is wrong with a class."""
+    judges: dict[str, Callable[[ClusterView], Judgment]] = {
+        **_JUDGES,
+        "crds": partial(server.definitions, shipped=definitions),
+        "device-classes": partial(configuration.device_classes, shipped=classes, errors=class_errors),
+    }
+    return checks_of(Path(__file__).with_name("checks.yaml").read_text(encoding="utf-8"), judges, installation.why_moot)

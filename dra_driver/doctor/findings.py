@@ -1,34 +1,35 @@
 """What a check is, what it can find, and what it found. Pure; knows nothing of clusters or nodes.
 
-Everything that can be wrong is a `Trouble` of its check, with its sentence and its fix as templates: so the page of all
-checks is made from the same values as the answers, and a test sees that each of them can happen.
+`checks.yaml` beside the checks has a row for everything that can be wrong: its code, severity, sentence and fix. A
+check judges what was observed and names rows. The page of all checks is made from the same table.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
+
+import yaml
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.phrases import and_more
 
 
 class Verdict(StrEnum):
     OK = "ok"
     WARNING = "warning"
-    """Works, but not as it could, or not for long."""
+    """Works, but not fully, or may soon fail."""
     PROBLEM = "problem"
     """Something does not work now, or can go wrong at any time."""
     UNKNOWN = "unknown"
-    """Could not be looked at."""
+    """Could not be checked."""
     SKIPPED = "skipped"
-    """Not looked at, for want of a permission or an answer that nobody needs to have for this."""
+    """Not checked; no permission is missing that a user should have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """`about` names the object (`Node gpu-1`), or is empty where the sentence needs none; `trouble` is the code of what
-    is wrong, empty when nothing is; `fix` is a command or what to do, empty when there is nothing to do."""
+    """`about` names the object (`Node gpu-1`) and may be empty. `trouble` is the code of what is wrong, empty if
+    nothing is. `fix` is a command or advice, empty if there is nothing to do."""
 
     check: str
     verdict: Verdict
@@ -50,33 +51,31 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """One thing that can be wrong. `sentence` and `fix` have fields in braces, which `at` fills."""
+    """A row of the table: one thing that can be wrong. `sentence` and `fix` have fields in braces."""
 
     code: str
     verdict: Verdict
     sentence: str
     fix: str
 
-    def at(self, about: str = "", **facts: object) -> Diagnosis:
-        """It is wrong, with `about`. Raises KeyError for a field that is not given: a defect of the check."""
-        return Diagnosis(
-            "", self.verdict, self.sentence.format_map(facts), about, self.fix.format_map(facts), trouble=self.code
-        )
+
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """`code` is a row of the check, `facts` fill the fields of its texts."""
+
+    code: str
+    about: str
+    facts: Mapping[str, object]
 
 
-def ok(sentence: str) -> Diagnosis:
-    return Diagnosis("", Verdict.OK, sentence)
-
-
-def skipped(why: str) -> Diagnosis:
-    """There is nothing to be looked at."""
-    return Diagnosis("", Verdict.SKIPPED, why)
+def wrong(code: str, about: str = "", /, **facts: object) -> Wrong:
+    return Wrong(code, about, facts)
 
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """Something that could not be read. `permission` is what would have been needed (`list nodes`); None when it was
-    not for want of a permission."""
+    """Something that could not be read. `permission` is what is missing (`list nodes`); None if the cause is not a
+    missing permission."""
 
     what: str
     why: str
@@ -89,28 +88,13 @@ class Unread:
         return f"{self.what} could not be read: {self.why}"
 
 
-def unknown(unread: Iterable[Unread]) -> Diagnosis:
-    """What is not known for want of all this, which is one at least."""
-    parts = sorted(set(unread), key=lambda item: (item.permission is None, item.sentence))
-    permissions = sorted({part.permission for part in parts if part.permission is not None})
-    failures = [part.sentence for part in parts if part.permission is None]
-    refused = [f"you may not {', '.join(permissions)}"] if permissions else []
-    fixes = (
-        [f"use an account with more permissions, or ask an administrator to allow you to {', '.join(permissions)}"]
-        if permissions
-        else []
-    )
-    return Diagnosis(
-        "",
-        Verdict.UNKNOWN,
-        "; ".join([*refused, *failures]),
-        fix="; ".join([*fixes, *(["run the command again"] if failures else [])]),
-    )
+type Judgment = Generator[Wrong | Unread, None, str]
+"""Yields what is wrong or could not be read, and returns the sentence for the case that nothing is."""
 
 
 @dataclass(frozen=True, slots=True)
 class SeenKind[T]:
-    """What was read of one kind. With `unread`, `items` are those that could be read all the same, often none."""
+    """What was read of one kind. If it has `unread`, `items` are incomplete and often empty."""
 
     items: tuple[T, ...] = ()
     unread: Unread | None = None
@@ -120,17 +104,17 @@ class Observed(Protocol):
     """What checks judge."""
 
     def unread(self, field: str) -> Unread | None:
-        """Why the part of this name could not be read; None when it was."""
+        """Why the part of this name could not be read; None if it was read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check[T: Observed]:
-    """One question. `asks` completes the words "Looks at"; `reads` are the parts of what is observed without which it
-    has no answer. `judge` answers at least one finding. `moot` says why there is nothing to ask; None: there is."""
+    """One question. `asks` completes the words "Looks at"; `reads` are the parts of what is observed that it needs.
+    `moot` returns why there is nothing to check, or None."""
 
     name: str
     asks: str
-    judge: Callable[[T], Iterable[Diagnosis]]
+    judge: Callable[[T], Judgment]
     troubles: tuple[Trouble, ...]
     reads: tuple[str, ...] = ()
     moot: Callable[[T], str | None] | None = None
@@ -138,21 +122,75 @@ class Check[T: Observed]:
     def findings(self, observed: T) -> tuple[Diagnosis, ...]:
         why = self.moot(observed) if self.moot is not None else None
         if why is not None:
-            return (replace(skipped(why), check=self.name),)
+            return (Diagnosis(self.name, Verdict.SKIPPED, why),)
         unread = [item for part in self.reads if (item := observed.unread(part)) is not None]
-        results = [unknown(unread)] if unread else list(self.judge(observed))
-        assert results, f"check {self.name} says nothing"
-        return tuple(replace(finding, check=self.name) for finding in results)
+        if unread:
+            return (self._unknown(unread),)
+        results, sentence = _outcome(self.judge(observed))
+        unread = [item for item in results if isinstance(item, Unread)]
+        findings = [self._diagnosis(item) for item in results if isinstance(item, Wrong)]
+        findings += [self._unknown(unread)] if unread else []
+        assert findings or sentence, f"check {self.name} has no result"
+        return tuple(findings) or (Diagnosis(self.name, Verdict.OK, sentence),)
+
+    def _diagnosis(self, item: Wrong) -> Diagnosis:
+        row = next(trouble for trouble in self.troubles if trouble.code == item.code)
+        sentence, fix = row.sentence.format_map(item.facts), row.fix.format_map(item.facts)
+        return Diagnosis(self.name, row.verdict, sentence, item.about, fix, row.code)
+
+    def _unknown(self, unread: Iterable[Unread]) -> Diagnosis:
+        permissions = ", ".join(sorted({item.permission for item in unread if item.permission is not None}))
+        failures = sorted({item.sentence for item in unread if item.permission is None})
+        sentences, fixes = list(failures), ["run the command again"] if failures else []
+        if permissions:
+            sentences.insert(0, f"you may not {permissions}")
+            ask = f"use an account with more permissions, or ask an administrator to allow you to {permissions}"
+            fixes.insert(0, ask)
+        return Diagnosis(self.name, Verdict.UNKNOWN, "; ".join(sentences), fix="; ".join(fixes))
+
+
+def _outcome[T](generator: Generator[T, None, str]) -> tuple[list[T], str]:
+    """What a generator yields, and what it returns."""
+    returned = ""
+
+    def items() -> Generator[T]:
+        nonlocal returned
+        returned = yield from generator
+
+    return list(items()), returned
+
+
+def checks_of[T: Observed](
+    table: str, judges: Mapping[str, Callable[[T], Judgment]], moot: Callable[[T], str | None] | None = None
+) -> tuple[Check[T], ...]:
+    """The checks of a table in YAML, in its order. `moot` is for checks `of: installation`."""
+    rows: dict[str, dict[str, Any]] = yaml.safe_load(table)
+    return tuple(
+        Check(
+            name,
+            row["looks at"],
+            judges[name],
+            tuple(_trouble(code, texts) for code, texts in row["finds"].items()),
+            tuple(row.get("reads", ())),
+            moot if row.get("of") == "installation" else None,
+        )
+        for name, row in rows.items()
+    )
+
+
+def _trouble(code: str, texts: Mapping[str, str]) -> Trouble:
+    (verdict,) = texts.keys() - {"fix"}
+    return Trouble(code, Verdict(verdict), texts[verdict], texts["fix"])
 
 
 def examined[T: Observed](checks: Iterable[Check[T]], observed: T) -> tuple[Diagnosis, ...]:
-    """What all checks say, in their order."""
+    """The findings of all checks, in their order."""
     return tuple(finding for check in checks for finding in check.findings(observed))
 
 
 @dataclass(frozen=True, slots=True)
 class DoctorReport:
-    """All that was found; `notes` say what the answer leaves out, or of when it is."""
+    """All findings; `notes` say what the report leaves out, or how old it is."""
 
     findings: tuple[Diagnosis, ...]
     notes: tuple[str, ...] = field(default=())
@@ -166,8 +204,3 @@ class DoctorReport:
             "findings": [finding.to_data() for finding in self.findings],
             "notes": list(self.notes),
         }
-
-
-def listed(names: Sequence[str], most: int = 5) -> str:
-    """`a, b and 3 more`."""
-    return and_more(names, most)

@@ -1,184 +1,104 @@
-"""Whether anything of the driver is in a cluster: where nothing is, or nothing runs any more, that is said once, and
-most checks are moot. Pure."""
-
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+"""Whether a cluster has any object of the driver. If it has none, or no program of the driver runs, this check says so
+and most others are skipped. Pure."""
 
 from dra_driver.api.meta import ObjectMeta
 from dra_driver.doctor.cluster import ClusterView, gpu_label
-from dra_driver.doctor.findings import Check, Diagnosis, Trouble, Unread, Verdict, listed, ok, unknown
+from dra_driver.doctor.findings import Judgment, Unread, wrong
 from dra_driver.doctor.objects import KUBELET_PLUGIN, CustomResource
 from dra_driver.names import CONFIG_GROUP, INVENTORY_GROUP
+from dra_driver.phrases import and_more
 from dra_driver.slices.diff import MANAGED_BY, MANAGER
 
-_ABSENT = Trouble(
-    "not-installed",
-    Verdict.PROBLEM,
-    "the driver is not installed: the cluster has no CustomResourceDefinition, DaemonSet, Deployment or other"
-    " object of this driver{labels}",
-    "helm install gpu-dra-driver charts/gpu-dra-driver --namespace gpu-dra --create-namespace --set"
-    " image.repository=REGISTRY/gpu-dra-driver (docs/install.md)",
-)
-_LEFT = Trouble(
-    "left-over",
-    Verdict.PROBLEM,
-    "no program of this driver runs, but objects of an earlier installation remain: {what}",
-    "install it again with helm (docs/install.md); or, when no pod has a claim, delete the objects: {commands}",
-)
-_NO_PLUGINS = Trouble(
-    "no-plugins",
-    Verdict.PROBLEM,
-    "runs, but the node plugin has no DaemonSet and no pod: no claim is prepared",
-    "restore the DaemonSet with helm upgrade of the release",
-)
-MOOT, HALF_GONE = "not installed", "no program of this driver runs"
 _OUR_CLASSES = frozenset(("isolated.gpu.nvidia.com", "shared.gpu.nvidia.com"))
-"""Names that NVIDIA's own driver does not give; the others it shares with us."""
+"""Names that NVIDIA's own driver does not use; it has the other classes, too."""
 _NAME_LABEL = "app.kubernetes.io/name"
-
-
-@dataclass(frozen=True, slots=True)
-class _Remains:
-    """Something of the driver: the word by which kubectl deletes its kind."""
-
-    kind: str
-    resource: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.name}"
+_PLURALS = {"NodeInventory": "NodeInventories", "ValidatingAdmissionPolicy": "ValidatingAdmissionPolicies"}
 
 
 def why_moot(cluster: ClusterView) -> str | None:
-    """Of a check that is about an installation; None where there is one, and where that is not known."""
+    """Why a check of an installation has nothing to check. None if there is an installation, or that is not known."""
     if _undecided(cluster):
         return None
-    if next(_remains(cluster), None) is None:
-        return MOOT
-    return None if _runs(cluster) else HALF_GONE
+    if not _our_objects(cluster):
+        return "not installed"
+    return None if _runs(cluster) else "no program of this driver runs"
 
 
 def _runs(cluster: ClusterView) -> bool:
-    """Where its programs are no pods, as in a simulated cluster, they still report and publish."""
     if cluster.plugins or cluster.controllers or cluster.unread("pods") is not None:
         return True
     if any(pod.program is not None for pod in cluster.pods.items):
         return True
+    # The programs of a simulated cluster have no pods, but they report and publish; those of the chart have pods.
+    by_the_chart = any(item.metadata.labels.get(MANAGED_BY) == "Helm" for item in cluster.definitions.items)
     published = any(slice_.ours for slice_ in cluster.slices.items)
     registered = any(cluster.registration(inventory) is not None for inventory in cluster.inventories.items)
-    return published and registered and not _by_the_chart(cluster)
-
-
-def _by_the_chart(cluster: ClusterView) -> bool:
-    """Whether a definition is the chart's, which has its programs in pods."""
-    return any(definition.metadata.labels.get(MANAGED_BY) == "Helm" for definition in cluster.definitions.items)
+    return published and registered and not by_the_chart
 
 
 def _undecided(cluster: ClusterView) -> list[Unread]:
-    """What could not be read of that without which there is no installation."""
-    unreads = [cluster.unread(part) for part in ("daemon_sets", "deployments")]
+    """The kinds that could not be read and that may prove an installation."""
     served = not cluster.server.groups or INVENTORY_GROUP in cluster.server.groups
-    return [unread for unread in (*unreads, cluster.unread("definitions") if served else None) if unread is not None]
+    parts = ("daemon_sets", "deployments", *(("definitions",) if served else ()))
+    return [unread for part in parts if (unread := cluster.unread(part)) is not None]
 
 
-def _remains(cluster: ClusterView) -> Iterator[_Remains]:
-    """What is there of the driver, however little. Objects that NVIDIA's own driver may have left do not count."""
-    yield from (_Remains("DaemonSet", "daemonset", plugin.key) for plugin in cluster.plugins)
-    yield from (_Remains("Deployment", "deployment", controller.key) for controller in cluster.controllers)
-    yield from (
-        _definition(definition)
-        for definition in cluster.definitions.items
-        if definition.spec.get("group") == INVENTORY_GROUP
-    )
-    yield from (
-        _Remains("NodeInventory", "nodeinventory", inventory.metadata.name) for inventory in cluster.inventories.items
-    )
-    yield from (_Remains("Pod", "pod", pod.key) for pod in cluster.pods.items if pod.program is not None)
-    yield from (
-        _Remains("DeviceClass", "deviceclass", class_.metadata.name)
-        for class_ in cluster.classes.items
-        if _is_ours(class_.metadata)
-    )
-    yield from (
-        _Remains("ResourceSlice", "resourceslice", slice_.name) for slice_ in cluster.slices.items if slice_.ours
-    )
-    yield from (
-        _Remains("ValidatingWebhookConfiguration", "validatingwebhookconfiguration", webhook.metadata.name)
-        for webhook in cluster.webhooks.items
-    )
-    yield from (
-        _Remains("ValidatingAdmissionPolicy", "validatingadmissionpolicy", admission_policy.metadata.name)
-        for admission_policy in cluster.admission_policies.items
-        if INVENTORY_GROUP in {group for group, _ in admission_policy.resources}
-    )
-    yield from (
-        _definition(definition)
-        for definition in cluster.definitions.items
-        if definition.spec.get("group") == CONFIG_GROUP and definition.metadata.labels.get(_NAME_LABEL) == MANAGER
-    )
+def _our_objects(cluster: ClusterView) -> dict[str, list[str]]:
+    """Names of the driver's objects by kind, without those that NVIDIA's own driver may have left."""
+    policies = [item for item in cluster.admission_policies.items if INVENTORY_GROUP in dict(item.resources)]
+    names = {
+        "DaemonSet": [plugin.key for plugin in cluster.plugins],
+        "Deployment": [controller.key for controller in cluster.controllers],
+        "CustomResourceDefinition": [item.metadata.name for item in cluster.definitions.items if _is_our_crd(item)],
+        "NodeInventory": [inventory.metadata.name for inventory in cluster.inventories.items],
+        "Pod": [pod.key for pod in cluster.pods.items if pod.program is not None],
+        "DeviceClass": [item.metadata.name for item in cluster.classes.items if _is_our_class(item.metadata)],
+        "ResourceSlice": [slice_.name for slice_ in cluster.slices.items if slice_.ours],
+        "ValidatingWebhookConfiguration": [webhook.metadata.name for webhook in cluster.webhooks.items],
+        "ValidatingAdmissionPolicy": [policy.metadata.name for policy in policies],
+    }
+    return {kind: of_kind for kind, of_kind in names.items() if of_kind}
 
 
-def _definition(definition: CustomResource) -> _Remains:
-    return _Remains("CustomResourceDefinition", "crd", definition.metadata.name)
+def _is_our_crd(definition: CustomResource) -> bool:
+    group, name = definition.spec.get("group"), definition.metadata.labels.get(_NAME_LABEL)
+    return group == INVENTORY_GROUP or (group == CONFIG_GROUP and name == MANAGER)
 
 
-def _is_ours(metadata: ObjectMeta) -> bool:
-    marks = (metadata.labels.get(MANAGED_BY), metadata.labels.get(_NAME_LABEL))
-    return metadata.name in _OUR_CLASSES or MANAGER in marks
+def _is_our_class(metadata: ObjectMeta) -> bool:
+    labels = (metadata.labels.get(MANAGED_BY), metadata.labels.get(_NAME_LABEL))
+    return metadata.name in _OUR_CLASSES or MANAGER in labels
 
 
-def _installed(cluster: ClusterView) -> Iterator[Diagnosis]:
-    there, undecided = list(_remains(cluster)), _undecided(cluster)
-    if there and (undecided or _runs(cluster)):
-        yield from _without_plugins(cluster) or [ok(f"found {_counted(there)}")]
-    elif there:
-        yield _LEFT.at(what=listed(list(map(str, there)), 5), commands=_commands(there, cluster.driver))
+def installation(cluster: ClusterView) -> Judgment:
+    names, undecided = _our_objects(cluster), _undecided(cluster)
+    if names and (undecided or _runs(cluster)):
+        # If no node has reported, the check `plugin-nodes` says so.
+        unread = cluster.unread("daemon_sets") or cluster.unread("pods")
+        if not (cluster.plugins or cluster.our_pods(KUBELET_PLUGIN) or unread) and cluster.inventories.items:
+            for controller in cluster.controllers:
+                yield wrong("no-plugins", f"Deployment {controller.key}")
+    elif names:
+        objects = [f"{kind} {name}" for kind, of_kind in names.items() for name in of_kind]
+        yield wrong("left-over", what=and_more(objects, 5), commands=_commands(names, cluster.driver))
     elif undecided:
-        yield unknown(undecided)
+        yield from undecided
     else:
-        yield _ABSENT.at(labels=_labels(cluster))
+        labeled = sum(gpu_label(node) is not None for node in cluster.nodes.items)
+        labels = f"; {labeled} of {len(cluster.nodes.items)} nodes have a GPU label"
+        yield wrong("not-installed", labels=labels if cluster.nodes.unread is None else "")
+    counted = ((len(of_kind), kind) for kind, of_kind in names.items())
+    return f"found {', '.join(f'{number} {_plural(kind) if number > 1 else kind}' for number, kind in counted)}"
 
 
-def _without_plugins(cluster: ClusterView) -> list[Diagnosis]:
-    """Where no node has reported, `plugin-nodes` says it."""
-    unread = cluster.unread("daemon_sets") or cluster.unread("pods")
-    if cluster.plugins or cluster.our_pods(KUBELET_PLUGIN) or unread is not None or not cluster.inventories.items:
-        return []
-    return [_NO_PLUGINS.at(f"Deployment {controller.key}") for controller in cluster.controllers]
+def _plural(kind: str) -> str:
+    return _PLURALS.get(kind) or f"{kind}{'es' if kind.endswith('s') else 's'}"
 
 
-def _counted(there: list[_Remains]) -> str:
-    """`2 CustomResourceDefinitions, 1 DaemonSet`"""
-    kinds = Counter(remains.kind for remains in there)
-    plurals = {kind: f"{kind}{'es' if kind.endswith('s') else 's'}" for kind in kinds}
-    plurals |= {"NodeInventory": "NodeInventories", "ValidatingAdmissionPolicy": "ValidatingAdmissionPolicies"}
-    return ", ".join(f"{count} {kind if count == 1 else plurals[kind]}" for kind, count in kinds.items())
-
-
-def _commands(there: list[_Remains], driver: str) -> str:
-    """One for each kind. Inventories go with their definition."""
-    by_kind: dict[str, list[str]] = {}
-    for remains in there:
-        by_kind.setdefault(remains.resource, []).append(remains.name)
-    by_kind.pop("nodeinventory", None)
-    if "resourceslice" in by_kind:
-        by_kind["resourceslice"] = [f"--field-selector spec.driver={driver}"]
-    return "; ".join(f"kubectl delete {resource} {' '.join(names)}" for resource, names in by_kind.items())
-
-
-def _labels(cluster: ClusterView) -> str:
-    """Where it would run, as far as that is known."""
-    if cluster.nodes.unread is not None:
-        return ""
-    labelled = sum(gpu_label(node) is not None for node in cluster.nodes.items)
-    return f"; {labelled} of {len(cluster.nodes.items)} nodes have a GPU label"
-
-
-INSTALLED = Check(
-    "installation",
-    "whether the driver is installed and runs; if not, the checks of an installation are skipped.",
-    _installed,
-    (_ABSENT, _LEFT, _NO_PLUGINS),
-    ("daemon_sets", "deployments"),
-)
+def _commands(names: dict[str, list[str]], driver: str) -> str:
+    """One for each kind, except inventories, which are deleted with their definition."""
+    arguments = {kind: " ".join(of_kind) for kind, of_kind in names.items() if kind != "NodeInventory"}
+    if "ResourceSlice" in arguments:
+        arguments["ResourceSlice"] = f"--field-selector spec.driver={driver}"
+    words = {"CustomResourceDefinition": "crd"}
+    return "; ".join(f"kubectl delete {words.get(kind, kind.lower())} {text}" for kind, text in arguments.items())

@@ -27,7 +27,7 @@ from dra_driver.api.meta import (
     Resource,
 )
 from dra_driver.api.resource import DeviceClass, ResourceClaim
-from dra_driver.doctor.conflicts import other_software
+from dra_driver.doctor.conflicts import software_of
 from dra_driver.doctor.objects import (
     AdmissionPolicy,
     ConfigMap,
@@ -127,7 +127,7 @@ def _workload(obj: JsonObject) -> WorkloadObject | None:
 
 def _daemon_set(obj: JsonObject) -> JsonObject | None:
     workload = _workload(obj)
-    return obj if workload is not None and (workload.program or other_software(workload)) else None
+    return obj if workload is not None and (workload.program or software_of(workload)) else None
 
 
 def _deployment(obj: JsonObject) -> JsonObject | None:

@@ -3,7 +3,6 @@
 import re
 import ssl
 from base64 import b64decode
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
@@ -236,6 +235,12 @@ class WorkloadObject(Model):
         return ours.program if ours is not None else None
 
     @property
+    def account(self) -> str:
+        """Its service account, as RBAC names it."""
+        name = self.spec.template.pod.service_account_name or "default"
+        return f"system:serviceaccount:{self.metadata.namespace}:{name}"
+
+    @property
     def feature_gates(self) -> Gates:
         """What it was told, or the defaults of this release; those too where it would not start with what it was."""
         try:
@@ -393,9 +398,10 @@ class OperatorResource(Model):
     metadata: ObjectMeta
     spec: JsonObject = Field(default_factory=dict)
 
-    def enabled(self, part: str, *, default: bool) -> bool:
+    def enabled(self, part: str) -> bool:
+        """Whether it runs this part, which is the default."""
         value = (self.spec.get(part) or {}).get("enabled")
-        return default if value is None else bool(value)
+        return value is None or bool(value)
 
 
 class Regarded(Model):
@@ -433,25 +439,3 @@ def moment(text: str | None) -> datetime | None:
     except ValueError:
         return None
     return time if time is not None and time.tzinfo is not None else None
-
-
-def contains(theirs: Any, ours: Any) -> bool:
-    """Whether everything that `ours` says is so in `theirs`, which a server has filled with defaults."""
-    if isinstance(ours, Mapping):
-        return isinstance(theirs, Mapping) and all(contains(theirs.get(key), value) for key, value in ours.items())
-    if isinstance(ours, list):
-        return (
-            isinstance(theirs, list)
-            and len(theirs) == len(ours)
-            and all(contains(item, other) for item, other in zip(theirs, ours, strict=True))
-        )
-    return bool(theirs == ours)
-
-
-def differences(theirs: Any, ours: Any, path: str = "") -> Iterator[str]:
-    """Paths at which `ours` is not contained in `theirs`."""
-    if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
-        for key, value in ours.items():
-            yield from differences(theirs.get(key), value, f"{path}.{key}" if path else str(key))
-    elif not contains(theirs, ours):
-        yield path

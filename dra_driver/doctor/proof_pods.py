@@ -13,10 +13,10 @@ from pydantic import ValidationError
 
 from dra_driver.api.meta import JsonObject, Model
 from dra_driver.api.resource import Device, ResourceClaim, ResourceSlice
-from dra_driver.doctor.findings import listed
 from dra_driver.doctor.proofs import Proof, ProofChange, failed, not_tried, passed
 from dra_driver.errors import InvalidInput
 from dra_driver.names import GPU_DRIVER
+from dra_driver.phrases import and_more
 
 LABEL = "dra.gpu/proof"
 ENDS_AFTER_S = 120
@@ -95,7 +95,7 @@ def _free(standings: Sequence[ProofDevice], name: str) -> Proof | None:
     if not standings:
         return not_tried(f"the node publishes no {name} that a claim can use")
     if all(standing.why is not None for standing in standings):
-        reasons = listed(sorted({str(standing.why) for standing in standings}), 2)
+        reasons = and_more(sorted({str(standing.why) for standing in standings}), 2)
         return not_tried(f"no {name} of the node is free: {reasons}", "see what uses them: dractl get devices")
     return None
 
@@ -236,10 +236,10 @@ def judged(shape: Shape, outcome: ProofOutcome, slices: Iterable[ResourceSlice],
     wanted = _claimed(outcome, slices, driver)
     results = sorted(_digits(device.uuid) for device in report.devices)
     if wanted is None:
-        return not_tried(f"CUDA works, but the claim's status does not name its device: {listed(results)}")
+        return not_tried(f"CUDA works, but the claim's status does not name its device: {and_more(results, 5)}")
     if results != sorted(map(_digits, wanted)):
         return failed(
-            f"CUDA lists {listed(results) or 'nothing'}, and the claim has {listed(sorted(wanted))}",
+            f"CUDA lists {and_more(results, 5) or 'nothing'}, and the claim has {and_more(sorted(wanted), 5)}",
             "run dractl doctor --node there, and see the checks node-cdi-files and node-runtime",
             **texts,
         )

@@ -25,7 +25,7 @@ from dra_driver.doctor import proxied
 from dra_driver.doctor.access import OF_THE_CONTROLLER, OF_THE_PLUGIN, OF_WHO_ASKS, Need
 from dra_driver.doctor.claims import plugin_events
 from dra_driver.doctor.cluster import AccessCheck, ClusterView, ServerSeen, WebhookAnswer, permission
-from dra_driver.doctor.control import lease_key
+from dra_driver.doctor.configuration import CALL_FAILED
 from dra_driver.doctor.facts import ClusterFacts, DecodedObjects
 from dra_driver.doctor.findings import SeenKind, Unread
 from dra_driver.doctor.keeping import (
@@ -36,7 +36,7 @@ from dra_driver.doctor.keeping import (
     SOURCES,
     ObservedKind,
 )
-from dra_driver.doctor.objects import WorkloadObject
+from dra_driver.doctor.publishing import lease_key
 from dra_driver.errors import ClusterError, NotFound, Rejected
 from dra_driver.kube.client import Listing
 from dra_driver.names import CONFIG_API_VERSION
@@ -53,8 +53,6 @@ _MOST_METRICS_BYTES = 64 * 2**20
 _GATE = re.compile(rb'kubernetes_feature_enabled\{name="(?P<name>\w+)"[^}]*\}\s+(?P<on>[01])')
 _REVIEWS = "/apis/authorization.k8s.io/v1"
 _DENIED = "denied the request"
-_CALL_FAILED = "failed calling webhook"
-"""Source: k8s.io/apiserver, admission/plugin/webhook/errors."""
 
 
 class ClusterReader(Protocol):
@@ -256,7 +254,7 @@ class Reader:
         accounts = [(plugin, OF_THE_PLUGIN) for plugin in first.plugins]
         accounts += [(controller, OF_THE_CONTROLLER) for controller in first.controllers]
         asked = [
-            _Question(need, account_of(workload), *(lease_key(workload) if need.lease else (None, None)))
+            _Question(need, workload.account, *(lease_key(workload) if need.lease else (None, None)))
             for workload, needs in accounts
             for need in needs
             if need.gate is None or need.gate in workload.feature_gates
@@ -298,7 +296,7 @@ class Reader:
         except ClusterError as error:
             if isinstance(error, Rejected) and _DENIED in error.message:
                 return SeenKind((WebhookAnswer(True, error.message),))
-            if _CALL_FAILED in error.message:
+            if CALL_FAILED in error.message:
                 return SeenKind((WebhookAnswer(False, error.message),))
             return SeenKind((), _unread("the webhook", "create", RESOURCE_CLAIMS, error))
         return SeenKind((WebhookAnswer(False, ""),))
@@ -333,12 +331,6 @@ def _senseless(driver: str) -> JsonObject:
             }
         },
     }
-
-
-def account_of(workload: WorkloadObject) -> str:
-    """Its service account, as RBAC names it."""
-    name = workload.spec.template.pod.service_account_name or "default"
-    return f"system:serviceaccount:{workload.metadata.namespace}:{name}"
 
 
 def _groups(account: str) -> list[str]:

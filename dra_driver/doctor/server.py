@@ -1,107 +1,50 @@
-"""Checks of the API server: its version, what it serves, what it keeps of our slices. Pure."""
+"""Checks of the API server: its version, what it serves, which fields of our slices it keeps. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import yaml
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.doctor.cluster import ClusterView
-from dra_driver.doctor.findings import Check, Diagnosis, Trouble, Unread, Verdict, listed, ok, unknown
-from dra_driver.doctor.objects import contains, differences
+from dra_driver.doctor.findings import Judgment, Unread, wrong
 from dra_driver.kubernetes import CURRENT, OLDEST
-
-_TOO_OLD = Trouble(
-    "too-old",
-    Verdict.PROBLEM,
-    f"Kubernetes {{version}} is older than 1.{OLDEST}, the first version with resource.k8s.io/v1",
-    f"upgrade the control plane to Kubernetes 1.{OLDEST} or newer, then the nodes",
-)
-_TOO_NEW = Trouble(
-    "too-new",
-    Verdict.WARNING,
-    f"Kubernetes {{version}} is newer than 1.{CURRENT}, the newest version tested with release {{release}}",
-    "check whether a newer release of the driver supports this version, and upgrade to it",
-)
+from dra_driver.phrases import and_more
 
 
-def _version(cluster: ClusterView) -> Iterator[Diagnosis]:
+def server_version(cluster: ClusterView) -> Judgment:
     version, minor = cluster.server.version, cluster.server.minor
     if minor < OLDEST:
-        yield _TOO_OLD.at(version=version)
+        yield wrong("too-old", version=version)
     elif minor > CURRENT:
-        yield _TOO_NEW.at(version=version, release=cluster.release)
-    else:
-        yield ok(f"Kubernetes {version}")
+        yield wrong("too-new", version=version, release=cluster.release)
+    return f"Kubernetes {version}"
 
 
-_NOT_SERVED = Trouble(
-    "not-served",
-    Verdict.PROBLEM,
-    "the API server does not serve resource.k8s.io/v1, only {versions}: this driver cannot use claims and slices",
-    "start kube-apiserver without `--runtime-config=resource.k8s.io/v1=false`, and do not disable feature gate"
-    " DynamicResourceAllocation",
-)
-
-
-def _api(cluster: ClusterView) -> Iterator[Diagnosis]:
+def dra_api(cluster: ClusterView) -> Judgment:
     versions = cluster.server.groups.get("resource.k8s.io", ())
-    if "v1" in versions:
-        yield ok(f"the API server serves resource.k8s.io {', '.join(versions)}")
-    else:
-        yield _NOT_SERVED.at(versions=", ".join(versions) or "no version of the group")
+    if "v1" not in versions:
+        yield wrong("not-served", versions=", ".join(versions) or "no version of the group")
+    return f"the API server serves resource.k8s.io {', '.join(versions)}"
 
 
-_DEFINITION_MISSING = Trouble(
-    "missing",
-    Verdict.PROBLEM,
-    "CustomResourceDefinition {name} does not exist: {loss}",
-    "helm upgrade with `crds.install=true`, or run `kubectl apply -f dra_driver/api/crds`",
-)
-_DEFINITION_DIFFERS = Trouble(
-    "differs",
-    Verdict.WARNING,
-    "is not the one of release {release}: it differs at {paths}",
-    "upgrade the chart to the release of the driver (`crds.install=true`), or run `kubectl apply -f"
-    " dra_driver/api/crds`",
-)
-_NOT_ESTABLISHED = Trouble(
-    "not-established",
-    Verdict.PROBLEM,
-    "the API server does not serve it: {reason}",
-    "read its conditions: `kubectl get crd {name} -o yaml`; another definition may use the same names",
-)
-_LOSSES = {"nodeinventories.dra.gpu": "nodes cannot report their GPUs"}
+_DEFINITION_LOSSES = {"nodeinventories.dra.gpu": "nodes cannot report their GPUs"}
 
 
-def definitions_check(wanted: tuple[JsonObject, ...]) -> Check[ClusterView]:
-    """`wanted` are the definitions that ship with this release."""
-
-    def judge(cluster: ClusterView) -> Iterator[Diagnosis]:
-        there = {item.metadata.name: item for item in cluster.definitions.items}
-        fine = []
-        for definition in wanted:
-            name = definition["metadata"]["name"]
-            found = there.get(name)
-            about = f"CustomResourceDefinition {name}"
-            if found is None:
-                yield _DEFINITION_MISSING.at(name=name, loss=_LOSSES.get(name, "its objects cannot be used"))
-            elif (reason := found.why_not_established) is not None:
-                yield _NOT_ESTABLISHED.at(about, reason=reason, name=name)
-            elif not contains(found.spec, definition["spec"]):
-                paths = listed(sorted(differences(found.spec, definition["spec"])), 3)
-                yield _DEFINITION_DIFFERS.at(about, release=cluster.release, paths=paths)
-            else:
-                fine.append(name)
-        if len(fine) == len(wanted):
-            yield ok(f"{', '.join(fine)} match this release")
-
-    return Check(
-        "crds",
-        "whether the CustomResourceDefinitions of this release exist unchanged and are served.",
-        judge,
-        (_DEFINITION_MISSING, _DEFINITION_DIFFERS, _NOT_ESTABLISHED),
-        ("definitions",),
-    )
+def definitions(cluster: ClusterView, shipped: tuple[JsonObject, ...]) -> Judgment:
+    """`shipped` are the definitions of this release."""
+    existing = {definition.metadata.name: definition for definition in cluster.definitions.items}
+    names = [definition["metadata"]["name"] for definition in shipped]
+    for name, wanted in zip(names, shipped, strict=True):
+        definition = existing.get(name)
+        about = f"CustomResourceDefinition {name}"
+        if definition is None:
+            yield wrong("missing", name=name, loss=_DEFINITION_LOSSES.get(name, "its objects cannot be used"))
+        elif (reason := definition.why_not_established) is not None:
+            yield wrong("not-established", about, reason=reason, name=name)
+        elif paths := sorted(_differences(definition.spec, wanted["spec"])):
+            yield wrong("differs", about, release=cluster.release, paths=and_more(paths, 3))
+    return f"{', '.join(names)} match this release"
 
 
 def definitions_in(texts: Iterator[str]) -> tuple[JsonObject, ...]:
@@ -109,21 +52,19 @@ def definitions_in(texts: Iterator[str]) -> tuple[JsonObject, ...]:
     return tuple(document for text in texts for document in yaml.safe_load_all(text) if document)
 
 
-_GATE_OFF = Trouble(
-    "gate-off",
-    Verdict.WARNING,
-    "feature gate {gate} is off: {loss}",
-    "set `--feature-gates={gate}=true` for kube-apiserver, kube-scheduler, kube-controller-manager and kubelets;"
-    " it is on by default in Kubernetes 1.36",
-)
-_FIELDS_DROPPED = Trouble(
-    "fields-dropped",
-    Verdict.WARNING,
-    "the API server drops {what} from slices (feature gate {gate} is off): {loss}",
-    "set `--feature-gates={gate}=true` for kube-apiserver, kube-scheduler, kube-controller-manager and kubelets;"
-    " it is on by default in Kubernetes 1.36",
-)
-_KEPT = {
+def _differences(theirs: Any, ours: Any, path: str = "") -> Iterator[str]:
+    """Paths at which `theirs` lacks what `ours` has; a server adds defaults to what it stores."""
+    if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
+        for key, value in ours.items():
+            yield from _differences(theirs.get(key), value, f"{path}.{key}" if path else str(key))
+    elif isinstance(ours, list) and isinstance(theirs, list) and len(theirs) == len(ours):
+        if any(list(_differences(*pair)) for pair in zip(theirs, ours, strict=True)):
+            yield path
+    elif theirs != ours:
+        yield path
+
+
+_FIELDS = {
     "DRAPartitionableDevices": (
         "partitionable",
         "counters",
@@ -136,48 +77,30 @@ _KEPT = {
     ),
     "DRADeviceTaints": ("taints", "taints", "an unhealthy GPU is removed from the slices instead of tainted"),
 }
+"""By feature gate: the field of `ServerFeatures`, what it means, and what is lost without it."""
 _OTHER_LOSSES = {
     "DRAExtendedResource": "pods cannot request nvidia.com/gpu and get it through DRA",
     "DRAAdminAccess": "monitoring pods cannot access GPUs that other pods use (adminAccess)",
     "DRAResourceClaimDeviceStatus": "status.devices of claims stays empty",
     "ResourceHealthStatus": "pod status does not show GPU health",
 }
-LOSSES = {gate: loss for gate, (_, _, loss) in _KEPT.items()} | _OTHER_LOSSES
-"""What this driver cannot do where a gate is off."""
+LOSSES = {gate: loss for gate, (_, _, loss) in _FIELDS.items()} | _OTHER_LOSSES
+"""What this driver cannot do if a gate is off."""
 
 
-def _features(cluster: ClusterView) -> Iterator[Diagnosis]:
+def features(cluster: ClusterView) -> Judgment:
     gates = dict(cluster.gates.items)
-    server_features = cluster.features.items[0] if cluster.features.items else None
-    if server_features is None and not any(gate in gates for gate in _KEPT):
+    kept = cluster.features.items[0] if cluster.features.items else None
+    if kept is None and not any(gate in gates for gate in _FIELDS):
         unread = [item for item in (cluster.features.unread, cluster.gates.unread) if item is not None]
-        yield unknown(unread or [Unread("the slice fields that the API server keeps", "it did not report them")])
-        return
-    fine = True
-    for gate, (name, what, loss) in _KEPT.items():
-        if server_features is not None and not getattr(server_features, name):
-            fine = False
-            yield _FIELDS_DROPPED.at(what=what, gate=gate, loss=loss)
-        elif server_features is None and gates.get(gate) is False:
-            fine = False
-            yield _GATE_OFF.at(gate=gate, loss=loss)
+        yield from unread or [Unread("the slice fields that the API server keeps", "it did not report them")]
+        return ""
+    for gate, (name, what, loss) in _FIELDS.items():
+        if kept is not None and not getattr(kept, name):
+            yield wrong("fields-dropped", what=what, gate=gate, loss=loss)
+        elif kept is None and gates.get(gate) is False:
+            yield wrong("gate-off", gate=gate, loss=loss)
     for gate, loss in _OTHER_LOSSES.items():
         if gates.get(gate) is False:
-            fine = False
-            yield _GATE_OFF.at(gate=gate, loss=loss)
-    if fine:
-        yield ok(
-            f"the API server keeps {server_features}"
-            if server_features is not None
-            else "all required feature gates are on"
-        )
-
-
-VERSION = Check("server-version", "the version of the API server.", _version, (_TOO_OLD, _TOO_NEW))
-API = Check("dra-api", "whether the API server serves claims and slices.", _api, (_NOT_SERVED,))
-FEATURES = Check(
-    "features",
-    "which ResourceSlice fields the API server keeps (dry run), and its feature gates, if you may read its metrics.",
-    _features,
-    (_FIELDS_DROPPED, _GATE_OFF),
-)
+            yield wrong("gate-off", gate=gate, loss=loss)
+    return f"the API server keeps {kept}" if kept is not None else "all required feature gates are on"

@@ -21,8 +21,8 @@ NOT_YET: tuple[str, ...] = (
     "dra_driver/migration/",
 )
 """What still has old words. An entry without them must go."""
-NAME = re.compile(r"`[^`]+`|^#+ [a-z-]+$")
-"""What is no prose in Markdown: code, and headings that are one name."""
+NAME = re.compile(r"`[^`]+`|^#+ [a-z-]+$|^ *[a-z-]+:$")
+"""What is not prose in Markdown and YAML: code, headings and keys that are one name."""
 SUFFIXES = {".md", ".py", ".tpl", ".txt", ".yaml"}
 PROSE = {tokenize.STRING, tokenize.FSTRING_MIDDLE, tokenize.COMMENT}
 

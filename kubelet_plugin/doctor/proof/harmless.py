@@ -9,9 +9,9 @@ from contextlib import closing
 from dataclasses import replace
 
 from dra_driver.api.inventory import GpuFacts
-from dra_driver.doctor.findings import listed
 from dra_driver.doctor.proofs import Proof, failed, not_tried, passed
 from dra_driver.errors import HardwareError
+from dra_driver.phrases import and_more
 from kubelet_plugin.doctor.proof.compare import list_differences, mig_uuids, table_differences
 from kubelet_plugin.doctor.proof.node import ProofNode, identity
 from kubelet_plugin.doctor.proof.smi_text import gpu_list, placements, profiles, time_slices
@@ -189,7 +189,9 @@ def tried_mps(node: ProofNode) -> Proof:
     if servers.strip():
         return failed(f"a new MPS daemon has servers: {servers.split()}", _REPORT)
     if left:
-        return failed(f"the MPS daemon has ended but left {listed(left)}", "restart the plugin's pod, which removes it")
+        return failed(
+            f"the MPS daemon has ended but left {and_more(left, 5)}", "restart the plugin's pod, which removes it"
+        )
     how = made.get("unit") or made.get("launcher") or ""
     return passed(f"a daemon started ({how}), answered, and left nothing")
 
@@ -221,8 +223,8 @@ def _timed(work: Callable[[], object]) -> float:
 
 def _why_busy(node: ProofNode) -> str:
     reasons = [f"{gpu.name}: {node.busy[gpu.uuid]}" for gpu in node.facts.gpus if gpu.uuid in node.busy]
-    return f"no GPU is idle ({listed(reasons, 2)})" if reasons else "this node has no whole GPU"
+    return f"no GPU is idle ({and_more(reasons, 2)})" if reasons else "this node has no whole GPU"
 
 
 def _words(differences: tuple[str, ...]) -> str:
-    return listed(differences, 3)
+    return and_more(differences, 3)
