@@ -7,6 +7,7 @@ runs the quickest tests first, up to the first failure. Files that tests hand to
 
 import argparse
 import gc
+import mmap
 import os
 import pickle
 import signal
@@ -53,6 +54,7 @@ CORE: Mapping[str, Sequence[str]] = {
 }  # fmt: skip
 """The files, and the tests nearest to them; of two patterns, the later."""
 _HARMLESS = Path(__file__).with_name("harmless.yaml")
+_HANGS_S = 15.0
 _terminal = 1
 _SCRATCH = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path(tempfile.gettempdir())
 
@@ -90,8 +92,9 @@ class Campaign:
         gc.freeze()  # or each child would copy all that is there
         covered = self._covered(functions)
         for file in self.files:
-            text = file.read_text()
-            for mutant in mutants_of(text):
+            mutants = list(mutants_of(file.read_text()))
+            _say(f"{file.relative_to(self.root)}: {len(mutants)} changes")
+            for mutant in mutants:
                 self._try(file, mutant, functions, covered)
         return True
 
@@ -115,7 +118,7 @@ class Campaign:
         tests.sort(key=lambda one: (nearest not in one, covered[one].seconds))
         until = list(accumulate(covered[one].seconds for one in tests))
         chosen = tests[: max(1, bisect_right(until, self._patience_s))]
-        killed = bool(tests) and self._killed(file, mutant, functions, chosen, 10 + 4 * until[len(chosen) - 1])
+        killed = bool(tests) and self._killed(file, mutant, functions, chosen, [covered[one].seconds for one in chosen])
         self.counts["killed" if killed else "survived"] += 1
         if not killed:
             where, old, new = mutant.key
@@ -123,24 +126,27 @@ class Campaign:
             _say(f"SURVIVED {len(chosen)} of {len(tests)} tests  {place}: {old}  =>  {new}")
 
     def _killed(
-        self, file: Path, mutant: Mutant, functions: "_Functions", tests: Sequence[str], timeout_s: float
+        self, file: Path, mutant: Mutant, functions: "_Functions", tests: Sequence[str], seconds: Sequence[float]
     ) -> bool:
+        """Whether a test fails, or hangs: takes much longer than its `seconds`."""
         before, times = file.read_bytes(), file.stat()
         file.write_text(mutant.text)
 
-        def run() -> int:
+        def run(steps: "_Steps") -> int:
             functions.change(file, mutant)
-            return 1 if self._fails(tests) else 0
+            return 1 if self._fails(tests, steps) else 0
 
         try:
-            return _in_child(run, timeout_s) != 0
+            return _in_child(run, [_HANGS_S + 10 * usual for usual in seconds]) != 0
         finally:
             file.write_bytes(before)
             os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
 
-    def _fails(self, tests: Sequence[str]) -> bool:
-        """Whether one of them fails; in a child."""
+    def _fails(self, tests: Sequence[str], steps: "_Steps | None" = None) -> bool:
+        """Whether one of them fails; in a child, a step for each."""
         for number, name in enumerate(tests):
+            if steps is not None:
+                steps.current = number
             item = self._items[name]
             following = self._items[tests[number + 1]] if number + 1 < len(tests) else None
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
@@ -154,11 +160,11 @@ class Campaign:
             return {name: one for name, one in known.items() if name in self._items}
         answer = Path(tempfile.mkstemp(dir=_SCRATCH)[1])
 
-        def run() -> int:
+        def run(steps: "_Steps") -> int:
             answer.write_bytes(pickle.dumps(dict(self._measured(functions))))
             return 0
 
-        if _in_child(run, 3600) != 0:
+        if _in_child(run, [3600]) != 0:
             raise SystemExit("the tests cannot be run as they are")
         content = answer.read_bytes()
         answer.unlink()
@@ -234,24 +240,43 @@ def _nested(code: CodeType) -> Iterator[CodeType]:
             yield from _nested(one)
 
 
-def _in_child(run: Callable[[], int], timeout_s: float) -> int:
-    """The status of a forked child in a process group of its own, which ends with it; not 0 when it takes longer."""
+class _Steps:
+    """Which step a child is at, seen by its parent."""
+
+    def __init__(self) -> None:
+        self._shared = mmap.mmap(-1, 4)
+
+    @property
+    def current(self) -> int:
+        return int.from_bytes(self._shared[:4])
+
+    @current.setter
+    def current(self, number: int) -> None:
+        self._shared[:4] = number.to_bytes(4)
+
+
+def _in_child(run: Callable[[_Steps], int], limits_s: Sequence[float]) -> int:
+    """The status of a forked child in a process group of its own, which ends with it; not 0 if a step takes longer than
+    its limit."""
     scratch = tempfile.mkdtemp(dir=_SCRATCH, prefix="mutant-")
+    steps = _Steps()
     child = os.fork()
     if not child:
         status = 3
         try:
             os.setsid()
             tempfile.tempdir = os.environ["TMPDIR"] = scratch
-            status = run()
+            status = run(steps)
         finally:
             os._exit(status)
     try:
-        deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline:
+        step, begun = 0, time.monotonic()
+        while time.monotonic() - begun < limits_s[step]:
             ended, status = os.waitpid(child, os.WNOHANG)
             if ended:
                 return status
+            if steps.current != step:
+                step, begun = steps.current, time.monotonic()
             time.sleep(0.005)
         os.killpg(child, signal.SIGKILL)
         return os.waitpid(child, 0)[1]

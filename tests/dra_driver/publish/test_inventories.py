@@ -6,8 +6,9 @@ import pytest
 
 from dra_driver.api.inventory import NodeInventoryStatus
 from dra_driver.api.meta import JsonObject
-from dra_driver.names import GPU_DRIVER
-from dra_driver.publish.inventories import kept_inventory
+from dra_driver.errors import InvalidInput
+from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
+from dra_driver.publish.inventories import MOST_READ_BYTES, KeptInventory, kept_inventory
 
 
 def stored(**parts: Any) -> JsonObject:
@@ -32,3 +33,29 @@ def test_its_owner_is_the_node_of_its_name() -> None:
 def test_a_status_that_makes_no_sense_is_written_again(status: Any) -> None:
     kept = kept_inventory(stored(status=status), GPU_DRIVER)
     assert kept.status() == NodeInventoryStatus()
+
+
+def test_its_registration_is_that_of_this_driver_and_a_time() -> None:
+    other = {"driver": COMPUTE_DOMAIN_DRIVER, "time": "2026-01-01T00:00:00Z"}
+    own = {"driver": GPU_DRIVER, "time": "2026-02-02T00:00:00Z"}
+
+    def registration(*entries: Any) -> str | None:
+        return kept_inventory(stored(spec={"registrations": list(entries)}), GPU_DRIVER).registration
+
+    assert registration(other, own) == "2026-02-02T00:00:00Z"
+    assert registration(other) is None
+    assert registration(7, {**own, "time": 7}) is None
+
+
+def test_an_inventory_of_the_largest_size_that_is_read_is_packed_and_a_larger_one_is_not() -> None:
+    def of_size(size: int) -> KeptInventory:
+        return kept_inventory(stored(spec="x" * (size - len('""'))), GPU_DRIVER)
+
+    largest, larger = of_size(MOST_READ_BYTES), of_size(MOST_READ_BYTES + 1)
+    assert (largest.size, bool(largest.packed)) == (MOST_READ_BYTES, True)
+    assert larger.packed == b""
+    with pytest.raises(InvalidInput, match="at most"):
+        larger.facts()
+    with pytest.raises(InvalidInput) as error:
+        largest.facts()
+    assert "at most" not in str(error.value)
