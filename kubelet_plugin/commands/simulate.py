@@ -115,6 +115,9 @@ ACTIONS: dict[str, _Action] = {
     "reboot": _Action("", "reboot the node", _reboot),
 }
 
+_OF_ANY_NODE = ("xid", "lose-gpu", "return-gpu")
+"""Actions on nodes that were made from a record, too."""
+
 _HELP = "\n\n".join(f"{name} {action.arguments}: {action.help}" for name, action in ACTIONS.items())
 
 
@@ -144,6 +147,12 @@ def act(root: Path, name: str, given: Sequence[str], profile: str | None) -> str
     if not least <= len(given) <= most:
         raise InvalidInput(f"wants {action.arguments or 'nothing'}", about=f"action {name}")
     simulated = _host(root, profile)
+    if simulated.state.recorded is not None and name not in _OF_ANY_NODE:
+        raise InvalidInput(
+            f"the node was recorded and does not change; it takes {', '.join(_OF_ANY_NODE)}. For others, make the host"
+            " from a profile",
+            about=f"action {name}",
+        )
     try:
         return action.do(simulated, given)
     except PartitionRefused as refusal:

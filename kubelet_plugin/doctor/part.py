@@ -19,9 +19,9 @@ from kubelet_plugin.doctor.proof.run import proven
 from kubelet_plugin.doctor.seen import node_seen
 from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.prepare.store import DAMAGED, JOURNAL
-from kubelet_plugin.record.format import packed
 from kubelet_plugin.recording.take import NodeRecorder
 from kubelet_plugin.reporting.reporter import wanted_spec
+from kubelet_plugin.simulation.recorded.format import packed
 
 _MOST_KERNEL_LINES = 5000
 

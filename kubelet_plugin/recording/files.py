@@ -17,7 +17,7 @@ from kubelet_plugin.hardware.driver_files import DRIVER_LIBRARIES_CACHED, LINKER
 from kubelet_plugin.hardware.layouts import BINARY_FOLDERS
 from kubelet_plugin.hardware.sysfs import DeviceFile, HostFiles
 from kubelet_plugin.hardware.vfio import GpuUser
-from kubelet_plugin.record.format import Elf, File
+from kubelet_plugin.simulation.recorded.format import Elf, File
 
 _READABLE = re.compile(
     r"/proc/(devices|driver/.*|modules|\d+/comm|sys/kernel/(osrelease|random/boot_id))|/sys/.*|/etc/os-release"

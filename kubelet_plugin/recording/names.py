@@ -9,7 +9,7 @@ from uuid import UUID
 
 from dra_driver.doctor.anonymity import Anonymity
 from dra_driver.doctor.redaction import redacted_text
-from kubelet_plugin.record.format import File, NvmlCall, ProgramAnswer, Record
+from kubelet_plugin.simulation.recorded.format import File, NvmlCall, ProgramAnswer, Record
 
 _SERIALS = frozenset({"nvmlDeviceGetSerial"})
 _PROGRAM_NAMES = frozenset({"nvmlSystemGetProcessName"})
@@ -30,7 +30,7 @@ def without_secrets(record: Record) -> Record:
         for call in record.calls
     )
     programs = tuple(program.model_copy(update={"output": _clean(program.output)}) for program in record.programs)
-    return Record(record.about, calls, record.files, programs, record.more)
+    return Record(record.about, calls, record.files, programs)
 
 
 def _clean(output: str) -> str:
@@ -55,14 +55,12 @@ def anonymous(record: Record, node: str) -> Record:
         calls,
         files,
         tuple(_answer(names, answer) for answer in record.programs),
-        names.value(dict(record.more)),
     )
 
 
 def _call(names: Anonymity, call: NvmlCall) -> NvmlCall:
-    out = {place: _value(names, value) for place, value in call.out.items()}
-    args = [_value(names, arg) for arg in call.args]
-    return call.model_copy(update={"args": args, "result": _value(names, call.result), "out": out})
+    changes = {name: _value(names, getattr(call, name)) for name in ("args", "result", "out")}
+    return call.model_copy(update=changes)
 
 
 def _value(names: Anonymity, value: Any) -> Any:

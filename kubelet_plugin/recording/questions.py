@@ -18,7 +18,7 @@ from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.host_programs import ProgramOutput, answer_within, asking
 from kubelet_plugin.hardware.layouts import BINARY_FOLDERS
 from kubelet_plugin.hardware.sysfs import HostFiles
-from kubelet_plugin.record.format import ProgramAnswer
+from kubelet_plugin.simulation.recorded.format import ProgramAnswer
 
 _PATIENCE_S = 15.0
 _MOST_OUTPUT = 512 * 1024

@@ -25,11 +25,11 @@ from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.hardware.vfio import users
-from kubelet_plugin.record.format import About, File, NvmlCall, ProgramAnswer, Record
-from kubelet_plugin.record.values import encoded, is_handle, pointed, shape
 from kubelet_plugin.recording.files import Capture, Looked, RecordingFiles, further_places
 from kubelet_plugin.recording.names import anonymous, without_secrets
 from kubelet_plugin.recording.questions import ProgramsOfNode, sweep
+from kubelet_plugin.simulation.recorded.format import About, File, NvmlCall, ProgramAnswer, Record
+from kubelet_plugin.simulation.recorded.values import encoded, is_handle, pointed, shape
 
 _TIMEOUT = 10
 """NVML's code."""

@@ -15,15 +15,14 @@ from dra_driver.errors import InvalidInput
 from dra_driver.names import model_label, names_record
 from kubelet_plugin.hardware.layouts import DRIVER_ROOTS
 from kubelet_plugin.hardware.sysfs import HostFiles
-from kubelet_plugin.record.format import read_record
 from kubelet_plugin.simulation import driver_files, kernel_files, vfio
 from kubelet_plugin.simulation.driver_files import driver_root, library_folder
 from kubelet_plugin.simulation.kernel_files import made_up_uuid
 from kubelet_plugin.simulation.operations import MIG_CONFIGURATION_CHANGED, GpuOperations, add_event
 from kubelet_plugin.simulation.partitions import forget, layout, release
 from kubelet_plugin.simulation.profiles import FabricModel, Profile, load_profile, profile_names
-from kubelet_plugin.simulation.recorded.start import RECORD, START, Identity, state_of_record
-from kubelet_plugin.simulation.recorded.tree import RecordedTree
+from kubelet_plugin.simulation.recorded.format import read_record, write_record
+from kubelet_plugin.simulation.recorded.node import RECORD, adopt_recorded, of_node, state_of, write_tree
 from kubelet_plugin.simulation.state import (
     DriverState,
     GpuState,
@@ -94,6 +93,7 @@ class SimulatedHost(GpuOperations):
     def bind(self, index: int, driver: str | None) -> None:
         """Give a GPU to another kernel driver (`vfio-pci`), to none, or back to `nvidia`."""
         with self.edit() as state:
+            _check_may_change(state)
             gpu = state.gpus[index]
             if driver != gpu.bound_to:
                 release(gpu, state.model.architecture)
@@ -112,22 +112,23 @@ class SimulatedHost(GpuOperations):
     def load_driver(self, version: str | None = None, *, libraries: bool = True) -> None:
         """Load the kernel module, of `version` when given. Without `libraries` the old ones stay: a mismatch."""
         with self.edit() as state:
-            tree = _tree_of(self.root, state)
+            _check_may_change(state)
             if version is not None and libraries:
-                tree.remove_driver_files(self.root, state)
+                _remove_driver_files(self.root, state)
             if state.driver.loaded:
                 self._unload(state)
             state.driver.version = version or state.driver.version
             state.driver.loaded = True
             state.driver.session += 1
             vfio.probe(self.root, state)
-            tree.write_kernel_files(self.root, state)
+            kernel_files.write_kernel_files(self.root, state)
             if libraries:
-                tree.write_driver_files(self.root, state)
+                driver_files.write_driver_files(self.root, state)
 
     def remove_driver_files(self) -> None:
         """The driver's libraries, programs and configuration go; the kernel module stays loaded."""
-        _tree_of(self.root, self.state).remove_driver_files(self.root, self.state)
+        _check_may_change(self.state)
+        _remove_driver_files(self.root, self.state)
 
     def reboot(self, *, renumber: bool = False, driver: bool = True) -> None:
         """A new boot id and an empty /run. `renumber`: other minors and another enumeration order than before.
@@ -136,6 +137,7 @@ class SimulatedHost(GpuOperations):
         not loaded yet, as on a node whose driver comes in a container.
         """
         with self.edit() as state:
+            _check_may_change(state)
             state.boots += 1
             state.driver.session += 1
             state.driver.loaded = driver
@@ -151,48 +153,44 @@ class SimulatedHost(GpuOperations):
                 _restart(gpu, state)
             for folder in ("run", "dev", "proc", "sys"):
                 shutil.rmtree(self.root / folder, ignore_errors=True)
-            tree = _tree_of(self.root, state)
-            tree.write_machine(self.root, state)
+            kernel_files.write_machine(self.root, state)
             if driver:
-                tree.write_kernel_files(self.root, state)
+                kernel_files.write_kernel_files(self.root, state)
             if driver or not _in_a_container(state):
-                tree.write_driver_files(self.root, state)
+                driver_files.write_driver_files(self.root, state)
 
     def adopt_programs(self) -> None:
         """Run the driver's programs by the interpreter of this process, which is what lasts longest.
 
         The interpreter that made them may be gone: an older image with another Python, or a dractl beside the node.
         """
-        _tree_of(self.root, self.state).adopt_programs(self.root, self.state)
+        if self.state.recorded is None:
+            driver_files.adopt_programs(self.root, self.state)
+        else:
+            adopt_recorded(self.root, read_record(self.root / RECORD), self.state)
 
     def path(self, host_path: PurePosixPath | str) -> Path:
         return _path(self.root, host_path)
 
     def _unload(self, state: NodeState) -> None:
+        _check_may_change(state)
         state.driver.loaded = False
         for gpu in state.gpus:
             forget(gpu, state.model.architecture, reboot=False)
-        _tree_of(self.root, state).remove_kernel_files(self.root, state)
+        kernel_files.remove_kernel_files(self.root, state)
 
 
-class GeneratedTree:
-    """The files of a profile's node, by what comes and goes together: as `RecordedTree` has them of a record."""
-
-    write_machine = staticmethod(kernel_files.write_machine)
-    write_kernel_files = staticmethod(kernel_files.write_kernel_files)
-    remove_kernel_files = staticmethod(kernel_files.remove_kernel_files)
-    write_driver_files = staticmethod(driver_files.write_driver_files)
-    adopt_programs = staticmethod(driver_files.adopt_programs)
-
-    @staticmethod
-    def remove_driver_files(root: Path, state: NodeState) -> None:
-        for host_path, _ in driver_files.files_of_driver(state):
-            _path(root, host_path).unlink(missing_ok=True)
+def _check_may_change(state: NodeState) -> None:
+    if state.recorded is not None:
+        raise InvalidInput(
+            "was made from a record, which has one state of the hardware; simulate a profile to change it",
+            about=f"simulated node {state.profile}",
+        )
 
 
-def _tree_of(root: Path, state: NodeState) -> "GeneratedTree | RecordedTree":
-    """The tree of the node below `root`."""
-    return RecordedTree(read_record(root / RECORD)) if state.recorded is not None else GeneratedTree()
+def _remove_driver_files(root: Path, state: NodeState) -> None:
+    for host_path, _ in driver_files.files_of_driver(state):
+        _path(root, host_path).unlink(missing_ok=True)
 
 
 def create_host(
@@ -210,28 +208,27 @@ def create_host(
     state = _initial_state(profile, load_profile(profile), node_index, machine, layout)
     state.driver.loaded = driver
     root.mkdir(parents=True, exist_ok=True)
-    _write_tree(root, state, GeneratedTree())
+    kernel_files.write_machine(root, state)
+    if driver:
+        kernel_files.write_kernel_files(root, state)
+        driver_files.write_driver_files(root, state)
     host = SimulatedHost(root)
     host._file.write(state)
     return host
 
 
-def _write_tree(root: Path, state: NodeState, tree: "GeneratedTree | RecordedTree") -> None:
-    tree.write_machine(root, state)
-    if state.driver.loaded:
-        tree.write_kernel_files(root, state)
-        tree.write_driver_files(root, state)
-
-
 def _recorded_host(root: Path, file: Path, node_index: int, machine: str) -> SimulatedHost:
     """As it was recorded. The archive goes with it, because the node may outlive the file."""
-    record = read_record(file)
+    record, name = read_record(file), model_label(str(file))
+    if node_index or machine:
+        record = of_node(record, f"{name}/{node_index}/{machine}")
     new = not root.exists()
-    tree = RecordedTree(record)
     try:
-        tree.write_all(root)
-        state = state_of_record(record, HostFiles(root), Identity(model_label(str(file)), node_index, machine))
-        tree.adopt(root, state)
+        write_tree(root, record)
+        state = state_of(record, HostFiles(root), name, node_index)
+        adopt_recorded(root, record, state)
+        (root / "sim").mkdir(exist_ok=True)
+        write_record(record, root / RECORD)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, OSError) as error:
         if new:
             shutil.rmtree(root, ignore_errors=True)
@@ -239,9 +236,6 @@ def _recorded_host(root: Path, file: Path, node_index: int, machine: str) -> Sim
             f"cannot become a node ({error!r}); record the node again", about=f"record {file}"
         ) from error
     host = SimulatedHost(root)
-    (root / "sim").mkdir(exist_ok=True)
-    shutil.copyfile(file, root / RECORD)
-    (root / START).write_text(state.model_dump_json(), encoding="utf-8")
     host._file.write(state)
     return host
 

@@ -34,9 +34,10 @@ class Crash(BaseException):
 @dataclass(frozen=True, slots=True)
 class Reference:
     """What a handle stands for. `number` is a GPU instance's creation, `mig_uuid` names a MIG device or its compute
-    instance: a handle does not come to life again with the next instance that gets the same id."""
+    instance: a handle does not come to life again with the next instance that gets the same id. `recorded` is a handle
+    that a record names, with that name as `mig_uuid`."""
 
-    kind: Literal["gpu", "mig", "gpu instance", "compute instance"]
+    kind: Literal["gpu", "mig", "gpu instance", "compute instance", "recorded"]
     session: int
     uuid: str
     number: int = 0

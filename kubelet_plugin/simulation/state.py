@@ -51,8 +51,6 @@ class ComputeInstanceState(_Data):
     index: int
     """As which MIG device of the GPU NVML lists it; a number is given again when its device is gone."""
     compute_mode: int = 0
-    recorded: str | None = None
-    """The handle of the MIG device in the record; None of one that was made since."""
 
 
 class GpuInstanceState(_Data):
@@ -107,16 +105,6 @@ class Mishap(_Data):
     crash: Literal["before", "after"] | None = None
 
 
-class RecordedGpu(_Data):
-    """What a GPU was on the recorded node. `name` is that of its handle in the record, empty when NVML did not list it;
-    `folder` is its place in sysfs, `drm_nodes` are names below /dev/dri."""
-
-    name: str
-    uuid: str
-    folder: str | None
-    drm_nodes: list[str]
-
-
 class GpuState(_Data):
     """One GPU. `fault` is the NVML code that every query of it answers; `mishaps` are by function name."""
 
@@ -153,8 +141,6 @@ class GpuState(_Data):
     links_absent: list[int] = Field(default_factory=list)
     """NVLinks that the chip has and the board does not: NVML answers NOT_SUPPORTED for each."""
     fabric: SimulatedFabric | None = None
-    recorded: RecordedGpu | None = None
-    """None of a profile's GPU."""
 
     @property
     def persistent(self) -> bool:
@@ -228,14 +214,10 @@ class PassthroughState(_Data):
 
 
 class RecordedNode(_Data):
-    """Where the driver was on the recorded node, as host paths, and its `version`. `init_code`: what starting NVML
-    failed with. `caps_major` is that of MIG capabilities."""
+    """Where the driver was on the recorded node, as host paths."""
 
     driver_root: str
     library_folder: str
-    version: str
-    init_code: int | None
-    caps_major: int | None
 
 
 class NodeState(_Data):

@@ -60,9 +60,7 @@ def _link(place: str, text: str) -> None:
 def device_folders(state: NodeState) -> Iterator[PurePosixPath]:
     """A driver in a container makes its nodes in the container's /dev; the host's has them too."""
     yield PurePosixPath("/dev")
-    if state.recorded is not None and state.recorded.driver_root != "/":
-        yield PurePosixPath(state.recorded.driver_root) / "dev"
-    elif state.layout == "operator":
+    if state.layout == "operator":
         yield PurePosixPath("/run/nvidia/driver/dev")
 
 
@@ -73,8 +71,6 @@ def function_folder(complex_: str, address: str) -> PurePosixPath:
 
 
 def pci_folder(gpu: GpuState) -> PurePosixPath:
-    if gpu.recorded is not None and gpu.recorded.folder is not None:
-        return PurePosixPath(gpu.recorded.folder)
     return function_folder(gpu.root, gpu.address)
 
 

@@ -69,6 +69,8 @@ class SimulatedKernel:
     def write(self, host_path: str, text: str) -> None:
         """A write to a file of sysfs. Raises OSError as the kernel refuses it; blocks while a function is in use."""
         time.sleep(self.delay_s)
+        if self._file.read().recorded is not None:
+            raise _error(errno.EPERM)  # a recorded node does not change
         if self._refusals:
             raise _error(self._refusals.pop(0))
         parts = PurePosixPath(host_path).parts
@@ -281,16 +283,9 @@ def hold(root: Path, state: NodeState, gpu: GpuState) -> None:
     link(root, folder / "driver", _DRIVERS / "nvidia")
     for name in drm_names(state, gpu):
         path(root, folder / "drm" / name).mkdir(parents=True, exist_ok=True)
-    information = f"/proc/driver/nvidia/gpus/{gpu.address}/information"
-    if gpu.recorded is None or not path(root, information).exists():
-        _write_information(root, information, state, gpu)
-
-
-def _write_information(root: Path, place: str, state: NodeState, gpu: GpuState) -> None:
-    """What the driver says of a GPU that it holds."""
     write(
         root,
-        place,
+        f"/proc/driver/nvidia/gpus/{gpu.address}/information",
         f"Model: \t\t {gpu.product or state.model.name}\nGPU UUID: \t {gpu.uuid}\nBus Type: \t PCIe\n"
         f"Bus Location: \t {gpu.address}\nDevice Minor: \t {gpu.minor}\nGPU Excluded:\t No\n",
     )
@@ -298,8 +293,6 @@ def _write_information(root: Path, place: str, state: NodeState, gpu: GpuState) 
 
 def drm_names(state: NodeState, gpu: GpuState) -> tuple[str, ...]:
     """Of a profile's node card0 is the board management controller's, as on most servers."""
-    if gpu.recorded is not None:
-        return tuple(gpu.recorded.drm_nodes)
     number = state.gpus.index(gpu)
     return f"card{number + 1}", f"renderD{number + 128}"
 

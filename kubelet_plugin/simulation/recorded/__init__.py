@@ -1,1 +1,1 @@
-"""A simulated node that starts as a real one was recorded: its state, its files, and NVML's answers."""
+"""What was recorded of a real node: the archive, and a simulated node that answers as the real one did."""

@@ -1,13 +1,11 @@
-"""NVML of a node that was recorded: answers are the record's, until something in the simulation supersedes them.
+"""NVML of a recorded node: each call is looked up in the record, and gets the value or the error that it has there.
 
-`ReplayedNvml` is `SimulatedNvml` but for what the record knows better. A read of a GPU is answered from the record,
-with its value or its error, as long as the part of the GPU's state that the answer depends on (`_DEPENDS`) is what it
-was at the start. What identifies a GPU, lists instances or changes something is the state machine's. A read that
-the record does not have fails with `NOT_RECORDED`, which says so.
+A recorded node does not change, so calls that change a GPU's MIG instances are refused. What the simulated node itself
+keeps is answered from its state: sessions, events, faults that `dractl simulate` injects, compute and persistence mode,
+and the processes that have a GPU open. A call that the record does not have fails with `NOT_RECORDED`.
 """
 
-import ctypes
-from collections.abc import Callable
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,67 +13,37 @@ from typing import Any
 import pynvml
 import structlog
 
-from kubelet_plugin.record.format import NvmlCall, read_record
-from kubelet_plugin.record.values import decoded, fill, pointed, shape
 from kubelet_plugin.simulation.host import SimulatedHost
 from kubelet_plugin.simulation.nvml import SimulatedNvml
-from kubelet_plugin.simulation.nvml_session import Crash, Reference, error
-from kubelet_plugin.simulation.operations import mig_devices
-from kubelet_plugin.simulation.partitions import layout
-from kubelet_plugin.simulation.recorded.answers import Answers, instance_handles
-from kubelet_plugin.simulation.recorded.start import RECORD, START
-from kubelet_plugin.simulation.state import GpuState, NodeState
+from kubelet_plugin.simulation.nvml_session import Reference, error
+from kubelet_plugin.simulation.recorded.format import NvmlCall, read_record
+from kubelet_plugin.simulation.recorded.node import RECORD
+from kubelet_plugin.simulation.recorded.values import decoded, fill, pointed, shape
+from kubelet_plugin.simulation.state import GpuState
 
 _log = structlog.get_logger(__name__)
 
-NOT_RECORDED, HUNG = 9001, 9002
+NOT_RECORDED, HUNG, NOT_CHANGED = 9001, 9002, 9003
 """Codes that no NVML has."""
 _MEANINGS = {
     NOT_RECORDED: "not in the record: the node was not asked this when it was recorded; record it again",
     HUNG: "the call hung when the node was recorded",
+    NOT_CHANGED: "a recorded node cannot be changed; simulate a profile instead of the record",
 }
-_DEFINITIVE = "nvmlDeviceGet", "nvmlSystemGet", "nvmlGpuInstanceGetComputeInstanceProfileInfo"
-
+_READS = "nvmlDeviceGet", "nvmlSystemGet", "nvmlGpuInstanceGet", "nvmlComputeInstanceGet"
+_CHANGES = (
+    *("nvmlDeviceSetMigMode", "nvmlDeviceCreateGpuInstance", "nvmlGpuInstanceCreate", "nvmlGpuInstanceDestroy"),
+    "nvmlComputeInstanceDestroy",
+)
 _OF_STATE = frozenset(
-    f"nvmlDeviceGet{name}"
-    for name in (
-        *("Count", "HandleByIndex", "HandleByUUID", "HandleByPciBusId", "GpuInstances", "MigDeviceHandleByIndex"),
-        "GpuInstanceRemainingCapacity",
-    )
-) | {"nvmlSystemGetProcessName"}
-"""Answered by the state machine, always."""
-
-_OF_MIG_DEVICE = frozenset({"nvmlDeviceGetAttributes_v2"})
-"""Answered from the record of a MIG device that existed; other reads of MIG devices are the state machine's."""
-
-_IDENTITY = frozenset({"nvmlDeviceGetUUID", "nvmlDeviceGetMinorNumber", "nvmlDeviceGetSerial"})
-"""Whether there is an answer is the record's; the answer is the state's."""
-
-
-def _health(gpu: GpuState) -> object:
-    return gpu.health, gpu.mig
-
-
-def _processes(gpu: GpuState) -> object:
-    return gpu.clients, layout(gpu)
-
-
-_DEPENDS: dict[str, Callable[[GpuState], object]] = {
-    "Name": lambda gpu: gpu.product,
-    "VirtualizationMode": lambda gpu: gpu.virtualization,
-    "MigMode": lambda gpu: gpu.mig,
-    "MaxMigDeviceCount": lambda gpu: gpu.mig,
-    "ComputeMode": lambda gpu: gpu.compute_mode,
-    "PersistenceMode": lambda gpu: gpu.persistent,
-    "P2PStatus": lambda gpu: gpu.mig,
-    "GpuFabricInfoV": lambda gpu: gpu.fabric,
-    **dict.fromkeys(("TotalEccErrors", "RemappedRows", "RepairStatus", "FieldValues"), _health),
-    **dict.fromkeys((f"NvLink{what}" for what in ("State", "Version", "RemoteDeviceType", "RemotePciInfo")),
-                    lambda gpu: (gpu.links_down, gpu.links_absent)),
-    **dict.fromkeys(("ComputeRunningProcesses_v3", "GraphicsRunningProcesses_v3", "MPSComputeRunningProcesses_v3"),
-                    _processes),
-}  # fmt: skip
-"""By the name after `nvmlDeviceGet`: what in the state of a GPU its answer follows. All others follow nothing."""
+    {
+        *("nvmlDeviceGetHandleByIndex", "nvmlDeviceGetHandleByPciBusId", "nvmlDeviceGetComputeMode"),
+        *("nvmlDeviceGetPersistenceMode", "nvmlDeviceGetComputeRunningProcesses_v3"),
+        *("nvmlDeviceGetMPSComputeRunningProcesses_v3", "nvmlSystemGetProcessName"),
+    }
+)
+"""Reads of what the simulated node keeps."""
+_KINDS = ("gpu", "recorded")
 
 
 class ReplayedNvml(SimulatedNvml):
@@ -83,116 +51,81 @@ class ReplayedNvml(SimulatedNvml):
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
-        self._answers = Answers(read_record(root / RECORD).calls)
-        start = NodeState.model_validate_json((root / START).read_bytes())
-        self._instances = {
-            gpu.recorded.name: instance_handles(self._answers, gpu.recorded.name)
-            for gpu in start.gpus
-            if gpu.recorded is not None
-        }
-        self._start = {gpu.recorded.name: gpu for gpu in start.gpus if gpu.recorded is not None}
-        self._driver = start.driver
-        self._untold: set[str] = set()
+        self._calls: dict[str, NvmlCall] = {}
+        for call in read_record(root / RECORD).calls:
+            self._calls.setdefault(_key(call.function, call.args), call)
+        self._reported: set[str] = set()
         pynvml.NVMLError._errcode_to_string.update(_MEANINGS)
 
     def __getattribute__(self, name: str) -> Any:
-        if name.startswith(_DEFINITIVE) and name not in _OF_STATE:
+        if name.startswith(_CHANGES):
+            return _refuse
+        if name.startswith(_READS) and name not in _OF_STATE:
             return partial(super().__getattribute__("_recorded"), name)
         return super().__getattribute__(name)
 
     def nvmlInitWithFlags(self, flags: int) -> None:
-        state = self._file.read()
-        assert state.recorded is not None
-        if state.recorded.init_code and state.driver == self._driver and state.boots == 1:
-            raise error(state.recorded.init_code)
+        call = self._calls.get(_key("nvmlInitWithFlags", [flags]))
+        if call is not None and call.code is not None:
+            raise error(call.code)
         super().nvmlInitWithFlags(flags)
 
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> Any:
+        self._answer("nvmlDeviceGetHandleByIndex", (index,))
+        return super().nvmlDeviceGetHandleByIndex(index)
+
     def _recorded(self, name: str, *args: Any) -> Any:
-        state = self.node(name)
-        by_state = partial(getattr(SimulatedNvml, name, _unknown), self, *args)
-        if not args:
-            return by_state() if state.driver != self._driver else self._answer(name, args)
-        reference = self._reference(args[0])
-        gpu = state.gpu(reference.uuid)
-        if self._recorded_name(reference, gpu, name) is None or not state.driver.privileged:
-            return by_state()
-        if self._superseded(name, gpu, args):
-            return by_state()
-        if name in _IDENTITY:
-            self.check(gpu)
-            self._answer(name, args)
-            return by_state()
-        dies, gpu = self.met(state, reference.uuid, name)
-        self.check(gpu)
-        answer = self._answer(name, args)
-        if dies:
-            raise Crash(name)
-        return answer
+        if not args or isinstance(args[0], int):
+            self.node(name)
+            return self._answer(name, args)
 
-    def _recorded_name(self, reference: Reference, gpu: GpuState, function: str) -> str | None:
-        """The handle in the record that has the answer; None when the state machine has it."""
-        if gpu.recorded is None:
-            return None
-        match reference.kind:
-            case "gpu":
-                return gpu.recorded.name
-            case "gpu instance":
-                profiles = [instance.profile for instance in gpu.instances if instance.number == reference.number]
-                return self._instances[gpu.recorded.name].get(profiles[0]) if profiles else None
-            case "mig" if function in _OF_MIG_DEVICE:
-                handles = (item.recorded for _, item in mig_devices(gpu) if item.uuid == reference.mig_uuid)
-                return next(handles, None)
-        return None
+        def answer(reference: Reference, gpu: GpuState) -> Any:
+            return self._answer(name, args, reference.uuid)
 
-    def _superseded(self, name: str, gpu: GpuState, args: tuple[Any, ...]) -> bool:
-        depends = _DEPENDS.get(name.removeprefix("nvmlDeviceGet"))
-        others = [self.gpu_of(arg, name) for arg in args[1:] if isinstance(arg, pynvml.c_nvmlDevice_t)]
-        return depends is not None and any(
-            depends(gpu_state) != depends(self._start[gpu_state.recorded.name])
-            for gpu_state in (gpu, *others)
-            if gpu_state.recorded is not None
-        )
+        return self.answered(args[0], name, _KINDS, answer)
 
-    def _answer(self, name: str, args: tuple[Any, ...]) -> Any:
+    def _answer(self, name: str, args: tuple[Any, ...], gpu_uuid: str = "") -> Any:
         """The result of the recorded call, with its by-reference arguments filled. Raises NVMLError."""
-        named = partial(self._named, name)
-        call = self._answers.call(name, [shape(arg, named) for arg in args])
-        if call is None:
-            self._report(name)
+        call = self._calls.get(_key(name, [shape(arg, self._name_of) for arg in args]))
+        if call is None and name not in self._reported:
+            self._reported.add(name)
+            _log.warning("a call of NVML is not in the record", function=name)
+        if call is None or call.problem is not None:
             raise error(NOT_RECORDED)
-        if call.hung or call.problem is not None:
-            raise error(HUNG if call.hung else NOT_RECORDED)
-        self._fill(call, args)
-        if call.code is not None:
-            raise error(call.code)
-        return decoded(call.result, self._handle)
-
-    def _fill(self, call: NvmlCall, args: tuple[Any, ...]) -> None:
+        if call.hung:
+            raise error(HUNG)
+        handle = partial(self._handle, gpu_uuid)
         try:
             for place, value in call.out.items():
-                fill(pointed(args[place]), value, self._handle)
+                fill(pointed(args[place]), value, handle)
+            result = decoded(call.result, handle)
         except IndexError:
             raise error(pynvml.NVML_ERROR_INSUFFICIENT_SIZE) from None
+        except (ValueError, TypeError):
+            raise error(NOT_RECORDED) from None
+        if call.code is not None:
+            raise error(call.code)
+        return result
 
-    def _report(self, name: str) -> None:
-        if name not in self._untold:
-            self._untold.add(name)
-            _log.warning("a call of NVML is not in the record", function=name)
-
-    def _named(self, function: str, handle: Any) -> str:
-        """A handle as the record calls it."""
+    def _name_of(self, handle: Any) -> str:
         reference = self._reference(handle)
-        return self._recorded_name(reference, self._file.latest.gpu(reference.uuid), function) or ""
+        return reference.mig_uuid or f"gpu{self._uuids.index(reference.uuid)}"
 
-    def _handle(self, name: str) -> Any:
-        for gpu in self._file.latest.gpus:
-            if gpu.recorded is not None and gpu.recorded.name == name and gpu.uuid in self._uuids:
-                return self.gpu_handle(gpu.uuid)
-        return ctypes.cast(ctypes.c_void_p(0), pynvml.c_nvmlDevice_t)
+    def _handle(self, gpu_uuid: str, name: str) -> Any:
+        """The handle with this name in the record; one that is no GPU's own belongs to the GPU of the call."""
+        kind = name.rstrip("0123456789")
+        if kind == "gpu":
+            return self.gpu_handle(self._uuids[int(name.removeprefix("gpu"))])
+        reference = Reference("recorded", self._session, gpu_uuid, mig_uuid=name)
+        return self._pointer(reference, getattr(pynvml, f"c_nvml{kind}_t", pynvml.c_nvmlDevice_t))
 
 
-def _unknown(*_args: object) -> None:
-    raise error(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+def _refuse(*_args: object) -> None:
+    raise error(NOT_CHANGED)
+
+
+def _key(function: str, args: list[Any]) -> str:
+    return json.dumps([function, *args], sort_keys=True)
 
 
 def nvml_of(host: SimulatedHost) -> SimulatedNvml:

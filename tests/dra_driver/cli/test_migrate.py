@@ -45,9 +45,9 @@ from dra_driver.migration.model import FileResult, ManifestText, Migration, Opti
 from dra_driver.migration.report.data import schema
 from dra_driver.simulation.apiserver import SimulatedApiServer
 from dra_driver.terminal import Status
-from kubelet_plugin.record.format import write_record
 from kubelet_plugin.recording.take import NodeRecorder
 from kubelet_plugin.simulation.host import create_host
+from kubelet_plugin.simulation.recorded.format import write_record
 
 MANIFESTS = Path(__file__).parents[1] / "migration" / "manifests"
 TRANSLATOR = (MANIFESTS / "workloads" / "deployment-translator.yaml").read_text()

@@ -10,9 +10,9 @@ from dra_driver.cli.plan import nodes_of
 from dra_driver.doctor.node import NodePlaces
 from dra_driver.errors import InvalidInput
 from dra_driver.simulation.cluster import parse_nodes
-from kubelet_plugin.record.format import write_record
 from kubelet_plugin.recording.take import NodeRecorder
 from kubelet_plugin.simulation.host import create_host
+from kubelet_plugin.simulation.recorded.format import write_record
 
 
 def test_nodes_of_a_file_are_called_after_it_and_are_told_apart(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.mock_nvml import MOCK_IS_THERE, MOCK_WHY_NOT, PROFILES, write_driver_root
 
-from kubelet_plugin.record.format import read_record
+from kubelet_plugin.simulation.recorded.format import read_record
 
 pytestmark = pytest.mark.skipif(not MOCK_IS_THERE, reason=MOCK_WHY_NOT)
 

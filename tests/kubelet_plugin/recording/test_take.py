@@ -15,10 +15,10 @@ from dra_driver.doctor.node import NodePlaces
 from dra_driver.errors import InvalidInput, NodeNotReady
 from kubelet_plugin.commands.inventory import inventory
 from kubelet_plugin.commands.record import record
-from kubelet_plugin.record.format import NvmlCall, read_record
 from kubelet_plugin.recording.questions import OF_GPU, answer_of
 from kubelet_plugin.recording.take import CallLog, NodeRecorder
 from kubelet_plugin.simulation.host import SimulatedHost, create_host
+from kubelet_plugin.simulation.recorded.format import NvmlCall, read_record
 from kubelet_plugin.simulation.recorded.nvml import HUNG, NOT_RECORDED, nvml_of
 from kubelet_plugin.simulation.vfio import SimulatedKernel
 
@@ -108,7 +108,7 @@ def test_a_call_that_hangs_ends_the_questions_to_nvml_and_nothing_else(host: Sim
     (hung,) = [call for call in made.calls if call.hung]
     assert (hung.function, hung.args) == ("nvmlDeviceGetName", [{"handle": "gpu1"}])
     assert "nothing more was asked" in "".join(made.about.notes)
-    assert made.file("/dev/nvidia3") is not None
+    assert "/dev/nvidia3" in {file.path for file in made.files}
     again = replayed(made, tmp_path)
     nvml = nvml_of(again)
     nvml.nvmlInit()
@@ -119,7 +119,7 @@ def test_a_call_that_hangs_ends_the_questions_to_nvml_and_nothing_else(host: Sim
 
 
 def replayed(made: Any, folder: Path) -> SimulatedHost:
-    from kubelet_plugin.record.format import write_record
+    from kubelet_plugin.simulation.recorded.format import write_record
 
     write_record(made, folder / "again.tar.gz")
     return create_host(folder / "again", str(folder / "again.tar.gz"))

@@ -4,14 +4,13 @@ A record is a `.tar.gz` with JSON members below `gpu-dra-record/`:
 
 - `record.json` (`About`): format number, release, whether names were replaced, where the driver lies.
 - `nvml.json`: a list of `NvmlCall`. Each is one function of `pynvml` with its arguments, and its result, or the error
-  `code` that NVML returned, or `hung`. `kubelet_plugin.record.values` says how arguments and results are written.
+  `code` that NVML returned, or `hung`; `kubelet_plugin.simulation.recorded.values` writes arguments and results.
 - `files.json`: a list of `File`: sysfs and /proc with their text, device nodes with their numbers, the driver root
   with names, links, sizes and ELF headers. A file without `text` was not read.
 - `programs.json`: a list of `ProgramAnswer`: a program, the words it was started with, exit status, and output.
 
-Any other member is kept unchanged: `prove.json` has the results of `dractl doctor --node --prove`. A record may be
-written by hand: everything missing is "not in the record". `read_record` trusts nothing: no archive can make it write
-outside the folder of the simulated host. The same record always gives the same bytes.
+A record may be written by hand: everything missing is "not in the record". `read_record` trusts nothing: no archive can
+make it write outside the folder of the simulated host. The same record always gives the same bytes.
 """
 
 import gzip
@@ -20,7 +19,7 @@ import json
 import os
 import tarfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
@@ -110,21 +109,12 @@ class ProgramAnswer(_Data):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """All of it. `more` are members that other commands added, by name."""
+    """All of it."""
 
     about: About
     calls: tuple[NvmlCall, ...] = ()
     files: tuple[File, ...] = ()
     programs: tuple[ProgramAnswer, ...] = ()
-    more: Mapping[str, Any] = field(default_factory=dict)
-
-    def file(self, path: str) -> File | None:
-        return next((item for item in self.files if item.path == path), None)
-
-    def text(self, path: str) -> str | None:
-        """The text of the file at exactly this path."""
-        entry = self.file(path)
-        return entry.text if entry is not None else None
 
 
 _CALLS = TypeAdapter(tuple[NvmlCall, ...])
@@ -158,18 +148,18 @@ def packed(record: Record) -> bytes:
         gzip.GzipFile("", "wb", compresslevel=6, mtime=0, fileobj=buffer) as zipped,
         tarfile.open(fileobj=zipped, mode="w") as tar,
     ):
-        for name, lines in sorted(_members(record).items()):
-            content = lines.encode()
+        for name, text in sorted(members_of(record).items()):
+            content = text.encode()
             info = tarfile.TarInfo(f"{FOLDER}/{name}")
             info.size, info.mode = len(content), 0o600
             tar.addfile(info, io.BytesIO(content))
     return buffer.getvalue()
 
 
-def _members(record: Record) -> dict[str, str]:
+def members_of(record: Record) -> dict[str, str]:
+    """The texts of the archive's members, by name."""
     files = sorted(record.files, key=lambda file: file.path)
     return {
-        **{name: json.dumps(value, indent=1, sort_keys=True) + "\n" for name, value in record.more.items()},
         _ABOUT: record.about.model_dump_json(indent=1) + "\n",
         _NVML: _listed(record.calls),
         _FILES: _listed(files),
@@ -192,17 +182,17 @@ def read_record(path: Path) -> Record:
         raise _refused(path, "does not exist; make one on a node with `dractl record`") from error
     except PermissionError as error:
         raise _refused(path, "may not be read by you; run this as its owner or as root") from error
-    except (OSError, EOFError, tarfile.TarError, ValueError, RecursionError) as error:
-        raise _refused(
-            path, f"is no record of `dractl record`, or a damaged one ({error}); record the node again"
-        ) from error
+    except (OSError, EOFError, tarfile.TarError, ValueError) as error:
+        raise _refused(path, f"is no record of `dractl record`, or a damaged one ({error}); record it again") from error
     try:
-        return _record(members)
+        return record_of(members)
     except KeyError as error:
         raise _refused(path, f"has no {error.args[0]}; record the node again with `dractl record`") from error
     except ValidationError as error:
-        raise _refused(path, f"does not have the form of a record: {_first(error)}") from error
-    except ValueError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise _refused(path, f"does not have the form of a record: {where}: {first['msg']}") from error
+    except (ValueError, RecursionError) as error:
         raise _refused(path, str(error)) from error
 
 
@@ -210,12 +200,7 @@ def _refused(path: Path, message: str) -> InvalidInput:
     return InvalidInput(message, about=f"record {path}")
 
 
-def _first(error: ValidationError) -> str:
-    first = error.errors()[0]
-    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-
-
-def _read(tar: tarfile.TarFile, path: Path) -> Iterator[tuple[str, Any]]:
+def _read(tar: tarfile.TarFile, path: Path) -> Iterator[tuple[str, str]]:
     left = _MOST_BYTES
     for number, member in enumerate(tar):
         name = member.name.removeprefix(f"{FOLDER}/")
@@ -228,21 +213,22 @@ def _read(tar: tarfile.TarFile, path: Path) -> Iterator[tuple[str, Any]]:
             raise _refused(path, f"has more than {_MOST_BYTES >> 20} MiB; no node has as much to read")
         file = tar.extractfile(member)
         assert file is not None
-        yield name, json.load(file)
+        yield name, file.read().decode()
 
 
-def _record(members: dict[str, Any]) -> Record:
-    about = members.pop(_ABOUT)
+def record_of(members: Mapping[str, str]) -> Record:
+    """The record with these members, as `members_of` gives them. Raises KeyError with the name of one that is missing,
+    ValidationError for one of another form, and ValueError."""
+    about = json.loads(members[_ABOUT])
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise ValueError(f"is not of format {FORMAT}, which this release reads; use the release that wrote it")
-    files = _ENTRIES.validate_python(members.pop(_FILES))
+    files = _ENTRIES.validate_json(members[_FILES])
     check_tree(files)
     return Record(
         About.model_validate(about),
-        _CALLS.validate_python(members.pop(_NVML)),
+        _CALLS.validate_json(members[_NVML]),
         files,
-        _ANSWERS.validate_python(members.pop(_PROGRAMS)),
-        members,
+        _ANSWERS.validate_json(members[_PROGRAMS]),
     )
 
 

@@ -7,7 +7,7 @@ import pynvml
 import pytest
 from support.rows import rows
 
-from kubelet_plugin.record.values import decoded, encoded, fill, shape
+from kubelet_plugin.simulation.recorded.values import decoded, encoded, fill, shape
 
 GPU = ctypes.cast(ctypes.c_void_p(0x1000), pynvml.c_nvmlDevice_t)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dra_driver.errors import InvalidInput, NodeNotReady
-from kubelet_plugin.record.format import (
+from kubelet_plugin.simulation.recorded.format import (
     About,
     Elf,
     File,
@@ -33,7 +33,6 @@ RECORD = Record(
         File(path="/usr/lib64/libnvidia-ml.so.580.1", kind="file", size=12, elf=Elf()),
     ),
     (ProgramAnswer(path="/usr/bin/nvidia-smi", words=["-L"], status=0, output="GPU 0"),),
-    {"prove.json": {"passed": 3}},
 )
 
 
@@ -85,8 +84,8 @@ DAMAGED: dict[str, tuple[Callable[[], bytes], str]] = {
     "text": (lambda: b"profile: t4\n", "damaged one"),
     "cut short": (lambda: packed(RECORD)[: len(packed(RECORD)) // 2], "damaged one"),
     "zeros": (lambda: gzip.compress(bytes(2**20)), "has no record.json"),
-    "no JSON": (lambda: archive(members(nvml=b"{")), "damaged one"),
-    "deep JSON": (lambda: archive(members(nvml=b"[" * 200_000)), "damaged one"),
+    "no JSON": (lambda: archive(members(nvml=b"{")), "form of a record"),
+    "deep JSON": (lambda: archive(members(nvml=b"[" * 200_000)), "form of a record"),
     "another format": (lambda: archive(members(record={"format": 2})), "not of format 1"),
     "no format": (lambda: archive(members(record=[])), "not of format 1"),
     "member missing": (lambda: archive(members(files=None)), "has no files.json"),
