@@ -10,8 +10,6 @@ export PYTHONDONTWRITEBYTECODE :=
 # Helm's library is Go, which reads this when a process starts. Little of an install lives on, so looking for garbage as
 # often as Go does by itself is a fifth of its time.
 export GOGC := 800
-# Helm's library also keeps what kinds each API server has, for hours, in the home folder; and each test has a new server.
-export KUBECACHEDIR := /dev/null
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'

@@ -14,9 +14,9 @@ from support import places
 os.environ.setdefault("TMPDIR", places.SHORT)
 tempfile.tempdir = None
 
-# The Makefile says why. From here it reaches workers of a parallel run and programs that tests start: Helm's library
-# looks at what its process was started with.
-os.environ.setdefault("KUBECACHEDIR", os.devnull)
+# Where Helm's library keeps which kinds an API server has; without such a folder it asks for them fifty times in an
+# install. From here it reaches workers of a parallel run: the library looks at what its process was started with.
+os.environ.setdefault("KUBECACHEDIR", f"{places.SHORT}/gpu-dra-tests-kube-cache")
 
 # A slow machine is no failure of the product. By default every run tries the same, so that a change is judged by what
 # it changes, and shows a failing case as it was found: making it smaller can take longer than all tests together.

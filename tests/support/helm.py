@@ -8,6 +8,8 @@ import asyncio
 import base64
 import gzip
 import json
+import os
+import shutil
 import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -222,6 +224,13 @@ class ServerThread(Cluster):
         self._thread.start()
         self.call(self.server.start())
         self.server.kubeconfig(kubeconfig)
+        self._forget_kinds()
+
+    def _forget_kinds(self) -> None:
+        """Helm keeps for hours which kinds the server at an address has, and ports are used again."""
+        address = self.server.url.removeprefix("http://").replace(":", "_")
+        for folder in (os.environ.get("KUBECACHEDIR"), Path.home() / ".kube" / "cache"):
+            shutil.rmtree(Path(folder or "") / "discovery" / address, ignore_errors=True)
 
     def call(self, coroutine: Any) -> Any:
         """Run a coroutine where the server runs."""
@@ -229,6 +238,7 @@ class ServerThread(Cluster):
 
     def stop(self) -> None:
         self.call(self.server.stop())
+        self._forget_kinds()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
         self._loop.close()
