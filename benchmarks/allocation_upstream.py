@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from dra_driver.allocation.amounts import amount
-from dra_driver.allocation.behaviour import Behaviour
+from dra_driver.allocation.behavior import Behavior
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.search import Allocated, Limit, Undecided, allocate
 from dra_driver.allocation.snapshot import Catalog, PoolId, PoolUsage, PublishedSlice, Snapshot, Usage
@@ -61,7 +61,7 @@ class Timed:
 
 
 def timed(case: Case) -> Timed:
-    behaviour = Behaviour.of(36, **{_FIELDS[name]: on for name, on in case["features"].items()})
+    behavior = Behavior.of(36, **{_FIELDS[name]: on for name, on in case["features"].items()})
     nodes, slices, usage = _cluster(case)
     claims = [ResourceClaim.of(one) for one in case["claims"]]
     classes = {one.metadata.name: one for one in map(DeviceClass.of, case["classes"] or ())}
@@ -69,7 +69,7 @@ def timed(case: Case) -> Timed:
     def once() -> str:
         end = time.process_time() + _LONGEST_S
         limit = Limit(10**9, lambda: time.process_time() > end)
-        return _decided(claims, nodes, Snapshot(Catalog(slices, behaviour), classes, usage), limit)
+        return _decided(claims, nodes, Snapshot(Catalog(slices, behavior), classes, usage), limit)
 
     start = time.process_time()
     answer = once()

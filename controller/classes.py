@@ -85,7 +85,7 @@ class ProfileClasses:
         self._news = asyncio.Event()
         self._classes = Mirror(kube, DEVICE_CLASSES, keep=_kept, on_change=self._changed)
         self._retry = Backoff(first_s=1.0, longest_s=60.0)
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     def published(self, pool: str, devices: Sequence[Device]) -> None:
         """Reports the current devices of a pool."""
@@ -138,8 +138,8 @@ class ProfileClasses:
             raise refused
 
     def _leave(self, name: str) -> None:
-        if name not in self._told:
-            self._told.add(name)
+        if name not in self._logged:
+            self._logged.add(name)
             _log.info("a DeviceClass of this name does not belong to this driver and stays unchanged", name=name)
 
 

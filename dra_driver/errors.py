@@ -42,7 +42,7 @@ class Help:
     """Documentation of a kind of error, in Markdown: who must act, what happened, and what to do."""
 
     move: Move
-    said: str
+    event: str
     advice: str
 
 

@@ -113,8 +113,8 @@ class Actions:
         except AlreadyExists:
             if resource is DAEMON_SETS:
                 return  # its name is the domain's UID, so no one else has it
-            found = await self._kube.get(resource, name, namespace)
-            if (found["metadata"].get("labels") or {}).get(DOMAIN_LABEL) == uid:
+            existing = await self._kube.get(resource, name, namespace)
+            if (existing["metadata"].get("labels") or {}).get(DOMAIN_LABEL) == uid:
                 return
             self._cluster.found_foreign((namespace, name))
             raise Conflict(

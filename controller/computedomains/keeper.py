@@ -101,10 +101,10 @@ class DomainKeeper:
         if self._cluster is not None:
             yield from (f"not watched: {failure}" for failure in self._cluster.failures)
             for (namespace, name), domain in sorted(self._cluster.domains.objects.items()):
-                said = (
+                status = (
                     f"{domain.status.status} {domain.status.ready_nodes}" if isinstance(domain, ComputeDomain) else ""
                 )
-                yield f"{namespace}/{name}: {said or domain}"
+                yield f"{namespace}/{name}: {status or domain}"
 
     def statuses(self) -> Mapping[Key, ComputeDomainStatus]:
         """All domains by namespace and name, for metrics; empty while another replica leads."""

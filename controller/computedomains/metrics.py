@@ -21,9 +21,9 @@ class DomainCollector:
     def collect(self) -> Iterator[Metric]:
         statuses = self._statuses()
         info = GaugeMetricFamily("nvidia_dra_compute_domain_info", "ComputeDomains by status.", labels=["status"])
-        found = Counter(status.status for status in statuses.values())
+        counts = Counter(status.status for status in statuses.values())
         for state in _STATES:
-            info.add_metric([state], found[state])
+            info.add_metric([state], counts[state])
         yield info
         nodes = GaugeMetricFamily(
             "gpu_dra_compute_domain_nodes", "Nodes of ComputeDomains.", labels=["namespace", "domain", "status"]

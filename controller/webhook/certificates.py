@@ -105,11 +105,11 @@ def _names_of(leaf: "Certificate") -> frozenset[str]:
     from cryptography import x509
 
     try:
-        found = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
         return frozenset()
-    addresses = map(str, found.get_values_for_type(x509.IPAddress))
-    return frozenset((*found.get_values_for_type(x509.DNSName), *addresses))
+    addresses = map(str, names.get_values_for_type(x509.IPAddress))
+    return frozenset((*names.get_values_for_type(x509.DNSName), *addresses))
 
 
 def secret_data(certificate: ServingCertificate) -> JsonObject:

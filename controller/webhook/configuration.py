@@ -77,20 +77,20 @@ class Trust:
 
 def trusted_in(configuration: Mapping[str, object] | None) -> tuple[str, ...]:
     """The authorities in the server's configuration; none if it has no webhooks."""
-    found: dict[str, None] = {}
+    authorities: dict[str, None] = {}
     for webhook in webhooks_in(configuration):
         bundle = (webhook.get("clientConfig") or {}).get("caBundle")
         try:
             text = base64.b64decode(bundle or "", validate=True).decode("ascii")
         except ValueError:
             continue
-        found |= dict.fromkeys(pem_blocks(text))
-    return tuple(found)
+        authorities |= dict.fromkeys(pem_blocks(text))
+    return tuple(authorities)
 
 
 def webhooks_in(configuration: Mapping[str, object] | None) -> Sequence[JsonObject]:
-    found = (configuration or {}).get("webhooks")
-    return found if isinstance(found, list) else ()
+    webhooks = (configuration or {}).get("webhooks")
+    return webhooks if isinstance(webhooks, list) else ()
 
 
 def next_trust(certificate: ServingCertificate, configuration: Mapping[str, object] | None, now: datetime) -> Trust:

@@ -130,8 +130,8 @@ def _depth(value: object) -> int:
     """Depth of lists and maps; not recursive, because it protects from deep recursion."""
     deepest, todo = 0, [(value, 1)]
     while todo:
-        one, depth = todo.pop()
-        inner = one.values() if isinstance(one, dict) else one if isinstance(one, list) else None
+        node, depth = todo.pop()
+        inner = node.values() if isinstance(node, dict) else node if isinstance(node, list) else None
         if inner is not None:
             deepest = max(deepest, depth)
             todo += [(item, depth + 1) for item in inner]
@@ -188,7 +188,7 @@ class Reviewer:
         if sum(map(len, expressions_in(obj.get("spec")))) > _MOST_SELECTOR_TEXT:
             obj = _without_selectors(obj)
         findings = check(ReadDocuments((_document(obj),), ()), self._knowledge_for(obj))
-        said = [
+        warnings = [
             finding
             for finding in findings
             if finding.severity is Severity.WARNING and finding.code not in _SAID_BY_SERVER
@@ -196,7 +196,7 @@ class Reviewer:
         return ReviewAnswer(
             review.uid,
             _sentences(finding for finding in findings if self._refuses(kind, finding)),
-            _sentences(said)[:_MOST_WARNINGS],
+            _sentences(warnings)[:_MOST_WARNINGS],
         )
 
     def _others_keep_domains(self) -> bool:

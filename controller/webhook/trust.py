@@ -85,8 +85,8 @@ def watched_configuration(kube: Kube, name: str, changed: Callable[[], None]) ->
 
 
 def told(configuration: Watched) -> ServerTrust:
-    found = configuration.object
-    return ServerTrust(is_armed(found), trusted_in(found))
+    configured = configuration.object
+    return ServerTrust(is_armed(configured), trusted_in(configured))
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ def _section(kind: type[DriverError], said: tuple[str, ...]) -> Iterator[str]:
     if "help" not in vars(kind):
         raise LookupError(f"{kind.__module__}.{kind.__name__} has no documentation: set `help`")
     yield f"### {kind.__name__}"
-    yield kind.help.said
+    yield kind.help.event
     again = "only after that" if kind.retry_after_s is None else f"after {kind.retry_after_s:g} s"
     parents = [one.__name__ for one in kind.__mro__[1:] if issubclass(one, DriverError) and one is not DriverError]
     is_a = f" **Kind of:** [{parents[0]}](#{parents[0].lower()})." if parents else ""

@@ -9,7 +9,7 @@ true of a cluster at one moment; the catalog of its slices can be used until one
 objects as the API has them (docs/library.md); `dra_driver.explain` says why something in it waits.
 """
 
-from dra_driver.allocation.behaviour import CURRENT, Behaviour
+from dra_driver.allocation.behavior import CURRENT, Behavior
 from dra_driver.allocation.loading import world_of
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.offline import Placed, allocate_all
@@ -21,7 +21,7 @@ from dra_driver.allocation.world import World
 __all__ = [
     "CURRENT",
     "Allocated",
-    "Behaviour",
+    "Behavior",
     "Catalog",
     "Cause",
     "NodeView",

@@ -9,7 +9,7 @@ from functools import lru_cache
 from math import ceil
 from typing import Any
 
-from dra_driver.allocation.behaviour import Behaviour
+from dra_driver.allocation.behavior import Behavior
 from dra_driver.api.resource import Capacity
 from dra_driver.quantity import Quantity
 
@@ -32,7 +32,7 @@ def amount_of(quantity: Quantity) -> Amount:
     return int(quantity.value) if quantity.value.denominator == 1 else quantity.value
 
 
-def consumed(requested: str | None, capacity: Capacity, behaviour: Behaviour) -> Quantity | None:
+def consumed(requested: str | None, capacity: Capacity, behavior: Behavior) -> Quantity | None:
     """What a share takes of a capacity; None when the policy has no value that is large enough.
 
     `requested` None is a claim that does not name the capacity: it takes the default, or everything.
@@ -41,7 +41,7 @@ def consumed(requested: str | None, capacity: Capacity, behaviour: Behaviour) ->
     if requested is None:
         return quantity(policy.get("default") or capacity.value)
     if valid := policy.get("validRange"):
-        return _in_range(quantity(requested), valid, behaviour)
+        return _in_range(quantity(requested), valid, behavior)
     if values := policy.get("validValues"):
         return next((item for item in map(quantity, values) if item >= quantity(requested)), None)
     return quantity(requested)
@@ -55,19 +55,19 @@ def most(capacity: Capacity) -> str:
     return min(capacity.value, max(given, key=quantity), key=quantity) if given else capacity.value
 
 
-def _in_range(requested: Quantity, valid: Mapping[str, Any], behaviour: Behaviour) -> Quantity | None:
+def _in_range(requested: Quantity, valid: Mapping[str, Any], behavior: Behavior) -> Quantity | None:
     """Up to the next step from the minimum; None beyond the maximum."""
-    found, least = requested, quantity(valid["min"])
+    amount, least = requested, quantity(valid["min"])
     if requested < least:
-        found = least
+        amount = least
     elif step := valid.get("step"):
-        found = _stepped(requested, least, quantity(step), behaviour)
-    return None if "max" in valid and found > quantity(valid["max"]) else found
+        amount = _stepped(requested, least, quantity(step), behavior)
+    return None if "max" in valid and amount > quantity(valid["max"]) else amount
 
 
-def _stepped(requested: Quantity, least: Quantity, step: Quantity, behaviour: Behaviour) -> Quantity:
+def _stepped(requested: Quantity, least: Quantity, step: Quantity, behavior: Behavior) -> Quantity:
     wanted, first, each = amount_of(requested), amount_of(least), amount_of(step)
-    if not behaviour.fractional_steps:
+    if not behavior.fractional_steps:
         # Whole numbers, rounded up: that is how the scheduler reads them.
         wanted, first, each = ceil(wanted), ceil(first), ceil(each)
     return Quantity(Fraction(first - each * ((first - wanted) // each)), "BinarySI")

@@ -5,7 +5,7 @@ Source: kubernetes/dynamic-resource-allocation, structured allocator, Kubernetes
 
 from collections.abc import Hashable, Sequence
 
-from dra_driver.allocation.behaviour import Behaviour
+from dra_driver.allocation.behavior import Behavior
 from dra_driver.allocation.requests import Cause, Refusal
 from dra_driver.allocation.snapshot import Candidate
 from dra_driver.api.resource import Constraint, ResourceClaim
@@ -20,9 +20,9 @@ _UNREADABLE = "unreadable"
 
 
 class _AttributeConstraint:
-    def __init__(self, requests: Sequence[str], attribute: str, behaviour: Behaviour) -> None:
+    def __init__(self, requests: Sequence[str], attribute: str, behavior: Behavior) -> None:
         self.requests, self.attribute = requests, attribute
-        self._lists = behaviour.server.list_values
+        self._lists = behavior.server.list_values
         self._known: dict[Candidate, frozenset[Value]] = {}
 
     def covers(self, name: RequestName) -> bool:
@@ -43,8 +43,8 @@ class _AttributeConstraint:
 class MatchAttribute(_AttributeConstraint):
     """Every covered device has the attribute, with one value that all of them have."""
 
-    def __init__(self, requests: Sequence[str], attribute: str, behaviour: Behaviour) -> None:
-        super().__init__(requests, attribute, behaviour)
+    def __init__(self, requests: Sequence[str], attribute: str, behavior: Behavior) -> None:
+        super().__init__(requests, attribute, behavior)
         self._common: list[frozenset[Value]] = []
         """After each device, the values that it and those before it have."""
 
@@ -78,8 +78,8 @@ class DistinctAttribute(_AttributeConstraint):
     may be equal.
     """
 
-    def __init__(self, requests: Sequence[str], attribute: str, behaviour: Behaviour) -> None:
-        super().__init__(requests, attribute, behaviour)
+    def __init__(self, requests: Sequence[str], attribute: str, behavior: Behavior) -> None:
+        super().__init__(requests, attribute, behavior)
         self._taken: dict[str, frozenset[Value]] = {}
 
     def add(self, name: RequestName, candidate: Candidate) -> bool:
@@ -109,16 +109,16 @@ class DistinctAttribute(_AttributeConstraint):
 type AnyConstraint = MatchAttribute | DistinctAttribute
 
 
-def constraints_of(claim: ResourceClaim, behaviour: Behaviour) -> tuple[AnyConstraint, ...]:
+def constraints_of(claim: ResourceClaim, behavior: Behavior) -> tuple[AnyConstraint, ...]:
     constraints = claim.spec.devices.constraints
-    return tuple(_constraint(claim, index, constraint, behaviour) for index, constraint in enumerate(constraints))
+    return tuple(_constraint(claim, index, constraint, behavior) for index, constraint in enumerate(constraints))
 
 
-def _constraint(claim: ResourceClaim, index: int, constraint: Constraint, behaviour: Behaviour) -> AnyConstraint:
+def _constraint(claim: ResourceClaim, index: int, constraint: Constraint, behavior: Behavior) -> AnyConstraint:
     if constraint.match_attribute is not None:
-        return MatchAttribute(constraint.requests, constraint.match_attribute, behaviour)
+        return MatchAttribute(constraint.requests, constraint.match_attribute, behavior)
     if constraint.distinct_attribute is not None:
-        return DistinctAttribute(constraint.requests, constraint.distinct_attribute, behaviour)
+        return DistinctAttribute(constraint.requests, constraint.distinct_attribute, behavior)
     about = f"claim {claim.metadata.namespace}/{claim.metadata.name}"
     raise InvalidInput("neither matchAttribute nor distinctAttribute", about=about, field=f"constraints[{index}]")
 

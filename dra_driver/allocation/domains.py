@@ -31,13 +31,13 @@ def domain_uid(claim: ResourceClaim) -> str | None:
 
 def domains_of_pools(claims: Iterable[ResourceClaim]) -> dict[str, str]:
     """UIDs of the domains that have allocated claims, by the name of the pool that the channels are in."""
-    found: dict[str, str] = {}
+    uids: dict[str, str] = {}
     for claim in claims:
         if claim.status.allocation is not None and (uid := domain_uid(claim)) is not None:
             for result in claim.status.allocation.devices.results:
                 if result.driver == COMPUTE_DOMAIN_DRIVER and not result.admin_access:
-                    found[result.pool] = uid
-    return found
+                    uids[result.pool] = uid
+    return uids
 
 
 def is_in_another(claims: Sequence[ResourceClaim], pools: Iterable[str], domains: Mapping[str, str]) -> bool:

@@ -94,11 +94,11 @@ class Headroom:
     def _refusal(self, candidate: Candidate, ledger: Ledger, left: Mapping[str, Amount]) -> Refusal | None:
         if ledger.in_use(candidate):
             return Refusal(Cause.IN_USE, "in use")
-        behaviour = self._site.behaviour
-        taint = untolerated(self._snapshot.taints(candidate), ()) if behaviour.taints else None
+        behavior = self._site.behavior
+        taint = untolerated(self._snapshot.taints(candidate), ()) if behavior.taints else None
         if taint is not None:
             return Refusal(Cause.TAINT, f"tainted {taint}")
-        if candidate.device.consumes_counters and not behaviour.partitionable:
+        if candidate.device.consumes_counters and not behavior.partitionable:
             return Refusal(Cause.GATE, "a partition, which this scheduler does not know")
         for name, remaining in left.items():
             if _least(candidate.device.capacity[name]) > remaining:
@@ -150,7 +150,7 @@ class Headroom:
 
     def _with_amounts(self, requests: Mapping[str, str]) -> dict[str, object]:
         of_driver = {"cel": {"expression": f"device.driver == '{self._driver}'"}}
-        if self._site.behaviour.consumable:
+        if self._site.behavior.consumable:
             return {"selectors": [of_driver], "capacity": {"requests": dict(requests)}}
         memory = f"device.capacity['{self._driver}'].memory.compareTo(quantity('{requests['memory']}')) >= 0"
         return {"selectors": [of_driver, {"cel": {"expression": memory}}]}

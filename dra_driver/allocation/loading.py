@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dra_driver.allocation.behaviour import CURRENT, Behaviour
+from dra_driver.allocation.behavior import CURRENT, Behavior
 from dra_driver.allocation.domains import templates_to_be, with_uid
 from dra_driver.allocation.nodes import NodeView, amounts_of
 from dra_driver.allocation.placement import extended_resources
@@ -151,7 +151,7 @@ class Loaded:
 def world_of(
     objects: Iterable[JsonObject],
     *,
-    behaviour: Behaviour = CURRENT,
+    behavior: Behavior = CURRENT,
     unread: Sequence[UnreadKind] = (),
     live: bool = False,
     about: Mapping[int, str] | None = None,
@@ -182,7 +182,7 @@ def world_of(
         registered=builder.registered,
         limitations=builder.limitations,
         invalid=builder.invalid,
-        behaviour=behaviour,
+        behavior=behavior,
         unread=tuple(unread),
         live=live,
     )

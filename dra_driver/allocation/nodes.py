@@ -165,8 +165,8 @@ def amounts_of(pod: JsonObject) -> dict[str, Fraction]:
 def _requests(container: JsonObject) -> dict[str, Fraction]:
     resources = container.get("resources") or {}
     # The API server fills in requests from limits; manifests may never have met one.
-    found = (resources.get("limits") or {}) | (resources.get("requests") or {})
-    return {name: Quantity.parse(str(value)).value for name, value in found.items() if "/" not in name}
+    amounts = (resources.get("limits") or {}) | (resources.get("requests") or {})
+    return {name: Quantity.parse(str(value)).value for name, value in amounts.items() if "/" not in name}
 
 
 def _sum(parts: Iterable[Mapping[str, Fraction]]) -> dict[str, Fraction]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dra_driver import kubernetes
-from dra_driver.allocation.behaviour import Behaviour
+from dra_driver.allocation.behavior import Behavior
 from dra_driver.allocation.nodes import NodeView, provides, selector_matches, unfit_for
 from dra_driver.allocation.result import ShareIds, derived_share_id
 from dra_driver.allocation.search import Allocated, Limit, allocate
@@ -48,17 +48,17 @@ class ExtendedRequests:
 
 def class_by_resource(classes: Iterable[DeviceClass]) -> dict[str, str]:
     """Resource name to class name. Of several classes for one name the newest wins, then the smaller name."""
-    found: dict[str, DeviceClass] = {}
+    newest: dict[str, DeviceClass] = {}
     result: dict[str, str] = {}
     for class_ in classes:
         result[IMPLICIT_PREFIX + class_.metadata.name] = class_.metadata.name
         name = class_.spec.extended_resource_name
         if name is None:
             continue
-        other = found.get(name)
+        other = newest.get(name)
         if other is None or _is_newer(class_, other):
-            found[name] = class_
-    return result | {name: device_class.metadata.name for name, device_class in found.items()}
+            newest[name] = class_
+    return result | {name: device_class.metadata.name for name, device_class in newest.items()}
 
 
 def _is_newer(device_class: DeviceClass, other: DeviceClass) -> bool:
@@ -129,13 +129,15 @@ def extended_requests(pod: JsonObject, classes: Mapping[str, str], *, reuse: boo
     requests: list[DeviceRequest] = []
     mappings: list[RequestMapping] = []
     for resource, class_name in sorted(classes.items()):
-        lasting = {one.index: (one, one.amounts[resource]) for one in _containers(pod) if _lasts(one, resource, reuse)}
-        brief = [one for one in _containers(pod) if one.amounts.get(resource) and one.index not in lasting]
+        lasting = {
+            used.index: (used, used.amounts[resource]) for used in _containers(pod) if _lasts(used, resource, reuse)
+        }
+        brief = [used for used in _containers(pod) if used.amounts.get(resource) and used.index not in lasting]
         for container, amount in lasting.values():
             requests.append(_request(container, resource, class_name, amount))
             mappings.append(RequestMapping(container.name, resource, _request_name(container, resource)))
-        more = {one.index: _beyond(one, resource, lasting) for one in brief}
-        largest = max((one for one in brief if more[one.index] > 0), key=lambda one: more[one.index], default=None)
+        more = {used.index: _beyond(used, resource, lasting) for used in brief}
+        largest = max((used for used in brief if more[used.index] > 0), key=lambda used: more[used.index], default=None)
         if largest is not None:
             requests.append(_request(largest, resource, class_name, more[largest.index]))
         for item in brief:
@@ -223,7 +225,7 @@ def place_on(
         return problem
     if (elsewhere := allocated_elsewhere(claims, node)) is not None:
         return f"claim {elsewhere.metadata.name} is allocated to devices of another node"
-    extended = extended_on(pod, node, snapshot.classes, snapshot.catalog.behaviour)
+    extended = extended_on(pod, node, snapshot.classes, snapshot.catalog.behavior)
     if isinstance(extended, str):
         return extended
     wanted = unallocated(claims)
@@ -249,7 +251,7 @@ def allocated_elsewhere(claims: Sequence[ResourceClaim], node: NodeView) -> Reso
 
 
 def extended_on(
-    pod: JsonObject, node: NodeView, classes: Mapping[str, DeviceClass], behaviour: Behaviour
+    pod: JsonObject, node: NodeView, classes: Mapping[str, DeviceClass], behavior: Behavior
 ) -> ExtendedRequests | str | None:
     """What DRA must serve on this node; None for nothing, a text for resources that the node has not."""
     by_class = class_by_resource(classes.values())
@@ -262,7 +264,7 @@ def extended_on(
         if resource not in by_class:
             return f"no {resource}"
         served[resource] = by_class[resource]
-    return extended_requests(pod, served, reuse=behaviour.init_containers_reuse) if served else None
+    return extended_requests(pod, served, reuse=behavior.init_containers_reuse) if served else None
 
 
 def score(claims: Sequence[ResourceClaim], allocations: Sequence[Allocation]) -> int:

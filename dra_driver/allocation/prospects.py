@@ -26,12 +26,12 @@ class Site:
     def __init__(self, node: NodeView, snapshot: Snapshot) -> None:
         self.node = node
         self.snapshot = snapshot
-        self.behaviour = snapshot.catalog.behaviour
+        self.behavior = snapshot.catalog.behavior
         self.pools: Sequence[Pool] = snapshot.catalog.pools(node)
         self.usable = [pool for pool in self.pools if pool.problem is None]
 
     def ledger(self) -> Ledger:
-        return Ledger(self.usable, self.snapshot.usage, self.behaviour)
+        return Ledger(self.usable, self.snapshot.usage, self.behavior)
 
     @cached_property
     def untouched(self) -> Ledger:
@@ -170,17 +170,17 @@ class Prospects:
     def _unsuitable(self, candidate: Candidate) -> Refusal | None:
         if not candidate.is_for(self._site.node):
             return Refusal(Cause.NODE, "for other nodes")
-        if candidate.device.binding_conditions and not self._site.behaviour.binding_conditions:
+        if candidate.device.binding_conditions and not self._site.behavior.binding_conditions:
             return Refusal(Cause.GATE, "attached only after the decision, which this scheduler does not do")
         return self._ledger.short_of_capacity(self.wanted, candidate)
 
     def _unavailable(self, candidate: Candidate) -> Refusal | None:
-        behaviour = self._site.behaviour
-        if candidate.device.consumes_counters and not behaviour.partitionable:
+        behavior = self._site.behavior
+        if candidate.device.consumes_counters and not behavior.partitionable:
             return Refusal(Cause.GATE, "a partition, which this scheduler does not know")
         if (short := self._ledger.short_of_counters(candidate)) is not None:
             return short
-        taints = self._site.snapshot.taints(candidate) if behaviour.taints else ()
+        taints = self._site.snapshot.taints(candidate) if behavior.taints else ()
         taint = untolerated(taints, self.wanted.tolerations) if taints else None
         return Refusal(Cause.TAINT, f"tainted {taint}") if taint else None
 

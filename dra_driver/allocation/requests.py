@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from dra_driver.allocation.behaviour import Behaviour
+from dra_driver.allocation.behavior import Behavior
 from dra_driver.api.resource import (
     DeviceClass,
     DeviceRequest,
@@ -76,7 +76,7 @@ type Alternatives = tuple[Wanted, ...]
 
 
 def checked_requests(
-    claims: Sequence[ResourceClaim], classes: Mapping[str, DeviceClass], behaviour: Behaviour
+    claims: Sequence[ResourceClaim], classes: Mapping[str, DeviceClass], behavior: Behavior
 ) -> list[list[Alternatives]]:
     """For each claim its requests. Raises InvalidInput for what no node can help with.
 
@@ -84,7 +84,7 @@ def checked_requests(
     """
     checked: list[list[Alternatives]] = []
     for claim in claims:
-        requests = [_alternatives(claim, request, classes, behaviour) for request in claim.spec.devices.requests]
+        requests = [_alternatives(claim, request, classes, behavior) for request in claim.spec.devices.requests]
         if not any(wanted.wants_all for alternatives in requests for wanted in alternatives):
             check_size(requests, lambda wanted: wanted.count)
         checked.append(requests)
@@ -100,7 +100,7 @@ def check_size(requests: Sequence[Alternatives], count: Callable[[Wanted], int])
 
 
 def _alternatives(
-    claim: ResourceClaim, request: DeviceRequest, classes: Mapping[str, DeviceClass], behaviour: Behaviour
+    claim: ResourceClaim, request: DeviceRequest, classes: Mapping[str, DeviceClass], behavior: Behavior
 ) -> Alternatives:
     named: list[tuple[RequestName, ExactRequest | SubRequest]] = (
         [(RequestName(request.name), request.exactly)]
@@ -110,18 +110,18 @@ def _alternatives(
         ]
     )
     about = f"claim {claim.metadata.namespace}/{claim.metadata.name}"
-    if request.first_available and not behaviour.prioritized:
+    if request.first_available and not behavior.prioritized:
         message = f'request "{request.name}" has alternatives; kube-scheduler has DRAPrioritizedList switched off'
         raise InvalidInput(message, about=about)
     alternatives: list[Wanted] = []
     for name, spec in named:
-        if isinstance(spec, ExactRequest) and spec.admin_access is not None and not behaviour.admin_access:
+        if isinstance(spec, ExactRequest) and spec.admin_access is not None and not behavior.admin_access:
             message = f'request "{name}" asks for admin access; kube-scheduler has DRAAdminAccess switched off'
             raise InvalidInput(message, about=about)
         device_class = classes.get(spec.device_class_name)
         if device_class is None:
             raise InvalidInput(f'request "{name}": there is no DeviceClass {spec.device_class_name}', about=about)
-        if spec.capacity is not None and not behaviour.consumable:
+        if spec.capacity is not None and not behavior.consumable:
             message = f'request "{name}" asks for capacity; kube-scheduler has DRAConsumableCapacity switched off'
             raise InvalidInput(message, about=about)
         expressions = (

@@ -53,7 +53,7 @@ def _result(site: Site, share_ids: ShareIds, chosen: Chosen, before: int) -> All
         pool=candidate.id.pool,
         device=candidate.id.device,
         admin_access=True if wanted.admin_access else None,
-        tolerations=(list(wanted.tolerations) or None) if site.behaviour.copies_tolerations else None,
+        tolerations=(list(wanted.tolerations) or None) if site.behavior.copies_tolerations else None,
         binding_conditions=candidate.device.binding_conditions,
         binding_failure_conditions=candidate.device.binding_failure_conditions,
         share_id=share_ids(wanted.claim, share_of, candidate.id) if shared else None,
@@ -70,7 +70,7 @@ def _class_configs(used: Sequence[Wanted], site: Site) -> Iterator[AllocatedConf
     classes = {item.device_class.metadata.name: item.device_class for item in used}
     for wanted in used:
         requests[wanted.device_class.metadata.name].append(str(wanted.name))
-    if site.behaviour.empty_list_for_all and len(classes) == 1:
+    if site.behavior.empty_list_for_all and len(classes) == 1:
         requests.clear()
     for name, device_class in classes.items():
         for config in device_class.spec.config:

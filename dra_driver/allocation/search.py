@@ -146,7 +146,7 @@ class _Search:
         self._steps = 0
         self.chosen: list[list[Chosen]] = [[] for _ in claims]
         self._requests = site.snapshot.requests(claims)
-        self._constraints = [constraints_of(claim, site.behaviour) for claim in claims]
+        self._constraints = [constraints_of(claim, site.behavior) for claim in claims]
         self._ledger = site.ledger()
         self._prospects = {
             wanted: Prospects(wanted, site)
@@ -170,12 +170,12 @@ class _Search:
     @cached_property
     def _repeats(self) -> bool:
         """Whether a request may get one device twice. The shortcuts know no such thing."""
-        return self.site.behaviour.repeats and any(map(self._ledger.shares, self.site.candidates))
+        return self.site.behavior.repeats and any(map(self._ledger.shares, self.site.candidates))
 
     @cached_property
     def _any_order(self) -> bool:
         """Whether trying the devices of a request in every order can make a difference."""
-        if not self.site.behaviour.any_order:
+        if not self.site.behavior.any_order:
             return False
         return self._repeats or any(isinstance(item, DistinctAttribute) for each in self._constraints for item in each)
 
@@ -283,7 +283,7 @@ class _Search:
 
     def _onward(self, claim: int, request: int, wanted: Wanted) -> Wanted:
         """What is asked for after a device for `wanted`."""
-        if wanted.wants_all and self.site.behaviour.later_all_is_cut:
+        if wanted.wants_all and self.site.behavior.later_all_is_cut:
             return self._requests[claim][request][0]
         return wanted
 
@@ -394,7 +394,7 @@ class _Search:
             for item in chosen:
                 share = self._ledger.share_of(item.wanted, item.candidate)
                 symmetry.take(item.candidate, claim, share, goes_on=item.wanted is wanted)
-        taken = [one.candidate for each in self.chosen for one in each]
+        taken = [item.candidate for chosen in self.chosen for item in chosen]
         for claim, requests in reversed(list(enumerate(self._requests))):
             for request, alternatives in reversed(list(enumerate(requests))):
                 self._later[claim, request] = list(self._rooms.values())

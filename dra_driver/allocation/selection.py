@@ -71,13 +71,13 @@ class SelectorFacts:
         return tuple(seen)
 
 
-def _value(found: Attribute | Capacity | None) -> Hashable:
-    if found is None:
+def _value(attribute: Attribute | Capacity | None) -> Hashable:
+    if attribute is None:
         return None
-    if isinstance(found, Capacity):
-        return found.value
-    scalars: tuple[Hashable, ...] = (found.int_, found.bool_, found.string, found.version)
-    lists = (found.ints, found.bools, found.strings, found.versions)
+    if isinstance(attribute, Capacity):
+        return attribute.value
+    scalars: tuple[Hashable, ...] = (attribute.int_, attribute.bool_, attribute.string, attribute.version)
+    lists = (attribute.ints, attribute.bools, attribute.strings, attribute.versions)
     return (scalars, *(None if list_ is None else tuple(list_) for list_ in lists))
 
 
@@ -92,19 +92,19 @@ def reads_of(expression: str) -> Reads | None:
 
 def reads(root: SyntaxNode) -> tuple[AttributeRead, ...] | None:
     """Every attribute and capacity that the expression can read; None when its text does not show that."""
-    found: dict[AttributeRead, None] = {}
-    return tuple(found) if _collect(root, found) else None
+    collected: dict[AttributeRead, None] = {}
+    return tuple(collected) if _collect(root, collected) else None
 
 
-def _collect(node: SyntaxNode, found: dict[AttributeRead, None]) -> bool:
+def _collect(node: SyntaxNode, collected: dict[AttributeRead, None]) -> bool:
     if (read := _read(node)) is not None:
-        found[read] = None
+        collected[read] = None
         return True
     if _field_of_device(node) in ("driver", "allowMultipleAllocations"):
         return True
     if isinstance(node, Name) and node.name == "device":
         return False
-    return all(_collect(child, found) for child in children(node))
+    return all(_collect(child, collected) for child in children(node))
 
 
 def _read(node: SyntaxNode) -> AttributeRead | None:

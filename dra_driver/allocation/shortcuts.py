@@ -155,9 +155,9 @@ def _match_sentence(constraint: AnyConstraint, covered: Sequence[Prospects], gro
     needed = sum(prospects.count for prospects in covered)
     sizes = Counter({value: len({c for group in groups for c in group.get(value, ())}) for value in groups[0]})
     largest = sizes.most_common(1)
-    found = f'the largest group has {largest[0][1]} ("{_text(largest[0][0][1])}")' if largest else "no device has it"
+    best = f'the largest group has {largest[0][1]} ("{_text(largest[0][0][1])}")' if largest else "no device has it"
     whose = f"{covered[0].wanted} needs" if len(covered) == 1 else f"{len(covered)} requests need"
-    return f"{whose} {needed} devices with one {constraint.attribute}; {found}"
+    return f"{whose} {needed} devices with one {constraint.attribute}; {best}"
 
 
 def _text(value: object) -> str:

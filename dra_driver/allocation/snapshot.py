@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from dra_driver.allocation.amounts import Amount, amount
-from dra_driver.allocation.behaviour import CURRENT, Behaviour
+from dra_driver.allocation.behavior import CURRENT, Behavior
 from dra_driver.allocation.nodes import NodeView, selector_matches
 from dra_driver.allocation.requests import Alternatives, checked_requests
 from dra_driver.allocation.selection import Failure, SelectorFacts, Selectors
@@ -262,17 +262,17 @@ class Pool:
 class Catalog:
     """All published slices as one scheduler sees them, ready to be asked for a node's pools. Made once per change."""
 
-    def __init__(self, slices: Sequence[PublishedSlice], behaviour: Behaviour = CURRENT) -> None:
-        self.behaviour = behaviour
+    def __init__(self, slices: Sequence[PublishedSlice], behavior: Behavior = CURRENT) -> None:
+        self.behavior = behavior
         self._slices = slices
-        self._selectors = Selectors(behaviour.server)
+        self._selectors = Selectors(behavior.server)
         self._first: dict[str | None, PublishedSlice] = {}
         """By the one node that it is for; those that may be for several are under None."""
         self._more: dict[str | None, list[PublishedSlice]] = defaultdict(list)
         """The others of the same node. Most have one, and thousands of lists would take longer than all the rest."""
         self._counters: dict[PoolId, list[PublishedSlice]] = defaultdict(list)
         self._pools: dict[str, tuple[NodeView, tuple[Pool, ...]]] = {}
-        partitionable, counters_apart = behaviour.partitionable, behaviour.counters_apart
+        partitionable, counters_apart = behavior.partitionable, behavior.counters_apart
         for slice_ in slices:
             if slice_.has_counters:
                 if partitionable and counters_apart:
@@ -322,8 +322,8 @@ class Catalog:
     @cached_property
     def _troubled(self) -> Mapping[PoolId, Pool]:
         """Pools of which every node sees the counters, and with them that they are incomplete or invalid."""
-        found = {id_: self._pool(slices) for id_, slices in self._counters.items()}
-        return {id_: pool for id_, pool in found.items() if pool is not None and pool.problem is not None}
+        pools = {id_: self._pool(slices) for id_, slices in self._counters.items()}
+        return {id_: pool for id_, pool in pools.items() if pool is not None and pool.problem is not None}
 
     def _pool(self, usable: Sequence[PublishedSlice]) -> Pool | None:
         """The pool as a node sees it that can use these slices: those of the newest generation among them.
@@ -353,14 +353,14 @@ class Catalog:
         )
 
     def _complete(self, current: Sequence[PublishedSlice], elsewhere: Sequence[PublishedSlice]) -> Pool:
-        apart = self.behaviour.counters_apart
+        apart = self.behavior.counters_apart
         offering = [published_slice for published_slice in current if not (apart and published_slice.has_counters)]
         drawing = [published_slice for published_slice in (*offering, *elsewhere) if published_slice.drawing]
-        counters, problem = _counters(current) if self.behaviour.partitionable else ({}, None)
+        counters, problem = _counters(current) if self.behavior.partitionable else ({}, None)
         problem = _twice(offering) or problem
         if (
             problem is None
-            and self.behaviour.partitionable
+            and self.behavior.partitionable
             and not all(published_slice.drawn <= counters.keys() for published_slice in drawing)
         ):
             problem = _unknown_counter(
@@ -396,15 +396,15 @@ def _counters(slices: Sequence[PublishedSlice]) -> tuple[Mapping[CounterId, Amou
     with_counters = [slice_ for slice_ in slices if slice_.has_counters]
     if len(with_counters) == 1 and with_counters[0].counters is not None:
         return with_counters[0].counters, None
-    found: dict[CounterId, Amount] = {}
+    counters: dict[CounterId, Amount] = {}
     sets: set[tuple[SliceId, str]] = set()
     for counter in with_counters:
         for name in counter.counter_sets:
             if (counter.owner, name) in sets:
                 return {}, f"it has two counter sets called {name}"
             sets.add((counter.owner, name))
-        found |= counter.counters or {}
-    return found, None
+        counters |= counter.counters or {}
+    return counters, None
 
 
 def _unknown_counter(candidates: Iterable[Candidate], counters: Mapping[CounterId, Amount]) -> str | None:
@@ -483,7 +483,7 @@ class Snapshot:
         for known, requests in self._asked:
             if len(known) == len(claims) and all(map(is_, known, claims)):
                 return requests
-        self._asked[:] = [(tuple(claims), checked_requests(claims, self.classes, self.catalog.behaviour))]
+        self._asked[:] = [(tuple(claims), checked_requests(claims, self.classes, self.catalog.behavior))]
         return self._asked[0][1]
 
     def taints(self, candidate: Candidate) -> tuple[Taint, ...]:

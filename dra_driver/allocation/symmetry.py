@@ -113,7 +113,7 @@ class Symmetry:
             counts[come] += 1
             if gone is not None:
                 counts[gone] -= 1
-            left = frozenset((thing, count) for thing, count in counts.items() if count)
+            left = frozenset((member, count) for member, count in counts.items() if count)
             following = self._following[key] = self._number((kind, left) if isinstance(value, tuple) else left)
         return following
 

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from functools import cached_property
 
 from dra_driver.allocation.amounts import Amount, amount, amount_of, consumed, most
-from dra_driver.allocation.behaviour import Behaviour
+from dra_driver.allocation.behavior import Behavior
 from dra_driver.allocation.requests import Cause, Refusal, Wanted
 from dra_driver.allocation.snapshot import UNUSED, Candidate, CounterId, Pool, PoolId, PoolUsage, Usage
 from dra_driver.quantity import Quantity
@@ -21,8 +21,8 @@ from dra_driver.quantity import Quantity
 class Ledger:
     """What is left in the pools of one node. Every `take` can be given back, last one first."""
 
-    def __init__(self, pools: Sequence[Pool], usage: Usage, behaviour: Behaviour) -> None:
-        self._behaviour = behaviour
+    def __init__(self, pools: Sequence[Pool], usage: Usage, behavior: Behavior) -> None:
+        self._behavior = behavior
         self._usage = usage
         self._pools = pools
         self._shares: dict[Candidate, list[Mapping[str, Amount]]] = defaultdict(list)
@@ -32,7 +32,7 @@ class Ledger:
     @cached_property
     def left(self) -> dict[PoolId, dict[CounterId, Amount]]:
         """Of the counters of each pool that has some; negative when they are overdrawn."""
-        counts_shares = self._behaviour.counts_shares
+        counts_shares = self._behavior.counts_shares
         return {pool.id: _left(pool, self.usage_of(pool.id), counts_shares) for pool in self._pools if pool.counters}
 
     @cached_property
@@ -55,7 +55,7 @@ class Ledger:
 
     def shares(self, candidate: Candidate) -> bool:
         """Whether several claims may hold the device."""
-        return candidate.shareable and self._behaviour.consumable
+        return candidate.shareable and self._behavior.consumable
 
     def stock(self, candidate: Candidate) -> Hashable:
         """What a shareable device has to give, and what claims have of it; None for one that is given whole."""
@@ -76,7 +76,7 @@ class Ledger:
         """Whether choosing the device draws on counters: a shareable one does with its first share."""
         if not candidate.consumes:
             return False
-        if self._behaviour.draws_per_share:
+        if self._behavior.draws_per_share:
             return True
         return not (self._shares.get(candidate) or (candidate.shareable and self._consumed_by_claims(candidate)))
 
@@ -116,22 +116,22 @@ class Ledger:
 
     def consumption(self, wanted: Wanted, candidate: Candidate) -> dict[str, Quantity]:
         """What a share of the device takes of each of its capacities, for a request that was found to fit."""
-        found: dict[str, Quantity] = {}
+        amounts: dict[str, Quantity] = {}
         for name, capacity in candidate.device.capacity.items():
-            taking = consumed(wanted.capacity.get(name), capacity, self._behaviour)
+            taking = consumed(wanted.capacity.get(name), capacity, self._behavior)
             assert taking is not None, f"{candidate} has no such amount of {name}"
-            found[name] = taking
-        return found
+            amounts[name] = taking
+        return amounts
 
     def _amounts(self, wanted: Wanted, candidate: Candidate) -> Mapping[str, tuple[Amount | None, Amount]]:
         """What a share takes of each capacity (None: no such amount can be had), and what the device has, by name."""
         key = wanted, candidate
         if key not in self._known:
-            found: dict[str, tuple[Amount | None, Amount]] = {}
+            amounts: dict[str, tuple[Amount | None, Amount]] = {}
             for name, capacity in sorted(candidate.device.capacity.items()):
-                taking = consumed(wanted.capacity.get(name), capacity, self._behaviour)
-                found[name] = None if taking is None else amount_of(taking), amount(capacity.value)
-            self._known[key] = found
+                taking = consumed(wanted.capacity.get(name), capacity, self._behavior)
+                amounts[name] = None if taking is None else amount_of(taking), amount(capacity.value)
+            self._known[key] = amounts
         return self._known[key]
 
     def _share(self, wanted: Wanted, candidate: Candidate) -> dict[str, Amount]:

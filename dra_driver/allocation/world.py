@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from dra_driver.allocation.behaviour import CURRENT, Behaviour
+from dra_driver.allocation.behavior import CURRENT, Behavior
 from dra_driver.allocation.domains import domains_of_pools
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.snapshot import Catalog, PublishedSlice, Snapshot, Usage
@@ -112,14 +112,14 @@ class World:
     invalid: Mapping[tuple[str, Key], str] = field(default_factory=dict)
     """What is wrong with claims and templates that were left out, by kind and key."""
     """What the policy asks for and a node does not offer, by node, as its inventory says."""
-    behaviour: Behaviour = CURRENT
+    behavior: Behavior = CURRENT
     unread: tuple[UnreadKind, ...] = ()
     live: bool = False
     """Whether it is a cluster, in which what is missing is missing; of files one may have left something out."""
 
     @cached_property
     def catalog(self) -> Catalog:
-        return Catalog(self.slices, self.behaviour)
+        return Catalog(self.slices, self.behavior)
 
     @cached_property
     def usage(self) -> Usage:

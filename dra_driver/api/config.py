@@ -99,10 +99,10 @@ def _limits_adapter() -> TypeAdapter[dict[str, int]]:
 
 
 def _limits(value: object, info: ValidationInfo) -> tuple[tuple[str, int], ...]:
-    found = _limits_adapter().validate_python(value, context=info.context)
-    if isinstance(value, dict) and len(found) < len(value):
+    limits = _limits_adapter().validate_python(value, context=info.context)
+    if isinstance(value, dict) and len(limits) < len(value):
         raise ValueError("names a device twice, in different spellings")
-    return tuple(sorted(found.items()))
+    return tuple(sorted(limits.items()))
 
 
 def _uid(value: object) -> object:

@@ -87,17 +87,17 @@ class Document:
         `path` is as in our errors: `spec.devices.requests[0].exactly.selectors[1].cel.expression`; keys of maps are
         written like fields or in brackets: `spec.limits[example.com/gpu]`. Empty is the document itself.
         """
-        place, _ = self._found(path)
+        place, _ = self._located(path)
         return place
 
     def place_in(self, path: str, offset: int) -> TextPlace:
         """Where character `offset` of the string at `path` is written, through quotes, folding and indentation."""
-        place, node = self._found(path)
+        place, node = self._located(path)
         if not isinstance(node, yaml.ScalarNode):
             return place
         return self._text.place_in(node, offset)
 
-    def _found(self, path: str) -> tuple[TextPlace, yaml.Node | None]:
+    def _located(self, path: str) -> tuple[TextPlace, yaml.Node | None]:
         nodes = self._text.nodes()
         if self._number >= len(nodes):
             return (self.line, 1), None
@@ -208,8 +208,8 @@ def _documents(source: Text, first: int) -> list[Document]:
         if value is None:
             continue
         if not isinstance(value, dict):
-            what = "a list" if isinstance(value, list) else "a single value"
-            raise source.bad(f"is {what}, not an object with apiVersion and kind", node.start_mark)
+            kind = "a list" if isinstance(value, list) else "a single value"
+            raise source.bad(f"is {kind}, not an object with apiVersion and kind", node.start_mark)
         documents += _expanded(_Where(source, number, "", node), value, first + len(documents))
     return documents
 

@@ -122,13 +122,17 @@ def _step(node: yaml.Node, path: str) -> tuple[yaml.Node, yaml.Node, str] | None
     if not isinstance(node, yaml.MappingNode):
         return None
     # The longest, because keys can contain dots and brackets.
-    found: tuple[int, yaml.Node, yaml.Node] | None = None
+    longest: tuple[int, yaml.Node, yaml.Node] | None = None
     for key, value in _pairs(node):
         for written in (str(key.value), f".{key.value}", f"[{key.value}]", f'["{key.value}"]'):
             rest = path[len(written) :]
-            if path.startswith(written) and rest[:1] in ("", ".", "[") and (found is None or len(written) > found[0]):
-                found = (len(written), key, value)
-    return (found[1], found[2], path[found[0] :]) if found is not None else None
+            if (
+                path.startswith(written)
+                and rest[:1] in ("", ".", "[")
+                and (longest is None or len(written) > longest[0])
+            ):
+                longest = (len(written), key, value)
+    return (longest[1], longest[2], path[longest[0] :]) if longest is not None else None
 
 
 def _pairs(node: yaml.MappingNode, depth: int = 0) -> Iterator[tuple[yaml.Node, yaml.Node]]:

@@ -48,8 +48,8 @@ def problems_of_claim_spec(spec: JsonObject, path: str, cel: CelCheck, *, consum
         lambda item, at: _constraint(item, at, names, consumable),
     )
 
-    def config(one: JsonObject, at: str) -> list[FieldProblem]:
-        return _references(one, at, names) + fields.opaque_config(one, at)
+    def config(item: JsonObject, at: str) -> list[FieldProblem]:
+        return _references(item, at, names) + fields.opaque_config(item, at)
 
     return problems + fields.listed(devices.get("config"), 32, f"{where}.config", config)
 

@@ -245,7 +245,7 @@ def conditions(items: Sequence[JsonObject], limit: int, path: str) -> list[Field
                 problems.append(required(f"{where}.{name}", "must be set"))
         if item.get("status") not in ("False", "True", "Unknown"):
             problems.append(not_supported(f"{where}.status", item.get("status", ""), ("False", "True", "Unknown")))
-    return problems + repeated([one.get("type") for one in items], path)
+    return problems + repeated([condition.get("type") for condition in items], path)
 
 
 def admin_access_denied(path: str) -> FieldProblem:

@@ -162,7 +162,7 @@ def _device(
     if len(attributes) + len(capacity) > 32:
         why = "the total number of attributes and capacities must not exceed 32"
         problems.append(invalid(path, len(attributes) + len(capacity), why))
-    values = sum(max(1, sum(len(one.get(name) or ()) for name in _LISTS)) for one in attributes.values())
+    values = sum(max(1, sum(len(lists.get(name) or ()) for name in _LISTS)) for lists in attributes.values())
     if limits.attribute_values is not None and values > limits.attribute_values:
         why = f"the total number of attribute values must not exceed {limits.attribute_values}"
         problems.append(invalid(path, values, why))

@@ -132,11 +132,11 @@ def definitions(minor: int = CURRENT) -> Definitions:
         return {name: _without_newer(name, schema, minor) for name, schema in definitions().items()}
     if minor > CURRENT:
         return definitions()
-    found: Definitions = {}
+    merged: Definitions = {}
     for file in files(__package__).joinpath("schemas").iterdir():
         if file.name.endswith(".json"):
-            found.update(json.loads(file.read_text()))
-    return found
+            merged.update(json.loads(file.read_text()))
+    return merged
 
 
 def _without_newer(name: str, schema: JsonObject, minor: int) -> JsonObject:

@@ -55,8 +55,8 @@ class ShareIntent:
 
     @property
     def amounts(self) -> dict[str, str]:
-        found = {"cores": self.cores, "memory": self.memory, "shares": self.shares}
-        return {name: value for name, value in found.items() if value is not None}
+        amounts = {"cores": self.cores, "memory": self.memory, "shares": self.shares}
+        return {name: value for name, value in amounts.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,44 +135,44 @@ def is_model(gpu: GpuFacts, model: str) -> bool:
 
 def parse_share(text: str) -> ShareIntent:
     """From `cores=50,memory=8Gi`, or `shares=2`. Raises InvalidInput."""
-    found = _settings(text, ("cores", "memory", "shares"), "--share")
+    settings = _settings(text, ("cores", "memory", "shares"), "--share")
     for name in ("cores", "shares"):
-        if name in found:
-            _whole_number(found[name], f"--share {name}", 1, 100 if name == "cores" else 10_000)
-    if "memory" in found:
-        quantity(found["memory"], "--share memory")
-    return ShareIntent(found.get("cores"), found.get("memory"), found.get("shares"))
+        if name in settings:
+            _whole_number(settings[name], f"--share {name}", 1, 100 if name == "cores" else 10_000)
+    if "memory" in settings:
+        quantity(settings["memory"], "--share memory")
+    return ShareIntent(settings.get("cores"), settings.get("memory"), settings.get("shares"))
 
 
 def parse_mps(text: str) -> MpsWish:
     """From `threads=50,memory=8Gi`, or nothing for no limits. Raises InvalidInput."""
-    found = _settings(text, ("threads", "memory"), "--mps-limits") if text else {}
-    threads = _whole_number(found["threads"], "--mps-limits threads", 1, 100) if "threads" in found else None
-    if "memory" in found and quantity(found["memory"], "--mps-limits memory") < Quantity.parse("1Mi"):
+    settings = _settings(text, ("threads", "memory"), "--mps-limits") if text else {}
+    threads = _whole_number(settings["threads"], "--mps-limits threads", 1, 100) if "threads" in settings else None
+    if "memory" in settings and quantity(settings["memory"], "--mps-limits memory") < Quantity.parse("1Mi"):
         raise InvalidInput("MPS counts in MiB, so it is at least 1Mi", about="--mps-limits memory")
-    return MpsWish(threads, found.get("memory"))
+    return MpsWish(threads, settings.get("memory"))
 
 
 def quantity(text: str, about: str) -> Quantity:
     """More than nothing. Raises InvalidInput."""
     try:
-        found = Quantity.parse(text)
+        amount = Quantity.parse(text)
     except ValueError:
         raise InvalidInput(f"{text!r} is no amount; write one like 40Gi", about=about) from None
-    if found.value <= 0:
+    if amount.value <= 0:
         raise InvalidInput(f"{text!r} is nothing; write an amount like 40Gi", about=about)
-    return found
+    return amount
 
 
 def _settings(text: str, names: Sequence[str], about: str) -> dict[str, str]:
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for part in text.split(","):
         name, equals, value = (piece.strip() for piece in part.partition("="))
-        if name not in names or not equals or not value or name in found:
-            wanted = " and ".join(f"{one}=…" for one in names)
+        if name not in names or not equals or not value or name in settings:
+            wanted = " and ".join(f"{known}=…" for known in names)
             raise InvalidInput(f"{part!r} is none of {wanted}, each at most once, separated by commas", about=about)
-        found[name] = value
-    return found
+        settings[name] = value
+    return settings
 
 
 def _whole_number(text: str, about: str, least: int, most: int) -> int:

@@ -40,7 +40,7 @@ class _Writer:
     """Of one document."""
 
     def __init__(self) -> None:
-        self._said: set[str] = set()
+        self._noted: set[str] = set()
 
     def document(self, obj: Any) -> Iterator[str]:
         if isinstance(obj, Noted):
@@ -50,9 +50,9 @@ class _Writer:
 
     def _note(self, note: str, indent: int) -> Iterator[str]:
         """Each paragraph begins on a line of its own."""
-        if note in self._said:
+        if note in self._noted:
             return
-        self._said.add(note)
+        self._noted.add(note)
         prefix = f"{' ' * indent}# "
         for paragraph in note.splitlines():
             yield from textwrap.wrap(

@@ -49,12 +49,12 @@ class _Loader(yaml.SafeLoader):
 
 
 def _without_duplicates(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
         keys = [key for key, _ in pairs]
         twice = sorted({str(key) for key in keys if keys.count(key) > 1})
         raise ValueError(f"{', '.join(twice)}: there twice")
-    return found
+    return mapping
 
 
 def _without_null(value: object) -> object:

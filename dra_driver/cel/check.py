@@ -62,19 +62,19 @@ def check(root: SyntaxNode, expression: str, environment: Environment) -> Checke
     """Raises CelTypeError."""
     checker = _Checker(expression, environment, CheckedTree(root, expression))
     checker.type_of(root)
-    return checker.found
+    return checker.tree
 
 
 class _Checker:
     def __init__(self, expression: str, environment: Environment, checked: CheckedTree) -> None:
-        self.found = checked
+        self.tree = checked
         self._expression = expression
         self._functions = environment.functions
         self._objects = {variable.type: variable for variable in environment.variables.values()}
         self._scope: list[tuple[str, Type]] = [
             (name, variable.type) for name, variable in environment.variables.items()
         ]
-        self.found.slots = len(self._scope)
+        self.tree.slots = len(self._scope)
         self._mixed = 0
         """How many calls of `format` are around: in their arguments the items of literals may have several types."""
         self._literals: dict[SyntaxNode, object] = {}
@@ -82,11 +82,11 @@ class _Checker:
 
     def type_of(self, node: SyntaxNode) -> Type:
         kind = self._rule(node)
-        self.found.types[node] = kind
+        self.tree.types[node] = kind
         if isinstance(node, Constant):
             self._literals[node] = node.value
-        elif node in self.found.constants:
-            self._literals[node] = self.found.constants[node]
+        elif node in self.tree.constants:
+            self._literals[node] = self.tree.constants[node]
         return kind
 
     def _rule(self, node: SyntaxNode) -> Type:
@@ -131,10 +131,10 @@ class _Checker:
         for slot in reversed(range(len(self._scope))):
             name, kind = self._scope[slot]
             if name == node.name:
-                self.found.variables[node] = slot
+                self.tree.variables[node] = slot
                 return kind
         if node.name in TYPE_NAMES:
-            self.found.constants[node] = TYPE_NAMES[node.name]
+            self.tree.constants[node] = TYPE_NAMES[node.name]
             return TYPE
         known = [name for name, _ in self._scope]
         raise self._error(f"unknown name `{node.name}`{_meant(node.name, known)}", node.start, node.end)
@@ -142,10 +142,10 @@ class _Checker:
     def _select(self, node: Select) -> Type:
         dotted = self._dotted(node)
         if dotted in TYPE_NAMES:
-            self.found.constants[node] = TYPE_NAMES[dotted]
+            self.tree.constants[node] = TYPE_NAMES[dotted]
             return TYPE
         if dotted == "google.protobuf.NullValue.NULL_VALUE":
-            self.found.constants[node] = 0
+            self.tree.constants[node] = 0
             return INT
         operand = self.type_of(node.operand)
         chained = operand.name == "optional_type"
@@ -177,7 +177,7 @@ class _Checker:
             message = f"`{operand}` has no field `{node.field}`{_meant(node.field, owner.fields)}; it has {known}"
             raise self._error(message, node.field_start, end)
         field = owner.fields[node.field]
-        self.found.attributes[node] = field.attribute
+        self.tree.attributes[node] = field.attribute
         return field.type
 
     def _index(self, node: Index) -> Type:
@@ -185,7 +185,7 @@ class _Checker:
         chained = operand.name == "optional_type"
         if chained:
             (operand,) = operand.parameters
-        if self._is_literal(node.index) and self.found.types[_undynamic(node.index)].name in _NO_INDICES:
+        if self._is_literal(node.index) and self.tree.types[_undynamic(node.index)].name in _NO_INDICES:
             raise self._error(f"nothing can be indexed with {index}", *_span(node.index))
         if operand == NULL:
             return optional_of(DYN)  # it fits where an optional list is expected, and fails in the evaluation
@@ -246,7 +246,7 @@ class _Checker:
                 case "timestamp", [Constant(value=str(text)) as place]:
                     timestamp(text)
                 case "timestamp", [Constant(value=int(seconds)) as place]:
-                    self.found.overloads[node][0].run(seconds)
+                    self.tree.overloads[node][0].run(seconds)
                 case "format", [Constant(value=str(text)) as place, ListLiteral(items=items)]:
                     letters = clauses(text)
                     need_count(len(letters), len(items))
@@ -259,14 +259,14 @@ class _Checker:
         """Raises Failed."""
         argument = _undynamic(argument)
         kind = {ListLiteral: "list", MapLiteral: "map"}.get(type(argument)) or type_name(self._literals[argument])
-        for overload in self.found.overloads[node]:
+        for overload in self.tree.overloads[node]:
             if overload.parameters[0].name == kind:
                 return overload.run(self._literals[argument])
         raise Failed(f"no such overload: {node.function}({kind})")
 
     def _must_be_shown(self, letter: str, node: SyntaxNode) -> None:
         """Of an attribute the API server does not know the type, and refuses it. `dyn(…)` puts the question off."""
-        kind = self.found.types[node]
+        kind = self.tree.types[node]
         if kind not in (DYN, FREE):
             try:
                 need(letter, kind.name)
@@ -299,7 +299,7 @@ class _Checker:
                 results.append(filled(overload.result, variables))
         if not possible:
             raise self._mismatch(name, candidates, given, where)
-        self.found.overloads[node] = tuple(possible)
+        self.tree.overloads[node] = tuple(possible)
         return results[0] if all(result == results[0] for result in results) else DYN
 
     def _lazy(self, node: CallNode, target: SyntaxNode) -> Type:
@@ -333,7 +333,7 @@ class _Checker:
             )
         return result
 
-    def _common(self, nodes: Sequence[SyntaxNode], what: str, optional: frozenset[int] = frozenset()) -> Type:
+    def _common(self, nodes: Sequence[SyntaxNode], subject: str, optional: frozenset[int] = frozenset()) -> Type:
         """One type for all, as Kubernetes demands of literals: what is known only later goes with nothing else."""
         common: Type | None = None
         for place, node in enumerate(nodes):
@@ -342,7 +342,7 @@ class _Checker:
             if self._mixed and (result is None or (common is not None and not _alike(common, kind))):
                 result = DYN
             elif result is None or (common is not None and not _alike(common, kind)):
-                message = f"{what} must have one type, not {common} and {kind}"
+                message = f"{subject} must have one type, not {common} and {kind}"
                 mixed = common is not None and is_dynamic(common) != is_dynamic(kind)
                 raise self._error(f"{message}; write dyn(…) around each" if mixed else message, *_span(node))
             common = result
@@ -360,7 +360,7 @@ class _Checker:
     def _comprehension(self, node: Comprehension) -> Type:
         target = self.type_of(node.target)
         if target.name not in ("list", "map", "dyn", "free") or (node.kind == "sortBy" and target.name == "map"):
-            raise self._error(f"`{node.kind}` needs a list or a map, not {_said(target)}", *_span(node.target))
+            raise self._error(f"`{node.kind}` needs a list or a map, not {_type_text(target)}", *_span(node.target))
         variables = _elements(node, target)
         if node.condition is not None:
             self._within(node, variables, node.condition)
@@ -397,23 +397,23 @@ class _Checker:
     def _within(self, node: SyntaxNode, variables: Sequence[tuple[str, Type]], body: SyntaxNode) -> Type:
         """The type of `body` where `variables` are known too; they get slots one after the other."""
         outer = len(self._scope)
-        self.found.variables[node] = outer
+        self.tree.variables[node] = outer
         self._scope.extend(variables)
-        self.found.slots = max(self.found.slots, len(self._scope))
+        self.tree.slots = max(self.tree.slots, len(self._scope))
         result = self.type_of(body)
         del self._scope[outer:]
         return result
 
     # -- complaints
 
-    def _wants_bool(self, node: SyntaxNode, what: str) -> None:
+    def _wants_bool(self, node: SyntaxNode, subject: str) -> None:
         self.type_of(node)
-        self._must_be_bool(node, what)
+        self._must_be_bool(node, subject)
 
-    def _must_be_bool(self, node: SyntaxNode, what: str) -> None:
-        kind = self.found.types[node]
+    def _must_be_bool(self, node: SyntaxNode, subject: str) -> None:
+        kind = self.tree.types[node]
         if kind != BOOL and not is_dynamic(kind):
-            raise self._error(f"{what} needs bool, not {kind}", *_span(node))
+            raise self._error(f"{subject} needs bool, not {kind}", *_span(node))
 
     def _unknown(self, node: CallNode) -> CelError:
         is_method = node.target is not None
@@ -423,8 +423,8 @@ class _Checker:
         if isinstance(node.target, CallNode):
             self.type_of(node.target)  # what is wrong there comes first
         other = node.function in self._functions
-        what, hint = ("method", "function") if is_method else ("function", "method")
-        message = f"unknown {what} `{node.function}`"
+        noun, hint = ("method", "function") if is_method else ("function", "method")
+        message = f"unknown {noun} `{node.function}`"
         since = first_version_with(node.function)
         if node.function in NOT_KNOWN or (isinstance(node.target, Name) and node.target.name == "format"):
             return CelNotJudged(f"`{node.function}` is not known here", self._expression, node.start, node.end)
@@ -471,7 +471,7 @@ def _alike(left: Type, right: Type) -> bool:
     return left.name == right.name or FREE in (left, right)
 
 
-def _said(kind: Type) -> str:
+def _type_text(kind: Type) -> str:
     """The type in words."""
     return "an attribute, which has one value while DRAListTypeAttributes is off" if kind == ANY else str(kind)
 

@@ -66,9 +66,9 @@ def _takes_anything(overload: Overload) -> bool:
 
 
 def _match(table: Mapping[tuple[str, ...], Callable[..., Any]], names: tuple[str, ...]) -> Callable[..., Any] | None:
-    found = table.get(names)
-    if found is not None:
-        return found
+    exact = table.get(names)
+    if exact is not None:
+        return exact
     for wanted, function in table.items():
         if len(wanted) == len(names) and all(own in (_ANY, name) for own, name in zip(wanted, names, strict=True)):
             return function

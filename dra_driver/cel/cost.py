@@ -99,8 +99,8 @@ class _Estimator:
     costs: dict[SyntaxNode, int] = field(default_factory=dict)
 
     def cost(self, node: SyntaxNode) -> int:
-        found = self.costs[node] = self._cost(node)
-        return found
+        cost = self.costs[node] = self._cost(node)
+        return cost
 
     def _cost(self, node: SyntaxNode) -> int:
         if node in self.checked.constants:

@@ -114,11 +114,11 @@ class _Compiler:
             return lambda frame: frame[slot]
 
         def bound(frame: Frame) -> Any:
-            found = frame[slot]
-            if found is _NOT_YET:
+            result = frame[slot]
+            if result is _NOT_YET:
                 # A copy: the value's own variables share slots with those of the body.
-                found = frame[slot] = value(frame.copy())
-            return found
+                result = frame[slot] = value(frame.copy())
+            return result
 
         return bound
 
@@ -149,12 +149,12 @@ class _Compiler:
                 value = value.value
             if (optional or chained) and not attribute and not isinstance(value, Mapping | tuple):
                 return ABSENT  # an API server finds nothing in a number or text, and has an error for a list
-            found = Optional(getattr(value, attribute)) if attribute else self._member(node, value, field)
+            member = Optional(getattr(value, attribute)) if attribute else self._member(node, value, field)
             if optional or chained:
-                return found
-            if not found.present:
+                return member
+            if not member.present:
                 raise self._no_such_key(field, value, node)
-            return found.value
+            return member.value
 
         return run
 

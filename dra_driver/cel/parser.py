@@ -220,10 +220,10 @@ class _Parser:
 
     def _expect(self, sign: str, after: str) -> Token:
         if not self._at(sign):
-            raise self._error(f"expected `{sign}` {after}, found {self._found()}")
+            raise self._error(f"expected `{sign}` {after}, found {self._token_text()}")
         return self._take()
 
-    def _found(self) -> str:
+    def _token_text(self) -> str:
         return "the end of the expression" if self._next.kind == "end" else f"`{self._next.text}`"
 
     def _error(self, message: str, token: Token | None = None) -> CelSyntaxError:
@@ -235,7 +235,7 @@ class _Parser:
     def whole(self) -> SyntaxNode:
         node = self._expression()
         if self._next.kind != "end":
-            raise self._error(f"expected an operator or the end of the expression, found {self._found()}")
+            raise self._error(f"expected an operator or the end of the expression, found {self._token_text()}")
         return node
 
     def _expression(self) -> SyntaxNode:
@@ -309,8 +309,8 @@ class _Parser:
         optional = self._skip("?")
         name = self._take()
         if name.kind != "name" or name.text == "in":
-            found = f"`{name.text}`" if name.text else "the end of the expression"
-            raise self._error(f"expected a field name after `.`, found {found}", name)
+            actual = f"`{name.text}`" if name.text else "the end of the expression"
+            raise self._error(f"expected a field name after `.`, found {actual}", name)
         if not optional and self._at("("):
             return self._call(operand, name)
         return Select(operand, name.text, name.start, optional, start=operand.start, end=name.end)
@@ -339,7 +339,7 @@ class _Parser:
         if self._at("."):
             self._take()
             return self._name()
-        raise self._error(f"expected a value, found {self._found()}")
+        raise self._error(f"expected a value, found {self._token_text()}")
 
     def _constant(self) -> SyntaxNode:
         token = self._take()

@@ -144,8 +144,8 @@ def _unlike(left: object) -> bool | None:
 def _equal_maps(left: Mapping[object, object], right: Mapping[object, object]) -> bool:
     if len(left) != len(right):
         return False
-    found = ((value, find(right, key)) for key, value in left.items())
-    return all(other.present and equality(value, other.value) is not False for value, other in found)
+    pairs = ((value, find(right, key)) for key, value in left.items())
+    return all(other.present and equality(value, other.value) is not False for value, other in pairs)
 
 
 def find(entries: Mapping[object, object], key: object) -> Optional:

@@ -194,11 +194,11 @@ class _Judged:
         schema = builtin_schema(group, version, document.kind)
         cleaned = Cleaner(report, self._knowledge.minor).clean(document.obj, schema)
         _check_metadata(_Taken(document, report, cleaned))
-        found = pod_spec(document.kind, cleaned)
-        if found is None and not _has_errors(report):
+        located = pod_spec(document.kind, cleaned)
+        if located is None and not _has_errors(report):
             report.find(MISSING_FIELD, "spec", "there is no pod in it")
-        if found is not None:
-            path, spec = found
+        if located is not None:
+            path, spec = located
             self._manifests.pods.append(PodPart(report, path, spec, document.namespace or ""))
 
     def _take_namespace(self, document: Document) -> None:

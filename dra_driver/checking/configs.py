@@ -116,10 +116,10 @@ def _check_request(
     for kind, problems in failed.items():
         for field, message in problems:
             place = _place(field, places, where)
-            said = message if severity is None else f"on devices of type {kind}: {message}"
+            text = message if severity is None else f"on devices of type {kind}: {message}"
             code = CONFIG_KIND if place.endswith(".kind") else CONFIG
             if not part.report.has(place):
-                part.report.find(code, place, said, severity=severity)
+                part.report.find(code, place, text, severity=severity)
 
 
 def _stack(

@@ -189,8 +189,8 @@ def _elsewhere(name: str, schema: Schema) -> str:
 
 def _fix(guess: str) -> str | None:
     """From `; did you mean `x`?`."""
-    found = re.search(r"`(.+)`", guess)
-    return f"write `{found[1]}`" if found else None
+    match = re.search(r"`(.+)`", guess)
+    return f"write `{match[1]}`" if match else None
 
 
 def _below(path: str, name: str, *, is_map: bool = False) -> str:

@@ -202,11 +202,11 @@ class CheckReport:
         """`written` turns a path as the checks have it into one as the document has it."""
         self.document = document
         self._written = written
-        self._found: dict[tuple[str, str, str], Finding] = {}
+        self._findings: dict[tuple[str, str, str], Finding] = {}
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        return tuple(self._found.values())
+        return tuple(self._findings.values())
 
     def find(
         self,
@@ -224,17 +224,17 @@ class CheckReport:
         finding = Finding(
             self.document.file, line, column, path, severity or code.severity, code.name, message, fix or None
         )
-        self._found.setdefault((path, code.name, message), finding)
+        self._findings.setdefault((path, code.name, message), finding)
 
     def has_below(self, path: str, code: Code) -> bool:
         """Whether such a thing was found in one of the field's own fields."""
         parent = f"{self._written(path)}."
-        return any(field.startswith(parent) and name == code.name for field, name, _ in self._found)
+        return any(field.startswith(parent) and name == code.name for field, name, _ in self._findings)
 
     def has(self, path: str) -> bool:
         """Whether something was found at the field already."""
         path = self._written(path)
-        return any(found == path for found, _, _ in self._found)
+        return any(reported == path for reported, _, _ in self._findings)
 
 
 _SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -308,8 +308,8 @@ def as_github(findings: Iterable[Finding]) -> list[str]:
 
 def sentence(finding: Finding) -> str:
     """Field, message and fix in one; a fix that the message suggests in so many words is not said again."""
-    said = f"{finding.field}: {finding.message}" if finding.field else finding.message
-    return f"{said} ({finding.fix})" if finding.fix and "did you mean" not in finding.message else said
+    text = f"{finding.field}: {finding.message}" if finding.field else finding.message
+    return f"{text} ({finding.fix})" if finding.fix and "did you mean" not in finding.message else text
 
 
 def _data(text: str) -> str:

@@ -108,8 +108,8 @@ def check_claim_fit(part: ClaimPart, manifests: Manifests) -> None:
     if not knowledge.sites.complete:
         return
     # How many there are to have all of depends on what an administrator made of the GPUs.
-    open_ = {RequestName.of(one.name).request for one in wishes if one.wants_all and _matches(one, knowledge)}
-    wishes = [one for one in wishes if RequestName.of(one.name).request not in open_]
+    open_ = {RequestName.of(wish.name).request for wish in wishes if wish.wants_all and _matches(wish, knowledge)}
+    wishes = [wish for wish in wishes if RequestName.of(wish.name).request not in open_]
     if (
         not fine
         or not wishes

@@ -14,7 +14,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
-from dra_driver.allocation.behaviour import Behaviour
+from dra_driver.allocation.behavior import Behavior
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.snapshot import Catalog, PublishedSlice
 from dra_driver.api.inventory import NodeInventorySpec
@@ -152,8 +152,8 @@ _FEW = 2
 def sites_of_kinds(minor: int = 36, driver: str = GPU_DRIVER) -> Sites:
     """One of each GPU model, with devices of each kind: not complete, but small (12 MB) and quick to be asked."""
     everything = PublishingPolicy.of(_with_header(_POLICIES[0]))
-    behaviour = Behaviour.of(max(minor, 36))
-    makers = [partial(site_of_model, model, everything, _FEW, behaviour, driver) for model in model_names()]
+    behavior = Behavior.of(max(minor, 36))
+    makers = [partial(site_of_model, model, everything, _FEW, behavior, driver) for model in model_names()]
     return Sites(makers, broad=len(makers), complete=False)
 
 
@@ -169,9 +169,9 @@ def sites_of_models(names: Sequence[str], policies: Sequence[PublishingPolicy] =
         (publishing_policy, _FEW if publishing_policy.mig else None)
         for publishing_policy in (*ours[:2], *map(everywhere, policies), *ours[2:])
     ]
-    behaviour = Behaviour.of(max(minor, 36))
+    behavior = Behavior.of(max(minor, 36))
     makers = [
-        partial(site_of_model, model, policy, gpus, behaviour, GPU_DRIVER)
+        partial(site_of_model, model, policy, gpus, behavior, GPU_DRIVER)
         for policy, gpus in (*tried, (ours[0], None))
         for model in models
     ]
@@ -190,18 +190,18 @@ def everywhere(policy: PublishingPolicy) -> PublishingPolicy:
 
 
 def site_of_model(
-    model: str, policy: PublishingPolicy, gpus: int | None, behaviour: Behaviour, driver: str
+    model: str, policy: PublishingPolicy, gpus: int | None, behavior: Behavior, driver: str
 ) -> SampleNode:
     """`gpus` is of how many of its GPUs the node is made; None for all."""
     whole = _inventory(model)
     inventory = whole.model_copy(update={"gpus": whole.gpus[:gpus]})
-    return site_of_inventory(inventory, policy, behaviour, driver)
+    return site_of_inventory(inventory, policy, behavior, driver)
 
 
 def site_of_inventory(
     inventory: NodeInventorySpec,
     policy: PublishingPolicy,
-    behaviour: Behaviour,
+    behavior: Behavior,
     driver: str,
     labels: Mapping[str, str] = MappingProxyType({}),
 ) -> SampleNode:
@@ -212,7 +212,7 @@ def site_of_inventory(
     published = [*_slices(node, driver, gpus_of)]
     if channels.devices:
         published += _slices(node, COMPUTE_DOMAIN_DRIVER, channels)
-    return SampleNode(node, NodeView(node), Catalog(published, behaviour))
+    return SampleNode(node, NodeView(node), Catalog(published, behavior))
 
 
 def _slices(model: str, driver: str, described: Description) -> list[PublishedSlice]:
@@ -271,7 +271,7 @@ def objects_of_inventory(
 
 def sites_of_cluster(nodes: Sequence[JsonObject], slices: Sequence[JsonObject], minor: int) -> Sites:
     """Of the nodes and ResourceSlices that a cluster has."""
-    catalog = Catalog([PublishedSlice(ResourceSlice.of(slice_)) for slice_ in slices], Behaviour.of(minor))
+    catalog = Catalog([PublishedSlice(ResourceSlice.of(slice_)) for slice_ in slices], Behavior.of(minor))
     sites = [SampleNode(node_view.name, node_view, catalog) for node_view in map(NodeView.of, nodes)]
     with_devices = [site for site in sites if any(pool.candidates for pool in catalog.pools(site.node))]
     return Sites([partial(_given, site) for site in with_devices], broad=len(with_devices))

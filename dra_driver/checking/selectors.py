@@ -81,8 +81,8 @@ def fix_of(guess: str) -> str | None:
 
 def suggested_in(message: str) -> str | None:
     """The fix that a sentence with `did you mean` suggests."""
-    _, found, rest = message.rpartition("did you mean ")
-    return fix_of(f"{found}{rest}") if found else None
+    _, separator, rest = message.rpartition("did you mean ")
+    return fix_of(f"{separator}{rest}") if separator else None
 
 
 def _read(root: SyntaxNode) -> Iterator[tuple[str, str, str, int]]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from dra_driver.allocation.behaviour import Behaviour
+from dra_driver.allocation.behavior import Behavior
 from dra_driver.allocation.headroom import Headroom
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.snapshot import Catalog, PublishedSlice, Snapshot, Usage
@@ -39,11 +39,11 @@ class ClusterSeen:
     inventories: tuple[NodeInventory, ...]
     pods: tuple[JsonObject, ...]
     taint_rules: tuple[DeviceTaintRule, ...]
-    behaviour: Behaviour
+    behavior: Behavior
 
     def headrooms(self, driver: str) -> dict[str, Headroom]:
         """By node, of all nodes that a slice is for."""
-        catalog = Catalog([PublishedSlice(slice_) for slice_ in self.slices], self.behaviour)
+        catalog = Catalog([PublishedSlice(slice_) for slice_ in self.slices], self.behavior)
         held = [claim.status.allocation for claim in self.claims if claim.status.allocation is not None]
         snapshot = Snapshot(catalog, {}, Usage.of(held), self.taint_rules)
         known = {node.name: node for node in self.nodes}
@@ -70,7 +70,7 @@ async def read_cluster(kube: Kube, *, say: bool = True) -> ClusterSeen:
         tuple(await readable(kube, PODS, say=say)),
         tuple(DeviceTaintRule.of(taint_rule) for taint_rule in await _taint_rules(kube, say=say)),
         # Fields of features that are switched off are not in the objects, so no gate needs to be known.
-        Behaviour.of(minor, partitionable=True, consumable=True, taints=True),
+        Behavior.of(minor, partitionable=True, consumable=True, taints=True),
     )
 
 

@@ -160,16 +160,14 @@ def fitting_examples(
     results: Sequence[Scenario], nodes: Sequence[SimulatedNode], policy: PublishingPolicy, minor: int = CURRENT
 ) -> frozenset[str]:
     """Names of those whose pods get what they ask for on nodes that nobody uses, as the allocator says offline."""
-    from dra_driver.allocation.behaviour import Behaviour
+    from dra_driver.allocation.behavior import Behavior
     from dra_driver.allocation.loading import world_of
     from dra_driver.allocation.offline import allocate_all
 
     shipped = [as_kept(document.obj, minor) for document in shipped_classes()]
-    features, behaviour = default_features(minor), Behaviour.of(minor)
+    features, behavior = default_features(minor), Behavior.of(minor)
     common = [*shipped, *(obj for node in nodes for obj in objects_of_node(node, policy, features))]
-    worlds = {
-        scenario.name: world_of([*common, *scenario.documents], behaviour=behaviour).world for scenario in results
-    }
+    worlds = {scenario.name: world_of([*common, *scenario.documents], behavior=behavior).world for scenario in results}
     return frozenset(
         name for name, world in worlds.items() if all(placed.node is not None for placed in allocate_all(world))
     )

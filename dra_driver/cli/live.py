@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from dra_driver.allocation.behaviour import Behaviour
+from dra_driver.allocation.behavior import Behavior
 from dra_driver.allocation.loading import world_of
 from dra_driver.allocation.world import UnreadKind, World
 from dra_driver.api.meta import (
@@ -55,7 +55,7 @@ async def live_world(kube: Kube, namespace: str) -> World:
     )
     objects = _each_once(obj for results, _ in readings for obj in results)
     unread = tuple(item for _, item in readings if item is not None)
-    loaded = world_of(objects, behaviour=_behaviour(minor, objects), unread=unread, live=True)
+    loaded = world_of(objects, behavior=_behavior(minor, objects), unread=unread, live=True)
     # The server has accepted them, so what we cannot read is new to us: better said than guessed.
     strange = tuple(UnreadKind(problem.about or "object", problem.message) for problem in loaded.problems)
     return replace(loaded.world, unread=(*loaded.world.unread, *strange))
@@ -97,22 +97,22 @@ def _has_list(device: JsonObject) -> bool:
     return any(not _LISTS.isdisjoint(item) for item in (device.get("attributes") or {}).values())
 
 
-def _behaviour(minor: int, objects: Iterable[JsonObject]) -> Behaviour:
+def _behavior(minor: int, objects: Iterable[JsonObject]) -> Behavior:
     """Of the version with its default gates, and those that must be on, since the server kept what they are for."""
-    behaviour = Behaviour.of(minor)
+    behavior = Behavior.of(minor)
     for obj in objects:
         spec = obj.get("spec") or {}
         if obj["kind"] == "ResourceSlice":
             devices = spec.get("devices") or ()
-            behaviour = replace(
-                behaviour,
-                partitionable=behaviour.partitionable
+            behavior = replace(
+                behavior,
+                partitionable=behavior.partitionable
                 or bool(spec.get("sharedCounters"))
                 or any(device.get("consumesCounters") for device in devices),
-                consumable=behaviour.consumable or any(device.get("allowMultipleAllocations") for device in devices),
-                taints=behaviour.taints or any(device.get("taints") for device in devices),
-                list_attributes=behaviour.list_attributes or any(map(_has_list, devices)),
+                consumable=behavior.consumable or any(device.get("allowMultipleAllocations") for device in devices),
+                taints=behavior.taints or any(device.get("taints") for device in devices),
+                list_attributes=behavior.list_attributes or any(map(_has_list, devices)),
             )
-        elif obj["kind"] == "DeviceTaintRule" and not behaviour.taints:
-            behaviour = replace(behaviour, taints=True)
-    return behaviour
+        elif obj["kind"] == "DeviceTaintRule" and not behavior.taints:
+            behavior = replace(behavior, taints=True)
+    return behavior

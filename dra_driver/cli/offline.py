@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dra_driver.allocation.behaviour import Behaviour
+from dra_driver.allocation.behavior import Behavior
 from dra_driver.allocation.loading import Loaded, pods_of_workload, world_of
 from dra_driver.allocation.search import Limit
 from dra_driver.allocation.world import World
@@ -66,15 +66,15 @@ def deadline(after_s: float) -> Callable[[], bool]:
     return lambda: time.monotonic() > end
 
 
-def behaviour_of(version: str) -> Behaviour:
+def behavior_of(version: str) -> Behavior:
     """Of `1.36` or `v1.36.2`. Raises InvalidInput."""
     minor = named_minor(version)
     if minor < OLDEST:
         raise InvalidInput(f"claims of resource.k8s.io/v1 need Kubernetes 1.{OLDEST} or later", about="--kubernetes")
-    return Behaviour.of(minor)
+    return Behavior.of(minor)
 
 
-def read_world(files: Sequence[str], behaviour: Behaviour, *, replicas: int = 1, models: str | None = None) -> Loaded:
+def read_world(files: Sequence[str], behavior: Behavior, *, replicas: int = 1, models: str | None = None) -> Loaded:
     """All objects of the files. DeviceClasses that they lack are those that come with the driver.
 
     Raises InvalidInput for files that cannot be read. `replicas` is how many pods of a workload are looked at. `models`
@@ -85,7 +85,7 @@ def read_world(files: Sequence[str], behaviour: Behaviour, *, replicas: int = 1,
     objects = [obj for shipped_class in (*shipped_classes(), *documents) for obj in _expanded(shipped_class, replicas)]
     if models is not None:
         objects += _objects_of_models(models, [document.obj for document in documents])
-    return world_of(objects, behaviour=behaviour, about=about)
+    return world_of(objects, behavior=behavior, about=about)
 
 
 def _expanded(document: Document, replicas: int) -> list[JsonObject]:
@@ -109,7 +109,7 @@ def _objects_of_models(models: str, objects: Iterable[JsonObject]) -> list[JsonO
 
 def world_in(files: Sequence[str], kubernetes: str, *, replicas: int = 1, models: str | None = None) -> World:
     """As `read_world`. Raises InvalidInput with all objects that are not valid."""
-    loaded = read_world(files, behaviour_of(kubernetes), replicas=replicas, models=models)
+    loaded = read_world(files, behavior_of(kubernetes), replicas=replicas, models=models)
     if loaded.problems:
         raise InvalidInput("\n".join(map(str, loaded.problems)), problems=[str(problem) for problem in loaded.problems])
     return loaded.world

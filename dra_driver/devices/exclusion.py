@@ -53,8 +53,8 @@ class GpuUse:
 class PairRow:
     """Two uses of one GPU, in either order. `applies` is asked for the first row on, and the first answer decides."""
 
-    one: str
-    other: str
+    first: str
+    second: str
     allowed: bool
     reason: str
     applies: Callable[[GpuUse, GpuUse], bool]
@@ -330,7 +330,7 @@ END = "<!-- end of the generated part -->"
 
 def rendered() -> str:
     """Both tables, without the marks."""
-    pairs = [(row.one, row.other, "yes" if row.allowed else "**no**", row.reason) for row in PAIRS]
+    pairs = [(row.first, row.second, "yes" if row.allowed else "**no**", row.reason) for row in PAIRS]
     limits = [(row.wish, row.where, "**no**" if row.refused else "no effect", row.reason) for row in LIMITS]
     return "\n\n".join(
         (

@@ -99,10 +99,10 @@ def _in_mig_mode(gpu: GpuFacts) -> bool:
 
 def _components(reachable: Mapping[str, frozenset[str]]) -> list[frozenset[str]]:
     """Connected components; a link counts when both ends are known and either end reports it."""
-    neighbours = {uuid: set(peers & reachable.keys()) for uuid, peers in reachable.items()}
+    neighbors = {uuid: set(peers & reachable.keys()) for uuid, peers in reachable.items()}
     for uuid, peers in reachable.items():
         for peer in peers & reachable.keys():
-            neighbours[peer].add(uuid)
+            neighbors[peer].add(uuid)
     components: list[frozenset[str]] = []
     left = set(reachable)
     while left:
@@ -110,7 +110,7 @@ def _components(reachable: Mapping[str, frozenset[str]]) -> list[frozenset[str]]
         border = {min(left)}
         while border:
             component |= border
-            border = set().union(*(neighbours[uuid] for uuid in border)) - component
+            border = set().union(*(neighbors[uuid] for uuid in border)) - component
         components.append(frozenset(component))
         left -= component
     return components

@@ -39,7 +39,7 @@ _XIDS: dict[int, tuple[Severity, str]] = {
     136: ("Critical", "NVLink training failed; the GPU must be reset"),
     137: ("Info", "a program used peer memory that it may not use"),
     140: ("Critical", "an unrecovered memory error; the GPU must be reset"),
-    143: ("Critical", "the GPU could not be initialised"),
+    143: ("Critical", "the GPU could not be initialized"),
     **dict.fromkeys(range(144, 151), ("Critical", "an NVLink unit failed")),
     151: ("Critical", "key rotation failed; the virtual machine must be restarted"),
     154: ("Info", "the recommended recovery action changed"),

@@ -77,9 +77,9 @@ def offers(inventory: NodeInventorySpec, policy: PublishingPolicy, labels: Mappi
     return Offers(tuple(offered.values()), tuple(withheld.values()), tuple(notes))
 
 
-def by_name(found: Offers) -> dict[str, Offer]:
+def by_name(all_offers: Offers) -> dict[str, Offer]:
     """The table that a claim's devices are looked up in; withheld ones too."""
-    return {offer.name: offer for offer in (*found.withheld, *found.offers)}
+    return {offer.name: offer for offer in (*all_offers.withheld, *all_offers.offers)}
 
 
 class _Look:

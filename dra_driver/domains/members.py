@@ -44,15 +44,15 @@ def membership(observed: ObservedDomain, max_nodes: int) -> Membership:
     one clique; nodes without a clique have no peers and are not counted.
     """
     uid, wanted = observed.uid, observed.wanted_nodes
-    labelled = {name for name, node in observed.nodes.items() if node.label == uid}
-    leave = tuple(sorted(labelled - set(wanted)))
-    inside = sorted(labelled | observed.daemons.keys())
+    labeled = {name for name, node in observed.nodes.items() if node.label == uid}
+    leave = tuple(sorted(labeled - set(wanted)))
+    inside = sorted(labeled | observed.daemons.keys())
     members = _with_indices(observed, inside)
     join: list[str] = []
     kept_out: list[Excluded] = []
     room = _Room(members, max_nodes)
     for name in wanted:
-        if name not in labelled:
+        if name not in labeled:
             problem = _obstacle(observed.nodes.get(name), uid, room, name)
             kept_out.append(problem) if problem is not None else join.append(name)
     return Membership(members, tuple(join), leave, tuple(kept_out))

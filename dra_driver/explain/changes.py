@@ -55,7 +55,7 @@ def relaxed(device: DeviceVerdict, server: Server) -> tuple[list[dict[str, Any]]
     own = len(device.wanted.device_class.spec.selectors)
     cel = CelDevice(device.candidate.id.driver, device.candidate.device)
     selectors: list[dict[str, Any]] = []
-    said: dict[str, str] = {}
+    phrases: dict[str, str] = {}
     distance = 1.0
     for expression in device.wanted.expressions[own:]:
         for _ in range(_MOST_LITERALS):
@@ -66,16 +66,16 @@ def relaxed(device: DeviceVerdict, server: Server) -> tuple[list[dict[str, Any]]
             if not parts:
                 break
             literal = parts[0].literal
-            if literal is None or literal.attribute in said:
+            if literal is None or literal.attribute in phrases:
                 return None
             before = expression[literal.start : literal.end]
             expression = expression[: literal.start] + literal.fitting + expression[literal.end :]
-            said[literal.attribute] = f"{literal.attribute} {_instead(literal.fitting, before)}"
+            phrases[literal.attribute] = f"{literal.attribute} {_instead(literal.fitting, before)}"
             distance += literal.worse if literal.worse is not None else 0.5
         else:
             return None
         selectors.append({"cel": {"expression": expression}})
-    return (selectors, " and ".join(said.values()), distance) if said else None
+    return (selectors, " and ".join(phrases.values()), distance) if phrases else None
 
 
 def _instead(fitting: str, before: str) -> str:

@@ -61,7 +61,7 @@ def _would_help(kind: str, verdict: NodeVerdict) -> bool:
 
 
 def _lacks(kind: str, device: DeviceVerdict) -> bool:
-    texts = [f"{part.text} {part.said}" for part in device.parts]
+    texts = [f"{part.text} {part.explanation}" for part in device.parts]
     if kind == "mig":
         return any("mig" in text.lower() or _MIG_ONLY.search(text) for text in texts)
     if kind == "passthrough":
@@ -92,7 +92,7 @@ def _of_templates(world: World, pod: Pod | None, claims: Sequence[PodClaim]) -> 
     for domain in world.domains.values():
         name = domain.spec.channel.resource_claim_template.name
         if pod is not None and domain.metadata.namespace == pod.namespace and name in missing:
-            text = f"its controller has not made ResourceClaimTemplate {name} yet{_said(domain)}"
+            text = f"its controller has not made ResourceClaimTemplate {name} yet{_status_text(domain)}"
             fix = "If this lasts: is the driver's controller running, with feature gate ComputeDomains?"
             yield WaitFinding("domain-template", _about(domain), text, fix)
 
@@ -141,6 +141,6 @@ def _about(domain: ComputeDomain) -> str:
     return f"ComputeDomain {domain.metadata.namespace}/{domain.metadata.name}"
 
 
-def _said(domain: ComputeDomain) -> str:
+def _status_text(domain: ComputeDomain) -> str:
     ready = next((condition for condition in domain.status.conditions if condition.type == READY), None)
     return f"; it says: {ready.message}" if ready is not None and ready.message else ""

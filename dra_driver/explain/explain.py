@@ -124,7 +124,8 @@ def _device_data(node: str, verdict: DeviceVerdict) -> JsonObject:
         "reason": verdict.text,
         "selector": {"of": writer, "index": index} if writer is not None else None,
         "failing": [
-            {"text": part.text, "start": part.start, "end": part.end, "said": part.said} for part in verdict.parts
+            {"text": part.text, "start": part.start, "end": part.end, "said": part.explanation}
+            for part in verdict.parts
         ],
         "holders": [
             {"claim": str(holder), "pods": list(holder.pods), "gone": list(holder.gone)} for holder in verdict.holders
@@ -258,19 +259,21 @@ def _device_text(result: AllocatedDevice) -> str:
 
 def _groups(verdicts: Iterable[NodeVerdict]) -> tuple[Group, ...]:
     """Largest first; those that fit are no group."""
-    found: dict[tuple[ReasonCode, str, str | None, str | None], list[NodeVerdict]] = {}
+    by_reason: dict[tuple[ReasonCode, str, str | None, str | None], list[NodeVerdict]] = {}
     for verdict in verdicts:
         if not verdict.fits:
-            found.setdefault((verdict.code, verdict.said.shape, verdict.claim, verdict.request), []).append(verdict)
+            by_reason.setdefault((verdict.code, verdict.sentence.shape, verdict.claim, verdict.request), []).append(
+                verdict
+            )
     groups = [
         Group(
             first.code,
-            first.said.beside(node_verdict.said for node_verdict in others).text,
+            first.sentence.beside(node_verdict.sentence for node_verdict in others).text,
             tuple(item.node for item in (first, *others)),
             first.claim,
             first.request,
         )
-        for first, *others in found.values()
+        for first, *others in by_reason.values()
     ]
     return tuple(sorted(groups, key=lambda group: (-len(group.nodes), group.text)))
 

@@ -62,12 +62,12 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class ExpressionPart:
-    """`text` is the part as it is written, at `start`; `said` what it amounts to on this device."""
+    """`text` is the part as it is written, at `start`; `explanation` what it means on this device."""
 
     start: int
     end: int
     text: str
-    said: str
+    explanation: str
     literal: Literal | None = None
     comparison: Comparison | None = None
 
@@ -115,8 +115,8 @@ class _Finder:
 
     def _part(self, node: SyntaxNode, wanted: bool) -> ExpressionPart:
         text = self._text(node)
-        if (found := self._comparison(node, wanted)) is not None:
-            comparison, literal = found
+        if (compared := self._comparison(node, wanted)) is not None:
+            comparison, literal = compared
             return ExpressionPart(node.start, node.end, text, str(comparison), literal, comparison)
         return ExpressionPart(node.start, node.end, text, self._otherwise(node, wanted))
 
@@ -132,16 +132,16 @@ class _Finder:
                 among = "is not one of" if wanted else "is one of"
                 return Comparison(name, _shown(self._value(left)), among, _shown(self._value(right))), None
             case CallNode(function=function, target=None, arguments=(left, right)) if function in _SIGNS:
-                found = self._ordered(function, left, right)
+                operands = self._ordered(function, left, right)
             case CallNode(function=method, target=target, arguments=(other,)) if (
                 method in _METHODS and target is not None
             ):
-                found = (target, _METHODS[method], other)
+                operands = (target, _METHODS[method], other)
             case _:
                 return None
-        if found is None:
+        if operands is None:
             return None
-        left, sign, right = found
+        left, sign, right = operands
         return self._compared(left, _SIGNS[sign] if wanted else sign, right)
 
     def _ordered(self, sign: str, left: SyntaxNode, right: SyntaxNode) -> tuple[SyntaxNode, str, SyntaxNode] | None:

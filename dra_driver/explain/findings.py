@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from dra_driver.allocation.behaviour import Behaviour
+from dra_driver.allocation.behavior import Behavior
 from dra_driver.allocation.nodes import NodeView, provides, selector_matches
 from dra_driver.allocation.placement import class_by_resource, extended_resources
 from dra_driver.allocation.prospects import Site
@@ -128,8 +128,8 @@ def _of_claim(world: World, claim: ResourceClaim) -> Iterator[WaitFinding]:
     for name, spec in _requests(claim):
         yield from _of_request(world, claim, f'{about}, request "{name}"', spec)
     for constraint in claim.spec.devices.constraints:
-        if constraint.distinct_attribute is not None and not world.behaviour.consumable:
-            yield _gate(about, "distinctAttribute", "DRAConsumableCapacity", world.behaviour)
+        if constraint.distinct_attribute is not None and not world.behavior.consumable:
+            yield _gate(about, "distinctAttribute", "DRAConsumableCapacity", world.behavior)
 
 
 def _requests(claim: ResourceClaim) -> Iterator[tuple[str, ExactRequest | SubRequest]]:
@@ -158,14 +158,14 @@ def _of_request(
             )
             fix = f"kubectl label namespace {namespace} {ADMIN_ACCESS_LABEL}=true"
             yield WaitFinding("admin-access", about, text, fix, stops=True)
-    if spec.capacity is not None and not world.behaviour.consumable:
-        yield _gate(about, "capacity", "DRAConsumableCapacity", world.behaviour)
-    if spec.tolerations and not world.behaviour.taints:
-        yield _gate(about, "tolerations", "DRADeviceTaints", world.behaviour)
+    if spec.capacity is not None and not world.behavior.consumable:
+        yield _gate(about, "capacity", "DRAConsumableCapacity", world.behavior)
+    if spec.tolerations and not world.behavior.taints:
+        yield _gate(about, "tolerations", "DRADeviceTaints", world.behavior)
 
 
-def _gate(about: str, field: str, gate: str, behaviour: Behaviour) -> WaitFinding:
-    text = f"`{field}` is dropped by a cluster of version 1.{behaviour.minor} with its default gates"
+def _gate(about: str, field: str, gate: str, behavior: Behavior) -> WaitFinding:
+    text = f"`{field}` is dropped by a cluster of version 1.{behavior.minor} with its default gates"
     return WaitFinding("dropped-field", about, text, f"Switch {gate} on in API server and scheduler, or do without it.")
 
 
@@ -314,9 +314,9 @@ def _number(text: str) -> int:
 
 def _of_gates(world: World) -> Iterator[WaitFinding]:
     """What slices say that this scheduler does not know."""
-    behaviour = world.behaviour
+    behavior = world.behavior
     devices = [device for slice_ in world.slices for device in slice_.spec.devices or ()]
-    if not behaviour.partitionable:
+    if not behavior.partitionable:
         skipped = sum(
             bool(slice_.spec.shared_counters or slice_.spec.per_device_node_selection) for slice_ in world.slices
         )
@@ -324,11 +324,11 @@ def _of_gates(world: World) -> Iterator[WaitFinding]:
         if skipped or drawing:
             text = f"passes over {_several(drawing, 'device')} that draw on counters, and {_several(skipped, 'slice')}"
             yield _unknown(text, "DRAPartitionableDevices")
-    if not behaviour.consumable and (shareable := sum(bool(device.allow_multiple_allocations) for device in devices)):
+    if not behavior.consumable and (shareable := sum(bool(device.allow_multiple_allocations) for device in devices)):
         yield _unknown(
             f"gives {_several(shareable, 'device')} that could be shared to one claim each", "DRAConsumableCapacity"
         )
-    if not behaviour.taints and (world.taint_rules or any(device.taints for device in devices)):
+    if not behavior.taints and (world.taint_rules or any(device.taints for device in devices)):
         yield _unknown("ignores taints of devices", "DRADeviceTaints")
 
 
@@ -345,12 +345,12 @@ def _several(number: int, noun: str) -> str:
 def _of_pools(world: World, verdicts: Sequence[NodeVerdict]) -> Iterator[WaitFinding]:
     if all(verdict.fits for verdict in verdicts):
         return
-    found: dict[tuple[str, str], list[str]] = defaultdict(list)
+    nodes_of: dict[tuple[str, str], list[str]] = defaultdict(list)
     for node in world.nodes.values():
         for pool in Site(node, world.snapshot).pools:
             if pool.problem is not None:
-                found[str(pool), pool.problem].append(node.name)
-    for (name, problem), nodes in sorted(found.items()):
+                nodes_of[str(pool), pool.problem].append(node.name)
+    for (name, problem), nodes in sorted(nodes_of.items()):
         if problem.startswith("is invalid"):
             fix = (
                 "Its driver published it incorrectly; none of its devices can be used until it is published correctly."
@@ -370,8 +370,8 @@ def _of_plugins(world: World) -> Iterator[WaitFinding]:
         for driver in sorted((published & known) - drivers) or ([""] if not drivers else []):
             silent[driver].append(node)
     for driver, nodes in sorted(silent.items()):
-        what = f"the plugin of driver {driver}" if driver else "the node plugin"
-        text = f"{what} is not registered with kubelet"
+        subject = f"the plugin of driver {driver}" if driver else "the node plugin"
+        text = f"{subject} is not registered with kubelet"
         fix = "Look at the node plugin's pod there and its log; without it no claim is prepared on that node."
         yield WaitFinding("plugin-not-registered", some(nodes), text, fix)
 

@@ -169,14 +169,14 @@ class NodeJudge:
         self._pod = pod
         self._claims = claims
         self.holders = Holders(world)
-        self._misses = _Misses(world.behaviour.server)
+        self._misses = _Misses(world.behavior.server)
 
     def node(self, node: NodeView) -> NodeVerdict:
         """The node's first reason, or what the claims would get there."""
         if (unfit := self._unfit(node)) is not None:
             return unfit
         pod = self._pod.obj if self._pod is not None else NO_POD
-        extended = extended_on(pod, node, self._world.classes, self._world.behaviour)
+        extended = extended_on(pod, node, self._world.classes, self._world.behavior)
         if isinstance(extended, str):
             return NodeVerdict(node.name, ReasonCode.EXTENDED_RESOURCE, Sentence(extended))
         wanted = unallocated(self._claims)
@@ -211,7 +211,7 @@ class NodeJudge:
         view = _View(Site(node, self._world.snapshot), self.holders, self._misses)
         if not view.site.candidates:
             return _without_devices(view.site, self._world.slices)
-        requests = [item for claim in checked_requests(claims, self._world.classes, view.behaviour) for item in claim]
+        requests = [item for claim in checked_requests(claims, self._world.classes, view.behavior) for item in claim]
         for alternatives in requests:
             verdicts = [view.request(wanted) for wanted in alternatives]
             if all(_too_few(wanted, verdict) for wanted, verdict in zip(alternatives, verdicts, strict=True)):
@@ -242,7 +242,7 @@ class NodeJudge:
         """What every device of the node is to every request, fit or not. Raises InvalidInput for claims that no node
         can serve."""
         view = _View(Site(node, self._world.snapshot), self.holders, self._misses)
-        requests = checked_requests(unallocated(self._claims), self._world.classes, view.behaviour)
+        requests = checked_requests(unallocated(self._claims), self._world.classes, view.behavior)
         return tuple(
             verdict
             for claim in requests
@@ -309,11 +309,11 @@ class _View:
     def __init__(self, site: Site, holders: Holders, misses: "_Misses") -> None:
         self.site = site
         self._misses = misses
-        self.behaviour = site.behaviour
+        self.behavior = site.behavior
         self._holders = holders
         self._pools: dict[tuple[str, str], Pool] = {pool.id: pool for pool in site.usable}
         self._ledger = site.ledger()
-        self._untouched = Ledger(site.usable, Usage(), site.behaviour)
+        self._untouched = Ledger(site.usable, Usage(), site.behavior)
         self._known: dict[Wanted, tuple[DeviceVerdict, ...]] = {}
 
     def request(self, wanted: Wanted) -> tuple[DeviceVerdict, ...]:
@@ -338,14 +338,14 @@ class _View:
             return _unselected(wanted, candidate, self._misses)
         if not candidate.is_for(self.site.node):
             return DeviceVerdict(wanted, candidate, ReasonCode.NODE, "for other nodes")
-        if candidate.device.binding_conditions and not self.behaviour.binding_conditions:
+        if candidate.device.binding_conditions and not self.behavior.binding_conditions:
             return DeviceVerdict(
                 wanted,
                 candidate,
                 ReasonCode.GATE,
                 "attached only after the decision; DRADeviceBindingConditions is off",
             )
-        if candidate.device.consumes_counters and not self.behaviour.partitionable:
+        if candidate.device.consumes_counters and not self.behavior.partitionable:
             return DeviceVerdict(wanted, candidate, ReasonCode.GATE, "a partition; DRAPartitionableDevices is off")
         if (short := self._untouched.short_of_capacity(wanted, candidate)) is not None:
             return DeviceVerdict(wanted, candidate, ReasonCode.TOO_SMALL, _too_small(wanted, candidate) or short.text)
@@ -364,7 +364,7 @@ class _View:
             holders = self.sharers(candidate)
             text = f"{short.text}, beside {listed_holders(holders)}" if holders else short.text
             return DeviceVerdict(wanted, candidate, ReasonCode.COUNTERS, text, holders, scarce=short.text)
-        taints = self.site.snapshot.taints(candidate) if self.behaviour.taints else ()
+        taints = self.site.snapshot.taints(candidate) if self.behavior.taints else ()
         if taints and (taint := untolerated(taints, wanted.tolerations)) is not None:
             return DeviceVerdict(wanted, candidate, ReasonCode.TAINT, f"tainted {taint}")
         return DeviceVerdict(wanted, candidate, ReasonCode.FITS, "free")
@@ -425,12 +425,12 @@ def _unselected(wanted: Wanted, candidate: Candidate, misses: _Misses) -> Device
             return DeviceVerdict(wanted, candidate, ReasonCode.ERROR, str(error), selector=index)
         if parts:
             code = ReasonCode.CLASS if index < own else ReasonCode.SELECTOR
-            return DeviceVerdict(wanted, candidate, code, _said(parts), parts=parts, selector=index)
+            return DeviceVerdict(wanted, candidate, code, _explanations(parts), parts=parts, selector=index)
     return DeviceVerdict(wanted, candidate, ReasonCode.SELECTOR, "not selected")
 
 
-def _said(parts: Iterable[ExpressionPart]) -> str:
-    return " and ".join(dict.fromkeys(part.said for part in parts))
+def _explanations(parts: Iterable[ExpressionPart]) -> str:
+    return " and ".join(dict.fromkeys(part.explanation for part in parts))
 
 
 def _too_small(wanted: Wanted, candidate: Candidate) -> str | None:

@@ -95,25 +95,25 @@ def suggestions(
     failing = [node_verdict for node_verdict in nearest if node_verdict.code is ReasonCode.ERROR]
     if failing:
         return tuple(asked.mended(failing, nearest, limit))[:1]
-    found: dict[str, Suggestion] = {}
+    suggestions: dict[str, Suggestion] = {}
     tries = 0
     satisfied: set[tuple[SuggestionKind, str]] = set()
     for idea in sorted(asked.ideas(nearest), key=lambda idea: idea.distance):
-        if (idea.kind, idea.scope) in satisfied or idea.text in found:
+        if (idea.kind, idea.scope) in satisfied or idea.text in suggestions:
             continue
-        if idea.kind is SuggestionKind.CLASS and found:
+        if idea.kind is SuggestionKind.CLASS and suggestions:
             break  # another class is another kind of device: better than nothing only
         for node in nearest:
             if tries >= _MOST_TRIES or limit.enough():
-                return tuple(found.values())
+                return tuple(suggestions.values())
             tries += 1
             if _fits(idea, node.node, limit):
-                found[idea.text] = Suggestion(idea.kind, idea.text, idea.change, node.node, idea.distance)
+                suggestions[idea.text] = Suggestion(idea.kind, idea.text, idea.change, node.node, idea.distance)
                 satisfied.add((idea.kind, idea.scope))
                 break
-        if len(found) == MOST:
+        if len(suggestions) == MOST:
             break
-    return tuple(found.values())
+    return tuple(suggestions.values())
 
 
 def _nearest(verdicts: Sequence[NodeVerdict]) -> list[NodeVerdict]:
@@ -122,8 +122,8 @@ def _nearest(verdicts: Sequence[NodeVerdict]) -> list[NodeVerdict]:
     per_reason: dict[str, int] = {}
     node_verdicts: list[NodeVerdict] = []
     for verdict in sorted(verdicts, key=lambda node_verdict: (-order[node_verdict.code], node_verdict.node)):
-        per_reason[verdict.said.shape] = per_reason.get(verdict.said.shape, 0) + 1
-        if per_reason[verdict.said.shape] <= _NODES_PER_REASON:
+        per_reason[verdict.sentence.shape] = per_reason.get(verdict.sentence.shape, 0) + 1
+        if per_reason[verdict.sentence.shape] <= _NODES_PER_REASON:
             node_verdicts.append(verdict)
     return node_verdicts[:_MOST_NODES]
 
@@ -264,13 +264,13 @@ class _Asked:
         for index, constraint in enumerate(claim.spec.devices.constraints):
             constraints = [item for other, item in enumerate(claim.spec.devices.constraints) if other != index]
             changed = with_devices(claim, constraints=constraints)
-            what = (
+            constraint_text = (
                 f"matchAttribute {constraint.match_attribute}"
                 if constraint.match_attribute
                 else f"distinctAttribute {constraint.distinct_attribute}"
             )
             change = f"{self._path(claim)}.constraints[{index}]: remove"
-            text = f"It fits without the constraint {what}."
+            text = f"It fits without the constraint {constraint_text}."
             yield self._idea(SuggestionKind.CONSTRAINT, str(index), text, change, 1.9, changed)
 
     def _other_classes(self, claim: ResourceClaim) -> Iterator[_Idea]:
@@ -313,13 +313,13 @@ class _Asked:
             for device in verdict.devices:
                 if device.code is not ReasonCode.SELECTOR:
                     continue
-                nearer = relaxed(device, self._world.behaviour.server)
+                nearer = relaxed(device, self._world.behavior.server)
                 if nearer is None:
                     continue
-                selectors, said, distance = nearer
+                selectors, phrase, distance = nearer
                 distance += size_difference(verdict, device)
                 changed = self._with_wanted(device.wanted, selectors=selectors)
-                text = f'It fits with {said} in request "{device.wanted.name}".'
+                text = f'It fits with {phrase} in request "{device.wanted.name}".'
                 if changed is None or text in seen:
                     continue
                 seen.add(text)
@@ -339,12 +339,12 @@ class _Asked:
                 changed = self._with_wanted(device.wanted, capacity={"requests": requests})
                 if changed is None:
                     continue
-                said = ", ".join(
+                phrase = ", ".join(
                     f"{name} {amount_text(quantity(value))}"
                     for name, value in requests.items()
                     if value != device.wanted.capacity[name]
                 )
-                text = f'It fits with {said} in request "{device.wanted.name}".'
+                text = f'It fits with {phrase} in request "{device.wanted.name}".'
                 change = f"{self._place(device.wanted)}.capacity.requests: {flow(requests)}"
                 yield self._idea(SuggestionKind.CAPACITY, str(device.wanted.name), text, change, 1 + ratio, changed)
 
@@ -360,27 +360,27 @@ class _Asked:
             for device in judge.devices(self._world.nodes[verdict.node]):
                 if device.error is None or device.selector is None:
                     continue
-                for expression, said, distance in mended_expressions(
+                for expression, phrase, distance in mended_expressions(
                     device.wanted.expressions[device.selector], device.error
                 ):
-                    idea = self._mended(device, expression, said, distance)
+                    idea = self._mended(device, expression, phrase, distance)
                     if limit.enough():
                         return
                     if idea is not None and (node := _first_fitting(idea, nodes, limit)) is not None:
                         yield Suggestion(idea.kind, idea.text, idea.change, node, idea.distance)
                         return
 
-    def _mended(self, device: DeviceVerdict, expression: str, said: str, distance: float) -> _Idea | None:
+    def _mended(self, device: DeviceVerdict, expression: str, phrase: str, distance: float) -> _Idea | None:
         own = len(device.wanted.device_class.spec.selectors)
         index = (device.selector or 0) - own
         if index < 0:
             return None  # the class is for an administrator to mend
         expressions = [*device.wanted.expressions[own:]]
         expressions[index] = expression
-        changed = self._with_wanted(device.wanted, selectors=[{"cel": {"expression": one}} for one in expressions])
+        changed = self._with_wanted(device.wanted, selectors=[{"cel": {"expression": text}} for text in expressions])
         if changed is None:
             return None
-        text = f'It fits with {said} in request "{device.wanted.name}".'
+        text = f'It fits with {phrase} in request "{device.wanted.name}".'
         change = f"{self._place(device.wanted)}.selectors[{index}]: {' '.join(expression.split())}"
         return self._idea(SuggestionKind.SELECTOR, "", text, change, distance, changed)
 

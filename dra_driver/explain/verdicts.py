@@ -70,16 +70,16 @@ class Holders:
 
     @cached_property
     def _by_device(self) -> Mapping[DeviceId, tuple[ClaimHolder, ...]]:
-        found: dict[DeviceId, list[ClaimHolder]] = defaultdict(list)
+        by_device: dict[DeviceId, list[ClaimHolder]] = defaultdict(list)
         for claim in self._world.claims.values():
             if claim.status.allocation is None:
                 continue
             holder = holder_of(claim, self._world)
             for result in claim.status.allocation.devices.results:
                 device = DeviceId(result.driver, result.pool, result.device)
-                if not result.admin_access and holder not in found[device]:
-                    found[device].append(holder)
-        return {device: tuple(sorted(holders, key=str)) for device, holders in found.items()}
+                if not result.admin_access and holder not in by_device[device]:
+                    by_device[device].append(holder)
+        return {device: tuple(sorted(holders, key=str)) for device, holders in by_device.items()}
 
     def of(self, device: DeviceId) -> tuple[ClaimHolder, ...]:
         return self._by_device.get(device, ())
@@ -89,8 +89,8 @@ class Holders:
         if pool.id not in self._by_counter:
             self._by_counter[pool.id] = self._drawing(pool)
         known = self._by_counter[pool.id]
-        found = dict.fromkeys(holder for id_, _ in candidate.consumes for holder in known.get(id_, ()))
-        return tuple(sorted(found, key=str))
+        claims = dict.fromkeys(holder for id_, _ in candidate.consumes for holder in known.get(id_, ()))
+        return tuple(sorted(claims, key=str))
 
     def _drawing(self, pool: Pool) -> Mapping[CounterId, tuple[ClaimHolder, ...]]:
         drawing: dict[CounterId, tuple[ClaimHolder, ...]] = {}
@@ -214,11 +214,11 @@ def after(lead: str, sentence: Sentence) -> Sentence:
 
 @dataclass(frozen=True)
 class NodeVerdict:
-    """One node. `said` is the first reason, without the node's name; `devices` are those of the request it is about."""
+    """One node. `sentence` is the first reason, without the node name; `devices` are those of its request."""
 
     node: str
     code: ReasonCode
-    said: Sentence
+    sentence: Sentence
     claim: str | None = None
     request: str | None = None
     devices: tuple[DeviceVerdict, ...] = ()
@@ -228,7 +228,7 @@ class NodeVerdict:
 
     @property
     def text(self) -> str:
-        return self.said.text
+        return self.sentence.text
 
     @property
     def fits(self) -> bool:

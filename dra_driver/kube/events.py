@@ -116,7 +116,7 @@ type Dropped = Literal["object", "process", "refused"]
 
 
 @dataclass(slots=True)
-class _Told:
+class _Recent:
     """A recent Event. `written` is its count on the server."""
 
     name: str
@@ -157,7 +157,7 @@ class EventRecorder:
         self._bucket: _Bucket | None = None
         self._objects: OrderedDict[Regarding, _Bucket] = OrderedDict()
         self._per_reason = per_reason
-        self._told: OrderedDict[News, _Told] = OrderedDict()
+        self._recent: OrderedDict[News, _Recent] = OrderedDict()
         self._waiting: deque[News] = deque()
         self._changed = asyncio.Event()
         self._silent_until = 0.0
@@ -168,11 +168,11 @@ class EventRecorder:
         """Queues an Event. Never waits, never raises."""
         now = self._now()
         self._forget(now)
-        told = self._told.get(news)
-        if told is not None:
-            told.count += 1
-            told.last = now
-            self._told.move_to_end(news)
+        recent = self._recent.get(news)
+        if recent is not None:
+            recent.count += 1
+            recent.last = now
+            self._recent.move_to_end(news)
         elif len(self._waiting) >= _WAITING:
             self.dropped["process"] += 1
             return
@@ -181,7 +181,7 @@ class EventRecorder:
             return
         else:
             suffix = _digest(news.reason, news.note, news.since) if news.since else secrets.token_hex(8)
-            self._told[news] = _Told(_event_name(news, suffix), 1, now)
+            self._recent[news] = _Recent(_event_name(news, suffix), 1, now)
             self._waiting.append(news)
         self._changed.set()
 
@@ -216,34 +216,36 @@ class EventRecorder:
         while self._waiting and not self._silent():
             await self._token()
             news = self._waiting[0]
-            told = self._told.get(news)
-            if told is not None:
-                await self._attempt(news, self._create(news, told))
+            recent = self._recent.get(news)
+            if recent is not None:
+                await self._attempt(news, self._create(news, recent))
             if self._waiting and self._waiting[0] is news:
                 self._waiting.popleft()
-        for news, told in list(self._told.items()):
-            if self._due_at(told) <= _clock() and not self._silent():
+        for news, recent in list(self._recent.items()):
+            if self._due_at(recent) <= _clock() and not self._silent():
                 await self._token()
-                await self._attempt(news, self._continue(news, told))
+                await self._attempt(news, self._continue(news, recent))
 
-    async def _create(self, news: News, told: _Told) -> None:
-        await self._write(news, told.name)
-        told.written, told.written_at = 1, _clock()
+    async def _create(self, news: News, recent: _Recent) -> None:
+        await self._write(news, recent.name)
+        recent.written, recent.written_at = 1, _clock()
 
     async def _write(self, news: News, name: str) -> None:
         with suppress(AlreadyExists):  # written by a call whose answer was lost, or before a restart
             await self._kube.create(EVENTS_V1, self._object(news, name))
 
-    async def _continue(self, news: News, told: _Told) -> None:
-        count, last = told.count, _micro_time(told.last)
+    async def _continue(self, news: News, recent: _Recent) -> None:
+        count, last = recent.count, _micro_time(recent.last)
         series = {"series": {"count": count, "lastObservedTime": last}}
         try:
-            await self._kube.merge_patch(EVENTS_V1, told.name, series, namespace=news.regarding.namespace or "default")
+            await self._kube.merge_patch(
+                EVENTS_V1, recent.name, series, namespace=news.regarding.namespace or "default"
+            )
         except NotFound:
             # Events expire after an hour by default; write a new one.
-            del self._told[news]
+            del self._recent[news]
             return
-        told.written, told.written_at = count, _clock()
+        recent.written, recent.written_at = count, _clock()
 
     async def _attempt(self, news: News, write: Coroutine[None, None, None]) -> None:
         try:
@@ -252,7 +254,7 @@ class EventRecorder:
             raise
         except ClusterError as error:
             # Forbidden, or the namespace is being deleted: retrying does not help.
-            self._told.pop(news, None)
+            self._recent.pop(news, None)
             if error.status in (401, 403) and "being terminated" not in error.message:
                 _log.warning("Events cannot be written", error=str(error), again_in_s=_NOT_ALLOWED_PAUSE_S)
                 self._silent_until = _clock() + _NOT_ALLOWED_PAUSE_S
@@ -278,7 +280,7 @@ class EventRecorder:
     async def _wait(self) -> None:
         """Waits until an Event is due."""
         self._changed.clear()
-        due = min((self._due_at(told) for told in self._told.values()), default=_NEVER)
+        due = min((self._due_at(recent) for recent in self._recent.values()), default=_NEVER)
         if self._waiting or due <= _clock():
             return
         with suppress(TimeoutError):
@@ -298,23 +300,23 @@ class EventRecorder:
             self._objects.popitem(last=False)
         return bucket
 
-    def _due_at(self, told: _Told) -> float:
+    def _due_at(self, recent: _Recent) -> float:
         """By the event loop's clock; infinite if the server has all of it."""
-        if told.written == 0 or told.count == told.written:
+        if recent.written == 0 or recent.count == recent.written:
             return _NEVER
         # The first repetition is written at once.
-        return 0.0 if told.written == 1 else told.written_at + self._series_every_s
+        return 0.0 if recent.written == 1 else recent.written_at + self._series_every_s
 
     def _says_too_much(self, news: News) -> bool:
-        same = [other for other in self._told if (other.regarding, other.reason) == (news.regarding, news.reason)]
+        same = [other for other in self._recent if (other.regarding, other.reason) == (news.regarding, news.reason)]
         return len(same) >= self._per_reason or not self._bucket_of(news.regarding).take()
 
     def _forget(self, now: datetime) -> None:
         """Forgets Events that were not repeated within the window, except those not yet written."""
-        for news, told in list(self._told.items()):
-            over = (now - told.last).total_seconds() > self._window_s and told.written == told.count
-            if over or len(self._told) > _REMEMBERED:
-                del self._told[news]
+        for news, recent in list(self._recent.items()):
+            over = (now - recent.last).total_seconds() > self._window_s and recent.written == recent.count
+            if over or len(self._recent) > _REMEMBERED:
+                del self._recent[news]
             else:
                 break
 
@@ -324,7 +326,7 @@ class EventRecorder:
     def _drop(self) -> None:
         self.dropped["refused"] += len(self._waiting)
         self._waiting.clear()
-        self._told.clear()
+        self._recent.clear()
 
 
 def _event_name(news: News, suffix: str) -> str:

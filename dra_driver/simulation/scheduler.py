@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import structlog
 
-from dra_driver.allocation.behaviour import Behaviour
+from dra_driver.allocation.behavior import Behavior
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.placement import ExtendedRequests, Placement, extended_claim, highest_score, place_on
 from dra_driver.allocation.snapshot import Catalog, PublishedSlice, Snapshot, Usage
@@ -69,9 +69,9 @@ class _NotReady(Exception):
 class SimulatedScheduler:
     """`run` until cancelled. By default it decides as a scheduler of the server's version with its default gates."""
 
-    def __init__(self, kube: Kube, behaviour: Behaviour | None = None) -> None:
+    def __init__(self, kube: Kube, behavior: Behavior | None = None) -> None:
         self._kube = kube
-        self._behaviour = behaviour
+        self._behavior = behavior
         self._wake = asyncio.Event()
         self._backoff = Backoff(first_s=0.05, longest_s=5.0)
         self._pods = Reflector(kube, PODS, on_change=self._pod_changed)
@@ -95,10 +95,10 @@ class SimulatedScheduler:
         reflectors = [self._pods, self._nodes, self._claims, self._classes, self._slices]
         if (rules := await self._served_taint_rules()) is not None:
             reflectors.append(Reflector(self._kube, rules, on_change=self._taint_rule_changed))
-        if self._behaviour is None:
+        if self._behavior is None:
             _, minor = await self._kube.server_version()
             # Devices that are attached after the decision need a scheduler that waits for them; this one does not.
-            self._behaviour = Behaviour.of(minor, binding_conditions=False)
+            self._behavior = Behavior.of(minor, binding_conditions=False)
         async with asyncio.TaskGroup() as group:
             await follow(reflectors, group)
             group.create_task(self._schedule_forever())
@@ -257,8 +257,8 @@ class SimulatedScheduler:
 
     def _snapshot(self) -> Snapshot:
         if self._catalog is None:
-            assert self._behaviour is not None, "run() sets it"
-            self._catalog = Catalog(tuple(self._typed_slices.values()), self._behaviour)
+            assert self._behavior is not None, "run() sets it"
+            self._catalog = Catalog(tuple(self._typed_slices.values()), self._behavior)
         return Snapshot(
             self._catalog,
             {typed_class.metadata.name: typed_class for typed_class in self._typed_classes.values()},
@@ -314,8 +314,8 @@ class SimulatedScheduler:
             self._remember(await self._kube.replace(RESOURCE_CLAIMS, changed, subresource="status"))
 
     async def _commit_extended(self, pod: JsonObject, extended: ExtendedRequests, allocation: Allocation) -> None:
-        assert self._behaviour is not None, "run() sets it"
-        wanted = extended_claim(pod, extended.requests, minor=self._behaviour.minor)
+        assert self._behavior is not None, "run() sets it"
+        wanted = extended_claim(pod, extended.requests, minor=self._behavior.minor)
         claim = self._remember(await self._kube.create(RESOURCE_CLAIMS, wanted))
         await self._reserve(pod, claim, allocation)
         status = {

@@ -265,11 +265,11 @@ def _mig_amounts(offer: Offer, partition: Partition) -> dict[str, int]:
             amounts["multiprocessors"] = part_multiprocessors(offer.profile, own, _profiles(offer.gpu))
     if offer.existing is None:
         return amounts
-    told = {"memory": offer.existing.memory_bytes, "multiprocessors": offer.existing.multiprocessors}
+    reported = {"memory": offer.existing.memory_bytes, "multiprocessors": offer.existing.multiprocessors}
     if partition.compute_slices is not None:
         # Of such a MIG device NVML reports the memory of the whole GPU instance, which its parts share.
-        del told["memory"]
-    amounts |= {name: amount for name, amount in told.items() if amount is not None}
+        del reported["memory"]
+    amounts |= {name: amount for name, amount in reported.items() if amount is not None}
     slices = range(partition.start, partition.start + partition.size)
     return amounts | {f"memorySlice{number}": 1 for number in slices}
 

@@ -22,7 +22,7 @@ from support.real_api_server import RealApiServer
 from support.scheduling import Desk, desk, device
 from support.versions import gates_on, real_minor, simulated_minor
 
-from dra_driver.allocation.behaviour import Behaviour
+from dra_driver.allocation.behavior import Behavior
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.search import Allocated, allocate
 from dra_driver.allocation.snapshot import Catalog, PublishedSlice, Snapshot, Usage
@@ -506,10 +506,10 @@ def _renamed(obj: JsonObject, order: Order) -> JsonObject:
 
 def _ours(case: Case, pod: int, order: Order, minor: int) -> Decision:
     """What our allocator decides for a pod after the real decisions for those before it."""
-    behaviour = Behaviour.of(minor, partitionable=True, consumable=minor > 34, taints=True)
+    behavior = Behavior.of(minor, partitionable=True, consumable=minor > 34, taints=True)
     slices = [PublishedSlice(ResourceSlice.of(_renamed(one, order))) for one in case.slices]
     before = [Allocation.of(_renamed(one, order)) for each in case.allocated[:pod] for one in each]
-    within = Snapshot(Catalog(slices, behaviour), {"everything": DeviceClass.of(_EVERYTHING)}, Usage.of(before))
+    within = Snapshot(Catalog(slices, behavior), {"everything": DeviceClass.of(_EVERYTHING)}, Usage.of(before))
     claims = case.pods[pod]
     try:
         result = allocate([ResourceClaim.of(claim) for claim in claims], NodeView(case.name), within)

@@ -3,7 +3,7 @@
 from support.allocation import exactly
 from support.stories import Cluster, profile
 
-from dra_driver.allocation.behaviour import Behaviour
+from dra_driver.allocation.behavior import Behavior
 
 MIG = "mig"
 
@@ -93,7 +93,7 @@ def test_a_gpu_was_taken_whole_while_a_slice_changed_and_its_counter_is_overdraw
 
 
 def test_a_scheduler_without_partitions_passes_over_them() -> None:
-    cluster = Cluster(behaviour=Behaviour.of(36, partitionable=False))
+    cluster = Cluster(behavior=Behavior.of(36, partitionable=False))
     cluster.mig_node("node-1", "gpu-0")
     cluster.pod(exactly("gpu", profile("1g.10gb"), class_name=MIG))
     found = {one.code: one.text for one in cluster.explained().findings}

@@ -3,7 +3,7 @@
 from support.allocation import exactly
 from support.stories import Cluster, shared
 
-from dra_driver.allocation.behaviour import Behaviour
+from dra_driver.allocation.behavior import Behavior
 
 
 def _share(memory: str) -> dict[str, object]:
@@ -58,7 +58,7 @@ def test_many_shares_are_named_up_to_three() -> None:
 
 
 def test_a_cluster_that_drops_amounts() -> None:
-    cluster = Cluster(behaviour=Behaviour.of(35))
+    cluster = Cluster(behavior=Behavior.of(35))
     cluster.node("node-1", shared("gpu-0"))
     cluster.pod(_share("10Gi"))
     found = {one.code: one.text for one in cluster.explained().findings}

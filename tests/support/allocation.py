@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from dra_driver.allocation.behaviour import CURRENT, Behaviour
+from dra_driver.allocation.behavior import CURRENT, Behavior
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.snapshot import Catalog, PoolUsage, PublishedSlice, Snapshot, Usage
 from dra_driver.api.resource import Allocation, DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
@@ -91,12 +91,12 @@ def snapshot(
     in_use: Sequence[str] = (),
     held: Sequence[Allocation] = (),
     taint_rules: Sequence[DeviceTaintRule] = (),
-    behaviour: Behaviour = CURRENT,
+    behavior: Behavior = CURRENT,
 ) -> Snapshot:
     """`in_use` are whole devices of node-1's pool; `held` are allocations."""
     known = classes if classes is not None else [device_class()]
     return Snapshot(
-        Catalog(slices, behaviour),
+        Catalog(slices, behavior),
         {one.metadata.name: one for one in known},
         Usage({(DRIVER, "node-1"): PoolUsage(frozenset(in_use))}).plus(*held),
         taint_rules,

@@ -5,7 +5,7 @@ from typing import Any
 
 from support.allocation import exactly, gpu
 
-from dra_driver.allocation.behaviour import CURRENT, Behaviour
+from dra_driver.allocation.behavior import CURRENT, Behavior
 from dra_driver.allocation.loading import world_of
 from dra_driver.allocation.world import UnreadKind, World
 from dra_driver.explain.explain import Explanation, explain_claim, explain_pod
@@ -72,10 +72,10 @@ class Cluster:
     """Objects as the API has them; classes `gpu` and `mig` are there."""
 
     def __init__(
-        self, *, behaviour: Behaviour = CURRENT, live: bool = True, classes: Sequence[str] = ("gpu", "mig")
+        self, *, behavior: Behavior = CURRENT, live: bool = True, classes: Sequence[str] = ("gpu", "mig")
     ) -> None:
         self._objects: list[Obj] = []
-        self._behaviour = behaviour
+        self._behavior = behavior
         self._live = live
         self.unread: tuple[UnreadKind, ...] = ()
         self.add("Namespace", "team-a")
@@ -172,7 +172,7 @@ class Cluster:
 
     @property
     def world(self) -> World:
-        loaded = world_of(self._objects, behaviour=self._behaviour, unread=self.unread, live=self._live)
+        loaded = world_of(self._objects, behavior=self._behavior, unread=self.unread, live=self._live)
         assert not loaded.problems, loaded.problems
         return loaded.world
 

@@ -170,7 +170,7 @@ def sorted_by(items: Items, keys: Items) -> Items:
 
 
 def _contains(items: Items, wanted: Items) -> bool:
-    return all(any(equality(item, one) for item in items) for one in wanted)
+    return all(any(equality(item, element) for item in items) for element in wanted)
 
 
 def _intersects(left: Items, right: Items) -> bool:

@@ -58,8 +58,8 @@ def _matches(text: str, pattern: str) -> bool:
 
 
 def _find(text: str, pattern: str) -> str:
-    found = compiled_pattern(pattern).search(text)
-    return found.group() if found else ""
+    match = compiled_pattern(pattern).search(text)
+    return match.group() if match else ""
 
 
 def _find_all(text: str, pattern: str, limit: int = -1) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from types import MappingProxyType
 
-from dra_driver.allocation.behaviour import Behaviour
+from dra_driver.allocation.behavior import Behavior
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.snapshot import Catalog, PublishedSlice
 from dra_driver.api.inventory import NodeInventorySpec
@@ -64,15 +64,15 @@ def ground_of_models(
         raise InvalidInput(f"{unknown[0]!r} is none of {', '.join(model_names())}", about="--nodes")
     models = tuple(dict.fromkeys(names)) or model_names()
     own = {key: value for key, value in (policy or {}).items() if key not in ("apiVersion", "kind")}
-    behaviour = Behaviour.of(max(minor, 36))
+    behavior = Behavior.of(max(minor, 36))
 
     def published(rules: JsonObject, needs: JsonObject | None, gpus: int | None = None) -> GroundPublication:
         typed = everywhere(PublishingPolicy.of({**_HEADER, **rules}, about="the policy of this migration"))
         written = json.dumps(typed.to_wire(), sort_keys=True)
         makers = (
-            partial(_site_of_record, recorded[model], typed, gpus, behaviour, driver)
+            partial(_site_of_record, recorded[model], typed, gpus, behavior, driver)
             if model in recorded
-            else partial(_site, model, written, gpus, behaviour, driver)
+            else partial(_site, model, written, gpus, behavior, driver)
             for model in models
         )
         return GroundPublication(tuple(makers), needs)
@@ -108,21 +108,21 @@ def ground_of_models(
 
 
 @cache
-def _site(model: str, rules: str, gpus: int | None, behaviour: Behaviour, driver: str) -> SampleNode:
+def _site(model: str, rules: str, gpus: int | None, behavior: Behavior, driver: str) -> SampleNode:
     """The same one for the same `rules` (JSON), since many results may be tried in one process."""
-    return site_of_model(model, PublishingPolicy.of(json.loads(rules)), gpus, behaviour, driver)
+    return site_of_model(model, PublishingPolicy.of(json.loads(rules)), gpus, behavior, driver)
 
 
 def _site_of_record(
-    inventory: NodeInventorySpec, policy: PublishingPolicy, gpus: int | None, behaviour: Behaviour, driver: str
+    inventory: NodeInventorySpec, policy: PublishingPolicy, gpus: int | None, behavior: Behavior, driver: str
 ) -> SampleNode:
-    return site_of_inventory(inventory.model_copy(update={"gpus": inventory.gpus[:gpus]}), policy, behaviour, driver)
+    return site_of_inventory(inventory.model_copy(update={"gpus": inventory.gpus[:gpus]}), policy, behavior, driver)
 
 
 def ground_of_cluster(nodes: Sequence[JsonObject], slices: Sequence[JsonObject], minor: int) -> Ground:
     """The nodes and ResourceSlices that a cluster has; devices that are in use now count as free."""
-    behaviour = Behaviour.of(minor, partitionable=True, consumable=True, taints=True)
-    catalog = Catalog([PublishedSlice(ResourceSlice.of(slice_)) for slice_ in slices], behaviour)
+    behavior = Behavior.of(minor, partitionable=True, consumable=True, taints=True)
+    catalog = Catalog([PublishedSlice(ResourceSlice.of(slice_)) for slice_ in slices], behavior)
     views = [NodeView.of(node) for node in nodes]
     sites = [SampleNode(view.name, _without_plugin(view), catalog) for view in views]
     with_devices = tuple(

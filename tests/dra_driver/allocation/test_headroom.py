@@ -109,6 +109,6 @@ def test_a_pool_that_is_being_updated_is_a_problem_and_has_no_devices() -> None:
 
 
 def test_a_scheduler_without_partitions_has_only_what_draws_on_no_counters() -> None:
-    behaviour = replace(H100.catalog.behaviour, partitionable=False)
-    catalog = type(H100.catalog)([one for of_pool in H100.catalog._known.values() for one in of_pool], behaviour)
+    behavior = replace(H100.catalog.behavior, partitionable=False)
+    catalog = type(H100.catalog)([one for of_pool in H100.catalog._known.values() for one in of_pool], behavior)
     assert Headroom(H100.node, Snapshot(catalog, ANY), GPU_DRIVER).largest.whole_gpus == 0

@@ -16,7 +16,7 @@ from support.allocation import (
 )
 from support.rows import rows
 
-from dra_driver.allocation.behaviour import Behaviour
+from dra_driver.allocation.behavior import Behavior
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.search import Allocated, Limit, NotAllocatable, Undecided, allocate
 from dra_driver.allocation.snapshot import Snapshot
@@ -448,20 +448,20 @@ def test_no_claims_need_no_devices() -> None:
 
 
 def test_a_request_with_alternatives_is_an_error_where_the_gate_is_off() -> None:
-    within = snapshot(gpus("a"), behaviour=Behaviour.of(36, prioritized=False))
+    within = snapshot(gpus("a"), behavior=Behavior.of(36, prioritized=False))
     with pytest.raises(InvalidInput, match="has alternatives; kube-scheduler has DRAPrioritizedList switched off"):
         allocate([claim(first_of("gpu", alternative("one")))], NODE, within)
 
 
 def test_a_request_for_admin_access_is_an_error_where_the_gate_is_off() -> None:
-    within = snapshot(gpus("a"), behaviour=Behaviour.of(36, admin_access=False))
+    within = snapshot(gpus("a"), behavior=Behavior.of(36, admin_access=False))
     with pytest.raises(InvalidInput, match="admin access; kube-scheduler has DRAAdminAccess switched off"):
         allocate([claim(exactly(adminAccess=True))], NODE, within)
 
 
 # -- attributes that are lists
 
-_LISTS = Behaviour.of(36, list_attributes=True)
+_LISTS = Behavior.of(36, list_attributes=True)
 
 
 def linked(name: str, *links: str) -> dict[str, object]:
@@ -470,9 +470,9 @@ def linked(name: str, *links: str) -> dict[str, object]:
     return device
 
 
-def together(*devices: dict[str, object], count: int, behaviour: Behaviour = _LISTS, **constraint: str) -> list[str]:
+def together(*devices: dict[str, object], count: int, behavior: Behavior = _LISTS, **constraint: str) -> list[str]:
     wanted = [exactly(f"r{index}") for index in range(count)]
-    return chosen(claim(*wanted, constraints=[constraint]), within=snapshot(published(*devices), behaviour=behaviour))
+    return chosen(claim(*wanted, constraints=[constraint]), within=snapshot(published(*devices), behavior=behavior))
 
 
 def test_lists_match_where_all_devices_have_a_value_in_common() -> None:
@@ -498,7 +498,7 @@ def test_a_list_beside_a_plain_value_is_a_list_of_one() -> None:
 
 def test_a_list_stops_the_pod_where_the_gate_is_off() -> None:
     with pytest.raises(InvalidInput, match="links: unsupported attribute value"):
-        together(linked("a", "x"), count=1, behaviour=Behaviour.of(36), matchAttribute=f"{DRIVER}/links")
+        together(linked("a", "x"), count=1, behavior=Behavior.of(36), matchAttribute=f"{DRIVER}/links")
 
 
 def test_a_selector_that_is_not_judged_is_called_so() -> None:

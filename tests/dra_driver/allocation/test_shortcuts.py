@@ -19,7 +19,7 @@ from support.allocation import (
 from support.naive_allocation import Reference, Stop, TooLong
 from support.rows import rows, slow_but
 
-from dra_driver.allocation.behaviour import Behaviour
+from dra_driver.allocation.behavior import Behavior
 from dra_driver.allocation.search import Allocated, Limit, Undecided, allocate
 from dra_driver.allocation.snapshot import Catalog, PublishedSlice, Snapshot, Usage
 from dra_driver.api.resource import ResourceClaim
@@ -125,7 +125,7 @@ def _fields(random_: random.Random) -> Obj:
 
 @pytest.mark.parametrize(("part", "minor"), [(0, 36), (4, 35), *slow_but([(1, 36), (2, 36), (3, 36)])])
 def test_the_quick_search_and_the_plain_one_choose_the_same(part: int, minor: int) -> None:
-    behaviour = Behaviour.of(minor, partitionable=True, consumable=True, taints=True)
+    behavior = Behavior.of(minor, partitionable=True, consumable=True, taints=True)
     found = {"solved": 0, "refused": 0, "stopped": 0, "too long": 0}
     for number in range(CASES // 4):
         random_ = random.Random(f"{part} {number}")
@@ -144,7 +144,7 @@ def test_the_quick_search_and_the_plain_one_choose_the_same(part: int, minor: in
             minor=minor,
             most_steps=1_000,
         )
-        snapshot = Snapshot(Catalog(slices, behaviour), {"gpu": CLASS}, Usage.of(in_use))
+        snapshot = Snapshot(Catalog(slices, behavior), {"gpu": CLASS}, Usage.of(in_use))
         try:
             expected = plain.solve()
         except TooLong:

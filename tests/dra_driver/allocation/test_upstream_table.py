@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from dra_driver.allocation.amounts import amount
-from dra_driver.allocation.behaviour import Behaviour
+from dra_driver.allocation.behavior import Behavior
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.search import Allocated, allocate
 from dra_driver.allocation.snapshot import Catalog, PoolId, PoolUsage, PublishedSlice, Snapshot, Usage
@@ -32,11 +32,11 @@ def _cases() -> list[Case]:
     return json.loads(Path(_TABLE).read_text()) if _TABLE else []
 
 
-def _decided(case: Case, behaviour: Behaviour) -> object:
+def _decided(case: Case, behavior: Behavior) -> object:
     """Devices of each claim, `none` or `error`."""
     classes = [DeviceClass.of(one) for one in case["classes"] or ()]
     slices = [PublishedSlice(ResourceSlice.of(_with_counters(one))) for one in case["slices"] or ()]
-    snapshot = Snapshot(Catalog(slices, behaviour), {one.metadata.name: one for one in classes}, _usage(case))
+    snapshot = Snapshot(Catalog(slices, behavior), {one.metadata.name: one for one in classes}, _usage(case))
     try:
         result = allocate([ResourceClaim.of(one) for one in case["claims"]], NodeView.of(case["node"]), snapshot)
     except (InvalidInput, NodeNotReady):
@@ -109,8 +109,8 @@ _FIELDS = {
 }
 
 
-def _behaviour(features: Mapping[str, bool]) -> Behaviour:
-    return Behaviour.of(36, **{field: features[name] for name, field in _FIELDS.items()})
+def _behavior(features: Mapping[str, bool]) -> Behavior:
+    return Behavior.of(36, **{field: features[name] for name, field in _FIELDS.items()})
 
 
 @pytest.mark.skipif(not _TABLE, reason="GPU_DRA_TEST_ALLOCATOR_TABLE names no table of upstream's cases")
@@ -118,8 +118,8 @@ def _behaviour(features: Mapping[str, bool]) -> Behaviour:
 def test_every_case_of_upstream_is_decided_as_upstream_does_it(reading: str) -> None:
     differences = {}
     for case in _cases():
-        behaviour = _behaviour(case["features"]) if reading == "asInCase" else Behaviour.of(36)
-        ours, theirs = _decided(case, behaviour), _upstream(case[reading])
+        behavior = _behavior(case["features"]) if reading == "asInCase" else Behavior.of(36)
+        ours, theirs = _decided(case, behavior), _upstream(case[reading])
         if ours != theirs:
             differences[case["name"]] = (ours, theirs)
     assert differences == {}

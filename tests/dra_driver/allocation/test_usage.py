@@ -17,7 +17,7 @@ from support.allocation import (
 from support.rows import rows
 
 from dra_driver.allocation.amounts import consumed
-from dra_driver.allocation.behaviour import CURRENT, Behaviour
+from dra_driver.allocation.behavior import CURRENT, Behavior
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.search import Allocated, NotAllocatable, allocate
 from dra_driver.allocation.snapshot import PublishedSlice, Snapshot
@@ -135,19 +135,19 @@ def test_every_node_sees_counters_so_an_incomplete_pool_elsewhere_stops_a_reques
 
 
 def test_up_to_1_34_counters_stand_beside_their_devices_and_belong_to_the_slice() -> None:
-    old = Behaviour.of(34, partitionable=True)
+    old = Behavior.of(34, partitionable=True)
     slices = (
         published(partition("a", m=1), name="s-0", count=2, sharedCounters=[counters(m=1)]),
         published(partition("b", m=1), name="s-1", count=2, sharedCounters=[counters(m=1)]),
     )
-    assert names(claim(exactly(count=2)), within=snapshot(*slices, behaviour=old)) == ["a", "b"]
+    assert names(claim(exactly(count=2)), within=snapshot(*slices, behavior=old)) == ["a", "b"]
 
 
 def test_a_scheduler_without_partitionable_devices_takes_no_partition() -> None:
-    old = Behaviour.of(35)
+    old = Behavior.of(35)
     lonely = published(partition("a", m=1), gpu("b"))
-    assert names(claim(), within=snapshot(lonely, behaviour=old)) == ["b"]
-    assert "1 of 2 slices" not in refusal(claim(), within=snapshot(*card(partition("a", m=1), m=1), behaviour=old))
+    assert names(claim(), within=snapshot(lonely, behavior=old)) == ["b"]
+    assert "1 of 2 slices" not in refusal(claim(), within=snapshot(*card(partition("a", m=1), m=1), behavior=old))
 
 
 # -- shares
@@ -184,16 +184,16 @@ def test_within_a_request_every_share_is_of_another_device() -> None:
 
 
 def test_up_to_1_35_a_request_may_get_several_shares_of_one_device() -> None:
-    old = Behaviour.of(35, consumable=True)
+    old = Behavior.of(35, consumable=True)
     slices = published(*(shareable(name, {"default": "30Gi"}) for name in "ab"))
     wanted = claim(exactly(count=3))
-    given = allocate([wanted], NODE, snapshot(slices, behaviour=old))
+    given = allocate([wanted], NODE, snapshot(slices, behavior=old))
     assert isinstance(given, Allocated)
     results = given.allocations[0].devices.results
     assert [one.device for one in results] == ["a", "a", "b"]
     assert len({one.share_id for one in results}) == 3
     assert "needs 3 devices" in refusal(wanted, within=snapshot(slices))
-    without = snapshot(slices, behaviour=Behaviour.of(35))
+    without = snapshot(slices, behavior=Behavior.of(35))
     assert names(claim(exactly(count=2)), within=without) == ["a", "b"]
 
 
@@ -201,8 +201,8 @@ def test_up_to_1_35_shares_that_other_claims_hold_leave_counters_as_they_are() -
     part = shareable("part", {"default": "20Gi"}) | {"consumesCounters": partition("x", m=2)["consumesCounters"]}
     slices, taken = card(partition("whole", m=2), part, m=2), [held("part", memory="20Gi")]
     whole = claim(exactly("gpu", "!device.allowMultipleAllocations"))
-    old = Behaviour.of(35, partitionable=True, consumable=True)
-    assert names(whole, within=snapshot(*slices, held=taken, behaviour=old)) == ["whole"]
+    old = Behavior.of(35, partitionable=True, consumable=True)
+    assert names(whole, within=snapshot(*slices, held=taken, behavior=old)) == ["whole"]
     assert "short of counter m" in refusal(whole, within=snapshot(*slices, held=taken))
 
 
@@ -210,17 +210,17 @@ def test_in_1_34_each_share_draws_on_counters() -> None:
     part = shareable("part", {"default": "20Gi"}) | {"consumesCounters": partition("x", m=1)["consumesCounters"]}
     shares = claim(exactly("one"), exactly("two"))
     for minor, given in ((34, False), (35, True)):
-        behaviour = Behaviour.of(minor, partitionable=True, consumable=True)
+        behavior = Behavior.of(minor, partitionable=True, consumable=True)
         beside = (published(part, sharedCounters=[counters(m=1)]),) if minor == 34 else card(part, m=1)
-        fits = isinstance(allocate([shares], NODE, snapshot(*beside, behaviour=behaviour)), Allocated)
+        fits = isinstance(allocate([shares], NODE, snapshot(*beside, behavior=behavior)), Allocated)
         assert fits == given
 
 
 def test_in_1_34_an_allocation_does_not_say_what_its_request_tolerates() -> None:
     wanted = claim(exactly(tolerations=[{"operator": "Exists"}]))
     for minor, given in ((34, None), (35, [{"operator": "Exists"}])):
-        behaviour = Behaviour.of(minor, taints=True)
-        result = allocate([wanted], NODE, snapshot(published(gpu("a")), behaviour=behaviour))
+        behavior = Behavior.of(minor, taints=True)
+        result = allocate([wanted], NODE, snapshot(published(gpu("a")), behavior=behavior))
         assert isinstance(result, Allocated)
         (one,) = result.allocations[0].to_wire()["devices"]["results"]
         assert one.get("tolerations") == given
@@ -231,7 +231,7 @@ def test_up_to_1_35_a_later_alternative_for_all_devices_goes_on_as_the_first_one
     every = {"name": "every", "deviceClassName": "gpu", "allocationMode": "All"}
     wanted = claim({"name": "any", "firstAvailable": [none, every]})
     for minor, given in ((35, ["a"]), (36, ["a", "b"])):
-        assert names(wanted, within=snapshot(published(gpu("a"), gpu("b")), behaviour=Behaviour.of(minor))) == given
+        assert names(wanted, within=snapshot(published(gpu("a"), gpu("b")), behavior=Behavior.of(minor))) == given
 
 
 def test_a_claim_that_names_no_capacity_of_a_device_without_policy_takes_all_of_it() -> None:
@@ -265,7 +265,7 @@ def test_a_capacity_that_the_device_has_not_is_not_found_by_its_full_name_either
 
 def test_a_scheduler_without_consumable_capacity_refuses_claims_that_name_one() -> None:
     wanted = claim(exactly(capacity={"requests": {"memory": "1Gi"}}))
-    old = snapshot(published(gpu("a")), behaviour=Behaviour.of(35))
+    old = snapshot(published(gpu("a")), behavior=Behavior.of(35))
     with pytest.raises(InvalidInput, match="DRAConsumableCapacity switched off"):
         allocate([wanted], NODE, old)
 
@@ -301,9 +301,9 @@ def test_a_request_policy_rounds_up_to_what_is_allowed(
 
 def test_parts_of_one_are_steps_since_1_37() -> None:
     capacity = Capacity(value="4", request_policy={"default": "1", "validRange": {"min": "500m", "step": "500m"}})
-    assert consumed("600m", capacity, Behaviour.of(37)) == Quantity.parse("1")
-    assert consumed("1100m", capacity, Behaviour.of(37)) == Quantity.parse("1500m")
-    assert consumed("1100m", capacity, Behaviour.of(36)) == Quantity.parse("2")
+    assert consumed("600m", capacity, Behavior.of(37)) == Quantity.parse("1")
+    assert consumed("1100m", capacity, Behavior.of(37)) == Quantity.parse("1500m")
+    assert consumed("1100m", capacity, Behavior.of(36)) == Quantity.parse("2")
 
 
 # -- where devices can be used, and taint rules
@@ -347,7 +347,7 @@ def test_pools_with_devices_that_are_attached_later_come_last_and_their_conditio
     (allocation,) = result(claim(exactly(count=2)), within=snapshot(*slices))
     late = allocation.devices.results[1]
     assert (late.binding_conditions, late.binding_failure_conditions) == tuple(conditions.values())
-    without = snapshot(*slices, behaviour=Behaviour.of(36, binding_conditions=False))
+    without = snapshot(*slices, behavior=Behavior.of(36, binding_conditions=False))
     assert names(claim(), within=without) == ["plain"]
     assert "attached only after the decision" in refusal(claim(exactly(count=2)), within=without)
 
@@ -380,7 +380,7 @@ def test_a_taint_rule_is_about_the_devices_that_all_its_fields_agree_with(
 
 def test_a_scheduler_without_device_taints_ignores_them() -> None:
     tainted = published(gpu("a", taints=[{"key": "xid", "effect": "NoSchedule"}]))
-    assert names(claim(), within=snapshot(tainted, behaviour=Behaviour.of(35))) == ["a"]
+    assert names(claim(), within=snapshot(tainted, behavior=Behavior.of(35))) == ["a"]
 
 
 def test_a_config_of_the_only_class_names_no_requests_since_1_37() -> None:
@@ -388,5 +388,5 @@ def test_a_config_of_the_only_class_names_no_requests_since_1_37() -> None:
     slices = published(gpu("a"), gpu("b"))
     wanted = claim(exactly("one"), exactly("two"))
     for minor, expected in ((36, ["one", "two"]), (37, [])):
-        (allocation,) = result(wanted, within=snapshot(slices, classes=classes, behaviour=Behaviour.of(minor)))
+        (allocation,) = result(wanted, within=snapshot(slices, classes=classes, behavior=Behavior.of(minor)))
         assert [one.requests for one in allocation.devices.config] == [expected]

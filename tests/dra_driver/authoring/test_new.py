@@ -163,7 +163,7 @@ def with_nics(site: SampleNode) -> Snapshot:
     bridge = {"name": "cni0", "attributes": {"dra.net/ifName": {"string": "cni0"}}}
     network = published(bridge, *nics, node=site.node.name, driver="dra.net", pool="nics")
     slices = [one for of_pool in site.catalog._known.values() for one in of_pool]
-    return Snapshot(Catalog([*slices, network], site.catalog.behaviour), CLASSES)
+    return Snapshot(Catalog([*slices, network], site.catalog.behavior), CLASSES)
 
 
 SNAPSHOTS: dict[str, tuple[NodeView, Snapshot]] = {}

@@ -1,6 +1,6 @@
 """`check` and the API server agree about the form of objects: each is the oracle of the other.
 
-The server is the simulated one, which tests/contracts/ hold to the behaviour of a real one.
+The server is the simulated one, which tests/contracts/ hold to the behavior of a real one.
 """
 
 import asyncio

@@ -24,7 +24,7 @@ from dra_driver.api.meta import (
     JsonObject,
     Resource,
 )
-from dra_driver.cli.live import _behaviour, live_world
+from dra_driver.cli.live import _behavior, live_world
 from dra_driver.cli.main import app
 from dra_driver.errors import InvalidInput, Rejected
 from dra_driver.explain import driver_findings, findings
@@ -334,5 +334,5 @@ def test_every_code_is_documented() -> None:
 def test_a_server_that_keeps_lists_has_a_scheduler_that_reads_them() -> None:
     listed = gpu("gpu-0")
     listed["attributes"] = {"models": {"strings": ["a", "b"]}}
-    assert not _behaviour(36, [_slice("a", gpu("gpu-0"))]).server.list_values
-    assert _behaviour(36, [_slice("a", listed)]).server.list_values
+    assert not _behavior(36, [_slice("a", gpu("gpu-0"))]).server.list_values
+    assert _behavior(36, [_slice("a", listed)]).server.list_values

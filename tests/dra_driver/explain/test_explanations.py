@@ -17,7 +17,7 @@ from support.allocation import (
     snapshot,
 )
 
-from dra_driver.allocation.behaviour import CURRENT, Behaviour
+from dra_driver.allocation.behavior import CURRENT, Behavior
 from dra_driver.allocation.constraints import constraints_of
 from dra_driver.allocation.loading import world_of
 from dra_driver.allocation.requests import Cause
@@ -180,6 +180,6 @@ def test_a_selector_is_explained_by_the_cel_of_the_scheduler_in_question() -> No
     """Attributes can be looped over where they may be lists; by default they cannot."""
     expression = f"device.driver == 'other' && device.attributes['{DRIVER}'].links.exists(link, link == 'a')"
     given = [device_class().to_wire() | {"kind": "DeviceClass"}, _slice(), _claim(exactly("gpu", expression))]
-    lists = replace(world_of(given).world, behaviour=Behaviour.of(36, list_attributes=True))
+    lists = replace(world_of(given).world, behavior=Behavior.of(36, list_attributes=True))
     found = [finding.code for finding in explain_claim(lists, ("default", "claim")).findings]
     assert "invalid-claim" not in found, "it is valid for this scheduler"

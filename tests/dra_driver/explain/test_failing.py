@@ -56,7 +56,7 @@ def _device() -> CelDevice:
     ],
 )
 def test_the_part_that_decides_is_said_with_its_values(expression: str, said: list[str]) -> None:
-    assert [one.said for one in failing_parts(expression, _device())] == said
+    assert [part.explanation for part in failing_parts(expression, _device())] == said
 
 
 def test_a_selector_that_holds_has_no_failing_part() -> None:

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from dra_driver import bundled
-from dra_driver.allocation.behaviour import Behaviour
+from dra_driver.allocation.behavior import Behavior
 from dra_driver.allocation.placement import Placement, place_on
 from dra_driver.allocation.snapshot import Snapshot, Usage
 from dra_driver.api.policy import PublishingPolicy
@@ -38,7 +38,7 @@ POD = {"metadata": {"name": "p", "namespace": "n", "uid": "p"}, "spec": {"contai
 def node_with(rules: dict[str, Any]) -> SampleNode:
     """Two GPUs."""
     policy = PublishingPolicy.of({"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy", **rules})
-    return site_of_model("dgx-h100", policy, 2, Behaviour.of(36), GPU_DRIVER)
+    return site_of_model("dgx-h100", policy, 2, Behavior.of(36), GPU_DRIVER)
 
 
 def claim(**request: Any) -> ResourceClaim:

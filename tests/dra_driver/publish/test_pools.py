@@ -247,7 +247,7 @@ async def _attribute(scene: Scene, device: str, name: str, value: int) -> bool:
 
 
 async def test_a_restart_of_publisher_or_plugin_writes_nothing(scene: Scene) -> None:
-    """Slices stay identical, down to their resourceVersion (behaviour 16)."""
+    """Slices stay identical, down to their resourceVersion (behavior 16)."""
     await scene.node("node-a", A)
     async with publishing(scene):
         await scene.publishes(node_a=[A.name])

@@ -179,7 +179,7 @@ async def test_a_pod_waits_for_nodes_and_for_slices(cluster: Desk) -> None:
 
 
 async def test_a_failing_selector_keeps_the_pod_waiting_until_the_slice_is_repaired(cluster: Desk) -> None:
-    """Behaviour 29 of the reference: a CEL run-time error is no mismatch."""
+    """Behavior 29 of the reference: a CEL run-time error is no mismatch."""
     await cluster.node("node-1", device("gpu-0"))
     await cluster.node("node-2", device("gpu-1", model="H100"))
     await cluster.claim("h100", exact(expression="device.attributes['gpu.nvidia.com'].model == 'H100'"))

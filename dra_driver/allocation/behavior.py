@@ -12,7 +12,7 @@ from dra_driver.kubernetes import FeatureGates
 
 
 @dataclass(frozen=True)
-class Behaviour:
+class Behavior:
     """A kube-scheduler: its minor version and the gates that are on. Gates that are always on have no field here."""
 
     minor: int
@@ -32,7 +32,7 @@ class Behaviour:
     """DRAPrioritizedList: without it a request with alternatives is an error."""
 
     @classmethod
-    def of(cls, minor: int, **gates: bool) -> "Behaviour":
+    def of(cls, minor: int, **gates: bool) -> "Behavior":
         """Of Kubernetes 1.`minor` with its default gates, and with others by field name."""
         defaults = FeatureGates(minor)
         by_default = cls(
@@ -100,4 +100,4 @@ class Behaviour:
         return self.minor >= 37
 
 
-CURRENT = Behaviour.of(kubernetes.CURRENT)
+CURRENT = Behavior.of(kubernetes.CURRENT)
