@@ -7,14 +7,11 @@ number, it is in the column of the best one: read on hardware, then NVIDIA's own
 from collections.abc import Iterable, Mapping, Sequence
 
 from docs.from_code.attributes import check_names
+from docs.from_code.sources import CALCULATED, COLUMNS, confirmed, known_sources, sourced_fields, sources_of
 from docs.from_code.tables import table
 from kubelet_plugin.simulation.profiles import (
-    CALCULATED,
-    COLUMNS,
+    MigTable,
     Profile,
-    SourcedMigTable,
-    confirmed,
-    known_sources,
     load_mig_table,
     load_profile,
     mig_table_names,
@@ -79,18 +76,18 @@ def models_part() -> str:
 
 
 def _profile_cells(profile: Profile) -> list[Cell]:
-    fields = set(profile.sourced_fields)
+    fields = set(sourced_fields(profile))
     check_names(fields | set(FIELDS), FIELDS, "field of a profile")
     return [(word, "", confirmed(profile.sources, field)) for field, word in FIELDS.items() if field in fields]
 
 
-def _mig_cells(mig: SourcedMigTable) -> list[Cell]:
+def _mig_cells(mig: MigTable) -> list[Cell]:
     """One entry if all numbers of a column have the same sources, otherwise one for each group of profiles."""
     cells: list[Cell] = []
     for column in COLUMNS:
         rows: dict[tuple[str, ...], list[str]] = {}
         for profile in mig.profiles:
-            rows.setdefault(mig.sources_of(profile.name, column), []).append(profile.name)
+            rows.setdefault(sources_of(mig, profile.name, column), []).append(profile.name)
         for sources, names in rows.items():
             of = f" of {', '.join(names)}" if len(rows) > 1 else ""
             cells.append((MIG_COLUMNS[column], of, [name for name in sources if name != CALCULATED]))

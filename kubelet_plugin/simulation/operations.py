@@ -203,7 +203,7 @@ def table_of(state: NodeState) -> MigTable:
     """Of the node's GPU model. Raises `partitions.Refused` when it cannot be divided."""
     if state.model.mig is None:
         raise partitions.PartitionRefused(3)
-    return state.model.mig if isinstance(state.model.mig, MigTable) else load_mig_table(state.model.mig)
+    return load_mig_table(state.model.mig)
 
 
 def add_event(

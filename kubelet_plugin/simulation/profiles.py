@@ -1,75 +1,26 @@
-"""What kinds of nodes can be simulated: profiles of nodes, MIG tables of GPU models, and the source of each number.
+"""What kinds of nodes can be simulated: profiles of nodes, and MIG tables of GPU models.
 
-Files in `profiles/` and `mig/` have a map `sources`: for each source in `sources.yaml`, the fields that it confirms. A
-field may have several sources; one without a source is an error when the file is read. `calculated` is the source of
-what has not been published. `docs/hardware.md` is written from here (`docs/from_code/hardware.py`), and tests compare
-the numbers with the sources themselves. A node's state names its MIG table and does not repeat it, because the state is
-read before every answer. Columns of a table are those of the driver's own listing of profiles.
+Files in `profiles/` and `mig/` have a map `sources`: for each source in `sources.yaml`, the fields that it confirms
+(`docs/from_code/sources.py`); tests compare the numbers with the sources themselves. A node's state names its MIG table
+and does not repeat it, because the state is read before every answer. Columns of a table are those of the driver's own
+listing of profiles.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dra_driver.errors import InvalidInput
 
 type Sources = Mapping[str, tuple[str, ...]]
 """Fields by the name of their source."""
 
-CALCULATED = "calculated"
-
-
-class Source(BaseModel):
-    """`by`: read on hardware by others; said by NVIDIA; said by another model of the hardware; or only by us."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    by: Literal["hardware", "nvidia", "model", "us"]
-    title: str
-    url: str | None = None
-
-
-@cache
-def known_sources() -> Mapping[str, Source]:
-    """The sources of `sources.yaml` by name, in the order of the file."""
-    text = files(__package__).joinpath("sources.yaml").read_text(encoding="utf-8")
-    return TypeAdapter(dict[str, Source]).validate_python(yaml.safe_load(text))
-
-
-def confirmed(sources: Sources, field: str) -> tuple[str, ...]:
-    """The names of the sources of a field; empty when it has none, or is calculated."""
-    return tuple(name for name, fields in sources.items() if field in fields and name != CALCULATED)
-
-
-def check_sources(sources: Sources, fields: Iterable[str], more: Collection[str] = ()) -> None:
-    """Raise ValueError unless each of `fields` has a source; `more` are names that a source may have, too."""
-    wanted = set(fields)
-    named = [field for names in sources.values() for field in names]
-    problems = [
-        *(f"there is no source {name} in sources.yaml" for name in sorted(set(sources) - set(known_sources()))),
-        *(f"sources: there is no field {field} in this file" for field in sorted(set(named) - wanted - set(more))),
-        *(f"sources: {field} has no source; write one, or `calculated`" for field in sorted(wanted - set(named))),
-        *(
-            f"sources: {field} is calculated and has a source, too; remove one of them"
-            for field in sorted(set(sources.get(CALCULATED, ())))
-            if confirmed(sources, field)
-        ),
-    ]
-    if problems:
-        raise ValueError("; ".join(problems))
-
-
 DOUBLE_MEMORY = 9
 """NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV2: one compute slice with the memory of two."""
-
-COLUMNS = ("name", "kind", "id", "max", "mib", "sm", "engines", "placements")
-"""What of a profile has a source: for all profiles, for one (`1g.10gb.mib`), or for all that one line lists."""
-_LISTED = frozenset({"name", "id", "max", "mib", "sm", "engines"})
-"""Of these `nvidia-smi mig -lgip` has a line for each profile: its name is the key of them."""
 
 
 class _Data(BaseModel):
@@ -115,12 +66,13 @@ class MigProfile(Engines):
 
 
 class MigTable(_Data):
-    """What a GPU can be divided into. `totals` is what it has to share out in MIG mode, less than the chip on some
-    models."""
+    """One file of `mig/`: what a GPU can be divided into. `totals` is what it has to share out in MIG mode, on some
+    models less than the chip has."""
 
     memory_slices: int
     totals: Engines
     profiles: tuple[MigProfile, ...]
+    sources: Sources
 
     def profile(self, profile_id: int) -> MigProfile | None:
         return next((profile for profile in self.profiles if profile.id == profile_id), None)
@@ -138,32 +90,6 @@ class MigTable(_Data):
         return max(profile.max_instances for profile in self.profiles)
 
 
-class SourcedMigTable(MigTable):
-    """One file of `mig/`."""
-
-    sources: Sources
-
-    @model_validator(mode="after")
-    def _every_number_has_a_source(self) -> Self:
-        rows = [profile.name for profile in self.profiles]
-        cells = [f"{row}.{column}" for row in rows for column in COLUMNS]
-        check_sources(self.sources, (), {*rows, *COLUMNS, *cells})
-        missing = [f"{row}.{column}" for row in rows for column in COLUMNS if not self.sources_of(row, column)]
-        if missing:
-            raise ValueError(f"sources: {', '.join(missing)} have no source; write one, or `calculated`")
-        return self
-
-    def sources_of(self, profile: str, column: str) -> tuple[str, ...]:
-        """Where a number comes from: what is said of this number, else of the listed profile, else of the column."""
-        keys = (f"{profile}.{column}", *([profile] if column in _LISTED else []), column)
-        for key in keys:
-            if names := confirmed(self.sources, key):
-                return names
-            if key in self.sources.get(CALCULATED, ()):
-                return (CALCULATED,)
-        return ()
-
-
 def mig_table_names() -> tuple[str, ...]:
     """The GPU models there are tables for, sorted."""
     names = (entry.name for entry in files(__package__).joinpath("mig").iterdir())
@@ -171,14 +97,14 @@ def mig_table_names() -> tuple[str, ...]:
 
 
 @cache
-def load_mig_table(name: str) -> SourcedMigTable:
+def load_mig_table(name: str) -> MigTable:
     """The table called `name`. Raises InvalidInput when there is none, or when it is not one."""
     place = files(__package__).joinpath("mig", f"{name}.yaml")
     if not place.is_file():
         raise InvalidInput(f"no such table; there are {', '.join(mig_table_names())}", about=f"MIG table {name}")
     document: dict[str, Any] = yaml.safe_load(place.read_text(encoding="utf-8"))
     try:
-        return SourcedMigTable.model_validate(document)
+        return MigTable.model_validate(document)
     except ValidationError as error:
         raise InvalidInput(str(error), about=f"MIG table {name}") from error
 
@@ -212,9 +138,8 @@ class GpuModel(_Model):
     pcie_width: int | None = 16
     addressing_mode: int | None = None
     ecc: bool | None = None
-    mig: str | MigTable | None = None
-    """The table of `mig_tables` that says what instances such a GPU can have, or its name; None when it cannot be
-    divided."""
+    mig: str | None = None
+    """The name of the table that says what instances such a GPU can have; None when it cannot be divided."""
     vbios: str
     nvlink: NvlinkModel | None = None
 
@@ -253,10 +178,7 @@ class DriverModel(_Model):
 
 
 class Profile(_Model):
-    """One file of `profiles/`: a kind of node. GPUs are in NVML's index order.
-
-    `sources` names a source for each field that the file sets (`sourced_fields`).
-    """
+    """One file of `profiles/`: a kind of node. GPUs are in NVML's index order."""
 
     description: str
     machine: Literal["x86_64", "aarch64"] = "x86_64"
@@ -265,27 +187,6 @@ class Profile(_Model):
     fabric: FabricModel | None = None
     gpus: list[GpuPlace]
     sources: Sources
-
-    @property
-    def sourced_fields(self) -> tuple[str, ...]:
-        """What needs a source: fields of the GPU, and those of the node, each for all GPUs together."""
-        node = {
-            "machine": self.machine != "x86_64",
-            "driver": True,
-            "missing": bool(self.driver.missing),
-            "fabric": self.fabric is not None,
-            "addresses": True,
-            "roots": True,
-            "numa": True,
-            "minors": True,
-            "modules": any(place.module is not None for place in self.gpus),
-        }
-        return (*self.gpu.model_fields_set, *(name for name, is_set in node.items() if is_set))
-
-    @model_validator(mode="after")
-    def _every_field_has_a_source(self) -> Self:
-        check_sources(self.sources, self.sourced_fields)
-        return self
 
 
 def profile_names() -> tuple[str, ...]:

@@ -45,7 +45,6 @@ def feature_gates() -> dict[str, bool]:
     return {}
 
 
-BETA_APIS = "resource.k8s.io/v1beta1=true,resource.k8s.io/v1beta2=true"
 SERVERS = ["simulated", *(["real"] if real_api_server.ASSETS in os.environ else [])]
 
 
@@ -53,12 +52,6 @@ SERVERS = ["simulated", *(["real"] if real_api_server.ASSETS in os.environ else 
 def kubernetes() -> str:
     """The version of the simulated server; SIMULATED_KUBERNETES runs all contracts on another one."""
     return SEEN[simulated_minor()]
-
-
-@pytest.fixture
-def beta_apis() -> bool:
-    """Whether resource.k8s.io/v1beta1 and v1beta2 are served too; off by default, as on a real server."""
-    return False
 
 
 def _skip_where_another_version_is_asked_for(request: pytest.FixtureRequest) -> None:
@@ -75,12 +68,11 @@ async def api(
     real_server: Callable[..., RealApiServer],
     kubernetes: str,
     feature_gates: dict[str, bool],
-    beta_apis: bool,
 ) -> AsyncIterator[Api]:
     """The API of a server of each kind."""
     if request.param == "real":
         _skip_where_another_version_is_asked_for(request)
-        real = real_server(feature_gates, BETA_APIS if beta_apis else "")
+        real = real_server(feature_gates)
         async with Api(
             real.url,
             token=real.token,
@@ -93,7 +85,7 @@ async def api(
         return
     gates = gates_on(minor_of(kubernetes), feature_gates)
     watch = WatchSettings(bookmark_interval_s=0.2)
-    server = SimulatedApiServer(version=kubernetes, feature_gates=gates, beta_apis=beta_apis, watch=watch)
+    server = SimulatedApiServer(version=kubernetes, feature_gates=gates, watch=watch)
     await server.start()
     async with Api(server.url, simulated=server) as api:
         api.minor = minor_of(kubernetes)

@@ -14,11 +14,6 @@ CLASSES = "/apis/resource.k8s.io/v1/deviceclasses"
 type Json = dict[str, Any]
 
 
-@pytest.fixture
-def beta_apis() -> bool:
-    return True
-
-
 @pytest_asyncio.fixture
 async def webhook() -> AsyncIterator[Webhook]:
     async with a_webhook() as running:
@@ -189,24 +184,6 @@ async def test_a_server_that_is_not_trusted_is_one_that_fails(
         await configuration.make(["deviceclasses"], clientConfig=untrusted)
         refusal = await api.refused("POST", CLASSES, {"metadata": configuration.named("a"), "spec": {}})
         assert refusal.status == 500 and "certificate" in refusal.message
-
-
-async def test_objects_reach_it_in_a_version_that_its_rules_name(
-    api: Api, webhook: Webhook, configuration: Configuration
-) -> None:
-    await configuration.make(["deviceclasses"])
-    metadata = configuration.named("a")
-    await api.post("/apis/resource.k8s.io/v1beta1/deviceclasses", {"metadata": metadata, "spec": {}})
-    (asked,) = webhook.about(metadata["name"])
-    assert asked["object"]["apiVersion"] == "resource.k8s.io/v1" and asked["kind"]["version"] == "v1"
-    assert asked["requestKind"]["version"] == "v1beta1"
-
-
-async def test_a_rule_can_be_about_one_version_alone(api: Api, webhook: Webhook, configuration: Configuration) -> None:
-    await configuration.make(["deviceclasses"], matchPolicy="Exact")
-    metadata = configuration.named("a")
-    await api.post("/apis/resource.k8s.io/v1beta1/deviceclasses", {"metadata": metadata, "spec": {}})
-    assert webhook.about(metadata["name"]) == []
 
 
 @pytest.mark.parametrize(

@@ -167,19 +167,13 @@ async def test_rows_carry_whole_objects_or_none_as_asked(api: Api, namespace: st
 @pytest.mark.parametrize(
     ("path", "columns"),
     [
-        (
-            "/api/v1/nodes",
-            "Name Status Roles Age Version Internal-IP External-IP OS-Image Kernel-Version Container-Runtime",
-        ),
-        ("/api/v1/pods", "Name Ready Status Restarts Age IP Node Nominated_Node Readiness_Gates"),
+        ("/api/v1/nodes", "Name Status Roles Age Version"),
+        ("/api/v1/pods", "Name Ready Status Restarts Age"),
         ("/api/v1/namespaces", "Name Status Age"),
         ("/api/v1/configmaps", "Name Data Age"),
         ("/api/v1/secrets", "Name Type Data Age"),
-        ("/api/v1/events", "Last_Seen Type Reason Object Subobject Source Message First_Seen Count Name"),
-        (
-            "/apis/apps/v1/daemonsets",
-            "Name Desired Current Ready Up-to-date Available Node_Selector Age Containers Images Selector",
-        ),
+        ("/api/v1/events", "Last_Seen Type Reason Object Message"),
+        ("/apis/apps/v1/daemonsets", "Name Desired Current Ready Up-to-date Available Node_Selector Age"),
         ("/apis/coordination.k8s.io/v1/leases", "Name Holder Age"),
         ("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", "Name Created_At"),
         ("/apis/resource.k8s.io/v1/resourceslices", "Name Node Driver Pool Age"),
@@ -190,7 +184,8 @@ async def test_rows_carry_whole_objects_or_none_as_asked(api: Api, namespace: st
 )
 async def test_tables_have_the_columns_that_kubectl_shows(api: Api, path: str, columns: str) -> None:
     table = await api.request("GET", path, headers=TABLE)
-    assert [one["name"].replace(" ", "_") for one in table["columnDefinitions"]] == columns.split()
+    shown = [one for one in table["columnDefinitions"] if not one["priority"]]
+    assert [one["name"].replace(" ", "_") for one in shown] == columns.split()
 
 
 async def test_the_state_of_a_claim_in_its_table(api: Api, namespace: str) -> None:

@@ -16,7 +16,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--kubeconfig", type=Path, help="write a kubeconfig for kubectl to this file")
     parser.add_argument("--kubernetes-version", default=DEFAULT_VERSION, help="version to be (default: %(default)s)")
     parser.add_argument("--feature-gates", default="", help="gates to switch, as Name=true,Other=false")
-    parser.add_argument("--beta-apis", action="store_true", help="also serve resource.k8s.io/v1beta1 and v1beta2")
     return parser.parse_args()
 
 
@@ -25,7 +24,6 @@ async def _run(arguments: argparse.Namespace) -> None:
     server = SimulatedApiServer(
         version=arguments.kubernetes_version,
         feature_gates={name: value == "true" for name, value in pairs},
-        beta_apis=arguments.beta_apis,
     )
     url = await server.start(arguments.host, arguments.port)
     if arguments.kubeconfig is not None:

@@ -29,7 +29,7 @@ from dra_driver.cel.functions import Server, functions_of
 from dra_driver.cel.overloads import Environment, ObjectType
 from dra_driver.cel.parser import parse
 from dra_driver.cel.types import DYN
-from dra_driver.simulation.apiserver.resource_types import ResourceType, TypeRegistry
+from dra_driver.simulation.apiserver.resource_types import ResourceType
 from dra_driver.simulation.apiserver.store import Store, StoredVersion
 
 _CONFIGURATIONS = ("admissionregistration.k8s.io", "validatingwebhookconfigurations")
@@ -100,9 +100,8 @@ class AdmittedChange:
 class Admission:
     """Of one server. `minor` is its version."""
 
-    def __init__(self, store: Store, registry: TypeRegistry, minor: int) -> None:
+    def __init__(self, store: Store, minor: int) -> None:
         self._store = store
-        self._registry = registry
         self._conditions = lru_cache(maxsize=256)(lambda text: _condition(text, minor))
 
     def decide(self, change: AdmittedChange, asked: AnsweredQuestions, warnings: list[str]) -> None:
@@ -122,11 +121,12 @@ class Admission:
             return
         for entry in self._store.entries(_CONFIGURATIONS):
             for webhook in entry.obj.get("webhooks") or ():
-                version = self._version_for(webhook, change)
-                if version is None or not self._selected(webhook, change):
-                    continue
-                request = _request(change, version)
-                if self._concerned(webhook, request, change):
+                request = _request(change)
+                if (
+                    _has_rule_for(webhook, change)
+                    and self._selected(webhook, change)
+                    and self._concerned(webhook, request, change)
+                ):
                     yield _question(webhook, request, change)
 
     def _concerned(self, webhook: JsonObject, request: JsonObject, change: AdmittedChange) -> bool:
@@ -145,28 +145,6 @@ class Admission:
             raise denied(change.kind.resource, str(change.metadata.get("name", "")), failures[0])
         return not failures
 
-    def _version_for(self, webhook: JsonObject, change: AdmittedChange) -> str | None:
-        """In which version the webhook gets the object; None where no rule of it is about the change."""
-        resource = change.kind.resource
-        path = f"{resource.plural}/{change.subresource}" if change.subresource else resource.plural
-        scope = "Namespaced" if resource.namespaced else "Cluster"
-        for rule in webhook.get("rules") or ():
-            fits = (
-                _one_of(rule.get("operations"), change.operation)
-                and _one_of(rule.get("apiGroups"), resource.group)
-                and any(_names(item, path) for item in rule.get("resources") or ())
-                and rule.get("scope", "*") in ("*", scope)
-            )
-            versions = rule.get("apiVersions") or ()
-            if fits and _one_of(versions, resource.version):
-                return resource.version
-            if fits and webhook.get("matchPolicy", "Equivalent") == "Equivalent":
-                served = (
-                    version for version in versions if self._registry.find(resource.group, version, resource.plural)
-                )
-                return next(served, None)
-        return None
-
     def _selected(self, webhook: JsonObject, change: AdmittedChange) -> bool:
         metadata = change.metadata
         if not LabelSelector.model_validate(webhook.get("objectSelector") or {}).matches(metadata.get("labels") or {}):
@@ -178,6 +156,21 @@ class Admission:
             return True
         entry = self._store.get(("", "namespaces"), "", str(metadata.get("namespace", "")))
         return entry is None or wanted.matches(entry.obj["metadata"].get("labels") or {})
+
+
+def _has_rule_for(webhook: JsonObject, change: AdmittedChange) -> bool:
+    """Types have one version here, so `matchPolicy` makes no difference."""
+    resource = change.kind.resource
+    path = f"{resource.plural}/{change.subresource}" if change.subresource else resource.plural
+    scope = "Namespaced" if resource.namespaced else "Cluster"
+    return any(
+        _one_of(rule.get("operations"), change.operation)
+        and _one_of(rule.get("apiGroups"), resource.group)
+        and _one_of(rule.get("apiVersions"), resource.version)
+        and any(_names(item, path) for item in rule.get("resources") or ())
+        and rule.get("scope", "*") in ("*", scope)
+        for rule in webhook.get("rules") or ()
+    )
 
 
 def _one_of(allowed: Sequence[str] | None, value: str) -> bool:
@@ -211,20 +204,20 @@ def _value(data: Any) -> Any:
     return tuple(map(_value, data)) if isinstance(data, list) else data
 
 
-def _request(change: AdmittedChange, version: str) -> JsonObject:
+def _request(change: AdmittedChange) -> JsonObject:
     """The `request` of a review, but for its uid."""
     resource = change.kind.resource
-    group, api_version = resource.group, f"{resource.group}/{version}" if resource.group else version
     obj, old = (
-        None if item is None else StoredVersion(item, 0).served_as(api_version) for item in (change.obj, change.old)
+        None if item is None else StoredVersion(item, 0).served_as(resource.api_version)
+        for item in (change.obj, change.old)
     )
-    named = {"group": group, "version": version}
-    written = {"group": group, "version": resource.version}
+    kind = {"group": resource.group, "version": resource.version, "kind": resource.kind}
+    plural = {"group": resource.group, "version": resource.version, "resource": resource.plural}
     return {
-        "kind": {**named, "kind": resource.kind},
-        "resource": {**named, "resource": resource.plural},
-        "requestKind": {**written, "kind": resource.kind},
-        "requestResource": {**written, "resource": resource.plural},
+        "kind": kind,
+        "resource": plural,
+        "requestKind": kind,
+        "requestResource": plural,
         **({"subResource": change.subresource} if change.subresource else {}),
         "name": change.metadata.get("name", ""),
         **({"namespace": change.metadata["namespace"]} if resource.namespaced else {}),

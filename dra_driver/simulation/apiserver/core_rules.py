@@ -5,7 +5,6 @@ validated in depth.
 """
 
 import base64
-import itertools
 import re
 from collections.abc import Sequence
 
@@ -19,7 +18,6 @@ from dra_driver.apirules.status import (
     forbidden,
     invalid,
     not_found_value,
-    not_supported,
     required,
 )
 from dra_driver.simulation.apiserver.rules import Situation, TypeRules
@@ -37,9 +35,7 @@ def core_rules() -> dict[TypeKey, TypeRules]:
         ("", "nodes"): NodeRules(),
         ("", "pods"): PodRules(),
         ("", "secrets"): SecretRules(),
-        ("", "services"): ServiceRules(),
         ("", "events"): EventRules(),
-        ("batch", "jobs"): JobRules(),
         **workloads,
     }
 
@@ -319,36 +315,6 @@ class SecretRules(TypeRules):
         return []
 
 
-class ServiceRules(TypeRules):
-    """Service: gets an address of its own."""
-
-    def __init__(self) -> None:
-        self._addresses = itertools.count(2)
-
-    def default(self, obj: JsonObject, situation: Situation) -> None:
-        spec = obj.setdefault("spec", {})
-        spec.setdefault("type", "ClusterIP")
-        spec.setdefault("sessionAffinity", "None")
-        spec.setdefault("internalTrafficPolicy", "Cluster")
-        for port in spec.get("ports") or ():
-            port.setdefault("protocol", "TCP")
-            port.setdefault("targetPort", port.get("port"))
-
-    def prepare(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> None:
-        spec = obj["spec"]
-        if old is not None:
-            for name in ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"):
-                if name in old["spec"]:
-                    spec.setdefault(name, old["spec"][name])
-        elif spec["type"] != "ExternalName":
-            number = next(self._addresses)
-            spec.setdefault("clusterIP", f"10.96.{number // 250}.{number % 250 + 1}")
-            spec.setdefault("clusterIPs", [spec["clusterIP"]])
-            spec.setdefault("ipFamilies", ["IPv4"])
-            spec.setdefault("ipFamilyPolicy", "SingleStack")
-        obj.setdefault("status", {}).setdefault("loadBalancer", {})
-
-
 class EventRules(TypeRules):
     """Event of the core group."""
 
@@ -422,38 +388,3 @@ def _problems_of_template(spec: JsonObject) -> list[FieldProblem]:
         FieldProblem(problem.field.replace("spec", "spec.template.spec", 1), problem.reason, problem.message)
         for problem in _problems_of_pod(pod)
     ]
-
-
-class JobRules(TypeRules):
-    """Job: selects its pods by its own UID."""
-
-    def default(self, obj: JsonObject, situation: Situation) -> None:
-        spec = obj.setdefault("spec", {})
-        if isinstance((spec.get("template") or {}).get("spec"), dict):
-            default_pod_spec(spec["template"]["spec"])
-        spec.setdefault("parallelism", 1)
-        spec.setdefault("completions", 1)
-        spec.setdefault("backoffLimit", 6)
-        spec.setdefault("completionMode", "NonIndexed")
-        spec.setdefault("suspend", False)
-        spec.setdefault("podReplacementPolicy", "TerminatingOrFailed")
-
-    def prepare(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> None:
-        spec = obj["spec"]
-        if old is not None or spec.get("manualSelector"):
-            return
-        uid, name = obj["metadata"]["uid"], obj["metadata"].get("name", "")
-        prefix = "batch.kubernetes.io/"
-        labels = {f"{prefix}controller-uid": uid, f"{prefix}job-name": name, "controller-uid": uid, "job-name": name}
-        metadata = spec.setdefault("template", {}).setdefault("metadata", {})
-        metadata["labels"] = {**(metadata.get("labels") or {}), **labels}
-        spec["selector"] = {"matchLabels": {f"{prefix}controller-uid": uid}}
-
-    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[FieldProblem]:
-        spec = obj["spec"]
-        problems = _problems_of_template(spec)
-        policy = ((spec.get("template") or {}).get("spec") or {}).get("restartPolicy")
-        if policy not in ("Never", "OnFailure"):
-            path = "spec.template.spec.restartPolicy"
-            problems.append(not_supported(path, policy, ("OnFailure", "Never")))
-        return problems

@@ -12,7 +12,7 @@ from dra_driver.apirules.schema import Definitions, definition_name
 from dra_driver.simulation.apiserver.resource_types import ResourceType, TypeRegistry, sorted_by_name
 
 _OBJECT_VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
-_SUBRESOURCE_VERBS = {"binding": ["create"], "eviction": ["create"], "finalize": ["update"]}
+_SUBRESOURCE_VERBS = {"binding": ["create"], "eviction": ["create"]}
 _FOREIGN_KINDS = {
     "binding": ("", "v1", "Binding"),
     "eviction": ("policy", "v1", "Eviction"),

@@ -19,9 +19,6 @@ from dra_driver.simulation.apiserver.resource_types import ResourceType
 from dra_driver.simulation.apiserver.store import StoredVersion, encode
 from dra_driver.simulation.apiserver.tables import Representation
 
-# Since which minor version an API version is deprecated, and from which it is gone.
-_DEPRECATED = {"resource.k8s.io/v1beta1": (35, 38), "resource.k8s.io/v1beta2": (36, 39)}
-
 _ASKED = web.RequestKey("asked", AnsweredQuestions)
 
 
@@ -43,18 +40,6 @@ class Handlers:
 
     async def resource(self, request: web.Request, target: RequestTarget) -> web.StreamResponse:
         """What is asked of a type. Raises ApiError for every refusal."""
-        response = await self._dispatch(request, target)
-        resource = target.kind.resource
-        deprecated = None if resource.kind == "DeviceTaintRule" else _DEPRECATED.get(resource.api_version)
-        if deprecated is not None and self._objects.minor >= deprecated[0] and not response.prepared:
-            since, until = deprecated
-            _warn(
-                response,
-                f"{resource.api_version} {resource.kind} is deprecated in v1.{since}+, unavailable in v1.{until}+",
-            )
-        return response
-
-    async def _dispatch(self, request: web.Request, target: RequestTarget) -> web.StreamResponse:
         if request.method == "GET":
             return await self._read(request, target)
         body = await read_body(request)
@@ -102,8 +87,6 @@ class Handlers:
             return _json(encode(bind(objects, target, given)), 201)
         if name == "eviction" and method == "POST":
             return _json(encode(evict(objects, target, given)), 201)
-        if name == "finalize" and method == "PUT":
-            return _object(target.kind, finalize(objects, target, given))
         raise method_not_allowed()
 
     def _create(self, request: web.Request, target: RequestTarget, body: object) -> web.Response:
@@ -253,12 +236,8 @@ def _object(
 ) -> web.Response:
     response = _json(entry.encoded(kind.resource.api_version), status)
     for warning in warnings:
-        _warn(response, warning)
+        response.headers.add("Warning", f'299 - "{warning.replace(chr(34), chr(92) + chr(34))}"')
     return response
-
-
-def _warn(response: web.StreamResponse, warning: str) -> None:
-    response.headers.add("Warning", f'299 - "{warning.replace(chr(34), chr(92) + chr(34))}"')
 
 
 def _deleted(kind: ResourceType, entry: StoredVersion) -> web.Response:
@@ -325,16 +304,6 @@ def evict(objects: ObjectService, target: RequestTarget, eviction: JsonObject) -
         DeleteOptions(grace_period_s=options.get("gracePeriodSeconds"), uid=preconditions.get("uid")),
     )
     return success()
-
-
-def finalize(objects: ObjectService, target: RequestTarget, namespace: JsonObject) -> StoredVersion:
-    """namespaces/finalize: replaces the finalizers in the spec; the namespace goes when none is left."""
-    old = objects.get(target.kind, "", target.name or "")
-    obj = copied(old)
-    obj["spec"] = {"finalizers": (namespace.get("spec") or {}).get("finalizers") or []}
-    if not obj["spec"]["finalizers"] and obj["metadata"].get("deletionTimestamp"):
-        return objects.finish(target.kind, old)
-    return objects.overwrite(target.kind, obj)
 
 
 def answer_review(kind: str, body: JsonObject) -> JsonObject:

@@ -99,7 +99,7 @@ class ObjectService:
         self.gates = gates
         self.minor = minor
         self.now = now
-        self._admission = Admission(store, registry, minor)
+        self._admission = Admission(store, minor)
         self._applied: dict[str, dict[tuple[str, str], set[FieldPath]]] = {}
         """What each applier, by its name and subresource, said last of the object with this UID."""
 

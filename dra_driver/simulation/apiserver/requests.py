@@ -40,7 +40,7 @@ def resolve(registry: TypeRegistry, path: str) -> RequestTarget | None:
     else:
         return None
     namespace = None
-    if rest[0] == "namespaces" and len(rest) > 2 and (rest[2] not in ("status", "finalize") or len(rest) > 3):
+    if rest[0] == "namespaces" and len(rest) > 2 and (rest[2] != "status" or len(rest) > 3):
         namespace, rest = rest[1], rest[2:]
     kind = registry.find(group, version, rest[0])
     if kind is None or len(rest) > 3 or (namespace is not None and not kind.resource.namespaced):

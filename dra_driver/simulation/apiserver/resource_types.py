@@ -53,7 +53,7 @@ class ResourceType:
         """The apiVersion that stored objects carry."""
         if self.resource.group == _EVENTS_GROUP:
             return "v1"
-        version = self.storage_version or ("v1" if self.resource.group == _DRA_GROUP else self.resource.version)
+        version = self.storage_version or self.resource.version
         return f"{self.resource.group}/{version}" if self.resource.group else version
 
     @cached_property
@@ -150,7 +150,7 @@ _ROWS: tuple[_Row, ...] = (
     ("", "v1", "endpoints", "Endpoints", True, "ep", "", "", ""),
     ("", "v1", "events", "Event", True, "ev", "", "", _EVENT_FIELDS),
     ("", "v1", "limitranges", "LimitRange", True, "limits", "", "", ""),
-    ("", "v1", "namespaces", "Namespace", False, "ns", "", "finalize status", "status.phase"),
+    ("", "v1", "namespaces", "Namespace", False, "ns", "", "status", "status.phase"),
     ("", "v1", "nodes", "Node", False, "no", "", "status", "spec.unschedulable"),
     ("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", True, "pvc", "", "status", ""),
     ("", "v1", "persistentvolumes", "PersistentVolume", False, "pv", "", "status", ""),
@@ -201,17 +201,17 @@ _ROWS: tuple[_Row, ...] = (
 _SLICE_FIELDS = "spec.nodeName spec.driver"
 
 
-def _resource_rows(version: str, minor: int) -> tuple[_Row, ...]:
+def _resource_rows(minor: int) -> tuple[_Row, ...]:
     group = _DRA_GROUP
     slice_fields = _SLICE_FIELDS + (" spec.pool.name" if minor >= 37 else "")
     rows: list[_Row] = [
-        (group, version, "deviceclasses", "DeviceClass", False, "", "", "", ""),
-        (group, version, "resourceclaims", "ResourceClaim", True, "", "", "status", ""),
-        (group, version, "resourceclaimtemplates", "ResourceClaimTemplate", True, "", "", "", ""),
-        (group, version, "resourceslices", "ResourceSlice", False, "", "", "", slice_fields),
+        (group, "v1", "deviceclasses", "DeviceClass", False, "", "", "", ""),
+        (group, "v1", "resourceclaims", "ResourceClaim", True, "", "", "status", ""),
+        (group, "v1", "resourceclaimtemplates", "ResourceClaimTemplate", True, "", "", "", ""),
+        (group, "v1", "resourceslices", "ResourceSlice", False, "", "", "", slice_fields),
     ]
-    if (version == "v1" and minor >= 37) or (version == "v1beta2" and minor >= 36):
-        rows.append((group, version, "devicetaintrules", "DeviceTaintRule", False, "", "", "status", ""))
+    if minor >= 37:
+        rows.append((group, "v1", "devicetaintrules", "DeviceTaintRule", False, "", "", "status", ""))
     return tuple(rows)
 
 
@@ -231,11 +231,9 @@ def _builtin(row: _Row, minor: int) -> ResourceType:
 class TypeRegistry:
     """The types that are served now, in the order discovery shows them."""
 
-    def __init__(self, minor: int, *, beta_apis: bool = False) -> None:
-        versions = ("v1", "v1beta2", "v1beta1") if beta_apis else ("v1",)
-        rows = [*_ROWS, *(row for version in versions for row in _resource_rows(version, minor))]
+    def __init__(self, minor: int) -> None:
         self._types: dict[tuple[str, str, str], ResourceType] = {}
-        for row in rows:
+        for row in (*_ROWS, *_resource_rows(minor)):
             self.add(_builtin(row, minor))
 
     def add(self, kind: ResourceType) -> None:

@@ -90,8 +90,7 @@ class SimulatedApiServer:
     """A Kubernetes API server in this process.
 
     `version` decides what is served and which feature gates are on by default; `feature_gates` overrides gates by
-    name; `beta_apis` also serves resource.k8s.io/v1beta1 and v1beta2; `history_size` is how many changes watches may
-    look back; `now` is the wall clock.
+    name; `history_size` is how many changes watches may look back; `now` is the wall clock.
     """
 
     def __init__(
@@ -99,14 +98,13 @@ class SimulatedApiServer:
         *,
         version: str = DEFAULT_VERSION,
         feature_gates: dict[str, bool] | None = None,
-        beta_apis: bool = False,
         history_size: int = 20_000,
         watch: WatchSettings | None = None,
         now: Callable[[], datetime] = _now,
     ) -> None:
         self.version = version
         minor = minor_of(version)
-        self.registry = TypeRegistry(minor, beta_apis=beta_apis)
+        self.registry = TypeRegistry(minor)
         self.store = Store(history_size=history_size)
         gates = FeatureGates(minor, feature_gates)
         definitions = {crds.KEY: crds.DefinitionRules()}

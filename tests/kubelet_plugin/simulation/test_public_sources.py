@@ -12,7 +12,8 @@ from support import public_sources
 from support.public_sources import Board
 
 import kubelet_plugin.hardware
-from kubelet_plugin.simulation.profiles import Profile, confirmed, load_profile, profile_names
+from docs.from_code.sources import confirmed
+from kubelet_plugin.simulation.profiles import Profile, load_profile, profile_names
 
 CAPTURES = {
     # nvidia-smi of real nodes, in NVIDIA/k8s-test-infra
