@@ -9,10 +9,8 @@ from collections.abc import Mapping, Sequence
 
 from dra_driver.cel.errors import CelError, CelNotJudged, CelTypeError, closest
 from dra_driver.cel.functions import LAZY_METHODS, NOT_KNOWN, first_version_with
-from dra_driver.cel.library.formatting import clauses, need, need_count
 from dra_driver.cel.library.lists import COMPARABLE
 from dra_driver.cel.library.texts import compiled_pattern
-from dra_driver.cel.library.times import duration, timestamp
 from dra_driver.cel.overloads import CheckedTree, Environment, Failed, Overload
 from dra_driver.cel.tree import (
     Bind,
@@ -29,7 +27,6 @@ from dra_driver.cel.tree import (
     OptionalMap,
     Select,
     SyntaxNode,
-    children,
 )
 from dra_driver.cel.types import (
     ANY,
@@ -38,8 +35,6 @@ from dra_driver.cel.types import (
     FREE,
     INT,
     NULL,
-    TYPE,
-    TYPE_NAMES,
     Type,
     filled,
     fits,
@@ -50,7 +45,6 @@ from dra_driver.cel.types import (
     optional_of,
     type_name,
     type_of_constant,
-    type_value,
 )
 
 _CONVERSIONS = frozenset(["int", "uint", "double", "bool", "string", "bytes"])
@@ -75,8 +69,6 @@ class _Checker:
             (name, variable.type) for name, variable in environment.variables.items()
         ]
         self.tree.slots = len(self._scope)
-        self._mixed = 0
-        """How many calls of `format` are around: in their arguments the items of literals may have several types."""
         self._literals: dict[SyntaxNode, object] = {}
         """Values of literals, and of conversions of literals, which a server makes when it compiles."""
 
@@ -85,8 +77,6 @@ class _Checker:
         self.tree.types[node] = kind
         if isinstance(node, Constant):
             self._literals[node] = node.value
-        elif node in self.tree.constants:
-            self._literals[node] = self.tree.constants[node]
         return kind
 
     def _rule(self, node: SyntaxNode) -> Type:
@@ -133,35 +123,16 @@ class _Checker:
             if name == node.name:
                 self.tree.variables[node] = slot
                 return kind
-        if node.name in TYPE_NAMES:
-            self.tree.constants[node] = TYPE_NAMES[node.name]
-            return TYPE
         known = [name for name, _ in self._scope]
         raise self._error(f"unknown name `{node.name}`{_meant(node.name, known)}", node.start, node.end)
 
     def _select(self, node: Select) -> Type:
-        dotted = self._dotted(node)
-        if dotted in TYPE_NAMES:
-            self.tree.constants[node] = TYPE_NAMES[dotted]
-            return TYPE
-        if dotted == "google.protobuf.NullValue.NULL_VALUE":
-            self.tree.constants[node] = 0
-            return INT
         operand = self.type_of(node.operand)
         chained = operand.name == "optional_type"
         if chained:
             (operand,) = operand.parameters
         result = self._field(node, operand)
         return optional_of(result) if node.optional or chained else result
-
-    def _dotted(self, node: SyntaxNode) -> str:
-        """`a.b.c` as a name, empty when it begins with a variable or is something else."""
-        match node:
-            case Name(name=name) if all(name != known for known, _ in self._scope):
-                return name
-            case Select(operand=operand, field=field, optional=False) if before := self._dotted(operand):
-                return f"{before}.{field}"
-        return ""
 
     def _field(self, node: Select, operand: Type) -> Type:
         if is_dynamic(operand):
@@ -223,15 +194,13 @@ class _Checker:
         if not candidates:
             raise self._unknown(node)
         operands = ((node.target,) if node.target else ()) + node.arguments
-        self._mixed += node.function == "format"
         given = [self.type_of(operand) for operand in operands]
-        self._mixed -= node.function == "format"
         result = self._resolved(node, node.function, candidates, given, node)
         self._check_literals(node, operands)
         return result
 
     def _check_literals(self, node: CallNode, operands: Sequence[SyntaxNode]) -> None:
-        """Patterns, times and format texts that are literals are looked at now, not for every device."""
+        """Patterns and conversions of literals are looked at now, not for every device."""
         place: SyntaxNode = node
         try:
             match node.function, operands:
@@ -239,19 +208,6 @@ class _Checker:
                     compiled_pattern(pattern)
                 case name, [argument] if node.target is None and name in _CONVERSIONS and self._is_literal(argument):
                     self._literals[node] = self._converted(node, argument)
-                case "type", [argument] if argument in self._literals:
-                    self._literals[node] = type_value(self._literals[argument])
-                case "duration", [Constant(value=str(text)) as place]:
-                    duration(text)
-                case "timestamp", [Constant(value=str(text)) as place]:
-                    timestamp(text)
-                case "timestamp", [Constant(value=int(seconds)) as place]:
-                    self.tree.overloads[node][0].run(seconds)
-                case "format", [Constant(value=str(text)) as place, ListLiteral(items=items)]:
-                    letters = clauses(text)
-                    need_count(len(letters), len(items))
-                    for letter, place in zip(letters, items, strict=True):
-                        self._must_be_shown(letter, place)
         except Failed as error:
             raise self._error(str(error), *_span(place)) from None
 
@@ -263,18 +219,6 @@ class _Checker:
             if overload.parameters[0].name == kind:
                 return overload.run(self._literals[argument])
         raise Failed(f"no such overload: {node.function}({kind})")
-
-    def _must_be_shown(self, letter: str, node: SyntaxNode) -> None:
-        """Of an attribute the API server does not know the type, and refuses it. `dyn(…)` puts the question off."""
-        kind = self.tree.types[node]
-        if kind not in (DYN, FREE):
-            try:
-                need(letter, kind.name)
-            except Failed as error:
-                hint = "; write dyn(…) around the attribute" if kind == ANY else ""
-                raise self._error(f"{error}{hint}", *_span(node)) from None
-        for item in children(node) if letter == "s" and isinstance(node, ListLiteral | MapLiteral) else ():
-            self._must_be_shown(letter, item)
 
     def _qualified(self, node: CallNode) -> str | None:
         """`optional.of(x)` is a function with a dotted name unless `optional` is a variable."""
@@ -339,9 +283,7 @@ class _Checker:
         for place, node in enumerate(nodes):
             kind = self._unwrapped(node) if place in optional else self.type_of(node)
             result = kind if common is None else joined(common, kind)
-            if self._mixed and (result is None or (common is not None and not _alike(common, kind))):
-                result = DYN
-            elif result is None or (common is not None and not _alike(common, kind)):
+            if result is None or (common is not None and not _alike(common, kind)):
                 message = f"{subject} must have one type, not {common} and {kind}"
                 mixed = common is not None and is_dynamic(common) != is_dynamic(kind)
                 raise self._error(f"{message}; write dyn(…) around each" if mixed else message, *_span(node))

@@ -110,11 +110,11 @@ def device_environment(server: Server) -> Environment:
 
 
 class CompiledSelector:
-    """A compiled selector. `matches` is asked for every candidate device; `cost` is what it can cost at most."""
+    """A compiled selector. `matches` is asked for every candidate device; `cost` is how many steps it may take."""
 
     def __init__(self, checked: CheckedTree, server: Server) -> None:
         self.expression = checked.expression
-        self.estimate = estimate(checked)
+        self.estimate = estimate(checked.root)
         self._server = server
         self._program = CelProgram(checked)
 
@@ -150,7 +150,7 @@ def checked_selector(expression: str, server: Server = CURRENT) -> CheckedTree:
 @lru_cache(maxsize=4096)
 def compile_selector(expression: str, server: Server = CURRENT) -> CompiledSelector:
     """Compiled once per expression and server. Raises CelSyntaxError, CelTypeError, CelNotJudged, and CelCostError for
-    what may cost more than an API server stores."""
+    what could run too long."""
     selector = CompiledSelector(checked_selector(expression, server), server)
     if selector.cost > LIMIT:
         place = selector.estimate.dearest

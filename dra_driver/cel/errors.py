@@ -81,20 +81,18 @@ class CelTypeError(CelError):
 
 
 class CelCostError(CelError):
-    """The expression may cost more than the API server allows. `cost` is its estimate."""
+    """The expression may take more steps than the API server allows. `cost` is the estimate."""
 
     help = Help(
         Move.USER,
         "The expression may cost more than the API server allows for one selector.",
-        "Make several selectors of it, or compare less: lists and regular expressions are what costs.",
+        "Make several selectors of it, or use fewer loops inside loops.",
     )
 
     def __init__(self, cost: int, limit: int, expression: str, start: int, end: int) -> None:
         self.cost = cost
-        bound = f"may cost {cost}" if cost < 2**60 else "works on values of unlimited size"
-        super().__init__(
-            f"too complex, exceeds cost limit: this part {bound}, {limit} is allowed", expression, start, end
-        )
+        message = f"too complex: this part may take {cost} steps on one device, {limit} are allowed"
+        super().__init__(message, expression, start, end)
 
 
 class CelRuntimeError(CelError):

@@ -74,9 +74,6 @@ class _Compiler:
         """By slot: how a variable of `cel.bind` gets its value; only where the body is compiled."""
 
     def run_of(self, node: SyntaxNode) -> Run:
-        if node in self._checked.constants:
-            named = self._checked.constants[node]
-            return lambda frame: named
         match node:
             case Constant(value=value):
                 return lambda frame: value
@@ -419,7 +416,7 @@ class _WatchedCompiler(_Compiler):
         return watched
 
 
-_OF_LITERALS = frozenset({"quantity", "semver", "duration", "timestamp", "ip", "cidr"})
+_OF_LITERALS = frozenset({"quantity", "semver", "ip", "cidr"})
 """Functions that read a text: a literal is read once, not for every device."""
 
 

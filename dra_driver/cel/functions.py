@@ -12,30 +12,26 @@ import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
 from dra_driver import kubernetes
-from dra_driver.cel.library.formatting import FORMATTING, short_double
 from dra_driver.cel.library.lists import INCLUDES, LISTS, LISTS_OF_1_34, OPTIONALS, SETS
 from dra_driver.cel.library.network import NETWORK
 from dra_driver.cel.library.quantities import QUANTITIES, VERSIONS
 from dra_driver.cel.library.texts import REGEXES, STRINGS
-from dra_driver.cel.library.times import TIMES
-from dra_driver.cel.overloads import Failed, Library, Overload, function, method
+from dra_driver.cel.overloads import Failed, Library, Overload, bounded, function, method
 from dra_driver.cel.types import (
     ABSENT,
     BOOL,
     BYTES,
     DOUBLE,
-    DURATION,
     DYN,
     INT,
     INT_MAX,
     INT_MIN,
     STRING,
-    TIMESTAMP,
-    TYPE,
     UINT,
     UINT_MAX,
     A,
@@ -49,7 +45,6 @@ from dra_driver.cel.types import (
     map_of,
     optional_of,
     type_name,
-    type_value,
 )
 
 
@@ -166,6 +161,21 @@ def _double_of_text(text: str) -> float:
         raise Failed(f"not a number: {text!r}") from None
 
 
+def _text_of_double(value: float) -> str:
+    """The shortest digits that mean this number, with an exponent from a million on."""
+    if value != value:
+        return "NaN"
+    if value in (math.inf, -math.inf):
+        return "+Inf" if value > 0 else "-Inf"
+    decimal = Decimal(repr(value))
+    power = decimal.adjusted()
+    if -4 <= power < 6:
+        return f"{decimal:f}".removesuffix(".0")
+    digits = "".join(map(str, decimal.as_tuple().digits)).rstrip("0")
+    fraction = f".{digits[1:]}" if digits[1:] else ""
+    return f"{'-' if value < 0 else ''}{digits[0]}{fraction}e{power:+03d}"
+
+
 def _text_of_bytes(value: bytes) -> str:
     try:
         return value.decode()
@@ -205,7 +215,7 @@ def _element(container: object, index: object) -> object:
 
 _NUMERIC = (INT, UINT, DOUBLE)
 _ORDERED = tuple((left, right) for left in _NUMERIC for right in _NUMERIC) + tuple(
-    (kind, kind) for kind in (STRING, BYTES, BOOL, DURATION, TIMESTAMP)
+    (kind, kind) for kind in (STRING, BYTES, BOOL)
 )
 
 
@@ -235,9 +245,9 @@ _OPERATORS: Library = {
         function(INT, lambda a, b: _whole(a + b), INT, INT),
         function(UINT, lambda a, b: _unsigned(a + b), UINT, UINT),
         function(DOUBLE, lambda a, b: a + b, DOUBLE, DOUBLE),
-        function(STRING, lambda a, b: a + b, STRING, STRING),
-        function(BYTES, lambda a, b: a + b, BYTES, BYTES),
-        function(list_of(A), lambda a, b: a + b, list_of(A), list_of(A)),
+        function(STRING, lambda a, b: bounded(a + b), STRING, STRING),
+        function(BYTES, lambda a, b: bounded(a + b), BYTES, BYTES),
+        function(list_of(A), lambda a, b: bounded(a + b), list_of(A), list_of(A)),
     ],
     "-": [
         function(INT, lambda a, b: _whole(a - b), INT, INT),
@@ -301,12 +311,11 @@ _STANDARD: Library = {
         function(STRING, lambda value: "true" if value else "false", BOOL),
         function(STRING, lambda value: str(int(value)), INT),
         function(STRING, lambda value: str(int(value)), UINT),
-        function(STRING, short_double, DOUBLE),
+        function(STRING, _text_of_double, DOUBLE),
         function(STRING, _text_of_bytes, BYTES),
     ],
     "bytes": [function(BYTES, lambda value: value, BYTES), function(BYTES, str.encode, STRING)],
     "dyn": [function(DYN, lambda value: value, A)],
-    "type": [function(TYPE, type_value, A)],
 }
 
 
@@ -319,9 +328,9 @@ def _merged(*libraries: Library) -> dict[str, tuple[Overload, ...]]:
 
 
 _LIBRARIES: tuple[tuple[int, Library], ...] = (
-    *((0, library) for library in (_OPERATORS, _STANDARD, TIMES, REGEXES, LISTS)),
+    *((0, library) for library in (_OPERATORS, _STANDARD, REGEXES, LISTS)),
     *((28, library) for library in (OPTIONALS, QUANTITIES)),
-    *((29, library) for library in (STRINGS, FORMATTING, SETS)),
+    *((29, library) for library in (STRINGS, SETS)),
     (30, NETWORK),
     (33, VERSIONS),
     (34, LISTS_OF_1_34),
@@ -349,8 +358,9 @@ def first_version_with(name: str) -> int | None:
 
 FUNCTIONS = functions_of(CURRENT)
 
-NOT_KNOWN = frozenset({"url", "isURL", "validate"})
-"""Functions of URLs and named formats (`format.dns1123Label()`): a server has them, and no attribute needs them."""
+NOT_KNOWN = frozenset({"url", "isURL", "validate", "format", "duration", "timestamp", "type"})
+"""Functions of URLs, named formats (`format.dns1123Label()`), texts with clauses (`'%s'.format([…])`), times and types:
+an API server has them, and no selector of devices needs them."""
 
 LAZY_METHODS = frozenset({"or", "orValue"})
 """Methods of optionals whose argument is evaluated only when it is needed; the evaluation knows them."""

@@ -4,7 +4,7 @@ A function of the table gets values of exactly the declared types (items of list
 raises `Failed` for a run-time error. `dra_driver.cel.check` makes a Checked of a tree and an Environment.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass, field
 
 from dra_driver.cel.tree import SyntaxNode
@@ -16,6 +16,17 @@ type Library = Mapping[str, list["Overload"]]
 
 class Failed(Exception):
     """A run-time error of a function; the evaluation adds where it happened."""
+
+
+_LONGEST_TEXT = 65_536
+_LONGEST_LIST = 4_096
+
+
+def bounded[T: Sized](value: T) -> T:
+    """The value. Raises Failed for a text or list that is far longer than any of a device."""
+    if len(value) > (_LONGEST_LIST if isinstance(value, tuple) else _LONGEST_TEXT):
+        raise Failed(f"a result of length {len(value)} is too long")
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +83,4 @@ class CheckedTree:
     """The slot that a Name reads, or the first one that a macro fills."""
     attributes: dict[SyntaxNode, str] = field(default_factory=dict)
     """Of a Select on an object: the Python attribute."""
-    constants: dict[SyntaxNode, object] = field(default_factory=dict)
-    """Names that mean a type, as in `type(x) == int`, or a member of an enumeration."""
     slots: int = 0

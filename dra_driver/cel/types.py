@@ -1,8 +1,7 @@
 """CEL values as Python values, what is equal, and the types of expressions and how they fit.
 
 bool, str, bytes and None are themselves; int is `int` within 64 bits, uint is `Uint`, double is `float`; a list is a
-tuple, a map is a dict of texts or a `TypedMap`; quantities and versions are `Quantity` and `Version`, times are
-`Duration` and `Timestamp`.
+tuple, a map is a dict of texts or a `TypedMap`; quantities and versions are `Quantity` and `Version`.
 
 The type `DYN` is "known only when evaluated": it fits everything, and the evaluation looks at what it turns out to be.
 `ANY`, which device attributes have, is the same but for two things: it cannot be looped over, and a selector's result
@@ -10,7 +9,7 @@ may be ANY where it may not be DYN. Types named by one capital letter are variab
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
@@ -37,26 +36,6 @@ class Uint(int):
 
     def __repr__(self) -> str:
         return f"{int(self)}u"
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Duration:
-    nanoseconds: int
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Timestamp:
-    """A moment: nanoseconds since 1970 in UTC. `offset_s` is how far ahead of UTC it was written."""
-
-    nanoseconds: int
-    offset_s: int = field(default=0, compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class TypeValue:
-    """What `type(x)` gives, and what names like `int` mean where a value is expected."""
-
-    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,15 +168,12 @@ BYTES = Type("bytes")
 NULL = Type("null_type")
 QUANTITY = Type("quantity")
 SEMVER = Type("semver")
-DURATION = Type("duration")
-TIMESTAMP = Type("timestamp")
-TYPE = Type("type")
 IP = Type("net.IP")
 CIDR = Type("net.CIDR")
 A, B = Type("A"), Type("B")
 
 _DYNAMIC = frozenset({"dyn", "any", "free"})
-_NULLABLE = frozenset({"quantity", "semver", "optional_type", "duration", "timestamp", IP.name, CIDR.name})
+_NULLABLE = frozenset({"quantity", "semver", "optional_type", IP.name, CIDR.name})
 """Types whose values may be compared with null: it fits wherever they are expected, and equals none of them."""
 
 
@@ -221,21 +197,8 @@ def optional_of(value: Type) -> Type:
 _NAMES: Mapping[type, str] = {
     bool: "bool", int: "int", Uint: "uint", float: "double", str: "string", bytes: "bytes", type(None): "null_type",
     tuple: "list", dict: "map", Optional: "optional_type", Quantity: "quantity", Version: "semver",
-    Duration: "duration", Timestamp: "timestamp", TypeValue: "type", Address: "net.IP", Prefix: "net.CIDR",
+    Address: "net.IP", Prefix: "net.CIDR",
 }  # fmt: skip
-
-_FULL_NAMES = {
-    "duration": "google.protobuf.Duration", "timestamp": "google.protobuf.Timestamp",
-    "quantity": "kubernetes.Quantity", "semver": "kubernetes.Semver",
-}  # fmt: skip
-_NAMED = (
-    "bool", "bytes", "double", "duration", "int", "list", "map", "null_type", "optional_type", "string", "timestamp",
-    "type", "uint", "net.IP", "net.CIDR",
-)  # fmt: skip
-TYPE_NAMES: Mapping[str, TypeValue] = {
-    _FULL_NAMES.get(name, name): TypeValue(_FULL_NAMES.get(name, name)) for name in _NAMED
-}
-"""Types that an expression can name, as in `type(x) == int`."""
 
 
 def type_name(value: object) -> str:
@@ -244,12 +207,6 @@ def type_name(value: object) -> str:
     if name is None:
         name = "map" if isinstance(value, Mapping) else type(value).__name__
     return name
-
-
-def type_value(value: object) -> TypeValue:
-    """The value's type as a value."""
-    name = type_name(value)
-    return TypeValue(_FULL_NAMES.get(name, name))
 
 
 def fits(wanted: Type, given: Type, variables: dict[str, Type]) -> bool:

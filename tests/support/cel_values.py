@@ -86,16 +86,7 @@ TWO_VARIABLES_REFUSED = [
 
 TEXTS_HOLD = [
     r"""strings.quote('a"b\n\\\'') == '"a\\"b\\n\\\\\'"' && strings.quote('é\u0007\u0001') == '"é\\a\u0001"'""",
-    "'%s %d%%'.format(['a', 1]) == 'a 1%' && '%d'.format([3u]) == '3' && 'x'.format([]) == 'x'",
-    "'%.2f'.format([1.005]) == '1.00' && '%f'.format([1.5]) == '1.500000' && '%.0f'.format([2.5]) == '2'",
-    "'%e'.format([1234.5]) == '1.234500×10⁰³' && '%.2e'.format([0.00012]) == '1.200000×10⁻⁰⁴'",
-    "'%x %X %x %x'.format([255, 255, 'ab', b'ab']) == 'ff FF 6162 6162' && '%x'.format([-5]) == '-5'",
-    "'%o %b %b %b'.format([8, 5, true, -5]) == '10 101 1 -101'",
-    """'%s'.format([[dyn(1), dyn('a'), dyn(1.5), dyn(null), dyn(true)]]) == '[1, "a", 1.500000, null, true]'""",
-    """'%s'.format([{'b': 1, 'a': 2}]) == '{"a":2, "b":1}' && '%s'.format([b'ab']) == 'ab'""",
-    "'%s %s %s'.format([1.0, 1e30, 1e-7]) == '1 1e+30 1e-07' && '%s'.format([double('NaN')]) == 'NaN'",
     "string(1234567.0) == '1.234567e+06' && string(100000.0) == '100000' && string(-0.5) == '-0.5'",
-    "'%s'.format([null]) == 'null' && '%.3s'.format(['abcdef']) == 'abcdef'",
     "'abc'.find('[a-b]+') == 'ab' && 'abc'.find('x') == '' && 'a1'.find('([a-z])([0-9])') == 'a1'",
     "'a1b22'.findAll('[0-9]+') == ['1', '22'] && 'a1b22'.findAll('[0-9]+', 1) == ['1']",
     "'a1b22'.findAll('[0-9]+', 0) == [] && 'a1b22'.findAll('[0-9]+', -1) == ['1', '22']",
@@ -104,65 +95,10 @@ TEXTS_HOLD = [
 TEXTS_FAIL = [
     ("'a'.matches('(' + '')", "invalid regular expression"),
     ("'a'.find('(' + '') == ''", "invalid regular expression"),
-    ("('%' + 's').format([]) == ''", "out of range"),
-    ("'%d'.format([dyn('a')]) == ''", "cannot show string"),
 ]
 TEXTS_REFUSED = [
-    "'%f'.format([1]) == '1.000000'",
-    "'%d'.format(['a']) == 'a'",
-    "'%s'.format([quantity('1')]) == '1'",
-    "'%s'.format([]) == ''",
-    "'%s'.format([1, 2]) == '1'",
-    "'%z'.format([1]) == ''",
-    "'a%'.format([]) == 'a%'",
     "'a'.matches('(')",
     "'abc'.reverse() == 'cba'",
-]
-
-TIMES_HOLD = [
-    "duration('1h30m').getHours() == 1 && duration('1h30m').getMinutes() == 90 && duration('90s').getSeconds() == 90",
-    "string(duration('1h30m')) == '5400s'",
-    "string(duration('1.5s')) == '1.5s'",
-    "string(duration('-1.5s')) == '-1.5s'",
-    "string(duration('1ns')) == '0.000000001s'",
-    "duration('1s') + duration('1s') == duration('2s') && duration('1s') < duration('2s')",
-    "duration('+1s') == duration('1s')",
-    "duration('0') == duration('0s')",
-    "timestamp('2024-01-02T03:04:05Z').getFullYear() == 2024 && timestamp('2024-01-02T03:04:05Z').getMonth() == 0",
-    "timestamp('2024-01-02T03:04:05Z').getDate() == 2 && timestamp('2024-01-02T03:04:05Z').getDayOfMonth() == 1",
-    "timestamp('2024-01-02T03:04:05Z').getDayOfWeek() == 2 && timestamp('2024-01-02T03:04:05Z').getDayOfYear() == 1",
-    "timestamp('2024-01-02T03:04:05Z').getHours('+02:00') == 5",
-    "timestamp('2024-01-02T03:04:05Z').getHours('America/New_York') == 22",
-    "timestamp('2024-01-02T03:04:05.5Z').getMilliseconds() == 500",
-    "int(timestamp('2024-01-02T03:04:05Z')) == 1704164645",
-    "timestamp(1704164645) == timestamp('2024-01-02T03:04:05Z')",
-    "timestamp('2024-01-02T03:04:05Z') - timestamp('2024-01-02T03:04:04Z') == duration('1s')",
-    "timestamp('2024-01-02T03:04:05Z') + duration('1s') == timestamp('2024-01-02T03:04:06Z')",
-    "duration('1s') + timestamp('2024-01-02T03:04:05Z') == timestamp('2024-01-02T03:04:06Z')",
-    "duration('1.5s').getMilliseconds() == 1500",
-    "string(timestamp('2024-01-02T03:04:05.5+01:00')) == '2024-01-02T03:04:05.5+01:00'",
-    "timestamp('2024-01-02T03:04:05+01:00').getHours() == 2",
-    "[duration('1s'), duration('2s')].sum() == duration('3s')",
-    "[duration('2s'), duration('1s')].min() == duration('1s')",
-    "[timestamp(1), timestamp(0)].sort() == [timestamp(0), timestamp(1)]",
-    "string(duration('-0.5s')) == '-0.5s'",
-    "string(duration('100us')) == '0.0001s'",
-    "string(duration('1.000000001s')) == '1.000000001s'",
-    "duration('-90s').getMinutes() == -1",
-    "'%s %s'.format([duration('1.5s'), timestamp(0)]) == '1.5s 1970-01-01T00:00:00Z'",
-    "duration('1.5h').getMinutes() == 90 && duration('-1h1m') == duration('-61m')",
-]
-TIMES_FAIL = [
-    ("timestamp('9999-12-31T23:59:59Z') + duration('1s') == timestamp(0)", "timestamp overflow"),
-    ("duration('9223372036s') + duration('9223372036s') == duration('1s')", "integer overflow"),
-    ("duration('x' + '') == duration('1s')", "invalid duration"),
-]
-TIMES_REFUSED = [
-    "duration('1d') == duration('24h')",
-    "duration('1') == duration('1s')",
-    "timestamp('2024-01-02') == timestamp(0)",
-    "duration('x') == duration('1s')",
-    "duration(' 1s') == duration('1s')",
 ]
 
 KEYS_HOLD = [
@@ -172,19 +108,7 @@ KEYS_HOLD = [
     "'abc'.indexOf('', -7) == -7 && 'abc'.lastIndexOf('', 9) == 9",
     "!optional.ofNonZeroValue({?'a': optional.none()}).hasValue() && !{'a': dyn(null)}.?a.b.hasValue()",
     "!has(dyn(null).a) && !has(dyn(1).a) && !has(dyn('x').a)",
-    "'%.1000f'.format([1.5]).size() == 234 && '%.32768f'.format([1234567.5]) == '1,234,567.5'",
-    "'%.14e'.format([1.5]) == ' 1.500000×10⁰⁰' && '%.10000010f'.format([1.5]) == '%!(NOVERB)'",
 ]
-
-TYPES_HOLD = [
-    "type(1) == int && type(1u) == uint && type('a') == string && type(b'a') == bytes && type(true) == bool",
-    "type(1.5) == double && type([1]) == list && type({'a': 1}) == map && type(null) == null_type",
-    "type(type(1)) == type && type(int) == type(string) && type(1) != type('a')",
-    "type(ip('::1')) == net.IP && type(cidr('::1/8')) == net.CIDR",
-    "type(duration('1s')) == google.protobuf.Duration && type(timestamp(0)) == google.protobuf.Timestamp",
-    "type(optional.of(1)) == optional_type",
-]
-TYPES_REFUSED = ["type(1) == 1", "type(1) == 'int'", "type() == int", "integer == type(1)"]
 
 NETWORK_HOLD = [
     "ip('192.168.0.1').family() == 4 && ip('2001:db8::1').family() == 6",
@@ -234,6 +158,10 @@ NOT_JUDGED = [
     "isURL('/a/b')",
     "url('https://example.com/').getHost() == 'example.com'",
     "!format.dns1123Label().validate('my-name').hasValue()",
+    "'%s %d'.format(['a', 1]) == 'a 1'",
+    "duration('1h') > duration('1s')",
+    "timestamp('2024-01-02T03:04:05Z').getHours() == 3",
+    "type(1) == int",
     "format.named('uuid').value().validate('1').hasValue()",
     "(" * 56 + "true" + ")" * 56,
     "+".join("1" * 112) + " > 0",
@@ -248,7 +176,6 @@ BIND_HOLD = [
 BIND_REFUSED = ["cel.bind(1, 2, true)", "cel.bind(a, 1, a) == 'x'", "bind(a, 1, a == 1)"]
 
 COSTLY = [
-    *TYPES_HOLD,
     "['a', 'b'].isSorted()",
     "['b', 'a'].min() == 'a' && ['a', 'b'].max() == 'b'",
     "ip('::1') != ip('127.0.0.1')",
@@ -257,83 +184,17 @@ COSTLY = [
     "string(1) != string(2)",
     "lists.range(30).exists(i, lists.range(i * 1000).size() > 1000)",
 ]
-"""True too, but the API server estimates too high a cost to store them as selectors."""
-
-COSTS = [
-    "device.attributes['a'].x.matches('[a-c]+x*')",
-    "device.attributes['a'].x.find('[a-c]+x*') == 'abc'",
-    "device.attributes['a'].x.findAll('[a-c]+x*').all(t, t == 'abc')",
-    "device.attributes['a']['x'].contains('abcabcabcabc')",
-    "device.attributes['a'].x.startsWith('abcabcabcabc') || device.driver.endsWith('c')",
-    "device.attributes['a'].x.lowerAscii() == device.attributes['b'].y.trim()",
-    "device.attributes['a'].x.replace('a', 'bcd').lowerAscii() == device.driver.replace('', 'x')",
-    "device.attributes['a'].x.replace('abc', 'd').contains('e') && device.driver.replace('', 'x').contains('y')",
-    "device.attributes['a'].x.split(',').exists(t, t == 'a')",
-    "device.attributes['a'].x.split(',', 3).map(t, t.size()).exists(n, n > 2)",
-    "device.attributes['a'].x.substring(1, 4) + device.driver == 'abc'",
-    "device.attributes['a'].x + device.attributes['a'].x == device.attributes['a'].x",
-    "device.attributes['a'].x < device.attributes['a'].y || device.driver < 'b' || 1 < 2",
-    "device.attributes['a'].x in ['a', 'b', 'c'] && 'x' in device.attributes['a'] && 1 in {1: 2}",
-    "device.attributes.exists(d, d == 'a') && device.attributes['a'].all(id, id != 'abc')",
-    "device.attributes.exists(d, device.attributes[d].exists(id, device.attributes[d][id] == 'abc'))",
-    "device.attributes['a'].exists(id, value, id == 'x' && value == 'y')",
-    "device.attributes.all(d, device.capacity.all(e, d == e))",
-    "device.capacity['a'].exists(id, device.capacity['a'][id] == quantity('1Gi'))",
-    "device.capacity['a'].all(id, q, q.isGreaterThan(quantity('1Gi')))",
-    "device.attributes['a'].map(id, id.size()).filter(n, n > 2).exists_one(n, n == 3)",
-    "device.attributes['a'].filter(id, id.startsWith('x')).map(id, id + id).all(id, id == 'xyxy')",
-    "device.attributes['a'].transformList(id, v, id).size() == 2",
-    "device.attributes['a'].transformMap(id, v, id).exists(id, w, w == 'abc' && id == 'd')",
-    "device.attributes['a'].transformMap(id, v, id != 'x', v).size() == 2",
-    "device.attributes['a'].transformMapEntry(id, v, {id: id}).size() == 1",
-    "device.attributes['a'].transformList(id, v, id.size()).sort() == [1, 2]",
-    "['b', 'a', 'c'].sort() == ['a'] && [3, 1].sort() == [1] && ['bb', 'a'].sortBy(t, t.size()) == ['a']",
-    "['b', 'a', 'c'].sortBy(t, t) == ['a'] && [3, 1].sortBy(n, -n) == [1]",
-    "cel.bind(a, device.attributes['a'], a.x == a.y && a.z.contains('abc') && a.exists(id, id == 'd'))",
-    "cel.bind(l, ['a', 'bc'], l.exists(t, t == device.driver))",
-    "cel.bind(t, device.driver.lowerAscii(), t == t)",
-    "[['a', 'bc'], ['d']][0][1] == device.driver",
-    "{'a': 'xyz', 'b': 'd'}['a'] == device.driver && {'a': 'x'}.exists(k, k == device.driver)",
-    "['abc', 'd'].exists(t, t == device.driver) && ['abc'].map(t, t + t).exists(t, t == device.driver)",
-    "(['a', 'b'] + ['cde']).exists(t, t == device.driver)",
-    "(device.allowMultipleAllocations ? ['a', 'b'] : ['cde']).exists(t, t == device.driver)",
-    "(device.allowMultipleAllocations ? 'abcdefghijklmnop' : device.driver) == device.attributes['a'].x",
-    "device.attributes['a'].?x.orValue('') == 'abcdefghijklmnop'",
-    "device.attributes['a'].?x.optMap(t, t.size() > 2).orValue(false)",
-    "device.attributes['a'][?'x'].optFlatMap(t, optional.of(t)).hasValue()",
-    "device.attributes[?'a'].?x.or(optional.of('abc')).value() == 'abcdefghijklmnop'",
-    "optional.of('abcdefghijklm').value() == 'abcdefghijklmnop' && optional.of(1).value() == 2",
-    "has(device.attributes['a'].x) && !has(device.attributes['b'].y)",
-    "string(device.attributes['a'].x) == 'abcdefghijklmnop' && string(b'abcdefghijklmnop') == 'abc'",
-    "bytes('abcdefghijklmnop') == b'abcdefghijklmnop' && bytes(device.driver) == b'a'",
-    "strings.quote(device.driver) == 'abcdefghijklmnop' && '%s is %d'.format(['a', 1]) == 'abcdefghijklmnop'",
-    "device.attributes['a'].v == semver('1.2.3') && semver('1.2.3').compareTo(semver('1.2.4-abcdefghij')) < 0",
-    "device.attributes['a'].v.isLessThan(semver(device.attributes['a'].x, true))",
-    "isQuantity(device.driver) && isSemver(device.driver) && isIP(device.driver) && isCIDR('10.0.0.0/8')",
-    "cidr('10.0.0.0/8').containsIP(device.driver) && cidr('10.0.0.0/8').containsIP(ip('10.0.0.1'))",
-    "cidr('10.0.0.0/8').containsCIDR(device.driver) && cidr('10.0.0.0/8').containsCIDR(cidr('10.0.0.0/8'))",
-    "ip.isCanonical(device.driver) && ip(device.driver).family() == 4 && cidr('10.0.0.0/8').ip().isLoopback()",
-    "device.attributes['a'].n == 1 && device.attributes['a'].n * 2 + 1 > 3 && -device.attributes['a'].n < 4.5",
-    "dyn(device.driver) == dyn('abcdefghijklmnop') && [dyn(1), dyn('a')].exists(x, x == 'abcdefghijklmnop')",
-    "[1, 2, 3].slice(1, 2).size() == 1 && [[1], [2]].flatten() == [1] && [1, 1].distinct() == [1]",
-    "[1, 2].reverse() == [2, 1] && [[[1]]].flatten(2) == [1] && lists.range(7).exists(n, n == 3)",
-    "sets.contains([1, 2], [2]) && sets.equivalent(['a'], ['b', 'c']) && sets.intersects([1], [])",
-    "[1, 2].first().value() == 1 && [optional.of(1)].unwrapOpt() == [1]",
-    "[1, 2, 3].sum() == 6 && [1, 2, 3].indexOf(2) == 1 && 'abcdefghijklm'.indexOf('c') == 2",
-    "duration('1h') > duration('1s') && timestamp('2024-01-02T03:04:05Z').getHours() == 3 && string(1) == 'abc'",
-    "device.attributes['a'].x ? true : device.attributes['b'].y",
-]
-"""Selectors whose estimated cost is compared with the API server's; they are not evaluated."""
+"""True too, but the API server estimates too high a cost to store them as selectors. They pass here."""
 
 TOO_LONG = [
     "lists.range(2000).all(i, lists.range(2000).size() > i)",
-    "lists.range(100).map(i, lists.range(i * 1000)).size() == 100",
+    "lists.range(200).all(a, lists.range(200).all(b, lists.range(200).all(c, a + b + c >= 0)))",
 ]
-"""Not stored, and stopped during an evaluation: they cost more than is allowed."""
+"""Refused by the API server, and here."""
 
-HOLD = [*KEYS_HOLD, *LITERALS_HOLD, *LISTS_HOLD, *TWO_VARIABLES_HOLD, *TEXTS_HOLD, *TIMES_HOLD, *NETWORK_HOLD]
-FAIL = [*LISTS_FAIL, *TWO_VARIABLES_FAIL, *TEXTS_FAIL, *TIMES_FAIL, *NETWORK_FAIL]
+HOLD = [*KEYS_HOLD, *LITERALS_HOLD, *LISTS_HOLD, *TWO_VARIABLES_HOLD, *TEXTS_HOLD, *NETWORK_HOLD]
+FAIL = [*LISTS_FAIL, *TWO_VARIABLES_FAIL, *TEXTS_FAIL, *NETWORK_FAIL]
 NO_EXPRESSION = [
-    *(*LITERALS_REFUSED, *LISTS_REFUSED, *TWO_VARIABLES_REFUSED, *TEXTS_REFUSED, *TIMES_REFUSED),
-    *(*TYPES_REFUSED, *NETWORK_REFUSED, *BIND_REFUSED),
+    *(*LITERALS_REFUSED, *LISTS_REFUSED, *TWO_VARIABLES_REFUSED, *TEXTS_REFUSED),
+    *(*NETWORK_REFUSED, *BIND_REFUSED),
 ]

@@ -8,24 +8,21 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from dra_driver.cel.overloads import Failed, Library, Overload, function, method
+from dra_driver.cel.overloads import Failed, Library, Overload, bounded, function, method
 from dra_driver.cel.types import (
     ABSENT,
     BOOL,
     BYTES,
     DOUBLE,
-    DURATION,
     DYN,
     FREE,
     INT,
     INT_MAX,
     INT_MIN,
     STRING,
-    TIMESTAMP,
     UINT,
     UINT_MAX,
     A,
-    Duration,
     Optional,
     Type,
     Uint,
@@ -78,7 +75,7 @@ OPTIONALS: Library = {
 
 type Items = tuple[Any, ...]
 
-COMPARABLE = (INT, UINT, DOUBLE, BOOL, STRING, BYTES, DURATION, TIMESTAMP)
+COMPARABLE = (INT, UINT, DOUBLE, BOOL, STRING, BYTES)
 """Types whose values have an order."""
 
 _NUMBERS = frozenset({"int", "uint", "double"})
@@ -115,8 +112,6 @@ def _extreme(name: str, items: Items) -> object:
 
 def _sum(items: Items) -> Any:
     names = {type_name(item) for item in items}
-    if names == {"duration"}:
-        return Duration(_sum(tuple(item.nanoseconds for item in items)))
     if len(names) > 1 or not names <= _NUMBERS:
         raise Failed(f"no such overload: sum of {' and '.join(sorted(names))}")
     if names == {"double"}:
@@ -148,7 +143,12 @@ def _flat(items: Items, levels: int = 1) -> Items:
     flat: list[object] = []
     for item in items:
         flat.extend(_flat(item, levels - 1) if isinstance(item, tuple) and levels > 0 else [item])
+        bounded(tuple(flat))
     return tuple(flat)
+
+
+def _range(count: int) -> Items:
+    return bounded(tuple(range(min(count, 10_000))))
 
 
 def _distinct(items: Items) -> Items:
@@ -208,7 +208,6 @@ LISTS: Library = {
         method(INT, _sum, list_of(INT)),
         method(UINT, lambda items: _sum(items) if items else Uint(0), list_of(UINT)),
         method(DOUBLE, lambda items: _sum(items) if items else 0.0, list_of(DOUBLE)),
-        method(DURATION, lambda items: _sum(items) if items else Duration(0), list_of(DURATION)),
     ],
     "indexOf": [method(INT, _index, _LIST, A)],
     "lastIndexOf": [method(INT, _last_index, _LIST, A)],
@@ -220,7 +219,7 @@ LISTS_OF_1_34: Library = {
     "distinct": [method(_LIST, _distinct, _LIST)],
     "reverse": [method(_LIST, lambda items: items[::-1], _LIST)],
     "sort": [method(list_of(kind), lambda items: sorted_by(items, items), list_of(kind)) for kind in COMPARABLE],
-    "lists.range": [function(list_of(INT), lambda count: tuple(range(count)), INT)],
+    "lists.range": [function(list_of(INT), _range, INT)],
 }
 
 SETS: Library = {

@@ -12,7 +12,7 @@ from typing import Any
 
 import re2
 
-from dra_driver.cel.overloads import Failed, Library, function, method
+from dra_driver.cel.overloads import Failed, Library, bounded, function, method
 from dra_driver.cel.types import BOOL, INT, STRING, list_of
 
 _BYTE_CLASS = re.compile(r"\\(?:Q.*?(?:\\E|$)|(?P<byte>C)|.)", re.DOTALL)
@@ -72,7 +72,7 @@ def _find_all(text: str, pattern: str, limit: int = -1) -> tuple[str, ...]:
         if match.group() or match.start() != end:
             results.append(match.group())
         end = match.end()
-    return tuple(results)
+    return bounded(tuple(results))
 
 
 REGEXES: Library = {
@@ -121,12 +121,12 @@ def _parts(text: str, separator: str, limit: int = -1) -> tuple[str, ...]:
         return ()
     if separator == "":
         count = len(text) if limit < 0 else min(len(text), limit)
-        return (*text[: count - 1], text[count - 1 :]) if text else ()
-    return tuple(text.split(separator, limit - 1 if limit > 0 else -1))
+        return bounded((*text[: count - 1], text[count - 1 :])) if text else ()
+    return bounded(tuple(text.split(separator, limit - 1 if limit > 0 else -1)))
 
 
 def _replaced(text: str, old: str, new: str, limit: int = -1) -> str:
-    return text.replace(old, new, limit)
+    return bounded(text.replace(old, new, limit))
 
 
 def _joined(texts: Sequence[object], separator: str = "") -> str:
@@ -134,7 +134,7 @@ def _joined(texts: Sequence[object], separator: str = "") -> str:
     known = [text for text in texts if isinstance(text, str)]
     if len(known) != len(texts):
         raise Failed("join needs a list of strings")
-    return separator.join(known)
+    return bounded(separator.join(known))
 
 
 def _ascii(text: str, change: Callable[[str], str]) -> str:

@@ -2,7 +2,7 @@
 
 A rule that mentions `oldSelf` holds for changes alone, and only if the previous value can be found: fields, values of
 maps, and items of lists that have keys. What was wrong before and did not change passes. Not simulated: limits of cost,
-`messageExpression` and `optionalOldSelf`. Source: Kubernetes' pages on CustomResourceDefinitions.
+`messageExpression`, `optionalOldSelf`, and rules with functions that `dra_driver.cel` does not know, such as `duration`. Source: Kubernetes' pages on CustomResourceDefinitions.
 """
 
 import json
@@ -26,7 +26,7 @@ from dra_driver.apirules.status import (
     type_invalid,
 )
 from dra_driver.cel.check import check
-from dra_driver.cel.errors import CelError
+from dra_driver.cel.errors import CelError, CelNotJudged
 from dra_driver.cel.evaluate import CelProgram
 from dra_driver.cel.functions import FUNCTIONS
 from dra_driver.cel.overloads import Environment, ObjectType
@@ -204,6 +204,8 @@ def _broken(rule: dict[str, Any], value: Any, old: Any, path: str, kind: str) ->
         return
     try:
         holds = _compiled(rule["rule"], changes)(value, old)
+    except CelNotJudged:
+        return
     except CelError as error:
         yield _invalid(path, f"{error} evaluating rule: {rule['rule']}")
         return

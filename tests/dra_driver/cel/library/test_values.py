@@ -17,12 +17,9 @@ def test_what_is_true_for_the_api_server_is_true_here(expression: str) -> None:
     assert CompiledSelector(checked_selector(expression), CURRENT).matches(_DEVICE) is True
 
 
-@rows("expression", [*HOLD, *BIND_HOLD, *COSTLY, *TOO_LONG])
-def test_what_the_api_server_finds_too_complex_is_refused_and_nothing_else(expression: str) -> None:
-    if expression not in (*COSTLY, *TOO_LONG):
-        compile_selector(expression)
-        return
-    with pytest.raises(CelCostError, match="too complex, exceeds cost limit"):
+@rows("expression", TOO_LONG)
+def test_what_could_run_for_minutes_is_refused(expression: str) -> None:
+    with pytest.raises(CelCostError, match="too complex"):
         compile_selector(expression)
 
 
