@@ -2,7 +2,8 @@
 
 A rule that mentions `oldSelf` holds for changes alone, and only if the previous value can be found: fields, values of
 maps, and items of lists that have keys. What was wrong before and did not change passes. Not simulated: limits of cost,
-`messageExpression`, `optionalOldSelf`, and rules with functions that `dra_driver.cel` does not know, such as `duration`. Source: Kubernetes' pages on CustomResourceDefinitions.
+`messageExpression`, `optionalOldSelf`, and rules with functions that are not known here, such as `duration`.
+Source: Kubernetes' pages on CustomResourceDefinitions.
 """
 
 import json
