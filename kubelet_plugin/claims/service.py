@@ -20,18 +20,17 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
 
 import structlog
 
 from dra_driver.api.resource import ResourceClaim
-from dra_driver.devices.model import Offer
 from dra_driver.errors import ClusterError, DriverError, NodeNotReady, UnknownDevice
 from dra_driver.features import Gates
 from dra_driver.names import ClaimRef
 from kubelet_plugin.claims.operations import ClaimNotes, Operations
 from kubelet_plugin.facts.hardware import RELEASED, NodeFacts
-from kubelet_plugin.facts.monitor import SeenFacts
+from kubelet_plugin.facts.monitor import MonitoredFacts
+from kubelet_plugin.facts.offers import NodeOffers
 from kubelet_plugin.prepare.claims import ClaimRead, ClaimReader, ClaimReads, explained
 from kubelet_plugin.prepare.execute import Executor
 from kubelet_plugin.prepare.heal import Healer
@@ -68,21 +67,6 @@ _LOOK_AGAIN_S = 15.0
 """A hung NVML must not use up kubelet's deadline."""
 
 
-class ClaimFacts(SeenFacts, Protocol):
-    """What is needed of `kubelet_plugin.facts.discovery.Discovery`."""
-
-    async def observe(self) -> NodeFacts: ...
-
-
-class ClaimOffers(Protocol):
-    """What is needed of `kubelet_plugin.facts.offers.NodeOffers`."""
-
-    def of(self, facts: NodeFacts) -> Mapping[str, Offer]:
-        """What the node offers by published name. Called for every prepare. Raises NodeNotReady."""
-
-    async def refresh(self) -> None: ...
-
-
 type ContainerFilesOf = Callable[[NodeFacts], ContainerFiles]
 """Looks at the driver root and the device nodes; blocking. Raises NodeNotReady that says what is missing."""
 
@@ -109,9 +93,9 @@ class NodeSources:
 
     driver: str
     node_name: str
-    facts: ClaimFacts
+    facts: MonitoredFacts
     container_files: ContainerFilesOf
-    offers: ClaimOffers
+    offers: NodeOffers
     gates: Gates = Gates.DEFAULT
 
 

@@ -15,9 +15,9 @@ from dra_driver.api.meta import NODES
 from dra_driver.cdi.model import DeviceNode
 from dra_driver.cdi.runtimes import GROUPS_SINCE, readable_version, reads
 from dra_driver.errors import ClusterError, NodeNotReady
+from dra_driver.kube.client import Kube
 from kubelet_plugin.effects.cdi_files import OtherClaims
 from kubelet_plugin.facts.hardware import NodeFacts
-from kubelet_plugin.facts.offers import NodeApi
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.hook_program import hook_warning
 from kubelet_plugin.prepare.node import ContainerFiles
@@ -42,7 +42,7 @@ def lacking(driver: DriverInstallation, runtime: "ContainerRuntime") -> Iterator
 class ContainerRuntime:
     """`name` is `containerd://1.7.27`; None while it has not been read."""
 
-    def __init__(self, api: NodeApi, node_name: str) -> None:
+    def __init__(self, api: Kube, node_name: str) -> None:
         self._api = api
         self._node_name = node_name
         self.name: str | None = None

@@ -7,16 +7,16 @@ asks for them: at start, from time to time, and when a claim has an unknown devi
 
 import asyncio
 from collections.abc import Mapping
-from typing import Protocol
 
 import structlog
 
 from dra_driver.api.inventory import NodeInventorySpec, summary_of
-from dra_driver.api.meta import NODES, JsonObject, Resource
+from dra_driver.api.meta import NODES
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.devices.model import Offer
 from dra_driver.devices.offers import by_name, offers
 from dra_driver.errors import ClusterError, NodeNotReady
+from dra_driver.kube.client import Kube
 from kubelet_plugin.facts.hardware import NodeFacts
 
 _log = structlog.get_logger(__name__)
@@ -25,16 +25,10 @@ _INTERVAL_S = 60.0
 _PATIENCE_S = 5.0
 
 
-class NodeApi(Protocol):
-    """What is needed of `dra_driver.kube.client.Kube`."""
-
-    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> JsonObject: ...
-
-
 class NodeOffers:
     """The table of one node; made again when the facts or the labels change."""
 
-    def __init__(self, api: NodeApi, policy: PublishingPolicy, node_name: str) -> None:
+    def __init__(self, api: Kube, policy: PublishingPolicy, node_name: str) -> None:
         self._api = api
         self._policy = policy
         self._node_name = node_name

@@ -19,7 +19,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 import structlog
 from pydantic import AwareDatetime, Field, ValidationError
@@ -30,6 +30,7 @@ from dra_driver.errors import DriverError, HardwareError, InvalidInput
 from dra_driver.kube.watch import Reflector
 from dra_driver.names import RELEASE_GPUS as KEY
 from dra_driver.runtime.files import read_if_present, remove, write_durably
+from kubelet_plugin.facts.discovery import Discovery
 from kubelet_plugin.facts.hardware import Hardware, NodeFacts
 from kubelet_plugin.facts.watcher import EventWatcher
 
@@ -143,12 +144,6 @@ def _until(kind: str, text: str) -> datetime | None:
     )
 
 
-class Looking(Protocol):
-    """What is needed of `kubelet_plugin.facts.discovery.Discovery`."""
-
-    async def observe(self) -> NodeFacts: ...
-
-
 class GpuRelease:
     """Releases and takes back; lives in one event loop. `restore`, then `run` until cancelled."""
 
@@ -157,7 +152,7 @@ class GpuRelease:
         folder: Path,
         hardware: Hardware,
         watcher: EventWatcher,
-        looking: Looking,
+        discovery: Discovery,
         node: Reflector,
         refused: Refused = lambda mistake: None,
         *,
@@ -166,7 +161,7 @@ class GpuRelease:
         self._request, self._state = folder / REQUEST, folder / STATE
         self._hardware = hardware
         self._watcher = watcher
-        self._looking = looking
+        self._discovery = discovery
         self._node = node
         self._refused = refused
         self._now = now
@@ -261,7 +256,7 @@ class GpuRelease:
                 self._pause.close()
             raise
         self._current = release
-        facts = await self._looking.observe()
+        facts = await self._discovery.observe()
         state = ReleaseState(
             source=release.source,
             by=release.by,
@@ -282,4 +277,4 @@ class GpuRelease:
         self._current = None
         await asyncio.to_thread(remove, self._state)
         _log.info("the GPUs are taken back")
-        await self._looking.observe()
+        await self._discovery.observe()

@@ -1,6 +1,6 @@
 """Looks at this node once, as the plugin does, and puts the answers into a record. Changes nothing.
 
-Discovery itself runs, on adapters that write down every answer; then more is asked (`sweep`, `programs`, `files`). A
+Discovery itself runs, on adapters that write down every answer; then more is asked (`questions`, `files`). A
 separate thread asks NVML: a call that never returns ends the questions to NVML and is recorded as hung, and everything
 else is still recorded.
 """
@@ -27,7 +27,7 @@ from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.hardware.vfio import users
 from kubelet_plugin.recording.files import Capture, Looked, RecordingFiles, further_places
 from kubelet_plugin.recording.names import anonymous, without_secrets
-from kubelet_plugin.recording.questions import ProgramsOfNode, sweep
+from kubelet_plugin.recording.questions import ProgramsOfNode, ask_nvml
 from kubelet_plugin.simulation.recorded.format import About, File, NvmlCall, ProgramAnswer, Record
 from kubelet_plugin.simulation.recorded.values import encoded, is_handle, pointed, shape
 
@@ -238,7 +238,7 @@ class NodeRecorder:
         except Exception as error:  # noqa: BLE001 - a defect that this node brings to light is why it is recorded
             self._notes.add("defect", repr(error))
         if self._source is not None:
-            sweep(self._source.library, self._progress)
+            ask_nvml(self._source.library, self._progress)
 
     def _discover(self) -> None:
         """As the plugin does, up to what containers need."""

@@ -8,7 +8,7 @@ must act. `kubelet_plugin.reporting.pod_events` decides what is reported to pods
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Literal, Protocol
+from typing import Literal
 
 from dra_driver.api.inventory import GpuFacts, HealthCondition
 from dra_driver.errors import (
@@ -25,7 +25,7 @@ from dra_driver.errors import (
 from dra_driver.kube.events import News, Regarding
 from dra_driver.names import ClaimRef
 from kubelet_plugin.facts.hardware import NodeFacts
-from kubelet_plugin.facts.monitor import CHECK_UNDER_WAY
+from kubelet_plugin.facts.monitor import CHECK_UNDER_WAY, FollowedFacts
 from kubelet_plugin.prepare.listener import ClaimListener, Operation
 
 type Tell = Callable[[News], None]
@@ -262,16 +262,10 @@ def _of_gpu(node: str, gpu: GpuFacts, reason: Reason, text: str, since: str = ""
     return reason.told(Regarding.node(node), "Watch", f"GPU {gpu.name} ({gpu.uuid}): {text.rstrip('.')}.", since)
 
 
-class EventFacts(Protocol):
-    """What is needed of `kubelet_plugin.facts.monitor.HealthMonitor`."""
-
-    def subscribe(self, listener: Callable[[NodeFacts], None]) -> Callable[[], None]: ...
-
-
 class NodeEvents:
     """Reports changes of the node's GPUs. After a restart, the API server already has Events of older troubles."""
 
-    def __init__(self, facts: EventFacts, node: str, tell: Tell) -> None:
+    def __init__(self, facts: FollowedFacts, node: str, tell: Tell) -> None:
         self._node = node
         self._tell = tell
         self._known = Known()

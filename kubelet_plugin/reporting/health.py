@@ -8,26 +8,19 @@ kubelet lets it age to unknown.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Iterable
 
 from dra_driver.api.inventory import HealthCondition
 from dra_driver.api.policy import HealthPolicy
 from dra_driver.devices.health import affecting, worst
 from dra_driver.devices.model import Offer
 from dra_driver.errors import NodeNotReady
-from kubelet_plugin.facts.hardware import NodeFacts
 from kubelet_plugin.facts.monitor import FollowedFacts
+from kubelet_plugin.facts.offers import NodeOffers
 from kubelet_plugin.rpc.messages import DeviceHealth
 
 type InstanceOf = Callable[[Offer], str | None]
 """UUID of the MIG device that an offer stands for: empty while it does not exist, None for what is no MIG device."""
-
-
-class HealthOffers(Protocol):
-    """What is needed of `kubelet_plugin.facts.offers.NodeOffers`."""
-
-    def of(self, facts: NodeFacts) -> Mapping[str, Offer]: ...
 
 
 class NodeHealth:
@@ -36,7 +29,7 @@ class NodeHealth:
     def __init__(
         self,
         facts: FollowedFacts,
-        offers: HealthOffers,
+        offers: NodeOffers,
         pool: str,
         policy: HealthPolicy,
         *,

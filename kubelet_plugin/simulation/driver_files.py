@@ -38,9 +38,8 @@ _BINARIES = (
     "nvidia-smi", "nvidia-debugdump", "nvidia-persistenced", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server",
     "nvidia-modprobe",
 )  # fmt: skip
-CUDA_CLIENT = PurePosixPath("/sim/simulated-cuda-client")
 CUDA_CHECK = PurePosixPath("/sim/simulated-cuda-check")
-"""What a workload and what a pod of a proof would run: see `kubelet_plugin.simulation.programs.cuda`."""
+"""What a pod of a proof would run: see `kubelet_plugin.simulation.programs.cuda`."""
 _MULTI_NODE_BINARIES = ("nvidia-imex", "nvidia-imex-ctl")
 
 _SHARED_CONFIG = (
@@ -186,4 +185,4 @@ def adopt_programs(root: Path, state: NodeState) -> None:
 
 def _paths_of_programs(state: NodeState) -> Iterator[PurePosixPath]:
     yield from (_binary_folder(state) / name for name in _programs(state))
-    yield from (CUDA_CLIENT, CUDA_CHECK)
+    yield CUDA_CHECK

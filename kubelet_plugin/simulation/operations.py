@@ -6,7 +6,6 @@ named by their index, as NVML enumerates them.
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from kubelet_plugin.simulation import partitions
@@ -31,21 +30,6 @@ _EVENTS_KEPT = 64
 _FIRST_PID = 4000
 
 
-@dataclass(frozen=True, slots=True)
-class GpuSnapshot:
-    """How a GPU stands, without what only counts up. Equal before a claim came and after it is gone."""
-
-    uuid: str
-    mig: tuple[int, int] | None
-    instances: tuple[tuple[int, int, tuple[tuple[int, int, str], ...]], ...]
-    """Profile id and start of each GPU instance, with profile, start and UUID of its compute instances; sorted."""
-    compute_mode: int
-    time_slice: int
-    persistent: bool
-    bound_to: str | None
-    clients: tuple[tuple[int, str], ...]
-
-
 class GpuOperations:
     """Needs the two of `SimulatedHost`: its state, and a way to change it."""
 
@@ -56,10 +40,10 @@ class GpuOperations:
     def edit(self) -> AbstractContextManager[NodeState]:
         raise NotImplementedError
 
-    def snapshot(self, index: int) -> GpuSnapshot:
+    def snapshot(self, index: int) -> dict[str, Any]:
         return _snapshot(self.state.gpus[index])
 
-    def snapshots(self) -> dict[str, GpuSnapshot]:
+    def snapshots(self) -> dict[str, dict[str, Any]]:
         """Of every GPU, by UUID: the order may change at a reboot."""
         return {gpu.uuid: _snapshot(gpu) for gpu in self.state.gpus}
 
@@ -244,22 +228,14 @@ def _free_pid(state: NodeState) -> int:
     return max((client.pid + 1 for gpu in state.gpus for client in gpu.clients), default=_FIRST_PID)
 
 
-def _snapshot(gpu: GpuState) -> GpuSnapshot:
-    instances = sorted(
-        (
-            instance.profile,
-            instance.start,
-            tuple(sorted((item.profile, item.start, item.uuid) for item in instance.compute_instances)),
-        )
-        for instance in gpu.instances
-    )
-    return GpuSnapshot(
-        uuid=gpu.uuid,
-        mig=(gpu.mig.current, gpu.mig.pending) if gpu.mig is not None else None,
-        instances=tuple(instances),
-        compute_mode=gpu.compute_mode,
-        time_slice=gpu.time_slice,
-        persistent=gpu.persistent,
-        bound_to=gpu.bound_to,
-        clients=tuple(sorted((client.pid, client.name) for client in gpu.clients)),
-    )
+def _snapshot(gpu: GpuState) -> dict[str, Any]:
+    """How a GPU stands, without what only counts up. Equal before a claim came and after it is gone."""
+    return {
+        **gpu.model_dump(include={"uuid", "mig", "compute_mode", "time_slice", "bound_to"}),
+        "persistent": gpu.persistent,
+        "instances": sorted(
+            (part.profile, part.start, sorted((item.profile, item.start, item.uuid) for item in part.compute_instances))
+            for part in gpu.instances
+        ),
+        "clients": sorted((client.pid, client.name) for client in gpu.clients),
+    }

@@ -133,7 +133,7 @@ async def test_an_administrators_mig_device_is_given_and_told_as_lost_when_it_va
         assert [one["uuid"] for found in instances_of(lost) for one in found["computeInstances"]] == [uuid]
         assert (await plugin.unprepare(claim))[claim.uid] == ""
         await eventually_told(cluster, lambda found: not instances_of(found))
-    assert node.host.snapshot(0).mig == (1, 1)
+    assert node.host.snapshot(0)["mig"] == {"current": 1, "pending": 1}
 
 
 async def test_a_layout_changed_by_hand_is_told_within_seconds(forks: PluginForks, cluster: World) -> None:

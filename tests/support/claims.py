@@ -143,6 +143,9 @@ class FakeFacts:
     after: NodeFacts | None = None
     looks: int = 0
 
+    def subscribe(self, listener: Callable[[NodeFacts], None]) -> Callable[[], None]:
+        return lambda: None
+
     async def observe(self) -> NodeFacts:
         self.looks += 1
         if self.after is not None:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from support.cuda_client import COMMAND
+
 from kubelet_plugin.effects.mps import MARK, MpsDaemons, MpsPatience
 from kubelet_plugin.effects.mps_process import HostLauncher
 from kubelet_plugin.effects.on_host import OnHost
@@ -17,7 +19,6 @@ from kubelet_plugin.hardware.driver_root import find_driver_root
 from kubelet_plugin.hardware.host_programs import MarkedProcess, Processes
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.prepare.holds import GpuIdentity, HoldRecord, HoldState, Made
-from kubelet_plugin.simulation.driver_files import CUDA_CLIENT
 from kubelet_plugin.simulation.host import SimulatedHost
 
 QUICK = MpsPatience(start_s=5.0, answer_s=5.0, quit_s=0.5, signal_s=2.0)
@@ -70,7 +71,7 @@ class Client:
 
     def __init__(self, host: SimulatedHost, pipe: str, environment: Mapping[str, str] = {}) -> None:
         self.process = subprocess.Popen(
-            [host.path(CUDA_CLIENT)],
+            COMMAND,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

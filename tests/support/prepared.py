@@ -114,7 +114,8 @@ class Bench:
             **changes,
         }
         pods, listener = values["pods"], values["listener"]
-        offers = NodeOffers(self.api, self.policy, NODE)
+        api: Any = self.api  # of the API server, reading claims is enough
+        offers = NodeOffers(api, self.policy, NODE)
         return ClaimService(
             ClaimReader(self.api, saw=None if pods is None else pods.saw),
             NodeSources(values["driver"], NODE, self.facts, self.container_files, offers),

@@ -14,7 +14,6 @@ _FUNCTIONS = {
     "nvidia-modprobe": "modprobe.main",
     "nvidia-cuda-mps-control": "mps_control.main",
     "nvidia-cuda-mps-server": "mps_server.main",
-    "simulated-cuda-client": "cuda.client",
     "nvidia-imex": "imex.main",
     "nvidia-imex-ctl": "imex_ctl.main",
     "simulated-cuda-check": "cuda.check",

@@ -22,38 +22,16 @@ _KEYS: dict[str, tuple[str, str]] = {
     "LOG_LEVEL": ("4", "[0-4]"),
     "LOG_FILE_NAME": ("/var/log/nvidia-imex.log", ".{0,256}"),
     "STATS_FILE_NAME": ("/var/log/nvidia-imex-stats.log", ".{0,256}"),
-    "LOG_APPEND_TO_LOG": ("1", "[01]"),
-    "LOG_FILE_MAX_SIZE": ("1024", r"\d{1,9}"),
-    "LOG_MAX_ROTATE_COUNT": ("3", r"\d{1,9}"),
     "LOG_USE_SYSLOG": ("0", "[01]"),
     "DAEMONIZE": ("1", "[01]"),
     "BIND_INTERFACE_IP": ("", "[0-9a-fA-F:.]*"),
     "SERVER_PORT": ("50000", r"[0-5]?\d{1,4}|6[0-5]\d{3}"),
     "IMEX_NODE_CONFIG_FILE": ("/etc/nvidia-imex/nodes_config.cfg", ".{0,256}"),
-    "NETWORK_INTERFACE": ("", ".*"),
     "IMEX_WAIT_FOR_QUORUM": ("RECOVERY", "NONE|RECOVERY|FULL"),
-    "IMEX_ENABLE_AUTH_ENCRYPTION": ("0", "[01]"),
-    "IMEX_AUTH_ENCRYPTION_MODE": ("SSL_TLS", "SSL_TLS|GSS_AUTH_ENCRYPT|GSS_AUTH_ONLY"),
-    "IMEX_AUTH_SOURCE": ("", "|FILE|ENV_PATH|ENV_VAL"),
-    "IMEX_SERVER_KEY": ("", ".*"),
-    "IMEX_SERVER_CERT": ("", ".*"),
-    "IMEX_SERVER_CERT_AUTH": ("", ".*"),
-    "IMEX_CLIENT_KEY": ("", ".*"),
-    "IMEX_CLIENT_CERT": ("", ".*"),
-    "IMEX_CLIENT_CERT_AUTH": ("", ".*"),
-    "IMEX_SECURITY_TARGET_OVERRIDE": ("", ".*"),
-    "IMEX_GSS_SERVICE_NAME": ("host", ".*"),
-    "IMEX_GSS_TIMEOUT_SEC": ("-1", r"-1|\d{1,9}"),
-    "IMEX_GSS_RETRY_INTERVAL_SEC": ("5", r"\d{1,9}"),
-    "IMEX_GSS_SEC_CONTEXT_LIFETIME_SEC": ("-1", r"-1|\d{1,9}"),
-    "IMEX_GSS_SHUTDOWN_ON_FAILURE": ("1", "[01]"),
     "IMEX_CMD_ENABLED": ("0", "[01]"),
-    "IMEX_CMD_BIND_INTERFACE_IP": ("", "[0-9a-fA-F:.]*"),
-    "IMEX_CMD_PORT": ("", r"\d{0,5}"),
     "IMEX_CMD_UNIX_DOMAIN_PATH": ("", ".{0,256}"),
-    "IMEX_NODE_DISCONNECTED_GRACE_TIME": ("-1", r"-1|\d{1,9}"),
 }
-"""Each with its default, and what its values look like."""
+"""The keys that supervisors write, each with its default, and what its values look like."""
 
 
 def read_config(path: str) -> dict[str, str]:
@@ -70,8 +48,6 @@ def read_config(path: str) -> dict[str, str]:
         found[key] = value
     if found["IMEX_CMD_ENABLED"] == "1" and not found["IMEX_CMD_UNIX_DOMAIN_PATH"]:
         raise ConfigRefused("IMEX_CMD_ENABLED needs IMEX_CMD_UNIX_DOMAIN_PATH: commands by TCP are not simulated")
-    if found["IMEX_ENABLE_AUTH_ENCRYPTION"] == "1" and not found["IMEX_AUTH_SOURCE"]:
-        raise ConfigRefused("IMEX_ENABLE_AUTH_ENCRYPTION needs IMEX_AUTH_SOURCE")
     return found
 
 

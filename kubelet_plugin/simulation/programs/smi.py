@@ -1,4 +1,4 @@
-"""nvidia-smi of a simulated node: compute modes, time slices, persistence, resets, GPUs, and what MIG allows.
+"""nvidia-smi of a simulated node: time slices, persistence, resets, GPUs, and what MIG allows.
 
 Options, refusals and exit statuses are those of the real program as far as this driver meets them; anything else is
 refused like an unknown option.
@@ -14,9 +14,6 @@ from typing import Any
 
 from kubelet_plugin.simulation.programs.node import Attached, RootedNode
 
-_MODES = {
-    "DEFAULT": 0, "0": 0, "EXCLUSIVE_THREAD": 1, "1": 1, "PROHIBITED": 2, "2": 2, "EXCLUSIVE_PROCESS": 3, "3": 3,
-}  # fmt: skip
 _MODE_NAMES = {0: "Default", 2: "Prohibited", 3: "Exclusive_Process"}
 _SLICES = ("Default", "Short", "Medium", "Long")
 
@@ -174,34 +171,18 @@ def _read(node: RootedNode, path: str) -> str:
 
 def _general(node: RootedNode, options: dict[str, str]) -> Iterator[str]:
     chosen = options.pop("-i", options.pop("--id", None))
-    mode = options.pop("-c", options.pop("--compute-mode", None))
     persistence = options.pop("-pm", options.pop("--persistence-mode", None))
     query = options.pop("--query-gpu", None)
     shown = options.pop("--format", "")
     listing = options.keys() & {"-L", "--list-gpus"}
     if options.keys() - listing:
         raise _Refused(_INVALID, f"Invalid argument: {next(iter(options))}")
-    if mode is not None:
-        yield from _set_mode(node, chosen, mode)
-    elif persistence is not None:
+    if persistence is not None:
         yield from _set_persistence(node, chosen, persistence)
     elif query is not None:
         yield from _query(node, chosen, query.split(","), headed="noheader" not in shown)
     else:
         yield from _list(node, chosen)
-
-
-def _set_mode(node: RootedNode, chosen: str | None, name: str) -> Iterator[str]:
-    mode = _MODES.get(name.upper())
-    if mode is None:
-        raise _Refused(_INVALID, f"Invalid compute mode: {name}")
-    with node.edit() as state:
-        for gpu in _chosen(state, chosen):
-            if mode == 1 or (gpu.get("mig") or {}).get("current"):
-                raise _Refused(_NOT_SUPPORTED, f"Unable to set the compute mode for GPU {gpu['uuid']}: Not Supported")
-            gpu["compute_mode"] = mode
-            yield f"Set compute mode to {name.upper()} for GPU {gpu['uuid']}."
-    yield "All done."
 
 
 def _set_persistence(node: RootedNode, chosen: str | None, value: str) -> Iterator[str]:

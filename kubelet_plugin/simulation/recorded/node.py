@@ -17,7 +17,7 @@ from kubelet_plugin.hardware.driver_root import kernel_module_version
 from kubelet_plugin.hardware.host_programs import ProgramOutput, described_program
 from kubelet_plugin.hardware.sysfs import HostFiles, described_node, pci_address
 from kubelet_plugin.simulation import vfio
-from kubelet_plugin.simulation.driver_files import CUDA_CLIENT
+from kubelet_plugin.simulation.driver_files import CUDA_CHECK
 from kubelet_plugin.simulation.kernel_files import made_up_uuid
 from kubelet_plugin.simulation.profiles import GpuModel
 from kubelet_plugin.simulation.programs import script
@@ -87,8 +87,8 @@ def adopt_recorded(root: Path, record: Record, state: NodeState) -> None:
         if text is not None and path(root, file.path).is_file():
             write(root, file.path, text)
             path(root, file.path).chmod(0o755)
-    write(root, CUDA_CLIENT, script(CUDA_CLIENT.name, root) or "")
-    path(root, CUDA_CLIENT).chmod(0o755)
+    write(root, CUDA_CHECK, script(CUDA_CHECK.name, root) or "")
+    path(root, CUDA_CHECK).chmod(0o755)
     vfio.write_processes(root, state)
 
 

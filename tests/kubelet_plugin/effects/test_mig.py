@@ -194,7 +194,7 @@ class TestAClaimComesAndGoes:
         plugin.make(*holds)
         plugin.undo(*holds)
         assert node.host.snapshots() == before
-        assert before[node.host.state.gpus[0].uuid].mig == (1, 1)
+        assert before[node.host.state.gpus[0].uuid]["mig"] == {"current": 1, "pending": 1}
 
     def test_what_is_gone_already_needs_no_undoing(self, plugin: Plugin, node: Node) -> None:
         holds = holds_at(node, 0)
@@ -352,7 +352,7 @@ class TestReboots:
         assert plugin.make(mode)["was"] == "on"
         plugin.records[mode] = record  # as it is before a claim is prepared anew
         plugin.undo(mode)
-        assert node.host.snapshot(0).mig == (1, 1)
+        assert node.host.snapshot(0)["mig"] == {"current": 1, "pending": 1}
 
     @pytest.mark.parametrize("uuid", [True, False], ids=["made", "begun"])
     def test_instances_at_the_same_places_after_a_boot_are_somebody_elses(
@@ -381,14 +381,14 @@ class TestReboots:
         ampere.start()
         ampere.undo(*holds)
         uuid = holds[0].gpu.uuid
-        assert host.snapshots()[uuid].mig == (1, 1)
+        assert host.snapshots()[uuid]["mig"] == {"current": 1, "pending": 1}
 
     def test_a_mode_that_outlives_a_boot_is_put_back(self, ampere: Plugin) -> None:
         """Of a driver that could switch it without a reset then, and cannot any more."""
         mode = holds_at(ampere.node, 0)[0]
         ampere.records[mode] = HoldRecord(HoldState.MADE, "another boot", Made((("was", "off"),)))
         ampere.undo(mode)
-        assert ampere.node.host.snapshot(0).mig == (0, 0)
+        assert ampere.node.host.snapshot(0)["mig"] == {"current": 0, "pending": 0}
 
 
 def replace_record(plugin: Plugin, hold: Hold) -> Hold:
@@ -451,14 +451,14 @@ class TestWhatIsNotOurs:
         plugin.undo(mode, parent, device)
         (instance,) = node.host.state.gpus[0].instances
         assert [one.uuid for one in instance.compute_instances] == [theirs]
-        assert node.host.snapshot(0).mig == (1, 1)
+        assert node.host.snapshot(0)["mig"] == {"current": 1, "pending": 1}
 
     def test_mode_stays_on_for_an_instance_of_somebody_else(self, plugin: Plugin, node: Node) -> None:
         holds = holds_at(node, 3)
         plugin.make(*holds)
         (theirs,) = node.host.make_instance(0, "2g.20gb", 0)
         plugin.undo(*holds)
-        assert node.host.snapshot(0).mig == (1, 1)
+        assert node.host.snapshot(0)["mig"] == {"current": 1, "pending": 1}
         assert [one.uuid for one in node.host.state.gpus[0].instances[0].compute_instances] == [theirs]
         gpu = plugin.look().gpus[0]
         assert gpu.mig is not None
@@ -525,7 +525,7 @@ class TestModeChanges:
         error = refusal(plugin, *holds_at(node, 3))
         assert f"cannot be switched on while programs have the GPU open: {pid} (python3)" in error.message
         assert error.code == NvmlCode.IN_USE
-        assert node.host.snapshot(0).mig == (0, 0)
+        assert node.host.snapshot(0)["mig"] == {"current": 0, "pending": 0}
         node.host.detach_client(pid)
         plugin.make(*holds_at(node, 3))
 
@@ -621,7 +621,7 @@ class TestModeChanges:
         host.set_mig(0, 0, 1)
         ampere.records[mode] = HoldRecord(HoldState.UNDOING, ampere.hardware.boot_id(), Made((("was", "off"),)))
         ampere.undo(mode)
-        assert host.snapshot(0).mig == (0, 0)
+        assert host.snapshot(0)["mig"] == {"current": 0, "pending": 0}
 
     def test_a_mode_that_nvml_does_not_know_now_is_not_forgotten(self, plugin: Plugin, node: Node) -> None:
         mode, *_ = holds_at(node, 3)
@@ -632,7 +632,7 @@ class TestModeChanges:
         assert mode in plugin.records
         node.host.fail_call(0, "nvmlDeviceGetMigMode", 0)
         plugin.undo(mode)
-        assert node.host.snapshot(0).mig == (0, 0)
+        assert node.host.snapshot(0)["mig"] == {"current": 0, "pending": 0}
 
 
 class TestRefusals:

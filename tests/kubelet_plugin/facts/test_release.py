@@ -199,7 +199,7 @@ async def test_the_mig_manager_changes_the_mode_of_an_a100_while_it_says_that_it
         await plugin.annotate("pending", "labels", MIG_STATE)
         await plugin.released()
         assert (await plugin.smi("-r", "-i", plugin.host.state.gpus[0].address))[0] == 0
-        assert plugin.host.snapshot(0).mig == (1, 1)
+        assert plugin.host.snapshot(0)["mig"] == {"current": 1, "pending": 1}
         await plugin.annotate("success", "labels", MIG_STATE)
         await plugin.taken_back()
         await plugin.until(lambda: bool(plugin.monitor.facts.gpus[0].mig and plugin.monitor.facts.gpus[0].mig.enabled))

@@ -15,7 +15,7 @@ from dra_driver.doctor.node import NodePlaces
 from dra_driver.errors import InvalidInput, NodeNotReady
 from kubelet_plugin.commands.inventory import inventory
 from kubelet_plugin.commands.record import record
-from kubelet_plugin.recording.questions import OF_GPU, answer_of
+from kubelet_plugin.recording.questions import _OF_GPU, answer_of
 from kubelet_plugin.recording.take import CallLog, NodeRecorder
 from kubelet_plugin.simulation.host import SimulatedHost, create_host
 from kubelet_plugin.simulation.recorded.format import NvmlCall, read_record
@@ -137,8 +137,8 @@ def test_equal_calls_are_one_with_the_longest_time() -> None:
     assert (hung.function, hung.hung, hung.ms) == ("nvmlShutdown", True, 5000.0)
 
 
-def test_every_function_of_the_sweep_is_one_of_the_binding() -> None:
-    assert [name for name in OF_GPU if not callable(getattr(pynvml, name, None))] == []
+def test_every_question_to_nvml_is_a_function_of_the_binding() -> None:
+    assert [name for name in _OF_GPU if not callable(getattr(pynvml, name, None))] == []
 
 
 def test_a_program_that_hangs_is_ended_with_its_children_and_one_that_is_not_there_is_said() -> None:

@@ -43,7 +43,6 @@ def _add(text: str) -> Callable[[ImexNode], None]:
         pytest.param(_add("BIND_INTERFACE_IP=here\n"), "invalid value 'here'", id="bad address"),
         pytest.param(_add("LOG_LEVEL 4\n"), "is not KEY=VALUE", id="no setting"),
         pytest.param(_add("IMEX_CMD_UNIX_DOMAIN_PATH=\n"), "IMEX_CMD_ENABLED needs", id="commands from nowhere"),
-        pytest.param(_add("IMEX_ENABLE_AUTH_ENCRYPTION=1\n"), "needs IMEX_AUTH_SOURCE", id="encryption without keys"),
         pytest.param(lambda node: node.place.config.unlink(), "cannot open configuration file", id="no configuration"),
         pytest.param(lambda node: node.place.nodes.unlink(), "cannot open node configuration file", id="no list"),
         pytest.param(lambda node: node.list_nodes(), "has no nodes", id="empty list"),

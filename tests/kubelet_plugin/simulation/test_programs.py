@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.cuda_client import COMMAND
 
 from kubelet_plugin.simulation.host import SimulatedHost, create_host
 
+_SERVER = "usr/bin/nvidia-cuda-mps-server"
 _SMI = "usr/bin/nvidia-smi"
 _CONTROL = "usr/bin/nvidia-cuda-mps-control"
-_CLIENT = "sim/simulated-cuda-client"
 
 
 @pytest.fixture
@@ -33,6 +34,11 @@ def _run(host: SimulatedHost, program: str, *words: str, asked: str = "", **more
         timeout=30,
         check=False,
     )
+    return done.returncode, done.stdout + done.stderr
+
+
+def _cuda(host: SimulatedHost, *words: str) -> tuple[int, str]:
+    done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, env=_environment(host), check=False)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -71,7 +77,7 @@ class _Client:
 
     def __init__(self, host: SimulatedHost, **environment: str) -> None:
         self.process = subprocess.Popen(
-            [host.root / _CLIENT],
+            COMMAND,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -103,10 +109,10 @@ def test_a_time_slice_is_set_and_kept_by_the_hardware(host: SimulatedHost) -> No
     assert host.state.gpus[2].time_slice == 0
 
 
-def test_a_compute_mode_is_set_and_shown(host: SimulatedHost) -> None:
+def test_a_compute_mode_is_shown(host: SimulatedHost) -> None:
     uuid = host.state.gpus[0].uuid
-    assert _run(host, _SMI, "-i", uuid, "-c", "EXCLUSIVE_PROCESS")[0] == 0
-    assert host.state.gpus[0].compute_mode == 3
+    with host.edit() as state:
+        state.gpus[0].compute_mode = 3
     shown = _run(host, _SMI, "-i", uuid, "--query-gpu=uuid,compute_mode", "--format=csv,noheader")
     assert shown == (0, f"{uuid}, Exclusive_Process\n")
 
@@ -117,7 +123,6 @@ def test_a_compute_mode_is_set_and_shown(host: SimulatedHost) -> None:
         (("compute-policy", "-i", "GPU-none", "--set-timeslice", "1"), 6, "No devices were found"),
         (("compute-policy", "-i", "0", "--set-timeslice", "4"), 2, "Invalid timeslice"),
         (("compute-policy", "-i", "0", "--frob", "4"), 2, "Invalid combination"),
-        (("-i", "0", "-c", "EXCLUSIVE_THREAD"), 3, "Not Supported"),
         (("-i", "0", "--frob", "1"), 2, "Invalid argument"),
     ],
 )
@@ -132,7 +137,7 @@ def test_what_cannot_be_is_refused_and_changes_nothing(
 
 def test_a_lost_gpu_and_an_unloaded_driver_are_said_so(host: SimulatedHost) -> None:
     host.lose_gpu(0)
-    assert _run(host, _SMI, "-i", "0", "-c", "DEFAULT")[0] == 15
+    assert _run(host, _SMI, "-i", "0", "-pm", "1")[0] == 15
     host.unload_driver()
     assert _run(host, _SMI, "-L")[0] == 9
 
@@ -166,7 +171,7 @@ def test_limits_are_checked_and_reach_the_clients(host: SimulatedHost) -> None:
     lower = _Client(host, CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="20", CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="0=2G")
     assert (lower.granted["threads"], lower.granted["memory"]) == (20.0, {uuid: 1 << 30})
     assert (client.end(), lower.end()) == (0, 0)
-    assert "out of memory" in _run(host, _CLIENT, "--seconds", "0", "--allocate", "2G")[1]
+    assert "out of memory" in _cuda(host, "--seconds", "0", "--allocate", "2G")[1]
 
 
 @pytest.mark.usefixtures("daemon")
@@ -176,7 +181,7 @@ def test_a_device_serves_48_clients_and_refuses_one_more(host: SimulatedHost) ->
     assert all(client.granted for client in clients)
     assert "limit of 48 clients" in _Client(host).error
     assert clients.pop().end() == 0
-    _until(lambda: _run(host, _CLIENT, "--seconds", "0")[0] == 0)
+    _until(lambda: _cuda(host, "--seconds", "0")[0] == 0)
     for client in clients:
         client.process.kill()
         client.end()
@@ -210,12 +215,12 @@ def test_a_reboot_ends_the_daemon(host: SimulatedHost, daemon: subprocess.Popen[
 
 def test_programs_are_run_by_whoever_uses_the_node_now_whoever_made_them(host: SimulatedHost) -> None:
     """The node outlives images of the plugin, which have Pythons at other places."""
-    for name in (_SMI, _CONTROL, _CLIENT):
+    for name in (_SMI, _CONTROL, _SERVER):
         program = host.root / name
         program.write_text(program.read_text().replace(sys.executable, "/opt/older/bin/python3"))
     assert _run(host, _SMI, "-L")[0] == 127
-    (host.root / _CLIENT).unlink()
+    (host.root / _SERVER).unlink()
     host.adopt_programs()
     assert _run(host, _SMI, "-L")[0] == 0
     assert os.access(host.root / _CONTROL, os.X_OK)
-    assert not (host.root / _CLIENT).exists(), "what was taken away stays away"
+    assert not (host.root / _SERVER).exists(), "what was taken away stays away"
