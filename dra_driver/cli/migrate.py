@@ -12,9 +12,17 @@ import typer
 
 from dra_driver.cli import migrate_options as flags
 from dra_driver.cli.cluster_options import ContextOption, KubeconfigOption
-from dra_driver.cli.encodings import title
+from dra_driver.cli.files import STDIN
 from dra_driver.cli.migrate_cluster import ClusterRead, read_cluster, relevant
-from dra_driver.cli.migrate_files import diff, places_below, read_sources, together, write_beside, write_in_place
+from dra_driver.cli.migrate_files import (
+    BEFORE,
+    diff,
+    places_below,
+    read_sources,
+    together,
+    write_beside,
+    write_in_place,
+)
 from dra_driver.cli.migrate_options import ReportFormat
 from dra_driver.cli.migrate_report import Gathered, Trying, json_text, reported, show, write_reports
 from dra_driver.errors import InvalidInput
@@ -25,7 +33,6 @@ from dra_driver.migration.read.named import is_named
 from dra_driver.migration.report.markdown import markdown
 from dra_driver.migration.report.outcome import MigrationReport
 from dra_driver.migration.report.sections import named
-from dra_driver.migration.write.undo import undo as undone
 from dra_driver.terminal import Status, messages
 
 _STDOUT = "-"
@@ -45,7 +52,6 @@ def migrate(
     in_place: flags.InPlaceOption = False,
     output: flags.OutputOption = None,
     report: flags.ReportOption = None,
-    undo: flags.UndoOption = False,
     kubernetes: flags.KubernetesOption = None,
     decisions: flags.DecisionsOption = None,
     strategy: flags.StrategyFlag = None,
@@ -64,21 +70,26 @@ def migrate(
     decided = flags.decisions_of(decisions, strategy)
     options = flags.options_of(decided, kubernetes, read.minor if read is not None else None)
     work = _gathered(paths or [], around or [], read)
-    result = undone(work.sources) if undo else migrated(work.sources, options, work.side)
+    result = migrated(work.sources, options, work.side)
     _refuse_unmatched(result, options)
-    results = _results(result, work, options, in_place=in_place, output=output, command=_typed(ctx))
-    found = MigrationReport(result) if undo else reported(result, options, work, trying, results)
+    results = _results(result, work, in_place=in_place, output=output, command=_typed(ctx))
     written = "." if in_place else None if output == _STDOUT else output
-    found = replace(found, command=_typed(ctx), written=written, unread=work.unread, decided=decided)
-    _write(found, work, in_place=in_place, output=output, diff_only=diff_only)
+    outcome = replace(
+        reported(result, options, work, trying, results),
+        command=_typed(ctx),
+        written=written,
+        unread=work.unread,
+        decided=decided,
+    )
+    _write(outcome, work, in_place=in_place, output=output, diff_only=diff_only)
     if report is not None:
-        typer.echo(markdown(found) if report is ReportFormat.MARKDOWN else json_text(found), nl=False)
+        typer.echo(markdown(outcome) if report is ReportFormat.MARKDOWN else json_text(outcome), nl=False)
     elif not diff_only and output != _STDOUT:
-        show(found, undone=undo)
-    _end(found, work)
+        show(outcome)
+    _end(outcome, work)
 
 
-_OF_RESULTS = frozenset(("diff_only", "in_place", "output", "report", "undo"))
+_OF_RESULTS = frozenset(("diff_only", "in_place", "output", "report"))
 
 
 def _typed(ctx: typer.Context) -> str:
@@ -129,53 +140,34 @@ def _refuse_apart(members: Sequence[Workload], names: Sequence[str]) -> None:
 def _write(report: MigrationReport, work: Gathered, *, in_place: bool, output: str | None, diff_only: bool) -> None:
     """Where it was asked for. A person's files belong together, also those that are not changed."""
     result = report.migration
-    places = _places(result, work)
     if diff_only:
         for line in diff(result):
             typer.echo(line, nl=False)
-        _say_of_encodings(result, work)
     elif in_place:
-        for done in write_in_place(result, work.encodings):
+        for done in write_in_place(result):
             messages.print(done, markup=False, soft_wrap=True)
     elif output == _STDOUT:
         typer.echo(together(result), nl=False)
     elif output is not None:
-        changed = not work.from_files
-        write_beside(result, Path(output), places, only_changed=changed, links=work.links, encodings=work.encodings)
+        write_beside(result, Path(output), from_files=work.from_files)
         write_reports(report, Path(output))
-
-
-def _say_of_encodings(result: Migration, work: Gathered) -> None:
-    """A diff is one text, and what is in it of other encodings fits no bytes of their files."""
-    for file in result.files:
-        if file.file in work.encodings and file.before != file.after:
-            name = title(work.encodings[file.file])
-            text = f"note: {file.file} is {name}, which `patch` does not read: use --in-place or -o for it"
-            messages.print(text, markup=False, soft_wrap=True)
-
-
-def _places(result: Migration, work: Gathered) -> dict[str, str]:
-    files = [*(file.file for file in result.files), *(file.file for file in result.new_files)]
-    return places_below([*files, *(link for link, _ in work.links)])
 
 
 _LATER = "new"
 """Where the plan supposes results that were not written yet; `next_steps` advises to write them there."""
 
 
-def _results(
-    result: Migration, work: Gathered, options: Options, *, in_place: bool, output: str | None, command: str
-) -> Results:
+def _results(result: Migration, work: Gathered, *, in_place: bool, output: str | None, command: str) -> Results:
     if in_place:
-        return Results(values_written=False, kept=False, undo=options.keep_undo)
+        return Results(values_written=False, kept=False)
     written = output is not None and output != _STDOUT
     folder = Path(output) if output is not None and written else Path(_LATER)
+    before = places_below(result, BEFORE)
     return Results(
-        new={file: str(folder / place) for file, place in _places(result, work).items()},
+        new={file: str(folder / place) for file, place in places_below(result).items()},
+        old={file: str(folder / place) for file, place in before.items() if not work.from_files or file == STDIN},
         folder=f"{folder}/",
         write=None if written else f"{command} -o {_LATER}/",
-        kept=work.from_files,
-        undo=options.keep_undo,
     )
 
 
@@ -192,11 +184,11 @@ def _refuse_several(diff_only: bool, in_place: bool, output: str | None, report:
 def _gathered(paths: Sequence[str], around: Sequence[str], read: ClusterRead | None) -> Gathered:
     if not paths and read is None:
         raise InvalidInput("name files or folders, - for standard input, or --cluster", about="PATHS")
-    given, beside = read_sources(paths), read_sources(around)
-    sources = given.sources if paths or read is None else relevant(read.workloads)
-    side = (*beside.sources, *((read.around,) if read is not None else ()))
-    unreadable = (*given.unreadable, *beside.unreadable)
-    return Gathered(sources, side, unreadable, read, bool(paths), given.links, given.encodings)
+    given, unreadable = read_sources(paths)
+    beside, more = read_sources(around)
+    sources = given if paths or read is None else relevant(read.workloads)
+    side = (*beside, *((read.around,) if read is not None else ()))
+    return Gathered(sources, side, (*unreadable, *more), read, bool(paths))
 
 
 def _end(report: MigrationReport, work: Gathered) -> None:

@@ -71,9 +71,6 @@ StrategyFlag = Annotated[
 KubernetesOption = Annotated[
     str | None, _option("Version of the cluster; default 1.36.", "--kubernetes", metavar="1.36")
 ]
-UndoOption = Annotated[
-    bool, _option("The way back: the old requests, out of the annotations that were kept.", "--undo")
-]
 DiffOption = Annotated[bool, _option("Print what would change.", "--diff")]
 InPlaceOption = Annotated[bool, _option("Write results over the files.", "--in-place")]
 OutputOption = Annotated[

@@ -1,9 +1,9 @@
 """The report of `dractl migrate`: what was found out besides the result, shown in short, or written beside it."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
@@ -15,7 +15,7 @@ from dra_driver.api.resource import DeviceClass
 from dra_driver.cli.files import shipped_classes
 from dra_driver.cli.migrate_cluster import ClusterRead
 from dra_driver.cli.migrate_files import write_extra
-from dra_driver.cli.migrate_progress import MigrationProgress
+from dra_driver.cli.offline import deadline
 from dra_driver.errors import InvalidInput
 from dra_driver.kubernetes import CURRENT
 from dra_driver.migration.claims.publishing import final_values
@@ -29,7 +29,7 @@ from dra_driver.migration.report.data import as_data
 from dra_driver.migration.report.markdown import markdown, summary
 from dra_driver.migration.report.outcome import MigrationReport, UnreadInput
 from dra_driver.migration.report.readiness import ReadinessFacts, readiness
-from dra_driver.migration.report.sections import at, counted, named
+from dra_driver.migration.report.sections import at, named
 from dra_driver.migration.understand.offering import offering_of
 from dra_driver.migration.verify.ground import Ground, ground_of_cluster, ground_of_models
 from dra_driver.migration.verify.trial import TrialVerdict, verify
@@ -48,10 +48,6 @@ class Gathered:
     read: ClusterRead | None
     from_files: bool = True
     """Whether the workloads are a person's files."""
-    links: tuple[tuple[str, str], ...] = ()
-    """Other names of files that were read, and the name by which they were."""
-    encodings: Mapping[str, str] = field(default_factory=dict)
-    """Of files that are not UTF-8."""
 
     @property
     def unread(self) -> tuple[UnreadInput, ...]:
@@ -101,7 +97,7 @@ def reported(
         return MigrationReport(migration, None, checks, plan)
     ground = _ground(migration, options, objects, trying.models)
     classes = _classes(objects, read)
-    tried = verify(migration, ground, classes, MigrationProgress("workloads tried", trying.seconds))
+    tried = verify(migration, ground, classes, deadline(trying.seconds))
     return MigrationReport(migration, tried, checks, plan)
 
 
@@ -148,14 +144,10 @@ _MOST_ROWS = 20
 _FIRST_NAMED = 2
 
 
-def show(report: MigrationReport, *, undone: bool = False) -> None:
+def show(report: MigrationReport) -> None:
     """What it comes to, to standard error; then tables to standard output, without notes, which are many."""
-    if undone:
-        back = sum(file.before != file.after for file in report.migration.files)
-        messages.print(f"{counted(back, 'file')} of {len(report.migration.files)} as before the migration.")
-    else:
-        for line in summary(report.migration):
-            messages.print(line, markup=False, soft_wrap=True)
+    for line in summary(report.migration):
+        messages.print(line, markup=False, soft_wrap=True)
     rows = _rows(report)
     if len(rows) > _MOST_ROWS:
         print_table(("WORKLOADS", "BECOME", "DEVICES", "WHY"), _summed_up(rows))
@@ -167,9 +159,8 @@ def show(report: MigrationReport, *, undone: bool = False) -> None:
         if rows:
             print()  # noqa: T201 - between two tables
         print_table(("PLACE", "SEVERITY", "CODE", "WHAT"), list(_cells(findings)))
-    if not undone:
-        rest = "`--report md` has the notes, the readiness of the cluster and the way there."
-        messages.print(rest, markup=False, soft_wrap=True)
+    rest = "`--report md` has the notes, the readiness of the cluster and the plan to move it."
+    messages.print(rest, markup=False, soft_wrap=True)
 
 
 def _rows(report: MigrationReport) -> list[tuple[str, str, str, str]]:

@@ -154,7 +154,6 @@ class Decisions(_Strict):
     extended_resources: bool | None = _field(
         None, "Whether feature gate DRAExtendedResource is on. Left out: as in the version."
     )
-    undo_annotations: bool = _field(True, "Keep the old requests in annotations; without them --undo cannot work.")
     driver: Annotated[str, _is_name(63)] = _field(_DEFAULTS.driver, "Name of the driver.")
     classes: Classes = _field(
         Classes.model_construct(), "Names of the DeviceClasses of GPUs, MIG devices, shares, VMs."
@@ -189,7 +188,6 @@ class Decisions(_Strict):
             "gpu_memory": Quantity.parse(self.gpu_memory) if self.gpu_memory is not None else None,
             "resource_units": {name: unit.value for name, unit in self.resources.items() if unit is not Unit.OTHER},
             "other_resources": frozenset(name for name, unit in self.resources.items() if unit is Unit.OTHER),
-            "keep_undo": self.undo_annotations,
         }
         return Options(**{**same, **made})
 

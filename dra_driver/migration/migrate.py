@@ -12,14 +12,22 @@ from dra_driver.migration.claims.plans import DocumentPlan, labelled, wanted_pla
 from dra_driver.migration.claims.publishing import publishing
 from dra_driver.migration.codes import NOT_EDITABLE, FindingSeverity
 from dra_driver.migration.counts import quotas
-from dra_driver.migration.model import FieldChange, ManifestText, Migration, MigrationFinding, Options, ref_of
+from dra_driver.migration.model import (
+    FieldChange,
+    ManifestText,
+    Migration,
+    MigrationFinding,
+    Options,
+    place_of,
+    ref_of,
+)
 from dra_driver.migration.read.kustomize import kustomizations
 from dra_driver.migration.read.overlays import Overlays, overlays
 from dra_driver.migration.read.unrendered import delivers, is_refused, is_sealed, problem_finding, template_findings
+from dra_driver.migration.text.changes import changed, differences
 from dra_driver.migration.understand import surroundings
 from dra_driver.migration.understand.surroundings import Meaning
 from dra_driver.migration.write.output import Output
-from dra_driver.migration.write.undo import changes
 
 
 def migrate(sources: Sequence[ManifestText], options: Options, side: Sequence[ManifestText] = ()) -> Migration:
@@ -36,15 +44,15 @@ def migrate(sources: Sequence[ManifestText], options: Options, side: Sequence[Ma
     plans = wanted_plans(documents, over, meaning, options)
     counted = _counted(documents, over, known, plans, meaning, options)
     out = Output(sources, over.folders)
-    out.take(_with_counted(plans, counted), options)
+    out.take(_with_counted(plans, counted))
     counting = tuple(_as_it_came(counted, out.plans))
     offered = publishing(meaning, out.demands, options)
-    said = _unsaid((finding for plan in out.plans for finding in plan.all_findings), counting)
-    workloads = tuple(workload for plan in out.plans for workload in plan.all_workloads)
+    reported = _without_known((finding for plan in out.plans for finding in plan.findings), counting)
+    workloads = tuple(workload for plan in out.plans for workload in plan.workloads)
     findings = (
         *_unread([*read, *beside], over.files),
         *meaning.findings,
-        *said,
+        *reported,
         *counting,
     )
     return Migration(
@@ -61,8 +69,9 @@ def migrate(sources: Sequence[ManifestText], options: Options, side: Sequence[Ma
 
 
 def _changes(plan: DocumentPlan) -> Iterator[FieldChange]:
-    for part in plan.with_inner:
-        yield from changes(part.document, part.all_edits)
+    document = plan.document
+    for path, was, now in differences(document.obj, changed(document.obj, plan.all_edits)):
+        yield FieldChange(ref_of(document), place_of(document, path), was, now)
 
 
 def _counted(
@@ -74,7 +83,7 @@ def _counted(
     options: Options,
 ) -> quotas.QuotaResult:
     """What quotas and queues are to say once these plans are carried out."""
-    workloads = [workload for plan in plans for workload in plan.all_workloads]
+    workloads = [workload for plan in plans for workload in plan.workloads]
     deciding = [document for document in known if not delivers(document)]
     changeable = frozenset(
         document for document in documents if not is_sealed(document) and document.file not in over.files
@@ -83,7 +92,7 @@ def _counted(
 
 
 def _with_counted(plans: Sequence[DocumentPlan], counted: quotas.QuotaResult) -> list[DocumentPlan]:
-    workloads = [workload for plan in plans for workload in plan.all_workloads]
+    workloads = [workload for plan in plans for workload in plan.workloads]
     more = {some.document: some.edits for some in counted.edits}
     return [labelled(plan, workloads).with_edits(more.get(plan.document, ())) for plan in plans]
 
@@ -101,8 +110,10 @@ def _as_it_came(counted: quotas.QuotaResult, plans: Iterable[DocumentPlan]) -> I
             yield finding
 
 
-def _unsaid(findings: Iterable[MigrationFinding], others: Iterable[MigrationFinding]) -> Iterator[MigrationFinding]:
-    """Without texts that are known only to speak of GPUs where others know what they are."""
+def _without_known(
+    findings: Iterable[MigrationFinding], others: Iterable[MigrationFinding]
+) -> Iterator[MigrationFinding]:
+    """Without `NOT_EDITABLE` at places about which the others say more."""
     known = {finding.place for finding in others}
     return (finding for finding in findings if finding.code is not NOT_EDITABLE or finding.place not in known)
 

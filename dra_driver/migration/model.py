@@ -419,7 +419,7 @@ class Migration:
     reasons: tuple[str, ...] = ()
     """What a person should know about policy and values, a sentence each."""
     changes: tuple[FieldChange, ...] = ()
-    """Of the fields in `files`, but for the annotation that remembers them."""
+    """Of the fields in `files`."""
 
     @property
     def changed(self) -> bool:
@@ -473,5 +473,3 @@ class Options:
     """Argo Workflows is new enough for `resourceClaims` in templates; else they keep the extended resource."""
     dynamic_mig: bool = False
     """Nodes with a layout of the MIG manager get its profiles made on demand instead, by the policy."""
-    keep_undo: bool = True
-    """The original request is kept in an annotation."""

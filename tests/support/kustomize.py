@@ -15,7 +15,7 @@ from dra_driver.api.documents import read_documents
 from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import ManifestText, Migration, MigrationTarget, Options, StrategyOption
 
-CLAIMS = Options(strategy=StrategyOption.CLAIMS, keep_undo=False)
+CLAIMS = Options(strategy=StrategyOption.CLAIMS)
 needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl, which has kustomize")
 type Files = Mapping[str, str]
 

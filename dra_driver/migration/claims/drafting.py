@@ -1,13 +1,13 @@
 """What one document asks for and what becomes of it, before other documents count. Pure.
 
-Manifests in a ConfigMap or a workflow are drafted like documents. Documents that make one pod together must ask for
-GPUs in one way, or the pod would have both. What mentions GPUs and cannot be converted is a finding.
+Documents that make one pod together must ask for GPUs in one way, or the pod would have both. What mentions GPUs and
+cannot be converted is a finding.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from dra_driver.api.documents import Document, ReadDocuments, read_documents
+from dra_driver.api.documents import Document
 from dra_driver.migration.claims.strategy import choose, virtual_machines
 from dra_driver.migration.codes import NOT_EDITABLE, UNKNOWN_RESOURCE, FindingSeverity
 from dra_driver.migration.demands import reading
@@ -22,7 +22,6 @@ from dra_driver.migration.model import (
     PodReading,
     PodSpecAt,
     finding,
-    path_text,
     value_at,
 )
 from dra_driver.migration.read.bases import configs_of, may_be_chosen
@@ -30,7 +29,6 @@ from dra_driver.migration.read.definitions import kept
 from dra_driver.migration.read.kind_table import is_known, kind_of
 from dra_driver.migration.read.kinds import (
     choosing_patches_in,
-    embedded_in,
     is_part_of_an_object,
     pods_by_shape,
     pods_of,
@@ -43,11 +41,8 @@ from dra_driver.migration.read.unrendered import (
     gpu_keys,
     gpu_texts,
     is_sealed,
-    manifests_in,
     sealed_findings,
-    speaks_of_gpus,
     values_findings,
-    why_no_claims,
 )
 from dra_driver.migration.understand.operator_parts import is_operand
 from dra_driver.migration.understand.surroundings import Meaning
@@ -69,7 +64,6 @@ class Draft:
     document: Document
     asking: list[Asking] = field(default_factory=list)
     findings: list[MigrationFinding] = field(default_factory=list)
-    inner: list[tuple[Path, int, str, "list[Draft]"]] = field(default_factory=list)
 
 
 def drafted(document: Document, meaning: Meaning, options: Options, *, render: str | None = None) -> Draft:
@@ -110,14 +104,7 @@ def drafted(document: Document, meaning: Meaning, options: Options, *, render: s
     for path in choosing_patches_in(document):
         message = "is a text that chooses GPUs and was left as it is"
         draft.findings.append(finding(NOT_EDITABLE, document, path, message, advice=_ABOUT_CHOOSING))
-    texts = dict(embedded_in(document))
-    for path, text in texts.items():
-        _draft_text(draft, path, text, meaning, options)
-    manifests = dict(manifests_in(document))
-    for path in gpu_texts(document.obj):
-        known = path in texts or (path in manifests and _draft_manifest(draft, path, manifests[path], meaning, options))
-        if not known:
-            draft.findings.append(_left_text(document, path))
+    draft.findings += [_left_text(document, path) for path in gpu_texts(document.obj)]
     return draft
 
 
@@ -187,42 +174,6 @@ def _of_unknown_kind(document: Document, meaning: Meaning, options: Options) -> 
                 yield finding(UNKNOWN_RESOURCE, document, path, message)
 
 
-def _draft_text(draft: Draft, path: Path, text: str, meaning: Meaning, options: Options) -> None:
-    if not speaks_of_gpus(text):
-        return
-    read = _read_text(draft, path, text)
-    if read.problems or not read.documents or any(not document.kind for document in read.documents):
-        draft.findings.append(_left_text(draft.document, path))
-        return
-    _hold(draft, path, text, [drafted(document, meaning, options) for document in read.documents])
-
-
-def _draft_manifest(draft: Draft, path: Path, text: str, meaning: Meaning, options: Options) -> bool:
-    """Of a ConfigMap. False: something in it speaks of GPUs, and is no pod."""
-    inner = [drafted(document, meaning, options) for document in _read_text(draft, path, text).documents]
-    if any(_has_gpu_keys(one.document.obj) and not (one.asking or one.findings) for one in inner):
-        return False
-    for item in inner:
-        keep_extended(item, "it is a text in a ConfigMap", options)
-    _hold(draft, path, text, inner)
-    return True
-
-
-def _has_gpu_keys(value: object) -> bool:
-    """Also within others, as in `requests.nvidia.com/gpu` of a quota. What a migrated pod tolerates is no key."""
-    if isinstance(value, dict):
-        return any(speaks_of_gpus(key) or _has_gpu_keys(item) for key, item in value.items())
-    return isinstance(value, list) and any(map(_has_gpu_keys, value))
-
-
-def keep_extended(draft: Draft, place: str, options: Options) -> None:
-    """Of a text, at this place as half a sentence: its pods have no claims, unless a person named them."""
-    for index, asking in enumerate(draft.asking):
-        reason = why_no_claims(asking.pod, place, options)
-        if reason is not None:
-            draft.asking[index] = _unclaimed(asking, reason, options)
-
-
 def without_claims(draft: Draft, reason: str, options: Options) -> None:
     draft.asking = [_unclaimed(asking, reason, options) for asking in draft.asking]
 
@@ -232,33 +183,6 @@ def _unclaimed(asking: Asking, reason: str, options: Options) -> Asking:
         return asking
     pod = replace(asking.pod, form=ClaimForm.NONE, why_no_claims=reason)
     return replace(asking, pod=pod, choice=choose(pod, asking.reading, options))
-
-
-def _read_text(draft: Draft, path: Path, text: str) -> ReadDocuments:
-    """With the lines of the file, and the namespace of the object: whoever makes objects of texts, such as Argo, makes
-    them in its own."""
-    owner = draft.document.namespace
-    read = read_documents("\n" * _line(draft, path) + text, draft.document.file)
-    return replace(
-        read, documents=tuple(replace(document, namespace=document.namespace or owner) for document in read.documents)
-    )
-
-
-def _line(draft: Draft, path: Path) -> int:
-    return draft.document.place_in(path_text(path), 0)[0] - 1
-
-
-def _hold(draft: Draft, path: Path, text: str, inner: list[Draft]) -> None:
-    lines = _line(draft, path)
-    draft.inner.append((path, lines, "\n" * lines + text, inner))
-
-
-def with_inner(drafts: Iterable[Draft]) -> Iterator[Draft]:
-    """Each draft, then those of the texts in it, at any depth."""
-    for draft in drafts:
-        yield draft
-        for *_, inner in draft.inner:
-            yield from with_inner(inner)
 
 
 def agree(drafts: Sequence[Draft], folders: Folders, options: Options) -> None:

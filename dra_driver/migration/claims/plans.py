@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dra_driver.api.documents import Document
-from dra_driver.migration.claims.drafting import Draft, agree, drafted, render_first, with_inner, without_claims
+from dra_driver.migration.claims.drafting import Draft, agree, drafted, render_first, without_claims
 from dra_driver.migration.claims.frameworks import after_claims
 from dra_driver.migration.claims.strategy import of_form, of_the_cluster, too_old, why_too_old
 from dra_driver.migration.claims.templates import Claims, claims_for
@@ -33,17 +33,6 @@ from dra_driver.phrases import and_more
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Embedded:
-    """Text in a text: what is planned for the documents in it."""
-
-    path: Path
-    lines: int
-    """How many line ends were put in front of it, so that its lines have the numbers of the file."""
-    text: str
-    plans: "tuple[DocumentPlan, ...]"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class DocumentPlan:
     """For one document. `edits` are made besides those that the claims need."""
 
@@ -52,31 +41,10 @@ class DocumentPlan:
     claims: tuple[Claims, ...] = ()
     edits: tuple[Edit, ...] = ()
     findings: tuple[MigrationFinding, ...] = ()
-    embedded: tuple[Embedded, ...] = ()
 
     @property
     def all_edits(self) -> tuple[Edit, ...]:
         return (*(edit for claim in self.claims for edit in claim.edits), *self.edits)
-
-    @property
-    def _inner(self) -> "tuple[DocumentPlan, ...]":
-        return tuple(plan for embedded in self.embedded for plan in embedded.plans)
-
-    @property
-    def with_inner(self) -> "tuple[DocumentPlan, ...]":
-        return (self, *(item for plan in self._inner for item in plan.with_inner))
-
-    @property
-    def all_claims(self) -> tuple[Claims, ...]:
-        return (*self.claims, *(claim for plan in self._inner for claim in plan.all_claims))
-
-    @property
-    def all_workloads(self) -> tuple[Workload, ...]:
-        return (*self.workloads, *(workload for plan in self._inner for workload in plan.all_workloads))
-
-    @property
-    def all_findings(self) -> tuple[MigrationFinding, ...]:
-        return (*self.findings, *(finding for plan in self._inner for finding in plan.all_findings))
 
     def with_edits(self, edits: Iterable[Edit]) -> "DocumentPlan":
         return replace(self, edits=(*self.edits, *edits))
@@ -93,7 +61,7 @@ def wanted_plans(
     told: dict[OverlayChange, list[str]] = {}
     for draft in drafts:
         _render_first(draft, over, told, options)
-    agree(list(with_inner(drafts)), over.folders, options)
+    agree(drafts, over.folders, options)
     patches = [
         drafted(part, meaning, options, render=change.commands) for change in over.changes for part in change.parts
     ]
@@ -108,15 +76,13 @@ def _render_first(draft: Draft, over: Overlays, told: dict[OverlayChange, list[s
         return
     plan = planned(draft, options)
     fields = [path for path, _, _ in differences(draft.document.obj, changed(draft.document.obj, plan.all_edits))]
-    fields += [embedded.path for embedded in plan.embedded if any(inner.all_claims for inner in embedded.plans)]
     met = [(change, field) for change in changes if (field := change.meets(fields)) is not None]
     for change, field in met:
         told.setdefault(change, []).append(f"{field} of {title_of(draft.document)}")
     if met:
         change, field = met[0]
         reason = f"{change.where} is {change.what}, and concerns {field}; render, then migrate"
-        for item in with_inner([draft]):
-            without_claims(item, reason, options)
+        without_claims(draft, reason, options)
 
 
 def _overlay_findings(document: Document, told: Mapping[OverlayChange, Sequence[str]]) -> Iterator[MigrationFinding]:
@@ -153,11 +119,7 @@ def planned(draft: Draft, options: Options) -> DocumentPlan:
         findings += of_the_cluster(workload)
         workloads.append(workload)
     edits, said = after_claims(workloads, options)
-    embedded = tuple(
-        Embedded(path, lines, text, tuple(planned(item, options) for item in inner))
-        for path, lines, text, inner in draft.inner
-    )
-    return DocumentPlan(draft.document, tuple(workloads), tuple(claims), edits, (*findings, *said), embedded)
+    return DocumentPlan(draft.document, tuple(workloads), tuple(claims), edits, (*findings, *said))
 
 
 def _left(draft: Draft, reason: str) -> DocumentPlan:
@@ -191,10 +153,10 @@ def refused(plan: DocumentPlan, reason: str) -> DocumentPlan:
         replace(workload, choice=Choice(MigrationTarget.LEAVE, reason), templates=())
         if workload.choice.target is MigrationTarget.CLAIMS
         else workload
-        for workload in plan.all_workloads
+        for workload in plan.workloads
     )
-    if not plan.all_edits and not any(inner.all_edits for embedded in plan.embedded for inner in embedded.plans):
+    if not plan.all_edits:
         return plan
-    findings = tuple(finding for finding in plan.all_findings if not finding.fixed)
+    findings = tuple(finding for finding in plan.findings if not finding.fixed)
     said = finding(NOT_EDITABLE, plan.document, (), f"nothing was changed: {reason}")
     return DocumentPlan(plan.document, workloads, findings=(*findings, said))

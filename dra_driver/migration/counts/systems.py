@@ -23,7 +23,6 @@ from dra_driver.migration.codes import (
 from dra_driver.migration.counts.counting import MENTION, Changes, Workloads, amount_of, maps_in, pasted
 from dra_driver.migration.demands.label_table import is_gpu_label
 from dra_driver.migration.model import MigrationFinding, MigrationTarget, Path, finding, value_at
-from dra_driver.migration.text.changes import ANNOTATION
 from dra_driver.migration.understand.offering import OFFERED_BY
 from dra_driver.names import INVENTORY_GROUP
 from dra_driver.quantity import Quantity
@@ -33,12 +32,11 @@ _QUEUE_LABEL = f"{_KUEUE}/queue-name"
 
 
 def texts_in(value: object, path: Path = ()) -> Iterator[tuple[Path, str]]:
-    """Keys and strings of an object with their paths, without the annotation of an earlier migration."""
+    """Keys and strings of an object with their paths."""
     if isinstance(value, dict):
         for key, inner in value.items():
-            if key != ANNOTATION:
-                yield (*path, str(key)), str(key)
-                yield from texts_in(inner, (*path, str(key)))
+            yield (*path, str(key)), str(key)
+            yield from texts_in(inner, (*path, str(key)))
     elif isinstance(value, list):
         for index, inner in enumerate(value):
             yield from texts_in(inner, (*path, index))

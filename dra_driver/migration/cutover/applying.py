@@ -33,15 +33,15 @@ class Results:
 
     new: Mapping[str, str] = field(default_factory=dict)
     """By the file's name in the migration; what is missing is where it was."""
+    old: Mapping[str, str] = field(default_factory=dict)
+    """Where the originals lie, if not at the file's name: those of a cluster and of standard input."""
     folder: str = ""
     """That of the chart values, with a slash."""
     write: str | None = None
     """What writes them; None: they are written."""
     values_written: bool = True
     kept: bool = True
-    """Whether files are still what they were before."""
-    undo: bool = True
-    """Whether annotations say what was before."""
+    """Whether originals still exist; False: results were written over them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,20 +139,18 @@ class Applying:
     def _has_no_command(self, unit: _Unit, once: Sequence[Workload], *, back: bool, certain: bool) -> bool:
         nameless = any(not workload.pod.document.name for workload in unit.workloads)
         several = bool(once) and len(unit.workloads) > 1 and not certain
-        lost = back and self._is_lost(unit) and not self._results.undo
+        lost = back and not self._results.kept
         return nameless or several or lost or not _MANIFEST.search(self._texts[unit.file])
 
     def _commands(self, unit: _Unit, once: Sequence[Workload], *, back: bool, certain: bool) -> Iterator[str]:
-        apply = self._old(unit, "") if back else f"kubectl apply -f {self._new(unit.file)}"
+        apply = f"kubectl apply -f {self._old(unit.file) if back else self._new(unit.file)}"
         if once and len(unit.workloads) == 1:
             (only,) = once
             unless = _DONE if certain else _OVER
             yield f"{_state_of(only)} && case $state in {unless}) ;; *) {_deleted(only)} && {apply};; esac"
             return
         # First: that is refused as soon as one object of the file is gone.
-        lines = (
-            [] if back else [self._told_of_old(unit, workload) for workload in unit.workloads if workload not in once]
-        )
+        lines = [] if back else [self._recorded(unit, workload) for workload in unit.workloads if workload not in once]
         lines.append(_all_but_done(once, apply) if once else apply)
         lines += [_unstuck(workload) for workload in unit.workloads if workload.pod.document.kind == "StatefulSet"]
         if certain:
@@ -161,22 +159,21 @@ class Applying:
         found = f"kubectl get -f {self._new(unit.file)} --ignore-not-found -o name"
         yield f'found=$({found}) && {{ [ -z "$found" ] || {{ {" && ".join(lines)}; }}; }}'
 
-    def _told_of_old(self, unit: _Unit, workload: Workload) -> str:
-        """Records for `kubectl apply` what the object was made of."""
+    def _recorded(self, unit: _Unit, workload: Workload) -> str:
+        """Records the old form for `kubectl apply`, if it did not create the object."""
         several = len(unit.workloads) > 1
         job = f"{_resource(workload)} {workload.pod.document.name}"
         known = f"{_kubectl(workload)} get {job} -o jsonpath='{_LAST_APPLIED}' | grep -q ."
-        # The second is refused where one object of the file is not there, and the third records it as well.
-        told = f"{self._old(unit, ' set-last-applied --create-annotation')}{f' || {self._old(unit, "")}' * several}"
-        return f"{{ {known} || {told}; }}"
+        if not self._results.kept:
+            missing = f"{job} was not created with kubectl apply: apply its old manifest first, from version control."
+            return f'{{ {known} || {{ echo "{missing}" >&2; false; }}; }}'
+        old = self._old(unit.file)
+        # The second fails if an object of the file does not exist; then the third records it, too.
+        record = f"kubectl apply set-last-applied --create-annotation -f {old}{f' || kubectl apply -f {old}' * several}"
+        return f"{{ {known} || {record}; }}"
 
-    def _old(self, unit: _Unit, how: str) -> str:
-        if self._is_lost(unit):
-            return f"dractl migrate {self._new(unit.file)} --undo -o - | kubectl apply{how} -f -"
-        return f"kubectl apply{how} -f {shlex.quote(unit.file)}"
-
-    def _is_lost(self, unit: _Unit) -> bool:
-        return not self._results.kept or unit.file == _STDIN
+    def _old(self, file: str) -> str:
+        return shlex.quote(self._results.old.get(file, file))
 
     def _new(self, file: str) -> str:
         return shlex.quote(self._results.new.get(file, file))

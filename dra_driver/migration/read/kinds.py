@@ -42,17 +42,6 @@ from dra_driver.migration.read.kind_table import (
 from dra_driver.migration.read.unrendered import gpu_keys
 
 
-def embedded_in(document: Document) -> Iterator[tuple[Path, str]]:
-    """Manifests that a workflow's steps apply: where they are, and their text."""
-    where = ARGO.get(kind_of(document.obj))
-    if where is None:
-        return
-    for path, template in _matching(document.obj, f"{where}.templates[]"):
-        text = value_at(template, ("resource", "manifest"))
-        if isinstance(text, str):
-            yield (*path, "resource", "manifest"), text
-
-
 def pods_of(document: Document, options: Options, *, patch: bool = False) -> tuple[PodSpecAt, ...]:
     """The pods that an object describes, in its order."""
     pod_spec_ats = tuple(_pods(document, document.obj, (), options))

@@ -8,7 +8,7 @@ read a ConfigMap may parse it with types that drop claims, or create the pod in 
 import re
 from collections.abc import Iterator
 
-from dra_driver.api.documents import Document, ReadDocuments, normalized, read_documents
+from dra_driver.api.documents import Document, ReadDocuments, normalized
 from dra_driver.api.manifest_nodes import BadDocument
 from dra_driver.migration.codes import NOT_EDITABLE, UNREADABLE, FindingSeverity
 from dra_driver.migration.model import (
@@ -16,13 +16,9 @@ from dra_driver.migration.model import (
     ManifestText,
     MigrationFinding,
     ObjectRef,
-    Options,
     Path,
-    PodSpecAt,
-    StrategyOption,
     finding,
 )
-from dra_driver.migration.read.named import strategy_of
 from dra_driver.phrases import and_more
 
 _HELM = re.compile(
@@ -194,33 +190,3 @@ def _of_file(file: str, line: int, message: str, advice: str) -> MigrationFindin
     return MigrationFinding(
         NOT_EDITABLE, FindingSeverity.WARNING, ObjectRef("", None, file), DocumentPlace(file, line), message, advice
     )
-
-
-_FILLED_IN = re.compile(r"\{\{|\{%|<%|\$\{|\$\(")
-"""What templates of all kinds put values into."""
-
-
-def manifests_in(document: Document) -> Iterator[tuple[Path, str]]:
-    """Values of a ConfigMap that speak of GPUs and are objects of Kubernetes from beginning to end."""
-    data = document.obj.get("data") if (document.api_version, document.kind) == ("v1", "ConfigMap") else None
-    for key, text in data.items() if isinstance(data, dict) else ():
-        if isinstance(text, str) and speaks_of_gpus(text) and _FILLED_IN.search(text) is None:
-            read = read_documents(text, document.file)
-            if read.documents and not read.problems and all(item.kind and item.api_version for item in read.documents):
-                yield ("data", str(key)), text
-
-
-def why_no_claims(pod: PodSpecAt, place: str, options: Options) -> str | None:
-    """Of a pod in such a text, at this place, as a sentence; None: a person named it, who knows who reads it."""
-    if strategy_of(pod.document, _unnamed(options)) is StrategyOption.CLAIMS:
-        return None
-    name = f"{pod.document.kind}/{pod.document.name or '*'}"
-    return (
-        f"{place}, and its reader may drop claims or create pods in another namespace "
-        f"(if it does neither: `workloads: [{{name: {name}, strategy: claims}}]`)"
-    )
-
-
-def _unnamed(options: Options) -> Options:
-    """Without what is wanted of all workloads."""
-    return Options(strategy_of=options.strategy_of)

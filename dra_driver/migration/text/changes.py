@@ -1,14 +1,10 @@
-"""Edits made on plain data: what an object is to be, and the edits that lead back. Pure."""
+"""Edits made on plain data: what an object becomes, and which places differ. Pure."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from dra_driver.migration.model import Edit, Path, Remove, path_text
-from dra_driver.names import INVENTORY_GROUP
-
-ANNOTATION = f"{INVENTORY_GROUP}/migrated-from"
-"""What an object was before its edits; a kustomization's, what its patches were."""
 
 
 class EditRefused(Exception):
@@ -138,23 +134,17 @@ def same(item: Any, other: Any) -> bool:
 # -- what they change
 
 
-class _Absent:
-    """Instead of a value where there is none."""
-
-
-ABSENT = _Absent()
-
-
 def differences(was: Any, now: Any, path: Path = ()) -> Iterator[tuple[Path, Any, Any]]:
-    """The places that differ, in the new object's paths. A list that lost an item differs as a whole."""
+    """Places that differ, in the new object's paths, with the old and the new value (None: no value). A list that lost
+    an item differs as a whole."""
     if same(was, now):
         return
     if was and isinstance(was, dict) and isinstance(now, dict):
         for key in {**was, **now}:
-            yield from differences(was.get(key, ABSENT), now.get(key, ABSENT), (*path, key))
+            yield from differences(was.get(key), now.get(key), (*path, key))
     elif was and isinstance(was, list) and isinstance(now, Items) and _kept_all(was, now):
         for index, value in enumerate(now):
-            yield from differences(was[index] if index < len(was) else ABSENT, value, (*path, index))
+            yield from differences(was[index] if index < len(was) else None, value, (*path, index))
     else:
         yield path, was, now
 

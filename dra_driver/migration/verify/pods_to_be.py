@@ -109,7 +109,7 @@ class PodsToBe:
             return PodToBe(self.before(workload), {}, {}, at.spec)
         document = self._results.get(id(at.document))
         if document is None:
-            return self._by_templates(workload)
+            raise NotLookedAt("the result could not be distinguished from other objects")
         entries, uses = _named(at, document)
         # Of claims that it had already the driver has no devices to try.
         for held in workload.reading.held:
@@ -131,22 +131,6 @@ class PodsToBe:
         """The pod as it was, as far as schedulers looked at it for its devices."""
         wanted = {text for demand in workload.reading.demands for text in (demand.resource, *_names(demand))}
         return self._shell(workload.pod, workload.pod.spec, lambda name: self._real_nodes or name in wanted)
-
-    def _by_templates(self, workload: Workload) -> PodToBe:
-        """Of a manifest inside of another text, of which only the templates are at hand."""
-        at = workload.pod
-        users = {id(container): container for demand in workload.reading.demands for container in demand.containers}
-        if len(users) != 1 or not workload.templates:
-            raise NotLookedAt("the result could not be distinguished from other objects")
-        claims = {}
-        for index, ref in enumerate(workload.templates):
-            key = "resourceClaimName" if ref.kind == "ResourceClaim" else "resourceClaimTemplateName"
-            entry = {key: ref.name}
-            claims[f"claim-{index}"] = self._claim(ref.namespace or "", f"claim-{index}", entry)
-        names = {id(container): name_of(container, index) for index, container in enumerate(at.containers)}
-        (user,) = users
-        uses = {names[user]: tuple(ContainerUseOfClaim(name, None) for name in claims)}
-        return PodToBe(self._shell(at, {}), claims, uses, {})
 
     def _shell(
         self, at: PodSpecAt, spec: JsonObject, is_asked: Callable[[str], bool] = lambda _name: False

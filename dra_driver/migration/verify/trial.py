@@ -228,25 +228,24 @@ class Verification:
 # -- looking
 
 
-type Progress = Callable[[int, int], bool]
-"""Is told how many are done, of how many; False ends the work, and what is left is reported as not looked at."""
-
 _NO_TIME = "there was no time left to try it"
 
 
-def untold(_done: int, _of: int) -> bool:
-    return True
-
-
 def verify(
-    migration: Migration, ground: Ground, classes: Mapping[str, DeviceClass], progress: Progress = untold
+    migration: Migration,
+    ground: Ground,
+    classes: Mapping[str, DeviceClass],
+    is_late: Callable[[], bool] = lambda: False,
 ) -> Verification:
-    """Each workload that asks for devices of the driver now. `classes` are those that come with the driver."""
+    """Each workload that asks for devices of the driver now. `classes` are those that come with the driver.
+
+    Workloads that are left when it `is_late` are reported as not tried.
+    """
     trial = _Trial(migration, ground, classes)
     asking = [item for item in migration.workloads if item.choice.target is not MigrationTarget.LEAVE]
     checked: list[TrialResult] = []
     for workload in asking:
-        if not progress(len(checked), len(asking)):
+        if is_late():
             break
         checked.append(trial.checked(workload))
     late = (TrialResult(item, TrialVerdict.UNKNOWN, (_NO_TIME,)) for item in asking[len(checked) :])

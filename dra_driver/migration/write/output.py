@@ -4,7 +4,7 @@ Templates stand in front of the object that names them. Beside JSON they have a 
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 
 from dra_driver.api.documents import Document
@@ -12,14 +12,11 @@ from dra_driver.authoring.writing import Noted, written
 from dra_driver.migration.claims.plans import DocumentPlan, refused
 from dra_driver.migration.model import (
     Demand,
-    Edit,
     FileResult,
     ManifestText,
     MigrationTarget,
     NewObject,
     ObjectRef,
-    Options,
-    Put,
     ref_of,
     title_of,
 )
@@ -27,7 +24,6 @@ from dra_driver.migration.read.kustomize import Folders
 from dra_driver.migration.text.changes import EditRefused
 from dra_driver.migration.text.edit import rewritten
 from dra_driver.migration.text.tree import Splice, header_length, spliced
-from dra_driver.migration.write.undo import remembered
 
 
 class Output:
@@ -44,7 +40,7 @@ class Output:
         self._splices: dict[str, list[Splice]] = {source.file: [] for source in sources}
         self._apart: dict[str, list[NewObject]] = {}
 
-    def take(self, plans: Sequence[DocumentPlan], options: Options) -> None:
+    def take(self, plans: Sequence[DocumentPlan]) -> None:
         for plan in plans:
             self._where[ref_of(plan.document)].add(plan.document.file)
         by_text: dict[tuple[str, int], list[DocumentPlan]] = defaultdict(list)
@@ -52,20 +48,21 @@ class Output:
             by_text[plan.document.file, plan.document.written.start].append(plan)
         # Bases first: an overlay can name a template that its base has, and kustomize takes none twice.
         for together in sorted(by_text.values(), key=lambda some: self._above(some[0].document.file)):
-            self._take_text(together, options)
+            self._take_text(together)
 
     @property
     def demands(self) -> Iterator[Demand]:
         """Of what gets claims."""
         for plan in self.plans:
-            for workload in plan.all_workloads:
+            for workload in plan.workloads:
                 if workload.choice.target is MigrationTarget.CLAIMS:
                     yield from workload.reading.demands
 
-    def _take_text(self, plans: list[DocumentPlan], options: Options) -> None:
+    def _take_text(self, plans: list[DocumentPlan]) -> None:
         file = plans[0].document.file
         try:
-            splices = edited(plans, options)
+            edits = {plan.document: plan.all_edits for plan in plans if plan.all_edits}
+            splices = rewritten(edits) if edits else ()
             new = [obj for plan in plans for obj in self._new_objects(plan)]
         except EditRefused as error:
             plans = [refused(plan, str(error)) for plan in plans]
@@ -81,7 +78,7 @@ class Output:
 
     def _new_objects(self, plan: DocumentPlan) -> Iterator[NewObject]:
         """Templates that the document's file does not have yet."""
-        for claim in plan.all_claims:
+        for claim in plan.claims:
             if not self._is_brought(claim.ref, plan.document.file):
                 self._where[claim.ref].add(plan.document.file)
                 yield NewObject(claim.template, plan.document.file, f"What {title_of(plan.document)} asks for.")
@@ -109,30 +106,6 @@ class Output:
 
     def new_files(self) -> tuple[ManifestText, ...]:
         return tuple(ManifestText(file, _objects_text(objects)) for file, objects in self._apart.items())
-
-
-def edited(plans: Iterable[DocumentPlan], options: Options) -> tuple[Splice, ...]:
-    """What to replace, for plans of one text. Raises EditRefused if one of their edits cannot be made."""
-    edits: dict[Document, tuple[Edit, ...]] = {}
-    for plan in plans:
-        wanted = plan.all_edits
-        if wanted and options.keep_undo:
-            wanted = (*wanted, remembered(plan.document.obj, wanted))
-        for embedded in plan.embedded:
-            inner = [splice for some in _by_text(embedded.plans) for splice in edited(some, options)]
-            text = spliced(embedded.text, inner)[embedded.lines :]
-            if text != embedded.text[embedded.lines :]:
-                wanted = (*wanted, Put(embedded.path, text))
-        if wanted:
-            edits[plan.document] = wanted
-    return rewritten(edits) if edits else ()
-
-
-def _by_text(plans: Iterable[DocumentPlan]) -> list[list[DocumentPlan]]:
-    together: dict[int, list[DocumentPlan]] = defaultdict(list)
-    for plan in plans:
-        together[plan.document.written.start].append(plan)
-    return list(together.values())
 
 
 def _in_front_of(document: Document, objects: Sequence[NewObject]) -> Splice:

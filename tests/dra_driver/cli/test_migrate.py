@@ -3,10 +3,8 @@
 import json
 import re
 import shutil
-import signal
 import stat
 import subprocess
-import sys
 import threading
 from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -35,7 +33,6 @@ from dra_driver.api.policy import decode_policy
 from dra_driver.cli import migrate as command
 from dra_driver.cli.files import UnreadableFile
 from dra_driver.cli.migrate_files import diff, write_in_place
-from dra_driver.cli.migrate_progress import MigrationProgress
 from dra_driver.doctor.node import NodePlaces
 from dra_driver.errors import InvalidInput
 from dra_driver.kube.client import Kube
@@ -115,16 +112,6 @@ def test_in_place_keeps_modes_and_touches_only_what_changes(repository: Path) ->
     again = run("migrate", str(script), "--strategy", "claims", "--diff")
     assert again.stdout == ""
     assert sorted(path.name for path in repository.iterdir()) == ["README.md", "app", "vector-add.yaml"]
-
-
-def test_the_way_back_ends_where_it_began(repository: Path) -> None:
-    run("migrate", str(repository), "--strategy", "claims", "--in-place")
-    outcome = run("migrate", str(repository), "--undo", "--in-place")
-    assert outcome.exit_code == Status.DONE
-    assert "2 files of 2 as before the migration." in outcome.stderr
-    assert list(yaml.safe_load_all((repository / "app" / "translator.yaml").read_text())) == list(
-        yaml.safe_load_all(TRANSLATOR)
-    )
 
 
 @pytest.mark.skipif(shutil.which("patch") is None, reason="there is no patch")
@@ -207,7 +194,7 @@ def test_a_file_that_is_no_text_is_named_and_the_others_go_on(repository: Path) 
     outcome = run("migrate", str(repository), "--strategy", "claims", "--in-place")
     assert outcome.exit_code == Status.UNREACHABLE
     assert "image.yaml: is not UTF-8 text (byte 0)" in " ".join(outcome.stderr.split())
-    assert "half.yaml: is not UTF-16 text (byte 8)" in " ".join(outcome.stderr.split())
+    assert "half.yaml: is not UTF-8 text (byte 0); it looks like UTF-16" in " ".join(outcome.stderr.split())
     assert "resourceClaims" in (repository / "vector-add.yaml").read_text()
     with pytest.raises(UnreadableFile, match=r"nowhere\.yaml"):
         run("migrate", "nowhere.yaml")
@@ -561,7 +548,7 @@ async def test_objects_of_a_cluster_become_what_a_person_would_have_written(
     metadata = {"name": "j", "namespace": "ml", "labels": labels}
     await kube.create(JOBS, {"metadata": metadata, "spec": {"selector": selector, "template": template}})
     kubeconfig, out = api_server.kubeconfig(tmp_path / "kubeconfig"), tmp_path / "out"
-    given = decided(tmp_path, "strategy: claims\nundoAnnotations: false")
+    given = decided(tmp_path, "strategy: claims")
     await dractl("migrate", "--cluster", "--kubeconfig", str(kubeconfig), *given, "-o", str(out))
     written = {path.name: list(yaml.safe_load_all(path.read_text()))[-1] for path in out.rglob("*-[pj].yaml")}
     pod, job = written["pod-p.yaml"]["spec"], written["job-j.yaml"]
@@ -595,59 +582,14 @@ def test_where_one_file_cannot_be_written_none_is_changed(tmp_path: Path) -> Non
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.yaml", "b.yaml", "gone"]
 
 
-_WRITING = """
-import os
-import sys
-from dra_driver.cli.migrate_files import write_in_place
-from dra_driver.migration.model import FileResult, Migration
-
-hidden = []
-
-def end_at_the_tenth(event, args):
-    if event == "open" and os.path.basename(str(args[0])).startswith("."):
-        hidden.append(args[0])
-        if len(hidden) == 10:
-            os.kill(os.getpid(), int(sys.argv[2]))
-
-sys.addaudithook(end_at_the_tenth)
-changed = tuple(FileResult(f"{sys.argv[1]}/{number}.yaml", "old", "new") for number in range(50))
-write_in_place(Migration(changed, (), (), (), ()))
-"""
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_run_that_is_ended_leaves_nothing_of_its_own_behind(tmp_path: Path, number: signal.Signals) -> None:
-    arguments = [sys.executable, "-c", _WRITING, str(tmp_path), str(int(number))]
-    ended = subprocess.run(arguments, stderr=subprocess.PIPE, timeout=60, check=False)
-    assert ended.returncode != 0
-    assert [path.name for path in tmp_path.iterdir()] == []
-
-
-def test_files_of_odd_kinds_are_read_once_and_all_are_in_the_result(tmp_path: Path) -> None:
-    folder, out = tmp_path / "in", tmp_path / "out"
-    folder.mkdir()
-    pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: i, %s}]}\n"
-    text = pod % "resources: {limits: {nvidia.com/gpu: 1}}"
-    (folder / "pod.yaml").write_text(text)
-    (folder / "a link.yaml").symlink_to("pod.yaml")
-    (folder / "empty.yaml").write_text("")
-    (folder / "utf-16.yaml").write_bytes(text.encode("utf-16"))
-    (folder / "binary.json").write_bytes(b"\0\1\2")
-    (folder / "nowhere.yaml").symlink_to("gone.yaml")
-    (folder / "itself.yaml").symlink_to("itself.yaml")
-    (folder / "up").symlink_to("..")
-    (folder / "two\nlines.yaml").write_text(pod % "command: [a]")
-    outcome = run("migrate", str(folder), "--strategy", "claims", "-o", str(out))
-    assert outcome.exit_code == Status.NO
-    wide = (out / "manifests" / "utf-16.yaml").read_bytes()
-    assert wide.decode("utf-16-le").startswith("\ufeff# What Pod p asks for")
-    (out / "manifests" / "utf-16.yaml").unlink()
-    written = {path.name: path.read_text() for path in (out / "manifests").iterdir()}
-    assert set(written) == {"pod.yaml", "a link.yaml", "empty.yaml", "binary.json", "two\nlines.yaml"}
-    assert written["a link.yaml"] == written["pod.yaml"] != text
-    run("migrate", str(folder), "--strategy", "claims", "--in-place")
-    assert (folder / "a link.yaml").is_symlink()
-    assert (folder / "pod.yaml").read_text() == written["pod.yaml"]
+def test_a_link_and_its_file_are_read_once_and_the_link_stays(tmp_path: Path) -> None:
+    (tmp_path / "pod.yaml").write_text(VECTOR_ADD)
+    (tmp_path / "a link.yaml").symlink_to("pod.yaml")
+    (tmp_path / "nowhere.yaml").symlink_to("gone.yaml")
+    outcome = run("migrate", str(tmp_path), "--strategy", "claims", "--in-place")
+    assert outcome.exit_code == Status.DONE, outcome.output
+    assert (tmp_path / "a link.yaml").is_symlink()
+    assert (tmp_path / "pod.yaml").read_text().count("kind: ResourceClaimTemplate") == 1
 
 
 def test_what_is_the_same_in_many_places_is_shown_once(tmp_path: Path) -> None:
@@ -715,9 +657,8 @@ def test_the_result_is_tried_on_the_nodes_of_a_record(tmp_path: Path) -> None:
         run("migrate", str(file), "--nodes", f"{tmp_path}/other.tar.gz")
 
 
-def test_pods_that_share_a_gpu_by_purpose_have_one_claim_and_the_way_back(tmp_path: Path) -> None:
+def test_pods_that_share_a_gpu_by_purpose_have_one_claim(tmp_path: Path) -> None:
     file = two(tmp_path, "a", "b")
-    before = file.read_text()
     given = decided(tmp_path, "sharedClaims: [['search/*']]")
     outcome = run("migrate", str(file), *given, "--nodes", "t4", "--report", "json")
     report = json.loads(outcome.stdout)
@@ -732,8 +673,6 @@ def test_pods_that_share_a_gpu_by_purpose_have_one_claim_and_the_way_back(tmp_pa
     assert entries == str([{"name": "gpu", "resourceClaimName": claim["metadata"]["name"]}])
     assert run("check", str(file)).exit_code == Status.DONE
     assert run("migrate", str(file), "--diff").stdout == ""
-    run("migrate", str(file), "--undo", "--in-place")
-    assert list(yaml.safe_load_all(file.read_text())) == list(yaml.safe_load_all(before))
 
 
 def test_what_one_claim_cannot_be_for_is_refused(tmp_path: Path) -> None:
@@ -747,25 +686,6 @@ def test_what_one_claim_cannot_be_for_is_refused(tmp_path: Path) -> None:
 
 
 # -- how long it takes, and how it ends
-
-
-def test_a_long_run_says_how_far_it_is_and_ends_in_time(capsys: pytest.CaptureFixture[str]) -> None:
-    now = [0.0]
-    told = MigrationProgress("workloads tried", 10.0, lambda: now[0])
-    said = []
-    for done, at in enumerate((0.5, 1.9, 2.0, 3.0, 6.9, 7.0, 10.0)):
-        now[0] = at
-        said.append((told(done, 9), capsys.readouterr().err.strip()))
-    assert said == [
-        (True, ""),
-        (True, ""),
-        (True, "2 of 9 workloads tried …"),
-        (True, ""),
-        (True, ""),
-        (True, "5 of 9 workloads tried …"),
-        (False, "6 of 9 workloads tried; the time limit was reached, the others were not tried"),
-    ]
-    assert (told(7, 9), capsys.readouterr().err) == (False, ""), "that is said once"
 
 
 def test_what_is_not_tried_in_time_is_told(tmp_path: Path) -> None:
@@ -798,8 +718,7 @@ def test_three_hundred_workloads_fit_a_terminal(tmp_path: Path) -> None:
     file = tmp_path / "pods.yaml"
     file.write_text(text)
     outcome = run("migrate", str(file), "--strategy", "claims", "--nodes", "t4")
-    # How far it is, which only a slow run says.
-    lines = [line for line in outcome.output.splitlines() if not line.endswith(" …")]
+    lines = outcome.output.splitlines()
     assert len(lines) <= 24, outcome.output
     assert max(map(len, lines)) <= 250
     assert lines[0] == "1 file, 300 pod specifications that ask for GPUs: 297 with claims now, 3 left alone."

@@ -73,18 +73,19 @@ def test_with_a_folder_results_are_applied_from_there_and_originals_put_back(fol
     assert all((folder / name).exists() for name in values)
 
 
-def test_in_place_what_was_before_comes_out_of_annotations(folder: Path) -> None:
+def test_in_place_originals_come_from_version_control(folder: Path) -> None:
     plan = json.loads(run("migrate", "web.yaml", *GIVEN, "--in-place", "--report", "json").stdout)
-    assert files(commands(plan, "forward")) == {"web.yaml", "-"}
-    assert "dractl migrate web.yaml --undo -o - | kubectl apply -f -" in commands(plan, "back")
-    assert yaml.safe_load(run("migrate", "web.yaml", "--undo", "-o", "-").stdout) == yaml.safe_load(DEPLOYMENT)
+    assert files(commands(plan, "forward")) == {"web.yaml"}
+    assert "from version control" in "".join(commands(plan, "forward"))
+    assert files(commands(plan, "back")) == set()
 
 
-def test_standard_input_has_a_file_only_among_the_results(folder: Path) -> None:
+def test_the_original_of_standard_input_lies_beside_its_result(folder: Path) -> None:
     run("migrate", "-", *GIVEN, "-o", "out", typed=DEPLOYMENT)
     plan = json.loads((folder / "out" / "report.json").read_text())
-    assert files(commands(plan, "forward")) == {"out/manifests/stdin.yaml", "-"}
-    assert "dractl migrate out/manifests/stdin.yaml --undo -o - | kubectl apply -f -" in commands(plan, "back")
+    assert files(commands(plan, "forward")) == {"out/manifests/stdin.yaml", "out/before/stdin.yaml"}
+    assert files(commands(plan, "back")) == {"out/before/stdin.yaml"}
+    assert (folder / "out" / "before" / "stdin.yaml").read_text() == DEPLOYMENT
 
 
 def test_before_anything_is_written_the_first_command_writes_it(folder: Path) -> None:

@@ -6,7 +6,6 @@ refuses (to change a Job), and keeps what `kubectl apply` keeps (a limit that it
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -17,7 +16,6 @@ from typing import Any
 
 import pytest
 import yaml
-from support.dractl import run as dractl
 
 from dra_driver.migration.cutover.applying import Results
 from dra_driver.migration.cutover.commands import Act, CutoverPlan, Stage
@@ -164,13 +162,9 @@ THERE = (
 )
 
 
-UNDO = ("--undo", "-o", "-")
-
-
 @dataclass
 class Shell:
     folder: Path
-    options: tuple[str, ...] = ()
     typed: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -178,9 +172,7 @@ class Shell:
         binaries.mkdir()
         script = KUBECTL.format(world=str(self.folder / "world.json"), packages=str(Path(yaml.__file__).parents[1]))
         (binaries / "kubectl").write_text(f"#!{sys.executable} -IS\n{script}")
-        (binaries / "dractl").write_text("#!/bin/sh\ncat undone.yaml\n")
-        for one in binaries.iterdir():
-            one.chmod(0o755)
+        (binaries / "kubectl").chmod(0o755)
         # Half of them were not made with `kubectl apply`.
         world = {
             name: {"form": "old", "known": index % 2 == 1, "done": name == "job/done"}
@@ -191,9 +183,6 @@ class Shell:
     def run(self, commands: Sequence[str]) -> None:
         for command in commands:
             self.typed.append(command)
-            for file in re.findall(r"dractl migrate (\S+) --undo -o - ", command):
-                # In this process: a program of its own takes half a second to begin.
-                (self.folder / "undone.yaml").write_text(dractl("migrate", str(self.folder / file), *UNDO).stdout)
             environment = {
                 **os.environ,
                 "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
@@ -231,31 +220,17 @@ def test_every_workload_of_the_cluster_comes_into_its_new_form_once_and_back(tmp
     assert shell.forms() == dict.fromkeys(THERE, "old")
 
 
-@pytest.mark.parametrize("new", [{}, {"idle.yaml": "new/manifests/idle.yaml"}], ids=["in place", "from a cluster"])
-def test_where_nothing_else_keeps_what_was_before_annotations_do(new: dict[str, str], tmp_path: Path) -> None:
-    found = migrated({"idle.yaml": FILES["idle.yaml"]})
-    write(tmp_path, found, new)
-    if new:
-        (tmp_path / "idle.yaml").unlink()
-    plan = cutover(offering(), found, GPU_DRIVER, Results(new, kept=False))
-    shell = Shell(tmp_path)
-    shell.run(applied(plan.forward))
-    assert shell.forms()["deployment/idle"] == "new"
-    shell.run(applied(plan.back))
-    assert shell.forms()["deployment/idle"] == "old"
-
-
-def test_what_comes_from_standard_input_has_its_way_back_too(tmp_path: Path) -> None:
+def test_originals_of_a_cluster_and_of_standard_input_lie_beside_the_results(tmp_path: Path) -> None:
     files = {"-": "---\n".join(FILES[name] for name in ("web.yaml", "train.yaml"))}
     found = migrated(files)
-    results = Results({"-": "new/manifests/stdin.yaml"})
+    results = Results({"-": "new/manifests/stdin.yaml"}, {"-": "new/before/stdin.yaml"})
     write(tmp_path, found, dict(results.new))
+    (tmp_path / "new" / "before").mkdir()
+    (tmp_path / "new" / "before" / "stdin.yaml").write_text(files["-"])
     shell = Shell(tmp_path)
     plan = cutover(offering("web", "train"), found, GPU_DRIVER, results)
-    (tmp_path / "old.yaml").write_text(FILES["train.yaml"])
-    shell.run(["kubectl apply -f old.yaml", *applied(plan.forward)])
+    shell.run(applied(plan.forward))
     assert shell.forms()["job/train"] == shell.forms()["deployment/web"] == "new"
-    assert not any(f" {name}" in command for command in shell.typed[1:] for name in ("old.yaml", "web.yaml"))
     shell.run(applied(plan.back))
     assert shell.forms()["job/train"] == shell.forms()["deployment/web"] == "old"
     notes = [step.note for stage in plan.forward for step in stage.steps if step.act is Act.APPLY]
@@ -305,7 +280,7 @@ def step(plan: CutoverPlan, act: Act) -> list[str]:
 
 def test_before_anything_is_written_the_plan_says_how(tmp_path: Path) -> None:
     found = migrated({"web.yaml": FILES["web.yaml"]})
-    later = Results({"web.yaml": "new/manifests/web.yaml"}, "new/", write="dractl migrate web.yaml -o new/")
+    later = Results({"web.yaml": "new/manifests/web.yaml"}, {}, "new/", write="dractl migrate web.yaml -o new/")
     plan = cutover(offering("web"), found, GPU_DRIVER, later)
     assert plan.forward[0].steps[0].commands == ("dractl migrate web.yaml -o new/",)
     assert any(line.endswith("-f new/values-cutover.yaml") for line in step(plan, Act.INSTALL))
@@ -317,7 +292,7 @@ def test_before_anything_is_written_the_plan_says_how(tmp_path: Path) -> None:
 
 
 def test_for_what_has_no_command_a_person_is_told() -> None:
-    """Patches are not manifests, and without annotations nobody knows what was before."""
+    """Patches are not manifests, and what was written over is in version control at best."""
     kustomized = {
         "app/kustomization.yaml": "resources: [web.yaml]\n",
         "app/web.yaml": FILES["web.yaml"],
@@ -333,7 +308,7 @@ def test_for_what_has_no_command_a_person_is_told() -> None:
     assert [line for line in applied(plan.forward) if "-k" in line] == ["kubectl apply -k new/manifests"]
     assert not applied([stage for stage in plan.forward if "Before" in stage.title]), "not before its node"
     assert "kubectl apply -k app" in applied(plan.back)
-    forgotten = Results(kept=False, undo=False)
-    back = cutover(offering("web"), migrated({"web.yaml": FILES["web.yaml"]}), GPU_DRIVER, forgotten).back
+    in_place = Results(kept=False)
+    back = cutover(offering("web"), migrated({"web.yaml": FILES["web.yaml"]}), GPU_DRIVER, in_place).back
     assert not applied(back)
     assert any("web.yaml" in one.what for stage in back for one in stage.steps if one.act is Act.APPLY)

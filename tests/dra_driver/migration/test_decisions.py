@@ -30,7 +30,6 @@ unknownKinds: true
 argoResourceClaims: true
 kserveStandard: true
 extendedResources: false
-undoAnnotations: false
 driver: other.example.com
 classes: {gpu: g, mig: m, shared: s, vfio: v}
 """

@@ -1,4 +1,4 @@
-"""From texts to texts: what is converted, what is left, and the way back."""
+"""From texts to texts: what is converted, and what is left."""
 
 import json
 from typing import Any
@@ -29,10 +29,9 @@ from dra_driver.migration.model import (
     with_article,
 )
 from dra_driver.migration.text.changes import same
-from dra_driver.migration.write.undo import ANNOTATION, undo
 
 CLAIMS = Options(strategy=StrategyOption.CLAIMS)
-QUIET = Options(strategy=StrategyOption.CLAIMS, keep_undo=False, argo_resource_claims=True)
+QUIET = Options(strategy=StrategyOption.CLAIMS, argo_resource_claims=True)
 
 
 def deployment(name: str = "web", count: int = 1, spec: str = "", namespace: str = "") -> str:
@@ -137,8 +136,6 @@ def test_json_stays_json_and_its_template_has_a_file_of_its_own() -> None:
     result = migrate([ManifestText("dir/web.json", before)], CLAIMS)
     assert json.loads(result.files[0].after)["spec"]["template"]["spec"]["resourceClaims"]
     assert [one.file for one in result.new_files] == ["dir/web-claims.yaml"]
-    back = undo(again(result))
-    assert [json.loads(back.files[0].after), back.files[1].after] == [json.loads(before), ""]
 
 
 RUNTIME = """apiVersion: trainer.kubeflow.org/v1alpha1
@@ -255,7 +252,6 @@ def test_the_header_of_a_file_stays_at_its_top(header: str, about: str) -> None:
     after = result.files[0].after
     assert after.startswith(f"{header}# What Deployment web asks for.\n")
     assert f"---\n{about}apiVersion: apps/v1\n" in after
-    assert undo(again(result)).files[0].after == text
     assert not migrate(again(result), CLAIMS).changed
 
 
@@ -325,7 +321,7 @@ def test_findings_stand_where_something_is_written() -> None:
     assert {one.place.path for one in migrated(text).findings} == {"spec.executor.gpu"}
 
 
-def test_objects_in_texts_are_edited_where_they_are() -> None:
+def test_a_manifest_in_a_text_is_reported_with_its_place() -> None:
     inner = "".join(f"          {line}\n" for line in deployment("inner").splitlines())
     text = f"""\
 apiVersion: argoproj.io/v1alpha1
@@ -339,16 +335,9 @@ spec:
       manifest: |
 {inner}"""
     result = migrated(text)
-    template, flow = objects(result.files[0].after)
-    assert template["metadata"]["name"].startswith("inner-gpu-")
-    manifest = objects(flow["spec"]["templates"][0]["resource"]["manifest"])[0]
-    assert manifest["spec"]["template"]["spec"]["resourceClaims"]
-    place = next(one.place for one in result.findings if "limits" in one.place.path)
-    assert "nvidia.com/gpu" in text.splitlines()[place.line - 1]
-    kept = migrated(text, options=CLAIMS)
-    assert undo(again(kept)).files[0].after == text
-    in_namespace = migrated(text.replace("{name: flow}", "{name: flow, namespace: ml}"))
-    assert [one.obj["metadata"].get("namespace") for one in in_namespace.objects] == ["ml"]
+    assert not result.changed
+    assert [one.place.path for one in result.findings] == ["spec.templates[0].resource.manifest"]
+    assert "migrate the manifest" in result.findings[0].advice
 
 
 @pytest.mark.parametrize(
@@ -435,68 +424,6 @@ def test_virtual_machines_are_told() -> None:
     assert found == ["spec.domain.devices.gpus[0].deviceName"]
 
 
-# -- the way back
-
-
-def test_what_somebody_changed_since_is_not_put_back() -> None:
-    result = migrated(deployment(), options=CLAIMS)
-    changed = (
-        result.files[0]
-        .after.replace("        - name: gpu\n", "        - name: other\n")
-        .replace("          - name: gpu\n", "          - name: mine\n")
-    )
-    assert changed != result.files[0].after
-    back = undo([ManifestText("f", changed)])
-    assert not back.changed
-    assert [one.code for one in back.findings] == [NOT_EDITABLE]
-    assert "changed after the migration" in back.findings[0].message
-
-
-@pytest.mark.parametrize("metadata", ["", "{}", "\n  annotations: {}", "\n  name: x\n  annotations:", "\n  name: x"])
-def test_what_was_empty_is_empty_again(metadata: str) -> None:
-    text = deployment().replace("\n  name: web", metadata and f" {metadata}".replace(" \n", "\n"))
-    result = migrated(text, options=CLAIMS)
-    assert ANNOTATION in result.files[0].after
-    assert same(objects(undo(again(result)).files[0].after), objects(text))
-
-
-def test_two_runs_are_put_back_one_after_the_other() -> None:
-    job = "{name: %s, template: {spec: {template: {spec: {containers: [{name: c, image: i, resources: {%s}}]}}}}}"
-    text = f"""\
-apiVersion: jobset.x-k8s.io/v1alpha2
-kind: JobSet
-metadata: {{name: j}}
-spec:
-  replicatedJobs:
-  - {job % ("a", "limits: {nvidia.com/gpu: 1}")}
-  - {job % ("b", "requests: {cpu: 1}")}
-"""
-    first = migrated(text, options=CLAIMS).files[0].after
-    more = "requests: {cpu: 1}, limits: {nvidia.com/gpu: 2}"
-    second = migrated(first.replace("requests: {cpu: 1}", more), options=CLAIMS)
-    assert targets(second) == [MigrationTarget.CLAIMS]
-    (back,) = undo(again(second)).files
-    assert same(objects(back.after), objects(text.replace("requests: {cpu: 1}", more)))
-
-
-@pytest.mark.parametrize("value", ["nonsense", "[]]", "{}", "[[{}]]", '[[{"at": []}]]'])
-def test_an_annotation_that_is_not_ours_is_told(value: str) -> None:
-    text = deployment().replace("  name: web\n", f"  name: web\n  annotations: {{{ANNOTATION}: '{value}'}}\n")
-    back = undo([ManifestText("f", text)])
-    assert not back.changed
-    assert [one.code for one in back.findings] == [NOT_EDITABLE]
-
-
-def test_templates_that_are_used_by_others_stay() -> None:
-    result = migrated(deployment(), options=CLAIMS)
-    name = result.workloads[0].templates[0].name
-    user = (
-        f"---\napiVersion: v1\nkind: Pod\nspec:\n  resourceClaims: [{{name: a, resourceClaimTemplateName: {name}}}]\n"
-    )
-    (back,) = undo([ManifestText("f", result.files[0].after + user)]).files
-    assert [one["kind"] for one in objects(back.after)] == ["ResourceClaimTemplate", "Deployment", "Pod"]
-
-
 # -- by law
 
 AMOUNTS = st.sampled_from(
@@ -547,8 +474,7 @@ def without_gpus(value: Any) -> Any:
         kept = {
             key: without_gpus(one)
             for key, one in value.items()
-            if not key.startswith(("nvidia.com/", ANNOTATION))
-            and key not in ("claims", "resourceClaims", "tolerations")
+            if not key.startswith("nvidia.com/") and key not in ("claims", "resourceClaims", "tolerations")
         }
         return {key: one for key, one in kept.items() if one not in ({}, [])}
     return [without_gpus(one) for one in value] if isinstance(value, list) else value
@@ -567,7 +493,7 @@ def pod_of(obj: Any) -> Any:
 
 
 @given(st.lists(workloads(), min_size=1, max_size=3), st.sampled_from(["block", "flow", "json"]))
-def test_nothing_but_the_asking_changes_and_the_way_back_leads_home(some: list[Any], form: str) -> None:
+def test_nothing_but_the_asking_changes(some: list[Any], form: str) -> None:
     for number, obj in enumerate(some):
         obj["metadata"]["name"] = f"w{number}"
     if form == "json":
@@ -581,9 +507,6 @@ def test_nothing_but_the_asking_changes_and_the_way_back_leads_home(some: list[A
     for before, now in zip(objects(text), after, strict=True):
         assert_asks_for_the_same(pod_of(before), pod_of(now), templates)
     assert not migrate(again(result), CLAIMS).changed
-    back = undo(again(result))
-    assert not back.findings
-    assert same([obj for one in back.files for obj in objects(one.after)], objects(text))
 
 
 def assert_asks_for_the_same(before: Any, now: Any, templates: dict[str, Any]) -> None:

@@ -10,7 +10,6 @@ from support.rows import rows
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.counts.quotas import rewrite
 from dra_driver.migration.model import MigrationTarget, Options
-from dra_driver.migration.text.changes import ANNOTATION
 
 KEY = "gpu.nvidia.com.deviceclass.resource.k8s.io/devices"
 
@@ -178,7 +177,6 @@ def test_what_speaks_of_the_old_resources_is_told_with_its_place(
         {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}, "status": {"allocatable": {GPU: "8"}}},
         {"apiVersion": "kustomize.config.k8s.io/v1alpha1", "kind": "Component", "patches": [{"patch": GPU}]},
         {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "patches": [{"patch": GPU}]},
-        {"apiVersion": "example.com/v1", "kind": "Thing", "metadata": {"annotations": {ANNOTATION: GPU}}},
         {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "c"}, "spec": {"a": GPU}},
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"a": GPU}},
         {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "c"},
