@@ -9,7 +9,6 @@ import json
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -80,7 +79,7 @@ class ClusterRead:
     workloads: tuple[ManifestText, ...]
     """One for each object that nobody else made."""
     around: ManifestText
-    """Configurations, nodes, slices, DeviceClasses, claims that pods can name, and definitions of kinds with pods."""
+    """Configurations, nodes, slices, DeviceClasses, and claims that pods can name."""
     objects: tuple[JsonObject, ...]
     """Nodes, pods, slices, DaemonSets and ClusterPolicies, for the cut-over."""
     classes: tuple[JsonObject, ...]
@@ -113,9 +112,8 @@ async def _read_cluster(kube: Kube, namespace: str | None) -> ClusterRead:
     of_claims = (RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, *_resources_of(crds, lambda *kind: kind in _OF_CLAIMS))
     nameable = [item for resource in of_claims for item in await reading.list(resource, namespace)]
     configs = [config for config in configs if any(mark in json.dumps(config.get("data")) for mark in _CONFIG_MARKS)]
-    definitions = list(map(_definition, filter(_defines_pods, crds)))
     claims = [_unstatused(item) for item in nameable if not _made_for_a_pod(item)]
-    items = [*policies, *configs, *nodes, *slices, *classes, *claims, *definitions]
+    items = [*policies, *configs, *nodes, *slices, *classes, *claims]
     around = {"apiVersion": "v1", "kind": "List", "items": items}
     labelled = (item["metadata"] for item in namespaces)
     return ClusterRead(
@@ -163,30 +161,6 @@ def _resources_of(crds: Iterable[JsonObject], wanted: Callable[[str, str], bool]
             version = (stored or served)[0]
             resources_of.append(Resource(group, version, names["plural"], names["kind"], spec["scope"] == "Namespaced"))
     return resources_of
-
-
-def _defines_pods(crd: JsonObject) -> bool:
-    return is_known({"apiVersion": f"{crd['spec']['group']}/v1", "kind": crd["spec"]["names"]["kind"]})
-
-
-def _definition(crd: JsonObject) -> JsonObject:
-    """What decides which fields are kept; descriptions are most of a definition."""
-    spec = crd["spec"]
-    versions = [{"name": item["name"], "schema": _bare(item.get("schema"))} for item in spec["versions"]]
-    names = {"kind": spec["names"]["kind"]}
-    return {
-        **{key: crd[key] for key in ("apiVersion", "kind")},
-        "metadata": {"name": crd["metadata"]["name"]},
-        "spec": {"group": spec["group"], "names": names, "versions": versions},
-    }
-
-
-def _bare(schema: Any) -> Any:
-    if isinstance(schema, dict):
-        return {
-            key: _bare(item) for key, item in schema.items() if not (key == "description" and isinstance(item, str))
-        }
-    return [_bare(item) for item in schema] if isinstance(schema, list) else schema
 
 
 def _made_by_others(obj: JsonObject) -> bool:

@@ -74,10 +74,9 @@ BYPASS = FindingCode(
     "Request the GPUs with a claim, with admin access for monitoring, and remove the bypass.",
 )  # fmt: skip
 MIXED_TERMS = FindingCode(
-    "M007", "affinity with mixed alternatives", _WARNING,
-    "Node affinity has alternatives that mix labels of GPUs with other labels, which cannot be divided "
-    "between claim and pod. It stays, and needs those labels.",
-    "Write one workload for each alternative, or keep GPU Feature Discovery running.",
+    "M007", "affinity with alternatives", _WARNING,
+    "Node affinity has alternative terms with labels of GPUs. They stay conditions on nodes, and need those labels.",
+    "Put the alternatives into one expression (`operator: In`), or keep GPU Feature Discovery running.",
 )  # fmt: skip
 PREFERENCE_STAYS = FindingCode(
     "M008", "preference for GPUs stays one for nodes", _INFO,
@@ -222,11 +221,6 @@ UNIT_ASSUMED = FindingCode(
     "The unit of a resource depends on a setting of the old system, and was assumed.",
     "Check it; if it is wrong, decide it (`resources: {NAME: MiB}`).",
 )  # fmt: skip
-SHARE_OF_MIG = FindingCode(
-    "M035", "share as a MIG device", _INFO,
-    "The share was requested as a MIG device: the claim takes one with at least as much memory.",
-    "Select a profile if it must be a certain one.",
-)  # fmt: skip
 PLUGIN_SETTING = FindingCode(
     "M036", "setting of the device plugin", _WARNING,
     "A setting of the device plugin or GPU Operator is not carried over.",
@@ -316,8 +310,7 @@ SHARED_CLAIM = FindingCode(
 )  # fmt: skip
 NOT_TAKEN = FindingCode(
     "M054", "configuration that was not used", _WARNING,
-    "Several files define what resources mean, in different ways, or a file does that is among examples and "
-    "tests. A cluster has one answer.",
+    "Several files define what resources mean, in different ways. A cluster has one answer.",
     "Give the right file with `--with FILE`, which takes precedence; migrate other clusters separately.",
 )  # fmt: skip
 

@@ -205,8 +205,6 @@ class PodSpecAt:
     """With NONE: why, as a sentence."""
     group: str = ""
     """What of the object it is: a role, worker group, task or template; empty where there is one pod only."""
-    patch: bool = False
-    """A patch: most of the pod is elsewhere."""
     inherited: frozenset[str] = frozenset()
     """Fields of `spec` that are not at its path: the pod has them from elsewhere in the object."""
 

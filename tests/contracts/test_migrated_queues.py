@@ -28,7 +28,7 @@ CONVERTED = {".spec.cohort"}
 OPTIONS = {
     "auto": Options(),
     "claims": Options(strategy=StrategyOption.CLAIMS),
-    "dynamic": Options(strategy=StrategyOption.CLAIMS, dynamic_mig=True, keep_undo=False),
+    "dynamic": Options(strategy=StrategyOption.CLAIMS, dynamic_mig=True),
 }
 
 

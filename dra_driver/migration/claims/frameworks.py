@@ -3,9 +3,9 @@
 Source: the reference on migration sources, sections 2 and 9.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from dra_driver.migration.codes import AUTOSCALER, INFERRED_COUNT, OTHER_SCHEDULER, FindingSeverity
+from dra_driver.migration.codes import AUTOSCALER, INFERRED_COUNT, NO_CLAIMS_HERE, OTHER_SCHEDULER, FindingSeverity
 from dra_driver.migration.model import (
     Edit,
     MigrationFinding,
@@ -34,6 +34,7 @@ def after_claims(
     converted = [item for item in workloads if item.choice.target is MigrationTarget.CLAIMS]
     if not converted:
         return (), tuple(findings)
+    findings += [finding for item in converted for finding in _first_release(item.pod)]
     for workload in converted:
         for path, count in _ray_counts(workload):
             edits.append(Put(path, str(count)))
@@ -140,3 +141,57 @@ def _kept_by_kai(workload: Workload) -> Iterator[MigrationFinding]:
 
 def _listed(counts: set[int]) -> str:
     return ", ".join(str(count) for count in sorted(counts))
+
+
+# -- definitions that drop claims
+
+_RAY = ("KubeRay", "1.4")
+_ROLLOUTS = ("Argo Rollouts", "1.9")
+_TRAINING = ("the Training Operator", "1.9")
+FIRST_RELEASES: Mapping[tuple[str, str], tuple[str, str]] = {
+    ("argoproj.io", "Rollout"): _ROLLOUTS,
+    ("argoproj.io", "Experiment"): _ROLLOUTS,
+    ("argoproj.io", "AnalysisTemplate"): _ROLLOUTS,
+    ("argoproj.io", "ClusterAnalysisTemplate"): _ROLLOUTS,
+    ("jobset.x-k8s.io", "JobSet"): ("JobSet", "0.7"),
+    ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"): ("LeaderWorkerSet", "0.4"),
+    ("kubeflow.org", "PyTorchJob"): _TRAINING,
+    ("kubeflow.org", "TFJob"): _TRAINING,
+    ("kubeflow.org", "XGBoostJob"): _TRAINING,
+    ("kubeflow.org", "PaddleJob"): _TRAINING,
+    ("kubeflow.org", "JAXJob"): _TRAINING,
+    ("kubeflow.org", "MPIJob"): _TRAINING,
+    ("kubeflow.org/v2beta1", "MPIJob"): ("the MPI Operator", "0.6"),
+    ("ray.io", "RayCluster"): _RAY,
+    ("ray.io", "RayJob"): _RAY,
+    ("ray.io", "RayService"): _RAY,
+    ("batch.volcano.sh", "Job"): ("Volcano", "1.11"),
+    ("apps.nvidia.com", "NIMService"): ("the NIM Operator", "3.0"),
+    ("apps.nvidia.com", "NIMPipeline"): ("the NIM Operator", "3.0"),
+    ("serving.kserve.io", "InferenceService"): ("KServe", "0.15"),
+    ("sparkoperator.k8s.io", "SparkApplication"): ("the Spark Operator", "2.1"),
+    ("sparkoperator.k8s.io", "ScheduledSparkApplication"): ("the Spark Operator", "2.1"),
+}
+"""By group or apiVersion, and kind: the project and its first release whose definition keeps claims. Kinds that have
+kept them from their first release on, and kinds of Kubernetes itself, are not here."""
+
+
+def _first_release(pod: PodSpecAt) -> Iterator[MigrationFinding]:
+    """A pod names its template in `resourceClaimTemplateName` since Kubernetes 1.31. Definitions with older types drop
+    the name, and the pod starts without GPUs. Source: each project's definitions, release by release."""
+    obj = pod.document.obj
+    for length in range(len(pod.path)):
+        inner = value_at(obj, pod.path[: len(pod.path) - length])
+        if isinstance(inner, dict) and "kind" in inner and "apiVersion" in inner:
+            obj = inner
+            break
+    version, kind = str(obj.get("apiVersion")), str(obj.get("kind"))
+    known = FIRST_RELEASES.get((version, kind)) or FIRST_RELEASES.get((version.rpartition("/")[0], kind))
+    if known is not None:
+        project, release = known
+        message = f"releases of {project} before {release} have no fields for claims, and the API server drops them"
+        advice = (
+            f"Check that the cluster has {project} {release} or newer. `kubectl apply --dry-run=server` reports fields "
+            f"that the definition of {kind} does not have."
+        )
+        yield finding(NO_CLAIMS_HERE, pod.document, (), message, advice=advice)

@@ -4,32 +4,209 @@ A pod is converted entirely or not at all: where one step of a document cannot b
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from dra_driver.api.documents import Document
-from dra_driver.migration.claims.drafting import Draft, agree, drafted, render_first, without_claims
 from dra_driver.migration.claims.frameworks import after_claims
-from dra_driver.migration.claims.strategy import of_form, of_the_cluster, too_old, why_too_old
+from dra_driver.migration.claims.strategy import choose, of_form, of_the_cluster, too_old, virtual_machines, why_too_old
 from dra_driver.migration.claims.templates import Claims, claims_for
-from dra_driver.migration.codes import NOT_EDITABLE
+from dra_driver.migration.codes import NOT_EDITABLE, UNKNOWN_RESOURCE, FindingSeverity
+from dra_driver.migration.demands import reading
+from dra_driver.migration.demands.amounts import strange_resources
 from dra_driver.migration.model import (
     Choice,
+    ClaimForm,
     Edit,
     MigrationFinding,
     MigrationTarget,
     Options,
     Path,
+    PodReading,
+    PodSpecAt,
     Put,
     Workload,
     finding,
     title_of,
     value_at,
 )
-from dra_driver.migration.read.overlays import OverlayChange, Overlays
+from dra_driver.migration.read.kind_table import Kind, is_known, kind_of
+from dra_driver.migration.read.kinds import (
+    is_part_of_an_object,
+    pods_by_shape,
+    pods_of,
+)
+from dra_driver.migration.read.kustomize import OverlayChange, Overlays, is_kustomization
+from dra_driver.migration.read.unrendered import (
+    delivers,
+    delivery_findings,
+    gpu_keys,
+    gpu_texts,
+    is_sealed,
+    sealed_findings,
+    values_findings,
+)
 from dra_driver.migration.text.changes import EditRefused, changed, differences
+from dra_driver.migration.understand.operator_parts import is_operand
 from dra_driver.migration.understand.surroundings import Meaning
 from dra_driver.names import ADMIN_ACCESS_LABEL
 from dra_driver.phrases import and_more
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Asking:
+    """A pod that asks for GPUs, and what is to become of it."""
+
+    pod: PodSpecAt
+    reading: PodReading
+    choice: Choice
+
+
+@dataclass(slots=True, eq=False)
+class Draft:
+    """What a document asks for; `asking` changes while documents are made to agree."""
+
+    document: Document
+    asking: list[Asking] = field(default_factory=list)
+    findings: list[MigrationFinding] = field(default_factory=list)
+
+
+def drafted(document: Document, meaning: Meaning, options: Options) -> Draft:
+    draft = Draft(document)
+    if is_sealed(document) or delivers(document):
+        draft.findings += sealed_findings(document) if is_sealed(document) else delivery_findings(document)
+        return draft
+    if is_kustomization(document):
+        return draft
+    draft.findings += values_findings(document)
+    if is_part_of_an_object(document):
+        draft.findings += _of_a_patch(document)
+        return draft
+    owner = _owner(document)
+    for pod in pods_of(document, options):
+        read = reading.demands(pod, meaning, options)
+        if owner is None and is_operand(document, pod.spec):
+            draft.findings += [_of_the_operator(document)] if read.demands or read.findings else []
+            break
+        if owner is not None and read.demands:
+            message = f"is made by {owner}, which is what to migrate; it is left as it is"
+            draft.findings.append(
+                finding(NOT_EDITABLE, document, (), message, advice="", severity=FindingSeverity.INFO)
+            )
+            break
+        draft.findings += read.findings
+        if read.demands:
+            draft.asking.append(Asking(pod, read, choose(pod, read, options)))
+    draft.findings += virtual_machines(document)
+    if not options.unknown_kinds:
+        draft.findings += _of_unknown_kind(document, meaning, options)
+    if is_known(document.obj):
+        draft.findings += _outside_of_pods(document, [pod.path for pod in pods_of(document, options)])
+    draft.findings += [_left_text(document, path) for path in gpu_texts(document.obj)]
+    return draft
+
+
+def _of_a_patch(document: Document) -> Iterator[MigrationFinding]:
+    for path in list(gpu_keys(document.obj))[:1]:
+        message = "is a part of an object (its containers have no image), so it is left as it is"
+        advice = "Render, then migrate: `kubectl kustomize FOLDER | dractl migrate -`."
+        yield finding(NOT_EDITABLE, document, path, message, advice=advice)
+
+
+def _of_the_operator(document: Document) -> MigrationFinding:
+    message = "is a part of the GPU Operator, which makes it by its ClusterPolicy; it is left as it is"
+    advice = "Nothing to do: what runs of it beside the driver is said by the ClusterPolicy (docs/gpu-operator.md)."
+    return finding(NOT_EDITABLE, document, (), message, advice=advice, severity=FindingSeverity.INFO)
+
+
+def _left_text(document: Document, path: Path) -> MigrationFinding:
+    message = "is a text that speaks of GPUs and was left as it is"
+    return finding(NOT_EDITABLE, document, path, message, advice=_ABOUT_TEXTS)
+
+
+_ABOUT_TEXTS = (
+    "Where it asks for whole devices of a resource that a DeviceClass answers to, it can stay. Else migrate the "
+    "manifest that is made of it, on its own (… | dractl migrate -), and write what changed into the text by hand."
+)
+
+
+def _owner(document: Document) -> str | None:
+    """The object whose controller makes this one."""
+    owners = value_at(document.obj, ("metadata", "ownerReferences"))
+    for owner in owners if isinstance(owners, list) else ():
+        if isinstance(owner, dict) and owner.get("controller") is True:
+            return f"{owner.get('kind')} {owner.get('name')}"
+    return None
+
+
+def _outside_of_pods(document: Document, pods: Sequence[Path]) -> Iterator[MigrationFinding]:
+    """Of a kind that is known, in a shape that is not, such as that of an old version: nothing is passed over."""
+    for path in gpu_keys(document.obj):
+        if path[-2:-1] in (("limits",), ("requests",)) and not any(path[: len(pod)] == pod for pod in pods):
+            message = f"asks for GPUs where no pod of a {document.kind} is known to be; it was left as it is"
+            yield finding(NOT_EDITABLE, document, path, message, advice="See whether its version is still served.")
+
+
+def _of_unknown_kind(document: Document, meaning: Meaning, options: Options) -> Iterator[MigrationFinding]:
+    for pod in pods_by_shape(document):
+        if any(True for _ in gpu_keys(pod.spec)):
+            message = f"{document.kind} is not a kind that is known; this has the shape of a pod that asks for GPUs"
+            advice = (
+                "See whether its controller passes claims on to pods, then decide to convert it (`unknownKinds: true`)."
+            )
+            yield finding(NOT_EDITABLE, document, pod.path, message, advice=advice)
+        for container in pod.containers:
+            for resource, path in dict(strange_resources(container, meaning, options)).items():
+                message = f"{resource}: it is not known what it stands for, nor what a {document.kind} makes of it"
+                yield finding(UNKNOWN_RESOURCE, document, path, message)
+
+
+def without_claims(draft: Draft, reason: str, options: Options) -> None:
+    draft.asking = [_unclaimed(asking, reason, options) for asking in draft.asking]
+
+
+def _unclaimed(asking: Asking, reason: str, options: Options) -> Asking:
+    if asking.pod.form is ClaimForm.NONE:
+        return asking
+    pod = replace(asking.pod, form=ClaimForm.NONE, why_no_claims=reason)
+    return replace(asking, pod=pod, choice=choose(pod, asking.reading, options))
+
+
+_MERGED: tuple[tuple[Kind, tuple[str, ...], Path, bool], ...] = (
+    (
+        ("serving.kserve.io", "InferenceService"),
+        ("ServingRuntime", "ClusterServingRuntime"),
+        ("spec", "predictor", "model", "runtime"),
+        False,
+    ),
+    (("serving.kserve.io", "LLMInferenceService"), ("LLMInferenceServiceConfig",), ("spec", "baseRefs"), False),
+    (
+        ("trainer.kubeflow.org", "TrainJob"),
+        ("TrainingRuntime", "ClusterTrainingRuntime"),
+        ("spec", "runtimeRef", "name"),
+        True,
+    ),
+)
+"""Kinds whose pods are made of two objects: the kind, the kinds that it names, the field with the names, and whether it
+is the named object that keeps the extended resource."""
+
+
+def agree(drafts: Sequence[Draft], options: Options) -> None:
+    """Takes claims back if two documents that make one pod both ask for GPUs: the pod would have both."""
+    asking = [draft for draft in drafts if draft.asking]
+    for user, kinds, path, named_keeps in _MERGED:
+        for draft in (draft for draft in asking if kind_of(draft.document.obj) == user):
+            for other in (other for other in asking if other.document.kind in kinds):
+                if _may_name(draft.document, path, other.document.name):
+                    reason = f"{other.document.title} asks for GPUs, too, and {draft.document.title} is made of both"
+                    without_claims(other if named_keeps else draft, reason, options)
+
+
+def _may_name(document: Document, path: Path, name: str) -> bool:
+    """Also if it leaves the choice to its controller."""
+    value = value_at(document.obj, path)
+    if value is None:
+        return isinstance(value_at(document.obj, path[:-1]), dict)
+    return value == name or (isinstance(value, list) and any(value_at(item, ("name",)) == name for item in value))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,44 +230,44 @@ class DocumentPlan:
 def wanted_plans(
     documents: Sequence[Document], over: Overlays, meaning: Meaning, options: Options
 ) -> list[DocumentPlan]:
-    """What is wanted for each document, and for each patch of a kustomization, whose text is never edited."""
-    drafts = [drafted(document, meaning, options) for document in documents if document.file not in over.files]
+    """What is wanted for each document; files with patches are none."""
+    drafts = [drafted(document, meaning, options) for document in documents if document.file not in over.patches]
+    met: dict[OverlayChange, list[str]] = {}
     for draft in drafts:
-        if draft.document.file in over.texts:
-            without_claims(draft, "a kustomization makes a text in a ConfigMap or Secret of its file", options)
-    told: dict[OverlayChange, list[str]] = {}
-    for draft in drafts:
-        _render_first(draft, over, told, options)
-    agree(drafts, over.folders, options)
-    patches = [
-        drafted(part, meaning, options, render=change.commands) for change in over.changes for part in change.parts
-    ]
-    plans = [planned(draft, options) for draft in (*drafts, *patches)]
-    return [replace(plan, findings=(*plan.findings, *_overlay_findings(plan.document, told))) for plan in plans]
+        _render_first(draft, over, met, options)
+    agree(drafts, options)
+    plans = [planned(draft, options) for draft in drafts]
+    return [replace(plan, findings=(*plan.findings, *_overlay_findings(plan.document, over, met))) for plan in plans]
 
 
-def _render_first(draft: Draft, over: Overlays, told: dict[OverlayChange, list[str]], options: Options) -> None:
-    """Takes claims back where a kustomization changes what they would change, and says so in `told`."""
+def _render_first(draft: Draft, over: Overlays, met: dict[OverlayChange, list[str]], options: Options) -> None:
+    """Takes claims back if a kustomization changes what they would change, and adds the fields to `met`."""
     changes = list(over.of(draft.document))
     if not changes:
         return
-    plan = planned(draft, options)
-    fields = [path for path, _, _ in differences(draft.document.obj, changed(draft.document.obj, plan.all_edits))]
-    met = [(change, field) for change in changes if (field := change.meets(fields)) is not None]
-    for change, field in met:
-        told.setdefault(change, []).append(f"{field} of {title_of(draft.document)}")
-    if met:
-        change, field = met[0]
+    edits = planned(draft, options).all_edits
+    fields = [path for path, _, _ in differences(draft.document.obj, changed(draft.document.obj, edits))]
+    common = [(change, field) for change in changes if (field := change.meets(fields)) is not None]
+    for change, field in common:
+        met.setdefault(change, []).append(f"{field} of {title_of(draft.document)}")
+    if common:
+        change, field = common[0]
         reason = f"{change.where} is {change.what}, and concerns {field}; render, then migrate"
         without_claims(draft, reason, options)
 
 
-def _overlay_findings(document: Document, told: Mapping[OverlayChange, Sequence[str]]) -> Iterator[MigrationFinding]:
-    """Of a kustomization: what it changes that the migration would change, too."""
-    for change, fields in told.items():
-        if change.kustomization is document:
-            message = f"is {change.what}, and concerns {and_more(fields, 1)}, which was left as it is"
-            yield finding(NOT_EDITABLE, document, change.at, message, advice=render_first(change.commands))
+def _overlay_findings(
+    document: Document, over: Overlays, met: Mapping[OverlayChange, Sequence[str]]
+) -> Iterator[MigrationFinding]:
+    """Of a kustomization: what it changes that the migration would change, too, and what it says of GPUs."""
+    for change in over.changes:
+        if change.kustomization is not document or not (change in met or change.about_gpus):
+            continue
+        message = f"is {change.what} that asks for GPUs, and is not read further"
+        if change in met:
+            message = f"is {change.what}, and concerns {and_more(met[change], 1)}, which was left as it is"
+        advice = f"Render, then migrate: {change.commands}."
+        yield finding(NOT_EDITABLE, document, change.at, message, advice=advice)
 
 
 def planned(draft: Draft, options: Options) -> DocumentPlan:

@@ -12,8 +12,8 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.apirules.dra_gates import dropped_fields
 from dra_driver.kubernetes import GATES, OLDEST
 from dra_driver.migration.codes import NO_CLAIMS_HERE, SERVER_TOO_OLD, VIRTUAL_MACHINE, FindingSeverity
-from dra_driver.migration.demands.bypasses import sees_all
 from dra_driver.migration.demands.placement import BY_LABELS
+from dra_driver.migration.demands.pod_settings import sees_all
 from dra_driver.migration.model import (
     Choice,
     ClaimForm,

@@ -184,7 +184,8 @@ def _template(pod: PodSpecAt, spec: JsonObject) -> JsonObject:
     document = pod.document
     annotations = _annotations_beside(document)
     # Who is applied at another time has a template of its own: Argo CD may take a hook's away when it is done.
-    content = {**spec, "annotations": annotations} if annotations else spec
+    # One of another kind with this name has one, too: kustomize refuses an object that it is given twice.
+    content = {**spec, "kind": document.kind, "annotations": annotations}
     metadata: JsonObject = {"name": f"{_owner(document)}-gpu-{hash_of(content)}"}
     namespace = _inner_namespace(pod) or document.namespace
     if namespace:

@@ -20,11 +20,11 @@ from dra_driver.migration.codes import (
     FindingSeverity,
 )
 from dra_driver.migration.counts import systems
-from dra_driver.migration.counts.counting import MENTION, Changes, Workloads, amount_of, maps_in
+from dra_driver.migration.counts.systems import MENTION, Changes, Workloads, amount_of, maps_in
 from dra_driver.migration.demands.amounts import is_strange, profile_of
 from dra_driver.migration.model import DocumentEdits, MigrationFinding, Options, Path, Put, Remove, Workload, value_at
+from dra_driver.migration.understand.labels import is_other
 from dra_driver.migration.understand.meaning import Meaning
-from dra_driver.migration.understand.other_resources import is_other
 from dra_driver.quantity import Quantity
 
 DEVICES_KEY = ".deviceclass.resource.k8s.io/devices"

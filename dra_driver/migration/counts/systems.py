@@ -6,10 +6,13 @@ Cluster Autoscaler 1.36.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from fractions import Fraction
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
+import yaml
+
+from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.claims.templates import class_name
 from dra_driver.migration.codes import (
@@ -20,12 +23,155 @@ from dra_driver.migration.codes import (
     FindingCode,
     FindingSeverity,
 )
-from dra_driver.migration.counts.counting import MENTION, Changes, Workloads, amount_of, maps_in, pasted
+from dra_driver.migration.demands.amounts import is_whole_or_mig
 from dra_driver.migration.demands.label_table import is_gpu_label
-from dra_driver.migration.model import MigrationFinding, MigrationTarget, Path, finding, value_at
+from dra_driver.migration.model import (
+    Demand,
+    DeviceShare,
+    Edit,
+    MigrationFinding,
+    MigrationTarget,
+    Options,
+    Path,
+    Want,
+    What,
+    Workload,
+    finding,
+    value_at,
+)
+from dra_driver.migration.read.kind_table import is_known
+from dra_driver.migration.read.kinds import pods_of
+from dra_driver.migration.understand.labels import Hints
+from dra_driver.migration.understand.meaning import Meaning
 from dra_driver.migration.understand.offering import OFFERED_BY
+from dra_driver.migration.understand.plugin_config import GPU_RESOURCE
 from dra_driver.names import INVENTORY_GROUP
 from dra_driver.quantity import Quantity
+
+MENTION = re.compile(
+    r"nvidia\.com/(?:gpu|mig-)|nvidia_com_(?:gpu|mig)|DCGM_FI_|volcano\.sh/v?gpu|aliyun\.com/gpu|tencent\.com/vcuda"
+)
+"""Names of GPU resources of device plugins, and of metrics about them."""
+_NUMBERS = ("volcano.sh/vgpu-number", "volcano.sh/gpu-number")
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceUse:
+    """How workloads use one resource. `claims`: some get claims instead, or no workload is known; `old`: some keep the
+    resource, or no workload is known."""
+
+    claims: bool
+    old: bool
+    classes: tuple[str, ...]
+    """DeviceClasses of the claims, sorted; those that claims would name if there are none."""
+    wants: tuple[Want, ...]
+
+
+class Workloads:
+    """All workloads of a run, with what was decided for them."""
+
+    def __init__(self, workloads: Sequence[Workload], meaning: Meaning, options: Options) -> None:
+        self.all = workloads
+        self.meaning = meaning
+        self.options = options
+        self._documents = {workload.pod.document for workload in workloads}
+        self._anywhere = replace(options, unknown_kinds=True)
+
+    def contain(self, document: Document) -> bool:
+        """Whether the document describes pods, which are read and reported elsewhere."""
+        return document in self._documents or is_known(document.obj) or bool(pods_of(document, self._anywhere))
+
+    def become(self, target: MigrationTarget) -> bool:
+        """Whether some workload becomes that, or no workload is known."""
+        targets = {workload.choice.target for workload in self.all}
+        return target in targets or not targets
+
+    def use_of(self, resource: str, namespace: str | None = None) -> ResourceUse:
+        """By workloads of a namespace, or of all namespaces."""
+        demands = list(self._demands(resource, namespace))
+        targets = {target for target, _ in demands}
+        wants = tuple(dict.fromkeys(demand.want for target, demand in demands if target is MigrationTarget.CLAIMS))
+        wants = wants or self._wants(resource)
+        return ResourceUse(
+            claims=MigrationTarget.CLAIMS in targets or not targets,
+            old=bool(targets - {MigrationTarget.CLAIMS}) or not targets,
+            classes=tuple(sorted({class_name(want, self.options) for want in wants})),
+            wants=wants,
+        )
+
+    def _demands(self, resource: str, namespace: str | None) -> Iterator[tuple[MigrationTarget, Demand]]:
+        for workload in self.all:
+            if namespace is None or (workload.pod.document.namespace or "default") == namespace:
+                for demand in workload.reading.demands:
+                    if demand.resource == resource:
+                        yield workload.choice.target, demand
+
+    def is_number(self, resource: str) -> bool:
+        """Whether it is a number of devices or of shares."""
+        known = resource in (self.meaning.hami.count, *_NUMBERS) or resource in self.meaning.own
+        return known or is_whole_or_mig(resource)
+
+    def is_old(self, resource: str) -> bool:
+        """Whether device plugins offer it."""
+        return MENTION.search(resource) is not None or resource in self.meaning.own
+
+    def _wants(self, resource: str) -> tuple[Want, ...]:
+        """What no workload asks for, as it would be read on any node."""
+        own = self.meaning.own.get(resource)
+        if own is not None:
+            return (Want(own.what, device_class=own.device_class),)
+        if resource in _NUMBERS:
+            return (Want(What.GPU, share=DeviceShare()),)
+        meanings = self.meaning.meanings(resource, (), Hints())
+        wants = [
+            Want(meaning.what, profile=meaning.profile, share=DeviceShare() if meaning.sharing else None)
+            for meaning in meanings
+        ]
+        if resource == GPU_RESOURCE and any(meaning.what is What.MIG for meaning in meanings):
+            # A node without MIG devices offers its whole GPUs under this name, too.
+            wants.append(Want(What.GPU))
+        what = What.GPU if resource.startswith(GPU_RESOURCE) else What.MIG
+        by_name = Want(what, share=DeviceShare() if resource.endswith(".shared") else None)
+        return tuple(dict.fromkeys(wants)) or (by_name,)
+
+
+class Changes:
+    """What becomes of one document."""
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self.obj: JsonObject = document.obj
+        self.edits: list[Edit] = []
+        self.findings: list[MigrationFinding] = []
+        self.reason = ""
+
+    def say(self, code: FindingCode, path: Path, message: str, **more: Any) -> None:
+        self.findings.append(finding(code, self.document, path, message, **more))
+
+    def say_unchanged(self, path: Path, message: str) -> None:
+        """Nothing to do."""
+        self.say(QUOTA, path, message, severity=FindingSeverity.INFO, advice="")
+
+
+def amount_of(value: object) -> Quantity | None:
+    """None: it is no amount."""
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        return None
+    try:
+        return Quantity.parse(str(value))
+    except ValueError:
+        return None
+
+
+def maps_in(value: object) -> list[JsonObject]:
+    """Items of a list; an item that is no map is empty. Of anything else than a list: none."""
+    return [item if isinstance(item, dict) else {} for item in value] if isinstance(value, list) else []
+
+
+def pasted(obj: JsonObject) -> str:
+    """YAML for a person to add to an object."""
+    return str(yaml.safe_dump(obj, sort_keys=False, allow_unicode=True, default_flow_style=None, width=110))
+
 
 _KUEUE = "kueue.x-k8s.io"
 _QUEUE_LABEL = f"{_KUEUE}/queue-name"
@@ -149,49 +295,49 @@ _RUNAI_PROJECT = _Advice(
 # -- Kueue and Volcano, which count claims under names of their own
 
 
+def _counted(
+    changes: Changes,
+    workloads: Workloads,
+    path: Path,
+    resource: str,
+    message: str,
+    advice: str,
+    *,
+    mapped: bool = False,
+) -> None:
+    """Of one resource that a queue counts."""
+    use = workloads.use_of(resource)
+    if not workloads.is_old(resource):
+        return
+    if not use.claims:
+        changes.say_unchanged(path, f"{resource} keeps counting: the workloads keep the extended resource")
+    else:
+        paste = _mapping(use.classes) if mapped else ""
+        changes.say(QUOTA, path, f"{resource} counts no claims; {message}", advice=advice, paste=paste)
+
+
 def _kueue_queue(changes: Changes, workloads: Workloads) -> None:
     for index, group in enumerate(maps_in(value_at(changes.obj, ("spec", "resourceGroups")))):
-        covered = [str(item) for item in value_at(group, ("coveredResources",)) or ()]
-        names: dict[str, str] = {}
-        classes: set[str] = set()
+        covered = list(map(str, group.get("coveredResources") or ()))
+        if any(name.startswith(f"{INVENTORY_GROUP}/") for name in covered):
+            continue
         for position, resource in enumerate(covered):
-            path: Path = ("spec", "resourceGroups", index, "coveredResources", position)
-            use = workloads.use_of(resource)
-            if not workloads.is_old(resource):
-                continue
-            if not use.claims:
-                changes.say_unchanged(path, f"{resource} keeps counting: the workloads keep the extended resource")
-            elif not workloads.is_number(resource):
-                message = f"{resource}: Kueue counts devices of claims, and this is an amount of a device"
-                changes.say(QUOTA, path, message, advice="Limit devices, or use `sources` of Kueue 0.19 for amounts.")
-            elif missing := [name for name in use.classes if _name_in_kueue(name) not in covered]:
-                classes |= set(missing)
-                names[resource] = _name_in_kueue(missing[0])
-        if names:
-            _say_group(changes, ("spec", "resourceGroups", index, "coveredResources"), group, names, classes)
+            _counted(
+                changes,
+                workloads,
+                ("spec", "resourceGroups", index, "coveredResources", position),
+                resource,
+                "Kueue counts devices of claims by class, under names that its configuration maps",
+                "Add the mapping to Kueue's configuration, and these names with amounts to the resource group. Before "
+                "Kueue 0.19 the old and the new name count separately: divide the amounts. Remove the old resource "
+                "when no pod asks for it.",
+                mapped=True,
+            )
 
 
 def _name_in_kueue(class_of: str) -> str:
     """Not that of the extended resource, because pods may use that one, too."""
     return f"{INVENTORY_GROUP}/{class_of.split('.')[0]}"
-
-
-def _say_group(
-    changes: Changes, path: Path, group: JsonObject, names: Mapping[str, str], classes: Iterable[str]
-) -> None:
-    flavors = []
-    for flavor in maps_in(group.get("flavors")):
-        quotas = [item for item in maps_in(flavor.get("resources")) if item.get("name") in names]
-        renamed = [{**quota, "name": names[quota["name"]]} for quota in quotas]
-        flavors.append({"name": flavor.get("name"), "resources": renamed})
-    new = {"coveredResources": [*group["coveredResources"], *dict.fromkeys(names.values())], "flavors": flavors}
-    message = f"{', '.join(names)} counts no claims; Kueue counts claims by class, under names that you choose"
-    advice = (
-        "Add these names and amounts to the resource group, and the mapping to Kueue's configuration. If several "
-        "resources became one class, add their amounts up. Before Kueue 0.19 the old and the new name count "
-        "separately: divide the amounts. Remove the old resource when no pod asks for it."
-    )
-    changes.say(QUOTA, path, message, advice=advice, paste=f"{pasted(new)}---\n{_mapping(classes)}")
 
 
 def _mapping(classes: Iterable[str]) -> str:
@@ -228,31 +374,18 @@ def _resource_flavor(changes: Changes, _workloads: Workloads) -> None:
 
 def _volcano_queue(changes: Changes, workloads: Workloads) -> None:
     for at in (("capability",), ("deserved",), ("guarantee", "resource")):
-        path: Path = ("spec", *at)
-        amounts = value_at(changes.obj, path)
-        keys: dict[str, Fraction] = {}
-        for resource, value in amounts.items() if isinstance(amounts, dict) else ():
-            use, amount, where = workloads.use_of(str(resource)), amount_of(value), (*path, str(resource))
-            if not workloads.is_old(str(resource)) or "deviceclass/" in str(resource):
-                continue
-            if not use.claims:
-                changes.say_unchanged(where, f"{resource} keeps counting: the workloads keep the extended resource")
-            elif amount is None or not workloads.is_number(str(resource)):
-                changes.say(QUOTA, where, f"{resource}: {value}: Volcano cannot count this for claims", advice="")
-            else:
-                for class_of in use.classes:
-                    key = f"deviceclass/{class_of}"
-                    keys[key] = keys.get(key, Fraction(0)) + amount.value
-        missing: JsonObject = {key: str(Quantity(total)) for key, total in keys.items() if key not in amounts}
-        if missing:
-            for part in reversed(path):
-                missing = {str(part): missing}
-            advice = (
-                "Add the keys; remove the old ones when no pod asks for the old resource. Volcano counts claims with "
-                "its capacity plugin, if `capacity.DynamicResourceAllocationEnable` is on."
-            )
-            message = "Volcano counts claims by class, under separate keys"
-            changes.say(QUOTA, path, message, advice=advice, paste=pasted(missing))
+        amounts = value_at(changes.obj, ("spec", *at))
+        for resource in amounts if isinstance(amounts, dict) else ():
+            if not str(resource).startswith("deviceclass/"):
+                _counted(
+                    changes,
+                    workloads,
+                    ("spec", *at, str(resource)),
+                    str(resource),
+                    "Volcano counts devices of claims by class, under keys such as deviceclass/gpu.nvidia.com",
+                    "Add the keys of your classes, and remove the old ones when no pod asks for the old resource. "
+                    "Volcano counts claims with its capacity plugin, with `capacity.DynamicResourceAllocationEnable`.",
+                )
 
 
 type Handler = Callable[[Changes, Workloads], None]

@@ -6,15 +6,94 @@ what is only in requests is refused by the API server. Source: core/v1 validatio
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dra_driver.allocation.placement import IMPLICIT_PREFIX
-from dra_driver.migration.codes import INVALID_AMOUNT, NOT_EDITABLE, FindingSeverity
-from dra_driver.migration.model import ContainerAt, MigrationFinding, Options, Path, PodSpecAt, finding
-from dra_driver.migration.understand.labels import restored_profile
+from dra_driver.api.documents import Document
+from dra_driver.migration.codes import INVALID_AMOUNT, NOT_EDITABLE, FindingCode, FindingSeverity
+from dra_driver.migration.model import (
+    ContainerAt,
+    Edit,
+    MigrationFinding,
+    Options,
+    Path,
+    PodSpecAt,
+    Want,
+    finding,
+    value_at,
+)
+from dra_driver.migration.understand.labels import is_other, restored_profile
 from dra_driver.migration.understand.meaning import Meaning
-from dra_driver.migration.understand.other_resources import is_other
 from dra_driver.quantity import Quantity
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Of one container, in units of one kind."""
+
+    container: ContainerAt
+    want: Want
+    """Its count is what the container sees."""
+    removes: tuple[Path, ...]
+    resource: str
+    """Empty for annotations."""
+    single: bool = False
+    """`nvidia.com/gpu` that means MIG devices."""
+
+
+@dataclass(slots=True)
+class Notes:
+    document: Document
+    findings: list[MigrationFinding] = field(default_factory=list)
+    claim_findings: list[MigrationFinding] = field(default_factory=list)
+    """If the pod gets claims."""
+    extended_findings: list[MigrationFinding] = field(default_factory=list)
+    """If it keeps the extended resource."""
+    edits: list[Edit] = field(default_factory=list)
+    """Made with claims only."""
+    needs_claims: list[str] = field(default_factory=list)
+    """Why extended resources are not enough, a sentence each."""
+    prefers_claims: list[str] = field(default_factory=list)
+    leave: list[str] = field(default_factory=list)
+    """Why the pod cannot be migrated, a sentence each."""
+
+    def say(
+        self,
+        code: FindingCode,
+        path: Path,
+        message: str,
+        *,
+        severity: FindingSeverity | None = None,
+        advice: str | None = None,
+    ) -> None:
+        """Once for all containers."""
+        if all((finding.code, finding.message) != (code, message) for finding in self.findings):
+            self.findings.append(finding(code, self.document, path, message, severity=severity, advice=advice))
+
+    def say_with_claims(
+        self,
+        code: FindingCode,
+        path: Path,
+        message: str,
+        *,
+        fixed: bool = True,
+        severity: FindingSeverity | None = None,
+    ) -> None:
+        note = finding(code, self.document, path, message, fixed=fixed, severity=severity)
+        if note not in self.claim_findings:
+            self.claim_findings.append(note)
+
+    def say_with_extended(
+        self,
+        code: FindingCode,
+        path: Path,
+        message: str,
+        *,
+        severity: FindingSeverity | None = None,
+        advice: str | None = None,
+    ) -> None:
+        self.extended_findings.append(finding(code, self.document, path, message, severity=severity, advice=advice))
+
 
 _SHARING_SYSTEMS = re.compile(
     r"volcano\.sh/(vgpu-(number|memory|memory-percentage|cores)|gpu-(memory|number))"
@@ -77,8 +156,6 @@ class _Reader:
     def amount(self, resource: str) -> Amount | None:
         """None: it cannot be read, which is said."""
         named = [name for name, given in self._given.items() if resource in given]
-        if self._pod.patch and all(self._given[name][resource] is None for name in named):
-            return None  # the patch takes it away
         numbers = {name: self._number(name, resource) for name in named}
         if None in numbers.values():
             return None
@@ -123,7 +200,10 @@ class _Reader:
         return None
 
     def _path(self, name: str, resource: str) -> Path:
-        return (*self._container.resources_path, name, resource)
+        """Of limits that stand for another field, that field."""
+        path = self._container.resources_path
+        written = value_at(self._pod.document.obj, path) == self._container.resources
+        return (*path, name, resource) if written else path
 
     def _say(self, path: Path, message: str) -> None:
         self.findings.append(finding(INVALID_AMOUNT, self._pod.document, path, message))

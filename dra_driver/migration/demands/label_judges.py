@@ -23,7 +23,7 @@ from dra_driver.migration.understand.labels import (
     restored_profile,
     whole_number_in,
 )
-from dra_driver.quantity import Quantity, padded_version
+from dra_driver.quantity import Quantity
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,22 +256,7 @@ _PARTS = {"major": "major", "minor": "minor", "rev": "patch", "revision": "patch
 def of_version(attribute: str) -> Callable[[JudgedRequirement], LabelVerdict]:
     def judge(asked: JudgedRequirement) -> LabelVerdict:
         value = f"{asked.subject.attributes}.{attribute}"
-        guard = f"has({value})"
-        part = asked.match[1]
-        if part != "full":
-            return _whole_number(asked, f"{value}.{_PARTS[part]}()", guard)
-        there = _always_there(asked)
-        if there is not None:
-            return there
-        versions = [padded_version(text) for text in asked.values]
-        if asked.operator not in ("In", "NotIn") or None in versions:
-            return _unknown_operator(asked)
-        return _chosen(
-            asked,
-            guard,
-            lambda results: _one_of([f"{value}.compareTo(semver('{text}')) == 0" for text in results]),
-            [str(version) for version in versions],
-        )
+        return _whole_number(asked, f"{value}.{_PARTS[asked.match[1]]}()", f"has({value})")
 
     return judge
 
@@ -295,29 +280,6 @@ def of_sharing(asked: JudgedRequirement) -> LabelVerdict:
         return there
     results = [quoted(SHARING_WORDS[value]) for value in asked.values if value in SHARING_WORDS]
     return _chosen(asked, "", lambda values: _equals(f"{asked.subject.attributes}.sharing", values), results)
-
-
-def of_replicas(asked: JudgedRequirement) -> LabelVerdict:
-    """A GPU that is not shared has 1 replica, or 0 where the label does not apply; the two are not told apart."""
-    there = _always_there(asked)
-    if there is not None:
-        return there
-    exclusive = f"{asked.subject.attributes}.sharing == 'exclusive'"
-    shares = f"{asked.subject.capacity}.shares"
-    numbers = asked.integers
-    if not numbers or asked.operator not in ("In", "NotIn", "Gt", "Lt"):
-        return _unknown_operator(asked)
-    if asked.operator == "Gt":
-        if numbers[0] < 1:
-            return _kept(f"{asked.requirement}: holds of GPUs that are not shared, too, with some versions")
-        return _on_device(f"has({shares}) && {shares}.isGreaterThan(quantity('{numbers[0]}'))")
-    if asked.operator == "Lt":
-        if numbers[0] < 2:
-            return _kept(f"{asked.requirement}: holds of GPUs that are not shared with some versions only")
-        return _on_device(_one_of([exclusive, f"has({shares}) && {shares}.isLessThan(quantity('{numbers[0]}'))"]))
-    parts = [exclusive] if numbers[0] <= 1 else []
-    parts += [f"has({shares}) && {shares}.compareTo(quantity('{number}')) == 0" for number in numbers if number > 1]
-    return _on_device(_one_of(parts) if asked.operator == "In" else _not(_one_of(parts)))
 
 
 def _flag(asked: JudgedRequirement) -> bool | None:
@@ -399,13 +361,6 @@ def of_profile(asked: JudgedRequirement) -> LabelVerdict:
         return _product_of(asked, True)
     if part == "sharing-strategy":
         return of_sharing(asked)
-    if part == "replicas":
-        return of_replicas(asked)
-    if part == "count":
-        enough = asked.operator == "Gt" and bool(asked.integers) and asked.integers[0] < asked.subject.total
-        if enough or asked.operator == "Exists":
-            return _implied(f"the pod asks for {asked.subject.total} such MIG devices of one node")
-        return _kept(f"{asked.requirement}: how many a node has is no property of a device")
     return _kept(f"{asked.requirement}: a claim asks for MIG devices by their profile")
 
 

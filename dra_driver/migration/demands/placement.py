@@ -1,7 +1,7 @@
 """Node conditions of a pod, divided: what devices can answer goes into its claim, the rest stays with the pod. Pure.
 
-Entries of `nodeSelector` and of one required term are all required, so each is decided separately. Alternative terms go
-to the claim all together or not at all. Preferences stay.
+Entries of `nodeSelector` and of one required term are all required, so each is decided separately. Alternative terms
+and preferences stay.
 Source: core/v1 NodeAffinity; reference on migration sources, section 4.
 """
 
@@ -17,8 +17,8 @@ from dra_driver.migration.codes import (
     UNUSED_LABEL,
     FindingSeverity,
 )
+from dra_driver.migration.demands.amounts import Notes
 from dra_driver.migration.demands.label_table import is_gpu_label, verdict_on
-from dra_driver.migration.demands.notes import Notes
 from dra_driver.migration.model import MigrationFinding, Path, PodSpecAt, Remove, finding, value_at
 from dra_driver.migration.understand.labels import Fate, LabelVerdict, Requirement, Subject
 
@@ -39,11 +39,10 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class _Term:
-    """Entries that all hold. `readable` is false where there is something that is not understood."""
+    """Entries that all hold."""
 
     entries: tuple[_Entry, ...]
     path: Path
-    readable: bool = True
 
 
 def requirements_of(pod: PodSpecAt) -> tuple[Requirement, ...]:
@@ -94,10 +93,6 @@ class _Placing:
         verdicts = [verdict_on(entry.requirement, subject) for subject in self.subjects]
         return tuple(verdict for verdict in verdicts if verdict is not None) or None
 
-    def _say_with_claims(self, verdict: LabelVerdict, path: Path) -> None:
-        if verdict.code is not None:
-            self.notes.say_with_claims(verdict.code, path, verdict.message)
-
     # -- what must hold
 
     def _required_entry(self, entry: _Entry) -> None:
@@ -106,95 +101,46 @@ class _Placing:
             return
         stays = next((item for item in verdicts if item.fate in (Fate.KEPT, Fate.NEVER)), None)
         if stays is not None:
-            self._kept(stays, entry.path)
+            if stays.code is not None:
+                self.notes.say(stays.code, entry.path, stays.message)
             return
         for own, verdict in zip(self.selectors, verdicts, strict=True):
             if verdict.expression:
                 own.append(verdict.expression)
-            if not self._stay(entry.path):
-                self._say_with_claims(verdict, entry.path)
+            if verdict.code is not None and not self._stay(entry.path):
+                self.notes.say_with_claims(verdict.code, entry.path, verdict.message)
+        key = entry.requirement.key
         if self._stay(entry.path):
-            self._say_of_those_that_stay([entry], entry.path)
+            message = f"{key}: a DaemonSet creates a pod for each node that it selects, so the label stays"
+            if self._is_inherited(entry.path):
+                message = f"{key}: the condition comes from elsewhere, so it stays, and the claim repeats it"
+            self.notes.say_with_claims(NODE_ONLY_LABEL, entry.path, message, fixed=False)
             return
         self.notes.edits.append(Remove(entry.path))
-        self._stay_with_extended([entry], entry.path)
+        if key.startswith("nvidia.com/"):
+            self.notes.say_with_extended(LABEL_STAYS, entry.path, f"{key} stays a condition on the node")
 
     def _stay(self, path: Path) -> bool:
-        """Whether pods are made for nodes by these labels, before anybody looks for devices; or others have them."""
+        """Whether pods are made for nodes by these labels, before devices are allocated; or others have the labels."""
         return self.pod.document.kind == "DaemonSet" or self._is_inherited(path)
 
     def _is_inherited(self, path: Path) -> bool:
         return path[len(self.pod.path)] in self.pod.inherited
 
-    def _say_of_those_that_stay(self, entries: Sequence[_Entry], path: Path) -> None:
-        keys = ", ".join(sorted({entry.requirement.key for entry in entries}))
-        message = f"{keys}: a DaemonSet creates a pod for each node that it selects, so the label stays"
-        if self._is_inherited(path):
-            message = f"{keys}: the condition comes from elsewhere, so it stays, and the claim repeats it"
-        self.notes.say_with_claims(NODE_ONLY_LABEL, path, message, fixed=False)
-
-    def _stay_with_extended(self, entries: Sequence[_Entry], path: Path) -> None:
-        """For labels that GPU Feature Discovery keeps."""
-        keys = sorted({entry.requirement.key for entry in entries if entry.requirement.key.startswith("nvidia.com/")})
-        if keys:
-            message = f"{', '.join(keys)} stay{'s' * (len(keys) == 1)} a condition on the node"
-            self.notes.say_with_extended(LABEL_STAYS, path, message)
-
-    def _kept(self, verdict: LabelVerdict, path: Path) -> None:
-        if verdict.code is not None:
-            self.notes.say(verdict.code, path, verdict.message)
-
     def _required_terms(self, terms: Sequence[_Term]) -> None:
         if len(terms) == 1:
             for entry in terms[0].entries:
                 self._required_entry(entry)
-        elif any(self._of_gpus(entry) for term in terms for entry in term.entries):
-            self._one_of(terms)
+            return
+        labels = sorted({entry.requirement.key for term in terms for entry in term.entries if self._of_gpus(entry)})
+        if labels:
+            message = f"{', '.join(labels)}: {len(terms)} alternative terms stay conditions on nodes"
+            self.notes.say(MIXED_TERMS, (*self.pod.path, *_REQUIRED), message)
 
     def _of_gpus(self, entry: _Entry) -> bool:
         """Whether a device could answer it."""
         verdicts = self._verdicts(entry)
         return verdicts is not None and all(verdict.fate in (Fate.ON_DEVICE, Fate.IMPLIED) for verdict in verdicts)
-
-    def _one_of(self, terms: Sequence[_Term]) -> None:
-        where = (*self.pod.path, *_REQUIRED)
-        if not all(term.readable and all(map(self._of_gpus, term.entries)) for term in terms):
-            labels = sorted({entry.requirement.key for term in terms for entry in term.entries if self._of_gpus(entry)})
-            self.notes.say(
-                MIXED_TERMS, where, f"{', '.join(labels)} and other conditions are mixed in {len(terms)} alternatives"
-            )
-            return
-        for own, expressions in zip(self.selectors, self._of_terms(terms), strict=True):
-            if expressions is not None:
-                own.append(
-                    " || ".join(
-                        f"({expression})" if "&&" in expression or "||" in expression else expression
-                        for expression in expressions
-                    )
-                )
-        if self._stay(where):
-            self._say_of_those_that_stay([entry for term in terms for entry in term.entries], where)
-            return
-        self.notes.edits.append(Remove(where))
-        self._stay_with_extended([entry for term in terms for entry in term.entries], where)
-
-    def _of_terms(self, terms: Sequence[_Term]) -> Iterator[list[str] | None]:
-        """By subject, an expression for each term; None where one of them always holds."""
-        by_term = [self._conditions(term) for term in terms]
-        for index in range(len(self.subjects)):
-            expressions = [conditions[index] for conditions in by_term]
-            yield None if "" in expressions else list(dict.fromkeys(expressions))
-
-    def _conditions(self, term: _Term) -> list[str]:
-        """By subject, all entries of the term in one expression; empty where they always hold."""
-        parts: list[list[str]] = [[] for _ in self.subjects]
-        for entry in term.entries:
-            for own, verdict in zip(parts, self._verdicts(entry) or (), strict=True):
-                if not self._stay(entry.path):
-                    self._say_with_claims(verdict, entry.path)
-                if verdict.expression:
-                    own.append(f"({verdict.expression})" if "||" in verdict.expression else verdict.expression)
-        return [" && ".join(own) for own in parts]
 
     def _preferences(self, preferred: Sequence[_Term]) -> None:
         """A claim has no preference that the scheduler weighs against those of nodes, so they stay with the pod."""
@@ -246,7 +192,6 @@ def _term(term: object, path: Path, *below: str) -> _Term:
     given: Mapping[str, Any] = term if isinstance(term, dict) else {}
     expressions = given.get("matchExpressions")
     entries = []
-    readable = given.keys() <= {"matchExpressions"}
     for index, expression in enumerate(expressions if isinstance(expressions, list) else []):
         where = (*path, *below, "matchExpressions", index)
         if (
@@ -254,12 +199,11 @@ def _term(term: object, path: Path, *below: str) -> _Term:
             or not isinstance(expression.get("key"), str)
             or not isinstance(expression.get("operator"), str)
         ):
-            readable = False
             continue
         values = expression.get("values")
         listed = tuple(map(_text, values)) if isinstance(values, list) else ()
         entries.append(_Entry(Requirement(expression["key"], expression["operator"], listed), where))
-    return _Term(tuple(entries), path, readable)
+    return _Term(tuple(entries), path)
 
 
 def _topology_keys(value: object, path: Path) -> Iterator[Path]:

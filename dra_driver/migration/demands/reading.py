@@ -28,11 +28,9 @@ from dra_driver.migration.codes import (
     FindingSeverity,
 )
 from dra_driver.migration.demands import amounts as amounts_room
-from dra_driver.migration.demands.amounts import Amounts, amounts_of, is_gpu_resource
-from dra_driver.migration.demands.bypasses import bypasses, sees_all, variables
-from dra_driver.migration.demands.notes import Ask, Notes
+from dra_driver.migration.demands.amounts import Amounts, Ask, Notes, amounts_of, is_gpu_resource
 from dra_driver.migration.demands.placement import placed, requirements_of, unused_labels
-from dra_driver.migration.demands.pod_settings import settings
+from dra_driver.migration.demands.pod_settings import bypasses, sees_all, settings, variables
 from dra_driver.migration.demands.sharing_systems import parts_of
 from dra_driver.migration.demands.standing import ResourceMeaning, demands_of_kind, handed_on, with_clouds
 from dra_driver.migration.model import (

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from dra_driver.migration.codes import CONFLICTING_NODES, MEANING_UNKNOWN, SHARES_ABOVE_ONE, FindingSeverity
 from dra_driver.migration.demands import amounts as amounts_room
-from dra_driver.migration.demands.notes import Ask, Notes
+from dra_driver.migration.demands.amounts import Ask, Notes
 from dra_driver.migration.model import ContainerAt, Demand, DeviceShare, Options, Path, Role, Want, What
 from dra_driver.migration.understand.labels import Hints, Requirement, quoted
 from dra_driver.migration.understand.meaning import Meaning, Stands

@@ -160,11 +160,6 @@ def kind_of(obj: Mapping[str, Any]) -> Kind:
     return group, kind if isinstance(kind, str) else ""
 
 
-def group_of(kind: str) -> str:
-    """Of a kind with pods; empty where there is none of the name, or it is of the core."""
-    return next((group for table in _TABLES for group, name in table if name == kind), "")
-
-
 def is_known(obj: Mapping[str, Any]) -> bool:
     key = kind_of(obj)
     return key in (KSERVE, DYNAMO) or key in SPARK or any(key in table for table in _TABLES)

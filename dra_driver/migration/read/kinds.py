@@ -14,16 +14,13 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.migration.model import (
     ClaimForm,
     ContainerAt,
-    MigrationFinding,
     Options,
     Path,
-    PodReading,
     PodSpecAt,
     Role,
     path_text,
     value_at,
 )
-from dra_driver.migration.read import argo
 from dra_driver.migration.read.kind_table import (
     ARGO,
     DYNAMO,
@@ -39,13 +36,12 @@ from dra_driver.migration.read.kind_table import (
     is_known,
     kind_of,
 )
-from dra_driver.migration.read.unrendered import gpu_keys
+from dra_driver.migration.read.unrendered import gpu_keys, speaks_of_gpus
 
 
-def pods_of(document: Document, options: Options, *, patch: bool = False) -> tuple[PodSpecAt, ...]:
+def pods_of(document: Document, options: Options) -> tuple[PodSpecAt, ...]:
     """The pods that an object describes, in its order."""
-    pod_spec_ats = tuple(_pods(document, document.obj, (), options))
-    return tuple(replace(pod, patch=True) for pod in pod_spec_ats) if patch else pod_spec_ats
+    return tuple(_pods(document, document.obj, (), options))
 
 
 _WHOLE_GROUPS = ("", "apps", "batch")
@@ -57,35 +53,6 @@ def is_part_of_an_object(document: Document) -> bool:
         return False
     containers = [container for pod in _pods(document, document.obj, (), Options()) for container in pod.containers]
     return bool(containers) and all("image" not in container.obj for container in containers)
-
-
-def with_written_places(reading: PodReading, pod: PodSpecAt) -> PodReading:
-    """Findings stand where something is written, also where limits are only another form of it (Spark, Dynamo)."""
-    if pod.form is not ClaimForm.NONE:
-        return reading
-    return replace(
-        reading,
-        findings=tuple(_written_place(finding, pod) for finding in reading.findings),
-        extended_findings=tuple(
-            _written_place(extended_finding, pod) for extended_finding in reading.extended_findings
-        ),
-    )
-
-
-def _written_place(finding: MigrationFinding, pod: PodSpecAt) -> MigrationFinding:
-    for container in pod.containers:
-        path = path_text(container.resources_path)
-        made_up = value_at(pod.document.obj, container.resources_path) != container.resources
-        if made_up and finding.place.path.startswith(path):
-            return replace(finding, place=replace(finding.place, path=path))
-    return finding
-
-
-def choosing_patches_in(document: Document) -> Iterator[Path]:
-    """Of a workflow: texts that change its pods, and choose GPUs for them."""
-    where = ARGO.get(kind_of(document.obj))
-    if where is not None:
-        yield from argo.choosing_patches(argo.workflow_of(document.obj, where), tuple(where.split(".")))
 
 
 def _pods(document: Document, obj: JsonObject, base: Path, options: Options) -> Iterator[PodSpecAt]:
@@ -193,13 +160,13 @@ def _resources_only(document: Document, obj: JsonObject, base: Path, pattern: st
 
 
 def _argo(document: Document, obj: JsonObject, base: Path, where: str, options: Options) -> Iterator[PodSpecAt]:
-    workflow = argo.workflow_of(obj, where)
+    workflow = value_at(obj, tuple(where.split("."))) or {}
     for pattern in (f"{where}.templates[]", f"{where}.templateDefaults"):
         for path, template in _matching(obj, pattern):
             full = (*base, *path)
             containers = tuple(_argo_containers(template, full))
             if containers:
-                more = argo.inherited(workflow, template) if "templates" in path else {}
+                more = _inherited(workflow, template) if "templates" in path else {}
                 pod = _pod(document, {**template, **more}, full, (*full, "metadata"), _text(template.get("name")))
                 pod = replace(pod, containers=containers, form=ClaimForm.ARGO, inherited=frozenset(more))
                 why = _why_no_claims_of_argo(workflow, template, options)
@@ -207,11 +174,31 @@ def _argo(document: Document, obj: JsonObject, base: Path, where: str, options: 
 
 
 def _why_no_claims_of_argo(workflow: JsonObject, template: JsonObject, options: Options) -> str:
-    if argo.asks_by_patch(workflow, template):
-        return "a podSpecPatch of its workflow also asks for GPUs, which would be added to those of a claim"
+    patches = (workflow.get("podSpecPatch"), _defaults(workflow).get("podSpecPatch"), template.get("podSpecPatch"))
+    if any(isinstance(patch, str) and speaks_of_gpus(patch) for patch in patches):
+        return "a podSpecPatch of its workflow is about GPUs, too, and is not read"
     if options.argo_resource_claims or "resourceClaims" in template:
         return ""
     return "older releases of Argo Workflows keep no claims (if yours does: `argoResourceClaims: true`)"
+
+
+def _inherited(workflow: JsonObject, template: JsonObject) -> JsonObject:
+    """Fields of a template's pod that it has from the workflow or its defaults. A template with its own list of
+    tolerations has none of theirs. Source: Argo Workflows, addSchedulingConstraints and mergedTemplateDefaultsInto."""
+    defaults = _defaults(workflow)
+    inherited = {
+        name: value
+        for name in ("nodeSelector", "affinity", "schedulerName")
+        if not template.get(name) and (value := defaults.get(name) or workflow.get(name))
+    }
+    if workflow.get("tolerations") and not template.get("tolerations") and not defaults.get("tolerations"):
+        inherited["tolerations"] = workflow["tolerations"]
+    return inherited
+
+
+def _defaults(workflow: JsonObject) -> JsonObject:
+    defaults = workflow.get("templateDefaults")
+    return defaults if isinstance(defaults, dict) else {}
 
 
 def _argo_containers(template: JsonObject, path: Path) -> Iterator[ContainerAt]:
@@ -301,7 +288,7 @@ def _spark(document: Document, obj: JsonObject, base: Path, where: str) -> Itera
         if isinstance(gpu, dict) and isinstance(gpu.get("name"), str):
             path = (*base, *spec_path, role, "gpu")
             limits = {gpu["name"]: gpu.get("quantity", 1)}
-            yield _spark_pod(document, path, role, limits, why, _spark_placement(spec, role))
+            yield _spark_pod(document, path, role, limits, why)
     conf = value_at(spec, ("sparkConf",))
     for name, amount in (conf if isinstance(conf, dict) else {}).items():
         match = _SPARK_AMOUNT.fullmatch(name)
@@ -309,21 +296,12 @@ def _spark(document: Document, obj: JsonObject, base: Path, where: str) -> Itera
             vendor = conf.get(name.replace(".amount", ".vendor"), "nvidia.com")
             path = (*base, *spec_path, "sparkConf", name)
             limits = {f"{vendor}/gpu": amount}
-            yield _spark_pod(document, path, match[1], limits, why, _spark_placement(spec, match[1]))
+            yield _spark_pod(document, path, match[1], limits, why)
 
 
-def _spark_placement(spec: JsonObject, role: str) -> JsonObject:
-    """Where its pods run: what the role says goes before what is said for both."""
-    own = value_at(spec, (role,))
-    found = {**spec, **(own if isinstance(own, dict) else {})}
-    return {name: found[name] for name in ("nodeSelector", "affinity", "tolerations", "schedulerName") if name in found}
-
-
-def _spark_pod(
-    document: Document, path: Path, role: str, limits: JsonObject, why: str, placement: JsonObject
-) -> PodSpecAt:
+def _spark_pod(document: Document, path: Path, role: str, limits: JsonObject, why: str) -> PodSpecAt:
     only = ContainerAt(role, path, {}, resources_path=path, resources={"limits": limits})
-    pod = replace(_pod(document, placement, path, (), role), inherited=frozenset(placement))
+    pod = _pod(document, {}, path, (), role)
     return replace(pod, containers=(only,), form=ClaimForm.NONE, why_no_claims=why)
 
 

@@ -22,8 +22,14 @@ from dra_driver.migration.model import (
     Workload,
     ref_of,
 )
-from dra_driver.migration.report.outcome import MigrationReport, NamespaceSum, by_namespace, next_steps
-from dra_driver.migration.report.readiness import ReadinessAnswer, ReadinessCheck
+from dra_driver.migration.report.outcome import (
+    MigrationReport,
+    NamespaceSum,
+    ReadinessAnswer,
+    ReadinessCheck,
+    by_namespace,
+    next_steps,
+)
 from dra_driver.migration.verify.trial import TrialResult, TrialVerdict, Verification
 
 FILE = Path(__file__).parents[3] / "docs" / "schemas" / "MigrationReport.json"

@@ -9,8 +9,7 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.migration.codes import FindingCode, FindingSeverity
 from dra_driver.migration.cutover.commands import CutoverPlan, Stage
 from dra_driver.migration.model import MigrationFinding, MigrationTarget, Workload, title_of
-from dra_driver.migration.report.outcome import UnreadInput
-from dra_driver.migration.report.readiness import ReadinessAnswer, ReadinessCheck
+from dra_driver.migration.report.outcome import ReadinessAnswer, ReadinessCheck, UnreadInput
 from dra_driver.migration.verify.trial import TrialResult, TrialVerdict, Verification
 from dra_driver.phrases import and_more
 

@@ -13,7 +13,7 @@ from dra_driver.api.documents import Document, SourceText, read_documents
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.model import Edit
 from dra_driver.migration.text.changes import EditRefused, Items, changed, plain, same
-from dra_driver.migration.text.tree import NotATree, Splice, joined, order, trees, value_of
+from dra_driver.migration.text.tree import NotATree, Splice, joined, trees, value_of
 from dra_driver.migration.text.writer import Writer
 
 
@@ -64,21 +64,13 @@ def _of_yaml(text: str, wanted: Mapping[SourceText, JsonObject]) -> list[Splice]
 
 
 def _unended(splices: Sequence[Splice], text: str) -> list[Splice]:
-    """In a text whose last line has no end: it was given one for the time being, and has none afterwards."""
-    ordered = sorted(splices, key=order)
-    first = next((index for index, splice in enumerate(ordered) if splice.end >= len(text)), len(ordered))
-    if first == len(ordered):
-        return ordered
-    start = min(ordered[first].start, len(text))
-    while first and ordered[first - 1].end >= start:
-        first -= 1
-        start = ordered[first].start
-    rest = [Splice(splice.start - start, splice.end - start, splice.text) for splice in ordered[first:]]
-    tail = joined(f"{text}\n"[start:], rest).removesuffix("\n")
-    free = max((splice.end for splice in ordered[:first]), default=0)
-    while not tail and start > free and text[start - 1] == "\n":
-        start -= 1
-    return [*ordered[:first], Splice(start, len(text), tail)]
+    """Of a text whose last line has no end. It was given one, and has none afterwards."""
+    if not splices:
+        return []
+    new = joined(f"{text}\n", splices).removesuffix("\n")
+    start = next((place for place, pair in enumerate(zip(text, new, strict=False)) if len(set(pair)) > 1), len(new))
+    start = min(start, len(text), len(new))
+    return [Splice(start, len(text), new[start:])]
 
 
 def _with_objects(old: Any, objects: Mapping[tuple[int, ...], JsonObject]) -> Any:

@@ -4,22 +4,15 @@ Comments stay, also those of removed parts. A value with an anchor, an alias, or
 `dra_driver.migration.text.edit` reads the result again.
 """
 
+import json
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dra_driver.api.plain_values import plain_value
 from dra_driver.migration.text.changes import EditRefused, Items, same
-from dra_driver.migration.text.rendering import (
-    Style,
-    inline,
-    item_lines,
-    literal_lines,
-    pair_lines,
-    scalar,
-    style_of,
-    value_lines,
-)
 from dra_driver.migration.text.tree import (
     Alias,
     ListNode,
@@ -35,6 +28,137 @@ from dra_driver.migration.text.tree import (
     next_line,
     past_space,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How the text around is written."""
+
+    step: int = 2
+    """Spaces for each map in a map."""
+    dash: int = 0
+    """Spaces that a list's dashes have before them, beyond those of the list's key."""
+    quote: str = "'"
+
+
+def style_of(text: str, roots: Sequence[Tree]) -> Style:
+    """The most frequent steps of indentation, dashes and quotes of a text."""
+    steps: Counter[int] = Counter()
+    dashes: Counter[int] = Counter()
+    quotes: Counter[str] = Counter()
+    pending: list[Tree] = list(roots)
+    while pending:
+        tree = pending.pop()
+        if isinstance(tree, Scalar):
+            quotes[tree.style] += 1
+        elif isinstance(tree, ListNode):
+            pending += tree.items
+        elif isinstance(tree, MapNode):
+            for key, value in tree.pairs:
+                pending += (key, value)
+                if not tree.flow and isinstance(value, MapNode | ListNode) and not value.flow:
+                    step = column_of(text, value.body) - column_of(text, key.start)
+                    (dashes if isinstance(value, ListNode) else steps)[step] += 1
+    return Style(
+        _most(steps, 2, lowest=1),
+        _most(dashes, 0, lowest=0),
+        '"' if quotes['"'] > quotes["'"] else "'",
+    )
+
+
+def _most(counted: Counter[int], default: int, *, lowest: int) -> int:
+    usual = [(times, -number) for number, times in counted.items() if number >= lowest]
+    return -max(usual)[1] if usual else default
+
+
+_PLAIN = re.compile(r"[A-Za-z0-9_./\\(<=+;$^~][^\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff]*")
+_MEANT = re.compile(r": |:$| #|\s$")
+_OF_FLOW = re.compile(r"[,\[\]{}]")
+_PRINTABLE = re.compile(r"[\n\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]*")
+
+
+def scalar(value: Any, style: Style, *, flow: bool, quote: str = "") -> str:
+    """In one line. `quote` is how the value that stood there before was quoted, and is kept where that can be."""
+    if not isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if not quote and _is_plain(value, flow):
+        return value
+    if not quote:
+        quote = "'" if '"' in value else style.quote
+    if quote == "'" and "\n" not in value and _PRINTABLE.fullmatch(value):
+        return "'" + value.replace("'", "''") + "'"
+    return _double_quoted(value)
+
+
+def _double_quoted(value: str) -> str:
+    """JSON's escapes are YAML's, too, as long as nothing beyond 16 bits is escaped."""
+    return (
+        "".join(
+            json.dumps(char)[1:-1]
+            if char < " " or char in '"\\\x7f\x85\u2028\u2029\ufeff' or "\x80" <= char <= "\x9f"
+            else char
+            for char in f"\x00{value}\x00"
+        ).replace("\\u0000", '"', 1)[: -len("\\u0000")]
+        + '"'
+    )
+
+
+def _is_plain(text: str, flow: bool) -> bool:
+    """Whether it needs no quotes, because it cannot be read as another type."""
+    if not _PLAIN.fullmatch(text) or _MEANT.search(text) or (flow and _OF_FLOW.search(text)):
+        return False
+    return isinstance(plain_value(text), str) and not _LIKE_A_NUMBER.match(text) and text not in ("---", "...")
+
+
+_LIKE_A_NUMBER = re.compile(r"[-+.]?[0-9][0-9_:.,xob+-]*[eE]?[-+]?[0-9]*$|[0-9]{4}-[0-9]{2}-[0-9]{2}|[=<~]$|<<$")
+
+
+def inline(value: Any, style: Style) -> str:
+    """In one line, in flow style."""
+    if isinstance(value, dict):
+        return (
+            "{"
+            + ", ".join(f"{scalar(key, style, flow=True)}: {inline(item, style)}" for key, item in value.items())
+            + "}"
+        )
+    if isinstance(value, list):
+        return f"[{', '.join(inline(item, style) for item in value)}]"
+    return scalar(value, style, flow=True)
+
+
+def pair_lines(key: str, value: Any, style: Style, column: int) -> Iterator[str]:
+    """`key: value` in block style, without line ends. The key is in `column`, from 0."""
+    first, *more = value_lines(value, style, column)
+    yield f"{' ' * column}{scalar(key, style, flow=False)}:{first}"
+    yield from more
+
+
+def value_lines(value: Any, style: Style, column: int) -> Iterator[str]:
+    """What follows the colon of a key in `column`: the rest of the line, then the lines below."""
+    if isinstance(value, dict) and value:
+        yield ""
+        for key, item in value.items():
+            yield from pair_lines(key, item, style, column + style.step)
+    elif isinstance(value, list) and value:
+        yield ""
+        for item in value:
+            yield from item_lines(item, style, column + style.dash)
+    else:
+        yield f" {inline(value, style) if isinstance(value, dict | list) else scalar(value, style, flow=False)}"
+
+
+def item_lines(value: Any, style: Style, column: int) -> Iterator[str]:
+    """`- value`; the dash is in `column`."""
+    dash = f"{' ' * column}- "
+    if isinstance(value, dict) and value:
+        lines = [line for key, item in value.items() for line in pair_lines(key, item, style, column + 2)]
+        yield dash + lines[0][column + 2 :]
+        yield from lines[1:]
+    elif isinstance(value, list | dict):
+        yield dash + inline(value, style)
+    else:
+        yield dash + scalar(value, style, flow=False)
+
 
 _SHARED = (
     "it uses a YAML anchor or alias where it would change; expand these first (`yq -i 'explode(.)' FILE`), then migrate"
@@ -79,15 +203,13 @@ class Writer:
         if isinstance(tree, Alias) or tree.anchor is not None:
             raise EditRefused(_SHARED)
         if isinstance(tree, Scalar):
-            return isinstance(new, str) and self._literal(tree, new)
+            return False
         if isinstance(tree, MapNode) and isinstance(new, dict) and isinstance(old, dict) and (new or not old):
             self._mapping(tree, old, new)
             return True
-        if isinstance(tree, ListNode) and isinstance(new, list) and isinstance(old, list) and (new or not old):
-            origin = new.origin if isinstance(new, Items) else _origin(old, new)
-            if origin is not None:
-                self._sequence(tree, old, new, origin)
-                return True
+        if isinstance(tree, ListNode) and isinstance(old, list) and isinstance(new, Items) and (new or not old):
+            self._sequence(tree, old, new, new.origin)
+            return True
         return False
 
     # -- maps
@@ -175,7 +297,7 @@ class Writer:
     def _block(self, child: _Child, new: Any, quote: str, comments: list[str]) -> str:
         """What follows a colon or a dash."""
         column = column_of(self.text, child.begin)
-        if not isinstance(new, dict | list) and not (isinstance(new, str) and "\n" in new):
+        if not isinstance(new, dict | list):
             lines = [f" {scalar(new, self.style, flow=False, quote=quote)}"]
         elif child.key_node is not None:
             lines = list(value_lines(new, self.style, column))
@@ -183,33 +305,6 @@ class Writer:
             first, *more = item_lines(new, self.style, column)
             lines = [first[column + 1 :], *more]
         return "\n".join([lines[0], *(f"{' ' * column}{comment}" for comment in comments), *lines[1:]])
-
-    def _literal(self, tree: Scalar, new: str) -> bool:
-        """New text in the indentation of the old one; lines that stay are not touched."""
-        if tree.style != "|" or tree.tagged or not new.strip():
-            return False
-        first = next_line(self.text, tree.body)
-        raw = self.text[first : tree.end].split("\n")
-        old = tree.text.rstrip("\n").split("\n")
-        wanted = new.rstrip("\n").split("\n")
-        if len(old) != len(raw) or _line_ends(tree.text) != _line_ends(new) or not wanted[0].strip():
-            return False
-        column = next(len(line) - len(was) for line, was in zip(raw, old, strict=True) if was.strip())
-        if wanted[0].startswith(" ") and not re.match(r"\|[-+]?[1-9]", self.text[tree.body : first]):
-            return False
-        before = _common(old, wanted)
-        after = _common(old[before:][::-1], wanted[before:][::-1])
-        lines = (
-            [
-                *raw[:before],
-                *literal_lines("\n".join(wanted[before : len(wanted) - after]), column),
-                *raw[len(raw) - after :],
-            ]
-            if before + after < len(wanted)
-            else [*raw[:before], *raw[len(raw) - after :]]
-        )
-        self.splices.append(Splice(first, tree.end, "\n".join(lines)))
-        return True
 
     # -- children that go and come
 
@@ -356,32 +451,3 @@ def _past_comment(text: str, position: int) -> int:
     """To the end of the line where nothing but a comment is left of it."""
     match = re.compile(r"[ \t]+#[^\n]*").match(text, position)
     return match.end() if match is not None else position
-
-
-def _origin(old: list[Any], new: list[Any]) -> tuple[int | None, ...] | None:
-    """Which item each one was, as in `Items`; None where one is new that does not follow all others."""
-    if len(old) == len(new):
-        return tuple(range(len(old)))
-    origin: list[int | None] = []
-    position = 0
-    for item in new:
-        found = next((index for index in range(position, len(old)) if same(old[index], item)), None)
-        if found is not None and origin and origin[-1] is None:
-            return None
-        origin.append(found)
-        position = position if found is None else found + 1
-    return tuple(origin)
-
-
-def _line_ends(text: str) -> int:
-    return len(text) - len(text.rstrip("\n"))
-
-
-def _common(item: list[str], other: list[str]) -> int:
-    """How many lines are the same at the beginning."""
-    count = 0
-    for left, right in zip(item, other, strict=False):
-        if left != right:
-            break
-        count += 1
-    return count

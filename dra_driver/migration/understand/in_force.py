@@ -1,28 +1,21 @@
 """Which of several sources says what resources mean, for a cluster has one answer. Pure.
 
-What was given for that alone (`--with`, `--cluster`) goes before what was found among the files that are migrated. What
-lies among examples and tests of a repository says nothing of a cluster, unless all that was given lies there. Of
-sources that speak of the same thing in different ways the last counts, and a person is told.
+What was given only for that (`--with`, `--cluster`) goes before what is among the files that are migrated. If several
+sources define the same thing differently, the last one counts, and a finding names the others.
 """
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
 
 from dra_driver.api.documents import Document
-from dra_driver.migration.codes import NOT_TAKEN
-from dra_driver.migration.model import MigrationFinding, Path, finding, title_of
+from dra_driver.api.meta import JsonObject
+from dra_driver.migration.codes import MEANING_UNKNOWN, MIG_LAYOUT, NOT_TAKEN
+from dra_driver.migration.model import MigrationFinding, Options, Path, finding, title_of
+from dra_driver.migration.understand.labels import restored_profile
 from dra_driver.migration.understand.plugin_config import PluginConfig
 from dra_driver.phrases import and_more
 
-_ASIDE = frozenset(
-    {
-        "test", "tests", "testing", "testdata", "e2e", "fixture", "fixtures", "mock", "mocks",
-        "example", "examples", "sample", "samples", "demo", "demos", "doc", "docs",
-        "hack", "vendor", "third_party",
-    }
-)  # fmt: skip
-"""Folders of a repository, in lower case, for what is not of its cluster."""
 _FEW = 3
 
 
@@ -33,28 +26,6 @@ class Given[T]:
     document: Document
     says: T
     at: Path = ()
-
-
-def among_examples(documents: Sequence[Document], told: Collection[Document]) -> frozenset[Document]:
-    """Those in folders of examples and tests, below what all files have in common."""
-    results = [document for document in documents if document not in told]
-    folders = {document.file: PurePath(document.file).parts[:-1] for document in results}
-    common = _common(list(folders.values()))
-    return frozenset(
-        document for document in results if _ASIDE & {part.lower() for part in folders[document.file][common:]}
-    )
-
-
-def _common(folders: Sequence[tuple[str, ...]]) -> int:
-    """How many parts of these are alike, from the first on."""
-    columns = list(zip(*folders, strict=False))
-    return next((index for index, column in enumerate(columns) if len(set(column)) > 1), len(columns))
-
-
-def passed_over(document: Document) -> MigrationFinding:
-    """Of a document among examples."""
-    message = f"{place(document)} lies among examples or tests, so what it says of GPUs is not taken for the cluster's"
-    return finding(NOT_TAKEN, document, (), message)
 
 
 def settled[T](
@@ -123,3 +94,117 @@ def place(document: Document) -> str:
     """For sentences: `ConfigMap gpu/device-plugin in plugin.yaml:12`."""
     where = f"{document.file}:{document.place('')[0]}"
     return f"{title_of(document)} in {where}" if document.kind else document.file
+
+
+@dataclass(frozen=True, slots=True)
+class MigLayout:
+    """A named layout of mig-parted: MIG devices by profile on each kind of GPU."""
+
+    name: str
+    profiles: tuple[str, ...]
+    """Sorted."""
+    summary: str
+    everywhere: bool = True
+    """Whether no GPU stays whole."""
+
+
+def layouts_in_force(
+    given: Sequence[Given[MigLayout]], documents: Collection[Document]
+) -> tuple[tuple[MigLayout, ...], tuple[MigrationFinding, ...]]:
+    """By name, sorted. Of several that have one name and differ, one counts, and a person is told of the others."""
+    taken: list[MigLayout] = []
+    findings: list[MigrationFinding] = []
+    for name in sorted({item.says.name for item in given}):
+        alike = [item for item in given if item.says.name == name]
+        last, of_others = settled(f"layout {name}", alike, documents)
+        findings += of_others
+        if last is None:
+            continue
+        taken.append(last.says)
+        if last.says.profiles:
+            message = f"layout {name}: {last.says.summary}"
+            findings.append(finding(MIG_LAYOUT, last.document, last.at, message))
+    return tuple(taken), tuple(findings)
+
+
+def uniform_profile(name: str, layouts: Sequence[MigLayout]) -> str | None:
+    """Of all MIG devices of a node with this layout; None where they differ, or it is not known.
+
+    Layouts that were not given are known by the names that mig-parted's own have: `all-1g.10gb`.
+    """
+    layout = next((mig_layout for mig_layout in layouts if mig_layout.name == name), None)
+    if layout is not None:
+        return layout.profiles[0] if layout.everywhere and len(layout.profiles) == 1 else None
+    usual = re.fullmatch(r"all-(.+)", name)
+    return restored_profile(usual[1]) if usual else None
+
+
+def by_default_layout(usual: Given[str], profile: str) -> MigrationFinding:
+    """What nodes were taken for of which nothing else is known."""
+    message = (
+        f"nodes are taken to have the layout {usual.says}, so that nvidia.com/gpu is {profile}; those that the label "
+        "nvidia.com/mig.config gives another one may differ"
+    )
+    advice = "Give the nodes (`--cluster`, or `kubectl get nodes -o yaml` by `--with`), which say it themselves."
+    return finding(MIG_LAYOUT, usual.document, usual.at, message, advice=advice)
+
+
+def is_assumed_whole(
+    strategy: Given[str], usual: Given[str] | None, layouts: Sequence[MigLayout], options: Options
+) -> bool:
+    """Whether GPUs are taken as whole though the GPU Operator is told `single`: that is what it is told by default, and
+    what nodes without MIG devices have it offer. Other settings say it on purpose, and so do layouts."""
+    if (
+        strategy.says != "single"
+        or "migStrategy" in strategy.document.obj
+        or options.mig_strategy
+        or options.mig_profile
+    ):
+        return False
+    if usual is None:
+        return not any(layout.profiles for layout in layouts)
+    known = next((layout for layout in layouts if layout.name == usual.says), None)
+    return not known.profiles if known is not None else usual.says == "all-disabled"
+
+
+def assumed_whole(strategy: Given[str], usual: Given[str] | None) -> MigrationFinding:
+    if usual is not None:
+        because = f"nodes are taken to have the layout {usual.says}"
+    else:
+        because = (
+            "the MIG strategy single is the GPU Operator's default, and nothing that was given says of MIG devices"
+        )
+    message = f"{because}, so nvidia.com/gpu is taken as a whole GPU"
+    advice = "If it is not, give the nodes (`--cluster`, or `kubectl get nodes -o yaml` by `--with`), or decide it by "
+    return finding(MEANING_UNKNOWN, strategy.document, strategy.at, message, advice=f"{advice}`migProfile: 1g.10gb`.")
+
+
+def layout_of(name: str, entries: object) -> MigLayout | None:
+    """None: it is no list of what becomes of GPUs."""
+    if not isinstance(entries, list) or not all(isinstance(item, dict) for item in entries):
+        return None
+    parts, profiles = [], set()
+    for entry in entries:
+        devices = entry.get("mig-devices")
+        devices = devices if isinstance(devices, dict) else {}
+        profiles |= {str(profile) for profile in devices}
+        parts.append(f"{_which_gpus(entry)}: {_what_of_them(entry, devices)}")
+    everywhere = all(bool(entry.get("mig-enabled")) for entry in entries)
+    return MigLayout(name, tuple(sorted(profiles)), "; ".join(parts), everywhere)
+
+
+def _which_gpus(entry: JsonObject) -> str:
+    devices = entry.get("devices", "all")
+    listed = devices if isinstance(devices, list) else [devices]
+    which = "each GPU" if devices == "all" else f"GPUs {', '.join(map(str, listed))}" if listed else "no GPU"
+    only = entry.get("device-filter")
+    filters = [only] if isinstance(only, str) else only if isinstance(only, list) else []
+    return f"{which} with PCI id {' or '.join(map(str, filters))}" if filters else which
+
+
+def _what_of_them(entry: JsonObject, devices: JsonObject) -> str:
+    if not entry.get("mig-enabled"):
+        return "whole"
+    if not devices:
+        return "in MIG mode, without MIG devices"
+    return ", ".join(f"{count} x {profile}" for profile, count in sorted(devices.items(), key=str))

@@ -7,7 +7,7 @@ Source: GPU Feature Discovery 0.20 (names and spelling of labels); the operators
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -167,3 +167,20 @@ def _asks_for_several(requirement: Requirement) -> bool:
     if requirement.operator == "In":
         return bool(numbers) and min(numbers) > 1
     return requirement.operator == "Gt" and numbers[:1] >= [1]
+
+
+_OTHER_VENDORS = re.compile(r"(amd\.com|gpu\.intel\.com|habana\.ai|aws\.amazon\.com|google\.com|huawei\.com)/.*")
+_NETWORK = re.compile(
+    r"nvidia\.com/(?!.*(gpu|mig|mps))(hostdev.*|.*(nic|rdma|sriov|roce|mlnx|infiniband|resibs|bluefield|connectx).*)"
+)
+"""Network cards. Source: the NVIDIA Network Operator, whose examples have `nvidia.com/hostdev`, `mlnxnics`, `resibs_…`:
+the SR-IOV device plugin has this prefix there, and names that somebody chose."""
+
+
+def is_other(resource: str, named: Collection[str] = ()) -> bool:
+    """`named` are those of which a person says so."""
+    return resource in named or _OTHER_VENDORS.fullmatch(resource) is not None or is_network_card(resource)
+
+
+def is_network_card(resource: str) -> bool:
+    return _NETWORK.fullmatch(resource) is not None

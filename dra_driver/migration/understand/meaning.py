@@ -14,11 +14,8 @@ from dra_driver.api.documents import Document
 from dra_driver.api.resource import DeviceClass
 from dra_driver.checking.fit import class_expressions
 from dra_driver.migration.model import MigrationFinding, Options, What, value_at
-from dra_driver.migration.read.bases import Bases
-from dra_driver.migration.read.definitions import Definitions
-from dra_driver.migration.understand.labels import Hints, Requirement, restored_profile
-from dra_driver.migration.understand.mig_layouts import MigLayout, uniform_profile
-from dra_driver.migration.understand.other_resources import is_other
+from dra_driver.migration.understand.in_force import MigLayout, uniform_profile
+from dra_driver.migration.understand.labels import Hints, Requirement, is_other, restored_profile
 from dra_driver.migration.understand.plugin_config import GPU_RESOURCE, PluginConfig, PluginSharing
 from dra_driver.migration.understand.purposes import Purposes
 from dra_driver.quantity import Quantity
@@ -152,15 +149,12 @@ class Meaning:
     read_from: tuple[str, ...] = ()
     """Configurations, operators and the like, for sentences."""
     findings: tuple[MigrationFinding, ...] = ()
-    definitions: Definitions = field(default_factory=Definitions)
-    """Of kinds whose CustomResourceDefinitions were given."""
     claims: Mapping[tuple[str, str], tuple[Any, ...]] = field(default_factory=dict)
     """Specs of claims that are there, also of templates, by kind and name of the object."""
     cut_on_demand: bool = False
     """Whether slices have GPUs of which MIG devices are made on demand."""
     purposes: Purposes = field(default_factory=Purposes)
     """Of these claims."""
-    bases: Bases = field(default_factory=Bases)
 
     def views_for(self, requirements: Iterable[Requirement]) -> tuple[View, ...]:
         """Those whose nodes a pod with these requirements can run on. Of nodes that are not known, all that are not

@@ -13,7 +13,7 @@ from typing import Any
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.model import ObjectRef
-from dra_driver.migration.understand.other_resources import is_other
+from dra_driver.migration.understand.labels import is_other
 from dra_driver.quantity import Quantity
 
 _PLUGIN_RESOURCE = re.compile(r"nvidia\.com/.+|volcano\.sh/v?gpu-.+|aliyun\.com/gpu-.+|tencent\.com/vcuda-.+")

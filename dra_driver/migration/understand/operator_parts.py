@@ -4,7 +4,7 @@ DaemonSets of device plugins, feature discovery and the MIG manager see all GPUs
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -18,9 +18,10 @@ from dra_driver.migration.codes import (
     NO_COUNTERPART,
     PLUGIN_SETTING,
     VIRTUAL_MACHINE,
+    FindingCode,
     FindingSeverity,
 )
-from dra_driver.migration.model import MigrationFinding, finding, value_at
+from dra_driver.migration.model import MigrationFinding, Path, finding, value_at
 
 _PLUMBING = re.compile(
     r"k8s-device-plugin|nvidia[^:@]*device-plugin|gpu[^:@]*device-plugin|gpu-feature-discovery|mig-manager|mig-parted"
@@ -99,62 +100,65 @@ def _given(container: JsonObject) -> dict[str, str]:
     return given
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part of the GPU Operator that needs attention. `at` is below the spec of a ClusterPolicy."""
+
+    at: Path
+    applies: Callable[[object], bool]
+    """To the value there, None if there is none."""
+    code: FindingCode
+    message: str
+    advice: str | None = None
+    severity: FindingSeverity | None = None
+
+
+def _is_not_off(value: object) -> bool:
+    return value is not False
+
+
+_PARTS = (
+    _Part(
+        ("devicePlugin", "enabled"), _is_not_off, DOUBLE_ALLOCATION,
+        "the GPU Operator runs the device plugin on all GPU nodes",
+        'Label the nodes that move with `nvidia.com/gpu.deploy.device-plugin: "false"`, node by node as the cut-over '
+        "plan says; at the end set `spec.devicePlugin.enabled: false`.",
+    ),
+    _Part(
+        ("migManager", "config", "name"), bool, MIG_LAYOUT,
+        "the MIG manager keeps layouts on nodes with the label nvidia.com/mig.config", None, FindingSeverity.WARNING,
+    ),
+    _Part(
+        ("migManager", "gpuClientsConfig", "name"), bool, NO_COUNTERPART,
+        "the MIG manager stops clients before it changes a layout; the driver changes nothing that is in use",
+    ),
+    _Part(
+        ("cdi", "enabled"), lambda value: value is False, PLUGIN_SETTING,
+        "CDI is off; the driver gives devices to containers only by CDI", "Set `spec.cdi.enabled: true`.",
+    ),
+    _Part(
+        ("gfd", "enabled"), lambda value: value is False, PLUGIN_SETTING,
+        "GPU Feature Discovery is off: labels of GPUs are stale, or another tool sets them", "Check what sets them.",
+    ),
+    _Part(
+        ("sandboxWorkloads", "enabled"), lambda value: value is True, VIRTUAL_MACHINE,
+        "nodes may be for virtual machines, by the label nvidia.com/gpu.workload.config",
+    ),
+    _Part(
+        ("dcgmExporter", "enabled"), _is_not_off, PLUGIN_SETTING,
+        "metrics of dcgm-exporter name the pods of claims only with its DRA support switched on",
+        "Set `KUBERNETES_ENABLE_DRA` of dcgm-exporter to true.", FindingSeverity.INFO,
+    ),
+)  # fmt: skip
+
+
 def parts_of_operator(document: Document, spec: JsonObject) -> Iterator[MigrationFinding]:
     """`spec` is that of the ClusterPolicy."""
-    for item in _PARTS:
-        yield from item(document, spec)
-
-
-def _device_plugin(document: Document, spec: JsonObject) -> Iterator[MigrationFinding]:
-    if value_at(spec, ("devicePlugin", "enabled")) is not False:
-        message = "the GPU Operator runs the device plugin on all GPU nodes"
-        advice = (
-            "Label the nodes that go over with `nvidia.com/gpu.deploy.device-plugin: \"false\"`, node by node as the "
-            "cut-over plan says; at the end set `spec.devicePlugin.enabled: false`."
-        )  # fmt: skip
-        yield finding(DOUBLE_ALLOCATION, document, ("spec", "devicePlugin"), message, advice=advice)
-
-
-def _mig_manager(document: Document, spec: JsonObject) -> Iterator[MigrationFinding]:
-    manager = value_at(spec, ("migManager", "enabled"))
-    if manager is not False and value_at(spec, ("migManager", "config", "name")):
-        message = "the MIG manager keeps layouts on nodes with the label nvidia.com/mig.config"
-        yield finding(MIG_LAYOUT, document, ("spec", "migManager"), message, severity=FindingSeverity.WARNING)
-    if value_at(spec, ("migManager", "gpuClientsConfig", "name")):
-        message = "the MIG manager stops clients before it changes a layout; the driver changes nothing that is in use"
-        yield finding(NO_COUNTERPART, document, ("spec", "migManager", "gpuClientsConfig"), message)
-
-
-def _cdi(document: Document, spec: JsonObject) -> Iterator[MigrationFinding]:
-    if value_at(spec, ("cdi", "enabled")) is False:
-        message = "CDI is off; the driver hands devices to containers by CDI alone"
-        yield finding(
-            PLUGIN_SETTING, document, ("spec", "cdi", "enabled"), message, advice="Set `spec.cdi.enabled: true`."
-        )
-
-
-def _gfd(document: Document, spec: JsonObject) -> Iterator[MigrationFinding]:
-    if value_at(spec, ("gfd", "enabled")) is False:
-        message = "GPU Feature Discovery is off: labels of GPUs are stale, or another tool sets them"
-        yield finding(PLUGIN_SETTING, document, ("spec", "gfd", "enabled"), message, advice="Check what sets them.")
-
-
-def _sandbox(document: Document, spec: JsonObject) -> Iterator[MigrationFinding]:
-    if value_at(spec, ("sandboxWorkloads", "enabled")) is True:
-        message = "nodes may be for virtual machines, by the label nvidia.com/gpu.workload.config"
-        yield finding(VIRTUAL_MACHINE, document, ("spec", "sandboxWorkloads"), message)
-
-
-def _exporter(document: Document, spec: JsonObject) -> Iterator[MigrationFinding]:
-    if value_at(spec, ("dcgmExporter", "enabled")) is not False:
-        message = "metrics of dcgm-exporter name the pods of claims only with its DRA support switched on"
-        advice = "Set `KUBERNETES_ENABLE_DRA` of dcgm-exporter to true."
-        yield finding(
-            PLUGIN_SETTING, document, ("spec", "dcgmExporter"), message, advice=advice, severity=FindingSeverity.INFO
-        )
-
-
-_PARTS = (_device_plugin, _mig_manager, _cdi, _gfd, _sandbox, _exporter)
+    for part in _PARTS:
+        off = part.at[0] == "migManager" and value_at(spec, ("migManager", "enabled")) is False
+        if part.applies(value_at(spec, part.at)) and not (off and part.code is MIG_LAYOUT):
+            path: Path = ("spec", part.at[0])
+            yield finding(part.code, document, path, part.message, advice=part.advice, severity=part.severity)
 
 
 _GPU = "nvidia.com/gpu"

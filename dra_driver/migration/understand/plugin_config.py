@@ -18,9 +18,8 @@ from dra_driver.migration.codes import (
     PLUGIN_SETTING,
     UNREADABLE,
     FindingCode,
-    FindingSeverity,
 )
-from dra_driver.migration.model import MigrationFinding, Path, finding
+from dra_driver.migration.model import MigrationFinding, Path, finding, value_at
 
 type Strategy = Literal["TimeSlicing", "MPS"]
 
@@ -88,11 +87,45 @@ _KNOWN: Mapping[str, frozenset[str]] = {
     "sharing": frozenset({"timeSlicing", "mps"}),
 }  # fmt: skip
 
-_EXTRA_NODES = {
-    "gdrcopyEnabled": "/dev/gdrdrv",
-    "gdsEnabled": "/dev/nvidia-fs*",
-    "mofedEnabled": "/dev/infiniband",
-}
+_NEED = "Give these devices to the containers that need them in another way."
+
+
+@dataclass(frozen=True, slots=True)
+class _NotCarried:
+    """A setting with an effect on workloads that is not carried over. `message` can name its {value}."""
+
+    path: str
+    message: str
+    advice: str | None = None
+    only: object = None
+    """For this value only; None: for all values."""
+    code: FindingCode = PLUGIN_SETTING
+
+
+_NOT_CARRIED = (
+    *(
+        _NotCarried(f"flags.{key}", f"every container with a GPU got {nodes}; with claims none does", _NEED, True)
+        for key, nodes in (
+            ("gdrcopyEnabled", "/dev/gdrdrv"), ("gdsEnabled", "/dev/nvidia-fs*"), ("mofedEnabled", "/dev/infiniband"),
+        )
+    ),
+    _NotCarried(
+        "flags.deviceDiscoveryStrategy", "is tegra, for integrated GPUs",
+        "Keep the device plugin on these nodes.", "tegra",
+    ),
+    _NotCarried(
+        "flags.deviceDiscoveryStrategy", "is vfio, for GPUs of virtual machines",
+        "See passthrough in the policy.", "vfio",
+    ),
+    _NotCarried(
+        "flags.plugin.sharedDevicesAllocationPolicy",
+        "is {value}; the order in which the scheduler takes shares of several GPUs cannot be set", code=NO_COUNTERPART,
+    ),
+    _NotCarried(
+        "imex.channelIDs", "every container with a GPU got an IMEX channel; with claims none does",
+        "Request one with a ComputeDomain in the workloads that use NVLink across nodes.",
+    ),
+)  # fmt: skip
 
 
 class _Reader:
@@ -104,15 +137,15 @@ class _Reader:
         self._findings: list[MigrationFinding] = []
 
     def config(self) -> PluginConfig:
-        flags = self._section(self._obj, "flags")
-        plugin = self._section(flags, "plugin", "flags")
-        for where, section in (("", self._obj), ("flags", flags), ("flags.plugin", plugin)):
-            self._unknown(where, section)
-        self._flags(flags)
-        self._plugin(plugin)
-        resources = self._section(self._obj, "resources")
-        self._resources(resources)
-        self._imex(self._section(self._obj, "imex"))
+        flags = self._section("flags")
+        for where in ("", "flags", "flags.plugin", "sharing"):
+            self._unknown(where, self._section(where))
+        for setting in _NOT_CARRIED:
+            value = value_at(self._obj, _path(setting.path))
+            if value not in (None, [], "") and setting.only in (None, value):
+                message = setting.message.replace("{value}", str(value))
+                self._say(setting.code, setting.path, message, advice=setting.advice)
+        self._resources(self._section("resources"))
         return PluginConfig(
             self._name,
             self._mig_strategy(flags),
@@ -121,34 +154,22 @@ class _Reader:
             tuple(self._findings),
         )
 
-    def _say(
-        self,
-        code: FindingCode,
-        where: str,
-        message: str,
-        *,
-        advice: str | None = None,
-        severity: FindingSeverity | None = None,
-    ) -> None:
+    def _say(self, code: FindingCode, where: str, message: str, *, advice: str | None = None) -> None:
         title = f"{where} of configuration {self._name}" if self._name else where
-        text = f"{title}: {message}"
         path = self._at or _path(where)
-        self._findings.append(finding(code, self._document, path, text, advice=advice, severity=severity))
+        self._findings.append(finding(code, self._document, path, f"{title}: {message}", advice=advice))
 
-    def _section(self, parent: Mapping[str, Any], key: str, where: str = "") -> JsonObject:
-        value = parent.get(key)
-        if value is None:
+    def _section(self, where: str) -> JsonObject:
+        value = value_at(self._obj, _path(where)) if where else self._obj
+        if value is not None and not isinstance(value, dict):
+            if all(where not in said.message for said in self._findings):
+                self._say(UNREADABLE, where, "is not a mapping; it is ignored")
             return {}
-        if not isinstance(value, dict):
-            self._say(UNREADABLE, f"{where}.{key}" if where else key, "is not a mapping; it is passed over")
-            return {}
-        return value
+        return value or {}
 
     def _unknown(self, where: str, section: Mapping[str, Any]) -> None:
         for key in sorted(map(str, section.keys() - _KNOWN[where])):
-            self._say(PLUGIN_SETTING, f"{where}.{key}" if where else key, "is no setting that is known here")
-
-    # -- flags
+            self._say(PLUGIN_SETTING, f"{where}.{key}" if where else key, "is an unknown setting")
 
     def _mig_strategy(self, flags: Mapping[str, Any]) -> str | None:
         value = flags.get("migStrategy")
@@ -156,65 +177,6 @@ class _Reader:
             self._say(UNREADABLE, "flags.migStrategy", f"{value!r} is none of {', '.join(MIG_STRATEGIES)}")
             return None
         return value
-
-    def _flags(self, flags: Mapping[str, Any]) -> None:
-        for key, nodes in _EXTRA_NODES.items():
-            if flags.get(key) is True:
-                self._say(
-                    PLUGIN_SETTING, f"flags.{key}", f"every container with a GPU got {nodes}; with claims none does",
-                    advice="Give these devices to the containers that need them in another way.",
-                )  # fmt: skip
-        strategy = flags.get("deviceDiscoveryStrategy")
-        if strategy in ("tegra", "vfio"):
-            what = "integrated GPUs" if strategy == "tegra" else "GPUs for virtual machines"
-            advice = (
-                "Keep the device plugin on these nodes." if strategy == "tegra" else "See passthrough in the policy."
-            )
-            self._say(PLUGIN_SETTING, "flags.deviceDiscoveryStrategy", f"is {strategy}, for {what}", advice=advice)
-        idle = [key for key in ("failOnInitError", "nvidiaDevRoot", "mpsRoot", "useNodeFeatureAPI") if key in flags]
-        idle += ["gfd"] if flags.get("gfd") else []
-        if idle:
-            said = ", ".join(f"flags.{key}" for key in idle)
-            self._say(
-                PLUGIN_SETTING, said, "no effect on what workloads get; not carried over", advice="Nothing to do.",
-                severity=FindingSeverity.INFO,
-            )  # fmt: skip
-
-    def _plugin(self, plugin: Mapping[str, Any]) -> None:
-        strategies = plugin.get("deviceListStrategy")
-        listed = [strategies] if isinstance(strategies, str) else strategies or []
-        where = "flags.plugin.deviceListStrategy"
-        if isinstance(listed, list) and listed and not any(str(item).startswith("cdi") for item in listed):
-            names = ", ".join(map(str, listed))
-            self._say(
-                PLUGIN_SETTING, where, f"{names}: nothing shows that the container runtime reads CDI",
-                advice="See that CDI is on in the container runtime (containerd 2 has it on): `dractl doctor` looks.",
-            )  # fmt: skip
-        policy = plugin.get("sharedDevicesAllocationPolicy")
-        if policy is not None:
-            self._say(
-                NO_COUNTERPART, "flags.plugin.sharedDevicesAllocationPolicy",
-                f"is {policy}; the order in which the scheduler takes shares of several GPUs cannot be set",
-            )  # fmt: skip
-        idle = sorted(
-            {"passDeviceSpecs", "deviceIDStrategy", "cdiAnnotationPrefix", "nvidiaCTKPath", "containerDriverRoot"}
-            & plugin.keys()
-        )
-        if idle:
-            said = ", ".join(f"flags.plugin.{key}" for key in idle)
-            self._say(
-                PLUGIN_SETTING, said, "no effect on what workloads get; not carried over", advice="Nothing to do.",
-                severity=FindingSeverity.INFO,
-            )  # fmt: skip
-
-    def _imex(self, imex: Mapping[str, Any]) -> None:
-        channels = imex.get("channelIDs")
-        if channels not in (None, []):
-            self._say(
-                PLUGIN_SETTING, "imex.channelIDs",
-                "every container with a GPU got an IMEX channel; with claims none does",
-                advice="Ask for one by a ComputeDomain in the workloads that use NVLink across nodes.",
-            )  # fmt: skip
 
     # -- resources and sharing
 
@@ -224,7 +186,7 @@ class _Reader:
                 where = f"resources.{kind}[{index}]"
                 name, pattern = _text(_field(entry, "name")), _text(_field(entry, "pattern"))
                 if name is None or pattern is None:
-                    self._say(UNREADABLE, where, "is not a mapping with pattern and name; it is passed over")
+                    self._say(UNREADABLE, where, "is not a mapping with pattern and name; it is ignored")
                 elif _qualified(name) != GPU_RESOURCE:
                     self._say(
                         IGNORED_BY_PLUGIN, where,
@@ -232,8 +194,7 @@ class _Reader:
                     )  # fmt: skip
 
     def _sharing(self) -> Mapping[str, PluginSharing] | None:
-        sharing = self._section(self._obj, "sharing")
-        self._unknown("sharing", sharing)
+        sharing = self._section("sharing")
         ways: list[tuple[str, Strategy]] = [("timeSlicing", "TimeSlicing"), ("mps", "MPS")]
         given = [(key, strategy) for key, strategy in ways if sharing.get(key)]
         if len(given) == 2:
@@ -242,7 +203,7 @@ class _Reader:
         if not given:
             return None
         key, strategy = given[0]
-        return dict(self._shared(self._section(sharing, key, "sharing"), key, strategy))
+        return dict(self._shared(self._section(f"sharing.{key}"), key, strategy))
 
     def _shared(self, section: JsonObject, key: str, strategy: Strategy) -> Iterator[tuple[str, PluginSharing]]:
         by_default = section.get("renameByDefault") is True
@@ -251,7 +212,7 @@ class _Reader:
         for index, entry in enumerate(_listed(section.get("resources"))):
             where = f"sharing.{key}.resources[{index}]"
             if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
-                self._say(UNREADABLE, where, "is not a mapping with a name; it is passed over")
+                self._say(UNREADABLE, where, "is not a mapping with a name; it is ignored")
                 continue
             name = _qualified(entry["name"])
             replicas = entry.get("replicas")
@@ -268,7 +229,7 @@ class _Reader:
                 self._say(
                     IGNORED_BY_PLUGIN,
                     f"{where}.name",
-                    f"no device is called {name}, so the device plugin passes it over",
+                    f"no device is called {name}, so the device plugin ignores it",
                 )
                 continue
             self._entry(entry, where, name, by_default)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dra_driver.allocation.placement import IMPLICIT_PREFIX
-from dra_driver.api.documents import Document, read_documents
+from dra_driver.api.documents import Document
 from dra_driver.migration.codes import ALREADY_DRA, FindingSeverity
 from dra_driver.migration.model import (
     ClaimForm,
@@ -104,15 +104,10 @@ class _Looking:
                     yield str(name), (*container.resources_path, "limits", str(name)), self._request(request)
 
     def _entry(self, entry: Mapping[str, Any]) -> _Said:
-        # Until Kubernetes 1.30 both names stood in a map `source`.
-        source = entry["source"] if isinstance(entry.get("source"), dict) else entry
         for kind, key in ((_TEMPLATE, "resourceClaimTemplateName"), (_CLAIM, "resourceClaimName")):
-            name = source.get(key)
+            name = entry.get(key)
             if isinstance(name, str):
                 return self._named(kind, name)
-        made = entry.get("claimCreationSpec")
-        if isinstance(made, dict):
-            return _worst([self._of_nim(item) for item in made.get("devices") or ()])
         return _Said(Purpose.UNKNOWN, "it names neither a ResourceClaimTemplate nor a ResourceClaim")
 
     def _named(self, kind: str, name: str) -> _Said:
@@ -170,14 +165,6 @@ class _Looking:
             return _Said(Purpose.OTHERS, f"of class {name}")
         return _Said(Purpose.UNKNOWN, f"the selectors of DeviceClass {name} do not name a driver")
 
-    def _of_nim(self, device: object) -> _Said:
-        """The NIM operator writes the claim; where neither driver nor class is said, it is of GPUs."""
-        driver = value_at(device, ("driverName",)) or GPU_DRIVER
-        if driver not in (self.options.driver, GPU_DRIVER):
-            return _Said(Purpose.OTHERS, f"of driver {driver}")
-        name = value_at(device, ("deviceClassName",))
-        return self._request({"deviceClassName": name if isinstance(name, str) else self.options.gpu_class})
-
 
 _UNREADABLE = _Said(Purpose.UNKNOWN, "it has no request that can be read")
 _ORDER = (Purpose.GPUS, Purpose.UNKNOWN, Purpose.OTHERS)
@@ -194,10 +181,6 @@ def _listed(pod: PodSpecAt) -> Iterator[tuple[str, Path, Mapping[str, Any]]]:
     path = (*pod.path, field_)
     for index, map_ in enumerate(_maps(pod.spec.get(field_))):
         yield str(map_.get("name", f"claim-{index}")), (*path, index), map_
-    patch = pod.spec.get("podSpecPatch")
-    for document in read_documents(patch, pod.document.file).documents if isinstance(patch, str) else ():
-        for map_ in _maps(document.obj.get("resourceClaims")):
-            yield str(map_.get("name")), (*pod.path, "podSpecPatch"), map_
 
 
 def _maps(value: object) -> list[Mapping[str, Any]]:

@@ -23,15 +23,18 @@ from dra_driver.migration.codes import (
     UNREADABLE,
 )
 from dra_driver.migration.model import MigrationFinding, Options, Path, finding, value_at
-from dra_driver.migration.read.bases import Bases
-from dra_driver.migration.read.definitions import Definitions
 from dra_driver.migration.understand.in_force import (
     Given,
-    among_examples,
+    MigLayout,
+    assumed_whole,
+    by_default_layout,
     configs_in_force,
-    passed_over,
+    is_assumed_whole,
+    layout_of,
+    layouts_in_force,
     place,
     settled,
+    uniform_profile,
 )
 from dra_driver.migration.understand.meaning import (
     Hami,
@@ -42,15 +45,6 @@ from dra_driver.migration.understand.meaning import (
     view_of_node,
 )
 from dra_driver.migration.understand.meaning import Meaning as Meaning
-from dra_driver.migration.understand.mig_layouts import (
-    MigLayout,
-    assumed_whole,
-    by_default_layout,
-    is_assumed_whole,
-    layout_of,
-    layouts_in_force,
-    uniform_profile,
-)
 from dra_driver.migration.understand.operator_parts import labels_of_nodes, parts_of_operator, plugin_settings
 from dra_driver.migration.understand.plugin_config import (
     MIG_STRATEGIES,
@@ -67,19 +61,13 @@ def read(documents: Sequence[Document], options: Options, told: Collection[Docum
     """Of all documents, of which those that are none of these sources are passed over. `told` are those of them that
     were given for what they say."""
     found = _Found(told=frozenset(told))
-    aside = among_examples(documents, found.told)
     for document in documents:
-        if document in aside and _Found.decides(document):
-            found.findings.append(passed_over(document))
-        else:
-            found.take(document)
+        found.take(document)
     own = own_names(found.classes, options)
     return replace(
         _meaning(found, options),
-        definitions=Definitions.of(documents),
         own=own,
         purposes=Purposes.of(documents),
-        bases=Bases.of(documents),
     )
 
 
@@ -108,13 +96,6 @@ class _Found:
     findings: list[MigrationFinding] = field(default_factory=list)
     given: bool = False
     """Whether any configuration was there to make a policy of."""
-
-    @staticmethod
-    def decides(document: Document) -> bool:
-        """Whether it says what resources mean."""
-        alone = _Found()
-        alone.take(document)
-        return bool(alone.given or alone.layouts or alone.nodes)
 
     def take(self, document: Document) -> None:
         obj = document.obj

@@ -380,7 +380,6 @@ def test_what_may_not_be_listed_makes_a_plan_that_says_so(kind: str, tmp_path: P
     assert all(command.count("--cluster") < 2 for command in commands)
 
 
-ANY_CLAIMS = {"type": "array", "items": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", True)
 
 
@@ -478,52 +477,6 @@ async def test_a_cluster_says_what_the_claims_of_pods_are_for(
         "claim nic (of class fabric)",
         "claim port (of class fabric)",
     }
-
-
-def ray(**fields: JsonObject) -> JsonObject:
-    """A definition of RayClusters whose pods have these fields besides their containers."""
-    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True, "description": "whatever"}
-    containers = {"type": "array", "items": anything}
-    pod = {"type": "object", "properties": {"containers": containers, **fields}}
-    group = {"type": "object", "properties": {"template": {"type": "object", "properties": {"spec": pod}}}}
-    groups = {"type": "object", "properties": {"workerGroupSpecs": {"type": "array", "items": group}}}
-    schema = {"openAPIV3Schema": {"type": "object", "properties": {"spec": groups}}}
-    return {
-        "metadata": {"name": "rayclusters.ray.io"},
-        "spec": {
-            "group": "ray.io",
-            "scope": "Namespaced",
-            "names": {
-                "plural": "rayclusters",
-                "kind": "RayCluster",
-                "singular": "raycluster",
-                "listKind": "RayClusterList",
-            },
-            "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
-        },
-    }
-
-
-@pytest.mark.parametrize(("fields", "target"), [({}, "extended"), ({"resourceClaims": ANY_CLAIMS}, "claims")])
-async def test_definitions_of_a_cluster_say_what_its_kinds_keep(
-    kube: Kube, api_server: SimulatedApiServer, tmp_path: Path, fields: JsonObject, target: str
-) -> None:
-    await kube.create(CRDS, ray(**fields))
-    container = {"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpu": 1}}}
-    template = {"spec": {"containers": [container]}}
-    obj = {
-        "apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": {"name": "r", "namespace": "default"},
-        "spec": {"workerGroupSpecs": [{"template": template}]},
-    }  # fmt: skip
-    file = tmp_path / "ray.yaml"
-    file.write_text(yaml.safe_dump(obj))
-    kubeconfig = str(api_server.kubeconfig(tmp_path / "kubeconfig"))
-    _, text = await dractl(
-        "migrate", str(file), "--cluster", "--kubeconfig", kubeconfig, "--strategy", "claims", "--report", "json"
-    )
-    (workload,) = json.loads(text)["workloads"]
-    assert workload["target"] == target
-    assert "before 1.4" not in text
 
 
 JOBS = Resource("batch", "v1", "jobs", "Job", True)

@@ -111,12 +111,6 @@ def test_the_first_key_behind_a_dash_goes_and_the_next_takes_its_place() -> None
     assert edited(text, Remove(("items_", 0, "gpu"))) == text.replace("gpu: 1 # one\n  # of", "# one\n  # of")
 
 
-def test_a_text_in_a_text_keeps_the_lines_that_stay() -> None:
-    text = "kind: X\nmanifest: |\n    kind: Pod\n\n    # two\n    gpu: 1\n    cpu: 2\nlast: 1\n"
-    inner = value_at(read_documents(text, "").documents[0].obj, ("manifest",)).replace("gpu: 1\n", "")
-    assert edited(text, Put(("manifest",), inner)) == text.replace("    gpu: 1\n", "")
-
-
 def test_quotes_stay_and_come_where_they_are_needed() -> None:
     text = "kind: X\na: \"auto\"\nb: 'gpu'\nc: auto\n"
     after = edited(text, *(Put((name,), "8") for name in "abc"))
@@ -290,7 +284,7 @@ class Scribe:
         return f"  {self.comment()}\n" if self.chance() else "\n"
 
     def scalar(self, value: Any, flow: bool) -> str:
-        from dra_driver.migration.text.rendering import Style, scalar
+        from dra_driver.migration.text.writer import Style, scalar
 
         quote = self.draw(st.sampled_from(["", "'", '"'])) if isinstance(value, str) else ""
         return scalar(value, Style(quote=self.draw(st.sampled_from(["'", '"']))), flow=flow, quote=quote)

@@ -27,8 +27,7 @@ from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import ManifestText, Migration, Options, StrategyOption
 from dra_driver.migration.report.data import FILE, as_data, schema, schema_text
 from dra_driver.migration.report.markdown import markdown
-from dra_driver.migration.report.outcome import MigrationReport
-from dra_driver.migration.report.readiness import ReadinessFacts, readiness
+from dra_driver.migration.report.outcome import MigrationReport, ReadinessFacts, readiness
 from dra_driver.migration.understand.offering import offering_of
 from dra_driver.migration.verify.ground import ground_of_models
 from dra_driver.migration.verify.trial import TrialVerdict, verify

@@ -1,18 +1,14 @@
 """One answer for a cluster: which file says what resources mean, and what a person is told of the others."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 
-import pytest
 import yaml
-from support.dractl import run
 from support.migration import GPU, limits, pod
-from support.rows import rows
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.migration.codes import MEANING_UNKNOWN, MIG_LAYOUT, NOT_TAKEN
+from dra_driver.migration.codes import MIG_LAYOUT, NOT_TAKEN
 from dra_driver.migration.migrate import migrate
-from dra_driver.migration.model import DeviceShare, ManifestText, Migration, Options
+from dra_driver.migration.model import ManifestText, Migration, Options
 
 POD = yaml.safe_dump(pod(limits({GPU: 1})))
 
@@ -49,42 +45,6 @@ def told(found: Migration) -> list[str]:
 
 
 PLAIN = yaml.safe_dump(shared(4))
-
-
-@rows("folder", ["tests/data", "examples/time-slicing", "charts/plugin/Testdata", "docs", "hack", "vendor/x"])
-def test_what_lies_among_examples_and_tests_says_nothing_of_the_cluster(folder: str) -> None:
-    found = migrated({"deploy/pod.yaml": POD, f"{folder}/plugin.yaml": PLAIN})
-    assert found.policy is None
-    assert [one.reading.demands[0].want.share for one in found.workloads] == [None]
-    assert MEANING_UNKNOWN in [one.code for one in found.findings]
-    (said,) = told(found)
-    assert said.startswith(f"{folder}/plugin.yaml lies among examples or tests")
-
-
-@pytest.mark.parametrize(
-    "text", [operator("x", "single"), config_map("x", default=shared(2)), PLAIN, "migStrategy: single\n"]
-)
-def test_that_holds_for_whatever_says_it(text: str) -> None:
-    found = migrated({"deploy/pod.yaml": POD, "examples/x.yaml": text})
-    assert (found.policy, len(told(found))) == (None, 1)
-
-
-@pytest.mark.parametrize(
-    "files",
-    [
-        ["/src/tests/repo/examples/pod.yaml", "/src/tests/repo/examples/plugin.yaml"],
-        ["examples/pod.yaml", "plugin.yaml"],
-    ],
-)
-def test_what_lies_where_all_lies_is_no_example(files: Sequence[str]) -> None:
-    found = migrated(dict(zip(files, (POD, PLAIN), strict=True)))
-    assert (replicas(found), told(found)) == ([4], [])
-
-
-def test_manifests_among_examples_are_migrated_like_others() -> None:
-    found = migrated({"deploy/plugin.yaml": PLAIN, "examples/pod.yaml": POD})
-    (workload,) = found.workloads
-    assert workload.reading.demands[0].want.share == DeviceShare(number=1)
 
 
 def test_what_is_given_for_what_it_says_goes_before_what_is_found() -> None:
@@ -131,18 +91,6 @@ def test_two_operators_that_differ_are_named() -> None:
     )
     where = ("ClusterPolicy p in prod.yaml:1", "ClusterPolicy p in dev.yaml:1")
     assert told(found) == [f"the MIG strategy is taken from {where[0]}; {where[1]} says otherwise"]
-
-
-def test_a_person_reads_of_it(tmp_path: Path) -> None:
-    for name, text in (("deploy/pod.yaml", POD), ("tests/plugin.yaml", PLAIN)):
-        (tmp_path / name).parent.mkdir()
-        (tmp_path / name).write_text(text)
-    outcome = run("migrate", str(tmp_path))
-    assert "M054" in outcome.stdout
-    assert "plugin.yaml lies among examples or tests" in " ".join(outcome.stdout.split())
-    confirmed = run("migrate", str(tmp_path / "deploy"), "--with", str(tmp_path / "tests"), "--report", "md")
-    assert "M054" not in confirmed.stdout
-    assert "replicas: 4" in confirmed.stdout
 
 
 def layout(profile: str, **more: JsonObject) -> str:

@@ -1,6 +1,5 @@
 """Where pods are in objects of each kind."""
 
-import json
 from typing import Any
 
 import pytest
@@ -8,7 +7,7 @@ from support.rows import rows
 
 from dra_driver.api.documents import read_documents
 from dra_driver.migration.model import ClaimForm, Options, Role, path_text, value_at
-from dra_driver.migration.read.kinds import embedded_in, pods_by_shape, pods_of
+from dra_driver.migration.read.kinds import pods_by_shape, pods_of
 
 POD = "{containers: [{name: c, image: i, resources: {limits: {nvidia.com/gpu: 1}}}]}"
 TEMPLATE = f"{{metadata: {{labels: {{a: b}}}}, spec: {POD}}}"
@@ -280,8 +279,6 @@ spec:
     assert {pod.form for pod in found} == {ClaimForm.NONE}
     newer = pods("argoproj.io/v1alpha1 Workflow", rest, Options(argo_resource_claims=True))
     assert {pod.form for pod in newer} == {ClaimForm.ARGO}
-    (embedded,) = embedded_in(found[0].document)
-    assert embedded == (("spec", "templates", 3, "resource", "manifest"), "kind: Pod\n")
 
 
 def test_kinds_of_the_same_name_are_told_apart_by_group() -> None:
@@ -300,22 +297,6 @@ def test_other_kinds_are_known_by_the_shape_of_pods_only() -> None:
 @pytest.mark.parametrize("broken", ["spec: 3", "spec: {template: []}", "spec: {template: {spec: {containers: 3}}}"])
 def test_nonsense_has_no_pods_with_containers(broken: str) -> None:
     assert all(not pod.containers for pod in pods("apps/v1 Deployment", broken))
-
-
-LABEL = {"nvidia.com/gpu.product": "Tesla-T4-SHARED"}
-
-
-@pytest.mark.parametrize(
-    "spec",
-    [
-        "{executor: {gpu: {name: nvidia.com/gpu, quantity: 1}, nodeSelector: %s}}",
-        "{nodeSelector: %s, executor: {gpu: {name: nvidia.com/gpu, quantity: 1}}}",
-        "{executor: {nodeSelector: %s}, sparkConf: {spark.executor.resource.gpu.amount: '1'}}",
-    ],
-)
-def test_spark_says_beside_its_gpus_where_its_pods_run(spec: str) -> None:
-    (pod,) = pods("sparkoperator.k8s.io/v1beta2 SparkApplication", f"spec: {spec % json.dumps(LABEL)}")
-    assert pod.spec["nodeSelector"] == LABEL
 
 
 def test_dynamo_says_in_extra_fields_where_its_pods_run() -> None:

@@ -63,21 +63,9 @@ ON_DEVICE = [
     ("cuda.driver.major", "In", ["550"], f"has({A}.driverVersion) && {A}.driverVersion.major() == 550"),
     ("cuda.driver.rev", "In", ["09"], f"has({A}.driverVersion) && {A}.driverVersion.patch() == 9"),
     ("cuda.driver-version.revision", "Gt", ["1"], f"has({A}.driverVersion) && {A}.driverVersion.patch() > 1"),
-    (
-        "cuda.driver-version.full", "In", ["580.126.09"],
-        f"has({A}.driverVersion) && {A}.driverVersion.compareTo(semver('580.126.9')) == 0",
-    ),
-    (
-        "cuda.runtime-version.full", "In", ["12.4", "13.0"],
-        f"has({A}.cudaDriverVersion) && ({A}.cudaDriverVersion.compareTo(semver('12.4.0')) == 0"
-        f" || {A}.cudaDriverVersion.compareTo(semver('13.0.0')) == 0)",
-    ),
     ("cuda.runtime.major", "Gt", ["11"], f"has({A}.cudaDriverVersion) && {A}.cudaDriverVersion.major() > 11"),
     ("gpu.sharing-strategy", "In", ["time-slicing", "mps"], f"{A}.sharing in ['time-slicing', 'mps']"),
     ("gpu.sharing-strategy", "In", ["none"], f"{A}.sharing == 'exclusive'"),
-    ("gpu.replicas", "In", ["4"], f"has({C}.shares) && {C}.shares.compareTo(quantity('4')) == 0"),
-    ("gpu.replicas", "In", ["1"], f"{A}.sharing == 'exclusive'"),
-    ("gpu.replicas", "Gt", ["1"], f"has({C}.shares) && {C}.shares.isGreaterThan(quantity('1'))"),
     ("gpu.clique", "In", ["a.1"], f"has({A}.clique) && {A}.clique == 'a.1'"),
     ("gpu.clique", "Exists", [], f"has({A}.clique)"),
     ("mig.capable", "In", ["true"], f"has({A}.migCapable) && {A}.migCapable"),
@@ -124,7 +112,6 @@ def test_labels_of_mig_devices_are_about_the_mig_devices_of_the_claim(
         ("nvidia.com/mig.strategy", "In", ["mixed"], _mig("1g.5gb"), 1),
         ("nvidia.com/mig.config", "In", ["all-1g.5gb"], _mig("1g.5gb"), 1),
         ("nvidia.com/mig.config", "In", ["all-disabled"], GPU, 1),
-        ("nvidia.com/mig-1g.5gb.count", "Gt", ["0"], _mig("1g.5gb"), 1),
     ],
 )
 def test_what_the_claim_implies_is_taken_out(
@@ -149,7 +136,8 @@ def test_what_the_claim_implies_is_taken_out(
         ("nvidia.com/mig.config", "In", ["all-balanced"], GPU, NODE_ONLY_LABEL),
         ("nvidia.com/gpu.memory", "Gt", ["40000"], _mig("1g.5gb"), NODE_ONLY_LABEL),
         ("nvidia.com/gpu.multiprocessors", "Gt", ["100"], GPU, NODE_ONLY_LABEL),
-        ("nvidia.com/gpu.replicas", "Gt", ["1"], _mig("1g.5gb"), NODE_ONLY_LABEL),
+        ("nvidia.com/gpu.replicas", "Gt", ["1"], GPU, NODE_ONLY_LABEL),
+        ("nvidia.com/cuda.driver-version.full", "In", ["580.126.09"], GPU, NODE_ONLY_LABEL),
         ("nvidia.com/gpu.sharing-strategy", "In", ["mps"], _mig("1g.5gb"), NODE_ONLY_LABEL),
         ("nvidia.com/gpu.product", "In", ["NVIDIA-A30-SHARED"], _mig("1g.6gb"), NODE_ONLY_LABEL),
         ("nvidia.com/mig-1g.5gb.count", "Gt", ["6"], _mig("1g.5gb"), NODE_ONLY_LABEL),
@@ -234,11 +222,9 @@ def test_labels_tell_what_resources_mean(requirement: Requirement, hints: Hints)
 def _comparable(requirement: Requirement, world: LabelWorld) -> bool:
     """What the law leaves out, since the label and the device say different things there by nature.
 
-    A product's suffix tells shared devices from others only where resources are not renamed; one replica and none are
-    the same; a version of a driver is compared as a number, so that other spellings of one number are the same.
+    A product's suffix tells shared devices from others only where resources are not renamed. A version of a driver is
+    compared as a number, so that other spellings of one number are the same.
     """
-    if requirement.key.endswith("replicas"):
-        return "0" not in requirement.values
     if requirement.key.endswith("product"):
         suffixed = {value.endswith("-SHARED") for value in requirement.values}
         of_these = world.mode.mig != "mixed" or "mig-" in requirement.key

@@ -85,22 +85,6 @@ def test_entries_of_one_term_are_decided_one_by_one() -> None:
     assert removed(found.edits) == [f"{REQUIRED}[0].matchExpressions[1]", f"{REQUIRED}[0].matchExpressions[2]"]
 
 
-def test_alternatives_that_are_all_of_gpus_become_one_condition() -> None:
-    found = placed(
-        affinity=required(
-            [entry("gpu.family", "ampere"), entry("gpu.compute.minor", "0")], [entry("gpu.family", "hopper")]
-        )
-    )
-    assert found.demands[0].want.selectors == (f"({AMPERE} && {A}.cudaComputeCapability.minor() == 0) || {HOPPER}",)
-    assert removed(found.edits) == [REQUIRED]
-
-
-def test_an_alternative_that_always_holds_makes_all_of_them_hold() -> None:
-    found = placed(affinity=required([entry("gpu.family", "ampere")], [entry("gpu.present", "true")]))
-    assert found.demands[0].want.selectors == ()
-    assert removed(found.edits) == [REQUIRED]
-
-
 @pytest.mark.parametrize(
     "terms",
     [

@@ -163,7 +163,6 @@ def test_claims_that_pods_share_are_looked_up_as_claims() -> None:
     # A ComputeDomain makes a template, and no claim.
     assert purpose(DOMAIN, entry=shared) is Purpose.UNKNOWN
     assert purpose(DOMAIN, entry={"name": "other"}) is Purpose.UNKNOWN
-    assert purpose(DOMAIN, entry={"name": "other", "source": {"resourceClaimTemplateName": "t"}}) is Purpose.OTHERS
 
 
 def test_nim_services_name_claims_in_a_field_of_their_own() -> None:
@@ -172,25 +171,8 @@ def test_nim_services_name_claims_in_a_field_of_their_own() -> None:
         metadata = {"name": "n", "namespace": "team"}
         return {"apiVersion": "apps.nvidia.com/v1alpha1", "kind": "NIMService", "metadata": metadata, "spec": spec}
 
-    def made(**device: str) -> JsonObject:
-        return {"claimCreationSpec": {"devices": [{"name": "d", **device}]}}
-
     assert purposes(service({"resourceClaimTemplateName": "t"}), template(of("gpu.nvidia.com"))) == [Purpose.GPUS]
-    assert purposes(service(made())) == [Purpose.GPUS]
-    assert purposes(service(made(deviceClassName="compute-domain-channel.nvidia.com"))) == [Purpose.OTHERS]
-    assert purposes(service(made(driverName="dra.net"))) == [Purpose.OTHERS]
-
-
-def test_argo_names_claims_in_the_patch_of_a_pod() -> None:
-    patch = json.dumps({"resourceClaims": [ENTRY]})
-    one = {"name": "a", "container": limits({GPU: 1}), "podSpecPatch": patch}
-    workflow = {
-        "apiVersion": "argoproj.io/v1alpha1",
-        "kind": "Workflow",
-        "metadata": {"name": "w", "namespace": "team"},
-        "spec": {"templates": [one]},
-    }
-    assert purposes(workflow, template(of("gpu.nvidia.com"))) == [Purpose.GPUS]
+    assert purposes(service({"claimCreationSpec": {"devices": [{"name": "d"}]}})) == [Purpose.UNKNOWN]
 
 
 def test_argo_templates_that_have_the_field_for_claims_get_theirs_there() -> None:

@@ -20,7 +20,7 @@ from dra_driver.cli.files import read_files
 from dra_driver.errors import InvalidInput
 from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import FileResult, ManifestText, Migration, NewObject, Options, StrategyOption
-from dra_driver.migration.report.readiness import ReadinessAnswer, ReadinessFacts, readiness
+from dra_driver.migration.report.outcome import ReadinessAnswer, ReadinessFacts, readiness
 from dra_driver.migration.understand.offering import GpuNode, Offering
 from dra_driver.migration.verify.ground import Ground, ground_of_cluster, ground_of_models
 from dra_driver.migration.verify.trial import TrialResult, TrialVerdict, verify

@@ -1,1 +1,0 @@
-"""The edited texts, the new objects and the way back."""
