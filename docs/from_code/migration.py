@@ -3,7 +3,7 @@
 from docs.from_code.tables import page, table
 from dra_driver.migration.codes import CODES
 from dra_driver.migration.decisions import FIELDS
-from dra_driver.migration.demands.label_table import ROWS
+from dra_driver.migration.demands.node_labels import ROWS
 from dra_driver.migration.read.kind_table import known_kinds
 from dra_driver.migration.report.markdown import DIFFERENCES
 

@@ -1,7 +1,6 @@
-"""A GPU as a bar: a cell for each of its memory slices, coloured by who holds it. Pure.
+"""A GPU as a bar: a cell for each of its memory slices, with a letter and a color for the claim that holds it. Pure.
 
-`[AAAA··BB]` is a GPU of eight slices, half of which A holds and a quarter B. Colours are only an addition: letters say
-the same on paper, in a log and to people who see no colours.
+`[AAAA··BB]` is a GPU of eight slices, of which A holds half and B a quarter. Colors only add to the letters.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +13,7 @@ from rich.text import Text
 
 DEFAULT_CELLS = 8
 _LETTERS = ascii_uppercase + ascii_lowercase
-_COLOURS = ("green", "yellow", "blue", "magenta", "cyan", "bright_red", "bright_green", "bright_blue", "bright_magenta")
+_COLORS = ("green", "yellow", "blue", "magenta", "cyan", "bright_red", "bright_green", "bright_blue", "bright_magenta")
 
 
 class Mark(StrEnum):
@@ -50,7 +49,7 @@ class Holding:
 
 
 def bar(cells: int, holdings: Sequence[Holding], rest: Sequence[Mark]) -> tuple[Cell, ...]:
-    """The cells. `rest` says for each of them what it is when nobody holds it.
+    """The cells. `rest` has the mark of each cell that no claim holds.
 
     Holdings in the same cells divide these among them by their parts, in order; each has at least one cell as long as
     there are enough of them.
@@ -69,7 +68,7 @@ def _divided(size: int, sharers: Sequence[Holding]) -> list[Cell | None]:
     if len(sharers) > size:
         return [Mark.SEVERAL] * size
     widths = [1] * len(sharers)
-    # What is not given yet goes to whoever is furthest below what it has; nobody gets more than it has.
+    # A free cell goes to the claim that is furthest below its part, and no claim gets more than its part.
     while sum(widths) < size:
         short, who = max((sharer.part * size - widths[index], -index) for index, sharer in enumerate(sharers))
         if short < 0.5:
@@ -82,22 +81,22 @@ def _divided(size: int, sharers: Sequence[Holding]) -> list[Cell | None]:
 
 
 def letters(claims: Iterable[str]) -> dict[str, str]:
-    """A letter for each claim, in order of first appearance; after 52 they begin anew."""
+    """A letter for each claim, in order of first appearance; after 52 they repeat."""
     return {claim: _LETTERS[index % len(_LETTERS)] for index, claim in enumerate(dict.fromkeys(claims))}
 
 
 def drawn(cells: Sequence[Cell], letter_of: Mapping[str, str]) -> Text:
-    """`[AAAA··BB]`. Without colours it is the text alone."""
+    """`[AAAA··BB]`, in color if the terminal has colors."""
     text = Text("[", no_wrap=True)
     for cell, run in groupby(cells):
         width = len(list(run))
         if isinstance(cell, Mark):
             text.append(cell.value * width, style="red" if cell is Mark.TAINTED else "dim")
         else:
-            text.append(letter_of[cell] * width, style=f"bold {colour(cell, letter_of)}")
+            text.append(letter_of[cell] * width, style=f"bold {color(cell, letter_of)}")
     return text.append("]")
 
 
-def colour(claim: str, letter_of: Mapping[str, str]) -> str:
-    """The same for the same claim in one output; neighbours in the order of letters differ."""
-    return _COLOURS[list(letter_of).index(claim) % len(_COLOURS)]
+def color(claim: str, letter_of: Mapping[str, str]) -> str:
+    """The same for the same claim in one output; claims with letters side by side differ."""
+    return _COLORS[list(letter_of).index(claim) % len(_COLORS)]

@@ -9,7 +9,6 @@ from typing import Annotated, Protocol
 
 import typer
 
-from dra_driver.cli.cluster_options import ContextOption, KubeconfigOption
 from dra_driver.cli.doctor import (
     CdiHookOption,
     CdiRootOption,
@@ -23,7 +22,7 @@ from dra_driver.cli.doctor import (
     rendered,
     report_of,
 )
-from dra_driver.cli.session import ask
+from dra_driver.cli.session import ContextOption, KubeconfigOption, ask
 from dra_driver.doctor.anonymity import Anonymity
 from dra_driver.doctor.archive import FACTS, NODE_FACTS, Bundle
 from dra_driver.doctor.findings import DoctorReport

@@ -25,8 +25,8 @@ from dra_driver.checking.check import policies_for
 from dra_driver.checking.findings import Finding, Severity, as_data, as_github, as_sarif, sentence
 from dra_driver.checking.knowledge import Key, Knowledge, sites_of_cluster, sites_of_models
 from dra_driver.checking.manifests import with_chart_values
-from dra_driver.cli.cluster_options import ContextOption, KubeconfigOption
 from dra_driver.cli.files import read_files, shipped_classes
+from dra_driver.cli.session import ContextOption, KubeconfigOption
 from dra_driver.errors import InvalidInput
 from dra_driver.kubernetes import CURRENT, KNOWN, named_minor
 from dra_driver.terminal import Format, Status, messages, print_data, print_table

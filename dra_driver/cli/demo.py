@@ -1,10 +1,12 @@
-"""`dractl demo`: every example on a simulated cluster, what each container got, and proof that nothing is left."""
+"""`dractl demo` runs every example on a simulated cluster, and `dractl cluster` keeps that cluster running."""
 
 import asyncio
+import signal
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -16,14 +18,14 @@ from dra_driver.api.meta import RESOURCE_CLAIMS, RESOURCE_SLICES
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import ResourceClaim, ResourceSlice
 from dra_driver.apirules.dra_gates import as_kept, dropped_fields
-from dra_driver.cli import plan
 from dra_driver.cli import scenario as scenarios
 from dra_driver.cli.files import shipped_classes
 from dra_driver.cli.offline import objects_of_node
-from dra_driver.cli.scenario import ContainerResult, Scenario
+from dra_driver.cli.scenario import ContainerResult, Scenario, policy_of
 from dra_driver.cli.usage import PublishedDevice
 from dra_driver.errors import DriverError, InvalidInput
 from dra_driver.kubernetes import CURRENT, SEEN, named_minor
+from dra_driver.publish.policy_file import read_policy
 from dra_driver.runtime.telemetry import configure_logging
 from dra_driver.simulation.cluster import SimulatedCluster, SimulatedNode, parse_nodes
 from dra_driver.slices.features import default_features
@@ -52,7 +54,7 @@ NodesOption = Annotated[
     typer.Option(
         "--nodes",
         help="Simulated nodes: PROFILE or PROFILE:NUMBER, separated by commas; default: those of the folder's"
-        f" {plan.FILE}, else {DEFAULT_NODES}.",
+        f" {scenarios.CLUSTER_FILE}, else {DEFAULT_NODES}.",
         show_default=False,
     ),
 ]
@@ -95,7 +97,7 @@ def demo(
     minor = named_minor(kubernetes, SEEN)
     results = scenarios_in(folder)
     wanted = wanted_nodes(nodes, folder)
-    policy = plan.policy_of(document for scenario in results for document in scenario.policies)
+    policy = policy_of(document for scenario in results for document in scenario.policies)
     skipped = {scenario.name: why for scenario in results if (why := _why_not(scenario, publisher)) is not None}
     if folder is None and (nodes is not None or minor != CURRENT):
         unfit = _unfit(results, wanted, policy, minor)
@@ -122,7 +124,7 @@ def scenarios_in(folder: Path | None) -> list[Scenario]:
     if not top.is_dir():
         raise InvalidInput("there is no such folder", about=str(top))
     inner = sorted(path for path in top.iterdir() if path.is_dir() and any(path.glob("*.y*ml")))
-    if any(path.name != plan.FILE for path in top.glob("*.y*ml")) or not inner:
+    if any(path.name != scenarios.CLUSTER_FILE for path in top.glob("*.y*ml")) or not inner:
         return [scenarios.read_scenario(top)]
     return [scenarios.read_scenario(path, foreign=folder is None) for path in inner]
 
@@ -132,7 +134,7 @@ def wanted_nodes(nodes: str | None, folder: Path | None) -> tuple[SimulatedNode,
     if nodes is not None:
         return parse_nodes(nodes)
     top = (folder or bundled.EXAMPLES_FOLDER).resolve()
-    return plan.nodes_of(top) or plan.nodes_of(top.parent) or parse_nodes(DEFAULT_NODES)
+    return scenarios.nodes_of(top) or scenarios.nodes_of(top.parent) or parse_nodes(DEFAULT_NODES)
 
 
 def _unfit(
@@ -159,7 +161,7 @@ def _loses(scenario: Scenario, minor: int) -> bool:
 def fitting_examples(
     results: Sequence[Scenario], nodes: Sequence[SimulatedNode], policy: PublishingPolicy, minor: int = CURRENT
 ) -> frozenset[str]:
-    """Names of those whose pods get what they ask for on nodes that nobody uses, as the allocator says offline."""
+    """Names of those whose pods get what they ask for on empty nodes, according to the allocator."""
     from dra_driver.allocation.behavior import Behavior
     from dra_driver.allocation.loading import world_of
     from dra_driver.allocation.offline import allocate_all
@@ -311,3 +313,80 @@ def _data(outcome: ExampleOutcome) -> dict[str, object]:
             for container in outcome.containers
         ],
     }
+
+
+_HINTS = """kubectl get nodeinventories,resourceslices
+dractl get devices
+"""
+
+
+def cluster(
+    nodes: NodesOption = None,
+    publisher: PublisherOption = Publisher.CONTROLLER,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--folder", help="Where its files lie; default: a temporary folder.", show_default=False),
+    ] = None,
+    policy: Annotated[
+        Path | None,
+        typer.Option("--policy", help="A PublishingPolicy; default: what the examples need.", show_default=False),
+    ] = None,
+    port: Annotated[
+        int,
+        typer.Option("--port", min=0, max=65535, help="Port of the API server on 127.0.0.1; 0 takes a free one."),
+    ] = 0,
+    kubernetes: VersionOption = SEEN_VERSIONS[-1],
+) -> None:
+    """Start a simulated cluster with GPUs and keep it running until Ctrl-C.
+
+    Prints the kubeconfig to use. Pods do not really run: what their containers would get is written to
+    nodes/NODE/kubelet/pods/UID/containers.json. A node plugin or controller that is killed is started again.
+    """
+    version = SEEN[named_minor(kubernetes, SEEN)]
+    wanted = wanted_nodes(nodes, None)
+    allowed = read_policy(policy) if policy is not None else _policy_of_examples()
+    if folder is not None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidInput(f"this folder cannot be made: {error.strerror}", about=str(folder)) from error
+        asyncio.run(_keep(folder.resolve(), wanted, allowed, publisher, version, port))
+        return
+    with tempfile.TemporaryDirectory(prefix="dractl-") as place:
+        asyncio.run(_keep(Path(place), wanted, allowed, publisher, version, port))
+
+
+def _policy_of_examples() -> PublishingPolicy:
+    return policy_of(document for scenario in scenarios_in(None) for document in scenario.policies)
+
+
+async def _keep(
+    folder: Path, nodes: Sequence[SimulatedNode], policy: PublishingPolicy, publisher: str, version: str, port: int
+) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with AsyncExitStack() as stack:
+        (folder / "logs").mkdir(exist_ok=True)
+        log = stack.enter_context((folder / "logs" / "simulation.log").open("a"))
+        configure_logging("info", "console", log)
+        with messages.status("starting a simulated cluster") as status:
+            cluster = await stack.enter_async_context(
+                SimulatedCluster.running(
+                    folder,
+                    nodes,
+                    publisher=publisher,
+                    policy=policy,
+                    version=version,
+                    port=port,
+                    progress=status.update,
+                )
+            )
+        messages.print(f"A cluster with {len(nodes)} node(s) is running. In another terminal:\n")
+        typer.echo(f"export KUBECONFIG={cluster.kubeconfig}")
+        messages.print(f"{_HINTS}\nLogs are in {folder / 'logs'}. Ctrl-C ends it.", markup=False)
+        restarts = cluster.restarts(lambda what: messages.print(what, markup=False))
+        while not stop.is_set():
+            await restarts.look()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), 1.0)

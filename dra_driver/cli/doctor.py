@@ -15,8 +15,7 @@ import typer
 from dra_driver import bundled
 from dra_driver.api.meta import JsonObject
 from dra_driver.checking.check import class_errors
-from dra_driver.cli.cluster_options import ContextOption, KubeconfigOption
-from dra_driver.cli.session import ask
+from dra_driver.cli.session import ContextOption, KubeconfigOption, ask
 from dra_driver.doctor.archive import stored
 from dra_driver.doctor.checks import cluster_checks
 from dra_driver.doctor.cluster import ClusterView

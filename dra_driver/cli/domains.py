@@ -1,6 +1,6 @@
-"""`dractl get domains`: which ComputeDomains there are, whether they are ready, why not, and what each node says.
+"""`dractl get domains`: ComputeDomains, whether they are ready, why not, and the status of each of their nodes.
 
-All of it is in their status, which the controller writes; nothing is found out anew here.
+All of it is in their status, which the controller writes.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,8 +12,7 @@ import typer
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.conditions import Condition
 from dra_driver.api.meta import COMPUTE_DOMAINS, JsonObject
-from dra_driver.cli.cluster_options import ContextOption, KubeconfigOption
-from dra_driver.cli.session import ask, listed
+from dra_driver.cli.session import ContextOption, KubeconfigOption, ask, listed
 from dra_driver.domains.status import READY
 from dra_driver.errors import InvalidInput, NotFound
 from dra_driver.kube.client import Kube

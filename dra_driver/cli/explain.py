@@ -9,7 +9,6 @@ import typer
 
 from dra_driver.allocation.search import MOST_STEPS, Limit
 from dra_driver.allocation.world import Key, World, claim_key, claims_of
-from dra_driver.cli.cluster_options import ContextOption, KubeconfigOption
 from dra_driver.cli.offline import (
     CURRENT_VERSION,
     LONGEST_S,
@@ -23,6 +22,7 @@ from dra_driver.cli.offline import (
     limit_of,
     world_in,
 )
+from dra_driver.cli.session import ContextOption, KubeconfigOption
 from dra_driver.errors import InvalidInput
 from dra_driver.explain.explain import Answer, Explanation, explain_claim, explain_pod
 from dra_driver.explain.wording import sentences

@@ -20,11 +20,10 @@ from dra_driver.api.meta import (
     JsonObject,
 )
 from dra_driver.api.resource import ResourceClaim, ResourceSlice
-from dra_driver.cli.bars import MEANINGS, Mark, colour, drawn, letters
-from dra_driver.cli.cluster_options import ContextOption, KubeconfigOption
-from dra_driver.cli.cluster_seen import ClusterSeen, read_cluster, readable
+from dra_driver.cli.bars import MEANINGS, Mark, color, drawn, letters
 from dra_driver.cli.domains import domains
-from dra_driver.cli.session import ask
+from dra_driver.cli.live import ClusterSeen, read_cluster, readable
+from dra_driver.cli.session import ContextOption, KubeconfigOption, ask
 from dra_driver.cli.usage import (
     DeviceHolder,
     PublishedDevice,
@@ -302,8 +301,8 @@ def _legend(gpus: Sequence[PublishedGpu], letter_of: Mapping[str, str]) -> list[
         had = by_claim[claim]
         pods = sorted({pod for _, holder in had for pod in holder.containers or holder.pods})
         has = [f"{device.id.device}{f' ({holder.takes})' if holder.takes else ''}" for device, holder in had]
-        coloured = Text(letter, style=f"bold {colour(claim, letter_of)}")
-        rows.append((coloured, claim, ", ".join(pods) or "-", ", ".join(has)))
+        colored = Text(letter, style=f"bold {color(claim, letter_of)}")
+        rows.append((colored, claim, ", ".join(pods) or "-", ", ".join(has)))
     return rows
 
 

@@ -1,19 +1,85 @@
 """`dractl`: the commands, and where they live.
 
 Each command is a module of this folder, or of another package that is named here as text only: this package imports
-the node plugin nowhere. They are imported when they are run; see `dra_driver.cli.lazy`.
+the node plugin nowhere. A command is imported when it is run: `dractl --help` and a mistyped command need only names
+and a line of help, and the simulated cluster behind one command must not slow down the others.
 """
 
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import entry_points
+from typing import Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from dra_driver.cli.lazy import LazyCommand, lazy_group
 from dra_driver.terminal import plain_errors
+
+
+@dataclass(frozen=True, slots=True)
+class LazyCommand:
+    """`target` is `module:name` of a function, or of a `typer.Typer` with commands of its own; `help` is one line."""
+
+    name: str
+    target: str
+    help: str
+
+    def load(self) -> Any:
+        """The command, ready to be run."""
+        module, _, attribute = self.target.partition(":")
+        found = getattr(import_module(module), attribute)
+        around = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+        around.callback()(_nothing)
+        if isinstance(found, typer.Typer):
+            around.add_typer(found, name=self.name)
+        else:
+            around.command(self.name)(found)
+        group = typer.main.get_command(around)
+        assert isinstance(group, TyperGroup), "a Typer with a callback is a group"
+        return group.commands[self.name]
+
+
+def _nothing() -> None:
+    """What a group needs to be one when it has a single command."""
+
+
+def lazy_group(commands: Iterable[LazyCommand], *, before: Callable[[], None]) -> type[TyperGroup]:
+    """A class of groups with these commands, in this order. `before` is called once a command was chosen."""
+    known = {command.name: command for command in commands}
+
+    class LazyGroup(TyperGroup):
+        def __init__(self, **settings: Any) -> None:
+            placeholders = {
+                name: TyperCommand(name, short_help=lazy_command.help) for name, lazy_command in known.items()
+            }
+            super().__init__(**settings | {"commands": placeholders})
+
+        def list_commands(self, ctx: Any) -> list[str]:
+            return list(known)
+
+        def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+            name, placeholder, rest = super().resolve_command(ctx, args)
+            if name not in known:
+                return name, placeholder, rest
+            before()
+            return name, known[name].load(), rest
+
+        def invoke(self, ctx: Any) -> Any:
+            try:
+                return super().invoke(ctx)
+            except typer.BadParameter as error:
+                from dra_driver.api.meta import said  # the help needs no models
+
+                error.message = said(error.message)
+                raise
+
+    return LazyGroup
+
 
 COMMANDS = (
     LazyCommand("demo", "dra_driver.cli.demo:demo", "Run the examples and show what containers got."),
-    LazyCommand("cluster", "dra_driver.cli.cluster:cluster", "Keep a simulated cluster with GPUs running."),
+    LazyCommand("cluster", "dra_driver.cli.demo:cluster", "Keep a simulated cluster with GPUs running."),
     LazyCommand("get", "dra_driver.cli.get:app", "Show nodes, devices, claims or domains."),
     LazyCommand("explain", "dra_driver.cli.explain:explain", "Why a pod or claim waits, and what would fit."),
     LazyCommand("allocate", "dra_driver.cli.allocate:allocate", "Offline: the devices that claims would get."),

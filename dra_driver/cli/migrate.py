@@ -6,13 +6,13 @@ Reads files or a cluster, decides by `dra_driver.migration`, and shows or writes
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
-from dra_driver.cli import migrate_options as flags
-from dra_driver.cli.cluster_options import ContextOption, KubeconfigOption
-from dra_driver.cli.files import STDIN
+from dra_driver.cli.files import STDIN, read_bytes
 from dra_driver.cli.migrate_cluster import ClusterRead, read_cluster, relevant
 from dra_driver.cli.migrate_files import (
     BEFORE,
@@ -23,38 +23,130 @@ from dra_driver.cli.migrate_files import (
     write_beside,
     write_in_place,
 )
-from dra_driver.cli.migrate_options import ReportFormat
 from dra_driver.cli.migrate_report import Gathered, Trying, json_text, reported, show, write_reports
+from dra_driver.cli.session import ContextOption, KubeconfigOption
 from dra_driver.errors import InvalidInput
+from dra_driver.kubernetes import named_minor
 from dra_driver.migration.cutover.applying import Results
+from dra_driver.migration.decisions import Decisions
 from dra_driver.migration.migrate import migrate as migrated
-from dra_driver.migration.model import Migration, MigrationTarget, ObjectRef, Options, Workload
+from dra_driver.migration.model import Migration, MigrationTarget, ObjectRef, Options, StrategyOption, Workload
 from dra_driver.migration.read.named import is_named
 from dra_driver.migration.report.markdown import markdown
 from dra_driver.migration.report.outcome import MigrationReport
 from dra_driver.migration.report.sections import named
 from dra_driver.terminal import Status, messages
 
+
+class ReportFormat(StrEnum):
+    MARKDOWN = "md"
+    JSON = "json"
+
+
+def _option(help_text: str, *names: str, metavar: str | None = None, panel: str | None = None) -> Any:
+    return typer.Option(*names, help=help_text, metavar=metavar, show_default=False, rich_help_panel=panel)
+
+
+PathsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[PATHS]",
+        help="YAML or JSON files, folders with such files (kustomize folders, too), or - for standard input.",
+        show_default=False,
+    ),
+]
+ClusterOption = Annotated[
+    bool,
+    _option("Without PATHS: the workloads of a cluster. With PATHS: what is around them is asked of it.", "--cluster"),
+]
+NamespaceOption = Annotated[
+    str | None, _option("With --cluster and no PATHS: workloads of this namespace only.", "--namespace", "-n")
+]
+WithOption = Annotated[
+    list[str] | None,
+    _option(
+        "More files, read for what they say and never changed: the device plugin's configuration, ClusterPolicy, "
+        "mig-parted configuration, nodes, slices; may be repeated.",
+        "--with",
+        metavar="PATH",
+    ),
+]
+NodesOption = Annotated[
+    str | None,
+    _option(
+        "Nodes on which the result is tried: GPU models by the names of simulated nodes (dgx-h100,t4), or files of "
+        "`dractl record`. Default: all models that are known; with --cluster its nodes.",
+        "--nodes",
+        metavar="MODEL,…",
+    ),
+]
+TRY_SECONDS = 60.0
+TryOption = Annotated[
+    float,
+    typer.Option(
+        "--try-seconds", min=0.0, help="For trying the result; what is not tried by then is reported as not tried."
+    ),
+]
+DecisionsOption = Annotated[
+    Path | None,
+    _option("What you decide, as YAML: see docs/migration.md. The report proposes it.", "--decisions", metavar="FILE"),
+]
+StrategyFlag = Annotated[
+    StrategyOption | None, _option("The decision `strategy`, which counts instead of the file's.", "--strategy")
+]
+KubernetesOption = Annotated[
+    str | None, _option("Version of the cluster; default 1.36.", "--kubernetes", metavar="1.36")
+]
+DiffOption = Annotated[bool, _option("Print what would change.", "--diff")]
+InPlaceOption = Annotated[bool, _option("Write results over the files.", "--in-place")]
+OutputOption = Annotated[
+    str | None,
+    _option(
+        "Write results and reports into this folder; - prints the manifests instead.",
+        "--output",
+        "-o",
+        metavar="DIR",
+    ),
+]
+ReportOption = Annotated[ReportFormat | None, _option("Print the whole report.", "--report")]
+
+
+def decisions_of(file: Path | None, strategy: StrategyOption | None) -> Decisions:
+    """Raises InvalidInput, and UnreadableFile."""
+    decisions = Decisions.read(read_bytes(str(file)), str(file)) if file is not None else Decisions()
+    return decisions if strategy is None else decisions.model_copy(update={"strategy": strategy})
+
+
+def options_of(decisions: Decisions, kubernetes: str | None, minor: int | None) -> Options:
+    """`minor` is that of a cluster, and counts if `kubernetes` is None."""
+    return decisions.options(named_minor(kubernetes) if kubernetes is not None else minor)
+
+
+def models_of(text: str | None) -> tuple[str, ...]:
+    """Names of models and files of records."""
+    return tuple(dict.fromkeys(part.strip() for part in (text or "").split(",") if part.strip()))
+
+
 _STDOUT = "-"
 
 
 def migrate(
     ctx: typer.Context,
-    paths: flags.PathsArgument = None,
-    cluster: flags.ClusterOption = False,
+    paths: PathsArgument = None,
+    cluster: ClusterOption = False,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
-    namespace: flags.NamespaceOption = None,
-    around: flags.WithOption = None,
-    nodes: flags.NodesOption = None,
-    try_seconds: flags.TryOption = flags.TRY_SECONDS,
-    diff_only: flags.DiffOption = False,
-    in_place: flags.InPlaceOption = False,
-    output: flags.OutputOption = None,
-    report: flags.ReportOption = None,
-    kubernetes: flags.KubernetesOption = None,
-    decisions: flags.DecisionsOption = None,
-    strategy: flags.StrategyFlag = None,
+    namespace: NamespaceOption = None,
+    around: WithOption = None,
+    nodes: NodesOption = None,
+    try_seconds: TryOption = TRY_SECONDS,
+    diff_only: DiffOption = False,
+    in_place: InPlaceOption = False,
+    output: OutputOption = None,
+    report: ReportOption = None,
+    kubernetes: KubernetesOption = None,
+    decisions: DecisionsOption = None,
+    strategy: StrategyFlag = None,
 ) -> None:
     """Move manifests from the device plugin and its relatives to DRA; without --in-place and -o nothing is written.
 
@@ -65,10 +157,10 @@ def migrate(
     _refuse_several(diff_only, in_place, output, report)
     if namespace is not None and (paths or not cluster):
         raise InvalidInput("is for --cluster without PATHS", about="--namespace")
-    trying = Trying(flags.models_of(nodes), try_seconds)
+    trying = Trying(models_of(nodes), try_seconds)
     read = read_cluster(kubeconfig, context, namespace) if cluster else None
-    decided = flags.decisions_of(decisions, strategy)
-    options = flags.options_of(decided, kubernetes, read.minor if read is not None else None)
+    decided = decisions_of(decisions, strategy)
+    options = options_of(decided, kubernetes, read.minor if read is not None else None)
     work = _gathered(paths or [], around or [], read)
     result = migrated(work.sources, options, work.side)
     _refuse_unmatched(result, options)
@@ -112,7 +204,7 @@ def _typed(ctx: typer.Context) -> str:
 
 
 def _refuse_unmatched(result: Migration, options: Options) -> None:
-    """Nobody should believe that a workload stays when its name was misspelt."""
+    """A misspelled name must not look like a workload that stays."""
     named_ones = [("workloads", name) for name, _ in options.strategy_of]
     named_ones += [("sharedClaims", name) for names in options.shared_claims for name in names]
     for decision, name in named_ones:

@@ -77,7 +77,7 @@ _CONFIG_MARKS = ("migStrategy", "timeSlicing", "mig-configs", "deviceSplitCount"
 class ClusterRead:
     minor: int
     workloads: tuple[ManifestText, ...]
-    """One for each object that nobody else made."""
+    """One for each object that no controller created."""
     around: ManifestText
     """Configurations, nodes, slices, DeviceClasses, and claims that pods can name."""
     objects: tuple[JsonObject, ...]
@@ -168,7 +168,7 @@ def _made_by_others(obj: JsonObject) -> bool:
 
 
 def _made_for_a_pod(obj: JsonObject) -> bool:
-    """Of a template, of which clusters have as many as pods; nobody names it."""
+    """From a template: clusters have as many of these as pods, and no manifest names them."""
     return any(item.get("kind") == "Pod" for item in obj["metadata"].get("ownerReferences") or ())
 
 
@@ -198,7 +198,7 @@ def _source(obj: JsonObject) -> ManifestText:
 
 
 def _unscheduled(spec: JsonObject) -> JsonObject:
-    """Of a pod: without the node that the scheduler chose, which would look as if somebody had wanted that one, and
+    """Of a pod: without the node that the scheduler chose, which would look like a node that the manifest wants, and
     without the token that admission mounts."""
     tokens = {item["name"] for item in spec.get("volumes") or () if item["name"].startswith("kube-api-access-")}
     kept = {key: value for key, value in spec.items() if key not in ("nodeName", "volumes")}

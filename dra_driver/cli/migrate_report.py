@@ -66,7 +66,7 @@ class Gathered:
 
 @dataclass(frozen=True, slots=True)
 class Trying:
-    """On which models the result is tried; none: whatever there is."""
+    """GPU models on which the result is tried; none: the nodes of the cluster, else all models."""
 
     models: Sequence[str] = ()
     seconds: float = 60.0

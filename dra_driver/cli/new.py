@@ -1,4 +1,4 @@
-"""`dractl new claim|template|class|domain`: writes what somebody wants of GPUs as YAML that explains itself.
+"""`dractl new claim|template|class|domain`: writes requests for GPUs as YAML that explains itself.
 
 What is wanted comes from options or, in a terminal, from answers to a few questions; the YAML goes to standard output,
 everything else to standard error, so `dractl new … | kubectl apply -f -` is safe.
@@ -249,7 +249,7 @@ def known_gpus() -> tuple[GpuFacts, ...]:
 
 
 def _asked(intent: Intent) -> Intent:
-    """What the user answers. Raises InvalidInput where there is nobody to ask."""
+    """What the user answers. Raises InvalidInput without a terminal."""
     if not _somebody_is_there():
         raise InvalidInput(
             f"say what it should be of, for example: dractl new {intent.form} --gpu h100 --count 2;"

@@ -1,4 +1,4 @@
-"""A world from files: manifests, slices and whatever else lies in them, for commands that ask no cluster."""
+"""A world from files: manifests, slices and other objects, for commands that ask no cluster."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -99,7 +99,7 @@ def _expanded(document: Document, replicas: int) -> list[JsonObject]:
 def _objects_of_models(models: str, objects: Iterable[JsonObject]) -> list[JsonObject]:
     # The simulated cluster behind these names takes longer to import than most files take to explain.
     from dra_driver.checking.knowledge import everywhere
-    from dra_driver.cli.plan import POLICY_KIND, policy_of
+    from dra_driver.cli.scenario import POLICY_KIND, policy_of
     from dra_driver.simulation.cluster import parse_nodes
 
     policies = [obj for obj in objects if obj.get("kind") == POLICY_KIND]
@@ -118,7 +118,7 @@ def world_in(files: Sequence[str], kubernetes: str, *, replicas: int = 1, models
 def objects_of_node(
     node: "SimulatedNode", policy: PublishingPolicy, features: ServerFeatures = ALL_FEATURES
 ) -> list[JsonObject]:
-    """What a simulated node publishes while nobody uses it: of a profile's from memory, of a record's by looking."""
+    """What a simulated node publishes while no claim uses it."""
     from dra_driver.checking.knowledge import objects_of_inventory, objects_of_model
     from dra_driver.simulation.cluster import inventory_of_model
 

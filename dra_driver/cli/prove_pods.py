@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from dra_driver.api.meta import EVENTS, NODE_INVENTORIES, PODS, RESOURCE_CLAIMS, JsonObject, Resource
 from dra_driver.api.resource import ResourceSlice
-from dra_driver.cli.cluster_seen import ClusterSeen, read_cluster
+from dra_driver.cli.live import ClusterSeen, read_cluster
 from dra_driver.doctor.objects import KUBELET_PLUGIN, PodObject, moment
 from dra_driver.doctor.proof_pods import (
     ENDS_AFTER_S,

@@ -1,13 +1,30 @@
-"""A connection for one command to the cluster that the user's kubeconfig names, and what a user may list of it."""
+"""The connection of a command to the cluster of the kubeconfig: its options, and what a user may list there."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from dra_driver.api.meta import JsonObject, Resource
 from dra_driver.errors import ClusterError, NotFound
-from dra_driver.kube.client import Kube
-from dra_driver.kube.endpoint import default_kubeconfigs, endpoint_from
+
+if TYPE_CHECKING:
+    from dra_driver.kube.client import Kube
+
+
+KubeconfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--kubeconfig", help="Which cluster to ask; default: $KUBECONFIG, then ~/.kube/config.", show_default=False
+    ),
+]
+ContextOption = Annotated[
+    str | None,
+    typer.Option("--context", help="Context of the kubeconfig; default: its current one.", show_default=False),
+]
+
 
 FORBIDDEN = (401, 403)
 TAINT_RULES = tuple(
@@ -16,8 +33,11 @@ TAINT_RULES = tuple(
 """In the versions that serve them, newest first."""
 
 
-def ask[T](kubeconfig: Path | None, context: str | None, question: Callable[[Kube], Awaitable[T]]) -> T:
+def ask[T](kubeconfig: Path | None, context: str | None, question: Callable[["Kube"], Awaitable[T]]) -> T:
     """Run `question` against the cluster. Raises ClusterError or InvalidInput as the client does."""
+    # The HTTP client takes longer to import than files take to explain.
+    from dra_driver.kube.client import Kube
+    from dra_driver.kube.endpoint import default_kubeconfigs, endpoint_from
 
     async def connected() -> T:
         async with Kube(endpoint_from(kubeconfig or default_kubeconfigs(), context)) as kube:
@@ -26,7 +46,7 @@ def ask[T](kubeconfig: Path | None, context: str | None, question: Callable[[Kub
     return asyncio.run(connected())
 
 
-async def listed(kube: Kube, resource: Resource, namespace: str | None = None) -> list[JsonObject] | ClusterError:
+async def listed(kube: "Kube", resource: Resource, namespace: str | None = None) -> list[JsonObject] | ClusterError:
     """All objects, with their kind, which items of a list do not have. The error if the cluster does not have the kind
     (NotFound) or the user may not list it. Raises ClusterError for anything else."""
     try:

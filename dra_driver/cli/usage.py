@@ -1,8 +1,8 @@
-"""Who uses which device: slices, claims and pods to rows that a person reads. Pure.
+"""Which claims use which devices: slices, claims and pods become rows for people. Pure.
 
-A device is free, held by a claim, shared out to several, visible to monitoring claims only (admin access does not hold
-a device), or closed: nobody holds it, but what is held of the same GPU stands in its way. The devices that one GPU is
-published as (itself, its partitions, its shares, its twin for virtual machines) are put together again here.
+A device is free, held by a claim, shared by several, visible to monitoring claims only (admin access does not hold a
+device), or closed: no claim holds it, but devices of the same GPU that are in use exclude it. The devices that one GPU
+is published as (itself, its partitions, its shares, its twin for virtual machines) are put together again here.
 """
 
 from collections import Counter, defaultdict
@@ -376,7 +376,7 @@ class PublishedGpu:
         }
 
     def _rest(self, places: Sequence[range], count: int) -> list[Mark]:
-        """What each cell is when nobody holds it."""
+        """The mark of each cell that no claim holds."""
         rest = [Mark.CLOSED] * count
         for device, place in zip(self.devices, places, strict=True):
             mark = Mark.FREE if device.free else Mark.TAINTED if device.state == "tainted" else Mark.CLOSED

@@ -32,7 +32,7 @@ _SHARING = re.compile(r"(time-slicing|mps):([2-9]|[1-9][0-9]{1,4})")
 
 
 def _is_profile(text: str) -> str:
-    """As NVML spells it, also if somebody took it from the name of a resource."""
+    """As NVML spells it, also if it comes from the name of a resource."""
     profile = restored_profile(text)
     if profile is None:
         raise ValueError(f"{text!r} is not a MIG profile like 1g.10gb or 1g.10gb+me")

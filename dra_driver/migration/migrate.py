@@ -40,7 +40,7 @@ from dra_driver.migration.understand.surroundings import Meaning
 
 
 class Output:
-    """Collects what is to be written. Nothing of a text is edited when something of it cannot be."""
+    """Collects edits and new objects. If one edit of a text is refused, nothing of the text is edited."""
 
     def __init__(self, sources: Sequence[ManifestText]) -> None:
         self.plans: list[DocumentPlan] = []
@@ -184,7 +184,7 @@ def _with_counted(plans: Sequence[DocumentPlan], counted: quotas.QuotaResult) ->
 
 
 def _as_it_came(counted: quotas.QuotaResult, plans: Iterable[DocumentPlan]) -> Iterator[MigrationFinding]:
-    """What was to be done in documents that turned out not to be editable is for a person to do."""
+    """Findings as planned; in documents that could not be edited a person must do it."""
     wanted = {some.document for some in counted.edits}
     left = [plan.document for plan in plans if plan.document in wanted and not plan.all_edits]
     refused = {(document.file, ref_of(document)) for document in left}

@@ -74,7 +74,7 @@ class MigrationFinding:
     message: str
     """What is so, as a sentence."""
     advice: str
-    """What to do about it; empty where nothing is to be done."""
+    """What to do about it; empty: nothing."""
     fixed: bool = False
     """Whether what we wrote takes care of it."""
     paste: str = ""
@@ -126,7 +126,7 @@ def finding(
 class Remove:
     """A key of a map, or an item of a list. A map or list that is emptied by that goes, too; comments stay.
 
-    Indexes are those of the unchanged object, whatever else is edited.
+    Indexes are those of the unchanged object, also if other places are edited.
     """
 
     path: Path
@@ -220,7 +220,7 @@ class What(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DeviceShare:
-    """A part of a device that others have parts of. All None: a share of whatever size the driver offers."""
+    """A part of a device that others have parts of. All None: a share of the size that the driver offers."""
 
     number: int | None = None
     """Of the equal shares of a device (`replicas`)."""
@@ -265,7 +265,7 @@ class Demand:
     resource: str = ""
     """The extended resource that it was asked by, `nvidia.com/gpu`; empty when it was said in another way."""
     all_gpus: bool = False
-    """Every GPU of the node, without taking it from anybody (admin access). `want.count` does not matter."""
+    """Every GPU of the node, without taking it from other pods (admin access). `want.count` does not matter."""
 
 
 class Purpose(StrEnum):
@@ -289,13 +289,13 @@ class Held:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PodReading:
-    """All that one pod asks for. Without demands the pod is left alone, whatever else is here."""
+    """All that one pod asks for. A pod without demands is not changed."""
 
     demands: tuple[Demand, ...] = ()
     edits: tuple[Edit, ...] = ()
     """Made together with claims only: tolerations added, node labels taken out, a scheduler changed."""
     findings: tuple[MigrationFinding, ...] = ()
-    """True whatever is decided."""
+    """True in any case."""
     claim_findings: tuple[MigrationFinding, ...] = ()
     """True when claims are written."""
     extended_findings: tuple[MigrationFinding, ...] = ()
@@ -328,7 +328,7 @@ class MigrationTarget(StrEnum):
     """The manifest stays as it is; a DeviceClass answers to the extended resource."""
     CLAIMS = "claims"
     LEAVE = "leave"
-    """Nothing was done; the findings say what is to be done by hand."""
+    """Nothing was done; the findings say what to do by hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,7 +346,7 @@ class ManifestText:
 
     file: str
     text: str = field(repr=False)
-    """With whatever line ends and byte order mark it has."""
+    """With its line ends and byte order mark."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -369,12 +369,12 @@ class FieldChange:
     was: Any
     """None: it was not there."""
     now: Any
-    """None: it is not there any more."""
+    """None: it was removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentEdits:
-    """What is to be changed in one document, and why; `reason` is a sentence for the report."""
+    """Edits of one document; `reason` is a sentence for the report."""
 
     document: Document
     edits: tuple[Edit, ...]

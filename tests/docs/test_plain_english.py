@@ -18,7 +18,6 @@ READ = (
 NOT_YET: tuple[str, ...] = (
     "dra_driver/cli/",
     "dra_driver/doctor/",
-    "dra_driver/migration/",
 )
 """What still has old words. An entry without them must go."""
 NAME = re.compile(r"`[^`]+`|^#+ [a-z-]+$|^ *[a-z-]+:$")

@@ -14,7 +14,7 @@ from support.pages import DOCS, blocks
 from support.places import SHORT
 
 from dra_driver.api.meta import PODS, RESOURCE_CLAIMS
-from dra_driver.cli.cluster_seen import read_cluster
+from dra_driver.cli.live import read_cluster
 from dra_driver.cli.prove_pods import ProofPlace, _remove_old, _tried, proven_in_pods
 from dra_driver.doctor.proof_pods import LABEL, SHAPES, ProofRequest, pod_of
 from dra_driver.doctor.proofs import IN_PODS, Proof, ProofResult

@@ -32,8 +32,7 @@ from support.real_cluster import (
 )
 
 from dra_driver import bundled
-from dra_driver.cli.plan import nodes_of, policy_of
-from dra_driver.cli.scenario import read_scenario
+from dra_driver.cli.scenario import nodes_of, policy_of, read_scenario
 from dra_driver.simulation.cluster import SimulatedNode
 from kubelet_plugin.commands.simulate import act, standing
 

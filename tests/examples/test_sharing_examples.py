@@ -17,8 +17,7 @@ from dra_driver.api.meta import (
     JsonObject,
 )
 from dra_driver.bundled import EXAMPLES_FOLDER
-from dra_driver.cli.plan import nodes_of, policy_of
-from dra_driver.cli.scenario import Scenario, read_scenario
+from dra_driver.cli.scenario import Scenario, nodes_of, policy_of, read_scenario
 from dra_driver.simulation.cluster import SimulatedNode
 from dra_driver.slices.diff import NodeRef
 

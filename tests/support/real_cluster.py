@@ -21,7 +21,7 @@ from typing import Any
 import yaml
 
 from dra_driver import bundled
-from dra_driver.cli.plan import POLICY_KIND
+from dra_driver.cli.scenario import POLICY_KIND
 from dra_driver.kubernetes import minor_of
 from dra_driver.names import GPU_DRIVER
 from kubelet_plugin.facts import health_file

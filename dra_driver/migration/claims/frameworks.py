@@ -1,4 +1,4 @@
-"""What frameworks make of limits, and has to be said in another way once there are none. Pure.
+"""What frameworks read from limits, and what replaces it when there are no limits. Pure.
 
 Source: the reference on migration sources, sections 2 and 9.
 """
@@ -72,7 +72,7 @@ def _said(workload: Workload, path: Path, message: str) -> MigrationFinding:
 
 
 def _ray_counts(workload: Workload) -> Iterator[tuple[Path, int]]:
-    """Ray counts whole GPUs; what it was told already stays."""
+    """Ray counts whole GPUs; an explicit number stays."""
     pod = workload.pod
     if "headGroupSpec" not in pod.path and "workerGroupSpecs" not in pod.path:
         return
@@ -90,7 +90,7 @@ _PROCESS_COUNTS: tuple[Path, ...] = (
 
 
 def _process_counts(pod: PodSpecAt) -> Iterator[Path]:
-    """Where the number of processes is to be found out by the framework."""
+    """Fields that leave the number of processes to the framework."""
     group, _ = kind_of(pod.document.obj)
     if group in ("kubeflow.org", "trainer.kubeflow.org"):
         yield from (path for path in _PROCESS_COUNTS if value_at(pod.document.obj, path) in _COUNT_WORDS)

@@ -325,7 +325,7 @@ def labelled(plan: DocumentPlan, workloads: Iterable[Workload]) -> DocumentPlan:
 
 
 def refused(plan: DocumentPlan, reason: str) -> DocumentPlan:
-    """All that was to be edited stays as it is."""
+    """Nothing is edited."""
     workloads = tuple(
         replace(workload, choice=Choice(MigrationTarget.LEAVE, reason), templates=())
         if workload.choice.target is MigrationTarget.CLAIMS

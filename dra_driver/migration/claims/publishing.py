@@ -181,7 +181,7 @@ def _shares(shared: PluginSharing) -> JsonObject:
 
 
 def _mig_rules(meaning: Meaning, options: Options) -> Iterator[JsonObject]:
-    """Without `dynamic_mig` the MIG manager goes on, and what it makes is offered, which needs no rule."""
+    """Without `dynamic_mig` the MIG manager continues, and its devices are offered, which needs no rule."""
     if not options.dynamic_mig:
         return
     for layout in meaning.layouts:
@@ -229,8 +229,8 @@ def _classes(meaning: Meaning) -> dict[str, str]:
 
 
 def final_values(migration: Migration) -> JsonObject:
-    """Chart values for the time after: what configurations said, the policy that was made of them, and classes that
-    answer to MIG devices' resources where pods go on to ask for those."""
+    """Chart values for the time after: the policy, and classes that answer the resources of MIG devices if pods keep
+    asking for those."""
     rules = {key: value for key, value in (migration.policy or {}).items() if key not in ("apiVersion", "kind")}
     given = dict(migration.chart_values or {})
     if any(resource.startswith(MIG_RESOURCE) for resource in kept_resources(migration)):
@@ -239,7 +239,7 @@ def final_values(migration: Migration) -> JsonObject:
 
 
 def kept_resources(migration: Migration) -> frozenset[str]:
-    """The extended resources by which pods go on to ask for devices."""
+    """The extended resources that pods keep asking for."""
     stay = (workload for workload in migration.workloads if workload.choice.target is MigrationTarget.EXTENDED)
     return frozenset(demand.resource for workload in stay for demand in workload.reading.demands if demand.resource)
 

@@ -214,7 +214,7 @@ def _annotations_beside(document: Document) -> dict[str, str]:
 
 
 def _shared(pod: PodSpecAt, spec: JsonObject, group: tuple[str, ...]) -> JsonObject:
-    """One claim, named after those who share it and what they ask for: whoever asks for something else has another."""
+    """One claim, named after the workloads that share it and what they ask for. Other requests have another claim."""
     template = _template(pod, spec)
     name = f"shared-gpu-{hash_of({'of': group, **spec})}"
     return {**template, "kind": "ResourceClaim", "metadata": {**template["metadata"], "name": name}, "spec": spec}

@@ -24,7 +24,7 @@ from dra_driver.migration.codes import (
     FindingSeverity,
 )
 from dra_driver.migration.demands.amounts import is_whole_or_mig
-from dra_driver.migration.demands.label_table import is_gpu_label
+from dra_driver.migration.demands.node_labels import is_gpu_label
 from dra_driver.migration.model import (
     Demand,
     DeviceShare,

@@ -1,7 +1,8 @@
-"""How what was migrated is applied, node by node, and put back: the commands for it. Pure.
+"""Commands that apply the results node by node, and the originals on the way back. Pure.
 
-`kubectl apply` alone is not enough. Templates of Jobs and of pods cannot be changed, so those are made anew; and of
-objects that it did not make it knows not what to take away: they would keep the old limit beside the claim.
+`kubectl apply` alone is not enough. Templates of Jobs and pods cannot be changed, so those are created again. And of
+objects that it did not create, `kubectl apply` does not know what to remove: they would keep the old limit beside the
+claim.
 """
 
 import re
@@ -244,7 +245,7 @@ def _all_but_done(once: Sequence[Workload], apply: str) -> str:
 
 
 def _unstuck(workload: Workload) -> str:
-    """A StatefulSet waits for its pods to be ready before it changes the next, also for those that nobody can place."""
+    """A StatefulSet waits for a pod to be ready before it changes the next, even if the pod fits no node."""
     name = workload.pod.document.name
     theirs = f'{{.items[?(@.metadata.ownerReferences[0].name=="{name}")].metadata.name}}'
     kubectl = _kubectl(workload)

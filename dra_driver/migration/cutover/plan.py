@@ -1,11 +1,11 @@
 """From the device plugin to the driver node by node, and back, so that no GPU is ever offered by both. Pure.
 
-Two labels of a node decide. `OFFERED_BY` says who may offer its GPUs: the device plugin's pods run only where it is
+Two labels of a node decide. `OFFERED_BY` says what may offer its GPUs: the device plugin's pods run only where it is
 `device-plugin`, and the driver publishes only where it is `driver`. A label has one value, so the two exclude each
-other; and since pods and slices follow a label a while later, between the two stands `nobody`, until the old one is
-seen to be gone. `DRIVER_RUNS` keeps the driver's own pod on a node that offers nothing any more, for somebody has to
-take the devices back from claims that end. A plan is data: steps with the commands that a person types. Whoever stops
-halfway goes back from there with the same commands as from the end.
+other. Pods and slices follow a label a while later, so a third value stands between the two until the old side is
+gone. `DRIVER_RUNS` keeps the driver's pod on a node that no longer offers anything, because it must take back
+the devices of claims that end. A plan is data: steps with commands. The way back from any step has the same commands as
+the way back from the end.
 """
 
 import json
@@ -179,7 +179,7 @@ class _Way:
         )
 
     def _who_offers_now(self, todo: Sequence[GpuNode], done: Sequence[GpuNode], both: Sequence[str]) -> Iterator[Step]:
-        """Said by labels, so that nothing starts where another goes on."""
+        """Labels say it, so that the other side does not start."""
         if both:
             yield Step(
                 Act.LABEL,

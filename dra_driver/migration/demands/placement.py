@@ -18,7 +18,7 @@ from dra_driver.migration.codes import (
     FindingSeverity,
 )
 from dra_driver.migration.demands.amounts import Notes
-from dra_driver.migration.demands.label_table import is_gpu_label, verdict_on
+from dra_driver.migration.demands.node_labels import is_gpu_label, verdict_on
 from dra_driver.migration.model import MigrationFinding, Path, PodSpecAt, Remove, finding, value_at
 from dra_driver.migration.understand.labels import Fate, LabelVerdict, Requirement, Subject
 

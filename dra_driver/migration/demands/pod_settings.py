@@ -61,7 +61,7 @@ def variables(container: ContainerAt) -> dict[str, Variable]:
 
 
 def sees_all(container: ContainerAt) -> bool:
-    """Whether the NVIDIA runtime hands in GPUs that nobody accounts for."""
+    """Whether the NVIDIA runtime adds GPUs that the scheduler does not count."""
     variable = variables(container).get(VISIBLE)
     return variable is not None and variable.value not in (None, *NONE_VISIBLE)
 
@@ -72,7 +72,7 @@ def items(value: object) -> list[JsonObject]:
 
 
 def bypasses(pod: PodSpecAt, users: Sequence[ContainerAt] = ()) -> tuple[MigrationFinding, ...]:
-    """Of a pod that asks for none: how it reaches GPUs all the same. `users` are those who get a claim even so."""
+    """How a pod that asks for no GPU reaches GPUs. `users` are its containers that get a claim for monitoring."""
     findings = [*mounts(pod, users)]
     for container in pod.containers:
         given = variables(container)

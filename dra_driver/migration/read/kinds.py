@@ -268,7 +268,7 @@ def _dynamo(document: Document, obj: JsonObject, base: Path) -> Iterator[PodSpec
 
 
 def _dynamo_resources(limits: JsonObject) -> JsonObject:
-    """As its operator writes them into the pod: GPUs of whatever type, and resources under their own names."""
+    """As its operator writes them into the pod: GPUs of any type, and resources under their own names."""
     custom = limits.get("custom")
     asked = dict(custom) if isinstance(custom, dict) else {}
     if "gpu" in limits:
@@ -336,7 +336,7 @@ def looks_like_a_pod(value: Mapping[str, Any]) -> bool:
 
 
 def pods_by_shape(document: Document) -> tuple[PodSpecAt, ...]:
-    """Of an object whose kind is not known, whether or not they are to be converted."""
+    """Of an object of an unknown kind, also if they are not converted."""
     return () if is_known(document.obj) else tuple(_by_shape(document, document.obj, ()))
 
 

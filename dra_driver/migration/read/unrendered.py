@@ -117,7 +117,7 @@ def _gpu_strings(value: object, path: Path = ()) -> Iterator[Path]:
 
 
 def is_sealed(document: Document) -> bool:
-    """Whether SOPS keeps a checksum of it: changed by anybody else, it can be opened no more."""
+    """Whether SOPS keeps a checksum of it: a change makes it unreadable."""
     seal = document.obj.get("sops")
     return isinstance(seal, dict) and "mac" in seal
 
@@ -155,12 +155,12 @@ def gpu_texts(value: object, path: Path = ()) -> Iterator[Path]:
 
 
 def asks_for_gpus(text: str) -> bool:
-    """Of a text in which somebody says amounts, whether as an object or as operations on one."""
+    """Whether a text has amounts of GPUs, as an object or as operations on one."""
     return _GPU.search(text) is not None and _ASKS.search(text) is not None
 
 
 def is_refused(source: ManifestText, reading: ReadDocuments) -> bool:
-    """Whether nothing of the file is to be changed, because Helm, or what works like it, makes manifests of it."""
+    """Whether the file is a template of Helm or a similar tool, and so is not changed."""
     if any("is a template" in problem.message for problem in reading.problems):
         return True
     actions = len(_HELM.findall(source.text))
@@ -173,8 +173,8 @@ _OF_ALERTS = re.compile(r"\{\{-?\s*template\s+\\?\"")
 
 
 def _of_others(value: object) -> int:
-    """How many actions are for somebody who reads them in the cluster: in texts of several lines, such as a program's
-    configuration, and in messages of Alertmanager. What Helm has rendered has them, too."""
+    """How many actions are for programs in the cluster: in texts of several lines, such as a configuration, and in
+    messages of Alertmanager. Manifests that Helm rendered have them, too."""
     if isinstance(value, dict | list):
         return sum(map(_of_others, value.values() if isinstance(value, dict) else value))
     if not isinstance(value, str):

@@ -1,7 +1,7 @@
-"""What a person reads after a migration, as Markdown; `report_data` has the same for programs. Pure.
+"""The report of a migration as Markdown; `dra_driver.migration.report.data` has the same for programs. Pure.
 
-What it comes to and what to do next stand at the top, then worst first, and each thing once: what a code means stands
-above its findings, a reason above the workloads that it is true of. Where nothing is to be said there is no heading.
+The summary and the next steps come first, then findings, the worst first. Each thing is said once: the meaning of a
+code above its findings, a reason above its workloads. A section without content has no heading.
 """
 
 from collections.abc import Iterator, Sequence

@@ -179,7 +179,7 @@ def _offered(facts: ReadinessFacts) -> ReadinessCheck:
 
 @dataclass(frozen=True, slots=True)
 class UnreadInput:
-    """What was to be read and could not be: the result leaves it out."""
+    """Input that could not be read: the result leaves it out."""
 
     what: str
     """A file, or a kind of the cluster."""

@@ -21,7 +21,7 @@ class Items(list[Any]):
 
 @dataclass(slots=True)
 class _Node:
-    """What is to be done at one place, and below it."""
+    """The edits of one place, and below it."""
 
     below: "dict[str | int, _Node]" = field(default_factory=dict)
     removed: bool = False
@@ -30,7 +30,7 @@ class _Node:
 
 
 class _Gone:
-    """Instead of a value that is not there any more."""
+    """Instead of a value that was removed."""
 
 
 _GONE = _Gone()

@@ -1,7 +1,7 @@
 """Edits in a text: everything that they do not change stays as it is, byte for byte, and comments stay. Pure.
 
-`rewritten` compares what each object is with what it is to be, and replaces text only where they differ. JSON is
-written again as a whole. The result is read again: if it is not exactly what was wanted, EditRefused is raised.
+`rewritten` compares each object before and after its edits, and replaces text only where they differ. JSON is written
+again as a whole. The result is read again: if it is not exactly what was wanted, EditRefused is raised.
 """
 
 import json

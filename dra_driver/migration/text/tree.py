@@ -138,8 +138,7 @@ def trees(text: str) -> list[Tree]:
 
 
 def header_length(text: str) -> int:
-    """How long the comments at the beginning are that an empty line divides from what follows: those of the file, such
-    as a licence, and not of its first object."""
+    """Length of the comments at the beginning that an empty line separates from the first object, such as a license."""
     length = position = 0
     commented = False
     for line in text.splitlines(keepends=True):

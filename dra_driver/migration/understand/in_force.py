@@ -43,7 +43,7 @@ def configs_in_force(
     given: Sequence[Given[PluginConfig]], operator: tuple[str, str | None] | None, documents: Collection[Document]
 ) -> tuple[dict[str, Given[PluginConfig]], str | None, tuple[MigrationFinding, ...]]:
     """By name, and the name of the one for nodes that name none. Of several ConfigMaps, the one that the operator or
-    Helm names; where nobody names one, all, as long as they do not say of one name what others do not."""
+    Helm names; if neither names one, all of them. Of configurations with one name the last one counts."""
     default = None
     if operator is not None:
         where, default = operator
@@ -111,7 +111,7 @@ class MigLayout:
 def layouts_in_force(
     given: Sequence[Given[MigLayout]], documents: Collection[Document]
 ) -> tuple[tuple[MigLayout, ...], tuple[MigrationFinding, ...]]:
-    """By name, sorted. Of several that have one name and differ, one counts, and a person is told of the others."""
+    """By name, sorted. If several with one name differ, the last one counts, and a finding names the others."""
     taken: list[MigLayout] = []
     findings: list[MigrationFinding] = []
     for name in sorted({item.says.name for item in given}):
@@ -152,8 +152,8 @@ def by_default_layout(usual: Given[str], profile: str) -> MigrationFinding:
 def is_assumed_whole(
     strategy: Given[str], usual: Given[str] | None, layouts: Sequence[MigLayout], options: Options
 ) -> bool:
-    """Whether GPUs are taken as whole though the GPU Operator is told `single`: that is what it is told by default, and
-    what nodes without MIG devices have it offer. Other settings say it on purpose, and so do layouts."""
+    """Whether GPUs count as whole although the GPU Operator has the MIG strategy `single`: that is its default, and on
+    nodes without MIG devices it offers whole GPUs. Other settings, and layouts, say it on purpose."""
     if (
         strategy.says != "single"
         or "migStrategy" in strategy.document.obj

@@ -1,7 +1,7 @@
 """Labels of nodes as conditions on devices: what is asked of a label, of which devices, and what the answer can be.
 
-What each label becomes stands in `dra_driver.migration.demands.label_table`, and how in
-`dra_driver.migration.demands.label_judges`. What labels say about the meaning of resources is read here. Pure.
+`dra_driver.migration.demands.node_labels` has what each label becomes. What labels say about the meaning of resources
+is read here. Pure.
 
 Source: GPU Feature Discovery 0.20 (names and spelling of labels); the operators of node selectors in core/v1.
 """
@@ -39,7 +39,7 @@ class Fate(Enum):
     ON_DEVICE = auto()
     """A condition on the device takes its place."""
     IMPLIED = auto()
-    """Whatever has the devices has it."""
+    """Every node with the devices has it."""
     KEPT = auto()
     """It stays with the pod."""
     NEVER = auto()
@@ -174,7 +174,7 @@ _NETWORK = re.compile(
     r"nvidia\.com/(?!.*(gpu|mig|mps))(hostdev.*|.*(nic|rdma|sriov|roce|mlnx|infiniband|resibs|bluefield|connectx).*)"
 )
 """Network cards. Source: the NVIDIA Network Operator, whose examples have `nvidia.com/hostdev`, `mlnxnics`, `resibs_…`:
-the SR-IOV device plugin has this prefix there, and names that somebody chose."""
+the SR-IOV device plugin has this prefix there, and names that its users choose."""
 
 
 def is_other(resource: str, named: Collection[str] = ()) -> bool:

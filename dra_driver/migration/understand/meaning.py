@@ -33,7 +33,7 @@ class Stands:
     what: What
     profile: str | None = None
     sharing: PluginSharing | None = None
-    """None: it is nobody else's."""
+    """None: it is not shared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class Hami:
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """What a resource is to which a DeviceClass answers under a name that somebody chose."""
+    """What a resource with a chosen name is, which a DeviceClass answers."""
 
     what: What
     device_class: str
@@ -174,7 +174,7 @@ class Meaning:
         return tuple(views)
 
     def meanings(self, resource: str, requirements: Iterable[Requirement], hints: Hints) -> dict[Stands, list[str]]:
-        """What a resource can stand for on the nodes that a pod can run on, with where. Empty: nobody said."""
+        """What a resource can stand for on the nodes that a pod can run on, with places. Empty: no source says it."""
         found: dict[Stands, list[str]] = {}
         for view in self.views_for(requirements):
             stands = view.stands_for(resource, hints)

@@ -51,7 +51,7 @@ class GpuHolder:
     namespace: str
     name: str
     owner: ObjectRef | None
-    """What makes it anew when it is deleted: a Deployment rather than its ReplicaSet. None: nobody does."""
+    """What creates it again after deletion: a Deployment rather than its ReplicaSet. None: nothing does."""
     by_claim: bool
 
     @property
@@ -70,7 +70,7 @@ class GpuNode:
     mig_config: str | None = None
     """The layout that the MIG manager keeps here."""
     begun: bool = False
-    """Whether it has a label of a plan: somebody may have stopped halfway."""
+    """Whether it has a label of a plan, which may have stopped halfway."""
     driver_label: bool = False
     """Whether that is the one that brings the driver's pod."""
     beside: tuple[str, ...] = ()
@@ -85,7 +85,7 @@ class Offering:
     plugins: tuple[DevicePlugin, ...] = ()
     mig_manager: bool = False
     other_drivers: tuple[str, ...] = ()
-    """What brings NVIDIA's own DRA driver, whose slices cannot be told from ours."""
+    """What installs NVIDIA's own DRA driver, whose slices have the same driver name."""
 
 
 def offering_of(objects: Iterable[JsonObject], driver: str, others: Collection[str] = ()) -> Offering:

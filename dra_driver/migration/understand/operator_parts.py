@@ -46,8 +46,8 @@ class PluginSettings:
 
 
 def is_operand(document: Document, spec: JsonObject) -> bool:
-    """Whether the GPU Operator makes it, by manifests of its own: their images are not said, and their DaemonSets have
-    names and labels of nodes that nobody else has. Source: `assets` of NVIDIA/gpu-operator."""
+    """Whether it is a manifest of the GPU Operator itself: those have placeholders for images, and DaemonSets with
+    names and node labels of their own. Source: `assets` of NVIDIA/gpu-operator."""
     selector = spec.get("nodeSelector")
     deployed = any(str(key).startswith(_DEPLOYED) for key in (selector if isinstance(selector, dict) else ()))
     named = document.kind == "DaemonSet" and document.name.startswith(("nvidia-", "gpu-feature-discovery"))

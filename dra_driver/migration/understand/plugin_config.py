@@ -207,7 +207,7 @@ class _Reader:
 
     def _shared(self, section: JsonObject, key: str, strategy: Strategy) -> Iterator[tuple[str, PluginSharing]]:
         by_default = section.get("renameByDefault") is True
-        # Of MPS, requests for several replicas are refused unless somebody allows them.
+        # With MPS, requests for several replicas are refused by default.
         one_only = section.get("failRequestsGreaterThanOne", strategy == "MPS") is True
         for index, entry in enumerate(_listed(section.get("resources"))):
             where = f"sharing.{key}.resources[{index}]"

@@ -1,11 +1,11 @@
 """What the claims that pods have already are for: GPUs, or something else. Pure.
 
-A pod that has a ComputeDomain's channel or a NIC keeps it, and its GPUs are migrated besides. One that has GPUs by a
-claim and asks for more in the old way would hold both: somebody began to migrate it, and only a person knows which of
-the two is meant. Where it is not known what a claim is for, nothing is guessed.
+A pod that has a ComputeDomain's channel or a NIC keeps it, and its GPUs are migrated. A pod that has GPUs by a claim
+and also asks for GPUs with limits would hold both: it was migrated halfway, and only its owner knows which of them is
+meant. If the purpose of a claim is unknown, nothing is guessed.
 
-What a claim is for is said by its requests: each names a DeviceClass, and class and request select devices. A request
-is of GPUs when they name a driver of GPUs, and of something else when no device of such a driver can satisfy them.
+The requests of a claim say its purpose: each names a DeviceClass, and class and request select devices. A request is
+for GPUs if they name a driver of GPUs, and for something else if no device of such a driver can satisfy them.
 """
 
 import re

@@ -57,10 +57,10 @@ from dra_driver.names import GPU_DRIVER
 from dra_driver.quantity import Quantity
 
 
-def read(documents: Sequence[Document], options: Options, told: Collection[Document] = ()) -> Meaning:
-    """Of all documents, of which those that are none of these sources are passed over. `told` are those of them that
-    were given for what they say."""
-    found = _Found(told=frozenset(told))
+def read(documents: Sequence[Document], options: Options, beside: Collection[Document] = ()) -> Meaning:
+    """From all documents; those that are none of these sources are ignored. `beside` are those that were given only
+    for this (`--with`, `--cluster`), and go before the others."""
+    found = _Found(beside=frozenset(beside))
     for document in documents:
         found.take(document)
     own = own_names(found.classes, options)
@@ -76,7 +76,7 @@ class _Found:
     """Collects what documents say, before it is put together."""
 
     configs: list[Given[PluginConfig]] = field(default_factory=list)
-    told: frozenset[Document] = frozenset()
+    beside: frozenset[Document] = frozenset()
     """What was given for what it says."""
     operator_configs: list[Given[tuple[str, str | None]]] = field(default_factory=list)
     """ConfigMap and default configuration, as the ClusterPolicy or Helm values say."""
@@ -323,14 +323,14 @@ def _whole(value: object) -> int | None:
 
 
 def _meaning(found: _Found, options: Options) -> Meaning:
-    operator, of_operator = settled("the name of the configuration", found.operator_configs, found.told)
-    by_flags, of_flags = settled("the MIG strategy of the device plugin", found.flag_strategies, found.told)
-    by_values, of_values = settled("the MIG strategy", found.mig_strategies, found.told)
-    hami, of_hami = settled("what HAMi's resources are called", found.hamis, found.told)
-    named, default, of_configs = configs_in_force(found.configs, operator.says if operator else None, found.told)
+    operator, of_operator = settled("the name of the configuration", found.operator_configs, found.beside)
+    by_flags, of_flags = settled("the MIG strategy of the device plugin", found.flag_strategies, found.beside)
+    by_values, of_values = settled("the MIG strategy", found.mig_strategies, found.beside)
+    hami, of_hami = settled("what HAMi's resources are called", found.hamis, found.beside)
+    named, default, of_configs = configs_in_force(found.configs, operator.says if operator else None, found.beside)
     configs = {name: given.says for name, given in named.items()}
-    layouts, of_layouts = layouts_in_force(found.layouts, found.told)
-    usual, of_usual = settled("the layout of nodes that name none", found.default_layouts, found.told)
+    layouts, of_layouts = layouts_in_force(found.layouts, found.beside)
+    usual, of_usual = settled("the layout of nodes that name none", found.default_layouts, found.beside)
     strategy = options.mig_strategy or next((given.says for given in (by_flags, by_values) if given is not None), None)
     if by_flags is not None:
         configs = {name: replace(config, mig_strategy=by_flags.says) for name, config in configs.items()}

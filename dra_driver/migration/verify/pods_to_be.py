@@ -135,8 +135,8 @@ class PodsToBe:
     def _shell(
         self, at: PodSpecAt, spec: JsonObject, is_asked: Callable[[str], bool] = lambda _name: False
     ) -> JsonObject:
-        """What of a pod a scheduler looks at for its devices. Nodes that nobody described are asked for GPUs only: of
-        network cards and other devices of theirs nothing is known."""
+        """The parts of a pod that a scheduler reads for its devices. Nodes of GPU models are asked for GPUs only: they
+        have no network cards or other devices."""
         containers = [_container(container, index, is_asked) for index, container in enumerate(at.containers)]
         kept = ("nodeSelector", "affinity", "tolerations") if self._real_nodes else ()
         init = (Role.INIT, Role.SIDECAR)

@@ -161,7 +161,7 @@ def _of_one_gpu(workload: Workload, pieces: Mapping[str, tuple[Piece, ...]]) -> 
 
 
 def _numbers(workload: Workload, pieces: Mapping[str, tuple[Piece, ...]]) -> Iterator[str]:
-    """What was counted in the manifest must be counted again, whatever was made of it in between."""
+    """The number in the manifest must be the number that the container gets."""
     for index, container in enumerate(workload.pod.containers):
         demands = [demand for demand in workload.reading.demands if container in demand.containers]
         if not demands or any(demand.all_gpus or demand.want.share is not None for demand in demands):

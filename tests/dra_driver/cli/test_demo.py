@@ -3,7 +3,7 @@
 import pytest
 
 from dra_driver.cli.demo import _unfit, fitting_examples, scenarios_in
-from dra_driver.cli.plan import policy_of
+from dra_driver.cli.scenario import policy_of
 from dra_driver.simulation.cluster import parse_nodes
 
 FOUND = scenarios_in(None)

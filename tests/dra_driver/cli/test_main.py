@@ -7,8 +7,7 @@ import pytest
 from support.rows import rows
 from typer.testing import CliRunner
 
-from dra_driver.cli.lazy import LazyCommand
-from dra_driver.cli.main import app, commands
+from dra_driver.cli.main import LazyCommand, app, commands
 
 _NOT_FOR_HELP = ("aiohttp", "pydantic", "structlog", "kubernetes", "grpc", "dra_driver.cel", "dra_driver.simulation")
 

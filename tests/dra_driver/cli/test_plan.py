@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.cli.plan import nodes_of, policy_of
+from dra_driver.cli.scenario import nodes_of, policy_of
 from dra_driver.errors import InvalidInput
 
 HEAD = {"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy"}

@@ -11,7 +11,7 @@ from support.rows import rows
 from dra_driver.cel.cost import LIMIT
 from dra_driver.cel.device import compile_selector
 from dra_driver.migration.codes import CLOUD_LABEL, NODE_ONLY_LABEL, OPERATOR_LABEL, ROUNDED, FindingCode
-from dra_driver.migration.demands.label_table import ROWS, is_gpu_label, verdict_on
+from dra_driver.migration.demands.node_labels import ROWS, is_gpu_label, verdict_on
 from dra_driver.migration.model import DeviceShare, Want, What
 from dra_driver.migration.understand.labels import (
     Fate,

@@ -1,15 +1,23 @@
-"""What becomes of each label of GPUs: a condition on the device, nothing, or the label itself. Pure.
+"""The labels of GPUs that are known: what each says, what becomes of it, and how. Pure.
 
-A label tells of a node what an attribute tells of a device; on a node whose GPUs are alike the two agree, which a test
-shows for every simulated GPU model. What no device has stays a label. Conditions are true or false of every device of
-the driver and never an error, which would keep a pod from being scheduled at all.
+A label describes a node, an attribute a device. On a node whose GPUs are alike the two agree; a test shows it for every
+simulated GPU model. What no device has stays a label. Conditions are true or false for every device of the driver and
+never an error, because an error would keep the pod from being scheduled.
 """
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dra_driver.migration.codes import CONTRADICTION, NODE_ONLY_LABEL, REDUNDANT, ROUNDED, FindingCode
+from dra_driver.migration.codes import (
+    CLOUD_LABEL,
+    CONTRADICTION,
+    NODE_ONLY_LABEL,
+    OPERATOR_LABEL,
+    REDUNDANT,
+    ROUNDED,
+    FindingCode,
+)
 from dra_driver.migration.model import What
 from dra_driver.migration.understand.labels import (
     PROFILE,
@@ -174,7 +182,7 @@ def _product_of(asked: JudgedRequirement, mig_device: bool) -> LabelVerdict:
 
 
 def _of_kind(asked: JudgedRequirement, products: Sequence[Product], profile: str | None, shared: bool) -> str:
-    """Of the products that have the same suffixes. Shared devices cannot be told from others by a product alone."""
+    """Of the products that have the same suffixes. A product alone does not distinguish shared devices from others."""
     attributes = asked.subject.attributes
     names = [quoted(product.name) for product in products if (product.profile, product.shared) == (profile, shared)]
     parts = [_equals(f"{attributes}.productName.replace(' ', '-')", list(dict.fromkeys(names)))]
@@ -311,7 +319,7 @@ def of_mig_strategy(asked: JudgedRequirement) -> LabelVerdict:
 
 
 def of_mig_config(asked: JudgedRequirement) -> LabelVerdict:
-    """The layout that somebody wanted for the node."""
+    """The layout that the MIG manager keeps on the node."""
     subject = asked.subject
     uniform = re.fullmatch(rf"all-({PROFILE})", asked.values[0]) if len(asked.values) == 1 else None
     profile = restored_profile(uniform[1]) if uniform is not None else None
@@ -366,3 +374,108 @@ def of_profile(asked: JudgedRequirement) -> LabelVerdict:
 
 def node_only(why: str, code: FindingCode = NODE_ONLY_LABEL) -> Callable[[JudgedRequirement], LabelVerdict]:
     return lambda asked: _kept(f"{asked.requirement.key}: {why}", code)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One label, or a family of them; `key`, `means` and `becomes` are for the docs."""
+
+    key: str
+    means: str
+    becomes: str
+    pattern: re.Pattern[str]
+    judge: Callable[[JudgedRequirement], LabelVerdict]
+
+
+def _row(
+    key: str, means: str, becomes: str, judge: Callable[[JudgedRequirement], LabelVerdict], pattern: str = ""
+) -> Row:
+    return Row(key, means, becomes, re.compile(pattern or re.escape(key)), judge)
+
+
+_MIG_PARTS = r"count|product|memory|multiprocessors|slices\.[gc]i|engines\.[a-z]+|replicas|sharing-strategy"
+_PARTS_OF_GPUS = r"nvidia\.com/gpu\.(multiprocessors|slices\.[gc]i|engines\.[a-z]+)"
+
+ROWS: tuple[Row, ...] = (
+    _row("nvidia.com/gpu.product", "product", "`productName`; `-MIG-…`: the profile; `-SHARED`: `sharing`", of_product),
+    _row("nvidia.com/gpu.family", "architecture", "`architecture`", of_family),
+    _row("nvidia.com/gpu.memory", "memory in MiB", "capacity `memory`; equality becomes `at least`", of_memory),
+    _row(
+        "nvidia.com/gpu.compute.{major,minor}", "compute capability", "`cudaComputeCapability`", of_compute,
+        r"nvidia\.com/gpu\.compute\.(major|minor)",
+    ),
+    _row(
+        "nvidia.com/cuda.driver-version.{major,minor,revision}, cuda.driver.{major,minor,rev}",
+        "version of the driver", "`driverVersion`", of_version("driverVersion"),
+        r"nvidia\.com/cuda\.(?:driver\.(?=major|minor|rev\Z)|driver-version\.(?!rev\Z))(major|minor|revision|rev)",
+    ),
+    _row(
+        "nvidia.com/cuda.runtime-version.{major,minor}, cuda.runtime.{major,minor}",
+        "newest CUDA of the driver", "`cudaDriverVersion`", of_version("cudaDriverVersion"),
+        r"nvidia\.com/cuda\.runtime(?:-version)?\.(major|minor)",
+    ),
+    _row("nvidia.com/gpu.count", "GPUs of the node", "implied by as many devices, else a label of the node", of_count),
+    _row(
+        "nvidia.com/gpu.replicas, cuda.*-version.full", "shares of a GPU; versions", "stays",
+        node_only("a claim asks for shares, and compares parts of versions"),
+        r"nvidia\.com/(?:gpu\.replicas|cuda\.(?:driver|runtime)-version\.full)",
+    ),
+    _row("nvidia.com/gpu.sharing-strategy", "how GPUs are shared", "`sharing`", of_gpus(of_sharing)),
+    _row("nvidia.com/gpu.clique", "NVLink clique", "`clique`; as a topology key it stays", of_clique),
+    _row("nvidia.com/mig.capable", "can be partitioned", "`migCapable`; implied by MIG devices", of_mig_capable),
+    _row("nvidia.com/mig.strategy", "how resources are named", "implied by the claim", of_mig_strategy),
+    _row("nvidia.com/mig.config", "layout that was ordered", "implied by the profile, else a label", of_mig_config),
+    _row(
+        "nvidia.com/mig.config.state", "state of the MIG manager", "stays",
+        node_only("the state of the MIG manager, which no device has"),
+    ),
+    _row(
+        "nvidia.com/mig-<profile>.*", "MIG devices under `mixed`", "memory, product, sharing; else stays", of_profile,
+        rf"nvidia\.com/mig-({PROFILE}?)\.({_MIG_PARTS})",
+    ),
+    _row(
+        "nvidia.com/gpu.{multiprocessors,slices.*,engines.*}", "MIG devices under `single`", "stays",
+        node_only("a claim asks for MIG devices by their profile"), _PARTS_OF_GPUS,
+    ),
+    _row("nvidia.com/mps.capable", "MPS daemon on the node", "`sharing == 'mps'`", of_gpus(of_mps_capable)),
+    _row("nvidia.com/gpu.present", "has a GPU", "implied", of_present),
+    _row(
+        "feature.node.kubernetes.io/pci-*10de*.present", "has a PCI device of NVIDIA", "implied", of_present,
+        r"feature\.node\.kubernetes\.io/pci-(?:[0-9a-f]{4}_)?10de(?:[_0-9a-f]*)\.present",
+    ),
+    _row(
+        "nvidia.com/gpu.{machine,mode}, vgpu.*, gpu.imex-domain, gfd.timestamp", "the node", "stays",
+        node_only("says something about the node that no device has"),
+        r"nvidia\.com/(?:gpu\.(?:machine|mode|imex-domain)|vgpu\.(?:present|host-driver-.*)|gfd\.timestamp)",
+    ),
+    _row(
+        "nvidia.com/gpu.deploy.*, gpu.workload.config, gpu-driver-upgrade-state, device-plugin.config, vgpu.config",
+        "plumbing of the GPU Operator", "stays",
+        node_only("steers the GPU Operator and is not meant for workloads", OPERATOR_LABEL),
+        r"nvidia\.com/(?:gpu\.deploy\..*|gpu\.workload\.config|gpu-driver-upgrade-state|device-plugin\.config"
+        r"|vgpu\.config(?:\..*)?)",
+    ),
+    _row(
+        "nvidia.com/*", "anything else", "stays", node_only("is not known here"), r"nvidia\.com/.+",
+    ),
+    _row(
+        "cloud.google.com/gke-accelerator, karpenter.k8s.aws/instance-gpu-*, …", "pools of an autoscaler", "stays",
+        node_only("selects the nodes that an autoscaler creates", CLOUD_LABEL),
+        r"cloud\.google\.com/gke-(?:accelerator|gpu-).*|karpenter\.k8s\.aws/instance-gpu-.*"
+        r"|eks\.amazonaws\.com/instance-gpu-.*|k8s\.amazonaws\.com/accelerator|kubernetes\.azure\.com/accelerator",
+    ),
+)  # fmt: skip
+"""The first one whose pattern fits the key decides."""
+
+
+def verdict_on(requirement: Requirement, subject: Subject) -> LabelVerdict | None:
+    """None: the label has nothing to do with GPUs, and stays."""
+    for row in ROWS:
+        match = row.pattern.fullmatch(requirement.key)
+        if match is not None:
+            return row.judge(JudgedRequirement(requirement, subject, match))
+    return None
+
+
+def is_gpu_label(key: str) -> bool:
+    return any(row.pattern.fullmatch(key) for row in ROWS)
