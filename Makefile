@@ -46,9 +46,8 @@ format: $(VENV)/.dev  ## format the code and repair what can be repaired
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
 generate: $(VENV)/.dev  ## generated files: protobuf messages, custom resource definitions, schemas, tables of the docs
-	@$(BIN)/python -m dra_driver.kube.kubelet_api.generate && $(BIN)/python -m dra_driver.api.crd
-	@$(BIN)/python -m dra_driver.api.config_schemas && $(BIN)/python -m dra_driver.devices.exclusion
-	@PYTHONPATH=. $(BIN)/python tests/dra_driver/checking/extract_models.py && $(BIN)/python -m dra_driver.checking.findings
+	@$(BIN)/python -m dra_driver.kube.kubelet_api.generate && $(BIN)/python -m docs.from_code.crds
+	@$(BIN)/python -m docs.from_code.config_schemas && PYTHONPATH=. $(BIN)/python tests/dra_driver/checking/extract_models.py
 	@PYTHONPATH=. $(BIN)/python charts/generate.py && PYTHONPATH=. $(BIN)/python docs/generate.py
 
 # Hashes of all wheels, for every platform and Python, from the index that uv is configured to use. What is pinned stays as

@@ -32,7 +32,7 @@ from prometheus_client import CollectorRegistry
 
 from controller.computedomains.keeper import DomainKeeper
 from controller.slices import PublishedSlices
-from dra_driver.api.crd import DEFINITIONS
+from docs.from_code.crds import DEFINITIONS
 from dra_driver.api.meta import (
     COMPUTE_DOMAINS,
     CRDS,

@@ -27,7 +27,7 @@ import aiohttp
 import yaml
 from _api_server import api_server
 
-from dra_driver.api.crd import FILE
+from docs.from_code.crds import FILE
 from dra_driver.api.inventory import (
     DriverFacts,
     FabricFacts,

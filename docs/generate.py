@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from controller.computedomains.metrics import DomainCollector
 from controller.webhook.service import WebhookMetrics
-from docs.from_code import checks, domains, errors, hardware, migration, security
+from docs.from_code import checks, domains, errors, findings, hardware, migration, security, sharing
 from docs.from_code.attributes import attributes_page
 from docs.from_code.classes import classes_page
 from docs.from_code.domains import domain_events
@@ -226,11 +226,13 @@ PAGES = {
 }
 
 PARTS = {
+    "check.md": (findings.BEGIN, findings.codes_part, findings.END),
     "compute-domains.md": (domains.BEGIN, domains.reasons_part, domains.END),
     "hardware.md": (hardware.BEGIN, hardware.models_part, hardware.END),
     "doctor.md": (checks.BEGIN, checks.checks_part, checks.END),
     "migration.md": (migration.BEGIN, migration.migration_part, migration.END),
     "security.md": (security.BEGIN, security.rights_part, security.END),
+    "sharing.md": (sharing.BEGIN, sharing.sharing_part, sharing.END),
     "troubleshooting.md": (errors.BEGIN, errors.kinds_part, errors.END),
 }
 """Generated parts of other pages, between two marker lines."""

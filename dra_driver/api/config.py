@@ -1,6 +1,6 @@
 """Opaque configs: what users and DeviceClasses write for this driver's devices (`resource.nvidia.com/v1beta1`). Pure.
 
-One model for each kind, for decoding (`dra_driver.api.opaque`) and for the JSON schemas (`config_schemas`). Kinds and
+One model for each kind, for decoding (`dra_driver.api.opaque`) and for the JSON schemas of docs/schemas. Kinds and
 fields have NVIDIA's spelling and defaults, so configs written for its own driver mean the same here.
 """
 

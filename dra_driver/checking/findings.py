@@ -1,13 +1,11 @@
 """Findings: their codes, which never change, their places in documents, and their forms for programs.
 
 Forms are plain data, SARIF 2.1.0 (code scanning), and the annotations of GitHub Actions.
-`python -m dra_driver.checking.findings` writes the table of codes into docs/check.md.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from urllib.parse import quote
 
 from dra_driver.api.documents import Document
@@ -150,28 +148,6 @@ CODES: tuple[Code, ...] = (
     UNUSED_CLAIM, NOT_FOUND, MISNAMED, SELECTOR, NOT_JUDGED, SELECTOR_FAILS, UNKNOWN_ATTRIBUTE, CONFIG, CONFIG_KIND,
     UNKNOWN_DRIVER, NEVER_FITS, ADMIN_ACCESS, EXTENDED_RESOURCE, POLICY,
 )  # fmt: skip
-
-FILE = Path(__file__).parents[2] / "docs" / "check.md"
-BEGIN, END = "<!-- codes: begin -->", "<!-- codes: end -->"
-
-
-def table() -> str:
-    """All codes as Markdown."""
-    rows = [("Code", "Severity", "Means"), ("---",) * 3]
-    rows += [
-        (f"`{code.name}`", f"{code.severity}{f'; {code.otherwise}' if code.otherwise else ''}", code.means)
-        for code in CODES
-    ]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
-def with_table(page: str) -> str:
-    """`page` with the table as it must be. Raises ValueError when the page has lost its marks."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise ValueError(f"{FILE.name} wants the lines {BEGIN!r} and {END!r}")
-    return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -318,7 +294,3 @@ def _data(text: str) -> str:
 
 def _property(text: str) -> str:
     return _data(text).replace(":", "%3A").replace(",", "%2C")
-
-
-if __name__ == "__main__":
-    FILE.write_text(with_table(FILE.read_text(encoding="utf-8")), encoding="utf-8")

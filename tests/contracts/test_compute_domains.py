@@ -11,7 +11,7 @@ import yaml
 from support.api import Api, Refused
 from support.domain_cluster import DRIVER_NAMESPACE, DomainCluster, Kubelets, becomes, gone, kept, tended
 
-from dra_driver.api.crd import DEFINITIONS
+from docs.from_code.crds import DEFINITIONS
 from dra_driver.api.meta import (
     DAEMON_SETS,
     NAMESPACES,

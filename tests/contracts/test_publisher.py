@@ -14,7 +14,7 @@ from support.inventories import compute_instance, gpu, gpu_instance, inventory_o
 from support.mig import gpu_of
 from support.rows import slow_but
 
-from dra_driver.api.crd import FILE
+from docs.from_code.crds import FILE
 from dra_driver.api.inventory import (
     MOST_BYTES,
     MOST_CONDITIONS,

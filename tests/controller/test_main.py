@@ -16,7 +16,7 @@ import pytest
 import yaml
 from support.inventories import gpu, inventory_object, inventory_spec
 
-from dra_driver.api.crd import FILE
+from docs.from_code.crds import FILE
 from dra_driver.api.meta import CRDS, LEASES, NODE_INVENTORIES, NODES, RESOURCE_SLICES
 from dra_driver.kube.client import Kube
 from dra_driver.simulation.apiserver import SimulatedApiServer

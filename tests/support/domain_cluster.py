@@ -9,8 +9,8 @@ import yaml
 from support.inventories import gpu
 
 from controller.computedomains.keeper import DomainKeeper
+from docs.from_code.crds import DEFINITIONS
 from dra_driver.api.computedomain import ComputeDomain
-from dra_driver.api.crd import DEFINITIONS
 from dra_driver.api.inventory import FabricFacts, NodeInventorySpec, summary_of
 from dra_driver.api.meta import (
     COMPUTE_DOMAINS,

@@ -9,8 +9,8 @@ import pytest
 import yaml
 from support.rows import rows
 
+from docs.from_code.config_schemas import schema_of
 from dra_driver.api.config import DEVICE_CONFIGS, DeviceConfig, GpuConfig, Mps, Sharing
-from dra_driver.api.config_schemas import schema_of
 from dra_driver.api.opaque import combined, kind_of, written_config
 from dra_driver.names import GPU_DRIVER
 

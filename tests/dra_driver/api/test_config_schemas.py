@@ -11,8 +11,8 @@ from jsonschema import Draft202012Validator
 from support.configs import configs, encode_config, written
 from support.rows import rows
 
+from docs.from_code.config_schemas import FOLDER, files, schema_of
 from dra_driver.api.config import DEVICE_CONFIGS, DeviceConfig
-from dra_driver.api.config_schemas import FOLDER, files, schema_of
 from dra_driver.api.opaque import PartialConfig, kind_of
 from dra_driver.api.opaque import written_config as read
 from dra_driver.errors import InvalidConfig

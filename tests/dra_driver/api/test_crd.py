@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import yaml
 
+from docs.from_code.crds import COMPUTE_DOMAIN, DEFINITIONS, FILE, NODE_INVENTORY, CustomDefinition, crd, render
 from dra_driver.api.computedomain import ComputeDomainSpec, ComputeDomainStatus
-from dra_driver.api.crd import COMPUTE_DOMAIN, DEFINITIONS, FILE, NODE_INVENTORY, CustomDefinition, crd, render
 from dra_driver.api.inventory import GpuFacts, NodeInventorySpec
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dra_driver.api.crd import NODE_INVENTORY, crd
+from docs.from_code.crds import NODE_INVENTORY, crd
 from dra_driver.api.inventory import HealthCondition, MigProfileFacts, NodeInventorySpec, Problem
 from dra_driver.api.meta import JsonObject
 from dra_driver.errors import InvalidInput

@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -45,16 +44,6 @@ def test_the_models_are_those_of_the_simulated_profiles() -> None:
 
     assert extract_models.FILE.read_text() == extract_models.models()
     assert knowledge.model_names() == model_names()
-
-
-def test_the_page_has_the_table_of_codes() -> None:
-    page = codes.FILE.read_text(encoding="utf-8")
-    assert codes.with_table(page) == page
-
-
-def test_a_page_without_marks_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"check\.md wants the lines"):
-        codes.with_table("# A page\n")
 
 
 JUNK = st.one_of(

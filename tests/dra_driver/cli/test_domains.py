@@ -10,7 +10,7 @@ import yaml
 from support.dractl import dractl, run
 from typer.testing import CliRunner
 
-from dra_driver.api.crd import DEFINITIONS
+from docs.from_code.crds import DEFINITIONS
 from dra_driver.api.meta import COMPUTE_DOMAINS, CRDS, JsonObject
 from dra_driver.cli.main import app
 from dra_driver.errors import InvalidInput

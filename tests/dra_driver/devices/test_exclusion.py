@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 from support.rows import rows
 
 from dra_driver.api.inventory import GpuFacts, MigFacts, PassthroughFacts
-from dra_driver.devices import exclusion as exclusion_docs
-from dra_driver.devices.exclusion import LIMITS, PAIRS, GpuUse, conflict, deciding_row, unsupported, without_effect
+from dra_driver.devices.exclusion import PAIRS, GpuUse, conflict, deciding_row, unsupported, without_effect
 from dra_driver.devices.model import DeviceKind, Partition
 
 GPU = "GPU-5a7b8d0e-0000-4000-8000-000000000000"
@@ -202,14 +201,3 @@ def test_a_time_slice_for_a_mig_device_is_accepted_and_has_no_effect() -> None:
     assert "cannot be set" in (without_effect(gpu(), DeviceKind.MIG, "TimeSlicing") or "")
     assert without_effect(gpu(), DeviceKind.MIG, "MPS") is None
     assert without_effect(gpu(), DeviceKind.GPU, "TimeSlicing") is None
-
-
-def test_the_page_has_the_table_that_the_generator_writes() -> None:
-    page = exclusion_docs.FILE.read_text(encoding="utf-8")
-    assert exclusion_docs.with_table(page) == page
-    assert all(row.reason in page for row in (*PAIRS, *LIMITS))
-
-
-def test_a_page_without_its_marks_is_not_overwritten() -> None:
-    with pytest.raises(ValueError, match=r"sharing\.md"):
-        exclusion_docs.with_table("# A page\n")

@@ -9,7 +9,7 @@ import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 from support.inventories import gpu, inventory_object, inventory_spec
 
-from dra_driver.api.crd import FILE
+from docs.from_code.crds import FILE
 from dra_driver.api.meta import CRDS, NODE_INVENTORIES, NODES, RESOURCE_SLICES, JsonObject, Resource
 from dra_driver.errors import InvalidInput, Unreachable
 from dra_driver.kube.client import Endpoint, Kube

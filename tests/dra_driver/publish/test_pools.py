@@ -14,7 +14,7 @@ import yaml
 from support.inventories import gpu, inventory_object, inventory_spec, mig
 from support.spans import Recorder
 
-from dra_driver.api.crd import FILE
+from docs.from_code.crds import FILE
 from dra_driver.api.inventory import (
     ComputeInstanceFacts,
     GpuFacts,

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from support.mig import gpu_of
 from support.nodes import Node, a_node
 
-from dra_driver.api.crd import FILE
+from docs.from_code.crds import FILE
 from dra_driver.api.inventory import (
     MOST_BYTES,
     HealthCondition,

@@ -1,8 +1,7 @@
 """JSON schemas of the opaque configs, for editors and for checks without this driver: `docs/schemas/<kind>.json`.
 
-Made from the models that decoding uses. `python -m dra_driver.api.config_schemas` writes the committed files; a test
-compares. A schema cannot say: the limits of a memory amount with a unit, a UUID in two spellings, and that claim or
-class must name the strategy.
+Made from the models that decoding uses. `make generate` writes the committed files; a test compares. A schema cannot
+say: the limits of a memory amount with a unit, a UUID in two spellings, and that claim or class must name the strategy.
 """
 
 import inspect

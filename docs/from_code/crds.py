@@ -1,7 +1,7 @@
 """The CustomResourceDefinitions of NodeInventory and ComputeDomain, made from their models so that the two cannot drift
 apart.
 
-`python -m dra_driver.api.crd` writes the committed files; a test compares them. The docstrings of the fields are the
+`make generate` writes the committed files; a test compares them. The docstrings of the fields are the
 descriptions that `kubectl explain` shows.
 """
 
@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from dra_driver.api import computedomain, conditions, inventory
 from dra_driver.api.meta import COMPUTE_DOMAINS, NODE_INVENTORIES, JsonObject, Resource
 
-_FOLDER = Path(__file__).parent / "crds"
+_FOLDER = Path(__file__).parents[2] / "dra_driver" / "api" / "crds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ def _of_model(model: type[BaseModel], descriptions: dict[tuple[str, str], str]) 
 def render(definition: CustomDefinition) -> str:
     """The content of the committed file."""
     source = f"dra_driver/api/{definition.module.__name__.rpartition('.')[2]}.py"
-    header = f"# Generated from {source} by `python -m dra_driver.api.crd`; do not edit.\n"
+    header = f"# Generated from {source} by `make generate`; do not edit.\n"
     return header + yaml.safe_dump(crd(definition), sort_keys=False, width=120, allow_unicode=True)
 
 
