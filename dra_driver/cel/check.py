@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 
 from dra_driver.cel.errors import CelError, CelNotJudged, CelTypeError, closest
 from dra_driver.cel.functions import LAZY_METHODS, NOT_KNOWN, first_version_with
-from dra_driver.cel.library.lists import COMPARABLE
 from dra_driver.cel.library.texts import compiled_pattern
 from dra_driver.cel.overloads import CheckedTree, Environment, Failed, Overload
 from dra_driver.cel.tree import (
@@ -47,8 +46,8 @@ from dra_driver.cel.types import (
     type_of_constant,
 )
 
-_CONVERSIONS = frozenset(["int", "uint", "double", "bool", "string", "bytes"])
-_NO_INDICES = frozenset(["bytes", "list", "map", "null_type"])
+_CONVERSIONS = frozenset(["int", "double", "bool", "string"])
+_NO_INDICES = frozenset(["list", "map", "null_type"])
 _SIGNS = frozenset(["==", "!=", "<", "<=", ">", ">=", "in", "+", "-", "*", "/", "%", "-_", "!_", "[]", "[?]"])
 
 
@@ -301,26 +300,15 @@ class _Checker:
 
     def _comprehension(self, node: Comprehension) -> Type:
         target = self.type_of(node.target)
-        if target.name not in ("list", "map", "dyn", "free") or (node.kind == "sortBy" and target.name == "map"):
+        if target.name not in ("list", "map", "dyn", "free"):
             raise self._error(f"`{node.kind}` needs a list or a map, not {_type_text(target)}", *_span(node.target))
         variables = _elements(node, target)
         if node.condition is not None:
             self._within(node, variables, node.condition)
             self._must_be_bool(node.condition, f"the condition of `{node.kind}`")
         body = self._within(node, variables, node.body)
-        match node.kind:
-            case "map" | "transformList":
-                return list_of(body)
-            case "transformMap":
-                return map_of(variables[0][1], body)
-            case "transformMapEntry":
-                if body.name not in ("map", "dyn", "any", "free"):
-                    raise self._error(f"transformMapEntry needs a map as its result, not {body}", *_span(node.body))
-                return body if body.name == "map" else map_of(DYN, DYN)
-            case "sortBy":
-                if body not in COMPARABLE and not is_dynamic(body):
-                    raise self._error(f"sortBy cannot sort by {body}", *_span(node.body))
-                return list_of(variables[0][1])
+        if node.kind == "map":
+            return list_of(body)
         self._must_be_bool(node.body, f"the condition of `{node.kind}`")
         return list_of(variables[0][1]) if node.kind == "filter" else BOOL
 

@@ -11,7 +11,7 @@ from typing import Any
 from dra_driver.cel.errors import CelRuntimeError
 from dra_driver.cel.overloads import Failed, Overload
 from dra_driver.cel.tree import CallNode, SyntaxNode
-from dra_driver.cel.types import TypedMap, type_name
+from dra_driver.cel.types import type_name
 
 type Error = Callable[[str, SyntaxNode], CelRuntimeError]
 """From a message and where it belongs."""
@@ -126,10 +126,6 @@ class Loop:
         pairs = self.with_results()
         return lambda frame: tuple(result for _, result in pairs(frame))
 
-    def transformed_map(self) -> Run:
-        pairs = self.with_results()
-        return lambda frame: TypedMap(pairs(frame))
-
     def kept(self) -> Run:
         pairs = self.with_results()
         return lambda frame: tuple(item for item, holds in pairs(frame) if holds)
@@ -137,24 +133,6 @@ class Loop:
     def exactly_one(self) -> Run:
         pairs = self.with_results()
         return lambda frame: sum(holds for _, holds in pairs(frame)) == 1
-
-    def merged_map(self, error: Callable[[str], CelRuntimeError]) -> Run:
-        """All maps that the body makes as one; a key must not come twice."""
-        pairs = self.with_results()
-
-        def run(frame: Frame) -> TypedMap:
-            merged: dict[tuple[bool, object], tuple[object, object]] = {}
-            for _, entries in pairs(frame):
-                if not isinstance(entries, Mapping):
-                    raise error(f"no such overload: transformMapEntry to {type_name(entries)}")
-                for key, value in entries.items():
-                    place = type(key) is bool, key  # 1 and 1u are one key here, and true is another
-                    if place in merged:
-                        raise error(f"insert failed: key {key} already exists")
-                    merged[place] = key, value
-            return TypedMap(merged.values())
-
-        return run
 
     def quantifier(self, *, deciding: bool) -> Run:
         """`exists` (deciding is true) or `all`, with the error rule of `||` and `&&`."""

@@ -21,10 +21,8 @@ from dra_driver.cel.tree import (
 LIMIT = 1_000_000
 """A selector that may take more steps is refused. Source: the API server's limit for the cost of a selector."""
 _ELEMENTS = 32
-_OF_PAIRS = frozenset({"distinct", "sets.contains", "sets.equivalent", "sets.intersects"})
+_OF_PAIRS = frozenset({"sets.contains", "sets.equivalent", "sets.intersects"})
 """Functions that compare every element with every other one."""
-_SAME_LENGTH = frozenset({"sort", "reverse", "distinct", "slice", "flatten"})
-_LISTS = frozenset({"map", "filter", "transformList", "transformMap", "sortBy"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +62,7 @@ class _Steps:
             case Comprehension():
                 round_ = 1 + sum(steps for child, steps in inner.items() if child is not node.target)
                 return inner[node.target] + _length(node.target) * round_
-            case CallNode(function="range"):
-                return sum(inner.values()) + _length(node)
-            case CallNode() if _name(node) in _OF_PAIRS or node.function in _OF_PAIRS:
+            case CallNode() if _name(node) in _OF_PAIRS:
                 longest = max(map(_length, children(node)))
                 return sum(inner.values()) + 2 * longest * longest
         return 1 + sum(inner.values())
@@ -86,12 +82,8 @@ def _length(node: SyntaxNode) -> int:
             return len(entries)
         case Conditional(then=then, otherwise=otherwise):
             return max(_length(then), _length(otherwise))
-        case Comprehension(kind=kind, target=target) if kind in _LISTS:
+        case Comprehension(kind="map" | "filter", target=target):
             return _length(target)
         case CallNode(function="+", arguments=(left, right)):
             return _length(left) + _length(right)
-        case CallNode(function="range", arguments=(Constant(value=int(count)),)):
-            return max(count, 0)
-        case CallNode(function=function, target=target) if function in _SAME_LENGTH and target is not None:
-            return _length(target)
     return _ELEMENTS

@@ -13,7 +13,6 @@ from typing import Any
 from dra_driver.cel.closures import Elements, Frame, Loop, Run, decides, picked, placed
 from dra_driver.cel.errors import CelRuntimeError
 from dra_driver.cel.functions import FUNCTIONS, LAZY_METHODS, equals
-from dra_driver.cel.library.lists import sorted_by
 from dra_driver.cel.overloads import CheckedTree
 from dra_driver.cel.tree import (
     Bind,
@@ -31,7 +30,7 @@ from dra_driver.cel.tree import (
     Select,
     SyntaxNode,
 )
-from dra_driver.cel.types import ABSENT, BOOL, Optional, TypedMap, find, type_name
+from dra_driver.cel.types import ABSENT, BOOL, Optional, find, type_name
 
 
 class CelProgram:
@@ -307,54 +306,37 @@ class _Compiler:
             for place, (key, value) in enumerate(node.entries)
         ]
 
-        def run(frame: Frame) -> TypedMap:
-            built: list[tuple[object, object]] = []
+        def run(frame: Frame) -> dict[object, object]:
+            built: dict[object, object] = {}
             for key_of, value_of, place, may_lack in entries:
                 key = key_of(frame)
-                if type_name(key) not in ("string", "int", "uint", "bool"):
+                if type_name(key) not in ("string", "int", "bool"):
                     raise self._error(f"unsupported key type: {type_name(key)}", place)
                 value = self._maybe(value_of(frame), place) if may_lack else Optional(value_of(frame))
                 if value.present:
-                    built.append((key, value.value))
-            return TypedMap(built)  # of two entries with one key the last one counts, as in an API server
+                    built[key] = value.value  # of two entries with one key the last one counts, as in an API server
+            return built
 
         return run
 
     # -- macros
 
     def _comprehension(self, node: Comprehension) -> Run:
-        bodies = ("map", "sortBy", "transformList", "transformMap", "transformMapEntry")
-        body = self.run_of(node.body) if node.kind in bodies else self._bool(node.body)
+        body = self.run_of(node.body) if node.kind == "map" else self._bool(node.body)
         condition = self._bool(node.condition) if node.condition is not None else None
         loop = Loop(self._elements(node), body, condition)
         match node.kind:
             case "all" | "exists":
                 return loop.quantifier(deciding=node.kind == "exists")
-            case "transformMap":
-                return loop.transformed_map()
-            case "transformMapEntry":
-                return loop.merged_map(lambda message: self._error(message, node))
-            case "sortBy":
-                return self._sorted(node, loop)
         return {"filter": loop.kept, "exists_one": loop.exactly_one}.get(node.kind, loop.transformed)()
-
-    def _sorted(self, node: SyntaxNode, loop: Loop) -> Run:
-        pairs, order = loop.with_results(), placed(node, sorted_by, self._error)
-
-        def run(frame: Frame) -> Any:
-            results = pairs(frame)
-            return order(tuple(item for item, _ in results), tuple(key for _, key in results))
-
-        return run
 
     def _elements(self, node: Comprehension) -> Elements:
         """Fills the variables with one element after the other; yields the first variable's value."""
         target, slot = self.run_of(node.target), self._checked.variables[node]
-        types = tuple if node.kind == "sortBy" else tuple | Mapping
 
         def known(frame: Frame) -> Any:
             value = target(frame)
-            if not isinstance(value, types):
+            if not isinstance(value, tuple | Mapping):
                 raise self._error(f"no such overload: `{node.kind}` of {type_name(value)}", node)
             return value
 

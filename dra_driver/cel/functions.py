@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Any
 
 from dra_driver import kubernetes
-from dra_driver.cel.library.lists import INCLUDES, LISTS, LISTS_OF_1_34, OPTIONALS, SETS
+from dra_driver.cel.library.lists import INCLUDES, LISTS, OPTIONALS, SETS
 from dra_driver.cel.library.network import NETWORK
 from dra_driver.cel.library.quantities import QUANTITIES, VERSIONS
 from dra_driver.cel.library.texts import REGEXES, STRINGS
@@ -25,19 +25,15 @@ from dra_driver.cel.overloads import Failed, Library, Overload, bounded, functio
 from dra_driver.cel.types import (
     ABSENT,
     BOOL,
-    BYTES,
     DOUBLE,
     DYN,
     INT,
     INT_MAX,
     INT_MIN,
     STRING,
-    UINT,
-    UINT_MAX,
     A,
     B,
     Optional,
-    Uint,
     decimal,
     equality,
     find,
@@ -103,12 +99,6 @@ def _whole(value: int) -> int:
     return value
 
 
-def _unsigned(value: int) -> Uint:
-    if not 0 <= value <= UINT_MAX:
-        raise Failed("unsigned integer overflow")
-    return Uint(value)
-
-
 def _quotient(left: int, right: int) -> int:
     if right == 0:
         raise Failed("division by zero")
@@ -136,22 +126,10 @@ def _int_of_double(value: float) -> int:
     return math.trunc(value)
 
 
-def _uint_of_double(value: float) -> Uint:
-    if not 0 <= value < UINT_MAX:
-        raise Failed("not a number that fits in 64 bits without a sign")
-    return Uint(value)
-
-
 def _int_of_text(text: str) -> int:
     if not re.fullmatch(r"[+-]?[0-9]+", text):
         raise Failed(f"not an integer: {text!r}")
     return _whole(decimal(text))
-
-
-def _uint_of_text(text: str) -> Uint:
-    if not re.fullmatch(r"[0-9]+", text):
-        raise Failed(f"not an unsigned integer: {text!r}")
-    return _unsigned(decimal(text))
 
 
 def _double_of_text(text: str) -> float:
@@ -176,13 +154,6 @@ def _text_of_double(value: float) -> str:
     return f"{'-' if value < 0 else ''}{digits[0]}{fraction}e{power:+03d}"
 
 
-def _text_of_bytes(value: bytes) -> str:
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        raise Failed("the bytes are not UTF-8") from None
-
-
 def _bool_of_text(text: str) -> bool:
     if text in ("true", "True", "TRUE", "t", "1"):
         return True
@@ -192,7 +163,7 @@ def _bool_of_text(text: str) -> bool:
 
 
 def _contains(key: object, entries: Mapping[object, object]) -> bool:
-    return key in entries if isinstance(key, str) else find(entries, key).present
+    return not isinstance(key, Mapping) and key in entries
 
 
 def element(container: object, index: object) -> Optional:
@@ -213,9 +184,9 @@ def _element(container: object, index: object) -> object:
     return optional.value
 
 
-_NUMERIC = (INT, UINT, DOUBLE)
+_NUMERIC = (INT, DOUBLE)
 _ORDERED = tuple((left, right) for left in _NUMERIC for right in _NUMERIC) + tuple(
-    (kind, kind) for kind in (STRING, BYTES, BOOL)
+    (kind, kind) for kind in (STRING, BOOL)
 )
 
 
@@ -243,30 +214,24 @@ _OPERATORS: Library = {
     ],
     "+": [
         function(INT, lambda a, b: _whole(a + b), INT, INT),
-        function(UINT, lambda a, b: _unsigned(a + b), UINT, UINT),
         function(DOUBLE, lambda a, b: a + b, DOUBLE, DOUBLE),
         function(STRING, lambda a, b: bounded(a + b), STRING, STRING),
-        function(BYTES, lambda a, b: bounded(a + b), BYTES, BYTES),
         function(list_of(A), lambda a, b: bounded(a + b), list_of(A), list_of(A)),
     ],
     "-": [
         function(INT, lambda a, b: _whole(a - b), INT, INT),
-        function(UINT, lambda a, b: _unsigned(a - b), UINT, UINT),
         function(DOUBLE, lambda a, b: a - b, DOUBLE, DOUBLE),
     ],
     "*": [
         function(INT, lambda a, b: _whole(a * b), INT, INT),
-        function(UINT, lambda a, b: _unsigned(a * b), UINT, UINT),
         function(DOUBLE, lambda a, b: a * b, DOUBLE, DOUBLE),
     ],
     "/": [
         function(INT, lambda a, b: _whole(_quotient(a, b)), INT, INT),
-        function(UINT, lambda a, b: Uint(_quotient(a, b)), UINT, UINT),
         function(DOUBLE, _float_quotient, DOUBLE, DOUBLE),
     ],
     "%": [
         function(INT, _remainder, INT, INT),
-        function(UINT, lambda a, b: Uint(_remainder(a, b)), UINT, UINT),
     ],
     "-_": [function(INT, lambda a: _whole(-a), INT), function(DOUBLE, lambda a: -a, DOUBLE)],
     "!_": [function(BOOL, lambda a: not a, BOOL)],
@@ -283,7 +248,7 @@ _OPERATORS: Library = {
 _STANDARD: Library = {
     "size": [
         overload
-        for kind in (STRING, BYTES, list_of(A), map_of(A, B))
+        for kind in (STRING, list_of(A), map_of(A, B))
         for overload in (function(INT, len, kind), method(INT, len, kind))
     ],
     "startsWith": [method(BOOL, str.startswith, STRING, STRING)],
@@ -291,15 +256,8 @@ _STANDARD: Library = {
     "contains": [method(BOOL, lambda text, part: part in text, STRING, STRING)],
     "int": [
         function(INT, lambda value: value, INT),
-        function(INT, lambda value: _whole(int(value)), UINT),
         function(INT, _int_of_double, DOUBLE),
         function(INT, _int_of_text, STRING),
-    ],
-    "uint": [
-        function(UINT, lambda value: value, UINT),
-        function(UINT, _unsigned, INT),
-        function(UINT, _uint_of_double, DOUBLE),
-        function(UINT, _uint_of_text, STRING),
     ],
     "double": [
         *(function(DOUBLE, float, kind) for kind in _NUMERIC),
@@ -310,11 +268,8 @@ _STANDARD: Library = {
         function(STRING, lambda value: value, STRING),
         function(STRING, lambda value: "true" if value else "false", BOOL),
         function(STRING, lambda value: str(int(value)), INT),
-        function(STRING, lambda value: str(int(value)), UINT),
         function(STRING, _text_of_double, DOUBLE),
-        function(STRING, _text_of_bytes, BYTES),
     ],
-    "bytes": [function(BYTES, lambda value: value, BYTES), function(BYTES, str.encode, STRING)],
     "dyn": [function(DYN, lambda value: value, A)],
 }
 
@@ -333,7 +288,6 @@ _LIBRARIES: tuple[tuple[int, Library], ...] = (
     *((29, library) for library in (STRINGS, SETS)),
     (30, NETWORK),
     (33, VERSIONS),
-    (34, LISTS_OF_1_34),
     (37, INCLUDES),
 )
 """Libraries and the minor version that was the first to have them."""
@@ -358,9 +312,15 @@ def first_version_with(name: str) -> int | None:
 
 FUNCTIONS = functions_of(CURRENT)
 
-NOT_KNOWN = frozenset({"url", "isURL", "validate", "format", "duration", "timestamp", "type"})
-"""Functions of URLs, named formats (`format.dns1123Label()`), texts with clauses (`'%s'.format([…])`), times and types:
-an API server has them, and no selector of devices needs them."""
+NOT_KNOWN = frozenset(
+    {
+        *("url", "isURL", "validate", "format", "duration", "timestamp", "type", "uint", "bytes", "quote"),
+        *("sort", "sortBy", "isSorted", "reverse", "distinct", "slice", "flatten", "range", "unwrap", "unwrapOpt"),
+        *("transformList", "transformMap", "transformMapEntry"),
+    }
+)
+"""Functions and macros that an API server has and no selector of devices needs: times, types, unsigned numbers, bytes,
+texts with clauses (`'%s'.format([…])`), URLs, named formats (`format.dns1123Label()`), new lists and maps of others."""
 
 LAZY_METHODS = frozenset({"or", "orValue"})
 """Methods of optionals whose argument is evaluated only when it is needed; the evaluation knows them."""

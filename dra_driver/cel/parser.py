@@ -28,7 +28,7 @@ from dra_driver.cel.tree import (
     SyntaxNode,
     children,
 )
-from dra_driver.cel.types import INT_MAX, INT_MIN, UINT_MAX, Uint, decimal
+from dra_driver.cel.types import INT_MAX, INT_MIN, decimal
 
 type Kind = Literal["name", "constant", "sign", "end"]
 
@@ -86,8 +86,10 @@ def _token(text: str, start: int) -> Token:
     if match := _FLOAT.match(text, start):
         return Token("constant", match.group(), start, match.end(), float(match.group()))
     if match := _INTEGER.match(text, start):
+        if match[2]:
+            raise CelNotJudged("unsigned numbers are not known here", text, start, match.end())
         number = int(match[1], 16) if match[1].startswith("0x") else decimal(match[1])
-        return Token("constant", match.group(), start, match.end(), Uint(number) if match[2] else number)
+        return Token("constant", match.group(), start, match.end(), number)
     for sign in _SIGNS:
         if text.startswith(sign, start):
             return Token("sign", sign, start, start + len(sign))
@@ -99,23 +101,25 @@ def _string(text: str, opening: re.Match[str]) -> Token:
     prefix, quote = opening[1].lower(), opening[2]
     if prefix in ("rr", "bb"):
         raise CelSyntaxError(f"unknown string prefix {opening[1]!r}", text, opening.start(), opening.end())
-    raw, is_bytes = "r" in prefix, "b" in prefix
-    pieces: list[str | bytes] = []
+    if "b" in prefix:
+        raise CelNotJudged("bytes are not known here", text, opening.start(), opening.end())
+    raw = "r" in prefix
+    pieces: list[str] = []
     position = opening.end()
     while not text.startswith(quote, position):
         if position >= len(text) or (len(quote) == 1 and text[position] in "\r\n"):
             raise CelSyntaxError(f"string is not closed with {quote}", text, opening.start(), position)
         if text[position] == "\\" and not raw:
-            piece, position = _escape(text, position, is_bytes)
+            piece, position = _escape(text, position)
             pieces.append(piece)
         else:
             pieces.append(text[position])
             position += 1
     end = position + len(quote)
-    return Token("constant", text[opening.start() : end], opening.start(), end, _joined(pieces, is_bytes))
+    return Token("constant", text[opening.start() : end], opening.start(), end, "".join(pieces))
 
 
-def _escape(text: str, position: int, is_bytes: bool) -> tuple[str | bytes, int]:
+def _escape(text: str, position: int) -> tuple[str, int]:
     match = _ESCAPE.match(text, position)
     if match is None:
         raise CelSyntaxError("unknown escape; write a backslash as `\\\\`", text, position, position + 2)
@@ -125,17 +129,11 @@ def _escape(text: str, position: int, is_bytes: bool) -> tuple[str | bytes, int]
     digits = short or long
     if digits:
         code = int(digits, 16)
-        if is_bytes or code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
+        if code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
             raise CelSyntaxError("not a Unicode character", text, position, match.end())
         return chr(code), match.end()
     code = int(hexadecimal, 16) if hexadecimal else int(octal, 8)
-    return bytes([code]) if is_bytes else chr(code), match.end()
-
-
-def _joined(pieces: list[str | bytes], is_bytes: bool) -> str | bytes:
-    if is_bytes:
-        return b"".join(piece if isinstance(piece, bytes) else piece.encode() for piece in pieces)
-    return "".join(piece for piece in pieces if isinstance(piece, str))
+    return chr(code), match.end()
 
 
 MAX_LENGTH = 10 * 1024
@@ -159,13 +157,10 @@ _RESERVED = frozenset(
 )
 _COMPREHENSIONS: dict[tuple[str, int], ComprehensionKind] = {
     ("all", 2): "all", ("exists", 2): "exists", ("exists_one", 2): "exists_one", ("map", 2): "map", ("map", 3): "map",
-    ("filter", 2): "filter", ("sortBy", 2): "sortBy",
+    ("filter", 2): "filter",
 }  # fmt: skip
 _OF_TWO_VARIABLES: dict[tuple[str, int], ComprehensionKind] = {
     ("all", 3): "all", ("exists", 3): "exists", ("exists_one", 3): "exists_one", ("existsOne", 3): "exists_one",
-    ("transformList", 3): "transformList", ("transformList", 4): "transformList",
-    ("transformMap", 3): "transformMap", ("transformMap", 4): "transformMap",
-    ("transformMapEntry", 3): "transformMapEntry", ("transformMapEntry", 4): "transformMapEntry",
 }  # fmt: skip
 """Macros by name and number of arguments."""
 
@@ -325,7 +320,7 @@ class _Parser:
     def _primary(self) -> SyntaxNode:
         token = self._next
         if token.kind == "constant":
-            return self._number(None) if type(token.value) in (int, Uint) else self._constant()
+            return self._number(None) if type(token.value) is int else self._constant()
         if token.kind == "name" and token.text != "in":
             return self._name()
         if self._skip("("):
@@ -352,8 +347,7 @@ class _Parser:
         assert isinstance(value, int | float)
         if minus:
             value = -value
-        lowest, highest = (0, UINT_MAX) if isinstance(value, Uint) else (INT_MIN, INT_MAX)
-        if isinstance(value, int) and not lowest <= value <= highest:
+        if isinstance(value, int) and not INT_MIN <= value <= INT_MAX:
             raise CelSyntaxError("the number does not fit in 64 bits", self._text, start, token.end)
         return Constant(value, start=start, end=token.end)
 
@@ -429,8 +423,6 @@ class _Parser:
         kind = two or _COMPREHENSIONS.get((word, count))
         if kind is None:
             return None
-        if kind == "sortBy" and isinstance(target, Constant | MapLiteral):
-            raise CelSyntaxError("sortBy needs a list", self._text, target.start, target.end)
         variable, second = self._variable(arguments[0]), self._variable(arguments[1]) if two else None
         if variable == second:
             raise CelSyntaxError(

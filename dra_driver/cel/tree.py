@@ -9,9 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Literal
 
-type ComprehensionKind = Literal[
-    "all", "exists", "exists_one", "map", "filter", "sortBy", "transformList", "transformMap", "transformMapEntry"
-]
+type ComprehensionKind = Literal["all", "exists", "exists_one", "map", "filter"]
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -106,10 +104,10 @@ class MapLiteral(SyntaxNode):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Comprehension(SyntaxNode):
-    """`target.all(variable, body)` and its kin. `body` is what an element becomes, or is sorted by, else the condition.
+    """`target.all(variable, body)` and its kin. `body` is what an element becomes, else the condition.
 
     With a `second` variable the first one is the index or key, and the second one the element. `condition` is the
-    argument before the body of maps and transformations: only elements for which it holds are transformed.
+    argument before the body of `map`: only elements for which it holds are transformed.
     """
 
     kind: ComprehensionKind

@@ -1,21 +1,21 @@
 """CEL values as Python values, what is equal, and the types of expressions and how they fit.
 
-bool, str, bytes and None are themselves; int is `int` within 64 bits, uint is `Uint`, double is `float`; a list is a
-tuple, a map is a dict of texts or a `TypedMap`; quantities and versions are `Quantity` and `Version`.
+bool, str and None are themselves; int is `int` within 64 bits, double is `float`; a list is a tuple, a map is a dict;
+quantities and versions are `Quantity` and `Version`.
 
 The type `DYN` is "known only when evaluated": it fits everything, and the evaluation looks at what it turns out to be.
 `ANY`, which device attributes have, is the same but for two things: it cannot be looped over, and a selector's result
 may be ANY where it may not be DYN. Types named by one capital letter are variables of a function's signature.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
 from dra_driver.quantity import Quantity, Version
 
-INT_MIN, INT_MAX, UINT_MAX = -(2**63), 2**63 - 1, 2**64 - 1
+INT_MIN, INT_MAX = -(2**63), 2**63 - 1
 _MOST_DIGITS = 40
 _FAR_TOO_LARGE = int(1e40)
 
@@ -27,15 +27,6 @@ def decimal(text: str) -> int:
     if len(digits) > _MOST_DIGITS:
         return -_FAR_TOO_LARGE if text.startswith("-") else _FAR_TOO_LARGE
     return int(f"{'-' if text.startswith('-') else ''}{digits or '0'}")
-
-
-class Uint(int):
-    """An unsigned integer of 64 bits; a type of its own in CEL."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return f"{int(self)}u"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,33 +54,14 @@ class Optional:
 
 ABSENT = Optional(present=False)
 
-_NUMBERS = (int, Uint, float)
-
-
-class TypedMap(Mapping[object, object]):
-    """A map whose keys are of several types: 1, 1u and true, which Python takes for one, are three of them."""
-
-    __slots__ = ("_entries",)
-
-    def __init__(self, pairs: Iterable[tuple[object, object]]) -> None:
-        self._entries = {(type(key), key): (key, value) for key, value in pairs}
-
-    def __getitem__(self, key: object) -> object:
-        return self._entries[type(key), key][1]
-
-    def __iter__(self) -> Iterator[object]:
-        return (key for key, _ in self._entries.values())
-
-    def __len__(self) -> int:
-        return len(self._entries)
+_NUMBERS = (int, float)
 
 
 def equality(left: object, right: object) -> bool | None:
     """CEL's `==`: numbers by value across their types, else values of different types differ.
 
-    None for a value of one of Kubernetes' own types on the left of something else, or of a quantity that was added or
-    subtracted: for Kubernetes that is an error ("no such overload"), while the same two the other way round can be
-    compared. Inside of lists and maps it counts as equal.
+    None for a value of one of Kubernetes' own types on the left of something else: for Kubernetes that is an error ("no
+    such overload"), while the same two the other way round can be compared. In lists and maps it counts as equal.
     Source: cel-go's Equal of lists, maps and optionals; Equal of Quantity and Semver in k8s.io/apiserver.
     """
     if left is None or right is None:
@@ -101,8 +73,6 @@ def equality(left: object, right: object) -> bool | None:
         return _equal_maps(left, right)
     if kind is not type(right):
         return _unlike(left)
-    if isinstance(right, Quantity) and right.is_computed:
-        return None
     if isinstance(left, tuple) and isinstance(right, tuple):
         return len(left) == len(right) and all(equality(*pair) is not False for pair in zip(left, right, strict=True))
     if isinstance(left, Optional) and isinstance(right, Optional):
@@ -127,18 +97,12 @@ def _equal_maps(left: Mapping[object, object], right: Mapping[object, object]) -
     return all(other.present and equality(value, other.value) is not False for value, other in pairs)
 
 
-def find(entries: Mapping[object, object], key: object) -> Optional:
-    """The entry of a map, also one that a map has without containing it, as `device.attributes` has every domain. Of
-    several types of numbers the key's own is the first that is looked for."""
-    if isinstance(key, str) or (isinstance(entries, TypedMap) and key in entries):
-        try:
-            return Optional(entries[key])
-        except KeyError:
-            return ABSENT
-    for own, value in entries.items():
-        if equality(own, key):
-            return Optional(value)
-    return ABSENT
+def find(entries: Mapping[Any, object], key: object) -> Optional:
+    """The entry of a map, also one that a map has without containing it, as `device.attributes` has every domain."""
+    try:
+        return Optional(entries[key])
+    except (KeyError, TypeError):
+        return ABSENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,10 +125,8 @@ FREE = Type("free")
 """Of what is in an empty list or optional: it becomes what its use makes of it, else DYN."""
 BOOL = Type("bool")
 INT = Type("int")
-UINT = Type("uint")
 DOUBLE = Type("double")
 STRING = Type("string")
-BYTES = Type("bytes")
 NULL = Type("null_type")
 QUANTITY = Type("quantity")
 SEMVER = Type("semver")
@@ -195,9 +157,8 @@ def optional_of(value: Type) -> Type:
 
 
 _NAMES: Mapping[type, str] = {
-    bool: "bool", int: "int", Uint: "uint", float: "double", str: "string", bytes: "bytes", type(None): "null_type",
-    tuple: "list", dict: "map", Optional: "optional_type", Quantity: "quantity", Version: "semver",
-    Address: "net.IP", Prefix: "net.CIDR",
+    bool: "bool", int: "int", float: "double", str: "string", type(None): "null_type", tuple: "list", dict: "map",
+    Optional: "optional_type", Quantity: "quantity", Version: "semver", Address: "net.IP", Prefix: "net.CIDR",
 }  # fmt: skip
 
 

@@ -9,7 +9,6 @@ ACCEPTED = [
     "device.attributes['gpu.nvidia.com'].migCapable",
     "device.attributes['gpu.nvidia.com'].multiprocessors >= 132",
     "device.attributes['gpu.nvidia.com'].multiprocessors > 100.5",
-    "device.attributes['gpu.nvidia.com'].multiprocessors == 132u",
     "device.attributes['gpu.nvidia.com']['type'] == 'gpu'",
     "device.attributes['resource.kubernetes.io'].numaNode == 0",
     "device.capacity['gpu.nvidia.com'].memory.compareTo(quantity('40Gi')) >= 0",

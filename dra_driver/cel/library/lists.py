@@ -1,18 +1,16 @@
 """Functions of lists, of lists as sets, and of values that may be absent.
 
-Sources: Kubernetes' list library (isSorted to lastIndexOf); cel-go's ext/lists version 3, ext/sets and optional types
-version 2; `includes` of k8s.io/dynamic-resource-allocation.
+Sources: Kubernetes' list library; cel-go's ext/sets and optional types version 2; `includes` of
+k8s.io/dynamic-resource-allocation.
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
-from dra_driver.cel.overloads import Failed, Library, Overload, bounded, function, method
+from dra_driver.cel.overloads import Failed, Library, Overload, function, method
 from dra_driver.cel.types import (
     ABSENT,
     BOOL,
-    BYTES,
     DOUBLE,
     DYN,
     FREE,
@@ -20,12 +18,9 @@ from dra_driver.cel.types import (
     INT_MAX,
     INT_MIN,
     STRING,
-    UINT,
-    UINT_MAX,
     A,
     Optional,
     Type,
-    Uint,
     equality,
     list_of,
     optional_of,
@@ -40,7 +35,7 @@ def _value(optional: Optional) -> object:
 
 
 def _non_zero(value: object) -> Optional:
-    zero = value is None or (isinstance(value, bool | int | float | str | bytes | tuple | Mapping) and not value)
+    zero = value is None or (isinstance(value, bool | int | float | str | tuple | Mapping) and not value)
     return ABSENT if zero else Optional(value)
 
 
@@ -52,14 +47,6 @@ def _last(items: tuple[object, ...]) -> Optional:
     return Optional(items[-1]) if items else ABSENT
 
 
-def _present(items: tuple[object, ...]) -> tuple[object, ...]:
-    # A list whose items were not known to be optional may hold anything.
-    known = [item for item in items if isinstance(item, Optional)]
-    if len(known) != len(items):
-        raise Failed("no such overload: unwrap needs a list of optional values")
-    return tuple(item.value for item in known if item.present)
-
-
 OPTIONALS: Library = {
     "optional.of": [function(optional_of(A), Optional, A)],
     "optional.none": [function(optional_of(FREE), lambda: ABSENT)],
@@ -67,18 +54,16 @@ OPTIONALS: Library = {
     "hasValue": [method(BOOL, lambda optional: optional.present, optional_of(A))],
     "first": [method(optional_of(A), _first, list_of(A))],
     "last": [method(optional_of(A), _last, list_of(A))],
-    "optional.unwrap": [function(list_of(A), _present, list_of(optional_of(A)))],
-    "unwrapOpt": [method(list_of(A), _present, list_of(optional_of(A)))],
     "value": [method(A, _value, optional_of(A))],
 }
 
 
 type Items = tuple[Any, ...]
 
-COMPARABLE = (INT, UINT, DOUBLE, BOOL, STRING, BYTES)
+COMPARABLE = (INT, DOUBLE, BOOL, STRING)
 """Types whose values have an order."""
 
-_NUMBERS = frozenset({"int", "uint", "double"})
+_NUMBERS = frozenset({"int", "double"})
 _COMPARABLE_NAMES = frozenset(kind.name for kind in COMPARABLE)
 
 
@@ -92,11 +77,6 @@ def _exceeds(left: Any, right: Any) -> bool:
     """False also for values that cannot be compared, of which Kubernetes takes no notice here."""
     numbers = type_name(left) in _NUMBERS and type_name(right) in _NUMBERS
     return bool((numbers or type(left) is type(right)) and left > right)
-
-
-def _is_sorted(items: Items) -> bool:
-    _need_order(items)
-    return not any(_exceeds(left, right) for left, right in pairwise(items))
 
 
 def _extreme(name: str, items: Items) -> object:
@@ -117,10 +97,9 @@ def _sum(items: Items) -> Any:
     if names == {"double"}:
         return sum(items, 0.0)
     total = sum(items)
-    lowest, highest = (0, UINT_MAX) if names == {"uint"} else (INT_MIN, INT_MAX)
-    if not lowest <= total <= highest:
+    if not INT_MIN <= total <= INT_MAX:
         raise Failed("integer overflow")
-    return Uint(total) if names == {"uint"} else total
+    return total
 
 
 def _index(items: Items, wanted: object) -> int:
@@ -129,44 +108,6 @@ def _index(items: Items, wanted: object) -> int:
 
 def _last_index(items: Items, wanted: object) -> int:
     return next((index for index in reversed(range(len(items))) if equality(items[index], wanted)), -1)
-
-
-def _slice(items: Items, start: int, end: int) -> Items:
-    if not 0 <= start <= end <= len(items):
-        raise Failed(f"cannot slice({start}, {end}) a list of {len(items)}")
-    return items[start:end]
-
-
-def _flat(items: Items, levels: int = 1) -> Items:
-    if levels < 0:
-        raise Failed("level must be non-negative")
-    flat: list[object] = []
-    for item in items:
-        flat.extend(_flat(item, levels - 1) if isinstance(item, tuple) and levels > 0 else [item])
-        bounded(tuple(flat))
-    return tuple(flat)
-
-
-def _range(count: int) -> Items:
-    return bounded(tuple(range(min(count, 10_000))))
-
-
-def _distinct(items: Items) -> Items:
-    distinct: list[object] = []
-    for item in items:
-        if not any(equality(item, own) for own in distinct):
-            distinct.append(item)
-    return tuple(distinct)
-
-
-def sorted_by(items: Items, keys: Items) -> Items:
-    """The items in the order of their keys, equal ones in their own order. Raises Failed for keys without an order."""
-    names = {type_name(key) for key in keys}
-    if len(names) > 1:
-        raise Failed("list elements must have the same type")
-    if not names <= _COMPARABLE_NAMES:
-        raise Failed(f"list elements must be comparable, not {names.pop()}")
-    return tuple(items[place] for place in sorted(range(len(items)), key=keys.__getitem__))
 
 
 def _contains(items: Items, wanted: Items) -> bool:
@@ -201,25 +142,14 @@ def _of_each(result: Type | None, run: Any, kinds: Sequence[Type]) -> list[Overl
 _LIST = list_of(A)
 
 LISTS: Library = {
-    "isSorted": _of_each(BOOL, _is_sorted, COMPARABLE),
     "min": _of_each(None, lambda items: _extreme("min", items), COMPARABLE),
     "max": _of_each(None, lambda items: _extreme("max", items), COMPARABLE),
     "sum": [
         method(INT, _sum, list_of(INT)),
-        method(UINT, lambda items: _sum(items) if items else Uint(0), list_of(UINT)),
         method(DOUBLE, lambda items: _sum(items) if items else 0.0, list_of(DOUBLE)),
     ],
     "indexOf": [method(INT, _index, _LIST, A)],
     "lastIndexOf": [method(INT, _last_index, _LIST, A)],
-}
-
-LISTS_OF_1_34: Library = {
-    "slice": [method(_LIST, _slice, _LIST, INT, INT)],
-    "flatten": [method(_LIST, _flat, list_of(_LIST)), method(list_of(DYN), _flat, list_of(DYN), INT)],
-    "distinct": [method(_LIST, _distinct, _LIST)],
-    "reverse": [method(_LIST, lambda items: items[::-1], _LIST)],
-    "sort": [method(list_of(kind), lambda items: sorted_by(items, items), list_of(kind)) for kind in COMPARABLE],
-    "lists.range": [function(list_of(INT), _range, INT)],
 }
 
 SETS: Library = {

@@ -30,22 +30,18 @@ def _is(parse: Callable[[str], object]) -> Callable[[str], bool]:
     return accepted
 
 
-def _is_integer(quantity: Quantity) -> bool:
-    return quantity.is_int64 and quantity.value.denominator == 1 and INT_MIN <= quantity.value <= INT_MAX
-
-
 def _as_integer(quantity: Quantity) -> int:
     if not _is_integer(quantity):
         raise Failed("cannot convert the quantity to an integer")
     return int(quantity.value)
 
 
+def _is_integer(quantity: Quantity) -> bool:
+    return quantity.value.denominator == 1 and INT_MIN <= quantity.value <= INT_MAX
+
+
 def _plus(quantity: Quantity, other: Quantity, sign: int = 1) -> Quantity:
-    total = quantity.value + sign * other.value
-    # Nothing takes the form of what is added to it, and adds nothing to the form of what it is added to.
-    parts = [other] if quantity.value == 0 else [quantity] if other.value == 0 else [quantity, other]
-    is_int64 = all(part.is_int64 for part in parts) and INT_MIN <= total <= INT_MAX
-    return Quantity(total, quantity.format, is_int64, is_computed=True)
+    return Quantity(quantity.value + sign * other.value, quantity.format)
 
 
 def _whole(number: int) -> Quantity:

@@ -143,20 +143,9 @@ def _ascii(text: str, change: Callable[[str], str]) -> str:
     return "".join(change(character) if character.isascii() else character for character in text)
 
 
-_ESCAPES = str.maketrans(
-    {"\a": r"\a", "\b": r"\b", "\f": r"\f", "\n": r"\n", "\r": r"\r", "\t": r"\t", "\v": r"\v", "\\": r"\\", '"': r"\""}
-)
-
-
-def quoted(text: str) -> str:
-    """The text as a literal."""
-    return f'"{text.translate(_ESCAPES)}"'
-
-
 _TEXTS = list_of(STRING)
 
 STRINGS: Library = {
-    "strings.quote": [function(STRING, quoted, STRING)],
     "lowerAscii": [method(STRING, lambda text: _ascii(text, str.lower), STRING)],
     "upperAscii": [method(STRING, lambda text: _ascii(text, str.upper), STRING)],
     "trim": [method(STRING, str.strip, STRING)],

@@ -18,7 +18,6 @@ from dra_driver.cel.errors import CelCostError, CelRuntimeError
         ("[1, 2].all(n, n > 0)", 1 + 2 * (1 + 2)),
         ("device.attributes['a'].exists(id, id == 'x')", 3 + 32 * (1 + 2)),
         ("(true ? [1] : [1, 2]).map(n, n).exists(n, n == 1)", 1 + 1 + 2 + 2 * 2 + 2 * 2),
-        ("lists.range(1000).size() == 1", 1000 + 1 + 1 + 1),
     ],
 )
 def test_a_loop_counts_for_each_element(expression: str, steps: int) -> None:
@@ -26,7 +25,8 @@ def test_a_loop_counts_for_each_element(expression: str, steps: int) -> None:
 
 
 def test_the_error_points_at_the_smallest_part_that_is_too_much() -> None:
-    loop = "lists.range(1000).all(n, lists.range(1000).size() > n)"
+    maps = "device.attributes"
+    loop = f"{maps}.all(a, {maps}.all(b, {maps}.all(c, {maps}.all(d, a + b != c + d))))"
     with pytest.raises(CelCostError, match="1000000 are allowed") as raised:
         compile_selector(f"true && {loop}")
     assert f"true && {loop}"[raised.value.start : raised.value.end] == loop
@@ -40,7 +40,6 @@ def test_the_error_points_at_the_smallest_part_that_is_too_much() -> None:
         + "r != ''"
         + ")" * 18,
         "'aaaaaaaaaaaaaaaa'" + ".replace('a', 'aaaaaaaaaaaaaaaa')" * 5 + " != ''",
-        "lists.range(64 * 100).size() == 6400",
     ],
 )
 def test_results_cannot_grow_without_bound(expression: str) -> None:

@@ -74,8 +74,6 @@ def _plain(value: object) -> object:
         return tuple(sorted((str(key), _plain(item)) for key, item in value.items()))
     if isinstance(value, float):
         return ("double", "nan" if math.isnan(value) else value)
-    if isinstance(value, bytes | bytearray):
-        return bytes(value)
     if isinstance(value, bool):
         return ("bool", value)
     return int(value) if isinstance(value, int) else value
@@ -112,9 +110,9 @@ def expected(expression: str, mine: object) -> object:
         return mine  # what is not a number has no order in Go
     if ".split(" in expression and ('""' in expression or "x.d.empty" in expression):
         return mine  # an empty text in parts: none in Go, one empty text in C++
-    if mine == REFUSED and other == FAILED and re.search(r"\b(int|uint|double|bool|string|bytes)\(", expression):
+    if mine == REFUSED and other == FAILED and re.search(r"\b(int|double|bool|string)\(", expression):
         return mine  # Kubernetes converts literals when it compiles
-    if mine == REFUSED and other == FAILED and re.search(r"\[(b'|\[|\{|null)", expression):
+    if mine == REFUSED and other == FAILED and re.search(r"\[(\[|\{|null)", expression):
         return mine  # nor does it compile what is indexed with a literal that can be no index
     if re.search(r"duration\([^)]*\)\.getMilliseconds", expression):
         return mine  # the whole duration in Go, what is left of the last second in C++
@@ -126,12 +124,12 @@ def expected(expression: str, mine: object) -> object:
 @settings(max_examples=1000, deadline=None)
 @given(EXPRESSIONS)
 @example("-9223372036854775808 - 1")
-@example("x.d.one == 1.0 && x.d.one == 1u")
+@example("x.d.one == 1.0 && x.d.one == 1")
 @example("x.d.missing || true")
 @example("false && x.d.missing")
-@example('[dyn(1), dyn(2u)].exists(v, v == "a" || v == 2)')
+@example('[dyn(1), dyn("b")].exists(v, v == "a" || v == 1)')
 @example("[[1], [2]].map(v, v.map(w, w + 1))")
-@example("x.d.names[dyn(1u)]")
+@example("x.d.names[dyn(1.0)]")
 @example("x.d.names.indexOf(x.d.one)")
 @example("[dyn(x.d.one), dyn(x.d.two)].join(',')")
 def test_generated_expressions_have_the_value_that_google_s_evaluator_gives(expression: str) -> None:

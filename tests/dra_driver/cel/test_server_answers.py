@@ -32,8 +32,6 @@ def _shown(value: object) -> str:
             return f"bool({str(value).lower()})"
         case float():
             return f"double({'NaN' if value != value else f'{value:g}'})"
-        case bytes():
-            return f"bytes({list(value)})"
     return f"{type_name(value)}({int(value) if isinstance(value, int) else value})"
 
 
