@@ -62,17 +62,24 @@ class WebhookProcess(Collector):
 
     async def _run(self) -> NoReturn:
         while True:
-            self._process = process = await asyncio.create_subprocess_exec(
-                *self._command, stdin=PIPE, stdout=PIPE, limit=_LONGEST_REPORT
-            )
-            reason = await self._follow(process)
-            with suppress(ProcessLookupError):
-                process.kill()
-            status = await process.wait()
+            try:
+                reason = await self._one_life()
+            except OSError as error:
+                reason = f"it cannot be started: {error}"
             pause_s = self._retry.next_s()
             self._problem = f"the webhook's process has ended: {reason}"
-            _log.error("restarting the webhook's process", reason=reason, status=status, pause_s=round(pause_s, 1))
+            _log.error("restarting the webhook's process", reason=reason, pause_s=round(pause_s, 1))
             await asyncio.sleep(pause_s)
+
+    async def _one_life(self) -> str:
+        """Returns why the process ended. Raises OSError if it cannot be started."""
+        self._process = process = await asyncio.create_subprocess_exec(
+            *self._command, stdin=PIPE, stdout=PIPE, limit=_LONGEST_REPORT
+        )
+        reason = await self._follow(process)
+        with suppress(ProcessLookupError):
+            process.kill()
+        return f"{reason} (status {await process.wait()})"
 
     async def _follow(self, process: Process) -> str:
         """Reads its reports; returns why they ended."""
@@ -81,11 +88,13 @@ class WebhookProcess(Collector):
             try:
                 async with asyncio.timeout(_SILENT_S):
                     line = await process.stdout.readline()
+                if not line:
+                    return "it closed its output"
+                self._take(json.loads(line))
             except TimeoutError:
                 return f"it has reported nothing for {_SILENT_S:.0f} s"
-            if not line:
-                return "it closed its output"
-            self._take(json.loads(line))
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
+                return f"its report makes no sense: {type(error).__name__}: {str(error)[:200]}"
 
     def _take(self, report: dict[str, str | None]) -> None:
         self._problem = report["problem"]

@@ -220,6 +220,7 @@ def _as_json(text: str) -> JsonObject | None:
         return None
     try:
         data = json.loads(text)
+        json.dumps(data, ensure_ascii=False).encode()  # half of a surrogate pair is not a character
     except (ValueError, RecursionError):
         return None
     return data if isinstance(data, dict) else None

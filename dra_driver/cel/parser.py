@@ -167,7 +167,11 @@ _OF_TWO_VARIABLES: dict[tuple[str, int], ComprehensionKind] = {
 
 def parse(expression: str) -> SyntaxNode:
     """The tree of `expression`. Raises CelSyntaxError."""
-    if len(expression.encode()) > MAX_LENGTH:
+    try:
+        size = len(expression.encode())
+    except UnicodeEncodeError as error:
+        raise CelSyntaxError("not a Unicode character", expression, error.start, error.end) from None
+    if size > MAX_LENGTH:
         raise CelSyntaxError(f"longer than {MAX_LENGTH} bytes", expression, 0)
     if not expression.strip():
         raise CelSyntaxError("the expression is empty", expression, 0)

@@ -94,7 +94,7 @@ def xid_condition(number: int, *, since: str, instance: str | None = None) -> He
 
 def judged(condition: HealthCondition, policy: HealthPolicy) -> Severity | None:
     """How severe a condition is under a policy; None to ignore it."""
-    if condition.type == "Xid" and condition.value is not None and condition.value.isdigit():
+    if condition.type == "Xid" and condition.value and condition.value.isascii() and condition.value.isdigit():
         number = int(condition.value)
         if number in policy.escalate_xids:
             return "Critical"

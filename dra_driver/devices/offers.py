@@ -54,7 +54,13 @@ def offers(inventory: NodeInventorySpec, policy: PublishingPolicy, labels: Mappi
     withheld: dict[str, Offer] = {}
     notes: list[Note] = []
     devices = 0
+    uuids: set[str] = set()
     for position, gpu in enumerate(inventory.gpus):
+        if gpu.uuid in uuids:
+            text = "is not published because another GPU of the node has its UUID"
+            notes.append(Note(LimitationCause.NAME_UNUSABLE, text, gpu))
+            continue
+        uuids.add(gpu.uuid)
         published = policy.publishes(inventory.node_name, labels, gpu)
         look = _Look(inventory.node_name, labels, policy, gpu)
         results, reasons = look.offers(), look.notes
@@ -148,14 +154,14 @@ class _Look:
             if not compute_parts(possible.get(parent, 0), slices):
                 text = f"compute instances {slices}c.{parent} are not offered because this GPU cannot have them"
                 self._note(LimitationCause.NO_SUCH_PROFILE, text, rule)
-        for profile in by_size(mig.profiles):
+        for profile in by_size(_that_make_sense(mig)):
             own = [slices for parent, slices in parts if parent == profile.name]
             whole = rule.profiles is None or any(fnmatchcase(profile.name, pattern) for pattern in rule.profiles)
             for place in _places(profile, mig.profiles, own, whole=whole):
                 yield replace(self._mig(place), profile=profile)
 
     def _static(self, mig: MigFacts) -> list[Offer]:
-        profiles = {profile.name: profile for profile in mig.profiles}
+        profiles = {profile.name: profile for profile in _that_make_sense(mig)}
         static = [
             replace(
                 self._mig(_existing_partition(instance, part)), profile=profiles.get(instance.profile), existing=part
@@ -227,6 +233,11 @@ class _Look:
         note = Note(cause, text, self._gpu, rule)
         if note not in self.notes:
             self.notes.append(note)
+
+
+def _that_make_sense(mig: MigFacts) -> list[MigProfileFacts]:
+    """Profiles with compute slices. No hardware has others, but a node may write anything."""
+    return [profile for profile in mig.profiles if profile.slices]
 
 
 _PART = re.compile(r"(\d)c\.(.+)")

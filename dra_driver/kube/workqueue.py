@@ -6,7 +6,11 @@ processed once more afterwards, never twice at once.
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import structlog
+
 from dra_driver.kube.watch import Backoff
+
+_log = structlog.get_logger(__name__)
 
 
 class WorkQueue:
@@ -67,8 +71,8 @@ class WorkQueue:
         self._backoffs.pop(key, None)
 
     async def work(self, handle: Callable[[str], Awaitable[None]], workers: int) -> None:
-        """Processes keys until cancelled; `handle` must handle its own errors: an exception from it ends the
-        workers."""
+        """Processes keys until cancelled. `handle` handles the errors that it expects. Any other exception is a defect:
+        it is logged, and the key pauses, because one object must not keep all others from being processed."""
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(workers):
@@ -89,6 +93,9 @@ class WorkQueue:
             self._working.add(key)
             try:
                 await handle(key)
+            except Exception as error:  # noqa: BLE001 - see `work`
+                pause_s = self.retry(key)
+                _log.error("failed unexpectedly", key=key, retry_s=round(pause_s, 1), exc_info=error)
             finally:
                 self._working.discard(key)
                 if key in self._again:

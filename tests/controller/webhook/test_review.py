@@ -347,6 +347,7 @@ NOT_REVIEWS: dict[str, bytes] = {
     "a number with too many digits": body_of(GOOD_REVIEW).replace(b"false", b"1" * 5000),
     "an abyss": b"[" * 100_000,
     "a deep object": body_of(GOOD_REVIEW).replace(b"false", b'{"a":' * 300 + b"1" + b"}" * 300),
+    "a quarter of a million values": body_of(GOOD_REVIEW).replace(b"false", b"[" + b"0," * 250_000 + b"0]"),
     "another version": body_of({**GOOD_REVIEW, "apiVersion": "admission.k8s.io/v1beta1"}),
     "another kind": body_of({**GOOD_REVIEW, "kind": "TokenReview"}),
     "no request": body_of({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}),

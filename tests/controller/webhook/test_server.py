@@ -315,9 +315,11 @@ async def test_a_connection_that_sends_no_request_is_closed(monkeypatch: pytest.
     async with served(certificate) as (_, port):
         monkeypatch.setattr("controller.webhook.server.FIRST_REQUEST_S", 0.05)
         plain, _ = await asyncio.open_connection("127.0.0.1", port)
+        half, _ = await half_a_header(certificate, port)
         async with asyncio.timeout(60):
-            with suppress(ConnectionError):
-                assert await plain.read() == b""
+            for reader in (plain, half):
+                with suppress(ConnectionError):
+                    assert await reader.read() == b""
 
 
 async def test_few_large_bodies_are_read_at_a_time_and_small_ones_do_not_wait_for_them() -> None:
@@ -334,12 +336,28 @@ async def test_few_large_bodies_are_read_at_a_time_and_small_ones_do_not_wait_fo
         waiting = [asyncio.create_task(ask(session, port, begins(), headers=headers)) for _ in range(6)]
         async with asyncio.timeout(60):
             assert (await ask(session, port, b"small"))[0] == 200
-        assert not any(task.done() for task in waiting)
+            complete = asyncio.create_task(ask(session, port, large))
+            for _ in range(50):
+                assert (await ask(session, port, b"small"))[0] == 200
+        assert not any(task.done() for task in (*waiting, complete))
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
         async with asyncio.timeout(60):
-            assert await ask(session, port, large) == (200, b'{"length": 200000}')
+            assert await complete == (200, b'{"length": 200000}')
+
+
+async def test_a_body_that_does_not_come_is_given_up_long_before_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controller.webhook.server._READ_TIMEOUT_S", 0.05)
+    certificate = made()
+
+    async def begins() -> AsyncIterator[bytes]:
+        yield b"x"
+        await asyncio.Event().wait()
+
+    async with served(certificate) as (_, port), client(certificate) as session:
+        async with asyncio.timeout(15):
+            assert (await ask(session, port, begins(), headers={"Content-Length": "2"}))[0] == 408
 
 
 async def test_a_review_that_waits_for_a_thread_is_dropped_at_its_deadline_and_one_that_never_ends_is_named(

@@ -133,5 +133,6 @@ def test_a_selector_that_does_not_compile_is_compiled_once() -> None:
     selectors = Selectors(CURRENT, counting)
     for name in ("a", "b", "c"):
         device = Device.of({"name": name, "attributes": {"kind": {"string": name}}})
-        assert isinstance(selectors.question(("nothing > 1",)).verdict(SelectorFacts(DRIVER, device)), Failure)
-    assert compiled == ["nothing > 1"]
+        for expressions in (("nothing > 1",), ("true", "nothing > 1")):
+            assert isinstance(selectors.question(expressions).verdict(SelectorFacts(DRIVER, device)), Failure)
+    assert compiled == ["nothing > 1", "true"]

@@ -142,6 +142,11 @@ def test_json_with_what_yaml_cannot_write_is_read_without_places() -> None:
     assert document.place("metadata.name") == (1, 1)
 
 
+def test_half_of_a_surrogate_pair_is_refused_in_json_as_in_yaml() -> None:
+    with pytest.raises(InvalidInput, match="invalid Unicode character"):
+        one('{"kind": "Pod", "metadata": {"name": "\\ud800"}}')
+
+
 def test_anchors_and_merge_keys_mean_what_they_say() -> None:
     document = one("base: &b\n  x: 1\n  z: 2\nuse:\n  <<: *b\n  z: 3\n")
     assert document.obj["use"] == {"x": 1, "z": 3}

@@ -127,6 +127,7 @@ def test_a_method_that_is_called_like_a_macro_is_a_method_with_another_number_of
         ("'abc", 1, "string is not closed with '"),
         (r"'a\q'", 3, "unknown escape"),
         (r"'\ud800'", 2, "not a Unicode character"),
+        ("a == '\ud800'", 7, "not a Unicode character"),
         ("rr'a'", 1, "unknown string prefix"),
         ("9223372036854775808", 1, "does not fit in 64 bits"),
         ("1 + " + 5000 * "9", 5, "does not fit in 64 bits"),

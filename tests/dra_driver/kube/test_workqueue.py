@@ -102,6 +102,26 @@ async def test_a_failed_key_comes_back_later_and_later_until_it_succeeds() -> No
         assert queue.retry("b", at_least_s=9.0) == 9.0
 
 
+async def test_a_defect_that_one_key_brings_to_light_keeps_no_other_from_being_looked_at() -> None:
+    queue = WorkQueue(lambda: Backoff(first_s=0.001, longest_s=1.0))
+    seen: list[str] = []
+    done = asyncio.Event()
+
+    async def handle(key: str) -> None:
+        seen.append(key)
+        if seen.count("bad") == 3:
+            done.set()
+        elif key == "bad":
+            raise ZeroDivisionError
+
+    queue.add("bad")
+    queue.add("good")
+    async with working(queue, handle, workers=1):
+        async with asyncio.timeout(5):
+            await done.wait()
+    assert seen == ["bad", "good", "bad", "bad"]
+
+
 async def test_an_event_ends_a_pause() -> None:
     queue, handler = WorkQueue(), Handler()
     async with working(queue, handler):

@@ -660,6 +660,36 @@ class TestCancelled:
             go_on.set()
         assert bench.files == []
 
+    async def test_what_only_waited_for_its_turn_is_dropped(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ref = bench.api.put(a_claim(a_ref(), a_result(0)))
+        begun, go_on, asked = threading.Event(), threading.Event(), asyncio.Event()
+        stage = bench.cdi.stage
+
+        async def noticed(_: str) -> None:
+            asked.set()
+
+        def slowly(uid: str, content: bytes) -> StagedFile:
+            begun.set()
+            assert go_on.wait(10)
+            return stage(uid, content)
+
+        monkeypatch.setattr(bench.cdi, "stage", slowly)
+        async with bench.plugin() as service:
+            first = asyncio.ensure_future(prepare_one(service, ref))
+            await asyncio.to_thread(begun.wait, 10)
+            release = asyncio.ensure_future(unprepare_one(service, ref))
+            bench.api.before_answer = noticed
+            late = asyncio.ensure_future(service.prepare([ref]))
+            await asked.wait()
+            await asyncio.sleep(0.01)
+            late.cancel()
+            await asyncio.sleep(0)
+            go_on.set()
+            await asyncio.gather(first, release)
+        assert bench.files == []
+
     async def test_calls_for_one_claim_wait_for_one_answer_and_its_release_for_none(self, bench: Bench) -> None:
         ref = bench.api.put(a_claim(a_ref(), a_result(0)))
         asked, go_on = asyncio.Event(), asyncio.Event()
