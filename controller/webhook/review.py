@@ -16,7 +16,7 @@ from dra_driver.api.documents import Document, ReadDocuments, read_documents
 from dra_driver.api.meta import JsonObject
 from dra_driver.cel.cost import LIMIT
 from dra_driver.cel.device import compile_selector
-from dra_driver.cel.errors import CelError
+from dra_driver.cel.errors import CelCostError, CelError
 from dra_driver.checking.check import check
 from dra_driver.checking.findings import (
     CONFIG,
@@ -113,6 +113,8 @@ def _request(body: bytes) -> JsonObject:
         _refuse(f"the body has more than {_MOST_VALUES} values")
     try:
         review = json.loads(body, parse_constant=_no_number)
+        if b"\\ud" in body.lower():
+            json.dumps(review, ensure_ascii=False).encode()  # half of a surrogate pair is not a character
     except (ValueError, RecursionError) as error:
         raise NotAReview(f"the body is not JSON: {error}") from error
     if not isinstance(review, dict) or (review.get("apiVersion"), review.get("kind")) != (API_VERSION, _KIND):
@@ -185,7 +187,8 @@ class Reviewer:
         if kind.own and Feature.COMPUTE_DOMAINS not in self.knowledge.gates:
             return ReviewAnswer(review.uid, () if self._others_keep_domains() else (_NO_DOMAINS,))
         obj = judged(review.obj)
-        if sum(map(len, expressions_in(obj.get("spec")))) > _MOST_SELECTOR_TEXT:
+        expressions = expressions_in(obj.get("spec"))
+        if sum(map(len, expressions)) > _MOST_SELECTOR_TEXT or any(map(self._is_too_complex, expressions)):
             obj = _without_selectors(obj)
         findings = check(ReadDocuments((_document(obj),), ()), self._knowledge_for(obj))
         warnings = [
@@ -208,6 +211,16 @@ class Reviewer:
             for class_ in self.knowledge.classes.values()
             for expression in class_expressions(class_)
         )
+
+    def _is_too_complex(self, expression: str) -> bool:
+        """By the estimate here, which is rough. The server has its own and did not refuse the selector."""
+        try:
+            compile_selector(expression, self.knowledge.server)
+        except CelCostError:
+            return True
+        except CelError:
+            return False
+        return False
 
     def _refuses(self, kind: ReviewedKind, finding: Finding) -> bool:
         """Only errors about this driver's configs and kinds; the server finds the others itself."""

@@ -34,6 +34,10 @@ from docs.from_code.rights.line import (
 # fmt: off
 
 
+_OF_A_PROFILE = "device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == 'mig'" \
+    " && device.attributes['gpu.nvidia.com'].profile == '1g.10gb'"
+
+
 def controller() -> Iterator[Line]:
     me = Account.CONTROLLER
     yield Line(me, "list watch", INVENTORIES, "all", "what nodes have")
@@ -82,6 +86,8 @@ def controller() -> Iterator[Line]:
     yield Line(me, "create update", CLASSES, "of MIG profiles, with anything else in them", by="classes", on="profile",
         changes=({"spec/selectors": None}, {"spec/selectors/0/cel/expression": "true"},
         {"spec/selectors/0/cel/expression": "device.driver == 'gpu.nvidia.com' && false || device.driver == 'other'"},
+        {"spec/selectors/0/cel/expression": f"{_OF_A_PROFILE} || true"},
+        {"spec/selectors/0/cel/expression": f"true || {_OF_A_PROFILE}"},
         {"spec/selectors/1": {"cel": {"expression": "true"}}}, {"spec/config": [{"opaque": {"driver": "gpu.nvidia.com",
         "parameters": {"a": "b"}}}]}, {"metadata/labels/app.kubernetes.io~1managed-by": None}, FINALIZER))
     yield Line(me, "create update", CLASSES, "of MIG profiles, with anything else in them", by="classes", on="profile",

@@ -17,6 +17,8 @@ from support.wrong_configs import TABLE
 from controller.webhook.review import NotAReview, ReviewAnswer, Reviewer, answered, is_quick, read_review
 from dra_driver.api.documents import read_documents
 from dra_driver.api.meta import JsonObject
+from dra_driver.cel.device import compile_selector
+from dra_driver.cel.errors import CelCostError
 from dra_driver.checking.check import check
 from dra_driver.checking.findings import Severity, sentence
 from dra_driver.checking.knowledge import Knowledge, sites_of_kinds, sites_of_models
@@ -308,6 +310,15 @@ def test_no_limit_of_ours_refuses_a_selector_that_a_server_stores(expression: st
     assert any("not judged" in one for one in given.warnings) == (not expression.startswith("!"))
 
 
+def test_what_is_too_complex_by_our_estimate_is_left_to_the_server_and_configs_are_judged() -> None:
+    ones = ", ".join(["1"] * 800)
+    expression = f"sets.contains([{ones}], [{ones}])"
+    with pytest.raises(CelCostError):
+        compile_selector(expression)
+    assert answer(an_object("DeviceClass", selectors=(expression,))).allowed
+    assert not answer(an_object("DeviceClass", config(BAD), selectors=(expression,))).allowed
+
+
 # -- what is sent
 
 
@@ -348,6 +359,7 @@ NOT_REVIEWS: dict[str, bytes] = {
     "an abyss": b"[" * 100_000,
     "a deep object": body_of(GOOD_REVIEW).replace(b"false", b'{"a":' * 300 + b"1" + b"}" * 300),
     "a quarter of a million values": body_of(GOOD_REVIEW).replace(b"false", b"[" + b"0," * 250_000 + b"0]"),
+    "half of a surrogate pair": body_of(GOOD_REVIEW).replace(b"false", b'"\\uD800"'),
     "another version": body_of({**GOOD_REVIEW, "apiVersion": "admission.k8s.io/v1beta1"}),
     "another kind": body_of({**GOOD_REVIEW, "kind": "TokenReview"}),
     "no request": body_of({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}),
