@@ -28,6 +28,7 @@ from dra_driver.allocation.behavior import Behavior
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.search import Allocated, Limit, Undecided, allocate
 from dra_driver.allocation.snapshot import Catalog, PoolId, PoolUsage, PublishedSlice, Snapshot, Usage
+from dra_driver.api.core import Node
 from dra_driver.api.resource import DeviceClass, ResourceClaim, ResourceSlice
 from dra_driver.errors import InvalidInput, NodeNotReady
 from dra_driver.terminal import print_table
@@ -108,7 +109,10 @@ def _cluster(case: Case) -> tuple[list[NodeView], list[PublishedSlice], Usage]:
     for name, amounts in case["consumed"].items():
         driver, pool, device = name.split("/")
         shared[driver, pool][device] = {key: amount(value) for key, value in amounts.items()}
-    nodes, slices = [NodeView.of(case["node"])], [ResourceSlice.of(_with_counters(one)) for one in case["slices"] or ()]
+    nodes, slices = (
+        [NodeView.of(Node.of(case["node"]))],
+        [ResourceSlice.of(_with_counters(one)) for one in case["slices"] or ()],
+    )
     if copies := case.get("copies"):
         names = [f"node-{index:05}" for index in range(copies)]
         nodes = [NodeView(name, nodes[0].labels) for name in names]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dra_driver.api.computedomain import ComputeDomain
+from dra_driver.api.core import Node, Pod
 from dra_driver.api.inventory import IMEX_READY, IMEX_SUBJECT, NodeInventorySpec
 from dra_driver.api.meta import (
     COMPUTE_DOMAINS,
@@ -357,11 +358,9 @@ def _domain(obj: JsonObject) -> ComputeDomain | InvalidInput:
 
 
 def _node(obj: JsonObject) -> KeptNode:
-    metadata = obj["metadata"]
-    addresses = (obj.get("status") or {}).get("addresses") or ()
-    internal = next((address["address"] for address in addresses if address.get("type") == "InternalIP"), "")
-    label = (metadata.get("labels") or {}).get(DOMAIN_LABEL)
-    return KeptNode(metadata["name"], metadata["resourceVersion"], label or None, internal)
+    node = Node.of(obj)
+    label = node.metadata.labels.get(DOMAIN_LABEL) or None
+    return KeptNode(node.name, node.metadata.resource_version or "", label, node.internal_ip)
 
 
 def _object(obj: JsonObject) -> KeptObject:
@@ -391,23 +390,16 @@ def _inventory(obj: JsonObject) -> _Inventory:
 
 def _daemon(obj: JsonObject) -> tuple[str, str, ObservedDaemon]:
     """The domain's UID, the creation time of the pod, and the daemon."""
-    metadata, status = obj["metadata"], obj.get("status") or {}
-    conditions = {item["type"]: item["status"] for item in status.get("conditions") or ()}
-    ended = status.get("phase") in ("Succeeded", "Failed")
+    pod = Pod.of(obj)
+    deleting = pod.metadata.deletion_timestamp is not None
+    waiting = [status.state.waiting.reason for status in pod.status.container_statuses if status.state.waiting]
+    stuck = [reason for reason in waiting if reason not in ("", "ContainerCreating", "PodInitializing")]
     daemon = ObservedDaemon(
-        node=(obj.get("spec") or {}).get("nodeName") or "",
-        pod=metadata["name"],
-        ip="" if ended else status.get("podIP") or "",
-        ready=conditions.get("Ready") == "True" and not ended and "deletionTimestamp" not in metadata,
-        deleting="deletionTimestamp" in metadata,
-        problem=_waiting(status),
+        node=pod.spec.node_name,
+        pod=pod.name,
+        ip="" if pod.is_done else pod.status.pod_ip,
+        ready=pod.ready and not pod.is_done and not deleting,
+        deleting=deleting,
+        problem=f"its daemon's container waits: {stuck[0]}" if stuck else None,
     )
-    return metadata["labels"][DOMAIN_LABEL], metadata.get("creationTimestamp") or "", daemon
-
-
-def _waiting(status: JsonObject) -> str | None:
-    for container in status.get("containerStatuses") or ():
-        waiting = (container.get("state") or {}).get("waiting")
-        if waiting and waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
-            return f"its daemon's container waits: {waiting['reason']}"
-    return None
+    return pod.metadata.labels[DOMAIN_LABEL], pod.metadata.creation_timestamp or "", daemon

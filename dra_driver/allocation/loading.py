@@ -13,11 +13,11 @@ from dra_driver.allocation.domains import templates_to_be, with_uid
 from dra_driver.allocation.nodes import NodeView, amounts_of
 from dra_driver.allocation.placement import extended_resources
 from dra_driver.allocation.snapshot import PublishedSlice
-from dra_driver.allocation.world import DEFAULT_NAMESPACE, Key, Pod, Quota, UnreadKind, World, claim_key, key_of
+from dra_driver.allocation.world import Quota, UnreadKind, World, claim_key, key_of
 from dra_driver.api.computedomain import ComputeDomain
+from dra_driver.api.core import DEFAULT_NAMESPACE, Key, Node, Pod
 from dra_driver.api.inventory import Limitation, NodeInventoryStatus
-from dra_driver.api.meta import JsonObject, Model
-from dra_driver.api.pods import claim_entries, generated_claims
+from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import (
     DeviceClass,
     DeviceTaintRule,
@@ -25,116 +25,10 @@ from dra_driver.api.resource import (
     ResourceClaimSpec,
     ResourceClaimTemplate,
     ResourceSlice,
-    Taint,
-    Toleration,
 )
 from dra_driver.cel.device import CelDevice
 from dra_driver.errors import InvalidInput
 from dra_driver.quantity import Quantity
-
-type _Amounts = dict[str, str | int | float] | None
-
-
-class _Named(Model):
-    name: str
-
-
-class _Metadata(Model):
-    name: str
-    namespace: str | None = None
-    uid: str | None = None
-    labels: dict[str, str] | None = None
-
-
-class _Resources(Model):
-    requests: _Amounts = None
-    limits: _Amounts = None
-
-
-class _Container(Model):
-    name: str
-    resources: _Resources | None = None
-    restart_policy: str | None = None
-
-
-class _Entry(Model):
-    name: str
-    resource_claim_name: str | None = None
-    resource_claim_template_name: str | None = None
-
-
-class _Requirement(Model):
-    key: str
-    operator: str
-    values: list[str] | None = None
-
-
-class _Term(Model):
-    match_expressions: list[_Requirement] | None = None
-    match_fields: list[_Requirement] | None = None
-
-
-class _NodeSelector(Model):
-    node_selector_terms: list[_Term] | None = None
-
-
-class _NodeAffinity(Model):
-    required_during_scheduling_ignored_during_execution: _NodeSelector | None = None
-
-
-class _Affinity(Model):
-    node_affinity: _NodeAffinity | None = None
-
-
-class _PodSpec(Model):
-    containers: list[_Container]
-    init_containers: list[_Container] | None = None
-    resource_claims: list[_Entry] | None = None
-    node_name: str | None = None
-    node_selector: dict[str, str] | None = None
-    affinity: _Affinity | None = None
-    tolerations: list[Toleration] | None = None
-    scheduling_gates: list[_Named] | None = None
-    overhead: _Amounts = None
-
-
-class _ClaimStatus(Model):
-    name: str
-    resource_claim_name: str | None = None
-
-
-class _Condition(Model):
-    type: str | None = None
-    status: str | None = None
-    message: str | None = None
-
-
-class _PodStatus(Model):
-    phase: str | None = None
-    conditions: list[_Condition] | None = None
-    resource_claim_statuses: list[_ClaimStatus] | None = None
-
-
-class PodShape(Model):
-    metadata: _Metadata
-    spec: _PodSpec
-    status: _PodStatus | None = None
-
-
-class _NodeSpec(Model):
-    taints: list[Taint] | None = None
-    unschedulable: bool | None = None
-
-
-class _NodeStatus(Model):
-    allocatable: _Amounts = None
-
-
-class NodeShape(Model):
-    metadata: _Metadata
-    spec: _NodeSpec | None = None
-    status: _NodeStatus | None = None
-
 
 ANY_NODE = "any-node"
 """Stands for every node where slices are for all nodes and no node is known."""
@@ -284,20 +178,19 @@ class _Builder:
         self.taint_rules.append(DeviceTaintRule.of(obj, about="DeviceTaintRule"))
 
     def _add_node(self, obj: JsonObject) -> None:
-        NodeShape.of(obj, about="Node")
-        node = NodeView.of(obj)
+        node = NodeView.of(Node.of(obj, about="Node"))
         for amount in node.allocatable.values():
-            Quantity.parse(str(amount))
+            Quantity.parse(amount)
         self.nodes[node.name] = node
 
     def _add_pod(self, obj: JsonObject) -> None:
-        PodShape.of(obj, about="Pod")
-        # Asked once here, so that what cannot be read is found now.
-        claim_entries(obj), generated_claims(obj), amounts_of(obj), extended_resources(obj)
         # A claim that is made for it names its owner; a pod that no API server has seen has its name as UID.
         namespace, name = key_of(obj)
         metadata = {"uid": name, **obj["metadata"], "namespace": namespace}
-        self.pods[namespace, name] = Pod({**obj, "metadata": metadata})
+        pod = Pod.of({**obj, "metadata": metadata}, about="Pod")
+        # Computed once here, so that invalid quantities are found now.
+        amounts_of(pod.spec), extended_resources(pod.spec)
+        self.pods[namespace, name] = pod
 
     def _add_namespace(self, obj: JsonObject) -> None:
         self.namespaces[obj["metadata"]["name"]] = obj["metadata"].get("labels") or {}

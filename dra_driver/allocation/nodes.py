@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from dra_driver.api.meta import JsonObject
+from dra_driver.api.core import Container, Node, PodSpec
 from dra_driver.api.resource import Taint, Toleration
 from dra_driver.api.selection import requirement_holds
 from dra_driver.quantity import Quantity
@@ -27,15 +27,9 @@ class NodeView:
     allocatable: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, node: JsonObject) -> "NodeView":
-        spec, status = node.get("spec") or {}, node.get("status") or {}
-        return cls(
-            node["metadata"]["name"],
-            node["metadata"].get("labels") or {},
-            tuple(Taint.of(taint) for taint in spec.get("taints") or ()),
-            bool(spec.get("unschedulable")),
-            status.get("allocatable") or {},
-        )
+    def of(cls, node: Node) -> "NodeView":
+        allocatable = {name: str(amount) for name, amount in node.status.allocatable.items()}
+        return cls(node.name, node.metadata.labels, tuple(node.spec.taints), node.spec.unschedulable, allocatable)
 
 
 def selector_matches(selector: Mapping[str, Any], node: NodeView) -> bool:
@@ -63,21 +57,20 @@ def provides(node: NodeView, resource: str) -> int:
     return int(Quantity.parse(str(node.allocatable.get(resource, "0"))).value)
 
 
-def unfit_for(pod: JsonObject, node: NodeView) -> str | None:
+def unfit_for(pod: PodSpec, node: NodeView) -> str | None:
     """Why a pod may not run on the node, devices aside."""
-    spec = pod["spec"]
-    if node.unschedulable:
-        return "cordoned"
-    for key, value in (spec.get("nodeSelector") or {}).items():
+    return "cordoned" if node.unschedulable else daemon_unfit_for(pod, node)
+
+
+def daemon_unfit_for(pod: PodSpec, node: NodeView) -> str | None:
+    """The same for a pod of a DaemonSet, which runs on cordoned nodes, too."""
+    for key, value in pod.node_selector.items():
         if node.labels.get(key) != value:
             return f"not selected by nodeSelector {key}={value}"
-    affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
-        "requiredDuringSchedulingIgnoredDuringExecution"
-    )
-    if affinity is not None and not selector_matches(affinity, node):
+    affinity = pod.affinity.node_affinity.required_during_scheduling_ignored_during_execution
+    if affinity is not None and not selector_matches(affinity.to_wire(), node):
         return "not selected by the pod's node affinity"
-    tolerations = [Toleration.of(item) for item in spec.get("tolerations") or ()]
-    taint = untolerated(node.taints, tolerations)
+    taint = untolerated(node.taints, pod.tolerations)
     return f"tainted {taint}" if taint else None
 
 
@@ -117,7 +110,7 @@ class Shortage:
         return f"{self.resource}: {self.wanted} wanted, {self.left} of {self.allocatable} left"
 
 
-def shortage_on(node: NodeView, pod: JsonObject, others: Iterable[JsonObject]) -> Shortage | None:
+def shortage_on(node: NodeView, pod: PodSpec, others: Iterable[PodSpec]) -> Shortage | None:
     """The first resource of which the node has too little for the pod beside `others`.
 
     None for enough, and for a node that does not say what it has.
@@ -137,18 +130,17 @@ def shortage_on(node: NodeView, pod: JsonObject, others: Iterable[JsonObject]) -
     return None
 
 
-def amounts_of(pod: JsonObject) -> dict[str, Fraction]:
+def amounts_of(pod: PodSpec) -> dict[str, Fraction]:
     """Resource name to what the pod takes at most at any time; a place on the node is called `pods`.
 
     Extended resources are not among them: DRA may serve those.
     """
-    spec = pod["spec"]
-    lasting = _sum(map(_requests, spec.get("containers") or ()))
+    lasting = _sum(map(_requests, pod.containers))
     needed = dict(lasting)
     sidecars: dict[str, Fraction] = {}
-    for container in spec.get("initContainers") or ():
+    for container in pod.init_containers:
         own = _requests(container)
-        if container.get("restartPolicy") == "Always":
+        if container.restart_policy == "Always":
             sidecars = _sum((sidecars, own))
             lasting = _sum((lasting, own))
             beside = sidecars
@@ -158,15 +150,13 @@ def amounts_of(pod: JsonObject) -> dict[str, Fraction]:
             needed[name] = max(needed.get(name, Fraction(0)), amount)
     for name, amount in lasting.items():
         needed[name] = max(needed.get(name, Fraction(0)), amount)
-    overhead = {name: Quantity.parse(str(value)).value for name, value in (spec.get("overhead") or {}).items()}
+    overhead = {name: Quantity.parse(str(value)).value for name, value in pod.overhead.items()}
     return {name: amount for name, amount in _sum((needed, overhead)).items() if amount} | {"pods": Fraction(1)}
 
 
-def _requests(container: JsonObject) -> dict[str, Fraction]:
-    resources = container.get("resources") or {}
-    # The API server fills in requests from limits; manifests may never have met one.
-    amounts = (resources.get("limits") or {}) | (resources.get("requests") or {})
-    return {name: Quantity.parse(str(value)).value for name, value in amounts.items() if "/" not in name}
+def _requests(container: Container) -> dict[str, Fraction]:
+    amounts = container.resources.wanted.items()
+    return {name: Quantity.parse(str(value)).value for name, value in amounts if "/" not in name}
 
 
 def _sum(parts: Iterable[Mapping[str, Fraction]]) -> dict[str, Fraction]:

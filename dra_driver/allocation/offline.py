@@ -12,7 +12,8 @@ from dra_driver.allocation.domains import IN_ANOTHER, is_in_another
 from dra_driver.allocation.nodes import NodeView, shortage_on
 from dra_driver.allocation.placement import Placement, highest_score, place_on, unallocated
 from dra_driver.allocation.search import Limit
-from dra_driver.allocation.world import Key, Pod, World, claim_key, claims_of
+from dra_driver.allocation.world import World, claim_key, claims_of
+from dra_driver.api.core import Key, Pod
 from dra_driver.api.resource import Allocation, ResourceClaim
 from dra_driver.errors import InvalidInput, NodeNotReady
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER
@@ -119,7 +120,7 @@ def _best(
     return best, reasons
 
 
-NO_POD = {"metadata": {"name": ""}, "spec": {"containers": [], "tolerations": [{"operator": "Exists"}]}}
+NO_POD = Pod.of({"metadata": {}, "spec": {"containers": [], "tolerations": [{"operator": "Exists"}]}})
 """Stands for the pod of a claim that none uses: it may run anywhere."""
 
 
@@ -132,11 +133,11 @@ def placement_of(
 ) -> Placement | str:
     """The placement on one node, or why there is none. Raises what `allocate` raises."""
     if pod is not None:
-        others = (item.obj for item in world.pods_by_node.get(node.name, ()))
-        shortage = shortage_on(node, pod.obj, others)
+        others = (item.spec for item in world.pods_by_node.get(node.name, ()))
+        shortage = shortage_on(node, pod.spec, others)
         if shortage is not None:
             return f"too little {shortage}"
     channels = (pool.name for pool in world.catalog.pools(node) if pool.driver == COMPUTE_DOMAIN_DRIVER)
     if is_in_another(claims, channels, world.domains_of_pools):
         return IN_ANOTHER
-    return place_on(pod.obj if pod is not None else NO_POD, claims, node, world.snapshot, limit=limit)
+    return place_on(pod if pod is not None else NO_POD, claims, node, world.snapshot, limit=limit)

@@ -14,8 +14,8 @@ from dra_driver.allocation.nodes import NodeView, provides, selector_matches, un
 from dra_driver.allocation.result import ShareIds, derived_share_id
 from dra_driver.allocation.search import Allocated, Limit, allocate
 from dra_driver.allocation.snapshot import Snapshot
+from dra_driver.api.core import EXTENDED_CLAIM_ANNOTATION, Amounts, Pod, PodSpec
 from dra_driver.api.meta import RESOURCE_CLAIMS, JsonObject
-from dra_driver.api.pods import EXTENDED_CLAIM_ANNOTATION, owner_reference
 from dra_driver.api.resource import Allocation, DeviceClass, DeviceRequest, ExactRequest, ResourceClaim
 from dra_driver.names import RequestName
 from dra_driver.quantity import Quantity
@@ -66,7 +66,7 @@ def _is_newer(device_class: DeviceClass, other: DeviceClass) -> bool:
     return mine > theirs or (mine == theirs and device_class.metadata.name < other.metadata.name)
 
 
-def extended_resources(pod: JsonObject) -> dict[str, int]:
+def extended_resources(pod: PodSpec) -> dict[str, int]:
     """Resource name to what the pod needs at any time, for names with a domain that is not Kubernetes' own.
 
     Containers that run together add up; an init container that ends needs its amount only while it runs.
@@ -90,7 +90,7 @@ class _Container:
     index: int
     name: str
     ends: bool
-    requests: Mapping[str, str]
+    requests: Amounts
 
     @property
     def amounts(self) -> dict[str, int]:
@@ -99,16 +99,10 @@ class _Container:
         }
 
 
-def _containers(pod: JsonObject) -> list[_Container]:
-    containers: list[_Container] = []
-    for is_init, key in ((True, "initContainers"), (False, "containers")):
-        for item in pod["spec"].get(key) or ():
-            resources = item.get("resources") or {}
-            ends = is_init and item.get("restartPolicy") != "Always"
-            # The API server fills in requests from limits; both are looked at for manifests that never met one.
-            requests = (resources.get("limits") or {}) | (resources.get("requests") or {})
-            containers.append(_Container(len(containers), item["name"], ends, requests))
-    return containers
+def _containers(pod: PodSpec) -> list[_Container]:
+    ending = [(item, item.restart_policy != "Always") for item in pod.init_containers]
+    every = [*ending, *((item, False) for item in pod.containers)]
+    return [_Container(index, item.name, ends, item.resources.wanted) for index, (item, ends) in enumerate(every)]
 
 
 def _is_extended(name: str) -> bool:
@@ -120,7 +114,7 @@ def _is_extended(name: str) -> bool:
     return bool(slash) and not own
 
 
-def extended_requests(pod: JsonObject, classes: Mapping[str, str], *, reuse: bool = True) -> ExtendedRequests:
+def extended_requests(pod: PodSpec, classes: Mapping[str, str], *, reuse: bool = True) -> ExtendedRequests:
     """The requests and mappings for the resources in `classes` (resource name to class name).
 
     An init container that ends may use what later containers ask for, and of all init containers that need more, one
@@ -181,18 +175,16 @@ def _request(container: _Container, resource: str, class_name: str, count: int) 
     return DeviceRequest(name=_request_name(container, resource), exactly=exactly)
 
 
-def extended_claim(
-    pod: JsonObject, requests: Sequence[DeviceRequest], *, minor: int = kubernetes.CURRENT
-) -> JsonObject:
+def extended_claim(pod: Pod, requests: Sequence[DeviceRequest], *, minor: int = kubernetes.CURRENT) -> JsonObject:
     """The claim that the scheduler of Kubernetes 1.`minor` makes for a pod's extended resources."""
     return {
         "apiVersion": RESOURCE_CLAIMS.api_version,
         "kind": RESOURCE_CLAIMS.kind,
         "metadata": {
-            "generateName": f"{pod['metadata']['name']}-extended-resources-"[:_NAME_LENGTH],
-            "namespace": pod["metadata"]["namespace"],
+            "generateName": f"{pod.name}-extended-resources-"[:_NAME_LENGTH],
+            "namespace": pod.namespace,
             "annotations": {EXTENDED_CLAIM_ANNOTATION: "true"},
-            "ownerReferences": [owner_reference(pod, minor=minor)],
+            "ownerReferences": [pod.owner_reference(minor)],
         },
         "spec": {"devices": {"requests": [request.to_wire() for request in requests]}},
     }
@@ -212,7 +204,7 @@ class Placement:
 
 
 def place_on(
-    pod: JsonObject,
+    pod: Pod,
     claims: Sequence[ResourceClaim],
     node: NodeView,
     snapshot: Snapshot,
@@ -221,11 +213,11 @@ def place_on(
     limit: Limit = Limit(),  # noqa: B008 - it is immutable
 ) -> Placement | str:
     """The placement on one node, or why there is none. Raises what `allocate` raises."""
-    if problem := unfit_for(pod, node):
+    if problem := unfit_for(pod.spec, node):
         return problem
     if (elsewhere := allocated_elsewhere(claims, node)) is not None:
         return f"claim {elsewhere.metadata.name} is allocated to devices of another node"
-    extended = extended_on(pod, node, snapshot.classes, snapshot.catalog.behavior)
+    extended = extended_on(pod.spec, node, snapshot.classes, snapshot.catalog.behavior)
     if isinstance(extended, str):
         return extended
     wanted = unallocated(claims)
@@ -251,7 +243,7 @@ def allocated_elsewhere(claims: Sequence[ResourceClaim], node: NodeView) -> Reso
 
 
 def extended_on(
-    pod: JsonObject, node: NodeView, classes: Mapping[str, DeviceClass], behavior: Behavior
+    pod: PodSpec, node: NodeView, classes: Mapping[str, DeviceClass], behavior: Behavior
 ) -> ExtendedRequests | str | None:
     """What DRA must serve on this node; None for nothing, a text for resources that the node has not."""
     by_class = class_by_resource(classes.values())

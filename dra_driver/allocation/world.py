@@ -15,16 +15,11 @@ from dra_driver.allocation.domains import domains_of_pools
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.snapshot import Catalog, PublishedSlice, Snapshot, Usage
 from dra_driver.api.computedomain import ComputeDomain
+from dra_driver.api.core import DEFAULT_NAMESPACE, Key, Pod
 from dra_driver.api.inventory import Limitation
 from dra_driver.api.meta import JsonObject
-from dra_driver.api.pods import claim_entries, generated_claims, is_done, is_scheduled
 from dra_driver.api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceClaimTemplate
 from dra_driver.errors import InvalidInput
-
-type Key = tuple[str, str]
-"""Namespace and name."""
-
-DEFAULT_NAMESPACE = "default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,49 +28,6 @@ class UnreadKind:
 
     kind: str
     why: str
-
-
-@dataclass(frozen=True)
-class Pod:
-    """A pod as the API has it, with what is asked for most often."""
-
-    obj: JsonObject = field(repr=False)
-
-    @property
-    def key(self) -> Key:
-        return key_of(self.obj)
-
-    @property
-    def namespace(self) -> str:
-        return self.key[0]
-
-    @property
-    def name(self) -> str:
-        return self.key[1]
-
-    @property
-    def uid(self) -> str:
-        return str(self.obj["metadata"].get("uid") or "")
-
-    @property
-    def node(self) -> str | None:
-        return str(self.obj["spec"]["nodeName"]) if is_scheduled(self.obj) else None
-
-    @property
-    def is_done(self) -> bool:
-        return is_done(self.obj)
-
-    @property
-    def waits(self) -> bool:
-        """Whether a scheduler still has to find a node for it."""
-        return not (self.node or self.is_done)
-
-    def on(self, node: str) -> "Pod":
-        """The pod once it is bound to the node."""
-        return Pod({**self.obj, "spec": {**self.obj["spec"], "nodeName": node}})
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,17 +156,18 @@ class PodClaim:
 
 def claims_of(world: World, pod: Pod) -> tuple[PodClaim, ...]:
     """Of the pod's entries, in their order. Entries that need no claim are left out."""
-    made = generated_claims(pod.obj)
+    made = {status.name: status.resource_claim_name for status in pod.status.resource_claim_statuses}
     pod_claims: list[PodClaim] = []
-    for entry in claim_entries(pod.obj):
-        if entry.claim is not None:
-            pod_claims.append(_named(world, pod, entry.name, entry.claim, None))
+    for entry in pod.spec.resource_claims:
+        template = entry.resource_claim_template_name
+        if entry.resource_claim_name is not None:
+            pod_claims.append(_named(world, pod, entry.name, entry.resource_claim_name, None))
         elif entry.name in made:
             name = made[entry.name]
             if name is not None:
-                pod_claims.append(_named(world, pod, entry.name, name, entry.template))
-        elif entry.template is not None:
-            pod_claims.append(_generated(world, pod, entry.name, entry.template))
+                pod_claims.append(_named(world, pod, entry.name, name, template))
+        elif template is not None:
+            pod_claims.append(_generated(world, pod, entry.name, template))
     return tuple(pod_claims)
 
 

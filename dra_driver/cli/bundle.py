@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated
 
 import typer
 
@@ -26,7 +26,7 @@ from dra_driver.cli.session import ContextOption, KubeconfigOption, ask
 from dra_driver.doctor.anonymity import Anonymity
 from dra_driver.doctor.archive import FACTS, NODE_FACTS, Bundle
 from dra_driver.doctor.findings import DoctorReport
-from dra_driver.doctor.logs import Logs, Texts
+from dra_driver.doctor.logs import Logs
 from dra_driver.doctor.node import NodePlaces, node_part
 from dra_driver.doctor.reading import ClusterReader, Reader
 from dra_driver.errors import InvalidInput
@@ -87,26 +87,22 @@ def bundle(
 _SHOWN_ERRORS = 10
 
 
-class ClusterClient(ClusterReader, Texts, Protocol):
-    """What is needed of `dra_driver.kube.client.Kube`."""
-
-
 async def put_cluster(
     made: Bundle,
-    kube: ClusterClient,
+    kube: ClusterReader,
     driver: str | None,
     lines: int,
     *,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> None:
     """Everything of the cluster. Raises ClusterError when it cannot be asked at all."""
-    reader = Reader(kube, release=release(), driver=driver, took=made.took, now=now)
+    reader = Reader(kube, release=release(), driver=driver, take=made.add, now=now)
     async with patience(reader):
         cluster, facts = await reader.read()
         ours = tuple(pod for pod in cluster.pods.items if pod.program is not None)
-        await reader.tell("logs and metrics", Logs(kube, made, lines=lines).read(ours))
+        await reader.waited("logs and metrics", Logs(kube, made, lines=lines).read(ours))
     made.data(FACTS, facts.to_wire())
-    for unread in (*facts.unread.values(), *facts.unread_questions()):
+    for unread in facts.all_unread():
         made.error(unread.what, unread.sentence if unread.permission else unread.why)
     for note in reader.objects.notes:
         made.error("objects", note)

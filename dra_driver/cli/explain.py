@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from dra_driver.allocation.search import MOST_STEPS, Limit
-from dra_driver.allocation.world import Key, World, claim_key, claims_of
+from dra_driver.allocation.world import World, claim_key, claims_of
+from dra_driver.api.core import Key
 from dra_driver.cli.offline import (
     CURRENT_VERSION,
     LONGEST_S,

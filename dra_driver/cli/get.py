@@ -12,6 +12,7 @@ from rich.text import Text
 
 from dra_driver.allocation.amounts import Amount
 from dra_driver.allocation.headroom import Headroom
+from dra_driver.api.core import Pod
 from dra_driver.api.inventory import NodeInventory
 from dra_driver.api.meta import (
     PODS,
@@ -334,7 +335,7 @@ def claims(
     resource_claims, pods, slices = ask(kubeconfig, context, question)
     typed = [ResourceSlice.of(slice_) for slice_ in slices]
     drivers = sorted({resource_slice.spec.driver for resource_slice in typed})
-    devices = published_devices(typed, resource_claims, drivers, consumers=consumers_of(pods))
+    devices = published_devices(typed, resource_claims, drivers, consumers=consumers_of(map(Pod.of, pods)))
     show(_claim_sheet(resource_claims, devices, datetime.now(UTC)), output)
 
 

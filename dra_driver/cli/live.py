@@ -11,6 +11,7 @@ from dra_driver.allocation.loading import world_of
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.snapshot import Catalog, PublishedSlice, Snapshot, Usage
 from dra_driver.allocation.world import UnreadKind, World
+from dra_driver.api.core import Node, Pod
 from dra_driver.api.inventory import NodeInventory
 from dra_driver.api.meta import (
     COMPUTE_DOMAINS,
@@ -137,7 +138,7 @@ class ClusterSeen:
     claims: tuple[ResourceClaim, ...]
     nodes: tuple[NodeView, ...]
     inventories: tuple[NodeInventory, ...]
-    pods: tuple[JsonObject, ...]
+    pods: tuple[Pod, ...]
     taint_rules: tuple[DeviceTaintRule, ...]
     behavior: Behavior
 
@@ -165,9 +166,9 @@ async def read_cluster(kube: Kube, *, say: bool = True) -> ClusterSeen:
     return ClusterSeen(
         tuple(slices),
         tuple(claims),
-        tuple(NodeView.of(item) for item in await readable(kube, NODES, say=say)),
+        tuple(NodeView.of(Node.of(item)) for item in await readable(kube, NODES, say=say)),
         tuple(NodeInventory.of(item) for item in await readable(kube, NODE_INVENTORIES, say=say)),
-        tuple(await readable(kube, PODS, say=say)),
+        tuple(Pod.of(item) for item in await readable(kube, PODS, say=say)),
         tuple(DeviceTaintRule.of(taint_rule) for taint_rule in await _taint_rules(kube, say=say)),
         # Fields of features that are switched off are not in the objects, so no gate needs to be known.
         Behavior.of(minor, partitionable=True, consumable=True, taints=True),

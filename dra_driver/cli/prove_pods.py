@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from uuid import uuid4
 
+from dra_driver.api.core import KUBELET_PLUGIN, Pod, moment
 from dra_driver.api.meta import EVENTS, NODE_INVENTORIES, PODS, RESOURCE_CLAIMS, JsonObject, Resource
 from dra_driver.api.resource import ResourceSlice
 from dra_driver.cli.live import ClusterSeen, read_cluster
-from dra_driver.doctor.objects import KUBELET_PLUGIN, PodObject, moment
 from dra_driver.doctor.proof_pods import (
     ENDS_AFTER_S,
     LABEL,
@@ -117,7 +117,7 @@ async def _place(kube: Kube, node: str, image: str | None) -> ProofPlace | Proof
             return _not_allowed(ProofPlace(node, "(all)", ""), error)
         raise
     for pod in results:
-        ours = PodObject.of(pod).spec.ours
+        ours = Pod.of(pod).spec.ours
         if ours is not None and ours.program == KUBELET_PLUGIN:
             secrets = tuple(str(item["name"]) for item in pod["spec"].get("imagePullSecrets") or ())
             return ProofPlace(node, pod["metadata"]["namespace"], image or ours.image, secrets)

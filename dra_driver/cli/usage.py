@@ -13,7 +13,7 @@ from functools import cached_property
 from dra_driver.allocation.amounts import amount
 from dra_driver.allocation.headroom import DeviceRoom
 from dra_driver.allocation.requests import Cause
-from dra_driver.api.meta import JsonObject
+from dra_driver.api.core import Pod
 from dra_driver.api.resource import AllocatedDevice, Device, ResourceClaim, ResourceSlice
 from dra_driver.cli.bars import DEFAULT_CELLS, Cell, Holding, Mark, bar
 from dra_driver.names import DeviceId, RequestName
@@ -169,35 +169,28 @@ def _is_slice(capacity: str) -> bool:
 # -- who holds what
 
 
-def consumers_of(pods: Iterable[JsonObject]) -> Consumers:
+def consumers_of(pods: Iterable[Pod]) -> Consumers:
     """Which containers use which claims."""
     found: defaultdict[str, dict[str, list[ContainerUse]]] = defaultdict(dict)
     for pod in pods:
-        metadata, spec = pod["metadata"], pod["spec"]
         names = claims_of_pod(pod)
-        for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
-            for use in (container.get("resources") or {}).get("claims") or ():
-                if (claim := names.get(use["name"])) is not None:
-                    users = found[f"{metadata['namespace']}/{claim}"].setdefault(metadata["name"], [])
-                    users.append(ContainerUse(container["name"], use.get("request")))
-        for claim, mapping in _extended(pod):
-            users = found[f"{metadata['namespace']}/{claim}"].setdefault(metadata["name"], [])
-            users.append(ContainerUse(mapping["containerName"], mapping["requestName"]))
+        for container in (*pod.spec.init_containers, *pod.spec.containers):
+            for use in container.resources.claims:
+                if (claim := names.get(use.name)) is not None:
+                    users = found[f"{pod.namespace}/{claim}"].setdefault(pod.name, [])
+                    users.append(ContainerUse(container.name, use.request))
+        extended = pod.status.extended_resource_claim_status
+        if extended is not None:
+            users = found[f"{pod.namespace}/{extended.resource_claim_name}"].setdefault(pod.name, [])
+            users += [ContainerUse(item.container_name, item.request_name) for item in extended.request_mappings]
     return found
 
 
-def claims_of_pod(pod: JsonObject) -> dict[str, str]:
-    """Claim by the name of the pod's entry for it, as far as the claims exist."""
-    named = {item["name"]: item.get("resourceClaimName") for item in pod["spec"].get("resourceClaims") or ()}
-    made = (pod.get("status") or {}).get("resourceClaimStatuses") or ()
-    named |= {item["name"]: item.get("resourceClaimName") for item in made}
+def claims_of_pod(pod: Pod) -> dict[str, str]:
+    """Names of the existing claims by the pod's entries."""
+    named = {entry.name: entry.resource_claim_name for entry in pod.spec.resource_claims}
+    named |= {made.name: made.resource_claim_name for made in pod.status.resource_claim_statuses}
     return {entry: claim for entry, claim in named.items() if claim is not None}
-
-
-def _extended(pod: JsonObject) -> list[tuple[str, JsonObject]]:
-    """Claims for extended resources, with what each container uses of them."""
-    status = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
-    return [(status["resourceClaimName"], item) for item in status.get("requestMappings") or ()]
 
 
 def holders_by_device(

@@ -1,8 +1,8 @@
-"""A bundle without names: of nodes, namespaces, pods, claims, and UUIDs, serial numbers and addresses. Pure.
+"""Replaces names of nodes, namespaces, pods and claims, UUIDs, serial numbers and addresses in a bundle. Pure.
 
-Names are learnt first and replaced then, so that the same thing has the same new name everywhere: in objects, in their
-names of files, in messages and logs. What the checks need to understand an object stays: `apiVersion`, reasons, our own
-words. A name that is also part of another word is replaced there, too; too much rather than too little.
+It first learns all names and then replaces them, so that an object has the same new name everywhere: in objects, names
+of files, messages and logs. Values that the checks need stay: `apiVersion`, reasons, this driver's own words. A name
+that is also part of another word is replaced there, too: it is better to replace too much than too little.
 """
 
 import re
@@ -20,10 +20,10 @@ _KEPT_KEYS = frozenset(
         *("check", "verdict", "trouble", "program", "version", "release", "permission", "time"),
     )
 )
-"""Whose values have meanings of their own."""
+"""Fields whose values are not names."""
 
-_NOBODYS = frozenset(("DeviceClass", "CustomResourceDefinition"))
-"""Kinds that name nobody, and are compared with those of a release to the letter."""
+_PUBLIC_KINDS = frozenset(("DeviceClass", "CustomResourceDefinition"))
+"""Kinds that are compared literally with those of a release, and have no private names."""
 
 _KEPT_WORDS = (
     *("gpu.nvidia.com", "compute-domain.nvidia.com", "nvidia.com/gpu", "resource.nvidia.com", "dra.gpu"),
@@ -42,11 +42,11 @@ _DEVICE = re.compile(r"\bgpu-([0-9a-f]{8})([0-9a-f]*)(?![0-9a-z.])")
 _OCTET = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"
 _ADDRESS = re.compile(rf"(?<![\d.])(?:{_OCTET}\.){{3}}{_OCTET}(?![\d.])")
 _HASHED = re.compile(r"(?<![A-Za-z0-9])(?:[0-9a-fA-F]{1,4}:){3,7}[0-9a-fA-F]{1,4}(?![A-Za-z0-9.:])")
-"""IPv6 addresses, more or less; PCI addresses have two colons."""
+"""IPv6 addresses. PCI addresses have only two colons."""
 
 
 class Anonymity:
-    """`learn` all names, then replace."""
+    """First `learn` all names, then replace them."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, dict[str, int]] = {}
@@ -54,14 +54,14 @@ class Anonymity:
         self._pattern: re.Pattern[str] | None = None
 
     def learn(self, kind: str, name: str | None) -> None:
-        """From now on `name` is `<kind>-<number>`. `kind` is a word: node, pod, namespace, claim."""
+        """Replaces `name` with `<kind>-<number>` from now on. `kind` is a word, such as node or pod."""
         if not name or name in self._names or name in _KEPT_NAMESPACES or name in _KEPT_WORDS:
             return
         self._names[name] = f"{kind}-{self._number(kind, name)}"
         self._pattern = None
 
     def learn_object(self, obj: JsonObject) -> None:
-        """Its own name, where its kind is one of users, and all names of others that it is known to carry."""
+        """Learns its name, if its kind has private names, and the names in its known fields."""
         metadata, spec = obj.get("metadata") or {}, obj.get("spec") or {}
         kind = _NAMED_KINDS.get(str(obj.get("kind")))
         if kind is not None:
@@ -84,8 +84,8 @@ class Anonymity:
         return _HASHED.sub(lambda found: f"address-{self._number('address', found[0])}", text)
 
     def value(self, value: Any, key: str = "") -> Any:
-        """An object or a part of one; `key` is what it is called there."""
-        if isinstance(value, dict) and value.get("kind") in _NOBODYS:
+        """An object or a part of it; `key` is the name of the field that has it."""
+        if isinstance(value, dict) and value.get("kind") in _PUBLIC_KINDS:
             return value
         if key in _KEPT_KEYS and not isinstance(value, dict):
             return value
@@ -96,7 +96,7 @@ class Anonymity:
         return self.text(value) if isinstance(value, str) else value
 
     def _key(self, name: str) -> str:
-        """Names of fields stay; a UUID or a name of ours as a key does not."""
+        """Names of fields stay; a learned name or a UUID as a key does not."""
         return self._names.get(name) or _UUID.sub(lambda found: self._uuid(found[1].lower(), found[0].lower()), name)
 
     def _matching(self) -> re.Pattern[str]:
@@ -113,7 +113,7 @@ class Anonymity:
         return numbers.setdefault(name, len(numbers) + 1)
 
     def _uuid(self, first: str, whole: str) -> str:
-        """A GPU's device has the first eight digits of its UUID in its name, and keeps to that."""
+        """The name of a GPU's device has the first eight digits of its UUID, also after the replacement."""
         return f"{self._number('uuid', first):08x}-0000-4000-8000-{self._number('whole', whole):012x}"
 
     def _device(self, first: str, rest: str) -> str:

@@ -1,7 +1,6 @@
-"""A bundle: one .tar.gz with what was observed, redacted as it comes, written when all is known; and read again.
+"""A bundle: a .tar.gz with what was observed. Writes it, redacted, and reads it again.
 
-While it is made, everything lies in a temporary folder, one object or line after the other, so that a large cluster
-does not have to fit into memory. Names in the archive follow from what is in it, never from chance.
+Objects and lines go to a temporary folder first, so that a large cluster does not have to fit into memory.
 """
 
 import gzip
@@ -9,44 +8,44 @@ import io
 import json
 import os
 import tarfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import IO
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.doctor.anonymity import Anonymity
-from dra_driver.doctor.facts import ClusterFacts, DecodedObjects, facts_from
-from dra_driver.doctor.keeping import ALL_SOURCES, ObservedKind
+from dra_driver.doctor.cluster import ClusterFacts, facts_from
+from dra_driver.doctor.kinds import ALL_KINDS, DecodedObjects, ObservedKind
 from dra_driver.doctor.redaction import LineRedactor, redacted, redacted_text
 from dra_driver.errors import InvalidInput, NodeNotReady
 
 ROOT = "gpu-dra-bundle"
-"""The folder that everything is in."""
+"""The folder in the archive."""
 
 FACTS, NODE_FACTS, DESCRIPTION, ERRORS = "cluster/facts.json", "node/facts.json", "bundle.json", "errors.txt"
 FORMAT = 1
 _MOST_MEMBER_BYTES = 2 * 2**30
-_README = """What `dractl bundle` read. Nothing in it is from Secrets; values of environment variables, annotations of
-others and whatever looks like a credential are replaced by <redacted>. Look through it before you pass it on.
+_README = """What `dractl bundle` read. It has no data of Secrets. Values of environment variables, of annotations that
+are not this driver's or Kubernetes', and everything that looks like a credential are replaced by <redacted>. Review it
+before you share it.
 
 bundle.json   release, time, and whether names were replaced
 errors.txt    what could not be read, and why
-doctor.txt    what `dractl doctor` says of it; doctor.json is for programs
-cluster/      objects, one a line; facts.json has versions, feature gates and permissions
+doctor.txt    the results of `dractl doctor`; doctor.json is for programs
+cluster/      objects, one on each line; facts.json has versions, feature gates and permissions
 logs/         the driver's pods: NAMESPACE/POD/CONTAINER.log, and .previous.log of the run before
-metrics/      what the driver's pods tell Prometheus
-node/         the machine that it was made on; record.tar.gz is for `dractl inventory --host`, its names are replaced
+metrics/      the Prometheus metrics of the driver's pods
+node/         the machine that it was made on; record.tar.gz, without names, is for `dractl inventory --host`
 
-`dractl doctor --from FILE` judges it again.
+`dractl doctor --from FILE` checks it again.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class _Staged:
-    """`objects`: one JSON object a line, an array in the archive. `ready`: packed as it is. Else lines of text."""
+    """`objects`: a JSON object on each line, an array in the archive. `ready`: packed unchanged. Else lines of text."""
 
     path: Path
     objects: bool
@@ -54,7 +53,7 @@ class _Staged:
 
 
 class Bundle:
-    """One that is being made in `folder`, which is empty and temporary. With `anonymity`, names are replaced."""
+    """A bundle that is being made in `folder`, which is empty and temporary. With `anonymity`, names are replaced."""
 
     def __init__(self, folder: Path, anonymity: Anonymity | None = None) -> None:
         self._folder = folder
@@ -63,31 +62,31 @@ class Bundle:
         self._open: dict[str, IO[str]] = {}
         self.errors: list[str] = []
 
-    def took(self, source: ObservedKind, obj: JsonObject) -> None:
-        """An object, for the file of its kind."""
+    def add(self, kind: ObservedKind, obj: JsonObject) -> None:
+        """Adds an object to the file of its kind."""
         clean = redacted(obj)
         if self._anonymity is not None:
             self._anonymity.learn_object(clean)
-        file = self._open.get(source.file) or self._begin(source.file, objects=True)
+        file = self._open.get(kind.file) or self._begin(kind.file, objects=True)
         file.write(json.dumps(clean, separators=(",", ":"), sort_keys=True) + "\n")
 
     def data(self, name: str, value: JsonObject) -> None:
-        """A JSON object that is a file."""
+        """Adds a JSON object as a file."""
         self._whole(name, json.dumps(redacted(value), indent=1, sort_keys=True).splitlines())
 
     def text(self, name: str, lines: Iterable[str]) -> None:
-        """A file of lines, redacted."""
+        """Adds a file of lines, redacted."""
         redactor = LineRedactor()
         self._whole(name, (shown for line in lines if (shown := redactor.line(line)) is not None))
 
     def content(self, name: str, content: bytes) -> None:
-        """A file that is packed as it is, under the same name in every bundle."""
+        """Adds a file that is packed unchanged."""
         path = self._folder / f"{len(self._staged):06d}"
         path.write_bytes(content)
         self._staged[name] = _Staged(path, objects=False, ready=True)
 
     def error(self, what: str, why: object) -> None:
-        """Something that could not be read."""
+        """Notes what could not be read."""
         self.errors.append(redacted_text(" ".join(f"{what}: {why}".split())))
 
     def _begin(self, name: str, *, objects: bool) -> IO[str]:
@@ -102,8 +101,7 @@ class Bundle:
         del self._open[name]
 
     def pack(self, out: Path, *, release: str, time: datetime) -> None:
-        """Write the archive, readable by its owner alone. Raises NodeNotReady; an archive that is there is not
-        replaced."""
+        """Writes the archive, which only its owner can read. Raises NodeNotReady; does not replace an existing file."""
         for file in self._open.values():
             file.close()
         self._open.clear()
@@ -117,10 +115,9 @@ class Bundle:
         self._whole(ERRORS, sorted(self.errors) or ["everything could be read"])
         self._whole("README.txt", _README.splitlines())
         try:
-            # Not readable by others from the first byte on.
             descriptor = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except OSError as error:
-            raise NodeNotReady(f"cannot be made: {error.strerror or error}", about=f"file {out}") from error
+            raise NodeNotReady(f"cannot be created: {error.strerror or error}", about=f"file {out}") from error
         try:
             with (
                 os.fdopen(descriptor, "wb") as raw,
@@ -163,8 +160,7 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What of a bundle can be judged again. `facts` None: nothing of a cluster is in it; `node` None: nothing of a
-    node."""
+    """What of a bundle can be checked again. `facts` is None for a bundle of a node, `node` for one of a cluster."""
 
     objects: DecodedObjects
     facts: ClusterFacts | None
@@ -174,10 +170,8 @@ class Stored:
 
 def stored(path: Path) -> Stored:
     """Raises InvalidInput: not a bundle, damaged, or of a release that writes another format."""
-    objects, found = DecodedObjects(), dict[str, JsonObject]()
-    readers: dict[str, Callable[[IO[bytes]], None]] = {
-        source.file: partial(_read_objects, source=source, objects=objects) for source in ALL_SOURCES
-    }
+    objects, data = DecodedObjects(), dict[str, JsonObject]()
+    kinds = {kind.file: kind for kind in ALL_KINDS}
     try:
         with tarfile.open(path, "r:gz") as tar:
             for member in tar:
@@ -185,21 +179,25 @@ def stored(path: Path) -> Stored:
                 file = tar.extractfile(member) if member.isfile() and member.size <= _MOST_MEMBER_BYTES else None
                 if file is None:
                     continue
-                if name in readers:
-                    readers[name](file)
+                if name in kinds:
+                    _read_objects(file, kinds[name], objects)
                 elif name in (FACTS, NODE_FACTS, DESCRIPTION):
-                    found[name] = json.load(file)
+                    data[name] = json.load(file)
     except (OSError, EOFError, tarfile.TarError, ValueError, KeyError, TypeError) as error:
-        raise InvalidInput(f"is no bundle of dractl, or a damaged one: {error}", about=f"file {path}") from error
-    description = found.get(DESCRIPTION)
+        raise InvalidInput(
+            f"is not a bundle of `dractl bundle`, or is damaged: {error}", about=f"file {path}"
+        ) from error
+    description = data.get(DESCRIPTION)
     if not isinstance(description, dict) or description.get("format") != FORMAT:
-        raise InvalidInput(f"is no bundle of format {FORMAT}, which this dractl reads", about=f"file {path}")
-    facts = facts_from(found[FACTS]) if FACTS in found else None
-    return Stored(objects, facts, found.get(NODE_FACTS), bool(description.get("anonymous")))
+        raise InvalidInput(
+            f"is not a bundle of format {FORMAT}; use the dractl of the release that made it", about=f"file {path}"
+        )
+    facts = facts_from(data[FACTS]) if FACTS in data else None
+    return Stored(objects, facts, data.get(NODE_FACTS), bool(description.get("anonymous")))
 
 
-def _read_objects(file: IO[bytes], source: ObservedKind, objects: DecodedObjects) -> None:
+def _read_objects(file: IO[bytes], kind: ObservedKind, objects: DecodedObjects) -> None:
     for line in io.TextIOWrapper(file, encoding="utf-8"):
         text = line.strip().rstrip(",")
         if text.startswith("{"):
-            objects.add(source, json.loads(text))
+            objects.add(kind, json.loads(text))

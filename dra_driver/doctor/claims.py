@@ -4,10 +4,10 @@ from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 
 from dra_driver.api.computedomain import ComputeDomain
+from dra_driver.api.core import Event, InvolvedObject, moment
 from dra_driver.api.resource import AllocatedDevice, ResourceClaim
 from dra_driver.doctor.cluster import ClusterView
 from dra_driver.doctor.findings import Judgment, Wrong, wrong
-from dra_driver.doctor.objects import EventSeen, Regarded, moment
 from dra_driver.domains.names import DOMAIN_LABEL
 from dra_driver.domains.status import READY
 from dra_driver.features import Feature
@@ -114,7 +114,7 @@ def events(cluster: ClusterView) -> Judgment:
 
 
 def _is_over(
-    warning: EventSeen, time: datetime, last: Mapping[tuple[Regarded, str], datetime], healthy: Collection[str]
+    warning: Event, time: datetime, last: Mapping[tuple[InvolvedObject, str], datetime], healthy: Collection[str]
 ) -> bool:
     regarding = warning.involved_object
     if regarding.kind == "Node" and warning.reason in _OF_A_GPU:

@@ -1,6 +1,7 @@
-"""What was observed of a cluster at one time, and what follows from it at once. Pure; checks judge it.
+"""What was observed of a cluster at one time, and what follows from it directly. Pure; checks judge it.
 
-A kind that could not be read is `SeenKind` with the reason, so that each check says for itself that it does not know.
+`ClusterFacts` are the answers that are not objects. A bundle has them as JSON beside the objects, so that its reader
+sees what its maker saw.
 """
 
 from collections.abc import Iterator, Mapping
@@ -8,33 +9,35 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from dra_driver.allocation.nodes import NodeView, unfit_for
+from pydantic import Field, TypeAdapter, ValidationError
+
+from dra_driver.allocation.nodes import NodeView, daemon_unfit_for
 from dra_driver.api.computedomain import ComputeDomain
-from dra_driver.api.inventory import NodeInventory, Registration
-from dra_driver.api.policy import PublishingPolicy, decode_policy
-from dra_driver.api.resource import DeviceClass, ResourceClaim
-from dra_driver.doctor.findings import SeenKind, Unread
-from dra_driver.doctor.objects import (
+from dra_driver.api.core import (
     CONTROLLER,
     KUBELET_PLUGIN,
     AdmissionPolicy,
     ConfigMap,
+    CoreModel,
     CustomResource,
-    EventSeen,
+    Event,
     Lease,
-    NamespaceSeen,
-    NodeObject,
-    OperatorResource,
-    PodObject,
-    PodSpec,
+    Namespace,
+    Node,
+    Pod,
     PolicyBinding,
-    SliceSeen,
     WebhookConfiguration,
-    WorkloadObject,
+    Workload,
 )
+from dra_driver.api.inventory import NodeInventory, Registration
+from dra_driver.api.meta import JsonObject, ObjectMeta
+from dra_driver.api.policy import PublishingPolicy, decode_policy
+from dra_driver.api.resource import DeviceClass, ResourceClaim
+from dra_driver.doctor.findings import SeenKind, Unread
 from dra_driver.errors import InvalidInput
 from dra_driver.kubernetes import minor_of
 from dra_driver.names import GPU_DRIVER
+from dra_driver.slices.diff import MANAGED_BY, MANAGER
 from dra_driver.slices.features import ServerFeatures
 
 POLICY_FILE = "policy.yaml"
@@ -42,7 +45,6 @@ NOTHING: SeenKind[Any] = SeenKind()
 
 SIMULATED_RUNTIME = "simulated"
 """What the nodes of `dractl cluster` have in place of containerd; it reads CDI files as real ones do."""
-
 
 GPU_LABELS = frozenset(
     (
@@ -57,35 +59,39 @@ GPU_LABELS = frozenset(
         "kubernetes.azure.com/accelerator",
     )
 )
-"""By which nodes with GPUs are known: those of the chart's `kubeletPlugin.affinity` that say nothing but that."""
+"""Labels of the chart's `kubeletPlugin.affinity` that only nodes with GPUs have."""
 
 
-def gpu_label(node: NodeObject) -> str | None:
-    """The label that tells that it has GPUs; None: none does."""
+def gpu_label(node: Node) -> str | None:
+    """The label that says that the node has GPUs; None if it has no such label."""
     labels = node.metadata.labels
     return next((name for name in sorted(GPU_LABELS & labels.keys()) if labels[name] not in ("false", "")), None)
 
 
+# -- answers that are not objects
+
+
 @dataclass(frozen=True, slots=True)
 class ServerSeen:
-    """`groups` are the served versions by API group, empty when they could not be asked for."""
+    """`groups` are the served versions by API group, empty if they are not known."""
 
     version: str
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def serves(self, group: str, version: str) -> bool:
-        """True where that is not known."""
+        """Also true if that is not known."""
         return not group or not self.groups or version in self.groups.get(group, ())
 
     @property
     def minor(self) -> int:
-        """36 of `v1.36.2-gke.1`; 0 when it says nothing like it."""
+        """36 of `v1.36.2-gke.1`; 0 if the version has another form."""
         return minor_of(self.version)
 
 
 @dataclass(frozen=True, slots=True)
 class AccessCheck:
-    """Whether somebody may do something. `who` is a service account as RBAC names it; None: who asks."""
+    """Whether an account may do something. `who` is a service account as RBAC names it, None for the user. `name` is
+    that of an object, None for all objects."""
 
     verb: str
     group: str
@@ -94,7 +100,6 @@ class AccessCheck:
     who: str | None = None
     namespace: str | None = None
     name: str | None = None
-    """Of the object; None: of all."""
 
     @property
     def permission(self) -> str:
@@ -108,7 +113,7 @@ def permission(verb: str, group: str, resource: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WebhookAnswer:
-    """What the API server made of a claim that a webhook of ours must refuse, created in a dry run."""
+    """The API server's answer to the creation, in a dry run, of a claim that our webhook must refuse."""
 
     refused: bool
     message: str
@@ -116,7 +121,7 @@ class WebhookAnswer:
 
 @dataclass(frozen=True, slots=True)
 class KubeletSeen:
-    """The feature gates that the kubelet of a node was given; what it was not given is as by default."""
+    """The feature gates in the configuration of a node's kubelet; others have their defaults."""
 
     node: str
     gates: Mapping[str, bool]
@@ -124,39 +129,119 @@ class KubeletSeen:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseSeen:
-    """The release that a program of ours says it is of; empty when it does not say."""
+    """The release that a program of this driver reports; empty if it reports none."""
 
     program: str
     release: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterView:
-    """One look at a cluster. `release` is that of the dractl that looked; `driver_given` is what its user named."""
+class ClusterFacts:
+    """`release` is that of the dractl that read the cluster; `driver_given` is the name that its user gave.
+    `unread_kinds` are by the fields of `ClusterView`."""
 
     time: datetime
     release: str
     server: ServerSeen
     driver_given: str | None = None
     features: SeenKind[ServerFeatures] = NOTHING
-    """One, when the probe was answered."""
+    """One item, if the probe was answered."""
     gates: SeenKind[tuple[str, bool]] = NOTHING
-    """Feature gates of the API server by its own metrics."""
-    nodes: SeenKind[NodeObject] = NOTHING
+    """Feature gates of the API server, from its metrics."""
+    own_access: SeenKind[AccessCheck] = NOTHING
+    account_access: SeenKind[AccessCheck] = NOTHING
+    webhook_answer: SeenKind[WebhookAnswer] = NOTHING
+    kubelets: SeenKind[KubeletSeen] = NOTHING
+    """Of nodes with GPUs."""
+    releases: SeenKind[ReleaseSeen] = NOTHING
+    """Of programs whose image has no release tag."""
+    unread_kinds: dict[str, Unread] = field(default_factory=dict)
+
+    def all_unread(self) -> Iterator[Unread]:
+        """Everything without which checks are incomplete."""
+        yield from self.unread_kinds.values()
+        for item in (self.features, self.gates, self.own_access, self.account_access, self.webhook_answer):
+            if item.unread is not None:
+                yield item.unread
+
+    def to_wire(self) -> JsonObject:
+        wire: JsonObject = TypeAdapter(ClusterFacts).dump_python(self, mode="json")
+        return wire
+
+
+def facts_from(wire: JsonObject) -> ClusterFacts:
+    """Raises InvalidInput: not the facts of a bundle, or those of another release."""
+    try:
+        return TypeAdapter(ClusterFacts).validate_python(wire)
+    except ValidationError as error:
+        raise InvalidInput(f"cannot be understood: {error.errors()[0]['msg']}", about="cluster/facts.json") from error
+
+
+# -- objects of which little is needed
+
+
+@dataclass(frozen=True, slots=True)
+class SliceSeen:
+    """A ResourceSlice with the names of its devices only: a large cluster has 100,000 devices. `ours`: it has the label
+    of our publisher."""
+
+    name: str
+    driver: str
+    pool: str
+    generation: int
+    count: int
+    node_name: str | None
+    ours: bool
+    devices: tuple[str, ...]
+
+    @classmethod
+    def of(cls, obj: JsonObject) -> "SliceSeen":
+        spec, metadata = obj.get("spec") or {}, obj["metadata"]
+        pool = spec.get("pool") or {}
+        return cls(
+            metadata["name"],
+            str(spec.get("driver", "")),
+            str(pool.get("name", "")),
+            int(pool.get("generation", 0)),
+            int(pool.get("resourceSliceCount", 0)),
+            spec.get("nodeName"),
+            (metadata.get("labels") or {}).get(MANAGED_BY) == MANAGER,
+            tuple(str(item.get("name")) for item in spec.get("devices") or ()),
+        )
+
+
+class OperatorResource(CoreModel):
+    """A ClusterPolicy or GPUCluster of NVIDIA's GPU Operator."""
+
+    kind: str
+    metadata: ObjectMeta
+    spec: JsonObject = Field(default_factory=dict)
+
+    def enabled(self, part: str) -> bool:
+        """Whether it runs this part, which is the default."""
+        value = (self.spec.get(part) or {}).get("enabled")
+        return value is None or bool(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterView(ClusterFacts):
+    """The facts, and the objects of each kind."""
+
+    nodes: SeenKind[Node] = NOTHING
     inventories: SeenKind[NodeInventory] = NOTHING
     slices: SeenKind[SliceSeen] = NOTHING
     claims: SeenKind[ResourceClaim] = NOTHING
     domains: SeenKind[ComputeDomain] = NOTHING
     classes: SeenKind[DeviceClass] = NOTHING
     definitions: SeenKind[CustomResource] = NOTHING
-    pods: SeenKind[PodObject] = NOTHING
-    """Ours, and those that have claims."""
-    daemon_sets: SeenKind[WorkloadObject] = NOTHING
-    """Ours, and those of software that may be in our way."""
-    deployments: SeenKind[WorkloadObject] = NOTHING
-    """Ours."""
-    namespaces: SeenKind[NamespaceSeen] = NOTHING
-    """Those that ours are in."""
+    pods: SeenKind[Pod] = NOTHING
+    """Those of this driver, and those that have claims."""
+    daemon_sets: SeenKind[Workload] = NOTHING
+    """Those of this driver, and those of software that may conflict with it."""
+    deployments: SeenKind[Workload] = NOTHING
+    """Those of this driver."""
+    namespaces: SeenKind[Namespace] = NOTHING
+    """Those that this driver runs in."""
     config_maps: SeenKind[ConfigMap] = NOTHING
     """Those with our policy."""
     leases: SeenKind[Lease] = NOTHING
@@ -165,35 +250,28 @@ class ClusterView:
     admission_policies: SeenKind[AdmissionPolicy] = NOTHING
     policy_bindings: SeenKind[PolicyBinding] = NOTHING
     operators: SeenKind[OperatorResource] = NOTHING
-    events: SeenKind[EventSeen] = NOTHING
-    """Told by us."""
-    own_access: SeenKind[AccessCheck] = NOTHING
-    account_access: SeenKind[AccessCheck] = NOTHING
-    webhook_answer: SeenKind[WebhookAnswer] = NOTHING
-    kubelets: SeenKind[KubeletSeen] = NOTHING
-    """Of nodes with GPUs."""
-    releases: SeenKind[ReleaseSeen] = NOTHING
-    """Of programs whose image does not tell."""
+    events: SeenKind[Event] = NOTHING
+    """Those that this driver wrote."""
 
     def unread(self, field: str) -> Unread | None:
         seen: SeenKind[object] = getattr(self, field)
         return seen.unread
 
-    # -- what is ours
+    # -- this driver's parts
 
     @property
-    def plugins(self) -> tuple[WorkloadObject, ...]:
-        """The DaemonSets of the node plugin; one of them as a rule, none where plugins run by other means."""
+    def plugins(self) -> tuple[Workload, ...]:
+        """The DaemonSets of the node plugin: usually one, none if plugins run without a DaemonSet."""
         return tuple(daemon_set for daemon_set in self.daemon_sets.items if daemon_set.program == KUBELET_PLUGIN)
 
     @property
-    def controllers(self) -> tuple[WorkloadObject, ...]:
+    def controllers(self) -> tuple[Workload, ...]:
         return tuple(deployment for deployment in self.deployments.items if deployment.program == CONTROLLER)
 
     @property
     def namespace(self) -> str:
-        """For commands of a fix: where ours run; a placeholder where nothing of them is seen."""
-        places = [controller.metadata.namespace for controller in (*self.controllers, *self.plugins)]
+        """For commands in fixes: where this driver runs; a placeholder if nothing of it is seen."""
+        places = [workload.metadata.namespace for workload in (*self.controllers, *self.plugins)]
         places += [pod.metadata.namespace for pod in self.pods.items if pod.program is not None]
         return next((place for place in places if place), "NAMESPACE")
 
@@ -202,10 +280,10 @@ class ClusterView:
         return self.driver_given or self.plugin_setting("--driver-name") or GPU_DRIVER
 
     def plugin_setting(self, flag: str) -> str | None:
-        given = [plugin.ours.setting(flag) for plugin in self.plugins if plugin.ours is not None]
-        return next((value for value in given if value is not None), None)
+        values = [plugin.ours.setting(flag) for plugin in self.plugins if plugin.ours is not None]
+        return next((value for value in values if value is not None), None)
 
-    def our_pods(self, program: str) -> tuple[PodObject, ...]:
+    def our_pods(self, program: str) -> tuple[Pod, ...]:
         return tuple(pod for pod in self.pods.items if pod.program == program)
 
     def registration(self, inventory: NodeInventory) -> Registration | None:
@@ -218,33 +296,35 @@ class ClusterView:
         return frozenset(node.name for node in self.nodes.items)
 
     @property
-    def gpu_nodes(self) -> tuple[NodeObject, ...]:
-        """Nodes that have a plugin or should: selected by a DaemonSet of ours, or with an inventory; before there is
-        anything of these, those whose labels tell of GPUs."""
+    def gpu_nodes(self) -> tuple[Node, ...]:
+        """Nodes that have a plugin or should: selected by our DaemonSet, or with an inventory. If neither exists, nodes
+        with a GPU label."""
         if not self.plugins and not self.inventories.items:
             return tuple(node for node in self.nodes.items if gpu_label(node) is not None)
         reported = {inventory.spec.node_name for inventory in self.inventories.items}
-        return tuple(node for node in self.nodes.items if node.name in reported or self.selected_by(node.view))
+        return tuple(node for node in self.nodes.items if node.name in reported or self.selected_by(node))
 
-    def selected_by(self, node: NodeView) -> WorkloadObject | None:
+    def selected_by(self, node: Node) -> Workload | None:
         """The DaemonSet that has a pod on the node or should have one. Cordoned nodes keep theirs."""
-        awake = NodeView(node.name, node.labels, node.taints, False, node.allocatable)
-        return next(
-            (plugin for plugin in self.plugins if unfit_for({"spec": plugin.spec.template.spec}, awake) is None), None
-        )
+        view = NodeView.of(node)
+        return next((plugin for plugin in self.plugins if daemon_unfit_for(plugin.pod, view) is None), None)
 
     # -- the policy
 
-    def policy_maps(self) -> Iterator[tuple[str, str]]:
-        """Namespace and name of the ConfigMaps from which ours read their policy."""
-        results = set()
-        for workload in (*self.plugins, *self.controllers):
-            for name in policy_volumes(workload.spec.template.pod):
-                results.add((workload.metadata.namespace or "default", name))
-        yield from sorted(results)
+    def policy_maps(self) -> list[tuple[str, str]]:
+        """Namespace and name of the ConfigMaps that our programs mount for their `--policy`."""
+        return sorted(
+            {
+                (workload.metadata.namespace or "default", volume.config_map.name)
+                for workload in (*self.plugins, *self.controllers)
+                if workload.ours is not None and workload.ours.setting("--policy") is not None
+                for volume in workload.pod.volumes
+                if volume.config_map is not None and volume.config_map.name
+            }
+        )
 
     def policy_text(self, namespace: str, name: str) -> str | None:
-        """None when there is no such ConfigMap, or no policy in it."""
+        """None if there is no such ConfigMap, or it has no policy."""
         for config_map in self.config_maps.items:
             if (config_map.metadata.namespace, config_map.metadata.name) == (namespace, name):
                 return config_map.data.get(POLICY_FILE)
@@ -252,8 +332,8 @@ class ClusterView:
 
     @property
     def policy(self) -> PublishingPolicy | None:
-        """What is published; None when that is not known. Without a ConfigMap of ours it is everything."""
-        maps = list(self.policy_maps())
+        """None if it is not known. Without a plugin and a ConfigMap, everything is published."""
+        maps = self.policy_maps()
         if not maps:
             return PublishingPolicy.EVERYTHING if not self.plugins else None
         text = self.policy_text(*maps[0])
@@ -261,12 +341,3 @@ class ClusterView:
             return decode_policy(text, about="policy") if text is not None else None
         except InvalidInput:
             return None
-
-
-def policy_volumes(pod: PodSpec) -> Iterator[str]:
-    """Names of the ConfigMaps that hold a policy: those that a container of ours mounts by its `--policy`."""
-    if pod.ours is None or pod.ours.setting("--policy") is None:
-        return
-    yield from (
-        volume.config_map.name for volume in pod.volumes if volume.config_map is not None and volume.config_map.name
-    )

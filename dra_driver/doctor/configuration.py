@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 
+from dra_driver.api.core import Workload
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import decode_policy
 from dra_driver.api.resource import DeviceClass
 from dra_driver.doctor.cluster import POLICY_FILE, ClusterView
 from dra_driver.doctor.findings import Judgment, Wrong, wrong
-from dra_driver.doctor.objects import WorkloadObject
 from dra_driver.errors import InvalidInput
 from dra_driver.features import Feature
 from dra_driver.names import GPU_DRIVER
@@ -125,7 +125,7 @@ def admission_policies(cluster: ClusterView) -> Judgment:
     return f"admission policies restrict the service accounts of {restricted}"
 
 
-def _accounts(workloads: Sequence[WorkloadObject]) -> list[str]:
+def _accounts(workloads: Sequence[Workload]) -> list[str]:
     return sorted({workload.account for workload in workloads})
 
 

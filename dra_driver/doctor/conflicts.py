@@ -1,9 +1,9 @@
 """Checks of other software that offers the same GPUs: device plugins, NVIDIA's own driver, the GPU Operator. Pure."""
 
-from dra_driver.allocation.nodes import provides, unfit_for
-from dra_driver.doctor.cluster import ClusterView
+from dra_driver.allocation.nodes import NodeView, daemon_unfit_for, provides
+from dra_driver.api.core import KUBELET_PLUGIN, Node, Workload
+from dra_driver.doctor.cluster import ClusterView, OperatorResource
 from dra_driver.doctor.findings import Judgment, wrong
-from dra_driver.doctor.objects import KUBELET_PLUGIN, NodeObject, OperatorResource, WorkloadObject
 from dra_driver.features import Feature
 from dra_driver.phrases import and_more
 
@@ -25,17 +25,11 @@ def device_plugin(cluster: ClusterView) -> Judgment:
     return f"no device plugin offers GPUs that {cluster.driver} publishes{other}"
 
 
-def _offered(node: NodeObject) -> list[str]:
+def _offered(node: Node) -> list[str]:
     """`nvidia.com/gpu: 8`. Only device plugins add to a node's allocatable; DRA does not."""
-    names = [name for name in node.view.allocatable if name.startswith(("nvidia.com/gpu", "nvidia.com/mig-"))]
-    return [f"{name}: {amount}" for name in sorted(names) if (amount := _amount(node, name))]
-
-
-def _amount(node: NodeObject, name: str) -> int:
-    try:
-        return provides(node.view, name)
-    except ValueError:
-        return 0
+    view = NodeView.of(node)
+    names = [name for name in view.allocatable if name.startswith(("nvidia.com/gpu", "nvidia.com/mig-"))]
+    return [f"{name}: {amount}" for name in sorted(names) if (amount := provides(view, name))]
 
 
 NVIDIA_DRA, DEVICE_PLUGIN, MIG_MANAGER = "nvidia-dra-driver", "device-plugin", "mig-manager"
@@ -61,39 +55,37 @@ _GPU_PROGRAM, _DOMAIN_PROGRAM = "gpu-kubelet-plugin", "compute-domain-kubelet-pl
 """The programs of NVIDIA's own DRA driver, each in a container of its own. Source: its chart."""
 
 
-def software_of(workload: WorkloadObject) -> str | None:
+def software_of(workload: Workload) -> str | None:
     """Which known software a DaemonSet is, by its programs, image or name. None: none that concerns this driver."""
     if _runs(workload, _GPU_PROGRAM) or _runs(workload, _DOMAIN_PROGRAM):
         return NVIDIA_DRA
-    for container in workload.spec.template.pod.containers:
+    for container in workload.pod.containers:
         image = container.image.partition("@")[0].rpartition("/")[2].partition(":")[0]
         if image in _IMAGES:
             return _IMAGES[image]
     return _NAMES.get(workload.metadata.name)
 
 
-def _runs(workload: WorkloadObject, program: str) -> bool:
-    containers = workload.spec.template.pod.containers
+def _runs(workload: Workload, program: str) -> bool:
+    containers = workload.pod.containers
     return any(program in " ".join(container.command + container.args) for container in containers)
 
 
 def other_software(cluster: ClusterView) -> Judgment:
     for workload in cluster.daemon_sets.items:
         software = "ours" if workload.program is not None else software_of(workload)
-        spec = {"spec": workload.spec.template.spec}
-        shared = [node for node in cluster.gpu_nodes if unfit_for(spec, node.view) is None] if software else []
+        nodes = cluster.gpu_nodes if software else ()
+        shared = [node for node in nodes if daemon_unfit_for(workload.pod, NodeView.of(node)) is None]
         code = _conflict(cluster, workload, software, shared) if shared else None
         if code is not None:
             container = workload.ours
             other = container.setting("--driver-name") if container is not None else None
-            nodes = and_more([node.name for node in shared], 5)
-            yield wrong(code, f"DaemonSet {workload.key}", driver=cluster.driver, other=other, nodes=nodes)
+            names = and_more([node.name for node in shared], 5)
+            yield wrong(code, f"DaemonSet {workload}", driver=cluster.driver, other=other, nodes=names)
     return "no device plugin, MIG manager or other DRA driver runs on nodes of this driver"
 
 
-def _conflict(
-    cluster: ClusterView, workload: WorkloadObject, software: str | None, shared: list[NodeObject]
-) -> str | None:
+def _conflict(cluster: ClusterView, workload: Workload, software: str | None, shared: list[Node]) -> str | None:
     """The code of what is wrong if the workload runs on these nodes of ours; None: nothing."""
     if software == "ours":
         container = workload.ours
@@ -110,7 +102,7 @@ def _conflict(
     return "device-plugin"
 
 
-def _makes_partitions(cluster: ClusterView, nodes: list[NodeObject]) -> bool:
+def _makes_partitions(cluster: ClusterView, nodes: list[Node]) -> bool:
     policy = cluster.policy
     labels = {node.name: node.metadata.labels for node in nodes}
     if policy is None:

@@ -1,10 +1,10 @@
 """Whether a cluster has any object of the driver. If it has none, or no program of the driver runs, this check says so
 and most others are skipped. Pure."""
 
+from dra_driver.api.core import KUBELET_PLUGIN, CustomResource
 from dra_driver.api.meta import ObjectMeta
 from dra_driver.doctor.cluster import ClusterView, gpu_label
 from dra_driver.doctor.findings import Judgment, Unread, wrong
-from dra_driver.doctor.objects import KUBELET_PLUGIN, CustomResource
 from dra_driver.names import CONFIG_GROUP, INVENTORY_GROUP
 from dra_driver.phrases import and_more
 from dra_driver.slices.diff import MANAGED_BY, MANAGER
@@ -47,11 +47,11 @@ def _our_objects(cluster: ClusterView) -> dict[str, list[str]]:
     """Names of the driver's objects by kind, without those that NVIDIA's own driver may have left."""
     policies = [item for item in cluster.admission_policies.items if INVENTORY_GROUP in dict(item.resources)]
     names = {
-        "DaemonSet": [plugin.key for plugin in cluster.plugins],
-        "Deployment": [controller.key for controller in cluster.controllers],
+        "DaemonSet": [str(plugin) for plugin in cluster.plugins],
+        "Deployment": [str(controller) for controller in cluster.controllers],
         "CustomResourceDefinition": [item.metadata.name for item in cluster.definitions.items if _is_our_crd(item)],
         "NodeInventory": [inventory.metadata.name for inventory in cluster.inventories.items],
-        "Pod": [pod.key for pod in cluster.pods.items if pod.program is not None],
+        "Pod": [str(pod) for pod in cluster.pods.items if pod.program is not None],
         "DeviceClass": [item.metadata.name for item in cluster.classes.items if _is_our_class(item.metadata)],
         "ResourceSlice": [slice_.name for slice_ in cluster.slices.items if slice_.ours],
         "ValidatingWebhookConfiguration": [webhook.metadata.name for webhook in cluster.webhooks.items],
@@ -77,7 +77,7 @@ def installation(cluster: ClusterView) -> Judgment:
         unread = cluster.unread("daemon_sets") or cluster.unread("pods")
         if not (cluster.plugins or cluster.our_pods(KUBELET_PLUGIN) or unread) and cluster.inventories.items:
             for controller in cluster.controllers:
-                yield wrong("no-plugins", f"Deployment {controller.key}")
+                yield wrong("no-plugins", f"Deployment {controller}")
     elif names:
         objects = [f"{kind} {name}" for kind, of_kind in names.items() for name in of_kind]
         yield wrong("left-over", what=and_more(objects, 5), commands=_commands(names, cluster.driver))

@@ -1,70 +1,62 @@
-"""Logs and metrics of the driver's pods, into a bundle; limited, the ends of logs rather than their beginnings."""
+"""Logs and metrics of the driver's pods, for a bundle. Limited; of a long log, its end is kept."""
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import Iterator
 from contextlib import aclosing
-from typing import Protocol
 
+from dra_driver.api.core import Pod
 from dra_driver.doctor.archive import Bundle
-from dra_driver.doctor.objects import PodObject
-from dra_driver.doctor.proxied import http_port
+from dra_driver.doctor.reading import ClusterReader, metrics_path
 from dra_driver.errors import ClusterError
 
-_AT_A_TIME = 8
+_AT_ONCE = 8
 _MOST_READ_BYTES = 64 * 2**20
 _MOST_METRICS_BYTES = 8 * 2**20
 
 
-class Texts(Protocol):
-    """What is needed of `dra_driver.kube.client.Kube`."""
-
-    def lines(self, path: str, *, most_bytes: int, **query: str) -> AsyncGenerator[bytes, None]: ...
-
-
 class Logs:
-    """Reads them. `lines` are the last of each log, `most_bytes` what each keeps at most, `total_bytes` all of them."""
+    """`lines` are the last of each log, `most_bytes` the limit of each log, `total_bytes` that of all."""
 
     def __init__(
-        self, kube: Texts, bundle: Bundle, *, lines: int, most_bytes: int = 4 * 2**20, total_bytes: int = 256 * 2**20
+        self,
+        kube: ClusterReader,
+        bundle: Bundle,
+        *,
+        lines: int,
+        most_bytes: int = 4 * 2**20,
+        total_bytes: int = 256 * 2**20,
     ) -> None:
         self._kube = kube
         self._bundle = bundle
         self._lines = lines
         self._most_bytes = most_bytes
         self._left_bytes = total_bytes
-        self._turn = asyncio.Semaphore(_AT_A_TIME)
+        self._turn = asyncio.Semaphore(_AT_ONCE)
 
-    async def read(self, pods: tuple[PodObject, ...]) -> None:
-        """Of all these pods, those first that are not well: there may be too many for all."""
+    async def read(self, pods: tuple[Pod, ...]) -> None:
+        """Unhealthy pods first, because all logs may be too long."""
         ordered = sorted(pods, key=lambda pod: (pod.ready and not pod.restarts, pod.key))
         await asyncio.gather(*(self._pod(pod) for pod in ordered))
 
-    async def _pod(self, pod: PodObject) -> None:
+    async def _pod(self, pod: Pod) -> None:
+        restarted = {status.name for status in pod.status.container_statuses if status.restart_count}
         async with self._turn:
             for container in pod.spec.containers:
-                status = next(
-                    (
-                        container_status
-                        for container_status in pod.status.container_statuses
-                        if container_status.name == container.name
-                    ),
-                    None,
-                )
                 await self._log(pod, container.name, previous=False)
-                if status is not None and status.restart_count:
+                if container.name in restarted:
                     await self._log(pod, container.name, previous=True)
             await self._metrics(pod)
 
-    async def _log(self, pod: PodObject, container: str, *, previous: bool) -> None:
-        name = f"logs/{pod.key}/{container}{'.previous' if previous else ''}.log"
+    async def _log(self, pod: Pod, container: str, *, previous: bool) -> None:
+        name = f"logs/{pod}/{container}{'.previous' if previous else ''}.log"
         if self._left_bytes <= 0:
             self._bundle.error(name, "left out: all logs together are too long")
             return
         query = {"container": container, "tailLines": str(self._lines), "timestamps": "true"}
         query |= {"previous": "true"} if previous else {}
-        path = f"/api/v1/namespaces/{pod.metadata.namespace}/pods/{pod.metadata.name}/log"
-        # Others read meanwhile; what is not needed is given back.
+        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/log"
+        # Other logs are read at the same time; what this one does not need is given back.
         reserved = min(self._most_bytes, self._left_bytes)
         self._left_bytes -= reserved
         end = _End(reserved)
@@ -79,12 +71,11 @@ class Logs:
         if end.size:
             self._bundle.text(name, end.lines())
 
-    async def _metrics(self, pod: PodObject) -> None:
-        port = http_port(pod)
-        if port is None:
+    async def _metrics(self, pod: Pod) -> None:
+        path = metrics_path(pod)
+        if path is None:
             return
-        name = f"metrics/{pod.key}.txt"
-        path = f"/api/v1/namespaces/{pod.metadata.namespace}/pods/{pod.metadata.name}:{port}/proxy/metrics"
+        name = f"metrics/{pod}.txt"
         try:
             lines = self._kube.lines(path, most_bytes=_MOST_METRICS_BYTES)
             async with aclosing(lines):
@@ -94,7 +85,7 @@ class Logs:
 
 
 class _End:
-    """The last lines of a text, as many as fit."""
+    """As many of the last lines of a text as fit."""
 
     def __init__(self, most_bytes: int) -> None:
         self.size = 0
@@ -111,6 +102,6 @@ class _End:
 
     def lines(self) -> Iterator[str]:
         if self.cut:
-            yield "(what was before is left out: the log is too long)"
+            yield "(earlier lines are left out: the log is too long)"
         for line in self._lines:
             yield line.decode(errors="replace")

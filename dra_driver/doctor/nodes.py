@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from datetime import timedelta
 
-from dra_driver.allocation.nodes import unfit_for
+from dra_driver.allocation.nodes import NodeView, unfit_for
+from dra_driver.api.core import KUBELET_PLUGIN, Pod, moment
 from dra_driver.api.inventory import NodeInventory, confirmation_annotation
 from dra_driver.doctor.cluster import SIMULATED_RUNTIME, ClusterView, gpu_label
 from dra_driver.doctor.findings import Judgment, Wrong, wrong
-from dra_driver.doctor.objects import KUBELET_PLUGIN, PodObject, moment
 from dra_driver.kubernetes import GATES, OLDEST, minor_of
 from dra_driver.phrases import and_more
 
@@ -87,14 +87,14 @@ def plugin_nodes(cluster: ClusterView) -> Judgment:
         if not reporting:
             yield wrong("not-installed")
         return f"the plugin has no DaemonSet, but {reporting} node(s) report GPUs: it was not installed by the chart"
-    selected = [node for node in nodes if cluster.selected_by(node.view) is not None]
+    selected = [node for node in nodes if cluster.selected_by(node) is not None]
     if not selected:
         for plugin in cluster.plugins:
-            yield wrong("no-node", f"DaemonSet {plugin.key}", nodes=len(nodes))
+            yield wrong("no-node", f"DaemonSet {plugin}", nodes=len(nodes))
     for node in nodes:
         label = gpu_label(node)
         if label is not None and node not in selected:
-            why = unfit_for({"spec": cluster.plugins[0].spec.template.spec}, node.view) or "reason unknown"
+            why = unfit_for(cluster.plugins[0].pod, NodeView.of(node)) or "reason unknown"
             yield wrong("not-selected", f"Node {node.name}", label=label, why=why, node=node.name)
     return f"the plugin's DaemonSet selects {len(selected)} of {len(nodes)} nodes"
 
@@ -109,11 +109,11 @@ def plugin_pods(cluster: ClusterView) -> Judgment:
         if level != "privileged" and cluster.plugin_setting("--simulate") is None:
             yield wrong("pod-security", f"Namespace {namespace}", level=level, namespace=namespace)
     pods = cluster.our_pods(KUBELET_PLUGIN)
-    by_node: dict[str | None, list[PodObject]] = {}
+    by_node: dict[str | None, list[Pod]] = {}
     for pod in pods:
         by_node.setdefault(pod.spec.node_name, []).append(pod)
     for node in cluster.nodes.items:
-        selecting = cluster.selected_by(node.view)
+        selecting = cluster.selected_by(node)
         if selecting is not None:
             about, where = f"Node {node.name}", {"namespace": selecting.metadata.namespace, "node": node.name}
             if node.name in by_node:
@@ -123,10 +123,10 @@ def plugin_pods(cluster: ClusterView) -> Judgment:
     return f"{len(pods)} plugin pod(s), all ready"
 
 
-def _pod_trouble(about: str, pods: list[PodObject], where: Mapping[str, object]) -> list[Wrong]:
+def _pod_trouble(about: str, pods: list[Pod], where: Mapping[str, object]) -> list[Wrong]:
     """During a rolling update a node has two pods; one that is ready is enough."""
     pod = next((pod for pod in pods if pod.ready), pods[0])
-    where = {"pod": pod.key, "name": pod.metadata.name, **where}
+    where = {"pod": pod, "name": pod.metadata.name, **where}
     if not pod.ready:
         return [wrong("not-ready", about, why=pod.why_not_ready(), **where)]
     return [wrong("restarts", about, restarts=pod.restarts, **where)] if pod.restarts >= _MANY_RESTARTS else []
@@ -160,7 +160,7 @@ def _registration_trouble(cluster: ClusterView, inventory: NodeInventory) -> lis
 def inventories(cluster: ClusterView) -> Judgment:
     reported = {inventory.spec.node_name for inventory in cluster.inventories.items}
     for node in cluster.nodes.items:
-        plugin = cluster.selected_by(node.view)
+        plugin = cluster.selected_by(node)
         if plugin is not None and node.name not in reported:
             yield wrong("missing", f"Node {node.name}", namespace=plugin.metadata.namespace, node=node.name)
     uids = {node.name: node.metadata.uid for node in cluster.nodes.items}

@@ -5,10 +5,10 @@ from datetime import timedelta
 from itertools import groupby
 from operator import attrgetter
 
+from dra_driver.api.core import CONTROLLER, KUBELET_PLUGIN, Workload, moment
 from dra_driver.api.inventory import NodeInventory
-from dra_driver.doctor.cluster import ClusterView
+from dra_driver.doctor.cluster import ClusterView, SliceSeen
 from dra_driver.doctor.findings import Judgment, Wrong, wrong
-from dra_driver.doctor.objects import CONTROLLER, KUBELET_PLUGIN, SliceSeen, WorkloadObject, moment
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER
 
 LEASE_NAME = "gpu-dra-controller"
@@ -27,17 +27,17 @@ def controller(cluster: ClusterView) -> Judgment:
     for deployment in cluster.controllers:
         namespace, name = deployment.metadata.namespace, deployment.metadata.name
         ready = deployment.status.ready_replicas
-        wanted = 1 if deployment.spec.replicas is None else deployment.spec.replicas
+        wanted = deployment.spec.replicas
         if ready < wanted or not wanted:
             pods = [pod for pod in cluster.our_pods(CONTROLLER) if pod.metadata.namespace == namespace]
             unready = next((pod for pod in pods if not pod.ready), None)
-            why = f" ({unready.key}: {unready.why_not_ready()})" if unready is not None else ""
+            why = f" ({unready}: {unready.why_not_ready()})" if unready is not None else ""
             facts = {"ready": ready, "wanted": wanted, "why": why, "namespace": namespace, "name": name}
-            yield wrong("fewer" if ready else "down", f"Deployment {deployment.key}", **facts)
+            yield wrong("fewer" if ready else "down", f"Deployment {deployment}", **facts)
     return "all pods of the controller are ready"
 
 
-def lease_key(deployment: WorkloadObject) -> tuple[str, str]:
+def lease_key(deployment: Workload) -> tuple[str, str]:
     """Namespace and name of the controller's Lease."""
     container = deployment.ours
     assert container is not None, "a controller has a container of ours"
@@ -51,7 +51,7 @@ def leader(cluster: ClusterView) -> Judgment:
     for deployment in cluster.controllers:
         container = deployment.ours
         if container is not None and "--no-leader-election" in [*container.command, *container.args]:
-            fine.append(f"Deployment {deployment.key} runs without leader election")
+            fine.append(f"Deployment {deployment} runs without leader election")
             continue
         key = lease_key(deployment)
         lease = "/".join(key)
@@ -62,7 +62,7 @@ def leader(cluster: ClusterView) -> Judgment:
         elif not spec.holder_identity:
             yield wrong("nobody", f"Lease {lease}", **where)
         else:
-            renewed, duration = moment(spec.renew_time), spec.lease_duration_seconds or 15
+            renewed, duration = moment(spec.renew_time), spec.lease_duration_seconds
             fine.append(f"{spec.holder_identity} is the leader")
             if renewed is None or cluster.time - renewed > timedelta(seconds=duration) + _CLOCK:
                 age = "never" if renewed is None else f"{(cluster.time - renewed).total_seconds():.0f} s"
@@ -76,7 +76,7 @@ def versions(cluster: ClusterView) -> Judgment:
     workloads = [("DaemonSet", plugin) for plugin in cluster.plugins]
     workloads += [("Deployment", deployment) for deployment in cluster.controllers]
     for kind, workload in workloads:
-        container, about = workload.ours, f"{kind} {workload.key}"
+        container, about = workload.ours, f"{kind} {workload}"
         assert container is not None, "a workload of ours has a container of ours"
         theirs = container.version or reported.get(workload.program or "")
         if theirs is None:

@@ -1,39 +1,40 @@
-"""Reads a cluster for the checks and for a bundle; read only, but for creations in a dry run that tell what is kept.
+"""Reads a cluster for the checks and for a bundle. It writes nothing; some questions are creations in a dry run.
 
-Entered by the commands `doctor` and `bundle`. What may not be read, or cannot, is noted with the permission that would
-be needed, and the rest goes on; only a server that does not answer at all ends it.
+Used by the commands `doctor` and `bundle`. What cannot be read is noted with the missing permission, and the rest is
+read. Only a server that does not answer at all ends it.
 """
 
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from dra_driver.api.meta import (
-    CONFIG_MAPS,
-    LEASES,
-    NAMESPACES,
-    RESOURCE_CLAIMS,
-    RESOURCE_SLICES,
-    JsonObject,
-    Resource,
-)
-from dra_driver.doctor import proxied
-from dra_driver.doctor.access import OF_THE_CONTROLLER, OF_THE_PLUGIN, OF_WHO_ASKS, Need
+from dra_driver.api.core import Pod
+from dra_driver.api.meta import RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject, Resource
+from dra_driver.doctor.access import OF_THE_CONTROLLER, OF_THE_PLUGIN, OF_WHO_ASKS
 from dra_driver.doctor.claims import plugin_events
-from dra_driver.doctor.cluster import AccessCheck, ClusterView, ServerSeen, WebhookAnswer, permission
+from dra_driver.doctor.cluster import (
+    AccessCheck,
+    ClusterFacts,
+    ClusterView,
+    KubeletSeen,
+    ReleaseSeen,
+    ServerSeen,
+    WebhookAnswer,
+    permission,
+)
 from dra_driver.doctor.configuration import CALL_FAILED
-from dra_driver.doctor.facts import ClusterFacts, DecodedObjects
 from dra_driver.doctor.findings import SeenKind, Unread
-from dra_driver.doctor.keeping import (
-    CONFIG_MAP_SOURCE,
-    EVENT_SOURCE,
-    LEASE_SOURCE,
-    NAMESPACE_SOURCE,
-    SOURCES,
+from dra_driver.doctor.kinds import (
+    CONFIG_MAP_KIND,
+    EVENT_KIND,
+    LEASE_KIND,
+    LISTED_KINDS,
+    NAMESPACE_KIND,
+    DecodedObjects,
     ObservedKind,
 )
 from dra_driver.doctor.publishing import lease_key
@@ -44,19 +45,20 @@ from dra_driver.slices.features import ServerFeatures, kept_features, probe
 
 _FORBIDDEN = (401, 403)
 _COUNTERS_APART = 35
-"""From Kubernetes 1.N on counter sets have slices of their own."""
-
+"""From Kubernetes 1.N on, counter sets have their own slices."""
 _PROBE_DRIVER = "doctor.dra.gpu"
-"""Of the slice that is created in a dry run: under our own name, admission policies let nobody but us."""
-
+"""The driver of the slice that is created in a dry run: admission policies refuse the driver's real name."""
 _MOST_METRICS_BYTES = 64 * 2**20
 _GATE = re.compile(rb'kubernetes_feature_enabled\{name="(?P<name>\w+)"[^}]*\}\s+(?P<on>[01])')
+_BUILD = re.compile(rb'gpu_dra_build_info\{[^}]*version="(?P<release>[^"]+)"[^}]*\}\s+1')
 _REVIEWS = "/apis/authorization.k8s.io/v1"
 _DENIED = "denied the request"
+_AT_ONCE = 16
+"""Requests through the API server's proxy."""
 
 
 class ClusterReader(Protocol):
-    """What is needed of `dra_driver.kube.client.Kube`."""
+    """The part of `dra_driver.kube.client.Kube` that doctor and bundle use."""
 
     def pages(
         self, resource: Resource, *, namespace: str | None = None, field_selector: str | None = None
@@ -71,12 +73,8 @@ class ClusterReader(Protocol):
     def lines(self, path: str, *, most_bytes: int, **query: str) -> AsyncGenerator[bytes, None]: ...
 
 
-type Took = Callable[[ObservedKind, JsonObject], None]
-"""Gets every object that is kept, as it comes."""
-
-
 class Reader:
-    """One reading. `took` sees all objects; `reading` and `done` tell what is under way, for whoever waits."""
+    """`take` gets every object that is kept. `waiting` and `answered` are for progress messages."""
 
     def __init__(
         self,
@@ -84,42 +82,40 @@ class Reader:
         *,
         release: str,
         driver: str | None = None,
-        took: Took = lambda source, obj: None,
+        take: Callable[[ObservedKind, JsonObject], None] = lambda kind, obj: None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.objects = DecodedObjects()
         self.waiting: list[str] = []
-        """What was asked for and has not been answered."""
+        """Requests without an answer yet."""
         self.answered = 0
         self._kube = kube
         self._release = release
         self._driver = driver
-        self._took = took
+        self._take = take
         self._now = now
         self._unread: dict[str, Unread] = {}
         self._event_uids: set[str] = set()
 
     async def read(self) -> tuple[ClusterView, ClusterFacts]:
-        """Everything. Raises ClusterError when the server does not answer, or knows nothing of us."""
+        """Everything. Raises ClusterError if the server does not answer, or does not accept the user's credentials."""
         server = await self._server()
         started = self._now()
         features, gates, own, _ = await asyncio.gather(
             self._features(server.minor), self._gates(), self._own_access(), self._collections(server)
         )
-        first = self.objects.cluster(ClusterFacts(time=started, release=self._release, server=server))
+        facts = ClusterFacts(time=started, release=self._release, server=server, driver_given=self._driver)
+        first = self.objects.cluster(facts)
         accounts, webhook, kubelets, releases, _ = await asyncio.gather(
             self._account_access(first),
             self._webhook_answer(first),
-            self.tell("kubelets", proxied.kubelets(self._kube, first)),
-            self.tell("releases", proxied.releases(self._kube, first)),
-            self._what_follows(first),
+            self.waited("kubelets", self._kubelets(first)),
+            self.waited("releases", self._releases(first)),
+            self._named_objects(first),
         )
-        facts = ClusterFacts(
-            # Last: what is fresh must not look as if it came from the future.
-            time=self._now(),
-            release=self._release,
-            server=server,
-            driver_given=self._driver,
+        facts = replace(
+            facts,
+            time=self._now(),  # last, so that no new object seems to come from the future
             features=features,
             gates=gates,
             own_access=own,
@@ -127,24 +123,24 @@ class Reader:
             webhook_answer=webhook,
             kubelets=kubelets,
             releases=releases,
-            unread=self._unread,
+            unread_kinds=self._unread,
         )
         return self.objects.cluster(facts), facts
 
     async def _server(self) -> ServerSeen:
-        version = await self.tell("the version", self._kube.raw("GET", "/version"))
+        version = await self.waited("the version", self._kube.raw("GET", "/version"))
         try:
-            groups = await self.tell("the API groups", self._kube.raw("GET", "/apis"))
+            groups = await self.waited("the API groups", self._kube.raw("GET", "/apis"))
         except ClusterError:
-            return ServerSeen(str(version.get("gitVersion", "")))
+            groups = {}
         served = {
             str(group["name"]): tuple(str(item["version"]) for item in group.get("versions") or ())
             for group in groups.get("groups") or ()
         }
         return ServerSeen(str(version.get("gitVersion", "")), served)
 
-    async def tell[T](self, what: str, work: Awaitable[T]) -> T:
-        """The result of `work`, which is among what is waited for until then."""
+    async def waited[T](self, what: str, work: Awaitable[T]) -> T:
+        """The result of `work`; until then, `waiting` has `what`."""
         self.waiting.append(what)
         try:
             return await work
@@ -155,170 +151,220 @@ class Reader:
     # -- objects
 
     async def _collections(self, server: ServerSeen) -> None:
-        """Whoever may not list a kind is told so also when there is no such kind, so that is not asked for."""
-        there = [source for source in SOURCES if server.serves(source.resource.group, source.resource.version)]
-        await asyncio.gather(*(self._collection(source) for source in there))
+        """Only of kinds that are served: for others, a user without permissions gets a misleading 403."""
+        served = [kind for kind in LISTED_KINDS if server.serves(kind.resource.group, kind.resource.version)]
+        await asyncio.gather(*(self._collection(kind) for kind in served))
 
     async def _collection(
-        self, source: ObservedKind, namespace: str | None = None, field_selector: str | None = None
+        self, kind: ObservedKind, namespace: str | None = None, field_selector: str | None = None
     ) -> None:
-        await self.tell(source.resource.plural, self._pages(source, namespace, field_selector))
-
-    async def _pages(self, source: ObservedKind, namespace: str | None, field_selector: str | None) -> None:
-        try:
-            pages = self._kube.pages(source.resource, namespace=namespace, field_selector=field_selector)
+        async def read() -> None:
+            pages = self._kube.pages(kind.resource, namespace=namespace, field_selector=field_selector)
             async with aclosing(pages):
                 async for page in pages:
                     for obj in page.items:
-                        self._take(source, obj)
+                        self._keep(kind, obj)
+
+        await self._noted(kind, "list", kind.resource.plural, read())
+
+    async def _named(self, kind: ObservedKind, name: str, namespace: str | None) -> None:
+        async def read() -> None:
+            self._keep(kind, await self._kube.get(kind.resource, name, namespace))
+
+        await self._noted(kind, "get", f"{kind.resource.kind} {name}", read())
+
+    async def _noted(self, kind: ObservedKind, verb: str, what: str, work: Awaitable[None]) -> None:
+        """If it fails, the kind is unread. If it does not exist, checks say what is missing."""
+        try:
+            await self.waited(what, work)
         except NotFound:
-            return  # not served: checks say what is missing
-        except ClusterError as error:
-            self._note(source, "list", error)
-
-    def _take(self, source: ObservedKind, obj: JsonObject) -> None:
-        kept = source.keep(obj)
-        if kept is None or not self._is_new(source, kept):
             return
-        # Items of a list do not say what they are.
-        typed = {"apiVersion": source.resource.api_version, "kind": source.resource.kind, **kept}
-        self._took(source, typed)
-        self.objects.add(source, typed)
+        except ClusterError as error:
+            unread = _unread(kind.resource.plural, error, verb, kind.resource)
+            self._unread.setdefault(kind.field or kind.resource.plural, unread)
 
-    def _is_new(self, source: ObservedKind, obj: JsonObject) -> bool:
-        """Events are asked for in more than one way."""
-        if source is not EVENT_SOURCE:
-            return True
-        uid = str(obj["metadata"].get("uid"))
+    def _keep(self, kind: ObservedKind, obj: JsonObject) -> None:
+        kept = kind.keep(obj)
+        if kept is None or (kind is EVENT_KIND and not self._is_new(kept)):
+            return
+        # Items of a list have no kind.
+        typed = {"apiVersion": kind.resource.api_version, "kind": kind.resource.kind, **kept}
+        self._take(kind, typed)
+        self.objects.add(kind, typed)
+
+    def _is_new(self, event: JsonObject) -> bool:
+        """The two requests for Events overlap."""
+        uid = str(event["metadata"].get("uid"))
         new = uid not in self._event_uids
         self._event_uids.add(uid)
         return new
 
-    def _note(self, source: ObservedKind, verb: str, error: ClusterError) -> None:
-        resource = source.resource
-        needed = permission(verb, resource.group, resource.plural) if error.status in _FORBIDDEN else None
-        self._unread.setdefault(source.field or resource.plural, Unread(resource.plural, error.message, needed))
-
-    async def _what_follows(self, first: ClusterView) -> None:
-        """What has names that are only known now."""
-        places = {plugin.metadata.namespace or "default" for plugin in (*first.plugins, *first.controllers)}
-        driver = self._driver or first.driver
-        leases = sorted({lease_key(controller) for controller in first.controllers})
-        told = f"reportingComponent={plugin_events(driver)}"
+    async def _named_objects(self, first: ClusterView) -> None:
+        """Objects whose names or namespaces follow from others."""
+        namespaces = {workload.metadata.namespace or "default" for workload in (*first.plugins, *first.controllers)}
+        leases = {lease_key(controller) for controller in first.controllers}
         await asyncio.gather(
-            *(self._one(NAMESPACE_SOURCE, NAMESPACES, name, None) for name in sorted(places)),
-            *(self._one(CONFIG_MAP_SOURCE, CONFIG_MAPS, name, namespace) for namespace, name in first.policy_maps()),
-            *(self._one(LEASE_SOURCE, LEASES, name, namespace) for namespace, name in leases),
-            *(self._collection(EVENT_SOURCE, namespace) for namespace in sorted(places)),
-            self._collection(EVENT_SOURCE, None, told),
+            *(self._named(NAMESPACE_KIND, name, None) for name in sorted(namespaces)),
+            *(self._named(CONFIG_MAP_KIND, name, namespace) for namespace, name in first.policy_maps()),
+            *(self._named(LEASE_KIND, name, namespace) for namespace, name in sorted(leases)),
+            *(self._collection(EVENT_KIND, namespace) for namespace in sorted(namespaces)),
+            self._collection(EVENT_KIND, None, f"reportingComponent={plugin_events(first.driver)}"),
         )
-
-    async def _one(self, source: ObservedKind, resource: Resource, name: str, namespace: str | None) -> None:
-        try:
-            self._take(source, await self.tell(f"{resource.kind} {name}", self._kube.get(resource, name, namespace)))
-        except NotFound:
-            return
-        except ClusterError as error:
-            self._note(source, "get", error)
 
     # -- questions
 
     async def _features(self, minor: int) -> SeenKind[ServerFeatures]:
-        """As `dra_driver.publish.observed` asks, under a name of our own."""
+        """The same question as in `dra_driver.publish.observed`, under another driver name."""
         apart = minor >= _COUNTERS_APART
-        sent = probe(_PROBE_DRIVER, None, counters_apart=apart)
+        slice_ = probe(_PROBE_DRIVER, None, counters_apart=apart)
         try:
-            answer = await self.tell("a probe", self._kube.create(RESOURCE_SLICES, sent, dry_run=True))
-            return SeenKind((kept_features(answer, counters_apart=apart),))
+            answer = await self.waited("a probe", self._kube.create(RESOURCE_SLICES, slice_, dry_run=True))
         except ClusterError as error:
-            return SeenKind((), _unread("the slice fields that the API server keeps", "create", RESOURCE_SLICES, error))
+            what = "the slice fields that the API server keeps"
+            return SeenKind((), _unread(what, error, "create", RESOURCE_SLICES))
+        return SeenKind((kept_features(answer, counters_apart=apart),))
 
     async def _gates(self) -> SeenKind[tuple[str, bool]]:
-        found: dict[str, bool] = {}
+        gates: dict[str, bool] = {}
         try:
             lines = self._kube.lines("/metrics", most_bytes=_MOST_METRICS_BYTES)
             async with aclosing(lines):
                 async for line in lines:
                     match = _GATE.match(line)
                     if match is not None:
-                        found[match["name"].decode()] = match["on"] == b"1"
+                        gates[match["name"].decode()] = match["on"] == b"1"
         except ClusterError as error:
-            needed = "get /metrics" if error.status in _FORBIDDEN else None
-            return SeenKind((), Unread("feature gates", error.message, needed))
-        return SeenKind(tuple(sorted(found.items())))
+            return SeenKind((), _unread("feature gates", error, "get /metrics"))
+        return SeenKind(tuple(sorted(gates.items())))
 
     async def _own_access(self) -> SeenKind[AccessCheck]:
-        return await self._reviews("selfsubjectaccessreviews", [_Question(need) for need in OF_WHO_ASKS])
+        questions = [AccessCheck(need.verb, need.group, need.resource, False) for need in OF_WHO_ASKS]
+        return await self._reviews("selfsubjectaccessreviews", questions)
 
     async def _account_access(self, first: ClusterView) -> SeenKind[AccessCheck]:
         accounts = [(plugin, OF_THE_PLUGIN) for plugin in first.plugins]
         accounts += [(controller, OF_THE_CONTROLLER) for controller in first.controllers]
-        asked = [
-            _Question(need, workload.account, *(lease_key(workload) if need.lease else (None, None)))
-            for workload, needs in accounts
-            for need in needs
-            if need.gate is None or need.gate in workload.feature_gates
-        ]
-        return await self._reviews("subjectaccessreviews", asked)
+        questions = []
+        for workload, needs in accounts:
+            for need in needs:
+                if need.gate is None or need.gate in workload.feature_gates:
+                    namespace, name = lease_key(workload) if need.lease else (None, None)
+                    access = AccessCheck(need.verb, need.group, need.resource, False, workload.account, namespace, name)
+                    questions.append(access)
+        return await self._reviews("subjectaccessreviews", questions)
 
-    async def _reviews(self, kind: str, asked: Sequence["_Question"]) -> SeenKind[AccessCheck]:
+    async def _reviews(self, kind: str, questions: Sequence[AccessCheck]) -> SeenKind[AccessCheck]:
         try:
-            accesses = await self.tell(kind, asyncio.gather(*(self._review(kind, question) for question in asked)))
+            answers = asyncio.gather(*(self._review(kind, question) for question in questions))
+            return SeenKind(tuple(await self.waited(kind, answers)))
         except ClusterError as error:
-            needed = permission("create", "authorization.k8s.io", kind) if error.status in _FORBIDDEN else None
-            return SeenKind((), Unread("permissions", error.message, needed))
-        return SeenKind(tuple(accesses))
+            return SeenKind((), _unread("permissions", error, permission("create", "authorization.k8s.io", kind)))
 
-    async def _review(self, kind: str, asked: "_Question") -> AccessCheck:
-        need, who = asked.need, asked.who
-        attributes = {"verb": need.verb, "group": need.group, "resource": need.resource}
-        attributes |= {"namespace": asked.namespace} if asked.namespace is not None else {}
-        attributes |= {"name": asked.name} if asked.name is not None else {}
+    async def _review(self, kind: str, question: AccessCheck) -> AccessCheck:
+        attributes = {"verb": question.verb, "group": question.group, "resource": question.resource}
+        attributes |= {"namespace": question.namespace} if question.namespace is not None else {}
+        attributes |= {"name": question.name} if question.name is not None else {}
         body: JsonObject = {
             "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview" if who is None else "SubjectAccessReview",
+            "kind": "SelfSubjectAccessReview" if question.who is None else "SubjectAccessReview",
             "spec": {"resourceAttributes": attributes},
         }
-        if who is not None:
-            # An account is known to RBAC by its groups as well.
-            body["spec"] |= {"user": who, "groups": _groups(who)}
+        if question.who is not None:
+            # RBAC also knows a service account by its groups.
+            namespace = question.who.split(":")[2]
+            groups = ["system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"]
+            body["spec"] |= {"user": question.who, "groups": groups}
         answer = await self._kube.raw("POST", f"{_REVIEWS}/{kind}", body)
-        allowed = bool((answer.get("status") or {}).get("allowed"))
-        return AccessCheck(need.verb, need.group, need.resource, allowed, who, asked.namespace, asked.name)
+        return replace(question, allowed=bool((answer.get("status") or {}).get("allowed")))
 
     async def _webhook_answer(self, first: ClusterView) -> SeenKind[WebhookAnswer]:
-        """Nothing is asked where there is no webhook of ours."""
+        """Asks nothing if this driver has no webhook."""
         if not first.webhooks.items:
             return SeenKind()
-        driver = self._driver or first.driver
         try:
-            await self.tell("the webhook", self._kube.create(RESOURCE_CLAIMS, _senseless(driver), dry_run=True))
+            claim = _invalid_claim(first.driver)
+            await self.waited("the webhook", self._kube.create(RESOURCE_CLAIMS, claim, dry_run=True))
         except ClusterError as error:
-            if isinstance(error, Rejected) and _DENIED in error.message:
-                return SeenKind((WebhookAnswer(True, error.message),))
-            if CALL_FAILED in error.message:
-                return SeenKind((WebhookAnswer(False, error.message),))
-            return SeenKind((), _unread("the webhook", "create", RESOURCE_CLAIMS, error))
+            refused = isinstance(error, Rejected) and _DENIED in error.message
+            if refused or CALL_FAILED in error.message:
+                return SeenKind((WebhookAnswer(refused, error.message),))
+            return SeenKind((), _unread("the webhook", error, "create", RESOURCE_CLAIMS))
         return SeenKind((WebhookAnswer(False, ""),))
 
+    # -- through the API server's proxy
 
-@dataclass(frozen=True, slots=True)
-class _Question:
-    """Whether somebody (None: who asks) may do something; with `name`, to one object."""
+    async def _kubelets(self, cluster: ClusterView) -> SeenKind[KubeletSeen]:
+        """Feature gates in the configuration of kubelets with GPUs. A kubelet that does not answer is left out."""
 
-    need: Need
-    who: str | None = None
-    namespace: str | None = None
-    name: str | None = None
+        async def configured(node: str) -> KubeletSeen:
+            answer = await self._kube.raw("GET", f"/api/v1/nodes/{node}/proxy/configz")
+            gates = ((answer or {}).get("kubeletconfig") or {}).get("featureGates") or {}
+            return KubeletSeen(node, {str(gate): bool(on) for gate, on in gates.items()})
+
+        names = [node.name for node in cluster.gpu_nodes]
+        return await _asked(configured, names, "configurations of kubelets", "get nodes/proxy")
+
+    async def _releases(self, cluster: ClusterView) -> SeenKind[ReleaseSeen]:
+        """From the metrics of a pod, for each workload whose image has no release tag."""
+
+        async def reported(source: tuple[Pod, str]) -> ReleaseSeen:
+            pod, path = source
+            lines = self._kube.lines(path, most_bytes=_MOST_METRICS_BYTES)
+            async with aclosing(lines):
+                async for line in lines:
+                    match = _BUILD.match(line)
+                    if match is not None:
+                        return ReleaseSeen(pod.program or "", match["release"].decode())
+            return ReleaseSeen(pod.program or "", "")
+
+        sources: list[tuple[Pod, str]] = []
+        for workload in (*cluster.plugins, *cluster.controllers):
+            if workload.ours is not None and workload.ours.version is None:
+                pods = [pod for pod in cluster.our_pods(workload.program or "") if pod.ready]
+                own = [pod for pod in pods if pod.metadata.namespace == workload.metadata.namespace]
+                sources += [(pod, path) for pod in own if (path := metrics_path(pod)) is not None][:1]
+        return await _asked(reported, sources, "metrics of pods", "get pods/proxy")
 
 
-def _unread(what: str, verb: str, resource: Resource, error: ClusterError) -> Unread:
-    needed = permission(verb, resource.group, resource.plural) if error.status in _FORBIDDEN else None
-    return Unread(what, error.message, needed)
+async def _asked[Q, T](ask: Callable[[Q], Awaitable[T]], whom: Sequence[Q], what: str, permission: str) -> SeenKind[T]:
+    """Asks the first alone: a user who may not ask one may ask none. Few users may use the proxy, and `get nodes/proxy`
+    equals a shell on the nodes, so the checks must work without it."""
+    results: list[T] = []
+    failures: list[ClusterError] = []
+    gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(question: Q) -> None:
+        async with gate:
+            try:
+                results.append(await ask(question))
+            except ClusterError as error:
+                failures.append(error)
+
+    for part in (whom[:1], whom[1:]):
+        await asyncio.gather(*(one(question) for question in part))
+        if any(error.status in _FORBIDDEN for error in failures):
+            return SeenKind(tuple(results), Unread(what, failures[0].message, permission))
+    if failures and not results:
+        return SeenKind((), Unread(what, failures[0].message))
+    return SeenKind(tuple(results))
 
 
-def _senseless(driver: str) -> JsonObject:
-    """A claim that the API server takes, and that no webhook of ours may take."""
+def metrics_path(pod: Pod) -> str | None:
+    """Of the metrics of our program in the pod, through the proxy; None if it serves none."""
+    address = pod.spec.ours.setting("--http-endpoint") if pod.spec.ours is not None else None
+    port = (address or "").rpartition(":")[2]
+    return f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}:{port}/proxy/metrics" if port else None
+
+
+def _unread(what: str, error: ClusterError, needed: str, resource: Resource | None = None) -> Unread:
+    """`needed` is a permission, or its verb for `resource`."""
+    if resource is not None:
+        needed = permission(needed, resource.group, resource.plural)
+    return Unread(what, error.message, needed if error.status in _FORBIDDEN else None)
+
+
+def _invalid_claim(driver: str) -> JsonObject:
+    """A claim that the API server accepts and our webhook must refuse."""
     parameters = {"apiVersion": CONFIG_API_VERSION, "kind": "GpuConfig", "doctorAsksWhetherThisIsRefused": True}
     return {
         "apiVersion": RESOURCE_CLAIMS.api_version,
@@ -331,8 +377,3 @@ def _senseless(driver: str) -> JsonObject:
             }
         },
     }
-
-
-def _groups(account: str) -> list[str]:
-    namespace = account.split(":")[2]
-    return ["system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"]

@@ -1,9 +1,8 @@
-"""What leaves a cluster in a bundle is without secrets: objects and lines of text, redacted. Pure.
+"""Removes secrets from the objects and lines of a bundle. Pure.
 
-Secrets are never read in the first place. Here is what may carry one all the same: values of environment variables,
-annotations of others, data of ConfigMaps, headers of probes, command lines, logs. Whatever has no known meaning for a
-support case goes whole; the rest is searched for what looks like a credential. Too much is redacted rather than too
-little.
+Secrets are never read. But values of environment variables, annotations, data of ConfigMaps, headers of probes, command
+lines and logs may contain credentials. Values without a known meaning for a support case are removed, the others are
+searched for text that looks like a credential. It is better to remove too much than too little.
 """
 
 import re
@@ -29,7 +28,7 @@ _OUR_ANNOTATIONS = (
     "nvidia.com/",
     "node.alpha.kubernetes.io/ttl",
 )
-"""Prefixes of annotations whose values say something that is needed; those of all others are not kept."""
+"""Prefixes of annotations whose values are kept."""
 
 _WORDS = (
     r"passw(?:or)?d|pwd|passphrase|secret|token|api[-_.]?key|access[-_.]?key(?:[-_.]?id)?|private[-_.]?key|key[-_.]?data"
@@ -64,7 +63,7 @@ _KEY_ENDS = re.compile(r"-----END [A-Z0-9 ]*PRIVATE KEY-----")
 
 
 def redacted_text(text: str) -> str:
-    """Without what looks like a credential; for whole texts, in which a private key has many lines."""
+    """Without everything that looks like a credential; for whole texts, in which a private key has many lines."""
     for pattern in _CREDENTIALS:
         text = pattern.sub(REDACTED, text)
     return _FLAG.sub(_without_value, _NAMED.sub(_without_value, text))
@@ -77,13 +76,13 @@ def _without_value(match: re.Match[str]) -> str:
 
 
 class LineRedactor:
-    """For lines of a log that come one after the other: also what is between the ends of a private key."""
+    """For the lines of a log: also removes the lines between the ends of a private key."""
 
     def __init__(self) -> None:
         self._inside_key = False
 
     def line(self, line: str) -> str | None:
-        """The line as it may be shown; None for one in the middle of a private key."""
+        """The redacted line; None for a line in the middle of a private key."""
         if self._inside_key:
             end = _KEY_ENDS.search(line)
             if end is None:
@@ -97,7 +96,7 @@ class LineRedactor:
 
 
 def redacted(obj: JsonObject) -> JsonObject:
-    """An API object without secrets, managed fields and annotations of others."""
+    """An API object without secrets, managed fields and values of foreign annotations."""
     found: JsonObject = _value("", obj)
     if found.get("kind") == "ConfigMap":
         data = found.get("data") or {}
@@ -132,14 +131,14 @@ def _entries(key: str, value: JsonObject) -> JsonObject:
 
 
 def _named_value(entry: Any) -> Any:
-    """An environment variable or header: its name, and where its value comes from, but not its value."""
+    """An environment variable or header: its name and the source of its value, but not the value."""
     if not isinstance(entry, dict):
         return REDACTED
     return {name: REDACTED if name == "value" else _value(name, item) for name, item in entry.items()}
 
 
 def _words(words: list[Any]) -> Iterator[Any]:
-    """A command line: what follows a flag for a secret is one."""
+    """A command line: the word after a flag for a secret is redacted."""
     after_flag = False
     for word in words:
         if not isinstance(word, str):

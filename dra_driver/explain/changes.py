@@ -155,10 +155,6 @@ def _stepped_down(left: Fraction, policy: dict[str, Any]) -> Fraction:
 # -- taints
 
 
-def pod_tolerations(spec: dict[str, Any]) -> list[Toleration]:
-    return [Toleration.model_validate(item) for item in spec.get("tolerations") or ()]
-
-
 def toleration_of(taint: Taint) -> Toleration:
     if taint.value:
         return Toleration(key=taint.key, operator="Equal", value=taint.value, effect=taint.effect)

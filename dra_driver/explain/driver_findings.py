@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from dra_driver.allocation.domains import channel_number, channels, domain_uid
 from dra_driver.allocation.placement import extended_resources
-from dra_driver.allocation.world import Pod, PodClaim, World
+from dra_driver.allocation.world import PodClaim, World
 from dra_driver.api.computedomain import ComputeDomain
+from dra_driver.api.core import Pod
 from dra_driver.api.inventory import Limitation
 from dra_driver.domains.status import READY
 from dra_driver.explain.findings import WaitFinding, some
@@ -46,7 +47,7 @@ def _finding(nodes: dict[str, Limitation]) -> WaitFinding:
 
 def _asks_for_mig_by_name(pod: Pod | None, claims: Iterable[PodClaim]) -> bool:
     """By a class or extended resource of a MIG profile: such a class is not made before a GPU offers the profile."""
-    if pod is not None and any(name.startswith("nvidia.com/mig-") for name in extended_resources(pod.obj)):
+    if pod is not None and any(name.startswith("nvidia.com/mig-") for name in extended_resources(pod.spec)):
         return True
     requests = [request for entry in claims if entry.claim is not None for request in entry.claim.spec.devices.requests]
     wanted = [item for request in requests for item in (request.exactly, *(request.first_available or ()))]

@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 
 from dra_driver.allocation.search import Limit
-from dra_driver.allocation.world import Key, Pod, PodClaim, UnreadKind, World, claim_key, claims_of
+from dra_driver.allocation.world import PodClaim, UnreadKind, World, claim_key, claims_of
+from dra_driver.api.core import Key, Pod
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import AllocatedDevice, ResourceClaim
 from dra_driver.errors import InvalidInput

@@ -11,8 +11,8 @@ from dra_driver.allocation.behavior import Behavior
 from dra_driver.allocation.nodes import NodeView, provides, selector_matches
 from dra_driver.allocation.placement import class_by_resource, extended_resources
 from dra_driver.allocation.prospects import Site
-from dra_driver.allocation.world import Pod, PodClaim, World, claim_key, claims_of
-from dra_driver.api.pods import is_owned_by
+from dra_driver.allocation.world import PodClaim, World, claim_key, claims_of
+from dra_driver.api.core import Pod
 from dra_driver.api.resource import ExactRequest, ResourceClaim, SubRequest
 from dra_driver.cel.errors import CelError, CelNotJudged, CelRuntimeError
 from dra_driver.explain.verdicts import ClaimHolder, NodeVerdict, ReasonCode, holder_of
@@ -65,7 +65,7 @@ def findings_of(
 
 
 def _of_pod(pod: Pod | None) -> Iterator[WaitFinding]:
-    gates = [item["name"] for item in (pod.obj["spec"].get("schedulingGates") or () if pod is not None else ())]
+    gates = [gate.name for gate in (pod.spec.scheduling_gates if pod is not None else ())]
     if gates:
         text = f"has scheduling gates ({', '.join(gates)}); no scheduler looks at it before they are removed"
         yield WaitFinding(
@@ -103,7 +103,8 @@ def _of_entries(world: World, pod: Pod | None, claims: Sequence[PodClaim]) -> It
 def _is_foreign(world: World, pod: Pod, entry: PodClaim) -> bool:
     if entry.claim is None or entry.template is None or entry.generated:
         return False
-    return world.live and not is_owned_by(entry.claim.to_wire(), pod.obj)
+    owners = entry.claim.metadata.owner_references
+    return world.live and not any(owner.uid == pod.uid and owner.controller for owner in owners)
 
 
 def _close(world: World, kind: str, entry: PodClaim) -> str:
@@ -236,17 +237,17 @@ def _of_scheduler(pod: Pod | None, verdicts: Sequence[NodeVerdict]) -> Iterator[
     """Where we see no reason to wait, the scheduler's own words."""
     if pod is None or not any(verdict.fits for verdict in verdicts):
         return
-    for condition in (pod.obj.get("status") or {}).get("conditions") or ():
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "False" and condition.get("message"):
+    for condition in pod.status.conditions:
+        if (condition.type, condition.status) == ("PodScheduled", "False") and condition.message:
             fix = "Its last word; it may be older than what has become free since."
-            yield WaitFinding("scheduler-says", f"pod {pod}", f"the scheduler says: {condition['message']}", fix)
+            yield WaitFinding("scheduler-says", f"pod {pod}", f"the scheduler says: {condition.message}", fix)
 
 
 def _of_resources(world: World, pod: Pod | None) -> Iterator[WaitFinding]:
     if pod is None:
         return
     served = class_by_resource(world.classes.values())
-    for resource in extended_resources(pod.obj):
+    for resource in extended_resources(pod.spec):
         if resource not in served and not any(provides(node, resource) for node in world.nodes.values()):
             text = f"no node has {resource} from a device plugin, and no DeviceClass provides it"
             fix = f"Set extendedResourceName: {resource} in a DeviceClass, or use a claim instead."

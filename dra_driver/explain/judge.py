@@ -20,7 +20,8 @@ from dra_driver.allocation.search import Allocated, Limit, NotAllocatable, Undec
 from dra_driver.allocation.selection import reads_of
 from dra_driver.allocation.snapshot import Candidate, Pool, PoolId, PublishedSlice, Usage
 from dra_driver.allocation.usage import Ledger
-from dra_driver.allocation.world import Pod, World
+from dra_driver.allocation.world import World
+from dra_driver.api.core import Pod
 from dra_driver.api.resource import ResourceClaim
 from dra_driver.cel.device import CelDevice
 from dra_driver.cel.errors import CelError
@@ -175,8 +176,8 @@ class NodeJudge:
         """The node's first reason, or what the claims would get there."""
         if (unfit := self._unfit(node)) is not None:
             return unfit
-        pod = self._pod.obj if self._pod is not None else NO_POD
-        extended = extended_on(pod, node, self._world.classes, self._world.behavior)
+        pod = self._pod if self._pod is not None else NO_POD
+        extended = extended_on(pod.spec, node, self._world.classes, self._world.behavior)
         if isinstance(extended, str):
             return NodeVerdict(node.name, ReasonCode.EXTENDED_RESOURCE, Sentence(extended))
         wanted = unallocated(self._claims)
@@ -195,10 +196,10 @@ class NodeJudge:
 
     def _unfit(self, node: NodeView) -> NodeVerdict | None:
         if self._pod is not None:
-            if (text := unfit_for(self._pod.obj, node)) is not None:
+            if (text := unfit_for(self._pod.spec, node)) is not None:
                 return NodeVerdict(node.name, _node_code(text), Sentence(text))
-            others = (pod.obj for pod in self._world.pods_by_node.get(node.name, ()))
-            if (shortage := shortage_on(node, self._pod.obj, others)) is not None:
+            others = (pod.spec for pod in self._world.pods_by_node.get(node.name, ()))
+            if (shortage := shortage_on(node, self._pod.spec, others)) is not None:
                 return NodeVerdict(node.name, ReasonCode.RESOURCES, Sentence(f"too little {shortage}"))
         if (claim := allocated_elsewhere(self._claims, node)) is not None:
             text = f"claim {claim.metadata.name} has devices of another node{_where(claim)}"

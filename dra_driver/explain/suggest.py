@@ -14,13 +14,13 @@ from dra_driver.allocation.nodes import untolerated
 from dra_driver.allocation.offline import placement_of
 from dra_driver.allocation.requests import Wanted
 from dra_driver.allocation.search import Limit
-from dra_driver.allocation.world import Pod, PodClaim, World, claim_key
+from dra_driver.allocation.world import PodClaim, World, claim_key
+from dra_driver.api.core import Pod
 from dra_driver.api.resource import ResourceClaim, Toleration
 from dra_driver.errors import InvalidInput, NodeNotReady
 from dra_driver.explain.changes import (
     flow,
     mended_expressions,
-    pod_tolerations,
     relaxed,
     size_difference,
     taint_text,
@@ -216,33 +216,27 @@ class _Asked:
     def _pod_changes(self, nodes: Sequence[NodeVerdict]) -> Iterator[_Idea]:
         if self._pod is None:
             return
-        spec = self._pod.obj["spec"]
+        spec = self._pod.spec
         for verdict in nodes:
             if verdict.code is ReasonCode.NODE_TAINT:
                 taints = self._world.nodes[verdict.node].taints
-                hard = [taint for taint in taints if untolerated([taint], pod_tolerations(spec)) is not None]
+                hard = [taint for taint in taints if untolerated([taint], spec.tolerations) is not None]
                 added = [toleration_of(taint) for taint in hard]
-                changed = self._pod_with(
-                    tolerations=[*(spec.get("tolerations") or ()), *(toleration.to_wire() for toleration in added)]
-                )
+                changed = self._pod.with_spec(tolerations=[*spec.tolerations, *added])
                 names = " and ".join(taint_text(taint) for taint in hard)
                 change = (
                     f"Pod {self._pod}: spec.tolerations: add {flow([toleration.to_wire() for toleration in added])}"
                 )
                 text = f"It fits with a toleration of the pod for the node's taint {names}."
                 yield self._idea(SuggestionKind.POD, names, text, change, 2.0, None, pod=changed)
-            if verdict.code is ReasonCode.NODE_SELECTOR and spec.get("nodeSelector"):
-                changed = self._pod_with(nodeSelector={})
-                written = ", ".join(f"{key}={value}" for key, value in spec["nodeSelector"].items())
+            if verdict.code is ReasonCode.NODE_SELECTOR and spec.node_selector:
+                changed = self._pod.with_spec(node_selector={})
+                written = ", ".join(f"{key}={value}" for key, value in spec.node_selector.items())
                 text, change = (
                     f"It fits without the pod's nodeSelector ({written}).",
                     f"Pod {self._pod}: spec.nodeSelector: remove",
                 )
                 yield self._idea(SuggestionKind.POD, "selector", text, change, 3.0, None, pod=changed)
-
-    def _pod_with(self, **spec: Any) -> Pod:
-        assert self._pod is not None
-        return Pod({**self._pod.obj, "spec": {**self._pod.obj["spec"], **spec}})
 
     # -- the claim as a whole
 

@@ -8,7 +8,8 @@ from functools import cached_property
 
 from dra_driver.allocation.requests import Wanted
 from dra_driver.allocation.snapshot import Candidate, CounterId, Pool, PoolId
-from dra_driver.allocation.world import Key, World, claim_key
+from dra_driver.allocation.world import World, claim_key
+from dra_driver.api.core import Key
 from dra_driver.api.resource import Allocation, ResourceClaim
 from dra_driver.cel.errors import CelError
 from dra_driver.errors import DriverError

@@ -12,24 +12,21 @@ from typing import Never
 import structlog
 
 from dra_driver import kubernetes
+from dra_driver.api.core import CLAIM_FINALIZER, EXTENDED_CLAIM_ANNOTATION, POD_CLAIM_ANNOTATION, Pod
 from dra_driver.api.meta import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, JsonObject
-from dra_driver.api.pods import (
-    CLAIM_FINALIZER,
-    EXTENDED_CLAIM_ANNOTATION,
-    POD_CLAIM_ANNOTATION,
+from dra_driver.errors import ClusterError, NotFound, Rejected
+from dra_driver.kube.client import Kube
+from dra_driver.kube.watch import Backoff, Change, Key, Reflector, follow
+from dra_driver.kube.workqueue import WorkQueue
+from dra_driver.simulation.events import tell
+from dra_driver.simulation.pods import (
     claim_entries,
     generated_claims,
     is_being_deleted,
     is_done,
     is_owned_by,
     is_scheduled,
-    owner_reference,
 )
-from dra_driver.errors import ClusterError, NotFound, Rejected
-from dra_driver.kube.client import Kube
-from dra_driver.kube.watch import Backoff, Change, Key, Reflector, follow
-from dra_driver.kube.workqueue import WorkQueue
-from dra_driver.simulation.events import tell
 
 _log = structlog.get_logger(__name__)
 
@@ -238,7 +235,7 @@ def _claim_of_template(pod: JsonObject, entry: str, template: JsonObject, minor:
             "namespace": pod["metadata"]["namespace"],
             "annotations": annotations,
             "labels": metadata.get("labels") or {},
-            "ownerReferences": [owner_reference(pod, minor=minor)],
+            "ownerReferences": [Pod.of(pod).owner_reference(minor)],
         },
         "spec": deepcopy(spec["spec"]),
     }

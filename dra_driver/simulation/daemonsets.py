@@ -16,13 +16,14 @@ from typing import Any, Never
 
 import structlog
 
-from dra_driver.allocation.nodes import NodeView, unfit_for
+from dra_driver.allocation.nodes import NodeView, daemon_unfit_for
+from dra_driver.api.core import Node, PodSpec
 from dra_driver.api.meta import DAEMON_SETS, NODES, PODS, JsonObject
-from dra_driver.api.pods import is_being_deleted, is_done, is_owned_by
 from dra_driver.errors import AlreadyExists, ClusterError, NotFound
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Change, Key, Reflector, follow, key_of
 from dra_driver.kube.workqueue import WorkQueue
+from dra_driver.simulation.pods import is_being_deleted, is_done, is_owned_by
 
 _log = structlog.get_logger(__name__)
 
@@ -104,7 +105,7 @@ class SimulatedDaemonSetController:
             return
         known = {pod["metadata"]["uid"]: pod for pod in self._pods.objects.values()} | self._made
         pods = [pod for pod in known.values() if is_owned_by(pod, daemon_set)]
-        nodes = [NodeView.of(node) for _, node in sorted(self._nodes.objects.items())]
+        nodes = [NodeView.of(Node.of(node)) for _, node in sorted(self._nodes.objects.items())]
         decision = decide(daemon_set, nodes, pods)
         for pod in decision.delete:
             metadata = pod["metadata"]
@@ -210,8 +211,7 @@ def _wants(daemon_set: JsonObject, node: NodeView) -> bool:
     """A cordoned node keeps its daemons, and gets new ones."""
     spec = dict(daemon_set["spec"]["template"]["spec"])
     spec["tolerations"] = _tolerations(spec)
-    there = NodeView(node.name, node.labels, node.taints, False, node.allocatable)
-    return spec.get("nodeName") in (None, "", node.name) and unfit_for({"spec": spec}, there) is None
+    return spec.get("nodeName") in (None, "", node.name) and daemon_unfit_for(PodSpec.of(spec), node) is None
 
 
 def _node_of(pod: JsonObject) -> str:

@@ -20,6 +20,7 @@ from dra_driver.allocation.behavior import Behavior
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.placement import ExtendedRequests, Placement, extended_claim, highest_score, place_on
 from dra_driver.allocation.snapshot import Catalog, PublishedSlice, Snapshot, Usage
+from dra_driver.api.core import CLAIM_FINALIZER, EXTENDED_CLAIM_ANNOTATION, Node, Pod
 from dra_driver.api.meta import (
     DEVICE_CLASSES,
     NODES,
@@ -29,9 +30,13 @@ from dra_driver.api.meta import (
     JsonObject,
     Resource,
 )
-from dra_driver.api.pods import (
-    CLAIM_FINALIZER,
-    EXTENDED_CLAIM_ANNOTATION,
+from dra_driver.api.resource import Allocation, DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
+from dra_driver.errors import ClusterError, InvalidInput, NodeNotReady, NotFound
+from dra_driver.kube.client import Kube
+from dra_driver.kube.watch import Backoff, Change, Key, Reflector, follow, key_of
+from dra_driver.names import DeviceId
+from dra_driver.simulation.events import tell, timestamp
+from dra_driver.simulation.pods import (
     claim_entries,
     generated_claims,
     is_being_deleted,
@@ -39,12 +44,6 @@ from dra_driver.api.pods import (
     is_owned_by,
     is_scheduled,
 )
-from dra_driver.api.resource import Allocation, DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
-from dra_driver.errors import ClusterError, InvalidInput, NodeNotReady, NotFound
-from dra_driver.kube.client import Kube
-from dra_driver.kube.watch import Backoff, Change, Key, Reflector, follow, key_of
-from dra_driver.names import DeviceId
-from dra_driver.simulation.events import tell, timestamp
 
 _log = structlog.get_logger(__name__)
 
@@ -240,11 +239,12 @@ class SimulatedScheduler:
         typed = [ResourceClaim.of(claim) for claim in claims]
         refusals: Counter[str] = Counter()
         best: Placement | None = None
-        nodes = [NodeView.of(node) for _, node in sorted(self._nodes.objects.items())]
+        nodes = [NodeView.of(Node.of(node)) for _, node in sorted(self._nodes.objects.items())]
         if not nodes:
             raise _Waits("there are no nodes")
+        typed_pod = Pod.of(pod)
         for node in nodes:
-            placement = place_on(pod, typed, node, snapshot, share_ids=_random_share_id)
+            placement = place_on(typed_pod, typed, node, snapshot, share_ids=_random_share_id)
             if isinstance(placement, str):
                 refusals[placement] += 1
             elif best is None or placement.score > best.score:
@@ -315,7 +315,7 @@ class SimulatedScheduler:
 
     async def _commit_extended(self, pod: JsonObject, extended: ExtendedRequests, allocation: Allocation) -> None:
         assert self._behavior is not None, "run() sets it"
-        wanted = extended_claim(pod, extended.requests, minor=self._behavior.minor)
+        wanted = extended_claim(Pod.of(pod), extended.requests, minor=self._behavior.minor)
         claim = self._remember(await self._kube.create(RESOURCE_CLAIMS, wanted))
         await self._reserve(pod, claim, allocation)
         status = {

@@ -13,10 +13,9 @@ from support.inventories import gpu, inventory_object, inventory_spec, mig
 from dra_driver import bundled
 from dra_driver.api.meta import Resource
 from dra_driver.doctor.access import OF_THE_CONTROLLER, OF_THE_PLUGIN, OF_WHO_ASKS, Need
-from dra_driver.doctor.cluster import AccessCheck, ClusterView, ServerSeen
-from dra_driver.doctor.facts import ClusterFacts, DecodedObjects
+from dra_driver.doctor.cluster import AccessCheck, ClusterFacts, ClusterView, ServerSeen
 from dra_driver.doctor.findings import SeenKind
-from dra_driver.doctor.keeping import ALL_SOURCES, ObservedKind
+from dra_driver.doctor.kinds import ALL_KINDS, DecodedObjects, ObservedKind
 from dra_driver.errors import ClusterError, NotFound, Rejected
 from dra_driver.kube.client import Listing
 from dra_driver.slices.features import ALL_FEATURES
@@ -33,7 +32,7 @@ _GPU_LABEL = "nvidia.com/gpu.present"
 
 
 def source(plural: str) -> ObservedKind:
-    (found,) = [one for one in ALL_SOURCES if one.resource.plural == plural]
+    (found,) = [one for one in ALL_KINDS if one.resource.plural == plural]
     return found
 
 
@@ -131,7 +130,7 @@ class Installation:
     def kept(self) -> list[tuple[ObservedKind, Obj]]:
         """What a reader keeps of it, as it is in a bundle."""
         found = []
-        for one in ALL_SOURCES:
+        for one in ALL_KINDS:
             for obj in self.objects.get(one.resource.plural, {}).values():
                 kept = one.keep({**obj, "apiVersion": one.resource.api_version, "kind": one.resource.kind})
                 if kept is not None:
@@ -330,7 +329,7 @@ class FakeKube:
             return {"gitVersion": "v1.36.2"}
         if path == "/apis":
             groups: dict[str, list[Obj]] = {}
-            for one in ALL_SOURCES:
+            for one in ALL_KINDS:
                 if one.resource.group and one.resource.group not in self.unserved:
                     groups.setdefault(one.resource.group, []).append({"version": one.resource.version})
             return {"groups": [{"name": name, "versions": versions} for name, versions in groups.items()]}

@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from dra_driver.allocation.placement import Placement, highest_score, place_on
 from dra_driver.allocation.snapshot import Snapshot
+from dra_driver.api.core import Pod
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import AllocatedDevice, Device, DeviceClass
 from dra_driver.checking.knowledge import SampleNode
@@ -314,7 +315,7 @@ class _Trial:
     def _placed(self, pod: PodToBe, site: SampleNode) -> Placement | str:
         snapshot = Snapshot(site.catalog, self._pods.all_classes)
         try:
-            return place_on(pod.obj, list(pod.claims.values()), site.node, snapshot)
+            return place_on(Pod.of(pod.obj), list(pod.claims.values()), site.node, snapshot)
         except DriverError as error:
             return str(error)
 

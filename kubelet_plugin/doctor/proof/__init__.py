@@ -1,5 +1,5 @@
 """Proofs that a node works as this driver needs it, for `dractl doctor --node --prove`.
 
-`smi_text` reads what nvidia-smi prints, and `compare` compares that with NVML's answers; both are pure. `node` puts the
-adapters together, `harmless` tries what leaves an idle node as it is, and `changes` what changes it for a moment.
+`smi` compares what nvidia-smi prints with NVML's answers, and is pure. `node` connects the adapters, `harmless` tries
+what leaves an idle node as it is, `changes` what changes it briefly, and `run` runs them all.
 """

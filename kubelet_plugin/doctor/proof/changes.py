@@ -15,7 +15,7 @@ from dra_driver.doctor.proofs import Proof, ProofResult, failed, not_tried, pass
 from dra_driver.errors import HardwareError, NodeNotReady
 from kubelet_plugin.doctor.proof.harmless import compared_tables, time_slice
 from kubelet_plugin.doctor.proof.node import ProofNode, identity
-from kubelet_plugin.doctor.proof.smi_text import gpu_list
+from kubelet_plugin.doctor.proof.smi import gpu_list
 from kubelet_plugin.hardware.calls import NOT_THERE, NvmlCode
 from kubelet_plugin.hardware.imex import channel_nodes
 from kubelet_plugin.prepare.borrowed import FOLDER
@@ -47,9 +47,8 @@ def made_mig_device(node: ProofNode) -> Proof:
 
     def look(records: Records) -> tuple[str, bool, Proof]:
         uuid = records[device].made["uuid"]
-        found = gpu_list(node.programs.run("nvidia-smi", ("-L",), about="driver"))
-        there = any(listed_mig.uuid == uuid for listed in found.gpus for listed_mig in listed.devices)
-        return uuid, there, compared_tables(_now(node))
+        listed = gpu_list(node.programs.run("nvidia-smi", ("-L",), about="driver"))
+        return uuid, uuid in listed.rows, compared_tables(_now(node))
 
     uuid, there, tables = node.borrowed.there_and_back((MigMode(identity(gpu)), parent, device), look)
     after = next((gpu_facts for gpu_facts in node.hardware.look().gpus if gpu_facts.uuid == gpu.uuid), None)

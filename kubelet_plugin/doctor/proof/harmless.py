@@ -12,9 +12,15 @@ from dra_driver.api.inventory import GpuFacts
 from dra_driver.doctor.proofs import Proof, failed, not_tried, passed
 from dra_driver.errors import HardwareError
 from dra_driver.phrases import and_more
-from kubelet_plugin.doctor.proof.compare import list_differences, mig_uuids, table_differences
 from kubelet_plugin.doctor.proof.node import ProofNode, identity
-from kubelet_plugin.doctor.proof.smi_text import gpu_list, placements, profiles, time_slices
+from kubelet_plugin.doctor.proof.smi import (
+    gpu_list,
+    list_differences,
+    mig_uuids,
+    profile_differences,
+    profile_list,
+    time_slices,
+)
 from kubelet_plugin.effects.gpu_settings import INTERVALS
 from kubelet_plugin.facts.hardware import Hardware
 from kubelet_plugin.facts.watcher import try_wait
@@ -56,17 +62,14 @@ def compared_tables(node: ProofNode) -> Proof:
         if _NO_MIG in error.message and not any(gpu.mig is not None and gpu.mig.enabled for gpu in gpus):
             return not_tried("nvidia-smi lists only GPUs in MIG mode, and this node has none")
         raise
-    listing = _smi(node, "-L")
-    rows, strange = profiles(table)
-    spots, more = placements(places)
-    unclear = tuple(f"unknown line of nvidia-smi: {line}" for line in (*strange, *more))
-    differences = (*unclear, *table_differences(gpus, gpu_list(listing), rows, spots))
+    listed = profile_list(table, places)
+    differences = profile_differences(gpus, _smi(node, "-L"), listed)
     texts = {"profiles": table, "placements": places}
     if differences:
         return failed(
             _words(differences), f"run nvidia-smi mig -lgip and nvidia-smi mig -lgipp on the node; {_REPORT}", **texts
         )
-    return passed(f"{len(rows)} profiles: NVML and nvidia-smi agree", **texts)
+    return passed(f"{len(listed.rows)} profiles: NVML and nvidia-smi agree", **texts)
 
 
 def waited(node: ProofNode) -> Proof:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from dra_driver.allocation.placement import class_by_resource, extended_claim, extended_requests, extended_resources
+from dra_driver.api.core import Pod
 from dra_driver.api.resource import DeviceClass
 
 GPU = "nvidia.com/gpu"
@@ -13,15 +14,13 @@ def container(name: str, amount: int = 0, **more: Any) -> dict[str, Any]:
     return {"name": name, "image": "x", "resources": resources, **more}
 
 
-def pod(*containers: dict[str, Any], init: tuple[dict[str, Any], ...] = ()) -> dict[str, Any]:
-    return {
-        "metadata": {"name": "p", "namespace": "default", "uid": "u"},
-        "spec": {"containers": list(containers), "initContainers": list(init)},
-    }
+def pod(*containers: dict[str, Any], init: tuple[dict[str, Any], ...] = ()) -> Pod:
+    spec = {"containers": list(containers), "initContainers": list(init)}
+    return Pod.of({"metadata": {"name": "p", "namespace": "default", "uid": "u"}, "spec": spec})
 
 
-def asked(obj: dict[str, Any]) -> tuple[list[tuple[str, int | None]], list[tuple[str, str]]]:
-    found = extended_requests(obj, {GPU: "gpu"})
+def asked(pod: Pod) -> tuple[list[tuple[str, int | None]], list[tuple[str, str]]]:
+    found = extended_requests(pod.spec, {GPU: "gpu"})
     return (
         [(one.name, one.exactly.count if one.exactly else None) for one in found.requests],
         [(one.container, one.request) for one in found.mappings],
@@ -72,18 +71,18 @@ def test_a_sidecar_lasts_and_its_devices_are_not_those_of_others() -> None:
 
 
 def test_what_a_pod_needs_at_any_time_is_the_larger_of_its_phases() -> None:
-    assert extended_resources(pod(container("a", 1), container("b", 2))) == {GPU: 3}
-    assert extended_resources(pod(container("a", 1), init=(container("setup", 4),))) == {GPU: 4}
+    assert extended_resources(pod(container("a", 1), container("b", 2)).spec) == {GPU: 3}
+    assert extended_resources(pod(container("a", 1), init=(container("setup", 4),)).spec) == {GPU: 4}
     sidecar = container("sidecar", 1, restartPolicy="Always")
-    assert extended_resources(pod(container("a", 1), init=(sidecar, container("setup", 2)))) == {GPU: 3}
-    assert extended_resources(pod(container("a"))) == {}
+    assert extended_resources(pod(container("a", 1), init=(sidecar, container("setup", 2))).spec) == {GPU: 3}
+    assert extended_resources(pod(container("a")).spec) == {}
 
 
 def test_kubernetes_own_resources_are_not_extended() -> None:
     amounts = {"cpu": "1", "hugepages-2Mi": "1Gi", "kubernetes.io/x": "1", "requests.example.com/y": "1"}
     amounts |= {"deviceclass.resource.kubernetes.io/gpu": "1", "example.com/z": "2"}
     obj = pod({"name": "a", "image": "x", "resources": {"requests": amounts}})
-    assert extended_resources(obj) == {"deviceclass.resource.kubernetes.io/gpu": 1, "example.com/z": 2}
+    assert extended_resources(obj.spec) == {"deviceclass.resource.kubernetes.io/gpu": 1, "example.com/z": 2}
 
 
 def test_the_newest_class_answers_to_a_resource_and_of_equal_ones_the_smaller_name() -> None:
@@ -100,7 +99,7 @@ def test_every_class_answers_to_its_implicit_name() -> None:
 
 def test_the_claim_belongs_to_the_pod() -> None:
     obj = pod(container("a", 1))
-    claim = extended_claim(obj, extended_requests(obj, {GPU: "gpu"}).requests)
+    claim = extended_claim(obj, extended_requests(obj.spec, {GPU: "gpu"}).requests)
     assert claim["metadata"]["generateName"] == "p-extended-resources-"
     assert claim["metadata"]["ownerReferences"][0]["uid"] == "u"
     assert claim["spec"]["devices"]["requests"] == [
@@ -119,14 +118,13 @@ def test_the_claim_belongs_to_the_pod() -> None:
 
 def test_in_1_34_an_init_container_has_devices_of_its_own() -> None:
     asks = {"resources": {"requests": {"example.com/gpu": "1"}}}
-    spec = {"initContainers": [{"name": "setup", **asks}], "containers": [{"name": "main", **asks}]}
-    pod = {"metadata": {"name": "pod", "namespace": "team", "uid": "uid"}, "spec": spec}
-    apart = extended_requests(pod, {"example.com/gpu": "gpu"}, reuse=False)
+    both = pod({"name": "main", **asks}, init=({"name": "setup", **asks},))
+    apart = extended_requests(both.spec, {"example.com/gpu": "gpu"}, reuse=False)
     assert [one.name for one in apart.requests] == ["container-0-request-0", "container-1-request-0"]
     assert [(one.container, one.request) for one in apart.mappings] == [
         ("setup", "container-0-request-0"),
         ("main", "container-1-request-0"),
     ]
-    assert len(extended_requests(pod, {"example.com/gpu": "gpu"}).requests) == 1
-    (owner,) = extended_claim(pod, apart.requests, minor=34)["metadata"]["ownerReferences"]
+    assert len(extended_requests(both.spec, {"example.com/gpu": "gpu"}).requests) == 1
+    (owner,) = extended_claim(both, apart.requests, minor=34)["metadata"]["ownerReferences"]
     assert owner["blockOwnerDeletion"] is True

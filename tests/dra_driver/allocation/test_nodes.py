@@ -2,10 +2,15 @@ from typing import Any
 
 from support.rows import rows
 
-from dra_driver.allocation.nodes import NodeView, provides, selector_matches, unfit_for
+from dra_driver.allocation.nodes import NodeView, daemon_unfit_for, provides, selector_matches, unfit_for
+from dra_driver.api.core import Node, PodSpec
 from dra_driver.api.resource import Taint
 
 NODE = NodeView("n1", {"zone": "a", "gpus": "8"}, allocatable={"nvidia.com/gpu": "4"})
+
+
+def unfit(spec: dict[str, Any], node: NodeView) -> str | None:
+    return unfit_for(PodSpec.of({"containers": [], **spec}), node)
 
 
 def term(key: str, operator: str, *values: str, kind: str = "matchExpressions") -> dict[str, Any]:
@@ -47,15 +52,18 @@ def test_terms_are_alternatives() -> None:
 
 def test_a_node_is_read_from_its_object() -> None:
     node = NodeView.of(
-        {
-            "metadata": {"name": "n", "labels": {"a": "b"}},
-            "spec": {"unschedulable": True, "taints": [{"key": "k", "effect": "NoSchedule"}]},
-            "status": {"allocatable": {"cpu": "4"}},
-        }
+        Node.of(
+            {
+                "metadata": {"name": "n", "labels": {"a": "b"}},
+                "spec": {"unschedulable": True, "taints": [{"key": "k", "effect": "NoSchedule"}]},
+                "status": {"allocatable": {"cpu": "4"}},
+            }
+        )
     )
     assert (node.name, node.labels, node.unschedulable) == ("n", {"a": "b"}, True)
     assert [taint.key for taint in node.taints] == ["k"]
-    assert unfit_for({"spec": {}}, node) == "cordoned"
+    assert unfit({}, node) == "cordoned"
+    assert daemon_unfit_for(PodSpec(containers=[]), node) == "tainted k"
 
 
 def test_a_device_plugin_s_resources_are_those_that_the_node_can_allocate() -> None:
@@ -64,12 +72,12 @@ def test_a_device_plugin_s_resources_are_those_that_the_node_can_allocate() -> N
 
 
 def test_a_pod_goes_where_its_selector_and_affinity_say() -> None:
-    assert unfit_for({"spec": {"nodeSelector": {"zone": "a"}}}, NODE) is None
-    assert unfit_for({"spec": {"nodeSelector": {"zone": "b"}}}, NODE) == "not selected by nodeSelector zone=b"
+    assert unfit({"nodeSelector": {"zone": "a"}}, NODE) is None
+    assert unfit({"nodeSelector": {"zone": "b"}}, NODE) == "not selected by nodeSelector zone=b"
     for zone, told in (("a", None), ("b", "not selected by the pod's node affinity")):
         terms = {"nodeSelectorTerms": [term("zone", "In", zone)]}
         required = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
-        assert unfit_for({"spec": {"affinity": {"nodeAffinity": required}}}, NODE) == told
+        assert unfit({"affinity": {"nodeAffinity": required}}, NODE) == told
 
 
 @rows(
@@ -87,9 +95,9 @@ def test_a_pod_goes_where_its_selector_and_affinity_say() -> None:
 )
 def test_a_taint_keeps_pods_away_that_do_not_tolerate_it(toleration: dict[str, Any], tolerated: bool) -> None:
     node = NodeView("n", taints=(Taint(key="k", value="v", effect="NoSchedule"),))
-    assert unfit_for({"spec": {}}, node) == "tainted k=v"
-    assert unfit_for({"spec": {"tolerations": [toleration]}}, node) == (None if tolerated else "tainted k=v")
+    assert unfit({}, node) == "tainted k=v"
+    assert unfit({"tolerations": [toleration]}, node) == (None if tolerated else "tainted k=v")
 
 
 def test_a_taint_that_only_prefers_keeps_nobody_away() -> None:
-    assert unfit_for({"spec": {}}, NodeView("n", taints=(Taint(key="k", effect="PreferNoSchedule"),))) is None
+    assert unfit({}, NodeView("n", taints=(Taint(key="k", effect="PreferNoSchedule"),))) is None

@@ -7,17 +7,19 @@ from support.allocation import alternative, claim, device_class, exactly, first_
 
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.placement import Placement, highest_score, place_on, score
+from dra_driver.api.core import Pod
 from dra_driver.api.resource import Allocation, ResourceClaim
 
 NODE = NodeView("node-1", {"zone": "a"})
 RESOURCE = "nvidia.com/gpu"
 
 
-def pod(**spec: Any) -> dict[str, Any]:
-    return {"metadata": {"name": "p", "namespace": "default", "uid": "uid-p"}, "spec": {"containers": [], **spec}}
+def pod(**spec: Any) -> Pod:
+    metadata = {"name": "p", "namespace": "default", "uid": "uid-p"}
+    return Pod.of({"metadata": metadata, "spec": {"containers": [], **spec}})
 
 
-def wanting(amount: str) -> dict[str, Any]:
+def wanting(amount: str) -> Pod:
     return pod(containers=[{"name": "c", "resources": {"limits": {RESOURCE: amount}}}])
 
 

@@ -250,7 +250,7 @@ async def test_of_long_logs_the_end_is_kept_and_of_too_many_those_that_are_not_w
     made.pack(tmp_path / "b", release=RELEASE, time=NOW)
     found = contents(tmp_path / "b")
     log = found[f"gpu-dra-bundle/logs/{NAMESPACE}/plugin-gpu-2/plugin.log"]
-    assert log.startswith("(what was before is left out")
+    assert log.startswith("(earlier lines are left out")
     assert log.endswith("last of plugin-gpu-2\n")
     assert len(log) < 1200
     errors = found["gpu-dra-bundle/errors.txt"]

@@ -9,10 +9,9 @@ from support.installation import NODES, NOW, RELEASE, FakeKube, Installation, ac
 from support.rows import rows
 
 from dra_driver.cli.doctor import progress, shipped_checks
-from dra_driver.doctor.cluster import ClusterView, KubeletSeen, ReleaseSeen
-from dra_driver.doctor.facts import facts_from
+from dra_driver.doctor.cluster import ClusterView, KubeletSeen, ReleaseSeen, facts_from
 from dra_driver.doctor.findings import Verdict, examined
-from dra_driver.doctor.keeping import SOURCES, ObservedKind
+from dra_driver.doctor.kinds import LISTED_KINDS, ObservedKind
 from dra_driver.doctor.reading import Reader
 from dra_driver.errors import InvalidInput, Unreachable
 from dra_driver.names import GPU_DRIVER
@@ -38,7 +37,7 @@ async def test_what_is_read_is_what_there_is() -> None:
     installation = Installation()
     cluster = await read(FakeKube(installation))
     expected = installation.cluster
-    for source in SOURCES:
+    for source in LISTED_KINDS:
         if source.field is not None:
             assert getattr(cluster, source.field) == getattr(expected, source.field), source.field
     for field in ("namespaces", "config_maps", "leases", "events"):
@@ -63,7 +62,7 @@ async def test_secrets_are_never_asked_for_and_nothing_is_changed() -> None:
     assert {one for one in kube.asked if one.startswith("create")} == {"create resourceslices"}
 
 
-@rows("source", [one for one in SOURCES if one.field is not None])
+@rows("source", [one for one in LISTED_KINDS if one.field is not None])
 async def test_a_kind_that_may_not_be_listed_is_unknown_and_the_rest_is_known(source: ObservedKind) -> None:
     kube = FakeKube(Installation())
     plural, field = source.resource.plural, source.field
@@ -180,6 +179,7 @@ async def test_of_pods_that_are_not_ours_only_who_uses_which_claim_is_kept() -> 
     kept = {obj["metadata"]["name"]: obj for source, obj in installation.kept() if source.field == "pods"}
     assert "web" not in kept
     assert kept["train"]["spec"] == {
+        "containers": [],
         "nodeName": "gpu-1",
         "resourceClaims": [{"name": "gpu", "resourceClaimName": "train"}],
     }

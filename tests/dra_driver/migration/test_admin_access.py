@@ -16,6 +16,7 @@ from dra_driver import bundled
 from dra_driver.allocation.behavior import Behavior
 from dra_driver.allocation.placement import Placement, place_on
 from dra_driver.allocation.snapshot import Snapshot, Usage
+from dra_driver.api.core import Pod
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import DeviceClass, ResourceClaim
 from dra_driver.checking.knowledge import SampleNode, site_of_model
@@ -32,7 +33,7 @@ CLASSES = {
     for path in bundled.DEVICE_CLASSES_FOLDER.glob("*.yaml")
     for one in [DeviceClass.of(yaml.safe_load(path.read_text()))]
 }
-POD = {"metadata": {"name": "p", "namespace": "n", "uid": "p"}, "spec": {"containers": [{"name": "c"}]}}
+POD = Pod.of({"metadata": {"name": "p", "namespace": "n", "uid": "p"}, "spec": {"containers": [{"name": "c"}]}})
 
 
 def node_with(rules: dict[str, Any]) -> SampleNode:

@@ -6,6 +6,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pynvml
@@ -19,10 +20,10 @@ from dra_driver.doctor.proofs import ON_NODE, Proof, ProofChange, ProofResult, l
 from dra_driver.errors import NodeNotReady
 from dra_driver.names import ClaimRef
 from kubelet_plugin.doctor.looking import LocalMachine
-from kubelet_plugin.doctor.proof import changes, configured, harmless
+from kubelet_plugin.doctor.proof import changes, harmless
 from kubelet_plugin.doctor.proof.harmless import _MPS_KEY
 from kubelet_plugin.doctor.proof.node import ProofNode, identity
-from kubelet_plugin.doctor.proof.run import _HARMLESS, _tried, proven
+from kubelet_plugin.doctor.proof.run import HARMLESS, attempt, hook_mode, proven, readable_cdi
 from kubelet_plugin.prepare.holds import GpuIdentity, MpsDaemon, VfioBinding
 from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice
 from kubelet_plugin.prepare.store import JournalFile
@@ -47,9 +48,9 @@ class Simulated:
     def outcomes(self, *, events: bool = False) -> dict[str, ProofResult]:
         """Of what is harmless; without the second that events take, unless they are asked for."""
         node = self.node()
-        tried = {name: prove for name, prove in _HARMLESS.items() if events or name != "events"}
+        tried = {name: prove for name, prove in HARMLESS.items() if events or name != "events"}
         with node.folders():
-            return {name: _tried(prove, node).outcome for name, prove in tried.items()}
+            return {name: attempt(partial(prove, node)).outcome for name, prove in tried.items()}
 
     def wrap(self, program: str, script: str) -> None:
         """`script` runs in its place; the program itself is "$real"."""
@@ -236,7 +237,7 @@ def test_a_change_that_fails_is_taken_back(
     assert node.facts.gpus
     fault(simulated)
     with node.folders():
-        assert _tried(prove, node).outcome is ProofResult.FAIL
+        assert attempt(partial(prove, node)).outcome is ProofResult.FAIL
     with simulated.host.edit() as state:
         for gpu in state.gpus:
             gpu.mishaps = {}
@@ -261,7 +262,7 @@ def test_a_channel_that_does_not_open_fails(simulated: Simulated) -> None:
     node = simulated.node()
     assert node.facts.imex is not None
     simulated.host.unload_driver()
-    assert _tried(changes.opened_channel, node).outcome is ProofResult.FAIL
+    assert attempt(partial(changes.opened_channel, node)).outcome is ProofResult.FAIL
 
 
 def test_what_a_killed_proof_leaves_is_taken_back_when_a_plugin_starts(simulated: Simulated) -> None:
@@ -335,7 +336,7 @@ def _finding(check: str, verdict: Verdict, trouble: str = "") -> Diagnosis:
 def test_containers_without_hooks_fail_unless_somebody_chose_it(
     verdict: Verdict, trouble: str, outcome: ProofResult
 ) -> None:
-    assert configured.hook_mode([_finding("node-hook", verdict, trouble)]).outcome is outcome
+    assert hook_mode([_finding("node-hook", verdict, trouble)]).outcome is outcome
 
 
 @pytest.mark.parametrize(
@@ -348,4 +349,4 @@ def test_containers_without_hooks_fail_unless_somebody_chose_it(
     ],
 )
 def test_a_runtime_that_cannot_read_our_files_fails(verdicts: list[Verdict], outcome: ProofResult) -> None:
-    assert configured.readable_cdi([_finding("node-runtime", one) for one in verdicts]).outcome is outcome
+    assert readable_cdi([_finding("node-runtime", one) for one in verdicts]).outcome is outcome

@@ -1,13 +1,8 @@
-"""The fields of pods that schedulers, claim controllers and explanations read. Pure."""
+"""What simulated controllers and the scheduler read of pods, which they also write, as the API has them. Pure."""
 
 from dataclasses import dataclass
 
-from dra_driver import kubernetes
 from dra_driver.api.meta import JsonObject
-
-POD_CLAIM_ANNOTATION = "resource.kubernetes.io/pod-claim-name"
-EXTENDED_CLAIM_ANNOTATION = "resource.kubernetes.io/extended-resource-claim"
-CLAIM_FINALIZER = "resource.kubernetes.io/delete-protection"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +44,3 @@ def is_owned_by(obj: JsonObject, owner: JsonObject) -> bool:
     """Whether `owner` is the controller of `obj`."""
     references = obj["metadata"].get("ownerReferences") or ()
     return any(reference["uid"] == owner["metadata"]["uid"] and reference.get("controller") for reference in references)
-
-
-def owner_reference(pod: JsonObject, *, minor: int = kubernetes.CURRENT) -> JsonObject:
-    """The owner reference with which an object is deleted with its pod, as Kubernetes 1.`minor` writes it."""
-    metadata = pod["metadata"]
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "name": metadata["name"],
-        "uid": metadata["uid"],
-        "controller": True,
-        **({"blockOwnerDeletion": True} if minor < 35 else {}),
-    }

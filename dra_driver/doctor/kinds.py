@@ -1,0 +1,217 @@
+"""The kinds that doctor and bundles read from a cluster, and what is kept of each object; nothing else is remembered or
+written. Pure.
+
+Secrets are not among the kinds. Of pods that are not this driver's, only what says who uses a claim is kept.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+from dra_driver.api.computedomain import ComputeDomain
+from dra_driver.api.core import (
+    AdmissionPolicy,
+    ConfigMap,
+    CustomResource,
+    Event,
+    Lease,
+    Namespace,
+    Node,
+    Pod,
+    PodSpec,
+    PolicyBinding,
+    WebhookConfiguration,
+    Workload,
+)
+from dra_driver.api.inventory import NodeInventory
+from dra_driver.api.meta import (
+    COMPUTE_DOMAINS,
+    CONFIG_MAPS,
+    CRDS,
+    DAEMON_SETS,
+    DEVICE_CLASSES,
+    EVENTS,
+    LEASES,
+    NAMESPACES,
+    NODE_INVENTORIES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    JsonObject,
+    Resource,
+)
+from dra_driver.api.resource import DeviceClass, ResourceClaim, ResourceClaimTemplate
+from dra_driver.doctor.cluster import ClusterFacts, ClusterView, OperatorResource, SliceSeen
+from dra_driver.doctor.conflicts import software_of
+from dra_driver.doctor.findings import SeenKind
+from dra_driver.errors import InvalidInput
+from dra_driver.names import CONFIG_GROUP, INVENTORY_GROUP
+
+_DRA_GROUP = "resource.k8s.io"
+_ADMISSION = "admissionregistration.k8s.io"
+DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", True)
+WEBHOOKS = Resource(_ADMISSION, "v1", "validatingwebhookconfigurations", "ValidatingWebhookConfiguration", False)
+ADMISSION_POLICIES = Resource(_ADMISSION, "v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy", False)
+POLICY_BINDINGS = Resource(
+    _ADMISSION, "v1", "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding", False
+)
+CLUSTER_POLICIES = Resource("nvidia.com", "v1", "clusterpolicies", "ClusterPolicy", False)
+GPU_CLUSTERS = Resource("nvidia.com", "v1alpha1", "gpuclusters", "GPUCluster", False)
+
+
+def _whole(obj: JsonObject) -> JsonObject:
+    return obj
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedKind:
+    """`field` is the part of `ClusterView` that it becomes, None for a kind that only bundles have. `keep` returns what
+    is kept of an object, None if it does not concern this driver."""
+
+    resource: Resource
+    field: str | None
+    decode: Callable[[JsonObject], Any]
+    keep: Callable[[JsonObject], JsonObject | None] = _whole
+
+    @property
+    def file(self) -> str:
+        """Its name in a bundle."""
+        group = f".{self.resource.group}" if self.resource.group else ""
+        return f"cluster/{self.resource.plural}{group}.json"
+
+
+def _only(obj: JsonObject, *names: str) -> JsonObject:
+    return {name: obj[name] for name in names if name in obj}
+
+
+def _node(obj: JsonObject) -> JsonObject:
+    names = ("capacity", "allocatable", "conditions", "nodeInfo", "features", "runtimeHandlers", "declaredFeatures")
+    return {**obj, "status": _only(obj.get("status") or {}, *names)}
+
+
+def _pod(obj: JsonObject) -> JsonObject | None:
+    spec, status = obj.get("spec") or {}, obj.get("status") or {}
+    try:
+        if PodSpec.of(spec).ours is not None:
+            return obj
+    except InvalidInput:
+        pass
+    if not spec.get("resourceClaims") and not status.get("extendedResourceClaimStatus"):
+        return None
+    metadata = ("name", "namespace", "uid", "creationTimestamp", "deletionTimestamp")
+    statuses = ("phase", "reason", "resourceClaimStatuses", "extendedResourceClaimStatus")
+    return {
+        "metadata": _only(obj["metadata"], *metadata),
+        "spec": {**_only(spec, "nodeName", "resourceClaims"), "containers": []},
+        "status": _only(status, *statuses),
+    }
+
+
+def _daemon_set(obj: JsonObject) -> JsonObject | None:
+    workload = _workload(obj)
+    return obj if workload is not None and (workload.program or software_of(workload)) else None
+
+
+def _deployment(obj: JsonObject) -> JsonObject | None:
+    workload = _workload(obj)
+    return obj if workload is not None and workload.program else None
+
+
+def _workload(obj: JsonObject) -> Workload | None:
+    try:
+        return Workload.of(obj)
+    except InvalidInput:
+        return None
+
+
+_OUR_GROUPS = frozenset((INVENTORY_GROUP, CONFIG_GROUP))
+_OUR_NAME = "gpu-dra"
+"""In all names that the chart makes, unless `fullnameOverride` is set."""
+
+
+def _definition(obj: JsonObject) -> JsonObject | None:
+    return obj if (obj.get("spec") or {}).get("group") in _OUR_GROUPS else None
+
+
+def _webhook(obj: JsonObject) -> JsonObject | None:
+    """This driver's, by the name that the chart gives it, or by an annotation of the controller."""
+    metadata = obj["metadata"]
+    annotated = any(name.startswith(f"{INVENTORY_GROUP}/") for name in metadata.get("annotations") or ())
+    return obj if annotated or _OUR_NAME in metadata["name"] else None
+
+
+def _admission_policy(obj: JsonObject) -> JsonObject | None:
+    """Every policy about claims, slices or this driver's objects; and this driver's own policies about others."""
+    rules = ((obj.get("spec") or {}).get("matchConstraints") or {}).get("resourceRules") or ()
+    groups = {group for rule in rules for group in rule.get("apiGroups") or ()}
+    return obj if groups & {_DRA_GROUP, *_OUR_GROUPS} or _OUR_NAME in obj["metadata"]["name"] else None
+
+
+def _inventory(obj: JsonObject) -> NodeInventory:
+    """Without the MIG profiles of each GPU: they are half of a large cluster's data, and no check needs them."""
+    spec = obj.get("spec")
+    gpus = spec.get("gpus") if isinstance(spec, dict) else None
+    if not isinstance(gpus, list):
+        return NodeInventory.of(obj)
+    return NodeInventory.of({**obj, "spec": {**obj["spec"], "gpus": [_without_profiles(gpu) for gpu in gpus]}})
+
+
+def _without_profiles(gpu: Any) -> Any:
+    if not isinstance(gpu, dict) or not isinstance(gpu.get("mig"), dict):
+        return gpu
+    return {**gpu, "mig": {name: value for name, value in gpu["mig"].items() if name != "profiles"}}
+
+
+LISTED_KINDS = (
+    ObservedKind(NODES, "nodes", Node.of, _node),
+    ObservedKind(NODE_INVENTORIES, "inventories", _inventory),
+    ObservedKind(RESOURCE_SLICES, "slices", SliceSeen.of),
+    ObservedKind(RESOURCE_CLAIMS, "claims", ResourceClaim.of),
+    ObservedKind(RESOURCE_CLAIM_TEMPLATES, None, ResourceClaimTemplate.of),
+    ObservedKind(COMPUTE_DOMAINS, "domains", ComputeDomain.of),
+    ObservedKind(DEVICE_CLASSES, "classes", DeviceClass.of),
+    ObservedKind(CRDS, "definitions", CustomResource.of, _definition),
+    ObservedKind(PODS, "pods", Pod.of, _pod),
+    ObservedKind(DAEMON_SETS, "daemon_sets", Workload.of, _daemon_set),
+    ObservedKind(DEPLOYMENTS, "deployments", Workload.of, _deployment),
+    ObservedKind(WEBHOOKS, "webhooks", WebhookConfiguration.of, _webhook),
+    ObservedKind(ADMISSION_POLICIES, "admission_policies", AdmissionPolicy.of, _admission_policy),
+    ObservedKind(POLICY_BINDINGS, "policy_bindings", PolicyBinding.of),
+    ObservedKind(CLUSTER_POLICIES, "operators", OperatorResource.of),
+    ObservedKind(GPU_CLUSTERS, "operators", OperatorResource.of),
+)
+"""All objects of these are read; of the others, those with certain names, or of certain namespaces."""
+NAMESPACE_KIND = ObservedKind(NAMESPACES, "namespaces", Namespace.of)
+CONFIG_MAP_KIND = ObservedKind(CONFIG_MAPS, "config_maps", ConfigMap.of)
+LEASE_KIND = ObservedKind(LEASES, "leases", Lease.of)
+EVENT_KIND = ObservedKind(EVENTS, "events", Event.of)
+ALL_KINDS = (*LISTED_KINDS, NAMESPACE_KIND, CONFIG_MAP_KIND, LEASE_KIND, EVENT_KIND)
+
+
+class DecodedObjects:
+    """Collects objects. An object that cannot be decoded is left out with a note, so that the others can be checked."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self._items: dict[str, list[Any]] = {}
+
+    def add(self, kind: ObservedKind, obj: JsonObject) -> None:
+        """`obj` as `kind.keep` returned it."""
+        if kind.field is None:
+            return
+        try:
+            self._items.setdefault(kind.field, []).append(kind.decode(obj))
+        except (InvalidInput, KeyError, TypeError, ValueError) as error:
+            name = (obj.get("metadata") or {}).get("name")
+            self.notes.append(f"{kind.resource.kind} {name} is left out: {error}")
+
+    def cluster(self, facts: ClusterFacts) -> ClusterView:
+        values: dict[str, Any] = {field.name: getattr(facts, field.name) for field in fields(facts)}
+        values |= {
+            kind.field: SeenKind(tuple(self._items.get(kind.field, ())), facts.unread_kinds.get(kind.field))
+            for kind in ALL_KINDS
+            if kind.field is not None
+        }
+        return ClusterView(**values)
