@@ -1,8 +1,9 @@
 """Parts of messages that all packages word the same way. Pure."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
+from textwrap import wrap
 
 
 def listed(names: Iterable[str]) -> str:
@@ -13,6 +14,14 @@ def and_more(texts: Sequence[str], most: int, *, separator: str = ", ") -> str:
     """The first `most` of them, and how many there are besides: `a, b and 3 more`."""
     more = f" and {len(texts) - most} more" if len(texts) > most else ""
     return separator.join(texts[:most]) + more
+
+
+def folded(head: str, text: str, width: int) -> Iterator[str]:
+    """The text in lines of `width`, the first after `head`, the others below it."""
+    words = " ".join(text.split())
+    lines = wrap(words, max(width - len(head), 40), break_long_words=False, break_on_hyphens=False)
+    for number, line in enumerate(lines or [""]):
+        yield f"{head if not number else ' ' * len(head)}{line}"
 
 
 def shown(value: object) -> str:

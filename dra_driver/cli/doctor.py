@@ -2,7 +2,6 @@
 
 import asyncio
 import shutil
-import textwrap
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -27,7 +26,7 @@ from dra_driver.doctor.server import definitions_in
 from dra_driver.errors import InvalidInput
 from dra_driver.kube.client import Kube
 from dra_driver.names import GPU_DRIVER
-from dra_driver.phrases import and_more
+from dra_driver.phrases import and_more, folded
 from dra_driver.terminal import Format, HostRootOption, OutputOption, Status, messages, print_data
 
 _QUIET_S = 2.0
@@ -128,12 +127,12 @@ def doctor(
     if prove:
         if from_ is not None or not (node or on):
             raise InvalidInput("needs --node, --on NODE, or both, and no --from", about="--prove")
-        # Only here: nobody else needs what makes pods.
-        from dra_driver.cli.prove import Pods, node_name
+        # Imported here, because only proofs need it.
+        from dra_driver.cli.prove import PodOptions, node_name
         from dra_driver.cli.prove import prove as prove_node
 
-        pods = Pods(on or node_name(), driver or GPU_DRIVER, kubeconfig, context, image, timeout)
-        prove_node(places if node else None, pods, also or (), archive, output)
+        options = PodOptions(on or node_name(), driver or GPU_DRIVER, also or (), image, timeout)
+        prove_node(places if node else None, options, kubeconfig, context, archive, output)
         return
     if also or on or image or archive:
         raise InvalidInput("need --prove", about="--also, --on, --image and --archive")
@@ -262,18 +261,10 @@ def rendered(report: DoctorReport, width: int) -> Iterator[str]:
             continue
         head = f"{finding.verdict.value:8}  {finding.check}"
         sentence = f"{finding.about}: {finding.sentence}" if finding.about else finding.sentence
-        yield from _folded(f"{head:{margin}}", sentence, width)
+        yield from folded(f"{head:{margin}}", sentence, width)
         if finding.fix:
-            yield from _folded(f"{'':{margin}}fix: ", finding.fix, width)
+            yield from folded(f"{'':{margin}}fix: ", finding.fix, width)
     for why in dict.fromkeys(item.sentence for item in moot):
         names = [item.check for item in moot if item.sentence == why]
         head = f"{Verdict.SKIPPED.value:8}  {len(names)} checks"
-        yield from _folded(f"{head:{margin}}", f"{why}: {', '.join(names)}", width)
-
-
-def _folded(head: str, text: str, width: int) -> Iterator[str]:
-    lines = textwrap.wrap(
-        " ".join(text.split()), max(width - len(head), 40), break_long_words=False, break_on_hyphens=False
-    )
-    for number, line in enumerate(lines or [""]):
-        yield f"{head if not number else ' ' * len(head)}{line}"
+        yield from folded(f"{head:{margin}}", f"{why}: {', '.join(names)}", width)

@@ -1,7 +1,8 @@
-"""What is wrong with an installation, found in what was observed of it; and what may leave it for a support case.
+"""What is wrong with an installation, and how to fix it; and a bundle of what was observed for a support case.
 
-Pure are `findings` (what a check answers), `objects` and `cluster` (what was observed, typed), the checks themselves
-(`server`, `nodes`, `gpus`, `slices`, `control`, `configuration`, `conflicts`, `claims`, `access`; `checks` lists them),
-`keeping` (what of each object is looked at at all), `redaction` and `anonymity`. The edges are `reading` (a cluster)
-and `archive` (a bundle, written and read). The node's part is in the node plugin and enters through `node`.
+`reading` reads a cluster into a `ClusterView` (`cluster`), of the kinds in `kinds`. The checks judge it: `findings`
+says what a check is, `checks.yaml` has their words, `checks` lists them, and `server`, `access`, `installation`,
+`nodes`, `gpus`, `publishing`, `configuration`, `conflicts` and `claims` decide. `archive` and `logs` make a bundle,
+`redaction` and `anonymity` clean it. `proofs` are for `dractl doctor --prove`. The node plugin adds its part through
+`node`.
 """

@@ -182,8 +182,7 @@ def facts_from(wire: JsonObject) -> ClusterFacts:
 
 @dataclass(frozen=True, slots=True)
 class SliceSeen:
-    """A ResourceSlice with the names of its devices only: a large cluster has 100,000 devices. `ours`: it has the label
-    of our publisher."""
+    """A ResourceSlice with the names of its devices only, because a large cluster has 100,000 devices."""
 
     name: str
     driver: str
@@ -192,6 +191,7 @@ class SliceSeen:
     count: int
     node_name: str | None
     ours: bool
+    """Whether it has the label of this driver's publisher."""
     devices: tuple[str, ...]
 
     @classmethod

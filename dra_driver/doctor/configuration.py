@@ -38,8 +38,8 @@ def device_classes(cluster: ClusterView, shipped: tuple[JsonObject, ...], errors
 
 
 def _domains_on(cluster: ClusterView) -> bool:
-    """Also true if no program of ours is seen. With the gate off, or without a controller, these classes are another
-    driver's, or do not exist."""
+    """Also true if no program of this driver is seen. With the gate off, or without a controller, these classes are
+    another driver's, or do not exist."""
     programs = (*cluster.plugins, *cluster.controllers)
     if not cluster.controllers and cluster.plugin_setting("--publisher") == "node":
         return False

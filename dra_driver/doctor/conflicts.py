@@ -86,7 +86,7 @@ def other_software(cluster: ClusterView) -> Judgment:
 
 
 def _conflict(cluster: ClusterView, workload: Workload, software: str | None, shared: list[Node]) -> str | None:
-    """The code of what is wrong if the workload runs on these nodes of ours; None: nothing."""
+    """The code of what is wrong if the workload runs on these nodes with this driver; None: nothing."""
     if software == "ours":
         container = workload.ours
         if container is None or container.program != KUBELET_PLUGIN:

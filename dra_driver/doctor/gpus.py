@@ -106,7 +106,7 @@ _IN_OTHER_CHECKS = frozenset(
     cause.reason
     for cause in (LimitationCause.UNHEALTHY, LimitationCause.FABRIC_INCOMPLETE, LimitationCause.NO_ROOM_FOR_ATTRIBUTE)
 )
-"""Unless a rule asks for it: health, domains, and attributes of ours that rules displace."""
+"""Other checks report these, unless a rule of the policy is not followed."""
 
 
 def policy_followed(cluster: ClusterView) -> Judgment:

@@ -40,7 +40,7 @@ def controller(cluster: ClusterView) -> Judgment:
 def lease_key(deployment: Workload) -> tuple[str, str]:
     """Namespace and name of the controller's Lease."""
     container = deployment.ours
-    assert container is not None, "a controller has a container of ours"
+    assert container is not None, "a controller has a container with its program"
     namespace = container.setting("--lease-namespace") or deployment.metadata.namespace or "default"
     return namespace, container.setting("--lease-name") or LEASE_NAME
 
@@ -77,7 +77,7 @@ def versions(cluster: ClusterView) -> Judgment:
     workloads += [("Deployment", deployment) for deployment in cluster.controllers]
     for kind, workload in workloads:
         container, about = workload.ours, f"{kind} {workload}"
-        assert container is not None, "a workload of ours has a container of ours"
+        assert container is not None, "it has a container with its program"
         theirs = container.version or reported.get(workload.program or "")
         if theirs is None:
             unread = cluster.releases.unread

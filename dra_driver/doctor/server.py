@@ -52,15 +52,15 @@ def definitions_in(texts: Iterator[str]) -> tuple[JsonObject, ...]:
     return tuple(document for text in texts for document in yaml.safe_load_all(text) if document)
 
 
-def _differences(theirs: Any, ours: Any, path: str = "") -> Iterator[str]:
-    """Paths at which `theirs` lacks what `ours` has; a server adds defaults to what it stores."""
-    if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
-        for key, value in ours.items():
-            yield from _differences(theirs.get(key), value, f"{path}.{key}" if path else str(key))
-    elif isinstance(ours, list) and isinstance(theirs, list) and len(theirs) == len(ours):
-        if any(list(_differences(*pair)) for pair in zip(theirs, ours, strict=True)):
+def _differences(observed: Any, shipped: Any, path: str = "") -> Iterator[str]:
+    """Paths at which the observed value lacks what the shipped one has; a server adds defaults to what it stores."""
+    if isinstance(shipped, Mapping) and isinstance(observed, Mapping):
+        for key, value in shipped.items():
+            yield from _differences(observed.get(key), value, f"{path}.{key}" if path else str(key))
+    elif isinstance(shipped, list) and isinstance(observed, list) and len(observed) == len(shipped):
+        if any(list(_differences(*pair)) for pair in zip(observed, shipped, strict=True)):
             yield path
-    elif theirs != ours:
+    elif observed != shipped:
         yield path
 
 

@@ -15,9 +15,8 @@ from support.places import SHORT
 
 from dra_driver.api.meta import PODS, RESOURCE_CLAIMS
 from dra_driver.cli.live import read_cluster
-from dra_driver.cli.prove_pods import ProofPlace, _remove_old, _tried, proven_in_pods
-from dra_driver.doctor.proof_pods import LABEL, SHAPES, ProofRequest, pod_of
-from dra_driver.doctor.proofs import IN_PODS, Proof, ProofResult
+from dra_driver.cli.prove import PodOptions, ProofPlace, proven_in_pods
+from dra_driver.doctor.proofs import IN_PODS, LABEL, SHAPES, Proof, ProofRequest, ProofResult, pod_of
 from dra_driver.errors import Rejected
 from dra_driver.kube.client import Kube
 from dra_driver.names import GPU_DRIVER
@@ -25,7 +24,6 @@ from dra_driver.simulation.cluster import SimulatedCluster, SimulatedNode
 from kubelet_plugin.simulation.host import SimulatedHost
 
 NODE = SimulatedNode("a30-1", "a30", 0, acts=(("mig-mode", "3", "on"), ("make-mig", "3", "1g.6gb")))
-PLACE = ProofPlace(NODE.name, "default", "simulated")
 WHOLE = ProofRequest("gpu.nvidia.com", f"device.attributes['{GPU_DRIVER}'].sharing == 'exclusive'")
 
 
@@ -79,7 +77,11 @@ async def _nothing_is_left(cluster: SimulatedCluster) -> None:
 
 async def _prove(cluster: SimulatedCluster, number: int) -> Proof:
     slices = (await read_cluster(cluster.kube)).slices
-    return await _tried(cluster.kube, PLACE, SHAPES[number], WHOLE, slices, GPU_DRIVER, 30.0)
+    return await _place(cluster).tried(SHAPES[number], WHOLE, slices, GPU_DRIVER, 30.0)
+
+
+def _place(cluster: SimulatedCluster) -> ProofPlace:
+    return ProofPlace(cluster.kube, NODE.name, "default", "simulated")
 
 
 class _Reader:
@@ -97,9 +99,7 @@ class _Reader:
 
 async def _who_may_not_make_pods_is_told_so(cluster: SimulatedCluster) -> None:
     reader: Any = _Reader(cluster.kube)
-    proofs = await proven_in_pods(
-        reader, NODE.name, driver=GPU_DRIVER, also=(), image="simulated", patience_s=30.0, tell=lambda _: None
-    )
+    proofs = await proven_in_pods(reader, PodOptions(NODE.name, GPU_DRIVER, image="simulated", patience_s=30.0))
     assert [one.name for one in proofs] == [name for name, _ in IN_PODS]
     assert {one.outcome for one in proofs} == {ProofResult.NOT_TRIED}
     assert "you may not make pods in namespace default" in proofs[0].reason
@@ -137,6 +137,6 @@ async def _what_a_killed_run_left_goes(cluster: SimulatedCluster) -> None:
     for pod in pods:
         await kube.create(PODS, pod, namespace="default")
     await kube.merge_patch(PODS, "over", {"status": {"phase": "Failed"}}, namespace="default", subresource="status")
-    await _remove_old(kube, PLACE)
+    await _place(cluster).remove_old()
     assert [pod["metadata"]["name"] for pod in (await kube.list(PODS, label_selector=LABEL)).items] == ["waits"]
     await kube.delete(PODS, "waits", namespace="default")

@@ -16,7 +16,7 @@ from support.dractl import run
 from support.real_chart import CHART_IS_THERE, CHART_WHY_NOT, OURS
 from support.real_cluster import KUBECONFIG, Services, devices, get, install, services_of, until
 
-from dra_driver.doctor.proof_pods import LABEL
+from dra_driver.doctor.proofs import LABEL
 
 pytestmark = [
     pytest.mark.skipif(not CHART_IS_THERE, reason=CHART_WHY_NOT),

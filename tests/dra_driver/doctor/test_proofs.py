@@ -5,20 +5,23 @@ from typing import Any
 
 from support.rows import rows
 
+from dra_driver.api.core import Pod
 from dra_driver.api.meta import JsonObject
-from dra_driver.api.resource import Device, ResourceSlice
-from dra_driver.doctor.proof_pods import (
+from dra_driver.api.resource import Device, ResourceClaim, ResourceSlice
+from dra_driver.doctor.proofs import (
+    IN_PODS,
     SHAPES,
+    Proof,
+    ProofChange,
     ProofDevice,
     ProofOutcome,
     ProofRequest,
     claim_of,
     judged,
     pod_of,
+    reported_uuids,
     request_for,
-    told_uuids,
 )
-from dra_driver.doctor.proofs import IN_PODS, Proof, ProofChange
 from dra_driver.doctor.proofs import ProofResult as Verdict
 from dra_driver.names import GPU_DRIVER
 
@@ -87,7 +90,7 @@ def test_a_pod_ends_by_itself_and_its_claim_goes_with_it() -> None:
     context = spec["containers"][0]["securityContext"]
     assert context["runAsNonRoot"] and context["capabilities"] == {"drop": ["ALL"]}
     pod["metadata"]["uid"] = "u-1"
-    claim = claim_of("proof-1", ProofRequest("gpu.nvidia.com", "true", sharing="MPS"), pod)
+    claim = claim_of("proof-1", ProofRequest("gpu.nvidia.com", "true", sharing="MPS"), Pod.of(pod))
     assert claim["metadata"]["ownerReferences"] == [
         {"apiVersion": "v1", "kind": "Pod", "name": "proof-1", "uid": "u-1"}
     ]
@@ -119,7 +122,7 @@ def claim(name: str = "gpu-69a54c71", **told: str) -> JsonObject:
 
 def ended(message: str, code: int = 0) -> JsonObject:
     state = {"terminated": {"exitCode": code, "message": message, "reason": "Error" if code else "Completed"}}
-    return {"metadata": {"name": "p"}, "status": {"containerStatuses": [{"state": state}]}}
+    return {"status": {"containerStatuses": [{"name": "check", "state": state}]}}
 
 
 def report(*uuids: str, user: int = 0, **more: str) -> str:
@@ -128,7 +131,9 @@ def report(*uuids: str, user: int = 0, **more: str) -> str:
 
 def verdict(pod: JsonObject, of: JsonObject | None = None, *, shape: Any = ROOT, events: tuple[str, ...] = ()) -> Proof:
     of = of or claim()
-    return judged(shape, ProofOutcome(pod, of, told_uuids(of, GPU_DRIVER), events, 90.0), [SLICE], GPU_DRIVER)
+    typed = Pod.of({"metadata": {"name": "p"}, "spec": {"containers": []}, **pod})
+    outcome = ProofOutcome(typed, ResourceClaim.of(of), reported_uuids(of, GPU_DRIVER), events, 90.0)
+    return judged(shape, outcome, [SLICE], GPU_DRIVER)
 
 
 def test_exactly_the_claims_gpu_passes() -> None:
@@ -158,7 +163,7 @@ CONDITION = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes ar
         (ended(report(step="cuInit", error="CUDA_ERROR_NO_DEVICE (100)"), 1), "cuInit: CUDA_ERROR_NO_DEVICE"),
         (ended(report(UUID, user=65532)), "ran as user 65532"),
         (ended("exec: gpu-dra-cuda-check: not found", 128), "without a report: exec: gpu-dra-cuda-check"),
-        ({"metadata": {"name": "p"}, "status": {"conditions": [CONDITION]}}, "not scheduled within 90 s: 0/3 nodes"),
+        ({"status": {"conditions": [CONDITION]}}, "not scheduled within 90 s: 0/3 nodes"),
     ],
 )
 def test_whatever_else_comes_of_it_fails(pod: JsonObject, says: str) -> None:
@@ -170,10 +175,9 @@ def test_whatever_else_comes_of_it_fails(pod: JsonObject, says: str) -> None:
 def test_a_pod_that_waits_says_what_kubelet_says() -> None:
     waiting = {"waiting": {"reason": "ContainerCreating"}}
     pod = {
-        "metadata": {"name": "p"},
         "status": {
             "conditions": [{**CONDITION, "status": "True"}],
-            "containerStatuses": [{"state": waiting}],
+            "containerStatuses": [{"name": "check", "state": waiting}],
         },
     }
     assert "ContainerCreating" in verdict(pod).reason
