@@ -1,8 +1,12 @@
-"""Folders of the YAML that ships with the project: DeviceClasses, examples and CRDs. In a checkout they are top-level
-folders, in an installed package they are inside it.
+"""The YAML that ships with the project: folders of DeviceClasses, examples and CRDs, and a fast way to read it.
+
+In a checkout the folders are top-level folders, in an installed package they are inside it.
 """
 
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 _PACKAGE = Path(__file__).parent
 
@@ -15,3 +19,16 @@ def _folder(name: str) -> Path:
 DEVICE_CLASSES_FOLDER = _folder("deviceclasses")
 EXAMPLES_FOLDER = _folder("examples")
 CRDS_FOLDER = _PACKAGE / "api" / "crds"
+
+_LOADER: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+"""libyaml is ten times as fast as PyYAML's parser. Its messages are less exact, so files of users are not read with it."""
+
+
+def read_yaml(text: str) -> Any:
+    """The one document of a text that ships with the project."""
+    return yaml.load(text, _LOADER)
+
+
+def read_documents(text: str) -> list[Any]:
+    """All documents of such a text, without empty ones."""
+    return [document for document in yaml.load_all(text, _LOADER) if document]

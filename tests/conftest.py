@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 import structlog
+import structlog.dev
 from hypothesis import Phase, settings
 from support import places
 
@@ -35,7 +36,13 @@ pytest_plugins = ["support.cluster", "support.processes"]
 
 def pytest_collection_finish() -> None:
     gc.freeze()
+    # Every 2,000 objects, as Python has it, is a twentieth of all processor time.
+    gc.set_threshold(50_000, 10, 10)
     gc.enable()
+
+
+# What nobody configured shows each exception in frames and colors, which takes longer than the test.
+structlog.dev.ConsoleRenderer.get_active().exception_formatter = structlog.dev.plain_traceback
 
 
 @pytest.fixture(autouse=True)

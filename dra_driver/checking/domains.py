@@ -5,8 +5,6 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-import yaml
-
 from dra_driver.allocation.domains import with_uid
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.documents import Document
@@ -14,6 +12,7 @@ from dra_driver.api.meta import COMPUTE_DOMAINS, JsonObject
 from dra_driver.apirules.metadata import dns_subdomain, problems_of_metadata
 from dra_driver.apirules.schema import Schema
 from dra_driver.apirules.status import FieldProblem, invalid
+from dra_driver.bundled import read_yaml
 from dra_driver.checking.claims import report_problems
 from dra_driver.checking.fields import Cleaner
 from dra_driver.checking.findings import DEPRECATED_FIELD, TEMPLATE_TAKEN, CheckReport, Severity
@@ -87,6 +86,6 @@ def _problems(spec: JsonObject) -> Iterator[FieldProblem]:
 def _schema() -> Schema:
     """Of what users write: metadata is the API server's, and the status the controller's."""
     text = files("dra_driver.api").joinpath("crds", "computedomain.yaml").read_text("utf-8")
-    whole = yaml.safe_load(text)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    whole = read_yaml(text)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     spec = {"type": "object", "properties": {"spec": whole["properties"]["spec"]}, "required": ["spec"]}
     return Schema(spec, {})

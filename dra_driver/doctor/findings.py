@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
-import yaml
-
 from dra_driver.api.meta import JsonObject
+from dra_driver.bundled import read_yaml
 
 
 class Verdict(StrEnum):
@@ -164,7 +163,7 @@ def checks_of[T: Observed](
     table: str, judges: Mapping[str, Callable[[T], Judgment]], moot: Callable[[T], str | None] | None = None
 ) -> tuple[Check[T], ...]:
     """The checks of a table in YAML, in its order. `moot` is for checks `of: installation`."""
-    rows: dict[str, dict[str, Any]] = yaml.safe_load(table)
+    rows: dict[str, dict[str, Any]] = read_yaml(table)
     return tuple(
         Check(
             name,

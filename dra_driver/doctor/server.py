@@ -3,9 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import yaml
-
 from dra_driver.api.meta import JsonObject
+from dra_driver.bundled import read_documents
 from dra_driver.doctor.cluster import ClusterView
 from dra_driver.doctor.findings import Judgment, Unread, wrong
 from dra_driver.kubernetes import CURRENT, OLDEST
@@ -49,7 +48,7 @@ def definitions(cluster: ClusterView, shipped: tuple[JsonObject, ...]) -> Judgme
 
 def definitions_in(texts: Iterator[str]) -> tuple[JsonObject, ...]:
     """From the YAML files that ship with this release."""
-    return tuple(document for text in texts for document in yaml.safe_load_all(text) if document)
+    return tuple(document for text in texts for document in read_documents(text))
 
 
 def _differences(observed: Any, shipped: Any, path: str = "") -> Iterator[str]:

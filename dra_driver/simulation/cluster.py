@@ -228,9 +228,9 @@ class SimulatedCluster:
     async def _install(self) -> None:
         """What an administrator applies before anything else: CRDs, DeviceClasses, and the nodes themselves."""
         for path in sorted(bundled.CRDS_FOLDER.glob("*.yaml")):
-            await self.kube.create(CRDS, yaml.safe_load(path.read_text()))
+            await self.kube.create(CRDS, bundled.read_yaml(path.read_text()))
         for path in sorted(bundled.DEVICE_CLASSES_FOLDER.glob("*.yaml")):
-            for document in yaml.safe_load_all(path.read_text()):
+            for document in bundled.read_documents(path.read_text()):
                 await self.kube.create(DEVICE_CLASSES, document)
         await self.kube.create(NAMESPACES, {"metadata": {"name": DRIVER_NAMESPACE}})
         for node in self.nodes:

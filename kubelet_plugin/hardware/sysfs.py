@@ -110,17 +110,19 @@ class HostFiles:
         """Where `host_path` lies for this process. Links on the way are the caller's: see `resolve`."""
         return self.root / str(host_path).lstrip("/")
 
-    def resolve(self, host_path: str | PurePosixPath) -> PurePosixPath | None:
+    def resolve(self, host_path: str | PurePosixPath, folder: str = "") -> PurePosixPath | None:
         """The host path that `host_path` leads to, links followed inside the root; None when nothing is there.
 
-        An absolute link means the host's file, not this process', and no link leads out of the root.
+        An absolute link means the host's file, not this process', and no link leads out of the root. `folder` is as in
+        `read_text`.
         """
-        resolved = self._resolved(str(host_path))
+        resolved = self._resolved(str(host_path), folder)
         return PurePosixPath(resolved) if resolved is not None else None
 
-    def _resolved(self, host_path: str) -> str | None:
+    def _resolved(self, host_path: str, folder: str = "") -> str | None:
+        """`host_path` is relative to `folder`, which is resolved already."""
         # Plain strings: a scan of a driver root asks some hundred times.
-        done, links = list[str](), 0
+        done, links = folder.split("/")[1:], 0
         todo = host_path.split("/")[::-1]
         while todo:
             part = todo.pop()
@@ -152,9 +154,12 @@ class HostFiles:
         """The tree below a folder, as a root of its own: no link leads out of it."""
         return HostFiles(self.path(host_path))
 
-    def read_text(self, host_path: str) -> str | None:
-        """The content without surrounding white space, links followed inside the root; None when unreadable."""
-        resolved = self._resolved(host_path)
+    def read_text(self, host_path: str, folder: str = "") -> str | None:
+        """The content without surrounding white space, links followed inside the root; None when unreadable.
+
+        With a `folder`, which `resolve` answered, the path is relative to it, and the way to it is not walked again.
+        """
+        resolved = self._resolved(host_path, folder)
         if resolved is None:
             return None
         try:
@@ -226,27 +231,30 @@ class HostFiles:
 
     def names(self, folder: str) -> list[str]:
         """What is in a folder, in no order; empty when there is none, or when it cannot be read."""
-        resolved = self.resolve(folder)
+        resolved = self._resolved(folder)
         if resolved is None:
             return []
         try:
-            return [entry.name for entry in self.path(resolved).iterdir()]
+            return os.listdir(self._root + resolved)  # noqa: PTH208 - see resolve
         except OSError:
             return []
 
     def pci(self, address: str) -> PciFacts:
         """What sysfs says of the function at `address` (sysfs' spelling). All None when it is not there."""
-        folder = f"/sys/bus/pci/devices/{address}"
-        numa_node = _number(self.read_text(f"{folder}/numa_node"))
-        iommu_group = self.resolve(f"{folder}/iommu_group")
-        driver = self.resolve(f"{folder}/driver")
+        place = self.resolve(f"/sys/bus/pci/devices/{address}")
+        if place is None:
+            return PciFacts(address)
+        folder = str(place)
+        numa_node = _number(self.read_text("numa_node", folder))
+        iommu_group = self.resolve("iommu_group", folder)
+        driver = self.resolve("driver", folder)
         return PciFacts(
             address=address,
             numa_node=numa_node if numa_node is not None and numa_node >= 0 else None,
-            root=self._pci_root(folder),
-            vendor=_number(self.read_text(f"{folder}/vendor")),
-            device=_number(self.read_text(f"{folder}/device")),
-            device_class=_number(self.read_text(f"{folder}/class")),
+            root=_pci_root(place),
+            vendor=_number(self.read_text("vendor", folder)),
+            device=_number(self.read_text("device", folder)),
+            device_class=_number(self.read_text("class", folder)),
             driver=driver.name if driver is not None else None,
             iommu_group=_number(iommu_group.name) if iommu_group is not None else None,
             drm_nodes=tuple(
@@ -261,23 +269,25 @@ class HostFiles:
     def _pci_addresses(self) -> Iterator[str]:
         for name in sorted(self.names("/sys/bus/pci/devices")):
             # The vendor is looked at first: a large machine has hundreds of functions, and few of them are GPUs.
-            folder = f"/sys/bus/pci/devices/{name}"
-            is_nvidia = _number(self.read_text(f"{folder}/vendor")) == _NVIDIA_VENDOR
-            if is_nvidia and self.resolve(f"{folder}/physfn") is None:
+            place = self.resolve(f"/sys/bus/pci/devices/{name}")
+            if place is None or _number(self.read_text("vendor", str(place))) != _NVIDIA_VENDOR:
+                continue
+            if self.resolve("physfn", str(place)) is None:
                 yield name
-
-    def _pci_root(self, folder: str) -> str | None:
-        resolved = self.resolve(folder)
-        if resolved is None or resolved.parts[:3] != ("/", "sys", "devices") or len(resolved.parts) < 5:
-            return None
-        root = resolved.parts[3]
-        return root if _PCI_ROOT.fullmatch(root) else None
 
 
 def described_node(kind: Literal["c", "b"], major: int, minor: int, mode: int = 0o666, gid: int = 0) -> str:
     """The text of a file that stands for a device node below a folder: see `HostFiles.device_node`."""
     group = f" gid {gid}" if gid else ""
     return f"simulated device node {kind} {major}:{minor} {mode:04o}{group}\n"
+
+
+def _pci_root(folder: PurePosixPath) -> str | None:
+    """The root complex of a function whose resolved folder in sysfs is `folder`."""
+    if folder.parts[:3] != ("/", "sys", "devices") or len(folder.parts) < 5:
+        return None
+    root = folder.parts[3]
+    return root if _PCI_ROOT.fullmatch(root) else None
 
 
 def _number(text: str | None) -> int | None:

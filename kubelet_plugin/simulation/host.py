@@ -194,18 +194,27 @@ def _remove_driver_files(root: Path, state: NodeState) -> None:
 
 
 def create_host(
-    root: Path, profile: str, node_index: int = 0, *, machine: str = "", layout: Layout = "root", driver: bool = True
+    root: Path,
+    profile: str,
+    node_index: int = 0,
+    *,
+    machine: str = "",
+    layout: Layout = "root",
+    driver: bool = True,
+    gpus: int | None = None,
 ) -> SimulatedHost:
     """Build the node below `root`, an empty or missing folder.
 
     The same profile and index give the same UUIDs and serial numbers each time; two indices share none, but GPUs of
     one rack share the cluster UUID and clique. Neither do two machines, whose names tell apart nodes of one index.
-    Without `driver` nothing of the driver is there yet. `profile` may be the file of a record, which says all else.
+    Without `driver` nothing of the driver is there yet. With `gpus` the node has that many of the profile's GPUs, the
+    first ones. `profile` may be the file of a record, which says all else.
     Raises InvalidInput for an unknown profile and for a file that is no record.
     """
     if names_record(profile):
         return _recorded_host(root, Path(profile), node_index, machine)
     state = _initial_state(profile, load_profile(profile), node_index, machine, layout)
+    state.gpus = state.gpus[:gpus]
     state.driver.loaded = driver
     root.mkdir(parents=True, exist_ok=True)
     kernel_files.write_machine(root, state)

@@ -11,9 +11,9 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from dra_driver.bundled import read_yaml
 from dra_driver.errors import InvalidInput
 
 type Sources = Mapping[str, tuple[str, ...]]
@@ -102,7 +102,7 @@ def load_mig_table(name: str) -> MigTable:
     place = files(__package__).joinpath("mig", f"{name}.yaml")
     if not place.is_file():
         raise InvalidInput(f"no such table; there are {', '.join(mig_table_names())}", about=f"MIG table {name}")
-    document: dict[str, Any] = yaml.safe_load(place.read_text(encoding="utf-8"))
+    document: dict[str, Any] = read_yaml(place.read_text(encoding="utf-8"))
     try:
         return MigTable.model_validate(document)
     except ValidationError as error:
@@ -202,6 +202,6 @@ def load_profile(name: str) -> Profile:
         raise InvalidInput(f"no such profile; there are {', '.join(profile_names())}", about=f"profile {name}")
     text = files(__package__).joinpath("profiles", f"{name}.yaml").read_text(encoding="utf-8")
     try:
-        return Profile.model_validate(yaml.safe_load(text))
+        return Profile.model_validate(read_yaml(text))
     except ValidationError as error:
         raise InvalidInput(str(error), about=f"profile {name}") from error

@@ -68,7 +68,7 @@ class Node:
     """A node and its journal. `hardware` is the plugin's of now: a new life begins with `restart`."""
 
     def __init__(self, folder: Path, profile: str) -> None:
-        self.host = create_host(folder, profile)
+        self.host = create_host(folder, profile, gpus=2)
         self.files = HostFiles(folder)
         self.journal: dict[Hold, HoldRecord] = {}
         self.pauses = 0

@@ -56,7 +56,7 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    node = a_node(tmp_path, "h100-nvl")
+    node = a_node(tmp_path, "h100-nvl", gpus=2)
     world = World(node, StuckNvml(node.host.root))
     yield world
     world.nvml.free()
@@ -92,7 +92,7 @@ class TestLooking:
         assert hardware.look() == before
 
     def test_one_that_hangs_when_it_is_asked_for_its_peers_is_left_out(self, tmp_path: Path) -> None:
-        node = a_node(tmp_path)
+        node = a_node(tmp_path, gpus=2)
         world = World(node, StuckNvml(node.host.root))
         hardware = world.hardware(read_s=1.0)
         before = hardware.look()

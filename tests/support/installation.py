@@ -41,7 +41,7 @@ def _shipped() -> tuple[tuple[Obj, ...], tuple[Obj, ...]]:
     """CustomResourceDefinitions and DeviceClasses."""
     folders = (bundled.CRDS_FOLDER, bundled.DEVICE_CLASSES_FOLDER)
     definitions, classes = (
-        tuple(one for path in sorted(folder.glob("*.yaml")) for one in yaml.safe_load_all(path.read_text()))
+        tuple(one for path in sorted(folder.glob("*.yaml")) for one in bundled.read_documents(path.read_text()))
         for folder in folders
     )
     return definitions, classes

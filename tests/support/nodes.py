@@ -44,5 +44,6 @@ class Node:
         return Discovery(self.hardware, interval_s=interval_s, patience_s=patience_s)
 
 
-def a_node(folder: Path, profile: str = "dgx-h100", index: int = 0) -> Node:
-    return Node(create_host(folder / "host", profile, index))
+def a_node(folder: Path, profile: str = "dgx-h100", index: int = 0, *, gpus: int | None = None) -> Node:
+    """With `gpus` the first ones alone: each look at the node takes as long as it has GPUs."""
+    return Node(create_host(folder / "host", profile, index, gpus=gpus))

@@ -2,20 +2,15 @@
 
 from collections.abc import Mapping
 
-import yaml
-
 from dra_driver.api.meta import DEVICE_CLASSES, JsonObject
 from dra_driver.api.resource import DeviceClass
-from dra_driver.bundled import DEVICE_CLASSES_FOLDER
+from dra_driver.bundled import DEVICE_CLASSES_FOLDER, read_documents
 from dra_driver.kube.client import Kube
 
 
 def class_objects() -> tuple[JsonObject, ...]:
     return tuple(
-        one
-        for path in sorted(DEVICE_CLASSES_FOLDER.glob("*.yaml"))
-        for one in yaml.safe_load_all(path.read_text())
-        if one
+        one for path in sorted(DEVICE_CLASSES_FOLDER.glob("*.yaml")) for one in read_documents(path.read_text())
     )
 
 

@@ -106,7 +106,7 @@ def holds_at(
 
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
-    return a_node(tmp_path)
+    return a_node(tmp_path, gpus=2)
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def plugin(node: Node) -> Plugin:
 @pytest.fixture
 def ampere(tmp_path: Path) -> Plugin:
     """GPU 0 was put into MIG mode by an administrator."""
-    node = a_node(tmp_path, "dgx-a100-80")
+    node = a_node(tmp_path, "dgx-a100-80", gpus=2)
     node.host.set_mig(0, 1)
     return Plugin(node)
 
@@ -156,7 +156,7 @@ class TestAClaimComesAndGoes:
     def test_a_mig_device_is_made_and_nothing_is_left_on_every_model(
         self, tmp_path: Path, profile: str, name: str, start: int
     ) -> None:
-        node = a_node(tmp_path, profile)
+        node = a_node(tmp_path, profile, gpus=2)
         if profile.startswith(("a30", "dgx-a100")):
             node.host.set_mig(0, 1)
         plugin, before = Plugin(node), node.host.snapshots()
@@ -210,7 +210,7 @@ class TestFactsStayAsTheyAre:
     def test_facts_are_the_same_before_while_and_after_also_for_a_plugin_that_starts_meanwhile(
         self, tmp_path: Path, profile: str
     ) -> None:
-        node = a_node(tmp_path, profile)
+        node = a_node(tmp_path, profile, gpus=2)
         plugin = Plugin(node)
         before, mig = published(plugin), plugin.look().gpus[0].mig
         assert mig is not None
@@ -552,7 +552,7 @@ class TestModeChanges:
         assert node.host.snapshots() == before
 
     def test_an_ampere_with_mig_off_is_an_administrators_move(self, tmp_path: Path) -> None:
-        node = a_node(tmp_path, "dgx-a100-80")
+        node = a_node(tmp_path, "dgx-a100-80", gpus=2)
         plugin, before = Plugin(node), node.host.snapshots()
         holds = holds_at(node, 3)
         error = refusal(plugin, *holds)
@@ -562,7 +562,7 @@ class TestModeChanges:
         assert node.host.snapshots() == before
 
     def test_an_ampere_that_waits_for_its_reset_is_told(self, tmp_path: Path) -> None:
-        node = a_node(tmp_path, "dgx-a100-80")
+        node = a_node(tmp_path, "dgx-a100-80", gpus=2)
         node.host.set_mig(0, 0, 1)
         assert "MIG mode waits for a reset" in refusal(Plugin(node), *holds_at(node, 3)).message
 

@@ -119,7 +119,7 @@ def failing_call(claim: Claim, call: str, code: int, times: int | None) -> Itera
 
 @pytest.mark.parametrize("call", slow_but(CALLS, *CALLS[::4]))
 def test_parts_of_a_gpu_are_gone_when_nvml_is_well_again(tmp_path: Path, call: str) -> None:
-    claim = in_parts(a_node(tmp_path))
+    claim = in_parts(a_node(tmp_path, gpus=2))
     for number, code in enumerate(CODES):
         for times in (1, None) if code in (3, 6, 15) else ((1, None)[number % 2],):
             assert not list(failing_call(claim, call, code, times)), (call, code, times)
@@ -127,7 +127,7 @@ def test_parts_of_a_gpu_are_gone_when_nvml_is_well_again(tmp_path: Path, call: s
 
 @pytest.mark.parametrize("call", ["nvmlDeviceGetHandleByIndex", "nvmlDeviceGetComputeMode", "nvmlDeviceSetComputeMode"])
 def test_a_compute_mode_is_back_when_nvml_is_well_again(tmp_path: Path, call: str) -> None:
-    claim = exclusive(a_node(tmp_path))
+    claim = exclusive(a_node(tmp_path, gpus=2))
     for code in CODES:
         for times in (1, None):
             assert not list(failing_call(claim, call, code, times)), (call, code, times)
@@ -137,7 +137,7 @@ def test_a_compute_mode_is_back_when_nvml_is_well_again(tmp_path: Path, call: st
 def test_a_gpu_that_answered_nothing_is_as_before_when_it_is_well_again(
     tmp_path: Path, kind: Callable[[Node], Claim]
 ) -> None:
-    claim = kind(a_node(tmp_path))
+    claim = kind(a_node(tmp_path, gpus=2))
     host = claim.node.host
     for code in CODES if kind is not sliced else (1, 3, 6, 9, 15, 999):
         found = leftovers(claim, lambda code=code: host.lose_gpu(0, code), lambda: host.lose_gpu(0, 0))

@@ -394,12 +394,12 @@ class TestRefusals:
             plugin.lend(wrong)
 
     def test_in_mig_mode(self, tmp_path: Path) -> None:
-        host = create_host(tmp_path, "dgx-a100-40")
+        host = create_host(tmp_path, "dgx-a100-40", gpus=2)
         host.set_mig(0, 1)
         self.refused(host, Plugin(host, Journal()), "MIG mode")
 
     def test_with_mig_instances(self, tmp_path: Path) -> None:
-        host = create_host(tmp_path, "dgx-a100-40")
+        host = create_host(tmp_path, "dgx-a100-40", gpus=2)
         host.set_mig(0, 1)
         host.make_instance(0, "1g.5gb")
         self.refused(host, Plugin(host, Journal()), "it has MIG instances, which would be lost")
@@ -636,7 +636,7 @@ class TestLaw:
     @given(steps=STEPS)
     @settings(max_examples=25)
     def test_nothing_is_left(self, tmp_path_factory: pytest.TempPathFactory, steps: list[Step]) -> None:
-        host = create_host(tmp_path_factory.mktemp("law"), "l40s")
+        host = create_host(tmp_path_factory.mktemp("law"), "l40s", gpus=2)
         with_audio(host)
         start = everything_lent(host)
         journal = Journal()
