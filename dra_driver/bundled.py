@@ -21,7 +21,7 @@ EXAMPLES_FOLDER = _folder("examples")
 CRDS_FOLDER = _PACKAGE / "api" / "crds"
 
 _LOADER: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
-"""libyaml is ten times as fast as PyYAML's parser. Its messages are less exact, so files of users are not read with it."""
+"""libyaml is ten times as fast as PyYAML itself. Its messages are less exact, so files of users are read without it."""
 
 
 def read_yaml(text: str) -> Any:
