@@ -1,4 +1,4 @@
-"""`dractl migrate PATHS`: manifests that ask a device plugin for GPUs, made into such that ask by DRA.
+"""`dractl migrate PATHS`: moves manifests from the device plugin to DRA.
 
 Reads files or a cluster, decides by `dra_driver.migration`, and shows or writes. A cluster is only ever read.
 """
@@ -30,8 +30,15 @@ from dra_driver.kubernetes import named_minor
 from dra_driver.migration.cutover.applying import Results
 from dra_driver.migration.decisions import Decisions
 from dra_driver.migration.migrate import migrate as migrated
-from dra_driver.migration.model import Migration, MigrationTarget, ObjectRef, Options, StrategyOption, Workload
-from dra_driver.migration.read.named import is_named
+from dra_driver.migration.model import (
+    Migration,
+    MigrationTarget,
+    ObjectRef,
+    Options,
+    StrategyOption,
+    Workload,
+    is_named,
+)
 from dra_driver.migration.report.markdown import markdown
 from dra_driver.migration.report.outcome import MigrationReport
 from dra_driver.migration.report.sections import named

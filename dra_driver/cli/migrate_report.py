@@ -136,21 +136,18 @@ def _classes(objects: Sequence[JsonObject], read: ClusterRead | None) -> dict[st
 # -- shown in short
 
 _BECOMES = {"claims": "claims", "extended": "stays", "leave": "left alone"}
-
-
 _MOST_ROWS = 20
-"""More workloads than that are summed up by what becomes of them: a terminal has hardly more lines."""
-_FIRST_NAMED = 2
+"""A terminal has hardly more lines."""
+_MOST_NAMED = 2
+_MOST_PLACES = 3
 
 
 def show(report: MigrationReport) -> None:
     """What it comes to, to standard error; then tables to standard output, without notes, which are many."""
     for line in summary(report.migration):
         messages.print(line, markup=False, soft_wrap=True)
-    rows = _rows(report)
-    if len(rows) > _MOST_ROWS:
-        print_table(("WORKLOADS", "BECOME", "DEVICES", "WHY"), _summed_up(rows))
-    elif rows:
+    rows = list(_rows(report))
+    if rows:
         print_table(("WORKLOAD", "BECOMES", "DEVICES", "WHY"), rows)
     shown = [finding for finding in report.migration.findings if finding.severity is not FindingSeverity.INFO]
     findings = sorted(shown, key=lambda finding: (finding.severity.rank, finding.place))
@@ -162,35 +159,20 @@ def show(report: MigrationReport) -> None:
     messages.print(rest, markup=False, soft_wrap=True)
 
 
-def _rows(report: MigrationReport) -> list[tuple[str, str, str, str]]:
-    tried = {id(item.workload): item for item in report.verification.checked} if report.verification is not None else {}
-    rows = []
-    for workload in report.migration.workloads:
-        checked = tried.get(id(workload))
-        verdict = checked.verdict if checked is not None else TrialVerdict.UNKNOWN
-        rows.append(
-            (named(workload), _BECOMES[workload.choice.target.value], _VERDICTS[verdict], workload.choice.reason)
-        )
-    return rows
-
-
-def _summed_up(rows: Sequence[tuple[str, str, str, str]]) -> list[tuple[str, str, str, str]]:
-    """Those with which it went alike have one row; those that a person has to look at come first."""
-    alike: dict[tuple[str, str, str], list[str]] = {}
-    for name, *rest in rows:
-        becomes, devices, why = rest
-        alike.setdefault((becomes, devices, why), []).append(name)
-    order = (_BECOMES["leave"], _VERDICTS[TrialVerdict.DIFFERS], _VERDICTS[TrialVerdict.NOWHERE])
-    worst_first = sorted(alike.items(), key=lambda item: (not set(item[0]) & set(order), -len(item[1])))
-    return [(_first_of(names), *rest) for rest, names in worst_first]
-
-
-def _first_of(names: Sequence[str]) -> str:
-    first = and_more(names, _FIRST_NAMED)
-    return f"{len(names)}: {first}" if len(names) > _FIRST_NAMED else first
-
-
-_MOST_ALIKE = 3
+def _rows(report: MigrationReport) -> Iterator[tuple[str, str, str, str]]:
+    """A row for each workload, or, if there are many, for each outcome. Those that a person must look at come first."""
+    verification = report.verification.checked if report.verification is not None else ()
+    verdicts = {id(item.workload): item.verdict for item in verification}
+    workloads = report.migration.workloads
+    alike: dict[tuple[tuple[str, str, str], int], list[str]] = {}
+    for number, workload in enumerate(workloads):
+        verdict = verdicts.get(id(workload), TrialVerdict.UNKNOWN)
+        outcome = _BECOMES[workload.choice.target.value], _VERDICTS[verdict], workload.choice.reason
+        alike.setdefault((outcome, 0 if len(workloads) > _MOST_ROWS else number), []).append(named(workload))
+    bad = {_BECOMES["leave"], _VERDICTS[TrialVerdict.DIFFERS], _VERDICTS[TrialVerdict.NOWHERE]}
+    for (outcome, _), names in sorted(alike.items(), key=lambda item: (not bad & set(item[0][0]), -len(item[1]))):
+        count = f"{len(names)}: " if len(names) > _MOST_NAMED else ""
+        yield f"{count}{and_more(names, _MOST_NAMED)}", *outcome
 
 
 def _cells(findings: Sequence[MigrationFinding]) -> Iterator[tuple[str, str, str, str]]:
@@ -201,7 +183,7 @@ def _cells(findings: Sequence[MigrationFinding]) -> Iterator[tuple[str, str, str
             at(finding.place.file, finding.place.line)
         )
     for (severity, code, message), places in alike.items():
-        if len(places) > _MOST_ALIKE:
+        if len(places) > _MOST_PLACES:
             places = [and_more(places, 1)]
         yield from ((place, severity, code, message) for place in places)
 

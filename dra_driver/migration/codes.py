@@ -79,7 +79,7 @@ MIXED_TERMS = FindingCode(
     "Put the alternatives into one expression (`operator: In`), or keep GPU Feature Discovery running.",
 )  # fmt: skip
 PREFERENCE_STAYS = FindingCode(
-    "M008", "preference for GPUs stays one for nodes", _INFO,
+    "M008", "preference for GPUs stays with the pod", _INFO,
     "Preferred node affinity names labels of GPUs. The scheduler still prefers such nodes while they have the "
     "labels.",
     "Keep GPU Feature Discovery running, or write a request with alternatives (`firstAvailable`).",

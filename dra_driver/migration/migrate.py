@@ -179,14 +179,12 @@ def _counted(
 
 def _with_counted(plans: Sequence[DocumentPlan], counted: quotas.QuotaResult) -> list[DocumentPlan]:
     workloads = [workload for plan in plans for workload in plan.workloads]
-    more = {some.document: some.edits for some in counted.edits}
-    return [labelled(plan, workloads).with_edits(more.get(plan.document, ())) for plan in plans]
+    return [labelled(plan, workloads).with_edits(counted.edits.get(plan.document, ())) for plan in plans]
 
 
 def _as_it_came(counted: quotas.QuotaResult, plans: Iterable[DocumentPlan]) -> Iterator[MigrationFinding]:
     """Findings as planned; in documents that could not be edited a person must do it."""
-    wanted = {some.document for some in counted.edits}
-    left = [plan.document for plan in plans if plan.document in wanted and not plan.all_edits]
+    left = [plan.document for plan in plans if plan.document in counted.edits and not plan.all_edits]
     refused = {(document.file, ref_of(document)) for document in left}
     for finding in counted.findings:
         if finding.fixed and (finding.place.file, finding.object) in refused:

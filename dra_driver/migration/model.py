@@ -6,6 +6,7 @@ Paths are relative to the object of a `Document`. `None` is "not stated", never 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from typing import Any
 
 from dra_driver.api.documents import Document
@@ -91,11 +92,6 @@ def ref_of(document: Document) -> ObjectRef:
     """What is named when it is created is called by what its name begins with."""
     name = document.name or str(value_at(document.obj, ("metadata", "generateName")) or "")
     return ObjectRef(document.kind, document.namespace, name)
-
-
-def with_article(kind: str) -> str:
-    """`a Job`, `an MPIJob`."""
-    return f"{'an' if kind.startswith(('A', 'E', 'I', 'O', 'LLM', 'MPI', 'XG')) else 'a'} {kind}"
 
 
 def place_of(document: Document, path: Path = ()) -> DocumentPlace:
@@ -372,15 +368,6 @@ class FieldChange:
     """None: it was removed."""
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentEdits:
-    """Edits of one document; `reason` is a sentence for the report."""
-
-    document: Document
-    edits: tuple[Edit, ...]
-    reason: str = ""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class NewObject:
     obj: JsonObject
@@ -426,14 +413,12 @@ class Migration:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a person can say, as the code uses it; `decisions.Decisions` is the file."""
+    """Decisions as the code uses them. `decisions.Decisions` is the file, and describes each."""
 
     strategy: StrategyOption = StrategyOption.AUTO
     strategy_of: tuple[tuple[str, StrategyOption], ...] = ()
-    """Of some workloads only, by what names them (`Kind/namespace/name`, with wildcards); the last that names one
-    counts."""
+    """Of some workloads only, by names as of `is_named`; the last match counts."""
     shared_claims: tuple[tuple[str, ...], ...] = ()
-    """Workloads, by what names them, whose pods have the same devices: one ResourceClaim for each of these groups."""
     driver: str = GPU_DRIVER
     """Its attributes' domain, too."""
     gpu_class: str = "gpu.nvidia.com"
@@ -445,29 +430,49 @@ class Options:
     extended_resource_gate: bool | None = None
     """DRAExtendedResource; None: the default of the version."""
     mig_strategy: str | None = None
-    """`none`, `single`, `mixed`; None: as the configuration says."""
     mig_profile: str | None = None
-    """What `nvidia.com/gpu` is under the MIG strategy single. None: as nodes say."""
     replicas: int | None = None
-    """Of each GPU, where no configuration says so. None: as the configuration says; 1: GPUs are not shared."""
+    """Of each GPU, if no configuration says it. None: not decided; 1: GPUs are not shared."""
     sharing_strategy: str | None = None
     """Of `replicas`: `time-slicing` or `mps`."""
     gpu_memory: Quantity | None = None
-    """Of one GPU, to turn percent into amounts."""
     resource_units: Mapping[str, str] = field(default_factory=dict)
-    """What a number of a resource is: `percent`, `MiB`, `GiB`; by resource name."""
+    """`percent`, `MiB` or `GiB`, by resource name."""
     other_resources: frozenset[str] = frozenset()
     """Names of resources that look like GPUs of NVIDIA, and are not."""
     several_shares: str = "shares"
-    """What a request for n shares is: `shares` (n of one device) or `devices` (one of each of n)."""
     share_visible_all: bool = False
-    """Containers with NVIDIA_VISIBLE_DEVICES=all get the GPUs of their pod's other containers."""
     remove_runtime_class: bool = False
     unknown_kinds: bool = False
-    """Pods in objects of kinds that we do not know are converted, too."""
     kserve_standard: bool = False
-    """KServe runs InferenceServices that do not say otherwise in its standard (raw) mode."""
     argo_resource_claims: bool = False
-    """Argo Workflows is new enough for `resourceClaims` in templates; else they keep the extended resource."""
     dynamic_mig: bool = False
-    """Nodes with a layout of the MIG manager get its profiles made on demand instead, by the policy."""
+
+
+# -- workloads by name
+
+
+def strategy_of(document: Document, options: Options) -> StrategyOption:
+    """What was decided for this workload."""
+    own = [strategy for name, strategy in options.strategy_of if is_named(document, name)]
+    return own[-1] if own else options.strategy
+
+
+def shared_group(document: Document, options: Options) -> tuple[str, ...] | None:
+    """Names of the workloads that have the same devices; None: it has its own."""
+    groups = (names for names in options.shared_claims if any(is_named(document, name) for name in names))
+    return next(groups, None)
+
+
+def is_named(document: Document, name: str) -> bool:
+    """Whether a name is that of the workload: `name`, `Kind/name` or `Kind/namespace/name`, with `*` as a wildcard.
+
+    If the file has no namespace, any fits. Two parts can be namespace and name, too: `search/*`.
+    """
+    wanted = name.split("/")
+    if len(wanted) > 3 or not fnmatchcase(document.name, wanted[-1]):
+        return False
+    kind = fnmatchcase(document.kind.lower(), wanted[0].lower())
+    if len(wanted) == 3:
+        return kind and (not document.namespace or fnmatchcase(document.namespace, wanted[1]))
+    return len(wanted) == 1 or kind or fnmatchcase(document.namespace or "", wanted[0])

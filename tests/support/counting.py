@@ -38,7 +38,6 @@ def done(
     (document,) = documents_of(obj)
     result = rewrite([document], workloads, meaning, options or Options())
     after = yaml.safe_load(yaml.safe_dump(obj))
-    for edits in result.edits:
-        assert edits.reason
-        after = plain(changed(after, edits.edits))
+    for edits in result.edits.values():
+        after = plain(changed(after, edits))
     return after, result

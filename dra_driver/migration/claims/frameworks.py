@@ -38,17 +38,19 @@ def after_claims(
     for workload in converted:
         for path, count in _ray_counts(workload):
             edits.append(Put(path, str(count)))
-            findings.append(_said(workload, path, f"KubeRay took num-gpus from limits; it is written out as {count}"))
+            findings.append(_said(workload, path, f"KubeRay reads num-gpus from limits; it is now written as {count}"))
     for path in _process_counts(workloads[0].pod):
         counts = {gpus(workload) for workload in converted}
         if len(counts) == 1:
             count = counts.pop()
             number = count if path[-1] == "numProcPerNode" else str(count)
             edits.append(Put(path, number))
-            message = f"the number of processes was taken from limits; it is written out as {count}"
+            message = (
+                f"the framework reads the number of processes from limits; it is now written explicitly as {count}"
+            )
             findings.append(_said(converted[0], path, message))
         else:
-            message = f"the number of processes was taken from limits, which differ ({_listed(counts)})"
+            message = f"the framework reads the number of processes from limits, which differ ({_listed(counts)})"
             advice = f"write a number into {path_text(path)}"
             findings.append(finding(INFERRED_COUNT, converted[0].pod.document, path, message, advice=advice))
     findings += _uncounted_processes(converted[0])
@@ -103,7 +105,7 @@ def _uncounted_processes(workload: Workload) -> Iterator[MigrationFinding]:
     if kind_of(document.obj)[0] != "trainer.kubeflow.org" or value_at(document.obj, path) is None:
         return
     if value_at(document.obj, (*path, "numProcPerNode")) is None:
-        message = "Trainer makes as many processes as limits have GPUs, and without any as many as there are CPUs"
+        message = "Trainer starts a process for each GPU in limits, or for each CPU if there are no GPUs"
         advice = f"Write `spec.trainer.numProcPerNode: {gpus(workload)}` into the TrainJobs of this runtime."
         yield finding(INFERRED_COUNT, document, path, message, advice=advice, severity=FindingSeverity.WARNING)
 
@@ -117,7 +119,7 @@ def _autoscaled(workload: Workload) -> Iterator[MigrationFinding]:
         ("spec", "jobTemplate", "rayClusterSpec", "enableInTreeAutoscaling"),
     ):
         if value_at(document.obj, path) is True:
-            message = "Ray's autoscaler counts GPUs by limits, and sees none of a claim's"
+            message = "Ray's autoscaler counts GPUs in limits, and does not see those of claims"
             yield finding(AUTOSCALER, document, path, message)
 
 
@@ -135,7 +137,7 @@ def _kept_by_kai(workload: Workload) -> Iterator[MigrationFinding]:
     """Source: KAI 0.17, its changes since 0.13."""
     if workload.choice.target is MigrationTarget.EXTENDED and _is_of_kai(workload):
         message = "KAI before 0.17 keeps pods with extended resources away from nodes of a DRA driver"
-        advice = "See that the cluster has KAI 0.17 or newer, or give the pod claims."
+        advice = "Check that the cluster has KAI 0.17 or newer, or give the pod claims."
         yield finding(OTHER_SCHEDULER, workload.pod.document, workload.pod.path, message, advice=advice)
 
 

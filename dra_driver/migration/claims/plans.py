@@ -21,8 +21,6 @@ from dra_driver.migration.model import (
     MigrationTarget,
     Options,
     Path,
-    PodReading,
-    PodSpecAt,
     Put,
     Workload,
     finding,
@@ -52,21 +50,12 @@ from dra_driver.names import ADMIN_ACCESS_LABEL
 from dra_driver.phrases import and_more
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Asking:
-    """A pod that asks for GPUs, and what is to become of it."""
-
-    pod: PodSpecAt
-    reading: PodReading
-    choice: Choice
-
-
 @dataclass(slots=True, eq=False)
 class Draft:
-    """What a document asks for; `asking` changes while documents are made to agree."""
+    """What a document asks for; `workloads` change while documents are made to agree."""
 
     document: Document
-    asking: list[Asking] = field(default_factory=list)
+    workloads: list[Workload] = field(default_factory=list)
     findings: list[MigrationFinding] = field(default_factory=list)
 
 
@@ -88,14 +77,14 @@ def drafted(document: Document, meaning: Meaning, options: Options) -> Draft:
             draft.findings += [_of_the_operator(document)] if read.demands or read.findings else []
             break
         if owner is not None and read.demands:
-            message = f"is made by {owner}, which is what to migrate; it is left as it is"
+            message = f"is created by {owner}, so migrate that; this stays unchanged"
             draft.findings.append(
                 finding(NOT_EDITABLE, document, (), message, advice="", severity=FindingSeverity.INFO)
             )
             break
         draft.findings += read.findings
         if read.demands:
-            draft.asking.append(Asking(pod, read, choose(pod, read, options)))
+            draft.workloads.append(Workload(pod, read, choose(pod, read, options)))
     draft.findings += virtual_machines(document)
     if not options.unknown_kinds:
         draft.findings += _of_unknown_kind(document, meaning, options)
@@ -107,25 +96,25 @@ def drafted(document: Document, meaning: Meaning, options: Options) -> Draft:
 
 def _of_a_patch(document: Document) -> Iterator[MigrationFinding]:
     for path in list(gpu_keys(document.obj))[:1]:
-        message = "is a part of an object (its containers have no image), so it is left as it is"
+        message = "is a part of an object (its containers have no image), so it stays unchanged"
         advice = "Render, then migrate: `kubectl kustomize FOLDER | dractl migrate -`."
         yield finding(NOT_EDITABLE, document, path, message, advice=advice)
 
 
 def _of_the_operator(document: Document) -> MigrationFinding:
-    message = "is a part of the GPU Operator, which makes it by its ClusterPolicy; it is left as it is"
-    advice = "Nothing to do: what runs of it beside the driver is said by the ClusterPolicy (docs/gpu-operator.md)."
+    message = "is a part of the GPU Operator, which creates it from its ClusterPolicy; it stays unchanged"
+    advice = "Nothing to do: the ClusterPolicy decides which parts run beside the driver (docs/gpu-operator.md)."
     return finding(NOT_EDITABLE, document, (), message, advice=advice, severity=FindingSeverity.INFO)
 
 
 def _left_text(document: Document, path: Path) -> MigrationFinding:
-    message = "is a text that speaks of GPUs and was left as it is"
+    message = "is a text that mentions GPUs; it stays unchanged"
     return finding(NOT_EDITABLE, document, path, message, advice=_ABOUT_TEXTS)
 
 
 _ABOUT_TEXTS = (
-    "Where it asks for whole devices of a resource that a DeviceClass answers to, it can stay. Else migrate the "
-    "manifest that is made of it, on its own (… | dractl migrate -), and write what changed into the text by hand."
+    "It can stay if it asks for whole devices of a resource that a DeviceClass answers. Otherwise migrate the manifest "
+    "in it alone (… | dractl migrate -), and write the result into the text by hand."
 )
 
 
@@ -142,33 +131,35 @@ def _outside_of_pods(document: Document, pods: Sequence[Path]) -> Iterator[Migra
     """Of a kind that is known, in a shape that is not, such as that of an old version: nothing is passed over."""
     for path in gpu_keys(document.obj):
         if path[-2:-1] in (("limits",), ("requests",)) and not any(path[: len(pod)] == pod for pod in pods):
-            message = f"asks for GPUs where no pod of a {document.kind} is known to be; it was left as it is"
-            yield finding(NOT_EDITABLE, document, path, message, advice="See whether its version is still served.")
+            message = f"asks for GPUs in a place where no pod of a {document.kind} is known; it stays unchanged"
+            yield finding(
+                NOT_EDITABLE, document, path, message, advice="Check that the cluster still serves this version."
+            )
 
 
 def _of_unknown_kind(document: Document, meaning: Meaning, options: Options) -> Iterator[MigrationFinding]:
     for pod in pods_by_shape(document):
         if any(True for _ in gpu_keys(pod.spec)):
-            message = f"{document.kind} is not a kind that is known; this has the shape of a pod that asks for GPUs"
+            message = f"{document.kind} is an unknown kind; this looks like a pod that asks for GPUs"
             advice = (
-                "See whether its controller passes claims on to pods, then decide to convert it (`unknownKinds: true`)."
+                "Check whether its controller passes claims to pods; then decide to convert it (`unknownKinds: true`)."
             )
             yield finding(NOT_EDITABLE, document, pod.path, message, advice=advice)
         for container in pod.containers:
             for resource, path in dict(strange_resources(container, meaning, options)).items():
-                message = f"{resource}: it is not known what it stands for, nor what a {document.kind} makes of it"
+                message = f"{resource}: neither its meaning nor what a {document.kind} does with it is known"
                 yield finding(UNKNOWN_RESOURCE, document, path, message)
 
 
 def without_claims(draft: Draft, reason: str, options: Options) -> None:
-    draft.asking = [_unclaimed(asking, reason, options) for asking in draft.asking]
+    draft.workloads = [_unclaimed(workload, reason, options) for workload in draft.workloads]
 
 
-def _unclaimed(asking: Asking, reason: str, options: Options) -> Asking:
-    if asking.pod.form is ClaimForm.NONE:
-        return asking
-    pod = replace(asking.pod, form=ClaimForm.NONE, why_no_claims=reason)
-    return replace(asking, pod=pod, choice=choose(pod, asking.reading, options))
+def _unclaimed(workload: Workload, reason: str, options: Options) -> Workload:
+    if workload.pod.form is ClaimForm.NONE:
+        return workload
+    pod = replace(workload.pod, form=ClaimForm.NONE, why_no_claims=reason)
+    return replace(workload, pod=pod, choice=choose(pod, workload.reading, options))
 
 
 _MERGED: tuple[tuple[Kind, tuple[str, ...], Path, bool], ...] = (
@@ -192,7 +183,7 @@ is the named object that keeps the extended resource."""
 
 def agree(drafts: Sequence[Draft], options: Options) -> None:
     """Takes claims back if two documents that make one pod both ask for GPUs: the pod would have both."""
-    asking = [draft for draft in drafts if draft.asking]
+    asking = [draft for draft in drafts if draft.workloads]
     for user, kinds, path, named_keeps in _MERGED:
         for draft in (draft for draft in asking if kind_of(draft.document.obj) == user):
             for other in (other for other in asking if other.document.kind in kinds):
@@ -265,7 +256,7 @@ def _overlay_findings(
             continue
         message = f"is {change.what} that asks for GPUs, and is not read further"
         if change in met:
-            message = f"is {change.what}, and concerns {and_more(met[change], 1)}, which was left as it is"
+            message = f"is {change.what}, and concerns {and_more(met[change], 1)}, which stays unchanged"
         advice = f"Render, then migrate: {change.commands}."
         yield finding(NOT_EDITABLE, document, change.at, message, advice=advice)
 
@@ -275,23 +266,22 @@ def planned(draft: Draft, options: Options) -> DocumentPlan:
     workloads: list[Workload] = []
     claims: list[Claims] = []
     findings = list(draft.findings)
-    for asking in draft.asking:
-        workload = Workload(asking.pod, asking.reading, asking.choice)
-        if asking.choice.target is MigrationTarget.CLAIMS:
+    for workload in draft.workloads:
+        if workload.choice.target is MigrationTarget.CLAIMS:
             try:
-                wanted = claims_for(asking.pod, asking.reading, options)
+                wanted = claims_for(workload.pod, workload.reading, options)
             except EditRefused as error:
                 return _left(draft, str(error))
             reason = why_too_old(wanted.template, options)
             if reason is None:
                 claims.append(wanted)
                 workload = replace(workload, templates=(wanted.ref,))
-                findings += asking.reading.claim_findings
+                findings += workload.reading.claim_findings
             else:
                 workload = replace(workload, choice=Choice(MigrationTarget.LEAVE, reason))
                 findings.append(too_old(workload, reason))
-        elif asking.choice.target is MigrationTarget.EXTENDED:
-            findings += asking.reading.extended_findings
+        elif workload.choice.target is MigrationTarget.EXTENDED:
+            findings += workload.reading.extended_findings
         findings += of_form(workload, options)
         findings += of_the_cluster(workload)
         workloads.append(workload)
@@ -301,9 +291,7 @@ def planned(draft: Draft, options: Options) -> DocumentPlan:
 
 def _left(draft: Draft, reason: str) -> DocumentPlan:
     """Nothing of the document is changed, because something of it cannot be."""
-    workloads = tuple(
-        Workload(asking.pod, asking.reading, Choice(MigrationTarget.LEAVE, reason)) for asking in draft.asking
-    )
+    workloads = tuple(replace(workload, choice=Choice(MigrationTarget.LEAVE, reason)) for workload in draft.workloads)
     said = finding(NOT_EDITABLE, draft.document, (), f"nothing was changed: {reason}")
     return DocumentPlan(draft.document, workloads, findings=(*draft.findings, said))
 

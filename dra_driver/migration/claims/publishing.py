@@ -55,8 +55,8 @@ def publishing(meaning: Meaning, demands: Iterable[Demand], options: Options) ->
     if amounts and not any("capacity" in rule for rule in sharing):
         sharing.insert(0, {"strategy": "MPS", "capacity": list(amounts)})
         reasons.append(
-            f"Workloads ask for parts of GPUs in {' and '.join(amounts)}, so all GPUs are offered in such parts, kept "
-            "apart by MPS; who asks for none has the GPU alone. Choose the nodes of this rule."
+            f"Workloads ask for parts of GPUs in {' and '.join(amounts)}, so all GPUs are offered in such parts, and "
+            "MPS separates them; a claim without amounts has the GPU alone. Choose the nodes of this rule."
         )
     rules: JsonObject = {"mig": list(_mig_rules(meaning, options)), "sharing": sharing}
     rules = {name: rule for name, rule in rules.items() if rule}
@@ -66,7 +66,7 @@ def publishing(meaning: Meaning, demands: Iterable[Demand], options: Options) ->
 
 def _sources(meaning: Meaning) -> Iterator[str]:
     if meaning.read_from:
-        yield f"What resources stand for was read from {and_more(meaning.read_from, _FEW)}."
+        yield f"The meaning of resources was read from {and_more(meaning.read_from, _FEW)}."
 
 
 def _policy(rules: JsonObject) -> JsonObject:
@@ -96,7 +96,7 @@ def takers_of_the_rest(workloads: Sequence[Workload]) -> tuple[MigrationFinding,
             TAKES_THE_REST,
             workload.pod.document,
             demand.removes[0] if demand.removes else workload.pod.path,
-            f"no amount of {' and '.join(sorted(offered - names))}: with other workloads asking for it, all is taken",
+            f"no amount of {' and '.join(sorted(offered - names))}: others ask for it, so this claim takes all of it",
         )
         for workload, demand, names in shares
         if names and names < offered
@@ -205,7 +205,9 @@ def _values(meaning: Meaning, rules: JsonObject, options: Options, reasons: list
     if len(roots) == 1 and "/" not in meaning.driver_roots:
         values["kubeletPlugin"] = {"driverRoot": roots[0]}
     elif roots:
-        reasons.append(f"The driver's folder differs ({', '.join(sorted(meaning.driver_roots))}); it is looked for.")
+        reasons.append(
+            f"The driver's folder differs ({', '.join(sorted(meaning.driver_roots))}), so the plugin searches for it."
+        )
     return values
 
 

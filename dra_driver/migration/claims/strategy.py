@@ -28,10 +28,11 @@ from dra_driver.migration.model import (
     StrategyOption,
     Workload,
     finding,
+    shared_group,
+    strategy_of,
     value_at,
 )
 from dra_driver.migration.read.kind_table import kind_of
-from dra_driver.migration.read.named import shared_group, strategy_of
 
 _GATE = GATES["DRAExtendedResource"]
 
@@ -40,7 +41,7 @@ def choose(pod: PodSpecAt, reading: PodReading, options: Options) -> Choice:
     """For a pod that asks for GPUs."""
     choice = _chosen(pod, reading, options)
     if reading.held and choice.target is not MigrationTarget.LEAVE:
-        return replace(choice, reason=f"{choice.reason}; its claims of other devices stay as they are")
+        return replace(choice, reason=f"{choice.reason}; its claims for other devices stay unchanged")
     return choice
 
 
@@ -49,7 +50,7 @@ def _chosen(pod: PodSpecAt, reading: PodReading, options: Options) -> Choice:
         return Choice(MigrationTarget.LEAVE, reading.leave)
     shares = [demand.want.share for demand in reading.demands]
     if any(share is not None and share.memory_percent is not None and share.memory is None for share in shares):
-        reason = "percent of a memory of unknown size cannot be asked for: decide `gpuMemory: 80Gi`, or give nodes"
+        reason = "it asks for percent of a memory of unknown size: decide `gpuMemory: 80Gi`, or give nodes"
         return Choice(MigrationTarget.LEAVE, reason)
     if shared_group(pod.document, options) is not None and pod.form is not ClaimForm.NONE:
         return _with_others(shares)
@@ -57,28 +58,28 @@ def _chosen(pod: PodSpecAt, reading: PodReading, options: Options) -> Choice:
         return _without_claims(pod, reading, options)
     strategy = strategy_of(pod.document, options)
     if strategy is StrategyOption.CLAIMS:
-        return Choice(MigrationTarget.CLAIMS, "claims were asked for")
+        return Choice(MigrationTarget.CLAIMS, "claims are decided")
     if reading.needs_claims is not None:
         if strategy is StrategyOption.EXTENDED:
-            reason = f"extended resources were asked for, and cannot keep the meaning: {reading.needs_claims}"
+            reason = f"extended resources are decided, but cannot keep the meaning: {reading.needs_claims}"
             return Choice(MigrationTarget.LEAVE, reason)
         return Choice(MigrationTarget.CLAIMS, reading.needs_claims)
     if strategy is StrategyOption.EXTENDED:
-        return _extended(pod, reading, "extended resources were asked for")
+        return _extended(pod, reading, "extended resources are decided")
     if reading.prefers_claims is not None:
         return Choice(MigrationTarget.CLAIMS, reading.prefers_claims)
     if not knows_extended_resources(options):
-        reason = f"the cluster does not answer extended resources by DeviceClasses ({_why_not(options)})"
+        reason = f"the cluster does not support DeviceClasses for extended resources ({_why_not(options)})"
         return Choice(MigrationTarget.CLAIMS, reason)
-    return _extended(pod, reading, "it asks for whole devices and nothing else, which extended resources express")
+    return _extended(pod, reading, "it asks only for whole devices, which extended resources can express")
 
 
 def _with_others(shares: Sequence[DeviceShare | None]) -> Choice:
     """One claim for all of them would be one part for all of them, where each had a part."""
     if any(share is not None and (share.memory is not None or share.cores is not None) for share in shares):
-        reason = "it has a part of a GPU to itself, in memory or cores, which one claim for several would divide"
+        reason = "it asks for memory or cores of its own, which one claim for several workloads would divide"
         return Choice(MigrationTarget.LEAVE, reason)
-    return Choice(MigrationTarget.CLAIMS, "it was said to have the same devices as others")
+    return Choice(MigrationTarget.CLAIMS, "it is decided that it shares devices with others")
 
 
 def knows_extended_resources(options: Options) -> bool:
@@ -139,28 +140,9 @@ def too_old(workload: Workload, reason: str) -> MigrationFinding:
     return finding(SERVER_TOO_OLD, pod.document, pod.path, reason)
 
 
-def _of_defaults(workload: Workload) -> Iterator[MigrationFinding]:
-    """Of Argo's `templateDefaults`: its containers are for some templates only, its pod settings for all."""
-    pod = workload.pod
-    if workload.choice.target is not MigrationTarget.CLAIMS or pod.path[-1] != "templateDefaults":
-        return
-    templates = value_at(pod.document.obj, (*pod.path[:-1], "templates"))
-    others = [
-        str(template.get("name"))
-        for template in (templates if isinstance(templates, list) else ())
-        if isinstance(template, dict)
-        and any(kind in template for kind in ("script", "resource", "data", "containerSet"))
-    ]
-    if others:
-        message = f"the claim of templateDefaults comes to templates without a container, too: {', '.join(others)}"
-        advice = "Move what is said of GPUs from templateDefaults to the templates that need them, and migrate again."
-        yield finding(NO_CLAIMS_HERE, pod.document, pod.path, message, advice=advice, severity=FindingSeverity.ERROR)
-
-
 def of_form(workload: Workload, options: Options) -> Iterator[MigrationFinding]:
     """What the kind of the object makes of claims, and the cluster of extended resources."""
     pod, target = workload.pod, workload.choice.target
-    yield from _of_defaults(workload)
     if target is MigrationTarget.EXTENDED and not knows_extended_resources(options):
         yield too_old(workload, "this needs feature gate DRAExtendedResource")
     if pod.form is ClaimForm.NONE and target is not MigrationTarget.CLAIMS:
@@ -186,7 +168,7 @@ def of_the_cluster(workload: Workload) -> Iterator[MigrationFinding]:
     document = workload.pod.document
     if workload.choice.target is MigrationTarget.CLAIMS and document.kind in _OF_THE_CLUSTER:
         message = f"a {document.kind} is for all namespaces; the template that it names now must be in each of them"
-        advice = "Apply the ResourceClaimTemplate in every namespace where pods are made of this."
+        advice = "Apply the ResourceClaimTemplate in every namespace where pods are created from this."
         yield finding(NO_CLAIMS_HERE, document, (), message, advice=advice)
     if workload.choice.target is MigrationTarget.CLAIMS and document.kind in _RUNTIMES:
         message = "the GPUs of a TrainJob that has resourcesPerNode of its own are added to those of the claim"

@@ -32,9 +32,9 @@ from dra_driver.migration.model import (
     Remove,
     Want,
     What,
+    shared_group,
     value_at,
 )
-from dra_driver.migration.read.named import shared_group
 from dra_driver.migration.text.changes import EditRefused
 
 MANAGED_BY = "app.kubernetes.io/managed-by"

@@ -6,7 +6,7 @@ Source: the reference on migration sources, section 9; pkg/quota and plugin/pkg/
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from dra_driver.api.documents import Document
@@ -22,7 +22,7 @@ from dra_driver.migration.codes import (
 from dra_driver.migration.counts import systems
 from dra_driver.migration.counts.systems import MENTION, Changes, Workloads, amount_of, maps_in
 from dra_driver.migration.demands.amounts import is_strange, profile_of
-from dra_driver.migration.model import DocumentEdits, MigrationFinding, Options, Path, Put, Remove, Workload, value_at
+from dra_driver.migration.model import Edit, MigrationFinding, Options, Path, Put, Remove, Workload, value_at
 from dra_driver.migration.understand.labels import is_other
 from dra_driver.migration.understand.meaning import Meaning
 from dra_driver.quantity import Quantity
@@ -34,7 +34,7 @@ _REQUESTS = "requests."
 
 @dataclass(frozen=True, slots=True)
 class QuotaResult:
-    edits: tuple[DocumentEdits, ...] = ()
+    edits: Mapping[Document, tuple[Edit, ...]] = field(default_factory=dict)
     findings: tuple[MigrationFinding, ...] = ()
 
 
@@ -49,7 +49,7 @@ def rewrite(
     all can be changed."""
     known = Workloads(workloads, meaning, options)
     findings: list[MigrationFinding] = [*takers_of_the_rest(workloads), *systems.not_admitted(known)]
-    edits: list[DocumentEdits] = []
+    edits: dict[Document, tuple[Edit, ...]] = {}
     for document in documents:
         changes = Changes(document)
         handlers = _HANDLERS.get((_group(document), document.kind), ())
@@ -62,8 +62,8 @@ def rewrite(
             continue
         findings += changes.findings
         if changes.edits:
-            edits.append(DocumentEdits(document, tuple(changes.edits), changes.reason))
-    return QuotaResult(tuple(edits), tuple(findings))
+            edits[document] = tuple(changes.edits)
+    return QuotaResult(edits, tuple(findings))
 
 
 def _not_done(finding: MigrationFinding) -> MigrationFinding:
@@ -152,7 +152,6 @@ def _add_quota(
     """`gone` are the old keys that are removed."""
     total = Quantity(sum((amount.value for _, _, amount in parts), Fraction(0)))
     changes.edits.append(Put(("spec", "hard", key), str(total)))
-    changes.reason = "claims are counted by class"
     names = ", ".join(resource for _, resource, _ in parts)
     message = f"{key}: {total} limits claims as {names} did"
     if len(parts) > 1:
@@ -194,7 +193,6 @@ def _limit_range(changes: Changes, known: Workloads) -> None:
                     changes.say_unchanged(path, f"{line} keeps its effect: the workloads keep the resource")
                     continue
                 changes.edits.append(Remove(path))
-                changes.reason = "a LimitRange would add the old resource to pods that have claims"
                 amount = amount_of(amounts[resource])
                 if amount is None or amount.value == 0 or part == "maxLimitRequestRatio":
                     message = f"{line} is removed: pods with claims do not ask for it"

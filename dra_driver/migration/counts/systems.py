@@ -143,7 +143,6 @@ class Changes:
         self.obj: JsonObject = document.obj
         self.edits: list[Edit] = []
         self.findings: list[MigrationFinding] = []
-        self.reason = ""
 
     def say(self, code: FindingCode, path: Path, message: str, **more: Any) -> None:
         self.findings.append(finding(code, self.document, path, message, **more))

@@ -15,7 +15,6 @@ from dra_driver.migration.model import Migration, MigrationTarget, ObjectRef, Wo
 from dra_driver.migration.read.kustomize import is_kustomization_file
 from dra_driver.migration.understand.offering import GpuNode
 
-_STDIN = "-"
 _MANIFEST = re.compile(r'^\s*"?apiVersion"?\s*:', re.MULTILINE)
 _LAST_APPLIED = r"{.metadata.annotations.kubectl\.kubernetes\.io/last-applied-configuration}"
 _STATE = (

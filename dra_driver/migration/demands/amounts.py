@@ -102,8 +102,8 @@ _SHARING_SYSTEMS = re.compile(
 _FILLED_IN = re.compile(r"\{\{|\$\{|\$\(")
 """What Argo, Katib, OpenShift and others put values into."""
 _FILLED_IN_ADVICE = (
-    "Leave it as it is, where a DeviceClass answers to the resource; or write a template for each number, and let the "
-    "name of the template be filled in."
+    "Leave it unchanged if a DeviceClass answers the resource; or write a template for each number, and fill in the "
+    "template's name."
 )
 _VIRTUAL = re.compile(r"nvidia\.com/((GRID_|NVIDIA_)?[A-Z][A-Z0-9_-]*-[0-9]+[A-Z]|[A-Z0-9_]+|pgpu|.*passthrough.*)")
 
@@ -167,9 +167,7 @@ class _Reader:
             self.wrong.append(message)
             return None
         if limit is None:
-            message = (
-                f"{resource} is requested without a limit, which the API server refuses; {request} is taken as meant"
-            )
+            message = f"{resource} is requested without a limit, which the API server refuses; {request} is used"
             self.findings.append(
                 finding(INVALID_AMOUNT, self._pod.document, paths[0], message, severity=FindingSeverity.WARNING)
             )
@@ -190,7 +188,7 @@ class _Reader:
             if exact is not None and exact.denominator == 1 and exact >= 0:
                 return int(exact)
         if isinstance(value, str) and _FILLED_IN.search(value):
-            message = f"{resource}: {value!r} is filled in later, and a claim has to say how many"
+            message = f"{resource}: {value!r} is filled in later, but a claim needs a number"
             self.findings.append(finding(NOT_EDITABLE, self._pod.document, path, message, advice=_FILLED_IN_ADVICE))
             self.wrong.append(message)
             return None

@@ -122,7 +122,7 @@ def _bracketed(expression: str, in_conjunction: bool) -> str:
 
 
 def _unknown_operator(asked: JudgedRequirement) -> LabelVerdict:
-    return _kept(f"{asked.requirement} says nothing about this label that a device could answer")
+    return _kept(f"{asked.requirement} no attribute of a device answers this")
 
 
 def _whole_number(asked: JudgedRequirement, value: str, guard: str = "") -> LabelVerdict:
@@ -137,7 +137,7 @@ def _whole_number(asked: JudgedRequirement, value: str, guard: str = "") -> Labe
 
 def _compared(asked: JudgedRequirement, guard: str, test: Callable[[str, int], str]) -> LabelVerdict:
     if len(asked.values) != 1 or not asked.integers:
-        return _kept(f"{asked.requirement}: wants one whole number")
+        return _kept(f"{asked.requirement}: needs one whole number")
     return _on_device(_all_of(guard, test(">" if asked.operator == "Gt" else "<", asked.integers[0])))
 
 
@@ -207,7 +207,7 @@ def of_family(asked: JudgedRequirement) -> LabelVerdict:
         return there
     results = [quoted(FAMILIES[value]) for value in asked.values if value in FAMILIES]
     if len(results) < len(asked.values):
-        return _kept(f"{asked.requirement}: not every value is an architecture that is known here")
+        return _kept(f"{asked.requirement}: not every value is a known architecture")
     return _chosen(asked, "", lambda values: _equals(f"{asked.subject.attributes}.architecture", values), results)
 
 
@@ -218,7 +218,7 @@ _TOLERANCE = 50
 def of_memory(asked: JudgedRequirement) -> LabelVerdict:
     """Of the GPU; under the strategy `single`, of its MIG devices."""
     if asked.subject.want.what is What.MIG and not asked.subject.single:
-        return _kept(f"{asked.requirement.key} is the memory of the whole GPU, which its MIG devices do not say")
+        return _kept(f"{asked.requirement.key} is the memory of the whole GPU, which MIG devices do not publish")
     return _memory_of(asked)
 
 
@@ -237,10 +237,10 @@ def _memory_of(asked: JudgedRequirement) -> LabelVerdict:
     if asked.operator == "In":
         floor = asked.integers[0] - asked.integers[0] // _TOLERANCE
         expression = _all_of(guard, f"{memory}.compareTo({_mebibytes(floor)}) >= 0")
-        message = f"{asked.requirement} became at least {floor}Mi: more memory is taken, too"
+        message = f"{asked.requirement} became at least {floor}Mi: GPUs with more memory fit, too"
         return LabelVerdict(Fate.ON_DEVICE, expression, ROUNDED, message)
     around = [_all_of(guard, _around(memory, bound)) for bound in asked.integers]
-    message = f"{asked.requirement} became `not about as much`"
+    message = f"{asked.requirement} became `not about this amount`"
     return LabelVerdict(Fate.ON_DEVICE, " && ".join(map(_not, around)), ROUNDED, message)
 
 
@@ -279,7 +279,7 @@ def of_count(asked: JudgedRequirement) -> LabelVerdict:
             return _implied(f"the pod asks for {subject.total} GPUs, which is all that such a node has")
         if asked.operator == "Gt" and asked.integers and subject.total > asked.integers[0]:
             return _implied(f"the pod asks for {subject.total} GPUs of one node")
-    return _kept(f"{asked.requirement}: how many GPUs a node has is no property of a device")
+    return _kept(f"{asked.requirement}: the number of GPUs of a node is no attribute of a device")
 
 
 def of_sharing(asked: JudgedRequirement) -> LabelVerdict:
@@ -314,7 +314,7 @@ def of_mig_capable(asked: JudgedRequirement) -> LabelVerdict:
 
 def of_mig_strategy(asked: JudgedRequirement) -> LabelVerdict:
     if asked.operator == "In" and len(asked.values) == 1:
-        return _implied("the claim says itself whether it wants a whole GPU or a MIG device")
+        return _implied("the claim says whether it wants a whole GPU or a MIG device")
     return _kept(f"{asked.requirement}: says how resources are named, not what devices are")
 
 
@@ -341,7 +341,7 @@ def of_clique(asked: JudgedRequirement) -> LabelVerdict:
     """Also a topology key, for which the label must stay."""
     clique = f"{asked.subject.attributes}.clique"
     if asked.subject.want.what is not What.GPU:
-        return _kept(f"{asked.requirement}: devices other than whole GPUs do not say their clique")
+        return _kept(f"{asked.requirement}: only whole GPUs publish their clique")
     if asked.operator in ("Exists", "DoesNotExist"):
         return _on_device(f"has({clique})" if asked.operator == "Exists" else f"!has({clique})")
     values = [quoted(value) for value in asked.values]
@@ -451,12 +451,12 @@ ROWS: tuple[Row, ...] = (
     _row(
         "nvidia.com/gpu.deploy.*, gpu.workload.config, gpu-driver-upgrade-state, device-plugin.config, vgpu.config",
         "plumbing of the GPU Operator", "stays",
-        node_only("steers the GPU Operator and is not meant for workloads", OPERATOR_LABEL),
+        node_only("controls the GPU Operator and is not for workloads", OPERATOR_LABEL),
         r"nvidia\.com/(?:gpu\.deploy\..*|gpu\.workload\.config|gpu-driver-upgrade-state|device-plugin\.config"
         r"|vgpu\.config(?:\..*)?)",
     ),
     _row(
-        "nvidia.com/*", "anything else", "stays", node_only("is not known here"), r"nvidia\.com/.+",
+        "nvidia.com/*", "anything else", "stays", node_only("is an unknown label"), r"nvidia\.com/.+",
     ),
     _row(
         "cloud.google.com/gke-accelerator, karpenter.k8s.aws/instance-gpu-*, …", "pools of an autoscaler", "stays",

@@ -146,7 +146,7 @@ class _Placing:
         """A claim has no preference that the scheduler weighs against those of nodes, so they stay with the pod."""
         for term in preferred:
             if keys := sorted({entry.requirement.key for entry in term.entries if self._of_gpus(entry)}):
-                self.notes.say(PREFERENCE_STAYS, term.path, f"{', '.join(keys)}: the preference stays one for nodes")
+                self.notes.say(PREFERENCE_STAYS, term.path, f"{', '.join(keys)}: the preference stays with the pod")
 
     # -- what stays
 

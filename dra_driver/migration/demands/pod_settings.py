@@ -32,9 +32,9 @@ from dra_driver.migration.model import (
     Put,
     Remove,
     finding,
+    shared_group,
     value_at,
 )
-from dra_driver.migration.read.named import shared_group
 from dra_driver.migration.understand.labels import quoted
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
@@ -87,7 +87,7 @@ def bypasses(pod: PodSpecAt, users: Sequence[ContainerAt] = ()) -> tuple[Migrati
 def administration(pod: PodSpecAt, given: Mapping[str, Variable]) -> Iterator[MigrationFinding]:
     for name in ("NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES"):
         if name in given and given[name].value:
-            message = f"{name}: partitioning GPUs is for the driver, which hands out no rights to it"
+            message = f"{name}: only the driver partitions GPUs, and it grants no right to do so"
             yield finding(NO_COUNTERPART, pod.document, given[name].path, message)
     if "NVIDIA_IMEX_CHANNELS" in given:
         message = "NVIDIA_IMEX_CHANNELS: channels are claimed through a ComputeDomain"
@@ -193,10 +193,6 @@ class _Reader:
         cuda = given.get("CUDA_VISIBLE_DEVICES")
         if cuda is not None and (uuids := uuids_of(cuda.value or "")):
             self._pinned(container, "CUDA_VISIBLE_DEVICES", cuda, uuids)
-        self._capabilities(given.get("NVIDIA_DRIVER_CAPABILITIES"))
-        for name in sorted(name for name in given if name.startswith(("NVIDIA_REQUIRE_", "NVIDIA_DISABLE_REQUIRE"))):
-            message = f"{name} has no effect with claims; use a selector on the driver version instead"
-            self._notes.say_with_claims(SETTING_KEPT, given[name].path, message, fixed=False)
 
     def _of_onlooker(self, container: ContainerAt, visible: Variable) -> None:
         """Asks for none, and sees those of its pod's other containers, and all others of the node."""
@@ -217,16 +213,6 @@ class _Reader:
 
     def _choose(self, container: ContainerAt, expression: str) -> None:
         self._selectors.setdefault(container.path, []).append(expression)
-
-    def _capabilities(self, variable: Variable | None) -> None:
-        """CDI specs of our driver hand in the libraries of compute and utility, and graphics where they are found."""
-        wanted = {text.strip() for text in (variable.value or "").split(",")} if variable is not None else set()
-        beyond = sorted(wanted & {"graphics", "display", "video", "ngx", "compat32", "all"})
-        if variable is not None and beyond:
-            message = (
-                f"NVIDIA_DRIVER_CAPABILITIES={','.join(beyond)} has no effect: claims bring the same libraries for all"
-            )
-            self._notes.say_with_claims(SETTING_KEPT, variable.path, message, fixed=False)
 
     # -- MPS by hand
 
@@ -360,8 +346,8 @@ _SCHEDULERS_OF_VOLCANO: Sequence[Path] = (("spec", "schedulerName"), ("spec", "j
 _OF_VOLCANO = ("batch.volcano.sh/", "flow.volcano.sh/")
 _SCHEDULERS: Mapping[str, str] = {
     "volcano": "Volcano does with `predicate.DynamicResourceAllocationEnable: true`",
-    "kai": "KAI does where DRA is on in the cluster",
-    "runai": "Run:ai's does where DRA is on in the cluster",
+    "kai": "KAI does if DRA is on in the cluster",
+    "runai": "Run:ai's does if DRA is on in the cluster",
 }
 
 

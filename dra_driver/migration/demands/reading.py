@@ -49,7 +49,6 @@ from dra_driver.migration.model import (
     finding,
     path_text,
     value_at,
-    with_article,
 )
 from dra_driver.migration.understand.labels import Subject, hints_of
 from dra_driver.migration.understand.meaning import Meaning
@@ -145,7 +144,9 @@ class _Pod:
                     self._notes.say(VIRTUAL_MACHINE, path, message)
                 else:
                     self._notes.say(UNKNOWN_RESOURCE, path, f"{resource}: its meaning is unknown")
-                self._notes.leave.append(f"{resource} is not understood, and pods are migrated as a whole only")
+                self._notes.leave.append(
+                    f"the meaning of {resource} is unknown, and a pod is migrated as a whole or not at all"
+                )
 
     def _zeros(self, amounts: Sequence[tuple[ContainerAt, Amounts]], asks: Sequence[Ask]) -> None:
         """Amounts of nothing, besides those that stand beside an amount of something and go with it."""
@@ -281,7 +282,7 @@ class _Pod:
             (demand,),
             findings=(*self._notes.findings, said, *rest, *unused_labels(self._pod)),
             claim_findings=tuple(kept(self._held, self._pod.document)),
-            needs_claims="it watches all GPUs without asking for one, which only a claim with admin access says",
+            needs_claims="it monitors all GPUs without asking for one, which only a claim with admin access expresses",
             taken=self._meaning.claims,
             held=self._held,
         )
@@ -305,14 +306,14 @@ class _Pod:
         self._notes.leave += [why for held in self._held if (why := why_left(held)) is not None]
         native: Path = ("metadata", "annotations", _KSERVE_CLASS)
         if value_at(self._pod.document.obj, native) is not None:
-            message = "KServe makes claims for this, which would be added to what it asks for in the old way"
+            message = "KServe creates claims for this, which would be added to the GPUs in its limits"
             self._notes.say(ALREADY_DRA, native, message, severity=FindingSeverity.ERROR)
-            self._notes.leave.append("KServe makes claims for it already; take one of the two ways out")
+            self._notes.leave.append("KServe creates claims for it already; remove one of the two")
         source = value_at(self._pod.document.obj, ("metadata", "annotations", "kubernetes.io/config.source"))
         if source in ("file", "http"):
             path: Path = ("metadata", "annotations", "kubernetes.io/config.source")
             self._notes.say(
-                PAST_THE_SCHEDULER, path, "a static pod can use neither claims nor what DeviceClasses answer to"
+                PAST_THE_SCHEDULER, path, "a static pod can use neither claims nor extended resources of a DeviceClass"
             )
             self._notes.leave.append("it is a static pod")
 
@@ -325,7 +326,9 @@ class _Pod:
         if minor < OLDEST:
             message = f"Kubernetes 1.{minor} has no resource.k8s.io/v1; 1.{OLDEST} is the first that has"
         elif shares:
-            message = f"Kubernetes 1.{minor} gives no parts of devices (DRAConsumableCapacity is on from 1.{gate.on})"
+            message = (
+                f"Kubernetes 1.{minor} allocates no parts of devices (DRAConsumableCapacity is on from 1.{gate.on})"
+            )
         else:
             return
         self._notes.say(SERVER_TOO_OLD, self._pod.path, message)
@@ -341,12 +344,12 @@ class _Pod:
             problem = _problem(expression)
             if problem is not None:
                 self._notes.say(TOO_LARGE, self._pod.path, f"a condition of {len(expression)} characters: {problem}")
-                self._notes.leave.append("its conditions on GPUs are larger than an expression can be")
+                self._notes.leave.append("its conditions on GPUs exceed the limits of an expression")
 
     def _kind(self) -> None:
         kind = self._pod.document.kind
         if kind in _IMMUTABLE:
-            message = f"the pods of {with_article(kind)} that is there already cannot be changed in place"
+            message = f"the pods of an existing {kind} cannot be changed in place"
             self._notes.say_with_claims(IMMUTABLE, (), message, fixed=False)
 
 

@@ -101,11 +101,9 @@ class ResourceMeaning:
         stands = self._stands(resource, paths[0])
         single = stands.what is What.MIG and resource.startswith(GPU_RESOURCE)
         if single:
-            self._notes.needs_claims.append(f"{resource} stands for MIG devices here, not for whole GPUs")
+            self._notes.needs_claims.append(f"{resource} means MIG devices here, not whole GPUs")
             if stands.profile is None:
-                message = (
-                    f"{resource} stands for MIG devices here (strategy single), and it is not known of which profile"
-                )
+                message = f"{resource} means MIG devices here (strategy single), of an unknown profile"
                 self._notes.say(MEANING_UNKNOWN, paths[0], message, severity=FindingSeverity.ERROR)
                 self._notes.leave.append(message)
         if stands.sharing is not None:
@@ -123,7 +121,7 @@ class ResourceMeaning:
         if found:
             return max(found, key=lambda stands: len(found[stands]))
         if self._meaning.views:
-            message = f"no node or configuration that was given has {resource} for this pod"
+            message = f"none of the given nodes and configurations has {resource} for this pod"
             self._notes.say(MEANING_UNKNOWN, path, message)
         elif resource == GPU_RESOURCE and self._hints == Hints():
             advice = "pass the device-plugin configuration with --with to be sure"
@@ -135,17 +133,19 @@ class ResourceMeaning:
         """Where some devices are shared, a condition for those that are not."""
         if not self._meaning.shares(stands.what):
             return ()
-        self._notes.needs_claims.append("some GPUs are shared, and extended resources do not tell them from others")
+        self._notes.needs_claims.append(
+            "some GPUs are shared, and extended resources do not distinguish them from others"
+        )
         return (f"device.attributes[{quoted(self._options.driver)}].sharing == 'exclusive'",)
 
     def _share(self, stands: Stands, resource: str, number: int, path: Path) -> Want:
         sharing = stands.sharing or PluginSharing(None, None)
-        self._notes.needs_claims.append("extended resources do not tell shares from whole devices")
+        self._notes.needs_claims.append("extended resources do not distinguish shares from whole devices")
         # No device has more shares than replicas, so these were of several.
         beyond = sharing.replicas is not None and number > sharing.replicas
         several = beyond or self._options.several_shares == "devices"
         if number > 1:
-            why = f", for no device has more than {sharing.replicas}" * beyond
+            why = f", because no device has more than {sharing.replicas}" * beyond
             how = f"{number} devices, a share of each{why}" if several else f"{number} shares of one device"
             refused = "; the device plugin refused more than one" if sharing.one_only else ""
             self._notes.say(SHARES_ABOVE_ONE, path, f"{resource}: {number} became {how}{refused}")

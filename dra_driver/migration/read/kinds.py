@@ -5,7 +5,7 @@ through for what has the shape of a pod's spec.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,6 @@ from dra_driver.migration.model import (
     Path,
     PodSpecAt,
     Role,
-    path_text,
     value_at,
 )
 from dra_driver.migration.read.kind_table import (
@@ -30,13 +29,11 @@ from dra_driver.migration.read.kind_table import (
     NIM,
     PODS,
     RESOURCES_ONLY,
-    ROLE_GROUP,
-    ROLE_GROUPS,
     SPARK,
     is_known,
     kind_of,
 )
-from dra_driver.migration.read.unrendered import gpu_keys, speaks_of_gpus
+from dra_driver.migration.read.unrendered import speaks_of_gpus
 
 
 def pods_of(document: Document, options: Options) -> tuple[PodSpecAt, ...]:
@@ -58,8 +55,8 @@ def is_part_of_an_object(document: Document) -> bool:
 def _pods(document: Document, obj: JsonObject, base: Path, options: Options) -> Iterator[PodSpecAt]:
     key = kind_of(obj)
     if key in PODS:
-        pod_spec_ats = [pod for pattern in PODS[key] for pod in _ordinary(document, obj, base, pattern)]
-        yield from _unpatched(obj, base, pod_spec_ats) if key in (ROLE_GROUP, ROLE_GROUPS) else pod_spec_ats
+        for pattern in PODS[key]:
+            yield from _ordinary(document, obj, base, pattern)
     if key in EXTENDED_ONLY:
         patterns, why = EXTENDED_ONLY[key]
         for pattern in patterns:
@@ -83,17 +80,6 @@ def _pods(document: Document, obj: JsonObject, base: Path, options: Options) -> 
         yield from _spark(document, obj, base, SPARK[key])
     if not is_known(obj) and options.unknown_kinds:
         yield from _by_shape(document, obj, base)
-
-
-def _unpatched(obj: JsonObject, base: Path, pods: Sequence[PodSpecAt]) -> Iterator[PodSpecAt]:
-    """Of a RoleBasedGroup, whose roles may have patches of their templates, as maps: GPUs of those would come back."""
-    paths = [pod.path[len(base) :] for pod in pods]
-    patched = next((path for path in gpu_keys(obj) if not any(path[: len(item)] == item for item in paths)), None)
-    if patched is None:
-        yield from pods
-        return
-    why = f"{path_text(patched)} is said by a patch of its template, which would be added to claims"
-    yield from (replace(pod, form=ClaimForm.NONE, why_no_claims=why) for pod in pods)
 
 
 def _ordinary(document: Document, obj: JsonObject, base: Path, pattern: str) -> Iterator[PodSpecAt]:
@@ -170,6 +156,8 @@ def _argo(document: Document, obj: JsonObject, base: Path, where: str, options: 
                 pod = _pod(document, {**template, **more}, full, (*full, "metadata"), _text(template.get("name")))
                 pod = replace(pod, containers=containers, form=ClaimForm.ARGO, inherited=frozenset(more))
                 why = _why_no_claims_of_argo(workflow, template, options)
+                if "templateDefaults" in path:
+                    why = "templateDefaults are for all templates; ask for GPUs in the templates that need them"
                 yield replace(pod, form=ClaimForm.NONE, why_no_claims=why) if why else pod
 
 
@@ -238,10 +226,10 @@ def _kserve(document: Document, obj: JsonObject, base: Path, options: Options) -
 def _why_not_raw(mode: object) -> str:
     if mode is None:
         return (
-            f"KServe's own default passes through Knative, which keeps no claims (annotation {_MODE_ANNOTATION}: "
+            f"KServe's default mode uses Knative, which keeps no claims (annotation {_MODE_ANNOTATION}: "
             "Standard, or `kserveStandard: true`, says otherwise)"
         )
-    return f"KServe's mode {mode} passes through Knative, which keeps no claims"
+    return f"KServe's mode {mode} uses Knative, which keeps no claims"
 
 
 def _kserve_models(spec: JsonObject, path: Path) -> Iterator[ContainerAt]:
@@ -282,7 +270,7 @@ _SPARK_AMOUNT = re.compile(r"spark\.(driver|executor)\.resource\.gpu\.amount")
 def _spark(document: Document, obj: JsonObject, base: Path, where: str) -> Iterator[PodSpecAt]:
     spec_path = tuple(where.split("."))
     spec = value_at(obj, spec_path)
-    why = "Spark itself makes the extended resource of vendor and amount"
+    why = "Spark creates the extended resource from vendor and amount"
     for role in ("driver", "executor"):
         gpu = value_at(spec, (role, "gpu"))
         if isinstance(gpu, dict) and isinstance(gpu.get("name"), str):

@@ -43,9 +43,11 @@ def template_findings(source: ManifestText) -> Iterator[MigrationFinding]:
     lines = [
         number for number, line in enumerate(normalized(source.text).split("\n"), 1) if _GPU.search(line) is not None
     ]
-    more = f"; it speaks of GPUs in {_in_lines(lines)}" if lines else ""
-    advice = "Migrate what it is rendered to (helm template … | dractl migrate -), then change the chart alike."
-    yield _of_file(source.file, lines[0] if lines else 1, f"is a template and was left as it is{more}", advice)
+    more = f"; it mentions GPUs in {_in_lines(lines)}" if lines else ""
+    advice = (
+        "Migrate the rendered manifests (helm template … | dractl migrate -), then change the chart in the same way."
+    )
+    yield _of_file(source.file, lines[0] if lines else 1, f"is a template and stays unchanged{more}", advice)
 
 
 def problem_finding(problem: BadDocument, text: str) -> MigrationFinding | None:
@@ -53,8 +55,8 @@ def problem_finding(problem: BadDocument, text: str) -> MigrationFinding | None:
     if problem.message.startswith("is a list"):
         if not speaks_of_gpus(text):
             return None
-        advice = "Where it is a JSON patch: remove its operations on GPUs, and let the patched object ask for them."
-        return _of_file(problem.file, problem.line, "is a list of operations and was left as it is", advice)
+        advice = "If it is a JSON patch: remove its operations on GPUs, and ask for them in the patched object."
+        return _of_file(problem.file, problem.line, "is a list of operations and stays unchanged", advice)
     message = f"column {problem.column}: {problem.message}"
     place = DocumentPlace(problem.file, problem.line)
     about = ObjectRef("", None, problem.file)
@@ -97,11 +99,11 @@ def delivery_findings(document: Document) -> Iterator[MigrationFinding]:
     how = _DELIVERS[document.api_version.partition("/")[0], document.kind]
     advice = (
         "Render it as it is delivered (helm template … | dractl migrate -, or kubectl kustomize … | dractl migrate -); "
-        "then say there what came of it: claims by values of the chart or by a patch, and no GPUs in limits."
+        "then put the result there: claims with values of the chart or with a patch, and no GPUs in limits."
     )
     paths = [*gpu_keys(document.obj), *_gpu_strings(document.obj)]
     for path in paths[:_MOST_PLACES]:
-        yield finding(NOT_EDITABLE, document, path, f"speaks of GPUs: {how}; it was left as it is", advice=advice)
+        yield finding(NOT_EDITABLE, document, path, f"mentions GPUs: {how}; it stays unchanged", advice=advice)
 
 
 _IN_A_STRING = re.compile(_GPU.pattern.replace("nvidia\\.com", r"nvidia\\?\.com"))
@@ -125,7 +127,7 @@ def is_sealed(document: Document) -> bool:
 def sealed_findings(document: Document) -> Iterator[MigrationFinding]:
     advice = "Decrypt it (sops --decrypt), migrate that, and encrypt the result."
     for path in list(gpu_keys(document.obj))[:1]:
-        message = "is encrypted by SOPS, whose checksum would become invalid, and was left as it is"
+        message = "is encrypted by SOPS, whose checksum would become invalid, so it stays unchanged"
         yield finding(NOT_EDITABLE, document, path, message, advice=advice)
 
 

@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from dra_driver.api.documents import Document
-from dra_driver.api.meta import JsonObject
 from dra_driver.migration.codes import MEANING_UNKNOWN, MIG_LAYOUT, NOT_TAKEN
 from dra_driver.migration.model import MigrationFinding, Options, Path, finding, title_of
 from dra_driver.migration.understand.labels import restored_profile
@@ -103,7 +102,6 @@ class MigLayout:
     name: str
     profiles: tuple[str, ...]
     """Sorted."""
-    summary: str
     everywhere: bool = True
     """Whether no GPU stays whole."""
 
@@ -122,7 +120,7 @@ def layouts_in_force(
             continue
         taken.append(last.says)
         if last.says.profiles:
-            message = f"layout {name}: {last.says.summary}"
+            message = f"layout {name} has MIG devices: {', '.join(last.says.profiles)}"
             findings.append(finding(MIG_LAYOUT, last.document, last.at, message))
     return tuple(taken), tuple(findings)
 
@@ -142,10 +140,10 @@ def uniform_profile(name: str, layouts: Sequence[MigLayout]) -> str | None:
 def by_default_layout(usual: Given[str], profile: str) -> MigrationFinding:
     """What nodes were taken for of which nothing else is known."""
     message = (
-        f"nodes are taken to have the layout {usual.says}, so that nvidia.com/gpu is {profile}; those that the label "
-        "nvidia.com/mig.config gives another one may differ"
+        f"nodes are assumed to have the layout {usual.says}, so nvidia.com/gpu is {profile}; nodes with another value "
+        "of the label nvidia.com/mig.config may differ"
     )
-    advice = "Give the nodes (`--cluster`, or `kubectl get nodes -o yaml` by `--with`), which say it themselves."
+    advice = "Give the nodes (`--cluster`, or the output of `kubectl get nodes -o yaml` with `--with`)."
     return finding(MIG_LAYOUT, usual.document, usual.at, message, advice=advice)
 
 
@@ -169,13 +167,11 @@ def is_assumed_whole(
 
 def assumed_whole(strategy: Given[str], usual: Given[str] | None) -> MigrationFinding:
     if usual is not None:
-        because = f"nodes are taken to have the layout {usual.says}"
+        because = f"nodes are assumed to have the layout {usual.says}"
     else:
-        because = (
-            "the MIG strategy single is the GPU Operator's default, and nothing that was given says of MIG devices"
-        )
-    message = f"{because}, so nvidia.com/gpu is taken as a whole GPU"
-    advice = "If it is not, give the nodes (`--cluster`, or `kubectl get nodes -o yaml` by `--with`), or decide it by "
+        because = "the MIG strategy single is the GPU Operator's default, and no input mentions MIG devices"
+    message = f"{because}, so nvidia.com/gpu is assumed to be a whole GPU"
+    advice = "If it is not, give the nodes (`--cluster`, or `kubectl get nodes -o yaml` with `--with`), or decide "
     return finding(MEANING_UNKNOWN, strategy.document, strategy.at, message, advice=f"{advice}`migProfile: 1g.10gb`.")
 
 
@@ -183,28 +179,9 @@ def layout_of(name: str, entries: object) -> MigLayout | None:
     """None: it is no list of what becomes of GPUs."""
     if not isinstance(entries, list) or not all(isinstance(item, dict) for item in entries):
         return None
-    parts, profiles = [], set()
+    profiles: set[str] = set()
     for entry in entries:
         devices = entry.get("mig-devices")
-        devices = devices if isinstance(devices, dict) else {}
-        profiles |= {str(profile) for profile in devices}
-        parts.append(f"{_which_gpus(entry)}: {_what_of_them(entry, devices)}")
+        profiles |= {str(profile) for profile in (devices if isinstance(devices, dict) else {})}
     everywhere = all(bool(entry.get("mig-enabled")) for entry in entries)
-    return MigLayout(name, tuple(sorted(profiles)), "; ".join(parts), everywhere)
-
-
-def _which_gpus(entry: JsonObject) -> str:
-    devices = entry.get("devices", "all")
-    listed = devices if isinstance(devices, list) else [devices]
-    which = "each GPU" if devices == "all" else f"GPUs {', '.join(map(str, listed))}" if listed else "no GPU"
-    only = entry.get("device-filter")
-    filters = [only] if isinstance(only, str) else only if isinstance(only, list) else []
-    return f"{which} with PCI id {' or '.join(map(str, filters))}" if filters else which
-
-
-def _what_of_them(entry: JsonObject, devices: JsonObject) -> str:
-    if not entry.get("mig-enabled"):
-        return "whole"
-    if not devices:
-        return "in MIG mode, without MIG devices"
-    return ", ".join(f"{count} x {profile}" for profile, count in sorted(devices.items(), key=str))
+    return MigLayout(name, tuple(sorted(profiles)), everywhere)

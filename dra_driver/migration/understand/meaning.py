@@ -114,7 +114,6 @@ class Hami:
     memory_percentage: str = "nvidia.com/gpumem-percentage"
     cores: str = "nvidia.com/gpucores"
     priority: str = "nvidia.com/priority"
-    split_count: int | None = None
     memory_factor: int = 1
     default_cores: int = 0
     default_memory: int = 0

@@ -186,13 +186,13 @@ def labels_of_nodes(nodes: Iterable[Document]) -> Iterator[MigrationFinding]:
                 continue
             seen.add(label)
             message = (
-                f"the Cluster Autoscaler ({_GPU_LABELS[label]}) knows nodes with GPUs by this label, and takes one "
-                f"that has no {_GPU} for unready, which those of the driver are"
+                f"the Cluster Autoscaler ({_GPU_LABELS[label]}) recognizes nodes with GPUs by this label, and treats a "
+                f"node without {_GPU} as not ready; nodes of the driver have none"
             )
             advice = (
                 f"Label the nodes of the driver `{_GOOGLE_DRIVER}: \"true\"`, which autoscalers support from 1.35 on."
                 if label.startswith("cloud.google.com")
-                else "Where it manages these nodes, leave the label off the groups of the driver's nodes."
+                else "If it manages these nodes, remove the label from the node groups of the driver."
             )  # fmt: skip
             yield finding(AUTOSCALER, document, ("metadata", "labels", label), message, advice=advice)
 

@@ -200,38 +200,37 @@ def hindrances(held: Iterable[Held], document: Document) -> Iterator[MigrationFi
     """Of a pod that asks for GPUs in the old way, too."""
     for item in held:
         if item.purpose is Purpose.GPUS:
-            message = f"claim {item.name} ({item.why}) is of GPUs, and the pod asks for GPUs in the old way, too"
+            message = f"claim {item.name} ({item.why}) is for GPUs, and the pod also asks for GPUs with limits"
             yield finding(
                 ALREADY_DRA, document, item.path, message, advice=_ONE_OF_BOTH, severity=FindingSeverity.ERROR
             )
         elif item.purpose is Purpose.UNKNOWN:
-            message = f"it is not known whether claim {item.name} is of GPUs: {item.why}"
+            message = f"it is unknown whether claim {item.name} is for GPUs: {item.why}"
             yield finding(ALREADY_DRA, document, item.path, message, advice=_SAY_WHAT, severity=FindingSeverity.ERROR)
 
 
 def kept(held: Iterable[Held], document: Document) -> Iterator[MigrationFinding]:
     """Of a pod that is migrated."""
     for item in held:
-        message = f"claim {item.name} ({item.why}) is of no GPU: it stays as it is, and GPUs are migrated besides"
+        message = f"claim {item.name} ({item.why}) is not for GPUs: it stays unchanged, and the pod's GPUs are migrated"
         yield finding(ALREADY_DRA, document, item.path, message, advice="")
 
 
 _ONE_OF_BOTH = (
-    "The pod would hold both. Take the limits away where the claim is instead of them, or the claim where it is not; "
-    "and where both were meant, ask for all of these GPUs by the claim."
+    "The pod would hold both. Remove the limits if the claim replaces them, else the claim. If both are meant, ask for "
+    "all of these GPUs with the claim."
 )
 _SAY_WHAT = (
-    "Give what is missing among the files or by `--with`: the ResourceClaimTemplate or ResourceClaim, or the "
-    "ComputeDomain that it is made for, and the DeviceClass; or ask the cluster by `--cluster`. Where it is all there, "
-    "let a selector say whose devices these are: `device.driver == 'DRIVER'`. If the claim is of GPUs, take the limits "
-    "away."
+    "Add what is missing to the files or with `--with`: the ResourceClaimTemplate or ResourceClaim, or the "
+    "ComputeDomain that creates it, and the DeviceClass; or ask the cluster with `--cluster`. If all are there, name "
+    "the driver in a selector: `device.driver == 'DRIVER'`. If the claim is for GPUs, remove the limits."
 )
 
 
 def why_left(held: Held) -> str | None:
     """Why the pod is not migrated, as a sentence; None: this claim is no hindrance."""
     if held.purpose is Purpose.GPUS:
-        return f"it has GPUs by claim {held.name} already; which of both is meant is for a person to say"
+        return f"it has GPUs by claim {held.name} already; only its owner knows which of both is meant"
     if held.purpose is Purpose.UNKNOWN:
-        return f"it is not known whether it has GPUs by claim {held.name}: {held.why}"
+        return f"it is unknown whether it has GPUs by claim {held.name}: {held.why}"
     return None

@@ -94,8 +94,6 @@ class _Found:
     cut_on_demand: bool = False
     driver_roots: set[str] = field(default_factory=set)
     findings: list[MigrationFinding] = field(default_factory=list)
-    given: bool = False
-    """Whether any configuration was there to make a policy of."""
 
     def take(self, document: Document) -> None:
         obj = document.obj
@@ -105,7 +103,7 @@ class _Found:
             case "ClusterPolicy" if document.api_version.startswith("nvidia.com/"):
                 self._cluster_policy(document)
             case "GPUCluster" if document.api_version.startswith("nvidia.com/"):
-                message = "the GPU Operator runs its DRA stack here, which leaves no room for another driver of GPUs"
+                message = "the GPU Operator runs its DRA stack here, so no other DRA driver for GPUs can run beside it"
                 self.findings.append(finding(ALREADY_DRA, document, ("spec", "draDriver"), message))
             case "DaemonSet":
                 self._daemon_set(document)
@@ -154,7 +152,6 @@ class _Found:
         self.findings += config.findings
         if config.driver_root is not None:
             self.driver_roots.add(config.driver_root)
-        self.given = True
 
     def _layouts(self, document: Document, obj: JsonObject, at: Path) -> None:
         layouts = obj.get("mig-configs")
@@ -204,7 +201,6 @@ class _Found:
     def _strategy(self, document: Document, strategy: object) -> None:
         if strategy in MIG_STRATEGIES:
             self.mig_strategies.append(Given(document, str(strategy)))
-            self.given = True
         elif strategy is not None:
             message = f"MIG strategy {strategy!r} is none of none, single, mixed"
             self.findings.append(finding(UNREADABLE, document, (), message))
@@ -214,7 +210,6 @@ class _Found:
         if not isinstance(spec, dict):
             self.findings.append(finding(UNREADABLE, document, ("spec",), "the ClusterPolicy has no spec"))
             return
-        self.given = True
         # The chart writes `single`; an object without the field has the operator's own default, which is the same.
         self._strategy(document, value_at(spec, ("mig", "strategy")) or "single")
         config = value_at(spec, ("devicePlugin", "config"))
@@ -230,10 +225,9 @@ class _Found:
         settings = plugin_settings(document.obj)
         if settings is None:
             return
-        self.given = True
         path: Path = ("spec", "template", "spec", "containers", settings.container)
         message = "this DaemonSet is a device plugin"
-        advice = "Keep it from the nodes that go over, node by node as the cut-over plan says; delete it at the end."
+        advice = "Keep it away from the nodes that move, node by node as the cut-over plan says; delete it at the end."
         self.findings.append(finding(DOUBLE_ALLOCATION, document, path, message, advice=advice))
         if settings.mig_strategy in MIG_STRATEGIES:
             self.flag_strategies.append(Given(document, settings.mig_strategy, path))
@@ -251,30 +245,16 @@ class _Found:
     # -- HAMi
 
     def _hami(self, document: Document, obj: JsonObject, at: Path) -> None:
-        known = Hami()
-        hami = Hami(
-            count=_word(obj, known.count, "resourceCountName", "resourceName"),
-            memory=_word(obj, known.memory, "resourceMemoryName", "resourceMem"),
-            memory_percentage=_word(
-                obj, known.memory_percentage, "resourceMemoryPercentageName", "resourceMemPercentage"
-            ),
-            cores=_word(obj, known.cores, "resourceCoreName", "resourceCores"),
-            priority=_word(obj, known.priority, "resourcePriorityName", "resourcePriority"),
-            split_count=_whole(obj.get("deviceSplitCount")),
-            memory_factor=_whole(obj.get("memoryFactor")) or 1,
-            default_cores=_whole(obj.get("defaultCores")) or 0,
-            default_memory=_whole(obj.get("defaultMemory")) or 0,
-            installed=True,
-        )
+        known: dict[str, Any] = {
+            field: str(obj[key]) for field, keys in _HAMI_NAMES.items() for key in reversed(keys) if obj.get(key)
+        }
+        known |= {field: number for field, key in _HAMI_NUMBERS.items() if (number := _whole(obj.get(key)))}
+        hami = Hami(**known, installed=True)
         self.hamis.append(Given(document, hami, at))
-        self.given = True
-        self._scaling(document, obj, at)
-
-    def _scaling(self, document: Document, obj: JsonObject, at: Path) -> None:
         for key in ("deviceMemoryScaling", "deviceCoreScaling"):
             scaling = obj.get(key)
             if isinstance(scaling, int | float) and scaling > 1:
-                message = f"{key} is {scaling}: more was given away than there is; a driver publishes what there is"
+                message = f"{key} is {scaling}: more was given away than exists; the driver publishes what exists"
                 self.findings.append(finding(NO_COUNTERPART, document, at, message))
 
     # -- what is there
@@ -293,6 +273,19 @@ class _Found:
                 self.slice_memory.add(memory)
 
 
+_HAMI_NAMES: Mapping[str, tuple[str, ...]] = {
+    "count": ("resourceCountName", "resourceName"),
+    "memory": ("resourceMemoryName", "resourceMem"),
+    "memory_percentage": ("resourceMemoryPercentageName", "resourceMemPercentage"),
+    "cores": ("resourceCoreName", "resourceCores"),
+    "priority": ("resourcePriorityName", "resourcePriority"),
+}
+"""Fields of `Hami`, and the keys that give resources other names: of its configuration, and of its chart."""
+_HAMI_NUMBERS = {
+    "memory_factor": "memoryFactor",
+    "default_cores": "defaultCores",
+    "default_memory": "defaultMemory",
+}
 _LOOKS_LIKE = re.compile(r"^\s*\"?(?:version|mig-configs|nvidia)\"?\s*:", re.MULTILINE)
 
 
@@ -302,10 +295,6 @@ def _is_helm_values(obj: Mapping[str, Any]) -> bool:
     own = isinstance(config, dict) and bool({"map", "default"} & config.keys())
     operator = isinstance(obj.get("devicePlugin"), dict) or isinstance(obj.get("migManager"), dict)
     return "apiVersion" not in obj and (own or operator or "migStrategy" in obj)
-
-
-def _word(obj: Mapping[str, Any], default: str, *keys: str) -> str:
-    return next((str(obj[key]) for key in keys if obj.get(key)), default)
 
 
 def _quantity(text: str) -> Quantity | None:
@@ -326,11 +315,11 @@ def _meaning(found: _Found, options: Options) -> Meaning:
     operator, of_operator = settled("the name of the configuration", found.operator_configs, found.beside)
     by_flags, of_flags = settled("the MIG strategy of the device plugin", found.flag_strategies, found.beside)
     by_values, of_values = settled("the MIG strategy", found.mig_strategies, found.beside)
-    hami, of_hami = settled("what HAMi's resources are called", found.hamis, found.beside)
+    hami, of_hami = settled("the names of HAMi's resources", found.hamis, found.beside)
     named, default, of_configs = configs_in_force(found.configs, operator.says if operator else None, found.beside)
     configs = {name: given.says for name, given in named.items()}
     layouts, of_layouts = layouts_in_force(found.layouts, found.beside)
-    usual, of_usual = settled("the layout of nodes that name none", found.default_layouts, found.beside)
+    usual, of_usual = settled("the default layout", found.default_layouts, found.beside)
     strategy = options.mig_strategy or next((given.says for given in (by_flags, by_values) if given is not None), None)
     if by_flags is not None:
         configs = {name: replace(config, mig_strategy=by_flags.says) for name, config in configs.items()}

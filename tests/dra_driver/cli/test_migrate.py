@@ -472,7 +472,7 @@ async def test_a_cluster_says_what_the_claims_of_pods_are_for(
     _, text = await dractl(*given, "--strategy", "claims", "--report", "json")
     report = json.loads(text)
     assert [one["target"] for one in report["workloads"]] == ["claims"]
-    assert {one["message"].partition(" is of no GPU")[0] for one in report["findings"] if one["code"] == "M039"} == {
+    assert {one["message"].partition(" is not for GPUs")[0] for one in report["findings"] if one["code"] == "M039"} == {
         "claim channel (the channel of a ComputeDomain)",
         "claim nic (of class fabric)",
         "claim port (of class fabric)",
@@ -630,7 +630,7 @@ def test_pods_that_share_a_gpu_by_purpose_have_one_claim(tmp_path: Path) -> None
 
 def test_what_one_claim_cannot_be_for_is_refused(tmp_path: Path) -> None:
     file = two(tmp_path, "a", "b", extra="        nvidia.com/gpumem: 3000\n")
-    with pytest.raises(InvalidInput, match="a part of a GPU to itself"):
+    with pytest.raises(InvalidInput, match="memory or cores of its own"):
         run("migrate", str(file), *decided(tmp_path, "sharedClaims: [[a, b]]"))
     (tmp_path / "other").mkdir()
     other = two(tmp_path / "other", "b", namespace="elsewhere")

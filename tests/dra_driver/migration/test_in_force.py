@@ -69,7 +69,7 @@ def test_of_configurations_with_one_name_the_last_counts_and_the_others_are_name
     assert replicas(found) == [4]
     places = [f"ConfigMap gpu/plugin in {name}:1" for name in "cab"]
     assert told(found) == [f"configuration default is taken from {places[0]}; {places[1]}, {places[2]} say otherwise"]
-    assert found.reasons[0] == f"What resources stand for was read from {places[0]}."
+    assert found.reasons[0] == f"The meaning of resources was read from {places[0]}."
 
 
 def test_where_they_say_the_same_nothing_is_told() -> None:
@@ -105,7 +105,7 @@ def told_of_layouts(found: Migration) -> list[str]:
 def test_of_layouts_with_one_name_that_differ_one_counts_and_the_others_are_named() -> None:
     found = migrated({"a.yaml": layout("1g.10gb"), "b.yaml": layout("3g.40gb"), "pod.yaml": POD})
     assert told(found) == ["layout half is taken from b.yaml; a.yaml says otherwise"]
-    assert told_of_layouts(found) == ["layout half: each GPU: 2 x 3g.40gb"]
+    assert told_of_layouts(found) == ["layout half has MIG devices: 3g.40gb"]
     given = migrated({"b.yaml": layout("3g.40gb"), "pod.yaml": POD}, {"a.yaml": layout("1g.10gb")})
     assert told(given) == ["layout half is taken from a.yaml; b.yaml says otherwise"]
     same = migrated({"a.yaml": layout("1g.10gb"), "b.yaml": layout("1g.10gb"), "pod.yaml": POD})

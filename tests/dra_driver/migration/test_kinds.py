@@ -139,19 +139,6 @@ def pods(kind: str, rest: str, options: Options = Options()) -> tuple[Any, ...]:
     return pods_of(read_documents(text, "f").raise_problems()[0], options)
 
 
-def test_a_role_whose_patch_asks_for_gpus_would_have_both_and_so_its_group_gets_no_claims() -> None:
-    patch = f"leaderTemplatePatch: {{spec: {POD}}}"
-    role = f"{{name: a, leaderWorkerPattern: {{template: {TEMPLATE}, PATCH}}}}"
-    rest = f"spec: {{roles: [{role}, {{name: b, standalonePattern: {{template: {TEMPLATE}}}}}]}}"
-    kind = "workloads.x-k8s.io/v1alpha2 RoleBasedGroup"
-    found = pods(kind, rest.replace("PATCH", patch))
-    assert [one.form for one in found] == [ClaimForm.NONE, ClaimForm.NONE]
-    assert "leaderTemplatePatch" in found[0].why_no_claims
-    harmless = patch.replace("limits: {nvidia.com/gpu: 1}", "limits: {cpu: 1}")
-    assert harmless != patch
-    assert [one.form for one in pods(kind, rest.replace("PATCH", harmless))] == [ClaimForm.POD, ClaimForm.POD]
-
-
 @rows("kind", ORDINARY)
 def test_pods_are_found_with_their_containers_and_metadata(kind: str) -> None:
     rest, paths = ORDINARY[kind]

@@ -26,7 +26,6 @@ from dra_driver.migration.model import (
     Options,
     StrategyOption,
     value_at,
-    with_article,
 )
 from dra_driver.migration.text.changes import same
 
@@ -269,15 +268,12 @@ def test_numbers_that_are_filled_in_later_are_left() -> None:
         assert [(one.code, one.severity) for one in result.findings] == [(NOT_EDITABLE, FindingSeverity.WARNING)]
 
 
-def test_claims_of_argos_defaults_come_to_all_templates() -> None:
+def test_defaults_of_argo_get_no_claims_because_they_are_for_all_templates() -> None:
     gpu = "{image: i, resources: {limits: {nvidia.com/gpu: 1}}}"
     text = "apiVersion: argoproj.io/v1alpha1\nkind: Workflow\nmetadata: {name: w}\n"
-    spec = f"spec: {{templateDefaults: {{container: {gpu}}}, templates: [{{name: a, container: {{image: i}}}}%s]}}\n"
-    alone, beside = migrated(text + spec % ""), migrated(text + spec % ", {name: b, script: {image: i, source: x}}")
-    assert [one.message for one in beside.findings if one.severity is FindingSeverity.ERROR] == [
-        "the claim of templateDefaults comes to templates without a container, too: b"
-    ]
-    assert all(one.severity is not FindingSeverity.ERROR for one in alone.findings)
+    spec = f"spec: {{templateDefaults: {{container: {gpu}}}, templates: [{{name: a, container: {{image: i}}}}]}}\n"
+    (workload,) = migrated(text + spec).workloads
+    assert (workload.choice.target, "templateDefaults" in workload.choice.reason) == (MigrationTarget.EXTENDED, True)
 
 
 def test_what_kserve_makes_claims_for_gets_no_others() -> None:
@@ -547,11 +543,3 @@ def test_our_template_is_known_also_with_what_the_api_server_filled_in() -> None
     there["spec"]["spec"]["devices"]["requests"][0]["exactly"]["allocationMode"] = "ExactCount"
     result = migrate([ManifestText("0.yaml", deployment())], QUIET, [ManifestText("there.json", json.dumps(there))])
     assert result.files == ours.files
-
-
-@pytest.mark.parametrize(
-    ("kind", "said"),
-    [("Job", "a Job"), ("MPIJob", "an MPIJob"), ("AppWrapper", "an AppWrapper"), ("RayJob", "a RayJob")],
-)
-def test_a_kind_has_its_article(kind: str, said: str) -> None:
-    assert with_article(kind) == said

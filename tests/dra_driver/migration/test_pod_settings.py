@@ -74,15 +74,6 @@ def test_indexes_count_the_containers_own_gpus(value: str) -> None:
     assert (codes(result.findings), result.leave, removed(result.edits)) == ([], None, [])
 
 
-@pytest.mark.parametrize(
-    ("value", "told"), [("compute,utility", False), ("all", True), ("graphics,compute", True), ("video", True)]
-)
-def test_capabilities_beyond_computing_are_said(value: str, told: bool) -> None:
-    result = using(NVIDIA_DRIVER_CAPABILITIES=value)
-    assert ("M032" in codes(result.claim_findings)) == told
-    assert removed(result.edits) == []
-
-
 @pytest.mark.parametrize("name", ["NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES", "NVIDIA_IMEX_CHANNELS"])
 def test_rights_beyond_a_device_are_said(name: str) -> None:
     assert codes(using(**{name: "all"}).findings) == ["M025"]

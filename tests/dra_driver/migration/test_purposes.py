@@ -212,7 +212,7 @@ def test_the_way_is_chosen_as_for_others() -> None:
     near = pod(limits({GPU: 1}), resourceClaims=[ENTRY], nodeSelector={"nvidia.com/gpu.product": "NVIDIA-L4"})
     changed = migrated(Options(), DOMAIN, near)
     assert [one.choice.target for one in changed.workloads] == [MigrationTarget.CLAIMS]
-    assert all("claims of other devices stay" in one.choice.reason for one in (*stays.workloads, *changed.workloads))
+    assert all("claims for other devices stay" in one.choice.reason for one in (*stays.workloads, *changed.workloads))
 
 
 @rows("given", [template(of("gpu.nvidia.com")), template(of("unheard-of")), ""])

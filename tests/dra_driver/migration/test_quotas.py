@@ -59,7 +59,7 @@ def test_a_quota_with_scopes_counts_no_claims(scope: JsonObject) -> None:
 def test_a_quota_that_counts_claims_is_let_alone() -> None:
     after, result = done(quota(GPU="16") | {"spec": {"hard": {KEY: "4", f"requests.{GPU}": "16"}}}, CLAIMS, EXTENDED)
     assert after["spec"]["hard"] == {KEY: "4", f"requests.{GPU}": "16"}
-    assert result.edits == ()
+    assert result.edits == {}
 
 
 def test_the_classes_are_those_that_the_claims_name() -> None:
@@ -187,4 +187,4 @@ def test_what_speaks_of_the_old_resources_is_told_with_its_place(
 )  # fmt: skip
 def test_what_is_read_elsewhere_is_not_told_twice(obj: JsonObject) -> None:
     after, result = done(obj, CLAIMS)
-    assert (after, result.findings, result.edits) == (obj, (), ())
+    assert (after, result.findings, result.edits) == (obj, (), {})

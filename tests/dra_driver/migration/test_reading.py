@@ -197,7 +197,7 @@ def test_more_shares_than_a_device_has_are_of_several_devices() -> None:
         found = read(pod(limits({GPU: number})), meaning_of(config))
         assert [one.want.share.number for one in found.demands if one.want.share is not None] == requests
     (said,) = [one for one in found.findings if one.code.name == "M003"]
-    assert said.message == f"{GPU}: 5 became 5 devices, a share of each, for no device has more than 4"
+    assert said.message == f"{GPU}: 5 became 5 devices, a share of each, because no device has more than 4"
 
 
 @pytest.mark.parametrize("meaning", [SLICED, MPS])
