@@ -2,7 +2,10 @@
 
 from typing import Any
 
+import pytest
+
 from dra_driver.api.meta import RESOURCE_CLAIMS, JsonObject
+from dra_driver.errors import Unreachable
 from dra_driver.kube.envelope import enveloped, opened
 from dra_driver.simulation.apiserver.protobuf import decode, encode
 from kubelet_plugin.reporting import claim_devices
@@ -12,7 +15,7 @@ OURS, NIC = "gpu.nvidia.com", "nic.example.com"
 _IN_FRONT = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"}
 
 
-def entry(device: str, driver: str = OURS, **more: Any) -> JsonObject:
+def entry(device: Any, driver: str = OURS, **more: Any) -> JsonObject:
     return {"driver": driver, "pool": "node-a", "device": device, **more}
 
 
@@ -67,6 +70,16 @@ def test_shares_of_a_device_are_told_apart() -> None:
     one, two = entry("a", shareID="1"), entry("a", shareID="2")
     assert with_entries(claim(one, two), OURS, (), [key_of(one)]) == [two]
     assert entries_of(claim(two, one, entry("nic", NIC)), OURS) == (one, two)
+
+
+@pytest.mark.parametrize(
+    "devices",
+    [5, "x", {"a": 1}, [1], [None], [{}], [{"driver": OURS}], [entry("a", conditions=5)], [entry("a", conditions=[1])],
+     [entry("a"), entry(5)]],
+)  # fmt: skip
+def test_what_no_api_server_has_in_the_status_is_tried_again(devices: Any) -> None:
+    with pytest.raises(Unreachable, match=r"status\.devices"):
+        entries_of({"metadata": {"uid": "u"}, "status": {"devices": devices}}, OURS)
 
 
 def test_what_another_release_of_kubernetes_adds_to_an_entry_of_others_stays() -> None:
