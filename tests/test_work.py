@@ -41,6 +41,8 @@ from dra_driver.devices import mig as packing
 from dra_driver.devices.limitations import limitations_of
 from dra_driver.devices.offers import MOST_DEVICES, offers
 from dra_driver.errors import InvalidInput
+from dra_driver.migration.migrate import ManifestText, migrate
+from dra_driver.migration.model import Options
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
 from dra_driver.slices.describe import Description, described_devices
 from dra_driver.slices.domains import domain_devices
@@ -211,8 +213,14 @@ def checking(size: int) -> Callable[[], object]:
     return lambda: check(read_documents(text, "a.yaml"), JUDGE.knowledge)
 
 
-def pattern(size: int) -> str:
-    return f"device.driver.matches('{'(a|aa)+' * size}')"
+def migrating(size: int) -> Callable[[], object]:
+    container = {"name": "main", "image": "i", "resources": {"limits": {"nvidia.com/gpu": 1}}}
+    pods = [
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"p{number}"}, "spec": {"containers": [container]}}
+        for number in range(size)
+    ]
+    sources = [ManifestText("a.yaml", yaml.safe_dump_all(pods))]
+    return lambda: migrate(sources, Options())
 
 
 TABLE = {
@@ -238,6 +246,7 @@ TABLE = {
     "read a policy": Work(reading_policy, (50, 100), 1_000_000),
     "follow rules of a policy": Work(following_rules, (500, 1000), 1_000_000),
     "check claims of a file": Work(checking, (50, 100), 10_000_000),
+    "migrate pods of a file": Work(migrating, (50, 100), 1_000_000),
 }
 
 
