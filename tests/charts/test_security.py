@@ -255,3 +255,21 @@ def test_network_policies_limit_both_directions(render: Render) -> None:
     for one in found:
         assert one["spec"]["policyTypes"] == ["Ingress", "Egress"], one["metadata"]["name"]
         assert one["spec"]["egress"], "nothing at all could be reached"
+
+
+def test_network_policies_name_ports_and_who_may_use_them(render: Render) -> None:
+    monitoring = [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]
+    server = [{"ipBlock": {"cidr": "10.0.0.0/28"}}]
+    limits = {"metricsFrom": monitoring, "webhookFrom": server, "apiServerCIDRs": ["10.0.0.1/32"]}
+    release = render({"networkPolicy": {"install": True, **limits}, "webhook": {"install": True, "port": 9876}})
+    found = {
+        one["metadata"]["name"].removeprefix("gpu-dra-driver-"): one["spec"] for one in release.all("NetworkPolicy")
+    }
+    controller = found["controller"]
+    metrics, webhook = controller["ingress"]
+    assert (metrics["from"], len(metrics["ports"])) == (monitoring, 1)
+    assert webhook == {"ports": [{"port": 9876, "protocol": "TCP"}], "from": server}
+    assert [rule["to"] for rule in controller["egress"]] == [[{"ipBlock": {"cidr": "10.0.0.1/32"}}]]
+    for spec in found.values():
+        assert all(rule.get("from") for rule in spec["ingress"]), spec
+        assert all(rule.get("to") for rule in spec["egress"]), spec
