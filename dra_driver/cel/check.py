@@ -8,7 +8,7 @@ What is known only during evaluation is DYN and passes.
 from collections.abc import Mapping, Sequence
 
 from dra_driver.cel.errors import CelError, CelNotJudged, CelTypeError, closest
-from dra_driver.cel.functions import LAZY_METHODS, NOT_KNOWN, first_version_with
+from dra_driver.cel.functions import INCLUDES_SINCE, LAZY_METHODS, NOT_KNOWN
 from dra_driver.cel.library.texts import compiled_pattern
 from dra_driver.cel.overloads import CheckedTree, Environment, Failed, Overload
 from dra_driver.cel.tree import (
@@ -42,12 +42,9 @@ from dra_driver.cel.types import (
     list_of,
     map_of,
     optional_of,
-    type_name,
     type_of_constant,
 )
 
-_CONVERSIONS = frozenset(["int", "double", "bool", "string"])
-_NO_INDICES = frozenset(["list", "map", "null_type"])
 _SIGNS = frozenset(["==", "!=", "<", "<=", ">", ">=", "in", "+", "-", "*", "/", "%", "-_", "!_", "[]", "[?]"])
 
 
@@ -68,14 +65,10 @@ class _Checker:
             (name, variable.type) for name, variable in environment.variables.items()
         ]
         self.tree.slots = len(self._scope)
-        self._literals: dict[SyntaxNode, object] = {}
-        """Values of literals, and of conversions of literals, which a server makes when it compiles."""
 
     def type_of(self, node: SyntaxNode) -> Type:
         kind = self._rule(node)
         self.tree.types[node] = kind
-        if isinstance(node, Constant):
-            self._literals[node] = node.value
         return kind
 
     def _rule(self, node: SyntaxNode) -> Type:
@@ -97,12 +90,12 @@ class _Checker:
                 return BOOL
             case Conditional():
                 return self._conditional(node)
-            case ListLiteral(items=items, optional=optional):
-                return list_of(self._common(items, "list items", optional))
-            case MapLiteral(entries=entries, optional=optional):
+            case ListLiteral(items=items):
+                return list_of(self._common(items, "list items"))
+            case MapLiteral(entries=entries):
                 return map_of(
                     self._common([key for key, _ in entries], "map keys"),
-                    self._common([value for _, value in entries], "map values", optional),
+                    self._common([value for _, value in entries], "map values"),
                 )
             case CallNode():
                 return self._call(node)
@@ -155,24 +148,11 @@ class _Checker:
         chained = operand.name == "optional_type"
         if chained:
             (operand,) = operand.parameters
-        if self._is_literal(node.index) and self.tree.types[_undynamic(node.index)].name in _NO_INDICES:
-            raise self._error(f"nothing can be indexed with {index}", *_span(node.index))
         if operand == NULL:
             return optional_of(DYN)  # it fits where an optional list is expected, and fails in the evaluation
         sign = "[?]" if node.optional or chained else "[]"
         result = self._resolved(node, sign, self._functions[sign], [operand, index], node.index)
         return DYN if is_dynamic(operand) else result
-
-    def _is_literal(self, node: SyntaxNode) -> bool:
-        """Whether a server makes the value when it compiles."""
-        match node:
-            case ListLiteral(items=items):
-                return all(map(self._is_literal, items))
-            case MapLiteral(entries=entries):
-                return all(self._is_literal(item) for entry in entries for item in entry)
-            case CallNode(function="dyn", target=None, arguments=[inner]):
-                return self._is_literal(inner)
-        return node in self._literals
 
     # -- operators and functions
 
@@ -195,29 +175,17 @@ class _Checker:
         operands = ((node.target,) if node.target else ()) + node.arguments
         given = [self.type_of(operand) for operand in operands]
         result = self._resolved(node, node.function, candidates, given, node)
-        self._check_literals(node, operands)
+        self._check_pattern(node, operands)
         return result
 
-    def _check_literals(self, node: CallNode, operands: Sequence[SyntaxNode]) -> None:
-        """Patterns and conversions of literals are looked at now, not for every device."""
-        place: SyntaxNode = node
-        try:
-            match node.function, operands:
-                case "matches" | "find" | "findAll", [_, Constant(value=str(pattern)) as place, *_]:
+    def _check_pattern(self, node: CallNode, operands: Sequence[SyntaxNode]) -> None:
+        """A regular expression that is a literal is looked at now, not for every device."""
+        match node.function, operands:
+            case "matches" | "find" | "findAll", [_, Constant(value=str(pattern)) as place, *_]:
+                try:
                     compiled_pattern(pattern)
-                case name, [argument] if node.target is None and name in _CONVERSIONS and self._is_literal(argument):
-                    self._literals[node] = self._converted(node, argument)
-        except Failed as error:
-            raise self._error(str(error), *_span(place)) from None
-
-    def _converted(self, node: CallNode, argument: SyntaxNode) -> object:
-        """Raises Failed."""
-        argument = _undynamic(argument)
-        kind = {ListLiteral: "list", MapLiteral: "map"}.get(type(argument)) or type_name(self._literals[argument])
-        for overload in self.tree.overloads[node]:
-            if overload.parameters[0].name == kind:
-                return overload.run(self._literals[argument])
-        raise Failed(f"no such overload: {node.function}({kind})")
+                except Failed as error:
+                    raise self._error(str(error), *_span(place)) from None
 
     def _qualified(self, node: CallNode) -> str | None:
         """`optional.of(x)` is a function with a dotted name unless `optional` is a variable."""
@@ -276,11 +244,11 @@ class _Checker:
             )
         return result
 
-    def _common(self, nodes: Sequence[SyntaxNode], subject: str, optional: frozenset[int] = frozenset()) -> Type:
+    def _common(self, nodes: Sequence[SyntaxNode], subject: str) -> Type:
         """One type for all, as Kubernetes demands of literals: what is known only later goes with nothing else."""
         common: Type | None = None
-        for place, node in enumerate(nodes):
-            kind = self._unwrapped(node) if place in optional else self.type_of(node)
+        for node in nodes:
+            kind = self.type_of(node)
             result = kind if common is None else joined(common, kind)
             if result is None or (common is not None and not _alike(common, kind)):
                 message = f"{subject} must have one type, not {common} and {kind}"
@@ -288,13 +256,6 @@ class _Checker:
                 raise self._error(f"{message}; write dyn(…) around each" if mixed else message, *_span(node))
             common = result
         return common or FREE
-
-    def _unwrapped(self, node: SyntaxNode) -> Type:
-        """The type of the value of an optional one. The API server cannot read what is known only later."""
-        kind = self.type_of(node)
-        if kind.name != "optional_type":
-            raise self._error(f"`?` needs an optional value, not {kind}", *_span(node))
-        return kind.parameters[0]
 
     # -- macros
 
@@ -355,13 +316,14 @@ class _Checker:
         other = node.function in self._functions
         noun, hint = ("method", "function") if is_method else ("function", "method")
         message = f"unknown {noun} `{node.function}`"
-        since = first_version_with(node.function)
         if node.function in NOT_KNOWN or (isinstance(node.target, Name) and node.target.name == "format"):
             return CelNotJudged(f"`{node.function}` is not known here", self._expression, node.start, node.end)
         if other:
             message += f"; it is a {hint}"
-        elif since is not None:
-            message += f"; it can be used from Kubernetes 1.{since} on, and in new objects from the version after that"
+        elif node.function == "includes":
+            message += (
+                f"; it can be used from Kubernetes 1.{INCLUDES_SINCE} on, and in new objects from the next one on"
+            )
         else:
             message += _meant(node.function, [name for name in names if name.isidentifier()])
         return self._error(message, node.name_start, node.name_start + len(node.function))
@@ -375,13 +337,6 @@ class _Checker:
 
     def _error(self, message: str, start: int, end: int) -> CelTypeError:
         return CelTypeError(message, self._expression, start, end)
-
-
-def _undynamic(node: SyntaxNode) -> SyntaxNode:
-    """The literal in `dyn(…)`."""
-    while isinstance(node, CallNode) and node.function == "dyn":
-        (node,) = node.arguments
-    return node
 
 
 def _elements(node: Comprehension, target: Type) -> list[tuple[str, Type]]:

@@ -91,9 +91,8 @@ class _Compiler:
                 return decides(lambda _: runs, deciding=operator == "||")
             case Conditional():
                 return self._conditional(node)
-            case ListLiteral(items=items, optional=optional):
-                runs = [self.run_of(item) for item in items]
-                return self._list_with_gaps(node, runs, optional) if optional else self._list(runs)
+            case ListLiteral(items=items):
+                return self._list([self.run_of(item) for item in items])
             case MapLiteral():
                 return self._map(node)
             case Comprehension():
@@ -284,37 +283,16 @@ class _Compiler:
     def _list(items: Sequence[Run]) -> Run:
         return lambda frame: tuple([item(frame) for item in items])
 
-    def _list_with_gaps(self, node: SyntaxNode, items: Sequence[Run], optional: frozenset[int]) -> Run:
-        def run(frame: Frame) -> Any:
-            results = []
-            for place, item in enumerate(items):
-                value = self._maybe(item(frame), node) if place in optional else Optional(item(frame))
-                results.extend([value.value] if value.present else [])
-            return tuple(results)
-
-        return run
-
-    def _maybe(self, value: object, node: SyntaxNode) -> Optional:
-        if not isinstance(value, Optional):
-            raise self._error(f"no such overload: `?` needs an optional value, not {type_name(value)}", node)
-        return value
-
     def _map(self, node: MapLiteral) -> Run:
-        optional = node.optional
-        entries = [
-            (self.run_of(key), self.run_of(value), key, place in optional)
-            for place, (key, value) in enumerate(node.entries)
-        ]
+        entries = [(self.run_of(key), self.run_of(value), key) for key, value in node.entries]
 
         def run(frame: Frame) -> dict[object, object]:
             built: dict[object, object] = {}
-            for key_of, value_of, place, may_lack in entries:
+            for key_of, value_of, place in entries:
                 key = key_of(frame)
                 if type_name(key) not in ("string", "int", "bool"):
                     raise self._error(f"unsupported key type: {type_name(key)}", place)
-                value = self._maybe(value_of(frame), place) if may_lack else Optional(value_of(frame))
-                if value.present:
-                    built[key] = value.value  # of two entries with one key the last one counts, as in an API server
+                built[key] = value_of(frame)  # of two entries with one key the last one counts, as in an API server
             return built
 
         return run

@@ -10,10 +10,9 @@ Source: CEL language definition, standard definitions; k8s.io/apiserver environm
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import lru_cache
 from typing import Any
 
 from dra_driver import kubernetes
@@ -43,6 +42,9 @@ from dra_driver.cel.types import (
     type_name,
 )
 
+INCLUDES_SINCE = 37
+"""The version whose functions are the first with `includes`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Server:
@@ -70,7 +72,7 @@ class Server:
     @property
     def includes(self) -> bool:
         """Whether values have the function `includes`."""
-        return self.list_attributes or (self.stored and self.minor >= 36) or self.known >= 37
+        return self.list_attributes or (self.stored and self.minor >= 36) or self.known >= INCLUDES_SINCE
 
     @property
     def list_values(self) -> bool:
@@ -274,7 +276,7 @@ _STANDARD: Library = {
 }
 
 
-def _merged(*libraries: Library) -> dict[str, tuple[Overload, ...]]:
+def _merged(*libraries: Mapping[str, Sequence[Overload]]) -> dict[str, tuple[Overload, ...]]:
     merged: dict[str, tuple[Overload, ...]] = {}
     for library in libraries:
         for name, overloads in library.items():
@@ -282,32 +284,14 @@ def _merged(*libraries: Library) -> dict[str, tuple[Overload, ...]]:
     return merged
 
 
-_LIBRARIES: tuple[tuple[int, Library], ...] = (
-    *((0, library) for library in (_OPERATORS, _STANDARD, REGEXES, LISTS)),
-    *((28, library) for library in (OPTIONALS, QUANTITIES)),
-    *((29, library) for library in (STRINGS, SETS)),
-    (30, NETWORK),
-    (33, VERSIONS),
-    (37, INCLUDES),
-)
-"""Libraries and the minor version that was the first to have them."""
+_ALWAYS = _merged(_OPERATORS, _STANDARD, REGEXES, LISTS, OPTIONALS, QUANTITIES, STRINGS, SETS, NETWORK, VERSIONS)
+"""What every server has that serves resource.k8s.io/v1."""
+_WITH_INCLUDES = _merged(_ALWAYS, INCLUDES)
 
 
-@lru_cache
 def functions_of(server: Server) -> Mapping[str, tuple[Overload, ...]]:
     """By name; operators by their sign, prefix operators with a trailing `_`."""
-    return _merged(
-        *(
-            library
-            for since, library in _LIBRARIES
-            if since <= server.known or (library is INCLUDES and server.includes)
-        )
-    )
-
-
-def first_version_with(name: str) -> int | None:
-    """The minor version whose functions were the first with this name; None when there is none."""
-    return next((since for since, library in _LIBRARIES if name in library), None)
+    return _WITH_INCLUDES if server.includes else _ALWAYS
 
 
 FUNCTIONS = functions_of(CURRENT)

@@ -368,30 +368,30 @@ class _Parser:
     def _list(self) -> SyntaxNode:
         opening = self._take()
         items: list[SyntaxNode] = []
-        optional: set[int] = set()
         while not self._at("]"):
-            if self._skip("?"):
-                optional.add(len(items))
+            self._refuse_optional()
             items.append(self._expression())
             if not self._skip(","):
                 break
         end = self._expect("]", "to close the list").end
-        return ListLiteral(tuple(items), frozenset(optional), start=opening.start, end=end)
+        return ListLiteral(tuple(items), start=opening.start, end=end)
+
+    def _refuse_optional(self) -> None:
+        if self._at("?"):
+            raise CelNotJudged("`?` in a list or map is not known here", self._text, self._next.start, self._next.end)
 
     def _map(self) -> SyntaxNode:
         opening = self._take()
         entries: list[tuple[SyntaxNode, SyntaxNode]] = []
-        optional: set[int] = set()
         while not self._at("}"):
-            if self._skip("?"):
-                optional.add(len(entries))
+            self._refuse_optional()
             key = self._expression()
             self._expect(":", "between key and value")
             entries.append((key, self._expression()))
             if not self._skip(","):
                 break
         end = self._expect("}", "to close the map").end
-        return MapLiteral(tuple(entries), frozenset(optional), start=opening.start, end=end)
+        return MapLiteral(tuple(entries), start=opening.start, end=end)
 
     # -- calls and macros
 

@@ -88,18 +88,12 @@ class Conditional(SyntaxNode):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ListLiteral(SyntaxNode):
-    """`optional` are the places of items written `?item`, which are left out when they have no value."""
-
     items: tuple[SyntaxNode, ...]
-    optional: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class MapLiteral(SyntaxNode):
-    """`optional` are the places of entries written `?key: value`, which are left out when the value has no value."""
-
     entries: tuple[tuple[SyntaxNode, SyntaxNode], ...]
-    optional: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
