@@ -213,12 +213,12 @@ class ServerTrust:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """`current` is served to connections; None if there is none. `waiting` is the next one. `told_at`: when its
+    """`current` is served to connections; None if there is none. `waiting` is the next one. `trusted_since`: when its
     authority was written to the configuration, in seconds of a monotonic clock; None if it was not yet."""
 
     current: ServingCertificate | None = None
     waiting: ServingCertificate | None = None
-    told_at: float | None = None
+    trusted_since: float | None = None
 
     def seen(
         self, offered: ServingCertificate | None, server_trust: ServerTrust, clock: float, settle_s: float
@@ -231,12 +231,12 @@ class Served:
             return Served(offered)
         if not set(offered.authority) <= set(server_trust.trusted):
             return Served(self.current, offered)
-        told_at = self.told_at if offered == self.waiting and self.told_at is not None else clock
-        return Served(offered) if clock - told_at >= settle_s else Served(self.current, offered, told_at)
+        trusted_since = self.trusted_since if offered == self.waiting and self.trusted_since is not None else clock
+        return Served(offered) if clock - trusted_since >= settle_s else Served(self.current, offered, trusted_since)
 
     def wait_s(self, clock: float, settle_s: float) -> float | None:
         """Time until another call can change the state; None: only a change of the objects can."""
-        return None if self.told_at is None else max(0.0, self.told_at + settle_s - clock)
+        return None if self.trusted_since is None else max(0.0, self.trusted_since + settle_s - clock)
 
     def problem(self) -> str | None:
         """Why this replica cannot serve the API server, or None."""

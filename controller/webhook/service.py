@@ -14,19 +14,18 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from controller.webhook.certificates import Served
-from controller.webhook.configuration import WebhookPlan, is_armed
+from controller.webhook.configuration import CONFIGURATIONS, WebhookPlan, is_armed
 from controller.webhook.review import NotAReview, Reviewer, answered, is_quick, read_review
 from controller.webhook.server import ReviewServer
 from controller.webhook.trust import (
     LOOK_S,
     CertificateKeeper,
     Issuing,
-    told,
+    Watched,
+    server_trust,
     until,
-    watched_configuration,
-    watched_secret,
 )
-from dra_driver.api.meta import DEVICE_CLASSES, JsonObject
+from dra_driver.api.meta import DEVICE_CLASSES, SECRETS, JsonObject
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import DeviceClass
 from dra_driver.cel.device import compile_selector
@@ -98,8 +97,8 @@ class WebhookReplica:
         self._clock = clock
         self._look_s = look_s
         self._news = asyncio.Event()
-        self._secret = watched_secret(kube, plan.secret_namespace, plan.secret_name, self._changed)
-        self._configuration = watched_configuration(kube, plan.wish.name, self._changed)
+        self._secret = Watched(kube, SECRETS, plan.secret_name, self._changed, plan.secret_namespace)
+        self._configuration = Watched(kube, CONFIGURATIONS, plan.wish.name, self._changed)
         self._classes: Mirror[DeviceClass | None] = Mirror(
             kube, DEVICE_CLASSES, keep=_typed, on_change=self._class_changed
         )
@@ -137,7 +136,7 @@ class WebhookReplica:
 
     def problem(self) -> str | None:
         """Why this replica cannot answer reviews, or None; for the readiness probe."""
-        if not self._configuration.synced:
+        if not self._configuration.synced.is_set():
             return f"{self._configuration.about} has not been read yet"
         if not (self._classes.synced.is_set() and self._version_known):
             return "classes and version of the cluster have not been read yet"
@@ -179,10 +178,12 @@ class WebhookReplica:
             self._news.clear()
             wait_s = self._look_s
             try:
-                if self._configuration.synced:
+                if self._configuration.synced.is_set():
                     offered = await self._certificates.certificate()
                     wait_s = self._serve(
-                        self._served.seen(offered, told(self._configuration), self._clock(), self._plan.settle_s)
+                        self._served.seen(
+                            offered, server_trust(self._configuration), self._clock(), self._plan.settle_s
+                        )
                     )
                     retry.reset()
             except ClusterError as error:

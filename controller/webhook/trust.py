@@ -34,59 +34,31 @@ from controller.webhook.configuration import (
     trusted_in,
     webhooks_in,
 )
-from dra_driver.api.meta import DEVICE_CLASSES, SECRETS, JsonObject
+from dra_driver.api.meta import DEVICE_CLASSES, SECRETS, JsonObject, Resource
 from dra_driver.errors import ClusterError, Conflict, InvalidInput, NotFound, Rejected
 from dra_driver.kube.client import Kube
-from dra_driver.kube.watch import Backoff, Mirror
+from dra_driver.kube.watch import Backoff, Reflector
 
 _log = structlog.get_logger(__name__)
 
 
-class Watched:
+class Watched(Reflector):
     """One object by its name, as on the server; `changed` is called at every change."""
 
-    def __init__(self, mirror: Mirror[JsonObject], about: str) -> None:
-        self._mirror = mirror
-        self.about = about
-
-    @property
-    def synced(self) -> bool:
-        return self._mirror.synced.is_set()
+    def __init__(
+        self, kube: Kube, resource: Resource, name: str, changed: Callable[[], None], namespace: str | None = None
+    ) -> None:
+        selector = f"metadata.name={name}"
+        super().__init__(kube, resource, namespace=namespace, field_selector=selector, on_change=lambda _: changed())
+        self.about = f"{resource.kind} {f'{namespace}/' if namespace else ''}{name}"
 
     @property
     def object(self) -> JsonObject | None:
-        return next(iter(self._mirror.objects.values()), None)
-
-    async def run(self) -> None:
-        await self._mirror.run()
+        return next(iter(self.objects.values()), None)
 
 
-def watched_secret(kube: Kube, namespace: str, name: str, changed: Callable[[], None]) -> Watched:
-    mirror = Mirror(
-        kube,
-        SECRETS,
-        keep=lambda obj: obj,
-        namespace=namespace,
-        field_selector=f"metadata.name={name}",
-        on_change=lambda change: changed(),
-    )
-    return Watched(mirror, f"Secret {namespace}/{name}")
-
-
-def watched_configuration(kube: Kube, name: str, changed: Callable[[], None]) -> Watched:
-    mirror = Mirror(
-        kube,
-        CONFIGURATIONS,
-        keep=lambda obj: obj,
-        field_selector=f"metadata.name={name}",
-        on_change=lambda change: changed(),
-    )
-    return Watched(mirror, f"ValidatingWebhookConfiguration {name}")
-
-
-def told(configuration: Watched) -> ServerTrust:
-    configured = configuration.object
-    return ServerTrust(is_armed(configured), trusted_in(configured))
+def server_trust(configuration: Watched) -> ServerTrust:
+    return ServerTrust(is_armed(configuration.object), trusted_in(configuration.object))
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +103,7 @@ class CertificateKeeper:
         return made
 
     def _read(self) -> tuple[ServingCertificate | None, str | None]:
-        if not self._secret.synced:
+        if not self._secret.synced.is_set():
             return None, f"{self._secret.about} has not been read yet"
         if self._secret.object is None:
             return None, f"{self._secret.about} is not there"
@@ -226,8 +198,8 @@ async def lead(
 ) -> NoReturn:
     """Keeps the configuration up to date until cancelled."""
     news = asyncio.Event()
-    secret = watched_secret(kube, plan.secret_namespace, plan.secret_name, news.set)
-    configuration = watched_configuration(kube, plan.wish.name, news.set)
+    secret = Watched(kube, SECRETS, plan.secret_name, news.set, plan.secret_namespace)
+    configuration = Watched(kube, CONFIGURATIONS, plan.wish.name, news.set)
     certificates = CertificateKeeper(kube, secret, Issuing(plan.names, plan.times) if plan.issued_here else None, now)
     keeper = ConfigurationKeeper(kube, configuration, plan.wish, now)
     async with asyncio.TaskGroup() as tasks:
@@ -239,7 +211,7 @@ async def lead(
             again = False
             try:
                 # Replicas serve the certificate of the Secret soon: the API server must trust it before that.
-                again = await keeper.settle(await certificates.certificate() if configuration.synced else None)
+                again = await keeper.settle(await certificates.certificate() if configuration.synced.is_set() else None)
                 retry.reset()
             except ClusterError as error:
                 _log.warning("the webhook configuration cannot be updated", error=str(error))

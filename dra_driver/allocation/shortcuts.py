@@ -199,14 +199,7 @@ def room(ledger: Ledger, candidates: Iterable[Candidate]) -> int:
             sharing[next(iter(sets))].append(candidate)
         else:
             free += 1
-    return free + sum(min(len(members), _room_in_set(ledger, members)) for members in sharing.values())
-
-
-def _room_in_set(ledger: Ledger, members: Sequence[Candidate]) -> int:
-    """How often the least that any of them draws goes into what is left, for the scarcest counter."""
-    left = ledger.left_for(members[0])
-    least = _least(members)
-    return min((int(max(left[id_], 0) // needed) for id_, needed in least.items() if needed > 0), default=len(members))
+    return free + sum(_Part(ledger, members).room() for members in sharing.values())
 
 
 def _least(members: Sequence[Candidate]) -> Mapping[CounterId, Amount]:
