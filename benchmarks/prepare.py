@@ -39,7 +39,7 @@ from dra_driver.names import CONFIG_API_VERSION, GPU_DRIVER
 from dra_driver.runtime.files import write_durably
 from dra_driver.simulation.cluster import Process
 from dra_driver.terminal import print_table
-from kubelet_plugin.simulation.host import open_host
+from kubelet_plugin.simulation.host import open_simulated
 
 NODE = "node-1"
 GPUS = 8
@@ -149,7 +149,7 @@ class Bench:
             self.server.check()
         self.kube = await stack.enter_async_context(Kube(endpoint_from(self.kubeconfig)))
         await self.install()
-        open_host(self.folder / "host", self.profile)
+        open_simulated(self.folder / "host", self.profile)
 
     async def start(self, stack: AsyncExitStack) -> float:
         """Start all; answers the seconds from plugin start to a slice that is visible."""

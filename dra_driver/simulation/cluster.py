@@ -193,7 +193,7 @@ class SimulatedCluster:
         folders = [self.node_folder(node.name) / "kubelet" / "plugins" for node in self.nodes]
         return tuple(sorted(path for folder in folders for path in folder.glob("*/mps/*")))
 
-    def restarts(self, report: Callable[[str], None]) -> Restarts[Process]:
+    def restarts(self, report: Callable[[str], None]) -> Restarts:
         """For one that is kept running, in place of `check`."""
         clock = asyncio.get_running_loop().time
         return Restarts(self.processes(), lambda process: process.start(self._forks), report, clock)

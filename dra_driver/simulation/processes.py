@@ -18,10 +18,9 @@ import sys
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from signal import Signals
-from typing import Any, Protocol
+from typing import Any
 
 from dra_driver.errors import InvalidInput, NodeNotReady
 
@@ -231,60 +230,47 @@ _STEADY_S = 60.0
 """Who ran for as long is started again at once when it ends."""
 
 
-class Program(Protocol):
-    """What is needed of `dra_driver.simulation.cluster.Process`."""
-
-    name: str
-    log: Path
-
-    @property
-    def ended(self) -> int | None:
-        """Exit status, negative for a signal; None while it runs, or before its start."""
-
-
-@dataclass(slots=True)
-class _Life:
-    started_at: float
-    pause_s: float = 0.0
-    """Before its next start."""
-    again_at: float | None = None
-    """None while it runs."""
-
-
-class Restarts[P: Program]:
-    """Of programs that run now. `report` gets a sentence each time that one has ended; `clock` gives seconds."""
+class Restarts:
+    """Of processes that run now. `report` gets a sentence each time that one has ended; `clock` gives seconds."""
 
     def __init__(
         self,
-        programs: Iterable[P],
-        start: Callable[[P], Awaitable[None]],
+        processes: Iterable[Process],
+        start: Callable[[Process], Awaitable[None]],
         report: Callable[[str], None],
         clock: Callable[[], float],
     ) -> None:
+        self._processes = tuple(processes)
         self._start = start
         self._report = report
         self._clock = clock
-        self._lives = [(program, _Life(clock())) for program in programs]
+        self._started = {process.name: clock() for process in self._processes}
+        self._pauses = {process.name: 0.0 for process in self._processes}
+        """Before the next start."""
+        self._due: dict[str, float] = {}
+        """When those that have ended are started again."""
 
     async def look(self) -> None:
         """Start again what has ended, when it is its time."""
-        for program, life in self._lives:
-            if program.ended is None:
+        for process in self._processes:
+            name = process.name
+            if process.ended is None:
                 continue
-            if life.again_at is None:
-                self._note_end(program, life)
-            if life.again_at is not None and self._clock() >= life.again_at:
-                await self._start(program)
-                life.started_at, life.again_at = self._clock(), None
-                life.pause_s = min(max(2 * life.pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
+            if name not in self._due:
+                self._note_end(process)
+            if self._clock() >= self._due[name]:
+                await self._start(process)
+                del self._due[name]
+                self._started[name] = self._clock()
+                self._pauses[name] = min(max(2 * self._pauses[name], _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
 
-    def _note_end(self, program: P, life: _Life) -> None:
-        now = self._clock()
-        if now - life.started_at >= _STEADY_S:
-            life.pause_s = 0.0
-        life.again_at = now + life.pause_s
-        when = f"in {life.pause_s:.0f} s" if life.pause_s else "now"
-        self._report(f"{program.name} {_how(program.ended)}; it is started again {when}. Its log: {program.log}")
+    def _note_end(self, process: Process) -> None:
+        name, now = process.name, self._clock()
+        if now - self._started[name] >= _STEADY_S:
+            self._pauses[name] = 0.0
+        self._due[name] = now + self._pauses[name]
+        when = f"in {self._pauses[name]:.0f} s" if self._pauses[name] else "now"
+        self._report(f"{name} {_how(process.ended)}; it is started again {when}. Its log: {process.log}")
 
 
 def _how(status: int | None) -> str:

@@ -37,7 +37,8 @@ from kubelet_plugin.domains.wanted import (
 from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.facts.hardware import NodeFacts
 from kubelet_plugin.facts.monitor import SeenFacts
-from kubelet_plugin.hardware.imex import all_channels, channel_nodes, management_node
+from kubelet_plugin.hardware.capabilities import management_node
+from kubelet_plugin.hardware.imex import all_channels, channel_nodes
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.prepare.claims import ClaimReader, ClaimReads, explained
 from kubelet_plugin.prepare.journal import DomainClaim, DomainDevice, DomainName

@@ -1,8 +1,8 @@
-"""The device nodes by which a program gets at a MIG device: one for its GPU instance, one for its compute instance.
+"""The device nodes of the driver's capabilities: of MIG devices, and the one that an IMEX daemon needs.
 
-`kubelet_plugin.hardware.driver_root` enters here. The kernel module shows in /proc which capabilities exist, with the
-minor number of each; there is one for every instance that exists. Two others are of no MIG device and are never given
-away: `mig/config`, which lets its owner divide GPUs, and `mig/monitor`.
+The kernel module shows in /proc which capabilities exist, with the minor number of each. A MIG device has two: of its
+GPU instance, and of its compute instance. Two others are of no MIG device and are never given away: `mig/config`, which
+lets its owner divide GPUs, and `mig/monitor`. With their numbers in the CDI spec the host need not have the nodes.
 """
 
 from dra_driver.cdi.model import DeviceNode
@@ -12,15 +12,13 @@ from kubelet_plugin.hardware.sysfs import HostFiles
 _CLASS = "nvidia-caps"
 _EXISTING = "/proc/driver/nvidia/capabilities"
 _ALL = "/proc/driver/nvidia-caps/mig-minors"
+_MANAGEMENT = "/proc/driver/nvidia/capabilities/fabric-imex-mgmt"
 _READABLE = 0o444
 
 
 def capability_nodes(host: HostFiles, about: str, gpu_minor: int, gi: int, ci: int) -> tuple[DeviceNode, ...]:
-    """The nodes of GPU instance `gi` and of compute instance `ci` in it, in this order.
-
-    With their numbers in the CDI spec the host need not have the nodes themselves.
-    Raises NodeNotReady when there is no such instance, or the kernel has no capabilities.
-    """
+    """The nodes of GPU instance `gi` and of compute instance `ci` in it, in this order. Raises NodeNotReady when there
+    is no such instance, or the kernel has no capabilities."""
     major = host.device_majors().get(_CLASS)
     if major is None:
         raise NodeNotReady(
@@ -32,9 +30,20 @@ def capability_nodes(host: HostFiles, about: str, gpu_minor: int, gi: int, ci: i
     return tuple(_node(major, *_capability(host, about, gpu_minor, name)) for name in names)
 
 
+def management_node(host: HostFiles) -> DeviceNode:
+    """What an IMEX daemon manages the fabric through. Raises NodeNotReady where there is none."""
+    major, capability = host.device_majors().get(_CLASS), _shown(host, _MANAGEMENT, 0o400)
+    if major is None or capability is None:
+        raise NodeNotReady(
+            f"{_MANAGEMENT} is not there or says no minor: an IMEX daemon cannot run with the driver on this node",
+            about="IMEX",
+        )
+    return _node(major, *capability)
+
+
 def _node(major: int, minor: int, mode: int) -> DeviceNode:
     return DeviceNode(
-        path=f"/dev/nvidia-caps/nvidia-cap{minor}",
+        path=f"/dev/{_CLASS}/nvidia-cap{minor}",
         type="c",
         major=major,
         minor=minor,
@@ -47,21 +56,22 @@ def _capability(host: HostFiles, about: str, gpu_minor: int, name: str) -> tuple
     """Minor and permission bits. The kernel's own file of an existing instance decides; the table of all possible ones
     only where the kernel shows none."""
     path = f"{_EXISTING}/gpu{gpu_minor}/mig/{name}"
-    text = host.read_text(path)
-    if text is not None:
-        fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-        minor, mode = _number(fields.get("DeviceFileMinor")), _number(fields.get("DeviceFileMode"))
-        if minor is not None:
-            return minor, mode if mode is not None else _READABLE
-    elif host.resolve(_EXISTING) is None:
-        minor = _minor_by_table(host, f"gpu{gpu_minor}/{name}")
-        if minor is not None:
-            return minor, _READABLE
+    if (capability := _shown(host, path, _READABLE)) is not None:
+        return capability
+    if host.resolve(_EXISTING) is None and (minor := _minor_by_table(host, f"gpu{gpu_minor}/{name}")) is not None:
+        return minor, _READABLE
     raise NodeNotReady(
-        f"{path} {'does not exist' if text is None else 'cannot be parsed'}, so the kernel has no such MIG instance:"
-        " the layout of the GPU was changed; the next attempt searches for the device again",
+        f"{path} {'does not exist' if host.resolve(path) is None else 'cannot be parsed'}, so the kernel has no such"
+        " MIG instance: the layout of the GPU was changed; the next attempt searches for the device again",
         about=about,
     )
+
+
+def _shown(host: HostFiles, path: str, default_mode: int) -> tuple[int, int] | None:
+    """Minor and permission bits in the kernel's file of a capability; None where there is none."""
+    fields = dict(line.split(":", 1) for line in (host.read_text(path) or "").splitlines() if ":" in line)
+    minor, mode = _number(fields.get("DeviceFileMinor")), _number(fields.get("DeviceFileMode"))
+    return None if minor is None else (minor, default_mode if mode is None else mode)
 
 
 def _minor_by_table(host: HostFiles, name: str) -> int | None:

@@ -170,25 +170,15 @@ def _text(when: datetime) -> str:
 
 
 _ACTIONS = {
-    1: "reset the GPU",
-    2: "reboot the node",
-    3: "drain peer-to-peer traffic",
-    4: "drain and reset the GPU",
-    5: "recover the IMEX domain",
-    6: "reset the bus",
-    7: "reboot the node",
+    1: ("GpuReset", "reset the GPU"),
+    2: ("NodeReboot", "reboot the node"),
+    3: ("DrainP2P", "drain peer-to-peer traffic"),
+    4: ("DrainAndReset", "drain and reset the GPU"),
+    5: ("RecoverImexDomain", "recover the IMEX domain"),
+    6: ("BusReset", "reset the bus"),
+    7: ("SystemReboot", "reboot the node"),
 }
 """Source: nvmlDeviceGpuRecoveryAction_t."""
-
-_ACTION_NAMES = {
-    1: "GpuReset",
-    2: "NodeReboot",
-    3: "DrainP2P",
-    4: "DrainAndReset",
-    5: "RecoverImexDomain",
-    6: "BusReset",
-    7: "SystemReboot",
-}
 _DRAIN_P2P = 3
 
 type Ask = Callable[..., Any]
@@ -237,19 +227,15 @@ def _recovery_action(ask: Ask, library: Any, handle: Any) -> int | None:
 def reading_of(gpu: GpuFacts, health: HealthReading) -> Reading:
     """What is wrong with a GPU that answers, by what it answered. Pure."""
     troubles = [*_memory(health), *_action(health), *_fabric(gpu)]
-    untold = [type_ for type_, answer in _answers(health) if answer is None]
+    answers = {
+        "Ecc": health.uncorrected_errors,
+        "RowRemap": health.remap_failed,
+        "Repair": health.repair_pending,
+        "RecoveryAction": health.recovery_action,
+    }
+    untold = frozenset(type_ for type_, answer in answers.items() if answer is None)
     no_action = None if health.recovery_action is None else health.recovery_action == 0
-    return Reading(tuple(troubles), no_action, frozenset(untold))
-
-
-def _answers(health: HealthReading) -> tuple[tuple[str, int | bool | None], ...]:
-    """Types of trouble with the answer that each follows from."""
-    return (
-        ("Ecc", health.uncorrected_errors),
-        ("RowRemap", health.remap_failed),
-        ("Repair", health.repair_pending),
-        ("RecoveryAction", health.recovery_action),
-    )
+    return Reading(tuple(troubles), no_action, untold)
 
 
 def _memory(health: HealthReading) -> list[BadReading]:
@@ -274,8 +260,7 @@ def _action(health: HealthReading) -> list[BadReading]:
     action = health.recovery_action
     if not action:
         return []
-    what = _ACTIONS.get(action, f"action {action}")
-    name = _ACTION_NAMES.get(action, str(action))
+    name, what = _ACTIONS.get(action, (str(action), f"action {action}"))
     severity: Severity = "Warning" if action == _DRAIN_P2P else "Critical"
     return [BadReading("RecoveryAction", severity, f"the driver asks to {what}", name)]
 

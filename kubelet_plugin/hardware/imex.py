@@ -1,4 +1,4 @@
-"""What a node has for sharing GPU memory with other machines: IMEX channels, and the capability to manage the fabric.
+"""What a node has for sharing GPU memory with other machines: IMEX channels, and the daemons that manage the fabric.
 
 With their numbers in the CDI spec the host need not have the device nodes themselves, and
 it does not matter that they vanish at a reboot. Source: NVIDIA's IMEX guide; the kernel module's files in /proc.
@@ -17,9 +17,7 @@ from kubelet_plugin.hardware.sysfs import HostFiles
 _PROGRAM = "nvidia-imex"
 _OURS = "GPU_DRA_POD_IP"
 _CHANNELS = "nvidia-caps-imex-channels"
-_CAPS = "nvidia-caps"
 _PARAMS = "/proc/driver/nvidia/params"
-_MANAGEMENT = "/proc/driver/nvidia/capabilities/fabric-imex-mgmt"
 _WORLD = 0o666
 _HOST_SOCKET = "/etc/nvidia-imex/imex_ctrl.sock"
 
@@ -94,27 +92,6 @@ def channel_nodes(host: HostFiles, numbers: Iterable[int]) -> tuple[DeviceNode, 
 def all_channels(host: HostFiles) -> range:
     """The numbers of all channels that the driver has."""
     return range(_channel_count(host))
-
-
-def management_node(host: HostFiles) -> DeviceNode:
-    """What an IMEX daemon manages the fabric through. Raises NodeNotReady where there is none."""
-    major = host.device_majors().get(_CAPS)
-    fields = dict(line.split(":", 1) for line in (host.read_text(_MANAGEMENT) or "").splitlines() if ":" in line)
-    minor = fields.get("DeviceFileMinor", "").strip()
-    if major is None or not minor.isdigit():
-        raise NodeNotReady(
-            f"{_MANAGEMENT} is not there or says no minor: an IMEX daemon cannot run with the driver on this node",
-            about="IMEX",
-        )
-    mode = fields.get("DeviceFileMode", "").strip()
-    return DeviceNode(
-        path=f"/dev/{_CAPS}/nvidia-cap{minor}",
-        type="c",
-        major=major,
-        minor=int(minor),
-        file_mode=int(mode) if mode.isdigit() else 0o400,
-        permissions="rw",
-    )
 
 
 class HostDaemon:

@@ -11,7 +11,7 @@ instances are the driver's choice, and are given out again; only a compute insta
 
 import ctypes
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -281,7 +281,8 @@ class MigGpu:
         ids: set[int] = set()
         names: set[str] = set()
         for enumeration in range(_GPU_PROFILES):
-            info = self._profile_info(enumeration)
+            ask = self._calls.library.nvmlDeviceGetGpuInstanceProfileInfo
+            info = self._profile_info(ask, self._handle, enumeration)
             if info is None or info.id in ids:
                 continue
             name = profile_name(enumeration, info, total)
@@ -290,12 +291,11 @@ class MigGpu:
             ids.add(info.id)
             names.add(facts.name)
 
-    def _profile_info(self, enumeration: int) -> Any | None:
-        """None when this GPU has no such profile. Older drivers do not know the question with a name in the answer."""
-        ask = self._calls.library.nvmlDeviceGetGpuInstanceProfileInfo
+    def _profile_info(self, ask: Callable[..., Any], *question: Any) -> Any | None:
+        """None when there is no such profile. Older drivers do not know the question with a name in the answer."""
         for version in (2, 1):
             try:
-                return self._calls.call(self._about, ask, self._handle, enumeration, version)
+                return self._calls.call(self._about, ask, *question, version)
             except HardwareError as error:
                 if error.code not in _SKIPPED:
                     raise
@@ -444,7 +444,8 @@ class MigGpu:
         if profile not in self._compute_profiles:
             found: dict[int, _ComputeProfile] = {}
             for enumeration in range(_COMPUTE_PROFILES):
-                info = self._compute_profile_info(gpu_instance, enumeration)
+                ask = self._calls.library.nvmlGpuInstanceGetComputeInstanceProfileInfo
+                info = self._profile_info(ask, gpu_instance, enumeration, _SHARED_ENGINES)
                 if info is not None:
                     kind = _ComputeProfile(info.id, info.sliceCount, info.multiprocessorCount)
                     found.setdefault(info.id, kind)
@@ -452,18 +453,6 @@ class MigGpu:
                 return ()  # destroyed meanwhile, perhaps
             self._compute_profiles[profile] = tuple(found.values())
         return self._compute_profiles[profile]
-
-    def _compute_profile_info(self, gpu_instance: Any, enumeration: int) -> Any | None:
-        ask = self._calls.library.nvmlGpuInstanceGetComputeInstanceProfileInfo
-        for version in (2, 1):
-            try:
-                return self._calls.call(self._about, ask, gpu_instance, enumeration, _SHARED_ENGINES, version)
-            except HardwareError as error:
-                if error.code not in _SKIPPED:
-                    raise
-                if error.code != NvmlCode.FUNCTION_NOT_FOUND:
-                    return None
-        return None
 
 
 def profile_name(enumeration: int, info: Any, total_bytes: int) -> str | None:

@@ -1,12 +1,13 @@
-"""The settings of an IMEX daemon's supervisor: read once by its `main`, from flags and `GPU_DRA_*` variables."""
+"""The settings of an IMEX daemon's supervisor: read once by its `main`, from flags and `GPU_DRA_*` variables.
+
+The controller writes them, so little is checked.
+"""
 
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from ipaddress import ip_address
 from pathlib import Path
 
-from dra_driver.names import is_uid
 from dra_driver.runtime.settings import SettingsParser
 from dra_driver.runtime.telemetry import LEVELS
 from kubelet_plugin.imex.probe import FOLDER
@@ -76,10 +77,10 @@ def settings_parser() -> SettingsParser:
     )
     setting = parser.setting
     setting("--domain", "", "the ComputeDomain, as NAMESPACE/NAME", type=_domain)
-    setting("--domain-uid", "", "UID of the ComputeDomain", type=_uid)
+    setting("--domain-uid", "", "UID of the ComputeDomain")
     setting("--node-name", "", "name of this node, as in the cluster")
-    setting("--pod-ip", "", "IP address of this pod", type=_address)
-    setting("--max-nodes", 18, "nodes that a domain can have in one clique; the same on all of them", type=_count)
+    setting("--pod-ip", "", "IP address of this pod")
+    setting("--max-nodes", 18, "nodes that a domain can have in one clique; the same on all of them", type=int)
     setting("--folder", FOLDER, "a folder of this container alone")
     setting("--hosts-file", "/etc/hosts", "where this container's names are looked up")
     setting("--host-root", "/", "where /proc/driver/nvidia is")
@@ -94,22 +95,3 @@ def _domain(text: str) -> str:
     if text and not (namespace and slash and name and "/" not in name):
         raise argparse.ArgumentTypeError(f"{text!r} is not NAMESPACE/NAME")
     return text
-
-
-def _uid(text: str) -> str:
-    if text and not is_uid(text):
-        raise argparse.ArgumentTypeError(f"{text!r} cannot be the UID of a ComputeDomain")
-    return text
-
-
-def _address(text: str) -> str:
-    try:
-        return str(ip_address(text)) if text else text
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an IP address") from error
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 4096:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of nodes from 1 to 4096")
-    return int(text)

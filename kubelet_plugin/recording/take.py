@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
@@ -157,18 +156,6 @@ _AARCH64 = 183
 type Progress = Callable[[str], None]
 
 
-@dataclass(slots=True)
-class _Notes:
-    """What could not be read."""
-
-    lines: list[str] = field(default_factory=list)
-
-    def add(self, what: str, why: object) -> None:
-        line = " ".join(f"{what}: {why}".split())
-        if not any(known.startswith(line) for known in self.lines):
-            self.lines.append(line)
-
-
 class NodeRecorder:
     """One node, recorded once. `call_patience_s` is how long a call of NVML may take before it counts as hung."""
 
@@ -184,7 +171,9 @@ class NodeRecorder:
         self._progress = progress
         self._ask_programs = ask_programs
         self._call_patience_s = call_patience_s
-        self._looked, self._log, self._notes = Looked(), CallLog(), _Notes()
+        self._looked, self._log = Looked(), CallLog()
+        self._notes: list[str] = []
+        """What could not be read."""
         self._files = RecordingFiles(places.host_root, self._looked)
         self._installation = DriverInstallation(self._files, configured_root=places.driver_root)
         self._source: NvmlSource | None = None
@@ -204,10 +193,15 @@ class NodeRecorder:
             machine=_machine(files, library),
             driver_root=root,
             library=library,
-            notes=self._notes.lines,
+            notes=self._notes,
         )
         record = without_secrets(Record(about, calls, files, answers))
         return record if keep_names else anonymous(record, socket.gethostname())
+
+    def _note(self, what: str, why: object) -> None:
+        line = " ".join(f"{what}: {why}".split())
+        if not any(known.startswith(line) for known in self._notes):
+            self._notes.append(line)
 
     def _answers(self) -> Iterator[ProgramAnswer]:
         host = HostFiles(self._places.host_root)
@@ -222,21 +216,19 @@ class NodeRecorder:
         while thread.is_alive():
             thread.join(_LOOK_EVERY_S)
             if self._log.open_for_s() > self._call_patience_s:
-                self._notes.add(
-                    "NVML", f"a call has not returned in {self._call_patience_s:g} s; nothing more was asked"
-                )
+                self._note("NVML", f"a call has not returned in {self._call_patience_s:g} s; nothing more was asked")
                 return
             if time.monotonic() - started > NVML_PATIENCE_S:
-                self._notes.add("NVML", f"not all was asked in {NVML_PATIENCE_S:g} s")
+                self._note("NVML", f"not all was asked in {NVML_PATIENCE_S:g} s")
                 return
 
     def _look(self) -> None:
         try:
             self._discover()
         except DriverError as error:
-            self._notes.add(error.about or "node", error.message)
+            self._note(error.about or "node", error.message)
         except Exception as error:  # noqa: BLE001 - a defect that this node brings to light is why it is recorded
-            self._notes.add("defect", repr(error))
+            self._note("defect", repr(error))
         if self._source is not None:
             ask_nvml(self._source.library, self._progress)
 
@@ -246,7 +238,7 @@ class NodeRecorder:
         with closing(Hardware(self._files, self._opened(self._find), read_s=inf)) as hardware:
             facts = hardware.look()
             for problem in facts.problems:
-                self._notes.add(problem.subject, problem.message)
+                self._note(problem.subject, problem.message)
             ContainerFilesOfNode(self._installation)(facts)
 
     def _open(self) -> OpenNvml:
@@ -270,7 +262,7 @@ class NodeRecorder:
         try:
             root = self._installation.root()
         except DriverError as error:
-            self._notes.add(error.about or "driver", error.message)
+            self._note(error.about or "driver", error.message)
             return None, None
         return root.path, f"/{root.nvml_library.relative_to(self._places.host_root)}"
 

@@ -87,7 +87,8 @@ class Reporter:
         self._repaired: float | None = None
         self._registered: dict[str, datetime] = {}
         self._bumps: dict[str, datetime] = {}
-        self._complaint = _Complaint(node_name)
+        self._complaint: tuple[str, float] = "", 0.0
+        """What was logged last, and when: a node may be gone for days."""
 
     def registered(self, driver: str, when: datetime | None = None) -> None:
         """The kubelet has registered `driver` (NotifyRegistrationStatus): its heartbeat is renewed."""
@@ -119,12 +120,22 @@ class Reporter:
                 wait_s = max(self._retry.next_s(), error.retry_after_s or 0.0)
                 stale = isinstance(error, Conflict)
                 if not stale:
-                    self._complaint.about(error, wait_s)
+                    self._complain(str(error), wait_s)
                 self._work.set()
                 await asyncio.sleep(wait_s)
             else:
                 self._retry.reset()
-                self._complaint.over()
+                if self._complaint[0]:
+                    _log.info("the NodeInventory is true again", node=self._node_name)
+                self._complaint = "", 0.0
+
+    def _complain(self, error: str, wait_s: float) -> None:
+        """Log what is wrong when it is new, and again after a while."""
+        known, at = self._complaint
+        if known != error or time.monotonic() - at >= _COMPLAIN_AGAIN_S:
+            self._complaint = error, time.monotonic()
+            retry_s = round(wait_s, 1)
+            _log.warning("the NodeInventory cannot be kept true", node=self._node_name, error=error, retry_s=retry_s)
 
     async def _settle(self) -> None:
         """Make the object equal to what is wanted, with one write or none."""
@@ -297,28 +308,6 @@ def _wire(node_name: str, facts: NodeFacts, registered: dict[str, datetime]) -> 
         ],
         summary=summary_of(facts.driver, facts.gpus, facts.problems),
     ).to_wire()
-
-
-class _Complaint:
-    """Says what is wrong when it is new, and again only after a while: a node may be gone for days."""
-
-    def __init__(self, node_name: str) -> None:
-        self._node_name = node_name
-        self._last: tuple[str, float] | None = None
-
-    def about(self, error: DriverError, wait_s: float) -> None:
-        text = str(error)
-        if self._last is not None and self._last[0] == text and time.monotonic() - self._last[1] < _COMPLAIN_AGAIN_S:
-            return
-        self._last = (text, time.monotonic())
-        _log.warning(
-            "the NodeInventory cannot be kept true", node=self._node_name, error=text, retry_s=round(wait_s, 1)
-        )
-
-    def over(self) -> None:
-        if self._last is not None:
-            _log.info("the NodeInventory is true again", node=self._node_name)
-        self._last = None
 
 
 def _registrations(observed: JsonObject | None, latest: datetime) -> dict[str, datetime]:

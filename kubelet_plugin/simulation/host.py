@@ -10,27 +10,31 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
+from typing import Any, Literal
 
 from dra_driver.errors import InvalidInput
 from dra_driver.names import model_label, names_record
 from kubelet_plugin.hardware.layouts import DRIVER_ROOTS
 from kubelet_plugin.hardware.sysfs import HostFiles
-from kubelet_plugin.simulation import driver_files, kernel_files, vfio
+from kubelet_plugin.simulation import driver_files, kernel_files, partitions, vfio
 from kubelet_plugin.simulation.driver_files import driver_root, library_folder
 from kubelet_plugin.simulation.kernel_files import made_up_uuid
-from kubelet_plugin.simulation.operations import MIG_CONFIGURATION_CHANGED, GpuOperations, add_event
-from kubelet_plugin.simulation.partitions import forget, layout, release
+from kubelet_plugin.simulation.partitions import forget, layout, mig_device, release, table_of
 from kubelet_plugin.simulation.profiles import FabricModel, Profile, load_profile, profile_names
 from kubelet_plugin.simulation.recorded.format import read_record, write_record
 from kubelet_plugin.simulation.recorded.node import RECORD, adopt_recorded, of_node, state_of, write_tree
 from kubelet_plugin.simulation.state import (
+    MIG_CONFIGURATION_CHANGED,
+    Client,
     DriverState,
     GpuState,
     Layout,
     MigState,
+    Mishap,
     NodeState,
     SimulatedFabric,
     StateFile,
+    add_event,
 )
 from kubelet_plugin.simulation.tree import capabilities, change_capabilities, device_folders
 from kubelet_plugin.simulation.tree import link as _link
@@ -38,8 +42,9 @@ from kubelet_plugin.simulation.tree import path as _path
 from kubelet_plugin.simulation.tree import pci_folder as _pci_folder
 
 
-class SimulatedHost(GpuOperations):
-    """A node that exists below `root`, made by `create_host`. May be opened by several processes at once."""
+class SimulatedHost:
+    """A node that exists below `root`, made by `create_host`. May be opened by several processes at once. Methods name
+    GPUs by their index, as NVML enumerates them."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -172,6 +177,148 @@ class SimulatedHost(GpuOperations):
     def path(self, host_path: PurePosixPath | str) -> Path:
         return _path(self.root, host_path)
 
+    def snapshot(self, index: int) -> dict[str, Any]:
+        return _snapshot(self.state.gpus[index])
+
+    def snapshots(self) -> dict[str, dict[str, Any]]:
+        """Of every GPU, by UUID: the order may change at a reboot."""
+        return {gpu.uuid: _snapshot(gpu) for gpu in self.state.gpus}
+
+    # Failures
+
+    def lose_gpu(self, index: int, code: int = 15) -> None:
+        """Every query of this GPU answers `code` from now on: 15 GPU is lost, 999 unknown error, 0 well again."""
+        with self.edit() as state:
+            state.gpus[index].fault = code or None
+
+    def fail_call(self, index: int, function: str, code: int, *, times: int | None = None) -> None:
+        """One NVML function answers `code` about one GPU, `times` times or from now on; 0 well again."""
+        self._mishap(index, function, code=code, times=times)
+
+    def slow_call(self, index: int, function: str, delay_s: float, *, times: int | None = None) -> None:
+        """One NVML function takes `delay_s` about one GPU, `times` times or from now on; 0 takes none."""
+        self._mishap(index, function, delay_s=delay_s, times=times)
+
+    def crash_in(self, index: int, function: str, when: Literal["before", "after"] = "after") -> None:
+        """The next process that calls this function about this GPU dies, before or after the function's work."""
+        self._mishap(index, function, crash=when, times=1)
+
+    def _mishap(self, index: int, function: str, **changes: Any) -> None:
+        with self.edit() as state:
+            gpu = state.gpus[index]
+            mishap = gpu.mishaps.get(function, Mishap()).model_copy(update=changes)
+            others = {name: other for name, other in gpu.mishaps.items() if name != function}
+            gpu.mishaps = others if mishap == Mishap() else others | {function: mishap}
+
+    def set_health(self, index: int, **facts: int | bool) -> None:
+        """Facts by the names of `HealthState`: `uncorrected_errors=2`, `remap_pending=True`, `recovery_action=1`."""
+        with self.edit() as state:
+            health = state.gpus[index].health
+            state.gpus[index].health = type(health).model_validate(health.model_dump() | facts)
+
+    def set_links_down(self, index: int, *links: int) -> None:
+        """These NVLinks of a GPU are inactive and all others are active."""
+        with self.edit() as state:
+            state.gpus[index].links_down = list(links)
+
+    def set_fabric(self, index: int, fabric: SimulatedFabric | None) -> None:
+        """None: NVML answers NOT_SUPPORTED."""
+        with self.edit() as state:
+            state.gpus[index].fabric = fabric
+
+    def set_privileged(self, *, privileged: bool) -> None:
+        """Whether callers of NVML are root."""
+        with self.edit() as state:
+            state.driver.privileged = privileged
+
+    def inject_event(self, index: int, data: int, kind: int = 8, *, mig_uuid: str | None = None) -> None:
+        """An NVML event of a GPU, or of one MIG device of it; for the default kind `data` is the number of an Xid."""
+        with self.edit() as state:
+            gpu = state.gpus[index]
+            if mig_uuid is None:
+                add_event(state, gpu.uuid, kind, data)
+                return
+            instance, item = mig_device(gpu, mig_uuid)
+            add_event(state, gpu.uuid, kind, data, instance.id, item.id)
+
+    # Programs
+
+    def attach_client(
+        self,
+        index: int,
+        *,
+        name: str = "cuda-program",
+        kind: Literal["compute", "mps", "monitor"] = "compute",
+        mig_uuid: str | None = None,
+        memory_mib: int = 0,
+        pid: int | None = None,
+    ) -> int:
+        """A process opens a GPU or a MIG device. Answers its pid, a made-up one unless given."""
+        with self.edit() as state:
+            gpu = state.gpus[index]
+            client = Client(pid=pid or _free_pid(state), name=name, kind=kind, memory_mib=memory_mib)
+            if mig_uuid is not None:
+                instance, item = mig_device(gpu, mig_uuid)
+                client.gpu_instance, client.compute_instance = instance.id, item.id
+            gpu.clients.append(client)
+            return client.pid
+
+    def detach_client(self, pid: int) -> None:
+        """The process ends, on all its GPUs."""
+        with self.edit() as state:
+            for gpu in state.gpus:
+                gpu.clients = [client for client in gpu.clients if client.pid != pid]
+
+    # The administrator
+
+    def run_persistenced(self, *, running: bool) -> None:
+        """Start nvidia-persistenced, which opens all GPUs of the driver, or stop it."""
+        with self.edit() as state:
+            state.driver.daemon, state.driver.daemon_outdated = running, False
+            for gpu in state.gpus:
+                gpu.persistenced = running and gpu.bound_to == "nvidia"
+
+    def set_mig(self, index: int, current: int, pending: int | None = None) -> None:
+        """The mode as it is from now on, without asking the hardware; a GPU that is not divided has no instances."""
+        with self.edit() as state:
+            gpu = state.gpus[index]
+            gpu.mig = MigState(current=current, pending=current if pending is None else pending)
+            if not current:
+                gpu.instances = []
+
+    def reset_gpu(self, index: int) -> None:
+        """Raises PartitionRefused while a process has the GPU open."""
+        with self.edit() as state:
+            partitions.reset(state.gpus[index])
+
+    def make_instance(
+        self, index: int, profile: str, start: int | None = None, *, parts: tuple[int, ...] | None = None
+    ) -> tuple[str, ...]:
+        """Create a GPU instance in MIG mode, and fill it with one compute instance, or with `parts` of so many slices.
+
+        Answers the UUIDs of the MIG devices. No parts: a GPU instance that no program can use. Raises InvalidInput for
+        an unknown profile and PartitionRefused when the hardware refuses.
+        """
+        with self.edit() as state:
+            gpu, table = state.gpus[index], table_of(state)
+            wanted = table.named(profile)
+            instance = partitions.create_gpu_instance(gpu, table, wanted.id, start, wanted.size)
+            kinds = {item.slices: item.kind for item in partitions.compute_profiles(table, wanted)}
+            made = [
+                partitions.create_compute_instance(gpu, table, instance, kinds[slices])
+                for slices in (parts if parts is not None else (wanted.slices,))
+            ]
+            return tuple(item.uuid for item in made)
+
+    def destroy_instance(self, index: int, start: int) -> None:
+        """Destroy the GPU instance at `start`, with what is in it. Raises PartitionRefused when it is in use."""
+        with self.edit() as state:
+            gpu = state.gpus[index]
+            instance = next(item for item in gpu.instances if item.start == start)
+            for item in list(instance.compute_instances):
+                partitions.destroy_compute_instance(gpu, instance, item)
+            partitions.destroy_gpu_instance(gpu, instance)
+
     def _unload(self, state: NodeState) -> None:
         _check_may_change(state)
         state.driver.loaded = False
@@ -249,26 +396,20 @@ def _recorded_host(root: Path, file: Path, node_index: int, machine: str) -> Sim
     return host
 
 
-def open_host(root: Path, profile: str, node_index: int = 0, machine: str = "") -> SimulatedHost:
-    """The node below `root` as it is, or a new one when there is none: a restarted plugin finds its machine again.
-
-    Raises InvalidInput when the node there is of another profile.
-    """
-    host = SimulatedHost(root)
-    if not host.exists:
-        return create_host(root, profile, node_index, machine=machine)
-    if profile in profile_names() and (there := host.state.profile) != profile:
-        raise InvalidInput(f"has a simulated {there}, not {profile}: name another folder", about=f"folder {root}")
-    return host
-
-
 def open_simulated(root: Path, wanted: str, machine: str = "") -> SimulatedHost:
     """The node that `--simulate` names: `PROFILE`, the file of a record, either with `:N` for the N-th of its kind.
 
-    `machine` distinguishes nodes that were all given the same name without a number. Raises InvalidInput.
+    A node that exists below `root` is left as it is: a restarted plugin finds its machine again. `machine`
+    distinguishes nodes that were all given the same name without a number. Raises InvalidInput, also when the node
+    there is of another profile.
     """
-    name, index = parse_simulated(wanted)
-    return open_host(root, name, index or 0, machine if index is None else "")
+    profile, index = parse_simulated(wanted)
+    host = SimulatedHost(root)
+    if not host.exists:
+        return create_host(root, profile, index or 0, machine=machine if index is None else "")
+    if profile in profile_names() and (there := host.state.profile) != profile:
+        raise InvalidInput(f"has a simulated {there}, not {profile}: name another folder", about=f"folder {root}")
+    return host
 
 
 def parse_simulated(wanted: str) -> tuple[str, int | None]:
@@ -277,11 +418,6 @@ def parse_simulated(wanted: str) -> tuple[str, int | None]:
     if index and not index.isdecimal():
         raise InvalidInput(f"{index!r} is not the number of a node", about=f"simulated node {wanted}")
     return name, int(index) if index else None
-
-
-def reboot(root: Path, *, renumber: bool = False, driver: bool = True) -> None:
-    """Reboot the node below `root`: see `SimulatedHost.reboot`."""
-    SimulatedHost(root).reboot(renumber=renumber, driver=driver)
 
 
 def _initial_state(name: str, profile: Profile, node_index: int, machine: str, layout: Layout) -> NodeState:
@@ -337,3 +473,23 @@ def _restart(gpu: GpuState, state: NodeState) -> None:
     gpu.persistenced = True
     gpu.clients = []
     forget(gpu, state.model.architecture, reboot=True)
+
+
+_FIRST_PID = 4000
+
+
+def _free_pid(state: NodeState) -> int:
+    return max((client.pid + 1 for gpu in state.gpus for client in gpu.clients), default=_FIRST_PID)
+
+
+def _snapshot(gpu: GpuState) -> dict[str, Any]:
+    """How a GPU stands, without what only counts up. Equal before a claim came and after it is gone."""
+    return {
+        **gpu.model_dump(include={"uuid", "mig", "compute_mode", "time_slice", "bound_to"}),
+        "persistent": gpu.persistent,
+        "instances": sorted(
+            (part.profile, part.start, sorted((item.profile, item.start, item.uuid) for item in part.compute_instances))
+            for part in gpu.instances
+        ),
+        "clients": sorted((client.pid, client.name) for client in gpu.clients),
+    }

@@ -16,7 +16,7 @@ from kubelet_plugin.hardware.sysfs import HostFiles, nvml_bus_id
 from kubelet_plugin.simulation.nvml_health import EventCalls, HealthCalls
 from kubelet_plugin.simulation.nvml_mig import MigCalls
 from kubelet_plugin.simulation.nvml_session import Mig, device_query, error, gpu_query, supported
-from kubelet_plugin.simulation.operations import mig_device
+from kubelet_plugin.simulation.partitions import mig_device
 from kubelet_plugin.simulation.state import GpuState, NodeState
 
 _FILLER_BUS_ID = "FFFFFFFF:FF:FF.0"

@@ -8,9 +8,8 @@ from typing import Any
 import pynvml
 
 from kubelet_plugin.simulation.nvml_session import Mig, Session, address, device_query, error, gpu_query, supported
-from kubelet_plugin.simulation.operations import MIG_CONFIGURATION_CHANGED, mig_device
-from kubelet_plugin.simulation.partitions import AMPERE, PartitionRefused
-from kubelet_plugin.simulation.state import Client, GpuState
+from kubelet_plugin.simulation.partitions import AMPERE, PartitionRefused, mig_device
+from kubelet_plugin.simulation.state import MIG_CONFIGURATION_CHANGED, Client, GpuState
 
 _NO_INSTANCE = 0xFFFFFFFF
 _UNSIGNED_INT = 1

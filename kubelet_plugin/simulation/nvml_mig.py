@@ -22,8 +22,7 @@ from kubelet_plugin.simulation.nvml_session import (
     pointed,
     supported,
 )
-from kubelet_plugin.simulation.operations import mig_devices, table_of
-from kubelet_plugin.simulation.partitions import PartitionRefused
+from kubelet_plugin.simulation.partitions import PartitionRefused, mig_devices, table_of
 from kubelet_plugin.simulation.profiles import MigProfile, MigTable
 from kubelet_plugin.simulation.state import GpuInstanceState, GpuState
 

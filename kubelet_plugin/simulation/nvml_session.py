@@ -18,8 +18,7 @@ from typing import Any, Literal
 import pynvml
 
 from kubelet_plugin.simulation.host import SimulatedHost
-from kubelet_plugin.simulation.operations import mig_device
-from kubelet_plugin.simulation.partitions import PartitionRefused
+from kubelet_plugin.simulation.partitions import PartitionRefused, mig_device
 from kubelet_plugin.simulation.programs.node import Attached
 from kubelet_plugin.simulation.state import ComputeInstanceState, GpuInstanceState, GpuState, NodeState, StateFile
 

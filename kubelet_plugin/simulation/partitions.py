@@ -11,8 +11,15 @@ from uuid import NAMESPACE_URL, uuid5
 
 import pynvml
 
-from kubelet_plugin.simulation.profiles import DOUBLE_MEMORY, MigProfile, MigTable
-from kubelet_plugin.simulation.state import Client, ComputeInstanceState, GpuInstanceState, GpuState, MigState
+from kubelet_plugin.simulation.profiles import DOUBLE_MEMORY, MigProfile, MigTable, load_mig_table
+from kubelet_plugin.simulation.state import (
+    Client,
+    ComputeInstanceState,
+    GpuInstanceState,
+    GpuState,
+    MigState,
+    NodeState,
+)
 
 AMPERE = 7
 """NVML's number of the architecture that changes its MIG mode by a reset, and keeps it over a reboot."""
@@ -222,6 +229,27 @@ def layout(gpu: GpuState) -> object:
         for instance in gpu.instances
     ]
     return gpu.mig and gpu.mig.current, instances
+
+
+def table_of(state: NodeState) -> MigTable:
+    """Of the node's GPU model. Raises PartitionRefused when it cannot be divided."""
+    if state.model.mig is None:
+        raise PartitionRefused(3)
+    return load_mig_table(state.model.mig)
+
+
+def mig_device(gpu: GpuState, uuid: str) -> tuple[GpuInstanceState, ComputeInstanceState]:
+    """The MIG device and the GPU instance that it is in. Raises KeyError when the GPU has no such device."""
+    for instance, item in mig_devices(gpu):
+        if item.uuid == uuid:
+            return instance, item
+    raise KeyError(uuid)
+
+
+def mig_devices(gpu: GpuState) -> Iterator[tuple[GpuInstanceState, ComputeInstanceState]]:
+    for instance in gpu.instances:
+        for item in instance.compute_instances:
+            yield instance, item
 
 
 def _check_divided(gpu: GpuState) -> None:

@@ -244,6 +244,33 @@ class NodeState(_Data):
         raise KeyError(uuid)
 
 
+MIG_CONFIGURATION_CHANGED = 0x100
+"""NVML event."""
+
+_EVENTS_KEPT = 64
+"""Of all GPUs: who waits looks every few milliseconds, and the state is read before every answer."""
+
+
+def add_event(
+    state: NodeState,
+    uuid: str,
+    kind: int,
+    data: int,
+    gpu_instance: int = 0xFFFFFFFF,
+    compute_instance: int = 0xFFFFFFFF,
+) -> None:
+    number = state.events[-1].number + 1 if state.events else 1
+    event = NvmlEvent(
+        number=number,
+        uuid=uuid,
+        type=kind,
+        data=data,
+        gpu_instance=gpu_instance,
+        compute_instance=compute_instance,
+    )
+    state.events = [*state.events, event][-_EVENTS_KEPT:]
+
+
 class StateFile:
     """The state below one host root. Reading is cheap while nothing changes; a missing file is FileNotFoundError."""
 

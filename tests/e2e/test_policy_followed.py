@@ -20,7 +20,7 @@ from dra_driver.simulation.cluster import SimulatedCluster, parse_nodes
 from dra_driver.terminal import Status
 from kubelet_plugin.commands.simulate import act
 from kubelet_plugin.simulation.host import SimulatedHost
-from kubelet_plugin.simulation.operations import MIG_CONFIGURATION_CHANGED
+from kubelet_plugin.simulation.state import MIG_CONFIGURATION_CHANGED
 
 NODE = "dgx-a100-80-1"
 DYNAMIC = PublishingPolicy.of({"mig": [{"gpus": {"products": ["NVIDIA A100*"]}, "mode": "Dynamic"}]})

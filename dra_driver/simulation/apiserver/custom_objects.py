@@ -44,7 +44,7 @@ def problems_of_custom(value: Any, schema: Schema, path: str = "") -> list[Field
     if schema.raw.get("x-kubernetes-int-or-string"):
         if isinstance(value, bool) or not isinstance(value, int | str):
             return [_wrong_type(path, _json_type(value), "integer,string")]
-        return _combined(value, schema, path)
+        return []
     if schema.type and not _is_type(value, schema.type):
         return [_wrong_type(path, _json_type(value), schema.type)]
     checks: dict[type, Callable[[Any, Schema, str], list[FieldProblem]]] = {dict: _object, list: _array, str: _string}
@@ -52,7 +52,7 @@ def problems_of_custom(value: Any, schema: Schema, path: str = "") -> list[Field
     allowed = schema.raw.get("enum")
     if allowed is not None and value not in allowed:
         problems.append(not_supported(path, value, [str(item) for item in allowed]))
-    return problems + _combined(value, schema, path)
+    return problems
 
 
 def _json_type(value: object) -> str:
@@ -146,33 +146,11 @@ def _is_moment(text: str) -> bool:
 def _number(value: Any, schema: Schema, path: str) -> list[FieldProblem]:
     if isinstance(value, bool):
         return []
-    raw, problems = schema.raw, []
-    low, high = raw.get("minimum"), raw.get("maximum")
-    if low is not None and (value < low or (raw.get("exclusiveMinimum") and value == low)):
-        word = "greater than" if raw.get("exclusiveMinimum") else "greater than or equal to"
-        problems.append(invalid(path, value, f"{path} in body should be {word} {low}"))
-    if high is not None and (value > high or (raw.get("exclusiveMaximum") and value == high)):
-        word = "less than" if raw.get("exclusiveMaximum") else "less than or equal to"
-        problems.append(invalid(path, value, f"{path} in body should be {word} {high}"))
-    if raw.get("multipleOf") and value % raw["multipleOf"] != 0:
-        problems.append(invalid(path, value, f"{path} in body should be a multiple of {raw['multipleOf']}"))
-    return problems
-
-
-def _combined(value: Any, schema: Schema, path: str) -> list[FieldProblem]:
-    """allOf, anyOf, oneOf and not; their branches describe values and define no fields."""
-    raw = schema.raw
-    problems = [
-        problem for branch in raw.get("allOf", ()) for problem in problems_of_custom(value, Schema(branch), path)
-    ]
-    for word in ("anyOf", "oneOf"):
-        branches = raw.get(word)
-        if branches:
-            fitting = sum(not problems_of_custom(value, Schema(branch), path) for branch in branches)
-            if fitting == 0 or (word == "oneOf" and fitting != 1):
-                problems.append(invalid(path, value, f"{path} in body must validate {word} of the schemas"))
-    if "not" in raw and not problems_of_custom(value, Schema(raw["not"]), path):
-        problems.append(invalid(path, value, f"{path} in body must not validate the schema (not)"))
+    low, high, problems = schema.raw.get("minimum"), schema.raw.get("maximum"), []
+    if low is not None and value < low:
+        problems.append(invalid(path, value, f"{path} in body should be greater than or equal to {low}"))
+    if high is not None and value > high:
+        problems.append(invalid(path, value, f"{path} in body should be less than or equal to {high}"))
     return problems
 
 

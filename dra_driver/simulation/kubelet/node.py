@@ -228,8 +228,7 @@ class SimulatedKubelet:
         ]
 
     async def _show(self, pod: JsonObject) -> None:
-        health, real = self._health_of(pod), self._standings(pod)
-        patch = pods.standing_patch(pod, health, real, timestamp()) if real else pods.health_patch(pod, health)
+        patch = pods.standing_patch(pod, self._health_of(pod), self._standings(pod), timestamp())
         if patch is not None:
             await self._write_status(pod, patch)
 

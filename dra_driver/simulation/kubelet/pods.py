@@ -76,9 +76,7 @@ def have_ended(standings: Mapping[str, ContainerStanding]) -> bool:
     return bool(standings) and all(standing.exit_code is not None for standing in standings.values())
 
 
-def ended_status(
-    pod: JsonObject, health: Sequence[Sequence[JsonObject]], now: str, standings: Mapping[str, ContainerStanding]
-) -> JsonObject:
+def ended_status(pod: JsonObject, now: str, standings: Mapping[str, ContainerStanding]) -> JsonObject:
     """Status of a pod whose containers have all ended."""
     statuses = []
     for container in pod["spec"]["containers"]:
@@ -95,7 +93,8 @@ def standing_patch(
     pod: JsonObject, health: Sequence[Sequence[JsonObject]], standings: Mapping[str, ContainerStanding], now: str
 ) -> JsonObject | None:
     """The status patch that makes a running pod show how its containers stand; None when it does already."""
-    wanted = (ended_status if have_ended(standings) else running_status)(pod, health, now, standings)
+    ended = have_ended(standings)
+    wanted = ended_status(pod, now, standings) if ended else running_status(pod, health, now, standings)
     del wanted["startTime"]
     return None if _shown(pod.get("status") or {}) == _shown(wanted) else wanted
 
@@ -109,29 +108,11 @@ def _shown(status: JsonObject) -> Any:
     return containers, {item["type"]: item["status"] for item in status.get("conditions") or ()}
 
 
-def health_patch(pod: JsonObject, health: Sequence[Sequence[JsonObject]]) -> JsonObject | None:
-    """The status patch that makes a running pod show this health; None when it does already."""
-    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
-    shown = {status["name"]: status.get("allocatedResourcesStatus") or [] for status in statuses}
-    names = [container["name"] for container in pod["spec"]["containers"]]
-    wanted = {name: list(devices) for name, devices in zip(names, health, strict=True)}
-    if all(shown.get(name) == devices for name, devices in wanted.items()):
-        return None
-    return {
-        "containerStatuses": [
-            {**status, "allocatedResourcesStatus": wanted.get(status["name"], [])} for status in statuses
-        ]
-    }
-
-
 def finished_status(pod: JsonObject, now: str) -> JsonObject:
     """Status of a pod whose containers have all exited with status 0."""
-    ended = {"terminated": {"exitCode": 0, "reason": "Completed", "finishedAt": now}}
-    statuses = [
-        {**_container_status(container, now, (), ContainerStanding()), "state": ended}
-        for container in pod["spec"]["containers"]
-    ]
-    return _status(pod, "Succeeded", "False", statuses, now)
+    containers = pod["spec"]["containers"]
+    ended = {container["name"]: ContainerStanding(exit_code=0) for container in containers}
+    return ended_status(pod, now, ended)
 
 
 def _status(pod: JsonObject, phase: str, ready: str, statuses: list[JsonObject], now: str) -> JsonObject:

@@ -1,14 +1,17 @@
-"""nvidia-cuda-mps-control of a simulated node: the control daemon, and the program that gives it commands.
+"""nvidia-cuda-mps-control of a simulated node: the control daemon, its servers, and the program that gives it commands.
 
 With `-d` or `-f` it is the daemon of its pipe directory: it holds a lock there, answers on a socket called `control`,
-and starts a server (`mps_server`) for each user when the first client comes. Without them it reads commands from its
-standard input. The daemon ends when its node reboots or its pipe directory is removed, as it would with the machine.
+and starts a server for each user when the first client comes. Without them it reads commands from its standard input.
+The daemon ends when its node reboots or its pipe directory is removed, as it would with the machine. A server is a
+process of its own, which outlives the daemon while it has clients, and holds each client to its limits. A client is a
+connection: it ends with the server.
 """
 
 import fcntl
 import json
 import os
 import select
+import signal
 import socket
 import sys
 import time
@@ -16,7 +19,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from kubelet_plugin.simulation.programs.mps_server import Limits, serve
 from kubelet_plugin.simulation.programs.node import RootedNode, size_bytes, visible_devices
 
 SOCKET = "control"
@@ -113,10 +115,19 @@ def _daemon(node: RootedNode, pipe: str, log: str, *, multi_user: bool, backgrou
     return _Daemon(node, pipe, log, multi_user=multi_user).run()
 
 
+class _Limits:
+    """What a server is started with: percent of threads, bytes of memory by device, clients for each device."""
+
+    def __init__(self, threads: float, memory: dict[str, int], most_clients: int) -> None:
+        self.threads = threads
+        self.memory = memory
+        self.most_clients = most_clients
+
+
 class _Server:
     """A server that runs: its process, and the limits that it was started with."""
 
-    def __init__(self, pid: int, uid: int, limits: Limits) -> None:
+    def __init__(self, pid: int, uid: int, limits: _Limits) -> None:
         self.pid = pid
         self.uid = uid
         self.limits = limits
@@ -255,12 +266,12 @@ class _Daemon:
         wanted = len([word for word in (self._visible or "").split(",") if word])
         if not state["driver"]["loaded"] or not devices or len(devices) < wanted:
             raise _Refused("MPS server failed to start: CUDA_ERROR_NO_DEVICE")
-        limits = Limits(threads=self._threads, memory=dict(self._memory), most_clients=_most_clients(state))
+        limits = _Limits(threads=self._threads, memory=dict(self._memory), most_clients=_most_clients(state))
         told, tell = os.pipe()
         pid = os.fork()
         if pid == 0:
             os.close(told)
-            serve(self._node, self._pipe, self._server_log, devices, limits, self._boots, tell)
+            _serve(self._node, self._pipe, self._server_log, devices, limits, self._boots, tell)
         os.close(tell)
         os.read(told, 1)
         os.close(told)
@@ -309,3 +320,84 @@ def _most_clients(state: dict[str, Any]) -> int:
     if state["model"]["compute_capability"][0] < 7:
         return 16
     return 60 if state["driver"]["cuda"] >= 13010 else 48
+
+
+def main_of_server(_arguments: Sequence[str]) -> int:
+    """nvidia-cuda-mps-server, which nobody runs by hand."""
+    sys.stderr.write("nvidia-cuda-mps-server is started by nvidia-cuda-mps-control\n")
+    return 1
+
+
+def _serve(
+    node: RootedNode, pipe: str, log: str, devices: list[str], limits: _Limits, boots: int, ready: int
+) -> NoReturn:  # pragma: no cover - a process of its own
+    """Be the server, in a process that was forked for it. `ready` is written to when clients can come."""
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    # The daemon's socket and lock must not outlive it in here.
+    os.closerange(3, ready)
+    os.closerange(ready + 1, 1024)
+    daemon, name = os.getppid(), f"server-{os.getpid()}"
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(name)
+    listener.listen(128)
+    os.write(ready, b".")
+    os.close(ready)
+    _log_of_server(log, f"Creating server context on {len(devices)} devices")
+    clients: dict[socket.socket, int] = {}
+    while node.boots() == boots and os.path.exists(pipe) and (clients or os.getppid() == daemon):
+        readable, _, _ = select.select([listener, *clients], [], [], _POLL_S)
+        for item in readable:
+            if item is listener:
+                _admit(listener.accept()[0], clients, devices, limits, log)
+            elif not item.recv(4096):
+                _log_of_server(log, f"Client {clients.pop(item)} disconnected")
+                item.close()
+    os._exit(0)
+
+
+def _admit(
+    peer: socket.socket, clients: dict[socket.socket, int], devices: list[str], limits: _Limits, log: str
+) -> None:
+    peer.settimeout(1.0)
+    try:
+        asked = json.loads(peer.makefile().readline())
+        if asked.get("list"):
+            answer: Any = sorted(clients.values())
+        elif len(clients) >= limits.most_clients:
+            answer = {"error": f"the limit of {limits.most_clients} clients is reached"}
+        else:
+            answer = _granted(asked, devices, limits)
+        peer.sendall(json.dumps(answer).encode() + b"\n")
+    except (OSError, ValueError) as error:
+        _log_of_server(log, f"Client refused: {error}")
+        peer.close()
+        return
+    if isinstance(answer, list) or "error" in answer:
+        peer.close()
+        return
+    peer.settimeout(None)
+    clients[peer] = int(asked["pid"])
+    _log_of_server(log, f"Client {asked['pid']} connected")
+
+
+def _granted(asked: dict[str, Any], devices: list[str], limits: _Limits) -> dict[str, Any]:
+    """A client may ask for less than the server's limits, never for more."""
+    memory = dict(limits.memory)
+    for part in filter(None, str(asked.get("memory") or "").split(",")):
+        word, _, size = part.partition("=")
+        device = devices[int(word)] if word.isdecimal() and int(word) < len(devices) else word
+        amount = size_bytes(size)
+        if device not in devices or amount is None:
+            return {"error": f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT: {part} is not <device>=<size>"}
+        memory[device] = min(amount, memory.get(device, amount))
+    threads = min(limits.threads, float(asked.get("threads") or 100.0))
+    return {"server": os.getpid(), "devices": devices, "threads": threads, "memory": memory}
+
+
+def _log_of_server(path: str, message: str) -> None:
+    stamp = time.strftime("%Y-%m-%d %H:%M:%S")
+    try:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(f"[{stamp}.000 Server {os.getpid():5d}] {message}\n")
+    except OSError:
+        return

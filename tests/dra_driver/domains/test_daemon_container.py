@@ -10,7 +10,7 @@ from support.runc import runc, shell_in_container
 from dra_driver.api.meta import JsonObject
 from dra_driver.cdi.model import DeviceNode
 from dra_driver.domains.objects import DaemonSettings, daemon_set
-from kubelet_plugin.hardware.imex import management_node
+from kubelet_plugin.hardware.capabilities import management_node
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.simulation.host import create_host
 

@@ -18,7 +18,7 @@ from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.nvml import Nvml
 from kubelet_plugin.hardware.sysfs import HostFiles, nvml_bus_id
 from kubelet_plugin.simulation.driver_files import PLACES
-from kubelet_plugin.simulation.host import SimulatedHost, create_host, open_host, reboot
+from kubelet_plugin.simulation.host import SimulatedHost, create_host, open_simulated
 from kubelet_plugin.simulation.nvml import SimulatedNvml
 from kubelet_plugin.simulation.profiles import load_profile, profile_names
 from kubelet_plugin.simulation.state import Layout
@@ -90,14 +90,14 @@ class TestIdentity:
         assert [gpu.fabric for gpu in first.gpus] == [gpu.fabric for gpu in second.gpus]
 
     def test_a_folder_with_a_node_of_another_profile_is_refused(self, tmp_path: Path) -> None:
-        open_host(tmp_path, "t4")
+        open_simulated(tmp_path, "t4")
         with pytest.raises(InvalidInput, match="has a simulated t4, not a30"):
-            open_host(tmp_path, "a30")
-        assert open_host(tmp_path, "t4").state.profile == "t4"
+            open_simulated(tmp_path, "a30")
+        assert open_simulated(tmp_path, "t4").state.profile == "t4"
 
     def test_opening_finds_the_node_as_it_was_left(self, tmp_path: Path) -> None:
-        open_host(tmp_path, "t4").lose_gpu(1)
-        assert [gpu.fault for gpu in open_host(tmp_path, "t4").state.gpus] == [None, 15, None, None]
+        open_simulated(tmp_path, "t4").lose_gpu(1)
+        assert [gpu.fault for gpu in open_simulated(tmp_path, "t4").state.gpus] == [None, 15, None, None]
 
 
 class TestStateFile:
@@ -184,7 +184,7 @@ class TestReboot:
     def test_a_reboot_changes_the_boot_id_and_empties_run(self, host: SimulatedHost) -> None:
         before = HostFiles(host.root).boot_id()
         host.path("/var/run/left-over").write_text("x")
-        reboot(host.root)
+        host.reboot()
         assert HostFiles(host.root).boot_id() != before
         assert not host.path("/run/left-over").exists()
 
