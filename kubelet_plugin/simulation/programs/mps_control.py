@@ -323,7 +323,7 @@ def _most_clients(state: dict[str, Any]) -> int:
 
 
 def main_of_server(_arguments: Sequence[str]) -> int:
-    """nvidia-cuda-mps-server, when somebody runs it by hand."""
+    """nvidia-cuda-mps-server, run by hand."""
     sys.stderr.write("nvidia-cuda-mps-server is started by nvidia-cuda-mps-control\n")
     return 1
 
