@@ -14,7 +14,7 @@ _SWAPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
 _SILENT = ("_log.", "structlog.")
 """Calls that only write the log: what it says is no promise."""
 _PAUSES = ("time.sleep(", "await asyncio.sleep(")
-_CLOCK = "time.monotonic()"
+_CLOCKS = ("monotonic()", "loop.time()", "get_running_loop().time()")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,8 @@ def mutants_of(text: str) -> Iterator[Mutant]:
 
 
 def _walk(node: ast.AST) -> Iterator[ast.AST]:
-    """What is inside, itself included, without pauses."""
-    if not (isinstance(node, ast.Expr) and ast.unparse(node).startswith(_PAUSES)):
+    """What is inside, itself included, without pauses and logs."""
+    if not (isinstance(node, ast.Expr) and ast.unparse(node).startswith((*_PAUSES, *_SILENT))):
         yield node
         for child in ast.iter_child_nodes(node):
             yield from _walk(child)
@@ -91,7 +91,7 @@ def _changes(node: ast.AST) -> Iterator[tuple[ast.stmt | ast.expr, ast.stmt | as
                 yield node.values[-1], _negated(node.values[-1])
         case ast.UnaryOp(op=ast.Not()):
             yield node, node.operand
-        case ast.Compare(ops=[operator]) if type(operator) in _SWAPPED and _CLOCK not in ast.unparse(node):
+        case ast.Compare(ops=[operator]) if type(operator) in _SWAPPED and not _is_of_clock(node):
             yield node, ast.Compare(node.left, [_SWAPPED[type(operator)]()], node.comparators)
         case ast.Compare(ops=[_, *_]):
             for place, operator in enumerate(node.ops):
@@ -102,7 +102,7 @@ def _changes(node: ast.AST) -> Iterator[tuple[ast.stmt | ast.expr, ast.stmt | as
             yield node, ast.Constant(not value)
         case ast.Constant(value=int(value)) | ast.Constant(value=float(value)):
             yield node, ast.Constant(value + 1)
-        case ast.Expr(value=ast.Call() | ast.Await()) if not _is_silent(node.value):
+        case ast.Expr(value=ast.Call() | ast.Await()):
             yield node, ast.Pass()
         case ast.Raise() | ast.Continue() | ast.Break() | ast.AugAssign() | ast.Delete():
             yield node, ast.Pass()
@@ -137,8 +137,8 @@ def _is_for_types(test: ast.expr) -> bool:
     return isinstance(test, ast.Name) and test.id == "TYPE_CHECKING"
 
 
-def _is_silent(call: ast.expr) -> bool:
-    return ast.unparse(call).startswith(_SILENT)
+def _is_of_clock(test: ast.Compare) -> bool:
+    return any(clock in ast.unparse(test) for clock in _CLOCKS)
 
 
 def _offset(text: str, line: int | None, column: int | None) -> int:
