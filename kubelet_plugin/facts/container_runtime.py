@@ -112,9 +112,9 @@ class ContainerFilesOfNode:
         return ContainerFiles(
             for_containers.driver,
             for_containers.nodes,
-            missing,
             self.mig_nodes,
             self._installation.host_node,
+            missing,
             self._taken(facts),
             self._readable(),
         )

@@ -170,11 +170,15 @@ class Healer:
         boot_id = self._view.boot_id()
         slow = []
         for case in cases:
-            remedy = remedy_for(case.finding, boot_id, incomplete=journal.incomplete)
-            if remedy.action is Action.RELEASE and self._has_time(case, stale_after_s):
+            remedy, entry = remedy_for(case.finding, boot_id, incomplete=journal.incomplete), case.entry
+            if (
+                remedy.action is Action.RELEASE
+                and entry is not None
+                and self._has_time(entry, case.finding.standing, stale_after_s)
+            ):
                 remedy = Remedy(Action.WAIT, f"{remedy.why}; kubelet is given time to unprepare it")
             work = self._put_right(case, remedy, reassert=reassert)
-            if case.entry is not None and case.entry.holds:
+            if entry is not None and entry.holds:
                 slow.append(work)
             else:
                 report += await work
@@ -192,11 +196,9 @@ class Healer:
             return _failed(f"claim UID {case.finding.uid}", error)
         return report
 
-    def _has_time(self, case: "_Case", stale_after_s: float) -> bool:
+    def _has_time(self, entry: Entry, standing: ClaimStanding, stale_after_s: float) -> bool:
         """Whether the kubelet may still unprepare a claim that is due for release."""
-        if case.entry is not None and case.entry.releasing:
-            return False
-        return not self._is_long_stale(case.entry, case.finding.standing, stale_after_s)
+        return not entry.releasing and not self._is_long_stale(entry, standing, stale_after_s)
 
     async def _reassert(self, entry: Entry) -> RepairReport:
         uid = entry.claim.uid
@@ -266,8 +268,8 @@ class Healer:
             return ClaimStanding.UNKNOWN
         return standing_of(entry, claim, node.driver, node.boot_id)
 
-    def _is_long_stale(self, entry: Entry | None, standing: ClaimStanding, stale_after_s: float) -> bool:
-        if entry is None or not standing.is_stale:
+    def _is_long_stale(self, entry: Entry, standing: ClaimStanding, stale_after_s: float) -> bool:
+        if not standing.is_stale:
             return False
         since = self._stale_since.setdefault(entry.claim.uid, time.monotonic())
         return time.monotonic() - since >= stale_after_s

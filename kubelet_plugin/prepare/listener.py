@@ -64,23 +64,19 @@ class Listeners(ClaimListener):
     """Passes on to several."""
 
     def __init__(self, listeners: Sequence[ClaimListener]) -> None:
-        self._begins = [listener.began for listener in listeners if type(listener).began is not ClaimListener.began]
-        self._steps = [
-            listener.step_ended for listener in listeners if type(listener).step_ended is not ClaimListener.step_ended
-        ]
-        self._ends = [listener.ended for listener in listeners]
+        self._listeners = tuple(listeners)
 
     def began(self, call: Call, claim: ClaimRef) -> None:
-        for tell in self._begins:
-            tell(call, claim)
+        for listener in self._listeners:
+            listener.began(call, claim)
 
     def step_ended(self, step: str, outcome: str, seconds: float) -> None:
-        for tell in self._steps:
-            tell(step, outcome, seconds)
+        for listener in self._listeners:
+            listener.step_ended(step, outcome, seconds)
 
     def ended(self, operation: Operation) -> None:
-        for tell in self._ends:
-            tell(operation)
+        for listener in self._listeners:
+            listener.ended(operation)
 
 
 @contextmanager

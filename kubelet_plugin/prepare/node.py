@@ -9,7 +9,6 @@ from dra_driver.api.inventory import GpuFacts, Problem
 from dra_driver.cdi.edits import DriverFiles
 from dra_driver.cdi.model import DeviceNode
 from dra_driver.devices.model import Offer
-from dra_driver.errors import NodeNotReady
 from dra_driver.features import Gates
 
 
@@ -34,16 +33,8 @@ type MigNodes = Callable[[str, int, int, int], tuple[DeviceNode, ...]]
 GPU's own node and the two capabilities. Raises NodeNotReady that says what is missing."""
 
 
-def no_mig_nodes(gpu_uuid: str, minor: int, gpu_instance: int, compute_instance: int) -> tuple[DeviceNode, ...]:
-    raise NodeNotReady("there are no device nodes for MIG devices on this node", about=f"GPU {gpu_uuid}")
-
-
 type HostNode = Callable[[str], DeviceNode | None]
 """Any device node of the host by its path, with its numbers; None when there is none."""
-
-
-def no_host_node(path: str) -> DeviceNode | None:
-    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +43,10 @@ class ContainerFiles:
 
     driver: DriverFiles
     nodes: Mapping[str, tuple[DeviceNode, ...]]
+    mig_nodes: MigNodes
+    host_node: HostNode
     missing: Mapping[str, str] = field(default_factory=dict)
     """Why a GPU cannot be used in a container now, by its UUID."""
-    mig_nodes: MigNodes = no_mig_nodes
-    host_node: HostNode = no_host_node
     taken: Mapping[str, str] = field(default_factory=dict)
     """Which claim of another driver has a GPU, by its UUID."""
     readable: str | None = None

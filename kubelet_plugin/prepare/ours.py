@@ -198,10 +198,11 @@ def without_ours(gpus: Sequence[GpuFacts], ours: Ours) -> tuple[GpuFacts, ...]:
     lent = {gpu.uuid: facts for gpu, facts in ours.lent.items() if facts is not None and gpu.uuid not in live}
     present = live.keys() | lent.keys()
     before = ours.before()
-    gpu_factses = [_without(gpu, ours, before.get(gpu.uuid)) for gpu in gpus] + list(lent.values())
-    names = gpu_device_names(sorted(present))
+    restorable = [_without(gpu, ours, before.get(gpu.uuid)) for gpu in gpus] + list(lent.values())
+    names = gpu_device_names(present)
     restored = (
-        gpu.model_copy(update={"name": names[gpu.uuid], "nvlink": _nvlink(gpu, before, present)}) for gpu in gpu_factses
+        gpu.model_copy(update={"name": names[gpu.uuid], "nvlink": _nvlink(gpu, before, present)})
+        for gpu in restorable
     )
     return tuple(sorted(restored, key=lambda gpu: gpu.pci_bus_id))
 

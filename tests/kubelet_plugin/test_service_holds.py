@@ -27,12 +27,14 @@ from kubelet_plugin.prepare.holds import (
     Hold,
     HoldRecord,
     HoldState,
+    Made,
     MigMode,
     MpsDaemon,
     TimeSlice,
     subject_of,
 )
 from kubelet_plugin.prepare.journal import Journal, encode
+from kubelet_plugin.prepare.lifecycle import digest_of
 from kubelet_plugin.prepare.node import ContainerFiles
 from kubelet_plugin.prepare.ours import Lost
 from kubelet_plugin.prepare.store import JOURNAL, JournalFile, JournalStore
@@ -61,7 +63,7 @@ class HoldBench(Bench):
 
     def container_files(self, facts: NodeFacts) -> ContainerFiles:
         files = super().container_files(facts)
-        return ContainerFiles(files.driver, files.nodes, files.missing, mig_nodes)
+        return replace(files, mig_nodes=mig_nodes)
 
     @property
     def journal(self) -> Journal:
@@ -474,6 +476,25 @@ async def test_what_came_back_otherwise_is_told_to_containers_anew(bench: HoldBe
 
     assert "MIG-3" in before
     assert "MIG-6" in after
+
+
+async def test_a_claim_whose_mig_device_was_only_intended_is_finished_at_the_next_start(bench: HoldBench) -> None:
+    """The plugin was killed before the hardware had it."""
+    ref = bench.claim("train", PART)
+    async with bench.plugin() as service:
+        await prepare_one(service, ref)
+    intended = {
+        hold: replace(record, state=HoldState.INTENT, made=Made()) if isinstance(hold, ComputeInstance) else record
+        for hold, record in bench.journal.holds.items()
+    }
+    (bench.state / JOURNAL).write_bytes(encode(replace(bench.journal, holds=intended)))
+    (made,) = [hold for hold in intended if isinstance(hold, ComputeInstance)]
+    bench.hardware.vanish(made)
+
+    async with bench.plugin():
+        assert made in bench.hardware.holds
+        assert bench.journal.holds[made].state is HoldState.MADE
+        assert bench.journal.held[ref.uid].cdi_digest == digest_of(bench.cdi.path(ref.uid).read_bytes())
 
 
 async def test_a_claim_that_was_allocated_again_gives_back_what_it_had(bench: HoldBench) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -189,7 +189,7 @@ class RealHardware(Bench):
     def container_files(self, facts: NodeFacts) -> ContainerFiles:
         files = super().container_files(facts)
         node = DeviceNode("/dev/nvidia-caps/nvidia-cap1", type="c", major=236, minor=1)
-        return ContainerFiles(files.driver, files.nodes, files.missing, lambda *_: (node,))
+        return replace(files, mig_nodes=lambda *_: (node,))
 
     def part(self, gpu: str, start: int) -> ClaimRef:
         return self.api.put(a_claim(a_ref(f"{gpu}-{start}"), a_result(f"{gpu}-mig-1g12gb-{start}")))

@@ -11,7 +11,7 @@ from support.claims import NODE, FakeClaims, FakeFacts
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.cdi.edits import DriverFile, DriverFiles, Link
 from dra_driver.cdi.model import DeviceNode
-from dra_driver.errors import DriverError
+from dra_driver.errors import DriverError, NodeNotReady
 from dra_driver.names import GPU_DRIVER, ClaimRef
 from dra_driver.runtime.files import StagedFile
 from kubelet_plugin.claims.service import ClaimService, NodeSources, ServicePatience
@@ -36,6 +36,14 @@ DRIVER_FILES = DriverFiles(
     sockets=(),
     control_nodes=(DeviceNode("/dev/nvidiactl", type="c", major=195, minor=255),),
 )
+
+
+def no_mig_nodes(gpu_uuid: str, minor: int, gpu_instance: int, compute_instance: int) -> tuple[DeviceNode, ...]:
+    raise NodeNotReady("there are no device nodes for MIG devices on this node", about=f"GPU {gpu_uuid}")
+
+
+def no_host_node(path: str) -> DeviceNode | None:
+    return None
 
 
 class FailingCdiFiles(CdiFiles):
@@ -98,7 +106,7 @@ class Bench:
             for gpu in facts.gpus
             if gpu.uuid not in self.without_node
         }
-        return ContainerFiles(self.driver_files, nodes)
+        return ContainerFiles(self.driver_files, nodes, no_mig_nodes, no_host_node)
 
     def service(self, **changes: Any) -> ClaimService:
         """`changes` are parts of it, and times of `ServicePatience`, by their names."""

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 
+from support.plugin import eventually
+
 from dra_driver.api.meta import JsonObject
 from dra_driver.errors import Unreachable
 from dra_driver.kube.client import Listing, WatchEvent
@@ -163,6 +165,31 @@ async def test_a_watch_that_is_broken_is_no_reason_to_forget_a_creation() -> Non
         scene.server.events.put_nowait(Unreachable("away", retry_after_s=60.0))
         await asyncio.sleep(0.05)
         assert (scene.generations(), scene.changes) == ([1], [])
+
+
+async def test_a_creation_that_the_watch_does_not_show_after_it_was_broken_was_lost() -> None:
+    scene = Scene(unseen_s=0.01)
+    async with scene.watching():
+        scene.slices.wrote(a_slice(version=5))
+        scene.server.events.put_nowait(Unreachable("away", retry_after_s=0.05))
+        await asyncio.sleep(0.02)
+        assert scene.generations() == [1]
+        scene.server.events.put_nowait(WatchEvent("ADDED", a_slice("b", version=9, generation=2)))
+        await eventually(lambda: scene.generations() == [2])
+        assert scene.changes == [False, True]
+
+
+async def test_versions_that_are_no_numbers_have_no_order() -> None:
+    """The API promises numbers only from Kubernetes 1.35 on; what comes later counts then."""
+    for known, news in (("5", "x"), ("x", "5"), ("x", "w")):
+        obj = a_slice(generation=1)
+        obj["metadata"]["resourceVersion"] = known
+        scene = Scene(obj)
+        async with scene.watching():
+            obj = a_slice(generation=2)
+            obj["metadata"]["resourceVersion"] = news
+            await scene.shows("MODIFIED", obj)
+            assert scene.generations() == [2]
 
 
 async def test_a_creation_that_was_deleted_again_before_it_was_seen_is_no_loss() -> None:

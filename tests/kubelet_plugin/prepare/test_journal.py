@@ -154,7 +154,12 @@ def test_what_was_encoded_is_decoded(journal: Journal) -> None:
 
 @given(journals)
 def test_the_same_journal_gives_the_same_bytes(journal: Journal) -> None:
-    backwards = replace(journal, held=dict(reversed(journal.held.items())))
+    backwards = replace(
+        journal,
+        held=dict(reversed(journal.held.items())),
+        holds=dict(reversed(journal.holds.items())),
+        domains=dict(reversed(journal.domains.items())),
+    )
 
     assert encode(backwards) == encode(journal)
 

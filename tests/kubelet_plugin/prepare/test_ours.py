@@ -1,5 +1,7 @@
 """What this driver did for claims never shows in the facts, and what happened to it does."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -130,6 +132,13 @@ class TestFactsStayAsTheyAre:
         assert facts.mig is not None
         assert (facts.mig.enabled, facts.mig.instances) == (True, [])
 
+    def test_profiles_are_those_of_before_also_if_nvml_answers_fewer_in_mig_mode(self) -> None:
+        seen = in_mig_mode(gpu(0), instance(1, "MIG-a"))
+        assert seen.mig is not None
+        records = dict([self.mode(0), (place(0, 1), made(("gi", "7")))])
+        fewer = seen.model_copy(update={"mig": seen.mig.model_copy(update={"profiles": []})})
+        assert without_ours([fewer], ours_of(records, BOOT)) == without_ours([gpu(0)], Ours())
+
     def test_an_instance_that_is_not_ours_shows_and_with_it_the_mode(self) -> None:
         seen = in_mig_mode(gpu(0), instance(0, "MIG-x", gi=8), instance(1, "MIG-a"))
         records = dict([self.mode(0), (place(0, 1), made(("gi", "7")))])
@@ -155,7 +164,22 @@ class TestFactsStayAsTheyAre:
         assert kept(made(("gpu", text))) is None
 
 
+def test_kept_facts_are_the_json_of_an_inventory_without_health_and_defaults() -> None:
+    text = json.loads(kept_text(gpu(0)))
+    assert text["productName"] == "NVIDIA H100 80GB HBM3"
+    assert not {"product_name", "health", "vfio"} & text.keys()
+
+
 class TestWhatIsLost:
+    def test_several_come_in_one_order(self) -> None:
+        records: dict[Hold, HoldRecord] = {}
+        for number in (3, 1, 0, 2):
+            records[ComputeInstance(place(number, 1))] = made(("uuid", f"MIG-{number}"))
+        expected = ours_of(records, BOOT)
+        assert expected == ours_of(dict(reversed(records.items())), BOOT)
+        seen = lost([gpu(number) for number in range(4)], expected)
+        assert [device.mig_uuid for device in seen] == ["MIG-0", "MIG-1", "MIG-2", "MIG-3"]
+
     def records(self, *, boot: str = BOOT, state: HoldState = HoldState.MADE) -> dict[Hold, HoldRecord]:
         made_one = made(("gi", "7"), ("ci", "0"), ("uuid", "MIG-a"), boot=boot, state=state)
         return {place(0, 1): made(("gi", "7"), boot=boot), ComputeInstance(place(0, 1)): made_one}

@@ -18,7 +18,7 @@ from support.claims import (
     uuid_of,
 )
 from support.inventories import compute_instance, gpu_instance, mig
-from support.prepared import DRIVER_FILES
+from support.prepared import DRIVER_FILES, no_host_node, no_mig_nodes
 from support.rows import rows
 
 from dra_driver.api.inventory import GpuFacts, HealthCondition, HealthFacts, Problem
@@ -57,6 +57,8 @@ A_NODE = a_node(*(a_gpu(index) for index in range(4)))
 FILES = ContainerFiles(
     DRIVER_FILES,
     {uuid_of(index): (DeviceNode(f"/dev/nvidia{index}", type="c", major=195, minor=index),) for index in range(4)},
+    no_mig_nodes,
+    no_host_node,
 )
 
 

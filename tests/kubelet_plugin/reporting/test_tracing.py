@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import grpc.aio
@@ -51,7 +52,7 @@ class HoldBench(Bench):
     def container_files(self, facts: NodeFacts) -> ContainerFiles:
         files = super().container_files(facts)
         node = DeviceNode("/dev/nvidia-caps/nvidia-cap1", type="c", major=511, minor=1)
-        return ContainerFiles(files.driver, files.nodes, files.missing, lambda *place: (node,))
+        return replace(files, mig_nodes=lambda *place: (node,))
 
 
 def listening(recorder: Recorder) -> Listeners:
