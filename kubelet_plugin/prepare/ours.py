@@ -201,8 +201,7 @@ def without_ours(gpus: Sequence[GpuFacts], ours: Ours) -> tuple[GpuFacts, ...]:
     restorable = [_without(gpu, ours, before.get(gpu.uuid)) for gpu in gpus] + list(lent.values())
     names = gpu_device_names(present)
     restored = (
-        gpu.model_copy(update={"name": names[gpu.uuid], "nvlink": _nvlink(gpu, before, present)})
-        for gpu in restorable
+        gpu.model_copy(update={"name": names[gpu.uuid], "nvlink": _nvlink(gpu, before, present)}) for gpu in restorable
     )
     return tuple(sorted(restored, key=lambda gpu: gpu.pci_bus_id))
 

@@ -28,7 +28,7 @@ from dra_driver.api.meta import CRDS, NODE_INVENTORIES, NODES, RESOURCE_SLICES, 
 from dra_driver.api.policy import MigRule, PublishingPolicy, decode_policy
 from dra_driver.devices.health import xid_condition
 from dra_driver.errors import ClusterError, InvalidInput, Rejected
-from dra_driver.kube.client import Endpoint, Kube, WatchEvent
+from dra_driver.kube.client import Endpoint, Kube, Listing, WatchEvent
 from dra_driver.kube.events import News
 from dra_driver.kube.watch import Backoff
 from dra_driver.names import GPU_DRIVER
@@ -69,6 +69,16 @@ class Recorded(Narrator):
         self.told.append(f"{pool}: asked")
 
 
+class Pauses(Backoff):
+    def __init__(self, pauses: list[float]) -> None:
+        super().__init__(first_s=0.01, longest_s=0.1)
+        self._pauses = pauses
+
+    def next_s(self, at_least_s: float = 0.0) -> float:
+        self._pauses.append(super().next_s(at_least_s))
+        return self._pauses[-1]
+
+
 class Scene:
     """A cluster, its nodes' inventories, and what happens to slices."""
 
@@ -77,6 +87,8 @@ class Scene:
         self.kube = kube
         self.narrator = Recorded()
         self.events: list[News] = []
+        self.pauses: list[float] = []
+        """Between attempts, in seconds."""
         self.publisher: PoolPublisher
 
     async def node(self, name: str, *gpus: GpuFacts, registered: str | None = "now", **labels: str) -> None:
@@ -195,7 +207,7 @@ async def publishing(
             Pace(
                 ask_after_s=ask_after_s,
                 probe_every_s=probe_every_s,
-                retry=lambda: Backoff(first_s=0.01, longest_s=0.1),
+                retry=lambda: Pauses(scene.pauses),
             ),
         )
         task = asyncio.create_task(scene.publisher.run())
@@ -461,6 +473,82 @@ async def test_a_refused_write_is_tried_again(scene: Scene, method: str, status:
         assert scene.writes() == ["create", "update", "delete"]
 
 
+@pytest.mark.parametrize("status", [409, 500])
+async def test_pauses_between_attempts_grow_until_one_succeeds(scene: Scene, status: int) -> None:
+    await scene.node("node-a", A)
+    scene.server.fail_next("POST", "/resourceslices$", status, times=4)
+    scene.server.fail_next("PATCH", "/resourceslices/", status)
+    async with publishing(scene):
+        await scene.publishes(node_a=[A.name])
+        await scene.reports("node-a", A, B)
+        await scene.publishes(node_a=[A.name, B.name])
+    *_, fourth, again = scene.pauses
+    assert fourth > 0.03
+    assert again <= 0.01
+
+
+async def test_the_first_pass_ends_when_every_pool_was_looked_at(scene: Scene) -> None:
+    names = [f"node-{letter}" for letter in "fbdace"]
+    for name in names:
+        await scene.node(name, A)
+    async with publishing(scene):
+        async with asyncio.timeout(PATIENCE_S):
+            await scene.publisher.first_pass.wait()
+        assert await scene.published() == {name: [A.name] for name in names}
+        states = scene.publisher.pool_states()
+        assert [(state.name, state.published_at is not None, state.failing) for state in states] == [
+            (name, True, False) for name in sorted(names)
+        ]
+
+
+class SlowToListSlices(Kube):
+    async def pages(self, resource: Resource, **more: Any) -> AsyncGenerator[Listing, None]:
+        if resource is RESOURCE_SLICES:
+            await asyncio.sleep(0.3)
+        async for page in super().pages(resource, **more):
+            yield page
+
+
+async def test_nothing_is_written_before_the_slices_that_are_there_were_read(scene: Scene) -> None:
+    await scene.node("node-a", A)
+    async with publishing(scene):
+        await scene.publishes(node_a=[A.name])
+    scene.writes()
+    async with publishing(scene, client=SlowToListSlices):
+        await scene.publishes(node_a=[A.name])
+        assert scene.writes() == []
+
+
+async def test_the_loss_of_a_slice_of_no_known_node_is_no_matter(scene: Scene) -> None:
+    await scene.node("node-a", A)
+    async with publishing(scene):
+        await scene.publishes(node_a=[A.name])
+        scene.publisher._slices_changed("node-z", lost=True)
+        await scene.rests()
+
+
+async def test_a_node_that_comes_back_under_the_policy_is_asked_whether_its_plugin_lives(scene: Scene) -> None:
+    policy = decode_policy(
+        "{apiVersion: dra.gpu/v1alpha1, kind: PublishingPolicy, "
+        "withhold: [{nodes: {labelSelector: {matchLabels: {out: a}}}}]}",
+        about="policy",
+    )
+    await scene.node("node-a", A)
+    async with publishing(scene, policy=policy):
+        await scene.publishes(node_a=[A.name])
+        await scene.registers("node-a", LONG_AGO)
+        await scene.kube.merge_patch(NODES, "node-a", {"metadata": {"labels": {"out": "a"}}})
+        await scene.publishes()
+        assert scene.publisher.pool_states() == []
+        await scene.kube.merge_patch(NODES, "node-a", {"metadata": {"labels": {"out": None}}})
+        await scene.until(lambda: _asked(scene, LONG_AGO))
+        await scene.rests()
+        assert await scene.slices() == []
+        assert [state.published_at for state in scene.publisher.pool_states()] == []
+        await scene.registers("node-a")
+        await scene.publishes(node_a=[A.name])
+
+
 async def test_an_inventory_that_is_too_large_is_not_read_and_its_pool_stays(scene: Scene) -> None:
     await scene.node("node-a", A)
     async with publishing(scene):
@@ -489,12 +577,14 @@ async def test_an_inventory_that_makes_no_sense_leaves_its_pool_and_the_others_a
         assert [line for line in scene.narrator.told if "not understood" in line] == [
             "node-a: not understood: NodeInventory node-a: nodeName: speaks for another node: 'node-b'"
         ]
+        assert [state.failing for state in scene.publisher.pool_states()] == [True, False]
         (limitation,) = (await scene.status("node-a")).limitations
         assert limitation.reason == "NotUnderstood" and "speaks for another node" in limitation.message
         await scene.kube.merge_patch(NODE_INVENTORIES, "node-a", {"spec": {"nodeName": "node-a", "gpus": []}})
         await scene.publishes(node_a=[], node_b=[A.name, B.name])
         await scene.rests()
         assert (await scene.status("node-a")).limitations == []
+        assert [state.failing for state in scene.publisher.pool_states()] == [False, False]
 
 
 async def test_an_inventory_that_no_node_owns_is_not_published(scene: Scene) -> None:

@@ -5,6 +5,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.claims import a_held_device, a_ref, an_entry
 
 from dra_driver.api.inventory import (
     ComputeInstanceFacts,
@@ -15,6 +16,7 @@ from dra_driver.api.inventory import (
     MigProfileFacts,
     NvlinkFacts,
 )
+from dra_driver.devices.model import DeviceKind
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
     GpuIdentity,
@@ -26,7 +28,8 @@ from kubelet_plugin.prepare.holds import (
     MigMode,
     VfioBinding,
 )
-from kubelet_plugin.prepare.ours import InUse, Ours, kept, kept_text, lost, ours_of, without_ours
+from kubelet_plugin.prepare.journal import Journal
+from kubelet_plugin.prepare.ours import InUse, Ours, claimed, kept, kept_text, lost, ours_of, without_ours
 
 BOOT = "boot-1"
 UUIDS = [f"GPU-{number:08x}-0000-0000-0000-000000000000" for number in range(1, 5)]
@@ -231,3 +234,16 @@ class TestWhatIsLost:
         assert [one.mig_uuid for one in lost([gpu(0)], ours)] == ["MIG-a"]
         (facts,) = without_ours([gpu(0)], ours)
         assert facts.mig == gpu(0).mig
+
+
+def test_mig_devices_of_an_administrator_are_in_use_by_the_claims_that_have_them_and_do_not_only_look() -> None:
+    there = instance(1, "MIG-a")
+    held = a_held_device(0, kind=DeviceKind.MIG, mig_uuid="MIG-a", gpu_instance=there.model_dump_json(by_alias=True))
+    unreadable = a_held_device(1, kind=DeviceKind.MIG, mig_uuid="MIG-b", gpu_instance="{")
+    looks = a_held_device(2, kind=DeviceKind.MIG, mig_uuid="MIG-c", admin_access=True)
+    whole = a_held_device(3)
+    entries = [an_entry(a_ref("one"), held, looks), an_entry(a_ref("two"), unreadable, whole)]
+    expected = (InUse(held.gpu_uuid, "MIG-a", there), InUse(unreadable.gpu_uuid, "MIG-b", None))
+
+    for order in (entries, entries[::-1]):
+        assert claimed(Journal({entry.claim.uid: entry for entry in order}), BOOT).in_use == expected

@@ -354,6 +354,9 @@ def test_a_share_is_served_by_the_daemon_of_its_device() -> None:
     unserved = finished_spec(part, recorded((other, elsewhere)), node)
 
     assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25" in env_in(served)
+    assert [variable for variable in env_in(served) if "MEM_LIMIT" in variable] == [
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=1024M"
+    ]
     mounts = served["devices"][0]["containerEdits"]["mounts"]
     assert [mount["hostPath"] for mount in mounts] == ["/mps/one/pipe", "/mps/one/shm"]
     assert "mounts" not in unserved["devices"][0]["containerEdits"]
@@ -365,7 +368,29 @@ def test_a_claim_with_mps_leaves_the_limits_to_its_daemon() -> None:
     spec = finished_spec(device, recorded((ComputeMode(GPU, 3), Made()), (DAEMON, FOLDERS)))
 
     assert "CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps" in env_in(spec)
-    assert not [variable for variable in env_in(spec) if "PERCENTAGE" in variable]
+    assert not [variable for variable in env_in(spec) if "PERCENTAGE" in variable or "MEM_LIMIT" in variable]
+    assert finished_spec(replace(device, sharing=None), recorded((DAEMON, FOLDERS))) == spec
+
+
+def test_two_parts_of_one_claim_are_two_mig_devices() -> None:
+    holds, devices, came = [], [], []
+    for start in (3, 4):
+        parent = replace(INSTANCE, start=start)
+        place = Partition("1g.10gb", start, 1)
+        name = f"part-{start}"
+        devices.append(a_held_device(0, device=name, kind=DeviceKind.MIG, partition=place, cdi_ids=(f"x/y={name}",)))
+        came.append((parent, Made((("gi", str(start)),))))
+        holds.append(ComputeInstance(parent))
+        came.append((holds[-1], Made((("ci", "0"), ("gi", str(start)), ("uuid", f"MIG-{start}")))))
+    records = recorded((MigMode(GPU), Made()), *came)
+    entry = plan_for(a_ref(), WantedClaim(tuple(devices), tuple(records)), A_NODE, WITH_PARTS).entry
+
+    spec = spec_of(finished(entry, records, A_NODE, WITH_PARTS))
+
+    assert [device["containerEdits"]["env"] for device in spec["devices"]] == [
+        ["NVIDIA_DRA_DEVICE_PART_3=MIG-3"],
+        ["NVIDIA_DRA_DEVICE_PART_4=MIG-4"],
+    ]
 
 
 @pytest.mark.parametrize(("api", "paths"), [(False, ["/dev/vfio/7"]), (True, ["/dev/vfio/7", "/dev/vfio/vfio"])])
@@ -377,6 +402,10 @@ def test_a_gpu_for_a_virtual_machine_needs_nothing_that_nvml_says(api: bool, pat
 
     assert nodes_in(spec) == paths
     assert "containerEdits" not in spec
+
+    entry = plan_for(a_ref(), WantedClaim((device,), (VfioBinding(GPU, False),)), a_node(), FILES).entry
+    with pytest.raises(NodeNotReady, match="has no device node /dev/vfio/7 now"):
+        finished(entry, recorded((VfioBinding(GPU, False), came)), a_node(), FILES)
 
 
 def test_a_hold_of_a_newer_release_is_not_undone_by_guessing() -> None:
