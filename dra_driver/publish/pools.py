@@ -227,11 +227,6 @@ class PoolPublisher:
         """Whether the cluster was read completely once, and the API server said what it keeps."""
         return self._features is not None and all(mirror.synced.is_set() for mirror in self.mirrors)
 
-    @property
-    def at_rest(self) -> bool:
-        """Whether nothing is left to do until something changes."""
-        return self.ready and not len(self._queue)
-
     def figures(self) -> "Figures":
         """Counts for metrics; goes through all pools."""
         slices = [item for pool in self._slices.pools() for item in self._slices.of_pool(pool)]

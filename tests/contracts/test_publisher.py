@@ -171,7 +171,7 @@ async def test_a_pool_is_published_changed_wiped_restored_and_withdrawn(kube: Ku
         await until(lambda: has())
 
         async def rests() -> bool:
-            return publisher.at_rest
+            return publisher.ready and publisher.figures().pending == 0
 
         await until(rests)
     assert written.verbs == ["create", "update", "update", "create", "delete"]

@@ -36,6 +36,7 @@ from dra_driver.publish import Narrator, PoolPublisher, pools
 from dra_driver.publish.pools import Pace, Publication, PublishingListeners
 from dra_driver.runtime.tracing import OFF, Tracer
 from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.slices.diff import DeleteSlice
 
 PATIENCE_S = 10.0
 
@@ -171,7 +172,7 @@ class Scene:
 
 
 async def _at_rest(publisher: PoolPublisher) -> bool:
-    return publisher.at_rest
+    return publisher.ready and publisher.figures().pending == 0
 
 
 def now(plus_s: float = 0) -> str:
@@ -473,7 +474,7 @@ async def test_a_refused_write_is_tried_again(scene: Scene, method: str, status:
         assert scene.writes() == ["create", "update", "delete"]
 
 
-@pytest.mark.parametrize("status", [409, 500])
+@pytest.mark.parametrize("status", [403, 409])
 async def test_pauses_between_attempts_grow_until_one_succeeds(scene: Scene, status: int) -> None:
     await scene.node("node-a", A)
     scene.server.fail_next("POST", "/resourceslices$", status, times=4)
@@ -507,6 +508,21 @@ class SlowToListSlices(Kube):
             await asyncio.sleep(0.3)
         async for page in super().pages(resource, **more):
             yield page
+
+
+async def test_a_wipe_after_a_deletion_that_failed_is_a_loss(scene: Scene) -> None:
+    await scene.node("node-a", A)
+    async with publishing(scene):
+        await scene.publishes(node_a=[A.name])
+        (observed,) = scene.publisher._slices.of_pool("node-a")
+        scene.server.fail_next("DELETE", "/resourceslices/", 503)
+        with pytest.raises(ClusterError):
+            await scene.publisher._delete("node-a", DeleteSlice(observed))
+        await scene.registers("node-a", LONG_AGO)
+        await scene.rests()
+        await scene.wipe("node-a")
+        await scene.until(lambda: _asked(scene, LONG_AGO))
+        assert await scene.slices() == []
 
 
 async def test_nothing_is_written_before_the_slices_that_are_there_were_read(scene: Scene) -> None:
@@ -746,8 +762,9 @@ async def test_fields_that_the_server_drops_are_reported_once_and_not_sent_again
     await scene.node("node-a", A)
     async with publishing(scene, client=Forgetful):
         await scene.publishes(node_a=[A.name])
-        await scene.registers("node-a")
-        await scene.rests()
+        for _ in range(3):
+            await scene.registers("node-a")
+            await scene.rests()
         assert scene.writes() == ["create"]
         await scene.reports("node-a", A, B)
         await scene.publishes(node_a=[A.name, B.name])
@@ -960,6 +977,16 @@ async def test_a_status_that_cannot_be_written_keeps_no_pool_from_being_publishe
         await scene.reports("node-a", *EIGHT[:7])
         await scene.says("node-a", "ResetNeeded")
         assert (await scene.status("node-a")).limitations[0].subject == "7 GPUs"
+        assert [news.reason for news in scene.events] == ["PolicyNotFollowed"]
+        await scene.reports("node-a", *EIGHT[:6])
+        await scene.until(lambda: _limits(scene, "6 GPUs"))
+        await scene.rests()
+        assert len(scene.events) == 1, "a rule that could not be followed before is no news"
+        assert (scene.publisher.figures().retries > 0) == (status == 503)
+
+
+async def _limits(scene: Scene, subject: str) -> bool:
+    return [limitation.subject for limitation in (await scene.status("node-a")).limitations] == [subject]
 
 
 async def test_a_status_of_nonsense_is_written_again(scene: Scene) -> None:

@@ -223,6 +223,15 @@ async def test_a_daemon_that_stands_is_asked_now_and_then() -> None:
     assert asked == [True, *[False] * (_ASKED_EVERY - 1)] * 2
 
 
+async def test_a_daemon_that_was_silent_is_asked_with_the_next_look_until_it_answers() -> None:
+    daemons = _Daemons()
+    sights = iter((_BUSY, _WELL))
+    daemons.sees = lambda hold: next(sights)
+    for _ in range(4):
+        await daemons.watch.look()
+    assert daemons.looks == 2
+
+
 async def test_a_daemon_that_dies_again_and_again_is_started_ever_less_often_and_told() -> None:
     daemons = _Daemons()
     daemons.sees = lambda hold: _DEAD

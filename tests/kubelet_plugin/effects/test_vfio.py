@@ -221,6 +221,15 @@ class TestLending:
             ("drivers/vfio-pci/bind", f"{address}\n"),
         ]
 
+    def test_so_is_what_goes_along(self, host: SimulatedHost, plugin: Plugin) -> None:
+        audio = with_audio(host)
+        plugin.lend(binding(host))
+        assert [write for write in plugin.kernel.written if audio in write[0] or audio in write[1]] == [
+            (f"devices/{audio}/driver_override", "vfio-pci\n"),
+            (f"devices/{audio}/driver/unbind", f"{audio}\n"),
+            ("drivers/vfio-pci/bind", f"{audio}\n"),
+        ]
+
     def test_nothing_is_changed_twice(self, host: SimulatedHost, plugin: Plugin) -> None:
         with_audio(host)
         made = plugin.lend(binding(host))
@@ -435,6 +444,46 @@ class TestRefusals:
         plugin.take_back(binding(host))
         assert everything(host) == start
 
+    def test_whose_device_node_is_made_a_moment_later(
+        self, host: SimulatedHost, plugin: Plugin, kernel: SimulatedKernel, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bind, folder = kernel.write, host.path("/dev/vfio")
+        late: list[Path] = []
+
+        def slow_udev(host_path: str, text: str) -> None:
+            bind(host_path, text)
+            for node in folder.glob("[0-9]*"):
+                late.append(node.rename(folder / f"late-{node.name}"))
+                threading.Timer(0.1, late[-1].rename, (node,)).start()
+
+        monkeypatch.setattr(plugin.kernel.real, "write", slow_udev)
+        made = plugin.lend(binding(host))
+        assert late and made["node"] == f"/dev/vfio/{made['group']}"
+
+    @pytest.mark.parametrize(("driver", "words"), [("pci-stub", "pci-stub"), (None, "no driver")])
+    def test_that_the_kernel_gives_to_another_driver(
+        self, host: SimulatedHost, plugin: Plugin, monkeypatch: pytest.MonkeyPatch, driver: str | None, words: str
+    ) -> None:
+        address, pci = binding(host).gpu.pci_bus_id, plugin.files.pci
+        bound = plugin.kernel.write
+
+        def write(host_path: str, text: str) -> None:
+            bound(host_path, text)
+            if host_path.endswith("/bind"):
+                monkeypatch.setattr(plugin.files, "pci", lambda place: replace(pci(place), driver=driver))
+
+        monkeypatch.setattr(plugin.kernel, "write", write)
+        with pytest.raises(HardwareError, match=f"{address} could not be bound to vfio-pci: it is bound to {words};"):
+            plugin.lend(binding(host))
+
+    def test_whose_module_drives_no_device(
+        self, host: SimulatedHost, plugin: Plugin, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("kubelet_plugin.effects.vfio.driver_of", lambda host, module: None)
+        with pytest.raises(HardwareError, match="the kernel module vfio_pci is loaded and drives no PCI device"):
+            plugin.lend(binding(host))
+        assert plugin.files.pci(binding(host).gpu.pci_bus_id).driver == "nvidia"
+
     def test_all_that_is_wrong_is_said_at_once(
         self, host: SimulatedHost, plugin: Plugin, kernel: SimulatedKernel
     ) -> None:
@@ -479,10 +528,31 @@ class TestUsers:
         with pytest.raises(HardwareError, match=r"still in use by python3 \(1234\)") as caught:
             plugin.lend(binding(host))
         assert caught.value.retry_after_s is not None
+        assert plugin.driver.away == 0, "NVML must not go away, for all other GPUs, while somebody is waited for"
         assert plugin.files.pci(binding(host).gpu.pci_bus_id).driver == "nvidia"
         kernel.end(1234)
         plugin.take_back(binding(host))
         assert everything(host) == start
+
+    def test_a_program_that_comes_while_nvml_goes_away_keeps_the_gpu(
+        self, host: SimulatedHost, plugin: Plugin, kernel: SimulatedKernel
+    ) -> None:
+        def away(work: Callable[[], None]) -> None:
+            kernel.open_gpu(0, 1234, "python3")
+            work()
+
+        plugin.driver.without_nvml = away
+        with pytest.raises(HardwareError, match=r"still in use by python3 \(1234\)"):
+            plugin.lend(binding(host))
+        assert plugin.kernel.written == []
+
+    def test_programs_are_named_in_one_order(
+        self, host: SimulatedHost, plugin: Plugin, kernel: SimulatedKernel
+    ) -> None:
+        for process in (1234, 99, 500):
+            kernel.open_gpu(0, process, "python3")
+        with pytest.raises(HardwareError, match=r"python3 \(99\), python3 \(500\), python3 \(1234\)"):
+            plugin.lend(binding(host))
 
     def test_users_of_other_gpus_do_no_harm(self, host: SimulatedHost, plugin: Plugin, kernel: SimulatedKernel) -> None:
         kernel.open_gpu(1, 1234, "python3")

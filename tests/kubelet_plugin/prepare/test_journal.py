@@ -250,6 +250,26 @@ def test_an_entry_with_a_good_checksum_and_missing_fields_is_damage() -> None:
     assert not decode(header + line).damage
 
 
+def test_a_claim_of_a_domain_without_devices_is_damage() -> None:
+    claim = DomainClaim(a_ref("one"), (DomainDevice("channel", "channel", (), "", None, False),), None)
+    header, line = lines_of(replace(a_journal(), domains={"uid-of-one": claim}))
+
+    assert decode(header + line).domains
+    found = decode(header + resealed(line, devices=[]))
+    assert (found.damage[0].reason, found.domains) == ("a claim without devices", {})
+
+
+def test_a_device_with_an_unknown_field_further_down_is_damage() -> None:
+    place = Partition("1g.10gb", 0, 1)
+    device = a_held_device(1, kind=DeviceKind.MIG, partition=place)
+    header, line = lines_of(a_journal(an_entry(a_ref("one"), device)))
+    (wire,) = object_of(line)["devices"]
+
+    found = decode(header + resealed(line, devices=[{**wire, "partition": {**wire["partition"], "colour": "green"}}]))
+    assert "not known" in found.damage[0].reason
+    assert found.held == {}
+
+
 def test_devices_that_are_no_full_gpus_keep_what_they_are() -> None:
     made = a_held_device(kind=DeviceKind.MIG, partition=Partition("3g.40gb", 4, 4, compute_slices=1, compute_start=2))
     found = a_held_device(

@@ -7,12 +7,12 @@ import pytest
 from support.claims import BOOT, NODE, a_claim, a_config, a_gpu, a_ref, a_result, device_name, uuid_of
 from support.inventories import compute_instance, gpu_instance, inventory_spec, mig
 
-from dra_driver.api.inventory import GpuFacts, PassthroughFacts
+from dra_driver.api.inventory import GpuFacts, GpuInstanceFacts, PassthroughFacts
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import ResourceClaim
 from dra_driver.devices.offers import by_name, offers
-from dra_driver.errors import InvalidConfig, InvalidInput, UnknownDevice
+from dra_driver.errors import InvalidConfig, InvalidInput, NodeNotReady, UnknownDevice
 from dra_driver.features import Gates
 from dra_driver.names import CONFIG_API_VERSION, GPU_DRIVER
 from kubelet_plugin.prepare.holds import (
@@ -88,8 +88,24 @@ class TestWithoutHolds:
         (device,) = found.devices
         assert found.holds == ()
         assert device.mig_uuid == "MIG-00000000-0000-4000-8000-000000000007"
-        assert '"start":3' in device.gpu_instance
-        assert "000000000008" not in device.gpu_instance
+        instance = GpuInstanceFacts.model_validate_json(device.gpu_instance)
+        assert (instance.start, [part.uuid for part in instance.compute_instances]) == (3, [device.mig_uuid])
+        assert '"computeInstances"' in device.gpu_instance
+
+    def test_another_mig_device_is_known_with_its_own_gpu_instance(self) -> None:
+        (device,) = wanted(STATIC, a_result(BIG_PART)).devices
+
+        instance = GpuInstanceFacts.model_validate_json(device.gpu_instance)
+        assert (instance.start, instance.size) == (4, 4)
+        assert [part.uuid for part in instance.compute_instances] == [device.mig_uuid]
+
+    def test_a_part_of_a_profile_that_the_driver_no_longer_reports_has_to_wait(self) -> None:
+        offers = {name: replace(offer, profile=None) for name, offer in DYNAMIC.offers.items()}
+
+        with pytest.raises(NodeNotReady, match=r"does not report the profile 1g\.10gb now") as refused:
+            wanted(replace(DYNAMIC, offers=offers), a_result(ONE_PART))
+
+        assert ONE_PART in str(refused.value)
 
     @pytest.mark.parametrize("name", [ONE_PART, device_name(0)])
     def test_who_only_looks_changes_nothing(self, name: str) -> None:
@@ -234,6 +250,18 @@ class TestConfigs:
         assert found.holds == (VfioBinding(identity(), iommufd),)
         assert found.devices[0].vfio_api is iommufd
 
+    def test_a_gpu_that_can_no_longer_be_lent_is_refused_but_for_who_only_looks(self) -> None:
+        node = a_node(a_gpu(0, passthrough=PassthroughFacts(iommu_group=3)), passthrough=[{}])
+        name = f"{device_name(0)}-vfio"
+        lent = replace(node.offers[name], gpu=a_gpu(0, passthrough=None))
+        changed = replace(node, offers={**node.offers, name: lent})
+
+        with pytest.raises(InvalidConfig, match=name) as refused:
+            wanted(changed, a_result(name))
+
+        assert refused.value.field == "status.allocation.devices.results[0].device"
+        assert wanted(changed, a_result(name, adminAccess=True)).holds == ()
+
 
 class TestShares:
     def share(self, policy: JsonObject, **result: Any) -> WantedClaim:
@@ -257,6 +285,21 @@ class TestShares:
         assert one.holds[0] == ComputeMode(identity(), 3)
         assert daemons(one.holds)[0].memory_limits == ()
 
+    @pytest.mark.parametrize(
+        ("rule", "settings"),
+        [
+            ({"strategy": "TimeSlicing", "interval": "Short"}, "time slice Short"),
+            ({"strategy": "TimeSlicing"}, ""),
+            ({"strategy": "MPS", "multiUser": True}, "MPS for several users"),
+            ({"strategy": "MPS"}, ""),
+        ],
+    )
+    def test_what_sharers_must_agree_on_is_said_of_each(self, rule: JsonObject, settings: str) -> None:
+        (device,) = self.share({**rule, "replicas": 4}).devices
+
+        assert device.sharing is not None
+        assert device.sharing.settings == settings
+
     def test_equal_shares_are_parts_of_all(self) -> None:
         (device,) = self.share({"strategy": "MPS", "replicas": 4}).devices
 
@@ -268,6 +311,12 @@ class TestShares:
 
         assert device.sharing is not None
         assert (device.sharing.thread_percentage, device.sharing.memory_bytes) == (75, 60 * GIB)
+
+    def test_all_shares_are_the_whole(self) -> None:
+        (device,) = self.share({"strategy": "MPS", "replicas": 4}, consumedCapacity={"shares": "4"}).devices
+
+        assert device.sharing is not None
+        assert device.sharing.thread_percentage == 100
 
     @pytest.mark.parametrize("memory", ["1Gi", "40Gi"])
     def test_equal_shares_have_the_memory_that_was_consumed(self, memory: str) -> None:
