@@ -28,7 +28,6 @@ from dra_driver.allocation.behavior import Behavior
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.search import Allocated, Limit, Undecided, allocate
 from dra_driver.allocation.snapshot import Catalog, PoolId, PoolUsage, PublishedSlice, Snapshot, Usage
-from dra_driver.api.core import Node
 from dra_driver.api.resource import DeviceClass, ResourceClaim, ResourceSlice
 from dra_driver.errors import InvalidInput, NodeNotReady
 from dra_driver.terminal import print_table
@@ -110,7 +109,7 @@ def _cluster(case: Case) -> tuple[list[NodeView], list[PublishedSlice], Usage]:
         driver, pool, device = name.split("/")
         shared[driver, pool][device] = {key: amount(value) for key, value in amounts.items()}
     nodes, slices = (
-        [NodeView.of(Node.of(case["node"]))],
+        [NodeView.read(case["node"])],
         [ResourceSlice.of(_with_counters(one)) for one in case["slices"] or ()],
     )
     if copies := case.get("copies"):

@@ -11,6 +11,7 @@ from fractions import Fraction
 from typing import Any
 
 from dra_driver.api.core import Container, Node, PodSpec
+from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import Taint, Toleration
 from dra_driver.api.selection import requirement_holds
 from dra_driver.quantity import Quantity
@@ -25,6 +26,11 @@ class NodeView:
     taints: tuple[Taint, ...] = ()
     unschedulable: bool = False
     allocatable: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, obj: JsonObject) -> "NodeView":
+        """From a Node as the API has it. Raises InvalidInput."""
+        return cls.of(Node.of(obj))
 
     @classmethod
     def of(cls, node: Node) -> "NodeView":

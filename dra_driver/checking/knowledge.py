@@ -17,7 +17,6 @@ from typing import Any
 from dra_driver.allocation.behavior import Behavior
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.snapshot import Catalog, PublishedSlice
-from dra_driver.api.core import Node
 from dra_driver.api.inventory import NodeInventorySpec
 from dra_driver.api.meta import JsonObject, ObjectMeta
 from dra_driver.api.policy import PublishingPolicy
@@ -273,7 +272,7 @@ def objects_of_inventory(
 def sites_of_cluster(nodes: Sequence[JsonObject], slices: Sequence[JsonObject], minor: int) -> Sites:
     """Of the nodes and ResourceSlices that a cluster has."""
     catalog = Catalog([PublishedSlice(ResourceSlice.of(slice_)) for slice_ in slices], Behavior.of(minor))
-    views = [NodeView.of(Node.of(node)) for node in nodes]
+    views = [NodeView.read(node) for node in nodes]
     sites = [SampleNode(view.name, view, catalog) for view in views]
     with_devices = [site for site in sites if any(pool.candidates for pool in catalog.pools(site.node))]
     return Sites([partial(_given, site) for site in with_devices], broad=len(with_devices))

@@ -11,7 +11,7 @@ from dra_driver.allocation.loading import world_of
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.snapshot import Catalog, PublishedSlice, Snapshot, Usage
 from dra_driver.allocation.world import UnreadKind, World
-from dra_driver.api.core import Node, Pod
+from dra_driver.api.core import Pod
 from dra_driver.api.inventory import NodeInventory
 from dra_driver.api.meta import (
     COMPUTE_DOMAINS,
@@ -166,7 +166,7 @@ async def read_cluster(kube: Kube, *, say: bool = True) -> ClusterSeen:
     return ClusterSeen(
         tuple(slices),
         tuple(claims),
-        tuple(NodeView.of(Node.of(item)) for item in await readable(kube, NODES, say=say)),
+        tuple(NodeView.read(item) for item in await readable(kube, NODES, say=say)),
         tuple(NodeInventory.of(item) for item in await readable(kube, NODE_INVENTORIES, say=say)),
         tuple(Pod.of(item) for item in await readable(kube, PODS, say=say)),
         tuple(DeviceTaintRule.of(taint_rule) for taint_rule in await _taint_rules(kube, say=say)),

@@ -17,11 +17,11 @@ from typing import Any, Never
 import structlog
 
 from dra_driver.allocation.nodes import NodeView, daemon_unfit_for
-from dra_driver.api.core import Node, PodSpec
+from dra_driver.api.core import PodSpec
 from dra_driver.api.meta import DAEMON_SETS, NODES, PODS, JsonObject
 from dra_driver.errors import AlreadyExists, ClusterError, NotFound
 from dra_driver.kube.client import Kube
-from dra_driver.kube.watch import Change, Key, Reflector, follow, key_of
+from dra_driver.kube.watch import Change, Key, Mirror, MirrorChange, Reflector, follow, key_of
 from dra_driver.kube.workqueue import WorkQueue
 from dra_driver.simulation.pods import is_being_deleted, is_done, is_owned_by
 
@@ -61,7 +61,7 @@ class SimulatedDaemonSetController:
         self._kube = kube
         self._queue = WorkQueue()
         self._sets = Reflector(kube, DAEMON_SETS, on_change=self._set_changed)
-        self._nodes = Reflector(kube, NODES, on_change=self._node_changed)
+        self._nodes = Mirror(kube, NODES, keep=NodeView.read, on_change=self._node_changed)
         self._pods = Reflector(kube, PODS, on_change=self._pod_changed)
         self._made: dict[str, JsonObject] = {}
         """Pods that were made here and are not in the cache yet, by UID."""
@@ -75,7 +75,7 @@ class SimulatedDaemonSetController:
     def _set_changed(self, change: Change) -> None:
         self._queue.add("/".join(change.key))
 
-    def _node_changed(self, change: Change) -> None:
+    def _node_changed(self, change: MirrorChange[NodeView]) -> None:
         for key in self._sets.objects:
             self._queue.add("/".join(key))
 
@@ -105,7 +105,7 @@ class SimulatedDaemonSetController:
             return
         known = {pod["metadata"]["uid"]: pod for pod in self._pods.objects.values()} | self._made
         pods = [pod for pod in known.values() if is_owned_by(pod, daemon_set)]
-        nodes = [NodeView.of(Node.of(node)) for _, node in sorted(self._nodes.objects.items())]
+        nodes = [node for _, node in sorted(self._nodes.objects.items())]
         decision = decide(daemon_set, nodes, pods)
         for pod in decision.delete:
             metadata = pod["metadata"]
@@ -128,10 +128,11 @@ class SimulatedDaemonSetController:
 
 def decide(daemon_set: JsonObject, nodes: Sequence[NodeView], pods: Sequence[JsonObject]) -> DaemonSetDecision:
     """Pure. `pods` are those that the DaemonSet owns, wherever they are."""
-    wanted = {node.name for node in nodes if _wants(daemon_set, node)}
+    pod = _pod_spec(daemon_set)
+    wanted = {node.name for node in nodes if pod.node_name in ("", node.name) and daemon_unfit_for(pod, node) is None}
     by_node: dict[str, list[JsonObject]] = {}
-    for pod in pods:
-        by_node.setdefault(_node_of(pod), []).append(pod)
+    for owned in pods:
+        by_node.setdefault(_node_of(owned), []).append(owned)
     delete = list(_surplus(by_node, wanted))
     going = {pod["metadata"]["uid"] for pod in delete}
     found = {node: _daemon(all_, going) for node, all_ in by_node.items() if node in wanted}
@@ -207,11 +208,9 @@ def _tolerations(spec: JsonObject) -> list[JsonObject]:
     return own + [item for item in more if item not in own]
 
 
-def _wants(daemon_set: JsonObject, node: NodeView) -> bool:
-    """A cordoned node keeps its daemons, and gets new ones."""
+def _pod_spec(daemon_set: JsonObject) -> PodSpec:
     spec = dict(daemon_set["spec"]["template"]["spec"])
-    spec["tolerations"] = _tolerations(spec)
-    return spec.get("nodeName") in (None, "", node.name) and daemon_unfit_for(PodSpec.of(spec), node) is None
+    return PodSpec.of({**spec, "tolerations": _tolerations(spec)})
 
 
 def _node_of(pod: JsonObject) -> str:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from copy import deepcopy
-from typing import Never
+from typing import Any, Never
 from uuid import uuid4
 
 import structlog
@@ -20,7 +20,7 @@ from dra_driver.allocation.behavior import Behavior
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.placement import ExtendedRequests, Placement, extended_claim, highest_score, place_on
 from dra_driver.allocation.snapshot import Catalog, PublishedSlice, Snapshot, Usage
-from dra_driver.api.core import CLAIM_FINALIZER, EXTENDED_CLAIM_ANNOTATION, Node, Pod
+from dra_driver.api.core import CLAIM_FINALIZER, EXTENDED_CLAIM_ANNOTATION, Pod
 from dra_driver.api.meta import (
     DEVICE_CLASSES,
     NODES,
@@ -33,7 +33,7 @@ from dra_driver.api.meta import (
 from dra_driver.api.resource import Allocation, DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from dra_driver.errors import ClusterError, InvalidInput, NodeNotReady, NotFound
 from dra_driver.kube.client import Kube
-from dra_driver.kube.watch import Backoff, Change, Key, Reflector, follow, key_of
+from dra_driver.kube.watch import Backoff, Change, Key, Mirror, Reflector, follow, key_of
 from dra_driver.names import DeviceId
 from dra_driver.simulation.events import tell, timestamp
 from dra_driver.simulation.pods import (
@@ -74,7 +74,7 @@ class SimulatedScheduler:
         self._wake = asyncio.Event()
         self._backoff = Backoff(first_s=0.05, longest_s=5.0)
         self._pods = Reflector(kube, PODS, on_change=self._pod_changed)
-        self._nodes = Reflector(kube, NODES, on_change=self._changed)
+        self._nodes = Mirror(kube, NODES, keep=NodeView.read, on_change=lambda _: self._wake.set())
         self._claims = Reflector(kube, RESOURCE_CLAIMS, on_change=self._claim_changed)
         self._classes = Reflector(kube, DEVICE_CLASSES, on_change=self._class_changed)
         self._slices = Reflector(kube, RESOURCE_SLICES, on_change=self._slice_changed)
@@ -91,15 +91,15 @@ class SimulatedScheduler:
         """UIDs of pods that were bound here and do not look so in the cache yet."""
 
     async def run(self) -> Never:
-        reflectors = [self._pods, self._nodes, self._claims, self._classes, self._slices]
+        mirrors: list[Mirror[Any]] = [self._pods, self._nodes, self._claims, self._classes, self._slices]
         if (rules := await self._served_taint_rules()) is not None:
-            reflectors.append(Reflector(self._kube, rules, on_change=self._taint_rule_changed))
+            mirrors.append(Reflector(self._kube, rules, on_change=self._taint_rule_changed))
         if self._behavior is None:
             _, minor = await self._kube.server_version()
             # Devices that are attached after the decision need a scheduler that waits for them; this one does not.
             self._behavior = Behavior.of(minor, binding_conditions=False)
         async with asyncio.TaskGroup() as group:
-            await follow(reflectors, group)
+            await follow(mirrors, group)
             group.create_task(self._schedule_forever())
         raise AssertionError("reflectors and the scheduling loop run until they are cancelled")
 
@@ -239,7 +239,7 @@ class SimulatedScheduler:
         typed = [ResourceClaim.of(claim) for claim in claims]
         refusals: Counter[str] = Counter()
         best: Placement | None = None
-        nodes = [NodeView.of(Node.of(node)) for _, node in sorted(self._nodes.objects.items())]
+        nodes = [node for _, node in sorted(self._nodes.objects.items())]
         if not nodes:
             raise _Waits("there are no nodes")
         typed_pod = Pod.of(pod)

@@ -9,7 +9,6 @@ from types import MappingProxyType
 from dra_driver.allocation.behavior import Behavior
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.snapshot import Catalog, PublishedSlice
-from dra_driver.api.core import Node
 from dra_driver.api.inventory import NodeInventorySpec
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import PublishingPolicy
@@ -124,7 +123,7 @@ def ground_of_cluster(nodes: Sequence[JsonObject], slices: Sequence[JsonObject],
     """The nodes and ResourceSlices that a cluster has; devices that are in use now count as free."""
     behavior = Behavior.of(minor, partitionable=True, consumable=True, taints=True)
     catalog = Catalog([PublishedSlice(ResourceSlice.of(slice_)) for slice_ in slices], behavior)
-    views = [NodeView.of(Node.of(node)) for node in nodes]
+    views = [NodeView.read(node) for node in nodes]
     sites = [SampleNode(view.name, _without_plugin(view), catalog) for view in views]
     with_devices = tuple(
         partial(_given, site) for site in sites if any(pool.candidates for pool in catalog.pools(site.node))

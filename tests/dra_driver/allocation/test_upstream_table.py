@@ -20,7 +20,6 @@ from dra_driver.allocation.behavior import Behavior
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.search import Allocated, allocate
 from dra_driver.allocation.snapshot import Catalog, PoolId, PoolUsage, PublishedSlice, Snapshot, Usage
-from dra_driver.api.core import Node
 from dra_driver.api.resource import DeviceClass, ResourceClaim, ResourceSlice
 from dra_driver.errors import InvalidInput, NodeNotReady
 
@@ -39,9 +38,7 @@ def _decided(case: Case, behavior: Behavior) -> object:
     slices = [PublishedSlice(ResourceSlice.of(_with_counters(one))) for one in case["slices"] or ()]
     snapshot = Snapshot(Catalog(slices, behavior), {one.metadata.name: one for one in classes}, _usage(case))
     try:
-        result = allocate(
-            [ResourceClaim.of(one) for one in case["claims"]], NodeView.of(Node.of(case["node"])), snapshot
-        )
+        result = allocate([ResourceClaim.of(one) for one in case["claims"]], NodeView.read(case["node"]), snapshot)
     except (InvalidInput, NodeNotReady):
         return "error"
     return (
