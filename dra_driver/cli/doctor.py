@@ -166,17 +166,17 @@ def report_of(cluster: ClusterView, notes: list[str]) -> DoctorReport:
 
 def report_of_bundle(path: Path) -> DoctorReport:
     """Of the cluster, then of the node that is in it. Raises InvalidInput for a file that is no bundle."""
-    found = stored(path)
+    bundle = stored(path)
     findings: tuple[Diagnosis, ...] = ()
     notes = []
-    if found.facts is not None:
-        findings += examined(shipped_checks(), found.objects.cluster(found.facts))
-        notes.append(f"of {found.facts.time.isoformat(timespec='seconds')}, as release {found.facts.release} read it")
-    if found.node is not None:
-        findings += node_part().findings(found.node)
-    if found.anonymous:
+    if bundle.facts is not None:
+        findings += examined(shipped_checks(), bundle.objects.cluster(bundle.facts))
+        notes.append(f"of {bundle.facts.time.isoformat(timespec='seconds')}, as release {bundle.facts.release} read it")
+    if bundle.node is not None:
+        findings += node_part().findings(bundle.node)
+    if bundle.anonymous:
         notes.append("names are anonymized")
-    return DoctorReport(findings, (*notes, *found.objects.notes))
+    return DoctorReport(findings, (*notes, *bundle.objects.notes))
 
 
 def shipped_checks() -> tuple[Check[ClusterView], ...]:

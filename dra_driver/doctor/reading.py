@@ -333,7 +333,7 @@ async def _asked[Q, T](ask: Callable[[Q], Awaitable[T]], whom: Sequence[Q], what
     failures: list[ClusterError] = []
     gate = asyncio.Semaphore(_AT_ONCE)
 
-    async def one(question: Q) -> None:
+    async def answer(question: Q) -> None:
         async with gate:
             try:
                 results.append(await ask(question))
@@ -341,7 +341,7 @@ async def _asked[Q, T](ask: Callable[[Q], Awaitable[T]], whom: Sequence[Q], what
                 failures.append(error)
 
     for part in (whom[:1], whom[1:]):
-        await asyncio.gather(*(one(question) for question in part))
+        await asyncio.gather(*(answer(question) for question in part))
         if any(error.status in _FORBIDDEN for error in failures):
             return SeenKind(tuple(results), Unread(what, failures[0].message, permission))
     if failures and not results:

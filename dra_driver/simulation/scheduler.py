@@ -112,9 +112,6 @@ class SimulatedScheduler:
 
     # -- what changed
 
-    def _changed(self, change: Change) -> None:
-        self._wake.set()
-
     def _pod_changed(self, change: Change) -> None:
         for pod in (change.before, change.after):
             if pod is not None and (change.after is None or is_scheduled(pod)):

@@ -22,7 +22,7 @@ from dra_driver.doctor.findings import Unread
 from dra_driver.doctor.node import NodePlaces
 from dra_driver.errors import DriverError, InvalidInput, NodeNotReady
 from kubelet_plugin.claims.node_effects import OursNow
-from kubelet_plugin.doctor.runtime_config import containerd_seen, crio_seen, imports
+from kubelet_plugin.doctor.runtime_config import CONTAINERD, CRIO, imports, runtime_seen
 from kubelet_plugin.doctor.seen import (
     CdiFileSeen,
     EntrySeen,
@@ -185,12 +185,12 @@ class LocalMachine:
         for path in _CONTAINERD_FILES:
             text = self.host.read_text(path)
             if text is not None:
-                yield containerd_seen({path: text} | self._imported(text), self._version("containerd"))
+                yield runtime_seen(CONTAINERD, {path: text} | self._imported(text), self._version("containerd"))
         if not any(self.host.resolve(path) for path in _CONTAINERD_FILES) and self.host.resolve(_CONTAINERD_SOCKET):
-            yield containerd_seen({}, self._version("containerd"))
+            yield runtime_seen(CONTAINERD, {}, self._version("containerd"))
         crio = {path: text for path in self._crio_files() if (text := self.host.read_text(path)) is not None}
         if crio or self.host.resolve(_CRIO_SOCKET) is not None:
-            yield crio_seen(crio, self._version("crio"))
+            yield runtime_seen(CRIO, crio, self._version("crio"))
 
     def _imported(self, text: str) -> dict[str, str]:
         imported: dict[str, str] = {}

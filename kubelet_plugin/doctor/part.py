@@ -41,7 +41,7 @@ class NodeChecks:
         machine = LocalMachine(places)
         seen = machine.look()
         serving = sum(socket.answers is not False for socket in seen.sockets) > 1
-        node = ProofNode(places, machine.host, machine.installation, machine.open_nvml(), serving)
+        node = ProofNode(machine, serving)
         return proven(node, examined(CHECKS, seen), also)
 
     def files(self, places: NodePlaces) -> Iterator[NodeFile]:

@@ -13,7 +13,7 @@ from dra_driver.doctor.findings import Unread, Verdict, examined
 from dra_driver.errors import InvalidInput
 from kubelet_plugin.doctor.checks import CHECKS
 from kubelet_plugin.doctor.part import NODE
-from kubelet_plugin.doctor.runtime_config import containerd_seen, crio_seen, imports
+from kubelet_plugin.doctor.runtime_config import CRIO, imports, runtime_seen
 from kubelet_plugin.doctor.seen import (
     CdiFileSeen,
     EntrySeen,
@@ -190,7 +190,8 @@ def test_what_another_program_has_written_is_refused() -> None:
 
 
 def containerd(*texts: str, version: str | None = None) -> RuntimeSeen:
-    return containerd_seen({f"/etc/containerd/{number}.toml": text for number, text in enumerate(texts)}, version)
+    files = {f"/etc/containerd/{number}.toml": text for number, text in enumerate(texts)}
+    return runtime_seen("containerd", files, version)
 
 
 def test_containerd_2_and_1_have_sections_of_their_own() -> None:
@@ -219,11 +220,11 @@ def test_whatever_is_not_set_keeps_its_default(text: str) -> None:
 
 def test_what_is_no_toml_is_a_problem_and_no_crash() -> None:
     assert "not valid TOML" in (containerd("version = ").problem or "")
-    assert "not valid TOML" in (crio_seen({"/etc/crio/crio.conf": "["}, None).problem or "")
+    assert "not valid TOML" in (runtime_seen(CRIO, {"/etc/crio/crio.conf": "["}, None).problem or "")
     assert imports("[") == ()
 
 
 def test_crio_always_has_cdi() -> None:
     text = "[crio.runtime]\ncdi_spec_dirs = ['/etc/cdi', '/run/cdi']\ndefault_runtime = 'crun'\n"
-    seen = crio_seen({"/etc/crio/crio.conf": text}, "1.34.0")
+    seen = runtime_seen(CRIO, {"/etc/crio/crio.conf": text}, "1.34.0")
     assert seen == RuntimeSeen("cri-o", "/etc/crio/crio.conf", "1.34.0", True, ("/etc/cdi", "/run/cdi"), "crun")

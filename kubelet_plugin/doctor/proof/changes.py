@@ -48,7 +48,7 @@ def made_mig_device(node: ProofNode) -> Proof:
     def look(records: Records) -> tuple[str, bool, Proof]:
         uuid = records[device].made["uuid"]
         listed = gpu_list(node.programs.run("nvidia-smi", ("-L",), about="driver"))
-        return uuid, uuid in listed.rows, compared_tables(_now(node))
+        return uuid, uuid in listed.rows, compared_tables(ProofNode(node.machine, node.serving))
 
     uuid, there, tables = node.borrowed.there_and_back((MigMode(identity(gpu)), parent, device), look)
     after = next((gpu_facts for gpu_facts in node.hardware.look().gpus if gpu_facts.uuid == gpu.uuid), None)
@@ -61,11 +61,6 @@ def made_mig_device(node: ProofNode) -> Proof:
     if after.mig.instances:
         return failed(f"GPU instances remain on {gpu.name}", f"nvidia-smi mig -i {gpu.uuid} -dci, then -dgi")
     return passed(f"{profile.name} created on {gpu.name}, listed, destroyed", **tables.texts)
-
-
-def _now(node: ProofNode) -> ProofNode:
-    """With facts of now."""
-    return ProofNode(node.places, node.host, node.installation, node.open_nvml, node.serving)
 
 
 def _spare(node: ProofNode) -> Iterator[GpuFacts]:
@@ -115,7 +110,7 @@ def opened_channel(node: ProofNode) -> Proof:
     facts = node.facts.imex
     if facts is None or not facts.channels:
         return not_tried("the NVIDIA driver on this node has no IMEX channels")
-    (channel,) = channel_nodes(node.host, [0])
+    (channel,) = channel_nodes(node.machine.host, [0])
     try:
         if node.places.simulate is None:
             _open(node.places.state_dir / FOLDER, channel.major, channel.minor)

@@ -96,12 +96,14 @@ def waited(node: ProofNode) -> Proof:
 
 
 def looked(node: ProofNode, longest_s: float = _LONGEST_LOOK_S) -> Proof:
-    with closing(Hardware(node.host, node.open_nvml)) as hardware:
+    with closing(Hardware(node.machine.host, node.open_nvml)) as hardware:
         first, again = _timed(hardware.look), _timed(hardware.look)
-    told = f"{len(node.facts.gpus)} GPUs in {again:.2f} s; with a new session {first:.2f} s"
+    durations = f"{len(node.facts.gpus)} GPUs in {again:.2f} s; with a new session {first:.2f} s"
     if again > longest_s:
-        return failed(told, "systemctl enable --now nvidia-persistenced; the plugin reads all GPUs every 5 to 30 s")
-    return passed(told)
+        return failed(
+            durations, "systemctl enable --now nvidia-persistenced; the plugin reads all GPUs every 5 to 30 s"
+        )
+    return passed(durations)
 
 
 def written_modes(node: ProofNode) -> Proof:

@@ -10,11 +10,10 @@ from dra_driver.api.inventory import GpuFacts
 from dra_driver.doctor.node import NodePlaces
 from dra_driver.errors import DriverError, HardwareError
 from kubelet_plugin.claims.node_effects import NodeMachine, effects_of, machine_of, mps_daemons
+from kubelet_plugin.doctor.looking import LocalMachine
 from kubelet_plugin.effects.mps import MpsDaemons
 from kubelet_plugin.facts.hardware import Hardware, NodeFacts, OpenNvml
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
-from kubelet_plugin.hardware.driver_root import DriverInstallation
-from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.prepare.borrowed import FOLDER, Borrowed
 from kubelet_plugin.prepare.holds import GpuIdentity, gpus_of
 from kubelet_plugin.prepare.store import JournalFile
@@ -24,11 +23,16 @@ from kubelet_plugin.prepare.store import JournalFile
 class ProofNode:
     """`serving`: a plugin listens on this node. `facts` are of one look, with what claims made of the hardware."""
 
-    places: NodePlaces
-    host: HostFiles
-    installation: DriverInstallation
-    open_nvml: OpenNvml
+    machine: LocalMachine
     serving: bool
+
+    @property
+    def places(self) -> NodePlaces:
+        return self.machine.places
+
+    @cached_property
+    def open_nvml(self) -> OpenNvml:
+        return self.machine.open_nvml()
 
     @contextmanager
     def folders(self) -> Iterator[None]:
@@ -48,7 +52,7 @@ class ProofNode:
 
     @cached_property
     def hardware(self) -> Hardware:
-        return Hardware(self.host, self.open_nvml)
+        return Hardware(self.machine.host, self.open_nvml)
 
     @cached_property
     def facts(self) -> NodeFacts:
@@ -56,7 +60,7 @@ class ProofNode:
 
     @cached_property
     def programs(self) -> DriverPrograms:
-        return DriverPrograms(self.host, self.installation.root)
+        return DriverPrograms(self.machine.host, self.machine.installation.root)
 
     @cached_property
     def busy(self) -> Mapping[str, str]:
@@ -65,12 +69,11 @@ class ProofNode:
             journal = JournalFile(self.places.state_dir).current()
         except DriverError as error:
             return {gpu.uuid: f"the journal of claims cannot be read: {error.message}" for gpu in self.facts.gpus}
-        found = {gpu.uuid: words for gpu in self.facts.gpus if (words := self._programs_on(gpu))}
-        found |= {gpu.uuid: "claims hold it" for hold in journal.holds for gpu in gpus_of(hold)}
-        found |= {
-            device.gpu_uuid: f"{entry.claim} holds it" for entry in journal.held.values() for device in entry.devices
-        }
-        return found
+        reasons = {gpu.uuid: words for gpu in self.facts.gpus if (words := self._programs_on(gpu))}
+        reasons |= {gpu.uuid: "claims hold it" for hold in journal.holds for gpu in gpus_of(hold)}
+        for entry in journal.held.values():
+            reasons |= {device.gpu_uuid: f"{entry.claim} holds it" for device in entry.devices}
+        return reasons
 
     def idle(self, gpu: GpuFacts) -> bool:
         return gpu.uuid not in self.busy
@@ -98,7 +101,7 @@ class ProofNode:
 
     @cached_property
     def _machine(self) -> NodeMachine:
-        return machine_of(self.host, self.places.host_root if self.places.simulate is not None else None)
+        return machine_of(self.machine.host, self.places.host_root if self.places.simulate is not None else None)
 
 
 def identity(gpu: GpuFacts) -> GpuIdentity:

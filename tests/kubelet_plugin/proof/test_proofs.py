@@ -42,8 +42,7 @@ class Simulated:
     places: NodePlaces
 
     def node(self, *, serving: bool = False) -> ProofNode:
-        machine = LocalMachine(self.places)
-        return ProofNode(self.places, machine.host, machine.installation, machine.open_nvml(), serving)
+        return ProofNode(LocalMachine(self.places), serving)
 
     def outcomes(self, *, events: bool = False) -> dict[str, ProofResult]:
         """Of what is harmless; without the second that events take, unless they are asked for."""
@@ -253,8 +252,7 @@ from kubelet_plugin.doctor.looking import LocalMachine
 from kubelet_plugin.doctor.proof import changes
 from kubelet_plugin.doctor.proof.node import ProofNode
 places = NodePlaces(*map(Path, sys.argv[1:]), simulate="gb200")
-machine = LocalMachine(places)
-changes.made_mig_device(ProofNode(places, machine.host, machine.installation, machine.open_nvml(), False))
+changes.made_mig_device(ProofNode(LocalMachine(places), False))
 """
 
 
