@@ -43,13 +43,7 @@ node/         the machine that it was made on; record.tar.gz, without names, is 
 """
 
 
-@dataclass(frozen=True, slots=True)
-class _Staged:
-    """`objects`: a JSON object on each line, an array in the archive. `ready`: packed unchanged. Else lines of text."""
-
-    path: Path
-    objects: bool
-    ready: bool = False
+_KINDS = {kind.file: kind for kind in ALL_KINDS}
 
 
 class Bundle:
@@ -58,62 +52,54 @@ class Bundle:
     def __init__(self, folder: Path, anonymity: Anonymity | None = None) -> None:
         self._folder = folder
         self._anonymity = anonymity
-        self._staged: dict[str, _Staged] = {}
-        self._open: dict[str, IO[str]] = {}
+        self._paths: dict[str, Path] = {}
+        self._objects: dict[str, IO[str]] = {}
         self.errors: list[str] = []
 
     def add(self, kind: ObservedKind, obj: JsonObject) -> None:
-        """Adds an object to the file of its kind."""
+        """Adds an object to the file of its kind, on a line of its own."""
         clean = redacted(obj)
         if self._anonymity is not None:
             self._anonymity.learn_object(clean)
-        file = self._open.get(kind.file) or self._begin(kind.file, objects=True)
-        file.write(json.dumps(clean, separators=(",", ":"), sort_keys=True) + "\n")
+        file = self._objects.get(kind.file)
+        begin = ",\n" if file is not None else "[\n"
+        file = self._objects.setdefault(kind.file, file or self._path(kind.file).open("w", encoding="utf-8"))
+        file.write(begin + json.dumps(clean, separators=(",", ":"), sort_keys=True))
 
     def data(self, name: str, value: JsonObject) -> None:
         """Adds a JSON object as a file."""
-        self._whole(name, json.dumps(redacted(value), indent=1, sort_keys=True).splitlines())
+        self._write(name, [json.dumps(redacted(value), indent=1, sort_keys=True)])
 
     def text(self, name: str, lines: Iterable[str]) -> None:
         """Adds a file of lines, redacted."""
         redactor = LineRedactor()
-        self._whole(name, (shown for line in lines if (shown := redactor.line(line)) is not None))
+        self._write(name, (shown for line in lines if (shown := redactor.line(line)) is not None))
 
     def content(self, name: str, content: bytes) -> None:
         """Adds a file that is packed unchanged."""
-        path = self._folder / f"{len(self._staged):06d}"
-        path.write_bytes(content)
-        self._staged[name] = _Staged(path, objects=False, ready=True)
+        self._path(name).write_bytes(content)
 
     def error(self, what: str, why: object) -> None:
         """Notes what could not be read."""
         self.errors.append(redacted_text(" ".join(f"{what}: {why}".split())))
 
-    def _begin(self, name: str, *, objects: bool) -> IO[str]:
-        path = self._folder / f"{len(self._staged):06d}"
-        self._staged[name] = _Staged(path, objects)
-        self._open[name] = file = path.open("w", encoding="utf-8", errors="replace")
-        return file
+    def _path(self, name: str) -> Path:
+        return self._paths.setdefault(name, self._folder / f"{len(self._paths):06d}")
 
-    def _whole(self, name: str, lines: Iterable[str]) -> None:
-        with self._begin(name, objects=False) as file:
+    def _write(self, name: str, lines: Iterable[str]) -> None:
+        with self._path(name).open("w", encoding="utf-8", errors="replace") as file:
             file.writelines(f"{line}\n" for line in lines)
-        del self._open[name]
 
     def pack(self, out: Path, *, release: str, time: datetime) -> None:
         """Writes the archive, which only its owner can read. Raises NodeNotReady; does not replace an existing file."""
-        for file in self._open.values():
+        for file in self._objects.values():
+            file.write("\n]\n")
             file.close()
-        self._open.clear()
-        about = {
-            "format": FORMAT,
-            "release": release,
-            "time": time.isoformat(),
-            "anonymous": self._anonymity is not None,
-        }
+        anonymous = self._anonymity is not None
+        about = {"format": FORMAT, "release": release, "time": time.isoformat(), "anonymous": anonymous}
         self.data(DESCRIPTION, about)
-        self._whole(ERRORS, sorted(self.errors) or ["everything could be read"])
-        self._whole("README.txt", _README.splitlines())
+        self._write(ERRORS, sorted(self.errors) or ["everything could be read"])
+        self._write("README.txt", _README.splitlines())
         try:
             descriptor = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except OSError as error:
@@ -124,38 +110,35 @@ class Bundle:
                 gzip.GzipFile("", "wb", mtime=time.timestamp(), fileobj=raw) as packed,
                 tarfile.open(fileobj=packed, mode="w") as tar,
             ):
-                for name in sorted(self._staged):
-                    self._add(tar, name, self._staged[name], time)
+                for name in sorted(self._paths):
+                    self._pack(tar, name, time)
         except OSError as error:
             out.unlink(missing_ok=True)
             raise NodeNotReady(f"cannot be written: {error.strerror or error}", about=f"file {out}") from error
 
-    def _add(self, tar: tarfile.TarFile, name: str, staged: _Staged, time: datetime) -> None:
-        ready = staged.path
-        if not staged.ready:
-            ready = staged.path.with_suffix(".ready")
-            with staged.path.open(encoding="utf-8") as lines, ready.open("w", encoding="utf-8") as file:
-                file.writelines(self._content(name, staged, lines))
-        shown = name if self._anonymity is None else self._anonymity.text(name)
-        info = tarfile.TarInfo(f"{ROOT}/{shown}")
-        info.size, info.mtime, info.mode = ready.stat().st_size, int(time.timestamp()), 0o600
-        with ready.open("rb") as content:
+    def _pack(self, tar: tarfile.TarFile, name: str, time: datetime) -> None:
+        path, anonymity = self._paths[name], self._anonymity
+        if anonymity is not None and not name.endswith((".gz", "README.txt")):
+            path = path.with_suffix(".anonymous")
+            with self._paths[name].open(encoding="utf-8") as lines, path.open("w", encoding="utf-8") as file:
+                file.writelines(_anonymous(name, lines, anonymity))
+            name = anonymity.text(name)
+        info = tarfile.TarInfo(f"{ROOT}/{name}")
+        info.size, info.mtime, info.mode = path.stat().st_size, int(time.timestamp()), 0o600
+        with path.open("rb") as content:
             tar.addfile(info, content)
-        ready.unlink()
+        path.unlink()
 
-    def _content(self, name: str, staged: _Staged, lines: Iterable[str]) -> Iterator[str]:
-        if staged.objects:
-            yield "["
-            for number, line in enumerate(lines):
-                shown = line if self._anonymity is None else json.dumps(self._anonymity.value(json.loads(line)))
-                yield f"{',' if number else ''}\n{shown.strip()}"
-            yield "\n]\n"
-        elif self._anonymity is None or name == "README.txt":
-            yield from lines
-        elif name.endswith(".json"):
-            yield json.dumps(self._anonymity.value(json.loads("".join(lines))), indent=1) + "\n"
-        else:
-            yield from map(self._anonymity.text, lines)
+
+def _anonymous(name: str, lines: Iterable[str], anonymity: Anonymity) -> Iterator[str]:
+    if name in _KINDS:
+        for line in lines:
+            obj, end = line.rstrip(",\n"), ",\n" if line.endswith(",\n") else "\n"
+            yield f"{json.dumps(anonymity.value(json.loads(obj))) if obj.startswith('{') else obj}{end}"
+    elif name.endswith(".json"):
+        yield json.dumps(anonymity.value(json.loads("".join(lines))), indent=1) + "\n"
+    else:
+        yield from map(anonymity.text, lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +154,6 @@ class Stored:
 def stored(path: Path) -> Stored:
     """Raises InvalidInput: not a bundle, damaged, or of a release that writes another format."""
     objects, data = DecodedObjects(), dict[str, JsonObject]()
-    kinds = {kind.file: kind for kind in ALL_KINDS}
     try:
         with tarfile.open(path, "r:gz") as tar:
             for member in tar:
@@ -179,8 +161,8 @@ def stored(path: Path) -> Stored:
                 file = tar.extractfile(member) if member.isfile() and member.size <= _MOST_MEMBER_BYTES else None
                 if file is None:
                     continue
-                if name in kinds:
-                    _read_objects(file, kinds[name], objects)
+                if name in _KINDS:
+                    _read_objects(file, _KINDS[name], objects)
                 elif name in (FACTS, NODE_FACTS, DESCRIPTION):
                     data[name] = json.load(file)
     except (OSError, EOFError, tarfile.TarError, ValueError, KeyError, TypeError) as error:
