@@ -94,7 +94,7 @@ class WebhookProcess(Collector):
             except TimeoutError:
                 return f"it has reported nothing for {_SILENT_S:.0f} s"
             except (ValueError, KeyError, TypeError, RecursionError) as error:
-                return f"its report makes no sense: {type(error).__name__}: {str(error)[:200]}"
+                return f"its report is invalid: {type(error).__name__}: {str(error)[:200]}"
 
     def _take(self, report: dict[str, str | None]) -> None:
         self._problem = report["problem"]

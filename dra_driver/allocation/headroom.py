@@ -99,7 +99,7 @@ class Headroom:
         if taint is not None:
             return Refusal(Cause.TAINT, f"tainted {taint}")
         if candidate.device.consumes_counters and not behavior.partitionable:
-            return Refusal(Cause.GATE, "a partition, which this scheduler does not know")
+            return Refusal(Cause.GATE, "a partition, which this scheduler does not support")
         for name, remaining in left.items():
             if _least(candidate.device.capacity[name]) > remaining:
                 return Refusal(Cause.CAPACITY, f"without enough {name} left")

@@ -171,13 +171,13 @@ class Prospects:
         if not candidate.is_for(self._site.node):
             return Refusal(Cause.NODE, "for other nodes")
         if candidate.device.binding_conditions and not self._site.behavior.binding_conditions:
-            return Refusal(Cause.GATE, "attached only after the decision, which this scheduler does not do")
+            return Refusal(Cause.GATE, "with binding conditions, which this scheduler does not support")
         return self._ledger.short_of_capacity(self.wanted, candidate)
 
     def _unavailable(self, candidate: Candidate) -> Refusal | None:
         behavior = self._site.behavior
         if candidate.device.consumes_counters and not behavior.partitionable:
-            return Refusal(Cause.GATE, "a partition, which this scheduler does not know")
+            return Refusal(Cause.GATE, "a partition, which this scheduler does not support")
         if (short := self._ledger.short_of_counters(candidate)) is not None:
             return short
         taints = self._site.snapshot.taints(candidate) if behavior.taints else ()

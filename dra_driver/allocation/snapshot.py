@@ -379,7 +379,7 @@ def _is_complete(slices: Sequence[PublishedSlice]) -> bool:
 def _incomplete(number: int, wanted: int) -> str:
     if number < wanted:
         return f"is being updated: it has {number} of {wanted} slices"
-    return f"is being updated: it has {number} slices, which do not agree that there are {number}"
+    return f"is being updated: it has {number} slices, and some of them state another number"
 
 
 def _twice(slices: Sequence[PublishedSlice]) -> str | None:

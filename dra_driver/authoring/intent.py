@@ -158,9 +158,9 @@ def quantity(text: str, about: str) -> Quantity:
     try:
         amount = Quantity.parse(text)
     except ValueError:
-        raise InvalidInput(f"{text!r} is no amount; write one like 40Gi", about=about) from None
+        raise InvalidInput(f"{text!r} is not an amount; write one like 40Gi", about=about) from None
     if amount.value <= 0:
-        raise InvalidInput(f"{text!r} is nothing; write an amount like 40Gi", about=about)
+        raise InvalidInput(f"{text!r} is not more than zero; write an amount like 40Gi", about=about)
     return amount
 
 
@@ -177,7 +177,7 @@ def _settings(text: str, names: Sequence[str], about: str) -> dict[str, str]:
 
 def _whole_number(text: str, about: str, least: int, most: int) -> int:
     if not (text.isascii() and text.isdecimal() and least <= int(text) <= most):
-        raise InvalidInput(f"{text!r} is no whole number from {least} to {most}", about=about)
+        raise InvalidInput(f"{text!r} is not a whole number from {least} to {most}", about=about)
     return int(text)
 
 

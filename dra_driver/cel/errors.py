@@ -51,8 +51,8 @@ class CelSyntaxError(CelError):
 
     help = Help(
         Move.USER,
-        "The text is not an expression of CEL: a bracket, a quote or an operator is missing or too many.",
-        "Correct it at the character that is named.",
+        "The text is not an expression of CEL: a bracket, a quote or an operator is missing or superfluous.",
+        "Correct the expression at the character that the message names.",
     )
 
 
@@ -76,7 +76,7 @@ class CelTypeError(CelError):
         Move.USER,
         "The expression can never be evaluated: an unknown name, a function for other types, a result that is "
         "neither true nor false.",
-        "Correct it; where a name is nearly right, the message has the right one.",
+        "Correct it; if a name is misspelled, the message has the right one.",
     )
 
 

@@ -64,7 +64,9 @@ def fabric_of(gpus: Sequence[GpuFacts]) -> NodeFabric:
     ill = [gpu.name for gpu in gpus if state_of(gpu) is FabricState.UNHEALTHY]
     clique = cliques[0] if cliques else ""
     if clique and ill:
-        return NodeFabric(clique, "FabricUnhealthy", f"the NVLink fabric calls {', '.join(ill)} unhealthy")
+        return NodeFabric(
+            clique, "FabricUnhealthy", f"the NVLink fabric reports as unhealthy: {', '.join(ill)} unhealthy"
+        )
     return NodeFabric(clique)
 
 

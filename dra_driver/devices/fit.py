@@ -69,7 +69,7 @@ def _misfits(sharing: Sharing, device: Offer, path: str) -> Problems:
         limits=mps is not None and mps.limited,
     )
     if reason is not None:
-        message = f"strategy {sharing.strategy} cannot be had on {device.name}: {reason}"
+        message = f"strategy {sharing.strategy} is not possible on {device.name}: {reason}"
         problems.append(InvalidConfig(message, field=path))
     if device.sharing is not None and sharing != _of_policy(device.sharing):
         offered = "by time-slicing" if device.sharing.strategy == "TimeSlicing" else "by MPS"

@@ -107,7 +107,7 @@ class LimitationCause(Enum):
     )
     NAME_UNUSABLE = (
         "NameUnusable",
-        "Two devices have one name, or a name is no DNS label.",
+        "Two devices have the same name, or a name is not a DNS label.",
         "report it with `dractl bundle`: the driver makes these names",
     )
     TOO_MANY_DEVICES = (
@@ -117,7 +117,7 @@ class LimitationCause(Enum):
     )
     NOT_UNDERSTOOD = (
         "NotUnderstood",
-        "The NodeInventory makes no sense, so the devices of the node stay as they were published before.",
+        "The NodeInventory is invalid, so the devices of the node stay as they were published before.",
         "check that the images of the plugin on {node} and of the controller have one version; if they do,"
         " `kubectl delete nodeinventory {node}`: the plugin of the node makes it again",
     )

@@ -47,7 +47,7 @@ def mended_expressions(expression: str, error: CelError) -> Iterator[tuple[str, 
         before, _, after = part.rpartition(error.name)
         renamed = f"{expression[: error.start]}{before}{close}{after}{expression[error.end :]}"
         yield renamed, f"{close} instead of {error.name}", 1.0
-    yield f"has({part}) && ({expression})", f"a look at whether there is a {error.name} first", 1.1
+    yield f"has({part}) && ({expression})", f"a has() check for {error.name}", 1.1
 
 
 def relaxed(device: DeviceVerdict, server: Server) -> tuple[list[dict[str, Any]], str, float] | None:

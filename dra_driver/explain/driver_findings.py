@@ -93,8 +93,8 @@ def _of_templates(world: World, pod: Pod | None, claims: Sequence[PodClaim]) -> 
     for domain in world.domains.values():
         name = domain.spec.channel.resource_claim_template.name
         if pod is not None and domain.metadata.namespace == pod.namespace and name in missing:
-            text = f"its controller has not made ResourceClaimTemplate {name} yet{_status_text(domain)}"
-            fix = "If this lasts: is the driver's controller running, with feature gate ComputeDomains?"
+            text = f"its controller has not created ResourceClaimTemplate {name} yet{_status_text(domain)}"
+            fix = "If this persists, check that the driver's controller runs with feature gate ComputeDomains."
             yield WaitFinding("domain-template", _about(domain), text, fix)
 
 
@@ -109,7 +109,7 @@ def _of_domain(world: World, uid: str) -> Iterator[WaitFinding]:
     ready = next((condition for condition in domain.status.conditions if condition.type == READY), None)
     if ready is not None and ready.status != "True" and ready.reason != "NoNodes":
         text = f"is not ready ({ready.reason}): {ready.message}"
-        fix = f"dractl get domains {domain.metadata.name} -n {domain.metadata.namespace} has what each node says."
+        fix = f"dractl get domains {domain.metadata.name} -n {domain.metadata.namespace} shows the status of each node."
         yield WaitFinding("domain-not-ready", _about(domain), text, fix)
 
 
@@ -127,10 +127,12 @@ def _of_nodes(world: World, uid: str) -> Iterator[WaitFinding]:
     for owner_uid, nodes in sorted(taken.items()):
         other = _by_uid(world, owner_uid)
         whose = _about(other) if other is not None else f"the ComputeDomain with UID {owner_uid}"
-        fix = "A node is in one domain at a time: it is free when the last pod of that domain on it is gone."
+        fix = "A node is in one domain at a time. It is free after the last pod of that domain on it ends."
         yield WaitFinding("node-in-other-domain", some(nodes), f"in {whose}", fix)
     for reason, nodes in sorted(broken.items()):
-        fix = "Wait if the fabric manager still works on it; otherwise dractl get nodes has the node's problems."
+        fix = (
+            "Wait while the fabric manager registers its GPUs; otherwise run dractl get nodes for the node's problems."
+        )
         yield WaitFinding("fabric-incomplete", some(nodes), f"the NVLink fabric cannot be used: {reason}", fix)
 
 

@@ -22,6 +22,9 @@ from dra_driver.quantity import Quantity
 
 _MOST_CONSUMERS = 256
 _MOST_NAMED = 3
+_RELEASED = (
+    "kube-controller-manager removes the reservation. If this persists, check that it runs and may write claims."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ def findings_of(
 def _of_pod(pod: Pod | None) -> Iterator[WaitFinding]:
     gates = [gate.name for gate in (pod.spec.scheduling_gates if pod is not None else ())]
     if gates:
-        text = f"has scheduling gates ({', '.join(gates)}); no scheduler looks at it before they are removed"
+        text = f"has scheduling gates ({', '.join(gates)}); the scheduler ignores it until they are removed"
         yield WaitFinding(
             "scheduling-gates",
             f"pod {pod}",
@@ -91,12 +94,12 @@ def _of_entries(world: World, pod: Pod | None, claims: Sequence[PodClaim]) -> It
             fix = f"Create it in the pod's namespace{_close(world, kind, claim)}."
             yield WaitFinding(code, f"pod {pod}, claim entry {claim.entry}", claim.missing, fix, stops=True)
         elif pod is not None and _is_foreign(world, pod, claim):
-            text = f"claim {claim.claim.metadata.name if claim.claim else ''} was not made for this pod"
+            text = f"claim {claim.claim.metadata.name if claim.claim else ''} was not created for this pod"
             fix = "Delete the pod, so that it is created again with its own claim."
             yield WaitFinding("foreign-claim", f"pod {pod}, claim entry {claim.entry}", text, fix, stops=True)
         if claim.generated and world.live and claim.claim is not None:
-            text = f"its claim has not been made from template {claim.template} yet"
-            fix = "If this lasts, see the pod's events: kube-controller-manager says why it makes none."
+            text = f"its claim has not been created from template {claim.template} yet"
+            fix = "If this persists, see the pod's events: kube-controller-manager reports why it creates none."
             yield WaitFinding("claim-not-made", f"pod {pod}, claim entry {claim.entry}", text, fix, stops=True)
 
 
@@ -121,10 +124,10 @@ def _close(world: World, kind: str, entry: PodClaim) -> str:
 def _of_claim(world: World, claim: ResourceClaim) -> Iterator[WaitFinding]:
     about = f"claim {'/'.join(claim_key(claim))}"
     if claim.metadata.deletion_timestamp:
-        fix = "It goes when the last pod that uses it is gone; then create it again."
+        fix = "It is removed after its last pod; then create it again."
         yield WaitFinding("claim-deleted", about, "is being deleted, so no more pods may use it", fix, stops=True)
     if len(claim.status.reserved_for) >= _MOST_CONSUMERS:
-        text = f"is in use by {len(claim.status.reserved_for)} pods, and there is no room for more"
+        text = f"is in use by {len(claim.status.reserved_for)} pods, which is the maximum"
         yield WaitFinding("too-many-users", about, text, "Use another claim for further pods.", stops=True)
     for name, spec in _requests(claim):
         yield from _of_request(world, claim, f'{about}, request "{name}"', spec)
@@ -147,15 +150,14 @@ def _of_request(
     if spec.device_class_name not in world.classes:
         classes = ", ".join(sorted(world.classes)) or "none"
         text = f"there is no DeviceClass {spec.device_class_name}"
-        yield WaitFinding(
-            "missing-class", about, text, f"Create it, or ask for one that there is: {classes}.", stops=True
-        )
+        yield WaitFinding("missing-class", about, text, f"Create it, or use an existing class: {classes}.", stops=True)
     if isinstance(spec, ExactRequest) and spec.admin_access:
         namespace = claim_key(claim)[0]
         labels = world.namespaces.get(namespace)
         if labels is not None and labels.get(ADMIN_ACCESS_LABEL) != "true":
             text = (
-                f"wants admin access, and namespace {namespace} lacks the label that allows it, so the claim is refused"
+                f"requests admin access, but namespace {namespace} lacks the label that allows it;"
+                " the API server refuses the claim"
             )
             fix = f"kubectl label namespace {namespace} {ADMIN_ACCESS_LABEL}=true"
             yield WaitFinding("admin-access", about, text, fix, stops=True)
@@ -166,8 +168,10 @@ def _of_request(
 
 
 def _gate(about: str, field: str, gate: str, behavior: Behavior) -> WaitFinding:
-    text = f"`{field}` is dropped by a cluster of version 1.{behavior.minor} with its default gates"
-    return WaitFinding("dropped-field", about, text, f"Switch {gate} on in API server and scheduler, or do without it.")
+    text = f"Kubernetes 1.{behavior.minor} drops `{field}` with these feature gates"
+    return WaitFinding(
+        "dropped-field", about, text, f"Enable {gate} in the API server and the scheduler, or remove the field."
+    )
 
 
 # -- who has the claims already, or waits for them
@@ -183,7 +187,7 @@ def _of_users(world: World, pod: Pod | None, claims: Iterable[ResourceClaim]) ->
             pod_claim.claim is not None and claim_key(pod_claim.claim) in keys for pod_claim in claims_of(world, other)
         ):
             fix = f"dractl explain pod {other.name} -n {other.namespace} looks at all that it needs."
-            yield WaitFinding("pod-waits", f"pod {other}", "waits for this claim and may want more than it", fix)
+            yield WaitFinding("pod-waits", f"pod {other}", "waits for this claim and may need more", fix)
 
 
 def _of_reservations(world: World, claims: Iterable[ResourceClaim]) -> Iterator[WaitFinding]:
@@ -191,7 +195,7 @@ def _of_reservations(world: World, claims: Iterable[ResourceClaim]) -> Iterator[
         holder = holder_of(claim, world)
         if holder.gone:
             text = f"is reserved for pod {holder.gone[0]}, which no longer exists"
-            fix = "kube-controller-manager takes it back; if this lasts, it does not run or may not write claims."
+            fix = _RELEASED
             yield WaitFinding("held-by-deleted-pod", f"claim {holder}", text, fix)
 
 
@@ -239,7 +243,7 @@ def _of_scheduler(pod: Pod | None, verdicts: Sequence[NodeVerdict]) -> Iterator[
         return
     for condition in pod.status.conditions:
         if (condition.type, condition.status) == ("PodScheduled", "False") and condition.message:
-            fix = "Its last word; it may be older than what has become free since."
+            fix = "This is its last message; devices may have become free since then."
             yield WaitFinding("scheduler-says", f"pod {pod}", f"the scheduler says: {condition.message}", fix)
 
 
@@ -301,7 +305,7 @@ def _of_quotas(world: World, claims: Sequence[PodClaim]) -> Iterator[WaitFinding
             if namespace == quota.namespace and resource in quota.hard:
                 hard, used = _number(quota.hard[resource]), _number(quota.used.get(resource, "0"))
                 if used + number > hard:
-                    text = f"allows {hard} of {resource}; {used} used, {number} more wanted"
+                    text = f"allows {hard} of {resource}; {used} used, {number} more requested"
                     fix = "Delete claims that are not needed, or raise the quota."
                     yield WaitFinding("quota", f"quota {quota.namespace}/{quota.name}", text, fix, stops=True)
 
@@ -323,11 +327,11 @@ def _of_gates(world: World) -> Iterator[WaitFinding]:
         )
         drawing = sum(bool(device.consumes_counters) for device in devices)
         if skipped or drawing:
-            text = f"passes over {_several(drawing, 'device')} that draw on counters, and {_several(skipped, 'slice')}"
+            text = f"skips {_several(drawing, 'device')} that draw on counters, and {_several(skipped, 'slice')}"
             yield _unknown(text, "DRAPartitionableDevices")
     if not behavior.consumable and (shareable := sum(bool(device.allow_multiple_allocations) for device in devices)):
         yield _unknown(
-            f"gives {_several(shareable, 'device')} that could be shared to one claim each", "DRAConsumableCapacity"
+            f"assigns {_several(shareable, 'device')} that could be shared to one claim each", "DRAConsumableCapacity"
         )
     if not behavior.taints and (world.taint_rules or any(device.taints for device in devices)):
         yield _unknown("ignores taints of devices", "DRADeviceTaints")
@@ -335,7 +339,7 @@ def _of_gates(world: World) -> Iterator[WaitFinding]:
 
 def _unknown(text: str, gate: str) -> WaitFinding:
     return WaitFinding(
-        "gate-off", "the scheduler", text, f"Switch {gate} on in API server and scheduler, or update them."
+        "gate-off", "the scheduler", text, f"Enable {gate} in the API server and the scheduler, or update them."
     )
 
 
@@ -358,7 +362,7 @@ def _of_pools(world: World, verdicts: Sequence[NodeVerdict]) -> Iterator[WaitFin
             )
             yield WaitFinding("invalid-pool", f"pool {name}", f"{problem} ({some(nodes)})", fix)
         else:
-            fix = "None of its devices can be used meanwhile. If this lasts, its driver or controller is stuck."
+            fix = "None of its devices can be used meanwhile. If this persists, its driver or controller is stuck."
             yield WaitFinding("incomplete-pool", f"pool {name}", f"{problem} ({some(nodes)})", fix)
 
 
@@ -373,7 +377,7 @@ def _of_plugins(world: World) -> Iterator[WaitFinding]:
     for driver, nodes in sorted(silent.items()):
         subject = f"the plugin of driver {driver}" if driver else "the node plugin"
         text = f"{subject} is not registered with kubelet"
-        fix = "Look at the node plugin's pod there and its log; without it no claim is prepared on that node."
+        fix = "Check the node plugin's pod and its log. Without the plugin, the kubelet prepares no claim there."
         yield WaitFinding("plugin-not-registered", some(nodes), text, fix)
 
 
@@ -386,11 +390,11 @@ def _of_forgotten(world: World, verdicts: Sequence[NodeVerdict]) -> Iterator[Wai
     for holder in holders:
         if holder.is_forgotten and not holder.pods and world.live:
             text = "has devices that this needs, and no pod uses it"
-            fix = "If this lasts, delete the claim; kube-controller-manager should have freed its devices."
+            fix = "If this persists, delete the claim; kube-controller-manager should have freed its devices."
             yield WaitFinding("unused-claim", f"claim {holder}", text, fix)
         elif holder.is_forgotten and holder.pods:
             text = f"has devices that this needs, and is held by pod {holder.gone[0]}, which no longer exists"
-            fix = "kube-controller-manager takes it back; if this lasts, it does not run or may not write claims."
+            fix = _RELEASED
             yield WaitFinding("held-by-deleted-pod", f"claim {holder}", text, fix)
 
 

@@ -344,7 +344,7 @@ class _View:
                 wanted,
                 candidate,
                 ReasonCode.GATE,
-                "attached only after the decision; DRADeviceBindingConditions is off",
+                "with binding conditions; DRADeviceBindingConditions is off",
             )
         if candidate.device.consumes_counters and not self.behavior.partitionable:
             return DeviceVerdict(wanted, candidate, ReasonCode.GATE, "a partition; DRAPartitionableDevices is off")

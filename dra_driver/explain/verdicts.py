@@ -109,7 +109,7 @@ def listed_holders(holders: Iterable[ClaimHolder]) -> str:
     """`team-a/train-7 (pod train-7) and 3 others`."""
     results = list(dict.fromkeys(holders))
     if not results:
-        return "a claim that is not known"
+        return "an unknown claim"
     named = [holder.described for holder in results[:_MOST_NAMED]]
     more = len(results) - len(named)
     return _listed([*named, *([f"{more} other{'s' if more > 1 else ''}"] if more else [])])

@@ -50,7 +50,7 @@ def test_a_selector_that_fails_stops_the_pod_on_every_node() -> None:
     assert cluster.why().startswith('claim team-a/gpu, request "gpu": selector 0 on device gpu.nvidia.com/node-1/gpu-0')
     assert "no such key: profile" in cluster.why()
     assert "every node, not only on node-1" in explained.findings[0].fix
-    assert cluster.would_fit() == ['It fits with a look at whether there is a profile first in request "gpu".']
+    assert cluster.would_fit() == ['It fits with a has() check for profile in request "gpu".']
     assert explained.suggestions[0].change == (
         "ResourceClaim team-a/gpu: spec.devices.requests[0].exactly.selectors[0]: "
         "has(device.attributes['gpu.nvidia.com'].profile) && "
@@ -129,7 +129,7 @@ def test_a_quota_is_used_up() -> None:
     cluster.add("ResourceQuota", "gpus", "team-a", spec={"hard": quota["hard"]}, status=quota)
     cluster.template("two", exactly(count=2))
     cluster.bare_pod("train", templates=["two"])
-    assert _finding(cluster, "quota") == f"quota team-a/gpus: allows 4 of {resource}; 3 used, 2 more wanted"
+    assert _finding(cluster, "quota") == f"quota team-a/gpus: allows 4 of {resource}; 3 used, 2 more requested"
 
 
 def test_two_claims_have_devices_of_different_nodes() -> None:
@@ -181,7 +181,7 @@ def test_nobody_has_made_the_claim_yet() -> None:
     cluster.node("node-1", gpu("gpu-0"))
     cluster.template("one")
     cluster.bare_pod("train", templates=["one"])
-    assert _finding(cluster, "claim-not-made").endswith("its claim has not been made from template one yet")
+    assert _finding(cluster, "claim-not-made").endswith("its claim has not been created from template one yet")
 
 
 def test_the_node_has_too_little_memory_of_its_own() -> None:

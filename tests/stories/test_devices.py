@@ -36,7 +36,7 @@ def test_the_model_story_of_three_kinds_of_nodes() -> None:
     assert [one.text for one in explained.suggestions] == [
         "It fits when team-a/train-0 (pod train-0) ends.",
         'It fits with memory 80Gi instead of 100Gi in request "gpu".',
-        'It fits with a toleration for gpu.nvidia.com/xid=79 in request "gpu", if the taint is no harm.',
+        'It fits with a toleration for gpu.nvidia.com/xid=79 in request "gpu", if the taint is acceptable.',
     ]
 
 

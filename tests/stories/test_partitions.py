@@ -97,4 +97,4 @@ def test_a_scheduler_without_partitions_passes_over_them() -> None:
     cluster.mig_node("node-1", "gpu-0")
     cluster.pod(exactly("gpu", profile("1g.10gb"), class_name=MIG))
     found = {one.code: one.text for one in cluster.explained().findings}
-    assert found["gate-off"] == "passes over 13 devices that draw on counters, and 1 slice"
+    assert found["gate-off"] == "skips 13 devices that draw on counters, and 1 slice"

@@ -62,4 +62,4 @@ def test_a_cluster_that_drops_amounts() -> None:
     cluster.node("node-1", shared("gpu-0"))
     cluster.pod(_share("10Gi"))
     found = {one.code: one.text for one in cluster.explained().findings}
-    assert found["dropped-field"] == "`capacity` is dropped by a cluster of version 1.35 with its default gates"
+    assert found["dropped-field"] == "Kubernetes 1.35 drops `capacity` with these feature gates"

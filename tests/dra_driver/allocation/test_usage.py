@@ -349,7 +349,7 @@ def test_pools_with_devices_that_are_attached_later_come_last_and_their_conditio
     assert (late.binding_conditions, late.binding_failure_conditions) == tuple(conditions.values())
     without = snapshot(*slices, behavior=Behavior.of(36, binding_conditions=False))
     assert names(claim(), within=without) == ["plain"]
-    assert "attached only after the decision" in refusal(claim(exactly(count=2)), within=without)
+    assert "with binding conditions" in refusal(claim(exactly(count=2)), within=without)
 
 
 @pytest.mark.parametrize(

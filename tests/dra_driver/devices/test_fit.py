@@ -90,7 +90,7 @@ def test_nothing_is_asked_of_devices_whose_config_sets_nothing() -> None:
 
 def test_a_time_slice_on_an_old_gpu_is_refused_with_the_reason_and_what_to_do() -> None:
     assert refusal(sliced(), old()) == (
-        "GpuConfig.sharing: strategy TimeSlicing cannot be had on gpu-0: time slices can be set on compute capability"
+        "GpuConfig.sharing: strategy TimeSlicing is not possible on gpu-0: time slices can be set on compute capability"
         " 7.0 (Volta) and newer; without a sharing strategy, programs take turns on this GPU too"
         " (Tesla P4, compute capability 6.1)"
     )

@@ -84,7 +84,7 @@ def test_slices_that_do_not_agree_on_their_number_are_called_so() -> None:
     slices = published(gpu("gpu-0"), name="s-0", count=1), published(gpu("gpu-1"), name="s-1", count=1)
     result = allocate([claim()], NODE, snapshot(*slices))
     assert isinstance(result, NotAllocatable)
-    assert "it has 2 slices, which do not agree that there are 2" in result.reason
+    assert "it has 2 slices, and some of them state another number" in result.reason
 
 
 # -- of whole worlds
