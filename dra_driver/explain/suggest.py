@@ -293,7 +293,8 @@ class _Asked:
                 changed = self._with_wanted(device.wanted, tolerations=[*device.wanted.tolerations, *added])
                 if changed is None:
                     continue
-                text = f'It fits with a toleration for {names} in request "{device.wanted.name}", if the taint is acceptable.'
+                request = f'request "{device.wanted.name}"'
+                text = f"It fits with a toleration for {names} in {request}, if the taint is acceptable."
                 tolerations = flow([toleration.to_wire() for toleration in added])
                 change = f"{self._place(device.wanted)}.tolerations: add {tolerations}"
                 yield self._idea(SuggestionKind.TOLERATION, names, text, change, 1.5, changed)
