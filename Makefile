@@ -23,7 +23,7 @@ test: $(VENV)/.dev  ## the tests, without those marked slow
 	@$(BIN)/pytest -n 4 --dist worksteal -m 'not slow' $(ARGS)
 
 test-all: $(VENV)/.dev  ## all tests, the slow ones too: run each night
-	@$(BIN)/pytest -n 4 --dist worksteal $(ARGS)
+	@HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-nightly} $(BIN)/pytest -n 4 --dist worksteal $(ARGS)
 
 check: $(VENV)/.dev lint  ## format, lint, types, import contracts, tests: what CI runs
 	@$(MAKE) --no-print-directory -j 2 types contracts $(VENV)/.collected

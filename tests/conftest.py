@@ -21,10 +21,12 @@ os.environ.setdefault("KUBECACHEDIR", f"{places.SHORT}/gpu-dra-tests-kube-cache"
 
 # A slow machine is no failure of the product. By default every run tries the same, so that a change is judged by what
 # it changes, and shows a failing case as it was found: making it smaller can take longer than all tests together.
-# HYPOTHESIS_PROFILE=thorough tries four times as much, something else each time, and makes failing cases small.
-settings.register_profile(
-    "repository", deadline=None, max_examples=25, derandomize=True, phases=(Phase.explicit, Phase.generate)
-)
+# `make test-all` tries more (`nightly`); HYPOTHESIS_PROFILE=thorough tries most, something else each time, and makes
+# failing cases small.
+for name, most in (("repository", 15), ("nightly", 25)):
+    settings.register_profile(
+        name, deadline=None, max_examples=most, derandomize=True, phases=(Phase.explicit, Phase.generate)
+    )
 settings.register_profile("thorough", deadline=None, max_examples=100)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repository"))
 

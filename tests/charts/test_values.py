@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.chart_values import POLICY, VARIANTS, Values, combinations, merged
 from support.helm import CHART, Helm, HelmError, ServerThread
-from support.rows import rows, slow_but
+from support.rows import examples, rows, slow_but
 
 from dra_driver.api.policy import decode_policy
 from dra_driver.errors import InvalidInput
@@ -136,7 +136,7 @@ def _is_cidr(text: str) -> bool:
     return "/" in text and not re.search("/0[0-9]", text) and "." not in text.partition(":")[2]
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(text=_CIDRS)
 def test_a_range_of_addresses_is_one_that_an_api_server_takes(text: str) -> None:
     assert (problems({"networkPolicy": {"apiServerCIDRs": [text]}}) == []) == _is_cidr(text)
@@ -162,7 +162,7 @@ def _paths(value: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     return found
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(path=st.sampled_from(_paths(SCHEMA)), name=st.text("abcdefgh", min_size=3, max_size=6), values=combinations())
 def test_a_typo_anywhere_is_refused(path: tuple[str, ...], name: str, values: Values) -> None:
     typo: Values = {name: True}
@@ -204,7 +204,7 @@ _POLICY = st.fixed_dictionaries(
 
 
 @given(policy=_POLICY)
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_the_schema_says_of_policies_what_the_programs_say(policy: Values) -> None:
     """Which are refused by Helm would be refused by the controller, and the other way round."""
     text = yaml.safe_dump({"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy", **policy})

@@ -3,6 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.allocation import exactly, gpu
+from support.rows import examples
 from support.stories import PROFILES, Cluster, at_least, profile, shared, taint
 
 from dra_driver.allocation.nodes import NodeView
@@ -59,7 +60,7 @@ def _clusters(draw: st.DrawFn) -> Cluster:
 
 
 @given(cluster=_clusters())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_an_explanation_says_of_each_node_what_the_allocator_says(cluster: Cluster) -> None:
     world = cluster.world
     explained = cluster.explained()
@@ -76,7 +77,7 @@ def test_an_explanation_says_of_each_node_what_the_allocator_says(cluster: Clust
 
 
 @given(cluster=_clusters())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_every_node_that_does_not_fit_is_in_one_group_with_a_reason_that_names_what_is_known(cluster: Cluster) -> None:
     explained = cluster.explained(devices_of=None)
     grouped = [node for group in explained.groups for node in group.nodes]
@@ -87,7 +88,7 @@ def test_every_node_that_does_not_fit_is_in_one_group_with_a_reason_that_names_w
 
 
 @given(cluster=_clusters())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_suggestions_come_nearest_first_and_each_once(cluster: Cluster) -> None:
     found = cluster.explained().suggestions
     assert [one.distance for one in found] == sorted(one.distance for one in found)
@@ -100,7 +101,7 @@ def test_whatever_a_wait_promises_comes_true() -> None:
     promised = []
 
     @given(cluster=_clusters())
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=examples(60), deadline=None)
     def comes_true(cluster: Cluster) -> None:
         world = cluster.world
         claims = [world.claims["team-a", "gpu"]]

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import os
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
@@ -64,3 +65,8 @@ def slow_but(table: Iterable[Any], *quick: Any) -> list[Any]:
 def _slow(case: Any) -> ParameterSet:
     values, known = (case.values, case.id) if isinstance(case, ParameterSet) else (case, None)
     return pytest.param(*(values if isinstance(values, tuple) else (values,)), marks=pytest.mark.slow, id=known)
+
+
+def examples(count: int) -> int:
+    """For `max_examples`: as many in `make test-all`, two fifths of them in `make test`."""
+    return count if "HYPOTHESIS_PROFILE" in os.environ else count * 2 // 5

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.allocation import claim, device_class, exactly, gpu, held, published, snapshot
+from support.rows import examples
 
 from dra_driver.allocation import Allocated, NodeView, Snapshot, Usage, allocate
 from dra_driver.allocation.headroom import DeviceRoom, Headroom
@@ -41,7 +42,7 @@ def selecting(standing: DeviceRoom) -> list[str]:
 
 
 @given(st.lists(st.sampled_from([one.id.device for one in PARTS]), max_size=3, unique=True))
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_a_device_is_open_exactly_when_a_claim_for_it_alone_gets_it(names: list[str]) -> None:
     """Also where claims hold more than fits together, which a scheduler never gives them."""
     found = used(names)

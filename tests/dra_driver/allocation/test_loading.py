@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.allocation import exactly, gpu
-from support.rows import rows
+from support.rows import examples, rows
 
 from dra_driver.allocation.loading import ANY_NODE, pods_of_workload, world_of
 from dra_driver.allocation.offline import allocate_all
@@ -114,7 +114,7 @@ def _paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 @given(data=st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_whatever_is_written_in_a_file_is_explained_or_refused(data: st.DataObject) -> None:
     """Nothing but InvalidInput, which names the object; everything that got into the world can be asked about."""
     objects = deepcopy(_objects())

@@ -12,6 +12,7 @@ from itertools import combinations, product
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from support.allocation import DRIVER, NODE, alternative, claim, exactly, first_of, gpu, held, published, snapshot
+from support.rows import examples
 
 from dra_driver.allocation.search import Allocated, allocate
 
@@ -304,7 +305,7 @@ def as_counters(known: Sequence[Thing]) -> list[dict[str, object]]:
     return [{"name": name, "counters": counters} for name in names]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(things(), st.lists(orders(), min_size=1, max_size=2))
 def test_the_first_solution_in_the_order_of_the_rules_is_the_answer_and_none_only_when_there_is_none(
     known: list[Thing], wanted: list[Order]

@@ -7,7 +7,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.rows import rows
+from support.rows import examples, rows
 
 from dra_driver.api.documents import Document, read_documents, together
 from dra_driver.api.manifest_nodes import BadDocument
@@ -225,7 +225,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.dictionaries(NAMES, VALUES, min_size=1, max_size=4))
 def test_whatever_is_written_as_json_is_read_back(obj: dict[str, object]) -> None:
     if str(obj.get("kind", "")).endswith("List"):
@@ -234,7 +234,7 @@ def test_whatever_is_written_as_json_is_read_back(obj: dict[str, object]) -> Non
     assert one(json.dumps(obj, indent=2, ensure_ascii=False)).obj == obj
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.text(max_size=200) | st.binary(max_size=200))
 def test_reading_never_raises(text: str | bytes) -> None:
     reading = read_documents(text, "f")

@@ -7,7 +7,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.allocation import published
-from support.rows import rows
+from support.rows import examples, rows
 from support.shipped import classes
 
 from dra_driver.allocation import Allocated, Catalog, NodeView, Snapshot, allocate
@@ -84,7 +84,7 @@ def claim_spec(obj: JsonObject) -> JsonObject:
 
 
 @given(INTENTS | sparse())
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_whatever_is_not_refused_has_selectors_that_compile_and_configs_that_decode(intent: Intent) -> None:
     if refusals(intent, KNOWN):
         return
@@ -109,7 +109,7 @@ def _expressions(value: object) -> list[str]:
 
 
 @given(sparse())
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_check_finds_nothing_wrong_with_whatever_is_not_refused(intent: Intent) -> None:
     if refusals(intent, KNOWN):
         return
@@ -120,7 +120,7 @@ def test_check_finds_nothing_wrong_with_whatever_is_not_refused(intent: Intent) 
 
 
 @given(intents=st.lists(sparse(), min_size=6, max_size=6))
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_the_api_server_accepts_whatever_is_not_refused(kube: Kube, intents: list[Intent]) -> None:
     label = {"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}}
     await kube.merge_patch(NAMESPACES, "default", label)
@@ -214,7 +214,7 @@ def test_the_first_node_that_can_satisfy_it_is_the_one_that_was_meant(intent: In
 
 
 @given(sparse())
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_any_accepted_intent_of_known_models_fits_somewhere_or_asks_for_more_than_a_node_has(intent: Intent) -> None:
     models = {*([intent.gpu] if intent.gpu else []), *intent.prefer}
     if intent.form is ObjectForm.CLASS or "x900" in models or refusals(intent, KNOWN):

@@ -3,7 +3,7 @@
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.rows import rows
+from support.rows import examples, rows
 
 from dra_driver.authoring.writing import Noted, plain, written
 
@@ -28,7 +28,7 @@ OBJECTS = st.dictionaries(NAMES, VALUES, min_size=1, max_size=4)
 
 
 @given(st.lists(OBJECTS, min_size=1, max_size=2))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_what_is_written_reads_back_as_the_objects_without_their_notes(objects: list[dict[str, object]]) -> None:
     assert list(yaml.safe_load_all(written(objects))) == [plain(one) for one in objects]
 

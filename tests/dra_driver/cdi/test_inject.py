@@ -5,6 +5,7 @@ from posixpath import normpath
 import pytest
 from hypothesis import given, settings
 from support.cdi import container_edits
+from support.rows import examples
 
 from dra_driver.cdi.inject import ContainerDescription, DeviceRule, SpecFile, SpecFiles, edited, inject, resolve
 from dra_driver.cdi.model import (
@@ -19,7 +20,7 @@ from dra_driver.cdi.model import (
 from dra_driver.errors import InvalidInput
 
 EMPTY = ContainerDescription()
-SOME = settings(max_examples=40)
+SOME = settings(max_examples=examples(40))
 
 
 def env(*variables: str) -> ContainerEdits:

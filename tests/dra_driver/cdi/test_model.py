@@ -5,7 +5,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from support.cdi import class_names, container_edits, device_names, specs, vendors
-from support.rows import rows
+from support.rows import examples, rows
 
 from dra_driver.cdi.model import (
     VERSIONS,
@@ -26,7 +26,7 @@ from dra_driver.errors import InvalidInput
 
 NODE = DeviceNode("/dev/x")
 NOTHING = ContainerEdits()
-SOME = settings(max_examples=30)
+SOME = settings(max_examples=examples(30))
 """Each spec is large: more would take long, and find little more."""
 DEVICE = CdiDevice("a", ContainerEdits(device_nodes=(NODE,)))
 

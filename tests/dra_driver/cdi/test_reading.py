@@ -4,13 +4,13 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from support.cdi import specs
-from support.rows import rows
+from support.rows import examples, rows
 
 from dra_driver.cdi.model import CdiDevice, CdiSpec, ContainerEdits, encode, spec_of
 from dra_driver.cdi.reading import decode
 from dra_driver.errors import InvalidInput
 
-SOME = settings(max_examples=30)
+SOME = settings(max_examples=examples(30))
 """Each spec is large: more would take long, and find little more."""
 
 

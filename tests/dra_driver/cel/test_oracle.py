@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import example, given, settings
 from support.cel_expressions import EXPRESSIONS, VALUES
+from support.rows import examples
 
 from dra_driver.cel.check import check
 from dra_driver.cel.errors import CelError, CelRuntimeError
@@ -115,7 +116,7 @@ def expected(expression: str, mine: object) -> object:
     return other
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=examples(1000), deadline=None)
 @given(EXPRESSIONS)
 @example("-9223372036854775808 - 1")
 @example("x.d.one == 1.0 && x.d.one == 1")

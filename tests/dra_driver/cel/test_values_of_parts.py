@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.cel_values import FAIL, HOLD
+from support.rows import examples
 from support.selectors import ACCEPTED
 
 from dra_driver.api.resource import Device
@@ -73,7 +74,7 @@ _JOINED = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(_JOINED)
 def test_the_value_of_the_root_is_what_the_scheduler_answers(expression: str) -> None:
     try:

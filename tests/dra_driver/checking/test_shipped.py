@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.rows import rows
+from support.rows import examples, rows
 from support.shipped import classes
 
 from dra_driver import bundled
@@ -103,7 +103,7 @@ def mutated(draw: st.DrawFn) -> Any:
     return obj
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(mutated(), min_size=1, max_size=3), st.sampled_from([34, 35, 36, 37]), st.booleans())
 def test_check_never_raises_and_every_finding_has_a_place(objects: list[Any], minor: int, as_yaml: bool) -> None:
     """Whatever is done to a manifest."""

@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.migration import documents_of, there
+from support.rows import examples
 
 from dra_driver.api.documents import read_documents
 from dra_driver.api.meta import JsonObject
@@ -53,7 +54,7 @@ def _spoilt(draw: st.DrawFn) -> JsonObject:
     return obj
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(_spoilt(), min_size=1, max_size=3), st.sampled_from(_OPTIONS))
 def test_anything_may_stand_anywhere(objects: list[JsonObject], options: Options) -> None:
     documents = documents_of(*objects)

@@ -21,6 +21,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.helm import CHART
+from support.rows import examples
 
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.migration.claims.publishing import final_values, kept_resources, values_for_cutover
@@ -244,7 +245,7 @@ def plan_of(offering: Offering) -> CutoverPlan:
 
 
 @given(offerings())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_nobody_ever_gets_a_gpu_twice_on_the_way_to_the_driver(offering: Offering) -> None:
     plan, cluster = plan_of(offering), simulated(offering)
     for command in commands(plan.forward, until=Act.REMOVE_PLUGIN):
@@ -256,7 +257,7 @@ def test_nobody_ever_gets_a_gpu_twice_on_the_way_to_the_driver(offering: Offerin
 
 
 @given(offerings(), st.data())
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 def test_nor_on_the_way_back_from_wherever_one_stopped(offering: Offering, data: st.DataObject) -> None:
     plan, cluster = plan_of(offering), simulated(offering)
     if plan.empty:

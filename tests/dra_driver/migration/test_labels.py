@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.label_worlds import LabelWorld, label_values, requirements, worlds
-from support.rows import rows
+from support.rows import examples, rows
 
 from dra_driver.cel.cost import LIMIT
 from dra_driver.cel.device import compile_selector
@@ -232,7 +232,7 @@ def _comparable(requirement: Requirement, world: LabelWorld) -> bool:
     return not requirement.key.endswith(("count", ".rev", ".revision")) or requirement.operator not in ("In", "NotIn")
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(requirements())
 def test_labels_and_conditions_select_the_same(requirement: Requirement) -> None:
     _the_same(requirement, worlds())
@@ -280,7 +280,7 @@ def _matches(expression: str, world: LabelWorld) -> Iterator[bool]:
     return (selector.matches(device) for device in world.devices)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.sampled_from(sorted({world.labels.get("nvidia.com/gpu.memory", "1") for world in worlds()})))
 def test_a_floor_of_memory_is_two_percent_below_the_label_at_most(value: str) -> None:
     verdict = _verdict("nvidia.com/gpu.memory", "In", value)

@@ -14,7 +14,7 @@ import jsonschema
 import kubernetes_validate
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.rows import rows
+from support.rows import examples, rows
 
 from dra_driver import bundled
 from dra_driver.api.documents import Document, read_documents, together
@@ -313,7 +313,7 @@ def options_of_all_kinds(draw: st.DrawFn) -> Options:
 
 
 @given(st.lists(st.sampled_from(FILES), min_size=1, max_size=4, unique=True), options_of_all_kinds())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_whatever_is_asked_of_whatever_files_the_laws_hold(files: list[str], options: Options) -> None:
     sources = [source(file) for file in files]
     first = migrate(sources, options)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.label_worlds import LabelWorld, requirements, worlds
 from support.migration import GPU, all_codes, codes, limits, meaning_of, pod, read, removed, there
-from support.rows import rows
+from support.rows import examples, rows
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.cel.device import compile_selector
@@ -203,7 +203,7 @@ def _left(found: PodReading, terms: Sequence[Sequence[Requirement]]) -> list[lis
     return [] if len(left) == 1 and not left[0] else left
 
 
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 @given(_TERMS, st.sampled_from(["a", "b"]), st.sampled_from(["DGX", "PC"]))
 def test_a_pod_can_be_on_the_same_nodes_as_before(terms: list[list[Requirement]], zone: str, machine: str) -> None:
     affinity = required(*([_written(one) for one in term] for term in terms)) if terms else None

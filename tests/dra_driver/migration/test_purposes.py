@@ -8,7 +8,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.migration import GPU, documents_of, limits, meaning_of, pod, pod_of, read
-from support.rows import rows
+from support.rows import examples, rows
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.codes import ALREADY_DRA, FindingSeverity
@@ -265,7 +265,7 @@ def pods(draw: st.DrawFn) -> JsonObject:
     return pod(*containers, resourceClaims=entries, **({"initContainers": init} if init else {}))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(pods())
 def test_what_pods_have_stays_and_gpus_come_behind_it_under_a_name_of_their_own(obj: JsonObject) -> None:
     """Also: a second run changes nothing."""

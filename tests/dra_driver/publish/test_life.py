@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.rows import examples
 
 from dra_driver.publish.inventories import FRESH, Life, LifeVerdict
 
@@ -99,7 +100,7 @@ DEATH_TO_WIPE_S = 30
     skew_s=st.integers(-15, 15),
     leader_changes=st.booleans(),
 )
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 def test_what_a_dead_plugin_reported_is_never_restored(
     start_s: int, restarts: list[int], dies_after_s: int, news_late_s: int, skew_s: int, leader_changes: bool
 ) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from support.rows import rows
+from support.rows import examples, rows
 from support.slices import StoredSlices, contents
 
 from dra_driver.api.meta import JsonObject
@@ -389,7 +389,7 @@ def wanted_contents(wanted: WantedPool) -> Any:
 
 
 @given(scenes())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_from_any_state_one_pass_reaches_the_wanted_one_and_a_second_writes_nothing(
     scene: tuple[WantedPool, list[JsonObject]],
 ) -> None:
@@ -403,7 +403,7 @@ def test_from_any_state_one_pass_reaches_the_wanted_one_and_a_second_writes_noth
 
 
 @given(scenes(), st.data())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_a_reader_never_sees_a_complete_pool_with_wrong_contents(
     scene: tuple[WantedPool, list[JsonObject]], data: st.DataObject
 ) -> None:
@@ -425,7 +425,7 @@ def test_a_reader_never_sees_a_complete_pool_with_wrong_contents(
 
 
 @given(scenes(), st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_once_the_wanted_pool_was_seen_it_stays_seen(
     scene: tuple[WantedPool, list[JsonObject]], data: st.DataObject
 ) -> None:
@@ -443,7 +443,7 @@ def test_once_the_wanted_pool_was_seen_it_stays_seen(
 
 
 @given(wanted_pools(), wanted_pools())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_a_change_of_one_slice_costs_one_write(before: WantedPool, after: WantedPool) -> None:
     """And a change of nothing costs none; anything else at most one write for each slice."""
     cluster = StoredSlices()

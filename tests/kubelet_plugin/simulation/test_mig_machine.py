@@ -22,6 +22,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from support.mig_nvml import MigGpu, divided
+from support.rows import examples
 
 from kubelet_plugin.simulation.host import SimulatedHost, create_host
 from kubelet_plugin.simulation.profiles import load_profile, profile_names
@@ -161,6 +162,9 @@ def test_counters_and_hardware_agree(tmp_path_factory: pytest.TempPathFactory) -
     run_state_machine_as_test(
         OnTheseHosts,
         settings=settings(
-            max_examples=40, stateful_step_count=20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+            max_examples=examples(40),
+            stateful_step_count=20,
+            deadline=None,
+            suppress_health_check=[HealthCheck.too_slow],
         ),
     )
