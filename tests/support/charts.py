@@ -1,13 +1,13 @@
 """Fixtures of the chart's tests: servers to install it into, and releases on them."""
 
+import hashlib
 import json
 import os
+import pickle
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from copy import deepcopy
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,25 +32,32 @@ def helm(server: ServerThread, tmp_path: Path) -> Helm:
 
 
 @pytest.fixture
-def render() -> Render:
-    """Installs the chart with these values into a server of its own, with these objects there before."""
+def render(tmp_path_factory: pytest.TempPathFactory) -> Render:
+    """Installs the chart with these values into a server of its own, with these objects there before.
+
+    The same values on the same cluster are the same objects, so one worker of a run renders them for all.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
 
     def rendered(
         values: Mapping[str, Any] | None = None, *, before: tuple[Mapping[str, Any], ...] = (), **names: str
     ) -> Release:
-        return deepcopy(_rendered(json.dumps([values, before, names])))
+        given = json.dumps([values, before, names])
+        file = folder / f"rendered-{hashlib.sha256(given.encode()).hexdigest()}"
+        if not file.exists():
+            with simulated_server() as thread:
+                for one in before:
+                    thread.create(one)
+                release = Helm(thread.kubeconfig, **names).install(values)
+            own = file.with_suffix(f".{os.getpid()}")
+            own.write_bytes(pickle.dumps(release))
+            own.rename(file)
+        found: Release = pickle.loads(file.read_bytes())
+        return found
 
     return rendered
-
-
-@cache
-def _rendered(given: str) -> Release:
-    """The same values on the same cluster are the same objects, so they are rendered once."""
-    values, before, names = json.loads(given)
-    with simulated_server() as thread:
-        for one in before:
-            thread.create(one)
-        return Helm(thread.kubeconfig, **names).install(values)
 
 
 _SERVERS = ["simulated", *(["real"] if real_api_server.ASSETS in os.environ else [])]
