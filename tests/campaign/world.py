@@ -26,10 +26,10 @@ from campaign.plan import LAYOUTS, Device, Kind, Layout, policy_of
 from support.domain_cluster import DRIVER_NAMESPACE, Daemons, DomainCluster, tended
 from support.places import SHORT
 from support.plugin_process import NodeUnderTest, Plugin, PluginForks
+from support.shipped import create_definitions
 
-from dra_driver import bundled
 from dra_driver.api.computedomain import ComputeDomain
-from dra_driver.api.meta import CRDS, NAMESPACES, NODES, RESOURCE_SLICES, JsonObject
+from dra_driver.api.meta import NAMESPACES, NODES, RESOURCE_SLICES, JsonObject
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER, gpu_device_names
 from dra_driver.quantity import Quantity
@@ -262,8 +262,7 @@ class World:
         return (await server.stdout.readline()).decode().strip()
 
     async def _install(self) -> None:
-        for path in sorted(bundled.CRDS_FOLDER.glob("*.yaml")):
-            await self.kube.create(CRDS, yaml.safe_load(path.read_text()))
+        await create_definitions(self.kube)
         labels = {"resource.kubernetes.io/admin-access": "true"}
         await self.kube.create(NAMESPACES, {"metadata": {"name": DRIVER_NAMESPACE}})
         await self.kube.create(NAMESPACES, {"metadata": {"name": TEAM, "labels": labels}})

@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 
 import pytest
 import pytest_asyncio
-import yaml
 from support.api import Api
 from support.inventories import compute_instance, gpu, gpu_instance, inventory_object, inventory_spec, mig
 from support.mig import gpu_of
 from support.rows import slow_but
+from support.shipped import create_definitions
 
 from docs.from_code.crds import FILE
 from dra_driver.api.inventory import (
@@ -25,7 +25,7 @@ from dra_driver.api.inventory import (
     Problem,
     confirmation_annotation,
 )
-from dra_driver.api.meta import CRDS, LEASES, NODE_INVENTORIES, NODES, RESOURCE_SLICES, JsonObject
+from dra_driver.api.meta import LEASES, NODE_INVENTORIES, NODES, RESOURCE_SLICES, JsonObject
 from dra_driver.api.policy import MigRule, PublishingPolicy
 from dra_driver.devices.health import xid_condition
 from dra_driver.errors import AlreadyExists, NotFound
@@ -49,7 +49,7 @@ async def kube(api: Api) -> AsyncIterator[Kube]:
     header = f"Bearer {api.token}" if api.token else None
     async with Kube(Endpoint(api.url, api.ssl, lambda: header)) as client:
         with suppress(AlreadyExists):
-            await client.create(CRDS, yaml.safe_load(FILE.read_text()))
+            await create_definitions(client, FILE)
 
         async def served() -> bool:
             try:

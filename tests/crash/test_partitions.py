@@ -11,10 +11,10 @@ import pytest_asyncio
 import yaml
 from support.plugin import eventually
 from support.plugin_process import NodeUnderTest, PluginForks, plugin_on
+from support.shipped import create_definitions
 from support.world import World
 
-from dra_driver import bundled
-from dra_driver.api.meta import CRDS, NODE_INVENTORIES, JsonObject
+from dra_driver.api.meta import NODE_INVENTORIES, JsonObject
 from dra_driver.errors import NotFound
 from dra_driver.names import gpu_device_names
 from kubelet_plugin.simulation.host import create_host
@@ -48,8 +48,7 @@ def told(node: NodeUnderTest, uid: str) -> dict[str, Any]:
 @pytest_asyncio.fixture
 async def cluster(world: World) -> World:
     """With what an administrator installs."""
-    for path in sorted(bundled.CRDS_FOLDER.glob("*.yaml")):
-        await world.kube.create(CRDS, yaml.safe_load(path.read_text()))
+    await create_definitions(world.kube)
     return world
 
 

@@ -17,11 +17,11 @@ from support.held import SHARE, HeldWorld
 from support.objects import allocate, claim, node, pod, result
 from support.page_commands import run_dractl
 from support.pages import DOCS, Command, blocks, commands
+from support.shipped import create_definitions
 from typer.testing import CliRunner
 
 from dra_driver import bundled
 from dra_driver.api.meta import (
-    CRDS,
     DEVICE_CLASSES,
     NAMESPACES,
     NODE_INVENTORIES,
@@ -53,8 +53,7 @@ async def cluster(
     kubeconfig = api_server.kubeconfig(tmp_path / "kubeconfig")
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
     world = HeldWorld(kube, kubeconfig)
-    for path in bundled.CRDS_FOLDER.glob("*.yaml"):
-        await kube.create(CRDS, yaml.safe_load(path.read_text()))
+    await create_definitions(kube)
     await world.publish("gpu-node-1", tmp_path / "h100", "dgx-h100")
     h100 = [world.named("gpu", number) for number in range(8)]
     await world.publish("gpu-node-2", tmp_path / "l40s", "l40s")

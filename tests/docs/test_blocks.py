@@ -12,6 +12,7 @@ from support.objects import node
 from support.page_commands import HelmLine, Shell, is_runnable
 from support.pages import LANGUAGES, PAGES, ROOT, Block, Command, blocks, commands, name
 from support.rows import rows, slow_but
+from support.shipped import definition
 from typer.testing import CliRunner
 
 from dra_driver import bundled
@@ -176,7 +177,7 @@ def _play_in_own_cluster(block: Block, shell: Shell) -> None:
 def installed(server: Any) -> None:
     for folder in (bundled.CRDS_FOLDER, bundled.DEVICE_CLASSES_FOLDER):
         for file in sorted(folder.glob("*.yaml")):
-            server.create(yaml.safe_load(file.read_text()))
+            server.create(definition(file))
 
 
 def _run(shell: Shell, command: Command) -> None:

@@ -101,7 +101,7 @@ def test_whatever_a_wait_promises_comes_true() -> None:
     promised = []
 
     @given(cluster=_clusters())
-    @settings(max_examples=examples(60), deadline=None)
+    @settings(max_examples=60, deadline=None)
     def comes_true(cluster: Cluster) -> None:
         world = cluster.world
         claims = [world.claims["team-a", "gpu"]]

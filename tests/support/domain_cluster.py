@@ -5,16 +5,14 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-import yaml
 from support.inventories import gpu
+from support.shipped import create_definitions
 
 from controller.computedomains.keeper import DomainKeeper
-from docs.from_code.crds import DEFINITIONS
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.inventory import FabricFacts, NodeInventorySpec, summary_of
 from dra_driver.api.meta import (
     COMPUTE_DOMAINS,
-    CRDS,
     DAEMON_SETS,
     NAMESPACES,
     NODE_INVENTORIES,
@@ -59,8 +57,7 @@ class DomainCluster:
         self._claims = 0
 
     async def install(self) -> None:
-        for definition in DEFINITIONS:
-            await self.kube.create(CRDS, yaml.safe_load(definition.file.read_text()))
+        await create_definitions(self.kube)
 
         async def served() -> bool:
             try:

@@ -1,10 +1,12 @@
-"""The DeviceClasses that come with the driver, as tests want them."""
+"""The definitions and DeviceClasses that come with the driver, as tests want them."""
 
 from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 
-from dra_driver.api.meta import DEVICE_CLASSES, JsonObject
+from dra_driver.api.meta import CRDS, DEVICE_CLASSES, JsonObject
 from dra_driver.api.resource import DeviceClass
-from dra_driver.bundled import DEVICE_CLASSES_FOLDER, read_documents
+from dra_driver.bundled import CRDS_FOLDER, DEVICE_CLASSES_FOLDER, read_documents, read_yaml
 from dra_driver.kube.client import Kube
 
 
@@ -22,3 +24,16 @@ def classes() -> Mapping[str, DeviceClass]:
 async def create_classes(kube: Kube) -> None:
     for one in class_objects():
         await kube.create(DEVICE_CLASSES, one)
+
+
+@cache
+def definition(file: Path) -> JsonObject:
+    """Not to be changed."""
+    found: JsonObject = read_yaml(file.read_text())
+    return found
+
+
+async def create_definitions(kube: Kube, *files: Path) -> None:
+    """All of them if none is named."""
+    for file in files or sorted(CRDS_FOLDER.glob("*.yaml")):
+        await kube.create(CRDS, definition(file))

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import yaml
 from support.dractl import dractl, run
+from support.shipped import create_definitions
 from typer.testing import CliRunner
 
-from docs.from_code.crds import DEFINITIONS
-from dra_driver.api.meta import COMPUTE_DOMAINS, CRDS, JsonObject
+from dra_driver.api.meta import COMPUTE_DOMAINS, JsonObject
 from dra_driver.cli.main import app
 from dra_driver.errors import InvalidInput
 from dra_driver.kube.client import Kube
@@ -49,8 +49,7 @@ async def add(kube: Kube, name: str, status: JsonObject | None = None) -> None:
 
 @pytest.fixture
 async def kubeconfig(api_server: SimulatedApiServer, kube: Kube, tmp_path: Path) -> Path:
-    for definition in DEFINITIONS:
-        await kube.create(CRDS, yaml.safe_load(definition.file.read_text()))
+    await create_definitions(kube)
     await add(kube, "train", WAITS)
     return api_server.kubeconfig(tmp_path / "kubeconfig")
 

@@ -9,10 +9,9 @@ import yaml
 from support.dractl import dractl
 from support.objects import allocate, claim, node, pod, result
 from support.rows import rows
+from support.shipped import create_definitions
 
-from dra_driver import bundled
 from dra_driver.api.meta import (
-    CRDS,
     NAMESPACES,
     NODE_INVENTORIES,
     NODES,
@@ -65,8 +64,7 @@ def inventory() -> JsonObject:
 
 async def fill(kube: Kube) -> None:
     """One node, two GPUs, one of them used by a pod and watched by an administrator."""
-    for path in bundled.CRDS_FOLDER.glob("*.yaml"):
-        await kube.create(CRDS, yaml.safe_load(path.read_text()))
+    await create_definitions(kube)
     await kube.create(NODES, node())
     await kube.create(NODE_INVENTORIES, inventory())
     await kube.create(RESOURCE_SLICES, slice_of("gpu-old"))

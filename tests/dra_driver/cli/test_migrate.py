@@ -14,12 +14,11 @@ import jsonschema
 import pytest
 import yaml
 from support.dractl import decided, dractl, run
+from support.shipped import create_definitions
 
-from dra_driver import bundled
 from dra_driver.api.meta import (
     COMPUTE_DOMAINS,
     CONFIG_MAPS,
-    CRDS,
     DEVICE_CLASSES,
     NAMESPACES,
     NODES,
@@ -401,8 +400,7 @@ async def filled(kube: Kube) -> None:
 
 
 async def test_a_cluster_is_only_read(kube: Kube, api_server: SimulatedApiServer, tmp_path: Path) -> None:
-    for path in bundled.CRDS_FOLDER.glob("*.yaml"):
-        await kube.create(CRDS, yaml.safe_load(path.read_text()))
+    await create_definitions(kube)
     await filled(kube)
     kubeconfig = api_server.kubeconfig(tmp_path / "kubeconfig")
     version = (await kube.list(DEPLOYMENTS)).resource_version
@@ -452,8 +450,7 @@ spec:
 async def test_a_cluster_says_what_the_claims_of_pods_are_for(
     kube: Kube, api_server: SimulatedApiServer, tmp_path: Path
 ) -> None:
-    for path in bundled.CRDS_FOLDER.glob("*.yaml"):
-        await kube.create(CRDS, yaml.safe_load(path.read_text()))
+    await create_definitions(kube)
     file = tmp_path / "ranks.yaml"
     file.write_text(RANKS)
     given = ("migrate", str(file), "--cluster", "--kubeconfig", str(api_server.kubeconfig(tmp_path / "kubeconfig")))

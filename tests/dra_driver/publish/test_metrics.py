@@ -5,12 +5,12 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 from support.inventories import gpu, inventory_object, inventory_spec
+from support.shipped import create_definitions
 
 from docs.from_code.crds import FILE
-from dra_driver.api.meta import CRDS, NODE_INVENTORIES, NODES, RESOURCE_SLICES, JsonObject, Resource
+from dra_driver.api.meta import NODE_INVENTORIES, NODES, RESOURCE_SLICES, JsonObject, Resource
 from dra_driver.errors import InvalidInput, Unreachable
 from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.kube.metrics import ApiCalls
@@ -48,7 +48,7 @@ async def until(registry: CollectorRegistry, true: Callable[[list[str]], bool]) 
 async def test_pools_tell_their_generation_and_publication_and_that_they_fail(
     api_server: SimulatedApiServer, kube: Kube
 ) -> None:
-    await kube.create(CRDS, yaml.safe_load(FILE.read_text()))
+    await create_definitions(kube, FILE)
     uid = (await kube.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}}))["metadata"]["uid"]
     spec = inventory_spec(
         "a", [gpu(0)], registered=datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any
 
 import pytest
-import yaml
 from support.inventories import gpu, inventory_object, inventory_spec, mig
+from support.shipped import create_definitions
 from support.spans import Recorder
 
 from docs.from_code.crds import FILE
@@ -24,7 +24,7 @@ from dra_driver.api.inventory import (
     NodeInventoryStatus,
     confirmation_annotation,
 )
-from dra_driver.api.meta import CRDS, NODE_INVENTORIES, NODES, RESOURCE_SLICES, JsonObject, Resource
+from dra_driver.api.meta import NODE_INVENTORIES, NODES, RESOURCE_SLICES, JsonObject, Resource
 from dra_driver.api.policy import MigRule, PublishingPolicy, decode_policy
 from dra_driver.devices.health import xid_condition
 from dra_driver.errors import ClusterError, InvalidInput, Rejected
@@ -185,7 +185,7 @@ A, B = gpu(0), gpu(1)
 
 @pytest.fixture
 async def scene(api_server: SimulatedApiServer, kube: Kube) -> Scene:
-    await kube.create(CRDS, yaml.safe_load(FILE.read_text()))
+    await create_definitions(kube, FILE)
     return Scene(api_server, kube)
 
 
@@ -735,7 +735,7 @@ async def test_the_cluster_may_learn_of_inventories_later(api_server: SimulatedA
     async with publishing(scene):
         await asyncio.sleep(0.05)
         assert not scene.publisher.ready
-        await kube.create(CRDS, yaml.safe_load(FILE.read_text()))
+        await create_definitions(kube, FILE)
         await scene.node("node-a", A)
         await scene.publishes(node_a=[A.name])
 

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.mig import gpu_of
 from support.nodes import Node, a_node
+from support.shipped import create_definitions
 
 from docs.from_code.crds import FILE
 from dra_driver.api.inventory import (
@@ -103,7 +104,7 @@ def quick() -> Backoff:
 
 async def prepare_cluster(kube: Kube) -> str:
     """The CRD and the Node object; returns the Node's UID."""
-    await kube.create(CRDS, yaml.safe_load(FILE.read_text()))
+    await create_definitions(kube, FILE)
     node = await kube.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
     return str(node["metadata"]["uid"])
 
@@ -300,7 +301,7 @@ async def test_without_its_node_there_is_no_inventory_and_few_complaints(
     api_server: SimulatedApiServer, kube: Kube, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     node = a_node(tmp_path, "t4")
-    await kube.create(CRDS, yaml.safe_load(FILE.read_text()))
+    await create_definitions(kube, FILE)
     discovery = node.discovery()
     await discovery.observe()
     async with CountingKube(Endpoint(server=api_server.url)) as counting:
