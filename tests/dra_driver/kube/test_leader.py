@@ -166,6 +166,21 @@ async def test_a_leader_that_stops_gives_the_lease_back_and_another_takes_over_w
     assert (await lease(kube))["leaseTransitions"] >= 1
 
 
+async def test_a_lease_that_changed_while_it_was_given_back_is_given_back_again(
+    api_server: SimulatedApiServer, kube: Kube, time: Time
+) -> None:
+    candidate = Candidate(kube, time, "one")
+    async with running(candidate) as task:
+        await time.passes(1)
+        api_server.writes.clear()
+        api_server.fail_next("PUT", "/leases/", 409)
+        task.cancel()
+        async with asyncio.timeout(1):  # once given back, nothing more is tried
+            await asyncio.gather(task, return_exceptions=True)
+    assert (await lease(kube))["holderIdentity"] == ""
+    assert [write.status for write in api_server.writes] == [409, 200]
+
+
 async def test_a_leader_that_died_is_respected_for_the_duration_of_its_lease(kube: Kube, time: Time) -> None:
     dead = {"holderIdentity": "dead", "leaseDurationSeconds": 15, "renewTime": "1999-01-01T00:00:00.000000Z"}
     obj = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "test"}, "spec": dead}
