@@ -238,6 +238,14 @@ def test_no_group_large_enough_is_refused_with_the_constraint() -> None:
     )
 
 
+def test_a_bool_is_written_as_in_kubernetes() -> None:
+    devices = [gpu("a"), gpu("b")]
+    for device, value in zip(devices, (True, False), strict=True):
+        device["attributes"]["linked"] = {"bool": value}
+    wanted = claim(exactly(count=2), constraints=[{"matchAttribute": f"{DRIVER}/linked"}])
+    assert 'the largest group has 1 ("true")' in refused(wanted, within=snapshot(published(*devices)))
+
+
 def test_a_constraint_on_an_alternative_counts_only_when_it_is_chosen() -> None:
     within = snapshot(published(gpu("a", link="x"), gpu("b", link="y")))
     constraint = {"requests": ["gpu/pair"], "matchAttribute": f"{DRIVER}/link"}

@@ -20,7 +20,7 @@ from support.naive_allocation import Reference, Stop, TooLong
 from support.rows import rows, slow_but
 
 from dra_driver.allocation.behavior import Behavior
-from dra_driver.allocation.search import Allocated, Limit, Undecided, allocate
+from dra_driver.allocation.search import Allocated, Limit, NotAllocatable, Undecided, allocate
 from dra_driver.allocation.snapshot import Catalog, PublishedSlice, Snapshot, Usage
 from dra_driver.api.resource import ResourceClaim
 from dra_driver.errors import InvalidInput
@@ -238,3 +238,19 @@ def test_hard_searches_end_soon(slices: list[PublishedSlice], claims: list[Resou
     result = allocate(claims, NODE, Snapshot(Catalog(slices), {"gpu": CLASS}), limit=Limit(steps=5000))
     assert not isinstance(result, Undecided)
     assert isinstance(result, Allocated) == fits
+
+
+@pytest.mark.parametrize(
+    ("wanted", "reason"),
+    [
+        ([profile("1g-me", "media", 9)], "needs 9 devices; their shared counters leave room for 8"),
+        (
+            [profile("1g-me", "some", 5), profile("1g-me", "more", 5)],
+            "the requests draw at least 10 on counters called media; 8 is left",
+        ),
+    ],
+)
+def test_what_counters_leave_no_room_for_is_refused_at_the_first_turn(wanted: list[Obj], reason: str) -> None:
+    snapshot = Snapshot(Catalog(of_cards(8)), {"gpu": CLASS})
+    result = allocate([claim(*wanted)], NODE, snapshot, limit=Limit(steps=200))
+    assert isinstance(result, NotAllocatable) and reason in result.reason, result
