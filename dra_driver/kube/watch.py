@@ -16,15 +16,13 @@ from typing import Any, Never
 import structlog
 
 from dra_driver.api.meta import JsonObject, Resource
-from dra_driver.errors import ClusterError, DriverError, Gone
+from dra_driver.errors import ClusterError, Gone
 from dra_driver.kube.client import Kube
 
 _log = structlog.get_logger(__name__)
 
 _SHORTEST_WATCH_S = 1.0
 """A watch that ends sooner without an event is a failure, so that a broken proxy is not called in a tight loop."""
-
-_UNREADABLE = (KeyError, TypeError, AttributeError, ValueError, RecursionError, DriverError)
 
 type Key = tuple[str, str]
 """Namespace (empty for cluster-scoped objects) and name."""
@@ -195,7 +193,7 @@ class Mirror[T]:
         self._versions[key] = version
         try:
             before, after = self.objects.get(key), self._keep(obj)
-        except _UNREADABLE as error:
+        except Exception as error:  # noqa: BLE001 - whatever is in one object, the others are followed
             _log.warning("an object is invalid", resource=self._resource.plural, key=key, error=repr(error))
             return
         self.objects[key] = after

@@ -236,13 +236,14 @@ async def test_a_real_watch_is_followed_through_an_outage_and_a_lost_history(
         await becomes(reflector, ["b", "c"])
 
 
-async def test_an_object_that_cannot_be_read_costs_the_others_nothing() -> None:
+@pytest.mark.parametrize("error", [KeyError("spec"), IndexError(0), ZeroDivisionError(), RecursionError()])
+async def test_an_object_that_cannot_be_read_costs_the_others_nothing(error: Exception) -> None:
     """It stays as it was known; the log names it once for each version."""
     followed = Followed(listing(3, obj("a", 1), obj("b", 2)), [event("MODIFIED", "a", 4), event("MODIFIED", "b", 5)])
 
     def keep(item: JsonObject) -> str:
         if item["metadata"]["resourceVersion"] == "4":
-            raise KeyError("spec")
+            raise error
         return str(item["metadata"]["resourceVersion"])
 
     followed.mirror = Mirror(followed.script, NODES, keep=keep, sleep=followed._sleep)
