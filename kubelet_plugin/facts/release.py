@@ -133,10 +133,10 @@ def asked_by_mig_manager(metadata: JsonObject, since: datetime) -> Release | Non
 def _until(kind: str, text: str) -> datetime | None:
     if text == "true":
         return None
-    with suppress(ValueError):
+    with suppress(ValueError, OverflowError):
         when = datetime.fromisoformat(text)
         if when.tzinfo is not None:
-            return when
+            return when.astimezone(UTC)
     raise InvalidInput(
         f"is {text!r} and must be `true`, or in an annotation a time with its zone, such as 2026-01-31T12:00:00Z;"
         " the GPUs are not released",

@@ -317,10 +317,10 @@ def _registrations(observed: JsonObject | None, latest: datetime) -> dict[str, d
     for entry in entries:
         try:
             parsed = datetime.fromisoformat(entry["time"])
-        except (KeyError, TypeError, ValueError):
+            if isinstance(entry.get("driver"), str) and parsed.tzinfo is not None and parsed <= latest:
+                times[entry["driver"]] = parsed.astimezone(UTC)
+        except (KeyError, TypeError, ValueError, OverflowError):
             continue
-        if isinstance(entry.get("driver"), str) and parsed.tzinfo is not None and parsed <= latest:
-            times[entry["driver"]] = parsed.astimezone(UTC)
     return times
 
 

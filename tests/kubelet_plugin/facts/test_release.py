@@ -61,7 +61,9 @@ class TestWhatIsAskedFor:
     def test_nothing(self, metadata: JsonObject) -> None:
         assert asked_by_node({"name": NODE, **metadata}) is None
 
-    @pytest.mark.parametrize("value", ["", "yes", "30m", "2026-11-24", "2026-11-24T12:00:00"])
+    @pytest.mark.parametrize(
+        "value", ["", "yes", "30m", "2026-11-24", "2026-11-24T12:00:00", "0001-01-01T00:00:00+14:00"]
+    )
     def test_a_value_that_makes_no_sense_is_refused_with_what_to_write(self, value: str) -> None:
         with pytest.raises(InvalidInput, match=r"must be `true`, or in an annotation a time"):
             asked_by_node({"name": NODE, "annotations": {KEY: value}})

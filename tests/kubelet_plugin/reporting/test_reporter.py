@@ -197,6 +197,13 @@ async def test_a_plugin_that_kubelet_does_not_know_confirms_nothing(scene: Scene
     assert [one.time for one in (await scene.inventory()).spec.registrations] == [registration["time"]]
 
 
+@pytest.mark.parametrize("time", ["", "soon", "2026-11-21", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
+async def test_a_time_that_makes_no_sense_is_no_heartbeat(scene: Scene, kube: Kube, time: str) -> None:
+    registrations = [{"driver": "gpu.nvidia.com", "time": time}]
+    await kube.merge_patch(NODE_INVENTORIES, NODE, {"spec": {"registrations": registrations}})
+    await scene.becomes(lambda inventory: not inventory.spec.registrations)
+
+
 async def test_a_deleted_inventory_comes_back(scene: Scene, kube: Kube) -> None:
     before = await scene.inventory()
     await kube.delete(NODE_INVENTORIES, NODE)
