@@ -164,7 +164,8 @@ async def test_a_gpu_that_hangs_delays_its_own_claims_and_not_the_end_of_the_plu
         assert (await plugin.unprepare(goes_on))[goes_on.uid] == ""
         assert node.host.state.gpus[1].instances == []
         assert not waiting.done()
-        assert await plugin.stop() == 0
+        async with asyncio.timeout(18):
+            assert await plugin.stop() == 0
         assert "NVML has not answered" in (await waiting)[hangs.uid]
     assert "although some of its work hangs" not in node.log.read_text()
     # What it left is taken back by the next one, whose NVML answers.
