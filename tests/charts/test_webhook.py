@@ -1,6 +1,7 @@
 """The chart's part of the webhook: what it makes, what it leaves to the controller, and what it takes away when."""
 
 import os
+import re
 import signal
 import socket
 import ssl
@@ -371,6 +372,8 @@ def test_the_webhooks_process_stays_small_comes_back_and_goes_with_the_controlle
         until(lambda: page(port, "/readyz") == "ok", process, lambda: page(port, "/readyz"))
         until(lambda: "refuse.deviceclasses.gpu.nvidia.com" in refusal(server, bad), process)
         worker = worker_of(process)
+        limits = Path(f"/proc/{worker}/limits").read_text()
+        assert re.search(rf"^Max data size +{MEMORY_BYTES} +{MEMORY_BYTES} ", limits, re.M), limits
         asked = urllib.parse.urlsplit(webhooks(server)[0]["clientConfig"]["url"]).port
         before = lease(server)
         assert asked is not None
