@@ -21,6 +21,14 @@ _DECIMAL_SUFFIX = {exponent: suffix for suffix, exponent in _DECIMAL.items()}
 _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 _NANO = 10**9
 
+_WHOLE_NUMBER = re.compile(r"[0-9]{1,20}")
+
+
+def whole_number(text: str | None) -> int | None:
+    """The number that at most 20 digits write; None for other text. `str.isdigit` accepts `²`, which `int` does not."""
+    return int(text) if text is not None and _WHOLE_NUMBER.fullmatch(text) else None
+
+
 _NUMBER = r"(?:0|[1-9][0-9]*)"
 _IDENTIFIER = rf"(?:{_NUMBER}|[0-9]*[a-zA-Z-][0-9a-zA-Z-]*)"
 _SEMVER = re.compile(

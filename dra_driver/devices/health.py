@@ -14,6 +14,7 @@ from typing import Literal
 from dra_driver.api.inventory import HealthCondition
 from dra_driver.api.policy import HealthPolicy
 from dra_driver.api.resource import Taint
+from dra_driver.quantity import whole_number
 
 type Severity = Literal["Info", "Warning", "Critical"]
 
@@ -94,8 +95,7 @@ def xid_condition(number: int, *, since: str, instance: str | None = None) -> He
 
 def judged(condition: HealthCondition, policy: HealthPolicy) -> Severity | None:
     """How severe a condition is under a policy; None to ignore it."""
-    if condition.type == "Xid" and condition.value and condition.value.isascii() and condition.value.isdigit():
-        number = int(condition.value)
+    if condition.type == "Xid" and (number := whole_number(condition.value)) is not None:
         if number in policy.escalate_xids:
             return "Critical"
         if number in policy.ignore_xids or xid_severity(number) is None:

@@ -27,7 +27,7 @@ from dra_driver.migration.model import ContainerAt, DeviceShare, Options, Path, 
 from dra_driver.migration.understand.labels import quoted
 from dra_driver.migration.understand.meaning import Meaning
 from dra_driver.migration.understand.plugin_config import GPU_RESOURCE
-from dra_driver.quantity import Quantity
+from dra_driver.quantity import Quantity, whole_number
 
 _SUFFIXES = {"MiB": "Mi", "GiB": "Gi"}
 
@@ -291,7 +291,8 @@ class _Pod:
             return
         key = "gpu-memory" if fraction is None else "gpu-fraction"
         path: Path = (*self._pod.metadata_path, "annotations", key)
-        count = self._annotations.get("gpu-fraction-num-devices", "1")
+        count_text = self._annotations.get("gpu-fraction-num-devices", "1")
+        count = whole_number(count_text)
         wanted = self._annotations.get("gpu-fraction-container-name")
         named = (at for at, _ in amounts if at.name == wanted or (wanted is None and at.role is Role.APP))
         container = next(named, None)
@@ -300,8 +301,8 @@ class _Pod:
             self._wrong(path, f"{key}: {self._annotations[key]!r} is not a part of a GPU")
         elif container is None:
             self._wrong(path, f"there is no container {wanted or ''}".rstrip())
-        elif not count.isdigit() or count == "0":
-            self._wrong(path, f"gpu-fraction-num-devices: {count!r} is not a number of devices")
+        elif not count:
+            self._wrong(path, f"gpu-fraction-num-devices: {count_text!r} is not a number of devices")
         else:
             if fraction is not None and memory is not None:
                 message = "gpu-fraction and gpu-memory are both there, and KAI refuses such a pod"
@@ -310,7 +311,7 @@ class _Pod:
             if whole is not None:
                 message = f"{key} stands beside {GPU_RESOURCE}, and KAI refuses a pod with both"
                 self._wrong(whole, message, INVALID_AMOUNT)
-            want = Want(What.GPU, int(count), share=self._sized(share, (path,)), distinct=int(count) > 1)
+            want = Want(What.GPU, count, share=self._sized(share, (path,)), distinct=count > 1)
             yield Ask(container, want, (path,), "")
 
     # -- other settings
@@ -361,7 +362,8 @@ def _mebibytes(number: int) -> Quantity | None:
 def _fraction(fraction: str | None, memory: str | None) -> DeviceShare | None:
     """None: it is no part of a GPU."""
     if fraction is None:
-        return DeviceShare(memory=_mebibytes(int(memory))) if memory and memory.isdigit() and int(memory) else None
+        mebibytes = whole_number(memory)
+        return DeviceShare(memory=_mebibytes(mebibytes)) if mebibytes else None
     try:
         percent = int(Quantity.parse(fraction).value * 100)
     except ValueError:

@@ -18,7 +18,7 @@ from dra_driver.migration.understand.in_force import MigLayout, uniform_profile
 from dra_driver.migration.understand.labels import Hints, Requirement, is_other, restored_profile
 from dra_driver.migration.understand.plugin_config import GPU_RESOURCE, PluginConfig, PluginSharing
 from dra_driver.migration.understand.purposes import Purposes
-from dra_driver.quantity import Quantity
+from dra_driver.quantity import Quantity, whole_number
 
 CONFIG_LABEL = "nvidia.com/device-plugin.config"
 LAYOUT_LABEL = "nvidia.com/mig.config"
@@ -233,7 +233,7 @@ def view_of_node(
         own,
         _sharing_of_node(labels, offered, config),
         offered or None,
-        Quantity.parse(f"{memory}Mi") if memory.isdigit() and not own else None,
+        Quantity.parse(f"{memory}Mi") if whole_number(memory) is not None and not own else None,
     )
 
 
@@ -243,12 +243,12 @@ def _sharing_of_node(
     """As its labels say; the configuration says the rest. None: neither says anything."""
     found = dict(config.sharing or {}) if config is not None else {}
     for resource, prefix in _with_labels(labels):
-        strategy, replicas = labels.get(f"{prefix}.sharing-strategy"), labels.get(f"{prefix}.replicas", "")
-        if strategy in ("time-slicing", "mps") and replicas.isdigit() and int(replicas) > 1:
+        strategy, replicas = labels.get(f"{prefix}.sharing-strategy"), whole_number(labels.get(f"{prefix}.replicas"))
+        if strategy in ("time-slicing", "mps") and replicas is not None and replicas > 1:
             known = found.get(resource)
             found[resource] = PluginSharing(
                 "MPS" if strategy == "mps" else "TimeSlicing",
-                int(replicas),
+                replicas,
                 known.renamed if known is not None else f"{resource}.shared" in offered,
                 known.one_only if known is not None else strategy == "mps",
             )

@@ -221,7 +221,10 @@ def test_pairs_of_a_custom_plugin_need_their_units() -> None:
         ({}, {"gpu-fraction": "1.5"}),
         ({}, {"gpu-fraction": "much"}),
         ({}, {"gpu-memory": "2Gi"}),
+        ({}, {"gpu-memory": "²"}),
+        ({}, {"gpu-memory": "9" * 5000}),
         ({}, {"gpu-fraction": "0.5", "gpu-fraction-num-devices": "none"}),
+        ({}, {"gpu-fraction": "0.5", "gpu-fraction-num-devices": "²"}),
         ({}, {"gpu-fraction": "0.5", "gpu-fraction-container-name": "nobody"}),
     ],
 )
