@@ -193,7 +193,7 @@ class Mirror[T]:
         self._versions[key] = version
         try:
             before, after = self.objects.get(key), self._keep(obj)
-        except Exception as error:  # noqa: BLE001 - whatever is in one object, the others are followed
+        except Exception as error:  # noqa: BLE001 - one object must not stop the copy of the others
             _log.warning("an object is invalid", resource=self._resource.plural, key=key, error=repr(error))
             return
         self.objects[key] = after

@@ -317,7 +317,8 @@ def _counted(
 
 def _kueue_queue(changes: Changes, workloads: Workloads) -> None:
     for index, group in enumerate(maps_in(value_at(changes.obj, ("spec", "resourceGroups")))):
-        covered = list(map(str, group.get("coveredResources") or ()))
+        listed = group.get("coveredResources")
+        covered = list(map(str, listed)) if isinstance(listed, list) else []
         if any(name.startswith(f"{INVENTORY_GROUP}/") for name in covered):
             continue
         for position, resource in enumerate(covered):

@@ -38,6 +38,13 @@ def test_kueue_counts_a_class_by_a_name_that_its_configuration_maps() -> None:
     ]
 
 
+@pytest.mark.parametrize("resources", [None, 1.5, "nvidia.com/gpu", {"a": "b"}])
+def test_a_queue_that_covers_no_list_is_left_alone(resources: object) -> None:
+    queue = cluster_queue(GPU)
+    queue["spec"]["resourceGroups"][0]["coveredResources"] = resources
+    assert done(queue, CLAIMS)[0] == queue
+
+
 def test_a_queue_that_counts_the_class_and_one_of_workloads_that_stay_have_nothing_to_add() -> None:
     assert done(cluster_queue(GPU, "dra.gpu/gpu"), CLAIMS)[1].findings == ()
     _, result = done(cluster_queue(GPU), EXTENDED)

@@ -88,6 +88,11 @@ def in_parts(node: Node) -> Claim:
     return Claim(node, (MigMode(identity(node)), parent, ComputeInstance(parent)))
 
 
+def divided(node: Node) -> Claim:
+    """MIG mode alone, as it is when what was in it is gone."""
+    return Claim(node, (MigMode(identity(node)),))
+
+
 def exclusive(node: Node) -> Claim:
     return Claim(node, (ComputeMode(identity(node), 3),))
 
@@ -125,6 +130,16 @@ def test_parts_of_a_gpu_are_gone_when_nvml_is_well_again(tmp_path: Path, call: s
             assert not list(failing_call(claim, call, code, times)), (call, code, times)
 
 
+@pytest.mark.parametrize(
+    "call", ["nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID", "nvmlDeviceGetMigMode", "nvmlDeviceSetMigMode"]
+)
+def test_mig_mode_is_off_when_nvml_is_well_again(tmp_path: Path, call: str) -> None:
+    claim = divided(a_node(tmp_path))
+    for code in CODES:
+        for times in (1, 2, None):
+            assert not list(failing_call(claim, call, code, times)), (call, code, times)
+
+
 @pytest.mark.parametrize("call", ["nvmlDeviceGetHandleByIndex", "nvmlDeviceGetComputeMode", "nvmlDeviceSetComputeMode"])
 def test_a_compute_mode_is_back_when_nvml_is_well_again(tmp_path: Path, call: str) -> None:
     claim = exclusive(a_node(tmp_path, gpus=2))
@@ -133,7 +148,7 @@ def test_a_compute_mode_is_back_when_nvml_is_well_again(tmp_path: Path, call: st
             assert not list(failing_call(claim, call, code, times)), (call, code, times)
 
 
-@pytest.mark.parametrize("kind", [in_parts, exclusive, sliced])
+@pytest.mark.parametrize("kind", [in_parts, divided, exclusive, sliced])
 def test_a_gpu_that_answered_nothing_is_as_before_when_it_is_well_again(
     tmp_path: Path, kind: Callable[[Node], Claim]
 ) -> None:

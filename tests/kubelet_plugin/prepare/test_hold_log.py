@@ -117,6 +117,16 @@ def test_a_hold_that_cannot_be_logged_is_not_begun(tmp_path: Path) -> None:
     assert not (tmp_path / JOURNAL).exists()
 
 
+def test_a_hold_is_in_the_log_before_it_is_in_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*_: object, **__: object) -> None:
+        raise NodeNotReady("cannot be written: the file system is full", about="file")
+
+    monkeypatch.setattr("kubelet_plugin.prepare.store.append_durably", refuses)
+    with pytest.raises(NodeNotReady, match="full"):
+        with_holds(tmp_path)
+    assert not (tmp_path / JOURNAL).exists()
+
+
 def test_a_crash_between_the_two_records_leaves_the_hold_to_be_undone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
