@@ -159,7 +159,7 @@ class SimulatedCluster:
                 await kubelet.start()
                 stack.push_async_callback(kubelet.stop)
             for node in cluster.nodes:
-                await cluster._befall(node)
+                await cluster._apply_acts(node)
             progress(f"starting the controller and {len(cluster.nodes)} node plugin(s)")
             for process in cluster.processes():
                 await process.start(cluster._forks)
@@ -237,8 +237,8 @@ class SimulatedCluster:
             await self.kube.create(NODES, _node_object(node, self.version))
         await self.wait(self._inventories_served, "NodeInventory is not served", 10.0)
 
-    async def _befall(self, node: SimulatedNode) -> None:
-        """Let happen to the node's hardware what its description says. Raises InvalidInput or NodeNotReady."""
+    async def _apply_acts(self, node: SimulatedNode) -> None:
+        """Change the node's hardware as its description says. Raises InvalidInput or NodeNotReady."""
         if node.acts:
             act = _of_node("act")
             host, profile = self.node_folder(node.name) / "host", f"{node.profile}:{node.index}"

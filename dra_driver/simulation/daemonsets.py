@@ -135,8 +135,8 @@ def decide(daemon_set: JsonObject, nodes: Sequence[NodeView], pods: Sequence[Jso
         by_node.setdefault(_node_of(owned), []).append(owned)
     delete = list(_surplus(by_node, wanted))
     going = {pod["metadata"]["uid"] for pod in delete}
-    found = {node: _daemon(all_, going) for node, all_ in by_node.items() if node in wanted}
-    daemons = {node: pod for node, pod in found.items() if pod is not None}
+    by_wanted_node = {node: _daemon(all_, going) for node, all_ in by_node.items() if node in wanted}
+    daemons = {node: pod for node, pod in by_wanted_node.items() if pod is not None}
     hash_ = template_hash(daemon_set)
     updated = {node for node, pod in daemons.items() if pod["metadata"]["labels"].get(_HASH) == hash_}
     ready = {node for node, pod in daemons.items() if _is_ready(pod)}

@@ -395,8 +395,8 @@ def _unusable(claim: JsonObject, pod: JsonObject) -> str | None:
 
 
 def _allocation(claim: JsonObject) -> Allocation | None:
-    found = (claim.get("status") or {}).get("allocation")
-    return Allocation.of(found) if found is not None else None
+    allocation = (claim.get("status") or {}).get("allocation")
+    return Allocation.of(allocation) if allocation is not None else None
 
 
 def _random_share_id(claim: ResourceClaim, request: str, device: DeviceId) -> str:

@@ -1,4 +1,4 @@
-"""`dractl simulate`: let something happen to a simulated node, as fate and administrators do to real ones.
+"""`dractl simulate`: let something happen to a simulated node: a fault, or what an administrator does.
 
 For nodes of `dractl cluster`, whose hosts are folders; running plugins notice it like on a real host. The command line
 finds it through the entry point group `gpu_dra.commands`.

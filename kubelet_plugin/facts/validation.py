@@ -82,5 +82,7 @@ class Command:
                 await process.wait()
         if process.returncode == 0:
             return None
-        said = output.decode(errors="replace").strip()[-_SHOWN:]
-        return f"the check `{self.arguments[0]}` ended with status {process.returncode}" + (f": {said}" if said else "")
+        shown = output.decode(errors="replace").strip()[-_SHOWN:]
+        return f"the check `{self.arguments[0]}` ended with status {process.returncode}" + (
+            f": {shown}" if shown else ""
+        )

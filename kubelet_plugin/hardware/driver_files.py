@@ -111,34 +111,34 @@ class DriverTree:
 
     def nvml_versions(self) -> dict[str, PurePosixPath]:
         """Driver versions whose NVML library is here, to its host path."""
-        found: dict[str, PurePosixPath] = {}
+        versions: dict[str, PurePosixPath] = {}
         for folder in self._folders:
             for name in self._names(folder):
                 match = _NVML.fullmatch(name)
-                file = self._file(folder / name) if match is not None and match[1] not in found else None
+                file = self._file(folder / name) if match is not None and match[1] not in versions else None
                 if match is not None and file is not None:
-                    found[match[1]] = PurePosixPath(file.host_path)
-        return found
+                    versions[match[1]] = PurePosixPath(file.host_path)
+        return versions
 
     def libraries(self, version: str) -> tuple[DriverFile, ...]:
         """Every library of driver `version`: by its version, and the few with versions of their own."""
-        found: dict[str, DriverFile] = {}
+        files: dict[str, DriverFile] = {}
         for path in chain(self._versioned(version), self._own_versions(), self._xorg_modules(version)):
             # The best folder wins; a 32-bit library of the same name lies in another folder of some distributions.
-            if path.name not in found and (file := self._file(path)) is not None and self._fits(file):
-                found[path.name] = file
-        return _sorted(found.values())
+            if path.name not in files and (file := self._file(path)) is not None and self._fits(file):
+                files[path.name] = file
+        return _sorted(files.values())
 
     def links(self, libraries: Sequence[DriverFile], version: str) -> tuple[Link, ...]:
         """The names under which programs look for `libraries`: links that are here, and some that must always exist."""
-        found = {link.path: link for link in self._links_here(libraries)}
+        links = {link.path: link for link in self._links_here(libraries)}
         for library in libraries:
             folder, name = posixpath.split(library.container_path)
             if name.endswith(f".so.{version}"):
                 for link, target in _LINKED.get(_stem(name), ()):
                     path = f"{folder.rstrip('/')}/{link}"
-                    found.setdefault(path, Link(path, target.format(version=version)))
-        return tuple(sorted(found.values(), key=lambda link: link.path))
+                    links.setdefault(path, Link(path, target.format(version=version)))
+        return tuple(sorted(links.values(), key=lambda link: link.path))
 
     def programs(self) -> tuple[DriverFile, ...]:
         return _sorted(self._first(f"{folder}/{name}" for folder in BINARY_FOLDERS) for name in _BINARIES)
@@ -146,11 +146,11 @@ class DriverTree:
     def configuration(self) -> tuple[DriverFile, ...]:
         wanted = {f"/usr/share/{name}": name for name in _CONFIG_FOR_USR_SHARE}
         wanted |= {f"/etc/{name}": name for name in _CONFIG_FOR_ETC}
-        found = {
+        files = {
             path: self._first(f"{folder.rstrip('/')}/{name}" for folder in _CONFIG_FOLDERS)
             for path, name in wanted.items()
         }
-        return _sorted(DriverFile(file.host_path, path) for path, file in found.items() if file is not None)
+        return _sorted(DriverFile(file.host_path, path) for path, file in files.items() if file is not None)
 
     def firmware(self, version: str, folders: Iterable[str]) -> tuple[DriverFile, ...]:
         """That of the GPU system processor, from the first of the kernel's firmware `folders` that has any."""

@@ -86,12 +86,12 @@ class DriverPrograms:
         root = self._root()
         resolved_root = self._host.resolve(root.path) or PurePosixPath(root.path)
         files = self._host if root.path == "/" else self._host.below(resolved_root)
-        found = program_below(self._host, root.path, name)
-        if found is not None:
+        below = program_below(self._host, root.path, name)
+        if below is not None:
             return DriverProgram(
                 name=name,
-                file=files.path(found),
-                path=_below(resolved_root, found),
+                file=files.path(below),
+                path=_below(resolved_root, below),
                 root=root.path,
                 library_folder=_below(resolved_root, self._library_folder(files, root)),
                 nvml_library=root.nvml_library,
@@ -151,9 +151,9 @@ def run_program(
             about=about,
         ) from error
     if done.returncode:
-        said = said_by(done.stdout, done.stderr) or "it says nothing"
+        output = said_by(done.stdout, done.stderr) or "it says nothing"
         advice = _ADVICE.get(done.returncode) if program.name == "nvidia-smi" else None
-        message = f"`{spoken}` failed ({done.returncode}): {said}"
+        message = f"`{spoken}` failed ({done.returncode}): {output}"
         raise HardwareError(f"{message}; {advice}" if advice else message, about=about, code=done.returncode)
     return done.stdout
 

@@ -121,11 +121,11 @@ def after_reading(
     for gpu, reading in readings.items():
         bad = {key_of(gpu, trouble): trouble for trouble in reading.troubles}
         for key in [key for key in tracked if key.gpu == gpu and key not in bad]:
-            kept = _seen_well(tracked[key], reading, when, well_after_s)
-            if kept is None:
+            still = _seen_well(tracked[key], reading, when, well_after_s)
+            if still is None:
                 del tracked[key]
             else:
-                tracked[key] = kept
+                tracked[key] = still
         for key, trouble in bad.items():
             known = tracked.get(key)
             since = known.condition.since if known is not None else _text(when)
@@ -135,8 +135,8 @@ def after_reading(
 
 def without_gpus(now: Conditions, present: Iterable[str]) -> Conditions:
     """GPUs that the node no longer has or remembers have no conditions."""
-    kept = frozenset(present)
-    return Conditions({key: tracked for key, tracked in now.tracked.items() if key.gpu in kept})
+    uuids = frozenset(present)
+    return Conditions({key: tracked for key, tracked in now.tracked.items() if key.gpu in uuids})
 
 
 def _seen_well(tracked: Tracked, reading: Reading, when: datetime, well_after_s: float) -> Tracked | None:

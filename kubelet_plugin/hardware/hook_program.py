@@ -241,10 +241,10 @@ def _flags(path: str, arguments: tuple[str, ...], listed: set[str], ask: Ask) ->
 def _said(ask: Ask, path: str, *arguments: str) -> str:
     answer = ask([path, *arguments])
     if answer.status != 0:
-        said = " ".join(answer.output.split())[:200] or "nothing"
+        output = " ".join(answer.output.split())[:200] or "nothing"
         raise NodeNotReady(
-            f"`{' '.join(arguments)}` ends with status {answer.status} and says {said}: reinstall the NVIDIA container"
-            " toolkit",
+            f"`{' '.join(arguments)}` ends with status {answer.status} and says {output}: reinstall the NVIDIA"
+            " container toolkit",
             about=f"program {path}",
         )
     return answer.output

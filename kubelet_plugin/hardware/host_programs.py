@@ -76,8 +76,8 @@ def asking(root: Path) -> Ask:
 
 def described_program(answers: Mapping[str, ProgramOutput]) -> str:
     """The text of a file that stands for a program of a host in a folder: what it answers, by its words."""
-    told = {words: [answer.status, answer.output] for words, answer in sorted(answers.items())}
-    return _DESCRIBED + json.dumps(told, indent=1) + "\n"
+    outputs = {words: [answer.status, answer.output] for words, answer in sorted(answers.items())}
+    return _DESCRIBED + json.dumps(outputs, indent=1) + "\n"
 
 
 def _described(root: Path, words: Sequence[str]) -> ProgramOutput | None:
@@ -143,8 +143,8 @@ class Processes:
     def marked(self, variable: str) -> tuple[MarkedProcess, ...]:
         """All with this variable in their environment, oldest first; costs some 20 ms for a thousand processes."""
         names = (entry.name for entry in self._proc.iterdir())
-        found = (self._process(int(name), variable) for name in names if name.isdecimal())
-        return tuple(sorted(process for process in found if process is not None))
+        processes = (self._process(int(name), variable) for name in names if name.isdecimal())
+        return tuple(sorted(process for process in processes if process is not None))
 
     def runs(self, process: MarkedProcess) -> bool:
         """Whether it is there and has not ended; a zombie has."""

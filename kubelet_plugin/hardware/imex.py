@@ -36,8 +36,8 @@ def foreign_daemons(host: HostFiles) -> tuple[str, ...]:
     Only one daemon of a node can have the management of its fabric; a second ends with NV_ERR_IN_USE.
     """
     pids = sorted(int(name) for name in host.names("/proc") if name.isdecimal())
-    found = (pid for pid in pids if host.read_text(f"/proc/{pid}/comm") == _PROGRAM and not _is_ours(host, pid))
-    return tuple(f"{_PROGRAM} ({pid}, {_runs_in(host, pid)})" for pid in found)
+    foreign = (pid for pid in pids if host.read_text(f"/proc/{pid}/comm") == _PROGRAM and not _is_ours(host, pid))
+    return tuple(f"{_PROGRAM} ({pid}, {_runs_in(host, pid)})" for pid in foreign)
 
 
 def foreign_daemon_problem(host: HostFiles) -> Problem | None:

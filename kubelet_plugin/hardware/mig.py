@@ -165,14 +165,14 @@ class MigGpu:
     def instances(self) -> tuple[LiveGpuInstance, ...]:
         """All GPU instances with what is in them, by start. Raises HardwareError, also where root is needed."""
         profiles = self._read_profiles(needed=True)
-        found = {}
+        instances = {}
         for profile in profiles:
             for handle in self._listed(profile):
                 instance = self._instance(handle, profiles)
                 if instance is not None:
-                    found[instance.id] = instance
+                    instances[instance.id] = instance
         return tuple(
-            sorted(found.values(), key=lambda live_gpu_instance: (live_gpu_instance.start, live_gpu_instance.id))
+            sorted(instances.values(), key=lambda live_gpu_instance: (live_gpu_instance.start, live_gpu_instance.id))
         )
 
     def instance_at(self, profile_id: int, start: int, wanted: Collection[int] = ()) -> LiveGpuInstance | None:
@@ -331,10 +331,10 @@ class MigGpu:
                 return []
             if error.code != NvmlCode.INSUFFICIENT_SIZE:
                 raise
-        found = (pynvml.c_nvmlGpuInstancePlacement_t * count.value)()
+        placements = (pynvml.c_nvmlGpuInstancePlacement_t * count.value)()
         if count.value:
-            self._calls.call(self._about, ask, self._handle, profile_id, found, ctypes.byref(count))
-        return [(item.start, item.size) for item in found[: count.value]]
+            self._calls.call(self._about, ask, self._handle, profile_id, placements, ctypes.byref(count))
+        return [(item.start, item.size) for item in placements[: count.value]]
 
     def _listed(self, profile: _Profile, *, sure: bool = False) -> list[Any]:
         """Handles of the GPU instances of one profile. Raises HardwareError; if `sure`, for every failure."""
@@ -374,7 +374,7 @@ class MigGpu:
     ) -> tuple[LiveComputeInstance, ...]:
         """Raises HardwareError; also for every failure about compute instances of the sizes that must be seen for
         `sure`."""
-        found = {}
+        devices = {}
         compute_profiles = self._compute_profiles_for(gpu_instance, profile)
         if missing := set(sure) - {item.slices for item in compute_profiles}:
             self._compute_profiles.pop(profile, None)
@@ -387,8 +387,8 @@ class MigGpu:
                     if error.code in _GONE and compute_profile.slices not in sure:
                         continue
                     raise
-                found[device.facts.id] = device
-        return tuple(sorted(found.values(), key=lambda device: (device.facts.start, device.facts.id)))
+                devices[device.facts.id] = device
+        return tuple(sorted(devices.values(), key=lambda device: (device.facts.start, device.facts.id)))
 
     def _compute_handles(self, gpu_instance: Any, profile_id: int, *, sure: bool) -> list[Any]:
         handles = (pynvml.c_nvmlComputeInstance_t * _MOST_INSTANCES)()
@@ -442,16 +442,16 @@ class MigGpu:
     def _compute_profiles_for(self, gpu_instance: Any, profile: str) -> tuple[_ComputeProfile, ...]:
         """What a GPU instance of this profile can be divided into. Read once for each profile."""
         if profile not in self._compute_profiles:
-            found: dict[int, _ComputeProfile] = {}
+            profiles: dict[int, _ComputeProfile] = {}
             for enumeration in range(_COMPUTE_PROFILES):
                 ask = self._calls.library.nvmlGpuInstanceGetComputeInstanceProfileInfo
                 info = self._profile_info(ask, gpu_instance, enumeration, _SHARED_ENGINES)
                 if info is not None:
                     kind = _ComputeProfile(info.id, info.sliceCount, info.multiprocessorCount)
-                    found.setdefault(info.id, kind)
-            if not found:
+                    profiles.setdefault(info.id, kind)
+            if not profiles:
                 return ()  # destroyed meanwhile, perhaps
-            self._compute_profiles[profile] = tuple(found.values())
+            self._compute_profiles[profile] = tuple(profiles.values())
         return self._compute_profiles[profile]
 
 

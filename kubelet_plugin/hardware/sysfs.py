@@ -202,19 +202,19 @@ class HostFiles:
         if resolved is None:
             return None
         try:
-            found = self.path(resolved).stat()
+            status = self.path(resolved).stat()
         except OSError:
             return None
-        if stat.S_ISCHR(found.st_mode) or stat.S_ISBLK(found.st_mode):
+        if stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode):
             return DeviceFile(
                 path=host_path,
-                type="c" if stat.S_ISCHR(found.st_mode) else "b",
-                major=os.major(found.st_rdev),
-                minor=os.minor(found.st_rdev),
-                mode=stat.S_IMODE(found.st_mode),
-                gid=found.st_gid,
+                type="c" if stat.S_ISCHR(status.st_mode) else "b",
+                major=os.major(status.st_rdev),
+                minor=os.minor(status.st_rdev),
+                mode=stat.S_IMODE(status.st_mode),
+                gid=status.st_gid,
             )
-        return self._described_node(host_path, resolved) if stat.S_ISREG(found.st_mode) else None
+        return self._described_node(host_path, resolved) if stat.S_ISREG(status.st_mode) else None
 
     def _described_node(self, host_path: str, resolved: PurePosixPath) -> DeviceFile | None:
         match = _DESCRIBED_NODE.fullmatch(self.read_text(str(resolved)) or "")
@@ -334,7 +334,7 @@ class Seen:
 
 def _state(path: str) -> _State:
     try:
-        found = os.lstat(path)
+        status = os.lstat(path)
     except OSError:
         return None
-    return (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)
+    return (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)

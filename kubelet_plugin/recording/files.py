@@ -112,23 +112,23 @@ class Capture:
 
     def _entry(self, path: str) -> File | None:
         try:
-            found = os.lstat(self._root + path)
-            if stat.S_ISLNK(found.st_mode):
+            status = os.lstat(self._root + path)
+            if stat.S_ISLNK(status.st_mode):
                 return File(path=path, kind="link", target=str(Path(self._root + path).readlink()))
         except OSError:
             return None
         node = self._files.device_node(path)
         if node is not None:
             return _of_node(path, node)
-        mode = stat.S_IMODE(found.st_mode)
-        if stat.S_ISDIR(found.st_mode):
+        mode = stat.S_IMODE(status.st_mode)
+        if stat.S_ISDIR(status.st_mode):
             return File(path=path, kind="folder")
-        if stat.S_ISSOCK(found.st_mode):
-            return File(path=path, kind="socket", mode=mode, gid=found.st_gid)
-        if not stat.S_ISREG(found.st_mode):
+        if stat.S_ISSOCK(status.st_mode):
+            return File(path=path, kind="socket", mode=mode, gid=status.st_gid)
+        if not stat.S_ISREG(status.st_mode):
             return File(path=path, kind="other", mode=mode)
         return File(
-            path=path, kind="file", size=found.st_size, mode=mode, text=self._text(path), elf=_elf(self._root + path)
+            path=path, kind="file", size=status.st_size, mode=mode, text=self._text(path), elf=_elf(self._root + path)
         )
 
     def _text(self, path: str) -> str | None:

@@ -233,8 +233,8 @@ class DeviceStatusWriter(ClaimListener):
     def ended(self, operation: Operation) -> None:
         uid, error = operation.claim.uid, operation.error
         if operation.call == "prepare" and error is not None and operation.devices:
-            said = error.beside(str(operation.claim))
-            self._refused[uid] = PrepareRefusal(operation.claim, operation.devices, type(error).__name__, said)
+            message = error.beside(str(operation.claim))
+            self._refused[uid] = PrepareRefusal(operation.claim, operation.devices, type(error).__name__, message)
         elif error is None:
             self._refused.pop(uid, None)
         self._changed.set()
@@ -314,10 +314,10 @@ class DeviceStatusWriter(ClaimListener):
 
     async def _put(self, claim: ClaimRef, devices: Entries) -> None:
         known = self._known.get(claim.uid)
-        said = [key_of(device) for device in known.devices] if known is not None else []
-        await self._note(claim, [*said, *map(key_of, devices)])
+        before = [key_of(device) for device in known.devices] if known is not None else []
+        await self._note(claim, [*before, *map(key_of, devices)])
         try:
-            kept = await put_entries(self._kube, claim, self._driver, devices, said)
+            accepted = await put_entries(self._kube, claim, self._driver, devices, before)
         except NotFound:
             self._known.pop(claim.uid, None)
             self._refused.pop(claim.uid, None)
@@ -330,7 +330,7 @@ class DeviceStatusWriter(ClaimListener):
             pause_s = self._look_every_s if isinstance(error, Conflict) else self._pause_s
             self._note_refusal(claim, devices, str(error), _NEVER if final else _clock() + pause_s)
         else:
-            if kept:
+            if accepted:
                 self._known[claim.uid] = _Known(claim, devices)
                 await self._note(claim, [key_of(device) for device in devices])
                 return

@@ -171,7 +171,7 @@ def _key(troubles: Iterable[ClaimTrouble]) -> str:
 def gpu_troubles(entry: Entry, records: Records, facts: NodeFacts, policy: HealthPolicy) -> tuple[ClaimTrouble, ...]:
     """What is wrong with the GPUs, MIG devices and shares of a prepared claim, and with its MPS daemon."""
     gpus = {gpu.uuid: gpu for gpu in facts.gpus}
-    found: dict[tuple[str, str], ClaimTrouble] = {}
+    troubles: dict[tuple[str, str], ClaimTrouble] = {}
     for device in entry.devices:
         gpu = gpus.get(device.gpu_uuid)
         if device.admin_access or gpu is None:
@@ -182,8 +182,8 @@ def gpu_troubles(entry: Entry, records: Records, facts: NodeFacts, policy: Healt
                 subject = " ".join((device.device, condition.type, condition.value or "", condition.instance or ""))
                 text = f"{device.device}: {condition.message}"
                 trouble = ClaimTrouble(reason, subject.rstrip(), text, condition.since)
-                found.setdefault(trouble.identity, trouble)
-    return tuple(found[identity] for identity in sorted(found))
+                troubles.setdefault(trouble.identity, trouble)
+    return tuple(troubles[identity] for identity in sorted(troubles))
 
 
 def _reason(condition: HealthCondition, device: HeldDevice, entry: Entry, policy: HealthPolicy) -> Reason | None:

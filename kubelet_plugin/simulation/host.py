@@ -187,12 +187,12 @@ class SimulatedHost:
     # Failures
 
     def lose_gpu(self, index: int, code: int = 15) -> None:
-        """Every query of this GPU answers `code` from now on: 15 GPU is lost, 999 unknown error, 0 well again."""
+        """Every query of this GPU answers `code` from now on: 15 GPU is lost, 999 unknown error, 0 it works again."""
         with self.edit() as state:
             state.gpus[index].fault = code or None
 
     def fail_call(self, index: int, function: str, code: int, *, times: int | None = None) -> None:
-        """One NVML function answers `code` about one GPU, `times` times or from now on; 0 well again."""
+        """One NVML function answers `code` about one GPU, `times` times or from now on; 0: it works again."""
         self._mishap(index, function, code=code, times=times)
 
     def slow_call(self, index: int, function: str, delay_s: float, *, times: int | None = None) -> None:

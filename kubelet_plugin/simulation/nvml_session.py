@@ -220,8 +220,8 @@ class Session:
                 mishaps = state.gpu(uuid).mishaps
                 left = mishap.times - 1
                 others = {name: other for name, other in mishaps.items() if name != function}
-                kept = {function: mishap.model_copy(update={"times": left})} if left > 0 else {}
-                state.gpu(uuid).mishaps = others | kept
+                rest = {function: mishap.model_copy(update={"times": left})} if left > 0 else {}
+                state.gpu(uuid).mishaps = others | rest
         time.sleep(mishap.delay_s)
         if mishap.crash == "before":
             raise Crash(function)

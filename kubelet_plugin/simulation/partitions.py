@@ -1,7 +1,7 @@
 """How a simulated GPU is divided: MIG mode, GPU instances and compute instances, and what the hardware refuses.
 
 Works on the state of one GPU (`kubelet_plugin.simulation.state`) and the table of its model; the caller has the
-state open for editing. Simulated NVML enters here, and an administrator's hand (`kubelet_plugin.simulation.host`).
+state open for editing. Simulated NVML calls it, and `kubelet_plugin.simulation.host` for what administrators do.
 A refusal changes nothing, except that an Ampere GPU remembers a mode that waits for its reset.
 """
 

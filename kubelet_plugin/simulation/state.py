@@ -287,8 +287,8 @@ class StateFile:
     def read(self) -> NodeState:
         """The state now. Callers share the object: only `edit` may change it."""
         # Every call of NVML begins here, some ten thousand in a minute of tests: no Path is made for it.
-        found = os.stat(self._name)  # noqa: PTH116 - as said
-        version = (found.st_ino, found.st_mtime_ns, found.st_size)
+        status = os.stat(self._name)  # noqa: PTH116 - as said
+        version = (status.st_ino, status.st_mtime_ns, status.st_size)
         if self._read is None or self._read[0] != version:
             try:
                 self._read = (version, NodeState.model_validate_json(self.path.read_bytes()))

@@ -102,12 +102,12 @@ def capability_text(minor: int, mode: int) -> str:
 
 def capabilities(gpu: GpuState) -> dict[str, int]:
     """Minors of the capabilities that there are, by path below the GPU's `mig` folder."""
-    found = {}
+    minors = {}
     for instance in gpu.instances:
-        found[f"gi{instance.id}/access"] = _minor(gpu.minor, instance.id)
+        minors[f"gi{instance.id}/access"] = _minor(gpu.minor, instance.id)
         for item in instance.compute_instances:
-            found[f"gi{instance.id}/ci{item.id}/access"] = _minor(gpu.minor, instance.id, item.id)
-    return found
+            minors[f"gi{instance.id}/ci{item.id}/access"] = _minor(gpu.minor, instance.id, item.id)
+    return minors
 
 
 def change_capabilities(

@@ -190,10 +190,10 @@ def _broken(rule: dict[str, Any], value: Any, old: Any, path: str, kind: str) ->
         return
     if not holds:
         where = f"{path}{rule.get('fieldPath', '')}".lstrip(".")
-        said = str(rule.get("message", f"failed rule: {rule['rule']}")).strip()
-        older = (35, FieldProblem(where, "FieldValueInvalid", f'Invalid value: "{kind}": {said}'))
+        message = str(rule.get("message", f"failed rule: {rule['rule']}")).strip()
+        older = (35, FieldProblem(where, "FieldValueInvalid", f'Invalid value: "{kind}": {message}'))
         known = _PROBLEMS.get(rule.get("reason", ""))
-        yield known(where, said) if known else replace(_invalid(where, said), older=older)
+        yield known(where, message) if known else replace(_invalid(where, message), older=older)
 
 
 def _invalid(field: str, said: str) -> FieldProblem:

@@ -199,10 +199,10 @@ def _device_id(value: JsonObject) -> tuple[object, ...]:
 def _drop_released_devices(status: JsonObject, before: JsonObject) -> None:
     """Entries of `devices` for what was allocated and no longer is; clients unaware of the field need not do it."""
     released = {_device_id(result) for result in _results(before)} - {_device_id(result) for result in _results(status)}
-    kept = [item for item in status.get("devices") or () if _device_id(item) not in released]
+    still = [item for item in status.get("devices") or () if _device_id(item) not in released]
     status.pop("devices", None)
-    if kept:
-        status["devices"] = kept
+    if still:
+        status["devices"] = still
 
 
 def selector_problem(expression: str, server: Server) -> str | None:

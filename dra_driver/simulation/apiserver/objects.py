@@ -212,13 +212,13 @@ class ObjectService:
         old = self.store.get(kind.key, namespace, name)
         if old is None and subresource:
             raise not_found(kind.resource, name)
-        said = set(fields_of(config, kind.storage_schema))
+        fields = set(fields_of(config, kind.storage_schema))
         applied = self._applied.get(old.obj["metadata"]["uid"], {}) if old is not None else {}
         applier = (options.field_manager, subresource)
         obj = config
         if old is not None:
             others = {path for other, paths in applied.items() if other != applier for path in paths}
-            gone = applied.get(applier, set()) - said - others
+            gone = applied.get(applier, set()) - fields - others
             obj = without(merged(old.obj, config, kind.storage_schema), kind.storage_schema, gone)
         obj = obj if kind.custom else through_maps(obj, kind.storage_schema)
         if old is None:
@@ -226,7 +226,7 @@ class ObjectService:
         else:
             entry = self.patch(kind, old, subresource, obj, options)
         if not options.dry_run:
-            self._applied.setdefault(entry.obj["metadata"]["uid"], {})[applier] = said
+            self._applied.setdefault(entry.obj["metadata"]["uid"], {})[applier] = fields
         return entry, old is None
 
     def delete(

@@ -161,15 +161,19 @@ def merged(live: Any, config: Any, schema: Schema) -> Any:
 
 def without(value: Any, schema: Schema, gone: set[FieldPath], path: FieldPath = ()) -> Any:
     """`value` without the fields `gone`, and without what becomes empty by that. Maps keep the entries of others."""
-    kept = {}
+    rest_by_name = {}
     for name, (item, child) in _children(value, schema).items():
         inner = (*path, name)
         if inner in gone and not (isinstance(item, dict | list) and _is_shared(item, child)):
             continue
         rest = without(item, child, gone, inner) if _children(item, child) else item
         if rest or not item:
-            kept[name] = rest
-    return {name[2:]: item for name, item in kept.items()} if isinstance(value, dict) else list(kept.values())
+            rest_by_name[name] = rest
+    return (
+        {name[2:]: item for name, item in rest_by_name.items()}
+        if isinstance(value, dict)
+        else list(rest_by_name.values())
+    )
 
 
 def _is_shared(item: Any, schema: Schema) -> bool:

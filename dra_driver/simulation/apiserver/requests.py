@@ -133,18 +133,18 @@ def label_selector(text: str) -> Predicate:
 
 
 def _label_term(term: str) -> Callable[[dict[str, str]], bool]:
-    if found := _IN_SET.match(term):
-        key, values = found["key"], {value.strip() for value in found["values"].split(",")}
-        if found["op"] == "in":
+    if match := _IN_SET.match(term):
+        key, values = match["key"], {value.strip() for value in match["values"].split(",")}
+        if match["op"] == "in":
             return lambda labels: labels.get(key) in values
         return lambda labels: labels.get(key) not in values
-    if found := _EQUALITY.match(term):
-        key, op, value = found["key"], found["op"], found["value"]
+    if match := _EQUALITY.match(term):
+        key, op, value = match["key"], match["op"], match["value"]
         if op in "<>":
             return lambda labels: _is_above(*((labels.get(key), value) if op == ">" else (value, labels.get(key))))
         return lambda labels: (labels.get(key) == value) is (op != "!=")
-    if found := _EXISTS.match(term):
-        key, absent = found["key"], found["absent"] is not None
+    if match := _EXISTS.match(term):
+        key, absent = match["key"], match["absent"] is not None
         return lambda labels: (key in labels) is not absent
     raise bad_request(f"unable to parse requirement: found {term!r}, expected: a label selector")
 
@@ -168,12 +168,12 @@ def field_selector(text: str, allowed: Sequence[str]) -> Predicate:
     """Raises ApiError 400 for text that is no selector, or for a field outside `allowed`."""
     terms: list[tuple[list[str], bool, str]] = []
     for term in filter(None, (part.strip() for part in text.split(","))):
-        found = _EQUALITY.match(term)
-        if found is None or found["op"] in "<>":
+        match = _EQUALITY.match(term)
+        if match is None or match["op"] in "<>":
             raise bad_request(f"invalid selector: '{text}'; can't understand '{term}'")
-        if found["key"] not in allowed:
-            raise bad_request(f"field label not supported: {found['key']}")
-        terms.append((found["key"].split("."), found["op"] != "!=", found["value"]))
+        if match["key"] not in allowed:
+            raise bad_request(f"field label not supported: {match['key']}")
+        terms.append((match["key"].split("."), match["op"] != "!=", match["value"]))
     if not terms:
         return everything
     return lambda obj: all((_field(obj, path) == wanted) is equal for path, equal, wanted in terms)

@@ -267,10 +267,10 @@ class TypeRegistry:
 
     def groups(self) -> dict[str, dict[str, list[ResourceType]]]:
         """Group to version to types; the core group is the empty string."""
-        found: dict[str, dict[str, list[ResourceType]]] = {}
+        groups: dict[str, dict[str, list[ResourceType]]] = {}
         for type_ in self._types.values():
-            found.setdefault(type_.resource.group, {}).setdefault(type_.resource.version, []).append(type_)
-        return found
+            groups.setdefault(type_.resource.group, {}).setdefault(type_.resource.version, []).append(type_)
+        return groups
 
 
 def sorted_by_name(types: Iterable[ResourceType]) -> list[ResourceType]:

@@ -281,8 +281,8 @@ def _access(request: web.Request, target: RequestTarget) -> Access:
 
 def _selected_name(request: web.Request) -> str | None:
     """RBAC takes a list of the one object that a field selector names as one that names it."""
-    found = _ONE_NAME.fullmatch(request.query.get("fieldSelector", ""))
-    return found.group(1) if found else None
+    match = _ONE_NAME.fullmatch(request.query.get("fieldSelector", ""))
+    return match.group(1) if match else None
 
 
 def _failure(error: ApiError) -> web.Response:

@@ -54,10 +54,10 @@ class StoredVersion:
     def encoded(self, api_version: str, *, bare: bool = False) -> bytes:
         """JSON of `served_as`, made once."""
         key = api_version, bare
-        found = self._encoded.get(key)
-        if found is None:
-            found = self._encoded[key] = encode(self.served_as(api_version, bare=bare))
-        return found
+        content = self._encoded.get(key)
+        if content is None:
+            content = self._encoded[key] = encode(self.served_as(api_version, bare=bare))
+        return content
 
 
 @dataclass(slots=True)

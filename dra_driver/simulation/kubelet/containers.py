@@ -317,15 +317,15 @@ class _Container:
 
 def mounted(described: ContainerDescription) -> dict[str, str]:
     """Host paths by container path, with the links to mounted files that hooks make."""
-    found = {mount.container_path: mount.host_path for mount in described.mounts}
+    host_paths = {mount.container_path: mount.host_path for mount in described.mounts}
     for hook in described.hooks:
         words = list(hook.args)
         for link in (words[number + 1] for number, word in enumerate(words[:-1]) if word == "--link"):
             target, _, path = link.partition("::")
-            source = found.get(normpath(join(dirname(path), target)))
+            source = host_paths.get(normpath(join(dirname(path), target)))
             if source is not None:
-                found[path] = source
-    return found
+                host_paths[path] = source
+    return host_paths
 
 
 def _user(pod: JsonObject, container: JsonObject) -> int:

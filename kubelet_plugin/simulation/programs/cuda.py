@@ -21,12 +21,12 @@ from kubelet_plugin.simulation.programs.node import RootedNode
 def attached(pipe: str, server: socket.socket) -> dict[str, object]:
     try:
         with connected(pipe) as ask:
-            found = json.loads(ask("attach " + json.dumps({"uid": os.getuid()}, separators=(",", ":"))))
+            answer = json.loads(ask("attach " + json.dumps({"uid": os.getuid()}, separators=(",", ":"))))
     except OSError as error:
         raise ValueError(f"no MPS daemon in {pipe}: {error}") from error
-    if "error" in found:
-        raise ValueError(found["error"])
-    connect(server, pipe, found["socket"])
+    if "error" in answer:
+        raise ValueError(answer["error"])
+    connect(server, pipe, answer["socket"])
     asked = {
         "pid": os.getpid(),
         "threads": os.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),

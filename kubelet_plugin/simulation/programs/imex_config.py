@@ -36,7 +36,7 @@ _KEYS: dict[str, tuple[str, str]] = {
 
 def read_config(path: str) -> dict[str, str]:
     """Raises Refused for a missing file, a line that is no setting, a key that there is not, a value that is none."""
-    found = {key: default for key, (default, _) in _KEYS.items()}
+    settings = {key: default for key, (default, _) in _KEYS.items()}
     for number, line in enumerate(_lines(path, "configuration file"), 1):
         key, equals, value = (part.strip() for part in line.partition("="))
         if not equals:
@@ -45,10 +45,10 @@ def read_config(path: str) -> dict[str, str]:
             raise ConfigRefused(f"{path}:{number}: unknown configuration key {key}")
         if re.fullmatch(_KEYS[key][1], value) is None:
             raise ConfigRefused(f"{path}:{number}: invalid value {value!r} of {key}")
-        found[key] = value
-    if found["IMEX_CMD_ENABLED"] == "1" and not found["IMEX_CMD_UNIX_DOMAIN_PATH"]:
+        settings[key] = value
+    if settings["IMEX_CMD_ENABLED"] == "1" and not settings["IMEX_CMD_UNIX_DOMAIN_PATH"]:
         raise ConfigRefused("IMEX_CMD_ENABLED needs IMEX_CMD_UNIX_DOMAIN_PATH: commands by TCP are not simulated")
-    return found
+    return settings
 
 
 def read_nodes(path: str) -> list[str]:
