@@ -65,7 +65,7 @@ def _claim(intent: Intent) -> Noted:
     if intent.form is ObjectForm.CLAIM:
         life = "Pods that name this claim use the same devices, on the same node, until the claim is deleted."
         return Noted(f"{_summary(intent)}\n{life}", _object("ResourceClaim", {"metadata": metadata, "spec": spec}))
-    life = "For each pod that names this template a claim is made, which goes with the pod."
+    life = "Kubernetes creates a claim for each pod that names this template, and deletes it with the pod."
     body = {"metadata": metadata, "spec": {"spec": spec}}
     return Noted(f"{_summary(intent)}\n{life}", _object("ResourceClaimTemplate", body))
 
@@ -99,7 +99,7 @@ def _requests(intent: Intent) -> tuple[list[Any], list[str]]:
 def _request(intent: Intent, name: str, count: int | None) -> Any:
     if intent.prefer:
         alternatives = [{"name": _label(model), **_wanted(intent, model, count)} for model in intent.prefer]
-        note = "The first of these that a node has; of several nodes, one that has an earlier one."
+        note = "The first of these that a node has. Nodes with an earlier one are preferred."
         return {"name": name, "firstAvailable": Noted(note, alternatives)}
     return {"name": name, "exactly": _wanted(intent, intent.gpu, count)}
 
@@ -119,7 +119,7 @@ def _wanted(intent: Intent, model: str | None, count: int | None) -> JsonObject:
     elif count is not None:
         wanted["count"] = count
     if intent.share is not None and intent.share.amounts:
-        note = "Of a device that others have shares of; cores are percent of its compute."
+        note = "A share of a device that other claims share, too; cores are percent of its compute."
         wanted["capacity"] = Noted(f"{note} Needs Kubernetes 1.36.", {"requests": dict(intent.share.amounts)})
     if intent.tolerate:
         note = "Also devices with these taints. Needs Kubernetes 1.36; older ones drop this."
@@ -267,7 +267,7 @@ _OF_CLASS = {
 def _class(intent: Intent) -> Noted:
     first = f'device.driver == "{GPU_DRIVER}" && {_OF_CLASS[_class_name(intent)]}'
     selectors = [
-        Noted("Asked first, so that the rest is asked of these devices only.", _cel(first)),
+        Noted("This comes first, so that the other selectors see only these devices.", _cel(first)),
         *_selectors(intent, intent.gpu),
     ]
     config = _configs(intent, [])
@@ -292,7 +292,7 @@ def _summary(intent: Intent) -> str:
         *([f"with the same {_SAME_WORDS[intent.same]}"] if intent.same is not None else []),
         *(["each with a network device" if intent.devices > 1 else "with a network device"] if intent.nic else []),
         *(["isolated from other claims"] if intent.isolated else []),
-        *(["to look at, not to hold"] if intent.admin else []),
+        *(["for monitoring only"] if intent.admin else []),
     ]
     return f"{number} {_what(intent)}{f' ({models})' if models else ''}{''.join(f', {text}' for text in more)}."
 

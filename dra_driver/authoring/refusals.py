@@ -46,7 +46,7 @@ def refusals(intent: Intent, known: Sequence[GpuFacts]) -> tuple[str, ...]:
 
 def _words(intent: Intent) -> Iterator[str]:
     if intent.name is not None and "=" in intent.name:
-        yield f"NAME {intent.name!r}: no name; limits of MPS are for --mps-limits, amounts of a share for --share"
+        yield f"NAME {intent.name!r}: not a name; set MPS limits with --mps-limits, amounts of a share with --share"
     elif intent.name is not None and not is_dns_subdomain(intent.name, longest=200):
         yield f"NAME {intent.name!r}: lower-case letters, digits, '-' and '.', at most 200"
     for option, words in (("--gpu", [intent.gpu] if intent.gpu is not None else []), ("--prefer", intent.prefer)):
@@ -100,11 +100,11 @@ def _together(intent: Intent) -> Iterator[str]:
     if intent.same is Same.GPU and intent.nic:
         yield "--same gpu with --with-nic: a network device is not a part of a GPU; --same pcie puts it beside one"
     if intent.same in (Same.NVLINK, Same.NUMA, Same.PCIE) and intent.kind is None:
-        yield f"--same {intent.same} with shares: two shares of a claim may be of one GPU, so this says nothing"
+        yield f"--same {intent.same} with shares: two shares of a claim may be on one GPU, so this has no effect"
     if intent.mig is not None and intent.memory is not None:
         yield f"--memory with --mig: the profile {intent.mig} says how much memory the MIG device has"
     if intent.share is not None and intent.memory is not None:
-        yield "--memory with --share: say it in --share, as memory=8Gi"
+        yield "--memory with --share: set it in --share, as memory=8Gi"
     if intent.admin and intent.share is not None:
         yield "--share with --admin: admin access takes nothing of a device, so it has no amounts"
     if intent.admin and intent.prefer:

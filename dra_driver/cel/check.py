@@ -387,4 +387,4 @@ def _mismatch(name: str, candidates: Sequence[Overload], given: Sequence[Type]) 
                 return f"{message}; use a.{method}(b) or a.compareTo(b)"
         return message
     accepted = " or ".join(sorted({f"({', '.join(map(str, candidate.parameters))})" for candidate in candidates}))
-    return f"`{name}` does not work on ({', '.join(map(str, given))}), only on {accepted}"
+    return f"`{name}` does not accept ({', '.join(map(str, given))}), only on {accepted}"

@@ -196,7 +196,7 @@ class _Judged:
         _check_metadata(_Taken(document, report, cleaned))
         located = pod_spec(document.kind, cleaned)
         if located is None and not _has_errors(report):
-            report.find(MISSING_FIELD, "spec", "there is no pod in it")
+            report.find(MISSING_FIELD, "spec", "it contains no pod")
         if located is not None:
             path, spec = located
             self._manifests.pods.append(PodPart(report, path, spec, document.namespace or ""))
@@ -327,11 +327,11 @@ def _check_version(document: Document, report: CheckReport, minor: int) -> bool:
     first, last = served[version]
     best = next((text for text, (since, _) in served.items() if since <= minor), "v1")
     if minor < first or (last is not None and minor > last):
-        when = f"came with Kubernetes 1.{first}" if minor < first else f"is gone since Kubernetes 1.{(last or 0) + 1}"
+        when = f"came with Kubernetes 1.{first}" if minor < first else f"was removed in Kubernetes 1.{(last or 0) + 1}"
         message = f"{document.api_version} {when}; this is for 1.{minor}"
         report.find(API_VERSION, "apiVersion", message, fix=_rewrite(kind, version, best))
     elif version != best:
-        end = f" and gone in Kubernetes 1.{last + 1}" if last is not None else ""
+        end = f" and removed in Kubernetes 1.{last + 1}" if last is not None else ""
         message = f"{document.api_version} is an old version: off by default{end}"
         report.find(DEPRECATED, "apiVersion", message, fix=_rewrite(kind, version, best))
     return True

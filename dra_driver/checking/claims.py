@@ -85,9 +85,9 @@ def check_gate(gate: str, path: str, report: CheckReport, minor: int) -> None:
     if FeatureGates(minor).enabled(gate):
         return
     since = GATES[gate].on
-    later = f"; from 1.{since} on it is" if since in KNOWN else ""
+    later = f"; it is on from 1.{since} on" if since in KNOWN else ""
     name = path.rpartition(".")[2]
-    message = f"Kubernetes 1.{minor} drops `{name}`, for its gate {gate} is not on by default{later}"
+    message = f"Kubernetes 1.{minor} drops `{name}` because its gate {gate} is off by default{later}"
     report.find(NEEDS_GATE, path, message, fix=f"switch on {gate} in kube-apiserver and kube-scheduler")
 
 
@@ -171,7 +171,7 @@ def _check_constraints(part: ClaimPart, names: KnownNames) -> None:
                 fix = fix_of(guess)
                 if fix is not None and "/" not in guess and "device." not in guess:
                     fix = f"write `{domain}/{guess.split('`')[1]}`" if domain in names.attributes else fix
-                part.report.find(UNKNOWN_ATTRIBUTE, f"{path}.{field}", f"{message}; no devices meet this", fix=fix)
+                part.report.find(UNKNOWN_ATTRIBUTE, f"{path}.{field}", f"{message}; no devices satisfy this", fix=fix)
 
 
 def _check_capacity(request: JsonObject, path: str, report: CheckReport, manifests: Manifests) -> None:

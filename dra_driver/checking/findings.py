@@ -42,13 +42,15 @@ API_VERSION = Code(
     "No Kubernetes serves this `kind` under this `apiVersion`, or not the version that is checked for.",
 )
 DEPRECATED = Code(
-    "deprecated-api", _WARNING, "A beta version of `resource.k8s.io`: off by default, and gone in a later Kubernetes."
+    "deprecated-api",
+    _WARNING,
+    "A beta version of `resource.k8s.io`: off by default, and removed in a later Kubernetes.",
 )
 UNKNOWN_FIELD = Code("unknown-field", _ERROR, "The API has no such field here. It would be dropped or refused.")
 WRONG_TYPE = Code(
     "wrong-type", _ERROR, "A value of another type than the field has: a number for a string, a map for a list."
 )
-MISSING_FIELD = Code("missing-field", _ERROR, "A field that must be there is not.")
+MISSING_FIELD = Code("missing-field", _ERROR, "A required field is missing.")
 INVALID = Code("invalid-value", _ERROR, "The API server does not accept this value.")
 TOO_MANY = Code("too-much", _ERROR, "More entries, or longer, than the API allows.")
 DUPLICATE = Code("duplicate", _ERROR, "Something that must be unique occurs twice.")
@@ -59,7 +61,9 @@ TEMPLATE_TAKEN = Code(
     "A ComputeDomain's template would have the name of another one. It is never overwritten, and the domain does not "
     "become ready.",
 )
-DEPRECATED_FIELD = Code("deprecated-field", _INFO, "A field that works, and that manifests should do without.")
+DEPRECATED_FIELD = Code(
+    "deprecated-field", _INFO, "A deprecated field. It still works, but manifests should not use it."
+)
 NEEDS_GATE = Code(
     "needs-gate",
     _WARNING,
@@ -84,19 +88,19 @@ UNUSED_CLAIM = Code(
 NOT_FOUND = Code(
     "not-found",
     _INFO,
-    "A class, template or claim that is named is neither in the files nor among those that come with the driver. "
+    "A named class, template or claim is neither in the files nor among those that come with the driver. "
     "It may be in the cluster.",
     "an error with `--live`, when it is not in the cluster either",
 )
 MISNAMED = Code(
     "misnamed",
     _WARNING,
-    "A class, template or claim that is named does not exist, but one with nearly the same name does.",
+    "A named class, template or claim does not exist, but one with a similar name does.",
 )
 SELECTOR = Code(
     "selector",
     _ERROR,
-    "The CEL expression of a selector cannot be compiled, costs too much, or its result is no truth value.",
+    "The CEL expression of a selector cannot be compiled, costs too much, or its result is not true or false.",
 )
 NOT_JUDGED = Code(
     "not-judged",
@@ -107,7 +111,7 @@ NOT_JUDGED = Code(
 SELECTOR_FAILS = Code(
     "selector-fails",
     _WARNING,
-    "The selector ends with an error on some devices that it is asked about. The scheduler then gives up on the whole"
+    "The selector fails with an error on some devices. The scheduler then gives up on the whole"
     " pod, even where other devices would fit.",
     "info where it happens on some of the known GPU models only; with `--profiles` and `--live` that is a warning, too",
 )
@@ -117,14 +121,14 @@ UNKNOWN_ATTRIBUTE = Code(
     "No known device has this attribute or capacity, unless a PublishingPolicy adds it. A selector that reads it "
     "fails, a constraint on it is never met.",
 )
-CONFIG = Code("config", _ERROR, "The parameters of a config for a GPU are not right; the node would refuse the claim.")
+CONFIG = Code("config", _ERROR, "The parameters of a config are invalid. The node plugin would refuse the claim.")
 CONFIG_KIND = Code(
     "config-kind", _ERROR, "A config is for other devices (GPU, MIG, VFIO) than those that its requests can get."
 )
 UNKNOWN_DRIVER = Code(
     "unknown-driver",
     _WARNING,
-    "The driver's name is nearly that of a known driver: the config would be ignored.",
+    "The driver name is similar to that of a known driver. The config would be ignored.",
 )
 NEVER_FITS = Code(
     "never-fits",
@@ -135,10 +139,10 @@ NEVER_FITS = Code(
 ADMIN_ACCESS = Code(
     "admin-access",
     _ERROR,
-    "The request wants admin access, and its namespace is in the files without the label that allows it.",
+    "The request asks for admin access, and the files have its namespace without the label that allows it.",
 )
 EXTENDED_RESOURCE = Code(
-    "extended-resource", _WARNING, "A container asks for devices by a resource name that no DeviceClass answers to."
+    "extended-resource", _WARNING, "A container requests devices by a resource name that no DeviceClass provides."
 )
 POLICY = Code("policy", _ERROR, "A PublishingPolicy that the driver would refuse to start with.")
 

@@ -142,7 +142,9 @@ def _report_failures(
             if failure.index >= first:
                 attribute = candidate.device.attributes.get("type")
                 kind = attribute.string if attribute is not None and attribute.string else candidate.id.driver
-                message = f"{failure.error.message}, on devices of type {kind} ({site.title}); then no pod gets devices"
+                message = (
+                    f"{failure.error.message}, on devices of type {kind} ({site.title}); then the pod gets no devices"
+                )
                 fix = "guard it with has(…) &&, or ask for it with .?… and orValue(…)"
                 path = paths[failure.index - first]
                 if not part.report.has(path):
@@ -227,7 +229,7 @@ def _report_misfit(part: ClaimPart, spec: ResourceClaimSpec, wishes: Sequence[_W
     if not fits_alone:
         return
     reason = _reason(spec, list(manifests.knowledge.sites.broad), part.report.document.name, manifests)
-    message = f"each request can be had, but not all together on one node; {reason}"
+    message = f"each request fits alone, but all together fit no node; {reason}"
     part.report.find(NEVER_FITS, f"{part.path}.devices.requests", message, severity=severity)
 
 

@@ -118,7 +118,7 @@ def _check_listed(pod: PodPart) -> dict[str, str]:
         for field in ("resourceClaimName", "resourceClaimTemplateName"):
             named = entry.get(field)
             if named and not is_dns_subdomain(str(named)):
-                pod.report.find(INVALID, f"{path}.{field}", f"is {shown(named)}; that can be no object's name")
+                pod.report.find(INVALID, f"{path}.{field}", f"is {shown(named)}; that is not a valid object name")
         if name in claims:
             pod.report.find(DUPLICATE, f"{path}.name", f"the pod has two claims called {shown(name)}")
         claims.setdefault(name, path)
@@ -286,7 +286,7 @@ def _check_resource(pod: PodPart, path: str, name: str, classes: Mapping[str, st
     if not name.startswith((IMPLICIT_PREFIX, *_SIMILAR_GPU)):
         return
     guess = meant(name, classes)
-    message = f"no DeviceClass answers to {name}{guess}"
+    message = f"no DeviceClass provides {name}{guess}"
     if name.startswith("nvidia.com/mig-"):
         message += "; ask for the profile with a claim of class mig.nvidia.com instead"
     pod.report.find(EXTENDED_RESOURCE, path, message, fix=fix_of(guess))

@@ -50,7 +50,7 @@ REFUSED = [
     ("device.capacity['a'].memory > quantity('1Gi')", 29, "use a.isGreaterThan(b) or a.compareTo(b)"),
     ("device.capacity['a'].memory <= quantity('1Gi')", 29, "use a.isLessThan(b) or a.compareTo(b)"),
     ("device.capacity['a'].memory == '1Gi'", 29, 'write quantity("…") around the text'),
-    ("device.capacity['a'].memory.isLessThan('1Gi')", 29, "`isLessThan` does not work on (quantity, string)"),
+    ("device.capacity['a'].memory.isLessThan('1Gi')", 29, "`isLessThan` does not accept (quantity, string)"),
     ("semver('1.0.0') == '1.0.0'", 17, 'write semver("…") around the text'),
     ("device.driver == 1", 15, "`==` does not work between string and int"),
     ("device.driver && true", 1, "`&&` needs bool, not string"),
@@ -64,6 +64,6 @@ REFUSED = [
     ("[1].all(x, x)", 12, "the condition of `all` needs bool, not int"),
     ("[1].all(x, true) && x == 1", 21, "unknown name `x`"),
     ("device.driver.orValue('a') == 'a'", 15, "`orValue` is a method of optional values, not of string"),
-    ("device.driver.size(1) == 1", 15, "`size` does not work on (string, int)"),
+    ("device.driver.size(1) == 1", 15, "`size` does not accept (string, int)"),
 ]
 """Expression, column of the error, and a part of our message."""

@@ -52,7 +52,7 @@ KNOWN = known_gpus()
         ),
         (Intent(form=ObjectForm.CLASS, gpu="h100", pod=True), "--pod: a pod names a claim or a template"),
         (Intent(name="Not a name", count=1), "NAME 'Not a name': lower-case letters"),
-        (Intent(name="threads=50", mps=MpsWish()), "NAME 'threads=50': no name; limits of MPS are for --mps-limits"),
+        (Intent(name="threads=50", mps=MpsWish()), "NAME 'threads=50': not a name; set MPS limits with --mps-limits"),
         (Intent(gpu="h100'"), "--gpu \"h100'\": words of a product's name"),
         (Intent(count=1, tolerate=("-",)), "--tolerate '-': the key of a taint"),
         (Intent(prefer=("RTX PRO 6000", "rtx-pro-6000")), "--prefer: the same model twice"),

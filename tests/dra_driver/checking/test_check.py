@@ -542,7 +542,7 @@ def test_requests_that_can_be_had_alone_but_not_together_are_told_so() -> None:
     ]
     (only,) = found(TWO % ", ".join(requests))
     assert (only.code, only.field) == ("never-fits", "spec.spec.devices.requests")
-    assert "not all together on one node" in only.message
+    assert "all together fit no node" in only.message
 
 
 def test_a_request_for_another_drivers_devices_is_not_ours_to_judge() -> None:
