@@ -137,13 +137,13 @@ class SimulatedCluster:
         """Start everything, wait until every node's devices are published, and stop everything at the end."""
         cluster = cls(folder, nodes, publisher=publisher, policy=policy, version=version)
         async with AsyncExitStack() as stack:
-            cluster._forks = await stack.enter_async_context(Forks.running(_IMPORTED, own_environment()))
             progress("starting the API server")
             try:
                 await cluster.server.start(port=port)
             except OSError as error:
                 raise InvalidInput(f"port {port} cannot be used: {error.strerror}", about="API server") from error
             stack.push_async_callback(cluster.server.stop)
+            cluster._forks = await stack.enter_async_context(Forks.running(_IMPORTED, own_environment()))
             cluster.server.kubeconfig(cluster.kubeconfig)
             cluster.kube = await stack.enter_async_context(Kube(endpoint_from(cluster.kubeconfig)))
             await cluster._install()

@@ -163,10 +163,3 @@ async def test_a_policy_with_a_mistake_ends_it_with_a_line_that_names_file_and_f
     assert process.returncode == 2
     assert f"policy {policy}: withold: Extra inputs are not permitted" in said.decode()
     assert "Traceback" not in said.decode()
-
-
-async def test_a_policy_that_is_missing_is_named(api_server: SimulatedApiServer, tmp_path: Path) -> None:
-    async with controller(api_server, tmp_path, "--policy=/nowhere.yaml") as process:
-        _, said = await process.communicate()
-    assert process.returncode == 2
-    assert "policy /nowhere.yaml: cannot be read" in said.decode()

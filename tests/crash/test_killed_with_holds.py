@@ -134,7 +134,7 @@ async def allocated(world: World, name: str, device: str, share: str | None, con
 def a_node(world: World, policy: JsonObject) -> NodeUnderTest:
     """A machine of its own, with nothing prepared on it."""
     folder = world.folder / f"n{next(world.nodes)}"
-    node = NodeUnderTest(folder, world.kubeconfig, create_host(folder / "host", PROFILE))
+    node = NodeUnderTest(folder, world.kubeconfig, create_host(folder / "host", PROFILE, gpus=2))
     file = folder / "policy.yaml"
     file.write_text(yaml.safe_dump({"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy", **policy}))
     node.options = (f"--policy={file}",)

@@ -26,7 +26,7 @@ DYNAMIC = {"mig": [{"mode": "Dynamic"}]}
 
 def a_node(world: World, policy: JsonObject) -> NodeUnderTest:
     folder = world.folder / f"n{next(world.nodes)}"
-    node = NodeUnderTest(folder, world.kubeconfig, create_host(folder / "host", "h100-nvl"))
+    node = NodeUnderTest(folder, world.kubeconfig, create_host(folder / "host", "h100-nvl", gpus=2))
     file = folder / "policy.yaml"
     file.write_text(yaml.safe_dump({"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy", **policy}))
     node.options = (f"--policy={file}", "--discovery-interval=0.2")

@@ -17,7 +17,7 @@ from support.allocation import (
     published,
 )
 from support.naive_allocation import Reference, Stop, TooLong
-from support.rows import rows, slow_but
+from support.rows import examples, rows, slow_but
 
 from dra_driver.allocation.behavior import Behavior
 from dra_driver.allocation.search import Allocated, Limit, NotAllocatable, Undecided, allocate
@@ -28,7 +28,7 @@ from dra_driver.errors import InvalidInput
 type Obj = dict[str, Any]
 
 CLASS = device_class("gpu", f"device.driver == '{DRIVER}'")
-CASES = 800
+CASES = examples(800)
 
 
 def machine(random_: random.Random) -> tuple[list[Obj], list[Obj]]:

@@ -29,7 +29,7 @@ from support.kustomize import (
     top_of,
     tree,
 )
-from support.rows import rows
+from support.rows import examples, rows
 
 from dra_driver.migration.codes import NOT_EDITABLE, FindingSeverity
 from dra_driver.migration.migrate import migrate
@@ -276,7 +276,9 @@ def _trees(draw: st.DrawFn) -> Files:
 
 
 @needs_kubectl
-@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.data_too_large, HealthCheck.too_slow])
+@settings(
+    max_examples=examples(3), deadline=None, suppress_health_check=[HealthCheck.data_too_large, HealthCheck.too_slow]
+)
 @given(st.lists(_trees(), min_size=12, max_size=12))
 def test_of_trees_of_any_shape_the_same_is_true(trees: list[Files]) -> None:
     check_law({f"t{number}": files for number, files in enumerate(filter(builds, trees))})
