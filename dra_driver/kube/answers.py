@@ -54,8 +54,9 @@ def a_stored_object(answer: Any, about: str) -> JsonObject:
 
 
 def a_list(answer: Any, about: str) -> list[JsonObject]:
-    """The objects of a list. Raises Unreachable if it is not a list."""
-    items = an_object(answer, about).get("items") or []
+    """The objects of a list. Raises Unreachable if it is not a list: an answer without items must not mean that all
+    objects are gone."""
+    items = an_object(answer, about).get("items", "missing") or []
     if not isinstance(items, list):
         raise Unreachable(f"the answer is not from an API server: {_excerpt(answer)}", about=about)
     return [a_stored_object(item, about) for item in items]

@@ -142,6 +142,13 @@ async def test_an_answer_that_is_json_and_nothing_of_an_api_server_is_tried_agai
                 await request
 
 
+@pytest.mark.parametrize("more", [{}, {"kind": "Status", "status": "Success"}, {"items": "none"}, {"items": 7}])
+async def test_an_answer_without_items_does_not_mean_that_there_are_no_objects(more: dict[str, Any]) -> None:
+    async with talking_to(answering(200, {"metadata": {"resourceVersion": "1"}, **more})) as client:
+        with pytest.raises(Unreachable, match="not from an API server"):
+            await client.list(NODES)
+
+
 @pytest.mark.parametrize(
     "line",
     ['{"type": "ADDED"}', '{"object": {}}', '{"type": "ADDED", "object": {}}', '{"type": "ERROR", "object": "x"}'],
