@@ -1,5 +1,6 @@
 """Policies with values other than those of `test_rights`, by Google's evaluator of expressions."""
 
+import re
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from support.policies import refusing, user_info
 from support.rights import changed, daemons_of, world
 
 from controller.classes import wanted_class
+from dra_driver.apirules.schema import definitions
 
 pytest.importorskip("cel_expr_python.cel", reason="Google's evaluator is not installed")
 
@@ -100,6 +102,42 @@ def test_the_controllers_own_daemons_and_classes_pass_whatever_is_set(values: Va
     for profile in ("1g.10gb", "1c.2g.20gb+me", "1g.5gb+me.all", "2g.20gb-me"):
         made = wanted_class(profile, values.get("driverName", DRIVER), extended_resource=True)
         assert not refused(release, CONTROLLER, "deviceclasses", made)
+
+
+HARMLESS = {
+    "PodSpec": {
+        "automountServiceAccountToken": "the account may only read domains",
+        "dnsPolicy": "name servers are refused",
+        "enableServiceLinks": "variables with addresses",
+        "ephemeralContainers": "no template has any",
+        "schedulingGroup": "the pod waits for the others of its group",
+        "serviceAccount": "the server sets it to serviceAccountName",
+        "terminationGracePeriodSeconds": "the pod ends later",
+    },
+    "Container": {
+        "imagePullPolicy": "of the driver's image",
+        "stdin": "of the daemon",
+        "stdinOnce": "of the daemon",
+        "terminationMessagePath": "in the container",
+        "terminationMessagePolicy": "text in the status",
+        "tty": "of the daemon",
+        "volumeMounts": "volumes are empty folders",
+    },
+    "PodSecurityContext": {},
+    "SecurityContext": {},
+}
+
+
+@pytest.mark.parametrize("kind", HARMLESS)
+def test_each_field_of_the_newest_kubernetes_is_restricted_for_daemons_or_known_to_be_harmless(
+    kind: str, render: Render
+) -> None:
+    (policy,) = [
+        one for one in render().all("ValidatingAdmissionPolicy") if one["metadata"]["name"].endswith("-daemons")
+    ]
+    restricted = set(re.findall(r"\w+", " ".join(one["expression"] for one in policy["spec"]["validations"])))
+    fields = definitions()[f"io.k8s.api.core.v1.{kind}"]["properties"].keys()
+    assert fields - restricted == HARMLESS[kind].keys()
 
 
 def test_where_nodes_run_imex_themselves_the_controller_makes_no_daemon_set(render: Render) -> None:
