@@ -124,7 +124,7 @@ class _Builder:
         kind = str(obj.get("kind"))
         adder = getattr(self, f"_add_{kind.lower()}", None)
         if adder is not None:
-            self._guarded(adder, obj, kind)
+            self._guarded(lambda named: adder(_named(named)), obj, kind)
         else:
             self._guarded(self._add_workload, obj, kind)
 
@@ -206,6 +206,18 @@ class _Builder:
             self.registered[node] = frozenset(registration["driver"] for registration in registrations)
         status = NodeInventoryStatus.of(obj.get("status") or {}, about="NodeInventory")
         self.limitations[node] = tuple(status.limitations)
+
+
+_NAMED = frozenset(("ComputeDomain", "DeviceClass", "Node", "Pod", "ResourceClaim", "ResourceClaimTemplate"))
+"""Others refer to these by their names."""
+
+
+def _named(obj: JsonObject) -> JsonObject:
+    """Raises ValueError for an object without the name that it needs, which only a file can have."""
+    name = (obj.get("metadata") or {}).get("name")
+    if not (isinstance(name, str) and name) and obj["kind"] in _NAMED:
+        raise ValueError("metadata.name is missing; add it")
+    return obj
 
 
 def _check_amounts(published: PublishedSlice) -> None:

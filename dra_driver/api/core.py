@@ -7,12 +7,12 @@ import ssl
 from base64 import b64decode
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
-from typing import Any, Self
+from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from dra_driver import kubernetes
-from dra_driver.api.meta import JsonObject, Model, ObjectMeta
+from dra_driver.api.meta import CoreModel, JsonObject, ObjectMeta
 from dra_driver.api.resource import Taint, Toleration
 from dra_driver.errors import InvalidInput
 from dra_driver.features import Gates
@@ -30,15 +30,6 @@ type Key = tuple[str, str]
 """Namespace and name."""
 type Amounts = dict[str, str | int | float]
 """Quantities by resource name."""
-
-
-class CoreModel(Model):
-    """Null is the same as a missing field, as for the API server."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_null(cls, value: Any) -> Any:
-        return {key: item for key, item in value.items() if item is not None} if isinstance(value, dict) else value
 
 
 class ObjectCondition(CoreModel):

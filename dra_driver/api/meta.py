@@ -6,7 +6,7 @@ makes them at the border, `to_wire()` converts them back.
 from dataclasses import dataclass
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
 from dra_driver.errors import InvalidInput
@@ -55,7 +55,16 @@ def _path(location: tuple[int | str, ...]) -> str:
     return path
 
 
-class OwnerReference(Model):
+class CoreModel(Model):
+    """Base of Kubernetes' own kinds: null is the same as a missing field, as for the API server."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_null(cls, value: Any) -> Any:
+        return {key: item for key, item in value.items() if item is not None} if isinstance(value, dict) else value
+
+
+class OwnerReference(CoreModel):
     api_version: str
     kind: str
     name: str
@@ -63,7 +72,7 @@ class OwnerReference(Model):
     controller: bool | None = None
 
 
-class ObjectMeta(Model):
+class ObjectMeta(CoreModel):
     name: str = ""
     namespace: str | None = None
     uid: str = ""

@@ -18,7 +18,6 @@ from dra_driver.api.core import (
     KUBELET_PLUGIN,
     AdmissionPolicy,
     ConfigMap,
-    CoreModel,
     CustomResource,
     Event,
     Lease,
@@ -30,7 +29,7 @@ from dra_driver.api.core import (
     Workload,
 )
 from dra_driver.api.inventory import NodeInventory, Registration
-from dra_driver.api.meta import JsonObject, ObjectMeta
+from dra_driver.api.meta import CoreModel, JsonObject, ObjectMeta
 from dra_driver.api.policy import PublishingPolicy, decode_policy
 from dra_driver.api.resource import DeviceClass, ResourceClaim
 from dra_driver.doctor.findings import SeenKind, Unread

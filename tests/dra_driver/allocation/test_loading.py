@@ -43,6 +43,18 @@ def test_objects_without_a_namespace_are_in_the_default_one() -> None:
     assert (list(world.claims), list(world.pods)) == ([("default", "gpu")], [("default", "train")])
 
 
+def test_null_is_a_missing_field() -> None:
+    metadata = {"name": "train", "labels": None, "namespace": None}
+    spec = {
+        "containers": [{"name": "main", "resources": None}],
+        "initContainers": None,
+        "affinity": {"nodeAffinity": None},
+    }
+    loaded = world_of([{"kind": "Pod", "metadata": metadata, "spec": spec, "status": None}])
+    assert loaded.problems == ()
+    assert list(loaded.world.pods) == [("default", "train")]
+
+
 def test_a_claim_from_a_template_is_what_would_be_made() -> None:
     world = world_of(_objects()).world
     (found,) = claims_of(world, world.pods["default", "train"])
