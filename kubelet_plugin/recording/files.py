@@ -10,7 +10,6 @@ import re
 import stat
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from kubelet_plugin.hardware.driver_files import DRIVER_LIBRARIES_CACHED, LINKER_CACHE, cached_libraries
@@ -33,17 +32,10 @@ _MOST_ENTRIES = 100_000
 _ELF = struct.Struct("<4sB13xH")
 
 
-@dataclass(slots=True)
-class Looked:
-    """Host paths that were looked at."""
-
-    places: set[str] = field(default_factory=set)
-
-
 class RecordingFiles(HostFiles):
-    """`prefix` is the host folder that is the root here; see `below`."""
+    """Adds the host paths that were looked at to `looked`. `prefix` is the host folder that is the root here."""
 
-    def __init__(self, root: Path, looked: Looked, prefix: str = "") -> None:
+    def __init__(self, root: Path, looked: set[str], prefix: str = "") -> None:
         super().__init__(root)
         self._looked = looked
         self._prefix = prefix
@@ -52,17 +44,17 @@ class RecordingFiles(HostFiles):
         return RecordingFiles(self.path(host_path), self._looked, f"{self._prefix}/{str(host_path).strip('/')}")
 
     def path(self, host_path: str | PurePosixPath) -> Path:
-        self._looked.places.add(f"{self._prefix}/{str(host_path).lstrip('/')}")
+        self._looked.add(f"{self._prefix}/{str(host_path).lstrip('/')}")
         return super().path(host_path)
 
     def names(self, folder: str) -> list[str]:
         results = super().names(folder)
         if _LISTED.match(folder):
-            self._looked.places.update(f"{self.resolve(folder)}/{name}" for name in results)
+            self._looked.update(f"{self.resolve(folder)}/{name}" for name in results)
         return results
 
     def _link_text(self, place: str) -> str:
-        self._looked.places.add(self._prefix + place)
+        self._looked.add(self._prefix + place)
         return super()._link_text(place)
 
 

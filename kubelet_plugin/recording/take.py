@@ -7,7 +7,6 @@ else is still recorded.
 
 import ctypes
 import json
-import platform
 import socket
 import threading
 import time
@@ -24,7 +23,7 @@ from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.hardware.vfio import users
-from kubelet_plugin.recording.files import Capture, Looked, RecordingFiles, further_places
+from kubelet_plugin.recording.files import Capture, RecordingFiles, further_places
 from kubelet_plugin.recording.names import anonymous, without_secrets
 from kubelet_plugin.recording.questions import ProgramsOfNode, ask_nvml
 from kubelet_plugin.simulation.recorded.format import About, File, NvmlCall, ProgramAnswer, Record
@@ -150,8 +149,6 @@ CALL_PATIENCE_S = 20.0
 NVML_PATIENCE_S = 180.0
 """All of them together."""
 _LOOK_EVERY_S = 0.1
-_AARCH64 = 183
-"""ELF's number."""
 
 type Progress = Callable[[str], None]
 
@@ -171,7 +168,8 @@ class NodeRecorder:
         self._progress = progress
         self._ask_programs = ask_programs
         self._call_patience_s = call_patience_s
-        self._looked, self._log = Looked(), CallLog()
+        self._log = CallLog()
+        self._looked: set[str] = set()
         self._notes: list[str] = []
         """What could not be read."""
         self._files = RecordingFiles(places.host_root, self._looked)
@@ -190,7 +188,6 @@ class NodeRecorder:
         about = About(
             release=release,
             names_kept=keep_names,
-            machine=_machine(files, library),
             driver_root=root,
             library=library,
             notes=self._notes,
@@ -272,7 +269,7 @@ class NodeRecorder:
         root, library = self._driver()
         folders = [] if library is None else [library.rpartition("/")[0]]
         capture = Capture(self._places.host_root)
-        capture.add(self._looked.places)
+        capture.add(self._looked)
         asked = [answer.path for answer in answers]
         capture.add([*asked, *(str(resolved) for path in asked if (resolved := host.resolve(path)) is not None)])
         capture.add(further_places(host, root, folders))
@@ -284,12 +281,3 @@ class NodeRecorder:
         for node in nodes:
             capture.add_users(node, users(host, {node}))
         return capture.files()
-
-
-def _machine(files: Iterable[File], library: str | None) -> str:
-    """What the driver is for: by the header of its library, else by where that lies."""
-    headers = [file.elf for file in files if file.path == library and file.elf is not None]
-    if headers:
-        return "aarch64" if headers[0].machine == _AARCH64 else "x86_64"
-    names = [name for name in ("x86_64", "aarch64") if f"/{name}-" in (library or "")]
-    return names[0] if names else platform.machine()

@@ -54,15 +54,7 @@ def _node(obj: JsonObject, now: datetime) -> list[Cell]:
     if _spec(obj).get("unschedulable"):
         state += ",SchedulingDisabled"
     version = status.get("nodeInfo", {}).get("kubeletVersion", "")
-    return [_name(obj), state, _roles(obj["metadata"].get("labels") or {}), _created(obj, now), version]
-
-
-def _roles(labels: JsonObject) -> str:
-    prefix = "node-role.kubernetes.io/"
-    roles = {key.removeprefix(prefix) for key in labels if key.startswith(prefix) and key != prefix}
-    if labels.get("kubernetes.io/role"):
-        roles.add(labels["kubernetes.io/role"])
-    return ",".join(sorted(roles)) or "<none>"
+    return [_name(obj), state, "<none>", _created(obj, now), version]
 
 
 def _pod(obj: JsonObject, now: datetime) -> list[Cell]:

@@ -47,10 +47,11 @@ class About(_Data):
     """`names_kept`: nothing was replaced. `driver_root` and `library` (libnvidia-ml) are host paths, None where there
     was no driver; `notes` say what could not be read."""
 
+    model_config = ConfigDict(extra="ignore")
+
     format: Literal[1] = 1
     release: str = ""
     names_kept: bool = False
-    machine: str = "x86_64"
     driver_root: str | None = None
     library: str | None = None
     notes: list[str] = Field(default_factory=list)

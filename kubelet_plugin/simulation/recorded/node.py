@@ -148,7 +148,7 @@ def state_of(record: Record, files: HostFiles, name: str, index: int) -> NodeSta
     return NodeState(
         profile=name,
         node_index=index,
-        machine="aarch64" if record.about.machine == "aarch64" else "x86_64",
+        machine="x86_64",  # nothing asks: libraries have the headers of the recorded ones
         layout="root",
         driver=DriverState(
             version=version or loaded or (in_name[1] if in_name is not None else "0.0"),
