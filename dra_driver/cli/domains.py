@@ -54,8 +54,8 @@ def domains(
 async def _read(kube: Kube, namespace: str | None) -> list[JsonObject]:
     cluster_error = await listed(kube, COMPUTE_DOMAINS, namespace)
     if isinstance(cluster_error, NotFound):
-        said = "this cluster does not have them; their definition comes with the driver's chart"
-        raise InvalidInput(said, about=COMPUTE_DOMAINS.kind)
+        message = "this cluster does not have them; their definition comes with the driver's chart"
+        raise InvalidInput(message, about=COMPUTE_DOMAINS.kind)
     if not isinstance(cluster_error, list):
         raise cluster_error
     return cluster_error

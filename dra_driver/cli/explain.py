@@ -106,15 +106,15 @@ def explain(
 def _subject(kind: str, name: str | None) -> tuple[ExplainedKind, str]:
     """Of `pod NAME`, or of `pod/NAME` as kubectl has it. Raises InvalidInput for anything else."""
     word, slash, rest = kind.partition("/")
-    found = _WORDS.get(word.lower())
-    if found is None:
+    explained = _WORDS.get(word.lower())
+    if explained is None:
         raise InvalidInput(f"{word!r} is neither pod nor claim; {_SAY_WHAT}", about="dractl explain")
     if slash and rest and name is not None:
         raise InvalidInput(f"one at a time: {kind} or {name}", about="dractl explain")
     named = rest if slash else name
     if not named:
         raise InvalidInput(_SAY_WHAT, about="dractl explain")
-    return found, named
+    return explained, named
 
 
 def _explanations(

@@ -101,8 +101,8 @@ async def _read_namespace(kube: Kube, name: str) -> tuple[list[JsonObject], Unre
 
 def _each_once(objects: Iterable[JsonObject]) -> list[JsonObject]:
     """Taint rules are served in more than one version."""
-    found = {(obj["kind"], obj["metadata"].get("namespace"), obj["metadata"]["name"]): obj for obj in objects}
-    return list(found.values())
+    by_key = {(obj["kind"], obj["metadata"].get("namespace"), obj["metadata"]["name"]): obj for obj in objects}
+    return list(by_key.values())
 
 
 def _has_list(device: JsonObject) -> bool:

@@ -28,13 +28,13 @@ class LazyCommand:
     def load(self) -> Any:
         """The command, ready to be run."""
         module, _, attribute = self.target.partition(":")
-        found = getattr(import_module(module), attribute)
+        command = getattr(import_module(module), attribute)
         around = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
         around.callback()(_nothing)
-        if isinstance(found, typer.Typer):
-            around.add_typer(found, name=self.name)
+        if isinstance(command, typer.Typer):
+            around.add_typer(command, name=self.name)
         else:
-            around.command(self.name)(found)
+            around.command(self.name)(command)
         group = typer.main.get_command(around)
         assert isinstance(group, TyperGroup), "a Typer with a callback is a group"
         return group.commands[self.name]

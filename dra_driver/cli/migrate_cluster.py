@@ -181,8 +181,8 @@ def _source(obj: JsonObject) -> ManifestText:
     metadata = {key: value for key, value in obj["metadata"].items() if key not in _SERVER_FIELDS}
     annotations = metadata.get("annotations")
     if annotations is not None:
-        kept = {key: value for key, value in annotations.items() if key not in _SERVER_ANNOTATIONS}
-        metadata = {**metadata, "annotations": kept} if kept else _without(metadata, "annotations")
+        rest = {key: value for key, value in annotations.items() if key not in _SERVER_ANNOTATIONS}
+        metadata = {**metadata, "annotations": rest} if rest else _without(metadata, "annotations")
     whole = {"apiVersion": obj["apiVersion"], "kind": obj["kind"], "metadata": metadata}
     kept_fields = {key: value for key, value in obj.items() if key not in ("status", *whole)}
     if obj["kind"] == "Pod":
@@ -201,12 +201,12 @@ def _unscheduled(spec: JsonObject) -> JsonObject:
     """Of a pod: without the node that the scheduler chose, which would look like a node that the manifest wants, and
     without the token that admission mounts."""
     tokens = {item["name"] for item in spec.get("volumes") or () if item["name"].startswith("kube-api-access-")}
-    kept = {key: value for key, value in spec.items() if key not in ("nodeName", "volumes")}
+    rest = {key: value for key, value in spec.items() if key not in ("nodeName", "volumes")}
     volumes = [item for item in spec.get("volumes") or () if item["name"] not in tokens]
     for field in ("initContainers", "containers"):
-        if field in kept:
-            kept[field] = [_unmounted(item, tokens) for item in kept[field]]
-    return {**kept, **({"volumes": volumes} if volumes else {})}
+        if field in rest:
+            rest[field] = [_unmounted(item, tokens) for item in rest[field]]
+    return {**rest, **({"volumes": volumes} if volumes else {})}
 
 
 def _unmounted(container: JsonObject, volumes: Collection[str]) -> JsonObject:

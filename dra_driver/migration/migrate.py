@@ -123,9 +123,9 @@ def migrate(sources: Sequence[ManifestText], options: Options, side: Sequence[Ma
     documents = [
         document for source, reading in read if not is_refused(source, reading) for document in reading.documents
     ]
-    told = [document for _, reading in beside for document in reading.documents]
-    known = [*documents, *told]
-    meaning = surroundings.read(known, options, told)
+    beside_documents = [document for _, reading in beside for document in reading.documents]
+    known = [*documents, *beside_documents]
+    meaning = surroundings.read(known, options, beside_documents)
     over = overlays(documents, {source.file: source.text for source in sources})
     plans = wanted_plans(documents, over, meaning, options)
     counted = _counted(documents, over, known, plans, meaning, options)

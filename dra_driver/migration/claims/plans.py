@@ -285,15 +285,15 @@ def planned(draft: Draft, options: Options) -> DocumentPlan:
         findings += of_form(workload, options)
         findings += of_the_cluster(workload)
         workloads.append(workload)
-    edits, said = after_claims(workloads, options)
-    return DocumentPlan(draft.document, tuple(workloads), tuple(claims), edits, (*findings, *said))
+    edits, more = after_claims(workloads, options)
+    return DocumentPlan(draft.document, tuple(workloads), tuple(claims), edits, (*findings, *more))
 
 
 def _left(draft: Draft, reason: str) -> DocumentPlan:
     """Nothing of the document is changed, because something of it cannot be."""
     workloads = tuple(replace(workload, choice=Choice(MigrationTarget.LEAVE, reason)) for workload in draft.workloads)
-    said = finding(NOT_EDITABLE, draft.document, (), f"nothing was changed: {reason}")
-    return DocumentPlan(draft.document, workloads, findings=(*draft.findings, said))
+    note = finding(NOT_EDITABLE, draft.document, (), f"nothing was changed: {reason}")
+    return DocumentPlan(draft.document, workloads, findings=(*draft.findings, note))
 
 
 def labelled(plan: DocumentPlan, workloads: Iterable[Workload]) -> DocumentPlan:
@@ -323,5 +323,5 @@ def refused(plan: DocumentPlan, reason: str) -> DocumentPlan:
     if not plan.all_edits:
         return plan
     findings = tuple(finding for finding in plan.findings if not finding.fixed)
-    said = finding(NOT_EDITABLE, plan.document, (), f"nothing was changed: {reason}")
-    return DocumentPlan(plan.document, workloads, findings=(*findings, said))
+    note = finding(NOT_EDITABLE, plan.document, (), f"nothing was changed: {reason}")
+    return DocumentPlan(plan.document, workloads, findings=(*findings, note))

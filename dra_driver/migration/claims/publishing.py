@@ -145,11 +145,11 @@ def _of_hami(hami: Hami) -> tuple[str, ...]:
 
 def _by_sharing(views: Sequence[View]) -> list[tuple[tuple[str, PluginSharing], list[View]]]:
     """Nodes that share the same in the same way."""
-    found: dict[tuple[str, PluginSharing], list[View]] = {}
+    groups: dict[tuple[str, PluginSharing], list[View]] = {}
     for view in views:
         for resource, shared in sorted((view.sharing or {}).items()):
-            found.setdefault((resource, replace(shared, one_only=False)), []).append(view)
-    return sorted(found.items(), key=lambda item: (item[0][0], -len(item[1]), item[1][0].title))
+            groups.setdefault((resource, replace(shared, one_only=False)), []).append(view)
+    return sorted(groups.items(), key=lambda item: (item[0][0], -len(item[1]), item[1][0].title))
 
 
 def _nodes_of(config: PluginConfig, meaning: Meaning) -> JsonObject | None:

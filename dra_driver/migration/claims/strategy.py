@@ -146,16 +146,16 @@ def of_form(workload: Workload, options: Options) -> Iterator[MigrationFinding]:
     if target is MigrationTarget.EXTENDED and not knows_extended_resources(options):
         yield too_old(workload, "this needs feature gate DRAExtendedResource")
     if pod.form is ClaimForm.NONE and target is not MigrationTarget.CLAIMS:
-        kept = target is MigrationTarget.EXTENDED
+        stays = target is MigrationTarget.EXTENDED
         yield finding(
             NO_CLAIMS_HERE,
             pod.document,
             pod.path,
             pod.why_no_claims,
-            advice="Nothing to do: a DeviceClass answers to the extended resource." if kept else None,
-            severity=FindingSeverity.INFO if kept else FindingSeverity.ERROR,
+            advice="Nothing to do: a DeviceClass answers to the extended resource." if stays else None,
+            severity=FindingSeverity.INFO if stays else FindingSeverity.ERROR,
         )
-        if not kept and not knows_extended_resources(options):
+        if not stays and not knows_extended_resources(options):
             yield too_old(workload, workload.choice.reason)
 
 

@@ -233,7 +233,7 @@ def _mentions(changes: Changes, known: Workloads) -> None:
     group, kind = _group(changes.document), changes.document.kind
     if not kind or kind == "ConfigMap" or (group, kind) in _NOT_LOOKED_AT:
         return
-    of_metrics = any(group == one or group.endswith(one) or one in group for one in _ABOUT_METRICS)
+    of_metrics = any(group == part or group.endswith(part) or part in group for part in _ABOUT_METRICS)
     for path, text in systems.texts_in(changes.obj):
         asks = path[-3:-2] == ("resources",) and _OF_POLICIES.search(group) is None
         match = MENTION.search(text)

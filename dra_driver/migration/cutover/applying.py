@@ -156,8 +156,8 @@ class Applying:
         if certain:
             yield from lines
             return
-        found = f"kubectl get -f {self._new(unit.file)} --ignore-not-found -o name"
-        yield f'found=$({found}) && {{ [ -z "$found" ] || {{ {" && ".join(lines)}; }}; }}'
+        existing = f"kubectl get -f {self._new(unit.file)} --ignore-not-found -o name"
+        yield f'found=$({existing}) && {{ [ -z "$found" ] || {{ {" && ".join(lines)}; }}; }}'
 
     def _recorded(self, unit: _Unit, workload: Workload) -> str:
         """Records the old form for `kubectl apply`, if it did not create the object."""
@@ -227,8 +227,8 @@ def _deleted(workload: Workload) -> str:
 
 
 def _state_of(workload: Workload) -> str:
-    found = f"{_kubectl(workload)} get {_resource(workload)} {workload.pod.document.name} --ignore-not-found"
-    return f"state=$({found} -o jsonpath='{_STATE}')"
+    command = f"{_kubectl(workload)} get {_resource(workload)} {workload.pod.document.name} --ignore-not-found"
+    return f"state=$({command} -o jsonpath='{_STATE}')"
 
 
 def _all_but_done(once: Sequence[Workload], apply: str) -> str:
@@ -239,8 +239,8 @@ def _all_but_done(once: Sequence[Workload], apply: str) -> str:
         f'{_DONE}) done="$done {workload.pod.document.name}";; *) {_deleted(workload)};; esac'
         for workload in once
     ]
-    told = 'echo "These are finished and stay unchanged:$done."'
-    return f'done= && {" && ".join(asked)} && {{ {apply} || {{ [ -n "$done" ] && {told}; }}; }}'
+    echo = 'echo "These are finished and stay unchanged:$done."'
+    return f'done= && {" && ".join(asked)} && {{ {apply} || {{ [ -n "$done" ] && {echo}; }}; }}'
 
 
 def _unstuck(workload: Workload) -> str:

@@ -109,10 +109,10 @@ UNKNOWN = {"nvidia.com/gpu": 0}
 
 def _until(condition: str, look: str) -> str:
     """Asks every five seconds, and gives up with a sentence after some ten minutes: the same as `WAIT`."""
-    told = shlex.quote(f"Not yet. {look} Run this command again to wait longer, or take the way back.")
+    give_up = shlex.quote(f"Not yet. {look} Run this command again to wait longer, or take the way back.")
     return (
         f"for left in $(seq 119 -1 0); do {condition} && break; "
-        f"if [ $left = 0 ]; then echo {told} >&2; false; else sleep 5; fi; done"
+        f"if [ $left = 0 ]; then echo {give_up} >&2; false; else sleep 5; fi; done"
     )
 
 

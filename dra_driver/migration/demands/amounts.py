@@ -141,8 +141,8 @@ def amounts_of(pod: PodSpecAt, container: ContainerAt, is_gpu: Callable[[str], b
     given = {name: value for name in ("limits", "requests") if isinstance(value := container.resources.get(name), dict)}
     reader = _Reader(pod, container, given)
     names = sorted({str(name) for amounts in given.values() for name in amounts if is_gpu(str(name))})
-    found = {name: amount for name in names if (amount := reader.amount(name)) is not None}
-    return Amounts(found, tuple(reader.findings), tuple(reader.wrong))
+    amounts_by_name = {name: amount for name in names if (amount := reader.amount(name)) is not None}
+    return Amounts(amounts_by_name, tuple(reader.findings), tuple(reader.wrong))
 
 
 class _Reader:

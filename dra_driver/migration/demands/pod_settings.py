@@ -51,13 +51,13 @@ class Variable:
 
 def variables(container: ContainerAt) -> dict[str, Variable]:
     env = container.obj.get("env")
-    found = {}
+    by_name = {}
     for index, item in enumerate(env if isinstance(env, list) else ()):
         if isinstance(item, dict) and isinstance(item.get("name"), str):
             value = item.get("value")
             text = None if "valueFrom" in item else "" if value is None else str(value)
-            found[item["name"]] = Variable(text, (*container.path, "env", index))
-    return found
+            by_name[item["name"]] = Variable(text, (*container.path, "env", index))
+    return by_name
 
 
 def sees_all(container: ContainerAt) -> bool:

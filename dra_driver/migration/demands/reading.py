@@ -269,18 +269,18 @@ class _Pod:
         message = f"{seeing[0].name} sees all GPUs of its node and asks for none"
         if stays := self._options.dynamic_mig or self._meaning.cut_on_demand:
             message += "; where MIG devices are made on demand a claim may get nothing, so it stays as it is"
-        said = finding(ADMIN_ACCESS, self._pod.document, removes[0], message)
+        note = finding(ADMIN_ACCESS, self._pod.document, removes[0], message)
         rest = tuple(
             bypass
             for bypass in bypasses(self._pod, seeing)
             if bypass.place.path not in {path_text(path) for path in removes}
         )
         if stays:
-            return PodReading(findings=(*self._notes.findings, said, *rest, *unused_labels(self._pod)))
+            return PodReading(findings=(*self._notes.findings, note, *rest, *unused_labels(self._pod)))
         demand = Demand(tuple(seeing), Want(What.GPU), removes=removes, all_gpus=True)
         return PodReading(
             (demand,),
-            findings=(*self._notes.findings, said, *rest, *unused_labels(self._pod)),
+            findings=(*self._notes.findings, note, *rest, *unused_labels(self._pod)),
             claim_findings=tuple(kept(self._held, self._pod.document)),
             needs_claims="it monitors all GPUs without asking for one, which only a claim with admin access expresses",
             taken=self._meaning.claims,

@@ -65,11 +65,11 @@ def _users_of_units(spans: Iterable[tuple[Ask, list[int]]]) -> list[tuple[tuple[
     for ask, units in spans:
         for unit in units:
             by_unit.setdefault(unit, []).append(ask)
-    found: dict[tuple[Path, ...], tuple[tuple[Ask, ...], list[int]]] = {}
+    by_users: dict[tuple[Path, ...], tuple[tuple[Ask, ...], list[int]]] = {}
     for unit, asks in sorted(by_unit.items()):
         key = tuple(ask.container.path for ask in asks)
-        found.setdefault(key, (tuple(asks), []))[1].append(unit)
-    return list(found.values())
+        by_users.setdefault(key, (tuple(asks), []))[1].append(unit)
+    return list(by_users.values())
 
 
 def handed_on(demands: Iterable[Demand]) -> set[Path]:
@@ -114,12 +114,12 @@ class ResourceMeaning:
         return Ask(container, want, paths, resource, single)
 
     def _stands(self, resource: str, path: Path) -> Stands:
-        found = self._meaning.meanings(resource, self._requirements, self._hints)
-        if len(found) > 1:
-            said = "; ".join(f"{_words(stands)} on {_some(titles)}" for stands, titles in found.items())
-            self._notes.say(CONFLICTING_NODES, path, f"{resource} is {said}")
-        if found:
-            return max(found, key=lambda stands: len(found[stands]))
+        meanings = self._meaning.meanings(resource, self._requirements, self._hints)
+        if len(meanings) > 1:
+            different = "; ".join(f"{_words(stands)} on {_some(titles)}" for stands, titles in meanings.items())
+            self._notes.say(CONFLICTING_NODES, path, f"{resource} is {different}")
+        if meanings:
+            return max(meanings, key=lambda stands: len(meanings[stands]))
         if self._meaning.views:
             message = f"none of the given nodes and configurations has {resource} for this pod"
             self._notes.say(MEANING_UNKNOWN, path, message)

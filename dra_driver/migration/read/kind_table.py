@@ -183,9 +183,9 @@ def known_kinds() -> tuple[tuple[str, str, str], ...]:
         (ARGO, "claims of each template, by `resourceClaims` or `podSpecPatch`"),
         (NESTED, "the inner object, of any kind"),
     )
-    found: dict[Kind, str] = {key: what for keys, what in becomes for key in keys}
-    found |= {key: f"extended resources: {why}" for key, (_, why) in EXTENDED_ONLY.items()}
-    found |= {key: f"extended resources: {why}" for key, (_, why) in RESOURCES_ONLY.items()}
-    found |= dict.fromkeys(SPARK, "extended resources; claims where pod templates are given")
-    found[DYNAMO] = "claims of the pod in v1beta1, else extended resources"
-    return tuple((group, kind, what) for (group, kind), what in found.items())
+    kinds: dict[Kind, str] = {key: what for keys, what in becomes for key in keys}
+    kinds |= {key: f"extended resources: {why}" for key, (_, why) in EXTENDED_ONLY.items()}
+    kinds |= {key: f"extended resources: {why}" for key, (_, why) in RESOURCES_ONLY.items()}
+    kinds |= dict.fromkeys(SPARK, "extended resources; claims where pod templates are given")
+    kinds[DYNAMO] = "claims of the pod in v1beta1, else extended resources"
+    return tuple((group, kind, what) for (group, kind), what in kinds.items())

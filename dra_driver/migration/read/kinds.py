@@ -119,10 +119,10 @@ def _containers(spec: JsonObject, path: Path) -> Iterator[ContainerAt]:
 def _container(obj: JsonObject, path: Path, role: Role = Role.APP, name: str | None = None) -> ContainerAt:
     if role is Role.INIT and obj.get("restartPolicy") == "Always":
         role = Role.SIDECAR
-    found = obj.get("name") if name is None else name
+    given_name = obj.get("name") if name is None else name
     resources = obj.get("resources")
     return ContainerAt(
-        found if isinstance(found, str) else "",
+        given_name if isinstance(given_name, str) else "",
         path,
         obj,
         role,

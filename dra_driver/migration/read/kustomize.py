@@ -191,7 +191,7 @@ class _Folders:
             files = own.setdefault(self._folder[document], set())
             files |= {document.file, *_patch_files(document), *self._below[self._folder[document]]}
             files |= {file for _, file in _text_files(document)}
-        found = {}
+        result = {}
         for document in self.all:
             folders: dict[str, None] = {}
             pending = [self._folder[document]]
@@ -199,8 +199,8 @@ class _Folders:
                 if (folder := pending.pop()) not in folders:
                     folders[folder] = None
                     pending += self._below.get(folder, ())
-            found[document] = frozenset().union(*(own.get(folder, ()) for folder in folders))
-        return found
+            result[document] = frozenset().union(*(own.get(folder, ()) for folder in folders))
+        return result
 
 
 # -- what entries change

@@ -229,20 +229,20 @@ class NamespaceSum:
 
 def by_namespace(migration: Migration) -> tuple[NamespaceSum, ...]:
     """Namespaces with workloads that ask for GPUs, or with errors or warnings; by name, those without one first."""
-    found: dict[str | None, NamespaceSum] = {}
+    sums: dict[str | None, NamespaceSum] = {}
 
     def of(namespace: str | None) -> NamespaceSum:
         empty = NamespaceSum(namespace, dict.fromkeys(MigrationTarget, 0), dict.fromkeys(FindingSeverity, 0))
-        return found.setdefault(namespace, empty)
+        return sums.setdefault(namespace, empty)
 
     for workload in migration.workloads:
         of(workload.pod.document.namespace).targets[workload.choice.target] += 1
     for finding in migration.findings:
-        if finding.object.namespace in found or (
+        if finding.object.namespace in sums or (
             finding.object.namespace and finding.severity is not FindingSeverity.INFO
         ):
             of(finding.object.namespace).severities[finding.severity] += 1
-    return tuple(sorted(found.values(), key=lambda namespace_sum: namespace_sum.namespace or ""))
+    return tuple(sorted(sums.values(), key=lambda namespace_sum: namespace_sum.namespace or ""))
 
 
 def count(migration: Migration, severity: FindingSeverity) -> int:

@@ -193,12 +193,12 @@ def _cannot(workloads: Sequence[Workload]) -> Iterator[str]:
     yield _IN_GENERAL
     cannot: dict[str, list[str]] = defaultdict(list)
     for workload in workloads:
-        for said in workload.choice.cannot:
-            cannot[said].append(named(workload))
+        for limit in workload.choice.cannot:
+            cannot[limit].append(named(workload))
     if cannot:
         yield "What that means here:"
         yield ""
-        yield from (f"- {escaped(sentence(said))} ({listed(names)})" for said, names in cannot.items())
+        yield from (f"- {escaped(sentence(limit))} ({listed(names)})" for limit, names in cannot.items())
 
 
 # -- tried

@@ -99,14 +99,14 @@ def _changed_list(value: list[Any], node: _Node, path: Path) -> Any:
     wanted: list[Any] = []
     origin: list[int | None] = []
     for index, old in enumerate(value):
-        one = node.below.get(index)
-        new = old if one is None else _changed(old, one, (*path, index))
+        node_below = node.below.get(index)
+        new = old if node_below is None else _changed(old, node_below, (*path, index))
         if new is not _GONE:
             wanted.append(new)
             origin.append(index)
-    for part, one in sorted(node.below.items(), key=lambda item: int(item[0])):
-        if int(part) >= len(value) and _puts(one):
-            wanted.append(_changed(None, one, (*path, part)))
+    for part, node_below in sorted(node.below.items(), key=lambda item: int(item[0])):
+        if int(part) >= len(value) and _puts(node_below):
+            wanted.append(_changed(None, node_below, (*path, part)))
             origin.append(None)
     return Items(wanted, origin) if wanted or not value else _GONE
 

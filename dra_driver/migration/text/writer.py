@@ -248,12 +248,12 @@ class Writer:
     # -- lists
 
     def _sequence(self, tree: ListNode, old: list[Any], new: list[Any], origin: Sequence[int | None]) -> None:
-        kept = {was: new[index] for index, was in enumerate(origin) if was is not None}
+        staying = {was: new[index] for index, was in enumerate(origin) if was is not None}
         children = self._items(tree)
         for index, child in enumerate(children):
-            if index in kept and not self._visit(child.value, old[index], kept[index]):
-                self._replace(tree, child, kept[index])
-        removed = [index for index in range(len(children)) if index not in kept]
+            if index in staying and not self._visit(child.value, old[index], staying[index]):
+                self._replace(tree, child, staying[index])
+        removed = [index for index in range(len(children)) if index not in staying]
         added: list[tuple[str | None, Any]] = [(None, new[index]) for index, was in enumerate(origin) if was is None]
         if removed or added:
             self._restock(tree, children, removed, added)
@@ -330,15 +330,15 @@ class Writer:
         column = column_of(self.text, children[0].begin)
         lines = [line for key, value in added for line in self._new_child(key, value, column)]
         gone = set(removed)
-        kept = [index for index in range(len(children)) if index not in gone]
-        if not kept:
+        staying = [index for index in range(len(children)) if index not in gone]
+        if not staying:
             self._replace_all(children, lines)
             return
         start = 0
-        if kept[0] > 0 and not self._begins_line(children[0].begin):
+        if staying[0] > 0 and not self._begins_line(children[0].begin):
             # `- first: …` goes; the next one takes its place behind the dash.
-            self._cut(children[0].begin, children[kept[0]].begin, children[: kept[0]], column, leading=True)
-            start = kept[0]
+            self._cut(children[0].begin, children[staying[0]].begin, children[: staying[0]], column, leading=True)
+            start = staying[0]
         for index in removed:
             if index >= start:
                 child = children[index]
@@ -350,7 +350,7 @@ class Writer:
                     leading=False,
                 )
         if lines:
-            position = self._past_own_comments(next_line(self.text, children[kept[-1]].end), column)
+            position = self._past_own_comments(next_line(self.text, children[staying[-1]].end), column)
             self.splices.append(Splice(position, position, "".join(f"{line}\n" for line in lines)))
 
     def _begins_line(self, position: int) -> bool:
@@ -373,10 +373,10 @@ class Writer:
         comments = self._comments(start, end, *(value for child in children for value in _of(child)))
         indent = " " * column
         if leading:
-            kept = "".join(f"{comment}\n{indent}" for comment in comments)
+            comments_text = "".join(f"{comment}\n{indent}" for comment in comments)
         else:
-            kept = "".join(f"{indent}{comment}\n" for comment in comments)
-        self.splices.append(Splice(start, end, kept))
+            comments_text = "".join(f"{indent}{comment}\n" for comment in comments)
+        self.splices.append(Splice(start, end, comments_text))
 
     def _past_own_comments(self, position: int, column: int) -> int:
         """Behind comment lines that are indented deeper than `column`: they are about what stands above."""
@@ -412,20 +412,20 @@ class Writer:
         entries = [self._new_entry(key, value) for key, value in added]
         between = f",\n{' ' * column}" if spread_out else ", "
         gone = set(removed)
-        kept = [index for index in range(len(children)) if index not in gone]
-        if not kept:
+        staying = [index for index in range(len(children)) if index not in gone]
+        if not staying:
             start, end = (children[0].begin, children[-1].end) if children else (tree.body + 1, tree.end - 1)
             comments = self._comments(start, end, *(value for child in children for value in _of(child)))
             self.splices.append(Splice(start, end, self._noted(comments, column) + between.join(entries)))
             return
-        if kept[0] > 0:
-            self._cut_flow(children[0].begin, children[kept[0]].begin, children[: kept[0]], column)
+        if staying[0] > 0:
+            self._cut_flow(children[0].begin, children[staying[0]].begin, children[: staying[0]], column)
         for index in removed:
-            if index > kept[0]:
+            if index > staying[0]:
                 last = children[index - 1]
                 self._cut_flow(last.end, children[index].end, [children[index]], column)
         if entries:
-            position = children[-1].end if children[-1] is children[kept[-1]] else children[kept[-1]].end
+            position = children[-1].end if children[-1] is children[staying[-1]] else children[staying[-1]].end
             self.splices.append(Splice(position, position, "".join(between + entry for entry in entries)))
 
     def _cut_flow(self, start: int, end: int, children: list[_Child], column: int) -> None:

@@ -174,12 +174,12 @@ class Meaning:
 
     def meanings(self, resource: str, requirements: Iterable[Requirement], hints: Hints) -> dict[Stands, list[str]]:
         """What a resource can stand for on the nodes that a pod can run on, with places. Empty: no source says it."""
-        found: dict[Stands, list[str]] = {}
+        places: dict[Stands, list[str]] = {}
         for view in self.views_for(requirements):
             stands = view.stands_for(resource, hints)
             if stands is not None:
-                found.setdefault(stands, []).append(view.title)
-        return found
+                places.setdefault(stands, []).append(view.title)
+        return places
 
     def gpu_memory(self, requirements: Iterable[Requirement]) -> Quantity | None:
         """Of a GPU of any node that a pod can run on; None when it is not known, or differs."""
@@ -241,21 +241,21 @@ def _sharing_of_node(
     labels: Mapping[str, str], offered: frozenset[str], config: PluginConfig | None
 ) -> Mapping[str, PluginSharing] | None:
     """As its labels say; the configuration says the rest. None: neither says anything."""
-    found = dict(config.sharing or {}) if config is not None else {}
+    sharing = dict(config.sharing or {}) if config is not None else {}
     for resource, prefix in _with_labels(labels):
         strategy, replicas = labels.get(f"{prefix}.sharing-strategy"), whole_number(labels.get(f"{prefix}.replicas"))
         if strategy in ("time-slicing", "mps") and replicas is not None and replicas > 1:
-            known = found.get(resource)
-            found[resource] = PluginSharing(
+            known = sharing.get(resource)
+            sharing[resource] = PluginSharing(
                 "MPS" if strategy == "mps" else "TimeSlicing",
                 replicas,
                 known.renamed if known is not None else f"{resource}.shared" in offered,
                 known.one_only if known is not None else strategy == "mps",
             )
         elif strategy == "none":
-            found.pop(resource, None)
-    said = config is not None or "nvidia.com/gpu.sharing-strategy" in labels
-    return found if found or said else None
+            sharing.pop(resource, None)
+    is_known = config is not None or "nvidia.com/gpu.sharing-strategy" in labels
+    return sharing if sharing or is_known else None
 
 
 def _with_labels(labels: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -293,9 +293,9 @@ def own_names(classes: Sequence[DeviceClass], options: Options) -> Mapping[str, 
         for class_ in classes
         if any(options.driver in text for text in class_expressions(class_))
     }
-    found: dict[str, Own] = {}
+    own: dict[str, Own] = {}
     for resource, name in class_by_resource(ours.values()).items():
         text = " ".join(class_expressions(ours[name]))
         what = What.VFIO if _OF_VFIO.search(text) else What.MIG if _OF_MIG.search(text) else What.GPU
-        found[resource] = Own(what, name)
-    return found
+        own[resource] = Own(what, name)
+    return own

@@ -162,7 +162,7 @@ class _Reader:
     def _section(self, where: str) -> JsonObject:
         value = value_at(self._obj, _path(where)) if where else self._obj
         if value is not None and not isinstance(value, dict):
-            if all(where not in said.message for said in self._findings):
+            if all(where not in known.message for known in self._findings):
                 self._say(UNREADABLE, where, "is not a mapping; it is ignored")
             return {}
         return value or {}

@@ -148,10 +148,10 @@ class _Looking:
             return _Said(Purpose.GPUS, f"of class {name}")
         if name.startswith(_DOMAIN_CLASSES):
             return _Said(Purpose.OTHERS, f"of class {name}")
-        said = self._selected(name, own)
-        if said.purpose is Purpose.UNKNOWN:
+        selected = self._selected(name, own)
+        if selected.purpose is Purpose.UNKNOWN:
             return _Said(Purpose.UNKNOWN, f"DeviceClass {name} was not given")
-        return said
+        return selected
 
     def _own_classes(self) -> tuple[str, ...]:
         options = self.options
@@ -189,8 +189,8 @@ def _maps(value: object) -> list[Mapping[str, Any]]:
 
 def _expressions(value: object) -> tuple[str, ...]:
     """Of a class's spec, or of a request."""
-    found = (value_at(map_, ("cel", "expression")) for map_ in _maps(value_at(value, ("selectors",))))
-    return tuple(text for text in found if isinstance(text, str))
+    expressions = (value_at(map_, ("cel", "expression")) for map_ in _maps(value_at(value, ("selectors",))))
+    return tuple(text for text in expressions if isinstance(text, str))
 
 
 # -- what is said of it

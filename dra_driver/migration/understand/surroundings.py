@@ -60,12 +60,12 @@ from dra_driver.quantity import Quantity
 def read(documents: Sequence[Document], options: Options, beside: Collection[Document] = ()) -> Meaning:
     """From all documents; those that are none of these sources are ignored. `beside` are those that were given only
     for this (`--with`, `--cluster`), and go before the others."""
-    found = _Found(beside=frozenset(beside))
+    sources = _Found(beside=frozenset(beside))
     for document in documents:
-        found.take(document)
-    own = own_names(found.classes, options)
+        sources.take(document)
+    own = own_names(sources.classes, options)
     return replace(
-        _meaning(found, options),
+        _meaning(sources, options),
         own=own,
         purposes=Purposes.of(documents),
     )
@@ -323,12 +323,12 @@ def _meaning(found: _Found, options: Options) -> Meaning:
     strategy = options.mig_strategy or next((given.says for given in (by_flags, by_values) if given is not None), None)
     if by_flags is not None:
         configs = {name: replace(config, mig_strategy=by_flags.says) for name, config in configs.items()}
-    said = [*named.values(), *(item for item in (operator, by_flags, by_values, hami) if item is not None)]
+    used = [*named.values(), *(item for item in (operator, by_flags, by_values, hami) if item is not None)]
     plain = Meaning(
         configs=tuple(configs.values()),
         default_config=default,
         hami=hami.says if hami is not None else Hami(),
-        read_from=tuple(dict.fromkeys(place(item.document) for item in said)),
+        read_from=tuple(dict.fromkeys(place(item.document) for item in used)),
         layouts=layouts,
         strategy=strategy,
         driver_roots=frozenset(found.driver_roots),

@@ -87,8 +87,8 @@ class PodsToBe:
             self._learn(obj)
         self._results = _pairs(migration, after, new)
         # The controller makes one for each profile; the values that we write let them answer to these resources.
-        kept = (resource for resource in kept_resources(migration) if resource.startswith(MIG_RESOURCE))
-        made = [] if ground.real_nodes else [_profile_class(text) for text in sorted(kept)]
+        resources = (resource for resource in kept_resources(migration) if resource.startswith(MIG_RESOURCE))
+        made = [] if ground.real_nodes else [_profile_class(text) for text in sorted(resources)]
         self.all_classes = {**self.classes, **{device_class.metadata.name: device_class for device_class in made}}
 
     def _learn(self, obj: JsonObject) -> None:
@@ -138,13 +138,13 @@ class PodsToBe:
         """The parts of a pod that a scheduler reads for its devices. Nodes of GPU models are asked for GPUs only: they
         have no network cards or other devices."""
         containers = [_container(container, index, is_asked) for index, container in enumerate(at.containers)]
-        kept = ("nodeSelector", "affinity", "tolerations") if self._real_nodes else ()
+        fields = ("nodeSelector", "affinity", "tolerations") if self._real_nodes else ()
         init = (Role.INIT, Role.SIDECAR)
         name = at.document.name or "pod"
         return {
             "metadata": {"name": name, "namespace": at.document.namespace or "default", "uid": name},
             "spec": {
-                **{key: spec[key] for key in kept if key in spec},
+                **{key: spec[key] for key in fields if key in spec},
                 **({} if self._real_nodes else {"tolerations": [{"operator": "Exists"}]}),
                 "containers": [item for item, own in containers if own.role not in (*init, Role.EPHEMERAL)],
                 "initContainers": [item for item, own in containers if own.role in init],

@@ -265,11 +265,11 @@ class _Trial:
         """Hundreds of workloads ask for a few things."""
 
     def checked(self, workload: Workload) -> TrialResult:
-        found = self._checked(workload)
+        result = self._checked(workload)
         untried = ", ".join(f"{held.name!r}" for held in workload.reading.held)
-        if not untried or found.verdict is TrialVerdict.UNKNOWN:
-            return found
-        return replace(found, why=(*found.why, f"not tried: claims of other devices ({untried})"))
+        if not untried or result.verdict is TrialVerdict.UNKNOWN:
+            return result
+        return replace(result, why=(*result.why, f"not tried: claims of other devices ({untried})"))
 
     def _checked(self, workload: Workload) -> TrialResult:
         try:
