@@ -142,8 +142,8 @@ TOO_LARGE = FindingCode(
 UNKNOWN_RESOURCE = FindingCode(
     "M019", "resource that looks like a GPU", _WARNING,
     "The name of a resource looks like a GPU, but its meaning is unknown. It is left unchanged.",
-    "Give the configuration that makes it, or decide what a number of it is (`resources: {NAME: MiB}`); if it "
-    "is no NVIDIA GPU, `resources: {NAME: other}`.",
+    "Give the configuration that makes it, or write its claim with `dractl new template`. If it is no NVIDIA GPU, "
+    "decide `otherResources: [NAME]`.",
 )  # fmt: skip
 NOT_EDITABLE = FindingCode(
     "M020", "text that is not edited", _WARNING,
@@ -219,7 +219,7 @@ HAND_MADE_MPS = FindingCode(
 UNIT_ASSUMED = FindingCode(
     "M034", "unit assumed", _WARNING,
     "The unit of a resource depends on a setting of the old system, and was assumed.",
-    "Check it; if it is wrong, decide it (`resources: {NAME: MiB}`).",
+    "Check the amount in the claim.",
 )  # fmt: skip
 PLUGIN_SETTING = FindingCode(
     "M036", "setting of the device plugin", _WARNING,

@@ -64,21 +64,14 @@ def _is_name(longest: int) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _is_amount(name: str) -> str:
+def _is_other(name: str) -> str:
     if is_whole_or_mig(name):
-        message = f"{name} is a number of devices; decide what they are by sharing, migStrategy and migProfile"
-        raise ValueError(message)
+        raise ValueError(f"{name} is a GPU; decide what it is by sharing, migStrategy and migProfile")
     return name
 
 
+_OtherResource = Annotated[str, Field(min_length=1), AfterValidator(_is_other)]
 _ClassName = Annotated[str, _is_name(253)]
-
-
-class Unit(StrEnum):
-    PERCENT = "percent"
-    MEBIBYTES = "MiB"
-    GIBIBYTES = "GiB"
-    OTHER = "other"
 
 
 class MigStrategy(StrEnum):
@@ -137,8 +130,8 @@ class Decisions(_Strict):
     gpu_memory: Annotated[str, BeforeValidator(str), AfterValidator(_is_memory)] | None = _field(
         None, "Memory of one GPU, to turn percent into amounts, as nvidia-smi shows it: 81559Mi."
     )
-    resources: Mapping[Annotated[str, Field(min_length=1), AfterValidator(_is_amount)], Unit] = _field(
-        {}, "What a number of a resource is (percent, MiB, GiB), or other: it is no NVIDIA GPU, and stays as it is."
+    other_resources: tuple[_OtherResource, ...] = _field(
+        (), "Resources that look like GPUs of NVIDIA and are none: they stay as they are."
     )
     several_shares: SeveralShares = _field(
         SeveralShares.SHARES,
@@ -186,8 +179,6 @@ class Decisions(_Strict):
             "replicas": int(replicas) if replicas else 1 if method else None,
             "sharing_strategy": method if replicas else None,
             "gpu_memory": Quantity.parse(self.gpu_memory) if self.gpu_memory is not None else None,
-            "resource_units": {name: unit.value for name, unit in self.resources.items() if unit is not Unit.OTHER},
-            "other_resources": frozenset(name for name, unit in self.resources.items() if unit is Unit.OTHER),
         }
         return Options(**{**same, **made})
 

@@ -42,6 +42,16 @@ def value_at(obj: object, path: Path) -> Any:
     return obj
 
 
+def list_in(value: object) -> list[Any]:
+    """Empty where something else is there."""
+    return value if isinstance(value, list) else []
+
+
+def maps_in(value: object) -> list[JsonObject]:
+    """Items of a list; an item that is no map is empty, so that positions stay."""
+    return [item if isinstance(item, dict) else {} for item in list_in(value)]
+
+
 # -- what is said about it
 
 
@@ -436,9 +446,7 @@ class Options:
     sharing_strategy: str | None = None
     """Of `replicas`: `time-slicing` or `mps`."""
     gpu_memory: Quantity | None = None
-    resource_units: Mapping[str, str] = field(default_factory=dict)
-    """`percent`, `MiB` or `GiB`, by resource name."""
-    other_resources: frozenset[str] = frozenset()
+    other_resources: tuple[str, ...] = ()
     """Names of resources that look like GPUs of NVIDIA, and are not."""
     several_shares: str = "shares"
     share_visible_all: bool = False

@@ -20,9 +20,9 @@ from dra_driver.migration.codes import (
     FindingSeverity,
 )
 from dra_driver.migration.counts import systems
-from dra_driver.migration.counts.systems import MENTION, Changes, Workloads, amount_of, maps_in
+from dra_driver.migration.counts.systems import MENTION, Changes, Workloads, amount_of
 from dra_driver.migration.demands.amounts import is_strange, profile_of
-from dra_driver.migration.model import Edit, MigrationFinding, Options, Path, Put, Remove, Workload, value_at
+from dra_driver.migration.model import Edit, MigrationFinding, Options, Path, Put, Remove, Workload, maps_in, value_at
 from dra_driver.migration.understand.labels import is_other
 from dra_driver.migration.understand.meaning import Meaning
 from dra_driver.quantity import Quantity

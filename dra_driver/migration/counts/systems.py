@@ -37,6 +37,7 @@ from dra_driver.migration.model import (
     What,
     Workload,
     finding,
+    maps_in,
     value_at,
 )
 from dra_driver.migration.read.kind_table import is_known
@@ -160,11 +161,6 @@ def amount_of(value: object) -> Quantity | None:
         return Quantity.parse(str(value))
     except ValueError:
         return None
-
-
-def maps_in(value: object) -> list[JsonObject]:
-    """Items of a list; an item that is no map is empty. Of anything else than a list: none."""
-    return [item if isinstance(item, dict) else {} for item in value] if isinstance(value, list) else []
 
 
 def pasted(obj: JsonObject) -> str:

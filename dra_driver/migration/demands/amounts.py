@@ -97,7 +97,7 @@ class Notes:
 
 _SHARING_SYSTEMS = re.compile(
     r"volcano\.sh/(vgpu-(number|memory|memory-percentage|cores)|gpu-(memory|number))"
-    r"|aliyun\.com/gpu-(mem|count|core\.percentage)|tencent\.com/vcuda-(core|memory)"
+    r"|aliyun\.com/gpu-(mem|count|core\.percentage)"
 )
 _FILLED_IN = re.compile(r"\{\{|\$\{|\$\(")
 """What Argo, Katib, OpenShift and others put values into."""
@@ -223,7 +223,7 @@ def is_gpu_resource(resource: str, meaning: Meaning, options: Options) -> bool:
     if resource in options.other_resources:
         return False
     hami = meaning.hami
-    own = {hami.count, hami.memory, hami.memory_percentage, hami.cores, hami.priority, *options.resource_units}
+    own = {hami.count, hami.memory, hami.memory_percentage, hami.cores, hami.priority}
     named = resource in own or resource in meaning.own
     return is_whole_or_mig(resource) or named or _SHARING_SYSTEMS.fullmatch(resource) is not None
 

@@ -32,6 +32,7 @@ from dra_driver.migration.model import (
     Put,
     Remove,
     finding,
+    maps_in,
     shared_group,
     value_at,
 )
@@ -66,11 +67,6 @@ def sees_all(container: ContainerAt) -> bool:
     return variable is not None and variable.value not in (None, *NONE_VISIBLE)
 
 
-def items(value: object) -> list[JsonObject]:
-    """Of a list of objects; what is none is empty, so that positions stay."""
-    return [item if isinstance(item, dict) else {} for item in value] if isinstance(value, list) else []
-
-
 def bypasses(pod: PodSpecAt, users: Sequence[ContainerAt] = ()) -> tuple[MigrationFinding, ...]:
     """How a pod that asks for no GPU reaches GPUs. `users` are its containers that get a claim for monitoring."""
     findings = [*mounts(pod, users)]
@@ -102,7 +98,7 @@ _HOST_GPU = re.compile(
 
 def mounts(pod: PodSpecAt, users: Sequence[ContainerAt]) -> Iterator[MigrationFinding]:
     """Device files and driver libraries of the host, and privileged containers that have GPUs."""
-    for index, volume in enumerate(items(pod.spec.get("volumes"))):
+    for index, volume in enumerate(maps_in(pod.spec.get("volumes"))):
         folder = str(value_at(volume, ("hostPath", "path")) or "").rstrip("/")
         if folder and _HOST_GPU.fullmatch(folder):
             message = f"volume {volume.get('name')} is {folder} of the host"
@@ -230,7 +226,7 @@ class _Reader:
                     self._notes.say_with_claims(SETTING_KEPT, variable.path, message, fixed=False)
 
     def _signs_of_mps(self) -> Iterator[tuple[Path, str]]:
-        for index, volume in enumerate(items(self._pod.spec.get("volumes"))):
+        for index, volume in enumerate(maps_in(self._pod.spec.get("volumes"))):
             folder = str(value_at(volume, ("hostPath", "path")) or "").rstrip("/")
             if folder in ("/tmp/nvidia-mps", "/run/nvidia/mps", "/var/run/nvidia/mps", "/tmp/nvidia-log"):
                 yield (*self._pod.path, "volumes", index), folder
@@ -307,7 +303,7 @@ class _Reader:
         """Of the taint that is named after the resource, as the admission plugin ExtendedResourceToleration does."""
         if not any(resource in ("nvidia.com/gpu", "nvidia.com/gpu.shared") for resource in self._resources):
             return
-        given = items(self._pod.spec.get("tolerations"))
+        given = maps_in(self._pod.spec.get("tolerations"))
         key = "nvidia.com/gpu"
         covering = (item for item in given if item.get("effect") in (None, "", "NoSchedule"))
         if any(

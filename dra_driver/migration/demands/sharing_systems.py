@@ -1,5 +1,5 @@
-"""Parts of GPUs as sharing systems write them: HAMi, Volcano, Aliyun, Tencent, KAI and Run:ai, and pairs of resources
-whose unit is decided. Each becomes a share of a device. Pure.
+"""Parts of GPUs as sharing systems write them: HAMi, Volcano, Aliyun, KAI and Run:ai. Each becomes a share of a
+device. Pure.
 
 Source: the reference on migration sources, section 8. These systems limited programs with a library in the container,
 or not at all.
@@ -28,9 +28,6 @@ from dra_driver.migration.understand.labels import quoted
 from dra_driver.migration.understand.meaning import Meaning
 from dra_driver.migration.understand.plugin_config import GPU_RESOURCE
 from dra_driver.quantity import Quantity, whole_number
-
-_SUFFIXES = {"MiB": "Mi", "GiB": "Gi"}
-
 
 @dataclass(frozen=True, slots=True)
 class _System:
@@ -73,7 +70,6 @@ _SYSTEMS = (
     _VOLCANO,
     _System("volcano.sh/gpu-number", "volcano.sh/gpu-memory", one_gpu=True),
     _ALIYUN,
-    _System(memory="tencent.com/vcuda-memory", cores="tencent.com/vcuda-core", memory_mib=256),
 )
 """Besides HAMi, whose resources have the names of its configuration."""
 
@@ -125,7 +121,6 @@ class _Pod:
         for system in _SYSTEMS:
             if any(given.number(name) for name in system.resources):
                 yield from self._ask(container, given, system)
-        yield from self._decided(container, given)
 
     def _is_hami(self, given: Amounts) -> bool:
         """Whether the pod is HAMi's, though it asks for nothing but a number of GPUs."""
@@ -150,12 +145,6 @@ class _Pod:
             self._count_of_aliyun(given, bool(memory or cores))
             if not (memory or cores):
                 return
-        elif cores and system.cores.startswith("tencent.com/") and cores >= 100:
-            if cores % 100:
-                self._wrong(removes[0], f"{system.cores}: {cores} is neither a part of a GPU nor a number of GPUs")
-            else:
-                yield Ask(container, Want(What.GPU, cores // 100), removes, resource)
-            return
         if memory and system is _ALIYUN:
             amount: Quantity | None = self._amount_of_aliyun(memory, given.paths(system.memory)[0])
         else:
@@ -179,30 +168,12 @@ class _Pod:
             self._wrong(given.paths(name)[0], message, UNKNOWN_RESOURCE)
 
     def _amount_of_aliyun(self, number: int, path: Path) -> Quantity:
-        unit = self._options.resource_units.get(_ALIYUN.memory)
-        if unit is None:
-            # A setting of the device plugin; no GPU has a thousand GiB.
-            unit = "MiB" if number > 1024 else "GiB"
-            severity = FindingSeverity.WARNING if unit == "MiB" else FindingSeverity.INFO
-            message = f"{_ALIYUN.memory}: {number} is taken as {number} {unit}"
-            self._notes.say(UNIT_ASSUMED, path, message, severity=severity)
-        return Quantity.parse(f"{number}{_SUFFIXES[unit]}")
-
-    def _decided(self, container: ContainerAt, given: Amounts) -> Iterator[Ask]:
-        """Resources whose unit is decided; a name with `mem` is of memory, others are of cores."""
-        units = {name: unit for name, unit in self._options.resource_units.items() if name != _ALIYUN.memory}
-        asked = {name: number for name in sorted(units) if (number := given.number(name))}
-        share = DeviceShare()
-        for name, number in asked.items():
-            if units[name] in _SUFFIXES:
-                share = replace(share, memory=Quantity.parse(f"{number}{_SUFFIXES[units[name]]}"))
-            elif "mem" in name.rpartition("/")[2]:
-                share = replace(share, memory_percent=number)
-            else:
-                share = replace(share, cores=number)
-        if asked:
-            count = given.number(self._hami.count) or 1
-            yield from self._part(container, count, share, given.paths(self._hami.count, *asked), next(iter(asked)))
+        """The unit is a setting of the device plugin; a share of so many GiB is on no GPU."""
+        unit = "Mi" if number >= 256 else "Gi"
+        severity = FindingSeverity.WARNING if unit == "Mi" else FindingSeverity.INFO
+        message = f"{_ALIYUN.memory}: {number} is taken as {number} {unit}B"
+        self._notes.say(UNIT_ASSUMED, path, message, severity=severity)
+        return Quantity.parse(f"{number}{unit}")
 
     def _together(self, parts: Sequence[Ask]) -> list[Ask]:
         """Of systems that took all shares of a pod from one GPU."""

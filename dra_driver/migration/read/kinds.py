@@ -18,6 +18,7 @@ from dra_driver.migration.model import (
     Path,
     PodSpecAt,
     Role,
+    list_in,
     value_at,
 )
 from dra_driver.migration.read.kind_table import (
@@ -111,7 +112,7 @@ def _containers(spec: JsonObject, path: Path) -> Iterator[ContainerAt]:
         ("initContainers", Role.INIT),
         ("ephemeralContainers", Role.EPHEMERAL),
     ):
-        for index, container in enumerate(_list(spec.get(field))):
+        for index, container in enumerate(list_in(spec.get(field))):
             if isinstance(container, dict):
                 yield _container(container, (*path, field, index), role)
 
@@ -194,11 +195,11 @@ def _argo_containers(template: JsonObject, path: Path) -> Iterator[ContainerAt]:
         if isinstance(item := template.get(field), dict):
             yield _container(item, (*path, field), name="main")
     inner = value_at(template, ("containerSet", "containers"))
-    for index, item in enumerate(_list(inner)):
+    for index, item in enumerate(list_in(inner)):
         if isinstance(item, dict):
             yield _container(item, (*path, "containerSet", "containers", index))
     for field, role in (("sidecars", Role.APP), ("initContainers", Role.INIT)):
-        for index, item in enumerate(_list(template.get(field))):
+        for index, item in enumerate(list_in(template.get(field))):
             if isinstance(item, dict):
                 yield _container(item, (*path, field, index), role)
 
@@ -343,7 +344,7 @@ def _follow(value: object, steps: tuple[str, ...], path: Path) -> Iterator[tuple
         return
     step, *rest = steps
     if step == "[]":
-        for index, item in enumerate(_list(value)):
+        for index, item in enumerate(list_in(value)):
             yield from _follow(item, tuple(rest), (*path, index))
     elif isinstance(value, dict):
         for key in tuple(value) if step == "*" else (step,):
@@ -364,10 +365,6 @@ def _group(obj: JsonObject, path: Path) -> str:
         if part in ("headGroupSpec", "leaderTemplate", "workerTemplate", "worker", "prefill", "driver", "executor"):
             return part.removesuffix("GroupSpec").removesuffix("Template")
     return ""
-
-
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _text(value: object) -> str:

@@ -21,7 +21,7 @@ from dra_driver.migration.codes import (
     FindingCode,
     FindingSeverity,
 )
-from dra_driver.migration.model import MigrationFinding, Path, finding, value_at
+from dra_driver.migration.model import MigrationFinding, Path, finding, list_in, value_at
 
 _PLUMBING = re.compile(
     r"k8s-device-plugin|nvidia[^:@]*device-plugin|gpu[^:@]*device-plugin|gpu-feature-discovery|mig-manager|mig-parted"
@@ -60,7 +60,7 @@ _FILLED_IN = "FILLED BY THE OPERATOR"
 
 def is_plumbing(spec: JsonObject) -> bool:
     """Whether any container of a pod's spec is one of these; an image under another name is known by its volume."""
-    folders = (value_at(item, ("hostPath", "path")) for item in _listed(spec.get("volumes")) if isinstance(item, dict))
+    folders = (value_at(item, ("hostPath", "path")) for item in list_in(spec.get("volumes")) if isinstance(item, dict))
     return any(_PLUMBING.search(image) for image in _images(spec)) or any(
         isinstance(folder, str) and folder.rstrip("/") == _SOCKETS for folder in folders
     )
@@ -78,21 +78,17 @@ def plugin_settings(daemon_set: JsonObject) -> PluginSettings | None:
 
 
 def _images(spec: Mapping[str, object]) -> Iterator[str]:
-    for item in _listed(spec.get("containers")):
+    for item in list_in(spec.get("containers")):
         yield str(item.get("image") or "") if isinstance(item, dict) else ""
-
-
-def _listed(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _given(container: JsonObject) -> dict[str, str]:
     """By the flag's name; a flag goes before the variable of the same meaning."""
     given: dict[str, str] = {}
-    for item in _listed(container.get("env")):
+    for item in list_in(container.get("env")):
         if isinstance(item, dict) and isinstance(item.get("value"), str):
             given[str(item.get("name")).lower().replace("_", "-")] = item["value"]
-    words = [str(word) for key in ("command", "args") for word in _listed(container.get(key))]
+    words = [str(word) for key in ("command", "args") for word in list_in(container.get(key))]
     for word, following in pairwise([*words, ""]):
         name, equals, value = word.removeprefix("--").partition("=")
         if word.startswith("--") and (equals or not following.startswith("-")):

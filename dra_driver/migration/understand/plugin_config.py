@@ -19,7 +19,7 @@ from dra_driver.migration.codes import (
     UNREADABLE,
     FindingCode,
 )
-from dra_driver.migration.model import MigrationFinding, Path, finding, value_at
+from dra_driver.migration.model import MigrationFinding, Path, finding, list_in, value_at
 
 type Strategy = Literal["TimeSlicing", "MPS"]
 
@@ -69,23 +69,6 @@ def plugin_config(name: str, obj: JsonObject, document: Document, at: Path) -> P
     """`at` is the path of the document's field that has the configuration, as text or as it is; empty for all of it."""
     return _Reader(name, obj, document, at).config()
 
-
-_KNOWN: Mapping[str, frozenset[str]] = {
-    "": frozenset({"version", "flags", "resources", "sharing", "imex", "health"}),
-    "flags": frozenset(
-        {
-            "migStrategy", "failOnInitError", "mpsRoot", "nvidiaDriverRoot", "nvidiaDevRoot", "gdrcopyEnabled",
-            "gdsEnabled", "mofedEnabled", "useNodeFeatureAPI", "deviceDiscoveryStrategy", "plugin", "gfd",
-        }
-    ),
-    "flags.plugin": frozenset(
-        {
-            "passDeviceSpecs", "deviceListStrategy", "deviceIDStrategy", "cdiAnnotationPrefix", "nvidiaCTKPath",
-            "containerDriverRoot", "sharedDevicesAllocationPolicy", "cdiFeatureFlags",
-        }
-    ),
-    "sharing": frozenset({"timeSlicing", "mps"}),
-}  # fmt: skip
 
 _NEED = "Give these devices to the containers that need them in another way."
 
@@ -138,8 +121,6 @@ class _Reader:
 
     def config(self) -> PluginConfig:
         flags = self._section("flags")
-        for where in ("", "flags", "flags.plugin", "sharing"):
-            self._unknown(where, self._section(where))
         for setting in _NOT_CARRIED:
             value = value_at(self._obj, _path(setting.path))
             if value not in (None, [], "") and setting.only in (None, value):
@@ -167,10 +148,6 @@ class _Reader:
             return {}
         return value or {}
 
-    def _unknown(self, where: str, section: Mapping[str, Any]) -> None:
-        for key in sorted(map(str, section.keys() - _KNOWN[where])):
-            self._say(PLUGIN_SETTING, f"{where}.{key}" if where else key, "is an unknown setting")
-
     def _mig_strategy(self, flags: Mapping[str, Any]) -> str | None:
         value = flags.get("migStrategy")
         if value is not None and value not in MIG_STRATEGIES:
@@ -182,7 +159,7 @@ class _Reader:
 
     def _resources(self, resources: Mapping[str, Any]) -> None:
         for kind, standard in (("gpus", GPU_RESOURCE), ("mig", "nvidia.com/mig-<profile>")):
-            for index, entry in enumerate(_listed(resources.get(kind))):
+            for index, entry in enumerate(list_in(resources.get(kind))):
                 where = f"resources.{kind}[{index}]"
                 name, pattern = _text(_field(entry, "name")), _text(_field(entry, "pattern"))
                 if name is None or pattern is None:
@@ -209,7 +186,7 @@ class _Reader:
         by_default = section.get("renameByDefault") is True
         # With MPS, requests for several replicas are refused by default.
         one_only = section.get("failRequestsGreaterThanOne", strategy == "MPS") is True
-        for index, entry in enumerate(_listed(section.get("resources"))):
+        for index, entry in enumerate(list_in(section.get("resources"))):
             where = f"sharing.{key}.resources[{index}]"
             if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
                 self._say(UNREADABLE, where, "is not a mapping with a name; it is ignored")
@@ -244,10 +221,6 @@ class _Reader:
         rename = entry.get("rename")
         if rename is not None and not (by_default and _qualified(str(rename)) == f"{name}.shared"):
             self._say(IGNORED_BY_PLUGIN, f"{where}.rename", f"{rename!r}: the device plugin knows no names but its own")
-
-
-def _listed(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _text(value: object) -> str | None:

@@ -687,5 +687,3 @@ def test_a_pod_whose_resource_nobody_knows_is_left_to_be_done_by_hand(tmp_path: 
     outcome = run("migrate", str(file))
     assert outcome.exit_code == Status.NO
     assert "nothing that is understood asks for GPUs" in outcome.stderr
-    known = run("migrate", str(file), *decided(tmp_path, "resources: {nvidia.com/mps-core: percent}"))
-    assert known.exit_code == Status.DONE, known.output

@@ -22,7 +22,7 @@ migStrategy: mixed
 migProfile: 1g.10gb
 dynamicMig: true
 gpuMemory: 80Gi
-resources: {a: MiB, b: other}
+otherResources: [b]
 severalShares: devices
 shareVisibleAll: true
 removeRuntimeClass: true
@@ -47,8 +47,7 @@ def test_every_decision_is_an_option_and_every_option_a_decision() -> None:
     [
         ("sharing: mps", "not like time-slicing:4"),
         ("sharing: mps:1", "not like time-slicing:4"),
-        ("resources: {a: GB}", "resources.a: Input should be 'percent', 'MiB', 'GiB' or 'other'"),
-        ("resources: {nvidia.com/gpu: other}", "nvidia.com/gpu is a number of devices"),
+        ("otherResources: [nvidia.com/gpu]", "nvidia.com/gpu is a GPU"),
         ("gpuMemory: much", "not an amount"),
         ("gpuMemory: 80", "less than any GPU has; write the unit"),
         ("migProfile: 1g", "not a MIG profile like 1g.10gb"),

@@ -41,7 +41,6 @@ SCHEMA = jsonschema.Draft202012Validator(schema())
 EVERYTHING = Options(
     strategy=StrategyOption.CLAIMS,
     gpu_memory=Quantity.parse("80Gi"),
-    resource_units={"nvidia.com/mps-core": "percent", "nvidia.com/mps-memory": "GiB"},
     share_visible_all=True,
     remove_runtime_class=True,
     unknown_kinds=True,

@@ -98,4 +98,4 @@ def test_what_nobody_knows_in_a_kind_that_nobody_knows_is_told_once(tmp_path: Pa
         return sum(one["code"] == "M019" for one in json.loads(outcome.stdout)["findings"])
 
     assert unknown() == told
-    assert unknown("resources: {alnair/vgpu-memory: other}") == 0
+    assert unknown("otherResources: [alnair/vgpu-memory]") == 0

@@ -100,7 +100,7 @@ def test_numbers_of_shares_are_counted_and_several_of_one_device_are_told() -> N
 def test_a_quota_of_network_cards_and_of_what_a_person_says_is_no_gpu_is_let_alone() -> None:
     hard = {"requests.nvidia.com/hostdev": "4", "requests.nvidia.com/gpu.license": 2}
     obj = quota() | {"spec": {"hard": hard}}
-    after, result = done(obj, CLAIMS, options=Options(other_resources=frozenset({"nvidia.com/gpu.license"})))
+    after, result = done(obj, CLAIMS, options=Options(other_resources=("nvidia.com/gpu.license",)))
     assert (after, result.findings) == (obj, ())
     _, unsaid = done(obj, CLAIMS)
     assert [one.message.partition(":")[0] for one in unsaid.findings] == ["requests.nvidia.com/gpu.license"]

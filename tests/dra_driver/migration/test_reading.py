@@ -425,7 +425,7 @@ def test_what_a_person_says_is_no_gpu_stays_and_the_pod_is_migrated(name: str) -
     obj = pod(limits({GPU: 1, name: 2}))
     unsaid = read(obj, meaning_of(PLAIN))
     assert unsaid.leave is not None or unsaid.demands[0].removes != found_removes(obj, name)
-    found = read(obj, meaning_of(PLAIN), other_resources=frozenset({name}))
+    found = read(obj, meaning_of(PLAIN), other_resources=(name,))
     assert (wants(found), found.leave, all_codes(found)) == ([Want(What.GPU, 1)], None, ["M012", "M015"])
     assert found_removes(obj, name) == found.demands[0].removes
 

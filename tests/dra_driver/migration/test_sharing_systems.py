@@ -64,9 +64,6 @@ def wants(obj: JsonObject, meaning: Meaning | None = None, **options: Any) -> li
         ({"aliyun.com/gpu-mem": 3, "aliyun.com/gpu-core.percentage": 30, "aliyun.com/gpu-count": 1}, {},
          shared(memory("3Gi", cores=30))),
         ({"aliyun.com/gpu-core.percentage": 30}, {}, shared(DeviceShare(cores=30))),
-        ({"tencent.com/vcuda-core": 200}, {}, Want(What.GPU, 2)),
-        ({"tencent.com/vcuda-core": 100, "tencent.com/vcuda-memory": 8}, {}, Want(What.GPU)),
-        ({"tencent.com/vcuda-core": 30, "tencent.com/vcuda-memory": 16}, {}, shared(memory("4Gi", cores=30))),
         ({}, {"gpu-fraction": "0.5"}, shared(memory("20Gi"))),
         ({}, {"gpu-memory": "2000"}, shared(memory("2000Mi"))),
     ],
@@ -191,31 +188,23 @@ def test_schedulers_that_know_no_claims_are_left_behind(scheduler: str, gone: bo
 
 
 @pytest.mark.parametrize(
-    ("unit", "severity"), [({}, ["info"]), ({"aliyun.com/gpu-mem": "GiB"}, []), ({"aliyun.com/gpu-mem": "MiB"}, [])]
+    ("number", "amount", "severity"), [(8, "8Gi", FindingSeverity.INFO), (512, "512Mi", FindingSeverity.WARNING)]
 )
-def test_the_unit_of_aliyun_is_said_or_assumed(unit: dict[str, str], severity: list[str]) -> None:
-    found = read(pod(limits({"aliyun.com/gpu-mem": 512})), resource_units=unit)
-    assert [one.severity for one in found.findings if one.code.name == "M034"] == severity
-    expected = "512Mi" if "MiB" in unit.values() else "512Gi"
-    assert found.demands[0].want.share == memory(expected)
+def test_the_unit_of_aliyun_is_assumed(number: int, amount: str, severity: FindingSeverity) -> None:
+    found = read(pod(limits({"aliyun.com/gpu-mem": number})))
+    assert [one.severity for one in found.findings if one.code.name == "M034"] == [severity]
+    assert found.demands[0].want.share == memory(amount)
 
 
-def test_pairs_of_a_custom_plugin_need_their_units() -> None:
-    obj = pod(limits({"nvidia.com/mps-core": 25, "nvidia.com/mps-memory": 4}))
-    unknown = read(obj)
-    assert (unknown.demands, codes(unknown.findings), unknown.leave is None) == ((), ["M019"], False)
-    units = {"nvidia.com/mps-core": "percent", "nvidia.com/mps-memory": "GiB"}
-    found = read(obj, resource_units=units)
-    assert [demand.want for demand in found.demands] == [shared(memory("4Gi", cores=25))]
-    assert there(obj, found)
-    percent = {"nvidia.com/mps-core": "percent", "nvidia.com/mps-memory": "percent"}
-    assert wants(obj, resource_units=percent)[0].share == DeviceShare(memory_percent=4, cores=25)
+@rows("resources", [{"nvidia.com/mps-core": 25, "nvidia.com/mps-memory": 4}, {"tencent.com/vcuda-core": 30}])
+def test_amounts_of_other_systems_stay(resources: dict[str, int]) -> None:
+    unknown = read(pod(limits(resources)))
+    assert (unknown.demands, {*codes(unknown.findings)}, unknown.leave is None) == ((), {"M019"}, False)
 
 
 @rows(
     "amounts, annotations",
     [
-        ({"tencent.com/vcuda-core": 150}, {}),
         ({"aliyun.com/gpu-count": 1}, {}),
         ({GPU: 1, PERCENT: 101}, {}),
         ({}, {"gpu-fraction": "1.5"}),
