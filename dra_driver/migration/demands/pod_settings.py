@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from dra_driver.api.meta import JsonObject
 from dra_driver.migration.codes import (
     BYPASS,
     HAND_MADE_MPS,

@@ -29,6 +29,7 @@ from dra_driver.migration.understand.meaning import Meaning
 from dra_driver.migration.understand.plugin_config import GPU_RESOURCE
 from dra_driver.quantity import Quantity, whole_number
 
+
 @dataclass(frozen=True, slots=True)
 class _System:
     """Resources of one system. Empty names: it has no such resource."""

@@ -10,6 +10,7 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import Attribute, Device
 from dra_driver.cel.device import CelDevice, compile_selector
 from dra_driver.migration.claims.templates import claims_for
+from dra_driver.migration.codes import FindingSeverity
 from dra_driver.migration.model import DeviceShare, Options, Want, What
 from dra_driver.migration.understand.meaning import Hami, Meaning
 from dra_driver.names import GPU_DRIVER
