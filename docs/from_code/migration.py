@@ -1,11 +1,10 @@
-"""The part of migration.md that is made of the code: kinds, labels, the differences of claims, and every code."""
+"""The part of migration.md that is made of the code: kinds, labels and codes."""
 
 from docs.from_code.tables import page, table
 from dra_driver.migration.codes import CODES
 from dra_driver.migration.decisions import FIELDS
 from dra_driver.migration.demands.node_labels import ROWS
 from dra_driver.migration.read.kind_table import known_kinds
-from dra_driver.migration.report.markdown import DIFFERENCES
 
 BEGIN = "<!-- migration: begin; written by docs/generate.py from the code -->"
 END = "<!-- migration: end -->"
@@ -25,8 +24,6 @@ def migration_part() -> str:
         "In `nodeSelector` and node affinity. Names in the last column are [attributes](attributes.md) of the"
         " device; nodes must keep the labels that stay.",
         table(("Label", "Says", "Becomes"), ([f"`{row.key}`", row.means, row.becomes] for row in ROWS)),
-        "## What is different with claims",
-        "\n".join(f"- {one}" for one in DIFFERENCES),
         "## Codes",
         "Error: the workload would behave differently. Warning: it may, or something must be done by hand. A "
         "finding can have another severity than its code.",

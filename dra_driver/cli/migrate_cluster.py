@@ -16,7 +16,6 @@ from dra_driver.api.meta import (
     CONFIG_MAPS,
     CRDS,
     DEVICE_CLASSES,
-    NAMESPACES,
     NODES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
@@ -31,7 +30,7 @@ from dra_driver.kube.client import Kube
 from dra_driver.migration.model import ManifestText
 from dra_driver.migration.read.kind_table import is_known
 from dra_driver.migration.report.outcome import UnreadInput
-from dra_driver.names import ADMIN_ACCESS_LABEL, CONFIG_GROUP
+from dra_driver.names import CONFIG_GROUP
 
 _DAEMON_SETS = Resource("apps", "v1", "daemonsets", "DaemonSet", True)
 _WORKLOADS: tuple[Resource, ...] = (
@@ -83,7 +82,6 @@ class ClusterRead:
     objects: tuple[JsonObject, ...]
     """Nodes, pods, slices, DaemonSets and ClusterPolicies, for the cut-over."""
     classes: tuple[JsonObject, ...]
-    admin_namespaces: frozenset[str]
     unread: tuple[UnreadInput, ...]
     """Kinds that could not be listed."""
 
@@ -102,10 +100,10 @@ async def _read_cluster(kube: Kube, namespace: str | None) -> ClusterRead:
     results = await asyncio.gather(
         *(reading.list(workload, namespace if workload.namespaced else None) for workload in workloads)
     )
-    nodes, slices, classes, namespaces, pods, configs, daemon_sets = await asyncio.gather(
+    nodes, slices, classes, pods, configs, daemon_sets = await asyncio.gather(
         *(
             reading.list(resource)
-            for resource in (NODES, RESOURCE_SLICES, DEVICE_CLASSES, NAMESPACES, PODS, CONFIG_MAPS, _DAEMON_SETS)
+            for resource in (NODES, RESOURCE_SLICES, DEVICE_CLASSES, PODS, CONFIG_MAPS, _DAEMON_SETS)
         )
     )
     policies = [item for resource in surroundings for item in await reading.list(resource)]
@@ -115,14 +113,12 @@ async def _read_cluster(kube: Kube, namespace: str | None) -> ClusterRead:
     claims = [_unstatused(item) for item in nameable if not _made_for_a_pod(item)]
     items = [*policies, *configs, *nodes, *slices, *classes, *claims]
     around = {"apiVersion": "v1", "kind": "List", "items": items}
-    labelled = (item["metadata"] for item in namespaces)
     return ClusterRead(
         minor,
         tuple(_source(obj) for objects in results for obj in objects if not _made_by_others(obj)),
         ManifestText("the cluster", json.dumps(around)),
         (*nodes, *pods, *slices, *daemon_sets, *policies),
         tuple(classes),
-        frozenset(item["name"] for item in labelled if (item.get("labels") or {}).get(ADMIN_ACCESS_LABEL) == "true"),
         tuple(reading.unread),
     )
 

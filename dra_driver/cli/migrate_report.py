@@ -27,7 +27,7 @@ from dra_driver.migration.decisions import proposal, wanted_decisions
 from dra_driver.migration.model import ManifestText, Migration, MigrationFinding, Options
 from dra_driver.migration.report.data import as_data
 from dra_driver.migration.report.markdown import markdown, summary
-from dra_driver.migration.report.outcome import MigrationReport, ReadinessFacts, UnreadInput, readiness
+from dra_driver.migration.report.outcome import MigrationReport, UnreadInput
 from dra_driver.migration.report.sections import at, named
 from dra_driver.migration.understand.offering import offering_of
 from dra_driver.migration.verify.ground import Ground, ground_of_cluster, ground_of_models
@@ -81,23 +81,13 @@ def reported(
     known = any(obj.get("kind") == "Node" for obj in objects)
     offering = offering_of(objects, options.driver, options.other_resources) if known else None
     read = work.read
-    facts = ReadinessFacts(
-        minor=options.kubernetes_minor,
-        classes=[class_["metadata"]["name"] for class_ in read.classes] if read is not None else None,
-        answered=[class_["spec"].get("extendedResourceName") for class_ in read.classes] if read is not None else None,
-        admin_namespaces=read.admin_namespaces if read is not None else None,
-        offering=offering,
-        slices_missing=read is None and not any(obj.get("kind") == RESOURCE_SLICES.kind for obj in objects),
-        unread=frozenset(unread.what for unread in read.unread) if read is not None else frozenset(),
-    )
     plan = cutover(offering, migration, options.driver, results) if offering is not None else None
-    checks = readiness(migration, options, facts)
     if not migration.workloads:
-        return MigrationReport(migration, None, checks, plan)
+        return MigrationReport(migration, None, plan)
     ground = _ground(migration, options, objects, trying.models)
     classes = _classes(objects, read)
     tried = verify(migration, ground, classes, deadline(trying.seconds))
-    return MigrationReport(migration, tried, checks, plan)
+    return MigrationReport(migration, tried, plan)
 
 
 def _ground(migration: Migration, options: Options, objects: Sequence[JsonObject], models: Sequence[str]) -> Ground:
@@ -155,7 +145,7 @@ def show(report: MigrationReport) -> None:
         if rows:
             print()  # noqa: T201 - between two tables
         print_table(("PLACE", "SEVERITY", "CODE", "WHAT"), list(_cells(findings)))
-    rest = "`--report md` has the notes, the readiness of the cluster and the plan to move it."
+    rest = "`--report md` has the notes and the plan to move the cluster."
     messages.print(rest, markup=False, soft_wrap=True)
 
 

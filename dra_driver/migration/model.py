@@ -313,8 +313,6 @@ class PodReading:
     prefers_claims: str | None = None
     """Why claims say it better, as a sentence, though extended resources keep the meaning as long as labels of nodes
     do."""
-    taken: Mapping[tuple[str, str], tuple[Any, ...]] = field(default_factory=dict)
-    """Specs of claims that are there, also of templates, by kind and name of the object."""
     held: tuple[Held, ...] = ()
     """Claims that the pod has already."""
 

@@ -24,6 +24,7 @@ from dra_driver.migration.model import (
     Put,
     Workload,
     finding,
+    list_in,
     title_of,
     value_at,
 )
@@ -43,8 +44,7 @@ from dra_driver.migration.read.unrendered import (
     sealed_findings,
     values_findings,
 )
-from dra_driver.migration.text.changes import EditRefused, changed, differences
-from dra_driver.migration.understand.operator_parts import is_operand
+from dra_driver.migration.text.changes import changed, differences
 from dra_driver.migration.understand.surroundings import Meaning
 from dra_driver.names import ADMIN_ACCESS_LABEL
 from dra_driver.phrases import and_more
@@ -73,9 +73,6 @@ def drafted(document: Document, meaning: Meaning, options: Options) -> Draft:
     owner = _owner(document)
     for pod in pods_of(document, options):
         read = reading.demands(pod, meaning, options)
-        if owner is None and is_operand(document, pod.spec):
-            draft.findings += [_of_the_operator(document)] if read.demands or read.findings else []
-            break
         if owner is not None and read.demands:
             message = f"is created by {owner}, so migrate that; this stays unchanged"
             draft.findings.append(
@@ -101,12 +98,6 @@ def _of_a_patch(document: Document) -> Iterator[MigrationFinding]:
         yield finding(NOT_EDITABLE, document, path, message, advice=advice)
 
 
-def _of_the_operator(document: Document) -> MigrationFinding:
-    message = "is a part of the GPU Operator, which creates it from its ClusterPolicy; it stays unchanged"
-    advice = "Nothing to do: the ClusterPolicy decides which parts run beside the driver (docs/gpu-operator.md)."
-    return finding(NOT_EDITABLE, document, (), message, advice=advice, severity=FindingSeverity.INFO)
-
-
 def _left_text(document: Document, path: Path) -> MigrationFinding:
     message = "is a text that mentions GPUs; it stays unchanged"
     return finding(NOT_EDITABLE, document, path, message, advice=_ABOUT_TEXTS)
@@ -120,8 +111,7 @@ _ABOUT_TEXTS = (
 
 def _owner(document: Document) -> str | None:
     """The object whose controller makes this one."""
-    owners = value_at(document.obj, ("metadata", "ownerReferences"))
-    for owner in owners if isinstance(owners, list) else ():
+    for owner in list_in(value_at(document.obj, ("metadata", "ownerReferences"))):
         if isinstance(owner, dict) and owner.get("controller") is True:
             return f"{owner.get('kind')} {owner.get('name')}"
     return None
@@ -268,10 +258,7 @@ def planned(draft: Draft, options: Options) -> DocumentPlan:
     findings = list(draft.findings)
     for workload in draft.workloads:
         if workload.choice.target is MigrationTarget.CLAIMS:
-            try:
-                wanted = claims_for(workload.pod, workload.reading, options)
-            except EditRefused as error:
-                return _left(draft, str(error))
+            wanted = claims_for(workload.pod, workload.reading, options)
             reason = why_too_old(wanted.template, options)
             if reason is None:
                 claims.append(wanted)

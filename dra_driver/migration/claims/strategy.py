@@ -28,6 +28,7 @@ from dra_driver.migration.model import (
     StrategyOption,
     Workload,
     finding,
+    list_in,
     shared_group,
     strategy_of,
     value_at,
@@ -187,8 +188,7 @@ def virtual_machines(document: Document) -> Iterator[MigrationFinding]:
     spec: Path = ("spec",) if kind == "VirtualMachineInstance" else ("spec", "template", "spec")
     for field in ("gpus", "hostDevices"):
         path = (*spec, "domain", "devices", field)
-        listed = value_at(document.obj, path)
-        for index, item in enumerate(listed if isinstance(listed, list) else ()):
+        for index, item in enumerate(list_in(value_at(document.obj, path))):
             name = item.get("deviceName") if isinstance(item, dict) else None
             if isinstance(name, str) and name.startswith("nvidia.com/"):
                 yield finding(

@@ -16,8 +16,6 @@ from typing import Any
 
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
-from dra_driver.api.resource import ResourceClaimSpec
-from dra_driver.errors import InvalidInput
 from dra_driver.migration.model import (
     ClaimForm,
     ContainerAt,
@@ -35,7 +33,6 @@ from dra_driver.migration.model import (
     shared_group,
     value_at,
 )
-from dra_driver.migration.text.changes import EditRefused
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
 OWNER = "dractl-migrate"
@@ -60,12 +57,11 @@ class Claims:
 
 
 def claims_for(pod: PodSpecAt, reading: PodReading, options: Options) -> Claims:
-    """For a pod with at least one demand. Raises EditRefused where the object has no room for claims."""
+    """For a pod with at least one demand."""
     names = request_names(reading.demands)
     spec = {"devices": _devices(reading.demands, names, options)}
     group = shared_group(pod.document, options)
     template = _template(pod, spec) if group is None else _shared(pod, spec, group)
-    _refuse_taken_name(template, reading)
     edits = (
         *(Remove(path) for demand in reading.demands for path in demand.removes),
         *reading.edits,
@@ -218,22 +214,6 @@ def _shared(pod: PodSpecAt, spec: JsonObject, group: tuple[str, ...]) -> JsonObj
     template = _template(pod, spec)
     name = f"shared-gpu-{hash_of({'of': group, **spec})}"
     return {**template, "kind": "ResourceClaim", "metadata": {**template["metadata"], "name": name}, "spec": spec}
-
-
-def _refuse_taken_name(made: JsonObject, reading: PodReading) -> None:
-    """The name depends on the content, so an object of this name and other content was edited by a person."""
-    spec = made["spec"] if made["kind"] == "ResourceClaim" else made["spec"]["spec"]
-    name = made["metadata"]["name"]
-    if any(not _same_claim(spec, other) for other in reading.taken.get((made["kind"], name), ())):
-        raise EditRefused(f"{made['kind']} {name} exists and asks for something else; rename or delete it")
-
-
-def _same_claim(spec: JsonObject, other: object) -> bool:
-    """Also if the API server filled in defaults."""
-    try:
-        return ResourceClaimSpec.of(other) == ResourceClaimSpec.of(spec)
-    except InvalidInput:
-        return False
 
 
 def _inner_namespace(pod: PodSpecAt) -> str | None:

@@ -127,6 +127,10 @@ def _slices(node: str, driver: str) -> str:
     return f"kubectl get resourceslices --field-selector spec.nodeName={node},spec.driver={driver} -o name"
 
 
+def has_no_slices(driver: str) -> str:
+    return f'now=$(kubectl get resourceslices --field-selector spec.driver={driver} -o name) && [ -z "$now" ]'
+
+
 def until_published(node: str, driver: str) -> str:
     return _until(f"{_slices(node, driver)} | grep -q .", _look_at_driver(node))
 

@@ -26,6 +26,7 @@ from dra_driver.migration.cutover.commands import (
     Step,
     deleted,
     has_no_holders,
+    has_no_slices,
     labelled,
     marked,
     run_only_where,
@@ -133,6 +134,13 @@ class _Way:
 
     def _prepare(self, todo: Sequence[GpuNode], done: Sequence[GpuNode]) -> Iterator[Step]:
         yield from self._write()
+        if not self.offering.slices:
+            yield Step(
+                Act.AWAIT_NOT_OFFERED,
+                "No ResourceSlices were read. Check that the cluster has none of this driver.",
+                (has_no_slices(self.driver),),
+                "If it has some, pass them with the nodes, and make the plan again.",
+            )
         for node in todo:
             if node.resources and node.driver_label and not node.driver:
                 yield self._clean(node.name)

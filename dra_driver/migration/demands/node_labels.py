@@ -232,22 +232,12 @@ def _memory_of(asked: JudgedRequirement) -> LabelVerdict:
     if asked.operator in ("Gt", "Lt"):
         words = {">": "isGreaterThan", "<": "isLessThan"}
         return _compared(asked, guard, lambda sign, bound: f"{memory}.{words[sign]}({_mebibytes(bound)})")
-    if not asked.integers or asked.operator not in ("In", "NotIn"):
+    if not asked.integers or asked.operator != "In":
         return _unknown_operator(asked)
-    if asked.operator == "In":
-        floor = asked.integers[0] - asked.integers[0] // _TOLERANCE
-        expression = _all_of(guard, f"{memory}.compareTo({_mebibytes(floor)}) >= 0")
-        message = f"{asked.requirement} became at least {floor}Mi: GPUs with more memory fit, too"
-        return LabelVerdict(Fate.ON_DEVICE, expression, ROUNDED, message)
-    around = [_all_of(guard, _around(memory, bound)) for bound in asked.integers]
-    message = f"{asked.requirement} became `not about this amount`"
-    return LabelVerdict(Fate.ON_DEVICE, " && ".join(map(_not, around)), ROUNDED, message)
-
-
-def _around(memory: str, bound: int) -> str:
-    slack = bound // _TOLERANCE
-    least, most = _mebibytes(bound - slack), _mebibytes(bound + slack)
-    return f"{memory}.compareTo({least}) >= 0 && {memory}.compareTo({most}) <= 0"
+    floor = asked.integers[0] - asked.integers[0] // _TOLERANCE
+    expression = _all_of(guard, f"{memory}.compareTo({_mebibytes(floor)}) >= 0")
+    message = f"{asked.requirement} became at least {floor}Mi: GPUs with more memory fit, too"
+    return LabelVerdict(Fate.ON_DEVICE, expression, ROUNDED, message)
 
 
 def _mebibytes(count: int) -> str:

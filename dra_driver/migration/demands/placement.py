@@ -5,9 +5,8 @@ and preferences stay.
 Source: core/v1 NodeAffinity; reference on migration sources, section 4.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from dra_driver.migration.codes import (
     LABEL_STAYS,
@@ -19,7 +18,7 @@ from dra_driver.migration.codes import (
 )
 from dra_driver.migration.demands.amounts import Notes
 from dra_driver.migration.demands.node_labels import is_gpu_label, verdict_on
-from dra_driver.migration.model import MigrationFinding, Path, PodSpecAt, Remove, finding, value_at
+from dra_driver.migration.model import MigrationFinding, Path, PodSpecAt, Remove, finding, list_in, value_at
 from dra_driver.migration.understand.labels import Fate, LabelVerdict, Requirement, Subject
 
 BY_LABELS = "it chooses GPUs by node labels, and a claim can choose them by attributes"
@@ -173,26 +172,21 @@ def _text(value: object) -> str:
 
 
 def _required(pod: PodSpecAt) -> tuple[_Term, ...]:
-    terms = value_at(pod.spec, _REQUIRED)
-    listed = terms if isinstance(terms, list) else []
-    return tuple(_term(item, (*pod.path, *_REQUIRED, index)) for index, item in enumerate(listed))
+    terms = list_in(value_at(pod.spec, _REQUIRED))
+    return tuple(_term(item, (*pod.path, *_REQUIRED, index)) for index, item in enumerate(terms))
 
 
 def _preferred(pod: PodSpecAt) -> tuple[_Term, ...]:
-    preferences = value_at(pod.spec, _PREFERRED)
-    listed = preferences if isinstance(preferences, list) else []
     return tuple(
         _term(value_at(item, ("preference",)), (*pod.path, *_PREFERRED, index), "preference")
-        for index, item in enumerate(listed)
+        for index, item in enumerate(list_in(value_at(pod.spec, _PREFERRED)))
     )
 
 
 def _term(term: object, path: Path, *below: str) -> _Term:
     """`path` is what is removed with it, `below` where its expressions are in there."""
-    given: Mapping[str, Any] = term if isinstance(term, dict) else {}
-    expressions = given.get("matchExpressions")
     entries = []
-    for index, expression in enumerate(expressions if isinstance(expressions, list) else []):
+    for index, expression in enumerate(list_in(value_at(term, ("matchExpressions",)))):
         where = (*path, *below, "matchExpressions", index)
         if (
             not isinstance(expression, dict)
@@ -200,9 +194,8 @@ def _term(term: object, path: Path, *below: str) -> _Term:
             or not isinstance(expression.get("operator"), str)
         ):
             continue
-        values = expression.get("values")
-        listed = tuple(map(_text, values)) if isinstance(values, list) else ()
-        entries.append(_Entry(Requirement(expression["key"], expression["operator"], listed), where))
+        values = tuple(map(_text, list_in(expression.get("values"))))
+        entries.append(_Entry(Requirement(expression["key"], expression["operator"], values), where))
     return _Term(tuple(entries), path)
 
 

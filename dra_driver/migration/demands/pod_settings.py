@@ -31,6 +31,7 @@ from dra_driver.migration.model import (
     Put,
     Remove,
     finding,
+    list_in,
     maps_in,
     shared_group,
     value_at,
@@ -50,9 +51,8 @@ class Variable:
 
 
 def variables(container: ContainerAt) -> dict[str, Variable]:
-    env = container.obj.get("env")
     by_name = {}
-    for index, item in enumerate(env if isinstance(env, list) else ()):
+    for index, item in enumerate(list_in(container.obj.get("env"))):
         if isinstance(item, dict) and isinstance(item.get("name"), str):
             value = item.get("value")
             text = None if "valueFrom" in item else "" if value is None else str(value)

@@ -124,7 +124,6 @@ class _Pod:
             next(iter(notes.needs_claims), None),
             next(iter(notes.leave), None),
             next(iter(notes.prefers_claims), None),
-            self._meaning.claims,
             self._held,
         )
 
@@ -283,7 +282,6 @@ class _Pod:
             findings=(*self._notes.findings, note, *rest, *unused_labels(self._pod)),
             claim_findings=tuple(kept(self._held, self._pod.document)),
             needs_claims="it monitors all GPUs without asking for one, which only a claim with admin access expresses",
-            taken=self._meaning.claims,
             held=self._held,
         )
 

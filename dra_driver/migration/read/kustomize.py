@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from dra_driver.api.documents import Document, normalized, read_documents
-from dra_driver.migration.model import Path, path_text, value_at
+from dra_driver.migration.model import Path, list_in, path_text, value_at
 from dra_driver.migration.read.kind_table import kind_of
 from dra_driver.migration.read.unrendered import speaks_of_gpus
 from dra_driver.migration.text.tree import NotATree, trees, value_of
@@ -114,8 +114,7 @@ def overlays(documents: Sequence[Document], files: Mapping[str, str]) -> Overlay
 
 def _entries(document: Document, field: str) -> list[object]:
     """Of a field that holds a list; empty if it holds something else."""
-    listed = document.obj.get(field)
-    return listed if isinstance(listed, list) else []
+    return list_in(document.obj.get(field))
 
 
 def _file(document: Document, name: str) -> str:
@@ -141,8 +140,7 @@ def _text_files(document: Document) -> Iterator[tuple[str, str]]:
     """Files that become values of ConfigMaps and Secrets, with the field. An entry is a file, or a key and a file."""
     for field in ("configMapGenerator", "secretGenerator"):
         for entry in _entries(document, field):
-            files = entry.get("files") if isinstance(entry, dict) else None
-            for file in files if isinstance(files, list) else ():
+            for file in list_in(value_at(entry, ("files",))):
                 if isinstance(file, str):
                     yield field, _file(document, file.rpartition("=")[2])
 
@@ -314,8 +312,7 @@ class _Reader:
             yield self._change(at, "a replacement that cannot be read", {}, _ANYTHING)
         for item in replacements:
             yield self._copy(at, value_at(item, ("source",)))
-            targets = value_at(item, ("targets",))
-            for target in targets if isinstance(targets, list) else ():
+            for target in list_in(value_at(item, ("targets",))):
                 selected = _map(value_at(target, ("select",)))
                 yield self._change(at, "a replacement", selected, _ANYTHING, about_gpus=speaks_of_gpus(f"{target}"))
 

@@ -24,10 +24,6 @@ from dra_driver.migration.model import (
 )
 from dra_driver.migration.report.outcome import (
     MigrationReport,
-    NamespaceSum,
-    ReadinessAnswer,
-    ReadinessCheck,
-    by_namespace,
     next_steps,
 )
 from dra_driver.migration.verify.trial import TrialResult, TrialVerdict, Verification
@@ -44,7 +40,6 @@ def as_data(report: MigrationReport) -> JsonObject:
         "apiVersion": VERSION,
         "kind": KIND,
         "summary": _summary(migration),
-        "namespaces": [_namespace(namespace_sum) for namespace_sum in by_namespace(migration)],
         "next": [{"what": next_step.what, "command": next_step.command} for next_step in next_steps(report)],
         "files": [{"file": file.file, "changed": file.before != file.after} for file in migration.files],
         "unread": [{"what": unread.what, "why": unread.why} for unread in report.unread],
@@ -56,7 +51,6 @@ def as_data(report: MigrationReport) -> JsonObject:
         "policy": migration.policy,
         "chartValues": final_values(migration),
         "verification": _verification(report.verification),
-        "readiness": [_check(check) for check in report.checks],
         "cutover": _plan(report.plan),
     }
 
@@ -67,14 +61,6 @@ def _summary(migration: Migration) -> JsonObject:
     return {
         **{f"{severity}s": severities.count(severity) for severity in FindingSeverity},
         "workloads": {target.value: targets.count(target) for target in MigrationTarget},
-    }
-
-
-def _namespace(namespace_sum: NamespaceSum) -> JsonObject:
-    return {
-        "namespace": namespace_sum.namespace,
-        **{f"{severity}s": namespace_sum.severities[severity] for severity in FindingSeverity},
-        "workloads": {target.value: namespace_sum.targets[target] for target in MigrationTarget},
     }
 
 
@@ -156,15 +142,6 @@ def _checked(checked: TrialResult) -> JsonObject:
     }
 
 
-def _check(readiness_check: ReadinessCheck) -> JsonObject:
-    return {
-        "question": readiness_check.question,
-        "answer": readiness_check.answer.value,
-        "why": readiness_check.why,
-        "advice": readiness_check.advice or None,
-    }
-
-
 def _plan(plan: CutoverPlan | None) -> JsonObject | None:
     if plan is None:
         return None
@@ -212,7 +189,7 @@ def _or_null(item: JsonObject) -> JsonObject:
 
 
 def _one_of(
-    values: type[FindingSeverity] | type[MigrationTarget] | type[TrialVerdict] | type[ReadinessAnswer] | type[Act],
+    values: type[FindingSeverity] | type[MigrationTarget] | type[TrialVerdict] | type[Act],
 ) -> JsonObject:
     return {"enum": [value.value for value in values]}
 
@@ -244,12 +221,11 @@ def schema() -> JsonObject:
         fixed={"type": "boolean"},
         paste=_MAYBE,
     )
-    sums = {**{f"{severity}s": _COUNT for severity in FindingSeverity}, "workloads": _map(**targets)}
+    severities = {f"{severity}s": _COUNT for severity in FindingSeverity}
     whole = _map(
         apiVersion={"const": VERSION},
         kind={"const": KIND},
-        summary=_map(**sums),
-        namespaces=_list(_map(namespace=_MAYBE, **sums)),
+        summary=_map(**severities, workloads=_map(**targets)),
         next=_list(_map(what=_TEXT, command=_MAYBE)),
         files=_list(_map(file=_TEXT, changed={"type": "boolean"})),
         unread=_list(_map(what=_TEXT, why=_TEXT)),
@@ -263,7 +239,6 @@ def schema() -> JsonObject:
         policy=_FREE,
         chartValues={"type": "object"},
         verification=_or_null(_map(on=_TEXT, certain={"type": "boolean"}, workloads=_list(tried))),
-        readiness=_list(_map(question=_TEXT, answer=_one_of(ReadinessAnswer), why=_TEXT, advice=_MAYBE)),
         cutover=_or_null(
             _map(refusal=_MAYBE, conflicts=_list(_TEXT), values={"type": "object"}, forward=stages, back=stages)
         ),

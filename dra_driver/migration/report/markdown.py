@@ -14,7 +14,6 @@ from dra_driver.migration.model import Migration, MigrationTarget, ObjectRef
 from dra_driver.migration.report.outcome import (
     MigrationReport,
     UnreadInput,
-    by_namespace,
     count,
     next_steps,
     not_understood,
@@ -25,7 +24,6 @@ from dra_driver.migration.report.sections import (
     escaped,
     file_title,
     findings_of,
-    ready,
     section,
     sentence,
     table,
@@ -35,28 +33,6 @@ from dra_driver.migration.report.sections import (
     workloads_of,
     yaml_block,
 )
-
-DIFFERENCES: tuple[str, ...] = (
-    "Resources of the device plugin are numbers, and each container is charged separately. A claim is an object that "
-    "containers name: two containers that name one request share its devices, so containers that had a GPU each get a "
-    "request each.",
-    "Extended resources are whole numbers with requests equal to limits. Resources that became a claim are in neither "
-    "map; cpu and memory stay.",
-    "The spec of a claim cannot be changed, nor can the claims of an existing pod: pods are created again. "
-    "Deployments, StatefulSets and DaemonSets roll automatically, Jobs must be deleted and created again, CronJobs "
-    "change with their next run.",
-    "A ResourceClaimTemplate has a namespace, and must exist in each namespace that uses it. DeviceClasses have no "
-    "namespace and belong to administrators.",
-    "A pod with `spec.nodeName` bypasses the scheduler, so no devices are allocated for it. Static pods cannot have "
-    "claims.",
-    "A pod of higher priority does not evict pods of lower priority to get their devices, as it did with extended "
-    "resources; priority still orders the queue.",
-    "The admission plugin ExtendedResourceToleration adds a toleration for extended resources only. For claims it is "
-    "in the pod.",
-    "A claim has at most 32 devices.",
-)
-"""Source: reference on migration sources, section 1."""
-
 
 _HEADINGS = {
     FindingSeverity.ERROR: "Errors: the workload would behave differently",
@@ -75,7 +51,6 @@ def markdown(report: MigrationReport) -> str:
     }
     parts = [
         ["# From the device plugin to DRA", "", *summary(migration)],
-        section("By namespace", _namespaces(migration)),
         section("What to do next", _next(report)),
         section("What you can decide", _decisions(report)),
         section("Not read", _unread(report.unread)),
@@ -86,10 +61,8 @@ def markdown(report: MigrationReport) -> str:
         section("What was written", _written(migration)),
         section("Policy and chart values", _settings(migration)),
         section("Tried by the allocator", tried(report.verification)),
-        section("Is the cluster ready?", ready(report.checks)),
         section("The way to the driver, node by node", way(report.plan, report.unread)),
         section("The way back", way_back(report.plan)),
-        section("What is different with claims", (f"{i}. {text}" for i, text in enumerate(DIFFERENCES, 1))),
     ]
     return "\n".join("\n".join(part) for part in parts if part).rstrip() + "\n"
 
@@ -120,25 +93,6 @@ def summary(migration: Migration) -> Iterator[str]:
     yield f"{numbers[0]}, {numbers[1]}, {numbers[2]}."
     if not migration.changed and pods:
         yield "No file is changed."
-
-
-def _namespaces(migration: Migration) -> Iterator[str]:
-    """Nothing where there is but one."""
-    sums = by_namespace(migration)
-    if len(sums) < 2:
-        return
-    headings = ("Namespace", "Claims", "Stay", "Left alone", "Errors", "Warnings")
-    targets = (MigrationTarget.CLAIMS, MigrationTarget.EXTENDED, MigrationTarget.LEAVE)
-    severities = (FindingSeverity.ERROR, FindingSeverity.WARNING)
-    rows = (
-        (
-            namespace_sum.namespace or "(not said)",
-            *(str(namespace_sum.targets[target]) for target in targets),
-            *(str(namespace_sum.severities[severity]) for severity in severities),
-        )
-        for namespace_sum in sums
-    )
-    yield from table(headings, rows)
 
 
 def _next(report: MigrationReport) -> Iterator[str]:

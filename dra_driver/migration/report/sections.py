@@ -1,4 +1,4 @@
-"""Parts of a report as Markdown: findings, workloads, readiness and the cut-over plan. Pure."""
+"""Parts of a report as Markdown: findings, workloads and the cut-over plan. Pure."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,7 +9,7 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.migration.codes import FindingCode, FindingSeverity
 from dra_driver.migration.cutover.commands import CutoverPlan, Stage
 from dra_driver.migration.model import MigrationFinding, MigrationTarget, Workload, title_of
-from dra_driver.migration.report.outcome import ReadinessAnswer, ReadinessCheck, UnreadInput
+from dra_driver.migration.report.outcome import UnreadInput
 from dra_driver.migration.verify.trial import TrialResult, TrialVerdict, Verification
 from dra_driver.phrases import and_more
 
@@ -250,18 +250,6 @@ def _gets(checked: TrialResult) -> str:
 
 def _shortened(devices: Sequence[str]) -> list[str]:
     return [*devices[:2], f"and {len(devices) - 2} more"] if len(devices) > 3 else list(devices)
-
-
-_ANSWERS = {ReadinessAnswer.YES: "yes", ReadinessAnswer.NO: "**no**", ReadinessAnswer.UNKNOWN: "not known"}
-
-
-def ready(checks: Sequence[ReadinessCheck]) -> Iterator[str]:
-    if not checks:
-        return
-    rows = [(check.question, _ANSWERS[check.answer], f"{check.why} {check.advice}".strip()) for check in checks]
-    yield from table(("Needed", "There", ""), rows)
-    yield ""
-    yield "`dractl doctor` looks at nodes, runtime and driver themselves."
 
 
 _NEEDED = ("Node", "Pod", "DaemonSet", "ResourceSlice", "CustomResourceDefinition", "ClusterPolicy", "GPUCluster")

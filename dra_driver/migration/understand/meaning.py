@@ -7,7 +7,6 @@ neither defines anything. `dra_driver.migration.understand.surroundings` makes a
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from dra_driver.allocation.placement import class_by_resource
 from dra_driver.api.documents import Document
@@ -148,12 +147,10 @@ class Meaning:
     read_from: tuple[str, ...] = ()
     """Configurations, operators and the like, for sentences."""
     findings: tuple[MigrationFinding, ...] = ()
-    claims: Mapping[tuple[str, str], tuple[Any, ...]] = field(default_factory=dict)
-    """Specs of claims that are there, also of templates, by kind and name of the object."""
     cut_on_demand: bool = False
     """Whether slices have GPUs of which MIG devices are made on demand."""
     purposes: Purposes = field(default_factory=Purposes)
-    """Of these claims."""
+    """Of claims that are there."""
 
     def views_for(self, requirements: Iterable[Requirement]) -> tuple[View, ...]:
         """Those whose nodes a pod with these requirements can run on. Of nodes that are not known, all that are not

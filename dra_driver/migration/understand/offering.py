@@ -86,6 +86,8 @@ class Offering:
     mig_manager: bool = False
     other_drivers: tuple[str, ...] = ()
     """What installs NVIDIA's own DRA driver, whose slices have the same driver name."""
+    slices: bool = True
+    """Whether ResourceSlices were read, of any driver."""
 
 
 def offering_of(objects: Iterable[JsonObject], driver: str, others: Collection[str] = ()) -> Offering:
@@ -123,6 +125,7 @@ def offering_of(objects: Iterable[JsonObject], driver: str, others: Collection[s
         tuple(sorted({*_operators(policies), *_daemon_sets(by_kind["DaemonSet"], bool(policies))})),
         any(_enabled(policy, "migManager") for policy in policies),
         tuple(_other_drivers(by_kind["GPUCluster"], by_kind["DaemonSet"])),
+        bool(by_kind["ResourceSlice"]),
     )
 
 

@@ -44,19 +44,6 @@ class PluginSettings:
     driver_root: str | None = None
 
 
-def is_operand(document: Document, spec: JsonObject) -> bool:
-    """Whether it is a manifest of the GPU Operator itself: those have placeholders for images, and DaemonSets with
-    names and node labels of their own. Source: `assets` of NVIDIA/gpu-operator."""
-    selector = spec.get("nodeSelector")
-    deployed = any(str(key).startswith(_DEPLOYED) for key in (selector if isinstance(selector, dict) else ()))
-    named = document.kind == "DaemonSet" and document.name.startswith(("nvidia-", "gpu-feature-discovery"))
-    return (deployed and named) or any(image == _FILLED_IN for image in _images(spec))
-
-
-_DEPLOYED = "nvidia.com/gpu.deploy."
-_FILLED_IN = "FILLED BY THE OPERATOR"
-
-
 def is_plumbing(spec: JsonObject) -> bool:
     """Whether any container of a pod's spec is one of these; an image under another name is known by its volume."""
     folders = (value_at(item, ("hostPath", "path")) for item in list_in(spec.get("volumes")) if isinstance(item, dict))

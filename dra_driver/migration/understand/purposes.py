@@ -26,6 +26,8 @@ from dra_driver.migration.model import (
     PodSpecAt,
     Purpose,
     finding,
+    list_in,
+    maps_in,
     value_at,
 )
 from dra_driver.names import CONFIG_GROUP, GPU_DRIVER
@@ -45,7 +47,7 @@ _DOMAIN_CLASSES = "compute-domain-"
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _Verdict:
     purpose: Purpose
     why: str
 
@@ -81,7 +83,7 @@ class Purposes:
     def held(self, pod: PodSpecAt, options: Options) -> tuple[Held, ...]:
         """All claims that the pod names, whether or not a container uses them."""
         looking = _Looking(self, pod.document.namespace or None, options)
-        return tuple(Held(name, path, said.purpose, said.why) for name, path, said in looking.entries(pod))
+        return tuple(Held(name, path, verdict.purpose, verdict.why) for name, path, verdict in looking.entries(pod))
 
 
 # -- one pod
@@ -93,7 +95,7 @@ class _Looking:
     namespace: str | None
     options: Options
 
-    def entries(self, pod: PodSpecAt) -> Iterator[tuple[str, Path, _Said]]:
+    def entries(self, pod: PodSpecAt) -> Iterator[tuple[str, Path, _Verdict]]:
         for name, path, entry in _listed(pod):
             yield name, path, self._entry(entry)
         for container in pod.containers:
@@ -103,21 +105,21 @@ class _Looking:
                     request = {"deviceClassName": str(name).removeprefix(IMPLICIT_PREFIX)}
                     yield str(name), (*container.resources_path, "limits", str(name)), self._request(request)
 
-    def _entry(self, entry: Mapping[str, Any]) -> _Said:
+    def _entry(self, entry: Mapping[str, Any]) -> _Verdict:
         for kind, key in ((_TEMPLATE, "resourceClaimTemplateName"), (_CLAIM, "resourceClaimName")):
             name = entry.get(key)
             if isinstance(name, str):
                 return self._named(kind, name)
-        return _Said(Purpose.UNKNOWN, "it names neither a ResourceClaimTemplate nor a ResourceClaim")
+        return _Verdict(Purpose.UNKNOWN, "it names neither a ResourceClaimTemplate nor a ResourceClaim")
 
-    def _named(self, kind: str, name: str) -> _Said:
+    def _named(self, kind: str, name: str) -> _Verdict:
         if kind == _TEMPLATE and self._here(self.known.channels.get(name, ()), lambda text: text):
-            return _Said(Purpose.OTHERS, "the channel of a ComputeDomain")
+            return _Verdict(Purpose.OTHERS, "the channel of a ComputeDomain")
         specs = self._here(self.known.specs.get((kind, name), ()), lambda item: item[0])
         if not specs:
             elsewhere = (kind, name) in self.known.specs or name in self.known.channels
             where = f" of namespace {self.namespace}" if elsewhere else ""
-            return _Said(Purpose.UNKNOWN, f"{kind} {name}{where} was not given")
+            return _Verdict(Purpose.UNKNOWN, f"{kind} {name}{where} was not given")
         return _worst([self._spec(spec) for _, spec in specs])
 
     def _here[T](self, results: Sequence[T], namespace_of: Callable[[T], str | None]) -> list[T]:
@@ -125,71 +127,62 @@ class _Looking:
         same = [item for item in results if self.namespace and namespace_of(item) == self.namespace]
         return same or [item for item in results if not self.namespace or namespace_of(item) is None]
 
-    def _spec(self, spec: object) -> _Said:
-        requests = value_at(spec, ("devices", "requests"))
-        saids = []
-        for request in requests if isinstance(requests, list) else ():
-            wanted = (
-                [request.get("exactly"), *(request.get("firstAvailable") or ()), request]
-                if isinstance(request, dict)
-                else [None]
-            )
+    def _spec(self, spec: object) -> _Verdict:
+        verdicts = []
+        for request in maps_in(value_at(spec, ("devices", "requests"))):
+            wanted = (request.get("exactly"), *list_in(request.get("firstAvailable")), request)
             named = [each for each in wanted if isinstance(each, dict) and "deviceClassName" in each]
-            saids += [self._request(each) for each in named] or [_UNREADABLE]
-        return _worst(saids or [_UNREADABLE])
+            verdicts += [self._request(each) for each in named] or [_UNREADABLE]
+        return _worst(verdicts or [_UNREADABLE])
 
-    def _request(self, request: Mapping[str, Any]) -> _Said:
+    def _request(self, request: Mapping[str, Any]) -> _Verdict:
         name = str(request["deviceClassName"])
         own = _expressions(request)
         known = self.known.classes.get(name)
         if known is not None:
             return _worst([self._selected(name, (*of_class, *own)) for of_class in known])
         if name in _GPU_CLASSES or name.endswith(_CLASS_OF_A_PROFILE) or name in self._own_classes():
-            return _Said(Purpose.GPUS, f"of class {name}")
+            return _Verdict(Purpose.GPUS, f"of class {name}")
         if name.startswith(_DOMAIN_CLASSES):
-            return _Said(Purpose.OTHERS, f"of class {name}")
+            return _Verdict(Purpose.OTHERS, f"of class {name}")
         selected = self._selected(name, own)
         if selected.purpose is Purpose.UNKNOWN:
-            return _Said(Purpose.UNKNOWN, f"DeviceClass {name} was not given")
+            return _Verdict(Purpose.UNKNOWN, f"DeviceClass {name} was not given")
         return selected
 
     def _own_classes(self) -> tuple[str, ...]:
         options = self.options
         return options.gpu_class, options.mig_class, options.shared_class, options.vfio_class
 
-    def _selected(self, name: str, expressions: Sequence[str]) -> _Said:
+    def _selected(self, name: str, expressions: Sequence[str]) -> _Verdict:
         drivers = (self.options.driver, GPU_DRIVER)
         if any(driver in expression for expression in expressions for driver in drivers):
-            return _Said(Purpose.GPUS, f"of class {name}")
+            return _Verdict(Purpose.GPUS, f"of class {name}")
         if any(_OF_OTHER_DRIVERS.fullmatch(expression) for expression in expressions):
-            return _Said(Purpose.OTHERS, f"of class {name}")
-        return _Said(Purpose.UNKNOWN, f"the selectors of DeviceClass {name} do not name a driver")
+            return _Verdict(Purpose.OTHERS, f"of class {name}")
+        return _Verdict(Purpose.UNKNOWN, f"the selectors of DeviceClass {name} do not name a driver")
 
 
-_UNREADABLE = _Said(Purpose.UNKNOWN, "it has no request that can be read")
+_UNREADABLE = _Verdict(Purpose.UNKNOWN, "it has no request that can be read")
 _ORDER = (Purpose.GPUS, Purpose.UNKNOWN, Purpose.OTHERS)
 
 
-def _worst(saids: Sequence[_Said]) -> _Said:
+def _worst(verdicts: Sequence[_Verdict]) -> _Verdict:
     """What is of GPUs by one request is of GPUs."""
-    return min(saids, key=lambda item: _ORDER.index(item.purpose), default=_UNREADABLE)
+    return min(verdicts, key=lambda item: _ORDER.index(item.purpose), default=_UNREADABLE)
 
 
 def _listed(pod: PodSpecAt) -> Iterator[tuple[str, Path, Mapping[str, Any]]]:
     """Entries with the name by which containers use them, and where they are."""
     field_ = "draResources" if pod.form is ClaimForm.NIM else "resourceClaims"
     path = (*pod.path, field_)
-    for index, map_ in enumerate(_maps(pod.spec.get(field_))):
+    for index, map_ in enumerate(maps_in(pod.spec.get(field_))):
         yield str(map_.get("name", f"claim-{index}")), (*path, index), map_
-
-
-def _maps(value: object) -> list[Mapping[str, Any]]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def _expressions(value: object) -> tuple[str, ...]:
     """Of a class's spec, or of a request."""
-    expressions = (value_at(map_, ("cel", "expression")) for map_ in _maps(value_at(value, ("selectors",))))
+    expressions = (value_at(map_, ("cel", "expression")) for map_ in maps_in(value_at(value, ("selectors",))))
     return tuple(text for text in expressions if isinstance(text, str))
 
 

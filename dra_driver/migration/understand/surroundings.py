@@ -22,7 +22,7 @@ from dra_driver.migration.codes import (
     NO_COUNTERPART,
     UNREADABLE,
 )
-from dra_driver.migration.model import MigrationFinding, Options, Path, finding, value_at
+from dra_driver.migration.model import MigrationFinding, Options, Path, finding, list_in, value_at
 from dra_driver.migration.understand.in_force import (
     Given,
     MigLayout,
@@ -88,7 +88,6 @@ class _Found:
     """Of nodes that name none, as the ClusterPolicy or Helm values say."""
     nodes: list[Document] = field(default_factory=list)
     classes: list[DeviceClass] = field(default_factory=list)
-    claims: dict[tuple[str, str], tuple[Any, ...]] = field(default_factory=dict)
     slice_memory: set[Quantity] = field(default_factory=set)
     hamis: list[Given[Hami]] = field(default_factory=list)
     cut_on_demand: bool = False
@@ -109,10 +108,6 @@ class _Found:
                 self._daemon_set(document)
             case "DeviceClass" if document.api_version.startswith("resource.k8s.io/"):
                 self._device_class(document)
-            case "ResourceClaim" | "ResourceClaimTemplate" as kind:
-                path = ("spec",) if kind == "ResourceClaim" else ("spec", "spec")
-                others = self.claims.get((kind, document.name), ())
-                self.claims[kind, document.name] = (*others, value_at(obj, path))
             case "Node":
                 self.nodes.append(document)
             case "ResourceSlice":
@@ -264,8 +259,7 @@ class _Found:
         spec = document.obj.get("spec")
         if not isinstance(spec, dict) or spec.get("driver") != GPU_DRIVER:
             return
-        devices = spec.get("devices")
-        for device in devices if isinstance(devices, list) else ():
+        for device in list_in(spec.get("devices")):
             kind = value_at(device, ("attributes", "type", "string"))
             amount = value_at(device, ("capacity", "memory", "value"))
             self.cut_on_demand |= kind == "gpu" and bool(device.get("consumesCounters"))
@@ -343,7 +337,6 @@ def _meaning(found: _Found, options: Options) -> Meaning:
             *of_usual,
             *labels_of_nodes(found.nodes),
         ),
-        claims=found.claims,
         cut_on_demand=found.cut_on_demand,
     )
     nodes = [view_of_node(node, configs, default, strategy, layouts) for node in found.nodes]

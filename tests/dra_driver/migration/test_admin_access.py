@@ -142,34 +142,3 @@ def test_a_device_plugin_whose_image_has_another_name_gets_no_claim() -> None:
     spec["volumes"] = [*spec.get("volumes", []), sockets]
     result = migrate([ManifestText("f.yaml", yaml.safe_dump(obj))], Options())
     assert (result.changed, result.workloads) == (False, ())
-
-
-def operand(name: str, image: str = "FILLED BY THE OPERATOR", **selector: str) -> str:
-    variable = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}
-    container = {"name": "c", "image": image, "env": [variable], "securityContext": {"privileged": True}}
-    spec = {"nodeSelector": selector, "containers": [container]}
-    obj = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": name, "namespace": "gpu-operator"}}
-    return yaml.safe_dump({**obj, "spec": {"template": {"spec": spec}}})
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        operand("nvidia-operator-validator"),
-        operand("x", "FILLED BY THE OPERATOR"),
-        operand("nvidia-dcgm-exporter", "nvcr.io/e:4", **{"nvidia.com/gpu.deploy.dcgm-exporter": "true"}),
-    ],
-)
-def test_what_the_gpu_operator_makes_itself_is_left_to_it(text: str) -> None:
-    """Whoever changed it would change it in vain."""
-    result = migrate([ManifestText("f.yaml", text)], Options())
-    assert not result.changed
-    (said,) = result.findings
-    assert (said.code.name, said.severity, "GPU Operator" in said.message) == ("M020", "info", True)
-
-
-@pytest.mark.parametrize(
-    "text", [operand("nvidia-watch", "watch:1"), operand("watch", "watch:1", **{"nvidia.com/gpu.deploy.x": "true"})]
-)
-def test_what_only_looks_like_it_is_a_workload(text: str) -> None:
-    assert ADMIN_ACCESS in {one.code for one in migrate([ManifestText("f.yaml", text)], Options()).findings}

@@ -29,7 +29,6 @@ from dra_driver.migration.cutover.commands import Act, CutoverPlan, Stage
 from dra_driver.migration.cutover.plan import cutover
 from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import ManifestText, Migration, ObjectRef, Options, StrategyOption
-from dra_driver.migration.report.outcome import ReadinessAnswer, ReadinessFacts, readiness
 from dra_driver.migration.report.sections import way, way_back
 from dra_driver.migration.understand.offering import (
     DRIVER_RUNS,
@@ -592,11 +591,6 @@ def test_there_is_no_plan_beside_nvidias_own_dra_driver() -> None:
         offering = offering_of([node, other], GPU_DRIVER)
         plan = plan_of(offering)
         assert plan.empty and not plan.back and plan.refusal.startswith(name)
-        found = Migration((), (), (), (), ())
-        (check,) = [
-            one for one in readiness(found, Options(), ReadinessFacts(offering=offering)) if "one side" in one.question
-        ]
-        assert check.answer is ReadinessAnswer.NO and name in check.why
     domains = {**daemon_set, "spec": {"template": {"spec": {"containers": [{**plugin, "name": "compute-domains"}]}}}}
     for parts, refused in (
         ({"enabled": False}, False),

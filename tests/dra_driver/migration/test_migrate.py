@@ -520,26 +520,3 @@ def test_what_a_quota_was_to_get_is_not_called_done_where_its_file_cannot_be_edi
     assert result.files[0].after == text
     said = next(one for one in result.findings if "devices: 8" in one.message)
     assert (said.fixed, said.severity, "by hand" in said.advice) == (False, "warning", True)
-
-
-def test_a_name_that_somebodys_object_has_is_not_taken_for_ours() -> None:
-    ours = migrated(deployment())
-    (template,) = [one.obj for one in ours.objects]
-    name = template["metadata"]["name"]
-    other = {**template, "metadata": {"name": name}}
-    other["spec"] = {
-        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "a", "count": 8}}]}}
-    }
-    result = migrate([ManifestText("0.yaml", deployment())], QUIET, [ManifestText("there.json", json.dumps(other))])
-    assert (result.objects, result.files[0].after) == ((), deployment())
-    (workload,) = result.workloads
-    assert (workload.choice.target, f"{name} exists" in workload.choice.reason) == (MigrationTarget.LEAVE, True)
-
-
-def test_our_template_is_known_also_with_what_the_api_server_filled_in() -> None:
-    ours = migrated(deployment())
-    (template,) = [one.obj for one in ours.objects]
-    there = json.loads(json.dumps(template))
-    there["spec"]["spec"]["devices"]["requests"][0]["exactly"]["allocationMode"] = "ExactCount"
-    result = migrate([ManifestText("0.yaml", deployment())], QUIET, [ManifestText("there.json", json.dumps(there))])
-    assert result.files == ours.files

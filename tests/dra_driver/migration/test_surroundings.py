@@ -364,7 +364,6 @@ def test_the_layout_of_a_node_says_what_a_mig_device_is() -> None:
         (plugin(flags="{mofedEnabled: true}"), PLUGIN_SETTING, "/dev/infiniband"),
         (plugin(flags="{deviceDiscoveryStrategy: tegra}"), PLUGIN_SETTING, "integrated GPUs"),
         (plugin(flags="{migStrategy: twice}"), UNREADABLE, "'twice'"),
-        (plugin(flags="{surprise: 1}"), PLUGIN_SETTING, "flags.surprise"),
         (plugin(flags="[]"), UNREADABLE, "not a mapping"),
         (plugin(flags="{plugin: {sharedDevicesAllocationPolicy: packed}}"), NO_COUNTERPART, "packed"),
         ("version: v1\nimex: {channelIDs: [0]}\n", PLUGIN_SETTING, "IMEX channel"),

@@ -20,8 +20,6 @@ from dra_driver.cli.files import read_files
 from dra_driver.errors import InvalidInput
 from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import FileResult, ManifestText, Migration, NewObject, Options, StrategyOption
-from dra_driver.migration.report.outcome import ReadinessAnswer, ReadinessFacts, readiness
-from dra_driver.migration.understand.offering import GpuNode, Offering
 from dra_driver.migration.verify.ground import Ground, ground_of_cluster, ground_of_models
 from dra_driver.migration.verify.trial import TrialResult, TrialVerdict, verify
 
@@ -135,74 +133,6 @@ def test_on_a_cluster_labels_and_taints_of_its_nodes_count() -> None:
 def test_a_model_that_does_not_exist_is_refused() -> None:
     with pytest.raises(InvalidInput, match="abacus"):
         ground_of_models(("abacus",), None, 36)
-
-
-# -- readiness
-
-
-def test_classes_that_nobody_brings_are_told() -> None:
-    own = migrated("sharing/hami-pod.yaml", replace(CLAIMS, shared_class="team.example.com"))
-    question = "DeviceClasses that claims name"
-    (said,) = [one for one in readiness(own, CLAIMS, ReadinessFacts(classes=[])) if one.question == question]
-    assert (said.answer, "team.example.com" in said.why, "extra" in said.advice) == (ReadinessAnswer.NO, True, True)
-    shipped = readiness(migrated("sharing/hami-pod.yaml"), CLAIMS, ReadinessFacts())
-    assert question not in {one.question for one in shipped}
-
-
-@rows(
-    "facts, question, answer",
-    [
-        (ReadinessFacts(minor=33), "Kubernetes 1.34 or newer", ReadinessAnswer.NO),
-        (ReadinessFacts(minor=36), "Kubernetes 1.34 or newer", ReadinessAnswer.YES),
-        (ReadinessFacts(), "Kubernetes 1.34 or newer", ReadinessAnswer.UNKNOWN),
-        (ReadinessFacts(minor=35), "Feature gate DRAConsumableCapacity", ReadinessAnswer.NO),
-        (ReadinessFacts(classes=["gpu.nvidia.com"]), "DeviceClasses that claims name", ReadinessAnswer.NO),
-        (ReadinessFacts(classes=["shared.gpu.nvidia.com"]), "DeviceClasses that claims name", ReadinessAnswer.YES),
-        (ReadinessFacts(), "Each GPU is offered by one side only", ReadinessAnswer.UNKNOWN),
-        (
-            ReadinessFacts(offering=Offering((GpuNode("n", {"a": 1}, True),))),
-            "Each GPU is offered by one side only",
-            ReadinessAnswer.NO,
-        ),
-        (
-            ReadinessFacts(offering=Offering((GpuNode("n", {"a": 1}, False),))),
-            "Each GPU is offered by one side only",
-            ReadinessAnswer.YES,
-        ),
-        (
-            ReadinessFacts(offering=Offering((GpuNode("n", {"a": 1}, False),)), slices_missing=True),
-            "Each GPU is offered by one side only",
-            ReadinessAnswer.UNKNOWN,
-        ),
-        (
-            ReadinessFacts(offering=Offering((GpuNode("n", {}, False),)), slices_missing=True),
-            "Each GPU is offered by one side only",
-            ReadinessAnswer.YES,
-        ),
-    ],
-)
-def test_the_cluster_is_asked_for_what_the_result_needs(
-    facts: ReadinessFacts, question: str, answer: ReadinessAnswer
-) -> None:
-    found = {one.question: one.answer for one in readiness(migrated("sharing/hami-pod.yaml"), CLAIMS, facts)}
-    assert found[question] is answer
-
-
-def test_admin_access_and_extended_resources_are_asked_for_where_they_are_needed() -> None:
-    exporter = migrated("workloads/daemonset-gpu-exporter.yaml")
-    question = "Namespace monitoring allows admin access"
-    for namespaces, answer in ((None, None), ((), ReadinessAnswer.NO), (("monitoring",), ReadinessAnswer.YES)):
-        found = {
-            one.question: one.answer for one in readiness(exporter, CLAIMS, ReadinessFacts(admin_namespaces=namespaces))
-        }
-        assert found.get(question) is answer
-    stays = migrated("workloads/deployment-translator.yaml", Options())
-    question = "DeviceClasses that answer extended resources"
-    for answered, answer in ((None, None), (["other"], ReadinessAnswer.NO), (["nvidia.com/gpu"], ReadinessAnswer.YES)):
-        found = {
-            one.question: one.answer for one in readiness(stays, Options(), ReadinessFacts(minor=36, answered=answered))
-        }
-        assert found.get(question) is answer
 
 
 def test_each_sharing_rule_counts_on_nodes_of_its_own() -> None:
