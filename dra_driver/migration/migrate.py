@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 
 from dra_driver.api.documents import Document, ReadDocuments, read_documents
 from dra_driver.authoring.writing import Noted, written
-from dra_driver.migration.claims.plans import DocumentPlan, labelled, refused, wanted_plans
+from dra_driver.migration.claims.plans import DocumentPlan, refused, wanted_plans
 from dra_driver.migration.claims.publishing import publishing
 from dra_driver.migration.codes import NOT_EDITABLE, FindingSeverity
 from dra_driver.migration.counts import quotas
@@ -178,8 +178,7 @@ def _counted(
 
 
 def _with_counted(plans: Sequence[DocumentPlan], counted: quotas.QuotaResult) -> list[DocumentPlan]:
-    workloads = [workload for plan in plans for workload in plan.workloads]
-    return [labelled(plan, workloads).with_edits(counted.edits.get(plan.document, ())) for plan in plans]
+    return [plan.with_edits(counted.edits.get(plan.document, ())) for plan in plans]
 
 
 def _as_it_came(counted: quotas.QuotaResult, plans: Iterable[DocumentPlan]) -> Iterator[MigrationFinding]:

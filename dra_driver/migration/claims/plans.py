@@ -21,7 +21,6 @@ from dra_driver.migration.model import (
     MigrationTarget,
     Options,
     Path,
-    Put,
     Workload,
     finding,
     list_in,
@@ -46,7 +45,6 @@ from dra_driver.migration.read.unrendered import (
 )
 from dra_driver.migration.text.changes import changed, differences
 from dra_driver.migration.understand.surroundings import Meaning
-from dra_driver.names import ADMIN_ACCESS_LABEL
 from dra_driver.phrases import and_more
 
 
@@ -274,29 +272,6 @@ def planned(draft: Draft, options: Options) -> DocumentPlan:
         workloads.append(workload)
     edits, more = after_claims(workloads, options)
     return DocumentPlan(draft.document, tuple(workloads), tuple(claims), edits, (*findings, *more))
-
-
-def _left(draft: Draft, reason: str) -> DocumentPlan:
-    """Nothing of the document is changed, because something of it cannot be."""
-    workloads = tuple(replace(workload, choice=Choice(MigrationTarget.LEAVE, reason)) for workload in draft.workloads)
-    note = finding(NOT_EDITABLE, draft.document, (), f"nothing was changed: {reason}")
-    return DocumentPlan(draft.document, workloads, findings=(*draft.findings, note))
-
-
-def labelled(plan: DocumentPlan, workloads: Iterable[Workload]) -> DocumentPlan:
-    """Admin access is for namespaces that say so."""
-    if plan.document.kind != "Namespace":
-        return plan
-    path: Path = ("metadata", "labels", ADMIN_ACCESS_LABEL)
-    wanted = any(
-        workload.choice.target is MigrationTarget.CLAIMS
-        and workload.pod.document.namespace == plan.document.name
-        and any(demand.all_gpus for demand in workload.reading.demands)
-        for workload in workloads
-    )
-    if not wanted or value_at(plan.document.obj, path) == "true":
-        return plan
-    return plan.with_edits((Put(path, "true"),))
 
 
 def refused(plan: DocumentPlan, reason: str) -> DocumentPlan:

@@ -92,15 +92,13 @@ def scalar(value: Any, style: Style, *, flow: bool, quote: str = "") -> str:
 
 def _double_quoted(value: str) -> str:
     """JSON's escapes are YAML's, too, as long as nothing beyond 16 bits is escaped."""
-    return (
-        "".join(
-            json.dumps(char)[1:-1]
-            if char < " " or char in '"\\\x7f\x85\u2028\u2029\ufeff' or "\x80" <= char <= "\x9f"
-            else char
-            for char in f"\x00{value}\x00"
-        ).replace("\\u0000", '"', 1)[: -len("\\u0000")]
-        + '"'
+    escaped = (
+        json.dumps(char)[1:-1]
+        if char < " " or char in '"\\\x7f\x85\u2028\u2029\ufeff' or "\x80" <= char <= "\x9f"
+        else char
+        for char in value
     )
+    return f'"{"".join(escaped)}"'
 
 
 def _is_plain(text: str, flow: bool) -> bool:
@@ -425,7 +423,7 @@ class Writer:
                 last = children[index - 1]
                 self._cut_flow(last.end, children[index].end, [children[index]], column)
         if entries:
-            position = children[-1].end if children[-1] is children[staying[-1]] else children[staying[-1]].end
+            position = children[staying[-1]].end
             self.splices.append(Splice(position, position, "".join(between + entry for entry in entries)))
 
     def _cut_flow(self, start: int, end: int, children: list[_Child], column: int) -> None:

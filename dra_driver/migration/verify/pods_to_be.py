@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from dra_driver.api.documents import Document, read_documents
 from dra_driver.api.meta import JsonObject
@@ -59,8 +59,6 @@ class PodToBe:
     """By container."""
     conditions: JsonObject
     """The pod's spec, as far as it says what it asks of its node."""
-    named: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """Of claims that all such pods have in common: namespace and name, by the claim's name in the pod."""
 
     @property
     def wishes(self) -> str:
@@ -106,7 +104,9 @@ class PodsToBe:
         """Raises NotLookedAt."""
         at = workload.pod
         if workload.choice.target is MigrationTarget.EXTENDED:
-            return PodToBe(self.before(workload), {}, {}, at.spec)
+            wanted = {text for demand in workload.reading.demands for text in (demand.resource, *_names(demand))}
+            shell = self._shell(at, at.spec, lambda name: self._real_nodes or name in wanted)
+            return PodToBe(shell, {}, {}, at.spec)
         document = self._results.get(id(at.document))
         if document is None:
             raise NotLookedAt("the result could not be distinguished from other objects")
@@ -120,17 +120,7 @@ class PodsToBe:
             raise NotLookedAt("its framework makes the claims, by fields of its own")
         own = value_at(document.obj, at.path)
         spec = {**{name: at.spec[name] for name in at.inherited}, **(own if isinstance(own, dict) else {})}
-        named = {
-            name: (namespace or "default", str(entry["resourceClaimName"]))
-            for name, entry in entries.items()
-            if entry.get("resourceClaimName")
-        }
-        return PodToBe(self._shell(at, spec), claims, uses, spec, named)
-
-    def before(self, workload: Workload) -> JsonObject:
-        """The pod as it was, as far as schedulers looked at it for its devices."""
-        wanted = {text for demand in workload.reading.demands for text in (demand.resource, *_names(demand))}
-        return self._shell(workload.pod, workload.pod.spec, lambda name: self._real_nodes or name in wanted)
+        return PodToBe(self._shell(at, spec), claims, uses, spec)
 
     def _shell(
         self, at: PodSpecAt, spec: JsonObject, is_asked: Callable[[str], bool] = lambda _name: False
@@ -159,8 +149,6 @@ class PodsToBe:
             raise NotLookedAt(f"{wanted!r}, which it names, is not among the files")
         spec = obj["spec"]["spec"] if template else obj["spec"]
         return ResourceClaim.of({"metadata": {"name": name, "namespace": namespace or "default"}, "spec": spec})
-
-    # -- what it got
 
 
 def _profile_class(resource: str) -> DeviceClass:

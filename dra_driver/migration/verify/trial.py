@@ -37,6 +37,17 @@ class Piece:
     def identity(self) -> tuple[str, str, str | None]:
         return self.result.pool, self.result.device, self.result.share_id
 
+    @property
+    def amounts(self) -> dict[str, Quantity]:
+        """What is consumed of it, by name without domain."""
+        consumed = self.result.consumed_capacity or {}
+        return {key.rpartition("/")[2]: Quantity.parse(value) for key, value in consumed.items()}
+
+    @property
+    def whole(self) -> dict[str, Quantity]:
+        """What the device has."""
+        return {key.rpartition("/")[2]: Quantity.parse(item.value) for key, item in self.device.capacity.items()}
+
 
 def shown(piece: Piece) -> str:
     product = piece.device.attributes.get("productName")
@@ -92,8 +103,7 @@ def _differs(piece: Piece, want: Want) -> str | None:
         return None
     if piece.result.share_id is None:
         return "not shared"
-    amounts = {key.rpartition("/")[2]: Quantity.parse(value) for key, value in (consumed or {}).items()}
-    whole = {key.rpartition("/")[2]: Quantity.parse(capacity.value) for key, capacity in piece.device.capacity.items()}
+    amounts, whole = piece.amounts, piece.whole
     for name, asked in (("memory", want.share.memory), ("cores", want.share.cores)):
         if asked is None and want.share.number is None and name in amounts and _is_all(amounts[name], whole.get(name)):
             return f"with all {name} of it, so no other claim gets a share"
@@ -116,11 +126,8 @@ def _is_all(amount: Quantity, whole: Quantity | None) -> bool:
 
 def _all_of_it(piece: Piece) -> bool:
     """A share as large as the device leaves nothing for others."""
-    consumed = {
-        key.rpartition("/")[2]: Quantity.parse(value) for key, value in (piece.result.consumed_capacity or {}).items()
-    }
-    whole = {key.rpartition("/")[2]: Quantity.parse(capacity.value) for key, capacity in piece.device.capacity.items()}
-    return any(consumed[name] >= whole[name] for name in consumed if name in whole)
+    whole = piece.whole
+    return any(amount >= whole[name] for name, amount in piece.amounts.items() if name in whole)
 
 
 def _lacking(name: str, want: Want, pieces: Iterable[Piece]) -> str:

@@ -681,7 +681,7 @@ def test_a_cluster_policy_stands_for_the_daemon_sets_that_it_owns() -> None:
     assert found.plugins == (DevicePlugin(Installed.OPERATOR, "", "cp"),)
     assert found.mig_manager
     off = {**policy, "spec": {"devicePlugin": {"enabled": False}, "migManager": {"enabled": False}}}
-    assert offering_of([off], GPU_DRIVER) == Offering(())
+    assert offering_of([off], GPU_DRIVER) == Offering((), slices=False)
 
 
 @pytest.mark.parametrize(
