@@ -10,12 +10,25 @@ LISTS_HOLD = [
     "sets.equivalent([1, 2], [2, 1, 1]) && !sets.equivalent([1, 2], [1])",
     "sets.intersects([1, 2], [2, 3]) && !sets.intersects([], [1])",
 ]
+QUANTITIES_HOLD = [
+    "quantity('1Gi').compareTo(quantity('1024Mi')) == 0 && quantity('1Gi') == quantity('1024Mi')",
+    "quantity('2').isGreaterThan(quantity('1500m')) && quantity('1G').isLessThan(quantity('1Gi'))",
+    "sign(quantity('-1')) == -1 && sign(quantity('0')) == 0 && sign(quantity('1m')) == 1",
+    "quantity('50k').isInteger() && quantity('50k').asInteger() == 50000 && !quantity('1500m').isInteger()",
+    "quantity('1').add(quantity('2')).compareTo(quantity('3')) == 0",
+    "quantity('1').sub(2).compareTo(quantity('-1')) == 0",
+    "isQuantity('1.5Gi') && !isQuantity('1 Gi') && !isQuantity('1ki')",
+]
 LITERALS_HOLD = [
     "-7 % 3 == -1 && 7 % -3 == 1 && -7 / 2 == -3",
 ]
 LITERALS_REFUSED = [
     "[dyn(1), 'a'].size() == 2",
     "[quantity('1'), null].size() == 2",
+]
+QUANTITIES_REFUSED = [
+    "quantity('1').sign() == 1",
+    "quantity('1') < quantity('2')",
 ]
 LISTS_FAIL = [
     ("[dyn(1), dyn(quantity('1'))].max() == 1", "no such overload"),
@@ -146,9 +159,9 @@ TOO_LONG = [
 ]
 """Refused by the API server, and here."""
 
-HOLD = [*KEYS_HOLD, *LITERALS_HOLD, *LISTS_HOLD, *TWO_VARIABLES_HOLD, *TEXTS_HOLD, *NETWORK_HOLD]
+HOLD = [*KEYS_HOLD, *QUANTITIES_HOLD, *LITERALS_HOLD, *LISTS_HOLD, *TWO_VARIABLES_HOLD, *TEXTS_HOLD, *NETWORK_HOLD]
 FAIL = [*LISTS_FAIL, *TWO_VARIABLES_FAIL, *TEXTS_FAIL, *NETWORK_FAIL]
 NO_EXPRESSION = [
-    *(*LITERALS_REFUSED, *LISTS_REFUSED, *TWO_VARIABLES_REFUSED, *TEXTS_REFUSED),
+    *(*QUANTITIES_REFUSED, *LITERALS_REFUSED, *LISTS_REFUSED, *TWO_VARIABLES_REFUSED, *TEXTS_REFUSED),
     *(*NETWORK_REFUSED, *BIND_REFUSED),
 ]
