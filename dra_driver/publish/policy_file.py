@@ -13,7 +13,7 @@ def read_policy(path: Path | None, gates: Gates = Gates.DEFAULT) -> PublishingPo
     if path is None:
         return PublishingPolicy.EVERYTHING
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise InvalidInput(f"cannot be read: {error.strerror}", about=f"policy {path}") from error
     except UnicodeDecodeError as error:

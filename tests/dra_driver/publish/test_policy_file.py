@@ -34,6 +34,9 @@ def test_without_a_file_everything_is_published() -> None:
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=f"policy {tmp_path}/none: cannot be read"):
         read_policy(tmp_path / "none")
+    (tmp_path / "latin").write_bytes("# für alle\n".encode("latin-1"))
+    with pytest.raises(InvalidInput, match=f"policy {tmp_path}/latin: cannot be read: 'utf-8' codec"):
+        read_policy(tmp_path / "latin")
 
 
 @pytest.mark.parametrize("feature", ASKED)
