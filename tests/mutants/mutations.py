@@ -93,7 +93,7 @@ def _changes(node: ast.AST) -> Iterator[tuple[ast.stmt | ast.expr, ast.stmt | as
             yield node, node.operand
         case ast.Compare(ops=[operator]) if type(operator) in _SWAPPED and not _is_of_clock(node):
             yield node, ast.Compare(node.left, [_SWAPPED[type(operator)]()], node.comparators)
-        case ast.Compare(ops=[_, *_]):
+        case ast.Compare(ops=[_, _, *_]):
             for place, operator in enumerate(node.ops):
                 if type(operator) in _SWAPPED:
                     ops = [*node.ops[:place], _SWAPPED[type(operator)](), *node.ops[place + 1 :]]

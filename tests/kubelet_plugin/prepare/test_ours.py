@@ -167,10 +167,10 @@ class TestFactsStayAsTheyAre:
         assert kept(made(("gpu", text))) is None
 
 
-def test_kept_facts_are_the_json_of_an_inventory_without_health_and_defaults() -> None:
+def test_kept_facts_are_the_json_of_an_inventory_without_health() -> None:
     text = json.loads(kept_text(gpu(0)))
     assert text["productName"] == "NVIDIA H100 80GB HBM3"
-    assert not {"product_name", "health", "vfio"} & text.keys()
+    assert not {"product_name", "health"} & text.keys()
 
 
 class TestWhatIsLost:
