@@ -100,7 +100,7 @@ MISNAMED = Code(
 SELECTOR = Code(
     "selector",
     _ERROR,
-    "The CEL expression of a selector cannot be compiled, costs too much, or its result is not true or false.",
+    "The CEL expression of a selector cannot be compiled, could run too long, or its result is not true or false.",
 )
 NOT_JUDGED = Code(
     "not-judged",
