@@ -162,7 +162,7 @@ def _outcome[T](generator: Generator[T, None, str]) -> tuple[list[T], str]:
 def checks_of[T: Observed](
     table: str, judges: Mapping[str, Callable[[T], Judgment]], moot: Callable[[T], str | None] | None = None
 ) -> tuple[Check[T], ...]:
-    """The checks of a table in YAML, in its order. `moot` is for checks `of: installation`. Each map in a check is a
+    """The checks of a table in YAML, in its order. `moot` is for checks without `always`. Each map in a check is a
     trouble, under its code."""
     rows: dict[str, dict[str, Any]] = read_yaml(table)
     return tuple(
@@ -172,7 +172,7 @@ def checks_of[T: Observed](
             judges[name],
             tuple(_trouble(code, texts) for code, texts in row.items() if isinstance(texts, dict)),
             tuple(row.get("reads", ())),
-            moot if row.get("of") == "installation" else None,
+            None if row.get("always") else moot,
         )
         for name, row in rows.items()
     )
