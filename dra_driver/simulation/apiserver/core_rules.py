@@ -26,9 +26,6 @@ from dra_driver.simulation.apiserver.store import TypeKey
 
 def core_rules() -> dict[TypeKey, TypeRules]:
     """By type."""
-    workloads: dict[TypeKey, TypeRules] = {
-        ("apps", name): WorkloadRules() for name in ("daemonsets", "deployments", "replicasets", "statefulsets")
-    }
     return {
         ("", "configmaps"): ConfigMapRules(),
         ("", "namespaces"): NamespaceRules(),
@@ -36,7 +33,7 @@ def core_rules() -> dict[TypeKey, TypeRules]:
         ("", "pods"): PodRules(),
         ("", "secrets"): SecretRules(),
         ("", "events"): EventRules(),
-        **workloads,
+        ("apps", "daemonsets"): DaemonSetRules(),
     }
 
 
@@ -338,35 +335,19 @@ class EventRules(TypeRules):
         return []
 
 
-_ROLLING: dict[str, tuple[str, JsonObject]] = {
-    "DaemonSet": ("updateStrategy", {"maxSurge": 0, "maxUnavailable": 1}),
-    "Deployment": ("strategy", {"maxSurge": "25%", "maxUnavailable": "25%"}),
-    "StatefulSet": ("updateStrategy", {"partition": 0}),
-}
-
-
-class WorkloadRules(TypeRules):
-    """DaemonSet, Deployment, ReplicaSet, StatefulSet: stored with their defaults; nothing acts on them here."""
+class DaemonSetRules(TypeRules):
+    """DaemonSet. Other workloads are stored as they are sent: nothing acts on them here."""
 
     def default(self, obj: JsonObject, situation: Situation) -> None:
-        spec, kind = obj.setdefault("spec", {}), obj["kind"]
+        spec = obj.setdefault("spec", {})
         template = spec.get("template") or {}
         if isinstance(template.get("spec"), dict):
             default_pod_spec(template["spec"])
-        if kind != "ReplicaSet":
-            spec.setdefault("revisionHistoryLimit", 10)
-        if kind != "DaemonSet":
-            spec.setdefault("replicas", 1)
-        field, parameters = _ROLLING.get(kind, ("", {}))
-        if field:
-            strategy = spec.setdefault(field, {})
-            strategy.setdefault("type", "RollingUpdate")
-            if strategy["type"] == "RollingUpdate":
-                strategy["rollingUpdate"] = {**parameters, **(strategy.get("rollingUpdate") or {})}
-        if kind == "Deployment":
-            spec.setdefault("progressDeadlineSeconds", 600)
-        if kind == "StatefulSet":
-            spec.setdefault("podManagementPolicy", "OrderedReady")
+        spec.setdefault("revisionHistoryLimit", 10)
+        strategy = spec.setdefault("updateStrategy", {})
+        strategy.setdefault("type", "RollingUpdate")
+        if strategy["type"] == "RollingUpdate":
+            strategy["rollingUpdate"] = {"maxSurge": 0, "maxUnavailable": 1, **(strategy.get("rollingUpdate") or {})}
 
     def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[FieldProblem]:
         spec = obj["spec"]
@@ -379,12 +360,8 @@ class WorkloadRules(TypeRules):
         if any(labels.get(name) != value for name, value in (selector.get("matchLabels") or {}).items()):
             why = "`selector` does not match template `labels`"
             return [invalid("spec.template.metadata.labels", labels, why)]
-        return _problems_of_template(spec)
-
-
-def _problems_of_template(spec: JsonObject) -> list[FieldProblem]:
-    pod = (spec.get("template") or {}).get("spec") or {}
-    return [
-        FieldProblem(problem.field.replace("spec", "spec.template.spec", 1), problem.reason, problem.message)
-        for problem in _problems_of_pod(pod)
-    ]
+        pod = (spec.get("template") or {}).get("spec") or {}
+        return [
+            FieldProblem(problem.field.replace("spec", "spec.template.spec", 1), problem.reason, problem.message)
+            for problem in _problems_of_pod(pod)
+        ]
