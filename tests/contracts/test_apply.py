@@ -197,7 +197,10 @@ async def test_custom_lists_merge_as_their_schema_says(api: Api, unique: str) ->
 
 
 async def test_an_apply_is_validated_like_any_write(api: Api, namespace: str) -> None:
+    spec = {"devices": {"requests": [{"name": "a b", "exactly": {"deviceClassName": "x"}}]}}
+    wrong = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "a"}, "spec": spec}
+    path = f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/a"
     with pytest.raises(Refused) as refusal:
-        await apply(api, f"{config_maps(namespace)}/a", config({"a b": "1"}), "one")
+        await apply(api, path, wrong, "one")
     assert refusal.value.status == 422
-    assert await api.is_gone(f"{config_maps(namespace)}/a")
+    assert await api.is_gone(path)

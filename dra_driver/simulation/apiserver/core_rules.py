@@ -5,7 +5,6 @@ validated in depth.
 """
 
 import base64
-import re
 from collections.abc import Sequence
 
 from dra_driver.api.meta import JsonObject
@@ -27,7 +26,6 @@ from dra_driver.simulation.apiserver.store import TypeKey
 def core_rules() -> dict[TypeKey, TypeRules]:
     """By type."""
     return {
-        ("", "configmaps"): ConfigMapRules(),
         ("", "namespaces"): NamespaceRules(),
         ("", "nodes"): NodeRules(),
         ("", "pods"): PodRules(),
@@ -278,26 +276,6 @@ def _problems_of_container(container: JsonObject, path: str, claims: set[str]) -
     return problems
 
 
-_CONFIG_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
-
-
-class ConfigMapRules(TypeRules):
-    """ConfigMap."""
-
-    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[FieldProblem]:
-        problems = [
-            invalid(f"{field}[{key}]", key, "a valid config key consists of letters, digits, '-', '_' or '.'")
-            for field in ("data", "binaryData")
-            for key in obj.get(field) or ()
-            if _CONFIG_KEY.fullmatch(key) is None or key in (".", "..")
-        ]
-        if old is not None and old.get("immutable"):
-            for field in ("immutable", "data", "binaryData"):
-                if obj.get(field) != old.get(field):
-                    problems.append(forbidden(field, "field is immutable when `immutable` is set"))
-        return problems
-
-
 class SecretRules(TypeRules):
     """Secret: `stringData` becomes `data`."""
 
@@ -305,11 +283,6 @@ class SecretRules(TypeRules):
         obj.setdefault("type", "Opaque")
         for name, text in obj.pop("stringData", {}).items():
             obj.setdefault("data", {})[name] = base64.b64encode(text.encode()).decode()
-
-    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[FieldProblem]:
-        if old is not None and obj.get("type") != old.get("type"):
-            return [invalid("type", obj.get("type"), "field is immutable")]
-        return []
 
 
 class EventRules(TypeRules):
