@@ -241,11 +241,6 @@ def _of_another_strategy(configs: Sequence[PartialConfig]) -> Problems:
     return problems
 
 
-def decode_config[C: DeviceConfig](parameters: Mapping[str, object], kind: type[C], *, field: str) -> C:
-    """A single config. Raises InvalidConfig (final) with all problems."""
-    return combined([written_config(parameters, kind, field=field)], kind)
-
-
 # -- the configs of an allocation
 
 

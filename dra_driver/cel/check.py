@@ -278,12 +278,7 @@ class _Checker:
         if target.name not in ("optional_type", "dyn", "any", "free"):
             raise self._error(f"optMap is a method of optional values, not of {target}", *_span(node.target))
         item = target.parameters[0] if target.parameters else DYN
-        body = self._within(node, [(node.variable, item)], node.body)
-        if not node.flat:
-            return optional_of(body)
-        if body.name not in ("optional_type", "dyn", "any", "free"):
-            raise self._error(f"optFlatMap needs an optional value as its result, not {body}", *_span(node.body))
-        return body
+        return optional_of(self._within(node, [(node.variable, item)], node.body))
 
     def _within(self, node: SyntaxNode, variables: Sequence[tuple[str, Type]], body: SyntaxNode) -> Type:
         """The type of `body` where `variables` are known too; they get slots one after the other."""

@@ -356,8 +356,7 @@ class _Compiler:
             if not value.present:
                 return ABSENT
             frame[slot] = value.value
-            result = body(frame)
-            return result if node.flat else Optional(result)
+            return Optional(body(frame))
 
         return run
 

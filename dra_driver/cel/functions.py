@@ -300,7 +300,7 @@ NOT_KNOWN = frozenset(
     {
         *("url", "isURL", "validate", "format", "duration", "timestamp", "type", "uint", "bytes", "quote"),
         *("sort", "sortBy", "isSorted", "reverse", "distinct", "slice", "flatten", "range", "unwrap", "unwrapOpt"),
-        *("transformList", "transformMap", "transformMapEntry"),
+        *("transformList", "transformMap", "transformMapEntry", "optFlatMap"),
     }
 )
 """Functions and macros that an API server has and no selector of devices needs: times, types, unsigned numbers, bytes,

@@ -414,9 +414,8 @@ class _Parser:
             return self._has(arguments[0], start, end) if word == "has" and count == 1 else None
         if word == "bind" and count == 3 and isinstance(target, Name) and target.name == "cel":
             return Bind(self._variable(arguments[0]), arguments[1], arguments[2], start=start, end=end)
-        if word in ("optMap", "optFlatMap") and count == 2:
-            variable = self._variable(arguments[0])
-            return OptionalMap(target, variable, arguments[1], word == "optFlatMap", start=start, end=end)
+        if word == "optMap" and count == 2:
+            return OptionalMap(target, self._variable(arguments[0]), arguments[1], start=start, end=end)
         return self._comprehension(target, word, arguments, start, end)
 
     def _comprehension(

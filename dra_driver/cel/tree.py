@@ -123,12 +123,11 @@ class Bind(SyntaxNode):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class OptionalMap(SyntaxNode):
-    """`target.optMap(variable, body)`; `flat` for optFlatMap, whose body is an optional itself."""
+    """`target.optMap(variable, body)`."""
 
     target: SyntaxNode
     variable: str
     body: SyntaxNode
-    flat: bool
 
 
 def children(node: SyntaxNode) -> Iterator[SyntaxNode]:

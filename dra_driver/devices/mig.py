@@ -81,10 +81,6 @@ def by_size(profiles: Sequence[MigProfileFacts]) -> list[MigProfileFacts]:
     return sorted(profiles, key=lambda profile: (profile.size, profile.slices, _engines(profile), profile.id))
 
 
-def overlap(slices: Slices, other: Slices) -> bool:
-    return slices[0] < other[0] + other[1] and other[0] < slices[0] + slices[1]
-
-
 def _broken(place: Slices, shape: _Shape) -> int:
     """Bit n: whether `place` overlaps the n-th place of the shape."""
     _, size, starts = shape

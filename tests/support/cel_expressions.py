@@ -65,7 +65,6 @@ def _larger(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
         st.tuples(_optionals(inner), inner, inner).map(
             lambda t: f"{t[0]}.optMap(v, [dyn(v), dyn({t[1]})]).orValue([{t[2]}])"
         ),
-        st.tuples(_optionals(inner), _optionals(inner)).map(lambda t: f"{t[0]}.optFlatMap(v, {t[1]}).hasValue()"),
     )
 
 

@@ -1,5 +1,6 @@
 """Opaque configs for property tests: complete ones, and parts as a class or a claim writes them."""
 
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -17,12 +18,17 @@ from dra_driver.api.config import (
     VfioDeviceConfig,
     wire_name,
 )
-from dra_driver.api.opaque import PartialConfig, written_config
+from dra_driver.api.opaque import PartialConfig, combined, written_config
 from dra_driver.names import CONFIG_API_VERSION
 from dra_driver.quantity import Quantity
 
 amounts = st.integers(1, 2**20).map(lambda mebibytes: mebibytes * MEBIBYTE)
 percents = st.none() | st.integers(1, 100)
+
+
+def decode_config[C: DeviceConfig](parameters: Mapping[str, object], kind: type[C], *, field: str) -> C:
+    """A single config. Raises InvalidConfig with all problems."""
+    return combined([written_config(parameters, kind, field=field)], kind)
 
 
 def devices(prefix: str) -> st.SearchStrategy[str]:

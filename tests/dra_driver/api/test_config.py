@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.configs import STRATEGIES, configs, encode_config, written
+from support.configs import STRATEGIES, configs, decode_config, encode_config, written
 from support.rows import rows
 
 from dra_driver.api.config import (
@@ -24,7 +24,7 @@ from dra_driver.api.config import (
     VfioDeviceConfig,
 )
 from dra_driver.api.meta import JsonObject
-from dra_driver.api.opaque import PartialConfig, combined, decode_config, kind_of, over
+from dra_driver.api.opaque import PartialConfig, combined, kind_of, over
 from dra_driver.errors import InvalidConfig
 
 VERSION = "resource.nvidia.com/v1beta1"

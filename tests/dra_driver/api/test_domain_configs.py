@@ -3,10 +3,9 @@
 from typing import Any
 
 import pytest
-from support.configs import encode_config
+from support.configs import decode_config, encode_config
 
 from dra_driver.api.config import ComputeDomainChannelConfig, ComputeDomainDaemonConfig, domain_of
-from dra_driver.api.opaque import decode_config
 from dra_driver.errors import InvalidConfig
 from dra_driver.names import CONFIG_API_VERSION
 

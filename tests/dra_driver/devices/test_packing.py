@@ -3,7 +3,11 @@
 from support.mig import MODELS, table_profiles
 from support.rows import rows
 
-from dra_driver.devices.mig import by_size, compute_parts, overlap, placement_order
+from dra_driver.devices.mig import by_size, compute_parts, placement_order
+
+
+def overlap(slices: tuple[int, int], other: tuple[int, int]) -> bool:
+    return slices[0] < other[0] + other[1] and other[0] < slices[0] + slices[1]
 
 
 def order(model: str, name: str) -> tuple[int, ...]:
