@@ -1,10 +1,9 @@
 """The form in which a client wants objects: as they are, as tables, or only their metadata (the Accept header).
 
-`kubectl get` asks for tables. Columns of built-in types are in `printers.py`; those of custom types are JSONPaths with
-fields, indexes, wildcards and filters on equality. Source: Kubernetes' "JSONPath Support".
+`kubectl get` asks for tables. Columns of built-in types are in `printers.py`; those of custom types are JSONPaths of
+fields, and of the item of a list that has a field with a value: `.status.conditions[?(@.type=='Ready')].status`.
 """
 
-import json
 import re
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -126,14 +125,14 @@ _TYPES: dict[str, tuple[type, ...]] = {"integer": (int, float), "number": (int, 
 
 def _custom_cell(column: Column, obj: JsonObject, now: datetime) -> Cell:
     """None for a value of another type than the column's, and where the path leads nowhere."""
-    try:
-        value = next(iter(find(column.json_path, obj)), None)
-        if value is None or (column.type == "date"):
-            return None if value is None else age(str(value), now)
-    except InvalidPath:
+    value = find(column.json_path, obj)
+    if value is None:
         return None
-    except ValueError:
-        return "<invalid>"
+    if column.type == "date":
+        try:
+            return age(str(value), now)
+        except ValueError:
+            return "<invalid>"
     if column.type in _TYPES:
         fits = isinstance(value, _TYPES[column.type]) and isinstance(value, bool) == (column.type == "boolean")
         return None if not fits else int(value) if column.type == "integer" else value
@@ -144,49 +143,23 @@ def _custom_cell(column: Column, obj: JsonObject, now: datetime) -> Cell:
 
 _TOKEN = re.compile(
     r"""\.(?P<name>(?:\\.|[^.\[\]\\])+)
-      | \[(?P<index>-?\d+)\]
-      | \[(?P<all>\*)\]
-      | \[\?\(@\.(?P<path>[^=!]+?)\s*(?P<op>==|!=)\s*(?P<value>[^)]*?)\)\]
-      | \[(?P<quote>['"])(?P<key>.*?)(?P=quote)\]""",
+      | \[\?\(@\.(?P<key>\w+)\s*==\s*(?P<quote>['"])(?P<value>.*?)(?P=quote)\)\]""",
     re.VERBOSE,
 )
 
 
-class InvalidPath(ValueError):
-    """Not a JSONPath that printer columns may use."""
-
-
-def find(path: str, obj: object) -> list[Any]:
-    """All values at `path`, in order; empty when there is none. Raises InvalidPath."""
-    text = path if path.startswith((".", "[")) else f".{path}"
-    values, position = [obj], 0 if text != "." else 1
-    while position < len(text):
-        token = _TOKEN.match(text, position)
+def find(path: str, obj: object) -> Any:
+    """The value at `path`. None where there is none, and for a path of another form."""
+    value, position = obj, 0
+    while position < len(path):
+        token = _TOKEN.match(path, position)
         if token is None:
-            raise InvalidPath(f"cannot read {text[position:]!r} in {path!r}")
-        values = [child for value in values for child in _step(token, value)]
+            return None
+        if token["name"] is not None:
+            name = re.sub(r"\\(.)", r"\1", token["name"])
+            value = value.get(name) if isinstance(value, dict) else None
+        else:
+            items = [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+            value = next((item for item in items if item.get(token["key"]) == token["value"]), None)
         position = token.end()
-    return values
-
-
-def _step(token: re.Match[str], value: Any) -> list[Any]:
-    children = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
-    if token["index"] is not None:
-        index = int(token["index"])
-        return [value[index]] if isinstance(value, list) and -len(value) <= index < len(value) else []
-    if token["all"] is not None or token["name"] == "*":
-        return children
-    if token["path"] is not None:
-        wanted, equal = _literal(token["value"]), token["op"] == "=="
-        return [item for item in children if (find(token["path"], item)[:1] == [wanted]) is equal]
-    name = token["key"] if token["key"] is not None else re.sub(r"\\(.)", r"\1", token["name"])
-    return [value[name]] if isinstance(value, dict) and name in value else []
-
-
-def _literal(text: str) -> object:
-    if text[:1] in "'\"":
-        return text[1:-1]
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
+    return value
