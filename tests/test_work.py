@@ -13,6 +13,7 @@ from typing import NamedTuple
 import pytest
 import yaml
 from support.calls import calls
+from support.configs import decode_config
 from support.inventories import gpu, inventory_spec, mig
 from support.mig import gpu_of
 from support.reviews import BAD, CLASSES, a_review, an_object, body_of, config
@@ -31,7 +32,6 @@ from dra_driver.api.inventory import (
     NodeInventorySpec,
 )
 from dra_driver.api.meta import JsonObject
-from dra_driver.api.opaque import decode_config
 from dra_driver.api.policy import GpuSelection, MigRule, PublishingPolicy, decode_policy
 from dra_driver.cel.device import compile_selector
 from dra_driver.cel.errors import CelError

@@ -7,6 +7,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.allocation import published
+from support.configs import decode_config
 from support.rows import examples, rows
 from support.shipped import classes
 
@@ -14,7 +15,6 @@ from dra_driver.allocation import Allocated, Catalog, NodeView, Snapshot, alloca
 from dra_driver.api.config import GpuConfig, MigDeviceConfig
 from dra_driver.api.documents import read_documents
 from dra_driver.api.meta import DEVICE_CLASSES, NAMESPACES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, JsonObject
-from dra_driver.api.opaque import decode_config
 from dra_driver.api.resource import DeviceClass, ResourceClaim
 from dra_driver.authoring.intent import Intent, MpsWish, ObjectForm, Same, ShareIntent
 from dra_driver.authoring.objects import objects_of
