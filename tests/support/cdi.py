@@ -22,7 +22,6 @@ UUID = "GPU-5a7b12c3-0000-4000-8000-000000000000"
 """Of the first GPU that `gpu_facts` makes."""
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
-_SOME_TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
 _PATHS = st.builds(lambda parts: "/" + "/".join(parts), st.lists(st.text("abc.", min_size=1, max_size=3), max_size=4))
 _IDS = st.integers(min_value=0, max_value=2**32 - 1)
 _NUMBERS = st.integers(min_value=0, max_value=511)

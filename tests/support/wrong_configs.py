@@ -16,7 +16,6 @@ from dra_driver.names import CONFIG_API_VERSION
 
 FILE = Path(__file__).parents[1] / "dra_driver" / "api" / "bad_configs.yaml"
 TABLE: list[dict[str, Any]] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
-TITLES = [str(row["says"][0]).partition(";")[0] for row in TABLE]
 
 
 @dataclass(frozen=True, slots=True)

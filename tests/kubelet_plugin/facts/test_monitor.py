@@ -34,7 +34,7 @@ class Watched:
     """A node, what a plugin's monitor makes of it, and a plugin that is started again."""
 
     def __init__(self, folder: Path, policy: HealthPolicy | None = None, command: Command | None = None) -> None:
-        self.node: Node = a_node(folder / "host")
+        self.node: Node = a_node(folder / "host", gpus=4)
         self.folder = folder
         self.clock = Clock()
         self.policy = policy or HealthPolicy()
@@ -82,7 +82,7 @@ async def watched(tmp_path: Path) -> Watched:
 
 
 async def test_a_healthy_node_has_no_conditions(watched: Watched) -> None:
-    assert [gpu.health.conditions for gpu in watched.monitor.facts.gpus] == [[]] * 8
+    assert [gpu.health.conditions for gpu in watched.monitor.facts.gpus] == [[]] * 4
     assert all(gpu.health.healthy for gpu in watched.monitor.facts.gpus)
 
 
@@ -93,7 +93,7 @@ async def test_a_lost_gpu_stays_with_its_facts_and_its_condition_and_the_others_
     watched.node.host.lose_gpu(3)
     after = await watched.look()
     assert [gpu.uuid for gpu in after] == [gpu.uuid for gpu in before]
-    assert [gpu.health.healthy for gpu in after] == [number != 3 for number in range(8)]
+    assert [gpu.health.healthy for gpu in after] == [number != 3 for number in range(4)]
     assert [one.type for one in after[3].health.conditions] == ["GpuLost"]
     assert after[3].model_copy(update={"health": before[3].health}) == before[3]
     assert watched.monitor.facts.problems == ()
@@ -113,13 +113,13 @@ async def test_a_lost_gpu_is_still_known_after_a_restart(watched: Watched) -> No
     watched.node.host.lose_gpu(3)
     watched.start()
     gpus = await watched.look()
-    assert len(gpus) == 8
+    assert len(gpus) == 4
     assert not gpus[3].health.healthy
 
 
 async def test_an_xid_is_a_condition_of_that_gpu_and_outlives_a_restart(watched: Watched) -> None:
     watched.xid(2, 95)
-    assert [gpu.health.healthy for gpu in watched.monitor.facts.gpus] == [number != 2 for number in range(8)]
+    assert [gpu.health.healthy for gpu in watched.monitor.facts.gpus] == [number != 2 for number in range(4)]
     await watched.turn()
     watched.start()
     assert await watched.conditions(2) == [("Xid", "95")]
@@ -211,9 +211,9 @@ async def test_a_driver_that_goes_away_takes_no_condition_with_it(watched: Watch
 
 
 async def test_a_gpu_without_events_is_said_to_be_unmonitored_and_stays_healthy(watched: Watched) -> None:
-    uuid = watched.monitor.facts.gpus[4].uuid
+    uuid = watched.monitor.facts.gpus[1].uuid
     watched.monitor.covered(Coverage(frozenset(), ((uuid, "not supported"),)))
-    gpu = watched.monitor.facts.gpus[4]
+    gpu = watched.monitor.facts.gpus[1]
     assert [(one.type, one.severity) for one in gpu.health.conditions] == [("Unmonitored", "Warning")]
     assert gpu.health.healthy
 
@@ -230,7 +230,7 @@ async def test_conditions_of_other_services_are_shown_with_the_gpu(tmp_path: Pat
 async def test_a_damaged_memory_is_forgotten_and_the_node_is_served(watched: Watched) -> None:
     (watched.folder / NAME).write_text("{")
     watched.start()
-    assert len(await watched.look()) == 8
+    assert len(await watched.look()) == 4
 
 
 async def test_nothing_new_is_told_to_nobody(watched: Watched) -> None:
@@ -283,17 +283,17 @@ class TestValidation:
         assert message is None or (health.message or "").startswith(message)
 
     async def test_a_command_that_does_not_end_is_ended_and_is_a_fault(self, tmp_path: Path) -> None:
-        gpu = a_node(tmp_path).hardware.look().gpus[0]
+        gpu = a_node(tmp_path, gpus=4).hardware.look().gpus[0]
         fault = await Command(("sh", "-c", "sleep 600 & wait"), timeout_s=0.2).fault_of(gpu)
         assert fault == "the check `sh` did not end within 0.2 s"
 
     async def test_a_command_that_is_not_there_is_a_fault(self, tmp_path: Path) -> None:
-        gpu = a_node(tmp_path).hardware.look().gpus[0]
+        gpu = a_node(tmp_path, gpus=4).hardware.look().gpus[0]
         fault = await Command(("/no/such/check",)).fault_of(gpu)
         assert fault == "the check `/no/such/check` cannot be run in the plugin's container: No such file or directory"
 
     def test_the_built_in_check_finds_missing_memory_links_and_clocks(self, tmp_path: Path) -> None:
-        first, *others = a_node(tmp_path).hardware.look().gpus
+        first, *others = a_node(tmp_path, gpus=4).hardware.look().gpus
         assert first.nvlink is not None and first.memory_bytes is not None
         assert fault_of(first, others, 1980) is None
         assert fault_of(first, others, None) is None
@@ -318,7 +318,7 @@ class TestWatcher:
         )
         task = asyncio.create_task(watcher.run())
         await asyncio.wait_for(covered.wait(), 10)
-        watched.node.host.inject_event(5, 79)
+        watched.node.host.inject_event(3, 79)
         await _until(lambda: bool(heard))
         assert [(event.kind, event.number) for event in heard] == [(EventKind.XID, 79)]
         assert heard[0].gpu_instance is None
@@ -336,7 +336,7 @@ class TestWatcher:
         watched.node.host.load_driver()
         await _until(lambda: len(sessions) == 2)
         assert sessions[1].monitored == sessions[0].monitored
-        assert len(sessions[1].monitored) == 8
+        assert len(sessions[1].monitored) == 4
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 

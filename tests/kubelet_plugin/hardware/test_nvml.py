@@ -56,7 +56,7 @@ DESCRIPTION_CALLS = {
 
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
-    return a_node(tmp_path)
+    return a_node(tmp_path, gpus=4)
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ type Lasting = tuple[Nvml, SimulatedHost]
 @pytest.fixture(scope="module")
 def lasting(tmp_path_factory: pytest.TempPathFactory) -> Lasting:
     """One node and one session for all examples of a property."""
-    host = create_host(tmp_path_factory.mktemp("lasting"), "dgx-h100")
+    host = create_host(tmp_path_factory.mktemp("lasting"), "dgx-h100", gpus=4)
     nvml = started(SimulatedNvml(host.root))
     nvml.gpus()
     return nvml, host
@@ -207,8 +207,8 @@ class TestFacts:
 
         library.answers["nvmlDeviceGetModuleId"] = answer
         gpus = started(library).gpus().gpus
-        assert [gpu.module_id for gpu in gpus] == list(range(1, 9))
-        assert len({id(holder) for holder in holders}) == 8
+        assert [gpu.module_id for gpu in gpus] == list(range(1, 5))
+        assert len({id(holder) for holder in holders}) == 4
         assert all(type(holder) is ctypes.c_uint for holder in holders)
 
 
@@ -218,7 +218,7 @@ class TestOneBadGpu:
     def test_a_failing_identity_drops_that_gpu_only(self, node: Node, call: str, code: int) -> None:
         node.host.fail_call(2, call, code)
         readings = node.nvml().gpus()
-        assert len(readings.gpus) == 7
+        assert len(readings.gpus) == 3
         (problem,) = readings.problems
         assert problem.subject.startswith("GPU ")
 
@@ -226,7 +226,7 @@ class TestOneBadGpu:
     def test_a_failure_of_what_decides_its_use_drops_that_gpu_only(self, node: Node, call: str) -> None:
         node.host.fail_call(2, call, 999)
         readings = node.nvml().gpus()
-        assert len(readings.gpus) == 7
+        assert len(readings.gpus) == 3
         assert [problem.subject for problem in readings.problems] == ["GPU 0000:52:00.0"]
 
     @pytest.mark.parametrize("call", USE_CALLS)
@@ -255,14 +255,14 @@ class TestOneBadGpu:
     def test_a_lost_gpu_is_named_by_what_was_known_of_it(self, node: Node) -> None:
         nvml = node.nvml()
         nvml.gpus()
-        node.host.lose_gpu(7)
+        node.host.lose_gpu(3)
         readings = nvml.gpus()
-        assert [problem.subject for problem in readings.problems] == ["GPU 0000:df:00.0"]
-        assert "0000:df:00.0" in readings.listed
+        assert [problem.subject for problem in readings.problems] == ["GPU 0000:61:00.0"]
+        assert "0000:61:00.0" in readings.listed
 
     def test_a_gpu_that_never_answered_is_named_by_its_index(self, node: Node) -> None:
-        node.host.lose_gpu(7)
-        assert [problem.subject for problem in node.nvml().gpus().problems] == ["GPU at index 7"]
+        node.host.lose_gpu(3)
+        assert [problem.subject for problem in node.nvml().gpus().problems] == ["GPU at index 3"]
 
     def test_a_uuid_of_another_form_is_refused(self, library: Library) -> None:
         real = SimulatedNvml.nvmlDeviceGetUUID
@@ -270,7 +270,7 @@ class TestOneBadGpu:
             "MIG-1" if real(library, handle).endswith(library._uuids[0][-12:]) else real(library, handle)
         )
         readings = started(library).gpus()
-        assert len(readings.gpus) == 7
+        assert len(readings.gpus) == 3
         assert "not a GPU UUID" in readings.problems[0].message
 
     def test_text_that_is_none_is_refused(self, library: Library) -> None:
@@ -278,25 +278,25 @@ class TestOneBadGpu:
         library.answers["nvmlDeviceGetName"] = lambda handle: b"\xff".decode()
         readings = started(library).gpus()
         assert readings.gpus == ()
-        assert len(readings.problems) == 8
+        assert len(readings.problems) == 4
 
     def test_a_display_adapter_is_skipped_and_is_no_sick_gpu(self, node: Node) -> None:
         with node.host.edit() as state:
-            state.gpus[4].product = "NVIDIA DGX Display"
+            state.gpus[2].product = "NVIDIA DGX Display"
         readings = node.nvml().gpus()
-        assert len(readings.gpus) == 7
+        assert len(readings.gpus) == 3
         (problem,) = readings.problems
-        assert (problem.subject, problem.reason) == ("display adapter 0000:9d:00.0", "DisplayOnly")
-        assert "0000:9d:00.0" in readings.listed
+        assert (problem.subject, problem.reason) == ("display adapter 0000:52:00.0", "DisplayOnly")
+        assert "0000:52:00.0" in readings.listed
 
-    @given(failures=st.dictionaries(st.integers(0, 7), st.sampled_from([4, 15, 16, 999]), max_size=8))
+    @given(failures=st.dictionaries(st.integers(0, 3), st.sampled_from([4, 15, 16, 999]), max_size=4))
     def test_every_gpu_is_either_read_or_reported(self, lasting: Lasting, failures: dict[int, int]) -> None:
         nvml, host = lasting
         with host.edit() as state:
             for index, gpu in enumerate(state.gpus):
                 gpu.fault = failures.get(index)
         readings = nvml.gpus()
-        assert len(readings.gpus) + len(readings.problems) == 8
+        assert len(readings.gpus) + len(readings.problems) == 4
         assert len(readings.problems) == len(failures)
 
 
@@ -372,7 +372,7 @@ class TestFabric:
 class TestNvlink:
     def test_behind_switches_every_gpu_is_a_peer(self, node: Node) -> None:
         gpus = node.nvml().gpus().gpus
-        assert len(gpus) == 8
+        assert len(gpus) == 4
         for gpu in gpus:
             assert gpu.nvlink is not None
             assert (gpu.nvlink.links, gpu.nvlink.version, gpu.nvlink.switched) == (18, "4.0", True)
@@ -389,7 +389,7 @@ class TestNvlink:
 
     def test_no_link_is_asked_for_beyond_the_first_that_is_not_there(self, library: Library) -> None:
         started(library).gpus()
-        assert library.calls.count("nvmlDeviceGetNvLinkState") == 8 * (18 + 1)
+        assert library.calls.count("nvmlDeviceGetNvLinkState") == 4 * (18 + 1)
 
     def test_a_gpu_without_active_links_is_nobodys_peer(self, library: Library) -> None:
         nvml = started(library)
@@ -428,9 +428,9 @@ class TestNvlink:
             state.gpus[2].links_absent = list(absent)
         gpus = node.nvml().gpus().gpus
         assert [gpu.nvlink and gpu.nvlink.links for gpu in gpus] == [
-            18 - len(absent) if number == 2 else 18 for number in range(8)
+            18 - len(absent) if number == 2 else 18 for number in range(4)
         ]
-        assert gpus[2].nvlink is not None and len(gpus[2].nvlink.peers) == 7
+        assert gpus[2].nvlink is not None and len(gpus[2].nvlink.peers) == 3
 
     @pytest.mark.parametrize("number", [0, 9, 255])
     def test_an_unknown_link_version_is_left_out(self, library: Library, number: int) -> None:
@@ -467,7 +467,7 @@ class TestNvlink:
 
 class TestSession:
     def test_a_node_whose_gpus_are_all_given_away_can_be_looked_at(self, node: Node) -> None:
-        for index in range(8):
+        for index in range(4):
             node.host.bind(index, "vfio-pci")
         assert node.nvml().gpus().gpus == ()
         with pytest.raises(pynvml.NVMLError):
@@ -510,7 +510,7 @@ class TestSession:
         nvml = started(library)
         for _ in range(3):
             nvml.gpus()
-        assert library.calls.count("nvmlDeviceGetHandleByIndex") == 8
+        assert library.calls.count("nvmlDeviceGetHandleByIndex") == 4
         assert "nvmlDeviceGetHandleByUUID" not in library.calls
 
     def test_stopping_a_session_whose_driver_is_gone_is_no_error(self, node: Node) -> None:
