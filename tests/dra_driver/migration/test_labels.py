@@ -232,7 +232,7 @@ def _comparable(requirement: Requirement, world: LabelWorld) -> bool:
     return not requirement.key.endswith(("count", ".rev", ".revision")) or requirement.operator not in ("In", "NotIn")
 
 
-@settings(max_examples=examples(100))
+@settings(max_examples=100)
 @given(requirements())
 def test_labels_and_conditions_select_the_same(requirement: Requirement) -> None:
     _the_same(requirement, worlds())
