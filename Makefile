@@ -10,6 +10,8 @@ export PYTHONDONTWRITEBYTECODE :=
 # Helm's library is Go, which reads this when a process starts. Little of an install lives on, so looking for garbage as
 # often as Go does by itself is a fifth of its time.
 export GOGC := 800
+# A test is one of several processes; more threads of Go wait for each other.
+export GOMAXPROCS := 1
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'

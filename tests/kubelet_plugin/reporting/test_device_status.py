@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from support.claims import BOOT, NODE, a_gpu, a_held_device, a_ref, an_entry, device_name, node_facts, uuid_of
 from support.objects import allocate, claim, result
+from support.plugin import eventually
 
 from dra_driver.api.inventory import HealthCondition, HealthFacts
 from dra_driver.api.meta import RESOURCE_CLAIMS, JsonObject, Resource
@@ -524,7 +525,8 @@ async def test_several_changes_are_one_write(scene: Scene) -> None:
         scene.holds(releasing=releasing)
         writer.ended(Operation(call="prepare", claim=scene.ref, seconds=0.1, devices=ALLOCATED))
         await asyncio.sleep(0.02)
-    await asyncio.sleep(0.5)
+    await eventually(lambda: len(scene.server.writes) > before)
+    await asyncio.sleep(0.3)
     task.cancel()
     assert len(scene.server.writes) - before == 1
 
