@@ -22,7 +22,7 @@ GPU = {"name": "gpu", "resourceClaimTemplateName": "one-gpu"}
 
 async def test_a_new_pod_is_pending_and_has_its_defaults(api: Api, namespace: str) -> None:
     created = await api.post(pods(namespace), {**with_claims("a", [{"name": "gpu"}], [GPU]), "status": {"phase": "X"}})
-    assert created["status"] == {"phase": "Pending", "qosClass": "BestEffort"}
+    assert created["status"]["phase"] == "Pending"
     spec = created["spec"]
     assert (spec["restartPolicy"], spec["schedulerName"]) == ("Always", "default-scheduler")
     assert spec["resourceClaims"] == [GPU]
@@ -125,22 +125,6 @@ async def test_a_status_write_does_not_touch_the_spec(api: Api, namespace: str) 
     changed = await api.patch(f"{pods(namespace)}/a/status", {"spec": {"nodeName": "n"}, "status": {"phase": "Failed"}})
     assert changed["spec"] == created["spec"]
     assert changed["status"]["phase"] == "Failed"
-
-
-@pytest.mark.parametrize(
-    ("resources", "quality"),
-    [
-        ({}, "BestEffort"),
-        ({"requests": {"cpu": "1"}}, "Burstable"),
-        ({"limits": {"cpu": "1", "memory": "1Gi"}}, "Guaranteed"),
-    ],
-)
-async def test_the_quality_of_service_follows_from_resources(
-    api: Api, namespace: str, resources: dict[str, Any], quality: str
-) -> None:
-    body = pod("a")
-    body["spec"]["containers"][0]["resources"] = resources
-    assert (await api.post(pods(namespace), body))["status"]["qosClass"] == quality
 
 
 async def test_an_extended_resource_is_requested_by_its_limit(api: Api, namespace: str) -> None:

@@ -90,14 +90,13 @@ class PodRules(TypeRules):
         for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"):
             if not any(toleration.get("key", key) == key for toleration in tolerations):
                 tolerations.append({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300})
-        obj["status"] = {"phase": "Pending", "qosClass": _quality(spec)}
+        obj["status"] = {"phase": "Pending"}
 
     def prepare_status(self, obj: JsonObject, old: JsonObject, situation: Situation) -> None:
         status = obj["status"]
         if status.get("podIP"):
             status.setdefault("podIPs", [{"ip": status["podIP"]}])
         before = old.get("status", {})
-        status.setdefault("qosClass", before.get("qosClass", "BestEffort"))
         drop_from_pod_status(status, before, situation.gates)
 
     def status_problems(self, obj: JsonObject, old: JsonObject, situation: Situation) -> list[FieldProblem]:
@@ -166,21 +165,6 @@ def _fixed_part(spec: JsonObject) -> JsonObject:
         if name in fixed:
             fixed[name] = [{**item, "image": ""} for item in fixed[name]]
     return fixed
-
-
-def _quality(spec: JsonObject) -> str:
-    resources = [container.get("resources") or {} for container in _containers(spec)]
-    compute = ("cpu", "memory")
-    asked = [{**(resource.get("limits") or {}), **(resource.get("requests") or {})} for resource in resources]
-    if not any(name in item for item in asked for name in compute):
-        return "BestEffort"
-    guaranteed = all(
-        name in (resource.get("limits") or {})
-        and (resource.get("requests") or {}).get(name, resource["limits"][name]) == resource["limits"][name]
-        for resource in resources
-        for name in compute
-    )
-    return "Guaranteed" if guaranteed else "Burstable"
 
 
 def _containers(spec: JsonObject) -> list[JsonObject]:

@@ -108,7 +108,7 @@ def list_query(kind: ResourceType, query: Mapping[str, str]) -> ListQuery:
 
 
 _IN_SET = re.compile(r"^(?P<key>\S+)\s+(?P<op>in|notin)\s*\((?P<values>[^()]*)\)$")
-_EQUALITY = re.compile(r"^(?P<key>[^=!<>\s]+)\s*(?P<op>==|!=|=|>|<)\s*(?P<value>[^=!<>\s]*)$")
+_EQUALITY = re.compile(r"^(?P<key>[^=!<>\s]+)\s*(?P<op>==|!=|=)\s*(?P<value>[^=!<>\s]*)$")
 _COMMA = re.compile(r",(?![^(]*\))")
 """Outside parentheses."""
 _EXISTS = re.compile(r"^(?P<absent>!\s*)?(?P<key>[A-Za-z0-9][-A-Za-z0-9_./]*)$")
@@ -140,21 +140,11 @@ def _label_term(term: str) -> Callable[[dict[str, str]], bool]:
         return lambda labels: labels.get(key) not in values
     if match := _EQUALITY.match(term):
         key, op, value = match["key"], match["op"], match["value"]
-        if op in "<>":
-            return lambda labels: _is_above(*((labels.get(key), value) if op == ">" else (value, labels.get(key))))
         return lambda labels: (labels.get(key) == value) is (op != "!=")
     if match := _EXISTS.match(term):
         key, absent = match["key"], match["absent"] is not None
         return lambda labels: (key in labels) is not absent
     raise bad_request(f"unable to parse requirement: found {term!r}, expected: a label selector")
-
-
-def _is_above(first: str | None, second: str | None) -> bool:
-    """As numbers; False for what is none."""
-    try:
-        return int(first or "") > int(second or "")
-    except ValueError:
-        return False
 
 
 def _field(obj: Any, path: Sequence[str]) -> str:
@@ -169,7 +159,7 @@ def field_selector(text: str, allowed: Sequence[str]) -> Predicate:
     terms: list[tuple[list[str], bool, str]] = []
     for term in filter(None, (part.strip() for part in text.split(","))):
         match = _EQUALITY.match(term)
-        if match is None or match["op"] in "<>":
+        if match is None:
             raise bad_request(f"invalid selector: '{text}'; can't understand '{term}'")
         if match["key"] not in allowed:
             raise bad_request(f"field label not supported: {match['key']}")
