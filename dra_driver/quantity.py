@@ -20,6 +20,8 @@ _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "
 _DECIMAL_SUFFIX = {exponent: suffix for suffix, exponent in _DECIMAL.items()}
 _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 _NANO = 10**9
+_MOST_DIGITS = 18
+"""For numbers that an API server stores as 64-bit integers."""
 
 _WHOLE_NUMBER = re.compile(r"[0-9]{1,20}")
 
@@ -44,6 +46,10 @@ class Quantity:
 
     value: Fraction
     format: QuantityFormat = field(default="DecimalSI", compare=False)
+    is_int64: bool = field(default=True, compare=False)
+    """Whether an API server stores it as a 64-bit integer; this depends on the spelling, not the value."""
+    is_computed: bool = field(default=False, compare=False)
+    """Whether CEL computed it by adding or subtracting; an API server's `==` does not accept it on its right side."""
 
     @classmethod
     def parse(cls, text: str) -> "Quantity":
@@ -57,11 +63,15 @@ class Quantity:
         # Without digits it is 0: the API server also accepts `G`.
         sign, whole, fraction, suffix = match[1], match[2].lstrip("0"), match[3][1:], match[4] or ""
         number = Fraction(f"{sign}{whole or 0}.{fraction or 0}")
+        digits = len(whole or "0") + len(fraction)
         if suffix and suffix in _BINARY:
-            return cls(_to_nano(number * 1024 ** _BINARY.index(suffix)), "BinarySI")
+            power = _BINARY.index(suffix)
+            fits = not fraction and 15 - digits - power * 3 - 1 >= 0
+            return cls(_to_nano(number * 1024**power), "BinarySI", fits)
         exponent = _DECIMAL[suffix] if suffix in _DECIMAL else int(suffix[1:])
+        fits = digits <= _MOST_DIGITS and exponent >= len(fraction)
         value = _to_nano(number * Fraction(10) ** exponent)
-        return cls(value, "DecimalSI" if suffix in _DECIMAL else "DecimalExponent")
+        return cls(value, "DecimalSI" if suffix in _DECIMAL else "DecimalExponent", fits)
 
     @classmethod
     def of_bytes(cls, count: int) -> "Quantity":

@@ -73,6 +73,8 @@ def equality(left: object, right: object) -> bool | None:
         return _equal_maps(left, right)
     if kind is not type(right):
         return _unlike(left)
+    if isinstance(right, Quantity) and right.is_computed:
+        return None
     if isinstance(left, tuple) and isinstance(right, tuple):
         return len(left) == len(right) and all(equality(*pair) is not False for pair in zip(left, right, strict=True))
     if isinstance(left, Optional) and isinstance(right, Optional):

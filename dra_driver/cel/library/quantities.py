@@ -37,11 +37,15 @@ def _as_integer(quantity: Quantity) -> int:
 
 
 def _is_integer(quantity: Quantity) -> bool:
-    return quantity.value.denominator == 1 and INT_MIN <= quantity.value <= INT_MAX
+    return quantity.is_int64 and quantity.value.denominator == 1 and INT_MIN <= quantity.value <= INT_MAX
 
 
 def _plus(quantity: Quantity, other: Quantity, sign: int = 1) -> Quantity:
-    return Quantity(quantity.value + sign * other.value, quantity.format)
+    total = quantity.value + sign * other.value
+    # Nothing takes the form of what is added to it, and adds nothing to the form of what it is added to.
+    parts = [other] if quantity.value == 0 else [quantity] if other.value == 0 else [quantity, other]
+    is_int64 = all(part.is_int64 for part in parts) and INT_MIN <= total <= INT_MAX
+    return Quantity(total, quantity.format, is_int64, is_computed=True)
 
 
 def _whole(number: int) -> Quantity:
