@@ -12,6 +12,7 @@ from dra_driver.api.meta import RESOURCE_SLICES, JsonObject
 from dra_driver.errors import Rejected
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Mirror, MirrorChange
+from dra_driver.quantity import whole_number
 from dra_driver.slices.diff import ObservedSlice, observed_slice
 from dra_driver.slices.features import ServerFeatures, kept_features, probe
 
@@ -133,8 +134,8 @@ class ObservedSlices:
 
 def _is_newer(item: ObservedSlice, other: ObservedSlice) -> bool:
     """By resourceVersion, which orders the versions of one object (promised from Kubernetes 1.35 on)."""
-    first, second = item.resource_version, other.resource_version
-    return not (first.isdigit() and second.isdigit()) or int(first) > int(second)
+    first, second = whole_number(item.resource_version), whole_number(other.resource_version)
+    return first is None or second is None or first > second
 
 
 _INVALID = 422

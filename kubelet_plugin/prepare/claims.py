@@ -195,9 +195,13 @@ class ClaimReads:
 
 
 def _has_device(claim: JsonObject, driver: str, pool: str) -> bool:
-    allocation = (claim.get("status") or {}).get("allocation") or {}
-    results = (allocation.get("devices") or {}).get("results") or []
-    return any(result.get("driver") == driver and result.get("pool") == pool for result in results)
+    """Raises Unreachable for what is no claim: a proxy may answer nonsense."""
+    try:
+        allocation = (claim.get("status") or {}).get("allocation") or {}
+        results = (allocation.get("devices") or {}).get("results") or []
+        return any(result.get("driver") == driver and result.get("pool") == pool for result in results)
+    except (AttributeError, TypeError) as error:
+        raise Unreachable(f"the API server lists a claim that makes no sense: {error}") from error
 
 
 def explained(error: ClusterError, ref: ClaimRef) -> ClusterError:

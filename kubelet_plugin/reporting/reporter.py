@@ -35,6 +35,7 @@ from dra_driver.api.meta import NODE_INVENTORIES, NODES, JsonObject, Model
 from dra_driver.errors import Conflict, DriverError, NotFound
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Backoff, Change, Reflector
+from dra_driver.quantity import whole_number
 from kubelet_plugin.facts.hardware import NodeFacts
 from kubelet_plugin.facts.monitor import FollowedFacts
 
@@ -336,5 +337,5 @@ def _wire_time(when: datetime) -> str:
 
 def _is_older(item: JsonObject, other: JsonObject) -> bool:
     """By resourceVersion, which orders the versions of one object (Kubernetes API concepts, from 1.35 promised)."""
-    first, second = str(item["metadata"]["resourceVersion"]), str(other["metadata"]["resourceVersion"])
-    return first.isdigit() and second.isdigit() and int(first) < int(second)
+    first, second = (whole_number(str(obj["metadata"]["resourceVersion"])) for obj in (item, other))
+    return first is not None and second is not None and first < second

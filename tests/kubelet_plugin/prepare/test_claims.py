@@ -86,6 +86,14 @@ async def test_of_all_claims_those_with_a_device_of_this_node_are_ours(api: Fake
     assert sorted(claim.metadata.name for claim in found) == ["both", "train"]
 
 
+@pytest.mark.parametrize("status", [7, {"allocation": 3}, {"allocation": {"devices": {"results": [None]}}}])
+async def test_a_list_of_claims_that_makes_no_sense_is_no_answer(api: FakeClaims, status: object) -> None:
+    api.put({**a_claim(a_ref("train"), a_result(0)), "status": status})
+
+    with pytest.raises(Unreachable, match="a claim that makes no sense"):
+        await ClaimReader(api).allocated(GPU_DRIVER, NODE)
+
+
 @pytest.mark.parametrize(
     ("error", "move"),
     [(Unreachable("busy", status=429), "kubelet tries again"), (Rejected("forbidden", status=403), "administrator")],

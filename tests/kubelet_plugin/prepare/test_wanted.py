@@ -312,6 +312,15 @@ class TestShares:
         assert device.sharing is not None
         assert (device.sharing.thread_percentage, device.sharing.memory_bytes) == (75, 60 * GIB)
 
+    def test_shares_of_a_mig_device_that_exists_are_parts_of_its_own_memory(self) -> None:
+        part = compute_instance("1g.10gb", 1, number=7).model_copy(update={"memory_bytes": 6 * GIB})
+        gpu = a_gpu(0, mig=mig(enabled=True, instances=[gpu_instance("1g.10gb", 3, 1, part)]))
+        node = a_node(gpu, sharing=[{"devices": "mig", "strategy": "MPS", "replicas": 2}])
+        (device,) = wanted(node, a_result(ONE_PART, shareID="a")).devices
+
+        assert device.sharing is not None
+        assert device.sharing.memory_bytes == 3 * GIB
+
     def test_all_shares_are_the_whole(self) -> None:
         (device,) = self.share({"strategy": "MPS", "replicas": 4}, consumedCapacity={"shares": "4"}).devices
 
