@@ -45,6 +45,7 @@ from dra_driver.cel.types import (
     type_of_constant,
 )
 
+_NO_INDICES = frozenset(["list", "map", "null_type"])
 _SIGNS = frozenset(["==", "!=", "<", "<=", ">", ">=", "in", "+", "-", "*", "/", "%", "-_", "!_", "[]", "[?]"])
 
 
@@ -148,6 +149,8 @@ class _Checker:
         chained = operand.name == "optional_type"
         if chained:
             (operand,) = operand.parameters
+        if _is_literal(node.index) and self.tree.types[_undynamic(node.index)].name in _NO_INDICES:
+            raise self._error(f"nothing can be indexed with {index}", *_span(node.index))
         if operand == NULL:
             return optional_of(DYN)  # it fits where an optional list is expected, and fails in the evaluation
         sign = "[?]" if node.optional or chained else "[]"
@@ -383,3 +386,21 @@ def _mismatch(name: str, candidates: Sequence[Overload], given: Sequence[Type]) 
         return message
     accepted = " or ".join(sorted({f"({', '.join(map(str, candidate.parameters))})" for candidate in candidates}))
     return f"`{name}` does not accept ({', '.join(map(str, given))}), only on {accepted}"
+
+
+def _is_literal(node: SyntaxNode) -> bool:
+    """Whether a server makes the value when it compiles."""
+    match node:
+        case ListLiteral(items=items):
+            return all(map(_is_literal, items))
+        case MapLiteral(entries=entries):
+            return all(_is_literal(item) for entry in entries for item in entry)
+        case CallNode(function="dyn", target=None, arguments=[inner]):
+            return _is_literal(inner)
+    return isinstance(node, Constant)
+
+
+def _undynamic(node: SyntaxNode) -> SyntaxNode:
+    while isinstance(node, CallNode) and node.function == "dyn" and node.target is None:
+        (node,) = node.arguments
+    return node
