@@ -178,12 +178,18 @@ class _Checker:
         operands = ((node.target,) if node.target else ()) + node.arguments
         given = [self.type_of(operand) for operand in operands]
         result = self._resolved(node, node.function, candidates, given, node)
-        self._check_pattern(node, operands)
-        return result
+        self._check_literals(node, operands)
+        # A server also has unsigned numbers, so the type of the remainder is known only with the types of both.
+        return DYN if node.function == "%" and all(map(is_dynamic, given)) else result
 
-    def _check_pattern(self, node: CallNode, operands: Sequence[SyntaxNode]) -> None:
-        """A regular expression that is a literal is looked at now, not for every device."""
+    def _check_literals(self, node: CallNode, operands: Sequence[SyntaxNode]) -> None:
+        """Regular expressions and numbers that are literals are looked at now, not for every device."""
         match node.function, operands:
+            case "int" | "double" | "bool", [Constant(value=str(text)) as place]:
+                try:
+                    self.tree.overloads[node][0].run(text)
+                except Failed as error:
+                    raise self._error(str(error), *_span(place)) from None
             case "matches" | "find" | "findAll", [_, Constant(value=str(pattern)) as place, *_]:
                 try:
                     compiled_pattern(pattern)
@@ -211,6 +217,8 @@ class _Checker:
             ):
                 possible.append(overload)
                 results.append(filled(overload.result, variables))
+        if not possible and NULL in given and name in _SIGNS:
+            raise CelNotJudged(f"`{name}` of null is not known here", self._expression, node.start, node.end)
         if not possible:
             raise self._mismatch(name, candidates, given, where)
         self.tree.overloads[node] = tuple(possible)

@@ -21,7 +21,7 @@ from support.real_api_server import RealApiServer
 from support.selectors import ACCEPTED, REFUSED
 
 from dra_driver.cel.device import compile_selector
-from dra_driver.cel.errors import CelError
+from dra_driver.cel.errors import CelError, CelNotJudged
 from dra_driver.cel.functions import Server
 
 pytestmark = pytest.mark.skipif(
@@ -75,9 +75,12 @@ async def test_lists_are_for_servers_that_have_lists(real_server: Callable[..., 
     assert any(answers.values())
 
 
-def is_selector(expression: str, server: Server) -> bool:
+def is_selector(expression: str, server: Server) -> bool | None:
+    """None: it is not judged."""
     try:
         compile_selector(expression, server)
+    except CelNotJudged:
+        return None
     except CelError:
         return False
     return True
@@ -114,9 +117,10 @@ async def test_random_expressions_are_stored_or_not_as_we_say(
     server, expressions = Server.of(36, stored=False), random_expressions(1000)
     answers = await stored(real_server({}), expressions, at_any_cost=True)
     ours = {one: is_selector(one, server) for one in expressions}
-    differing = [one for one in expressions if answers[one] != ours[one]]
+    differing = [one for one in expressions if ours[one] not in (None, answers[one])]
     assert [one for one in differing if ours[one] or not any(part in one for part in KNOWN_DIFFERENCES)] == []
-    assert len(differing) <= len(expressions) // 500
+    assert len(differing) <= len(expressions) // 1000
+    assert list(ours.values()).count(None) <= len(expressions) // 100
 
 
 _POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"

@@ -111,6 +111,8 @@ def expected(expression: str, mine: object) -> object:
         return mine  # what is not a number has no order in Go
     if ".split(" in expression and ('""' in expression or "x.d.empty" in expression):
         return mine  # an empty text in parts: none in Go, one empty text in C++
+    if mine == REFUSED and re.search(r"\b(int|double|bool)\(", expression):
+        return mine  # Kubernetes converts literals when it compiles, the oracle when it evaluates
     if mine == FAILED and "int(" in expression and ("x.d.yes" in expression or "x.d.no" in expression):
         return mine  # cel-cpp converts bools to numbers, cel-go, which Kubernetes uses, does not
     return other
