@@ -189,7 +189,7 @@ def test_only_pods_of_the_plugin_need_a_namespace_without_a_pod_security_standar
     assert refused("baseline") == {"plugin"}
     assert refused("privileged") == set()
     text = (CHART.parents[1] / "docs" / "security.md").read_text()
-    assert "controller, removal and test fit `restricted`, and daemons of ComputeDomains `baseline`" in text.replace(
+    assert "controller, cleanup and test fit `restricted`. Daemons of ComputeDomains fit `baseline`" in text.replace(
         "\n", " "
     )
 
