@@ -108,7 +108,10 @@ async def run(settings: NodePluginSettings) -> None:
         runtime = ContainerRuntime(kube, settings.node_name)
         await runtime.refresh()
         cluster, node = _Cluster(kube, tracer, metrics, events, policy), _node(settings, runtime)
-        await _live(settings, _composed(settings, cluster, node))
+        try:
+            await _live(settings, _composed(settings, cluster, node))
+        finally:
+            await node.journal.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -218,7 +218,8 @@ class Executor:
         await self._in_thread(self._cdi.remove, claim_uid)
 
     async def close(self) -> None:
-        await self._journal.close()
+        """The journal stays open, because the claims of ComputeDomains are in it, too."""
+        await self._journal.written()
         self._threads.shutdown()
         self._hardware.shutdown()
         self._hold_turns.close()

@@ -297,10 +297,14 @@ class JournalStore:
         """Remove temporary files of processes that were killed, of all files in the folder. Raises NodeNotReady."""
         await asyncio.get_running_loop().run_in_executor(self._thread, self._file.remove_leftovers)
 
-    async def close(self) -> None:
+    async def written(self) -> None:
         """Wait for the writes that were begun."""
         if self._writer is not None:
             await self._writer
+
+    async def close(self) -> None:
+        """When no driver on the node needs it any longer."""
+        await self.written()
         self._thread.shutdown()
 
     async def _write_waiting(self) -> None:

@@ -287,7 +287,7 @@ class StateFile:
     def read(self) -> NodeState:
         """The state now. Callers share the object: only `edit` may change it."""
         # Every call of NVML begins here, some ten thousand in a minute of tests: no Path is made for it.
-        status = os.stat(self._name)  # noqa: PTH116 - as said
+        status = os.stat(self._name)  # noqa: PTH116 - see above
         version = (status.st_ino, status.st_mtime_ns, status.st_size)
         if self._read is None or self._read[0] != version:
             try:

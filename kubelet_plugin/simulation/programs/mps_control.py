@@ -330,7 +330,7 @@ def main_of_server(_arguments: Sequence[str]) -> int:
 
 def _serve(
     node: RootedNode, pipe: str, log: str, devices: list[str], limits: _Limits, boots: int, ready: int
-) -> NoReturn:  # pragma: no cover - a process of its own
+) -> NoReturn:
     """Be the server, in a process that was forked for it. `ready` is written to when clients can come."""
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     # The daemon's socket and lock must not outlive it in here.

@@ -313,3 +313,13 @@ async def test_turns_at_gpus_are_taken_in_one_order(bench: Bench) -> None:
     gpus = [GpuIdentity(f"GPU-{number}", f"0000:{number:02x}:00.0") for number in range(12)]
     await bench.executor._on_hardware([MpsDaemon("a", tuple(gpus[6:])), MpsDaemon("b", tuple(gpus[:6]))], lambda: None)
     assert turns == sorted(gpus)
+
+
+async def test_the_journal_outlives_an_executor(bench: Bench) -> None:
+    """The claims of ComputeDomains are in it, too, and their calls may end later."""
+    plan = await bench.carry_out(bench.plan("train"))
+    await bench.executor.close()
+
+    await bench.journal.commit(with_entry(replace(plan.entry, releasing=True)))
+    assert bench.journal.current.held["uid-of-train"].releasing
+    await bench.journal.close()
