@@ -11,7 +11,7 @@ answer. Different claims run in parallel; calls for the same claim run one after
 * Unprepare never asks the API server: the object may be gone.
 * The API server is asked before a claim's turn, once for all calls that wait for the same claim, so that an unprepare
   waits for none of them. After a release it is asked again, in the turn.
-* When kubelet gives up a call, a prepare that only waits is dropped. What was begun on the node is finished in the
+* When kubelet gives up a call, an operation that only waits is dropped. What was begun on the node is finished in the
   background, and kubelet's retry finds the result.
 """
 
@@ -300,6 +300,8 @@ class ClaimService:
 
     async def _unprepare(self, ref: ClaimRef, notes: ClaimNotes) -> None:
         async with self._executor.turn(ref.uid):
+            # Else an instance that is replaced would release what kubelet has asked its successor to prepare.
+            notes.wanted(ref)
             self._reads.released(ref.uid)
             entry = self._journal.current.held.get(ref.uid)
             if entry is None:

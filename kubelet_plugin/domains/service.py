@@ -170,6 +170,7 @@ class DomainClaims:
         self._waiting.pop(ref.uid, None)
         self._reads.released(ref.uid)
         async with self._files:
+            notes.wanted(ref)
             had = await self._drop(ref.uid)
         notes.repeated = had is None
         notes.devices = () if had is None else self._devices(had)

@@ -1,9 +1,11 @@
 """What stands between the driver's processes and the API server: HTTPS that fails, stalls and changes its authority."""
 
 import asyncio
+import json
 import random
 import ssl
 from pathlib import Path
+from typing import Any
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector, web
 from support.issuer import Issuer
@@ -31,6 +33,17 @@ _LINES = (
     b"not JSON\n",
     b'{"type": 1, "object": {"metadata": []}}\n',
 )
+
+
+def spoiled(value: Any, rng: random.Random) -> Any:
+    """A copy in which one value has a type that it cannot have; null and the empty string have a meaning."""
+    if isinstance(value, dict) and value and rng.random() < 0.9:
+        key = rng.choice(sorted(value))
+        return {**value, key: spoiled(value[key], rng)}
+    if isinstance(value, list) and value and rng.random() < 0.9:
+        index = rng.randrange(len(value))
+        return [*value[:index], spoiled(value[index], rng), *value[index + 1 :]]
+    return rng.choice(("no", [7]) if isinstance(value, dict | int | float) else (7, {"no": "such"}, True))
 
 
 class Front:
@@ -127,9 +140,16 @@ current-context: x
             headers = {"Retry-After": "1"} if self.mode == "429" else {}
             return web.json_response({"kind": "Status", "code": int(self.mode)}, status=int(self.mode), headers=headers)
         if self.mode == "garbage":
-            body = self._rng.choice(_GARBAGE).encode("utf-8", "surrogateescape")
-            return web.Response(body=body, content_type="application/json")
+            return web.Response(body=await self._garbage(request), content_type="application/json")
         return await self._forward(request)
+
+    async def _garbage(self, request: web.Request) -> bytes:
+        """Half of the reads get the true answer with one value of another type: everything else of it can be used."""
+        if request.method == "GET" and "watch" not in request.query and self._rng.random() < 0.5:
+            async with self._session.get(self._upstream + request.raw_path) as answer:
+                if answer.status == 200:
+                    return json.dumps(spoiled(await answer.json(), self._rng)).encode()
+        return self._rng.choice(_GARBAGE).encode("utf-8", "surrogateescape")
 
     async def _forward(self, request: web.Request) -> web.StreamResponse:
         headers = {name: value for name, value in request.headers.items() if name.lower() not in ("host", "connection")}

@@ -690,6 +690,31 @@ class TestCancelled:
             await asyncio.gather(first, release)
         assert bench.files == []
 
+    async def test_a_release_that_only_waited_for_its_turn_is_dropped(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A plugin that is replaced would undo what its successor has prepared since: campaign, seed 95838474."""
+        ref = bench.api.put(a_claim(a_ref(), a_result(0)))
+        begun, go_on = threading.Event(), threading.Event()
+        stage = bench.cdi.stage
+
+        def slowly(uid: str, content: bytes) -> StagedFile:
+            begun.set()
+            assert go_on.wait(10)
+            return stage(uid, content)
+
+        monkeypatch.setattr(bench.cdi, "stage", slowly)
+        async with bench.plugin() as service:
+            first = asyncio.ensure_future(prepare_one(service, ref))
+            await asyncio.to_thread(begun.wait, 10)
+            release = asyncio.ensure_future(service.unprepare([ref]))
+            await asyncio.sleep(0.01)
+            release.cancel()
+            await asyncio.gather(release, return_exceptions=True)
+            go_on.set()
+            await first
+        assert bench.claims_with_file == {ref.uid}
+
     async def test_calls_for_one_claim_wait_for_one_answer_and_its_release_for_none(self, bench: Bench) -> None:
         ref = bench.api.put(a_claim(a_ref(), a_result(0)))
         asked, go_on = asyncio.Event(), asyncio.Event()
