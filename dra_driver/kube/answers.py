@@ -29,9 +29,14 @@ def decoded(content: bytes, about: str) -> Any:
 def an_object(answer: Any, about: str) -> JsonObject:
     """The decoded answer if it is an object or a list of objects; raises Unreachable for other answers, such as a
     proxy's."""
-    if isinstance(answer, dict) and isinstance(answer.get("metadata"), dict):
+    if isinstance(answer, dict) and isinstance(metadata := answer.get("metadata"), dict):
         parts = map(answer.get, ("spec", "status", "data"))
-        if answer.get("kind") == "Status" or all(part is None or isinstance(part, dict) for part in parts):
+        # Clients send these two back.
+        texts = map(metadata.get, ("resourceVersion", "continue"))
+        if answer.get("kind") == "Status" or (
+            all(part is None or isinstance(part, dict) for part in parts)
+            and all(text is None or isinstance(text, str) for text in texts)
+        ):
             return answer
     raise Unreachable(f"the answer is not from an API server: {_excerpt(answer)}", about=about)
 
@@ -45,12 +50,16 @@ def a_stored_object(answer: Any, about: str) -> JsonObject:
     if (
         all(isinstance(text, str) and text for text in texts)
         and isinstance(metadata.get("namespace") or "", str)
-        and all(entry is None or isinstance(entry, dict) for entry in maps)
+        and all(entry is None or _is_text_map(entry) for entry in maps)
         and isinstance(owners, list)
         and all(isinstance(owner, dict) for owner in owners)
     ):
         return answer  # type: ignore[no-any-return]
     raise Unreachable(f"the answer is not from an API server: {_excerpt(answer)}", about=about)
+
+
+def _is_text_map(entry: Any) -> bool:
+    return isinstance(entry, dict) and all(isinstance(value, str) for value in entry.values())
 
 
 def a_list(answer: Any, about: str) -> list[JsonObject]:

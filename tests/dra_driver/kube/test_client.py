@@ -149,6 +149,19 @@ async def test_an_answer_without_items_does_not_mean_that_there_are_no_objects(m
             await client.list(NODES)
 
 
+@rows("position", [True, 7, ["1"], {"a": 1}])
+@rows("field", ["resourceVersion", "continue"])
+async def test_a_position_that_is_no_text_is_not_sent_back(field: str, position: Any) -> None:
+    """Campaign, seed 95839313: the controller ended because of it."""
+    async with talking_to(answering(200, {"metadata": {field: position}, "items": []})) as client:
+        with pytest.raises(Unreachable, match="not from an API server"):
+            await client.list(NODES)
+    line = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "1", field: position}}}
+    async with talking_to(answering(200, json.dumps(line) + "\n")) as client:
+        with pytest.raises(Unreachable, match="not from an API server"):
+            await anext(client.watch(NODES, resource_version="1"))
+
+
 @pytest.mark.parametrize(
     "line",
     ['{"type": "ADDED"}', '{"object": {}}', '{"type": "ADDED", "object": {}}', '{"type": "ERROR", "object": "x"}'],
@@ -171,6 +184,7 @@ DEEP = 100_000 * "[" + 100_000 * "]"
     ]
     + [{"metadata": METADATA | {key: 7}} for key in ("name", "namespace", "uid", "labels", "ownerReferences")]
     + [{"metadata": METADATA | {"ownerReferences": [None]}}, {"metadata": METADATA, "spec": []}]
+    + [{"metadata": METADATA | {key: {"a": 7}}} for key in ("labels", "annotations")]
     + [{"metadata": METADATA, "status": "Success"}, 7, None],
 )
 async def test_an_object_that_no_api_server_stores_is_tried_again_wherever_it_is_read(obj: Any) -> None:
