@@ -83,11 +83,11 @@ def together(migration: Migration) -> str:
 
 def write_in_place(migration: Migration) -> list[str]:
     """Only files that change. Returns what was written, for people. Raises UnreadableFile."""
-    if any(result.file == STDIN and result.before != result.after for result in migration.files):
+    if any(result.file == STDIN and result.changed for result in migration.files):
         raise InvalidInput("standard input has no place; use -o", about="--in-place")
     # New objects come before the pods that name them: an interrupted run must not leave pods without their claims.
     changed = [(source.file, source.text) for source in migration.new_files]
-    changed += [(result.file, result.after) for result in migration.files if result.before != result.after]
+    changed += [(result.file, result.after) for result in migration.files if result.changed]
     _write([(Path(file), text) for file, text in changed])
     return [f"written: {file}" for file, _ in changed]
 
@@ -99,10 +99,9 @@ def write_beside(migration: Migration, folder: Path, *, from_files: bool) -> Non
     sources = {Path(result.file).resolve() for result in migration.files if result.file != STDIN}
     files = [(Path(folder, places[new.file]), new.text) for new in migration.new_files]
     for result in migration.files:
-        changed = result.before != result.after
-        if from_files or changed:
+        if from_files or result.changed:
             files.append((Path(folder, places[result.file]), result.after))
-        if changed and (not from_files or result.file == STDIN):
+        if result.changed and (not from_files or result.file == STDIN):
             files.append((Path(folder, before[result.file]), result.before))
     for target, _ in files:
         if target.resolve() in sources:

@@ -363,6 +363,11 @@ class Workload:
     templates: tuple[ObjectRef, ...] = ()
     """ResourceClaimTemplates that it names now."""
 
+    @property
+    def ref(self) -> ObjectRef:
+        """Of its object, which may have several of them."""
+        return ref_of(self.pod.document)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FieldChange:
@@ -384,14 +389,21 @@ class NewObject:
     reason: str
     """For what, as a sentence."""
 
+    @property
+    def ref(self) -> ObjectRef:
+        metadata = self.obj.get("metadata") or {}
+        return ObjectRef(str(self.obj.get("kind")), metadata.get("namespace"), str(metadata.get("name")))
+
 
 @dataclass(frozen=True, slots=True)
 class FileResult:
-    """`before == after` where nothing was changed."""
-
     file: str
     before: str = field(repr=False)
     after: str = field(repr=False)
+
+    @property
+    def changed(self) -> bool:
+        return self.before != self.after
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -416,7 +428,7 @@ class Migration:
 
     @property
     def changed(self) -> bool:
-        return bool(self.new_files) or any(file.before != file.after for file in self.files)
+        return bool(self.new_files) or any(file.changed for file in self.files)
 
 
 @dataclass(frozen=True, slots=True)

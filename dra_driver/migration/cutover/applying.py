@@ -76,7 +76,7 @@ class Applying:
             PurePosixPath(file.file).parent for file in migration.files if is_kustomization_file(file.file)
         ]
         claims = [workload for workload in migration.workloads if workload.choice.target is MigrationTarget.CLAIMS]
-        changed = {file.file: file.after for file in migration.files if file.before != file.after and file.after}
+        changed = {file.file: file.after for file in migration.files if file.changed and file.after}
         changed |= {file.file: file.text for file in migration.new_files}
         self._new_files = {file.file for file in migration.new_files}
         self._texts = changed

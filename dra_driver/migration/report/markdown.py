@@ -118,9 +118,9 @@ def _unread(unread: Sequence[UnreadInput]) -> Iterator[str]:
 
 def _written(migration: Migration) -> Iterator[str]:
     if migration.objects:
-        rows = [(str(_ref(obj.obj)), obj.beside or "for the whole cluster", obj.reason) for obj in migration.objects]
+        rows = [(str(obj.ref), obj.beside or "for the whole cluster", obj.reason) for obj in migration.objects]
         yield from table(("New object", "With", "For"), rows)
-    changed = [file.file for file in migration.files if file.before != file.after]
+    changed = [file.file for file in migration.files if file.changed]
     if changed:
         if migration.objects:
             yield ""
@@ -128,11 +128,6 @@ def _written(migration: Migration) -> Iterator[str]:
         yield f"Changed: {names}."
     if migration.new_files:
         yield f"New: {', '.join(f'`{file.file}`' for file in migration.new_files)}."
-
-
-def _ref(obj: JsonObject) -> ObjectRef:
-    metadata = obj.get("metadata") or {}
-    return ObjectRef(str(obj.get("kind")), metadata.get("namespace"), str(metadata.get("name")))
 
 
 def _decisions(report: MigrationReport) -> Iterator[str]:
