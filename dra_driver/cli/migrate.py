@@ -39,9 +39,8 @@ from dra_driver.migration.model import (
     Workload,
     is_named,
 )
-from dra_driver.migration.report.markdown import markdown
+from dra_driver.migration.report.markdown import markdown, named
 from dra_driver.migration.report.outcome import MigrationReport
-from dra_driver.migration.report.sections import named
 from dra_driver.terminal import Status, messages
 
 

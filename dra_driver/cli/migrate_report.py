@@ -26,9 +26,8 @@ from dra_driver.migration.decisions import FILE as DECISIONS_FILE
 from dra_driver.migration.decisions import proposal, wanted_decisions
 from dra_driver.migration.model import ManifestText, Migration, MigrationFinding, Options
 from dra_driver.migration.report.data import as_data
-from dra_driver.migration.report.markdown import markdown, summary
+from dra_driver.migration.report.markdown import at, markdown, named, summary
 from dra_driver.migration.report.outcome import MigrationReport, UnreadInput
-from dra_driver.migration.report.sections import at, named
 from dra_driver.migration.understand.offering import offering_of
 from dra_driver.migration.verify.ground import Ground, ground_of_cluster, ground_of_models
 from dra_driver.migration.verify.trial import TrialVerdict, verify

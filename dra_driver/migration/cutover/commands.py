@@ -87,7 +87,7 @@ LEAVES = "dra.gpu/leaves"
 """Of pods that have to leave a node: `kubectl drain` chooses by labels, and no others need to move."""
 
 
-def labelled(names: Sequence[str], labels: Mapping[str, str]) -> str:
+def label_nodes(names: Sequence[str], labels: Mapping[str, str]) -> str:
     return f"kubectl label node {' '.join(names)} {' '.join(f'{k}={v}' for k, v in labels.items())} --overwrite"
 
 

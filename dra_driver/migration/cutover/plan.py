@@ -27,7 +27,7 @@ from dra_driver.migration.cutover.commands import (
     deleted,
     has_no_holders,
     has_no_slices,
-    labelled,
+    label_nodes,
     marked,
     run_only_where,
     until_allocatable,
@@ -73,13 +73,18 @@ def cutover(offering: Offering, migration: Migration, driver: str, results: Resu
     way = _Way(offering, migration, driver, results, Applying(migration, results, todo))
     if not todo:
         ends = offering.plugins and any(gpu_node.begun for gpu_node in done)
-        return CutoverPlan((way.end(),) if ends else (), (), (), values)
+        # Perhaps not all nodes that the earlier plan was made for: some may have left.
+        end = Stage("Every node is moved", None, (*way.write(), *way.finish()))
+        return CutoverPlan((end,) if ends else (), (), (), values)
     forward = (
-        way.prepare(todo, done),
-        *(way.over(node, first=index == 0) for index, node in enumerate(todo)),
-        way.finish(),
+        Stage("Before the first node", None, tuple(way.prepare(todo, done))),
+        *(Stage(f"Node {node.name}", node.name, tuple(way.over(node, first=node is todo[0]))) for node in todo),
+        Stage("When every node is moved", None, tuple(way.finish())),
     )
-    back = (*(way.back(node) for node in reversed(todo)), way.end_of_return(done))
+    back = (
+        *(Stage(f"Node {node.name}, back", node.name, tuple(way.back(node))) for node in reversed(todo)),
+        Stage("When every node is back", None, tuple(way.end_of_return(done))),
+    )
     return CutoverPlan(forward, back, tuple(gpu_node.name for gpu_node in todo if gpu_node.driver), values)
 
 
@@ -129,11 +134,8 @@ class _Way:
 
     # -- the whole cluster
 
-    def prepare(self, todo: Sequence[GpuNode], done: Sequence[GpuNode]) -> Stage:
-        return Stage("Before the first node", None, tuple(self._prepare(todo, done)))
-
-    def _prepare(self, todo: Sequence[GpuNode], done: Sequence[GpuNode]) -> Iterator[Step]:
-        yield from self._write()
+    def prepare(self, todo: Sequence[GpuNode], done: Sequence[GpuNode]) -> Iterator[Step]:
+        yield from self.write()
         if not self.offering.slices:
             yield Step(
                 Act.AWAIT_NOT_OFFERED,
@@ -192,7 +194,7 @@ class _Way:
             yield Step(
                 Act.LABEL,
                 f"On {_names(both)} the device plugin and the driver offer the same GPUs. Both must stop.",
-                (labelled(both, {OFFERED_BY: "nobody", DRIVER_RUNS: "yes"}), *self._off(both)),
+                (label_nodes(both, {OFFERED_BY: "nobody", DRIVER_RUNS: "yes"}), *self._off(both)),
                 "Pods that run there may share a GPU by accident.",
             )
         if done:
@@ -201,20 +203,20 @@ class _Way:
                 f"{_names([gpu_node.name for gpu_node in done])} has the driver already and keeps it."
                 if len(done) == 1
                 else f"{_names([gpu_node.name for gpu_node in done])} have the driver already and keep it.",
-                (labelled([gpu_node.name for gpu_node in done], {OFFERED_BY: "driver", DRIVER_RUNS: "yes"}),),
+                (label_nodes([gpu_node.name for gpu_node in done], {OFFERED_BY: "driver", DRIVER_RUNS: "yes"}),),
             )
         alone = [gpu_node.name for gpu_node in todo if gpu_node.resources and not gpu_node.driver]
         if alone:
             yield Step(
                 Act.LABEL,
                 "Label each node: the device plugin offers its GPUs. This changes nothing yet.",
-                (labelled(alone, {OFFERED_BY: "device-plugin"}),),
+                (label_nodes(alone, {OFFERED_BY: "device-plugin"}),),
             )
 
     def _file(self, name: str) -> str:
         return shlex.quote(f"{self.results.folder}{name}")
 
-    def _write(self) -> Iterator[Step]:
+    def write(self) -> Iterator[Step]:
         if self.results.write is not None:
             note = "Use the same input. The report in that folder has this plan, too."
             yield Step(Act.WRITE, "Write the results, which the commands below name.", (self.results.write,), note)
@@ -231,7 +233,7 @@ class _Way:
             Act.CLEAN,
             f"{name} has the driver's label from an earlier attempt, beside a device plugin: remove it.",
             (
-                labelled([name], {OFFERED_BY: "device-plugin"}),
+                label_nodes([name], {OFFERED_BY: "device-plugin"}),
                 until_unpublished(name, self.driver),
                 until_no_claims(name, self.driver),
                 f"kubectl label node {name} {DRIVER_RUNS}-",
@@ -241,14 +243,7 @@ class _Way:
             "`dractl get claims` shows which; delete them.",
         )
 
-    def finish(self) -> Stage:
-        return Stage("When every node is moved", None, tuple(self._finish()))
-
-    def end(self) -> Stage:
-        """Of a plan whose nodes are over, though perhaps not all that it was made for: some may have left."""
-        return Stage("Every node is moved", None, (*self._write(), *self._finish()))
-
-    def _finish(self) -> Iterator[Step]:
+    def finish(self) -> Iterator[Step]:
         yield from _apply_steps(
             self.applying.rest(),
             "Apply the other new manifests: their workloads had no pods with GPUs when this plan was written.",
@@ -284,10 +279,7 @@ class _Way:
             f"{note} If a Helm release installed it, uninstall that instead.",
         )
 
-    def end_of_return(self, done: Sequence[GpuNode]) -> Stage:
-        return Stage("When every node is back", None, tuple(self._end_of_return(done)))
-
-    def _end_of_return(self, done: Sequence[GpuNode]) -> Iterator[Step]:
+    def end_of_return(self, done: Sequence[GpuNode]) -> Iterator[Step]:
         for applied in (self.applying.settings(back=True), self.applying.rest(back=True)):
             yield from _apply_steps(applied, "Apply the other old manifests.", "If you applied the new ones.")
         if done:
@@ -310,10 +302,7 @@ class _Way:
 
     # -- one node
 
-    def over(self, node: GpuNode, *, first: bool) -> Stage:
-        return Stage(f"Node {node.name}", node.name, tuple(self._over(node, first)))
-
-    def _over(self, node: GpuNode, first: bool) -> Iterator[Step]:
+    def over(self, node: GpuNode, *, first: bool) -> Iterator[Step]:
         name = node.name
         yield Step(Act.CORDON, "No new pods for this node.", (f"kubectl cordon {name}",))
         note = "The operator's validator keeps waiting for the device plugin; ignore it." * self._operator
@@ -323,7 +312,7 @@ class _Way:
         yield Step(
             Act.STOP_PLUGIN,
             f"The device plugin leaves.{mig}",
-            (labelled([name], {OFFERED_BY: "nobody"}), *self._off([name])),
+            (label_nodes([name], {OFFERED_BY: "nobody"}), *self._off([name])),
             note,
         )
         if node.driver:
@@ -344,7 +333,7 @@ class _Way:
         yield Step(
             Act.START_DRIVER,
             "Give the node to the driver.",
-            (labelled([name], {DRIVER_RUNS: "yes", OFFERED_BY: "driver"}),),
+            (label_nodes([name], {DRIVER_RUNS: "yes", OFFERED_BY: "driver"}),),
         )
         yield Step(Act.AWAIT_DRIVER, "Wait until its GPUs are published.", (until_published(name, self.driver),))
         if first:
@@ -377,16 +366,13 @@ class _Way:
             for workload in self.migration.workloads
         )
 
-    def back(self, node: GpuNode) -> Stage:
-        return Stage(f"Node {node.name}, back", node.name, tuple(self._back(node)))
-
-    def _back(self, node: GpuNode) -> Iterator[Step]:
+    def back(self, node: GpuNode) -> Iterator[Step]:
         name = node.name
         yield Step(Act.CORDON, "No new pods for this node.", (f"kubectl cordon {name}",))
         yield Step(
             Act.STOP_OFFERING,
             "The driver stops offering GPUs here, and continues to serve existing claims.",
-            (labelled([name], {OFFERED_BY: "nobody"}), *self._off([name])),
+            (label_nodes([name], {OFFERED_BY: "nobody"}), *self._off([name])),
         )
         yield self._await_not_offered(name)
         yield Step(
@@ -414,7 +400,7 @@ class _Way:
         yield Step(
             Act.START_PLUGIN,
             "Give the node to the device plugin.",
-            (labelled([name], {OFFERED_BY: "device-plugin"}), *self._on(name, node)),
+            (label_nodes([name], {OFFERED_BY: "device-plugin"}), *self._on(name, node)),
         )
         yield Step(
             Act.AWAIT_PLUGIN,
@@ -442,13 +428,13 @@ class _Way:
                 labels[_MIG_MANAGER_LABEL] = "false"
         if self._gke:
             labels[_GKE_LABEL] = "true"
-        return (labelled(names, labels),) if labels else ()
+        return (label_nodes(names, labels),) if labels else ()
 
     def _on(self, name: str, node: GpuNode) -> tuple[str, ...]:
         results = []
         if self._operator:
             manager = {_MIG_MANAGER_LABEL: "true"} if self._replaces_mig_manager else {}
-            results.append(labelled([name], {_OPERATOR_LABEL: "true", **manager}))
+            results.append(label_nodes([name], {_OPERATOR_LABEL: "true", **manager}))
         if self._gke:
             results.append(f"kubectl label node {name} {_GKE_LABEL}-")
         return tuple(results)

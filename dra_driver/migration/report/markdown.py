@@ -4,13 +4,17 @@ The summary and the next steps come first, then findings, the worst first. Each 
 code above its findings, a reason above its workloads. A section without content has no heading.
 """
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+import yaml
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.claims.publishing import final_values
-from dra_driver.migration.codes import FindingSeverity
+from dra_driver.migration.codes import FindingCode, FindingSeverity
+from dra_driver.migration.cutover.commands import CutoverPlan, Stage
 from dra_driver.migration.decisions import FILE, proposal, wanted_decisions
-from dra_driver.migration.model import Migration, MigrationTarget, ObjectRef
+from dra_driver.migration.model import Migration, MigrationFinding, MigrationTarget, Workload, title_of
 from dra_driver.migration.report.outcome import (
     MigrationReport,
     UnreadInput,
@@ -19,20 +23,8 @@ from dra_driver.migration.report.outcome import (
     not_understood,
     targets_of,
 )
-from dra_driver.migration.report.sections import (
-    counted,
-    escaped,
-    file_title,
-    findings_of,
-    section,
-    sentence,
-    table,
-    tried,
-    way,
-    way_back,
-    workloads_of,
-    yaml_block,
-)
+from dra_driver.migration.verify.trial import TrialResult, TrialVerdict, Verification
+from dra_driver.phrases import and_more
 
 _HEADINGS = {
     FindingSeverity.ERROR: "Errors: the workload would behave differently",
@@ -153,3 +145,324 @@ def _settings(migration: Migration) -> Iterator[str]:
         yield "Values for the driver's chart, beside `policy`:"
         yield ""
         yield from yaml_block(values)
+
+
+# -- findings
+
+_FEW = 3
+"""So many places of one sentence have a line each, with the object; more have a line together."""
+_NO_ADVICE = ("", "Nothing to do.")
+
+
+def findings_of(findings: Sequence[MigrationFinding], severity: FindingSeverity) -> Iterator[str]:
+    """Those of one severity, in the order of codes."""
+    by_code: dict[str, list[MigrationFinding]] = defaultdict(list)
+    codes: dict[str, FindingCode] = {}
+    for finding in findings:
+        if finding.severity is severity:
+            by_code[finding.code.name].append(finding)
+            codes[finding.code.name] = finding.code
+    for index, name in enumerate(sorted(by_code)):
+        if index:
+            yield ""
+        yield from _of_code(codes[name], by_code[name])
+
+
+def _of_code(code: FindingCode, findings: Sequence[MigrationFinding]) -> Iterator[str]:
+    yield f"### {code.name} {code.title}"
+    yield ""
+    yield code.means
+    yield ""
+    common = {item.advice for item in findings}
+    together = len(common) == 1
+    alike: dict[tuple[str, str, bool, str], list[MigrationFinding]] = {}
+    for finding in sorted(findings, key=lambda item: (item.place.file, item.place.line, item.message)):
+        alike.setdefault((finding.message, finding.advice, finding.fixed, finding.paste), []).append(finding)
+    for some in alike.values():
+        if len(some) > _FEW:
+            yield _in_all_places(some, together)
+        else:
+            yield from (_in_one_place(item, together) for item in some)
+        yield from _to_paste(some[0].paste)
+    undone = any(not item.fixed for item in findings)
+    if together and (advice := common.pop()) not in _NO_ADVICE and (undone or advice != code.advice):
+        yield ""
+        yield escaped(advice)
+
+
+def _to_paste(text: str) -> Iterator[str]:
+    """Below the line of a list that it belongs to."""
+    if text:
+        yield from ("", "  ```yaml", *(f"  {line}" for line in text.splitlines()), "  ```")
+
+
+def _in_one_place(finding: MigrationFinding, together: bool) -> str:
+    path = f" `{finding.place.path}`" if finding.place.path else ""
+    about = (
+        (f", {finding.object}" if finding.object.name else f", {finding.object.kind}") if finding.object.kind else ""
+    )
+    advice = "" if together else _own_advice(finding)
+    return f"- {at(finding.place.file, finding.place.line)}{about}{path}: {_said(finding)}{advice}"
+
+
+def _in_all_places(alike: Sequence[MigrationFinding], together: bool) -> str:
+    """One sentence, and the lines of each file."""
+    lines: dict[str, dict[int, None]] = defaultdict(dict)
+    for finding in alike:
+        lines[finding.place.file].setdefault(finding.place.line)
+    places = "; ".join(f"{file_title(file)}:{','.join(map(str, numbers))}" for file, numbers in lines.items())
+    advice = "" if together else _own_advice(alike[0])
+    return f"- {_said(alike[0])}{advice} In {len(alike)} places: {places}"
+
+
+def _said(finding: MigrationFinding) -> str:
+    return sentence(escaped(finding.message)) + (" Done." if finding.fixed else "")
+
+
+def _own_advice(finding: MigrationFinding) -> str:
+    return "" if finding.advice in _NO_ADVICE else f" {escaped(finding.advice)}"
+
+
+# -- workloads
+
+_TARGETS = {
+    MigrationTarget.LEAVE: "Left alone",
+    MigrationTarget.CLAIMS: "Claims",
+    MigrationTarget.EXTENDED: "Stay as they are, answered by a DeviceClass",
+}
+"""In this order: first those that a person has to look at."""
+_IN_GENERAL = (
+    "What stays cannot choose GPUs by attributes, share one between containers, or carry settings of the driver; "
+    "claims can (`strategy: claims`)."
+)
+
+
+def workloads_of(workloads: Sequence[Workload]) -> Iterator[str]:
+    """A table for each way and reason; the reason stands once."""
+    by_reason: dict[tuple[MigrationTarget, str], list[Workload]] = defaultdict(list)
+    for workload in workloads:
+        by_reason[workload.choice.target, workload.choice.reason].append(workload)
+    order = list(_TARGETS)
+    for index, (target, reason) in enumerate(sorted(by_reason, key=lambda key: (order.index(key[0]), key[1]))):
+        some = by_reason[target, reason]
+        if index:
+            yield ""
+        yield f"### {_TARGETS[target]}: {escaped(reason)} ({len(some)})"
+        yield ""
+        yield from table(("Workload", "File"), (_row(item) for item in sorted(some, key=_key)))
+    yield from _cannot(workloads)
+
+
+def _key(workload: Workload) -> tuple[str, str, int]:
+    document = workload.pod.document
+    return document.namespace or "", document.file, document.line
+
+
+def _row(workload: Workload) -> tuple[str, str]:
+    document = workload.pod.document
+    return named(workload), at(document.file, document.line)
+
+
+def _cannot(workloads: Sequence[Workload]) -> Iterator[str]:
+    if not any(item.choice.target is MigrationTarget.EXTENDED for item in workloads):
+        return
+    yield ""
+    yield _IN_GENERAL
+    cannot: dict[str, list[str]] = defaultdict(list)
+    for workload in workloads:
+        for limit in workload.choice.cannot:
+            cannot[limit].append(named(workload))
+    if cannot:
+        yield "What that means here:"
+        yield ""
+        yield from (f"- {escaped(sentence(limit))} ({listed(names)})" for limit, names in cannot.items())
+
+
+# -- tried
+
+_VERDICTS = {
+    TrialVerdict.DIFFERS: "**differs**",
+    TrialVerdict.NOWHERE: "**fits nowhere**",
+    TrialVerdict.UNKNOWN: "not tried",
+    TrialVerdict.SAME: "as before",
+}
+"""Worst first."""
+
+
+def tried(verification: Verification | None) -> Iterator[str]:
+    if verification is None or not verification.checked:
+        return
+    yield f"Each workload alone, with nothing else in use, on {verification.title}."
+    yield ""
+    yield from table(("Devices", "On", "Workload", "Gets"), _results(verification))
+    needs: dict[str, tuple[JsonObject, list[str]]] = {}
+    for checked in verification.checked:
+        if checked.needs is not None:
+            needs.setdefault(str(checked.needs), (checked.needs, []))[1].append(named(checked.workload))
+    for rules, names in needs.values():
+        yield ""
+        yield f"Only with rules like these in its policy does the driver offer what is asked for by {listed(names)}:"
+        yield ""
+        yield from yaml_block(rules)
+
+
+def _results(verification: Verification) -> Iterator[tuple[str, ...]]:
+    """Workloads with which it went alike have one row."""
+    order = list(_VERDICTS)
+    alike: dict[tuple[TrialVerdict, str, str], list[str]] = {}
+    for checked in sorted(verification.checked, key=lambda item: order.index(item.verdict)):
+        alike.setdefault((checked.verdict, checked.node, _gets(checked)), []).append(named(checked.workload))
+    for (verdict, node, gets), names in alike.items():
+        word = _VERDICTS[verdict]
+        if verdict is TrialVerdict.NOWHERE and not verification.certain:
+            word = "on none of these"
+        # All names, because a person must check these.
+        yield word, node, listed(names) if verdict is TrialVerdict.SAME else ", ".join(names), gets
+
+
+def _gets(checked: TrialResult) -> str:
+    got = "; ".join(f"{item.container}: {', '.join(_shortened(item.devices))}" for item in checked.got)
+    return "; ".join(filter(None, ("; ".join(checked.why), got)))
+
+
+def _shortened(devices: Sequence[str]) -> list[str]:
+    return [*devices[:2], f"and {len(devices) - 2} more"] if len(devices) > 3 else list(devices)
+
+
+# -- the cut-over
+
+_NEEDED = ("Node", "Pod", "DaemonSet", "ResourceSlice", "CustomResourceDefinition", "ClusterPolicy", "GPUCluster")
+"""Kinds without which a plan may be wrong."""
+
+
+def way(plan: CutoverPlan | None, unread: Sequence[UnreadInput] = ()) -> Iterator[str]:
+    hidden = [item.what for item in unread if item.what in _NEEDED]
+    if hidden:
+        yield (
+            f"**You may not list {', '.join(dict.fromkeys(hidden))}, so the plan may be wrong: objects that hold or "
+            "offer GPUs may be missing. Use an account that may list them before you start.**"
+        )
+        yield ""
+    if plan is None and hidden:
+        return
+    if plan is None:
+        yield (
+            "The nodes are not known. With `--cluster`, or with the output of `kubectl get "
+            "nodes,pods,daemonsets,resourceslices -A -o yaml` passed by `--with`, this section has the "
+            "plan for each of them."
+        )
+        return
+    if plan.refusal:
+        yield f"**There is none.** {plan.refusal}"
+        return
+    if plan.empty:
+        yield "No node that was read has resources of a device plugin: there is nothing to move."
+        return
+    if plan.has_only_its_end:
+        yield (
+            "An earlier plan moved every node that was read; only its end is left. The way back is in "
+            "the report of that plan."
+        )
+        yield from _stages(plan.forward)
+        return
+    if plan.conflicts:
+        yield f"**On {', '.join(plan.conflicts)} both offer the same GPUs. Start now.**"
+        yield ""
+    yield (
+        "The label `dra.gpu/offered-by` of a node defines what may offer its GPUs; it has one value, so never both. "
+        "Wait until each command succeeds. If one does not, stop, and take the way back."
+    )
+    yield ""
+    yield "The driver is installed with these values until the end (`values-cutover.yaml`):"
+    yield ""
+    yield from yaml_block(plan.values)
+    yield from _stages(plan.forward)
+
+
+def way_back(plan: CutoverPlan | None) -> Iterator[str]:
+    if plan is None or not plan.back:
+        return
+    yield (
+        "From any step, for the nodes that you started with. Nothing else must be undone: templates and "
+        "classes that no pod names do no harm."
+    )
+    yield from _stages(plan.back)
+
+
+def _stages(stages: Sequence[Stage]) -> Iterator[str]:
+    for stage in stages:
+        yield ""
+        yield f"### {stage.title}"
+        yield ""
+        for index, step in enumerate(stage.steps, 1):
+            note = f" {step.note}" if step.note else ""
+            yield f"{index}. {step.what}{note}"
+            if step.commands:
+                yield ""
+                yield "    ```sh"
+                yield from (f"    {command}" for command in step.commands)
+                yield "    ```"
+                yield ""
+
+
+# -- text
+
+_SHOWN = 6
+"""Names in a row; the report for programs has all."""
+
+
+def counted(number: int, word: str) -> str:
+    """`1 file`, `2 files`."""
+    return f"{number} {word}{'s' * (number != 1)}"
+
+
+def named(workload: Workload) -> str:
+    """`Deployment search/embedder`, and the role or group where it has several pods."""
+    title = title_of(workload.pod.document)
+    return f"{title} ({workload.pod.group})" if workload.pod.group else title
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first of them, and how many more there are."""
+    return and_more(list(dict.fromkeys(names)), _SHOWN)
+
+
+def file_title(file: str) -> str:
+    return "standard input" if file == "-" else file
+
+
+def at(file: str, line: int) -> str:
+    """A place, for people."""
+    return f"{file_title(file)}:{line}"
+
+
+def sentence(text: str) -> str:
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def section(title: str, lines: Iterable[str]) -> list[str]:
+    """With its heading; nothing where there are no lines."""
+    results = list(lines)
+    return ["", f"## {title}", "", *results] if results else []
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(headings)} |"
+    yield f"|{'---|' * len(headings)}"
+    for row in rows:
+        # Also in code: a table takes each bar for the end of a cell.
+        yield f"| {' | '.join(escaped(cell).replace('|', '\\|') for cell in row)} |"
+
+
+def escaped(text: str) -> str:
+    """In one line, and nothing of it taken for HTML; in code all is as it is."""
+    parts = " ".join(text.split()).split("`")
+    if len(parts) % 2 == 0:
+        return "`".join(parts)
+    return "`".join(part if index % 2 else part.replace("<", "\\<") for index, part in enumerate(parts))
+
+
+def yaml_block(data: JsonObject) -> Iterator[str]:
+    yield "```yaml"
+    yield yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=110).rstrip()
+    yield "```"

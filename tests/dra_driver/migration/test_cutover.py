@@ -29,7 +29,7 @@ from dra_driver.migration.cutover.commands import Act, CutoverPlan, Stage
 from dra_driver.migration.cutover.plan import cutover
 from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import ManifestText, Migration, ObjectRef, Options, StrategyOption
-from dra_driver.migration.report.sections import way, way_back
+from dra_driver.migration.report.markdown import way, way_back
 from dra_driver.migration.understand.offering import (
     DRIVER_RUNS,
     OFFERED_BY,

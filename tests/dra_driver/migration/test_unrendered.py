@@ -6,7 +6,7 @@ from support.rows import rows
 from dra_driver.migration.codes import NOT_EDITABLE, FindingSeverity
 from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import ManifestText, Migration, MigrationTarget, Options, StrategyOption
-from dra_driver.migration.report.sections import findings_of
+from dra_driver.migration.report.markdown import findings_of
 
 CLAIMS = Options(strategy=StrategyOption.CLAIMS)
 RELEASE = """\
