@@ -74,6 +74,14 @@ class Quantity:
         return cls(value, "DecimalSI" if suffix in _DECIMAL else "DecimalExponent", fits)
 
     @classmethod
+    def read(cls, value: object) -> "Quantity | None":
+        """Of a field of a manifest, which can be a number, too. None: it is no quantity."""
+        try:
+            return cls.parse(str(value)) if isinstance(value, int | float | str) else None
+        except ValueError:
+            return None
+
+    @classmethod
     def of_bytes(cls, count: int) -> "Quantity":
         """An amount of memory: `Quantity.of_bytes(2**30)` becomes `1Gi`, and 625000, which is no multiple of Ki,
         `625k`."""

@@ -18,7 +18,7 @@ from dra_driver.api.documents import Document
 from dra_driver.api.meta import Model
 from dra_driver.errors import InvalidInput
 from dra_driver.migration.codes import FindingSeverity
-from dra_driver.migration.demands.amounts import is_whole_or_mig
+from dra_driver.migration.demands.resources import is_whole_or_mig
 from dra_driver.migration.model import Migration, MigrationTarget, Options, StrategyOption
 from dra_driver.migration.understand.labels import restored_profile
 from dra_driver.names import is_dns_subdomain

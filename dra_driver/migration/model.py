@@ -3,7 +3,7 @@
 Paths are relative to the object of a `Document`. `None` is "not stated", never zero. Nothing here decides anything.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -40,6 +40,14 @@ def value_at(obj: object, path: Path) -> Any:
         else:
             return None
     return obj
+
+
+def places_in(value: object, path: Path = ()) -> Iterator[tuple[Path, object]]:
+    """Each value of an object with its path: a map or list first, then what is in it."""
+    yield path, value
+    if isinstance(value, dict | list):
+        for part, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from places_in(inner, (*path, part))
 
 
 def list_in(value: object) -> list[Any]:

@@ -12,7 +12,7 @@ from dra_driver.migration.claims.strategy import choose, of_form, of_the_cluster
 from dra_driver.migration.claims.templates import Claims, claims_for
 from dra_driver.migration.codes import NOT_EDITABLE, UNKNOWN_RESOURCE, FindingSeverity
 from dra_driver.migration.demands import reading
-from dra_driver.migration.demands.amounts import strange_resources
+from dra_driver.migration.demands.resources import strange_resources
 from dra_driver.migration.model import (
     Choice,
     ClaimForm,

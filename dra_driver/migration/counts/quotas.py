@@ -20,8 +20,8 @@ from dra_driver.migration.codes import (
     FindingSeverity,
 )
 from dra_driver.migration.counts import systems
-from dra_driver.migration.counts.systems import MENTION, Changes, Workloads, amount_of
-from dra_driver.migration.demands.amounts import is_strange, profile_of
+from dra_driver.migration.counts.systems import MENTION, Changes, Workloads
+from dra_driver.migration.demands.resources import is_strange, profile_of
 from dra_driver.migration.model import Edit, MigrationFinding, Options, Path, Put, Remove, Workload, maps_in, value_at
 from dra_driver.migration.understand.labels import is_other
 from dra_driver.migration.understand.meaning import Meaning
@@ -123,7 +123,7 @@ def _quota_key(
     added: dict[str, list[tuple[Path, str, Quantity]]],
 ) -> None:  # fmt: skip
     use = known.use_of(resource, changes.document.namespace or "default")
-    amount = amount_of(value)
+    amount = Quantity.read(value)
     if amount is None:
         changes.say(INVALID_AMOUNT, path, f"{path[-1]}: {value!r} is no amount")
         return
@@ -193,7 +193,7 @@ def _limit_range(changes: Changes, known: Workloads) -> None:
                     changes.say_unchanged(path, f"{line} keeps its effect: the workloads keep the resource")
                     continue
                 changes.edits.append(Remove(path))
-                amount = amount_of(amounts[resource])
+                amount = Quantity.read(amounts[resource])
                 if amount is None or amount.value == 0 or part == "maxLimitRequestRatio":
                     message = f"{line} is removed: pods with claims do not ask for it"
                     changes.say(QUOTA, path, message, severity=FindingSeverity.INFO, fixed=True, advice="")

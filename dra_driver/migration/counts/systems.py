@@ -23,8 +23,8 @@ from dra_driver.migration.codes import (
     FindingCode,
     FindingSeverity,
 )
-from dra_driver.migration.demands.amounts import is_whole_or_mig
 from dra_driver.migration.demands.node_labels import is_gpu_label
+from dra_driver.migration.demands.resources import is_whole_or_mig
 from dra_driver.migration.model import (
     Demand,
     DeviceShare,
@@ -38,6 +38,7 @@ from dra_driver.migration.model import (
     Workload,
     finding,
     maps_in,
+    places_in,
     value_at,
 )
 from dra_driver.migration.read.kind_table import is_known
@@ -47,7 +48,6 @@ from dra_driver.migration.understand.meaning import Meaning
 from dra_driver.migration.understand.offering import OFFERED_BY
 from dra_driver.migration.understand.plugin_config import GPU_RESOURCE
 from dra_driver.names import INVENTORY_GROUP
-from dra_driver.quantity import Quantity
 
 MENTION = re.compile(
     r"nvidia\.com/(?:gpu|mig-)|nvidia_com_(?:gpu|mig)|DCGM_FI_|volcano\.sh/v?gpu|aliyun\.com/gpu|tencent\.com/vcuda"
@@ -153,16 +153,6 @@ class Changes:
         self.say(QUOTA, path, message, severity=FindingSeverity.INFO, advice="")
 
 
-def amount_of(value: object) -> Quantity | None:
-    """None: it is no amount."""
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        return None
-    try:
-        return Quantity.parse(str(value))
-    except ValueError:
-        return None
-
-
 def pasted(obj: JsonObject) -> str:
     """YAML for a person to add to an object."""
     return str(yaml.safe_dump(obj, sort_keys=False, allow_unicode=True, default_flow_style=None, width=110))
@@ -172,17 +162,13 @@ _KUEUE = "kueue.x-k8s.io"
 _QUEUE_LABEL = f"{_KUEUE}/queue-name"
 
 
-def texts_in(value: object, path: Path = ()) -> Iterator[tuple[Path, str]]:
+def texts_in(value: object) -> Iterator[tuple[Path, str]]:
     """Keys and strings of an object with their paths."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield (*path, str(key)), str(key)
-            yield from texts_in(inner, (*path, str(key)))
-    elif isinstance(value, list):
-        for index, inner in enumerate(value):
-            yield from texts_in(inner, (*path, index))
-    elif isinstance(value, str):
-        yield path, value
+    for path, text in places_in(value):
+        if path and isinstance(path[-1], str):
+            yield path, path[-1]
+        if isinstance(text, str):
+            yield path, text
 
 
 # -- one sentence for a kind

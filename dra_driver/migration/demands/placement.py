@@ -5,7 +5,7 @@ and preferences stay.
 Source: core/v1 NodeAffinity; reference on migration sources, section 4.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dra_driver.migration.codes import (
@@ -16,9 +16,9 @@ from dra_driver.migration.codes import (
     UNUSED_LABEL,
     FindingSeverity,
 )
-from dra_driver.migration.demands.amounts import Notes
 from dra_driver.migration.demands.node_labels import is_gpu_label, verdict_on
-from dra_driver.migration.model import MigrationFinding, Path, PodSpecAt, Remove, finding, list_in, value_at
+from dra_driver.migration.demands.resources import Notes
+from dra_driver.migration.model import MigrationFinding, Path, PodSpecAt, Remove, finding, list_in, places_in, value_at
 from dra_driver.migration.understand.labels import Fate, LabelVerdict, Requirement, Subject
 
 BY_LABELS = "it chooses GPUs by node labels, and a claim can choose them by attributes"
@@ -151,9 +151,9 @@ class _Placing:
 
     def _topology(self) -> None:
         """Labels by which pods are spread or kept together."""
-        for path in _topology_keys(self.pod.spec, ()):
-            key = value_at(self.pod.spec, path)
-            if is_gpu_label(str(key)):
+        for path, key in places_in(self.pod.spec):
+            spreads = path[:1] in (("affinity",), ("topologySpreadConstraints",)) and path[-1] == "topologyKey"
+            if spreads and is_gpu_label(str(key)):
                 message = f"{key} is a topology key, so nodes must keep the label"
                 self.notes.say(NODE_ONLY_LABEL, (*self.pod.path, *path), message, severity=FindingSeverity.INFO)
 
@@ -197,17 +197,3 @@ def _term(term: object, path: Path, *below: str) -> _Term:
         values = tuple(map(_text, list_in(expression.get("values"))))
         entries.append(_Entry(Requirement(expression["key"], expression["operator"], values), where))
     return _Term(tuple(entries), path)
-
-
-def _topology_keys(value: object, path: Path) -> Iterator[Path]:
-    if path and path[0] not in ("affinity", "topologySpreadConstraints"):
-        return
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            if key == "topologyKey":
-                yield (*path, key)
-            else:
-                yield from _topology_keys(inner, (*path, str(key)))
-    elif isinstance(value, list):
-        for index, inner in enumerate(value):
-            yield from _topology_keys(inner, (*path, index))

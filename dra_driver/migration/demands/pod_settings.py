@@ -21,7 +21,7 @@ from dra_driver.migration.codes import (
     TOLERATION,
     FindingSeverity,
 )
-from dra_driver.migration.demands.amounts import Notes
+from dra_driver.migration.demands.resources import Notes
 from dra_driver.migration.model import (
     ContainerAt,
     MigrationFinding,

@@ -27,12 +27,23 @@ from dra_driver.migration.codes import (
     ZERO,
     FindingSeverity,
 )
-from dra_driver.migration.demands import amounts as amounts_room
-from dra_driver.migration.demands.amounts import Amounts, Ask, Notes, amounts_of, is_gpu_resource
 from dra_driver.migration.demands.placement import placed, requirements_of, unused_labels
 from dra_driver.migration.demands.pod_settings import bypasses, sees_all, settings, variables
+from dra_driver.migration.demands.resources import (
+    Amounts,
+    Ask,
+    Notes,
+    ResourceMeaning,
+    amounts_of,
+    demands_of_kind,
+    handed_on,
+    is_gpu_resource,
+    is_of_virtual_machines,
+    is_whole_or_mig,
+    strange_resources,
+    with_clouds,
+)
 from dra_driver.migration.demands.sharing_systems import parts_of
-from dra_driver.migration.demands.standing import ResourceMeaning, demands_of_kind, handed_on, with_clouds
 from dra_driver.migration.model import (
     ClaimForm,
     ContainerAt,
@@ -137,8 +148,8 @@ class _Pod:
 
     def _strange(self) -> None:
         for container in self._pod.containers:
-            for resource, path in dict(amounts_room.strange_resources(container, self._meaning, self._options)).items():
-                if amounts_room.is_of_virtual_machines(resource):
+            for resource, path in dict(strange_resources(container, self._meaning, self._options)).items():
+                if is_of_virtual_machines(resource):
                     message = f"{resource} is a GPU, or a part of one, for a virtual machine"
                     self._notes.say(VIRTUAL_MACHINE, path, message)
                 else:
@@ -172,7 +183,7 @@ class _Pod:
         for container, given in amounts:
             for amount in given.by_resource.values():
                 own = amount.resource in self._meaning.own
-                if amount.number and (own or amounts_room.is_whole_or_mig(amount.resource)):
+                if amount.number and (own or is_whole_or_mig(amount.resource)):
                     if container.path in of_systems and amount.resource == self._meaning.hami.count:
                         continue
                     asks.append(self._standing.ask(container, amount.resource, amount.number, amount.paths))

@@ -22,7 +22,7 @@ from dra_driver.migration.codes import (
     FindingCode,
     FindingSeverity,
 )
-from dra_driver.migration.demands.amounts import Amounts, Ask, Notes
+from dra_driver.migration.demands.resources import Amounts, Ask, Notes
 from dra_driver.migration.model import ContainerAt, DeviceShare, Options, Path, PodSpecAt, Remove, Role, Want, What
 from dra_driver.migration.understand.labels import quoted
 from dra_driver.migration.understand.meaning import Meaning
@@ -336,11 +336,10 @@ def _fraction(fraction: str | None, memory: str | None) -> DeviceShare | None:
     if fraction is None:
         mebibytes = whole_number(memory)
         return DeviceShare(memory=_mebibytes(mebibytes)) if mebibytes else None
-    try:
-        percent = int(Quantity.parse(fraction).value * 100)
-    except ValueError:
-        return None
-    return DeviceShare(memory_percent=percent) if 1 <= percent < 100 else None
+    part = Quantity.read(fraction)
+    return (
+        DeviceShare(memory_percent=int(part.value * 100)) if part is not None and 1 <= part.value * 100 < 100 else None
+    )
 
 
 def _has_word(value: str, word: str) -> str:

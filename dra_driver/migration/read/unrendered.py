@@ -18,6 +18,7 @@ from dra_driver.migration.model import (
     ObjectRef,
     Path,
     finding,
+    places_in,
 )
 from dra_driver.phrases import and_more
 
@@ -101,21 +102,15 @@ def delivery_findings(document: Document) -> Iterator[MigrationFinding]:
         "Render it as it is delivered (helm template … | dractl migrate -, or kubectl kustomize … | dractl migrate -); "
         "then put the result there: claims with values of the chart or with a patch, and no GPUs in limits."
     )
-    paths = [*gpu_keys(document.obj), *_gpu_strings(document.obj)]
+    places = places_in(document.obj)
+    texts = (path for path, value in places if isinstance(value, str) and _IN_A_STRING.search(value))
+    paths = [*gpu_keys(document.obj), *texts]
     for path in paths[:_MOST_PLACES]:
         yield finding(NOT_EDITABLE, document, path, f"mentions GPUs: {how}; it stays unchanged", advice=advice)
 
 
 _IN_A_STRING = re.compile(_GPU.pattern.replace("nvidia\\.com", r"nvidia\\?\.com"))
 """Also as Helm's `--set` and Argo's parameters have it, with a backslash before the dot."""
-
-
-def _gpu_strings(value: object, path: Path = ()) -> Iterator[Path]:
-    if isinstance(value, dict | list):
-        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _gpu_strings(item, (*path, key))
-    elif isinstance(value, str) and _IN_A_STRING.search(value):
-        yield path
 
 
 def is_sealed(document: Document) -> bool:
@@ -131,29 +126,16 @@ def sealed_findings(document: Document) -> Iterator[MigrationFinding]:
         yield finding(NOT_EDITABLE, document, path, message, advice=advice)
 
 
-def gpu_keys(value: object, path: Path = ()) -> Iterator[Path]:
+def gpu_keys(value: object) -> Iterator[Path]:
     """Keys that are names of GPU resources."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            if _GPU.match(key):
-                yield (*path, key)
-            else:
-                yield from gpu_keys(item, (*path, key))
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from gpu_keys(item, (*path, index))
+    return (path for path, _ in places_in(value) if path and isinstance(path[-1], str) and _GPU.match(path[-1]))
 
 
-def gpu_texts(value: object, path: Path = ()) -> Iterator[Path]:
+def gpu_texts(value: object) -> Iterator[Path]:
     """Strings of several lines or of JSON that ask for GPUs: manifests and patches inside of objects."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from gpu_texts(item, (*path, key))
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from gpu_texts(item, (*path, index))
-    elif isinstance(value, str) and ("\n" in value or value.lstrip().startswith("{")) and asks_for_gpus(value):
-        yield path
+    for path, text in places_in(value):
+        if isinstance(text, str) and ("\n" in text or text.lstrip().startswith("{")) and asks_for_gpus(text):
+            yield path
 
 
 def asks_for_gpus(text: str) -> bool:

@@ -149,10 +149,8 @@ def _beside(allocatable: Mapping[str, Any], others: Collection[str]) -> tuple[st
 
 
 def _number(amount: Any) -> int:
-    try:
-        return int(Quantity.parse(str(amount)).value)
-    except ValueError:
-        return 0
+    quantity = Quantity.read(amount)
+    return int(quantity.value) if quantity is not None else 0
 
 
 # -- pods

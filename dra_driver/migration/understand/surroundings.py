@@ -263,7 +263,7 @@ class _Found:
             kind = value_at(device, ("attributes", "type", "string"))
             amount = value_at(device, ("capacity", "memory", "value"))
             self.cut_on_demand |= kind == "gpu" and bool(device.get("consumesCounters"))
-            if kind == "gpu" and isinstance(amount, str) and (memory := _quantity(amount)) is not None:
+            if kind == "gpu" and (memory := Quantity.read(amount)) is not None:
                 self.slice_memory.add(memory)
 
 
@@ -289,13 +289,6 @@ def _is_helm_values(obj: Mapping[str, Any]) -> bool:
     own = isinstance(config, dict) and bool({"map", "default"} & config.keys())
     operator = isinstance(obj.get("devicePlugin"), dict) or isinstance(obj.get("migManager"), dict)
     return "apiVersion" not in obj and (own or operator or "migStrategy" in obj)
-
-
-def _quantity(text: str) -> Quantity | None:
-    try:
-        return Quantity.parse(text)
-    except ValueError:
-        return None
 
 
 def _whole(value: object) -> int | None:

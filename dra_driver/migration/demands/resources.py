@@ -1,0 +1,449 @@
+"""Extended resources of a pod: how many of each its containers ask for, what they mean, and who sees which unit. Pure.
+
+An amount is a whole number, the same in limits and requests; what is only in limits is requested, too, and what is
+only in requests is refused by the API server. Source: core/v1 validation; section 3 of the reference.
+
+Configurations and nodes define the meaning, then a DeviceClass that answers the name, then labels by which the pod
+selects its nodes, then the name. Long-running containers have separate units; those of an init container go to the
+containers after it, as in the device manager of the kubelet.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from dra_driver.allocation.placement import IMPLICIT_PREFIX
+from dra_driver.api.documents import Document
+from dra_driver.migration.codes import (
+    CONFLICTING_NODES,
+    INVALID_AMOUNT,
+    MEANING_UNKNOWN,
+    NOT_EDITABLE,
+    SHARES_ABOVE_ONE,
+    FindingCode,
+    FindingSeverity,
+)
+from dra_driver.migration.model import (
+    ContainerAt,
+    Demand,
+    DeviceShare,
+    Edit,
+    MigrationFinding,
+    Options,
+    Path,
+    PodSpecAt,
+    Role,
+    Want,
+    What,
+    finding,
+    value_at,
+)
+from dra_driver.migration.understand.labels import Hints, Requirement, is_other, quoted, restored_profile
+from dra_driver.migration.understand.meaning import Meaning, Stands
+from dra_driver.migration.understand.plugin_config import GPU_RESOURCE, PluginSharing
+from dra_driver.phrases import and_more
+from dra_driver.quantity import Quantity
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Of one container, in units of one kind."""
+
+    container: ContainerAt
+    want: Want
+    """Its count is what the container sees."""
+    removes: tuple[Path, ...]
+    resource: str
+    """Empty for annotations."""
+    single: bool = False
+    """`nvidia.com/gpu` that means MIG devices."""
+
+
+@dataclass(slots=True)
+class Notes:
+    document: Document
+    findings: list[MigrationFinding] = field(default_factory=list)
+    claim_findings: list[MigrationFinding] = field(default_factory=list)
+    """If the pod gets claims."""
+    extended_findings: list[MigrationFinding] = field(default_factory=list)
+    """If it keeps the extended resource."""
+    edits: list[Edit] = field(default_factory=list)
+    """Made with claims only."""
+    needs_claims: list[str] = field(default_factory=list)
+    """Why extended resources are not enough, a sentence each."""
+    prefers_claims: list[str] = field(default_factory=list)
+    leave: list[str] = field(default_factory=list)
+    """Why the pod cannot be migrated, a sentence each."""
+
+    def say(
+        self,
+        code: FindingCode,
+        path: Path,
+        message: str,
+        *,
+        severity: FindingSeverity | None = None,
+        advice: str | None = None,
+    ) -> None:
+        """Once for all containers."""
+        if all((finding.code, finding.message) != (code, message) for finding in self.findings):
+            self.findings.append(finding(code, self.document, path, message, severity=severity, advice=advice))
+
+    def say_with_claims(
+        self,
+        code: FindingCode,
+        path: Path,
+        message: str,
+        *,
+        fixed: bool = True,
+        severity: FindingSeverity | None = None,
+    ) -> None:
+        note = finding(code, self.document, path, message, fixed=fixed, severity=severity)
+        if note not in self.claim_findings:
+            self.claim_findings.append(note)
+
+    def say_with_extended(
+        self,
+        code: FindingCode,
+        path: Path,
+        message: str,
+        *,
+        severity: FindingSeverity | None = None,
+        advice: str | None = None,
+    ) -> None:
+        self.extended_findings.append(finding(code, self.document, path, message, severity=severity, advice=advice))
+
+
+_SHARING_SYSTEMS = re.compile(
+    r"volcano\.sh/(vgpu-(number|memory|memory-percentage|cores)|gpu-(memory|number))"
+    r"|aliyun\.com/gpu-(mem|count|core\.percentage)"
+)
+_FILLED_IN = re.compile(r"\{\{|\$\{|\$\(")
+"""What Argo, Katib, OpenShift and others put values into."""
+_FILLED_IN_ADVICE = (
+    "Leave it unchanged if a DeviceClass answers the resource; or write a template for each number, and fill in the "
+    "template's name."
+)
+_VIRTUAL = re.compile(r"nvidia\.com/((GRID_|NVIDIA_)?[A-Z][A-Z0-9_-]*-[0-9]+[A-Z]|[A-Z0-9_]+|pgpu|.*passthrough.*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """Of one resource in one container. `paths` are its keys in limits and requests."""
+
+    resource: str
+    number: int
+    paths: tuple[Path, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """Of one container, by resource. `wrong` are reasons why they cannot be read, as sentences."""
+
+    by_resource: Mapping[str, Amount]
+    findings: tuple[MigrationFinding, ...] = ()
+    wrong: tuple[str, ...] = ()
+
+    def __contains__(self, resource: str) -> bool:
+        return resource in self.by_resource
+
+    def number(self, resource: str) -> int | None:
+        amount = self.by_resource.get(resource)
+        return None if amount is None else amount.number
+
+    def paths(self, *resources: str) -> tuple[Path, ...]:
+        return tuple(path for name in resources if name in self.by_resource for path in self.by_resource[name].paths)
+
+
+def amounts_of(pod: PodSpecAt, container: ContainerAt, is_gpu: Callable[[str], bool]) -> Amounts:
+    """Of the resources for which `is_gpu`."""
+    given = {name: value for name in ("limits", "requests") if isinstance(value := container.resources.get(name), dict)}
+    reader = _Reader(pod, container, given)
+    names = sorted({str(name) for amounts in given.values() for name in amounts if is_gpu(str(name))})
+    amounts_by_name = {name: amount for name in names if (amount := reader.amount(name)) is not None}
+    return Amounts(amounts_by_name, tuple(reader.findings), tuple(reader.wrong))
+
+
+class _Reader:
+    def __init__(self, pod: PodSpecAt, container: ContainerAt, given: Mapping[str, Mapping[str, object]]) -> None:
+        self._pod = pod
+        self._container = container
+        self._given = given
+        self.findings: list[MigrationFinding] = []
+        self.wrong: list[str] = []
+
+    def amount(self, resource: str) -> Amount | None:
+        """None: it cannot be read, which is said."""
+        named = [name for name, given in self._given.items() if resource in given]
+        numbers = {name: self._number(name, resource) for name in named}
+        if None in numbers.values():
+            return None
+        limit, request = numbers.get("limits"), numbers.get("requests")
+        paths = tuple(self._path(name, resource) for name in numbers)
+        if limit is not None and request is not None and limit != request:
+            message = f"{resource}: the limit is {limit} and the request {request}; they must be equal"
+            self._say(paths[1], message)
+            self.wrong.append(message)
+            return None
+        if limit is None:
+            message = f"{resource} is requested without a limit, which the API server refuses; {request} is used"
+            self.findings.append(
+                finding(INVALID_AMOUNT, self._pod.document, paths[0], message, severity=FindingSeverity.WARNING)
+            )
+        number = limit if limit is not None else request
+        return Amount(resource, number or 0, paths)
+
+    def _number(self, name: str, resource: str) -> int | None:
+        value = self._given[name][resource]
+        path = self._path(name, resource)
+        if value is None:
+            # What a template leaves where a value is empty. Source: Quantity.UnmarshalJSON takes null for 0.
+            return 0
+        quantity = Quantity.read(value.strip() if isinstance(value, str) else value)
+        if quantity is not None and quantity.value.denominator == 1 and quantity.value >= 0:
+            return int(quantity.value)
+        if isinstance(value, str) and _FILLED_IN.search(value):
+            message = f"{resource}: {value!r} is filled in later, but a claim needs a number"
+            self.findings.append(finding(NOT_EDITABLE, self._pod.document, path, message, advice=_FILLED_IN_ADVICE))
+            self.wrong.append(message)
+            return None
+        message = f"{resource}: {value!r} is not a whole number"
+        self._say(path, message)
+        self.wrong.append(message)
+        return None
+
+    def _path(self, name: str, resource: str) -> Path:
+        """Of limits that stand for another field, that field."""
+        path = self._container.resources_path
+        written = value_at(self._pod.document.obj, path) == self._container.resources
+        return (*path, name, resource) if written else path
+
+    def _say(self, path: Path, message: str) -> None:
+        self.findings.append(finding(INVALID_AMOUNT, self._pod.document, path, message))
+
+
+def is_whole_or_mig(resource: str) -> bool:
+    """`nvidia.com/gpu`, `nvidia.com/mig-1g.5gb`, and either with `.shared`."""
+    name = resource.removesuffix(".shared")
+    return name == "nvidia.com/gpu" or profile_of(name) is not None
+
+
+def profile_of(name: str) -> str | None:
+    """Of `nvidia.com/mig-1g.10gb.me`, or of the profile alone, as NVML spells it."""
+    return restored_profile(name.removeprefix("nvidia.com/mig-"))
+
+
+def is_gpu_resource(resource: str, meaning: Meaning, options: Options) -> bool:
+    """Whether it is one whose meaning is known here."""
+    if resource in options.other_resources:
+        return False
+    hami = meaning.hami
+    own = {hami.count, hami.memory, hami.memory_percentage, hami.cores, hami.priority}
+    named = resource in own or resource in meaning.own
+    return is_whole_or_mig(resource) or named or _SHARING_SYSTEMS.fullmatch(resource) is not None
+
+
+def is_of_virtual_machines(resource: str) -> bool:
+    """`nvidia.com/GRID_T4-1Q`, `nvidia.com/GA102_A10`: what the sandbox device plugins hand out."""
+    return _VIRTUAL.fullmatch(resource) is not None
+
+
+def is_strange(resource: str, meaning: Meaning, options: Options) -> bool:
+    """Whether a name looks like one of GPUs of NVIDIA, and is not known here."""
+    known = is_gpu_resource(resource, meaning, options) or resource.startswith(IMPLICIT_PREFIX)
+    if known or is_other(resource, options.other_resources) or "/" not in resource:
+        return False
+    return resource.startswith("nvidia.com/") or "gpu" in resource.lower() or "vcuda" in resource
+
+
+def strange_resources(container: ContainerAt, meaning: Meaning, options: Options) -> Iterator[tuple[str, Path]]:
+    """Each, and where it is."""
+    for name in ("limits", "requests"):
+        given = container.resources.get(name)
+        for resource in given if isinstance(given, dict) else ():
+            if is_strange(str(resource), meaning, options):
+                yield str(resource), (*container.resources_path, name, str(resource))
+
+
+# -- what a resource means in one pod
+
+
+def demands_of_kind(want: Want, asks: Sequence[Ask]) -> Iterator[Demand]:
+    """Demands for units that are alike, cut so that each unit is seen by those who used it.
+
+    Lasting containers have units of their own, one after the other. An init container uses units of those that are not
+    running beside it, the first ones, and units beyond where those are not enough.
+    """
+    spans: list[tuple[Ask, list[int]]] = []
+    owners: dict[int, Ask] = {}
+    for ask in asks:
+        if ask.container.role is not Role.INIT:
+            units = list(range(len(owners), len(owners) + ask.want.count))
+            owners |= dict.fromkeys(units, ask)
+            spans.append((ask, units))
+    for ask in asks:
+        if ask.container.role is Role.INIT:
+            free = [unit for unit, owner in owners.items() if not _runs_beside(owner, ask)]
+            missing = max(0, ask.want.count - len(free))
+            spans.append((ask, [*free, *range(len(owners), len(owners) + missing)][: ask.want.count]))
+    users = _users_of_units(spans)
+    seen: set[Path] = set()
+    for together, units in users:
+        removes = tuple(path for ask in together for path in ask.removes if path not in seen)
+        seen.update(removes)
+        containers = tuple({ask.container.path: ask.container for ask in together}.values())
+        counts = [1] * len(units) if want.distinct else [len(units)]
+        for number, count in enumerate(counts):
+            yield Demand(
+                containers, replace(want, count=count), removes=() if number else removes, resource=together[0].resource
+            )
+
+
+def _runs_beside(owner: Ask, init: Ask) -> bool:
+    """Sidecars that start before an init container run beside it; everything else starts after it."""
+    return owner.container.role is Role.SIDECAR and _position(owner.container) < _position(init.container)
+
+
+def _position(container: ContainerAt) -> int:
+    """Among init containers."""
+    return next((part for part in reversed(container.path) if isinstance(part, int)), 0)
+
+
+def _users_of_units(spans: Iterable[tuple[Ask, list[int]]]) -> list[tuple[tuple[Ask, ...], list[int]]]:
+    """Units with the same users together; lasting containers come first among users."""
+    by_unit: dict[int, list[Ask]] = {}
+    for ask, units in spans:
+        for unit in units:
+            by_unit.setdefault(unit, []).append(ask)
+    by_users: dict[tuple[Path, ...], tuple[tuple[Ask, ...], list[int]]] = {}
+    for unit, asks in sorted(by_unit.items()):
+        key = tuple(ask.container.path for ask in asks)
+        by_users.setdefault(key, (tuple(asks), []))[1].append(unit)
+    return list(by_users.values())
+
+
+def handed_on(demands: Iterable[Demand]) -> set[Path]:
+    """Init containers that share a demand with a container after them."""
+    shared = (demand.containers for demand in demands if len(demand.containers) > 1)
+    return {container.path for containers in shared for container in containers if container.role is Role.INIT}
+
+
+_DEFAULTS = Options()
+
+
+class ResourceMeaning:
+    """Of the resources that one pod asks for."""
+
+    def __init__(
+        self, notes: Notes, hints: Hints, requirements: Sequence[Requirement], meaning: Meaning, options: Options
+    ) -> None:
+        self._notes = notes
+        self._hints = hints
+        self._requirements = requirements
+        self._meaning = meaning
+        self._options = options
+
+    def ask(self, container: ContainerAt, resource: str, number: int, paths: tuple[Path, ...]) -> Ask:
+        own = self._meaning.own.get(resource)
+        named = own is not None and not is_whole_or_mig(resource)
+        if own is not None and named:
+            return Ask(container, Want(own.what, number, device_class=own.device_class), paths, resource)
+        stands = self._stands(resource, paths[0])
+        single = stands.what is What.MIG and resource.startswith(GPU_RESOURCE)
+        if single:
+            self._notes.needs_claims.append(f"{resource} means MIG devices here, not whole GPUs")
+            if stands.profile is None:
+                message = f"{resource} means MIG devices here (strategy single), of an unknown profile"
+                self._notes.say(MEANING_UNKNOWN, paths[0], message, severity=FindingSeverity.ERROR)
+                self._notes.leave.append(message)
+        if stands.sharing is not None:
+            return Ask(container, self._share(stands, resource, number, paths[0]), paths, resource, single)
+        want = Want(stands.what, number, stands.profile, selectors=self._alone(stands))
+        if own is not None and own.what is What.GPU is stands.what and self._options.gpu_class == _DEFAULTS.gpu_class:
+            want = replace(want, device_class=own.device_class)
+        return Ask(container, want, paths, resource, single)
+
+    def _stands(self, resource: str, path: Path) -> Stands:
+        meanings = self._meaning.meanings(resource, self._requirements, self._hints)
+        if len(meanings) > 1:
+            different = "; ".join(f"{_words(stands)} on {_some(titles)}" for stands, titles in meanings.items())
+            self._notes.say(CONFLICTING_NODES, path, f"{resource} is {different}")
+        if meanings:
+            return max(meanings, key=lambda stands: len(meanings[stands]))
+        if self._meaning.views:
+            message = f"none of the given nodes and configurations has {resource} for this pod"
+            self._notes.say(MEANING_UNKNOWN, path, message)
+        elif resource == GPU_RESOURCE and self._hints == Hints():
+            advice = "pass the device-plugin configuration with --with to be sure"
+            message = f"{resource} is assumed to mean a whole GPU; {advice}"
+            self._notes.say(MEANING_UNKNOWN, path, message)
+        return _by_name(resource, self._hints)
+
+    def _alone(self, stands: Stands) -> tuple[str, ...]:
+        """Where some devices are shared, a condition for those that are not."""
+        if not self._meaning.shares(stands.what):
+            return ()
+        self._notes.needs_claims.append(
+            "some GPUs are shared, and extended resources do not distinguish them from others"
+        )
+        return (f"device.attributes[{quoted(self._options.driver)}].sharing == 'exclusive'",)
+
+    def _share(self, stands: Stands, resource: str, number: int, path: Path) -> Want:
+        sharing = stands.sharing or PluginSharing(None, None)
+        self._notes.needs_claims.append("extended resources do not distinguish shares from whole devices")
+        # No device has more shares than replicas, so these were of several.
+        beyond = sharing.replicas is not None and number > sharing.replicas
+        several = beyond or self._options.several_shares == "devices"
+        if number > 1:
+            why = f", because no device has more than {sharing.replicas}" * beyond
+            how = f"{number} devices, a share of each{why}" if several else f"{number} shares of one device"
+            refused = "; the device plugin refused more than one" if sharing.one_only else ""
+            self._notes.say(SHARES_ABOVE_ONE, path, f"{resource}: {number} became {how}{refused}")
+        count, shares = (number, 1) if several else (1, number)
+        selectors: tuple[str, ...] = ()
+        if sharing.strategy == "MPS":
+            selectors = (f"device.attributes[{quoted(self._options.driver)}].sharing == 'mps'",)
+        return Want(
+            stands.what, count, stands.profile, DeviceShare(number=shares), selectors, distinct=several and number > 1
+        )
+
+
+def _by_name(resource: str, hints: Hints) -> Stands:
+    """What the name alone says."""
+    base = resource.removesuffix(".shared")
+    sharing = None
+    if base != resource or hints.shared:
+        sharing = PluginSharing("MPS" if hints.mps else None, None, renamed=base != resource)
+    if base != GPU_RESOURCE:
+        return Stands(What.MIG, profile_of(base), sharing)
+    if hints.mig_profile is not None or hints.mig_strategy == "single":
+        return Stands(What.MIG, hints.mig_profile, sharing)
+    return Stands(What.GPU, None, sharing)
+
+
+def _words(stands: Stands) -> str:
+    what = {What.GPU: "a whole GPU", What.MIG: f"a MIG device {stands.profile or ''}".rstrip()}[stands.what]
+    if stands.sharing is None:
+        return what
+    return f"one of {stands.sharing.replicas or 'several'} shares of {what}"
+
+
+def _some(titles: Sequence[str]) -> str:
+    return and_more(titles, 2)
+
+
+_GKE_SHARING = "cloud.google.com/gke-gpu-sharing-strategy"
+_GKE_PROFILE = "cloud.google.com/gke-gpu-partition-size"
+
+
+def with_clouds(hints: Hints, requirements: Iterable[Requirement]) -> Hints:
+    """GKE's node pools say by labels of their own what `nvidia.com/gpu` is."""
+    chosen: Mapping[str, str] = {
+        requirement.key: requirement.values[0]
+        for requirement in requirements
+        if requirement.operator == "In" and len(requirement.values) == 1
+    }
+    if chosen.get(_GKE_PROFILE):
+        hints = replace(hints, mig_profile=profile_of(chosen[_GKE_PROFILE]) or hints.mig_profile)
+    if chosen.get(_GKE_SHARING) in ("time-sharing", "mps"):
+        hints = replace(hints, shared=True, mps=chosen[_GKE_SHARING] == "mps")
+    return hints
