@@ -8,9 +8,10 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from enum import IntEnum, StrEnum
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -79,29 +80,36 @@ type Cell = str | int | tuple[str, ...] | Shown | None
 """In a table None and an empty tuple are `-`, several values are joined; in JSON and YAML they are null and lists."""
 
 
+type Row = Mapping[str, Cell]
+"""By heading; all rows of a sheet have the same, in the same order."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """Data with a heading a column. `keys` name the columns in JSON and YAML."""
-
-    headings: tuple[str, ...]
-    keys: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: Sequence[Row]
     empty: str
     """What to say, to standard error, when there are no rows."""
-    wide: frozenset[str] = frozenset()
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """Names of columns in JSON and YAML, by heading; others have their heading in camelCase."""
+    wide: Collection[str] = ()
     """Headings of columns that a table has only when it may be wide."""
 
 
 def show(sheet: Sheet, output: Format | WideFormat) -> None:
     """Print a sheet. An empty table prints nothing to standard output."""
     if output in (Format.JSON, Format.YAML):
-        print_data([dict(zip(sheet.keys, map(_plain, row), strict=True)) for row in sheet.rows], output)
+        data = [{sheet.keys.get(name) or _camel(name): _plain(row[name]) for name in row} for row in sheet.rows]
+        print_data(data, output)
     elif not sheet.rows:
         messages.print(sheet.empty)
     else:
-        shown = [index for index, heading in enumerate(sheet.headings) if output == "wide" or heading not in sheet.wide]
-        rows = [[_text(row[index]) for index in shown] for row in sheet.rows]
-        print_table([sheet.headings[index] for index in shown], rows)
+        shown = [heading for heading in sheet.rows[0] if output == "wide" or heading not in sheet.wide]
+        print_table(shown, [[_text(row[heading]) for heading in shown] for row in sheet.rows])
+
+
+def _camel(heading: str) -> str:
+    first, *rest = heading.lower().split()
+    return first + "".join(map(str.capitalize, rest))
 
 
 def _text(cell: Cell) -> str | Text:
@@ -178,3 +186,12 @@ def duration(seconds: float) -> str:
 def gibibytes(size_bytes: int | None) -> str:
     """`79.6 GiB`, or `-` where the size is not known."""
     return "-" if size_bytes is None else f"{size_bytes / 2**30:.1f} GiB"
+
+
+def memory_cell(size_bytes: int | None) -> Cell:
+    return Shown(gibibytes(size_bytes), size_bytes)
+
+
+def age_cell(created: str | None, now: datetime) -> Cell:
+    """Of a `creationTimestamp`; programs get that itself."""
+    return Shown(duration((now - datetime.fromisoformat(created)).total_seconds()) if created else "-", created)

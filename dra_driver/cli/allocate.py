@@ -21,7 +21,7 @@ from dra_driver.cli.offline import (
     world_in,
 )
 from dra_driver.errors import InvalidInput
-from dra_driver.terminal import Cell, Format, OutputOption, Sheet, Status, print_data, show
+from dra_driver.terminal import Format, OutputOption, Status, print_data, print_table
 
 _MOST_REPLICAS = 1000
 
@@ -57,13 +57,15 @@ def allocate(
 
 def _print(placed: tuple[Placed, ...], output: Format) -> None:
     if output is Format.TABLE:
-        rows = tuple(row for item in placed for row in _rows(item))
-        show(Sheet(("POD OR CLAIM", "NODE", "CLAIM", "REQUEST", "DEVICE"), (), rows, ""), output)
+        print_table(
+            ("POD OR CLAIM", "NODE", "CLAIM", "REQUEST", "DEVICE"),
+            [[cell or "-" for cell in row] for item in placed for row in _rows(item)],
+        )
     else:
         print_data([_data(item) for item in placed], output)
 
 
-def _rows(placed: Placed) -> Iterator[tuple[Cell, ...]]:
+def _rows(placed: Placed) -> Iterator[tuple[str | None, ...]]:
     if placed.node is None:
         for reason, nodes in sorted(placed.reasons.items(), key=lambda item: -item[1]):
             where = f"{nodes} node{'s' if nodes != 1 else ''}: " if nodes else ""

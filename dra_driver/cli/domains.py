@@ -16,7 +16,7 @@ from dra_driver.cli.session import ContextOption, KubeconfigOption, ask, listed
 from dra_driver.domains.status import READY
 from dra_driver.errors import InvalidInput, NotFound
 from dra_driver.kube.client import Kube
-from dra_driver.terminal import Sheet, WideFormat, WideOutputOption, duration, messages, print_data, show
+from dra_driver.terminal import Row, Sheet, Shown, WideFormat, WideOutputOption, age_cell, messages, show
 
 NameArgument = Annotated[str | None, typer.Argument(help="One domain; default: all.", show_default=False)]
 NamespaceOption = Annotated[
@@ -33,15 +33,12 @@ def domains(
 ) -> None:
     """ComputeDomains: how many of their nodes are ready, why a domain is not, and what each node says.
 
-    The second table has the nodes. With -o json or yaml each domain has its nodes and conditions.
+    The second table has the nodes. With -o json or yaml each domain has its nodes.
     """
     compute_domains = _chosen(ask(kubeconfig, context, lambda kube: _read(kube, namespace)), name, namespace)
-    if output in (WideFormat.JSON, WideFormat.YAML):
-        print_data([domain_data(compute_domain) for compute_domain in compute_domains], output)
-        return
     show(domain_sheet(compute_domains, datetime.now(UTC)), output)
     nodes = node_sheet(compute_domains)
-    if nodes.rows:
+    if nodes.rows and output in (WideFormat.TABLE, WideFormat.WIDE):
         typer.echo()
         show(nodes, output)
     unseen = sum(ready_of(compute_domain) is None for compute_domain in compute_domains)
@@ -83,76 +80,43 @@ def ready_of(domain: ComputeDomain) -> Condition | None:
 
 
 def domain_sheet(domains: Sequence[ComputeDomain], now: datetime) -> Sheet:
-    """A row for each domain, without its nodes."""
+    """A row for each domain. Its nodes are in it for programs only."""
     return Sheet(
-        ("NAMESPACE", "DOMAIN", "STATUS", "NODES", "REASON", "TEMPLATE", "CHANNELS", "AGE", "MESSAGE"),
-        (),
-        tuple(_domain_row(domain, now) for domain in domains),
+        [_domain_row(domain, now) for domain in domains],
         "No ComputeDomains.",
-        frozenset({"CHANNELS"}),
+        keys={"DOMAIN": "name", "CHANNELS": "allocationMode", "AGE": "created"},
+        wide=("CHANNELS",),
     )
 
 
-def _domain_row(domain: ComputeDomain, now: datetime) -> tuple[str | None, ...]:
-    metadata, ready = domain.metadata, ready_of(domain)
-    created = metadata.creation_timestamp
-    channel = domain.spec.channel
-    return (
-        *_key(domain),
-        "Deleting" if metadata.deletion_timestamp else domain.status.status,
-        domain.status.ready_nodes or None,
-        ready.reason if ready is not None else None,
-        channel.resource_claim_template.name,
-        channel.allocation_mode,
-        duration((now - datetime.fromisoformat(created)).total_seconds()) if created else None,
-        ready.message if ready is not None and ready.status != "True" else None,
-    )
+def _domain_row(domain: ComputeDomain, now: datetime) -> Row:
+    status, ready, channel = domain.status, ready_of(domain), domain.spec.channel
+    return {
+        "NAMESPACE": domain.metadata.namespace,
+        "DOMAIN": domain.metadata.name,
+        "STATUS": "Deleting" if domain.metadata.deletion_timestamp else status.status,
+        "NODES": Shown(status.ready_nodes or "-", [node.to_wire() for node in status.nodes]),
+        "REASON": ready.reason if ready is not None else None,
+        "TEMPLATE": channel.resource_claim_template.name,
+        "CHANNELS": channel.allocation_mode,
+        "AGE": age_cell(domain.metadata.creation_timestamp, now),
+        "MESSAGE": ready.message if ready is not None and ready.status != "True" else None,
+    }
 
 
 def node_sheet(domains: Sequence[ComputeDomain]) -> Sheet:
     """A row for each node of each domain, in the order of the status: by clique and index."""
-    rows = tuple(
-        (
-            "/".join(_key(domain)),
-            node.name,
-            node.clique_id or None,
-            node.index,
-            node.ip_address or None,
-            node.status,
-            node.message,
-        )
+    rows: list[Row] = [
+        {
+            "DOMAIN": "/".join(_key(domain)),
+            "NODE": node.name,
+            "CLIQUE": node.clique_id or None,
+            "INDEX": node.index,
+            "ADDRESS": node.ip_address or None,
+            "STATUS": node.status,
+            "MESSAGE": node.message,
+        }
         for domain in domains
         for node in domain.status.nodes
-    )
-    return Sheet(("DOMAIN", "NODE", "CLIQUE", "INDEX", "ADDRESS", "STATUS", "MESSAGE"), (), rows, "No nodes.")
-
-
-def domain_data(domain: ComputeDomain) -> JsonObject:
-    """For programs; what is not known is null."""
-    status, ready = domain.status, ready_of(domain)
-    return {
-        "namespace": domain.metadata.namespace,
-        "name": domain.metadata.name,
-        "uid": domain.metadata.uid,
-        "created": domain.metadata.creation_timestamp,
-        "deleting": domain.metadata.deletion_timestamp is not None,
-        "status": status.status,
-        "readyNodes": status.ready_nodes or None,
-        "reason": ready.reason if ready is not None else None,
-        "message": ready.message if ready is not None else None,
-        "numNodes": domain.spec.num_nodes,
-        "template": domain.spec.channel.resource_claim_template.name,
-        "allocationMode": domain.spec.channel.allocation_mode,
-        "nodes": [
-            {
-                "name": node.name,
-                "cliqueID": node.clique_id or None,
-                "index": node.index,
-                "ipAddress": node.ip_address or None,
-                "status": node.status,
-                "message": node.message,
-            }
-            for node in status.nodes
-        ],
-        "conditions": [condition.to_wire() for condition in status.conditions],
-    }
+    ]
+    return Sheet(rows, "No nodes.")

@@ -14,12 +14,7 @@ from dra_driver.allocation.amounts import Amount
 from dra_driver.allocation.headroom import Headroom
 from dra_driver.api.core import Pod
 from dra_driver.api.inventory import NodeInventory
-from dra_driver.api.meta import (
-    PODS,
-    RESOURCE_CLAIMS,
-    RESOURCE_SLICES,
-    JsonObject,
-)
+from dra_driver.api.meta import PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject
 from dra_driver.api.resource import ResourceClaim, ResourceSlice
 from dra_driver.cli.bars import MEANINGS, Mark, color, drawn, letters
 from dra_driver.cli.domains import domains
@@ -37,13 +32,14 @@ from dra_driver.cli.usage import (
 from dra_driver.kube.client import Kube
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
 from dra_driver.terminal import (
-    Cell,
+    Row,
     Sheet,
     Shown,
     WideFormat,
     WideOutputOption,
-    duration,
+    age_cell,
     gibibytes,
+    memory_cell,
     messages,
     print_table,
     show,
@@ -85,32 +81,20 @@ def _node_sheet(cluster: ClusterSeen, driver: str) -> Sheet:
     inventories = {inventory.spec.node_name: inventory for inventory in cluster.inventories}
     names = sorted({*gpus, *inventories})
     return Sheet(
-        (
-            "NODE",
-            "GPUS",
-            "HEALTHY",
-            "FREE",
-            "MOST GPUS",
-            "LARGEST MIG",
-            "LARGEST MEMORY",
-            "PRODUCT",
-            "DRIVER",
-            "CLIQUE",
-            "PROBLEMS",
-        ),
-        (
-            *("node", "gpus", "healthy", "free", "largestGpus", "largestMigProfile", "largestMemoryBytes"),
-            *("product", "driver", "clique", "problems"),
-        ),
-        tuple(_node_row(name, gpus.get(name, []), inventories.get(name), headrooms.get(name)) for name in names),
+        [_node_row(name, gpus.get(name, []), inventories.get(name), headrooms.get(name)) for name in names],
         "No node has reported GPUs. Is the node plugin running? kubectl get nodeinventories shows what it wrote.",
-        frozenset({"DRIVER", "CLIQUE"}),
+        keys={
+            "MOST GPUS": "largestGpus",
+            "LARGEST MIG": "largestMigProfile",
+            "LARGEST MEMORY": "largestMemoryBytes",
+        },
+        wide=("DRIVER", "CLIQUE"),
     )
 
 
 def _node_row(
     name: str, gpus: Sequence[PublishedGpu], inventory: NodeInventory | None, headroom: Headroom | None
-) -> tuple[Cell, ...]:
+) -> Row:
     problems: list[str] = []
     products = sorted({gpu.whole.attribute("productName") for gpu in gpus})
     count, healthy, driver, clique = len(gpus), "-", gpus[0].whole.attribute("driverVersion") if gpus else "-", "-"
@@ -130,20 +114,19 @@ def _node_row(
     largest = headroom.largest if headroom is not None else None
     if largest is not None and largest.undecided is not None:
         problems.append(f"headroom: undecided, more may fit: {largest.undecided}")
-    free = sum(gpu.state == "free" for gpu in gpus)
-    return (
-        name,
-        count,
-        healthy,
-        f"{free}/{len(gpus)}",
-        largest.whole_gpus if largest else 0,
-        largest.mig_profile if largest else None,
-        Shown(gibibytes(largest.memory_bytes if largest else None), largest.memory_bytes if largest else None),
-        Shown(", ".join(product.removeprefix("NVIDIA ") for product in products), ", ".join(products)),
-        driver,
-        None if clique == "-" else clique,
-        tuple(problems),
-    )
+    return {
+        "NODE": name,
+        "GPUS": count,
+        "HEALTHY": healthy,
+        "FREE": f"{sum(gpu.state == 'free' for gpu in gpus)}/{len(gpus)}",
+        "MOST GPUS": largest.whole_gpus if largest else 0,
+        "LARGEST MIG": largest.mig_profile if largest else None,
+        "LARGEST MEMORY": memory_cell(largest.memory_bytes if largest else None),
+        "PRODUCT": Shown(", ".join(product.removeprefix("NVIDIA ") for product in products), ", ".join(products)),
+        "DRIVER": driver,
+        "CLIQUE": None if clique == "-" else clique,
+        "PROBLEMS": tuple(problems),
+    }
 
 
 # -- devices
@@ -179,30 +162,27 @@ def devices(
 
 
 def _device_sheet(results: list[PublishedDevice]) -> Sheet:
+    rows: list[Row] = [
+        {
+            "NODE": device.node,
+            "DEVICE": device.id.device,
+            "TYPE": device.kind,
+            "PROFILE": device.attribute("profile"),
+            "PRODUCT": device.attribute("productName"),
+            "MEMORY": memory_cell(device.memory_bytes()),
+            "STATE": device.state,
+            "USED BY": Shown(", ".join(device.users) or "-", [_holder_data(holder) for holder in device.holders]),
+            "PODS": device.pods,
+            "LEFT": memory_cell(device.memory_left()),
+            "TAINTS": device.taints,
+        }
+        for device in results
+    ]
     return Sheet(
-        ("NODE", "DEVICE", "TYPE", "PROFILE", "PRODUCT", "MEMORY", "STATE", "USED BY", "PODS", "LEFT", "TAINTS"),
-        (
-            *("node", "device", "type", "profile", "product", "memoryBytes", "state", "usedBy", "pods"),
-            *("memoryLeftBytes", "taints"),
-        ),
-        tuple(
-            (
-                device.node,
-                device.id.device,
-                device.kind,
-                device.attribute("profile"),
-                device.attribute("productName"),
-                Shown(gibibytes(device.memory_bytes()), device.memory_bytes()),
-                device.state,
-                Shown(", ".join(device.users) or "-", [_holder_data(holder) for holder in device.holders]),
-                device.pods,
-                Shown(gibibytes(device.memory_left()), device.memory_left()),
-                device.taints,
-            )
-            for device in results
-        ),
+        rows,
         "No devices are published, or none match.",
-        frozenset({"PRODUCT", "LEFT", "TAINTS"}),
+        keys={"MEMORY": "memoryBytes", "LEFT": "memoryLeftBytes"},
+        wide=("PRODUCT", "LEFT", "TAINTS"),
     )
 
 
@@ -240,18 +220,14 @@ def _show_gpus(gpus: Sequence[PublishedGpu], counters: _Counters, output: WideFo
 
 def _gpu_sheet(gpus: Sequence[PublishedGpu], counters: _Counters, letter_of: Mapping[str, str]) -> Sheet:
     return Sheet(
-        ("NODE", "GPU", "PRODUCT", "MEMORY", "USE", "STATE", "LEFT", "TAINTS", "DEVICES", "COUNTERS", "UUID"),
-        (
-            *("node", "gpu", "product", "memoryBytes", "cells", "state", "left", "taints", "devices", "counters"),
-            "uuid",
-        ),
-        tuple(_gpu_row(gpu, counters, letter_of) for gpu in gpus),
+        [_gpu_row(gpu, counters, letter_of) for gpu in gpus],
         "No GPUs are published, or none match.",
-        frozenset({"DEVICES", "COUNTERS", "UUID", *([] if any(gpu.taints for gpu in gpus) else ["TAINTS"])}),
+        keys={"MEMORY": "memoryBytes", "USE": "cells"},
+        wide=("DEVICES", "COUNTERS", "UUID", *([] if any(gpu.taints for gpu in gpus) else ["TAINTS"])),
     )
 
 
-def _gpu_row(gpu: PublishedGpu, counters: _Counters, letter_of: Mapping[str, str]) -> tuple[Cell, ...]:
+def _gpu_row(gpu: PublishedGpu, counters: _Counters, letter_of: Mapping[str, str]) -> Row:
     cells, left = gpu.cells, gpu.left()
     product = gpu.whole.attribute("productName")
     in_use = [
@@ -259,22 +235,22 @@ def _gpu_row(gpu: PublishedGpu, counters: _Counters, letter_of: Mapping[str, str
     ]
     own = _counters_of(gpu, counters)
     shown = left[: 1 if gpu.state == "free" else _SHOWN_PLACES]
-    return (
-        gpu.whole.node,
-        gpu.name,
-        Shown(product.removeprefix("NVIDIA "), product),
-        Shown(gibibytes(gpu.memory_bytes()), gpu.memory_bytes()),
-        Shown(drawn(cells, letter_of), [None if isinstance(cell, Mark) else cell for cell in cells]),
-        gpu.state,
-        Shown(", ".join([*shown, *(["…"] if len(left) > len(shown) > 1 else [])]) or "-", list(left)),
-        gpu.taints,
-        Shown(str(len(gpu.devices)), in_use),
-        Shown(
+    return {
+        "NODE": gpu.whole.node,
+        "GPU": gpu.name,
+        "PRODUCT": Shown(product.removeprefix("NVIDIA "), product),
+        "MEMORY": memory_cell(gpu.memory_bytes()),
+        "USE": Shown(drawn(cells, letter_of), [None if isinstance(cell, Mark) else cell for cell in cells]),
+        "STATE": gpu.state,
+        "LEFT": Shown(", ".join([*shown, *(["…"] if len(left) > len(shown) > 1 else [])]) or "-", list(left)),
+        "TAINTS": gpu.taints,
+        "DEVICES": Shown(str(len(gpu.devices)), in_use),
+        "COUNTERS": Shown(
             ", ".join(f"{name} {_read(name, left)}/{_read(name, total)}" for name, (left, total) in own.items()) or "-",
             {name: {"left": left, "total": total} for name, (left, total) in own.items()},
         ),
-        gpu.uuid,
-    )
+        "UUID": gpu.uuid,
+    }
 
 
 def _counters_of(gpu: PublishedGpu, counters: _Counters) -> dict[str, tuple[int, int]]:
@@ -342,41 +318,34 @@ def claims(
 def _claim_sheet(resource_claims: list[ResourceClaim], devices: Sequence[PublishedDevice], now: datetime) -> Sheet:
     had = _by_claim((device, holder) for device in devices for holder in device.holders)
     return Sheet(
-        ("NAMESPACE", "CLAIM", "STATE", "ASKED", "DEVICES", "HAS", "PODS", "AGE", "SHARES"),
-        ("namespace", "claim", "state", "requests", "devices", "results", "pods", "created", "shares"),
-        tuple(
-            _claim_row(claim, had.get(claim_name(claim), []), now) for claim in sorted(resource_claims, key=claim_name)
-        ),
+        [_claim_row(claim, had.get(claim_name(claim), []), now) for claim in sorted(resource_claims, key=claim_name)],
         "No ResourceClaims.",
-        frozenset({"ASKED", "SHARES"}),
+        keys={"ASKED": "requests", "HAS": "results", "AGE": "created"},
+        wide=("ASKED", "SHARES"),
     )
 
 
-def _claim_row(
-    claim: ResourceClaim, had: Sequence[tuple[PublishedDevice, DeviceHolder]], now: datetime
-) -> tuple[Cell, ...]:
+def _claim_row(claim: ResourceClaim, had: Sequence[_Held], now: datetime) -> Row:
     allocation = claim.status.allocation
     results = allocation.devices.results if allocation is not None else []
     state = "pending" if allocation is None else "in use" if claim.status.reserved_for else "allocated"
-    created = claim.metadata.creation_timestamp
-    age = duration((now - datetime.fromisoformat(created)).total_seconds()) if created else "-"
     pods = {pod for _, holder in had for pod in holder.containers} or {
         consumer.name for consumer in claim.status.reserved_for
     }
-    return (
-        claim.metadata.namespace or "-",
-        claim.metadata.name,
-        "deleting" if claim.metadata.deletion_timestamp else state,
-        tuple(_asked(claim)),
-        tuple(f"{result.pool}/{result.device}" for result in results),
-        Shown(
+    return {
+        "NAMESPACE": claim.metadata.namespace or "-",
+        "CLAIM": claim.metadata.name,
+        "STATE": "deleting" if claim.metadata.deletion_timestamp else state,
+        "ASKED": tuple(_asked(claim)),
+        "DEVICES": tuple(f"{result.pool}/{result.device}" for result in results),
+        "HAS": Shown(
             ", ".join(dict.fromkeys(_has(device, holder) for device, holder in had)) or "-",
             [{"device": str(device.id), **_holder_data(holder)} for device, holder in had],
         ),
-        tuple(sorted(pods)),
-        Shown(age, created),
-        tuple(result.share_id for result in results if result.share_id is not None),
-    )
+        "PODS": tuple(sorted(pods)),
+        "AGE": age_cell(claim.metadata.creation_timestamp, now),
+        "SHARES": tuple(result.share_id for result in results if result.share_id is not None),
+    }
 
 
 def _asked(claim: ResourceClaim) -> list[str]:
