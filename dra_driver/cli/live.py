@@ -177,11 +177,11 @@ async def read_cluster(kube: Kube, *, say: bool = True) -> ClusterSeen:
 
 async def readable(kube: Kube, resource: Resource, *, say: bool = True) -> list[JsonObject]:
     """All objects; none if they do not exist, or, with a message, if they may not be read."""
-    cluster_error = await listed(kube, resource)
-    if isinstance(cluster_error, list):
-        return cluster_error
-    if say and not isinstance(cluster_error, NotFound):
-        messages.print(f"{resource.plural} are left out: {cluster_error}", markup=False, soft_wrap=True)
+    objects = await listed(kube, resource)
+    if isinstance(objects, list):
+        return objects
+    if say and not isinstance(objects, NotFound):
+        messages.print(f"{resource.plural} are left out: {objects}", markup=False, soft_wrap=True)
     return []
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dra_driver.allocation.behavior import Behavior
-from dra_driver.allocation.loading import Loaded, pods_of_workload, world_of
+from dra_driver.allocation.loading import pods_of_workload, world_of
 from dra_driver.allocation.search import Limit
 from dra_driver.allocation.world import World
 from dra_driver.api.documents import Document
@@ -66,26 +66,25 @@ def deadline(after_s: float) -> Callable[[], bool]:
     return lambda: time.monotonic() > end
 
 
-def behavior_of(version: str) -> Behavior:
-    """Of `1.36` or `v1.36.2`. Raises InvalidInput."""
-    minor = named_minor(version)
-    if minor < OLDEST:
-        raise InvalidInput(f"claims of resource.k8s.io/v1 need Kubernetes 1.{OLDEST} or later", about="--kubernetes")
-    return Behavior.of(minor)
-
-
-def read_world(files: Sequence[str], behavior: Behavior, *, replicas: int = 1, models: str | None = None) -> Loaded:
+def world_in(files: Sequence[str], kubernetes: str, *, replicas: int = 1, models: str | None = None) -> World:
     """All objects of the files. DeviceClasses that they lack are those that come with the driver.
 
-    Raises InvalidInput for files that cannot be read. `replicas` is how many pods of a workload are looked at. `models`
-    are nodes as of ModelsOption, published as the PublishingPolicies among the files say.
+    `kubernetes` is a version like `1.36`. `replicas` is how many pods of a workload are looked at. `models` are nodes
+    as of ModelsOption, published as the PublishingPolicies among the files say. Raises InvalidInput with all objects
+    that are not valid, and UnreadableFile.
     """
+    minor = named_minor(kubernetes)
+    if minor < OLDEST:
+        raise InvalidInput(f"claims of resource.k8s.io/v1 need Kubernetes 1.{OLDEST} or later", about="--kubernetes")
     documents = read_files(files).raise_problems()
     about = {id(document.obj): f"{document.file}:{document.line}" for document in documents}
     objects = [obj for shipped_class in (*shipped_classes(), *documents) for obj in _expanded(shipped_class, replicas)]
     if models is not None:
         objects += _objects_of_models(models, [document.obj for document in documents])
-    return world_of(objects, behavior=behavior, about=about)
+    loaded = world_of(objects, behavior=Behavior.of(minor), about=about)
+    if loaded.problems:
+        raise InvalidInput("\n".join(map(str, loaded.problems)), problems=[str(problem) for problem in loaded.problems])
+    return loaded.world
 
 
 def _expanded(document: Document, replicas: int) -> list[JsonObject]:
@@ -105,14 +104,6 @@ def _objects_of_models(models: str, objects: Iterable[JsonObject]) -> list[JsonO
     policies = [obj for obj in objects if obj.get("kind") == POLICY_KIND]
     policy = everywhere(policy_of(policies)) if policies else PublishingPolicy.EVERYTHING
     return [obj for node in parse_nodes(models) for obj in objects_of_node(node, policy)]
-
-
-def world_in(files: Sequence[str], kubernetes: str, *, replicas: int = 1, models: str | None = None) -> World:
-    """As `read_world`. Raises InvalidInput with all objects that are not valid."""
-    loaded = read_world(files, behavior_of(kubernetes), replicas=replicas, models=models)
-    if loaded.problems:
-        raise InvalidInput("\n".join(map(str, loaded.problems)), problems=[str(problem) for problem in loaded.problems])
-    return loaded.world
 
 
 def objects_of_node(
