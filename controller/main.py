@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client import CollectorRegistry
 
 from controller.classes import ProfileClasses
-from controller.computedomains.keeper import DomainKeeper
-from controller.computedomains.metrics import DomainCollector
+from controller.computedomains.keeper import DomainCollector, DomainKeeper
 from controller.settings import ControllerSettings, from_process
 from controller.slices import PublishedSlices
 from dra_driver.api.policy import PublishingPolicy

@@ -11,7 +11,7 @@ from prometheus_client.core import Metric
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.registry import Collector
 
-from controller.computedomains.metrics import DomainCollector
+from controller.computedomains.keeper import DomainCollector
 from controller.webhook.service import WebhookMetrics
 from docs.from_code import checks, domains, errors, findings, hardware, migration, security, sharing
 from docs.from_code.attributes import attributes_page

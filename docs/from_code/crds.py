@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from dra_driver.api import computedomain, conditions, inventory
+from dra_driver.api import computedomain, inventory, meta
 from dra_driver.api.meta import COMPUTE_DOMAINS, NODE_INVENTORIES, JsonObject, Resource
 
 _FOLDER = Path(__file__).parents[2] / "dra_driver" / "api" / "crds"
@@ -113,7 +113,7 @@ def crd(definition: CustomDefinition) -> JsonObject:
 
 
 def _schema(definition: CustomDefinition) -> JsonObject:
-    descriptions = _field_descriptions(conditions) | _field_descriptions(definition.module)
+    descriptions = _field_descriptions(meta) | _field_descriptions(definition.module)
     spec = _of_model(definition.spec, descriptions)
     if definition.rules:
         spec["x-kubernetes-validations"] = [{"rule": rule, "message": message} for rule, message in definition.rules]

@@ -9,8 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from dra_driver.api.conditions import Condition
-from dra_driver.api.meta import Model, ObjectMeta
+from dra_driver.api.meta import Condition, Model, ObjectMeta
 
 
 class TemplateName(Model):

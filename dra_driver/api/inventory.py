@@ -17,8 +17,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from dra_driver.api.conditions import Condition
-from dra_driver.api.meta import Model, ObjectMeta
+from dra_driver.api.meta import Condition, Model, ObjectMeta
 from dra_driver.names import INVENTORY_GROUP
 
 MOST_GPUS = 64

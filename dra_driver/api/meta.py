@@ -3,8 +3,9 @@ wire, objects are plain dicts (`JsonObject`); models are typed views of the part
 makes them at the border, `to_wire()` converts them back.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
@@ -128,3 +129,27 @@ SECRETS = Resource("", "v1", "secrets", "Secret", True)
 CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap", True)
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", True)
 CRDS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", False)
+
+# -- conditions
+
+
+class Condition(Model):
+    """One statement about an object."""
+
+    type: str
+    status: Literal["True", "False", "Unknown"]
+    reason: str
+    message: str = ""
+    last_transition_time: str
+    """RFC 3339, UTC, seconds: when `status` last changed."""
+    observed_generation: int | None = None
+
+
+def dated(condition: Condition, before: Iterable[Condition]) -> Condition:
+    """With the transition time of the condition of this type in `before`, if its status is the same."""
+    known = next((old for old in before if old.type == condition.type and old.status == condition.status), None)
+    return (
+        condition
+        if known is None
+        else condition.model_copy(update={"last_transition_time": known.last_transition_time})
+    )

@@ -6,7 +6,7 @@ wrong with it, `encode` refuses it. Source of the rules: CDI specification 1.1.0
 Network interfaces and Intel RDT are not here: this driver never writes them, and nothing reads files of others.
 
 The text is indented JSON. Runtimes parse spec files of either extension as YAML, and this JSON means the same in YAML.
-The driver's files end in `.json`, so that every JSON tool reads them. Reading is in `dra_driver.cdi.reading`, because
+The driver's files end in `.json`, so that every JSON tool reads them. Reading is in `dra_driver.cdi.inject`, because
 the node plugin only writes.
 """
 

@@ -2,6 +2,6 @@
 
 `check` (in `dra_driver.checking.check`) gets documents and `Knowledge`, and answers with findings; each has a code and
 a place in a file (`findings`). The other modules by what they look at: `fields` (names and types of fields), `claims`
-(claims, templates, classes and selectors), `configs`, `domains`, `pods`, `fit` (the devices that there are).
+(claims, templates, classes, selectors and ComputeDomains), `configs`, `pods`, `fit` (the devices that there are).
 Pure: nothing is read or asked here.
 """

@@ -23,12 +23,11 @@ from dra_driver.cli.doctor import (
     report_of,
 )
 from dra_driver.cli.session import ContextOption, KubeconfigOption, ask
-from dra_driver.doctor.anonymity import Anonymity
-from dra_driver.doctor.archive import FACTS, NODE_FACTS, Bundle
+from dra_driver.doctor.archive import FACTS, NODE_FACTS, Bundle, Logs
 from dra_driver.doctor.findings import DoctorReport
-from dra_driver.doctor.logs import Logs
 from dra_driver.doctor.node import NodePlaces, node_part
 from dra_driver.doctor.reading import ClusterReader, Reader
+from dra_driver.doctor.redaction import Anonymity
 from dra_driver.errors import InvalidInput
 from dra_driver.names import GPU_DRIVER
 from dra_driver.terminal import HostRootOption, messages

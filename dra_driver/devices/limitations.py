@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from dra_driver.api.conditions import Condition, dated
 from dra_driver.api.inventory import POLICY_FOLLOWED, GpuFacts, Limitation, NodeInventoryStatus
+from dra_driver.api.meta import Condition, dated
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.names import RELEASE_GPUS
 

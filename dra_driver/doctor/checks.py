@@ -1,20 +1,123 @@
-"""All checks of a cluster: `checks.yaml` has their order, what each can find, and the words. Pure."""
+"""All checks of a cluster: `checks.yaml` has their order, what each can find, and the words. The check of whether the
+driver is installed at all decides which others make sense. Pure.
+"""
 
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from dra_driver.api.meta import JsonObject
-from dra_driver.doctor import access, claims, configuration, conflicts, gpus, installation, nodes, publishing, server
-from dra_driver.doctor.cluster import ClusterView
-from dra_driver.doctor.findings import Check, Judgment, checks_of
+from dra_driver.api.core import KUBELET_PLUGIN, CustomResource
+from dra_driver.api.meta import JsonObject, ObjectMeta
+from dra_driver.doctor import access, claims, configuration, conflicts, nodes, publishing, server
+from dra_driver.doctor.cluster import ClusterView, gpu_label
+from dra_driver.doctor.findings import Check, Judgment, Unread, checks_of, wrong
+from dra_driver.names import CONFIG_GROUP, INVENTORY_GROUP
+from dra_driver.phrases import and_more
+from dra_driver.slices.diff import MANAGED_BY, MANAGER
+
+_OUR_CLASSES = frozenset(("isolated.gpu.nvidia.com", "shared.gpu.nvidia.com"))
+"""Names that NVIDIA's own driver does not use; it has the other classes, too."""
+_NAME_LABEL = "app.kubernetes.io/name"
+_PLURALS = {"NodeInventory": "NodeInventories", "ValidatingAdmissionPolicy": "ValidatingAdmissionPolicies"}
+
+
+def why_moot(cluster: ClusterView) -> str | None:
+    """Why a check of an installation has nothing to check. None if there is an installation, or that is not known."""
+    if _undecided(cluster):
+        return None
+    if not _our_objects(cluster):
+        return "not installed"
+    return None if _runs(cluster) else "no program of this driver runs"
+
+
+def _runs(cluster: ClusterView) -> bool:
+    if cluster.plugins or cluster.controllers or cluster.unread("pods") is not None:
+        return True
+    if any(pod.program is not None for pod in cluster.pods.items):
+        return True
+    # The programs of a simulated cluster have no pods, but they report and publish; those of the chart have pods.
+    by_the_chart = any(item.metadata.labels.get(MANAGED_BY) == "Helm" for item in cluster.definitions.items)
+    published = any(slice_.ours for slice_ in cluster.slices.items)
+    registered = any(cluster.registration(inventory) is not None for inventory in cluster.inventories.items)
+    return published and registered and not by_the_chart
+
+
+def _undecided(cluster: ClusterView) -> list[Unread]:
+    """The kinds that could not be read and that may prove an installation."""
+    served = not cluster.server.groups or INVENTORY_GROUP in cluster.server.groups
+    parts = ("daemon_sets", "deployments", *(("definitions",) if served else ()))
+    return [unread for part in parts if (unread := cluster.unread(part)) is not None]
+
+
+def _our_objects(cluster: ClusterView) -> dict[str, list[str]]:
+    """Names of the driver's objects by kind, without those that NVIDIA's own driver may have left."""
+    policies = [item for item in cluster.admission_policies.items if INVENTORY_GROUP in dict(item.resources)]
+    names = {
+        "DaemonSet": [str(plugin) for plugin in cluster.plugins],
+        "Deployment": [str(controller) for controller in cluster.controllers],
+        "CustomResourceDefinition": [item.metadata.name for item in cluster.definitions.items if _is_our_crd(item)],
+        "NodeInventory": [inventory.metadata.name for inventory in cluster.inventories.items],
+        "Pod": [str(pod) for pod in cluster.pods.items if pod.program is not None],
+        "DeviceClass": [item.metadata.name for item in cluster.classes.items if _is_our_class(item.metadata)],
+        "ResourceSlice": [slice_.name for slice_ in cluster.slices.items if slice_.ours],
+        "ValidatingWebhookConfiguration": [webhook.metadata.name for webhook in cluster.webhooks.items],
+        "ValidatingAdmissionPolicy": [policy.metadata.name for policy in policies],
+    }
+    return {kind: of_kind for kind, of_kind in names.items() if of_kind}
+
+
+def _is_our_crd(definition: CustomResource) -> bool:
+    group, name = definition.spec.get("group"), definition.metadata.labels.get(_NAME_LABEL)
+    return group == INVENTORY_GROUP or (group == CONFIG_GROUP and name == MANAGER)
+
+
+def _is_our_class(metadata: ObjectMeta) -> bool:
+    labels = (metadata.labels.get(MANAGED_BY), metadata.labels.get(_NAME_LABEL))
+    return metadata.name in _OUR_CLASSES or MANAGER in labels
+
+
+def installation(cluster: ClusterView) -> Judgment:
+    names, undecided = _our_objects(cluster), _undecided(cluster)
+    if names and (undecided or _runs(cluster)):
+        # If no node has reported, the check `plugin-nodes` says so.
+        unread = cluster.unread("daemon_sets") or cluster.unread("pods")
+        if not (cluster.plugins or cluster.our_pods(KUBELET_PLUGIN) or unread) and cluster.inventories.items:
+            for controller in cluster.controllers:
+                yield wrong("no-plugins", f"Deployment {controller}")
+    elif names:
+        objects = [f"{kind} {name}" for kind, of_kind in names.items() for name in of_kind]
+        yield wrong("left-over", what=and_more(objects, 5), commands=_commands(names, cluster.driver))
+    elif undecided:
+        yield from undecided
+    else:
+        labeled = sum(gpu_label(node) is not None for node in cluster.nodes.items)
+        labels = f"; {labeled} of {len(cluster.nodes.items)} nodes have a GPU label"
+        yield wrong("not-installed", labels=labels if cluster.nodes.unread is None else "")
+    counted = ((len(of_kind), kind) for kind, of_kind in names.items())
+    return f"found {', '.join(f'{number} {_plural(kind) if number > 1 else kind}' for number, kind in counted)}"
+
+
+def _plural(kind: str) -> str:
+    return _PLURALS.get(kind) or f"{kind}{'es' if kind.endswith('s') else 's'}"
+
+
+def _commands(names: dict[str, list[str]], driver: str) -> str:
+    """One for each kind, except inventories, which are deleted with their definition."""
+    arguments = {kind: " ".join(of_kind) for kind, of_kind in names.items() if kind != "NodeInventory"}
+    if "ResourceSlice" in arguments:
+        arguments["ResourceSlice"] = f"--field-selector spec.driver={driver}"
+    words = {"CustomResourceDefinition": "crd"}
+    return "; ".join(f"kubectl delete {words.get(kind, kind.lower())} {text}" for kind, text in arguments.items())
+
+
+# -- all checks
 
 _JUDGES: dict[str, Callable[[ClusterView], Judgment]] = {
     "server-version": server.server_version,
     "dra-api": server.dra_api,
     "features": server.features,
     "your-permissions": access.your_permissions,
-    "installation": installation.installation,
+    "installation": installation,
     "plugin-nodes": nodes.plugin_nodes,
     "kubelets": nodes.kubelets,
     "kubelet-gates": nodes.kubelet_gates,
@@ -22,11 +125,11 @@ _JUDGES: dict[str, Callable[[ClusterView], Judgment]] = {
     "plugin-pods": nodes.plugin_pods,
     "plugin-registered": nodes.plugin_registered,
     "inventories": nodes.inventories,
-    "nvidia-driver": gpus.nvidia_driver,
-    "gpu-health": gpus.gpu_health,
-    "containers": gpus.containers,
-    "leftovers": gpus.leftovers,
-    "policy-followed": gpus.policy_followed,
+    "nvidia-driver": nodes.nvidia_driver,
+    "gpu-health": nodes.gpu_health,
+    "containers": nodes.containers,
+    "leftovers": nodes.leftovers,
+    "policy-followed": nodes.policy_followed,
     "controller": publishing.controller,
     "leader": publishing.leader,
     "versions": publishing.versions,
@@ -59,4 +162,4 @@ def cluster_checks(
         "crds": partial(server.definitions, shipped=definitions),
         "device-classes": partial(configuration.device_classes, shipped=classes, errors=class_errors),
     }
-    return checks_of(Path(__file__).with_name("checks.yaml").read_text(encoding="utf-8"), judges, installation.why_moot)
+    return checks_of(Path(__file__).with_name("checks.yaml").read_text(encoding="utf-8"), judges, why_moot)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from dra_driver.api.computedomain import ComputeDomainStatus, DomainNode
-from dra_driver.api.conditions import Condition, dated
+from dra_driver.api.meta import Condition, dated
 from dra_driver.domains.members import Member, Membership
 from dra_driver.domains.names import DomainReason
 from dra_driver.domains.observed import ObjectState, ObservedDomain

@@ -7,7 +7,9 @@ profile its node has and builds the host from it.
 """
 
 import asyncio
+import random
 import re
+import socket
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -16,7 +18,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import yaml
 
@@ -34,7 +37,6 @@ from dra_driver.api.policy import PublishingPolicy
 from dra_driver.errors import InvalidInput, NodeNotReady, NotFound
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.names import GPU_DRIVER, model_label, names_record
-from dra_driver.simulation.addresses import PodAddresses
 from dra_driver.simulation.apiserver import SimulatedApiServer
 from dra_driver.simulation.apiserver.server import DEFAULT_VERSION
 from dra_driver.simulation.claims import SimulatedClaimController
@@ -374,3 +376,44 @@ def _node_object(node: SimulatedNode, version: str) -> JsonObject:
             },
         },
     }
+
+
+# -- addresses of pods, at which their processes really listen and find each other
+
+_GUARD_PORT = 50000
+"""Taken at the last address of a part by the cluster that has it."""
+_ATTEMPTS = 100
+
+
+class PodAddresses:
+    """Hands out addresses, each once. Enter it before, and leave it after the last process has ended."""
+
+    def __init__(self) -> None:
+        self._part: int | None = None
+        self._next = 0
+        self._guard: socket.socket | None = None
+
+    def __enter__(self) -> Self:
+        for _ in range(_ATTEMPTS):
+            part = random.randint(16, 254)
+            guard = socket.socket()
+            try:
+                guard.bind((f"127.{part}.255.254", _GUARD_PORT))
+            except OSError:
+                guard.close()
+                continue
+            self._part, self._guard = part, guard
+            break
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._guard is not None:
+            self._guard.close()
+
+    def new(self) -> str:
+        if self._part is None:
+            return "127.0.0.1"
+        self._next += 1
+        return f"127.{self._part}.{self._next // 250 % 255}.{self._next % 250 + 1}"

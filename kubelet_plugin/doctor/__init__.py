@@ -1,5 +1,5 @@
 """The node's part of `dractl doctor` and `dractl bundle`; found through the entry point group `gpu_dra.doctor`.
 
-`looking` sees what there is on the machine, with the plugin's own adapters; `seen` is that as values, `runtime_config`
-reads configurations of container runtimes, and `checks` judges; these three are pure. `part` puts them together.
+`looking` sees what there is on the machine, with the plugin's own adapters; `seen` is that as values, and `checks`
+judges; these two are pure. `part` puts them together.
 """

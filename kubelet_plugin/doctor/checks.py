@@ -10,8 +10,7 @@ from dra_driver.cdi.runtimes import GROUPS_SINCE, reads
 from dra_driver.devices.health import xid_condition, xid_severity
 from dra_driver.doctor.findings import Check, Judgment, Wrong, checks_of, wrong
 from dra_driver.phrases import and_more
-from kubelet_plugin.doctor.runtime_config import CONTAINERD
-from kubelet_plugin.doctor.seen import GpuSeen, NodeSeen, RuntimeSeen
+from kubelet_plugin.doctor.seen import CONTAINERD, GpuSeen, NodeSeen, RuntimeSeen
 
 _LEAST_FREE_BYTES = 16 * 2**20
 _DEFAULT_DIRS = ("/etc/cdi", "/var/run/cdi")

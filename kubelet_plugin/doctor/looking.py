@@ -17,13 +17,14 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from dra_driver.api.inventory import GpuFacts
-from dra_driver.cdi.reading import decode as decode_cdi
+from dra_driver.cdi.inject import decode as decode_cdi
 from dra_driver.doctor.findings import Unread
 from dra_driver.doctor.node import NodePlaces
 from dra_driver.errors import DriverError, InvalidInput, NodeNotReady
 from kubelet_plugin.claims.node_effects import OursNow
-from kubelet_plugin.doctor.runtime_config import CONTAINERD, CRIO, imports, runtime_seen
 from kubelet_plugin.doctor.seen import (
+    CONTAINERD,
+    CRIO,
     CdiFileSeen,
     EntrySeen,
     GpuSeen,
@@ -33,6 +34,8 @@ from kubelet_plugin.doctor.seen import (
     RuntimeSeen,
     SocketSeen,
     XidSeen,
+    imports,
+    runtime_seen,
 )
 from kubelet_plugin.effects.cdi_files import CdiFiles, OtherClaims
 from kubelet_plugin.effects.shipped_hook import InstalledHook

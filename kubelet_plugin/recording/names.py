@@ -1,14 +1,13 @@
 """A record without names: UUIDs, serial numbers, host name and addresses are replaced, the same one by the same. Pure.
 
-Which rules replace names in a text is `dra_driver.doctor.anonymity`'s; here is where in a record names are.
+Which rules replace names in a text is `dra_driver.doctor.redaction`'s; here is where in a record names are.
 """
 
 import re
 from typing import Any
 from uuid import UUID
 
-from dra_driver.doctor.anonymity import Anonymity
-from dra_driver.doctor.redaction import redacted_text
+from dra_driver.doctor.redaction import Anonymity, redacted_text
 from kubelet_plugin.simulation.recorded.format import File, NvmlCall, ProgramAnswer, Record
 
 _SERIALS = frozenset({"nvmlDeviceGetSerial"})

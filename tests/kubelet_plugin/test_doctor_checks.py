@@ -13,8 +13,8 @@ from dra_driver.doctor.findings import Unread, Verdict, examined
 from dra_driver.errors import InvalidInput
 from kubelet_plugin.doctor.checks import CHECKS
 from kubelet_plugin.doctor.part import NODE
-from kubelet_plugin.doctor.runtime_config import CRIO, imports, runtime_seen
 from kubelet_plugin.doctor.seen import (
+    CRIO,
     CdiFileSeen,
     EntrySeen,
     GpuSeen,
@@ -24,7 +24,9 @@ from kubelet_plugin.doctor.seen import (
     RuntimeSeen,
     SocketSeen,
     XidSeen,
+    imports,
     node_seen,
+    runtime_seen,
 )
 
 CLAIM = EntrySeen("claim team-a/train", "uid-train", "boot-2", prepared=True, releasing=False)

@@ -18,7 +18,7 @@ from support import promql
 from support.claims import BOOT, a_gpu, a_ref, an_entry, node_facts, uuid_of
 from support.rows import rows
 
-from controller.computedomains.metrics import DomainCollector
+from controller.computedomains.keeper import DomainCollector
 from controller.webhook.service import WebhookMetrics
 from docs import generate
 from dra_driver.api.computedomain import ComputeDomainStatus

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from support.runc import runc
 
-from dra_driver.cdi.inject import ContainerDescription, SpecFile, SpecFiles, inject
+from dra_driver.cdi.inject import ContainerDescription, SpecFile, SpecFiles, decode, inject
 from dra_driver.cdi.model import CdiSpec, DeviceNode, Hook, Mount, encode, qualified_name
-from dra_driver.cdi.reading import decode
 
 BUSYBOX = Path(shutil.which("busybox") or "/bin/busybox")
 _TOOLS = ("gcc", "unshare", "ldconfig")

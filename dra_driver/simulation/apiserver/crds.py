@@ -1,11 +1,40 @@
-"""CustomResourceDefinitions: what they add to the table of types, and the status the server gives them."""
+"""CustomResourceDefinitions: what they add to the table of types, the status the server gives them, and the validation
+of their objects: the structural schema, and the rules in CEL of `x-kubernetes-validations`.
 
+A rule that mentions `oldSelf` holds for changes alone, and only if the previous value can be found: fields, values of
+maps, and items of lists that have keys. What was wrong before and did not change passes. Not simulated: limits of cost,
+`messageExpression`, `optionalOldSelf`, and rules with functions that are not known here, such as `duration`.
+Source: Kubernetes' pages on CustomResourceDefinitions.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from dra_driver.api.meta import JsonObject, Resource
-from dra_driver.apirules.schema import custom_schema
-from dra_driver.apirules.status import FieldProblem, invalid, not_supported, required
-from dra_driver.simulation.apiserver.custom_objects import problems_of_custom, problems_of_rules
+from dra_driver.apirules.schema import Schema, custom_schema
+from dra_driver.apirules.status import (
+    FieldProblem,
+    duplicate,
+    forbidden,
+    invalid,
+    not_supported,
+    required,
+    too_long,
+    too_many,
+    type_invalid,
+)
+from dra_driver.cel.check import check
+from dra_driver.cel.errors import CelError, CelNotJudged
+from dra_driver.cel.evaluate import CelProgram
+from dra_driver.cel.functions import FUNCTIONS
+from dra_driver.cel.overloads import Environment, ObjectType
+from dra_driver.cel.parser import parse
+from dra_driver.cel.types import DYN
 from dra_driver.simulation.apiserver.resource_types import Column, ResourceType
 from dra_driver.simulation.apiserver.rules import Situation, TypeRules
 
@@ -133,3 +162,196 @@ def accepted_status(crd: JsonObject, now: str) -> JsonObject:
         "acceptedNames": crd["spec"]["names"],
         "storedVersions": [*before, *(name for name in stored if name not in before)],
     }
+
+
+# -- validation of custom objects
+
+
+def problems_of_custom(value: Any, schema: Schema, path: str = "") -> list[FieldProblem]:
+    """All that is wrong with `value`, which was pruned and defaulted before."""
+    if value is None:
+        if schema.raw.get("nullable") or schema.type == "":
+            return []
+        return [_wrong_type(path, "null", schema.type)]
+    if schema.raw.get("x-kubernetes-int-or-string"):
+        if isinstance(value, bool) or not isinstance(value, int | str):
+            return [_wrong_type(path, _json_type(value), "integer,string")]
+        return []
+    if schema.type and not _is_type(value, schema.type):
+        return [_wrong_type(path, _json_type(value), schema.type)]
+    checks: dict[type, Callable[[Any, Schema, str], list[FieldProblem]]] = {dict: _object, list: _array, str: _string}
+    problems = checks.get(type(value), _number)(value, schema, path)
+    allowed = schema.raw.get("enum")
+    if allowed is not None and value not in allowed:
+        problems.append(not_supported(path, value, [str(item) for item in allowed]))
+    return problems
+
+
+def _json_type(value: object) -> str:
+    if isinstance(value, bool):
+        return "boolean"
+    names: Mapping[type, str] = {dict: "object", list: "array", str: "string", int: "integer", float: "number"}
+    return names.get(type(value), "null")
+
+
+def _is_type(value: object, wanted: str) -> bool:
+    actual = _json_type(value)
+    if wanted == "number":
+        return actual in ("integer", "number")
+    if wanted == "integer" and isinstance(value, float):
+        return value.is_integer()
+    return actual == wanted
+
+
+def _wrong_type(path: str, actual: str, wanted: str) -> FieldProblem:
+    return type_invalid(path, actual, f'{path} in body must be of type {wanted}: "{actual}"')
+
+
+def _child(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _object(value: dict[str, Any], schema: Schema, path: str) -> list[FieldProblem]:
+    problems = [required(_child(path, name)) for name in schema.raw.get("required", ()) if name not in value]
+    for name, item in value.items():
+        child = schema.properties.get(name)
+        if child is not None and child.definition is None:
+            problems += problems_of_custom(item, child, _child(path, name))
+        elif child is None and schema.additional is not None:
+            problems += problems_of_custom(item, schema.additional, f"{path}.{name}")
+    problems += _bounds(len(value), schema, path, "minProperties", "maxProperties", "should have at {} {} properties")
+    return problems
+
+
+def _array(value: list[Any], schema: Schema, path: str) -> list[FieldProblem]:
+    problems: list[FieldProblem] = []
+    if schema.items is not None:
+        for index, item in enumerate(value):
+            problems += problems_of_custom(item, schema.items, f"{path}[{index}]")
+    problems += _bounds(len(value), schema, path, "minItems", "maxItems", "should have at {} {} items")
+    if schema.list_type in ("set", "map"):
+        keys = [_list_key(item, schema) for item in value]
+        problems += [
+            duplicate(f"{path}[{index}]", shown)
+            for index, (key, shown) in enumerate(keys)
+            if key in [other for other, _ in keys[:index]]
+        ]
+    return problems
+
+
+def _list_key(item: Any, schema: Schema) -> tuple[str, Any]:
+    shown = item
+    if schema.list_type == "map" and isinstance(item, dict):
+        defaults = {name: child.raw.get("default") for name, child in (schema.items or schema).properties.items()}
+        shown = {name: item.get(name, defaults.get(name)) for name in schema.list_keys}
+    return json.dumps(shown, sort_keys=True), shown
+
+
+def _bounds(count: int, schema: Schema, path: str, low: str, high: str, text: str) -> list[FieldProblem]:
+    problems = []
+    if low in schema.raw and count < schema.raw[low]:
+        problems.append(invalid(path, count, f"{path} in body {text.format('least', schema.raw[low])}"))
+    if high in schema.raw and count > schema.raw[high]:
+        limit = schema.raw[high]
+        problems.append(too_long(path, limit) if high == "maxLength" else too_many(path, count, limit))
+    return problems
+
+
+def _string(value: str, schema: Schema, path: str) -> list[FieldProblem]:
+    problems = _bounds(len(value), schema, path, "minLength", "maxLength", "should be at {} {} chars long")
+    pattern = schema.raw.get("pattern")
+    if pattern is not None and re.search(pattern, value) is None:
+        problems.append(invalid(path, value, f"{path} in body should match '{pattern}'"))
+    form = schema.raw.get("format")
+    if form == "date-time" and not _is_moment(value):
+        problems.append(type_invalid(path, value, f"{path} in body must be of type date-time: {json.dumps(value)}"))
+    return problems
+
+
+def _is_moment(text: str) -> bool:
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
+
+
+def _number(value: Any, schema: Schema, path: str) -> list[FieldProblem]:
+    if isinstance(value, bool):
+        return []
+    low, high, problems = schema.raw.get("minimum"), schema.raw.get("maximum"), []
+    if low is not None and value < low:
+        problems.append(invalid(path, value, f"{path} in body should be greater than or equal to {low}"))
+    if high is not None and value > high:
+        problems.append(invalid(path, value, f"{path} in body should be less than or equal to {high}"))
+    return problems
+
+
+_OLD = re.compile(r"\boldSelf\b")
+_MISSING: Any = object()
+
+
+def problems_of_rules(value: Any, old: Any, schema: Schema) -> list[FieldProblem]:
+    """What the rules say of an object that is right otherwise; `old` is None for a new one."""
+    return list(_problems(value, _MISSING if old is None else old, schema, ""))
+
+
+def _problems(value: Any, old: Any, schema: Schema, path: str) -> Iterator[FieldProblem]:
+    for rule in schema.raw.get("x-kubernetes-validations", ()):
+        yield from _broken(rule, value, old, path, schema.type)
+    if isinstance(value, dict):
+        for name, item in value.items():
+            child = schema.child(name)
+            if child is not None and child.definition is None:
+                before = old.get(name, _MISSING) if isinstance(old, dict) else _MISSING
+                yield from _problems(item, before, child, f"{path}.{name}" if path else name)
+    if isinstance(value, list) and schema.items is not None:
+        for index, item in enumerate(value):
+            yield from _problems(item, _same_item(item, old, schema), schema.items, f"{path}[{index}]")
+
+
+def _broken(rule: dict[str, Any], value: Any, old: Any, path: str, kind: str) -> Iterator[FieldProblem]:
+    changes = _OLD.search(rule["rule"]) is not None
+    if (changes and old is _MISSING) or (not changes and old == value):
+        return
+    try:
+        holds = _compiled(rule["rule"], changes)(value, old)
+    except CelNotJudged:
+        return
+    except CelError as error:
+        yield _invalid(path, f"{error} evaluating rule: {rule['rule']}")
+        return
+    if not holds:
+        where = f"{path}{rule.get('fieldPath', '')}".lstrip(".")
+        message = str(rule.get("message", f"failed rule: {rule['rule']}")).strip()
+        older = (35, FieldProblem(where, "FieldValueInvalid", f'Invalid value: "{kind}": {message}'))
+        known = _PROBLEMS.get(rule.get("reason", ""))
+        yield known(where, message) if known else replace(_invalid(where, message), older=older)
+
+
+def _invalid(field: str, said: str) -> FieldProblem:
+    """Without the value, which may be a large one."""
+    return FieldProblem(field, "FieldValueInvalid", f"Invalid value: {said}")
+
+
+_PROBLEMS: dict[str, Callable[[str, str], FieldProblem]] = {
+    "FieldValueForbidden": forbidden,
+    "FieldValueRequired": required,
+}
+
+
+def _same_item(item: Any, old: Any, schema: Schema) -> Any:
+    """The item of the same keys in the list before."""
+    if schema.list_type != "map" or not isinstance(old, list) or not isinstance(item, dict):
+        return _MISSING
+    keys = [item.get(name) for name in schema.list_keys]
+    same = (one for one in old if isinstance(one, dict) and [one.get(name) for name in schema.list_keys] == keys)
+    return next(same, _MISSING)
+
+
+@lru_cache(maxsize=256)
+def _compiled(rule: str, changes: bool) -> Callable[[Any, Any], bool]:
+    """Raises CelError when it is compiled, and when it is asked."""
+    names = ("self", "oldSelf") if changes else ("self",)
+    environment = Environment({name: ObjectType(DYN, {}) for name in names}, FUNCTIONS)
+    program = CelProgram(check(parse(rule), rule, environment))
+    return lambda value, old: program.evaluate_all([value, old] if changes else [value]) is True

@@ -2,7 +2,7 @@
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from controller.computedomains.metrics import DomainCollector
+from controller.computedomains.keeper import DomainCollector
 from dra_driver.api.computedomain import ComputeDomainStatus
 
 

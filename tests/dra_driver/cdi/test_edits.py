@@ -16,9 +16,8 @@ from dra_driver.cdi.edits import (
     claim_kind,
     claim_spec,
 )
-from dra_driver.cdi.inject import ContainerDescription, SpecFile, SpecFiles, inject
+from dra_driver.cdi.inject import ContainerDescription, SpecFile, SpecFiles, decode, inject
 from dra_driver.cdi.model import CdiSpec, DeviceNode, encode, problems_of
-from dra_driver.cdi.reading import decode
 
 DRIVER = "gpu.nvidia.com"
 CLAIM = "0b5b1c8e-6b9e-4b0e-8f0a-000000000001"

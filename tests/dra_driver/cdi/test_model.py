@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from support.cdi import class_names, container_edits, device_names, specs, vendors
 from support.rows import examples, rows
 
+from dra_driver.cdi.inject import decode
 from dra_driver.cdi.model import (
     VERSIONS,
     CdiDevice,
@@ -21,7 +22,6 @@ from dra_driver.cdi.model import (
     qualified_name,
     spec_of,
 )
-from dra_driver.cdi.reading import decode
 from dra_driver.errors import InvalidInput
 
 NODE = DeviceNode("/dev/x")

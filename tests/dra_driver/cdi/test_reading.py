@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from support.cdi import specs
 from support.rows import examples, rows
 
+from dra_driver.cdi.inject import decode
 from dra_driver.cdi.model import CdiDevice, CdiSpec, ContainerEdits, encode, spec_of
-from dra_driver.cdi.reading import decode
 from dra_driver.errors import InvalidInput
 
 SOME = settings(max_examples=examples(30))

@@ -15,10 +15,9 @@ from support.inventories import gpu_uuid
 
 from dra_driver.cli.bundle import put_cluster
 from dra_driver.cli.doctor import report_of_bundle, shipped_checks
-from dra_driver.doctor.anonymity import Anonymity
-from dra_driver.doctor.archive import Bundle, stored
+from dra_driver.doctor.archive import Bundle, Logs, stored
 from dra_driver.doctor.findings import examined
-from dra_driver.doctor.logs import Logs
+from dra_driver.doctor.redaction import Anonymity
 from dra_driver.errors import InvalidInput, NodeNotReady, Unreachable
 
 RELEASE = "0.1.0"

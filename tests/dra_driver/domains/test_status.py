@@ -7,7 +7,7 @@ from support.domain_values import NOW, OTHER, daemon, domain, member, node, obse
 from support.rows import rows
 
 from dra_driver.api.computedomain import ComputeDomainStatus
-from dra_driver.api.conditions import Condition
+from dra_driver.api.meta import Condition
 from dra_driver.domains.members import membership
 from dra_driver.domains.names import OF_PARTS, DomainReason
 from dra_driver.domains.observed import ObjectState, ObservedDaemon, ObservedDomain

@@ -9,7 +9,7 @@ import pytest_asyncio
 
 from dra_driver.cdi.inject import ContainerDescription
 from dra_driver.cdi.model import DeviceNode, Mount
-from dra_driver.simulation.addresses import PodAddresses
+from dra_driver.simulation.cluster import PodAddresses
 from dra_driver.simulation.kubelet.containers import ContainerProgram, Containers, ContainerStanding
 from dra_driver.simulation.kubelet.pods import environment, running_status, standing_patch
 

@@ -15,8 +15,8 @@ from support.rows import rows
 from typer.testing import CliRunner, Result
 
 from dra_driver.api.inventory import NodeInventory
+from dra_driver.cdi.inject import decode
 from dra_driver.cdi.model import problems_of
-from dra_driver.cdi.reading import decode
 from dra_driver.errors import InvalidInput
 from dra_driver.terminal import messages
 from kubelet_plugin.commands.inventory import _Node, _print, _report, inventory

@@ -7,8 +7,8 @@ from support.driver_tree import VERSION, DriverTree
 
 from dra_driver.api.inventory import GpuFacts
 from dra_driver.cdi.edits import ClaimDevice, claim_spec
+from dra_driver.cdi.inject import decode
 from dra_driver.cdi.model import DeviceNode, encode, problems_of
-from dra_driver.cdi.reading import decode
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.hardware.driver_root import (
     DriverInstallation,

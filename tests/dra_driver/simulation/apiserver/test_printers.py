@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from support.rows import rows
 
-from dra_driver.simulation.apiserver.printers import PRINTERS, age, duration
+from dra_driver.simulation.apiserver.tables import PRINTERS, age, duration
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
