@@ -34,6 +34,7 @@ class Feature(StrEnum):
     MIG_EXTENDED_RESOURCES = "MigExtendedResources"
     COMPUTE_DOMAINS = "ComputeDomains"
     HOST_IMEX = "HostManagedIMEXDaemon"
+    FABRIC_PARTITIONS = "FabricManagerPartitioning"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,12 @@ GATES: Mapping[Feature, Gate] = {
             "Nodes run their IMEX daemons themselves: ComputeDomains start none, and wait for the node's daemon.",
             needs=(Feature.COMPUTE_DOMAINS,),
         ),
+        Gate(
+            Feature.FABRIC_PARTITIONS,
+            "alpha",
+            "Where Fabric Manager shares the NVSwitches (FABRIC_MODE=1), the GPUs of a claim must be one fabric"
+            " partition, which is active while the claim has them.",
+        ),
     )
 }
 
@@ -120,7 +127,6 @@ _OF_NVIDIA = frozenset(
         "CrashOnNVLinkFabricErrors",
         "DeviceMetadata",
         "DRAListTypeAttributes",
-        "FabricManagerPartitioning",
         "ContextualLogging",
         "LoggingAlphaOptions",
         "LoggingBetaOptions",

@@ -26,6 +26,11 @@ INVENTORY_API_VERSION = "dra.gpu/v1alpha1"
 STANDARD_DOMAIN = "resource.kubernetes.io"
 """Domain of the attributes that mean the same for every driver."""
 
+PARTITION_SIZES = (1, 2, 4, 8)
+"""Numbers of GPUs of fabric partitions that have an attribute."""
+
+_FABRIC_ATTRIBUTES = (*(f"partition{size}" for size in PARTITION_SIZES), "gpuModuleID")
+
 GPU_ATTRIBUTES = (
     "type",
     "uuid",
@@ -40,6 +45,7 @@ GPU_ATTRIBUTES = (
     f"{STANDARD_DOMAIN}/pciBusID",
     f"{STANDARD_DOMAIN}/pcieRoot",
     f"{STANDARD_DOMAIN}/numaNode",
+    *_FABRIC_ATTRIBUTES,
     "addressingMode",
     "nvlinkDomain",
     "clique",
@@ -59,7 +65,7 @@ GPU_ATTRIBUTES = (
     "vbiosVersion",
 )
 """Attributes of a full GPU, most important first. Up to `addressingMode` they are those of NVIDIA's own driver, plus
-`sharing` and `isolation`, which every device has."""
+`sharing` and `isolation`, which every device has. Those of fabric partitions take the place of those of NVLink."""
 
 MIG_ATTRIBUTES = (
     "type",
@@ -98,6 +104,7 @@ VFIO_ATTRIBUTES = (
     f"{STANDARD_DOMAIN}/pciBusID",
     f"{STANDARD_DOMAIN}/pcieRoot",
     f"{STANDARD_DOMAIN}/numaNode",
+    *_FABRIC_ATTRIBUTES,
 )
 """Attributes of a GPU for virtual machines."""
 

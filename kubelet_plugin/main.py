@@ -41,6 +41,7 @@ from kubelet_plugin.effects.mps import MpsDaemons
 from kubelet_plugin.effects.shipped_hook import ShippedHook
 from kubelet_plugin.facts.container_runtime import ContainerFilesOfNode, ContainerRuntime, lacking
 from kubelet_plugin.facts.discovery import Discovery
+from kubelet_plugin.facts.fabric import FabricAnswer, answer_of
 from kubelet_plugin.facts.hardware import Hardware, NodeFacts, OpenNvml, installed_nvml, simulated_nvml
 from kubelet_plugin.facts.monitor import MonitoredFacts
 from kubelet_plugin.facts.node_watch import NodeWatch
@@ -49,6 +50,7 @@ from kubelet_plugin.facts.release import GpuRelease
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.imex import HostDaemon, foreign_daemon_problem
+from kubelet_plugin.hardware.nvfm import FabricManager
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.prepare.borrowed import FOLDER, Borrowed
 from kubelet_plugin.prepare.claims import ClaimReader, PodsOfClaims
@@ -136,6 +138,7 @@ class _Node:
     programs: DriverPrograms
     host_imex: HostDaemon | None
     """None if no gate allows its use."""
+    fabric: FabricManager
     hardware: Hardware
     machine: NodeMachine
     daemons: MpsDaemons
@@ -176,6 +179,7 @@ def _node(settings: NodePluginSettings, runtime: ContainerRuntime) -> _Node:
     host_imex = HostDaemon(host, programs) if Feature.HOST_IMEX in settings.feature_gates else None
     imex_state = (lambda: None) if host_imex is None else host_imex.state
     machine = machine_of(host, settings.host_root if settings.simulate else None)
+    fabric = _fabric_manager(settings, host, driver, simulated)
     return _Node(
         host=host,
         runtime=runtime,
@@ -183,6 +187,7 @@ def _node(settings: NodePluginSettings, runtime: ContainerRuntime) -> _Node:
         open_nvml=open_nvml,
         programs=programs,
         host_imex=host_imex,
+        fabric=fabric,
         hardware=Hardware(
             host,
             open_nvml,
@@ -192,11 +197,25 @@ def _node(settings: NodePluginSettings, runtime: ContainerRuntime) -> _Node:
             make_nodes=DeviceNodes(machine.on_host, driver, programs),
             # Containers of a simulated node run no hooks.
             warnings=runtime.warnings if settings.simulate else partial(lacking, driver, runtime),
+            fabric=partial(answer_of, fabric) if Feature.FABRIC_PARTITIONS in settings.feature_gates else FabricAnswer,
         ),
         machine=machine,
         daemons=mps_daemons(machine, programs, settings.state_dir / "mps"),
         journal=journal,
     )
+
+
+def _fabric_manager(
+    settings: NodePluginSettings, host: HostFiles, driver: DriverInstallation, simulated: "SimulatedHost | None"
+) -> FabricManager:
+    if simulated is None:
+        return FabricManager(host, driver.root, settings.fabric_manager)
+
+    # Imported here, because a real node does not need profiles.
+    from kubelet_plugin.simulation.nvfm import SimulatedFabricLibrary
+
+    library = SimulatedFabricLibrary(simulated.root)
+    return FabricManager(host, driver.root, settings.fabric_manager, lambda _: library)
 
 
 def _makes_daemons(settings: NodePluginSettings) -> bool:
@@ -219,7 +238,7 @@ def _composed(settings: NodePluginSettings, cluster: _Cluster, node: _Node) -> _
     errors = LastErrors()
     heard = _heard(cluster, errors)
     listener = Listeners([*heard, pods, *([status] if status is not None else [])])
-    effects = effects_of(node.machine, node.hardware, node.programs, node.daemons, watch.events.paused)
+    effects = effects_of(node.machine, node.hardware, node.programs, node.daemons, watch.events.paused, node.fabric)
     claims = _claims(settings, reader, node, watch, effects, offers, listener)
     event_loop = asyncio.get_running_loop()
 
@@ -474,6 +493,8 @@ def _simulated(settings: NodePluginSettings) -> "SimulatedHost | None":
     # Without a number, all nodes of a DaemonSet have the same setting but different GPUs.
     simulated = open_simulated(settings.host_root, settings.simulate, settings.node_name)
     simulated.adopt_programs()
+    if Feature.FABRIC_PARTITIONS in settings.feature_gates:
+        simulated.share_switches()
     return simulated
 
 

@@ -46,6 +46,9 @@ class NodePluginSettings:
     cdi_hook: str | None
     """Host path of nvidia-cdi-hook or nvidia-ctk, or `none`; None: the plugin searches for it, or copies the image's to
     the host."""
+    fabric_manager: str | None
+    """Where Fabric Manager takes commands: a socket on the host, HOST or HOST:PORT; None: the plugin searches for the
+    socket. For the gate FabricManagerPartitioning."""
     publisher: str
     """`controller` or `node`: who writes ResourceSlices."""
     policy: Path | None
@@ -93,6 +96,7 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> N
         host_root=Path(options.host_root),
         driver_root=options.driver_root or None,
         cdi_hook=options.cdi_hook or None,
+        fabric_manager=options.fabric_manager or None,
         publisher=options.publisher,
         policy=Path(options.policy) if options.policy else None,
         validation_command=options.validation_command,
@@ -128,6 +132,12 @@ def _parser() -> SettingsParser:
         "",
         "nvidia-cdi-hook or nvidia-ctk on the host, or `none`; default: the plugin searches, or uses the image's",
         type=_hook,
+    )
+    setting(
+        "--fabric-manager",
+        "",
+        "where Fabric Manager takes commands: a socket on the host, HOST or HOST:PORT; default: the plugin searches",
+        type=_fabric_manager,
     )
     setting("--publisher", "controller", "who writes ResourceSlices", choices=("controller", "node"))
     setting("--policy", "", "file with a PublishingPolicy, the publisher's; default: all GPUs are published")
@@ -165,6 +175,13 @@ def _uid(text: str) -> str:
 def _hook(text: str) -> str:
     if text and text != "none" and not text.startswith("/"):
         raise argparse.ArgumentTypeError(f"{text!r} is neither an absolute path on the host nor `none`")
+    return text
+
+
+def _fabric_manager(text: str) -> str:
+    host, _, port = text.partition(":")
+    if text and not text.startswith("/") and (not host or (port and not port.isdecimal())):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither an absolute path on the host, nor HOST or HOST:PORT")
     return text
 
 

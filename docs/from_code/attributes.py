@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 
 from docs.from_code.tables import WRITTEN, page, table
-from dra_driver.api.inventory import ComputeInstanceFacts, GpuFacts, GpuInstanceFacts, ImexFacts
+from dra_driver.api.inventory import ComputeInstanceFacts, FabricPartitionFacts, GpuFacts, GpuInstanceFacts, ImexFacts
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import Attribute, Device
 from dra_driver.checking import knowledge
@@ -19,6 +19,7 @@ from dra_driver.names import (
     GPU_ATTRIBUTES,
     GPU_DRIVER,
     MIG_ATTRIBUTES,
+    PARTITION_SIZES,
     STANDARD_DOMAIN,
     VFIO_ATTRIBUTES,
 )
@@ -42,6 +43,12 @@ MEANINGS = {
     f"{STANDARD_DOMAIN}/pciBusID": "PCI address of the GPU on its node.",
     f"{STANDARD_DOMAIN}/pcieRoot": "PCIe root of the GPU, for `matchAttribute` with network devices.",
     f"{STANDARD_DOMAIN}/numaNode": "NUMA node of the GPU; absent if the machine has none.",
+    **{
+        f"partition{size}": f"Fabric partition of {size} GPUs that contains this GPU, for `matchAttribute`; only where"
+        " NVSwitches are shared."
+        for size in PARTITION_SIZES
+    },
+    "gpuModuleID": "Place of the GPU on its base board, as NVML reports it; only where NVSwitches are shared.",
     "addressingMode": "`HMM`, `ATS` or `None`: how the GPU accesses pages of host memory.",
     "nvlinkDomain": "Equal for GPUs that reach each other over NVLink, for `matchAttribute`.",
     "clique": "Partition of a multi-node NVLink fabric: cluster UUID and clique ID.",
@@ -111,7 +118,8 @@ def _published() -> tuple[Device, ...]:
     found: list[Device] = []
     for model in knowledge.model_names():
         whole = knowledge._inventory(model)
-        for gpus in (whole.gpus[:1], [_partitioned(gpu) for gpu in whole.gpus[:1]]):
+        first = whole.gpus[:1]
+        for gpus in (first, [_partitioned(gpu) for gpu in first], [_switched(gpu) for gpu in first]):
             inventory = whole.model_copy(update={"gpus": gpus})
             for policy in map(PublishingPolicy.of, _POLICIES):
                 found += described_devices(inventory, policy, {}, GPU_DRIVER, ALL_FEATURES).devices
@@ -129,6 +137,14 @@ def _partitioned(gpu: GpuFacts) -> GpuFacts:
         id=1, profile=profile.name, start=profile.starts[0], size=profile.size, compute_instances=[part]
     )
     return gpu.model_copy(update={"mig": gpu.mig.model_copy(update={"enabled": True, "instances": [instance]})})
+
+
+def _switched(gpu: GpuFacts) -> GpuFacts:
+    """With shared NVSwitches, if it is behind NVSwitches of its node."""
+    if gpu.module_id is None or gpu.nvlink is None or not gpu.nvlink.switched:
+        return gpu
+    parts = [FabricPartitionFacts(id=8 // size, size=size) for size in PARTITION_SIZES]
+    return gpu.model_copy(update={"fabric_partitions": parts, "fabric": None, "nvlink": None})
 
 
 def _kind(device: Device) -> str:

@@ -111,6 +111,21 @@ class NvlinkFacts(Model):
     peers: list[Word] = Field(default_factory=list, max_length=MOST_GPUS)
 
 
+class FabricPartitionFacts(Model):
+    """A fabric partition that contains this GPU: GPUs that NVSwitches connect with each other and with no other GPU, as
+    long as the partition is active. Source: fmGetSupportedFabricPartitions."""
+
+    id: Number
+    """Unique on the node; 0 is an ID like any other."""
+    size: Slices
+    """Number of GPUs."""
+
+
+FABRIC_MANAGER_SUBJECT = "Fabric Manager"
+"""Subject of the problem that keeps fabric partitions of a node from being used, and of the warning that it has none.
+"""
+
+
 class MigProfileFacts(Model):
     """One kind of GPU instance that this GPU can have, and where. Source: nvmlDeviceGetGpuInstanceProfileInfo and
     nvmlDeviceGetGpuInstancePossiblePlacements."""
@@ -244,6 +259,9 @@ class GpuFacts(Model):
     """`pci0000:15`; standard attribute resource.kubernetes.io/pcieRoot."""
     fabric: FabricFacts | None = None
     nvlink: NvlinkFacts | None = None
+    fabric_partitions: list[FabricPartitionFacts] = Field(default_factory=list, max_length=64)
+    """Sorted by size and ID; empty unless the NVSwitches of the node are shared. Then `fabric` and `nvlink` are absent,
+    because what the GPU reaches depends on the active partition."""
     mig: MigFacts | None = None
     ecc_enabled: bool | None = None
     multiprocessors: Number | None = None

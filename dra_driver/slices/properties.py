@@ -32,7 +32,7 @@ from dra_driver.devices.counters import engines
 from dra_driver.devices.fabric import state_of
 from dra_driver.devices.mig import part_multiprocessors, placement_order
 from dra_driver.devices.model import DeviceKind, Offer, Partition
-from dra_driver.names import GPU_ATTRIBUTES, MIG_ATTRIBUTES, STANDARD_DOMAIN, VFIO_ATTRIBUTES
+from dra_driver.names import GPU_ATTRIBUTES, MIG_ATTRIBUTES, PARTITION_SIZES, STANDARD_DOMAIN, VFIO_ATTRIBUTES
 from dra_driver.quantity import Quantity, padded_version
 
 _VALUE_BYTES = 64
@@ -111,6 +111,7 @@ def _gpu(gpu: GpuFacts, nvlink_domain: str | None) -> _Plain:
     return {
         **_place(gpu),
         **_product(gpu),
+        **_partitions(gpu),
         "uuid": gpu.uuid,
         "nvlinkDomain": nvlink_domain,
         "clique": clique,
@@ -153,6 +154,7 @@ def _packing_rank(offer: Offer, partition: Partition) -> int | None:
 def _vfio(gpu: GpuFacts) -> _Plain:
     return {
         **_place(gpu),
+        **_partitions(gpu),
         "uuid": gpu.uuid,
         "productName": gpu.product_name,
         "vendorID": _NVIDIA,
@@ -168,6 +170,16 @@ def _place(gpu: GpuFacts) -> _Plain:
         f"{STANDARD_DOMAIN}/pcieRoot": gpu.pcie_root,
         f"{STANDARD_DOMAIN}/numaNode": gpu.numa_node,
     }
+
+
+def _partitions(gpu: GpuFacts) -> _Plain:
+    """IDs of the GPU's fabric partitions by their size, if there is one of that size: `matchAttribute` on one of them
+    finds the GPUs of a partition."""
+    if not gpu.fabric_partitions:
+        return {}
+    ids = {size: [part.id for part in gpu.fabric_partitions if part.size == size] for size in PARTITION_SIZES}
+    found: _Plain = {f"partition{size}": of_size[0] for size, of_size in ids.items() if len(of_size) == 1}
+    return {**found, "gpuModuleID": gpu.module_id}
 
 
 def _product(gpu: GpuFacts) -> _Plain:

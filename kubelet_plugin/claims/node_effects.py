@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dra_driver.errors import DriverError
+from kubelet_plugin.effects.fabric import FabricPartitions
 from kubelet_plugin.effects.gpu_settings import ComputeModes, TimeSlices
 from kubelet_plugin.effects.mig import ComputeInstances, GpuInstances, MigModes
 from kubelet_plugin.effects.mps import MpsDaemons
@@ -18,12 +19,14 @@ from kubelet_plugin.effects.vfio import VfioBindings
 from kubelet_plugin.effects.vfio_driver import DriverOfNode, HostSmi
 from kubelet_plugin.facts.hardware import Hardware
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
+from kubelet_plugin.hardware.nvfm import FabricManager
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.hardware.vfio import HostModules, KernelModules, Sysfs, SysfsWriter
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
     ComputeMode,
     Effects,
+    FabricPartition,
     GpuInstance,
     MigMode,
     MpsDaemon,
@@ -69,21 +72,19 @@ def effects_of(
     programs: DriverPrograms,
     daemons: MpsDaemons,
     paused: Callable[[], AbstractContextManager[None]],
+    fabric: FabricManager | None = None,
 ) -> Effects:
-    """`paused` keeps the process's other NVML sessions away."""
+    """`paused` keeps the process's other NVML sessions away. Without `fabric` there are no fabric partitions."""
+    driver = DriverOfNode(hardware, HostSmi(programs, machine.on_host), paused)
     return {
+        **({} if fabric is None else {FabricPartition: FabricPartitions(fabric, driver, hardware)}),
         MigMode: MigModes(hardware, paused),
         GpuInstance: GpuInstances(hardware),
         ComputeInstance: ComputeInstances(hardware),
         ComputeMode: ComputeModes(hardware),
         TimeSlice: TimeSlices(programs, hardware),
         MpsDaemon: daemons,
-        VfioBinding: VfioBindings(
-            machine.host,
-            machine.sysfs,
-            machine.modules,
-            DriverOfNode(hardware, HostSmi(programs, machine.on_host), paused),
-        ),
+        VfioBinding: VfioBindings(machine.host, machine.sysfs, machine.modules, driver),
     }
 
 

@@ -18,6 +18,7 @@ import structlog
 from dra_driver.api.inventory import MOST_GPUS, MOST_PROBLEMS, MOST_WARNINGS, DriverFacts, GpuFacts, ImexFacts, Problem
 from dra_driver.devices.fabric import fabric_of
 from dra_driver.errors import HardwareError, NodeNotReady
+from kubelet_plugin.facts.fabric import FabricAnswer, partitioned
 from kubelet_plugin.hardware.calls import NvmlLibrary, load_library, problem_of, session_over
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.health import HealthReading
@@ -106,7 +107,8 @@ class Hardware:
     The journal is asked first, without waiting, what it made for claims. `imex_state` asks an IMEX daemon that the node
     runs itself. `imex_problem` is what keeps IMEX daemons of ComputeDomains from starting here, if the node has
     channels. `make_nodes` makes device nodes that are missing, before each look; what it returns is wrong with them.
-    `warnings` are what containers go without; they are asked for while no job waits for the hardware.
+    `warnings` are what containers go without; they are asked for while no job waits for the hardware, and so is
+    Fabric Manager (`fabric`).
     """
 
     def __init__(
@@ -119,6 +121,7 @@ class Hardware:
         imex_problem: Callable[[], Problem | None] = lambda: None,
         make_nodes: Callable[[], Problem | None] = lambda: None,
         warnings: Callable[[], Iterable[Problem]] = lambda: (),
+        fabric: Callable[[], FabricAnswer] = FabricAnswer,
         turn_s: float = TURN_S,
         read_s: float = READ_S,
     ) -> None:
@@ -129,6 +132,7 @@ class Hardware:
         self._imex_problem = imex_problem
         self._make_nodes = make_nodes
         self._warnings = warnings
+        self._fabric = fabric
         self._lanes = Lanes(turn_s)
         self._read_s = read_s
         self._session: _Session | None = None
@@ -139,10 +143,12 @@ class Hardware:
         self._last: NodeFacts | None = None
 
     def when_reopened(self, listener: Callable[[], None]) -> None:
-        """Call `listener`, in any thread, when a session begins that is not the first.
+        """Call `listener`, in any thread, when a session begins that is not the first, or a fabric partition of claims
+        is no longer active.
 
-        Before it, perhaps no process had a GPU open. Then the driver forgot the compute mode and time slice of each
-        that is not persistent. Source: NVIDIA, Driver Persistence, "Data Persistence".
+        Before a session, perhaps no process had a GPU open. Then the driver forgot the compute mode and time slice of
+        each that is not persistent. Source: NVIDIA, Driver Persistence, "Data Persistence". Fabric Manager forgets
+        active partitions when it restarts.
         """
         self._reopened = listener
 
@@ -170,9 +176,15 @@ class Hardware:
 
         Raises NodeNotReady only when the kernel does not even tell its boot id.
         """
-        return _bounded(replace(self._seen(), warnings=tuple(sorted(self._warnings(), key=by_subject))))
+        expected = self._ours().partitions
+        fabric = self._fabric()
+        warnings = [*self._warnings(), *([fabric.warning] if fabric.warning is not None else [])]
+        facts = replace(self._seen(fabric), warnings=tuple(sorted(warnings, key=by_subject)))
+        if fabric.partitions and (expected & self._ours().partitions) - fabric.active:
+            self._reopened()
+        return _bounded(facts)
 
-    def _seen(self) -> NodeFacts:
+    def _seen(self, fabric: FabricAnswer) -> NodeFacts:
         boot_id = self._host.boot_id()
         if self._released is not None:
             return _as_released(boot_id, self._last, self._released)
@@ -188,7 +200,7 @@ class Hardware:
                     session = self._session
                     if session is None:
                         continue  # it was closed for a moment, as it is when a GPU is lent
-                    facts = self._looked(session, boot_id, nodes)
+                    facts = self._looked(session, boot_id, nodes, fabric)
             except NodeNotReady as error:
                 self._renew(session)
                 if isinstance(error, HardwareError) and session_over(error) and not renewed:
@@ -203,17 +215,18 @@ class Hardware:
             self._last = facts
             return facts
 
-    def _looked(self, session: "_Session", boot_id: str, nodes: Problem | None) -> NodeFacts:
+    def _looked(self, session: "_Session", boot_id: str, nodes: Problem | None, fabric: FabricAnswer) -> NodeFacts:
         pci = self._host.nvidia_gpus()
         driver, readings, ours = self._read(session)
+        readings = replace(readings, gpus=partitioned(readings.gpus, fabric))
         seen = self._located(readings.gpus, pci)
         imex = self._imex(session)
         imex_problem = self._imex_problem() if imex is not None and imex.usable else None
-        of_node = filter(None, (nodes, imex_problem))
+        of_node = filter(None, (nodes, imex_problem, fabric.problem))
         return NodeFacts(
             boot_id,
             driver,
-            without_ours(seen, ours),
+            partitioned(without_ours(seen, ours), fabric),
             tuple(sorted((*_problems(readings, pci, ours), *of_node), key=by_subject)),
             readings.health,
             lost(seen, ours),

@@ -56,6 +56,7 @@ from dra_driver.api.inventory import MOST_GPUS
 from dra_driver.errors import DriverError, HardwareError, NodeNotReady
 from dra_driver.runtime.files import StagedFile
 from kubelet_plugin.hardware.calls import NvmlCode
+from kubelet_plugin.hardware.nvfm import FM_SILENT
 from kubelet_plugin.prepare.changes import (
     Outdated,
     admitted_to,
@@ -96,10 +97,11 @@ _FILE_THREADS = 8
 
 _OUT_OF_REACH = (
     NvmlCode.NOT_FOUND, NvmlCode.DRIVER_NOT_LOADED, NvmlCode.GPU_IS_LOST, NvmlCode.RESET_REQUIRED,
-    NvmlCode.LIB_RM_VERSION_MISMATCH, NvmlCode.TIMEOUT,
+    NvmlCode.LIB_RM_VERSION_MISMATCH, NvmlCode.TIMEOUT, *FM_SILENT,
 )  # fmt: skip
-"""No program can use the GPU now, so its claim may be released; otherwise the claim's pod would be stuck until the node
-boots. What the claim left there is undone when the GPU can be reached again; until then no other claim gets it."""
+"""No program can use the GPU now, or Fabric Manager cannot be asked, so the claim may be released; otherwise its pod
+would be stuck until the node boots. What the claim left there is undone when it can be reached again; until then no
+other claim gets it."""
 
 _THREADS_OF_A_GPU = 4
 """Work on holds of one GPU, side by side. Most of the time it waits: for the driver, or for a daemon to be ready."""

@@ -17,7 +17,7 @@ from dra_driver.errors import ClusterError, DeviceInUse, DriverError, NodeNotRea
 from dra_driver.names import ClaimRef
 from kubelet_plugin.prepare.claims import ClaimReader
 from kubelet_plugin.prepare.execute import Executor
-from kubelet_plugin.prepare.holds import ComputeMode, Records, TimeSlice
+from kubelet_plugin.prepare.holds import ComputeMode, FabricPartition, Records, TimeSlice
 from kubelet_plugin.prepare.journal import Journal
 from kubelet_plugin.prepare.lifecycle import ClaimStanding, Entry, is_made, mig_uuids, standing_of
 from kubelet_plugin.prepare.node import ContainerFiles, CurrentNode, Node
@@ -30,6 +30,8 @@ _log = structlog.get_logger(__name__)
 
 _READS_AT_ONCE = 8
 _HOLDER_POLL_S = 0.05
+_FORGOTTEN = (FabricPartition, ComputeMode, TimeSlice)
+"""What the driver or Fabric Manager may forget without a reboot."""
 
 
 class Healer:
@@ -68,10 +70,11 @@ class Healer:
         return report + await self._reported(lambda: self._repair(self._stale_after_s))
 
     async def reassert_settings(self) -> RepairReport:
-        """Make time slices and compute modes of claims once more, with what else these hold. Never raises."""
+        """Make fabric partitions, time slices and compute modes of claims once more, with what else these hold. Never
+        raises."""
         report = RepairReport()
         for entry in list(self._journal.current.held.values()):
-            if not entry.releasing and any(isinstance(hold, ComputeMode | TimeSlice) for hold in entry.holds):
+            if not entry.releasing and any(isinstance(hold, _FORGOTTEN) for hold in entry.holds):
                 report += await self._put_right(
                     _Case(ClaimFinding(entry.claim.uid, entry, None), None),
                     Remedy(Action.KEEP, "its settings may be lost"),

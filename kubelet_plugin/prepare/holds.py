@@ -59,6 +59,16 @@ type MigDevice = ComputeInstance | str
 
 
 @dataclass(frozen=True, slots=True)
+class FabricPartition:
+    """A fabric partition active: NVSwitches connect these GPUs, and no others. Made: `was` (`active`, `inactive`)."""
+
+    partition: int
+    """Fabric Manager's number of it."""
+    gpus: tuple[GpuIdentity, ...]
+    """All GPUs of the partition, sorted."""
+
+
+@dataclass(frozen=True, slots=True)
 class ComputeMode:
     """NVML's compute mode of a GPU: 0 default, 3 exclusive process. Made: the mode before."""
 
@@ -110,9 +120,21 @@ class UnknownHold:
     """The JSON object, with its kind."""
 
 
-type Hold = MigMode | GpuInstance | ComputeInstance | ComputeMode | TimeSlice | MpsDaemon | VfioBinding | UnknownHold
+type Hold = (
+    MigMode
+    | GpuInstance
+    | ComputeInstance
+    | FabricPartition
+    | ComputeMode
+    | TimeSlice
+    | MpsDaemon
+    | VfioBinding
+    | UnknownHold
+)
 
-_ORDER = (MigMode, GpuInstance, ComputeInstance, ComputeMode, TimeSlice, MpsDaemon, VfioBinding, UnknownHold)
+_ORDER = (
+    MigMode, GpuInstance, ComputeInstance, FabricPartition, ComputeMode, TimeSlice, MpsDaemon, VfioBinding, UnknownHold,
+)  # fmt: skip
 
 
 def in_order(holds: Iterable[Hold]) -> tuple[Hold, ...]:
@@ -127,7 +149,7 @@ def gpus_of(hold: Hold) -> tuple[GpuIdentity, ...]:
     """The GPUs that a hold is about; none of one that is not known."""
     if isinstance(hold, UnknownHold):
         return ()
-    if isinstance(hold, MpsDaemon):
+    if isinstance(hold, MpsDaemon | FabricPartition):
         return hold.gpus
     return (hold.parent.gpu,) if isinstance(hold, ComputeInstance) else (hold.gpu,)
 
@@ -150,12 +172,21 @@ def subject_of(hold: Hold) -> Hashable:
             return GpuInstance, gpu, start
         case ComputeInstance(parent, slices, start):
             return ComputeInstance, parent, slices, start
+        case FabricPartition(partition):
+            return FabricPartition, partition
         case MpsDaemon(key):
             return MpsDaemon, key
         case UnknownHold(_, text):
             return UnknownHold, text
         case _:
             return type(hold), hold.gpu
+
+
+def excludes(hold: Hold, other: Hold) -> bool:
+    """Whether two holds cannot be at once: they differ about a subject, or are two partitions with a GPU in common."""
+    if isinstance(hold, FabricPartition) and isinstance(other, FabricPartition):
+        return hold != other and not set(hold.gpus).isdisjoint(other.gpus)
+    return hold != other and subject_of(hold) == subject_of(other)
 
 
 def described(hold: Hold) -> str:
@@ -169,6 +200,8 @@ def described(hold: Hold) -> str:
             return f"the compute instance of {described(parent)}"
         case ComputeInstance(parent, slices, start):
             return f"a compute instance of {slices} slices from {start} of {described(parent)}"
+        case FabricPartition(partition, gpus):
+            return f"fabric partition {partition} of {', '.join(map(str, gpus))}"
         case ComputeMode(gpu, mode):
             return f"compute mode {'EXCLUSIVE_PROCESS' if mode else 'DEFAULT'} of {gpu}"
         case TimeSlice(gpu, interval):
@@ -187,6 +220,7 @@ class Made:
     """What came of a hold: facts that its undoing, later holds and the CDI spec need. Keys are those of the effect.
 
     MigMode: `was` (`on`, `off`). GpuInstance: `gi`. ComputeInstance: `gi`, `ci`, `uuid`. ComputeMode: `was` (number).
+    FabricPartition: `was` (`active`, `inactive`), `persistent` (UUIDs of GPUs, separated by commas).
     MpsDaemon: `pipe`, `shm`, `log` (host folders), `launcher`, `unit` or `pid` and `started`. VfioBinding: `was`
     (driver), `group`, and `node` (the container's device, `/dev/vfio/...`).
     """

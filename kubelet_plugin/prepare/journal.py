@@ -32,6 +32,7 @@ from dra_driver.names import ClaimRef
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
     ComputeMode,
+    FabricPartition,
     GpuInstance,
     Hold,
     HoldRecord,
@@ -52,6 +53,7 @@ _KINDS: Mapping[str, type[Any]] = {
     "mig-mode": MigMode,
     "gpu-instance": GpuInstance,
     "compute-instance": ComputeInstance,
+    "fabric-partition": FabricPartition,
     "compute-mode": ComputeMode,
     "time-slice": TimeSlice,
     "mps-daemon": MpsDaemon,

@@ -41,7 +41,7 @@ from dra_driver.devices.exclusion import GpuUse, conflict
 from dra_driver.devices.model import DeviceKind, Partition
 from dra_driver.errors import DeviceInUse, Help, Move, NodeNotReady
 from dra_driver.names import ClaimRef, RequestName
-from kubelet_plugin.prepare.holds import ComputeInstance, Hold, HoldState, Records, described, gpus_of, subject_of
+from kubelet_plugin.prepare.holds import ComputeInstance, Hold, HoldState, Records, described, excludes, gpus_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,10 +221,9 @@ def _check_devices(entry: Entry, device: HeldDevice, other: Entry) -> None:
 
 def _check_holds(entry: Entry, other: Entry) -> None:
     """What the table of uses allows must agree in its settings, too."""
-    theirs = {subject_of(hold): hold for hold in other.holds}
     for hold in entry.holds:
-        found = theirs.get(subject_of(hold))
-        if found is not None and found != hold:
+        found = next((held for held in other.holds if excludes(hold, held)), None)
+        if found is not None:
             raise HeldByOther(
                 f"needs {described(hold)}, but {other.claim} (UID {other.claim.uid}) has {described(found)};"
                 " it is free once the pods of that claim have stopped; kubelet tries again",

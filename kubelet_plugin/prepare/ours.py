@@ -18,6 +18,7 @@ from dra_driver.api.inventory import GpuFacts, GpuInstanceFacts, MigFacts, Nvlin
 from dra_driver.names import gpu_device_names
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
+    FabricPartition,
     GpuIdentity,
     GpuInstance,
     Hold,
@@ -78,6 +79,8 @@ class Ours:
     places: frozenset[InstancePlace] = frozenset()
     expected: tuple[Expected, ...] = ()
     in_use: tuple[InUse, ...] = ()
+    partitions: frozenset[int] = frozenset()
+    """Fabric partitions that must be active, because claims have them."""
 
     def before(self) -> dict[str, GpuFacts]:
         """By GPU UUID, the earlier facts of each GPU that does not show them now."""
@@ -97,6 +100,7 @@ def during(moments: Sequence[Ours]) -> Ours:
         places=frozenset(place for moment in moments for place in moment.places),
         expected=tuple(each for each in first.expected if all(each in moment.expected for moment in moments)),
         in_use=tuple(each for each in first.in_use if all(each in moment.in_use for moment in moments)),
+        partitions=frozenset.intersection(*(moment.partitions for moment in moments)),
     )
 
 
@@ -143,6 +147,11 @@ def ours_of(records: Records, boot_id: str, in_use: Iterable[InUse] = ()) -> Our
         places=frozenset(_place(hold) for hold in records if isinstance(hold, GpuInstance)),
         expected=tuple(sorted(item for item in expected if item is not None)),
         in_use=tuple(in_use),
+        partitions=frozenset(
+            hold.partition
+            for hold, record in records.items()
+            if isinstance(hold, FabricPartition) and record.state is HoldState.MADE and record.boot_id == boot_id
+        ),
     )
 
 

@@ -22,6 +22,7 @@ from dra_driver.features import check_strategy
 from dra_driver.names import ClaimRef, RequestName, is_dns_label, is_dns_subdomain, is_uid
 from dra_driver.phrases import and_more
 from dra_driver.quantity import Quantity
+from kubelet_plugin.prepare.fabric import partition_of
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
     ComputeMode,
@@ -264,7 +265,10 @@ def wanted_of(claim: ResourceClaim, asked: ClaimRef, node: Node) -> WantedClaim:
     devices = tuple(_device(asked, result, node) for result in results)
     _check_distinct(asked, devices)
     _check_one_daemon(asked, results)
-    return WantedClaim(devices, in_order(holds_of(asked, results)), warnings)
+    whole = [result.offer.gpu for result in results if result.offer.partition is None and not result.admin_access]
+    fabric = partition_of(asked, whole, node, field=_RESULTS)
+    holds = [*holds_of(asked, results), *([fabric] if fabric is not None else [])]
+    return WantedClaim(devices, in_order(holds), warnings)
 
 
 def _results(

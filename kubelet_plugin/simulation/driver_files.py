@@ -153,6 +153,9 @@ def _libraries(state: NodeState) -> Iterator[tuple[PurePosixPath, str | PurePosi
     yield folder / "vdpau" / f"libvdpau_nvidia.so.{version}", f"simulated libvdpau_nvidia.so.{version}\n"
     yield folder / "libnvidia-egl-gbm.so.1.1.2", "simulated libnvidia-egl-gbm.so.1.1.2\n"
     yield folder / "libnvidia-egl-gbm.so.1", PurePosixPath("libnvidia-egl-gbm.so.1.1.2")
+    if state.fabric_manager is not None:
+        yield folder / f"libnvfm.so.{version}", f"simulated libnvfm.so.{version}\n"
+        yield folder / "libnvfm.so.1", PurePosixPath(f"libnvfm.so.{version}")
 
 
 def write_driver_files(root: Path, state: NodeState) -> None:

@@ -18,6 +18,7 @@ from kubelet_plugin.hardware.layouts import DRIVER_ROOTS
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.simulation import driver_files, kernel_files, partitions, vfio
 from kubelet_plugin.simulation.driver_files import driver_root, library_folder
+from kubelet_plugin.simulation.fabric import fabric_manager_for, fabric_manager_of, restarted, without_missing
 from kubelet_plugin.simulation.kernel_files import made_up_uuid
 from kubelet_plugin.simulation.partitions import forget, layout, mig_device, release, table_of
 from kubelet_plugin.simulation.profiles import FabricModel, Profile, load_profile, profile_names
@@ -149,6 +150,8 @@ class SimulatedHost:
             state.events = []
             state.passthrough.loaded = []
             state.driver.daemon, state.driver.daemon_outdated = True, False
+            if state.fabric_manager is not None:
+                restarted(state.fabric_manager, state.fabric_manager.mode)
             if renumber:
                 minors = [gpu.minor for gpu in state.gpus]
                 for gpu, minor in zip(state.gpus, reversed(minors), strict=True):
@@ -240,6 +243,44 @@ class SimulatedHost:
                 return
             instance, item = mig_device(gpu, mig_uuid)
             add_event(state, gpu.uuid, kind, data, instance.id, item.id)
+
+    # Fabric Manager
+
+    def start_fabric_manager(
+        self, mode: Literal[0, 1, 2] = 1, *, restart: Literal[0, 1] = 0, ready: bool = True
+    ) -> None:
+        """Start Fabric Manager, or start it again: with FABRIC_MODE_RESTART=0 no partition is active then, with 1 all
+        stay as they are and it waits for their list. Raises KeyError on a node without NVSwitches of its own."""
+        with self.edit() as state:
+            restarted(fabric_manager_of(state), mode, restart)
+            fabric_manager_of(state).ready = ready and not restart
+
+    def share_switches(self) -> None:
+        """Start Fabric Manager in the shared NVSwitch mode where it runs in bare-metal mode; nothing without it."""
+        manager = self.state.fabric_manager
+        if manager is not None and manager.mode == 0:
+            self.start_fabric_manager(1)
+
+    def stop_fabric_manager(self) -> None:
+        """Its partitions stay as they are."""
+        with self.edit() as state:
+            fabric_manager_of(state).running = False
+
+    def set_partition(self, partition: int, *, active: bool) -> None:
+        """An administrator activates or deactivates it with a tool of NVIDIA's."""
+        with self.edit() as state:
+            found = next(known for known in fabric_manager_of(state).partitions if known.id == partition)
+            found.active = active
+
+    def active_partitions(self) -> list[int]:
+        return [partition.id for partition in fabric_manager_of(self.state).partitions if partition.active]
+
+    def fabric_mishap(self, function: str, **changes: Any) -> None:
+        """What callers of a function of libnvfm meet: fields of `Mishap`; without any, it works again."""
+        with self.edit() as state:
+            manager = fabric_manager_of(state)
+            others = {name: other for name, other in manager.mishaps.items() if name != function}
+            manager.mishaps = others | {function: Mishap(**changes)} if changes else others
 
     # Programs
 
@@ -362,6 +403,7 @@ def create_host(
         return _recorded_host(root, Path(profile), node_index, machine)
     state = _initial_state(profile, load_profile(profile), node_index, machine, layout)
     state.gpus = state.gpus[:gpus]
+    without_missing(state)
     state.driver.loaded = driver
     root.mkdir(parents=True, exist_ok=True)
     kernel_files.write_machine(root, state)
@@ -449,6 +491,7 @@ def _initial_state(name: str, profile: Profile, node_index: int, machine: str, l
         ),
         model=model,
         gpus=gpus,
+        fabric_manager=fabric_manager_for(profile),
     )
 
 

@@ -66,10 +66,16 @@ def write_machine(root: Path, state: NodeState) -> None:
     link(root, PurePosixPath("/var/run"), PurePosixPath("/run"))
     for gpu in state.gpus:
         _write_pci_gpu(root, state, gpu)
-    for number in range(state.model.nvlink.switches if state.model.nvlink and state.machine == "x86_64" else 0):
-        _write_pci_function(root, "pci0000:00", f"0000:{_SWITCH_BUS + number:02x}:00.0", 0x068000, _SWITCH_DEVICE, 0)
+    for address in _switches(state):
+        _write_pci_function(root, "pci0000:00", address, 0x068000, _SWITCH_DEVICE, 0)
     vfio.write_machine(root, state)
     _write_devices(root, _majors(loaded=False))
+
+
+def _switches(state: NodeState) -> list[str]:
+    """PCI addresses of NVSwitches."""
+    switches = state.model.nvlink.switches if state.model.nvlink and state.machine == "x86_64" else 0
+    return [f"0000:{_SWITCH_BUS + number:02x}:00.0" for number in range(switches)]
 
 
 def _write_pci_gpu(root: Path, state: NodeState, gpu: GpuState) -> None:
@@ -110,6 +116,8 @@ def write_kernel_files(root: Path, state: NodeState) -> None:
             capability_text(minor, mode),
         )
     write(root, "/proc/driver/nvidia-caps/mig-minors", mig_minors())
+    for address in _switches(state):
+        write(root, f"/proc/driver/nvidia-nvswitch/devices/{address}", "")
     _write_devices(root, _majors(loaded=True))
     path(root, "/sys/bus/pci/drivers/nvidia").mkdir(parents=True, exist_ok=True)
     for gpu in state.gpus:
@@ -123,7 +131,7 @@ def write_kernel_files(root: Path, state: NodeState) -> None:
 
 
 def remove_kernel_files(root: Path, state: NodeState) -> None:
-    for folder in ("/proc/driver/nvidia", "/proc/driver/nvidia-caps"):
+    for folder in ("/proc/driver/nvidia", "/proc/driver/nvidia-caps", "/proc/driver/nvidia-nvswitch"):
         shutil.rmtree(path(root, folder), ignore_errors=True)
     _write_devices(root, _majors(loaded=False))
     shutil.rmtree(path(root, "/sys/bus/pci/drivers/nvidia"), ignore_errors=True)

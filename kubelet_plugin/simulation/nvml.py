@@ -13,6 +13,7 @@ from typing import Any
 import pynvml
 
 from kubelet_plugin.hardware.sysfs import HostFiles, nvml_bus_id
+from kubelet_plugin.simulation.fabric import connected
 from kubelet_plugin.simulation.nvml_health import EventCalls, HealthCalls
 from kubelet_plugin.simulation.nvml_mig import MigCalls
 from kubelet_plugin.simulation.nvml_session import Mig, device_query, error, gpu_query, supported
@@ -147,6 +148,8 @@ class SimulatedNvml(MigCalls, HealthCalls, EventCalls):
         if fabric.cluster is not None:
             info.clusterUuid[:] = list(uuid.UUID(fabric.cluster).bytes)
         info.status, info.cliqueId, info.state = fabric.status, fabric.clique, fabric.state
+        if not connected(self._file.latest, gpu):
+            info.state = pynvml.NVML_GPU_FABRIC_STATE_IN_PROGRESS
         info.healthMask = fabric.mask
         if hasattr(info, "healthSummary"):
             info.healthSummary = fabric.summary
@@ -185,6 +188,8 @@ class SimulatedNvml(MigCalls, HealthCalls, EventCalls):
             return int(pynvml.NVML_P2P_STATUS_GPU_NOT_SUPPORTED)
         if p2pIndex == pynvml.NVML_P2P_CAPS_INDEX_NVLINK and self._file.latest.model.nvlink is None:
             return int(pynvml.NVML_P2P_STATUS_NOT_SUPPORTED)
+        if not connected(self._file.latest, gpu, other):
+            return int(pynvml.NVML_P2P_STATUS_DISABLED_BY_REGKEY)
         return int(pynvml.NVML_P2P_STATUS_OK)
 
     def _check_link(self, gpu: GpuState, link: int) -> None:

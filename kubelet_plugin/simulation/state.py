@@ -213,6 +213,33 @@ class PassthroughState(_Data):
     virtual_functions: dict[str, int] = Field(default_factory=dict)
 
 
+class FabricPartitionState(_Data):
+    """A fabric partition. `gpus` are Fabric Manager's own numbers of GPUs, its physical IDs."""
+
+    id: int
+    gpus: list[int]
+    active: bool = False
+
+
+class FabricManagerState(_Data):
+    """Fabric Manager as libnvfm shows it. `mode` is FABRIC_MODE: 0 bare metal, 1 shared NVSwitch, 2 vGPU; `restart` is
+    FABRIC_MODE_RESTART. Not `ready`: it is starting, or waits for the list of active partitions."""
+
+    mode: Literal[0, 1, 2] = 0
+    restart: Literal[0, 1] = 0
+    running: bool = True
+    ready: bool = True
+    starts: int = 1
+    """How often it was started: a connection to an earlier process is dead."""
+    connect_version: int = 2
+    """The newest fmConnectParams that libnvfm knows."""
+    names_gpus: bool = False
+    """Whether it says UUID and PCI address of GPUs, as before H100; else the physical ID is NVML's module ID."""
+    partitions: list[FabricPartitionState] = Field(default_factory=list)
+    mishaps: dict[str, Mishap] = Field(default_factory=dict)
+    """By function of libnvfm; codes are its own, negative ones."""
+
+
 class RecordedNode(_Data):
     """Where the driver was on the recorded node, as host paths."""
 
@@ -233,6 +260,8 @@ class NodeState(_Data):
     gpus: list[GpuState]
     events: list[NvmlEvent] = Field(default_factory=list)
     passthrough: PassthroughState = Field(default_factory=PassthroughState)
+    fabric_manager: FabricManagerState | None = None
+    """None on a node without NVSwitches of its own."""
     recorded: RecordedNode | None = None
     """None of a profile's node."""
 

@@ -46,6 +46,7 @@ MARKED: Mapping[str, Any] = {
     "kubeletPlugin.cdiRoot": "/marked/cdi",
     "kubeletPlugin.driverRoot": "/marked/driver",
     "kubeletPlugin.cdiHook": "/marked/cdi-hook",
+    "kubeletPlugin.fabricManager": "marked-fabric:6666",
     "kubeletPlugin.discoveryInterval": 31.25,
     "kubeletPlugin.cleanupInterval": 601.25,
     "kubeletPlugin.validationCommand": "/marked/validation",

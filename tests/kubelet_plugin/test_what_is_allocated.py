@@ -3,127 +3,35 @@ slice or leave a trace. Random claims on every simulated GPU model, allocated as
 real service over simulated NVML, kernel and programs."""
 
 import random
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.allocation import device_class, exactly, snapshot
-from support.claims import NODE, FakeClaims
-from support.nodes import Node, a_node
-from support.prepared import prepare_one, unprepare_one
+from support.allocation import exactly
+from support.nodes import a_node
 from support.rows import slow_but
+from support.whole_node import OWN, WholeNode, whole_node
 
-from dra_driver.allocation.nodes import NodeView
-from dra_driver.allocation.search import Allocated, allocate
-from dra_driver.allocation.snapshot import PublishedSlice
-from dra_driver.api.inventory import NodeInventorySpec
-from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import PublishingPolicy, Rule
-from dra_driver.api.resource import Allocation, Device, ResourceClaim, ResourceSlice
-from dra_driver.names import GPU_DRIVER, ClaimRef
-from dra_driver.slices.describe import described_devices
-from dra_driver.slices.diff import CreateSlice, NodeRef, new_object, wanted_pool
+from dra_driver.api.resource import Allocation, Device, ResourceClaim
 from dra_driver.slices.features import ALL_FEATURES, ServerFeatures
-from dra_driver.slices.layout import Places, slice_layout
-from kubelet_plugin.claims.node_effects import NodeMachine, OursNow, effects_of, mps_daemons
-from kubelet_plugin.claims.service import ClaimService, NodeSources
-from kubelet_plugin.effects.cdi_files import CdiFiles
-from kubelet_plugin.effects.on_host import OnHost
-from kubelet_plugin.facts.container_runtime import ContainerFilesOfNode
-from kubelet_plugin.facts.discovery import Discovery
-from kubelet_plugin.facts.hardware import Hardware
-from kubelet_plugin.facts.offers import NodeOffers
-from kubelet_plugin.hardware.driver_programs import DriverPrograms
-from kubelet_plugin.hardware.driver_root import DriverInstallation
-from kubelet_plugin.prepare.claims import ClaimReader
-from kubelet_plugin.prepare.execute import Executor
-from kubelet_plugin.prepare.store import JournalStore
-from kubelet_plugin.reporting.reporter import wanted_spec
-from kubelet_plugin.simulation.vfio import SimulatedKernel
-
-ANY = device_class("any", f"device.driver == '{GPU_DRIVER}'")
-OWN = f"device.attributes['{GPU_DRIVER}']"
-
-
-@dataclass
-class Plugin:
-    """The service of one node, wired as `kubelet_plugin.main` wires it."""
-
-    node: Node
-    policy: PublishingPolicy
-    discovery: Discovery
-    claims: ClaimService
-    api: FakeClaims
-    features: ServerFeatures
-    held: dict[ClaimRef, Allocation] = field(default_factory=dict)
-
-    async def slices(self) -> tuple[JsonObject, ...]:
-        """What the publisher makes of the node now."""
-        facts = await self.discovery.observe()
-        spec = NodeInventorySpec.of(wanted_spec(NODE, facts, {}))
-        found = described_devices(spec, self.policy, {}, GPU_DRIVER, self.features)
-        pool = wanted_pool(GPU_DRIVER, NodeRef(NODE, "uid"), slice_layout(found.gpus, Places(), self.features))
-        return tuple(new_object(pool, CreateSlice(item, 1, len(pool.slices))) for item in pool.slices)
-
-    def allocated(self, slices: Sequence[JsonObject], claim: ResourceClaim) -> Allocation | None:
-        """As a scheduler that sees `slices` and what other claims hold."""
-        found = snapshot(*(_published(item) for item in slices), classes=[ANY], held=list(self.held.values()))
-        result = allocate([claim], NodeView(NODE, {}), found)
-        return result.allocations[0] if isinstance(result, Allocated) else None
-
-    async def prepare(self, claim: ResourceClaim, allocation: Allocation) -> None:
-        body = {**claim.to_wire(), "status": {"allocation": allocation.to_wire(), "reservedFor": [POD]}}
-        ref = self.api.put(body)
-        self.held[ref] = allocation
-        assert await prepare_one(self.claims, ref)
-
-    async def unprepare(self, ref: ClaimRef) -> None:
-        await unprepare_one(self.claims, ref)
-        self.api.remove(ref)
-        del self.held[ref]
-
-
-POD = {"resource": "pods", "name": "pod", "uid": "uid-of-pod"}
-
-
-def _published(obj: JsonObject) -> PublishedSlice:
-    name = obj["metadata"]["generateName"]
-    return PublishedSlice(ResourceSlice.of({**obj, "metadata": {**obj["metadata"], "name": name}}))
 
 
 @asynccontextmanager
 async def plugin(
     folder: Path, profile: str, policy: PublishingPolicy, features: ServerFeatures
-) -> AsyncIterator[Plugin]:
+) -> AsyncIterator[WholeNode]:
     """Two GPUs are published, so that claims get in each other's way; Ampere ones were put into MIG mode by hand."""
     node = a_node(folder, profile)
     for index in range(2 if profile in AMPERE else 0):
         node.host.set_mig(index, 1)
     two = {"uuids": [gpu.uuid for gpu in node.host.state.gpus[:2]]}
     policy = policy.model_copy(update={"publish": [Rule.model_validate({"gpus": two})]})
-    journal, driver = JournalStore(folder / "state"), DriverInstallation(node.files)
-    hardware = Hardware(node.files, node.open_nvml, OursNow(journal, node.files))
-    discovery, api = Discovery(hardware), FakeClaims()
-    await discovery.observe()
-    kernel = SimulatedKernel(node.host.root)
-    machine = NodeMachine(node.files, OnHost.simulated(node.files), kernel, kernel)
-    programs = DriverPrograms(node.files, driver.root)
-    daemons = mps_daemons(machine, programs, folder / "mps")
-    (folder / "cdi").mkdir()
-    effects = effects_of(machine, hardware, programs, daemons, nullcontext)
-    claims = ClaimService(
-        ClaimReader(api),
-        NodeSources(GPU_DRIVER, NODE, discovery, ContainerFilesOfNode(driver), NodeOffers(api, policy, NODE)),
-        Executor(journal, CdiFiles(folder / "cdi", GPU_DRIVER), effects),
-    )
-    await claims.start()
-    try:
-        yield Plugin(node, policy, discovery, claims, api, features)
-    finally:
-        await claims.close()
+    async with whole_node(folder, node, policy, features) as wired:
+        yield wired
 
 
 def a_claim_like(device: Device, number: int, chance: random.Random) -> ResourceClaim:

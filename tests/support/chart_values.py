@@ -74,6 +74,7 @@ VARIANTS: dict[str, Values] = {
             "cdiRoot": "/etc/cdi",
             "driverRoot": "/run/nvidia/driver",
             "cdiHook": "/usr/bin/nvidia-cdi-hook",
+            "fabricManager": "/run/nvidia-fabricmanager/socket",
         }
     },
     "times": {"kubeletPlugin": {"discoveryInterval": 0.5, "cleanupInterval": 60, "terminationGracePeriodSeconds": 5}},

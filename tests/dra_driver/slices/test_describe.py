@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from support.inventories import DRIVER_FACTS, compute_instance, gpu, gpu_instance, inventory_spec, mig
 from support.mig import gpu_of, table_profiles
 
-from dra_driver.api.inventory import FabricFacts, GpuFacts, HealthFacts, MigFacts, NvlinkFacts, PassthroughFacts
+from dra_driver.api.inventory import (
+    FabricFacts,
+    FabricPartitionFacts,
+    GpuFacts,
+    HealthFacts,
+    MigFacts,
+    NvlinkFacts,
+    PassthroughFacts,
+)
 from dra_driver.api.policy import AttributeRule, MigRule, PublishingPolicy, Rule
 from dra_driver.api.resource import Attribute, Device
 from dra_driver.devices.health import xid_condition
@@ -97,8 +105,25 @@ def test_a_gpu_that_says_everything_has_every_attribute() -> None:
         "serial": "1654321000123",
         "vbiosVersion": "96.00.89.00.01",
     }
-    assert set(values(device(FULL))) == set(GPU_ATTRIBUTES)
+    assert set(values(device(FULL))) == set(GPU_ATTRIBUTES) - FABRIC
     assert device(FULL).capacity["memory"].value == "81559Mi"
+
+
+FABRIC = {"partition1", "partition2", "partition4", "partition8", "gpuModuleID"}
+
+
+def test_a_gpu_behind_shared_switches_has_its_partitions() -> None:
+    """The ID 0 is one like any other; of two partitions of one size no ID would be right."""
+    parts = [FabricPartitionFacts(id=id_, size=size) for id_, size in ((8, 1), (3, 2), (4, 2), (1, 4), (0, 8), (9, 6))]
+    gpu_facts = FULL.model_copy(update={"fabric_partitions": parts, "module_id": 2})
+    said = values(device(gpu_facts))
+    assert {name: said.get(name) for name in FABRIC} == {
+        "partition1": 8,
+        "partition2": None,
+        "partition4": 1,
+        "partition8": 0,
+        "gpuModuleID": 2,
+    }
 
 
 def test_a_gpu_that_says_little_has_what_selectors_rely_on() -> None:
@@ -377,7 +402,7 @@ def test_extra_attributes_take_the_room_of_the_least_needed_ones() -> None:
     (item,) = found.devices
     assert len(item.attributes) + len(item.capacity) == MAX_ATTRIBUTES_AND_CAPACITIES
     assert {f"extra{number:02d}" for number in range(10)} <= item.attributes.keys()
-    assert set(GPU_ATTRIBUTES) - item.attributes.keys() == set(GPU_ATTRIBUTES[-9:])
+    assert set(GPU_ATTRIBUTES) - FABRIC - item.attributes.keys() == set(GPU_ATTRIBUTES[-9:])
     (note,) = found.notes
     assert note.text.count(", ") == 8 and "no room for attributes" in note.text and note.rule is None
 

@@ -1,0 +1,116 @@
+"""A fabric partition active: Fabric Manager sets the NVSwitches so that its GPUs reach each other, and no others.
+
+Prepare enters here through the port of `kubelet_plugin.prepare.holds`. A partition that was active before the first
+claim belongs to an administrator or another tool: it is used and left active. A GPU joins its fabric when the driver
+initializes it, so those of a partition are not open while it is activated: persistence mode is off for that moment, and
+the plugin's own NVML session is closed. Source: documentation of FabricManagerPartitioning in
+kubernetes-sigs/dra-driver-nvidia-gpu; not seen on hardware. Calls block, also for the whole node.
+"""
+
+from collections.abc import Collection
+from typing import Protocol
+
+from dra_driver.errors import HardwareError
+from kubelet_plugin.effects.nvml_user import NvmlUser
+from kubelet_plugin.effects.vfio_driver import GpuDriver
+from kubelet_plugin.hardware.nvfm import ABOUT, FabricPartitionNow, FmCode
+from kubelet_plugin.prepare.holds import FabricPartition, GpuIdentity, HoldState, Made, Records, described
+
+_ACTIVE, _INACTIVE = "active", "inactive"
+
+
+class PartitionSwitch(Protocol):
+    """What is needed of `kubelet_plugin.hardware.nvfm.FabricManager`."""
+
+    def partitions(self) -> tuple[FabricPartitionNow, ...]: ...
+
+    def activate(self, partition: int) -> None: ...
+
+    def deactivate(self, partition: int) -> None: ...
+
+
+class FabricPartitions:
+    """Effect of `FabricPartition`. Facts: `was`, and `persistent`, the UUIDs of its GPUs in persistence mode before."""
+
+    def __init__(self, manager: PartitionSwitch, driver: GpuDriver, nvml: NvmlUser) -> None:
+        self._manager = manager
+        self._driver = driver
+        self._nvml = nvml
+
+    def before(self, hold: FabricPartition, records: Records) -> Made:
+        """Whether it is active. Raises HardwareError while another partition has one of its GPUs."""
+        found = self._look(hold)
+        persistent = () if found.active else [gpu.uuid for gpu in self._at_home(hold) if self._driver.persistence(gpu)]
+        return Made((("persistent", ",".join(persistent)), ("was", _ACTIVE if found.active else _INACTIVE)))
+
+    def make(self, hold: FabricPartition, records: Records) -> Made:
+        """Activate it, or find it active. Raises HardwareError.
+
+        After a reboot, a partition that is active was activated by another tool since.
+        """
+        record, found = records[hold], self._look(hold)
+        was = record.made.get("was") if record.boot_id == self._nvml.boot_id() else None
+        persistent = (record.made.get("persistent") or "").split(",")
+        if not found.active:
+            self._activate(hold, persistent)
+        elif record.state is HoldState.INTENT:
+            self._restore(hold, persistent)  # an earlier attempt may have ended before it did
+        return Made((("was", was or (_ACTIVE if found.active else _INACTIVE)),))
+
+    def undo(self, hold: FabricPartition, records: Records, boot_id: str) -> None:
+        """Deactivate it, if this driver activated it. Raises HardwareError. A boot deactivates all partitions."""
+        record = records[hold]
+        if record.boot_id != boot_id:
+            return
+        if record.made.get("was") == _INACTIVE and self._is_active(hold):
+            try:
+                self._manager.deactivate(hold.partition)
+            except HardwareError as error:
+                if error.code != FmCode.UNINITIALIZED:  # another tool deactivated it meanwhile
+                    raise
+        self._restore(hold, (record.made.get("persistent") or "").split(","))
+
+    def _look(self, hold: FabricPartition) -> FabricPartitionNow:
+        partitions = self._manager.partitions()
+        found = next((partition for partition in partitions if partition.id == hold.partition), None)
+        if found is None or len(found.members) != len(hold.gpus):
+            raise HardwareError(
+                f"{described(hold)} no longer exists, because Fabric Manager offers other partitions now; delete the"
+                " pod and its claim, so that the claim is allocated again",
+                about=ABOUT,
+            )
+        numbers = {member.physical_id for member in found.members}
+        for other in partitions:
+            if other.active and other != found and numbers & {member.physical_id for member in other.members}:
+                raise HardwareError(
+                    f"{described(hold)} cannot be activated: partition {other.id} is active and has some of its GPUs."
+                    " An administrator or another tool activated it; deactivate it with"
+                    f" `fmpm -d {other.id}`, and the kubelet tries again",
+                    about=ABOUT,
+                    code=FmCode.IN_USE,
+                )
+        return found
+
+    def _is_active(self, hold: FabricPartition) -> bool:
+        return any(partition.active and partition.id == hold.partition for partition in self._manager.partitions())
+
+    def _activate(self, hold: FabricPartition, persistent: Collection[str]) -> None:
+        open_ones = [gpu for gpu in self._at_home(hold) if self._driver.persistence(gpu)]
+        for gpu in open_ones:
+            self._driver.set_persistence(gpu, on=False)
+        try:
+            self._driver.without_nvml(lambda: self._manager.activate(hold.partition))
+        except HardwareError as error:
+            if error.code != FmCode.IN_USE or not self._is_active(hold):
+                raise
+        finally:
+            self._restore(hold, {*persistent, *(gpu.uuid for gpu in open_ones)})
+
+    def _restore(self, hold: FabricPartition, persistent: Collection[str]) -> None:
+        for gpu in self._at_home(hold):
+            if gpu.uuid in persistent:
+                self._driver.set_persistence(gpu, on=True)
+
+    def _at_home(self, hold: FabricPartition) -> list[GpuIdentity]:
+        """The GPUs that the nvidia driver has: of others nothing can be asked, and nothing is open."""
+        return [gpu for gpu in hold.gpus if self._nvml.bound(gpu.pci_bus_id)]
