@@ -274,7 +274,8 @@ class _Search:
             self._undo(claim, wanted)
             if self._symmetry is not None:
                 failed.add(self._symmetry.twins(candidate))
-        if not self._turned:
+        # Without anything chosen there is nothing to take back: the search ends by itself.
+        if not self._turned and any(self.chosen):
             self._turned = True
             self._give_up_early()
         if self._symmetry is None and self._steps >= _STEPS_BEFORE_SYMMETRY and self._may_cut():

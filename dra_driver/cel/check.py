@@ -7,6 +7,7 @@ What is known only during evaluation is DYN and passes.
 
 from collections.abc import Mapping, Sequence
 
+from dra_driver.cel.closures import picked
 from dra_driver.cel.errors import CelError, CelNotJudged, CelTypeError, closest
 from dra_driver.cel.functions import INCLUDES_SINCE, LAZY_METHODS, NOT_KNOWN
 from dra_driver.cel.library.texts import compiled_pattern
@@ -66,6 +67,8 @@ class _Checker:
             (name, variable.type) for name, variable in environment.variables.items()
         ]
         self.tree.slots = len(self._scope)
+        self._converted: dict[SyntaxNode, object] = {}
+        """Literals that a conversion takes, and the values of such conversions."""
 
     def type_of(self, node: SyntaxNode) -> Type:
         kind = self._rule(node)
@@ -151,8 +154,10 @@ class _Checker:
             (operand,) = operand.parameters
         if _is_literal(node.index) and self.tree.types[_undynamic(node.index)].name in _NO_INDICES:
             raise self._error(f"nothing can be indexed with {index}", *_span(node.index))
-        if operand == NULL:
-            return optional_of(DYN)  # it fits where an optional list is expected, and fails in the evaluation
+        if operand == NULL and not chained:
+            # It fits where an optional list or map is expected, and fails in the evaluation. An index of both leaves
+            # the type of the result open.
+            return DYN if index == INT or is_dynamic(index) else optional_of(DYN)
         sign = "[?]" if node.optional or chained else "[]"
         result = self._resolved(node, sign, self._functions[sign], [operand, index], node.index)
         return DYN if is_dynamic(operand) else result
@@ -183,13 +188,14 @@ class _Checker:
         return DYN if node.function == "%" and all(map(is_dynamic, given)) else result
 
     def _check_literals(self, node: CallNode, operands: Sequence[SyntaxNode]) -> None:
-        """Regular expressions and numbers that are literals are looked at now, not for every device."""
+        """Literals are converted, and regular expressions read, now and not for every device."""
         match node.function, operands:
-            case "int" | "double" | "bool", [Constant(value=str(text)) as place]:
-                try:
-                    self.tree.overloads[node][0].run(text)
-                except Failed as error:
-                    raise self._error(str(error), *_span(place)) from None
+            case "int" | "double" | "bool" | "string" | "dyn", [operand]:
+                if isinstance(operand, Constant):
+                    self._converted[operand] = operand.value
+                if operand in self._converted:
+                    convert = picked(node, self.tree.overloads[node], lambda why, _: self._error(why, *_span(operand)))
+                    self._converted[node] = convert(self._converted[operand])
             case "matches" | "find" | "findAll", [_, Constant(value=str(pattern)) as place, *_]:
                 try:
                     compiled_pattern(pattern)

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dra_driver.cel.errors import CelRuntimeError
+from dra_driver.cel.errors import CelError, CelRuntimeError
 from dra_driver.cel.overloads import Failed, Overload
 from dra_driver.cel.tree import CallNode, SyntaxNode
 from dra_driver.cel.types import type_name
 
-type Error = Callable[[str, SyntaxNode], CelRuntimeError]
+type Error = Callable[[str, SyntaxNode], CelError]
 """From a message and where it belongs."""
 
 _ANY = ""

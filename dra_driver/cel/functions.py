@@ -128,6 +128,10 @@ def _int_of_double(value: float) -> int:
     return math.trunc(value)
 
 
+_INFINITY = re.compile(r"[+-]?inf(inity)?", re.IGNORECASE)
+_MAY_BE_DOUBLE = re.compile(r"[+-]?[0-9._e+-]+|nan|[+-]?inf(inity)?", re.IGNORECASE)
+
+
 def _int_of_text(text: str) -> int:
     if not re.fullmatch(r"[+-]?[0-9]+", text):
         raise Failed(f"not an integer: {text!r}")
@@ -135,10 +139,14 @@ def _int_of_text(text: str) -> int:
 
 
 def _double_of_text(text: str) -> float:
+    """Not all that is a number for Python: blanks, other digits, `+nan`, numbers that are too large."""
     try:
-        return float(text)
+        number = float(text) if _MAY_BE_DOUBLE.fullmatch(text) else math.inf
     except ValueError:
-        raise Failed(f"not a number: {text!r}") from None
+        number = math.inf
+    if math.isinf(number) and not _INFINITY.fullmatch(text):
+        raise Failed(f"not a number: {text!r}")
+    return number
 
 
 def _text_of_double(value: float) -> str:
@@ -157,9 +165,9 @@ def _text_of_double(value: float) -> str:
 
 
 def _bool_of_text(text: str) -> bool:
-    if text in ("true", "True", "TRUE", "t", "1"):
+    if text in ("true", "True", "TRUE", "t", "T", "1"):
         return True
-    if text in ("false", "False", "FALSE", "f", "0"):
+    if text in ("false", "False", "FALSE", "f", "F", "0"):
         return False
     raise Failed(f"not a bool: {text!r}")
 
@@ -169,17 +177,21 @@ def _contains(key: object, entries: Mapping[object, object]) -> bool:
 
 
 def element(container: object, index: object) -> Optional:
-    """What indexing finds. A list takes any number that is whole, a map any key."""
+    """What `[?…]` finds. A list takes any number that is whole, a map any key, and nothing else has elements."""
     if isinstance(container, Mapping):
         return find(container, index)
-    if isinstance(container, tuple) and isinstance(index, int | float) and not isinstance(index, bool):
-        if index != math.trunc(index) if math.isfinite(index) else True:
-            raise Failed(f"not an index: {index}")
-        return Optional(container[int(index)]) if 0 <= index < len(container) else ABSENT
-    raise Failed(f"no such overload: {type_name(container)}[{type_name(index)}]")
+    if not isinstance(container, tuple):
+        return ABSENT
+    if not isinstance(index, int | float) or isinstance(index, bool):
+        raise Failed(f"no such overload: {type_name(container)}[{type_name(index)}]")
+    if index != math.trunc(index) if math.isfinite(index) else True:
+        raise Failed(f"not an index: {index}")
+    return Optional(container[int(index)]) if 0 <= index < len(container) else ABSENT
 
 
 def _element(container: object, index: object) -> object:
+    if not isinstance(container, Mapping | tuple):
+        raise Failed(f"no such overload: {type_name(container)}[{type_name(index)}]")
     optional = element(container, index)
     if not optional.present:
         raise Failed(f"{'no such key' if isinstance(container, Mapping) else 'index out of bounds'}: {index}")
