@@ -14,7 +14,7 @@ from dra_driver.errors import HardwareError
 from kubelet_plugin.effects.nvml_user import NvmlUser
 from kubelet_plugin.effects.vfio_driver import GpuDriver
 from kubelet_plugin.hardware.nvfm import ABOUT, FabricPartitionNow, FmCode
-from kubelet_plugin.prepare.holds import FabricPartition, GpuIdentity, HoldState, Made, Records, described
+from kubelet_plugin.prepare.holds import FabricPartition, GpuIdentity, Made, Records, described
 
 _ACTIVE, _INACTIVE = "active", "inactive"
 
@@ -30,7 +30,8 @@ class PartitionSwitch(Protocol):
 
 
 class FabricPartitions:
-    """Effect of `FabricPartition`. Facts: `was`, and `persistent`, the UUIDs of its GPUs in persistence mode before."""
+    """Effect of `FabricPartition`. Facts: `was`; and `persistent`, the UUIDs of GPUs whose persistence mode must be
+    switched on again, none when it is made."""
 
     def __init__(self, manager: PartitionSwitch, driver: GpuDriver, nvml: NvmlUser) -> None:
         self._manager = manager
@@ -40,7 +41,7 @@ class FabricPartitions:
     def before(self, hold: FabricPartition, records: Records) -> Made:
         """Whether it is active. Raises HardwareError while another partition has one of its GPUs."""
         found = self._look(hold)
-        persistent = () if found.active else [gpu.uuid for gpu in self._at_home(hold) if self._driver.persistence(gpu)]
+        persistent = [] if found.active else self._persistent(hold)
         return Made((("persistent", ",".join(persistent)), ("was", _ACTIVE if found.active else _INACTIVE)))
 
     def make(self, hold: FabricPartition, records: Records) -> Made:
@@ -50,12 +51,12 @@ class FabricPartitions:
         """
         record, found = records[hold], self._look(hold)
         was = record.made.get("was") if record.boot_id == self._nvml.boot_id() else None
-        persistent = (record.made.get("persistent") or "").split(",")
+        persistent = _kept(record.made)
         if not found.active:
-            self._activate(hold, persistent)
-        elif record.state is HoldState.INTENT:
-            self._restore(hold, persistent)  # an earlier attempt may have ended before it did
-        return Made((("was", was or (_ACTIVE if found.active else _INACTIVE)),))
+            self._activate(hold, persistent or self._persistent(hold))
+        else:
+            self._restore(hold, persistent)  # an earlier attempt ended before it did
+        return Made((("persistent", ""), ("was", was or (_ACTIVE if found.active else _INACTIVE))))
 
     def undo(self, hold: FabricPartition, records: Records, boot_id: str) -> None:
         """Deactivate it, if this driver activated it. Raises HardwareError. A boot deactivates all partitions."""
@@ -68,7 +69,7 @@ class FabricPartitions:
             except HardwareError as error:
                 if error.code != FmCode.UNINITIALIZED:  # another tool deactivated it meanwhile
                     raise
-        self._restore(hold, (record.made.get("persistent") or "").split(","))
+        self._restore(hold, _kept(record.made))
 
     def _look(self, hold: FabricPartition) -> FabricPartitionNow:
         partitions = self._manager.partitions()
@@ -95,16 +96,19 @@ class FabricPartitions:
         return any(partition.active and partition.id == hold.partition for partition in self._manager.partitions())
 
     def _activate(self, hold: FabricPartition, persistent: Collection[str]) -> None:
-        open_ones = [gpu for gpu in self._at_home(hold) if self._driver.persistence(gpu)]
-        for gpu in open_ones:
-            self._driver.set_persistence(gpu, on=False)
+        for gpu in self._at_home(hold):
+            if gpu.uuid in persistent:
+                self._driver.set_persistence(gpu, on=False)
         try:
             self._driver.without_nvml(lambda: self._manager.activate(hold.partition))
         except HardwareError as error:
             if error.code != FmCode.IN_USE or not self._is_active(hold):
                 raise
         finally:
-            self._restore(hold, {*persistent, *(gpu.uuid for gpu in open_ones)})
+            self._restore(hold, persistent)
+
+    def _persistent(self, hold: FabricPartition) -> list[str]:
+        return [gpu.uuid for gpu in self._at_home(hold) if self._driver.persistence(gpu)]
 
     def _restore(self, hold: FabricPartition, persistent: Collection[str]) -> None:
         for gpu in self._at_home(hold):
@@ -114,3 +118,7 @@ class FabricPartitions:
     def _at_home(self, hold: FabricPartition) -> list[GpuIdentity]:
         """The GPUs that the nvidia driver has: of others nothing can be asked, and nothing is open."""
         return [gpu for gpu in hold.gpus if self._nvml.bound(gpu.pci_bus_id)]
+
+
+def _kept(made: Made) -> list[str]:
+    return [uuid for uuid in (made.get("persistent") or "").split(",") if uuid]

@@ -3,7 +3,8 @@
 docs/hardware.md has a table of the systems behind these lists; a test compares the two.
 """
 
-from pathlib import PurePosixPath
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
 
 from kubelet_plugin.hardware.sysfs import HostFiles
 
@@ -48,11 +49,26 @@ BINARY_FOLDERS = (
 
 def program_below(host: HostFiles, root: str, name: str) -> PurePosixPath | None:
     """The path below `root` of the driver's program `name`, links followed there; None when the root has none."""
+    files = _below(host, root)
+    return _first(files, BINARY_FOLDERS, name) if files is not None else None
+
+
+def library_below(host: HostFiles, root: str, name: str) -> Path | None:
+    """Where this process finds the library `name` of the driver below `root`; None when the root has none."""
+    files = _below(host, root)
+    found = _first(files, LIBRARY_FOLDERS, name) if files is not None else None
+    return files.path(found) if files is not None and found is not None else None
+
+
+def _below(host: HostFiles, root: str) -> HostFiles | None:
     resolved = host.resolve(root)
     if resolved is None:
         return None
-    files = host if root == "/" else host.below(resolved)
-    paths = (files.resolve(f"{folder}/{name}") for folder in BINARY_FOLDERS)
+    return host if root == "/" else host.below(resolved)
+
+
+def _first(files: HostFiles, folders: Sequence[str], name: str) -> PurePosixPath | None:
+    paths = (files.resolve(f"{folder}/{name}") for folder in folders)
     return next((path for path in paths if path is not None), None)
 
 

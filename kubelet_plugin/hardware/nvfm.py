@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Protocol
 
 from dra_driver.errors import HardwareError
 from kubelet_plugin.hardware.driver_root import DriverRoot
-from kubelet_plugin.hardware.layouts import daemon_socket
+from kubelet_plugin.hardware.layouts import daemon_socket, library_below
 from kubelet_plugin.hardware.sysfs import HostFiles, pci_address
 
 ABOUT = "Fabric Manager"
@@ -313,17 +313,17 @@ class FabricManager:
         return result  # type: ignore[return-value]
 
     def _library(self) -> FabricLibrary:
-        folder = self._driver().nvml_library.parent
-        file = next((folder / name for name in _LIBRARIES if (folder / name).exists()), None)
+        root = self._driver().path
+        found = (library_below(self._host, root, name) for name in _LIBRARIES)
+        file = next((path for path in found if path is not None), None)
         if file is None:
             raise HardwareError(
-                f"{_LIBRARIES[0]} is not beside libnvidia-ml in {folder}; install nvidia-fabricmanager-devel"
-                " (Debian: nvidia-fabricmanager-dev) in the version of the driver",
+                f"{_LIBRARIES[0]} is in no library folder below the driver root {root}; install"
+                " nvidia-fabricmanager-devel (Debian: nvidia-fabricmanager-dev) in the version of the driver",
                 about=ABOUT,
             )
-        resolved = file.resolve()
-        if self._loaded is None or self._loaded[0] != resolved:
-            self._loaded = resolved, self._load(resolved)
+        if self._loaded is None or self._loaded[0] != file:
+            self._loaded = file, self._load(file)
         return self._loaded[1]
 
     def _found_address(self) -> str:

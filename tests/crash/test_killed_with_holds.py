@@ -37,6 +37,8 @@ STRIDE = int(os.environ.get("GPU_DRA_TEST_CRASH_STRIDE", "17"))
 PROFILE = "h100-nvl"
 FULL = "gpu-cd9d459d"
 """The name of GPU 0."""
+SWITCHED = "gpu-eafe5e04"
+"""That of a node with NVSwitches."""
 PART = f"{FULL}-mig-1g12gb-0"
 OTHER_PART = f"{FULL}-mig-2g24gb-2"
 
@@ -61,6 +63,8 @@ class Story:
     policy: JsonObject
     one: tuple[str, str | None, JsonObject | None]
     two: tuple[str, str | None, JsonObject | None]
+    profile: str = PROFILE
+    gates: str = ""
 
 
 STORIES = {
@@ -78,6 +82,13 @@ STORIES = {
     "a virtual machine, then MPS": Story(
         PASSTHROUGH, (f"{FULL}-vfio", None, None), (FULL, None, {"kind": "GpuConfig", "sharing": LIMITED})
     ),
+    "a partition of switches for a virtual machine, then for a container": Story(
+        PASSTHROUGH,
+        (f"{SWITCHED}-vfio", None, None),
+        (SWITCHED, None, {"kind": "GpuConfig", "sharing": LONG}),
+        profile="hgx-h200",
+        gates="FabricManagerPartitioning=true",
+    ),
 }
 
 
@@ -93,9 +104,14 @@ class Ending:
 
 
 def hardware_of(host: SimulatedHost) -> list[object]:
+    state = host.state
+    fabric = state.fabric_manager
     return [
-        (gpu.bound_to, gpu.mig, gpu.instances, gpu.compute_mode, gpu.time_slice, gpu.persistent, gpu.clients)
-        for gpu in host.state.gpus
+        *(
+            (gpu.bound_to, gpu.mig, gpu.instances, gpu.compute_mode, gpu.time_slice, gpu.persistent, gpu.clients)
+            for gpu in state.gpus
+        ),
+        fabric.partitions if fabric is not None else None,
     ]
 
 
@@ -131,13 +147,13 @@ async def allocated(world: World, name: str, device: str, share: str | None, con
     return ClaimRef(NAMESPACE, name, created["metadata"]["uid"])
 
 
-def a_node(world: World, policy: JsonObject) -> NodeUnderTest:
+def a_node(world: World, told_story: Story) -> NodeUnderTest:
     """A machine of its own, with nothing prepared on it."""
     folder = world.folder / f"n{next(world.nodes)}"
-    node = NodeUnderTest(folder, world.kubeconfig, create_host(folder / "host", PROFILE, gpus=2))
+    node = NodeUnderTest(folder, world.kubeconfig, create_host(folder / "host", told_story.profile, gpus=2))
     file = folder / "policy.yaml"
-    file.write_text(yaml.safe_dump({"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy", **policy}))
-    node.options = (f"--policy={file}",)
+    file.write_text(yaml.safe_dump({"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy", **told_story.policy}))
+    node.options = (f"--policy={file}", f"--feature-gates={told_story.gates}")
     node.watched = (node.host.root / "sim",)
     return node
 
@@ -189,7 +205,7 @@ async def test_killed_anywhere_with(forks: PluginForks, world: World, name: str)
     refs = [await allocated(world, "one", *told_story.one), await allocated(world, "two", *told_story.two)]
     pair = name.startswith("two ")
     log = world.folder / "operations"
-    node = a_node(world, told_story.policy)
+    node = a_node(world, told_story)
     at_start = hardware_of(node.host)
 
     undisturbed = await story(forks, node, refs, log, None, pair=pair)
@@ -208,7 +224,7 @@ async def test_killed_anywhere_with(forks: PluginForks, world: World, name: str)
         if not operation.startswith("write ")
     ]
     for number, operation in effective[list(STORIES).index(name) % STRIDE :: STRIDE]:
-        node = a_node(world, told_story.policy)
+        node = a_node(world, told_story)
         disturbed = await story(forks, node, refs, log, number, pair=pair)
         assert disturbed == undisturbed, f"killed after {number}: {operation}\n{node.log.read_text()}"
         shutil.rmtree(node.folder)

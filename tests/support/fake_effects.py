@@ -12,6 +12,7 @@ from kubelet_plugin.prepare.holds import (
     ComputeInstance,
     ComputeMode,
     Effects,
+    FabricPartition,
     GpuInstance,
     Hold,
     Made,
@@ -25,7 +26,9 @@ from kubelet_plugin.prepare.holds import (
     subject_of,
 )
 
-_KINDS = (MigMode, GpuInstance, ComputeInstance, ComputeMode, TimeSlice, MpsDaemon, VfioBinding)
+_KINDS = (
+    MigMode, GpuInstance, ComputeInstance, FabricPartition, ComputeMode, TimeSlice, MpsDaemon, VfioBinding,
+)  # fmt: skip
 
 
 def _nothing(_: Hold) -> None:
@@ -143,6 +146,12 @@ def _excludes(hold: Hold, other: Hold) -> bool:
     if not set(gpus_of(hold)) & set(gpus_of(other)):
         return False
     match hold, other:
+        case FabricPartition(), FabricPartition():
+            return True
+        case FabricPartition(), _:
+            return False
+        case VfioBinding(), FabricPartition():
+            return False
         case VfioBinding(), _:
             return True
         case MigMode(), ComputeMode() | TimeSlice():

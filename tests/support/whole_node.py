@@ -1,5 +1,6 @@
 """All of one node in one process: the plugin's services over a simulated host, the publisher and a scheduler."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -101,14 +102,15 @@ async def whole_node(
     policy: PublishingPolicy,
     features: ServerFeatures = ALL_FEATURES,
     gates: Gates = Gates.DEFAULT,
+    api: FakeClaims | None = None,
 ) -> AsyncIterator[WholeNode]:
-    """A plugin process on `node`; its files are in `folder`, where an earlier one may have left some."""
+    """A plugin process on `node`, with files in `folder`, where an earlier one of the same API may have left some."""
     journal, driver = JournalStore(folder / "state"), DriverInstallation(node.files)
     library = SimulatedFabricLibrary(node.host.root)
     fabric = FabricManager(node.files, driver.root, load=lambda _: library)
     answer = partial(answer_of, fabric) if Feature.FABRIC_PARTITIONS in gates else FabricAnswer
     hardware = Hardware(node.files, node.open_nvml, OursNow(journal, node.files), fabric=answer)
-    discovery, api = Discovery(hardware), FakeClaims()
+    discovery, api = Discovery(hardware), api or FakeClaims()
     await discovery.observe()
     kernel = SimulatedKernel(node.host.root)
     machine = NodeMachine(node.files, OnHost.simulated(node.files), kernel, kernel)
@@ -122,7 +124,12 @@ async def whole_node(
         NodeSources(GPU_DRIVER, NODE, discovery, ContainerFilesOfNode(driver), NodeOffers(server, policy, NODE), gates),
         Executor(journal, CdiFiles(folder / "cdi", GPU_DRIVER), effects),
     )
-    hardware.when_reopened(claims.settings_may_be_lost)
+    loop = asyncio.get_running_loop()
+
+    def reopened() -> None:
+        loop.call_soon_threadsafe(claims.settings_may_be_lost)
+
+    hardware.when_reopened(reopened)
     await claims.start()
     try:
         yield WholeNode(node, policy, discovery, claims, api, features, folder)

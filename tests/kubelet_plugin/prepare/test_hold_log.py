@@ -11,6 +11,7 @@ from dra_driver.errors import NodeNotReady
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
     ComputeMode,
+    FabricPartition,
     GpuIdentity,
     GpuInstance,
     Hold,
@@ -31,6 +32,7 @@ MADE: dict[Hold, Made] = {
     MigMode(GPU): Made((("was", "off"),)),
     PART: Made((("gi", "3"),)),
     ComputeInstance(PART): Made((("ci", "0"), ("gi", "3"), ("uuid", "MIG-3"))),
+    FabricPartition(0, (OTHER, THIRD)): Made((("persistent", ""), ("was", "inactive"))),
     ComputeMode(OTHER, 3): Made((("was", "2"),)),
     MpsDaemon("daemon", (OTHER,)): Made((("pid", "7"),)),
     TimeSlice(OTHER, "Long"): Made(),

@@ -5,6 +5,7 @@ import pytest
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
     ComputeMode,
+    FabricPartition,
     GpuIdentity,
     GpuInstance,
     Hold,
@@ -30,6 +31,7 @@ INSTANCE = GpuInstance(GPU, "3g.40gb", 9, 4, 4)
             ComputeInstance(INSTANCE, 1, 2),
             "a compute instance of 1 slices from 2 of GPU instance 3g.40gb at memory slice 4 of {gpu}",
         ),
+        (FabricPartition(0, (GPU, GPU)), "fabric partition 0 of {gpu}, {gpu}"),
         (ComputeMode(GPU, 0), "compute mode DEFAULT of {gpu}"),
         (ComputeMode(GPU, 3), "compute mode EXCLUSIVE_PROCESS of {gpu}"),
         (TimeSlice(GPU, "Long"), "time slice Long of {gpu}"),

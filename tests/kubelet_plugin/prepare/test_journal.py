@@ -14,6 +14,7 @@ from dra_driver.devices.model import DeviceKind, Partition
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
     ComputeMode,
+    FabricPartition,
     GpuIdentity,
     GpuInstance,
     Hold,
@@ -70,6 +71,7 @@ holds: st.SearchStrategy[Hold] = st.one_of(
         st.lists(st.tuples(st.text(), st.integers(1)), max_size=2).map(tuple),
     ),
     st.builds(VfioBinding, gpus, st.booleans()),
+    st.builds(FabricPartition, st.integers(0, 63), st.lists(gpus, min_size=1, max_size=2).map(tuple)),
 )
 records = st.builds(
     HoldRecord,
