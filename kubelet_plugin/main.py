@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 
-from dra_driver.api.meta import NODES
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.cdi.model import Mount
 from dra_driver.errors import DriverError, InvalidInput, NodeNotReady, Unreachable
@@ -27,7 +26,6 @@ from dra_driver.features import Feature
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.kube.events import EventRecorder
 from dra_driver.kube.metrics import ApiCalls, DroppedEvents
-from dra_driver.kube.watch import Reflector
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER
 from dra_driver.runtime import memory
 from dra_driver.runtime.tasks import exit_after, forever, run_service, until_signal
@@ -46,6 +44,7 @@ from kubelet_plugin.facts.hardware import Hardware, NodeFacts, OpenNvml, install
 from kubelet_plugin.facts.monitor import MonitoredFacts
 from kubelet_plugin.facts.node_watch import NodeWatch
 from kubelet_plugin.facts.offers import NodeOffers
+from kubelet_plugin.facts.own_node import OwnNode
 from kubelet_plugin.facts.release import GpuRelease
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import DriverInstallation
@@ -107,13 +106,15 @@ async def run(settings: NodePluginSettings) -> None:
         events = EventRecorder(kube, controller=f"{settings.driver_name}/kubelet-plugin", instance=settings.node_name)
         metrics.register(DroppedEvents(events.dropped))
         policy = await _policy(settings, events)
-        runtime = ContainerRuntime(kube, settings.node_name)
-        await runtime.refresh()
-        cluster, node = _Cluster(kube, tracer, metrics, events, policy), _node(settings, runtime)
-        try:
-            await _live(settings, _composed(settings, cluster, node))
-        finally:
-            await node.journal.close()
+        own = OwnNode(settings.node_name)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(forever("the own node", partial(own.follow, kube)))
+            await own.first_read()
+            cluster, node = _Cluster(kube, tracer, metrics, events, policy), _node(settings, own)
+            try:
+                await _live(settings, _composed(settings, cluster, node))
+            finally:
+                await node.journal.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +132,7 @@ class _Cluster:
 class _Node:
     """What the plugin reads and changes on its node, and its stored state."""
 
+    own: OwnNode
     host: HostFiles
     runtime: ContainerRuntime
     driver: DriverInstallation
@@ -163,7 +165,7 @@ class _Plugin:
     """Called when a signal stops the plugin, before it completes running operations."""
 
 
-def _node(settings: NodePluginSettings, runtime: ContainerRuntime) -> _Node:
+def _node(settings: NodePluginSettings, own: OwnNode) -> _Node:
     # A simulated host is a folder of the real one, so its files can be mounted.
     host = HostFiles(settings.host_root, runtime_root=str(settings.host_root.resolve()) if settings.simulate else "/")
     simulated = _simulated(settings)
@@ -180,7 +182,9 @@ def _node(settings: NodePluginSettings, runtime: ContainerRuntime) -> _Node:
     imex_state = (lambda: None) if host_imex is None else host_imex.state
     machine = machine_of(host, settings.host_root if settings.simulate else None)
     fabric = _fabric_manager(settings, host, driver, simulated)
+    runtime = ContainerRuntime(own)
     return _Node(
+        own=own,
         host=host,
         runtime=runtime,
         driver=driver,
@@ -228,7 +232,7 @@ def _composed(settings: NodePluginSettings, cluster: _Cluster, node: _Node) -> _
     discovery = Discovery(node.hardware, interval_s=settings.discovery_interval_s)
     watch = NodeWatch(settings, policy, node.host, discovery, node.open_nvml, journal)
     reporter = Reporter(kube, settings.node_name, watch.facts)
-    offers = NodeOffers(kube, policy, settings.node_name)
+    offers = NodeOffers(node.own, policy)
     reported, users = Reported(settings.state_dir), PodsOfClaims()
     status = _device_status(cluster, settings, watch, journal, reported)
     reader = ClaimReader(kube, saw=users.saw)
@@ -247,7 +251,14 @@ def _composed(settings: NodePluginSettings, cluster: _Cluster, node: _Node) -> _
             event_loop.call_soon_threadsafe(claims.settings_may_be_lost)
 
     node.hardware.when_reopened(reopened)
-    release = _release(settings, cluster, node, watch, discovery)
+    release = GpuRelease(
+        settings.state_dir,
+        node.hardware,
+        watch.events,
+        discovery,
+        node.own,
+        lambda mistake: cluster.events.tell(release_refused(settings.node_name, mistake)),
+    )
     watch.watch_mps(node.daemons, claims.again)
     NodeEvents(watch.facts, settings.node_name, cluster.events.tell)
     publisher = _publisher(kube, settings, policy, metrics, cluster)
@@ -258,8 +269,6 @@ def _composed(settings: NodePluginSettings, cluster: _Cluster, node: _Node) -> _
     observers = Observers(calls, collector, heard, cluster.events, claim_pods, reported)
     loops: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
         "reporter": reporter.run,
-        "offers": offers.run,
-        "container runtime": node.runtime.run,
         "news": cluster.events.run,
         "news of pods": pods.run,
         "claims": claims.run,
@@ -322,25 +331,6 @@ def _claims(
         listener,
         ServicePatience(sweep_s=settings.cleanup_interval_s),
     )
-
-
-def _release(
-    settings: NodePluginSettings, cluster: _Cluster, node: _Node, watch: NodeWatch, discovery: Discovery
-) -> GpuRelease:
-    release = GpuRelease(
-        settings.state_dir,
-        node.hardware,
-        watch.events,
-        discovery,
-        Reflector(
-            cluster.kube,
-            NODES,
-            field_selector=f"metadata.name={settings.node_name}",
-            on_change=lambda _: release.wake.set(),
-        ),
-        lambda mistake: cluster.events.tell(release_refused(settings.node_name, mistake)),
-    )
-    return release
 
 
 async def _live(settings: NodePluginSettings, plugin: _Plugin) -> None:

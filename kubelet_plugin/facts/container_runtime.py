@@ -1,32 +1,21 @@
 """The node's container runtime, and what containers need to use this node's GPUs: files and device nodes.
 
-The Node object says which runtime it is, and so which CDI version it reads. The kubelet keeps that field true; a
-runtime is upgraded seldom, so the field is read at start, and again from time to time. `kubelet_plugin.main` gives
+The Node object says which runtime it is, and so which CDI version it reads. `kubelet_plugin.main` gives
 `ContainerFilesOfNode` to the claim service; its calls block, in any thread.
 """
 
-import asyncio
 from collections.abc import Callable, Iterator
 
-import structlog
-
 from dra_driver.api.inventory import NO_HOOK_PROGRAM, Problem
-from dra_driver.api.meta import NODES
 from dra_driver.cdi.model import DeviceNode
 from dra_driver.cdi.runtimes import GROUPS_SINCE, readable_version, reads
-from dra_driver.errors import ClusterError, NodeNotReady
-from dra_driver.kube.client import Kube
+from dra_driver.errors import NodeNotReady
 from kubelet_plugin.effects.cdi_files import OtherClaims
 from kubelet_plugin.facts.hardware import NodeFacts
+from kubelet_plugin.facts.own_node import OwnNode
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.hook_program import hook_warning
 from kubelet_plugin.prepare.node import ContainerFiles
-
-_log = structlog.get_logger(__name__)
-
-_INTERVAL_S = 600.0
-_AGAIN_S = 5.0
-_PATIENCE_S = 5.0
 
 
 def lacking(driver: DriverInstallation, runtime: "ContainerRuntime") -> Iterator[Problem]:
@@ -40,51 +29,30 @@ def lacking(driver: DriverInstallation, runtime: "ContainerRuntime") -> Iterator
 
 
 class ContainerRuntime:
-    """`name` is `containerd://1.7.27`; None while it has not been read."""
+    """That of the node."""
 
-    def __init__(self, api: Kube, node_name: str) -> None:
-        self._api = api
-        self._node_name = node_name
-        self.name: str | None = None
+    def __init__(self, node: OwnNode) -> None:
+        self._node = node
 
     def readable(self) -> str | None:
         """The highest CDI version that it reads; None when that is not known of it. Raises NodeNotReady while it is
-        knows which runtime it is: a file that it cannot read would keep containers from starting."""
-        if self.name is None:
-            raise NodeNotReady(
-                "the node's container runtime has not been read from the API server yet",
-                about=f"node {self._node_name}",
-            )
-        return readable_version(self.name)
+        not known which runtime it is: a file that it cannot read would keep containers from starting."""
+        if self._node.runtime is None:
+            message = "the node's container runtime has not been read from the API server yet"
+            raise NodeNotReady(message, about=f"node {self._node.name}")
+        return readable_version(self._node.runtime)
 
     def warnings(self) -> tuple[Problem, ...]:
         """What containers of this node go without because of it."""
-        readable = readable_version(self.name or "")
+        readable = readable_version(self._node.runtime or "")
         if reads(readable, GROUPS_SINCE):
             return ()
         message = (
-            f"{self.name} reads CDI files up to version {readable}, and groups of device nodes need {GROUPS_SINCE}:"
-            " programs that become another user in their container cannot open /dev/dri; upgrade to containerd 1.7.16"
-            " or CRI-O 1.30, or newer"
+            f"{self._node.runtime} reads CDI files up to version {readable}, and groups of device nodes need"
+            f" {GROUPS_SINCE}: programs that become another user in their container cannot open /dev/dri; upgrade to"
+            " containerd 1.7.16 or CRI-O 1.30, or newer"
         )
         return (Problem(subject="container runtime", reason="OldCdi", message=message),)
-
-    async def refresh(self) -> None:
-        """Read it; the last answer stands when that is not possible. Never raises."""
-        try:
-            async with asyncio.timeout(_PATIENCE_S):
-                node = await self._api.get(NODES, self._node_name)
-        except (ClusterError, TimeoutError) as error:
-            _log.warning("the container runtime cannot be read", node=self._node_name, error=str(error) or "no answer")
-            return
-        info = node.get("status", {}).get("nodeInfo") or {}
-        self.name = str(info.get("containerRuntimeVersion") or "")
-
-    async def run(self) -> None:
-        """Read it at every interval, for ever."""
-        while True:
-            await asyncio.sleep(_AGAIN_S if self.name is None else _INTERVAL_S)
-            await self.refresh()
 
 
 class ContainerFilesOfNode:

@@ -27,11 +27,11 @@ from pydantic import AwareDatetime, Field, ValidationError
 from dra_driver.api.inventory import DriverFacts, GpuFacts, ImexFacts
 from dra_driver.api.meta import JsonObject, Model
 from dra_driver.errors import DriverError, HardwareError, InvalidInput
-from dra_driver.kube.watch import Reflector
 from dra_driver.names import RELEASE_GPUS as KEY
 from dra_driver.runtime.files import read_if_present, remove, write_durably
 from kubelet_plugin.facts.discovery import Discovery
 from kubelet_plugin.facts.hardware import Hardware, NodeFacts
+from kubelet_plugin.facts.own_node import OwnNode
 from kubelet_plugin.facts.watcher import EventWatcher
 
 _log = structlog.get_logger(__name__)
@@ -153,7 +153,7 @@ class GpuRelease:
         hardware: Hardware,
         watcher: EventWatcher,
         discovery: Discovery,
-        node: Reflector,
+        node: OwnNode,
         refused: Refused = lambda mistake: None,
         *,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -170,6 +170,7 @@ class GpuRelease:
         self._mig_since: datetime | None = None
         self._mistakes: dict[str, str] = {}
         self.wake = asyncio.Event()
+        node.subscribe(self.wake.set)
 
     def restore(self) -> None:
         """Begin as the last process ended; before anything looks at the hardware. Never raises."""
@@ -190,14 +191,12 @@ class GpuRelease:
         _log.info("the GPUs are still released", why=state.release.message)
 
     async def run(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._node.run())
-            while True:
-                await self.settle()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_TICK_S):
-                        await self.wake.wait()
-                self.wake.clear()
+        while True:
+            await self.settle()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_TICK_S):
+                    await self.wake.wait()
+            self.wake.clear()
 
     async def settle(self) -> None:
         """Do what is asked for now. What fails is tried again at the next call."""
@@ -219,10 +218,10 @@ class GpuRelease:
         return next((release for release in releases if release is not None and not release.is_over(now)), None)
 
     def _of_node(self, now: datetime) -> list[Release | None]:
-        if not self._node.synced.is_set():
+        metadata = self._node.metadata
+        if metadata is None:
             # Until the Node says otherwise.
             return [self._current] if self._current is not None and self._current.source != "file" else []
-        metadata: JsonObject = next((obj["metadata"] for obj in self._node.objects.values()), {})
         if (metadata.get("labels") or {}).get(MIG_STATE) not in _MIG_WORKS:
             self._mig_since = None
         elif self._mig_since is None:

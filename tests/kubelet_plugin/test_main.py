@@ -29,8 +29,8 @@ from dra_driver.kube.kubelet_api.generated import health_v1_pb2, registration_pb
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, CONFIG_API_VERSION, GPU_DRIVER, RELEASE_GPUS, ClaimRef
 from dra_driver.simulation.apiserver import SimulatedApiServer
 from kubelet_plugin.commands.simulate import act
-from kubelet_plugin.facts.container_runtime import ContainerRuntime
 from kubelet_plugin.facts.hardware import RELEASED
+from kubelet_plugin.facts.own_node import OwnNode
 from kubelet_plugin.main import _node
 from kubelet_plugin.prepare.journal import DomainClaim, DomainDevice, DomainName
 from kubelet_plugin.prepare.store import JournalFile
@@ -95,9 +95,8 @@ def node_of(folder: Path, profile: str, *arguments: str) -> Any:
     """What the plugin finds and acts on, as `main` puts it together for this node."""
     places = {"host-root": folder / "host", "kubelet-root": folder / "kubelet", "cdi-root": folder / "cdi"}
     words = [f"--{name}={place}" for name, place in places.items()]
-    nobody: Any = None  # the runtime is not asked for
     settings = read_settings([*words, "--node-name=a", f"--simulate={profile}", *arguments], {})
-    return _node(settings, ContainerRuntime(nobody, "a"))
+    return _node(settings, OwnNode("a"))
 
 
 def test_device_nodes_that_are_missing_are_made_before_the_first_look(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from kubelet_plugin.claims.service import ClaimService, NodeSources, ServicePati
 from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.facts.hardware import NodeFacts
 from kubelet_plugin.facts.offers import NodeOffers
+from kubelet_plugin.facts.own_node import OwnNode
 from kubelet_plugin.prepare.claims import ClaimReader
 from kubelet_plugin.prepare.execute import Executor
 from kubelet_plugin.prepare.holds import Effects
@@ -122,11 +123,11 @@ class Bench:
             **changes,
         }
         pods, listener = values["pods"], values["listener"]
-        api: Any = self.api  # of the API server, reading claims is enough
-        offers = NodeOffers(api, self.policy, NODE)
         return ClaimService(
             ClaimReader(self.api, saw=None if pods is None else pods.saw),
-            NodeSources(values["driver"], NODE, self.facts, self.container_files, offers),
+            NodeSources(
+                values["driver"], NODE, self.facts, self.container_files, NodeOffers(OwnNode(NODE), self.policy)
+            ),
             Executor(values["journal"], values["cdi"], values["effects"], listener),
             listener,
             ServicePatience(**{name: value for name, value in values.items() if name.endswith("_s")}),

@@ -35,6 +35,7 @@ from kubelet_plugin.facts.discovery import Discovery
 from kubelet_plugin.facts.fabric import FabricAnswer, answer_of
 from kubelet_plugin.facts.hardware import Hardware
 from kubelet_plugin.facts.offers import NodeOffers
+from kubelet_plugin.facts.own_node import OwnNode
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.nvfm import FabricManager
@@ -121,7 +122,9 @@ async def whole_node(
     server: Any = api  # reading claims is enough
     claims = ClaimService(
         ClaimReader(api),
-        NodeSources(GPU_DRIVER, NODE, discovery, ContainerFilesOfNode(driver), NodeOffers(server, policy, NODE), gates),
+        NodeSources(
+            GPU_DRIVER, NODE, discovery, ContainerFilesOfNode(driver), NodeOffers(OwnNode(NODE), policy), gates
+        ),
         Executor(journal, CdiFiles(folder / "cdi", GPU_DRIVER), effects),
     )
     loop = asyncio.get_running_loop()

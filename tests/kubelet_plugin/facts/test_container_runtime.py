@@ -1,17 +1,19 @@
 """What the node's container runtime reads, and what containers go without:
 kubelet_plugin/facts/container_runtime.py."""
 
-from dataclasses import dataclass
+import asyncio
 from pathlib import Path
 
 import pytest
 from support.driver_tree import DriverTree
 from support.inventories import DRIVER_FACTS
 
-from dra_driver.api.meta import JsonObject, Resource
-from dra_driver.errors import NodeNotReady, Unreachable
+from dra_driver.api.meta import NODES
+from dra_driver.errors import NodeNotReady
+from dra_driver.kube.client import Kube
 from kubelet_plugin.facts.container_runtime import ContainerFilesOfNode, ContainerRuntime, lacking
 from kubelet_plugin.facts.hardware import Hardware, NodeFacts, NvmlSource
+from kubelet_plugin.facts.own_node import OwnNode
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.hook_program import HookChoice, HookMode, hook_warning
 from kubelet_plugin.reporting.reporter import wanted_spec
@@ -19,64 +21,49 @@ from kubelet_plugin.reporting.reporter import wanted_spec
 NODE = "node-1"
 
 
-@dataclass
-class FakeNode:
-    runtime: str
-    away: bool = False
-
-    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> JsonObject:
-        if self.away:
-            raise Unreachable("no answer")
-        assert (resource.plural, name) == ("nodes", NODE)
-        return {"metadata": {"name": name}, "status": {"nodeInfo": {"containerRuntimeVersion": self.runtime}}}
+def known(runtime: str) -> ContainerRuntime:
+    return ContainerRuntime(OwnNode(NODE, {}, runtime))
 
 
-async def read(runtime: str) -> ContainerRuntime:
-    known = ContainerRuntime(FakeNode(runtime), NODE)
-    await known.refresh()
-    return known
-
-
-async def test_what_it_reads_is_said_once_it_is_known_and_as_long_as_it_is() -> None:
-    node = FakeNode("containerd://1.7.12", away=True)
-    runtime = ContainerRuntime(node, NODE)
-    await runtime.refresh()
+async def test_what_it_reads_is_said_once_it_is_known_and_as_long_as_it_is(kube: Kube) -> None:
+    own = OwnNode(NODE)
+    runtime = ContainerRuntime(own)
     with pytest.raises(NodeNotReady, match="has not been read"):
         runtime.readable()
     assert runtime.warnings() == ()
-    node.away = False
-    await runtime.refresh()
+    info = {"status": {"nodeInfo": {"containerRuntimeVersion": "containerd://1.7.12"}}}
+    await kube.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}, **info})
+    following = asyncio.create_task(own.follow(kube))
+    await own.first_read()
     assert runtime.readable() == "0.6.0"
-    node.away = True
-    await runtime.refresh()
-    assert runtime.readable() == "0.6.0"
-    node.away, node.runtime = False, "containerd://2.1.4"
-    await runtime.refresh()
-    assert runtime.readable() == "1.0.0"
+    info["status"]["nodeInfo"]["containerRuntimeVersion"] = "containerd://2.1.4"
+    await kube.merge_patch(NODES, NODE, info, subresource="status")
+    async with asyncio.timeout(20):
+        while runtime.readable() != "1.0.0":  # noqa: ASYNC110 - the watch makes it true
+            await asyncio.sleep(0.02)
+    following.cancel()
 
 
 @pytest.mark.parametrize("runtime", ["containerd://1.7.16", "cri-o://1.34.0", "docker://28.0.1", "simulated://1"])
-async def test_a_runtime_that_reads_groups_or_is_not_known_lacks_nothing(runtime: str) -> None:
-    assert (await read(runtime)).warnings() == ()
+def test_a_runtime_that_reads_groups_or_is_not_known_lacks_nothing(runtime: str) -> None:
+    assert known(runtime).warnings() == ()
 
 
-async def test_a_runtime_that_does_not_read_groups_is_a_warning() -> None:
-    (warning,) = (await read("cri-o://1.29.3")).warnings()
+def test_a_runtime_that_does_not_read_groups_is_a_warning() -> None:
+    (warning,) = known("cri-o://1.29.3").warnings()
     assert (warning.subject, warning.reason) == ("container runtime", "OldCdi")
     assert "cri-o://1.29.3 reads CDI files up to version 0.6.0" in warning.message
 
 
-async def test_no_file_is_written_for_a_runtime_that_nobody_knows(tmp_path: Path) -> None:
+def test_no_file_is_written_for_a_runtime_that_nobody_knows(tmp_path: Path) -> None:
     tree = DriverTree(tmp_path)
     tree.complete()
-    node = FakeNode("containerd://1.7.12", away=True)
-    runtime = ContainerRuntime(node, NODE)
-    files = ContainerFilesOfNode(DriverInstallation(tree.host), readable=runtime.readable)
+    own = OwnNode(NODE)
+    files = ContainerFilesOfNode(DriverInstallation(tree.host), readable=ContainerRuntime(own).readable)
     facts = NodeFacts("boot", DRIVER_FACTS.model_copy(update={"version": "580.82.07"}), (), ())
     with pytest.raises(NodeNotReady, match="has not been read"):
         files(facts)
-    node.away = False
-    await runtime.refresh()
+    own.runtime = "containerd://1.7.12"
     assert files(facts).readable == "0.6.0"
 
 
@@ -94,11 +81,11 @@ def test_containers_without_hooks_are_a_warning(choice: HookChoice, reason: str,
     assert words in warning.message
 
 
-async def test_the_inventory_says_what_containers_go_without(tmp_path: Path) -> None:
+def test_the_inventory_says_what_containers_go_without(tmp_path: Path) -> None:
     tree = DriverTree(tmp_path)
     tree.complete()
     tree.file("/proc/sys/kernel/random/boot_id", "boot")
-    runtime = await read("containerd://1.7.0")
+    runtime = known("containerd://1.7.0")
     installation = DriverInstallation(tree.host, configured_hook="/opt/nvidia-cdi-hook")
 
     def no_nvml() -> NvmlSource:

@@ -18,12 +18,12 @@ from dra_driver.api.policy import HealthPolicy
 from dra_driver.devices.health import taints
 from dra_driver.errors import DriverError, InvalidInput, NodeNotReady
 from dra_driver.kube.client import Kube
-from dra_driver.kube.watch import Reflector
 from dra_driver.names import RELEASE_GPUS as KEY
 from kubelet_plugin.facts.discovery import Discovery
 from kubelet_plugin.facts.hardware import RELEASED, Hardware
 from kubelet_plugin.facts.health_file import HealthFile
 from kubelet_plugin.facts.monitor import HealthMonitor
+from kubelet_plugin.facts.own_node import OwnNode
 from kubelet_plugin.facts.release import (
     MIG_STATE,
     REQUEST,
@@ -98,15 +98,13 @@ class Plugin:
         self.discovery = Discovery(self.hardware, interval_s=0.1)
         self.monitor = HealthMonitor(self.discovery, HealthFile(self.folder), HealthPolicy(), now=lambda: self.now)
         self.watcher = EventWatcher(self.node.open_nvml, lambda event: None, self.sessions.append, wait_s=0.05)
-        reflector = Reflector(
-            kube, NODES, field_selector=f"metadata.name={NODE}", on_change=lambda _: self.release.wake.set()
-        )
+        self.own = OwnNode(NODE)
         self.release = GpuRelease(
             self.folder,
             self.hardware,
             self.watcher,
             self.discovery,
-            reflector,
+            self.own,
             self.refused.append,
             now=lambda: self.now,
         )
@@ -114,7 +112,7 @@ class Plugin:
     @asynccontextmanager
     async def running(self) -> AsyncIterator["Plugin"]:
         self.release.restore()
-        loops = (self.discovery.run, self.watcher.run, self.release.run)
+        loops = (self.discovery.run, self.watcher.run, self.release.run, lambda: self.own.follow(self.kube))
         tasks = [asyncio.create_task(loop()) for loop in loops]
         try:
             yield self
@@ -260,7 +258,7 @@ async def test_a_plugin_that_starts_meanwhile_opens_nothing_and_knows_the_gpus(t
     opened: list[object] = []
     other.hardware._open_nvml = lambda: opened.append(None) or other.node.open_nvml()  # type: ignore[func-returns-value]
     async with other.running():
-        await other.until(lambda: other.release._node.synced.is_set())
+        await other.until(lambda: other.own.metadata is not None)
         assert (await other.smi("-r"))[0] == 0
         assert [gpu.uuid for gpu in other.monitor.facts.gpus] == [gpu.uuid for gpu in before.gpus]
         assert other.monitor.facts.imex == before.imex is not None

@@ -1,0 +1,58 @@
+"""This node's Node object: its labels and annotations, and its container runtime.
+
+One watch follows it for all parts of the plugin. What was read last counts while the API server is away.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from dra_driver.api.meta import NODES, JsonObject
+from dra_driver.kube.client import Kube
+from dra_driver.kube.watch import Change, Reflector
+
+_log = structlog.get_logger(__name__)
+
+_PATIENCE_S = 5.0
+
+
+class OwnNode:
+    """`metadata` and `runtime` (`containerd://1.7.27`) are None until the object was read for the first time."""
+
+    def __init__(self, name: str, metadata: JsonObject | None = None, runtime: str | None = None) -> None:
+        self.name = name
+        self.metadata = metadata
+        self.runtime = runtime
+        self._read = asyncio.Event()
+        self._listeners: list[Callable[[], None]] = []
+
+    @property
+    def labels(self) -> Mapping[str, str] | None:
+        return None if self.metadata is None else self.metadata.get("labels") or {}
+
+    def subscribe(self, listener: Callable[[], None]) -> None:
+        """Call `listener` after each change."""
+        self._listeners.append(listener)
+
+    async def follow(self, kube: Kube) -> None:
+        """Until cancelled."""
+        await Reflector(kube, NODES, field_selector=f"metadata.name={self.name}", on_change=self._saw).run()
+
+    async def first_read(self) -> None:
+        """Waits for it a few seconds; the plugin also works without."""
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                await self._read.wait()
+        except TimeoutError:
+            _log.warning("the Node object of this node has not been read yet", node=self.name)
+
+    def _saw(self, change: Change) -> None:
+        if change.after is None:
+            self.metadata = {}
+        else:
+            info = (change.after.get("status") or {}).get("nodeInfo") or {}
+            self.metadata, self.runtime = change.after["metadata"], str(info.get("containerRuntimeVersion") or "")
+            self._read.set()
+        for listener in self._listeners:
+            listener()
