@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from support.allocation import device_class, snapshot
 from support.claims import NODE, FakeClaims
@@ -119,12 +118,10 @@ async def whole_node(
     daemons = mps_daemons(machine, programs, folder / "mps")
     (folder / "cdi").mkdir(exist_ok=True)
     effects = effects_of(machine, hardware, programs, daemons, nullcontext, fabric)
-    server: Any = api  # reading claims is enough
+    offers = NodeOffers(OwnNode(NODE), policy)
     claims = ClaimService(
         ClaimReader(api),
-        NodeSources(
-            GPU_DRIVER, NODE, discovery, ContainerFilesOfNode(driver), NodeOffers(OwnNode(NODE), policy), gates
-        ),
+        NodeSources(GPU_DRIVER, NODE, discovery, ContainerFilesOfNode(driver), offers, gates),
         Executor(journal, CdiFiles(folder / "cdi", GPU_DRIVER), effects),
     )
     loop = asyncio.get_running_loop()
