@@ -38,8 +38,10 @@ class ContainerRuntime:
         """The highest CDI version that it reads; None when that is not known of it. Raises NodeNotReady while it is
         not known which runtime it is: a file that it cannot read would keep containers from starting."""
         if self._node.runtime is None:
-            message = "the node's container runtime has not been read from the API server yet"
-            raise NodeNotReady(message, about=f"node {self._node.name}")
+            raise NodeNotReady(
+                "the node's container runtime has not been read from the API server yet",
+                about=f"node {self._node.name}",
+            )
         return readable_version(self._node.runtime)
 
     def warnings(self) -> tuple[Problem, ...]:
