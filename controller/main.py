@@ -15,15 +15,17 @@ from prometheus_client import CollectorRegistry
 
 from controller.classes import ProfileClasses
 from controller.computedomains.keeper import DomainCollector, DomainKeeper
+from controller.policies import PolicyKeeper
 from controller.settings import ControllerSettings, from_process
 from controller.slices import PublishedSlices
-from dra_driver.api.policy import PublishingPolicy
+from dra_driver.api.gpupolicy import INSTALLED, policies_of
 from dra_driver.features import Feature
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.kube.events import EventRecorder
 from dra_driver.kube.leader import LeaderElection
 from dra_driver.kube.metrics import ApiCalls, DroppedEvents
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER
+from dra_driver.publish.live import Changed, DecidedPolicies, LivePolicies, PolicySource
 from dra_driver.publish.metrics import PublishedPools, PublishingCounters
 from dra_driver.publish.policy_file import read_policy
 from dra_driver.publish.pools import Publication, PublishingListeners
@@ -49,7 +51,7 @@ def main() -> None:
 
 async def run(settings: ControllerSettings) -> None:
     """The controller's whole life. Ends with Stopped after a signal, or with the error of the part that failed."""
-    policy = read_policy(settings.policy, settings.feature_gates)
+    installed = policies_of(read_policy(settings.policy, settings.feature_gates), INSTALLED)
     metrics = CollectorRegistry()
     tell_build(metrics, "controller")
     async with (
@@ -69,17 +71,18 @@ async def run(settings: ControllerSettings) -> None:
         beside = [COMPUTE_DOMAIN_DRIVER] * (Feature.COMPUTE_DOMAINS in settings.feature_gates)
         slices = PublishedSlices(
             kube,
-            Publication(driver=settings.driver_name, policy=policy, beside=beside),
+            Publication(driver=settings.driver_name, policies=_live(settings), beside=beside),
             listeners,
             counters,
             workers=settings.workers,
             classes=_classes(kube, settings, tracer),
         )
-        domains = _domains(kube, settings, policy, events, tracer)
+        policies = PolicyKeeper(kube, settings.feature_gates, installed)
+        domains = _domains(kube, settings, policies, events, tracer)
         # Channels and daemon devices of all nodes, under the driver name of ComputeDomains.
         channels = Publication(
             driver=COMPUTE_DOMAIN_DRIVER,
-            policy=policy,
+            policies=lambda kube, changed: DecidedPolicies(),
             describe=domain_devices,
             labels_matter=True,
             beside=[settings.driver_name],
@@ -94,7 +97,7 @@ async def run(settings: ControllerSettings) -> None:
         )
         webhook = _webhook_process(settings, metrics)
         election = _election(kube, settings)
-        led = partial(_all_of, _of_leader(slices, domains, devices, _webhook_lead(kube, settings)))
+        led = partial(_all_of, _of_leader(slices, policies, domains, devices, _webhook_lead(kube, settings)))
         work = led if election is None else partial(election.lead, led)
         async with (
             nullcontext() if webhook is None else webhook.serving(),
@@ -119,15 +122,23 @@ async def run(settings: ControllerSettings) -> None:
 
 
 def _of_leader(
-    slices: PublishedSlices, domains: DomainKeeper | None, devices: PublishedSlices, webhook: Job | None
+    slices: PublishedSlices,
+    policies: PolicyKeeper,
+    domains: DomainKeeper | None,
+    devices: PublishedSlices,
+    webhook: Job | None,
 ) -> Mapping[str, Job]:
     """The tasks of the leader."""
-    jobs: dict[str, Job] = {"publishing": slices.run}
+    jobs: dict[str, Job] = {"publishing": slices.run, "policies": policies.run}
     if domains is not None:
         jobs |= {"domains": domains.run, "devices of domains": devices.run}
     if webhook is not None:
         jobs["the webhook's configuration"] = webhook
     return jobs
+
+
+def _live(settings: ControllerSettings) -> Callable[[Kube, Changed], PolicySource]:
+    return lambda kube, changed: LivePolicies(kube, settings.driver_name, settings.feature_gates, changed)
 
 
 def _debug_pages(slices: PublishedSlices, domains: DomainKeeper | None) -> dict[str, DebugSection]:
@@ -163,14 +174,14 @@ def _webhook_lead(kube: Kube, settings: ControllerSettings) -> Job | None:
 
 
 def _domains(
-    kube: Kube, settings: ControllerSettings, policy: PublishingPolicy, events: EventRecorder, tracer: Tracer
+    kube: Kube, settings: ControllerSettings, policies: PolicyKeeper, events: EventRecorder, tracer: Tracer
 ) -> DomainKeeper | None:
     if Feature.COMPUTE_DOMAINS not in settings.feature_gates:
         return None
     return DomainKeeper(
         kube,
         settings.daemons,
-        several_channels=policy.several_channels,
+        several_channels=policies.several_channels,
         host_imex=Feature.HOST_IMEX in settings.feature_gates,
         events=events,
         tracer=tracer,

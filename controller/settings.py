@@ -170,7 +170,7 @@ def _parser() -> SettingsParser:
     setting = parser.setting
     setting("--kubeconfig", "", "kubeconfig file; without one, the pod's service account is used")
     setting("--driver-name", GPU_DRIVER, "name of the DRA driver; DeviceClasses must select the same", type=driver_name)
-    setting("--policy", "", "file with a PublishingPolicy; without one, every GPU of every node is published")
+    setting("--policy", "", "file with the PublishingPolicy of the installation, made into GpuPolicies")
     setting("--workers", 16, "pools written at the same time, 1 to 64", type=int)
     setting("--feature-gates", "", FEATURE_GATES, type=feature_gates)
     parser.switch("--leader-election", True, "work only while holding the lease; off only for a single replica")

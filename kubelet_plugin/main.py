@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 
-from dra_driver.api.policy import PublishingPolicy
+from dra_driver.api.meta import NODE_INVENTORIES
 from dra_driver.cdi.model import Mount
-from dra_driver.errors import DriverError, InvalidInput, NodeNotReady, Unreachable
+from dra_driver.errors import DriverError, NodeNotReady
 from dra_driver.features import Feature
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.kube.events import EventRecorder
@@ -43,7 +43,7 @@ from kubelet_plugin.facts.fabric import FabricAnswer, answer_of
 from kubelet_plugin.facts.hardware import Hardware, NodeFacts, OpenNvml, installed_nvml, simulated_nvml
 from kubelet_plugin.facts.monitor import MonitoredFacts
 from kubelet_plugin.facts.node_watch import NodeWatch
-from kubelet_plugin.facts.offers import NodeOffers
+from kubelet_plugin.facts.offers import NodeOffers, NodeRules
 from kubelet_plugin.facts.own_node import OwnNode
 from kubelet_plugin.facts.release import GpuRelease
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
@@ -59,7 +59,7 @@ from kubelet_plugin.prepare.listener import ClaimListener, Listeners
 from kubelet_plugin.prepare.store import JournalStore
 from kubelet_plugin.reporting.debug import ClaimSpans, LastErrors, sections
 from kubelet_plugin.reporting.device_status import DeviceStatusWriter, GpuClaims
-from kubelet_plugin.reporting.events import ClaimEvents, NodeEvents, policy_refused, release_refused
+from kubelet_plugin.reporting.events import ClaimEvents, NodeEvents, release_refused
 from kubelet_plugin.reporting.health import NodeHealth
 from kubelet_plugin.reporting.metrics import CallMetrics, ClaimTimes, MeasuredClaims, NodeCollector
 from kubelet_plugin.reporting.pod_events import ClaimPods, GpuTroubles, Observers, PodEvents
@@ -78,9 +78,6 @@ if TYPE_CHECKING:
 
 _LONGEST_END_S = 20.0
 """How long a stopping plugin continues its operations. Longer operations hang in NVML; the next start repairs them."""
-
-_LAST_WORD_S = 5.0
-"""Maximum time for an Event before a plugin that cannot work ends."""
 
 
 def main() -> None:
@@ -105,12 +102,11 @@ async def run(settings: NodePluginSettings) -> None:
     ):
         events = EventRecorder(kube, controller=f"{settings.driver_name}/kubelet-plugin", instance=settings.node_name)
         metrics.register(DroppedEvents(events.dropped))
-        policy = await _policy(settings, events)
         own = OwnNode(settings.node_name)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(forever("the own node", partial(own.follow, kube)))
             await own.first_read()
-            cluster, node = _Cluster(kube, tracer, metrics, events, policy), _node(settings, own)
+            cluster, node = _Cluster(kube, tracer, metrics, events), _node(settings, own)
             try:
                 await _live(settings, _composed(settings, cluster, node))
             finally:
@@ -125,7 +121,6 @@ class _Cluster:
     tracer: Tracer
     metrics: CollectorRegistry
     events: EventRecorder
-    policy: PublishingPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,16 +223,17 @@ def _makes_daemons(settings: NodePluginSettings) -> bool:
 
 
 def _composed(settings: NodePluginSettings, cluster: _Cluster, node: _Node) -> _Plugin:
-    kube, metrics, policy, journal = cluster.kube, cluster.metrics, cluster.policy, node.journal
+    kube, metrics, journal = cluster.kube, cluster.metrics, node.journal
+    rules = NodeRules(read=partial(kube.get, NODE_INVENTORIES, settings.node_name))
     discovery = Discovery(node.hardware, interval_s=settings.discovery_interval_s)
-    watch = NodeWatch(settings, policy, node.host, discovery, node.open_nvml, journal)
-    reporter = Reporter(kube, settings.node_name, watch.facts)
-    offers = NodeOffers(node.own, policy)
+    watch = NodeWatch(settings, rules.health, node.host, discovery, node.open_nvml, journal)
+    reporter = Reporter(kube, settings.node_name, watch.facts, saw=rules.saw)
+    offers = NodeOffers(rules, settings.node_name)
     reported, users = Reported(settings.state_dir), PodsOfClaims()
-    status = _device_status(cluster, settings, watch, journal, reported)
+    status = _device_status(cluster, settings, watch, journal, rules, reported)
     reader = ClaimReader(kube, saw=users.saw)
     claim_pods = ClaimPods(reader, users, _members(settings, node.host))
-    pods = PodEvents(GpuTroubles(watch.facts, journal, policy.health), claim_pods, cluster.events, reported)
+    pods = PodEvents(GpuTroubles(watch.facts, journal, rules.health), claim_pods, cluster.events, reported)
     watch.facts.subscribe(lambda _: pods.changed())
     errors = LastErrors()
     heard = _heard(cluster, errors)
@@ -261,7 +257,7 @@ def _composed(settings: NodePluginSettings, cluster: _Cluster, node: _Node) -> _
     )
     watch.watch_mps(node.daemons, claims.again)
     NodeEvents(watch.facts, settings.node_name, cluster.events.tell)
-    publisher = _publisher(kube, settings, policy, metrics, cluster)
+    publisher = _publisher(kube, settings, metrics, cluster)
     calls = CallMetrics(metrics)
     collector = NodeCollector(watch.facts, journal, node=settings.node_name, driver=settings.driver_name, pods=users)
     metrics.register(collector)
@@ -288,7 +284,7 @@ def _composed(settings: NodePluginSettings, cluster: _Cluster, node: _Node) -> _
         dra=DraServer(
             sockets.dra,
             MeasuredClaims(claims, calls, settings.driver_name),
-            NodeHealth(watch.facts, offers, settings.node_name, policy.health, instance_of=watch.instance_of),
+            NodeHealth(watch.facts, offers, settings.node_name, rules.health, instance_of=watch.instance_of),
             part_of=None if cluster.tracer is OFF else cluster.tracer.adopt,
         ),
         registration=RegistrationServer(
@@ -415,30 +411,17 @@ def _simulated_hardware(settings: NodePluginSettings) -> tuple[Mount, ...]:
     return (Mount(folder, folder, ("ro", "nosuid", "nodev", "rbind", "rprivate")),)
 
 
-async def _policy(settings: NodePluginSettings, events: EventRecorder) -> PublishingPolicy:
-    """Raises InvalidInput, which ends the plugin; an Event of the node says why."""
-    if settings.policy is None:
-        return PublishingPolicy.EVERYTHING
-
-    # Imported here, because a node without a policy does not need the publisher in memory.
-    from dra_driver.publish.policy_file import read_policy
-
-    try:
-        return read_policy(settings.policy, settings.feature_gates)
-    except InvalidInput as error:
-        events.tell(policy_refused(settings.node_name, error))
-        with suppress(TimeoutError, Unreachable):
-            async with asyncio.timeout(_LAST_WORD_S):
-                await events.write()
-        raise
-
-
 def _device_status(
-    cluster: _Cluster, settings: NodePluginSettings, watch: NodeWatch, journal: JournalStore, reported: Reported
+    cluster: _Cluster,
+    settings: NodePluginSettings,
+    watch: NodeWatch,
+    journal: JournalStore,
+    rules: NodeRules,
+    reported: Reported,
 ) -> DeviceStatusWriter | None:
     if Feature.DEVICE_STATUS not in settings.feature_gates:
         return None
-    claims = GpuClaims(watch.facts, journal, cluster.policy.health)
+    claims = GpuClaims(watch.facts, journal, rules.health)
     writer = DeviceStatusWriter(cluster.kube, settings.driver_name, claims, reported)
     watch.facts.subscribe(lambda _: writer.changed())
     return writer
@@ -451,19 +434,28 @@ def _members(settings: NodePluginSettings, host: HostFiles) -> PodsOfNode:
 
 
 def _publisher(
-    kube: Kube, settings: NodePluginSettings, policy: PublishingPolicy, metrics: CollectorRegistry, cluster: "_Cluster"
+    kube: Kube, settings: NodePluginSettings, metrics: CollectorRegistry, cluster: "_Cluster"
 ) -> "PoolPublisher | None":
     """Publishes for this node as the controller does for all; None if the controller publishes."""
     if settings.publisher != "node":
         return None
 
     # Imported here, because plugins do not need it in memory if a controller publishes.
-    from dra_driver.publish import PoolPublisher, Publication, PublishingListeners
+    from dra_driver.api.gpupolicy import INSTALLED, policies_of
+    from dra_driver.publish import LivePolicies, PoolPublisher, Publication, PublishingListeners
     from dra_driver.publish.metrics import CountingNarrator, PublishedPools, PublishingCounters
+    from dra_driver.publish.policy_file import read_policy
 
+    installed = policies_of(read_policy(settings.policy, settings.feature_gates), INSTALLED)
     publisher = PoolPublisher(
         kube,
-        Publication(driver=settings.driver_name, policy=policy, node_name=settings.node_name),
+        Publication(
+            driver=settings.driver_name,
+            policies=lambda kube, changed: LivePolicies(
+                kube, settings.driver_name, settings.feature_gates, changed, settings.node_name, installed
+            ),
+            node_name=settings.node_name,
+        ),
         PublishingListeners(
             narrator=CountingNarrator(PublishingCounters(metrics)), tracer=cluster.tracer, tell=cluster.events.tell
         ),

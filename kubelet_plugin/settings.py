@@ -52,8 +52,7 @@ class NodePluginSettings:
     publisher: str
     """`controller` or `node`: who writes ResourceSlices."""
     policy: Path | None
-    """The PublishingPolicy of the cluster, the same as the publisher's; it determines the meaning of device names. None
-    publishes every GPU as a whole."""
+    """A PublishingPolicy that comes with the installation; only a plugin that publishes reads it."""
     validation_command: tuple[str, ...]
     """Checks a GPU if the policy says `health: {validate: true}`; empty: only the built-in check."""
     simulate: str | None
@@ -140,7 +139,7 @@ def _parser() -> SettingsParser:
         type=_fabric_manager,
     )
     setting("--publisher", "controller", "who writes ResourceSlices", choices=("controller", "node"))
-    setting("--policy", "", "file with a PublishingPolicy, the publisher's; default: all GPUs are published")
+    setting("--policy", "", "with --publisher node: file with the PublishingPolicy of the installation")
     setting(
         "--validation-command",
         "",

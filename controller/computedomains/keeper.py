@@ -6,7 +6,7 @@ node.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -57,7 +57,7 @@ class DomainKeeper:
         kube: Kube,
         settings: DaemonSettings,
         *,
-        several_channels: bool = False,
+        several_channels: Callable[[], Awaitable[bool]] | None = None,
         host_imex: bool = False,
         events: EventRecorder | None = None,
         tracer: Tracer = OFF,
@@ -207,7 +207,12 @@ class Actions:
     """Writes for domains. Every method raises ClusterError; Conflict if an object has changed since it was seen."""
 
     def __init__(
-        self, kube: Kube, cluster: DomainsInCluster, settings: DaemonSettings, *, several_channels: bool
+        self,
+        kube: Kube,
+        cluster: DomainsInCluster,
+        settings: DaemonSettings,
+        *,
+        several_channels: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         self._kube = kube
         self._cluster = cluster
@@ -267,7 +272,8 @@ class Actions:
             case DomainStep.MAKE_DAEMON_SET:
                 await self._make(DAEMON_SETS, daemon_set(domain, self._settings))
             case DomainStep.MAKE_TEMPLATE:
-                template = workload_template(domain, several_channels=self._several_channels)
+                several = self._several_channels is not None and await self._several_channels()
+                template = workload_template(domain, several_channels=several)
                 await self._make(RESOURCE_CLAIM_TEMPLATES, template)
             case DomainStep.DELETE_TEMPLATE:
                 name = domain.spec.channel.resource_claim_template.name

@@ -1,5 +1,5 @@
-"""The CustomResourceDefinitions of NodeInventory and ComputeDomain, made from their models so that the two cannot drift
-apart.
+"""The CustomResourceDefinitions of NodeInventory, ComputeDomain and GpuPolicy, made from their models so that the two
+cannot drift apart.
 
 `make generate` writes the committed files; a test compares them. The docstrings of the fields are the
 descriptions that `kubectl explain` shows.
@@ -15,8 +15,8 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from dra_driver.api import computedomain, inventory, meta
-from dra_driver.api.meta import COMPUTE_DOMAINS, NODE_INVENTORIES, JsonObject, Resource
+from dra_driver.api import computedomain, gpu_settings, gpupolicy, inventory, meta, policy
+from dra_driver.api.meta import COMPUTE_DOMAINS, GPU_POLICIES, NODE_INVENTORIES, JsonObject, Resource
 
 _FOLDER = Path(__file__).parents[2] / "dra_driver" / "api" / "crds"
 
@@ -74,7 +74,60 @@ COMPUTE_DOMAIN = CustomDefinition(
     rules=(("self == oldSelf", "a ComputeDomain cannot be changed; delete it and create another"),),
 )
 
-DEFINITIONS = (NODE_INVENTORY, COMPUTE_DOMAIN)
+_WAYS = "[has(s.replicas), has(s.capacity), has(s.unlimited) && s.unlimited].filter(w, w).size()"
+
+GPU_POLICY = CustomDefinition(
+    GPU_POLICIES,
+    gpupolicy,
+    gpupolicy.GpuPolicySpec,
+    (
+        ("Priority", "integer", ".spec.priority"),
+        ("Nodes", "integer", ".status.nodes"),
+        ("GPUs", "integer", ".status.gpus"),
+        ("Offered", "string", ".status.offered"),
+        ("Waiting", "integer", ".status.waitingGPUs"),
+        ("Followed", "string", ".status.conditions[?(@.type=='Followed')].reason"),
+        ("Age", "date", ".metadata.creationTimestamp"),
+    ),
+    "gpol",
+    status=gpupolicy.GpuPolicyStatus,
+    rules=(
+        (
+            "!has(self.gpus) || !(has(self.computeDomains) || has(self.health))",
+            "computeDomains and health apply to whole nodes; move them to a policy without gpus",
+        ),
+        (
+            "!has(self.mig) || self.mig.mode == 'Dynamic'"
+            " || !(has(self.mig.profiles) || has(self.mig.computeInstances))",
+            "mode Static offers what exists; profiles and computeInstances are for mode Dynamic",
+        ),
+        (
+            f"!has(self.sharing) || self.sharing.all(s, s.strategy == 'Exclusive' ? {_WAYS} == 0 : {_WAYS} == 1)",
+            "a sharing entry sets exactly one of replicas, capacity and unlimited; with strategy Exclusive, none",
+        ),
+        (
+            "!has(self.sharing) || self.sharing.all(s, !has(s.interval) || s.strategy == 'TimeSlicing'"
+            " && !(has(s.devices) && s.devices == 'mig'))",
+            "interval is for strategy TimeSlicing on full GPUs",
+        ),
+        (
+            "!has(self.sharing) || self.sharing.all(s, !(has(s.multiUser) && s.multiUser) || s.strategy == 'MPS')",
+            "multiUser is for strategy MPS",
+        ),
+        (
+            "!has(self.sharing) || self.sharing.all(s, !has(s.profiles) || has(s.devices) && s.devices == 'mig')",
+            "profiles are for devices: mig",
+        ),
+        (
+            "!has(self.attributes) || self.attributes.all(n, [has(self.attributes[n].int),"
+            " has(self.attributes[n].bool), has(self.attributes[n].string), has(self.attributes[n].version)]"
+            ".filter(h, h).size() == 1)",
+            "an attribute sets exactly one of int, bool, string and version",
+        ),
+    ),
+)
+
+DEFINITIONS = (NODE_INVENTORY, COMPUTE_DOMAIN, GPU_POLICY)
 
 FILE = NODE_INVENTORY.file
 
@@ -113,7 +166,9 @@ def crd(definition: CustomDefinition) -> JsonObject:
 
 
 def _schema(definition: CustomDefinition) -> JsonObject:
-    descriptions = _field_descriptions(meta) | _field_descriptions(definition.module)
+    descriptions: dict[tuple[str, str], str] = {}
+    for module in (meta, gpu_settings, policy, definition.module):
+        descriptions |= _field_descriptions(module)
     spec = _of_model(definition.spec, descriptions)
     if definition.rules:
         spec["x-kubernetes-validations"] = [{"rule": rule, "message": message} for rule, message in definition.rules]
@@ -160,11 +215,17 @@ def _structural(schema: JsonObject, definitions: JsonObject, descriptions: dict[
     return {key: schema[key] for key in ("type", "enum") if key in schema} | _bounds(schema)
 
 
+_BOUNDS = ("minimum", "maximum", "minItems", "maxItems", "maxLength", "minProperties", "maxProperties")
+
+
 def _bounds(schema: JsonObject) -> JsonObject:
-    return {key: schema[key] for key in ("minimum", "maximum", "maxItems", "maxLength") if key in schema}
+    return {key: schema[key] for key in _BOUNDS if key in schema}
 
 
 def _object(schema: JsonObject, definitions: JsonObject, descriptions: dict[tuple[str, str], str]) -> JsonObject:
+    if isinstance(schema.get("additionalProperties"), dict):
+        values = _structural(schema["additionalProperties"], definitions, descriptions)
+        return {"type": "object", **_bounds(schema), "additionalProperties": values}
     properties = {}
     for name, property_ in schema["properties"].items():
         properties[name] = _structural(property_, definitions, descriptions)
@@ -181,9 +242,13 @@ def _field_descriptions(module: ModuleType) -> dict[tuple[str, str], str]:
         if not isinstance(node, ast.ClassDef):
             continue
         model: type[BaseModel] = getattr(module, node.name)
+        if not (isinstance(model, type) and issubclass(model, BaseModel)):
+            continue
         for field, following in zip(node.body, node.body[1:], strict=False):
             text = _text(following)
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and text is not None:
+                if field.target.id not in model.model_fields:
+                    continue
                 alias = model.model_fields[field.target.id].alias or field.target.id
                 field_descriptions[node.name, alias] = " ".join(text.split())
     return field_descriptions

@@ -11,7 +11,9 @@ from pydantic import BaseModel
 
 from docs.from_code.attributes import check_names
 from docs.from_code.tables import WRITTEN, code, page, table
+from dra_driver.api import gpupolicy
 from dra_driver.api import policy as module
+from dra_driver.api.gpupolicy import GpuPolicySpec
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import Attribute
 from dra_driver.devices.limitations import LimitationCause
@@ -44,16 +46,20 @@ MEANINGS = {
     "AttributeRule.values": (
         "Values by `name` or `domain/name`: a string, a number, true or false, or `{version: 1.2.3}`."
     ),
-    "MigRule.mode": (
+    "MigSettings.mode": (
         "`Static` offers existing MIG devices; `Dynamic` the whole GPU and every partition, created with their claims."
     ),
-    "SharingRule.devices": "Whether the rule is for whole GPUs or for MIG devices.",
-    "SharingRule.strategy": (
+    "SharingSettings.devices": "Whether the rule is for whole GPUs or for MIG devices.",
+    "SharingSettings.strategy": (
         "Whether programs take turns or run at the same time. `Exclusive`: not shared, despite earlier rules."
     ),
-    "SharingRule.replicas": "The number of equal shares.",
-    "SharingRule.capacity": ("Claims request an amount: `memory` in steps of 1Mi, `cores` in percent, 1 to 100."),
-    "SharingRule.unlimited": "Any number of claims, without limits.",
+    "SharingSettings.replicas": "The number of equal shares.",
+    "SharingSettings.capacity": ("Claims request an amount: `memory` in steps of 1Mi, `cores` in percent, 1 to 100."),
+    "SharingSettings.unlimited": "Any number of claims, without limits.",
+    "AttributeValue.int": "A number of 64 bits.",
+    "AttributeValue.bool": "True or false.",
+    "AttributeValue.string": "A text of at most 64 bytes.",
+    "AttributeValue.version": "A semantic version: `1.2.3`.",
     "HealthPolicy.ignoreXids": "Xids that do not taint a GPU, in addition to application faults.",
     "HealthPolicy.escalateXids": "Xids that make a GPU unhealthy; overrides `ignoreXids`.",
     "HealthPolicy.evict": "Whether pods on an unhealthy GPU are deleted: its taints have the effect `NoExecute`.",
@@ -64,21 +70,37 @@ MEANINGS = {
 
 def policy_page() -> str:
     """The whole of policy.md."""
-    example = re.search(r"```yaml\n.*?\n```", module.__doc__ or "", re.DOTALL)
-    if example is None:
-        raise LookupError("dra_driver/api/policy.py: the docstring has no example")
-    models = list(_models(PublishingPolicy))
+    examples = [re.search(r"```yaml\n.*?\n```", source.__doc__ or "", re.DOTALL) for source in (gpupolicy, module)]
+    if None in examples:
+        raise LookupError("the docstring of gpupolicy.py or policy.py below dra_driver/api has no example")
+    live, file = (example[0] for example in examples if example is not None)
+    models = list(dict.fromkeys([*_models(GpuPolicySpec), *_models(PublishingPolicy)]))
     told = {f"{model.__name__}.{name}": text for model in models for name, text in _docstrings(model).items()}
     fields = {f"{_owner(model, name)}.{alias}" for model in models for name, alias in _aliases(model)}
     check_names(fields - told.keys(), MEANINGS, "policy field")
     parts = [
-        "# PublishingPolicy",
+        "# GpuPolicy",
         WRITTEN,
-        "With a PublishingPolicy an administrator decides which GPUs are published, how they are partitioned and"
-        " shared, and how the driver reacts to their health. Set its fields in the chart's value `policy`, or pass"
-        " `--policy FILE` to controller and plugin, which must have the same. Unknown fields are refused."
-        " [sharing.md](sharing.md) helps you choose.",
-        example[0],
+        "With GpuPolicies an administrator decides which GPUs are published, how they are partitioned and shared, and"
+        " how the driver reacts to their health. [sharing.md](sharing.md) helps you choose. Without any, all GPUs of"
+        " all nodes are published as whole GPUs.",
+        live,
+        "`kubectl apply -f FILE` is all that a change needs; nothing restarts. A policy decides what it sets, and"
+        " leaves the rest to policies of lower priority; of equal priorities, the first name in the alphabet overrides"
+        " the others. `attributes` of several policies are put together.",
+        "## While claims use a GPU",
+        "A change never takes a device away from a claim. A GPU whose devices would change stays as it is while claims"
+        " use it, and has the taint `gpu.nvidia.com/policy`, so that no new claim gets it. It changes when the last"
+        " of those claims is gone. Other GPUs change at once, and so do attributes and health.",
+        "## What became of it",
+        "`kubectl get gpupolicies` shows how many nodes and GPUs each policy selects, the devices that they offer, how"
+        " many GPUs wait, and whether all nodes follow. The `status` lists the waiting GPUs with the claims that use"
+        " them, and each rule that nodes cannot follow, with the reason and the command that ends it.",
+        "## PublishingPolicy: several rules in one file",
+        "The chart's value `policy` has the fields of a PublishingPolicy, and so have files for `dractl`. The"
+        " controller makes a GpuPolicy of each rule when it starts; the names begin with `installed-`, and the"
+        " priorities are below -900, so that other policies override them.",
+        file,
         "In `nodes` and `gpus` all given fields must match; in each list one entry must match. Names, products and"
         " UUIDs can be shell patterns.",
     ]
@@ -142,6 +164,8 @@ def _docstrings(model: type[BaseModel]) -> dict[str, str]:
     for one, after in zip(tree.body, tree.body[1:], strict=False):
         if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name) and isinstance(after, ast.Expr):
             assert isinstance(after.value, ast.Constant)
+            if one.target.id not in aliases:
+                continue  # private
             text = " ".join(str(after.value.value).split())
             # The code's wording for a missing field.
             found[aliases[one.target.id]] = text.replace("None is all", "left out, all").replace("None: ", "Left out: ")

@@ -2,7 +2,7 @@
 
 It has the node's name, and the node owns it. Only that node's plugin writes the `spec`, which contains facts and no
 policy decisions. The publisher combines it with the cluster's policy into ResourceSlices, and reports in the `status`
-which rules of the policy the node cannot follow; if it can follow all, there is no status.
+what holds for the node's GPUs, and which rules of the policy the node cannot follow.
 
 An optional field is None if the hardware lacks the feature or does not report it (NVML's NOT_SUPPORTED, -1 in sysfs).
 
@@ -13,11 +13,12 @@ size, including the status.
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
-from dra_driver.api.meta import Condition, Model, ObjectMeta
+from dra_driver.api.gpu_settings import NodePolicy
+from dra_driver.api.meta import Condition, Model, ObjectMeta, Text, Word
 from dra_driver.names import INVENTORY_GROUP
 
 MOST_GPUS = 64
@@ -28,18 +29,8 @@ MOST_CONDITIONS = 64
 MOST_BYTES = 768 * 1024
 """Of the spec as JSON. etcd takes 1.5 MiB for an object (--max-request-bytes), the status and metadata included."""
 MOST_READ_BYTES = 1024 * 1024
-_LONGEST_TEXT = 1024
 
 
-def _shortened(text: Any) -> Any:
-    too_long = isinstance(text, str) and len(text) > _LONGEST_TEXT
-    return text[: _LONGEST_TEXT - 1] + "…" if too_long else text
-
-
-type Word = Annotated[str, Field(max_length=253)]
-"""A name, a version, an identifier."""
-type Text = Annotated[str, BeforeValidator(_shortened), Field(max_length=_LONGEST_TEXT)]
-"""Text for people; longer text is truncated."""
 type Slices = Annotated[int, Field(ge=0, le=64)]
 """Places of a MIG layout, and how many of them; no GPU has more than 16."""
 type Number = Annotated[int, Field(ge=-(2**31), le=2**32 - 1)]
@@ -333,6 +324,11 @@ POLICY_FOLLOWED = "PolicyFollowed"
 """Condition type: whether the node offers what the rules of the policy ask for; if not, see `limitations`."""
 
 
+def named_rule(rule: str) -> str:
+    """A rule of a file is `mig[0]`; that of a GpuPolicy names it."""
+    return f"{rule} of the policy" if rule and " of " not in rule else rule
+
+
 class Limitation(Model):
     """Something that the node does not offer although a rule of the policy requests it or the hardware supports it."""
 
@@ -353,6 +349,16 @@ class Limitation(Model):
         """`GPU gpu-5a7b8d0e`, `8 GPUs`, or empty."""
         return "" if not self.gpus else f"GPU {self.gpus[0]}" if len(self.gpus) == 1 else f"{len(self.gpus)} GPUs"
 
+    @property
+    def rule_field(self) -> str:
+        """`mig`, `sharing`, ...; empty without a rule."""
+        return (self.rule or "").partition(" ")[0].partition("[")[0]
+
+    @property
+    def rule_named(self) -> str:
+        """`mig of GpuPolicy ml`, `mig[0] of the policy`, or empty."""
+        return named_rule(self.rule or "")
+
     def __str__(self) -> str:
         """`mig[0]: 8 GPUs: MIG mode is off, ...`"""
         return ": ".join(part for part in (self.rule, self.subject, self.message) if part)
@@ -363,6 +369,8 @@ class NodeInventoryStatus(Model):
     """Sorted by type."""
     limitations: list[Limitation] = Field(default_factory=list, max_length=MOST_PROBLEMS)
     """Sorted by driver, rule and reason."""
+    policy: NodePolicy | None = None
+    """What holds for the node's GPUs; None until a publisher has looked at the node."""
 
 
 class NodeInventory(Model):

@@ -5,9 +5,9 @@ makes them at the border, `to_wire()` converts them back.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
 from dra_driver.errors import InvalidInput
@@ -16,6 +16,19 @@ from dra_driver.phrases import and_more
 type JsonObject = dict[str, Any]
 """A decoded JSON object. Only code at the borders uses these."""
 
+
+_LONGEST_TEXT = 1024
+
+
+def _shortened(text: Any) -> Any:
+    too_long = isinstance(text, str) and len(text) > _LONGEST_TEXT
+    return text[: _LONGEST_TEXT - 1] + "…" if too_long else text
+
+
+type Word = Annotated[str, Field(max_length=253)]
+"""A name, a version, an identifier."""
+type Text = Annotated[str, BeforeValidator(_shortened), Field(max_length=_LONGEST_TEXT)]
+"""Text for people; longer text is truncated."""
 
 _SHOWN = 12
 """Maximum problems in a message; the error has all of them."""
@@ -28,6 +41,12 @@ class Model(BaseModel):
     model_config = ConfigDict(
         alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore", defer_build=True
     )
+
+    @classmethod
+    def model_rebuild(cls, *, force: bool = False, raise_errors: bool = True, **_: Any) -> bool | None:
+        """Names in annotations are those of modules. Pydantic would also look at the caller's local variables, and
+        Python 3.13.0 crashes when those are read in the middle of a comprehension."""
+        return super().model_rebuild(force=force, raise_errors=raise_errors, _types_namespace={})
 
     @classmethod
     def of(cls, obj: object, *, about: str | None = None) -> Self:
@@ -118,6 +137,7 @@ RESOURCE_SLICES = Resource("resource.k8s.io", "v1", "resourceslices", "ResourceS
 RESOURCE_CLAIMS = Resource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim", True)
 RESOURCE_CLAIM_TEMPLATES = Resource("resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate", True)
 DEVICE_CLASSES = Resource("resource.k8s.io", "v1", "deviceclasses", "DeviceClass", False)
+GPU_POLICIES = Resource("dra.gpu", "v1alpha1", "gpupolicies", "GpuPolicy", False)
 NODE_INVENTORIES = Resource("dra.gpu", "v1alpha1", "nodeinventories", "NodeInventory", False)
 COMPUTE_DOMAINS = Resource("resource.nvidia.com", "v1beta1", "computedomains", "ComputeDomain", True)
 DAEMON_SETS = Resource("apps", "v1", "daemonsets", "DaemonSet", True)

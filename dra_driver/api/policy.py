@@ -38,34 +38,34 @@ In `nodes` and `gpus` all given fields must match; in each list one entry must m
 shell patterns. Without `nodes` or `gpus` a rule applies to all.
 """
 
-import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import yaml
-from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
+from dra_driver.api.gpu_settings import (
+    DomainSettings,
+    GpuDecisions,
+    HealthPolicy,
+    MigSettings,
+    NodeMig,
+    NodePolicy,
+    NodeSharing,
+    Patterns,
+    SharingSettings,
+    Strict,
+    checked_attributes,
+)
 from dra_driver.api.inventory import GpuFacts
-from dra_driver.api.meta import Model
 from dra_driver.api.resource import Attribute
 from dra_driver.api.selection import requirement_holds
 from dra_driver.errors import InvalidInput
 from dra_driver.features import Feature
-from dra_driver.names import DEVICE_ATTRIBUTES, STANDARD_DOMAIN
-from dra_driver.quantity import Version
-
-_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")
-_DOMAIN = re.compile(r"(?=.{1,63}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_VALUE_BYTES = 64
-_INT64 = range(-(2**63), 2**63)
 
 
-class _Strict(Model):
-    model_config = ConfigDict(**{**Model.model_config, "extra": "forbid"})
-
-
-class LabelRequirement(_Strict):
+class LabelRequirement(Strict):
     """One entry of `matchExpressions`, as everywhere in Kubernetes."""
 
     key: str
@@ -82,7 +82,7 @@ class LabelRequirement(_Strict):
         return requirement_holds(self.operator, labels.get(self.key), self.values)
 
 
-class LabelSelector(_Strict):
+class LabelSelector(Strict):
     match_labels: dict[str, str] = Field(default_factory=dict)
     match_expressions: list[LabelRequirement] = Field(default_factory=list)
 
@@ -92,30 +92,34 @@ class LabelSelector(_Strict):
         )
 
 
-type _Patterns = Annotated[list[str], Field(min_length=1)]
-
-
-class NodeSelection(_Strict):
-    names: _Patterns | None = None
+class NodeSelection(Strict):
+    names: Patterns | None = None
     label_selector: LabelSelector | None = None
 
     def matches(self, name: str, labels: Mapping[str, str]) -> bool:
         return _any(self.names, name) and (self.label_selector is None or self.label_selector.matches(labels))
 
 
-class GpuSelection(_Strict):
-    uuids: _Patterns | None = None
-    products: _Patterns | None = None
-    names: _Patterns | None = None
+class GpuSelection(Strict):
+    uuids: Patterns | None = None
+    products: Patterns | None = None
+    names: Patterns | None = None
     """Published device names, `gpu-5a7b8d0e`."""
 
     def matches(self, gpu: GpuFacts) -> bool:
         return _any(self.uuids, gpu.uuid) and _any(self.products, gpu.product_name) and _any(self.names, gpu.name)
 
 
-class Rule(_Strict):
+class Rule(Strict):
     nodes: NodeSelection | None = None
     gpus: GpuSelection | None = None
+    _origin: str | None = None
+    """What people call a rule that is not one of a file: `mig of GpuPolicy ml`."""
+
+    def called(self, origin: str) -> Self:
+        """This rule, called so from now on."""
+        self._origin = origin
+        return self
 
     def matches(self, node: str, labels: Mapping[str, str], gpu: GpuFacts) -> bool:
         return (self.nodes is None or self.nodes.matches(node, labels)) and (
@@ -123,118 +127,53 @@ class Rule(_Strict):
         )
 
 
-def _attributes(values: Any) -> dict[str, Attribute]:
-    if not isinstance(values, dict) or not values:
-        raise ValueError("must be a map from attribute names to values")
-    return {_attribute_name(name): _attribute(name, value) for name, value in values.items()}
-
-
 class AttributeRule(Rule):
-    values: Annotated[dict[str, Attribute], BeforeValidator(_attributes)]
+    values: Annotated[dict[str, Attribute], BeforeValidator(checked_attributes)]
 
 
-class MigRule(Rule):
-    """How a GPU is partitioned. Of several rules that match, the last one wins."""
-
-    mode: Literal["Static", "Dynamic"]
-    profiles: _Patterns | None = None
-    """Profiles of GPU instances, as shell patterns; None is all."""
-    compute_instances: list[str] = Field(default_factory=list)
-    """Compute instances that are parts of a GPU instance, `1c.3g.40gb`; all of one GPU instance profile."""
-
-    @model_validator(mode="after")
-    def _fits_the_mode(self) -> Self:
-        if self.mode == "Static" and (self.profiles is not None or self.compute_instances):
-            raise ValueError("mode Static offers what exists; profiles and computeInstances are for mode Dynamic")
-        parents = {_parent_profile(name) for name in self.compute_instances}
-        if len(parents) > 1:
-            raise ValueError(f"computeInstances are of several GPU instance profiles ({', '.join(sorted(parents))})")
-        return self
+class MigRule(MigSettings, Rule):
+    """Of several rules that match, the last one wins."""
 
 
-class SharingRule(Rule):
-    """A GPU or MIG device that several claims may hold at once. Of several rules that match, the last one wins.
-
-    Exactly one of `replicas`, `capacity` and `unlimited` is set. `replicas` are equal shares. With `capacity` a claim
-    requests the amount that it needs: `memory` in bytes (step 1Mi), `cores` in percent of the compute units (1 to 100).
-    With the strategy `Exclusive` none is set: it exempts its devices from earlier rules.
-    """
-
-    devices: Literal["gpu", "mig"] = "gpu"
-    profiles: _Patterns | None = None
-    """With `devices: mig`: the profiles, as shell patterns; None is all."""
-    strategy: Literal["TimeSlicing", "MPS", "Exclusive"]
-    replicas: Annotated[int, Field(ge=2, le=128)] | None = None
-    capacity: Annotated[list[Literal["memory", "cores"]], Field(min_length=1)] | None = None
-    unlimited: bool = False
-    interval: Literal["Default", "Short", "Medium", "Long"] | None = None
-    """With TimeSlicing on full GPUs. None: the GPU's time slice is not changed."""
-    multi_user: bool = False
-    """With MPS: whether programs of several user IDs can run at once."""
-
-    @model_validator(mode="after")
-    def _is_one_way(self) -> Self:
-        ways = [self.replicas is not None, self.capacity is not None, self.unlimited]
-        if self.strategy == "Exclusive":
-            if any(ways) or self.interval is not None or self.multi_user:
-                raise ValueError("strategy Exclusive shares nothing; set only nodes, gpus, devices and profiles")
-        elif sum(ways) != 1:
-            raise ValueError("set exactly one of replicas, capacity and unlimited")
-        if self.strategy == "MPS" and self.interval is not None:
-            raise ValueError("interval is for strategy TimeSlicing")
-        if self.strategy == "TimeSlicing" and self.multi_user:
-            raise ValueError("multiUser is for strategy MPS")
-        if self.devices == "mig" and self.interval is not None:
-            raise ValueError("the time slice of MIG devices cannot be set; remove interval")
-        if self.devices == "gpu" and self.profiles is not None:
-            raise ValueError("profiles are for devices: mig")
-        return self
-
-    @property
-    def shares_by(self) -> Literal["TimeSlicing", "MPS"]:
-        """For a rule from `PublishingPolicy.sharing_rule`, which is never `Exclusive`."""
-        if self.strategy == "Exclusive":
-            raise ValueError("strategy Exclusive shares nothing")
-        return self.strategy
-
-    @property
-    def enforced(self) -> bool:
-        """Whether a share has limits that a program cannot exceed."""
-        return self.strategy == "MPS" and not self.unlimited
+class SharingRule(SharingSettings, Rule):
+    """Of several rules that match, the last one wins."""
 
 
 class PassthroughRule(Rule):
     """GPUs that are also offered as `type == 'vfio'`."""
 
+    _offers: bool = True
 
-class DomainRule(_Strict):
-    """What nodes offer to ComputeDomains. Of several rules that match, the last one wins."""
+    def that_offers(self, offers: bool) -> Self:
+        """This rule; whether it offers GPUs or overrides others that do."""
+        self._offers = offers
+        return self
+
+
+class PublishRule(Rule):
+    """Whether GPUs are published at all. Of several rules that match, the last one wins."""
+
+    published: bool
+
+
+class HealthRule(Rule):
+    """Of several rules that match, the last one wins."""
+
+    health: HealthPolicy
+
+
+class DomainRule(DomainSettings):
+    """Of several rules that match, the last one wins."""
 
     nodes: NodeSelection | None = None
-    channels: Annotated[int, Field(ge=0, le=64)]
-    """Maximum pods of one domain on a node; 0: the node joins no domain."""
+    _origin: str | None = None
+
+    def called(self, origin: str) -> Self:
+        self._origin = origin
+        return self
 
 
-class HealthPolicy(_Strict):
-    """Reactions to reported conditions. Xids of application faults are ignored unless escalated."""
-
-    ignore_xids: list[Annotated[int, Field(ge=1, le=9999)]] = Field(default_factory=list)
-    escalate_xids: list[Annotated[int, Field(ge=1, le=9999)]] = Field(default_factory=list)
-    evict: bool = False
-    validate_gpus: bool = Field(default=False, alias="validate")
-
-
-_COMPUTE_INSTANCE = re.compile(r"[1-8]c\.([1-8]g\.\d+gb.*)")
-
-
-def _parent_profile(name: str) -> str:
-    match = _COMPUTE_INSTANCE.fullmatch(name)
-    if match is None:
-        raise ValueError(f"{name}: not a compute instance profile like 1c.3g.40gb")
-    return match.group(1)
-
-
-class PublishingPolicy(_Strict):
+class PublishingPolicy(Strict):
     """The default, `PublishingPolicy()`, publishes every GPU of every node and adds nothing."""
 
     EVERYTHING: ClassVar["PublishingPolicy"]
@@ -249,6 +188,19 @@ class PublishingPolicy(_Strict):
     passthrough: list[PassthroughRule] = Field(default_factory=list)
     compute_domains: list[DomainRule] = Field(default_factory=list)
     health: HealthPolicy = Field(default_factory=HealthPolicy)
+    _publishing: tuple[PublishRule, ...] = ()
+    """Override `publish` and `withhold`."""
+    _health_rules: tuple[HealthRule, ...] = ()
+    """Override `health`."""
+    _waiting: frozenset[str] = frozenset()
+
+    def that_overrides(
+        self, publishing: Sequence[PublishRule], health: Sequence[HealthRule], waiting: Collection[str] = ()
+    ) -> Self:
+        """This policy, with rules that a file cannot have. `waiting`: UUIDs of GPUs, see `changes_later`."""
+        self._publishing, self._health_rules = tuple(publishing), tuple(health)
+        self._waiting = frozenset(waiting)
+        return self
 
     @property
     def features(self) -> tuple[tuple[str, Feature], ...]:
@@ -275,6 +227,8 @@ class PublishingPolicy(_Strict):
     def asks_for_labels(self) -> bool:
         """Whether rules select nodes by labels; otherwise nodes need not be watched."""
         rules: tuple[Rule, ...] = (
+            *self._publishing,
+            *self._health_rules,
             *(self.publish or ()),
             *self.withhold,
             *self.attributes,
@@ -286,12 +240,18 @@ class PublishingPolicy(_Strict):
         return any(nodes is not None and nodes.label_selector is not None for nodes in selections)
 
     def publishes(self, node: str, labels: Mapping[str, str], gpu: GpuFacts) -> bool:
+        for rule in reversed(self._publishing):
+            if rule.matches(node, labels, gpu):
+                return rule.published
         if any(rule.matches(node, labels, gpu) for rule in self.withhold):
             return False
         return self.publish is None or any(rule.matches(node, labels, gpu) for rule in self.publish)
 
     def publishes_node(self, node: str, labels: Mapping[str, str]) -> bool:
         """Whether this node has a pool, possibly an empty one: no rule excludes the whole node."""
+        for rule in reversed(self._publishing):
+            if (rule.nodes is None or rule.nodes.matches(node, labels)) and (rule.published or rule.gpus is None):
+                return rule.published
         whole = [rule.nodes for rule in self.withhold if rule.gpus is None]
         if any(nodes is None or nodes.matches(node, labels) for nodes in whole):
             return False
@@ -315,7 +275,18 @@ class PublishingPolicy(_Strict):
 
     def passthrough_rule(self, node: str, labels: Mapping[str, str], gpu: GpuFacts) -> PassthroughRule | None:
         """The rule that also offers the GPU to virtual machines."""
-        return next((rule for rule in self.passthrough if rule.matches(node, labels, gpu)), None)
+        rule = next((rule for rule in reversed(self.passthrough) if rule.matches(node, labels, gpu)), None)
+        return None if rule is None or not rule._offers else rule
+
+    def health_of(self, node: str, labels: Mapping[str, str]) -> HealthPolicy:
+        for rule in reversed(self._health_rules):
+            if rule.nodes is None or rule.nodes.matches(node, labels):
+                return rule.health
+        return self.health
+
+    def changes_later(self, gpu: GpuFacts) -> bool:
+        """Whether other rules wait for the GPU until no claim uses it. Until then, no new claim gets it."""
+        return gpu.uuid in self._waiting
 
     def domain_rule(self, node: str, labels: Mapping[str, str]) -> DomainRule:
         """Maximum pods of one ComputeDomain on the node."""
@@ -325,11 +296,13 @@ class PublishingPolicy(_Strict):
         return next(rules, DomainRule(channels=1))
 
     def field_of(self, rule: object) -> str | None:
-        """`mig[0]`; None if it is not a rule of this policy. By identity, because two rules may be equal."""
+        """`mig[0]`, or what the rule is called; None if it is not a rule of this policy. By identity, because two rules
+        may be equal."""
         for field in ("attributes", "mig", "sharing", "passthrough", "compute_domains"):
-            for index, known in enumerate(getattr(self, field)):
+            rules: Sequence[Rule | DomainRule] = getattr(self, field)
+            for index, known in enumerate(rules):
                 if known is rule:
-                    return f"{type(self).model_fields[field].alias}[{index}]"
+                    return known._origin or f"{type(self).model_fields[field].alias}[{index}]"
         return None
 
     @property
@@ -346,6 +319,54 @@ class PublishingPolicy(_Strict):
 
 
 PublishingPolicy.EVERYTHING = PublishingPolicy()
+
+
+def settings_of(rule: MigRule | SharingRule) -> dict[str, Any]:
+    """Without what it selects."""
+    return {name: value for name, value in dict(rule).items() if name not in ("nodes", "gpus")}
+
+
+def rules_of(policy: NodePolicy) -> PublishingPolicy:
+    """For the node alone, so nodes and labels do not matter. A GPU that it does not name is not published."""
+    return _rules(policy.gpus, policy)
+
+
+def rules_before(policy: NodePolicy) -> PublishingPolicy:
+    """What held before, for the GPUs that changed the last time; no others are published."""
+    return _rules(policy.before, policy)
+
+
+def _rules(groups: Sequence[GpuDecisions], policy: NodePolicy) -> PublishingPolicy:
+    publishing = [PublishRule(published=False)] if not policy.publish else [PublishRule(published=False, gpus=_ANY)]
+    attributes, mig, sharing, passthrough = [], [], [], []
+    for group in groups:
+        gpus = GpuSelection(uuids=group.uuids)
+        if group.publish and policy.publish:
+            publishing.append(PublishRule(gpus=gpus, published=True))
+        for attribute in group.attributes:
+            values = {name: value.plain() for name, value in attribute.values.items()}
+            attributes.append(AttributeRule(gpus=gpus, values=values).called(attribute.rule))
+        if group.mig is not None:
+            mig.append(MigRule(gpus=gpus, **_without_name(group.mig)).called(group.mig.rule))
+        for shared in group.sharing:
+            sharing.append(SharingRule(gpus=gpus, **_without_name(shared)).called(shared.rule))
+        if group.passthrough is not None:
+            passthrough.append(PassthroughRule(gpus=gpus).called(group.passthrough.rule))
+    return PublishingPolicy(
+        attributes=attributes,
+        mig=mig,
+        sharing=sharing,
+        passthrough=passthrough,
+        compute_domains=[DomainRule(channels=policy.channels)],
+        health=policy.health,
+    ).that_overrides(publishing, (), [waiting.uuid for waiting in policy.waiting])
+
+
+_ANY = GpuSelection(names=["*"])
+
+
+def _without_name(settings: NodeMig | NodeSharing) -> dict[str, Any]:
+    return {name: value for name, value in dict(settings).items() if name != "rule"}
 
 
 class _UniqueKeys(yaml.SafeLoader):
@@ -375,34 +396,3 @@ def decode_policy(text: str, *, about: str) -> PublishingPolicy:
 
 def _any(patterns: list[str] | None, text: str) -> bool:
     return patterns is None or any(fnmatchcase(text, pattern) for pattern in patterns)
-
-
-def _attribute_name(name: Any) -> str:
-    if not isinstance(name, str):
-        raise ValueError(f"{name!r}: attribute names are strings")
-    domain, slash, identifier = name.rpartition("/")
-    if _IDENTIFIER.fullmatch(identifier) is None or (slash and _DOMAIN.fullmatch(domain) is None):
-        raise ValueError(f"{name}: not `identifier` or `domain/identifier` (letters, digits, _; at most 32)")
-    if domain == STANDARD_DOMAIN:
-        raise ValueError(f"{name}: {STANDARD_DOMAIN} is reserved for standard attributes")
-    if name in DEVICE_ATTRIBUTES:
-        raise ValueError(f"{name}: is published by the driver itself")
-    return name
-
-
-def _attribute(name: Any, value: Any) -> Attribute:
-    if isinstance(value, bool):
-        return Attribute(bool_=value)
-    if isinstance(value, int):
-        if value not in _INT64:
-            raise ValueError(f"{name}: {value} does not fit 64 bits")
-        return Attribute(int_=value)
-    if isinstance(value, str):
-        if len(value.encode()) > _VALUE_BYTES:
-            raise ValueError(f"{name}: longer than {_VALUE_BYTES} bytes")
-        return Attribute(string=value)
-    if isinstance(value, dict) and value.keys() == {"version"} and isinstance(value["version"], str):
-        if len(value["version"]) > _VALUE_BYTES:
-            raise ValueError(f"{name}: longer than {_VALUE_BYTES} bytes")
-        return Attribute(version=str(Version.parse(value["version"])))
-    raise ValueError(f"{name}: must be a string, an integer, true, false, or {{version: <semver>}}")

@@ -11,8 +11,8 @@ no problem of other users; an uncontained memory error is.
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
+from dra_driver.api.gpu_settings import HealthPolicy
 from dra_driver.api.inventory import HealthCondition
-from dra_driver.api.policy import HealthPolicy
 from dra_driver.api.resource import Taint
 from dra_driver.quantity import whole_number
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from dra_driver.api.inventory import POLICY_FOLLOWED, GpuFacts, Limitation, NodeInventoryStatus
+from dra_driver.api.inventory import POLICY_FOLLOWED, GpuFacts, Limitation, NodeInventoryStatus, named_rule
 from dra_driver.api.meta import Condition, dated
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.names import RELEASE_GPUS
@@ -33,17 +33,17 @@ class LimitationCause(Enum):
     NO_MIG = (
         "NoMig",
         "A `mig` rule that selects nodes or GPUs asks for MIG on demand on GPUs that have no MIG mode.",
-        "limit {rule} of the policy to GPUs with MIG (`gpus: products`)",
+        "limit {rule} to GPUs with MIG (`gpus: products`)",
     )
     NO_MIG_PROFILES = (
         "NoMigProfiles",
         "A `mig` rule asks for MIG on demand, and the driver names no MIG profiles of the GPU, as on a vGPU guest.",
-        "limit {rule} of the policy to other GPUs; on a vGPU guest, make MIG devices on its host",
+        "limit {rule} to other GPUs; on a vGPU guest, make MIG devices on its host",
     )
     NO_SUCH_PROFILE = (
         "NoSuchProfile",
         "A `mig` rule names profiles or compute instances that the GPU does not have.",
-        "correct `profiles` and `computeInstances` of {rule} in the policy; on {node},"
+        "correct `profiles` and `computeInstances` of {rule}; on {node},"
         " `nvidia-smi mig -i {addresses} -lgip` lists what there is",
     )
     FOREIGN_INSTANCE = (
@@ -61,18 +61,18 @@ class LimitationCause(Enum):
     NO_SHARING = (
         "NoSharing",
         "A `sharing` rule asks for what the GPU or MIG device cannot do.",
-        "change {rule} of the policy, or limit it to other GPUs (`gpus: products`)",
+        "change {rule}, or limit it to other GPUs (`gpus: products`)",
     )
     NO_IOMMU = (
         "NoIommu",
         "A `passthrough` rule applies, and the node has no IOMMU, or the GPU is not alone in its IOMMU group.",
         "switch the IOMMU on in the firmware and kernel of {node} (`intel_iommu=on` or `amd_iommu=on`), and ACS where"
-        " devices share a group; or limit {rule} of the policy to other nodes",
+        " devices share a group; or limit {rule} to other nodes",
     )
     NO_PASSTHROUGH = (
         "NoPassthrough",
         "A `passthrough` rule applies to a GPU that cannot be passed to a virtual machine now.",
-        "limit {rule} of the policy to other GPUs; a GPU in MIG mode, on {node}: `nvidia-smi -i {addresses} -mig 0`",
+        "limit {rule} to other GPUs; a GPU in MIG mode, on {node}: `nvidia-smi -i {addresses} -mig 0`",
     )
     NO_PARTITIONABLE_DEVICES = (
         "NoPartitionableDevices",
@@ -93,7 +93,7 @@ class LimitationCause(Enum):
     FEWER_CHANNELS = (
         "FewerChannels",
         "A `computeDomains` rule asks for more channels than the NVIDIA driver of the node has.",
-        "lower `channels` of {rule} in the policy, or raise the parameter NVreg_ImexChannelCount on {node}",
+        "lower `channels` of {rule}, or raise the parameter NVreg_ImexChannelCount on {node}",
     )
     FABRIC_INCOMPLETE = (
         "FabricIncomplete",
@@ -158,7 +158,7 @@ def limitations_of(notes: Iterable[Note], policy: PublishingPolicy, driver: str,
             reason=cause.reason,
             gpus=list(gpus),
             message=text,
-            fix=cause.fix.format(node=node, addresses=",".join(gpus.values()), rule=rule),
+            fix=cause.fix.format(node=node, addresses=",".join(gpus.values()), rule=named_rule(rule)),
         )
         for (rule, cause, text), gpus in groups.items()
     ]
@@ -185,8 +185,11 @@ def wanted_status(
         return now
     condition = dated(_policy_followed([known for known in wanted if known.rule is not None], time), now.conditions)
     conditions = [known for known in now.conditions if known.type != POLICY_FOLLOWED]
-    return NodeInventoryStatus(
-        conditions=sorted([*conditions, condition], key=lambda known: known.type), limitations=wanted
+    return now.model_copy(
+        update={
+            "conditions": sorted([*conditions, condition], key=lambda known: known.type),
+            "limitations": wanted,
+        }
     )
 
 

@@ -30,7 +30,6 @@ from dra_driver.api.core import (
 )
 from dra_driver.api.inventory import NodeInventory, Registration
 from dra_driver.api.meta import CoreModel, JsonObject, ObjectMeta
-from dra_driver.api.policy import PublishingPolicy, decode_policy
 from dra_driver.api.resource import DeviceClass, ResourceClaim
 from dra_driver.doctor.findings import SeenKind, Unread
 from dra_driver.errors import InvalidInput
@@ -328,15 +327,3 @@ class ClusterView(ClusterFacts):
             if (config_map.metadata.namespace, config_map.metadata.name) == (namespace, name):
                 return config_map.data.get(POLICY_FILE)
         return None
-
-    @property
-    def policy(self) -> PublishingPolicy | None:
-        """None if it is not known. Without a plugin and a ConfigMap, everything is published."""
-        maps = self.policy_maps()
-        if not maps:
-            return PublishingPolicy.EVERYTHING if not self.plugins else None
-        text = self.policy_text(*maps[0])
-        try:
-            return decode_policy(text, about="policy") if text is not None else None
-        except InvalidInput:
-            return None

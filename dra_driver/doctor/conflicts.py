@@ -103,17 +103,14 @@ def _conflict(cluster: ClusterView, workload: Workload, software: str | None, sh
 
 
 def _makes_partitions(cluster: ClusterView, nodes: list[Node]) -> bool:
-    policy = cluster.policy
-    labels = {node.name: node.metadata.labels for node in nodes}
-    if policy is None:
-        return False
-    for inventory in cluster.inventories.items:
-        name = inventory.spec.node_name
-        for gpu in inventory.spec.gpus if name in labels else ():
-            rule = policy.mig_rule(name, labels[name], gpu)
-            if rule is not None and rule.mode == "Dynamic":
-                return True
-    return False
+    names = {node.name for node in nodes}
+    policies = [inventory.status.policy for inventory in cluster.inventories.items if inventory.spec.node_name in names]
+    return any(
+        group.mig is not None and group.mig.mode == "Dynamic"
+        for policy in policies
+        if policy is not None
+        for group in policy.gpus
+    )
 
 
 def gpu_operator(cluster: ClusterView) -> Judgment:

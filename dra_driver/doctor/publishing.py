@@ -7,6 +7,7 @@ from operator import attrgetter
 
 from dra_driver.api.core import CONTROLLER, KUBELET_PLUGIN, Workload, moment
 from dra_driver.api.inventory import NodeInventory
+from dra_driver.api.policy import rules_of
 from dra_driver.doctor.cluster import ClusterView, SliceSeen
 from dra_driver.doctor.findings import Judgment, Wrong, wrong
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER
@@ -117,11 +118,11 @@ def slices_published(cluster: ClusterView) -> Judgment:
 
 def _wanted_gpus(cluster: ClusterView, inventory: NodeInventory) -> int:
     """GPUs that the policy publishes; 0 if that is not known, or the node's plugin is not registered."""
-    policy, name = cluster.policy, inventory.spec.node_name
+    policy = inventory.status.policy
     if policy is None or cluster.registration(inventory) is None:
         return 0
-    labels = next((node.metadata.labels for node in cluster.nodes.items if node.name == name), {})
-    return sum(policy.publishes(name, labels, gpu) for gpu in inventory.spec.gpus)
+    rules = rules_of(policy)
+    return sum(rules.publishes(inventory.spec.node_name, {}, gpu) for gpu in inventory.spec.gpus)
 
 
 def slices_complete(cluster: ClusterView) -> Judgment:

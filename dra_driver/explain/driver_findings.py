@@ -27,7 +27,7 @@ def policy_findings(
     groups: dict[tuple[str, str, str], dict[str, Limitation]] = defaultdict(dict)
     for verdict in verdicts:
         for limitation in world.limitations.get(verdict.node, ()):
-            kind = (limitation.rule or "mig").partition("[")[0]
+            kind = limitation.rule_field or "mig"
             if not verdict.fits and ((by_name and kind == "mig") or _would_help(kind, verdict)):
                 key = limitation.rule or "", limitation.reason, limitation.message
                 groups[key][verdict.node] = limitation
@@ -38,7 +38,7 @@ def _finding(nodes: dict[str, Limitation]) -> WaitFinding:
     (first, limitation), *others = nodes.items()
     number = sum(len(node.gpus) for node in nodes.values())
     gpus = limitation.subject if number <= 1 else f"{number} GPUs"
-    rule = f"rule {limitation.rule} of the policy cannot be followed on {gpus}" if limitation.rule else gpus
+    rule = f"rule {limitation.rule_named} cannot be followed on {gpus}" if limitation.rule else gpus
     fix = f"{limitation.fix[:1].upper()}{limitation.fix[1:]}."
     if others:
         fix += f" This is for {first}; do the same on {some([name for name, _ in others])}."

@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import Any
 
 import structlog
 
@@ -24,7 +25,9 @@ from dra_driver.kube.client import Kube
 from dra_driver.kube.events import News
 from dra_driver.kube.watch import Backoff, Mirror, MirrorChange
 from dra_driver.kube.workqueue import WorkQueue
+from dra_driver.publish.decisions import with_offered
 from dra_driver.publish.inventories import KeptInventory, Life, LifeVerdict, kept_inventory
+from dra_driver.publish.live import Changed, Decision, FixedPolicy, PolicySource
 from dra_driver.publish.observed import ObservedSlices, server_features
 from dra_driver.publish.statuses import InventoryStatuses
 from dra_driver.runtime.tracing import AS_WANTED, OFF, POOL, Tracer
@@ -133,12 +136,14 @@ class PoolState:
 class Publication:
     """What is published: the devices of `driver` on all nodes, or on `node_name` alone.
 
-    `describe` decides which. `labels_matter`: it reads the labels of nodes, even if the policy does not. `beside` are
-    the drivers whose publishers write in the status of the same inventories.
+    `policies` makes where the rules come from, when a publisher starts; by default `policy` holds everywhere.
+    `describe` makes devices of them. `labels_matter`: it reads the labels of nodes, even if the policy does not.
+    `beside` are the drivers whose publishers write in the status of the same inventories.
     """
 
     driver: str
     policy: PublishingPolicy = PublishingPolicy.EVERYTHING
+    policies: Callable[[Kube, Changed], PolicySource] | None = None
     describe: Describe = described_devices
     labels_matter: bool = False
     node_name: str | None = None
@@ -182,9 +187,12 @@ class PoolPublisher:
         driver, node_name = publication.driver, publication.node_name
         self._kube = kube
         self.driver = driver
-        self._policy = publication.policy
+        changed = Changed(self._everything_changed, self._pool_changed)
+        self.policies: PolicySource = (
+            FixedPolicy(publication.policy) if publication.policies is None else publication.policies(kube, changed)
+        )
         self._describe = publication.describe
-        self._labels_matter = publication.labels_matter or publication.policy.asks_for_labels
+        self._labels_matter = publication.labels_matter or self.policies.labels_matter
         self._node_name = node_name
         self._narrator = listeners.narrator
         self._tracer = listeners.tracer
@@ -217,9 +225,9 @@ class PoolPublisher:
         self._failing: set[str] = set()
 
     @property
-    def mirrors(self) -> tuple[Mirror[ObservedSlice] | Mirror[KeptInventory] | Mirror[Mapping[str, str]], ...]:
+    def mirrors(self) -> tuple[Mirror[Any], ...]:
         """What must be synced before anything is written; without label selectors the nodes are not needed."""
-        always = (self._slices.mirror, self._inventories)
+        always: tuple[Mirror[Any], ...] = (self._slices.mirror, self._inventories, *self.policies.mirrors)
         return (*always, self._labels) if self._labels_matter else always
 
     @property
@@ -282,8 +290,7 @@ class PoolPublisher:
             if found != self._features:
                 self._features = found
                 self._narrator.server_keeps(found)
-                for _, pool in self._inventories.objects:
-                    self._queue.add(pool)
+                self._everything_changed()
             return
 
     async def _watch_features(self) -> None:
@@ -293,6 +300,13 @@ class PoolPublisher:
                 await asyncio.wait_for(self._features_doubted.wait(), self._pace.probe_every_s)
             self._features_doubted.clear()
             await self._find_features()
+
+    def _everything_changed(self) -> None:
+        for _, pool in self._inventories.objects:
+            self._queue.add(pool)
+
+    def _pool_changed(self, pool: str) -> None:
+        self._queue.add(pool)
 
     def _changed(self, change: MirrorChange[KeptInventory]) -> None:
         self._queue.add(change.key[1])
@@ -333,10 +347,8 @@ class PoolPublisher:
         """Whether the pool is now as wanted; a pool that is not wanted, or whose plugin may be gone, is not."""
         inventory = self._inventories.objects.get(("", pool))
         observed = self._slices.of_pool(pool)
-        if inventory is None or not self._policy.publishes_node(pool, self._node_labels(pool)):
+        if inventory is None:
             await self._withdraw(pool, observed)
-            if inventory is not None:
-                await self._statuses.write(inventory, ())
             return False
         life = self._lives.get(pool, Life())
         self._lives[pool] = life.found_complete(inventory.registration) if is_complete(observed) else life
@@ -344,18 +356,34 @@ class PoolPublisher:
             # The facts are not published now, so they need not be looked at.
             return False
         try:
-            wanted, limitations = self._wanted(inventory, observed)
+            facts = inventory.facts()
+            decision = await self.policies.decide(facts, inventory.status().policy, self._node_labels(pool))
+            if decision is None:
+                return False
+            if not decision.rules.publishes_node(pool, self._node_labels(pool)):
+                if await self._statuses.write(inventory, (), decision.policy) or decision.policy is None:
+                    await self._withdraw(pool, observed)
+                return False
+            wanted, limitations, description = self._wanted(inventory, facts, decision, observed)
         except InvalidInput as error:
             note = Note(LimitationCause.NOT_UNDERSTOOD, f"the inventory is not understood: {error}")
-            await self._statuses.write(inventory, limitations_of([note], self._policy, self.driver, pool))
+            await self._statuses.write(
+                inventory, limitations_of([note], PublishingPolicy.EVERYTHING, self.driver, pool)
+            )
             raise
+        # The plugin must know what a device is before a claim can get it.
+        if decision.policy is not None and not await self._statuses.write(
+            inventory, limitations, with_offered(decision.policy, description)
+        ):
+            return False
         writes = slice_writes(wanted, observed)
         creates = any(isinstance(write, CreateSlice) for write in writes)
         if creates and not await self._plugin_lives(inventory):
             return False
         for write in writes:
             await self._do(wanted, write)
-        await self._statuses.write(inventory, limitations)
+        if decision.policy is None:
+            await self._statuses.write(inventory, limitations)
         return True
 
     async def _withdraw(self, pool: str, observed: Sequence[ObservedSlice]) -> None:
@@ -370,14 +398,13 @@ class PoolPublisher:
             await self._delete(pool, write)
 
     def _wanted(
-        self, inventory: KeptInventory, observed: Sequence[ObservedSlice]
-    ) -> tuple[WantedPool, tuple[Limitation, ...]]:
+        self, inventory: KeptInventory, facts: NodeInventorySpec, decision: Decision, observed: Sequence[ObservedSlice]
+    ) -> tuple[WantedPool, tuple[Limitation, ...], Description]:
         pool, node = inventory.name, inventory.node()
         features = self._features
         assert features is not None, "pools are looked at once the features are known"
-        labels = self._node_labels(pool)
-        description = self._describe(inventory.facts(), self._policy, labels, self.driver, features)
-        limitations = limitations_of(description.notes, self._policy, self.driver, pool)
+        description = self._describe(facts, decision.rules, self._node_labels(pool), self.driver, features)
+        limitations = limitations_of(description.notes, decision.rules, self.driver, pool)
         notes = tuple(map(str, limitations))
         self._narrator.describes(pool, description.devices)
         self._tell_once((pool, "inventory"), notes, lambda: self._narrator.understood(pool, notes))
@@ -385,7 +412,7 @@ class PoolPublisher:
         known = self._accepted.get(pool, {})
         slices = tuple(replace(item, accepted=known.get(item.digest)) for item in wanted.slices)
         self._accepted[pool] = {item.digest: item.accepted for item in slices if item.accepted is not None}
-        return replace(wanted, slices=slices), limitations
+        return replace(wanted, slices=slices), limitations, description
 
     async def _plugin_lives(self, inventory: KeptInventory) -> bool:
         """Whether slices may be created; if that is in doubt, the plugin is asked, after a moment."""

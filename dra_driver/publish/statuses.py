@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 import structlog
 
+from dra_driver.api.gpu_settings import NodePolicy
 from dra_driver.api.inventory import POLICY_FOLLOWED, Limitation, NodeInventoryStatus
 from dra_driver.api.meta import NODE_INVENTORIES
 from dra_driver.devices.limitations import wanted_status
@@ -46,26 +47,36 @@ class InventoryStatuses:
         as long as the inventory still has this version."""
         self._refused: str | None = None
 
-    async def write(self, inventory: KeptInventory, limitations: Sequence[Limitation]) -> None:
-        """Make the status say these limitations of the driver. Raises Unreachable."""
+    async def write(
+        self, inventory: KeptInventory, limitations: Sequence[Limitation], policy: NodePolicy | None = None
+    ) -> bool:
+        """Make the status say these limitations of the driver, and `policy`; None leaves that as it is.
+
+        Whether it says so now; if not, the watch is about to show a newer version. Raises Unreachable.
+        """
         before, version = inventory.status(), inventory.resource_version
         time = self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         after = wanted_status(before, self._driver, limitations, time, self._beside)
-        if after is before or self._written_at.get(inventory.name) == version:
-            return
+        if policy is not None and policy != before.policy:
+            after = after.model_copy(update={"policy": policy})
+        if after is before:
+            return True
+        if self._written_at.get(inventory.name) == version:
+            return False
         patch = {"metadata": {"resourceVersion": version}, "status": after.to_wire()}
         try:
             await self._kube.merge_patch(NODE_INVENTORIES, inventory.name, patch, subresource="status")
         except Conflict:
-            return  # The watch is about to show a newer version, which is looked at then.
+            return False  # The watch is about to show a newer version, which is looked at then.
         except (NotFound, Rejected) as error:
             # The inventory is gone, which the watch shows; or definition or permissions are of an older release.
             self._complain(inventory.name, str(error))
-            return
+            return False
         self._written_at[inventory.name] = version
         self._refused = None
         if self._tell is not None and (news := _news(inventory.name, before, after)) is not None:
             self._tell(news)
+        return True
 
     def forget(self, name: str) -> None:
         self._written_at.pop(name, None)
@@ -85,7 +96,9 @@ def _news(node: str, before: NodeInventoryStatus, after: NodeInventoryStatus) ->
     """When a rule cannot be followed that could be before, and when all can be followed again."""
     known = {(item.rule, item.reason) for item in before.limitations}
     new = [item for item in after.limitations if item.rule is not None and (item.rule, item.reason) not in known]
-    condition = next(item for item in after.conditions if item.type == POLICY_FOLLOWED)
+    condition = next((item for item in after.conditions if item.type == POLICY_FOLLOWED), None)
+    if condition is None:
+        return None
     since, about = condition.last_transition_time, Regarding.node(node)
     if new:
         note = " ".join(f"{item}. To end this: {item.fix}." for item in new)

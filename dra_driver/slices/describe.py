@@ -100,6 +100,9 @@ def _place(offer: Offer) -> object:
     return offer.kind, offer.partition
 
 
+WAITING_TAINT = "policy"
+"""Its key follows the driver's name. A GPU has it while other rules wait until no claim uses it, so that this ends."""
+
 MAX_ATTRIBUTES_AND_CAPACITIES = 32
 """Per device. Source: ResourceSlice validation, resource.k8s.io/v1."""
 
@@ -110,6 +113,7 @@ class DescribedGpu:
 
     devices: tuple[Device, ...]
     counters: CounterSet | None = None
+    uuid: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +215,7 @@ class _View:
         crowded: dict[str, None] = {}
         devices = tuple(self._device(offer, extra, counters, crowded) for offer in published)
         self._note_crowded(gpu, crowded)
-        return DescribedGpu(devices, _counter_set(counters) if counters is not None else None)
+        return DescribedGpu(devices, None if counters is None else _counter_set(counters), gpu.uuid)
 
     def _device(
         self,
@@ -245,6 +249,8 @@ class _View:
 
     def _found_taints(self, offer: Offer) -> list[Taint]:
         results = taints(_conditions(offer), self._policy.health, self._driver_name)
+        if self._policy.changes_later(offer.gpu):
+            results.append(Taint(key=f"{self._driver_name}/{WAITING_TAINT}", value="Waiting", effect="NoSchedule"))
         # Servers of Kubernetes 1.34 refuse a taint without an effect.
         return results if self._features.counters_apart else [taint for taint in results if taint.effect != "None"]
 

@@ -368,7 +368,8 @@ class _View:
     async def look_again(self) -> Node:
         try:
             async with asyncio.timeout(_LOOK_AGAIN_S):
-                return self._node(await self._facts.observe())
+                _, facts = await asyncio.gather(self._sources.offers.refresh(), self._facts.observe())
+                return self._node(facts)
         except TimeoutError:
             return self.node()
 

@@ -17,8 +17,8 @@ from typing import Protocol
 
 import structlog
 
+from dra_driver.api.gpu_settings import HealthPolicy
 from dra_driver.api.inventory import MOST_CONDITIONS, GpuFacts, HealthCondition, HealthFacts, Problem
-from dra_driver.api.policy import HealthPolicy
 from dra_driver.devices.health import Severity, judged, worst, xid_condition
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.facts.hardware import RELEASED, NodeFacts
@@ -81,7 +81,7 @@ class HealthMonitor:
         self,
         source: MonitoredFacts,
         file: HealthFile,
-        policy: HealthPolicy,
+        policy: Callable[[], HealthPolicy],
         *,
         driver_era: Callable[[], str | None] = lambda: None,
         instance_uuid: InstanceUuid = lambda gpu, gi, ci: None,
@@ -165,7 +165,7 @@ class HealthMonitor:
 
     def _matters(self, xid: int) -> bool:
         """An application's own fault is not worth a place in the inventory, unless the policy makes something of it."""
-        return judged(xid_condition(xid, since=""), self._policy) in ("Critical", "Warning")
+        return judged(xid_condition(xid, since=""), self._policy()) in ("Critical", "Warning")
 
     def _instance_of(self, event: GpuEvent) -> str | None:
         if event.gpu is None or event.gpu_instance is None:
@@ -225,10 +225,10 @@ class HealthMonitor:
         holding = [*gpu.health.conditions, *conditions.of(gpu.uuid), *self._own_conditions(gpu)]
         for source in more:
             holding += source.get(gpu.uuid, ())
-        return sorted(holding, key=lambda each: (_SEVERITIES.index(judged(each, self._policy)), each.since))
+        return sorted(holding, key=lambda each: (_SEVERITIES.index(judged(each, self._policy())), each.since))
 
     def _with_health(self, gpu: GpuFacts, holding: Sequence[HealthCondition]) -> GpuFacts:
-        bad = worst([each for each in holding if each.instance is None], self._policy)
+        bad = worst([each for each in holding if each.instance is None], self._policy())
         health = HealthFacts(
             healthy=bad is None,
             reason=None if bad is None else bad.type,
@@ -258,7 +258,7 @@ class HealthMonitor:
         return HealthCondition(type=type_, severity=severity, message=message, since=since)
 
     def _needs_check(self, uuid: str) -> bool:
-        if not self._policy.validate_gpus:
+        if not self._policy().validate_gpus:
             return False
         era = self._memory.checked.get(uuid)
         return era is None or era.is_over(self._era())

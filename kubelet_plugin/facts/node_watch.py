@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 
 import structlog
 
+from dra_driver.api.gpu_settings import HealthPolicy
 from dra_driver.api.inventory import GpuFacts, HealthCondition
-from dra_driver.api.policy import PublishingPolicy
 from dra_driver.devices.model import DeviceKind, Offer, Partition
 from dra_driver.errors import DriverError, NodeNotReady
 from dra_driver.features import Feature
@@ -44,7 +44,7 @@ class NodeWatch:
     def __init__(
         self,
         settings: NodePluginSettings,
-        policy: PublishingPolicy,
+        policy: Callable[[], HealthPolicy],
         host: HostFiles,
         discovery: Discovery,
         open_nvml: OpenNvml,
@@ -90,11 +90,11 @@ class NodeWatch:
         if self._mps is not None:
             tasks.create_task(forever("mps", self._mps.run))
 
-    def _monitor(self, settings: NodePluginSettings, policy: PublishingPolicy) -> HealthMonitor:
+    def _monitor(self, settings: NodePluginSettings, policy: Callable[[], HealthPolicy]) -> HealthMonitor:
         return HealthMonitor(
             self._discovery,
             HealthFile(settings.state_dir),
-            policy.health,
+            policy,
             driver_era=self._driver_era,
             instance_uuid=self._instance_uuid,
             more=(self._mps_conditions,),

@@ -1,44 +1,106 @@
-"""What this node offers under the cluster's policy, by published name: the table that prepare looks devices up in.
+"""What this node offers, by published name: the table that prepare looks devices up in.
 
-The publisher asks the same (`dra_driver.devices.offers`), with the same policy file, so both mean the same hardware by
-a name. `kubelet_plugin.main` gives a `NodeOffers` to the claim service.
+The publisher decides what holds for the node and writes that in the status of the node's inventory
+(`dra_driver.publish.decisions`). `NodeRules` has it here, as the reporter's watch shows it, so that both mean the same
+hardware by a name. `kubelet_plugin.main` gives a `NodeOffers` to the claim service.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
-from dra_driver.api.inventory import NodeInventorySpec, summary_of
-from dra_driver.api.policy import PublishingPolicy
+import structlog
+
+from dra_driver.api.gpu_settings import HealthPolicy
+from dra_driver.api.inventory import NodeInventorySpec, NodeInventoryStatus, summary_of
+from dra_driver.api.meta import JsonObject
+from dra_driver.api.policy import PublishingPolicy, rules_before, rules_of
 from dra_driver.devices.model import Offer
 from dra_driver.devices.offers import by_name, offers
-from dra_driver.errors import NodeNotReady
+from dra_driver.errors import ClusterError, InvalidInput, NodeNotReady
 from kubelet_plugin.facts.hardware import NodeFacts
-from kubelet_plugin.facts.own_node import OwnNode
+
+_log = structlog.get_logger(__name__)
+
+
+class NodeRules:
+    """What was decided for this node; `rules` is None until that is known, and the last decision stands.
+
+    `before` are the rules of GPUs before their last change: a claim can have been allocated at that moment. `read` asks
+    the API server for the node's inventory.
+    """
+
+    def __init__(
+        self, rules: PublishingPolicy | None = None, read: Callable[[], Awaitable[JsonObject]] | None = None
+    ) -> None:
+        self.rules = rules
+        self.before: PublishingPolicy | None = None
+        self._read = read
+        self._status: object = None
+        self._listeners: list[Callable[[], None]] = []
+
+    def health(self) -> HealthPolicy:
+        return HealthPolicy() if self.rules is None else self.rules.health
+
+    def subscribe(self, listener: Callable[[], None]) -> None:
+        """Called after each change of the rules."""
+        self._listeners.append(listener)
+
+    def saw(self, inventory: JsonObject) -> None:
+        """Take over what the inventory's status says."""
+        written = (inventory.get("status") or {}).get("policy")
+        if written is None or written == self._status:
+            return
+        self._status = written
+        try:
+            policy = NodeInventoryStatus.of({"policy": written}).policy
+        except InvalidInput as error:
+            _log.error("what the publisher decided for this node cannot be understood", error=str(error))
+            return
+        assert policy is not None
+        self.rules, self.before = rules_of(policy), rules_before(policy)
+        for listener in self._listeners:
+            listener()
+
+    async def refresh(self) -> None:
+        """Ask the API server; what is known stands when that is not possible. Never raises."""
+        if self._read is None:
+            return
+        try:
+            self.saw(await self._read())
+        except ClusterError as error:
+            _log.warning("what holds for this node cannot be read", error=str(error))
 
 
 class NodeOffers:
-    """The table of one node; made again when the facts or the labels change."""
+    """The table of one node; made again when the facts or the rules change."""
 
-    def __init__(self, node: OwnNode, policy: PublishingPolicy) -> None:
-        self._node = node
-        self._policy = policy
-        self._last: tuple[NodeFacts, Mapping[str, str], Mapping[str, Offer]] | None = None
+    def __init__(self, rules: NodeRules, node_name: str) -> None:
+        self._rules = rules
+        self._node_name = node_name
+        self._last: tuple[NodeFacts, PublishingPolicy, Mapping[str, Offer]] | None = None
 
     def of(self, facts: NodeFacts) -> Mapping[str, Offer]:
-        """Withheld devices too. Raises NodeNotReady while labels that matter are not known."""
-        labels = self._node.labels if self._policy.asks_for_labels else {}
-        if labels is None:
+        """Also withheld devices, and those of before a change. Raises NodeNotReady before the rules are known."""
+        rules = self._rules.rules
+        if rules is None:
             raise NodeNotReady(
-                "the policy goes by labels, and those of this node have not been read from the API server yet",
-                about=f"node {self._node.name}",
+                "the publisher of devices has not decided yet what holds for this node; if this stays, look whether the"
+                " controller runs and whether its version is that of this plugin",
+                about=f"node {self._node_name}",
             )
         last = self._last
-        if last is None or last[0] is not facts or last[1] != labels:
+        if last is None or last[0] is not facts or last[1] is not rules:
             inventory = NodeInventorySpec(
-                node_name=self._node.name,
+                node_name=self._node_name,
                 boot_id=facts.boot_id,
                 driver=facts.driver,
                 gpus=list(facts.gpus),
                 summary=summary_of(facts.driver, facts.gpus, facts.problems),
             )
-            self._last = last = facts, labels, by_name(offers(inventory, self._policy, labels))
+            before = self._rules.before
+            table = {} if before is None else by_name(offers(inventory, before, {}))
+            self._last = last = facts, rules, {**table, **by_name(offers(inventory, rules, {}))}
         return last[2]
+
+    async def refresh(self) -> None:
+        """Read the rules again. Never raises."""
+        await self._rules.refresh()

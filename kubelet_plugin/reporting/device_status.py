@@ -17,9 +17,9 @@ from typing import Any, Literal, Protocol
 
 import structlog
 
+from dra_driver.api.gpu_settings import HealthPolicy
 from dra_driver.api.inventory import GpuFacts
 from dra_driver.api.meta import RESOURCE_CLAIMS, JsonObject
-from dra_driver.api.policy import HealthPolicy
 from dra_driver.devices.health import affecting, worst
 from dra_driver.devices.model import DeviceKind, Partition
 from dra_driver.errors import ClusterError, Conflict, DriverError, NotFound, Unreachable
@@ -150,7 +150,7 @@ class StatusSource(Protocol):
 class GpuClaims:
     """The claims of GPUs, from the journal and the node's health."""
 
-    def __init__(self, facts: SeenFacts, journal: Journals, policy: HealthPolicy) -> None:
+    def __init__(self, facts: SeenFacts, journal: Journals, policy: Callable[[], HealthPolicy]) -> None:
         self._facts = facts
         self._journal = journal
         self._policy = policy
@@ -160,7 +160,7 @@ class GpuClaims:
 
     def status(self, uid: str, refusal: PrepareRefusal | None) -> tuple[DeviceStatus, ...]:
         journal = self._journal.current
-        return wanted_status(journal.held.get(uid), refusal, journal.holds, self._facts.facts, self._policy)
+        return wanted_status(journal.held.get(uid), refusal, journal.holds, self._facts.facts, self._policy())
 
 
 @dataclass(frozen=True, slots=True)

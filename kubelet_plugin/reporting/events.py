@@ -131,12 +131,6 @@ class Reason(Enum):
         "Warning",
         "What asks for the release of the node's GPUs makes no sense; they are not released.",
     )
-    POLICY_REFUSED = (
-        "PolicyRefused",
-        "Node",
-        "Warning",
-        "The publishing policy cannot be read or makes no sense; the node plugin does not start.",
-    )
 
     def __init__(self, word: str, kind: str, type_: Literal["Normal", "Warning"], meaning: str) -> None:
         self.word = word
@@ -280,9 +274,3 @@ class NodeEvents:
 def release_refused(node: str, mistake: str) -> News:
     """Reported so that users who wait for the release of GPUs learn why it does not happen."""
     return Reason.RELEASE_REFUSED.told(Regarding.node(node), "Release", f"{mistake}.")
-
-
-def policy_refused(node: str, error: InvalidInput) -> News:
-    """The plugin cannot begin to work."""
-    note = f"The GPUs of this node are not published: {error}. An administrator has to change the publishing policy."
-    return Reason.POLICY_REFUSED.told(Regarding.node(node), "Start", note)

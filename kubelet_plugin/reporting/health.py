@@ -10,8 +10,8 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
 
+from dra_driver.api.gpu_settings import HealthPolicy
 from dra_driver.api.inventory import HealthCondition
-from dra_driver.api.policy import HealthPolicy
 from dra_driver.devices.health import affecting, worst
 from dra_driver.devices.model import Offer
 from dra_driver.errors import NodeNotReady
@@ -31,7 +31,7 @@ class NodeHealth:
         facts: FollowedFacts,
         offers: NodeOffers,
         pool: str,
-        policy: HealthPolicy,
+        policy: Callable[[], HealthPolicy],
         *,
         instance_of: InstanceOf = lambda offer: offer.existing.uuid if offer.existing is not None else None,
         now: Callable[[], float] = time.time,
@@ -66,7 +66,7 @@ class NodeHealth:
             self._change = None
 
     def _of(self, name: str, offer: Offer) -> DeviceHealth:
-        bad = worst(affecting(offer.gpu.health.conditions, self._instance_of(offer)), self._policy)
+        bad = worst(affecting(offer.gpu.health.conditions, self._instance_of(offer)), self._policy())
         known, since = self._since.get(name, (None, 0))
         if known is not (bad is None):
             since = int(self._now())

@@ -21,8 +21,8 @@ from typing import Any, Protocol
 
 import structlog
 
+from dra_driver.api.gpu_settings import HealthPolicy
 from dra_driver.api.inventory import HealthCondition
-from dra_driver.api.policy import HealthPolicy
 from dra_driver.api.resource import ResourceClaim
 from dra_driver.devices.health import affecting, judged
 from dra_driver.errors import DriverError, InvalidInput, NodeNotReady, UnknownDevice
@@ -217,7 +217,7 @@ class TroubleSource(Protocol):
 class GpuTroubles:
     """The claims of GPUs, from the journal and the node's health."""
 
-    def __init__(self, facts: SeenFacts, journal: Journals, policy: HealthPolicy) -> None:
+    def __init__(self, facts: SeenFacts, journal: Journals, policy: Callable[[], HealthPolicy]) -> None:
         self._facts = facts
         self._journal = journal
         self._policy = policy
@@ -230,7 +230,7 @@ class GpuTroubles:
         entry = journal.held.get(uid)
         if entry is None or not _in_use(entry):
             return ()
-        return gpu_troubles(entry, journal.holds, self._facts.facts, self._policy)
+        return gpu_troubles(entry, journal.holds, self._facts.facts, self._policy())
 
 
 def _in_use(entry: Entry) -> bool:

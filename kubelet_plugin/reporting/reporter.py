@@ -54,8 +54,8 @@ _QUIET_S = 600.0
 class Reporter:
     """The NodeInventory of one node; lives in one event loop, `run` runs until cancelled.
 
-    `now` is the clock of registration times. `retry` paces attempts after errors, `repair` those to undo what another
-    client wrote.
+    `saw` is called with the inventory as the watch shows it. `now` is the clock of registration times. `retry` paces
+    attempts after errors, `repair` those to undo what another client wrote.
     """
 
     def __init__(
@@ -64,6 +64,7 @@ class Reporter:
         node_name: str,
         discovery: FollowedFacts,
         *,
+        saw: Callable[[JsonObject], None] = lambda inventory: None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         retry: Backoff | None = None,
         repair: Backoff | None = None,
@@ -72,6 +73,7 @@ class Reporter:
         self._node_name = node_name
         self._key = ("", node_name)
         self._discovery = discovery
+        self._saw_inventory = saw
         self._now = now
         self._retry = retry or Backoff(first_s=0.5, longest_s=60.0)
         self._repair = repair or Backoff(first_s=0.2, longest_s=300.0)
@@ -212,6 +214,8 @@ class Reporter:
             same_object = known is not None and known["metadata"]["uid"] == self._written["metadata"]["uid"]
             if same_object and (change.after is None or not _is_older(change.after, self._written)):
                 self._written = None
+        if change.after is not None:
+            self._saw_inventory(change.after)
         self._work.set()
 
     def _wanted(self, observed: JsonObject | None) -> JsonObject:

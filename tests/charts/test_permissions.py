@@ -18,9 +18,12 @@ from support.helm import NAMESPACE, RELEASE, Helm, Object, Release, simulated_se
 from support.permissions import Grant, Permission, faults, grants
 from support.rows import rows, slow_but
 
+from controller.policies import FROM_FILE
+from dra_driver.api.gpupolicy import GpuPolicy, GpuPolicySpec
 from dra_driver.api.meta import (
     COMPUTE_DOMAINS,
     DEVICE_CLASSES,
+    GPU_POLICIES,
     LEASES,
     NODE_INVENTORIES,
     PODS,
@@ -28,6 +31,7 @@ from dra_driver.api.meta import (
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
     JsonObject,
+    ObjectMeta,
 )
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.errors import NotFound
@@ -165,6 +169,23 @@ async def the_journal_is_damaged(cluster: SimulatedCluster) -> None:
     await a_claim_comes_and_goes(cluster)
 
 
+async def the_policy_of_the_installation_changes(cluster: SimulatedCluster) -> None:
+    """While no controller runs: one of its policies is no longer in the values, another one is different."""
+    name = next(one["metadata"]["name"] for one in (await cluster.kube.list(GPU_POLICIES)).items)
+    await cluster.controller.stop()
+    await cluster.kube.merge_patch(GPU_POLICIES, name, {"spec": {"priority": 7}})
+    gone = GpuPolicy(metadata=ObjectMeta(name="installed-gone"), spec=GpuPolicySpec(publish=True)).to_object()
+    gone["metadata"]["labels"] = {FROM_FILE: "installation"}
+    await cluster.kube.create(GPU_POLICIES, gone)
+    await cluster.controller.start()
+
+    async def settled() -> bool:
+        found = {one["metadata"]["name"]: one["spec"] for one in (await cluster.kube.list(GPU_POLICIES)).items}
+        return "installed-gone" not in found and found[name].get("priority") != 7
+
+    await until(cluster, "the policies of the installation are not put right", settled)
+
+
 async def hardware_changes(cluster: SimulatedCluster) -> None:
     """And the inventory was written by somebody else at the same time."""
     cluster.server.fail_next("PUT", "/nodeinventories/", 409, message="somebody was first")
@@ -298,6 +319,7 @@ async def test_what_is_allowed_is_what_is_done(publisher: str) -> None:
         if publisher == "controller":
             await somebody_changes_a_class(cluster)
             await a_domain_comes_and_goes(cluster)
+            await the_policy_of_the_installation_changes(cluster)
             await leaders_change(cluster, argument(release, "Deployment", "lease-name"))
         accesses = set(cluster.server.accesses)
 

@@ -232,7 +232,7 @@ def test_definitions_can_be_kept(cluster: Cluster) -> None:
     helm.uninstall()
     kept = cluster.objects("apiextensions.k8s.io/v1", "CustomResourceDefinition")
     names = sorted(one["metadata"]["name"] for one in kept)
-    assert names == ["computedomains.resource.nvidia.com", "nodeinventories.dra.gpu"]
+    assert names == ["computedomains.resource.nvidia.com", "gpupolicies.dra.gpu", "nodeinventories.dra.gpu"]
     # And the next release takes them over, for it has the same name.
     helm.install()
     helm.uninstall()
@@ -327,7 +327,10 @@ def test_an_upgrade_without_domains_needs_no_definition_of_them(server: ServerTh
     for one in server.objects("apiextensions.k8s.io/v1", "CustomResourceDefinition"):
         server.delete(one)
     release = helm.upgrade({"publisher": "node", "logLevel": "debug"})
-    assert [one["spec"]["names"]["kind"] for one in release.all("CustomResourceDefinition")] == ["NodeInventory"]
+    assert [one["spec"]["names"]["kind"] for one in release.all("CustomResourceDefinition")] == [
+        "GpuPolicy",
+        "NodeInventory",
+    ]
 
 
 NO_DOMAINS = {"featureGates": {"ComputeDomains": False}}
@@ -457,4 +460,4 @@ def test_the_chart_has_no_faults_that_helm_knows(server: ServerThread, helm: Hel
 
 def test_the_package_holds_what_the_templates_need(helm: Helm, tmp_path: Path) -> None:
     package = helm.package(tmp_path)
-    assert len(helm.install(chart=package).all("CustomResourceDefinition")) == 2
+    assert len(helm.install(chart=package).all("CustomResourceDefinition")) == 3

@@ -16,7 +16,6 @@ import pytest
 from support.inventories import gpu, inventory_object, inventory_spec
 from support.shipped import create_definitions
 
-from docs.from_code.crds import FILE
 from dra_driver.api.meta import LEASES, NODE_INVENTORIES, NODES, RESOURCE_SLICES
 from dra_driver.kube.client import Kube
 from dra_driver.simulation.apiserver import SimulatedApiServer
@@ -56,7 +55,7 @@ async def until(true: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def report_a_gpu(kube: Kube) -> None:
-    await create_definitions(kube, FILE)
+    await create_definitions(kube)
     node = await kube.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-a"}})
     now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
     spec = inventory_spec("node-a", [gpu(0)], registered=now)

@@ -40,6 +40,8 @@ POD: JsonObject = {
     },
 }
 
+RULE = "mig of GpuPolicy installed-mig-0"
+
 
 async def inventory(cluster: SimulatedCluster) -> NodeInventory:
     return NodeInventory.of(await cluster.kube.get(NODE_INVENTORIES, NODE))
@@ -86,7 +88,11 @@ async def test_a_rule_that_needs_a_reset_is_said_everywhere_until_the_gpus_were_
             Path(folder), parse_nodes("dgx-a100-80"), publisher=publisher, policy=DYNAMIC
         )
         async with running as cluster:
-            await says(cluster, "ResetNeeded", "mig[0]: 8 GPUs: only the whole GPU is offered because MIG mode is off")
+            await says(
+                cluster,
+                "ResetNeeded",
+                "mig of GpuPolicy installed-mig-0: 8 GPUs: only the whole GPU is offered because MIG mode is off",
+            )
             await cluster.kube.create(RESOURCE_CLAIM_TEMPLATES, TEMPLATE, namespace="default")
             await cluster.kube.create(PODS, POD, namespace="default")
             await commands_say_it(cluster)
@@ -103,14 +109,14 @@ async def test_a_rule_that_needs_a_reset_is_said_everywhere_until_the_gpus_were_
 async def commands_say_it(cluster: SimulatedCluster) -> None:
     status, (found,) = await finding(cluster, "doctor")
     assert (status, found["about"], found["verdict"]) == (Status.DONE, f"Node {NODE}", "warning")
-    assert "rule mig[0]: 8 GPUs" in found["sentence"]
+    assert f"rule {RULE}: 8 GPUs" in found["sentence"]
     assert f"drain {NODE}" in found["fix"] and "nvidia-smi -i 0000:07:00.0,0000:0f:00.0," in found["fix"]
     status, (found,) = await finding(cluster, "explain", "pod", "small")
     assert (status, found["about"]) == (Status.NO, f"node {NODE}")
-    assert "rule mig[0] of the policy cannot be followed on 8 GPUs" in found["text"] and "-mig 1" in found["fix"]
+    assert f"rule {RULE} cannot be followed on 8 GPUs" in found["text"] and "-mig 1" in found["fix"]
     _, text = await dractl("get", "nodes", "--kubeconfig", str(cluster.kubeconfig), "-o", "json")
     (row,) = json.loads(text)
-    assert "mig[0]: 8 GPUs: ResetNeeded" in row["problems"]
+    assert f"{RULE}: 8 GPUs: ResetNeeded" in row["problems"]
 
 
 async def nobody_says_it(cluster: SimulatedCluster) -> None:

@@ -58,8 +58,7 @@ from kubelet_plugin.effects.gpu_settings import INTERVALS
 from kubelet_plugin.effects.on_host import OnHost
 from kubelet_plugin.facts.container_runtime import ContainerFilesOfNode
 from kubelet_plugin.facts.hardware import Hardware, NodeFacts, NvmlSource
-from kubelet_plugin.facts.offers import NodeOffers
-from kubelet_plugin.facts.own_node import OwnNode
+from kubelet_plugin.facts.offers import NodeOffers, NodeRules
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.host_programs import MarkedProcess
@@ -211,7 +210,7 @@ class Node(RuleBasedStateMachine):
         effects, files = self.surroundings(journal)
         self.service = ClaimService(
             ClaimReader(self.api),
-            NodeSources(GPU_DRIVER, NODE, self.facts, files, NodeOffers(OwnNode(NODE), self.policy)),
+            NodeSources(GPU_DRIVER, NODE, self.facts, files, NodeOffers(NodeRules(self.policy), NODE)),
             Executor(journal, self.cdi, effects),
             patience=ServicePatience(stale_s=0.0, holder_s=0.0, api_s=0.0),
         )

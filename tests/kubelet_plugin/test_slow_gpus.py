@@ -103,7 +103,7 @@ class TestLooking:
 
     async def test_its_device_stays_with_a_condition_as_that_of_a_lost_gpu(self, world: World, tmp_path: Path) -> None:
         discovery = Discovery(world.hardware(read_s=1.0))
-        monitor = HealthMonitor(discovery, HealthFile(tmp_path / "state"), POLICY.health)
+        monitor = HealthMonitor(discovery, HealthFile(tmp_path / "state"), lambda: POLICY.health)
         before = await monitor.observe()
         world.stick()
         after = await monitor.observe()

@@ -17,8 +17,7 @@ from dra_driver.runtime.files import StagedFile
 from kubelet_plugin.claims.service import ClaimService, NodeSources, ServicePatience
 from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.facts.hardware import NodeFacts
-from kubelet_plugin.facts.offers import NodeOffers
-from kubelet_plugin.facts.own_node import OwnNode
+from kubelet_plugin.facts.offers import NodeOffers, NodeRules
 from kubelet_plugin.prepare.claims import ClaimReader
 from kubelet_plugin.prepare.execute import Executor
 from kubelet_plugin.prepare.holds import Effects
@@ -126,7 +125,7 @@ class Bench:
         return ClaimService(
             ClaimReader(self.api, saw=None if pods is None else pods.saw),
             NodeSources(
-                values["driver"], NODE, self.facts, self.container_files, NodeOffers(OwnNode(NODE), self.policy)
+                values["driver"], NODE, self.facts, self.container_files, NodeOffers(NodeRules(self.policy), NODE)
             ),
             Executor(values["journal"], values["cdi"], values["effects"], listener),
             listener,

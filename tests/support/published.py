@@ -34,7 +34,7 @@ async def published_slices(
     machine = a_node(folder, profile)
     for name, *given in acts:
         act(machine.host.root, name, given, None)
-    monitor = HealthMonitor(machine.discovery(), HealthFile(folder), policy.health)
+    monitor = HealthMonitor(machine.discovery(), HealthFile(folder), lambda: policy.health)
     inventory = NodeInventorySpec.of(wanted_spec(node.name, await monitor.observe(), {}))
     found = described_devices(inventory, policy, labels, GPU_DRIVER, ALL_FEATURES)
     pool = wanted_pool(GPU_DRIVER, node, slice_layout(found.gpus, Places(), ALL_FEATURES))

@@ -125,6 +125,7 @@ def world() -> dict[tuple[str, str], Object]:
         ("nodes", "node-1"): _object("v1", "Node", "node-1", spec={}),
         ("nodes", "node-2"): _object("v1", "Node", "node-2", labels={"zone": "a"}, spec={}),
         ("nodeinventories", "node-1"): _inventory("node-1"),
+        ("gpupolicies", "ml"): _policy("ml"),
         ("nodeinventories", "node-2"): _inventory("node-2"),
         ("resourceslices", "node-1"): _slice("node-1", "gpu.nvidia.com", "node-1"),
         ("resourceslices", "node-2"): _slice("node-2", "gpu.nvidia.com", "node-2"),
@@ -187,6 +188,10 @@ def _object(api_version: str, kind: str, place: str, *, labels: Object | None = 
     namespace, _, name = place.rpartition("/")
     metadata = {"name": name} | ({"namespace": namespace} if namespace else {}) | ({"labels": labels} if labels else {})
     return {"apiVersion": api_version, "kind": kind, "metadata": metadata, **fields}
+
+
+def _policy(name: str) -> Object:
+    return _object("dra.gpu/v1alpha1", "GpuPolicy", name, spec={"priority": 1})
 
 
 def _inventory(node: str) -> Object:

@@ -33,8 +33,7 @@ from kubelet_plugin.facts.container_runtime import ContainerFilesOfNode
 from kubelet_plugin.facts.discovery import Discovery
 from kubelet_plugin.facts.fabric import FabricAnswer, answer_of
 from kubelet_plugin.facts.hardware import Hardware
-from kubelet_plugin.facts.offers import NodeOffers
-from kubelet_plugin.facts.own_node import OwnNode
+from kubelet_plugin.facts.offers import NodeOffers, NodeRules
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.nvfm import FabricManager
@@ -118,7 +117,7 @@ async def whole_node(
     daemons = mps_daemons(machine, programs, folder / "mps")
     (folder / "cdi").mkdir(exist_ok=True)
     effects = effects_of(machine, hardware, programs, daemons, nullcontext, fabric)
-    offers = NodeOffers(OwnNode(NODE), policy)
+    offers = NodeOffers(NodeRules(policy), NODE)
     claims = ClaimService(
         ClaimReader(api),
         NodeSources(GPU_DRIVER, NODE, discovery, ContainerFilesOfNode(driver), offers, gates),

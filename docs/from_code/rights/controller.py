@@ -19,6 +19,8 @@ from docs.from_code.rights.line import (
     LEASES,
     METADATA,
     ONLY_WEBHOOK,
+    POLICIES,
+    POLICY_STATUS,
     RBAC,
     SLICES,
     SPEC_OF_INVENTORY,
@@ -47,10 +49,15 @@ def controller() -> Iterator[Line]:
         changes=(*SPEC_OF_INVENTORY, *METADATA, {"metadata/annotations/note": None},
         {"metadata/annotations/note": "b"}))
     yield Line(me, "get create update delete", INVENTORIES, "any", by=RBAC, on="node-1")
-    yield Line(me, "patch", INVENTORY_STATUS, "all", "which rules of the policy a node cannot follow", on="node-1",
-        changes=CONDITIONS)
+    yield Line(me, "patch", INVENTORY_STATUS, "all", "what holds for a node, and which rules it cannot follow",
+        on="node-1", changes=CONDITIONS)
     yield Line(me, "patch", INVENTORY_STATUS, "all but the status", by=IGNORED, on="node-1",
         changes=(*SPEC_OF_INVENTORY, FINALIZER, {"metadata/labels/a": "b"}))
+    yield Line(me, "get list watch", POLICIES, "all", "what administrators decided", on="ml")
+    yield Line(me, "create update delete", POLICIES, "all", "those of the chart's value `policy`", on="ml",
+        changes={"spec/publish": True})
+    yield Line(me, "patch", POLICIES, "any", by=RBAC, on="ml", changes={"spec/publish": True})
+    yield Line(me, "patch", POLICY_STATUS, "all", "what becomes of each", on="ml", changes={"status/nodes": 1})
     yield Line(me, "list watch", SLICES, "all", "those of this driver; RBAC cannot limit this to a driver")
     yield Line(me, "create patch delete", SLICES, "of this driver, for every node", "the devices of the nodes",
         on="node-2", changes={"spec/devices": []})
@@ -120,7 +127,7 @@ def domains() -> Iterator[Line]:
     yield Line(me, "patch", DOMAIN_STATUS, "of all namespaces", "whether a domain is ready", on="default/train",
         changes={"status/status": "NotReady"})
     yield Line(me, "patch", DOMAIN_STATUS, "all but the status", by=IGNORED, on="default/train", changes=METADATA)
-    yield Line(me, "list watch", CLAIMS, "of all namespaces", "which claims hold channels, on which nodes")
+    yield Line(me, "list watch", CLAIMS, "of all namespaces", "which devices are in use: policies wait for them")
     yield Line(me, "get create update patch delete", CLAIMS, "any", by=RBAC, on="default/here")
     yield Line(me, "update patch", CLAIM_STATUS, "any", by=RBAC, on="default/here")
     yield Line(me, "get", TEMPLATES, "of all namespaces", "objects of the domains", on="default/theirs")

@@ -26,6 +26,8 @@ from docs.from_code.rights.line import (
     ONLY_CONTROLLER,
     ONLY_NODE,
     OWN_ENTRY,
+    POLICIES,
+    POLICY_STATUS,
     RBAC,
     SLICES,
     SPEC_OF_INVENTORY,
@@ -62,6 +64,12 @@ def plugin() -> Iterator[Line]:
     yield Line(me, "delete deletecollection", INVENTORIES, "any", by=RBAC, on="node-1")
     yield Line(me, "update patch", INVENTORY_STATUS, "any", by=RBAC, on="node-1", changes=CONDITIONS,
         setups=ONLY_CONTROLLER)
+    yield Line(me, "get list watch", POLICIES, "any", by=RBAC, on="ml", setups=ONLY_CONTROLLER)
+    yield Line(me, "get create update patch delete", POLICIES, "any", by=RBAC, on="ml",
+        changes={"spec/publish": True}, setups=ONLY_NODE)
+    yield Line(me, "create update patch delete", POLICIES, "any", by=RBAC, on="ml", changes={"spec/publish": True},
+        setups=ONLY_CONTROLLER)
+    yield Line(me, "update patch", POLICY_STATUS, "any", by=RBAC, on="ml", changes={"status/nodes": 1})
     yield from _plugin_claims()
     yield from _plugin_events()
     yield Line(me, "list watch", DOMAINS, "of all namespaces", "whether the domain of a claim is ready on the node",
@@ -146,12 +154,13 @@ def node_publisher() -> Iterator[Line]:
     me = Account.PLUGIN
     yield Line(me, "patch", INVENTORIES, "of its own node", "a heartbeat", on="node-1", setups=ONLY_NODE,
         changes={"metadata/annotations/confirm.dra.gpu~1gpu.nvidia.com": "2026-01-01T00:00:00Z"})
-    yield Line(me, "patch", INVENTORY_STATUS, "of its own node", "which rules of the policy the node cannot follow",
-        on="node-1", changes=CONDITIONS, setups=ONLY_NODE)
+    yield Line(me, "patch", INVENTORY_STATUS, "of its own node",
+        "what holds for the node, and which rules it cannot follow", on="node-1", changes=CONDITIONS, setups=ONLY_NODE)
     yield Line(me, "patch", INVENTORY_STATUS, "of another node", by="inventories", on="node-2", changes=CONDITIONS,
         setups=ONLY_NODE)
     yield Line(me, "patch", INVENTORY_STATUS, "of its own node: all but the status", by=IGNORED, on="node-1",
         setups=ONLY_NODE, changes=(*SPEC_OF_INVENTORY, FINALIZER, {"metadata/labels/a": "b"}))
+    yield Line(me, "list watch", POLICIES, "all", "what administrators decided", setups=ONLY_NODE)
     yield Line(me, "list watch", SLICES, "all", "its own slices; RBAC cannot limit this to one node", setups=ONLY_NODE)
     yield Line(me, "create patch delete", SLICES, "of this driver, for its own node", "the devices of the node",
         on="node-1", changes={"spec/devices": []}, setups=ONLY_NODE)

@@ -354,4 +354,11 @@ def _compiled(rule: str, changes: bool) -> Callable[[Any, Any], bool]:
     names = ("self", "oldSelf") if changes else ("self",)
     environment = Environment({name: ObjectType(DYN, {}) for name in names}, FUNCTIONS)
     program = CelProgram(check(parse(rule), rule, environment))
-    return lambda value, old: program.evaluate_all([value, old] if changes else [value]) is True
+    return lambda value, old: program.evaluate_all([*map(_cel_value, [value, old] if changes else [value])]) is True
+
+
+def _cel_value(value: Any) -> Any:
+    """Lists are tuples in CEL programs."""
+    if isinstance(value, dict):
+        return {name: _cel_value(item) for name, item in value.items()}
+    return tuple(map(_cel_value, value)) if isinstance(value, list) else value

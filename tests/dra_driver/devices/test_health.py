@@ -2,8 +2,8 @@
 
 from support.rows import rows
 
+from dra_driver.api.gpu_settings import HealthPolicy
 from dra_driver.api.inventory import HealthCondition
-from dra_driver.api.policy import HealthPolicy
 from dra_driver.devices.health import affecting, judged, taints, worst, xid_condition, xid_severity
 
 DRIVER = "gpu.nvidia.com"

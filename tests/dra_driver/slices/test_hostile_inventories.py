@@ -7,6 +7,7 @@ from typing import Any
 from support.inventories import compute_instance, gpu, gpu_instance, inventory_spec, mig, mig_profiles
 
 from controller.classes import profiles_of, wanted_class
+from dra_driver.api.gpu_settings import HealthPolicy
 from dra_driver.api.inventory import (
     FabricFacts,
     HealthCondition,
@@ -18,7 +19,7 @@ from dra_driver.api.inventory import (
     Problem,
 )
 from dra_driver.api.meta import JsonObject
-from dra_driver.api.policy import HealthPolicy, MigRule, PassthroughRule, PublishingPolicy, SharingRule
+from dra_driver.api.policy import MigRule, PassthroughRule, PublishingPolicy, SharingRule
 from dra_driver.devices.limitations import limitations_of
 from dra_driver.errors import InvalidInput
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from support.nodes import Node, a_node
 
+from dra_driver.api.gpu_settings import HealthPolicy
 from dra_driver.api.inventory import MOST_CONDITIONS, GpuFacts, HealthCondition
-from dra_driver.api.policy import HealthPolicy
 from kubelet_plugin.facts.discovery import Discovery
 from kubelet_plugin.facts.hardware import Hardware
 from kubelet_plugin.facts.health_file import NAME, HealthFile
@@ -46,7 +46,7 @@ class Watched:
         self.monitor = HealthMonitor(
             self.discovery,
             HealthFile(self.folder),
-            self.policy,
+            lambda: self.policy,
             instance_uuid=lambda gpu, gi, ci: f"MIG-{gi}-{ci}",
             command=self.command,
             now=self.clock,

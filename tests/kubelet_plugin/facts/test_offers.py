@@ -1,30 +1,47 @@
 """The table of devices that prepare looks names up in: kubelet_plugin/facts/offers.py."""
 
-import asyncio
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 from support.claims import NODE, a_gpu, device_name, node_facts
 
-from dra_driver.api.meta import NODES
+from dra_driver.api.gpu_settings import GpuDecisions, NodePolicy, NodeSharing
+from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import PublishingPolicy
-from dra_driver.errors import NodeNotReady
-from dra_driver.kube.client import Kube
-from kubelet_plugin.facts.offers import NodeOffers
-from kubelet_plugin.facts.own_node import OwnNode
+from dra_driver.errors import NodeNotReady, Unreachable
+from kubelet_plugin.facts.offers import NodeOffers, NodeRules
 
-SHARED = {"nodes": {"labelSelector": {"matchLabels": {"pool": "shared"}}}, "strategy": "MPS", "replicas": 2}
-BY_LABEL = PublishingPolicy.of({"sharing": [SHARED]})
+UUID = a_gpu(0).uuid
+PLAIN = NodePolicy(gpus=[GpuDecisions(uuids=[UUID])])
+SHARED = NodePolicy(
+    gpus=[GpuDecisions(uuids=[UUID], sharing=[NodeSharing(strategy="TimeSlicing", replicas=2, rule="r")])],
+    health={"evict": True},
+)
+
+
+@dataclass
+class Inventory:
+    """What the API server answers for the node's inventory."""
+
+    policy: NodePolicy | None = None
+    away: bool = False
+    more: JsonObject = field(default_factory=dict)
+
+    async def read(self) -> JsonObject:
+        if self.away:
+            raise Unreachable("no answer")
+        status = {} if self.policy is None else {"policy": self.policy.to_wire() | self.more}
+        return {"metadata": {"name": NODE}, "status": status}
 
 
 def test_without_a_policy_every_gpu_is_offered_by_its_name() -> None:
-    offers = NodeOffers(OwnNode(NODE), PublishingPolicy.EVERYTHING)
+    offers = NodeOffers(NodeRules(PublishingPolicy.EVERYTHING), NODE)
 
     assert list(offers.of(node_facts(2))) == [device_name(0), device_name(1)]
 
 
 def test_the_table_is_made_anew_only_for_other_facts() -> None:
-    offers = NodeOffers(OwnNode(NODE), PublishingPolicy.EVERYTHING)
+    offers = NodeOffers(NodeRules(PublishingPolicy.EVERYTHING), NODE)
     facts = node_facts(2)
 
     assert offers.of(facts) is offers.of(facts)
@@ -34,26 +51,52 @@ def test_the_table_is_made_anew_only_for_other_facts() -> None:
 def test_a_withheld_device_is_still_found_by_claims_that_have_it() -> None:
     policy = PublishingPolicy.of({"withhold": [{"gpus": {"names": [device_name(0)]}}]})
 
-    assert device_name(0) in NodeOffers(OwnNode(NODE), policy).of(node_facts([a_gpu(0)]))
+    assert device_name(0) in NodeOffers(NodeRules(policy), NODE).of(node_facts([a_gpu(0)]))
 
 
-def test_nothing_is_guessed_before_the_labels_are_known() -> None:
-    with pytest.raises(NodeNotReady, match="labels"):
-        NodeOffers(OwnNode(NODE), BY_LABEL).of(node_facts(1))
+async def test_nothing_is_guessed_before_it_was_decided() -> None:
+    inventory = Inventory(away=True)
+    rules = NodeRules(read=inventory.read)
+    offers = NodeOffers(rules, NODE)
+    for inventory.away in (True, False):
+        await offers.refresh()
+        with pytest.raises(NodeNotReady, match="has not decided yet"):
+            offers.of(node_facts(1))
 
 
-async def test_other_labels_are_another_table(kube: Kube) -> None:
-    metadata = {"name": NODE, "labels": {"pool": "shared"}}
-    await kube.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": metadata})
-    own = OwnNode(NODE)
-    offers = NodeOffers(own, BY_LABEL)
-    following = asyncio.create_task(own.follow(kube))
-    await own.first_read()
+async def test_a_decision_is_another_table_and_the_last_one_stands_while_the_api_is_away() -> None:
+    inventory, heard = Inventory(SHARED), []
+    rules = NodeRules(read=inventory.read)
+    rules.subscribe(lambda: heard.append(rules.health().evict))
+    offers = NodeOffers(rules, NODE)
+    await offers.refresh()
     assert f"{device_name(0)}-share-0" in offers.of(node_facts(1))
 
-    await kube.merge_patch(NODES, NODE, {"metadata": {"labels": {"pool": None}}})
-    async with asyncio.timeout(20):
-        while own.labels:  # noqa: ASYNC110 - the watch makes it true
-            await asyncio.sleep(0.02)
+    inventory.away = True
+    await offers.refresh()
+    inventory.away, inventory.policy = False, None
+    await offers.refresh()
+    assert f"{device_name(0)}-share-0" in offers.of(node_facts(1))
+
+    inventory.policy = PLAIN
+    await offers.refresh()
+    await offers.refresh()
     assert list(offers.of(node_facts(1))) == [device_name(0)]
-    following.cancel()
+    assert heard == [True, False], "told once for each decision"
+
+
+async def test_a_claim_that_was_allocated_while_its_gpu_changed_finds_its_device() -> None:
+    inventory = Inventory(PLAIN.model_copy(update={"before": SHARED.gpus}))
+    offers = NodeOffers(NodeRules(read=inventory.read), NODE)
+    await offers.refresh()
+    assert f"{device_name(0)}-share-0" in offers.of(node_facts(1))
+
+
+async def test_what_a_newer_publisher_adds_is_ignored_and_nonsense_changes_nothing() -> None:
+    inventory = Inventory(PLAIN, more={"surprise": {"a": 1}})
+    offers = NodeOffers(NodeRules(read=inventory.read), NODE)
+    await offers.refresh()
+    assert list(offers.of(node_facts(1))) == [device_name(0)]
+    inventory.more = {"gpus": "no"}
+    await offers.refresh()
+    assert list(offers.of(node_facts(1))) == [device_name(0)]

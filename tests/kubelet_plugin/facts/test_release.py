@@ -13,8 +13,8 @@ from support.dractl import dractl, run
 from support.mps import identity
 from support.nodes import Node, a_node
 
+from dra_driver.api.gpu_settings import HealthPolicy
 from dra_driver.api.meta import NODES, JsonObject
-from dra_driver.api.policy import HealthPolicy
 from dra_driver.devices.health import taints
 from dra_driver.errors import DriverError, InvalidInput, NodeNotReady
 from dra_driver.kube.client import Kube
@@ -96,7 +96,7 @@ class Plugin:
         self.sessions: list[Coverage] = []
         self.hardware: Hardware = self.node.hardware
         self.discovery = Discovery(self.hardware, interval_s=0.1)
-        self.monitor = HealthMonitor(self.discovery, HealthFile(self.folder), HealthPolicy(), now=lambda: self.now)
+        self.monitor = HealthMonitor(self.discovery, HealthFile(self.folder), HealthPolicy, now=lambda: self.now)
         self.watcher = EventWatcher(self.node.open_nvml, lambda event: None, self.sessions.append, wait_s=0.05)
         self.own = OwnNode(NODE)
         self.release = GpuRelease(

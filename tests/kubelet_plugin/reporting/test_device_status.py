@@ -10,9 +10,9 @@ from support.claims import BOOT, NODE, a_gpu, a_held_device, a_ref, an_entry, de
 from support.objects import allocate, claim, result
 from support.plugin import eventually
 
+from dra_driver.api.gpu_settings import HealthPolicy
 from dra_driver.api.inventory import HealthCondition, HealthFacts
 from dra_driver.api.meta import RESOURCE_CLAIMS, JsonObject, Resource
-from dra_driver.api.policy import HealthPolicy
 from dra_driver.devices.model import DeviceKind, Partition
 from dra_driver.errors import ClusterError, Conflict, DeviceInUse, Rejected, Unreachable
 from dra_driver.kube.client import Endpoint, Kube
@@ -114,7 +114,7 @@ class Scene:
         return DeviceStatusWriter(
             kube or self.kube,
             GPU_DRIVER,
-            GpuClaims(self.node, self.node, HealthPolicy()),
+            GpuClaims(self.node, self.node, HealthPolicy),
             Reported(self.folder),
             **{"together_s": 0.01, **more},
         )

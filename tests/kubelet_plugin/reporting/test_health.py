@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from support.claims import a_gpu, node_facts
 
+from dra_driver.api.gpu_settings import HealthPolicy
 from dra_driver.api.inventory import ComputeInstanceFacts, HealthCondition, HealthFacts
-from dra_driver.api.policy import HealthPolicy
 from dra_driver.devices.model import DeviceKind, Offer, Partition
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.facts.hardware import NodeFacts
@@ -53,7 +53,7 @@ class Offers:
 def health_of(
     facts: Facts, *more: Offer, policy: HealthPolicy | None = None, now: Callable[[], float] = lambda: 100.7
 ) -> NodeHealth:
-    return NodeHealth(facts, Offers(*more), "node-a", policy or HealthPolicy(), now=now)
+    return NodeHealth(facts, Offers(*more), "node-a", lambda: policy or HealthPolicy(), now=now)
 
 
 def sick(*conditions: HealthCondition) -> HealthFacts:

@@ -19,9 +19,9 @@ from support.claims import (
     uuid_of,
 )
 
+from dra_driver.api.gpu_settings import HealthPolicy
 from dra_driver.api.inventory import HealthCondition, HealthFacts
 from dra_driver.api.meta import JsonObject
-from dra_driver.api.policy import HealthPolicy
 from dra_driver.api.resource import ResourceClaim
 from dra_driver.errors import DeviceInUse, DomainNotReady, DriverError, InvalidConfig, Unreachable
 from dra_driver.kube.client import Kube
@@ -81,7 +81,7 @@ class Node:
     def plugin(self) -> PodEvents:
         """As it starts."""
         recorder = EventRecorder(self.kube, controller="gpu.nvidia.com/kubelet-plugin", instance=NODE, burst=10_000)
-        source = GpuTroubles(self, self, HealthPolicy())
+        source = GpuTroubles(self, self, HealthPolicy)
         self.users = PodsOfClaims()
         reader = ClaimReader(self.api, saw=self.users.saw)
         pods = ClaimPods(reader, self.users, cast(Any, self.members))
@@ -412,7 +412,7 @@ async def test_two_hundred_pods_are_told_in_the_pace_of_the_recorder(node: Node,
     names: set[str] = set()
     node.gpu_has(condition())
     events = PodEvents(
-        GpuTroubles(node, node, HealthPolicy()),
+        GpuTroubles(node, node, HealthPolicy),
         node.events._pod_source,
         EventRecorder(Created(), controller="c", instance=NODE),
         Reported(node.folder),

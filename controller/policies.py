@@ -1,0 +1,292 @@
+"""GpuPolicies as a whole: makes those of the installation, and writes in the status of each what became of it.
+
+What happens on a node, its publisher writes in the status of the node's inventory (`dra_driver.publish.decisions`).
+Here it is added up, so that it does not matter who publishes. Runs while this process leads.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import structlog
+
+from dra_driver.api.gpupolicy import (
+    ACCEPTED,
+    FOLLOWED,
+    MOST_EXAMPLES,
+    MOST_LISTED,
+    GpuPolicy,
+    GpuPolicyStatus,
+    PolicyProblem,
+    PolicyWait,
+    combined,
+)
+from dra_driver.api.inventory import NodeInventoryStatus
+from dra_driver.api.meta import GPU_POLICIES, NODE_INVENTORIES, Condition, JsonObject, dated
+from dra_driver.errors import AlreadyExists, ClusterError, Conflict, InvalidInput, NotFound
+from dra_driver.features import Gates
+from dra_driver.kube.client import Kube
+from dra_driver.kube.watch import Backoff, Mirror
+
+_log = structlog.get_logger(__name__)
+
+FROM_FILE = "dra.gpu/from"
+"""Label of the policies of the installation, which its values decide on; its value is `installation`."""
+
+_GATHER_S = 0.5
+"""Changes within this time are written together: a policy for 5,000 nodes changes 5,000 inventories."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    rule: str
+    reason: str
+    message: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True)
+class _OnNode:
+    """What one policy leads to on one node."""
+
+    gpus: int
+    offered: Mapping[str, int]
+    waiting: tuple[tuple[str, tuple[str, ...]], ...]
+    """GPU, and the claims that it waits for."""
+    problems: tuple[_Problem, ...]
+
+
+type _Node = Mapping[str, _OnNode]
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A policy as the server has it. `policy` is None if it makes no sense, and `error` says why."""
+
+    policy: GpuPolicy | None
+    error: str
+    generation: int | None
+    status: GpuPolicyStatus
+    made_here: bool
+    spec: JsonObject
+
+
+class PolicyKeeper:
+    """`installed` are the policies of the installation. `run` ends when cancelled and can be called again."""
+
+    def __init__(self, kube: Kube, gates: Gates, installed: Sequence[GpuPolicy] = ()) -> None:
+        self._kube = kube
+        self._gates = gates
+        self._installed = {policy.name: policy for policy in installed}
+        self._changed = asyncio.Event()
+        self._known = asyncio.Event()
+        self._policies = self._mirrored()
+
+    def _mirrored(self) -> Mirror[_Stored]:
+        return Mirror(self._kube, GPU_POLICIES, keep=_stored, on_change=lambda _: self._changed.set())
+
+    async def several_channels(self) -> bool:
+        """Whether any node may have more than one channel of ComputeDomains; waits until the policies are known."""
+        await self._known.wait()
+        policies = [stored.policy for stored in self._policies.objects.values() if stored.policy is not None]
+        return combined(policies).several_channels
+
+    async def run(self) -> None:
+        """Reads everything again, because another replica may have led meanwhile."""
+        self._known.clear()
+        self._policies = self._mirrored()
+        nodes: Mirror[_Node] = Mirror(
+            self._kube, NODE_INVENTORIES, keep=_node, page_size=100, on_change=lambda _: self._changed.set()
+        )
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._policies.run())
+            tasks.create_task(nodes.run())
+            await self._policies.synced.wait()
+            self._known.set()
+            await self._install()
+            await nodes.synced.wait()
+            retry = Backoff(first_s=1.0, longest_s=60.0)
+            while True:
+                try:
+                    await self._write_statuses(nodes.objects)
+                except ClusterError as error:
+                    pause_s = retry.next_s(error.retry_after_s or 0.0)
+                    _log.warning(
+                        "the status of a GpuPolicy was not written", error=str(error), retry_s=round(pause_s, 1)
+                    )
+                    await asyncio.sleep(pause_s)
+                    continue
+                retry.reset()
+                await self._changed.wait()
+                await asyncio.sleep(_GATHER_S)
+                self._changed.clear()
+
+    async def _install(self) -> None:
+        """Make the policies of the installation as they should be, and remove those that it no longer has."""
+        retry = Backoff(first_s=0.5, longest_s=60.0)
+        while True:
+            try:
+                for policy in self._installed.values():
+                    await self._make(policy)
+                for (_, name), stored in list(self._policies.objects.items()):
+                    if stored.made_here and name not in self._installed:
+                        await self._kube.delete(GPU_POLICIES, name)
+                        _log.info("policy removed, because the installation no longer has it", policy=name)
+                return
+            except ClusterError as error:
+                pause_s = retry.next_s(error.retry_after_s or 0.0)
+                _log.warning("a policy of the installation was not made", error=str(error), retry_s=round(pause_s, 1))
+                await asyncio.sleep(pause_s)
+
+    async def _make(self, policy: GpuPolicy) -> None:
+        stored = self._policies.objects.get(("", policy.name))
+        wanted = policy.to_object()
+        wanted["metadata"]["labels"] = {FROM_FILE: "installation"}
+        if stored is None:
+            try:
+                await self._kube.create(GPU_POLICIES, wanted)
+                _log.info("policy of the installation made", policy=policy.name)
+            except AlreadyExists:
+                pass
+        elif not stored.made_here:
+            _log.warning("a policy of this name exists, and stays instead of the installation's", policy=policy.name)
+        elif stored.spec != wanted["spec"]:
+            current = await self._kube.get(GPU_POLICIES, policy.name)
+            await self._kube.replace(GPU_POLICIES, {**current, "spec": wanted["spec"]})
+            _log.info("policy of the installation changed", policy=policy.name)
+
+    async def _write_statuses(self, nodes: Mapping[tuple[str, str], _Node]) -> None:
+        shares: dict[str, list[tuple[str, _OnNode]]] = {}
+        for (_, node), found in sorted(nodes.items()):
+            for name, share in found.items():
+                shares.setdefault(name, []).append((node, share))
+        time = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        for (_, name), stored in sorted(self._policies.objects.items()):
+            status = _status(stored, shares.get(name, ()), self._gates, time)
+            if status != stored.status:
+                # A merge patch removes nothing that is not named, so empty lists are written, too.
+                body = status.model_dump(mode="json", by_alias=True)
+                try:
+                    await self._kube.merge_patch(GPU_POLICIES, name, {"status": body}, subresource="status")
+                except (NotFound, Conflict):
+                    continue
+
+
+def _stored(obj: JsonObject) -> _Stored:
+    policy, error = None, ""
+    try:
+        policy = GpuPolicy.read(obj)
+        status = policy.status
+    except InvalidInput as problem:
+        error, status = problem.message, GpuPolicyStatus()
+    metadata = obj["metadata"]
+    labels = metadata.get("labels") or {}
+    return _Stored(policy, error, metadata.get("generation"), status, FROM_FILE in labels, obj.get("spec") or {})
+
+
+def _node(obj: JsonObject) -> _Node:
+    try:
+        status = NodeInventoryStatus.of(obj.get("status") or {})
+    except InvalidInput:
+        return {}
+    if status.policy is None:
+        return {}
+    gpus: Counter[str] = Counter()
+    for group in status.policy.gpus:
+        gpus.update(dict.fromkeys(group.policies, len(group.uuids)))
+    offered: dict[str, dict[str, int]] = {}
+    for item in status.policy.offered:
+        offered.setdefault(item.policy, {})[item.kind] = item.devices
+    waiting: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
+    for gpu in status.policy.waiting:
+        for name in gpu.policies:
+            waiting.setdefault(name, []).append((gpu.gpu, tuple(gpu.claims)))
+    problems: dict[str, list[_Problem]] = {}
+    for limit in status.limitations:
+        _, of, name = (limit.rule or "").partition(" of GpuPolicy ")
+        if of:
+            problems.setdefault(name, []).append(_Problem(limit.rule or "", limit.reason, limit.message, limit.fix))
+    return {
+        name: _OnNode(gpus[name], offered.get(name, {}), tuple(waiting.get(name, ())), tuple(problems.get(name, ())))
+        for name in gpus.keys() | waiting.keys() | problems.keys()
+    }
+
+
+def _status(stored: _Stored, shares: Sequence[tuple[str, _OnNode]], gates: Gates, time: str) -> GpuPolicyStatus:
+    if stored.policy is None:
+        accepted = Condition(
+            type=ACCEPTED, status="False", reason="Invalid", message=stored.error[:1024], last_transition_time=time
+        )
+        return GpuPolicyStatus(
+            observed_generation=stored.generation, conditions=[dated(accepted, stored.status.conditions)]
+        )
+    _, off = stored.policy.spec.without(gates)
+    problems = [
+        PolicyProblem(
+            rule=f"{field} of GpuPolicy {stored.policy.name}",
+            reason="FeatureGateOff",
+            nodes=len(shares),
+            message=f"the field is ignored because feature gate {feature} is off",
+            fix=f"switch the gate on (`featureGates: {{{feature}: true}}` of the chart), or remove the field",
+        )
+        for field, feature in off
+    ]
+    problems += _problems(shares)
+    waiting = [
+        PolicyWait(node=node, gpu=gpu, claims=list(claims)) for node, share in shares for gpu, claims in share.waiting
+    ]
+    offered: Counter[str] = Counter()
+    for _, share in shares:
+        offered.update(share.offered)
+    accepted = Condition(type=ACCEPTED, status="True", reason="Accepted", last_transition_time=time)
+    conditions = [accepted, _followed(problems, waiting, time)]
+    return GpuPolicyStatus(
+        observed_generation=stored.generation,
+        nodes=sum(share.gpus > 0 for _, share in shares),
+        gpus=sum(share.gpus for _, share in shares),
+        offered=", ".join(f"{count} {kind}" for kind, count in sorted(offered.items())),
+        waiting_gpus=len(waiting),
+        waiting=waiting[:MOST_LISTED],
+        problems=problems[:MOST_LISTED],
+        conditions=[dated(condition, stored.status.conditions) for condition in conditions],
+    )
+
+
+def _problems(shares: Iterable[tuple[str, _OnNode]]) -> list[PolicyProblem]:
+    """The same problem of several nodes is one; that of most nodes first."""
+    nodes: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
+    for node, share in shares:
+        for problem in share.problems:
+            nodes.setdefault((problem.rule, problem.reason, problem.message), []).append((node, problem.fix))
+    return [
+        PolicyProblem(
+            rule=rule,
+            reason=reason,
+            nodes=len(found),
+            examples=[node for node, _ in found[:MOST_EXAMPLES]],
+            message=message,
+            fix=found[0][1],
+        )
+        for (rule, reason, message), found in sorted(nodes.items(), key=lambda entry: (-len(entry[1]), entry[0]))
+    ]
+
+
+def _followed(problems: Sequence[PolicyProblem], waiting: Sequence[PolicyWait], time: str) -> Condition:
+    if problems:
+        first = problems[0]
+        message = f"{first.rule}, {first.nodes} nodes: {first.message}. {first.fix}"
+        return Condition(
+            type=FOLLOWED, status="False", reason=first.reason, message=message[:1024], last_transition_time=time
+        )
+    if waiting:
+        first_wait = waiting[0]
+        message = (
+            f"{len(waiting)} GPUs change when the claims that use them are gone; {first_wait.gpu} of node"
+            f" {first_wait.node} waits for {', '.join(first_wait.claims)}"
+        )
+        return Condition(
+            type=FOLLOWED, status="False", reason="Waiting", message=message[:1024], last_transition_time=time
+        )
+    return Condition(type=FOLLOWED, status="True", reason="Followed", last_transition_time=time)

@@ -1,0 +1,209 @@
+"""What of the cluster's policies holds for one node, and when: decisions for each GPU, kept while claims use the GPU.
+
+`decided` applies the rules to the node's GPUs. `settled` compares that with what held before: a GPU that claims use
+keeps what it has, and its devices get a taint, so that no new claim comes; it changes when the claims are gone. Only
+attributes change at once. Pure.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+
+from dra_driver.api.gpu_settings import (
+    AttributeValue,
+    GpuDecision,
+    GpuDecisions,
+    NodeAttributes,
+    NodeHealth,
+    NodeMig,
+    NodePassthrough,
+    NodePolicy,
+    NodeSharing,
+    OfferedDevices,
+    WaitingGpu,
+)
+from dra_driver.api.gpupolicy import GpuPolicy, in_order
+from dra_driver.api.inventory import GpuFacts, NodeInventorySpec
+from dra_driver.api.policy import PublishingPolicy, rules_before, rules_of, settings_of
+from dra_driver.devices.model import Offer
+from dra_driver.devices.offers import by_name, offers
+from dra_driver.slices.describe import Description
+
+_MOST_CLAIMS = 8
+
+type Users = Mapping[str, Sequence[str]]
+"""Claims (`namespace/name`) by the published name of the device that they were allocated."""
+
+
+def decided(
+    rules: PublishingPolicy, policies: Iterable[GpuPolicy], inventory: NodeInventorySpec, labels: Mapping[str, str]
+) -> NodePolicy:
+    """What `rules`, those of `policies`, say about the node. `labels` are the node's."""
+    node = inventory.node_name
+    selecting = [
+        policy for policy in in_order(policies) if policy.spec.nodes is None or policy.spec.nodes.matches(node, labels)
+    ]
+    gpus = {gpu.uuid: _decision(rules, selecting, node, labels, gpu) for gpu in inventory.gpus}
+    return NodePolicy(
+        publish=rules.publishes_node(node, labels),
+        channels=rules.domain_rule(node, labels).channels,
+        health=NodeHealth(**dict(rules.health_of(node, labels))),
+        gpus=_grouped(gpus),
+    )
+
+
+def _decision(
+    rules: PublishingPolicy, selecting: Sequence[GpuPolicy], node: str, labels: Mapping[str, str], gpu: GpuFacts
+) -> GpuDecision:
+    mig = rules.mig_rule(node, labels, gpu)
+    passthrough = rules.passthrough_rule(node, labels, gpu)
+    return GpuDecision(
+        publish=rules.publishes(node, labels, gpu),
+        attributes=[
+            NodeAttributes(
+                values={name: AttributeValue.of(value.to_wire()) for name, value in rule.values.items()},
+                rule=_name(rules, rule),
+            )
+            for rule in rules.attributes
+            if rule.matches(node, labels, gpu)
+        ],
+        mig=None if mig is None else NodeMig(**settings_of(mig), rule=_name(rules, mig)),
+        sharing=[
+            NodeSharing(**settings_of(rule), rule=_name(rules, rule))
+            for rule in rules.sharing
+            if rule.matches(node, labels, gpu)
+        ],
+        passthrough=None if passthrough is None else NodePassthrough(rule=_name(rules, passthrough)),
+        policies=[policy.name for policy in selecting if policy.spec.gpus is None or policy.spec.gpus.matches(gpu)],
+    )
+
+
+def _name(rules: PublishingPolicy, rule: object) -> str:
+    return rules.field_of(rule) or ""
+
+
+def _grouped(gpus: Mapping[str, GpuDecision]) -> list[GpuDecisions]:
+    groups: list[tuple[GpuDecision, list[str]]] = []
+    for uuid, decision in gpus.items():
+        known = next((uuids for other, uuids in groups if other == decision), None)
+        if known is None:
+            groups.append((decision, [uuid]))
+        else:
+            known.append(uuid)
+    return [GpuDecisions(**dict(decision), uuids=uuids) for decision, uuids in groups]
+
+
+def _by_gpu(groups: Iterable[GpuDecisions]) -> dict[str, GpuDecision]:
+    """A GPU that is named twice is in the first group: a node cannot write this, but older publishers may have."""
+    decisions: dict[str, GpuDecision] = {}
+    for group in groups:
+        decision = GpuDecision(**{name: value for name, value in dict(group).items() if name != "uuids"})
+        for uuid in group.uuids:
+            decisions.setdefault(uuid, decision)
+    return decisions
+
+
+def settled(
+    now: NodePolicy | None, wanted: NodePolicy, inventory: NodeInventorySpec, users: Users, channels_used: int = 0
+) -> NodePolicy:
+    """What holds from now on. `now` is what held until now; None if nothing was decided yet.
+
+    A GPU that is used stays as it is, and is named in `waiting`. If a claim was allocated a device of before the last
+    change while that change was made, the GPU changes back. ComputeDomains keep the channels that they use, which are
+    the first `channels_used`.
+    """
+    if now is None:
+        return wanted
+    change = _Change(now, wanted, inventory, users)
+    decisions = {gpu.uuid: change.decision(gpu) for gpu in inventory.gpus}
+    return wanted.model_copy(
+        update={
+            "publish": wanted.publish or bool(change.waiting),
+            "channels": max(wanted.channels, min(now.channels, channels_used)),
+            "gpus": _grouped(decisions),
+            "before": _grouped(change.before),
+            "waiting": change.waiting,
+        }
+    )
+
+
+class _Change:
+    """From what holds on a node to what is wanted, GPU by GPU."""
+
+    def __init__(self, now: NodePolicy, wanted: NodePolicy, inventory: NodeInventorySpec, users: Users) -> None:
+        self._now, self._wanted = _by_gpu(now.gpus), _by_gpu(wanted.gpus)
+        self.before = {uuid: decision for uuid, decision in _by_gpu(now.before).items() if uuid in self._wanted}
+        self.waiting: list[WaitingGpu] = []
+        self._users = users
+        self._tables: dict[str, Mapping[str, Offer]] = {}
+        rules = {
+            "now": partial(rules_of, now),
+            "before": partial(rules_before, now),
+            "wanted": partial(rules_of, wanted),
+        }
+        self._make = {name: lambda of=of: by_name(offers(inventory, of(), {})) for name, of in rules.items()}
+
+    def decision(self, gpu: GpuFacts) -> GpuDecision:
+        """What holds for the GPU from now on; called once for each."""
+        wanted = self._wanted[gpu.uuid]
+        held, table = self._held(gpu, wanted)
+        used = self._used(gpu)
+        if used and held != wanted and not self._stays(used, table, wanted):
+            claims = sorted({claim for name in used for claim in self._users[name]})
+            self.waiting.append(
+                WaitingGpu(gpu=gpu.name, uuid=gpu.uuid, claims=claims[:_MOST_CLAIMS], policies=wanted.policies)
+            )
+            return held
+        if held != wanted:
+            self.before[gpu.uuid] = held
+        return wanted
+
+    def _held(self, gpu: GpuFacts, wanted: GpuDecision) -> tuple[GpuDecision, Mapping[str, Offer]]:
+        """What holds now, and what it offers."""
+        held, before = self._now.get(gpu.uuid, wanted), self.before.get(gpu.uuid)
+        if before is not None and any(name not in self._table("now") for name in self._used(gpu)):
+            self.before[gpu.uuid] = held
+            return before, self._table("before")
+        return held, self._table("now") if held != wanted else {}
+
+    def _used(self, gpu: GpuFacts) -> list[str]:
+        """Devices of the GPU that claims have."""
+        if not self._users:
+            return []
+        tables = [self._table(name) for name in self._make]
+        return [
+            name
+            for name in self._users
+            if any((offer := table.get(name)) is not None and offer.gpu.uuid == gpu.uuid for table in tables)
+        ]
+
+    def _stays(self, used: Iterable[str], table: Mapping[str, Offer], wanted: GpuDecision) -> bool:
+        """Whether all that claims have of these devices stays as it is."""
+        after = self._table("wanted")
+        return wanted.publish and all(
+            name in table and name in after and _substance(table[name]) == _substance(after[name]) for name in used
+        )
+
+    def _table(self, name: str) -> Mapping[str, Offer]:
+        if name not in self._tables:
+            self._tables[name] = self._make[name]()
+        return self._tables[name]
+
+
+def _substance(offer: Offer) -> object:
+    """What a claim relies on; not attributes, and not which rule it comes from."""
+    sharing = None if offer.sharing is None else settings_of(offer.sharing)
+    return offer.kind, offer.partition, offer.existing, offer.share, sharing
+
+
+def with_offered(policy: NodePolicy, description: Description) -> NodePolicy:
+    """`policy` with the devices that are published because of each GpuPolicy, by kind."""
+    names = {uuid: group.policies for group in policy.gpus for uuid in group.uuids}
+    offered: Counter[tuple[str, str]] = Counter()
+    for gpu in description.gpus:
+        for device in gpu.devices:
+            kind = device.attributes["type"].string
+            shared = "-share" if device.allow_multiple_allocations else ""
+            offered.update((name, f"{kind}{shared}") for name in names.get(gpu.uuid, ()))
+    devices = [OfferedDevices(policy=name, kind=kind, devices=count) for (name, kind), count in sorted(offered.items())]
+    return policy.model_copy(update={"offered": devices})

@@ -1,0 +1,239 @@
+"""Where a publisher's rules come from: fixed ones, GpuPolicies of the cluster, or what another publisher decided.
+
+`LivePolicies` follows GpuPolicies and allocated claims, and decides for one node at a time (`decisions`). A GpuPolicy
+that makes no sense, which an API server with the current definition does not accept, changes nothing: what held for a
+node holds on, and nodes that nothing was decided for wait.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import structlog
+
+from dra_driver.api.gpu_settings import NodePolicy
+from dra_driver.api.gpupolicy import GpuPolicy, combined
+from dra_driver.api.inventory import NodeInventorySpec
+from dra_driver.api.meta import GPU_POLICIES, RESOURCE_CLAIMS, JsonObject
+from dra_driver.api.policy import PublishingPolicy, rules_of
+from dra_driver.errors import InvalidInput
+from dra_driver.features import Gates
+from dra_driver.kube.client import Kube
+from dra_driver.kube.watch import Mirror, MirrorChange
+from dra_driver.names import COMPUTE_DOMAIN_DRIVER
+from dra_driver.publish.decisions import Users, decided, settled
+
+_log = structlog.get_logger(__name__)
+
+_LOOK_AGAIN_S = 30.0
+"""How often a publisher of one node looks whether the claims that a change waits for are gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The rules for a node. `policy` is written in its inventory before they are followed; None: nothing is written."""
+
+    rules: PublishingPolicy
+    policy: NodePolicy | None = None
+
+
+class PolicySource(Protocol):
+    """`labels_matter`: `decide` reads the labels of nodes."""
+
+    labels_matter: bool
+
+    @property
+    def mirrors(self) -> Sequence[Mirror[Any]]:
+        """What must be synced before the first decision."""
+
+    async def decide(
+        self, facts: NodeInventorySpec, now: NodePolicy | None, labels: Mapping[str, str]
+    ) -> Decision | None:
+        """None: it is not known yet. `now` is what the status of the inventory says. Raises ClusterError."""
+
+
+class FixedPolicy:
+    def __init__(self, policy: PublishingPolicy) -> None:
+        self._policy = policy
+        self.labels_matter = policy.asks_for_labels
+        self.mirrors: tuple[Mirror[Any], ...] = ()
+
+    async def decide(
+        self, facts: NodeInventorySpec, now: NodePolicy | None, labels: Mapping[str, str]
+    ) -> Decision | None:
+        return Decision(self._policy)
+
+
+class DecidedPolicies:
+    """What the publisher of GPUs decided; for the publisher of ComputeDomains."""
+
+    labels_matter = False
+    mirrors: tuple[Mirror[Any], ...] = ()
+
+    async def decide(
+        self, facts: NodeInventorySpec, now: NodePolicy | None, labels: Mapping[str, str]
+    ) -> Decision | None:
+        return None if now is None else Decision(rules_of(now))
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What a source calls when it would decide otherwise."""
+
+    everything: Callable[[], None]
+    pool: Callable[[str], None]
+
+
+class LivePolicies:
+    """For all nodes, or for `node_name` alone; then claims are listed when it matters, rather than watched.
+
+    `installed` are policies that hold although the cluster does not have them; one of the cluster with the same name
+    replaces them.
+    """
+
+    labels_matter = True
+
+    def __init__(
+        self,
+        kube: Kube,
+        driver: str,
+        gates: Gates,
+        changed: Changed,
+        node_name: str | None = None,
+        installed: Sequence[GpuPolicy] = (),
+    ) -> None:
+        self._gates = gates
+        self._installed = {policy.name: policy for policy in installed}
+        self._changed = changed
+        self._policies: Mirror[GpuPolicy | InvalidInput] = Mirror(
+            kube, GPU_POLICIES, keep=_policy, on_change=self._policy_changed
+        )
+        self._users = _Users(kube, driver, self._users_changed)
+        self._node_name = node_name
+        self._waiting: set[str] = set()
+        self._rules: tuple[tuple[GpuPolicy, ...], PublishingPolicy] | None = None
+
+    @property
+    def mirrors(self) -> tuple[Mirror[Any], ...]:
+        return (self._policies,) if self._node_name is not None else (self._policies, self._users.mirror)
+
+    @property
+    def rules(self) -> PublishingPolicy:
+        return self._current()[1]
+
+    async def decide(
+        self, facts: NodeInventorySpec, now: NodePolicy | None, labels: Mapping[str, str]
+    ) -> Decision | None:
+        node = facts.node_name
+        invalid = [policy for policy in self._policies.objects.values() if isinstance(policy, InvalidInput)]
+        if invalid:
+            _log.warning("what holds for the node stays as it is", node=node, error=str(invalid[0]))
+            return None if now is None else Decision(rules_of(now), now)
+        policies, rules = self._current()
+        wanted = decided(rules, policies, facts, labels)
+        if now is not None:
+            if self._node_name is not None and (wanted.gpus != now.gpus or now.waiting):
+                await self._users.read()
+            wanted = settled(now, wanted, facts, self._users.of(node), self._users.channels(node))
+        self._waits(node, bool(wanted.waiting))
+        return Decision(rules_of(wanted), wanted)
+
+    def _waits(self, node: str, waits: bool) -> None:
+        if not waits:
+            self._waiting.discard(node)
+            return
+        self._waiting.add(node)
+        if self._node_name is not None:
+            asyncio.get_running_loop().call_later(_LOOK_AGAIN_S, self._changed.pool, node)
+
+    def _current(self) -> tuple[tuple[GpuPolicy, ...], PublishingPolicy]:
+        if self._rules is None:
+            policies = tuple(
+                policy.model_copy(update={"spec": policy.spec.without(self._gates)[0]})
+                for policy in {
+                    **self._installed,
+                    **{name: policy for (_, name), policy in self._policies.objects.items()},
+                }.values()
+                if isinstance(policy, GpuPolicy)
+            )
+            self._rules = policies, combined(policies)
+        return self._rules
+
+    def _policy_changed(self, change: MirrorChange[GpuPolicy | InvalidInput]) -> None:
+        self._rules = None
+        before, after = change.before, change.after
+        if isinstance(before, GpuPolicy) and isinstance(after, GpuPolicy) and before.spec == after.spec:
+            return  # Its status.
+        self._changed.everything()
+
+    def _users_changed(self, node: str) -> None:
+        if node in self._waiting:
+            self._changed.pool(node)
+
+
+def _policy(obj: JsonObject) -> GpuPolicy | InvalidInput:
+    try:
+        return GpuPolicy.read(obj)
+    except InvalidInput as error:
+        return error
+
+
+type _Allocated = tuple[tuple[str, str, str], ...]
+"""Driver, pool and device of each result of a claim."""
+
+
+class _Users:
+    """Which devices are allocated to which claims, by pool, which is the node."""
+
+    def __init__(self, kube: Kube, driver: str, changed: Callable[[str], None]) -> None:
+        self._kube = kube
+        self._drivers = (driver, COMPUTE_DOMAIN_DRIVER)
+        self._driver = driver
+        self._changed = changed
+        self._by_pool: dict[tuple[str, str], dict[str, set[str]]] = {}
+        self.mirror: Mirror[_Allocated] = Mirror(kube, RESOURCE_CLAIMS, keep=self._keep, on_change=self._saw)
+
+    def of(self, node: str) -> Users:
+        return {device: sorted(claims) for device, claims in self._by_pool.get((self._driver, node), {}).items()}
+
+    def channels(self, node: str) -> int:
+        """How many channels of the node must stay, so that all that are used do."""
+        names = self._by_pool.get((COMPUTE_DOMAIN_DRIVER, node), {})
+        numbers = [int(number) for kind, _, number in (name.partition("-") for name in names) if kind == "channel"]
+        return max(numbers, default=-1) + 1
+
+    async def read(self) -> None:
+        self._by_pool = {}
+        async for page in self._kube.pages(RESOURCE_CLAIMS):
+            for claim in page.items:
+                self._add(_name(claim["metadata"]["namespace"], claim["metadata"]["name"]), self._keep(claim))
+
+    def _keep(self, claim: JsonObject) -> _Allocated:
+        allocation = (claim.get("status") or {}).get("allocation") or {}
+        return tuple(
+            (result["driver"], result["pool"], result["device"])
+            for result in (allocation.get("devices") or {}).get("results") or ()
+            if result["driver"] in self._drivers and not result.get("adminAccess")
+        )
+
+    def _saw(self, change: MirrorChange[_Allocated]) -> None:
+        claim = _name(*change.key)
+        for driver, pool, device in change.before or ():
+            devices = self._by_pool.get((driver, pool), {})
+            devices.get(device, set()).discard(claim)
+            if not devices.get(device):
+                devices.pop(device, None)
+            if not devices:
+                self._by_pool.pop((driver, pool), None)
+        self._add(claim, change.after or ())
+        for pool in {pool for _, pool, _ in (*(change.before or ()), *(change.after or ()))}:
+            self._changed(pool)
+
+    def _add(self, claim: str, allocated: _Allocated) -> None:
+        for driver, pool, device in allocated:
+            self._by_pool.setdefault((driver, pool), {}).setdefault(device, set()).add(claim)
+
+
+def _name(namespace: str, name: str) -> str:
+    return f"{namespace}/{name}"

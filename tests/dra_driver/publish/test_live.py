@@ -1,0 +1,169 @@
+"""GpuPolicies in a cluster: what they change, when, and what is written where: dra_driver/publish/live.py."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from support.inventories import gpu
+from support.objects import allocation, claim, result
+from support.publishing import Scene, publishing
+from support.shipped import create_definitions
+
+from dra_driver.api.gpupolicy import GpuPolicy
+from dra_driver.api.meta import CRDS, GPU_POLICIES, NAMESPACES, NODE_INVENTORIES, NODES, RESOURCE_CLAIMS, JsonObject
+from dra_driver.features import Gates
+from dra_driver.kube.client import Kube
+from dra_driver.names import GPU_DRIVER
+from dra_driver.publish.live import Changed, LivePolicies
+from dra_driver.simulation.apiserver.server import SimulatedApiServer
+
+A, B = gpu(0), gpu(1)
+SHARED = {"sharing": [{"strategy": "TimeSlicing", "unlimited": True}]}
+
+
+@pytest.fixture
+async def scene(api_server: SimulatedApiServer, kube: Kube) -> Scene:
+    await create_definitions(kube)
+    labels = {"resource.kubernetes.io/admin-access": "true"}
+    await kube.create(NAMESPACES, {"metadata": {"name": "team", "labels": labels}})
+    return Scene(api_server, kube)
+
+
+def live(kube: Kube, changed: Changed) -> LivePolicies:
+    return LivePolicies(kube, GPU_DRIVER, Gates.DEFAULT, changed)
+
+
+def live_on_node(kube: Kube, changed: Changed) -> LivePolicies:
+    installed = [GpuPolicy.read({"metadata": {"name": "installed-x"}, "spec": {"attributes": {"x": {"int": 1}}}})]
+    return LivePolicies(kube, GPU_DRIVER, Gates.DEFAULT, changed, "node-a", installed)
+
+
+async def applied(scene: Scene, name: str, **spec: Any) -> None:
+    obj = {"apiVersion": "dra.gpu/v1alpha1", "kind": "GpuPolicy", "metadata": {"name": name}, "spec": spec}
+    await scene.kube.create(GPU_POLICIES, obj)
+
+
+async def allocated(scene: Scene, name: str, device: str, *, admin: bool = False) -> None:
+    await scene.kube.create(RESOURCE_CLAIMS, claim(name, "team"))
+    more = {"adminAccess": True} if admin else {}
+    status = {"allocation": allocation(result(device, pool="node-a", **more))}
+    await scene.kube.merge_patch(RESOURCE_CLAIMS, name, {"status": status}, namespace="team", subresource="status")
+
+
+async def devices(scene: Scene) -> list[JsonObject]:
+    return [device for item in await scene.slices() for device in item["spec"].get("devices") or ()]
+
+
+async def tainted(scene: Scene, *names: str) -> bool:
+    keys = {device["name"]: [taint["key"] for taint in device.get("taints") or ()] for device in await devices(scene)}
+    return [name for name, known in keys.items() if known == ["gpu.nvidia.com/policy"]] == list(names)
+
+
+async def sharable(scene: Scene, *names: str) -> bool:
+    return [one["name"] for one in await devices(scene) if one.get("allowMultipleAllocations")] == list(names)
+
+
+async def waiting(scene: Scene) -> Sequence[str]:
+    policy = (await scene.status("node-a")).policy
+    return [] if policy is None else [f"{one.gpu} {' '.join(one.claims)}" for one in policy.waiting]
+
+
+async def test_a_policy_is_followed_live_and_undone_when_it_goes(scene: Scene) -> None:
+    await scene.node("node-a", A, B)
+    async with publishing(scene, policies=live):
+        await scene.publishes(node_a=[A.name, B.name])
+        await applied(scene, "no-b", gpus={"uuids": [B.uuid]}, publish=False)
+        await scene.publishes(node_a=[A.name])
+        await scene.kube.delete(GPU_POLICIES, "no-b")
+        await scene.publishes(node_a=[A.name, B.name])
+
+
+async def test_labels_of_nodes_select(scene: Scene) -> None:
+    await scene.node("node-a", A, pool="ml")
+    await scene.node("node-b", B)
+    async with publishing(scene, policies=live):
+        await scene.publishes(node_a=[A.name], node_b=[B.name])
+        await applied(scene, "ml", nodes={"labelSelector": {"matchLabels": {"pool": "ml"}}}, publish=False)
+        await scene.publishes(node_b=[B.name])
+        await scene.kube.merge_patch(NODES, "node-b", {"metadata": {"labels": {"pool": "ml"}}})
+        await scene.publishes()
+
+
+async def test_the_plugin_learns_what_holds_before_anybody_can_be_given_a_device(scene: Scene) -> None:
+    await scene.node("node-a", A)
+    async with publishing(scene, policies=live):
+        await scene.publishes(node_a=[A.name])
+        await applied(scene, "shared", **SHARED)
+        await scene.until(lambda: sharable(scene, A.name))
+        policy = (await scene.status("node-a")).policy
+        assert policy is not None and [shared.strategy for shared in policy.gpus[0].sharing] == ["TimeSlicing"]
+        assert [(one.policy, one.kind, one.devices) for one in policy.offered] == [("shared", "gpu-share", 1)]
+
+
+@pytest.mark.parametrize("source", [live, live_on_node])
+async def test_a_gpu_in_use_changes_when_its_claim_is_gone(
+    scene: Scene, source: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dra_driver.publish.live._LOOK_AGAIN_S", 0.05)
+    await scene.node("node-a", A, B)
+    await allocated(scene, "one", A.name)
+    await allocated(scene, "admin", B.name, admin=True)
+    async with publishing(scene, policies=source, node_name="node-a" if source is live_on_node else None):
+        await scene.publishes(node_a=[A.name, B.name])
+        await applied(scene, "shared", **SHARED)
+        await scene.until(lambda: sharable(scene, B.name))
+        await scene.until(lambda: tainted(scene, A.name))
+        assert await waiting(scene) == [f"{A.name} team/one"]
+        await scene.kube.delete(RESOURCE_CLAIMS, "one", namespace="team")
+        await scene.until(lambda: sharable(scene, A.name, B.name))
+        await scene.until(lambda: tainted(scene))
+        assert await waiting(scene) == []
+
+
+async def test_a_restarted_publisher_keeps_what_is_in_use(scene: Scene) -> None:
+    await scene.node("node-a", A)
+    async with publishing(scene, policies=live):
+        await scene.publishes(node_a=[A.name])
+    await allocated(scene, "one", A.name)
+    await applied(scene, "gone", publish=False)
+    async with publishing(scene, policies=live):
+        await scene.until(lambda: tainted(scene, A.name))
+        await scene.publishes(node_a=[A.name])
+
+
+async def test_a_policy_that_makes_no_sense_changes_nothing(scene: Scene) -> None:
+    """An API server refuses it; one with another definition might not."""
+    await scene.node("node-a", A)
+    crd = (await scene.kube.list(CRDS)).items
+    async with publishing(scene, policies=live):
+        await scene.publishes(node_a=[A.name])
+        await _lax(scene.kube, crd)
+        await applied(scene, "odd", mig={"mode": "Sideways"})
+        await applied(scene, "withholds", publish=False)
+        await scene.node("node-b", B)
+        await scene.publishes(node_a=[A.name])
+        await scene.kube.delete(GPU_POLICIES, "odd")
+        await scene.publishes()
+
+
+async def test_a_stable_cluster_is_left_alone(scene: Scene) -> None:
+    await scene.node("node-a", A, B)
+    await applied(scene, "shared", attributes={"rack": {"string": "r1"}}, **SHARED)
+    async with publishing(scene, policies=live):
+        await scene.until(lambda: sharable(scene, A.name, B.name))
+        await scene.rests()
+    before = await scene.kube.get(NODE_INVENTORIES, "node-a")
+    async with publishing(scene, policies=live):
+        await scene.rests()
+    assert await scene.kube.get(NODE_INVENTORIES, "node-a") == before
+
+
+async def _lax(kube: Kube, definitions: Sequence[JsonObject]) -> None:
+    """Every GpuPolicy is accepted from now on."""
+    (crd,) = (one for one in definitions if one["spec"]["names"]["kind"] == "GpuPolicy")
+    for version in crd["spec"]["versions"]:
+        version["schema"]["openAPIV3Schema"]["properties"]["spec"] = {
+            "type": "object",
+            "x-kubernetes-preserve-unknown-fields": True,
+        }
+    await kube.replace(CRDS, crd)
