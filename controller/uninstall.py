@@ -140,8 +140,8 @@ def _domain_steps(kube: Kube, namespace: str) -> tuple[Step, ...]:
     namespace."""
     return (
         lambda: _free_nodes(kube),
-        lambda: _remove_labelled(kube, DAEMON_SETS, namespace),
-        lambda: _remove_labelled(kube, RESOURCE_CLAIM_TEMPLATES, namespace),
+        lambda: _remove_labeled(kube, DAEMON_SETS, namespace),
+        lambda: _remove_labeled(kube, RESOURCE_CLAIM_TEMPLATES, namespace),
         lambda: _let_domains_go(kube),
     )
 
@@ -153,7 +153,7 @@ async def _free_nodes(kube: Kube) -> None:
         _log.info("free of its domain", kind=NODES.kind, name=name)
 
 
-async def _remove_labelled(kube: Kube, resource: Resource, namespace: str) -> None:
+async def _remove_labeled(kube: Kube, resource: Resource, namespace: str) -> None:
     for item in (await kube.list(resource, namespace=namespace, label_selector=DOMAIN_LABEL)).items:
         await _remove(kube, resource, item["metadata"]["name"], namespace)
 

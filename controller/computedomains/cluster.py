@@ -93,7 +93,7 @@ class DomainsInCluster:
         self._uses: dict[str, dict[Key, tuple[ChannelUse, ...]]] = {}
         self._unplaced: dict[str, dict[Key, float]] = {}
         """By the UID of the domain: claims that wait for a node, and when they were first seen."""
-        self._labelled: dict[str, set[str]] = {}
+        self._labeled: dict[str, set[str]] = {}
         self._users: dict[str, Counter[str]] = {}
         """By node: the UIDs of domains for which claims there hold channels, with the number of claims."""
         self._pods_of: dict[str, dict[Key, tuple[str, ObservedDaemon]]] = {}
@@ -155,7 +155,7 @@ class DomainsInCluster:
             sorted(use for uses in self._uses.get(uid, {}).values() for use in uses if use.claim.namespace == namespace)
         )
         daemons = self._daemons(uid)
-        names = {use.node for use in uses} | self._labelled.get(uid, set()) | daemons.keys()
+        names = {use.node for use in uses} | self._labeled.get(uid, set()) | daemons.keys()
         template = (namespace, domain.spec.channel.resource_claim_template.name)
         ours = (self._namespace, daemon_object_name(uid))
         return ObservedDomain(
@@ -293,9 +293,9 @@ class DomainsInCluster:
     def _node_changed(self, change: MirrorChange[KeptNode]) -> None:
         before, after = change.before, change.after
         if before is not None and before.label is not None:
-            self._labelled.get(before.label, set()).discard(before.name)
+            self._labeled.get(before.label, set()).discard(before.name)
         if after is not None and after.label is not None:
-            self._labelled.setdefault(after.label, set()).add(after.name)
+            self._labeled.setdefault(after.label, set()).add(after.name)
         if before is None or after is None or (before.label, before.address) != (after.label, after.address):
             labels = (node.label for node in (before, after) if node is not None and node.label is not None)
             self._tell_users_of(change.key[1], labels)

@@ -149,7 +149,7 @@ class Named(CoreModel):
     name: str
 
 
-class PodClaim(CoreModel):
+class PodResourceClaim(CoreModel):
     """An entry of `spec.resourceClaims`: the name of a claim, or of a template for a claim."""
 
     name: str
@@ -183,7 +183,7 @@ class Affinity(CoreModel):
 class PodSpec(CoreModel):
     containers: list[Container]
     init_containers: list[Container] = Field(default_factory=list)
-    resource_claims: list[PodClaim] = Field(default_factory=list)
+    resource_claims: list[PodResourceClaim] = Field(default_factory=list)
     volumes: list[Volume] = Field(default_factory=list)
     node_name: str = ""
     node_selector: dict[str, str] = Field(default_factory=dict)
@@ -340,7 +340,7 @@ class WorkloadStatus(CoreModel):
     ready_replicas: int = 0
 
 
-class Workload(CoreModel):
+class AppsWorkload(CoreModel):
     """A DaemonSet or a Deployment."""
 
     metadata: ObjectMeta

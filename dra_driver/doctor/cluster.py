@@ -17,6 +17,7 @@ from dra_driver.api.core import (
     CONTROLLER,
     KUBELET_PLUGIN,
     AdmissionPolicy,
+    AppsWorkload,
     ConfigMap,
     CustomResource,
     Event,
@@ -26,7 +27,6 @@ from dra_driver.api.core import (
     Pod,
     PolicyBinding,
     WebhookConfiguration,
-    Workload,
 )
 from dra_driver.api.inventory import NodeInventory, Registration
 from dra_driver.api.meta import CoreModel, JsonObject, ObjectMeta
@@ -234,9 +234,9 @@ class ClusterView(ClusterFacts):
     definitions: SeenKind[CustomResource] = NOTHING
     pods: SeenKind[Pod] = NOTHING
     """Those of this driver, and those that have claims."""
-    daemon_sets: SeenKind[Workload] = NOTHING
+    daemon_sets: SeenKind[AppsWorkload] = NOTHING
     """Those of this driver, and those of software that may conflict with it."""
-    deployments: SeenKind[Workload] = NOTHING
+    deployments: SeenKind[AppsWorkload] = NOTHING
     """Those of this driver."""
     namespaces: SeenKind[Namespace] = NOTHING
     """Those that this driver runs in."""
@@ -258,12 +258,12 @@ class ClusterView(ClusterFacts):
     # -- this driver's parts
 
     @property
-    def plugins(self) -> tuple[Workload, ...]:
+    def plugins(self) -> tuple[AppsWorkload, ...]:
         """The DaemonSets of the node plugin: usually one, none if plugins run without a DaemonSet."""
         return tuple(daemon_set for daemon_set in self.daemon_sets.items if daemon_set.program == KUBELET_PLUGIN)
 
     @property
-    def controllers(self) -> tuple[Workload, ...]:
+    def controllers(self) -> tuple[AppsWorkload, ...]:
         return tuple(deployment for deployment in self.deployments.items if deployment.program == CONTROLLER)
 
     @property
@@ -302,7 +302,7 @@ class ClusterView(ClusterFacts):
         reported = {inventory.spec.node_name for inventory in self.inventories.items}
         return tuple(node for node in self.nodes.items if node.name in reported or self.selected_by(node))
 
-    def selected_by(self, node: Node) -> Workload | None:
+    def selected_by(self, node: Node) -> AppsWorkload | None:
         """The DaemonSet that has a pod on the node or should have one. Cordoned nodes keep theirs."""
         view = NodeView.of(node)
         return next((plugin for plugin in self.plugins if daemon_unfit_for(plugin.pod, view) is None), None)

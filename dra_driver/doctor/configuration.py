@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 
-from dra_driver.api.core import Workload
+from dra_driver.api.core import AppsWorkload
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import decode_policy
 from dra_driver.api.resource import DeviceClass
@@ -125,7 +125,7 @@ def admission_policies(cluster: ClusterView) -> Judgment:
     return f"admission policies restrict the service accounts of {restricted}"
 
 
-def _accounts(workloads: Sequence[Workload]) -> list[str]:
+def _accounts(workloads: Sequence[AppsWorkload]) -> list[str]:
     return sorted({workload.account for workload in workloads})
 
 

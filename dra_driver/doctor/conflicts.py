@@ -1,7 +1,7 @@
 """Checks of other software that offers the same GPUs: device plugins, NVIDIA's own driver, the GPU Operator. Pure."""
 
 from dra_driver.allocation.nodes import NodeView, daemon_unfit_for, provides
-from dra_driver.api.core import KUBELET_PLUGIN, Node, Workload
+from dra_driver.api.core import KUBELET_PLUGIN, AppsWorkload, Node
 from dra_driver.doctor.cluster import ClusterView, OperatorResource
 from dra_driver.doctor.findings import Judgment, wrong
 from dra_driver.features import Feature
@@ -55,7 +55,7 @@ _GPU_PROGRAM, _DOMAIN_PROGRAM = "gpu-kubelet-plugin", "compute-domain-kubelet-pl
 """The programs of NVIDIA's own DRA driver, each in a container of its own. Source: its chart."""
 
 
-def software_of(workload: Workload) -> str | None:
+def software_of(workload: AppsWorkload) -> str | None:
     """Which known software a DaemonSet is, by its programs, image or name. None: none that concerns this driver."""
     if _runs(workload, _GPU_PROGRAM) or _runs(workload, _DOMAIN_PROGRAM):
         return NVIDIA_DRA
@@ -66,7 +66,7 @@ def software_of(workload: Workload) -> str | None:
     return _NAMES.get(workload.metadata.name)
 
 
-def _runs(workload: Workload, program: str) -> bool:
+def _runs(workload: AppsWorkload, program: str) -> bool:
     containers = workload.pod.containers
     return any(program in " ".join(container.command + container.args) for container in containers)
 
@@ -85,7 +85,7 @@ def other_software(cluster: ClusterView) -> Judgment:
     return "no device plugin, MIG manager or other DRA driver runs on nodes of this driver"
 
 
-def _conflict(cluster: ClusterView, workload: Workload, software: str | None, shared: list[Node]) -> str | None:
+def _conflict(cluster: ClusterView, workload: AppsWorkload, software: str | None, shared: list[Node]) -> str | None:
     """The code of what is wrong if the workload runs on these nodes with this driver; None: nothing."""
     if software == "ours":
         container = workload.ours

@@ -11,6 +11,7 @@ from typing import Any
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.core import (
     AdmissionPolicy,
+    AppsWorkload,
     ConfigMap,
     CustomResource,
     Event,
@@ -21,7 +22,6 @@ from dra_driver.api.core import (
     PodSpec,
     PolicyBinding,
     WebhookConfiguration,
-    Workload,
 )
 from dra_driver.api.inventory import NodeInventory
 from dra_driver.api.meta import (
@@ -119,9 +119,9 @@ def _deployment(obj: JsonObject) -> JsonObject | None:
     return obj if workload is not None and workload.program else None
 
 
-def _workload(obj: JsonObject) -> Workload | None:
+def _workload(obj: JsonObject) -> AppsWorkload | None:
     try:
-        return Workload.of(obj)
+        return AppsWorkload.of(obj)
     except InvalidInput:
         return None
 
@@ -174,8 +174,8 @@ LISTED_KINDS = (
     ObservedKind(DEVICE_CLASSES, "classes", DeviceClass.of),
     ObservedKind(CRDS, "definitions", CustomResource.of, _definition),
     ObservedKind(PODS, "pods", Pod.of, _pod),
-    ObservedKind(DAEMON_SETS, "daemon_sets", Workload.of, _daemon_set),
-    ObservedKind(DEPLOYMENTS, "deployments", Workload.of, _deployment),
+    ObservedKind(DAEMON_SETS, "daemon_sets", AppsWorkload.of, _daemon_set),
+    ObservedKind(DEPLOYMENTS, "deployments", AppsWorkload.of, _deployment),
     ObservedKind(WEBHOOKS, "webhooks", WebhookConfiguration.of, _webhook),
     ObservedKind(ADMISSION_POLICIES, "admission_policies", AdmissionPolicy.of, _admission_policy),
     ObservedKind(POLICY_BINDINGS, "policy_bindings", PolicyBinding.of),

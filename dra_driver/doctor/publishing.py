@@ -5,7 +5,7 @@ from datetime import timedelta
 from itertools import groupby
 from operator import attrgetter
 
-from dra_driver.api.core import CONTROLLER, KUBELET_PLUGIN, Workload, moment
+from dra_driver.api.core import CONTROLLER, KUBELET_PLUGIN, AppsWorkload, moment
 from dra_driver.api.inventory import NodeInventory
 from dra_driver.api.policy import rules_of
 from dra_driver.doctor.cluster import ClusterView, SliceSeen
@@ -38,7 +38,7 @@ def controller(cluster: ClusterView) -> Judgment:
     return "all pods of the controller are ready"
 
 
-def lease_key(deployment: Workload) -> tuple[str, str]:
+def lease_key(deployment: AppsWorkload) -> tuple[str, str]:
     """Namespace and name of the controller's Lease."""
     container = deployment.ours
     assert container is not None, "a controller has a container with its program"

@@ -63,6 +63,10 @@ class Backoff:
         self._next_s = 0.0
 
 
+def _whole(obj: JsonObject) -> Any:
+    return obj
+
+
 class Mirror[T]:
     """The results of `keep` for the objects of one collection, by key. `synced` is set after the first list, and stays
     set. If `keep` cannot read an object, its previous result stays and the log names the object; others are not
@@ -74,7 +78,7 @@ class Mirror[T]:
         kube: Kube,
         resource: Resource,
         *,
-        keep: Callable[[JsonObject], T],
+        keep: Callable[[JsonObject], T] = _whole,
         namespace: str | None = None,
         label_selector: str | None = None,
         field_selector: str | None = None,
@@ -215,31 +219,5 @@ async def follow(mirrors: Iterable[Mirror[Any]], tasks: asyncio.TaskGroup) -> No
         await mirror.synced.wait()
 
 
-def _whole(obj: JsonObject) -> JsonObject:
-    return obj
-
-
 class Reflector(Mirror[JsonObject]):
     """A mirror that keeps whole objects, for small collections."""
-
-    def __init__(
-        self,
-        kube: Kube,
-        resource: Resource,
-        *,
-        namespace: str | None = None,
-        label_selector: str | None = None,
-        field_selector: str | None = None,
-        on_change: Callable[[Change], None] = lambda change: None,
-        backoff: Backoff | None = None,
-    ) -> None:
-        super().__init__(
-            kube,
-            resource,
-            keep=_whole,
-            namespace=namespace,
-            label_selector=label_selector,
-            field_selector=field_selector,
-            on_change=on_change,
-            backoff=backoff,
-        )

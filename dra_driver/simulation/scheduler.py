@@ -216,9 +216,9 @@ class SimulatedScheduler:
                 continue
             claim = self._claim((namespace, name))
             if claim is None:
-                raise _Waits(f"there is no ResourceClaim {name}")
+                raise _Waits(f"there is no ResourceClaim {namespace}/{name}")
             if entry.claim is None and not is_owned_by(claim, pod):
-                raise _Waits(f"ResourceClaim {name} was not made for this pod")
+                raise _Waits(f"ResourceClaim {name} was not created for this pod")
             if problem := _unusable(claim, pod):
                 raise _Waits(f"ResourceClaim {name} {problem}")
             if all(key_of(item) != key_of(claim) for item in claims_of):
@@ -390,7 +390,7 @@ def _unusable(claim: JsonObject, pod: JsonObject) -> str | None:
         return "is being deleted"
     consumers = (claim.get("status") or {}).get("reservedFor") or ()
     if len(consumers) >= MAX_CONSUMERS and all(consumer["uid"] != pod["metadata"]["uid"] for consumer in consumers):
-        return f"is in use by {len(consumers)} pods, and there is no room for more"
+        return f"is in use by {len(consumers)} pods, which is the maximum"
     return None
 
 

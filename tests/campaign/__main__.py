@@ -150,6 +150,9 @@ async def replay(files: list[Path]) -> int:
 
 
 def main() -> int:
+    if len(sys.argv) > 1:
+        print(__doc__)
+        return 0 if sys.argv[1] in ("-h", "--help") else 2
     given = os.environ.get
     if given("REPLAY"):
         return min(1, asyncio.run(replay([Path(one) for one in given("REPLAY", "").split()])))

@@ -44,14 +44,14 @@ type Rows[K] = dict[K, dict[str, object]]
 
 
 @dataclass(frozen=True, slots=True)
-class Listing[K: (str, MigProfileOf)]:
+class SmiListing[K: (str, MigProfileOf)]:
     """`strange` are lines that are not understood."""
 
     rows: Rows[K]
     strange: tuple[str, ...] = ()
 
 
-def gpu_list(text: str) -> Listing[str]:
+def gpu_list(text: str) -> SmiListing[str]:
     """`nvidia-smi -L`: GPUs and MIG devices by UUID."""
     rows: Rows[str] = {}
     strange = []
@@ -62,10 +62,10 @@ def gpu_list(text: str) -> Listing[str]:
             rows[mig["uuid"]] = {}
         else:
             strange.append(line.strip())
-    return Listing(rows, tuple(strange))
+    return SmiListing(rows, tuple(strange))
 
 
-def list_differences(gpus: Sequence[GpuFacts], listed: Listing[str]) -> tuple[str, ...]:
+def list_differences(gpus: Sequence[GpuFacts], listed: SmiListing[str]) -> tuple[str, ...]:
     ours: Rows[str] = {gpu.uuid: {"name": gpu.product_name} for gpu in gpus}
     ours |= {uuid: {} for gpu in gpus for uuid in mig_uuids(gpu)}
     return tuple(_differences(ours, listed))
@@ -76,7 +76,7 @@ def mig_uuids(gpu: GpuFacts) -> tuple[str, ...]:
     return tuple(device.uuid for instance in instances for device in instance.compute_instances)
 
 
-def profile_list(profiles: str, placements: str) -> Listing[MigProfileOf]:
+def profile_list(profiles: str, placements: str) -> SmiListing[MigProfileOf]:
     """`nvidia-smi mig -lgip`, in which a profile has two lines, and `-lgipp`."""
     rows: Rows[MigProfileOf] = {}
     strange = []
@@ -102,14 +102,14 @@ def profile_list(profiles: str, placements: str) -> Listing[MigProfileOf]:
             row["placements"] = _places(starts, int(match["size"]))
         else:
             strange.append(line.strip())
-    return Listing(rows, tuple(strange))
+    return SmiListing(rows, tuple(strange))
 
 
 def _places(starts: Sequence[int], size: int) -> str:
     return f"{{{','.join(map(str, starts))}}}:{size}"
 
 
-def profile_differences(gpus: Sequence[GpuFacts], list_text: str, listed: Listing[MigProfileOf]) -> tuple[str, ...]:
+def profile_differences(gpus: Sequence[GpuFacts], list_text: str, listed: SmiListing[MigProfileOf]) -> tuple[str, ...]:
     """`list_text` is the output of `nvidia-smi -L`, which numbers the GPUs. Those in MIG mode must be in `listed`."""
     by_uuid = {gpu.uuid: gpu for gpu in gpus}
     numbers = {int(match["number"]): match["uuid"] for match in map(_GPU.fullmatch, list_text.splitlines()) if match}
@@ -137,7 +137,7 @@ def _values(profile: MigProfileFacts) -> dict[str, object]:
     }
 
 
-def _differences[K: (str, MigProfileOf)](ours: Rows[K], listed: Listing[K]) -> Iterator[str]:
+def _differences[K: (str, MigProfileOf)](ours: Rows[K], listed: SmiListing[K]) -> Iterator[str]:
     yield from (f"unknown line of nvidia-smi: {line}" for line in listed.strange)
     for about in sorted(ours.keys() | listed.rows.keys()):
         if about not in listed.rows:
