@@ -136,6 +136,9 @@ func timed(c timedCase) timedAnswer {
 	before := used()
 	answer := once()
 	answer.NS = int64(used() - before)
+	if answer.TimedOut {
+		answer.NS = int64(longest) // It is wall time that ended it.
+	}
 	if answer.NS >= int64(long) {
 		return answer
 	}

@@ -14,7 +14,7 @@ from functools import cached_property
 from dra_driver.allocation.constraints import DistinctAttribute, constraints_of
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.prospects import Place, Prospects, Reasons, Site
-from dra_driver.allocation.requests import MAX_RESULTS, Alternatives, Cause, Refusal, Wanted, check_size
+from dra_driver.allocation.requests import MAX_RESULTS, Cause, Refusal, Wanted, check_size
 from dra_driver.allocation.result import Chosen, ShareIds, allocation_of, derived_share_id
 from dra_driver.allocation.shortcuts import Room, SearchProblem, impossible
 from dra_driver.allocation.snapshot import Candidate, Snapshot
@@ -46,8 +46,12 @@ class Allocated:
 class NotAllocatable:
     """The claims do not fit on this node now. Most nodes of a cluster are never asked why."""
 
-    def __init__(self, reasons: Reasons) -> None:
-        self._reasons = reasons
+    def __init__(self, reasons: Callable[[], Reasons]) -> None:
+        self._ask = reasons
+
+    @cached_property
+    def _reasons(self) -> Reasons:
+        return self._ask()
 
     @cached_property
     def reason(self) -> str:
@@ -66,7 +70,7 @@ class NotAllocatable:
 class Undecided(NotAllocatable):
     """The search reached its limit: whether the claims fit is not known."""
 
-    def __init__(self, reasons: Reasons, reason: str) -> None:
+    def __init__(self, reasons: Callable[[], Reasons], reason: str) -> None:
         super().__init__(reasons)
         self.reason = reason
 
@@ -93,9 +97,9 @@ def allocate(
         succeeds = search.succeeds()
     except _LimitReached as reached:
         reason = str(reached)
-        return Undecided(search.reasons, reason)
+        return Undecided(lambda: search.reasons, reason)
     if not succeeds:
-        return NotAllocatable(search.reasons)
+        return NotAllocatable(search.all_reasons)
     return Allocated(
         tuple(
             allocation_of(claim, chosen, search.site, share_ids)
@@ -104,8 +108,8 @@ def allocate(
     )
 
 
-_STEPS_BEFORE_SYMMETRY = 24
-"""Symmetry costs as much as some steps, and most searches that turn back end after a few more."""
+_STEPS_BEFORE_SHORTCUTS = 24
+"""Shortcuts cost as much as some steps, and most searches that turn back end after a few more."""
 _ADVICE = "kube-scheduler may not decide in time either: make the claim simpler, or raise the limit"
 
 
@@ -114,19 +118,7 @@ class _TooMany(Exception):
 
 
 class _Impossible(Exception):
-    """No way leads anywhere, because of `refusal`."""
-
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(refusal.text)
-        self.refusal = refusal
-
-
-class _Hopeless(Exception):
-    """`request` finds too few devices, even if the others get none."""
-
-    def __init__(self, request: Alternatives) -> None:
-        super().__init__()
-        self.request = request
+    """No way leads anywhere."""
 
 
 class _LimitReached(Exception):
@@ -156,8 +148,8 @@ class _Search:
         }
         self._holders: dict[Candidate, list[int]] = {}
         """Claims that devices were chosen for, when they are not shared."""
-        self._turned = False
-        """Whether no device was left for a place. From then on shortcuts are taken, if any may be."""
+        self._bounded = False
+        """Whether bounds were looked at."""
         self._symmetry: Symmetry | None = None
         self._rooms: dict[Wanted, Room] = {}
         """Of requests without alternatives, the last one first; made together with `_symmetry`."""
@@ -191,14 +183,14 @@ class _Search:
         self._check_size()
         try:
             return self._claim(0)
-        except _TooMany:
+        except (_TooMany, _Impossible):
             return False
-        except _Hopeless as why:
-            self.reasons.hopeless(why.request)
-            return False
-        except _Impossible as why:
-            self.reasons.impossible(why.refusal)
-            return False
+
+    def all_reasons(self) -> Reasons:
+        """Those of a search that found nothing, with what bounds say if it ended before it looked at them."""
+        if not self._bounded and self._may_cut():
+            self._is_possible()
+        return self.reasons
 
     def _check_size(self) -> None:
         for requests in self._requests:
@@ -274,12 +266,8 @@ class _Search:
             self._undo(claim, wanted)
             if self._symmetry is not None:
                 failed.add(self._symmetry.twins(candidate))
-        # Without anything chosen there is nothing to take back: the search ends by itself.
-        if not self._turned and any(self.chosen):
-            self._turned = True
-            self._give_up_early()
-        if self._symmetry is None and self._steps >= _STEPS_BEFORE_SYMMETRY and self._may_cut():
-            self._begin_symmetry(wanted)
+        if self._steps >= _STEPS_BEFORE_SHORTCUTS and self._symmetry is None and self._may_cut():
+            self._take_shortcuts(wanted)
         return False
 
     def _onward(self, claim: int, request: int, wanted: Wanted) -> Wanted:
@@ -377,16 +365,23 @@ class _Search:
     def _problem(self) -> SearchProblem:
         return SearchProblem(self.site, self.site.untouched, self._requests, self._constraints, self._prospects)
 
-    def _give_up_early(self) -> None:
-        """Raises _Hopeless and _Impossible."""
-        if not self._may_cut():
-            return
+    def _take_shortcuts(self, wanted: Wanted) -> None:
+        """Raises _Impossible."""
+        self._bounded = True
+        if not self._is_possible():
+            raise _Impossible
+        self._begin_symmetry(wanted)
+
+    def _is_possible(self) -> bool:
+        """Whether the bounds leave room for a solution. If they do not, `reasons` says why."""
         for requests in self._requests:
             for alternatives in requests:
                 if not any(self._prospects[alternative].is_enough for alternative in alternatives):
-                    raise _Hopeless(alternatives)
+                    self.reasons.hopeless(alternatives)
+                    return False
         if (why := impossible(self._problem())) is not None:
-            raise _Impossible(why)
+            self.reasons.impossible(why)
+        return why is None
 
     def _begin_symmetry(self, wanted: Wanted) -> None:
         """From here on, what is like something that failed is not tried."""

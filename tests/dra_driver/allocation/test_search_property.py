@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, product
+from unittest.mock import patch
 
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
@@ -306,10 +307,11 @@ def as_counters(known: Sequence[Thing]) -> list[dict[str, object]]:
 
 
 @settings(max_examples=examples(300), deadline=None)
-@given(things(), st.lists(orders(), min_size=1, max_size=2))
+@given(things(), st.lists(orders(), min_size=1, max_size=2), st.sampled_from([0, 2, 24]))
 def test_the_first_solution_in_the_order_of_the_rules_is_the_answer_and_none_only_when_there_is_none(
-    known: list[Thing], wanted: list[Order]
+    known: list[Thing], wanted: list[Order], shortcuts_after: int
 ) -> None:
+    """Clusters as small as these are mostly decided before shortcuts begin, so they begin earlier too."""
     expected = solve(wanted, known)
     event("solvable" if expected is not None else "not solvable")
     claims = [as_claim(order, number) for number, order in enumerate(wanted)]
@@ -319,7 +321,8 @@ def test_the_first_solution_in_the_order_of_the_rules_is_the_answer_and_none_onl
         slices.append(published(name="slice-1", count=2, sharedCounters=sets))
     taken = [held(thing.name) for thing in known if thing.used]
     taken += [held(thing.name, memory=str(thing.shared)) for thing in known if thing.shared]
-    result = allocate(claims, NODE, snapshot(*slices, held=taken))
+    with patch("dra_driver.allocation.search._STEPS_BEFORE_SHORTCUTS", shortcuts_after):
+        result = allocate(claims, NODE, snapshot(*slices, held=taken))
     if expected is None:
         assert not isinstance(result, Allocated)
         assert result.reason
