@@ -46,6 +46,7 @@ from kubelet_plugin.facts.node_watch import NodeWatch
 from kubelet_plugin.facts.offers import NodeOffers, NodeRules
 from kubelet_plugin.facts.own_node import OwnNode
 from kubelet_plugin.facts.release import GpuRelease
+from kubelet_plugin.hardware.driver_files import DAEMONS, PERSISTENCE_DAEMON
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.imex import HostDaemon, foreign_daemon_problem
@@ -169,6 +170,8 @@ def _node(settings: NodePluginSettings, own: OwnNode) -> _Node:
         configured_root=settings.driver_root or (simulated.configured_root if simulated is not None else None),
         configured_hook=settings.cdi_hook,
         shipped_hook=None if settings.simulate else ShippedHook(settings.state_dir),
+        # Who reaches Fabric Manager's socket can activate partitions.
+        daemons=(PERSISTENCE_DAEMON,) if Feature.FABRIC_PARTITIONS in settings.feature_gates else DAEMONS,
     )
     journal = JournalStore(settings.state_dir)
     open_nvml = installed_nvml(driver) if simulated is None else simulated_nvml(simulated)

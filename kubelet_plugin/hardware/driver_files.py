@@ -8,7 +8,7 @@ was looked at is remembered in a `Seen`. Nothing here decides whether a driver i
 import posixpath
 import re
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import PurePosixPath
 from platform import machine as this_machine
@@ -50,7 +50,9 @@ _CONFIG_FOR_ETC = (
 )
 """Loaders in a container look in the standard place, wherever the host has the file (GKE: at the top of the root)."""
 
-_SOCKETS = ("nvidia-fabricmanager/socket", "nvidia-persistenced/socket")
+FABRIC_MANAGER, PERSISTENCE_DAEMON = "nvidia-fabricmanager", "nvidia-persistenced"
+DAEMONS = (FABRIC_MANAGER, PERSISTENCE_DAEMON)
+"""Each has its socket in a folder of its name."""
 _SOCKET_FOLDERS = ("/run", "/var/run")
 
 _XORG_MODULES = ("modules/drivers", "modules/extensions", "modules/updates/drivers", "modules/updates/extensions")
@@ -161,11 +163,11 @@ class DriverTree:
                 return _sorted(self._file(place / name) for name in names)
         return ()
 
-    def sockets(self) -> tuple[DriverFile, ...]:
+    def sockets(self, daemons: Collection[str] = DAEMONS) -> tuple[DriverFile, ...]:
         driver_files = []
-        for name in _SOCKETS:
+        for daemon in daemons:
             for folder in _SOCKET_FOLDERS:
-                path = PurePosixPath(folder) / name
+                path = PurePosixPath(folder) / daemon / "socket"
                 self._look(path.parent)
                 resolved = self._files.resolve(path)
                 if resolved is not None and not self._files.path(resolved).is_dir():

@@ -7,7 +7,7 @@ looked at has changed.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -17,7 +17,7 @@ from dra_driver.cdi.edits import DriverFile, DriverFiles, HookProgram
 from dra_driver.cdi.model import DeviceNode
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.hardware.capabilities import capability_nodes
-from kubelet_plugin.hardware.driver_files import DriverTree
+from kubelet_plugin.hardware.driver_files import DAEMONS, DriverTree
 from kubelet_plugin.hardware.hook_program import HookChoice, HookPrograms, ShippedProgram
 from kubelet_plugin.hardware.layouts import DRIVER_ROOTS
 from kubelet_plugin.hardware.sysfs import HostFiles, Seen
@@ -94,6 +94,7 @@ class DriverInstallation:
     """The driver of this node as prepare needs it, found again whenever something changed. For any thread.
 
     `configured_root` and `configured_hook` are host paths; None to search. `shipped_hook` is for hosts without one.
+    `daemons` are those whose sockets containers get.
     """
 
     def __init__(
@@ -103,8 +104,10 @@ class DriverInstallation:
         configured_root: str | None = None,
         configured_hook: str | None = None,
         shipped_hook: ShippedProgram | None = None,
+        daemons: Collection[str] = DAEMONS,
     ) -> None:
         self._host = host
+        self._daemons = daemons
         self._configured_root = configured_root
         self._hooks = HookPrograms(host, configured_hook, shipped_hook)
         self._kept: _Complete | None = None
@@ -173,7 +176,7 @@ class DriverInstallation:
         seen = Seen()
         root = find_driver_root(self._host, self._configured_root, seen)
         dev_root = find_dev_root(self._host, root.path, seen)
-        files = scan(self._host, root.path, dev_root, version, self._hooks.find(seen).program, seen)
+        files = scan(self._host, root.path, dev_root, version, self._hooks.find(seen).program, seen, self._daemons)
         return _Complete(self._host, files, dev_root, seen)
 
 
@@ -199,8 +202,17 @@ class _Complete:
         return nodes
 
 
-def scan(host: HostFiles, root: str, dev_root: str, version: str, hook: HookProgram | None, seen: Seen) -> DriverFiles:
-    """The files of driver `version` below `root`, complete. Raises NodeNotReady naming all that is missing."""
+def scan(
+    host: HostFiles,
+    root: str,
+    dev_root: str,
+    version: str,
+    hook: HookProgram | None,
+    seen: Seen,
+    daemons: Collection[str] = DAEMONS,
+) -> DriverFiles:
+    """The files of driver `version` below `root`, complete, and the sockets of `daemons`. Raises NodeNotReady naming
+    all that is missing."""
     tree, host_tree = _tree(host, root, seen), _tree(host, "/", seen)
     libraries = tree.libraries(version)
     nodes = {name: node for name in _CONTROL_NODES if (node := _node(host, dev_root, f"/dev/{name}", seen)) is not None}
@@ -221,7 +233,7 @@ def scan(host: HostFiles, root: str, dev_root: str, version: str, hook: HookProg
             # The kernel module and the daemons may be the host's, when the root has libraries and programs only.
             tree.firmware(version, _firmware_folders(host)) or host_tree.firmware(version, _firmware_folders(host)),
         ),
-        sockets=_merged(tree.sockets(), host_tree.sockets()),
+        sockets=_merged(tree.sockets(daemons), host_tree.sockets(daemons)),
         control_nodes=tuple(nodes.values()),
         hook=hook,
     )

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from dra_driver.errors import HardwareError
+from kubelet_plugin.hardware.driver_files import FABRIC_MANAGER
 from kubelet_plugin.hardware.driver_root import DriverRoot
 from kubelet_plugin.hardware.layouts import daemon_socket, library_below
 from kubelet_plugin.hardware.sysfs import HostFiles, pci_address
@@ -28,7 +29,6 @@ ABOUT = "Fabric Manager"
 """What errors and problems are about."""
 
 _LIBRARIES = ("libnvfm.so.1", "libnvfm.so")
-_DAEMON = "nvidia-fabricmanager"
 _CONNECT_MS = 5000
 _READ_S = 15.0
 _CHANGE_S = 90.0
@@ -327,11 +327,11 @@ class FabricManager:
         return self._loaded[1]
 
     def _found_address(self) -> str:
-        address = self._address or daemon_socket(self._host, self._driver().path, _DAEMON)
+        address = self._address or daemon_socket(self._host, self._driver().path, FABRIC_MANAGER)
         if address is None:
             raise HardwareError(
-                f"no socket {_DAEMON}/socket below /run; start Fabric Manager with"
-                f" FM_CMD_UNIX_SOCKET_PATH=/run/{_DAEMON}/socket, or set --fabric-manager",
+                f"no socket {FABRIC_MANAGER}/socket below /run; start Fabric Manager with"
+                f" FM_CMD_UNIX_SOCKET_PATH=/run/{FABRIC_MANAGER}/socket, or set --fabric-manager",
                 about=ABOUT,
                 code=FmCode.CONNECTION_NOT_VALID,
             )

@@ -90,6 +90,16 @@ async def test_gpus_of_one_partition_are_allocated_and_connected_until_the_claim
         assert node.host.snapshots() == before and await plugin.slices() == slices
 
 
+@pytest.mark.parametrize("gates", [GATES, Gates.DEFAULT])
+async def test_containers_do_not_reach_fabric_manager_where_it_takes_commands(tmp_path: Path, gates: Gates) -> None:
+    node = a_node(tmp_path, "hgx-h200")
+    async with whole_node(tmp_path, node, VIRTUAL, gates=gates) as plugin:
+        await prepared(plugin, a_claim("a", 1))
+        (file,) = (tmp_path / "cdi").iterdir()
+        assert "nvidia-persistenced/socket" in file.read_text()
+        assert ("nvidia-fabricmanager/socket" in file.read_text()) == (gates == Gates.DEFAULT)
+
+
 async def test_the_demo_of_nvidias_own_driver_runs(tmp_path: Path) -> None:
     """Two GPUs of `vfio.gpu.nvidia.com` that share the partition of two, as in its fabric-manager-partitioning."""
     node = shared(tmp_path, "dgx-b200")

@@ -34,6 +34,7 @@ from kubelet_plugin.facts.discovery import Discovery
 from kubelet_plugin.facts.fabric import FabricAnswer, answer_of
 from kubelet_plugin.facts.hardware import Hardware
 from kubelet_plugin.facts.offers import NodeOffers, NodeRules
+from kubelet_plugin.hardware.driver_files import DAEMONS, PERSISTENCE_DAEMON
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.nvfm import FabricManager
@@ -104,7 +105,9 @@ async def whole_node(
     api: FakeClaims | None = None,
 ) -> AsyncIterator[WholeNode]:
     """A plugin process on `node`, with files in `folder`, where an earlier one of the same API may have left some."""
-    journal, driver = JournalStore(folder / "state"), DriverInstallation(node.files)
+    private = Feature.FABRIC_PARTITIONS in gates
+    driver = DriverInstallation(node.files, daemons=(PERSISTENCE_DAEMON,) if private else DAEMONS)
+    journal = JournalStore(folder / "state")
     library = SimulatedFabricLibrary(node.host.root)
     fabric = FabricManager(node.files, driver.root, load=lambda _: library)
     answer = partial(answer_of, fabric) if Feature.FABRIC_PARTITIONS in gates else FabricAnswer
