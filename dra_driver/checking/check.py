@@ -31,6 +31,7 @@ from dra_driver.checking.findings import (
 from dra_driver.checking.fit import check_claim_fit, check_class_fit
 from dra_driver.checking.knowledge import Knowledge
 from dra_driver.checking.manifests import ClaimPart, ClassPart, Manifests, PodPart, key_of, typed_claim, typed_class
+from dra_driver.checking.partitions import check_partitions
 from dra_driver.checking.pods import KINDS, check_pod, pod_spec, pod_specs_inside, report_missing
 from dra_driver.checking.selectors import KnownNames, fix_of
 from dra_driver.errors import InvalidInput
@@ -257,6 +258,7 @@ class _Judged:
         check_configs_of_claim(part, self._manifests)
         if sound:
             check_claim_fit(part, self._manifests)
+            check_partitions(part, self._manifests)
 
     def _check_classes(self, part: ClaimPart) -> None:
         classes = {*self._manifests.classes, *self._knowledge.classes}

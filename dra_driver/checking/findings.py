@@ -136,6 +136,12 @@ NEVER_FITS = Code(
     "No node of the known GPU models has devices for this request or claim, even when nothing on it is in use.",
     "an error with `--profiles` and `--live`, where it is known which nodes there are",
 )
+FABRIC_PARTITION = Code(
+    "fabric-partition",
+    _WARNING,
+    "A claim for GPUs behind NVSwitches is not one fabric partition: the node plugin would refuse it, or a virtual"
+    " machine would have no CUDA or no NVLink. What nodes lack is only known with `--profiles` and `--live`.",
+)
 ADMIN_ACCESS = Code(
     "admin-access",
     _ERROR,
@@ -150,7 +156,7 @@ CODES: tuple[Code, ...] = (
     UNREADABLE, API_VERSION, DEPRECATED, UNKNOWN_FIELD, WRONG_TYPE, MISSING_FIELD, INVALID, TOO_MANY, DUPLICATE, TWICE,
     TEMPLATE_TAKEN, DEPRECATED_FIELD, NEEDS_GATE, TOO_NEW, UNKNOWN_REQUEST, UNUSED_REQUEST, UNKNOWN_CLAIM,
     UNUSED_CLAIM, NOT_FOUND, MISNAMED, SELECTOR, NOT_JUDGED, SELECTOR_FAILS, UNKNOWN_ATTRIBUTE, CONFIG, CONFIG_KIND,
-    UNKNOWN_DRIVER, NEVER_FITS, ADMIN_ACCESS, EXTENDED_RESOURCE, POLICY,
+    UNKNOWN_DRIVER, NEVER_FITS, FABRIC_PARTITION, ADMIN_ACCESS, EXTENDED_RESOURCE, POLICY,
 )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from dra_driver.allocation.behavior import Behavior
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.snapshot import Catalog, PublishedSlice
-from dra_driver.api.inventory import NodeInventorySpec
+from dra_driver.api.inventory import FabricPartitionFacts, NodeInventorySpec
 from dra_driver.api.meta import JsonObject, ObjectMeta
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import DeviceClass, ResourcePool, ResourceSlice, ResourceSliceSpec
@@ -175,7 +175,34 @@ def sites_of_models(names: Sequence[str], policies: Sequence[PublishingPolicy] =
         for policy, gpus in (*tried, (ours[0], None))
         for model in models
     ]
+    makers += [
+        partial(site_of_inventory, shared, ours[0], behavior, GPU_DRIVER)
+        for model in models
+        if (shared := with_shared_switches(_inventory(model))) is not None
+    ]
     return Sites(makers, broad=len(models))
+
+
+def with_shared_switches(inventory: NodeInventorySpec) -> NodeInventorySpec | None:
+    """The node as it is if Fabric Manager shares its NVSwitches; None for a node without eight GPUs behind NVSwitches.
+
+    Which two GPUs are a pair differs between boards; here they are neighbors.
+    """
+    gpus = sorted(inventory.gpus, key=lambda gpu: gpu.module_id or 0)
+    switched = all(gpu.nvlink is not None and gpu.nvlink.switched for gpu in gpus)
+    if not switched or [gpu.module_id for gpu in gpus] != list(range(1, 9)):
+        return None
+    partitions = [range(first, first + size) for size in (8, 4, 2, 1) for first in range(0, 8, size)]
+    parts = {
+        gpu.uuid: [FabricPartitionFacts(id=id_, size=len(one)) for id_, one in enumerate(partitions) if place in one]
+        for place, gpu in enumerate(gpus)
+    }
+    changed = [
+        gpu.model_copy(update={"fabric_partitions": parts[gpu.uuid][::-1], "fabric": None, "nvlink": None})
+        for gpu in inventory.gpus
+    ]
+    name = f"{inventory.node_name}-shared-switches"
+    return inventory.model_copy(update={"node_name": name, "gpus": changed})
 
 
 def _with_header(rules: JsonObject) -> JsonObject:

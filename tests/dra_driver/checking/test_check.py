@@ -1,16 +1,27 @@
 """Every code of `dractl check` is said of a bad document, at its place, and not of the same document put right."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pytest
 from support.rows import rows
 from support.shipped import classes
 
+from dra_driver.allocation.behavior import CURRENT
 from dra_driver.api.documents import read_documents
+from dra_driver.api.inventory import NodeInventorySpec
+from dra_driver.api.policy import PublishingPolicy
 from dra_driver.checking import findings as codes
 from dra_driver.checking.check import check, policies_for
 from dra_driver.checking.findings import CODES, Code, Finding, Severity
-from dra_driver.checking.knowledge import Knowledge, Sites, sites_of_models
+from dra_driver.checking.knowledge import (
+    Knowledge,
+    Sites,
+    inventory_of_model,
+    site_of_inventory,
+    sites_of_models,
+    with_shared_switches,
+)
 
 CLASSES = classes()
 MODELS = sites_of_models(["dgx-h100", "t4"])
@@ -46,6 +57,9 @@ def claim(request: str = "", *, claim: str = "", kind: str = "ResourceClaim") ->
 
 def _indented(text: str) -> str:
     return "\n".join(f"  {line}" for line in text.splitlines())
+
+
+ON_PARTITION = "constraints:|- matchAttribute: gpu.nvidia.com/partition%s"
 
 
 def selecting(expression: str) -> str:
@@ -458,6 +472,13 @@ STORIES = (
         DEVICE_CLASS + "  selectors: [{cel: {expression: 'device.driver == \"gpu.nvidia.com\"'}}]",
     ),
     Story(
+        codes.FABRIC_PARTITION,
+        claim("count: 2", claim=ON_PARTITION % 4),
+        "matchAttribute: gpu.nvidia.com/partition4",
+        "request 4 GPUs, or match on gpu.nvidia.com/partition2",
+        claim("count: 4", claim=ON_PARTITION % 4),
+    ),
+    Story(
         codes.ADMIN_ACCESS,
         NAMESPACE % '"no"' + "---\n" + ADMIN,
         "adminAccess: true",
@@ -532,6 +553,53 @@ def test_in_a_cluster_what_is_missing_is_an_error_and_what_is_there_is_not() -> 
     (only,) = found(pod(GPU, USE), empty)
     assert (only.code, only.severity) == ("not-found", Severity.ERROR)
     assert found(pod(GPU, USE), replace(KNOWN, existing={"ResourceClaimTemplate": {("default", "train")}})) == ()
+
+
+def in_cluster(*inventories: NodeInventorySpec) -> Knowledge:
+    """A live one, with passthrough and without MIG."""
+    policy = PublishingPolicy.of(
+        {"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy", "passthrough": [{}]}, about="test"
+    )
+    makers = [partial(site_of_inventory, one, policy, CURRENT, "gpu.nvidia.com") for one in inventories]
+    return Knowledge(36, Sites(makers, len(makers)), CLASSES, certain=True, existing={})
+
+
+SWITCHED, OTHER = inventory_of_model("hgx-h200"), inventory_of_model("t4")
+SHARED = with_shared_switches(SWITCHED)
+assert SHARED is not None
+VIRTUAL = claim().replace("ClassName: gpu", "ClassName: vfio.gpu")
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes", "says"),
+    [
+        (VIRTUAL, [SWITCHED], "switch on the feature gate FabricManagerPartitioning"),
+        (VIRTUAL, [OTHER, SWITCHED], "on hgx-h200 GPUs are connected by NVSwitches"),
+        (VIRTUAL, [OTHER], None),
+        (VIRTUAL, [SHARED], None),
+        (claim(), [SWITCHED], None),
+        (claim("count: 4"), [SWITCHED], None),
+        (claim("count: 4"), [SHARED], "add the constraint matchAttribute: gpu.nvidia.com/partition4"),
+        (claim("count: 4", claim=ON_PARTITION % 4), [SHARED], None),
+        (claim(), [SHARED], None),
+        (claim("allocationMode: All"), [SHARED], None),
+    ],
+)
+def test_in_a_cluster_it_is_known_what_gpus_behind_switches_lack(
+    text: str, nodes: list[NodeInventorySpec], says: str | None
+) -> None:
+    findings = [one for one in found(text, in_cluster(*nodes)) if one.code == "fabric-partition"]
+    assert [one.severity for one in findings] == ([] if says is None else [Severity.WARNING])
+    assert says is None or says in f"{findings[0].message} {findings[0].fix}"
+
+
+def test_with_models_that_are_chosen_a_virtual_machine_behind_switches_is_told_and_a_partition_fits() -> None:
+    knowledge = replace(KNOWN, certain=True)
+    (only,) = found(VIRTUAL, knowledge)
+    assert (only.code, only.field) == ("fabric-partition", "spec.devices.requests[0].exactly")
+    for size in (1, 2, 4, 8):
+        assert found(claim(f"count: {size}", claim=ON_PARTITION % size), knowledge) == ()
+    assert found(claim("count: 4"), knowledge) == ()
 
 
 def test_requests_that_can_be_had_alone_but_not_together_are_told_so() -> None:

@@ -1,0 +1,127 @@
+"""Whether the GPUs of a claim can be one fabric partition, on nodes whose GPUs are connected by NVSwitches.
+
+A claim that is no whole partition is refused when it is prepared, and a virtual machine without an active partition has
+no CUDA or no NVLink; the scheduler knows nothing of either. Pure.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from dra_driver.api.meta import JsonObject
+from dra_driver.checking.findings import FABRIC_PARTITION
+from dra_driver.checking.fit import class_expressions, expressions_of, selected
+from dra_driver.checking.knowledge import Knowledge, SampleNode
+from dra_driver.checking.manifests import ClaimPart, Manifests
+from dra_driver.names import PARTITION_SIZES
+
+_PARTITION = re.compile(r"partition([0-9]+)")
+_WHOLE = ("gpu", "vfio")
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request for a number of devices. `expressions` are the selectors of its class, and its own."""
+
+    name: str
+    path: str
+    count: int
+    expressions: tuple[str, ...]
+
+    def kinds(self, site: SampleNode, driver: str) -> frozenset[str]:
+        """`gpu`, `vfio` and others, of the devices of a node that it selects."""
+        found = selected(site, self.expressions).matching
+        values = (item.device.attributes.get("type") for item in found if item.id.driver == driver)
+        return frozenset(value.string for value in values if value is not None and value.string)
+
+
+def check_partitions(part: ClaimPart, manifests: Manifests) -> None:
+    """Reports constraints whose number of GPUs differs from the partition's, and what claims lack on known nodes.
+
+    Claims with alternatives, admin access or `allocationMode: All` are not judged.
+    """
+    asked = list(_asked(part, manifests))
+    if len(asked) != len(part.requests):
+        return
+    knowledge, matched = manifests.knowledge, False
+    for index, constraint in enumerate((part.spec.get("devices") or {}).get("constraints") or ()):
+        size = _size(constraint, knowledge)
+        if size is not None:
+            matched = True
+            path = f"{part.path}.devices.constraints[{index}].matchAttribute"
+            _check_count(part, path, size, _of(asked, constraint), knowledge)
+    if not matched and knowledge.certain:
+        for site in knowledge.sites.broad:
+            if _report_missing(part, site, asked, knowledge):
+                return
+
+
+def _asked(part: ClaimPart, manifests: Manifests) -> Iterator[_Asked]:
+    for name, path, request in part.alternatives():
+        count = request.get("count", 1)
+        device_class = manifests.device_class(str(request.get("deviceClassName", "")))
+        alone = "/" not in name and request.get("allocationMode") != "All" and not request.get("adminAccess")
+        if alone and isinstance(count, int) and device_class is not None:
+            own = expressions_of(request.get("selectors") or ())
+            yield _Asked(name, path, count, (*class_expressions(device_class), *own))
+
+
+def _size(constraint: JsonObject, knowledge: Knowledge) -> int | None:
+    """Of the partition that a constraint is about."""
+    domain, _, name = str(constraint.get("matchAttribute") or "").rpartition("/")
+    found = _PARTITION.fullmatch(name) if domain == knowledge.driver else None
+    return int(found[1]) if found is not None else None
+
+
+def _of(asked: Sequence[_Asked], constraint: Mapping[str, object]) -> list[_Asked]:
+    names = constraint.get("requests") or [one.name for one in asked]
+    return [one for one in asked if isinstance(names, list) and one.name in names]
+
+
+def _check_count(part: ClaimPart, path: str, size: int, asked: Sequence[_Asked], knowledge: Knowledge) -> None:
+    count = sum(one.count for one in asked)
+    if asked and count != size:
+        message = (
+            f"{count} GPUs of a partition of {size}: the GPUs of a claim must be a whole partition, or the node plugin"
+            " refuses the claim"
+        )
+        other = f", or match on {knowledge.driver}/partition{count}" if count in PARTITION_SIZES else ""
+        part.report.find(FABRIC_PARTITION, path, message, fix=f"request {size} GPUs{other}")
+
+
+def _report_missing(part: ClaimPart, site: SampleNode, asked: Sequence[_Asked], knowledge: Knowledge) -> bool:
+    driver = knowledge.driver
+    kinds = [one.kinds(site, driver) for one in asked]
+    whole = [one for one, found in zip(asked, kinds, strict=True) if found and found.issubset(_WHOLE)]
+    if not whole:
+        return False
+    count, attributes = sum(one.count for one in whole), _attributes(site, driver)
+    path = f"{part.path}.devices.requests" if len(whole) > 1 else whole[0].path
+    if "partition1" in attributes:
+        # Of models that are chosen by name, this is one way to run them.
+        if count == 1 or knowledge.existing is None:
+            return False
+        message = f"on {site.title} NVSwitches are shared, and any {count} GPUs need not be a fabric partition"
+        fix = f"add the constraint matchAttribute: {driver}/partition{count}"
+        part.report.find(FABRIC_PARTITION, path, message, fix=fix)
+        return True
+    if {"vfio"} not in kinds or not attributes.get("fabric", frozenset()) - {"none"}:
+        return False
+    message = (
+        f"on {site.title} GPUs are connected by NVSwitches, and no fabric partition is activated for a virtual machine:"
+        " CUDA fails in it, or has no NVLink"
+    )
+    fix = "switch on the feature gate FabricManagerPartitioning; docs/hardware.md, section Fabric partitions"
+    part.report.find(FABRIC_PARTITION, path, message, fix=fix)
+    return True
+
+
+def _attributes(site: SampleNode, driver: str) -> dict[str, frozenset[str]]:
+    """Names, and texts, of what the devices of a node have."""
+    found: dict[str, set[str]] = {}
+    for pool in site.catalog.pools(site.node):
+        for candidate in pool.candidates:
+            if candidate.id.driver == driver:
+                for name, value in candidate.device.attributes.items():
+                    found.setdefault(name, set()).add(value.string or "")
+    return {name: frozenset(values) for name, values in found.items()}
