@@ -13,6 +13,8 @@ nodes:
   - make-mig 0 2g.12gb 0
 - profile: t4
   count: 2
+- profile: hgx-h200
+  gates: FabricManagerPartitioning=true
 - profile: my-node.tar.gz       # a file of `dractl record`, beside this one
 ```
 """
@@ -60,6 +62,7 @@ class _Node(_Strict):
     count: int = Field(default=1, ge=1, le=1000)
     labels: dict[str, str] = Field(default_factory=dict)
     acts: list[str] = Field(default_factory=list)
+    gates: str = ""
 
 
 class _Cluster(_Strict):
@@ -86,7 +89,8 @@ def nodes_of(folder: Path) -> tuple[SimulatedNode, ...] | None:
             seen[model] = index + 1
             acts = tuple(tuple(act.split()) for act in node.acts)
             labels = tuple(sorted(node.labels.items()))
-            simulated_nodes.append(SimulatedNode(f"{model_label(model)}-{index + 1}", model, index, labels, acts))
+            name = f"{model_label(model)}-{index + 1}"
+            simulated_nodes.append(SimulatedNode(name, model, index, labels, acts, node.gates))
     return tuple(simulated_nodes)
 
 

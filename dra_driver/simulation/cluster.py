@@ -59,7 +59,8 @@ DRIVER_NAMESPACE = "gpu-dra-driver"
 class SimulatedNode:
     """One node to be: its name, the profile of its hardware, and its place among the nodes of that profile.
 
-    `acts` happen to the hardware before anything looks at it: the words of `dractl simulate`, one tuple each.
+    `acts` happen to the hardware before anything looks at it: the words of `dractl simulate`, one tuple each. `gates`
+    are feature gates of its node plugin, as in `--feature-gates`.
     """
 
     name: str
@@ -67,6 +68,7 @@ class SimulatedNode:
     index: int
     labels: tuple[tuple[str, str], ...] = ()
     acts: tuple[tuple[str, ...], ...] = ()
+    gates: str = ""
 
 
 def parse_nodes(text: str) -> tuple[SimulatedNode, ...]:
@@ -305,6 +307,7 @@ class SimulatedCluster:
             *("--simulate", f"{node.profile}:{node.index}"),
             *("--publisher", self.publisher),
             *("--policy", str(self.policy)),
+            *("--feature-gates", node.gates),
         ]
         return Process(f"plugin of node {node.name}", command, self.folder / "logs" / f"plugin-{node.name}.log")
 

@@ -271,7 +271,10 @@ def _fabric(gpu: GpuFacts) -> list[BadReading]:
     if fabric is None or (gpu.mig is not None and gpu.mig.enabled):
         return []
     if fabric.state != "Completed":
-        message = "the GPU is not registered with the NVLink fabric; is the fabric manager running?"
+        message = (
+            "the GPU is not registered with the NVLink fabric; is the fabric manager running? If it is, with"
+            " FABRIC_MODE=1, switch on the feature gate FabricManagerPartitioning"
+        )
         return [BadReading("NvLink", "Critical", message, fabric.state)]
     if fabric.status != 0:
         message = f"registration with the NVLink fabric failed with NVML code {fabric.status}"

@@ -9,8 +9,14 @@ import yaml
 from support.dractl import run
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.api.policy import PublishingPolicy
 from dra_driver.bundled import EXAMPLES_FOLDER
-from dra_driver.checking.knowledge import objects_of_model
+from dra_driver.checking.knowledge import (
+    inventory_of_model,
+    objects_of_inventory,
+    objects_of_model,
+    with_shared_switches,
+)
 from dra_driver.cli.scenario import read_scenario
 from dra_driver.terminal import Status
 
@@ -34,7 +40,7 @@ def allocated(example: str, *options: str) -> list[tuple[str, list[Any]]]:
     ]
 
 
-@pytest.mark.parametrize("example", sorted({*DOMAINS, "gpu-and-nic-one-pcie-root"}))
+@pytest.mark.parametrize("example", sorted({*DOMAINS, "fabric-partition", "gpu-and-nic-one-pcie-root"}))
 def test_the_check_has_nothing_to_say(example: str) -> None:
     checked = run("check", "--strict", str(EXAMPLES_FOLDER / example))
     assert (checked.exit_code, checked.stdout) == (Status.DONE, "")
@@ -50,6 +56,18 @@ def test_each_pod_of_a_domain_gets_its_gpus_and_a_channel_on_a_node_of_its_own(e
     assert "" in {node for node, _ in allocated(example, "--nodes", small)}
     readme = (EXAMPLES_FOLDER / example / "README.md").read_text()
     assert example == "compute-domain-two-trays" or f"-f examples/{example} --nodes {fitting}\n" in readme
+
+
+def test_four_gpus_of_a_fabric_partition_are_on_a_node_that_shares_its_switches_or_nowhere(tmp_path: Path) -> None:
+    inventory = with_shared_switches(inventory_of_model("hgx-h200"))
+    assert inventory is not None
+    file = tmp_path / "slices.yaml"
+    file.write_text(yaml.safe_dump_all(objects_of_inventory(inventory, "node-1", PublishingPolicy.EVERYTHING, {})))
+    ((node, results),) = allocated("fabric-partition", "--slices", str(file))
+    places = {one.name: one.module_id for one in inventory.gpus}
+    assert node == "node-1"
+    assert sorted(places[one["device"]] for one in results) in ([1, 2, 3, 4], [5, 6, 7, 8])
+    assert allocated("fabric-partition", "--nodes", "hgx-h200:2,dgx-h100")[0][0] == ""
 
 
 def nics(node: str, roots: list[str], *, rdma: bool = True) -> JsonObject:

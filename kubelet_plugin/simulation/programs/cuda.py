@@ -45,10 +45,12 @@ DEVICES_VARIABLE, MOUNTS_VARIABLE, USER_VARIABLE = "SIMULATED_DEVICES", "SIMULAT
 _PIPE = "/tmp/nvidia-mps"
 _FOLDERS = ("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/usr/local")
 _OK, _INVALID, _NO_MEMORY, _UNAVAILABLE, _NO_DEVICE, _MPS_FAILED, _UNKNOWN = 0, 1, 2, 46, 100, 805, 999
+_NOT_READY = 802
 _NAMES = {
     _INVALID: b"CUDA_ERROR_INVALID_VALUE", _NO_MEMORY: b"CUDA_ERROR_OUT_OF_MEMORY",
     _UNAVAILABLE: b"CUDA_ERROR_DEVICE_UNAVAILABLE", _NO_DEVICE: b"CUDA_ERROR_NO_DEVICE",
     _MPS_FAILED: b"CUDA_ERROR_MPS_CONNECTION_FAILED", _UNKNOWN: b"CUDA_ERROR_UNKNOWN",
+    _NOT_READY: b"CUDA_ERROR_SYSTEM_NOT_READY",
 }  # fmt: skip
 """Source: cuda.h, CUresult."""
 _PROHIBITED = 2
@@ -95,6 +97,8 @@ class CudaLibrary:
         self._devices = list(_devices(self._node, state, nodes))
         if not self._devices:
             return _NO_DEVICE
+        if not _joined(state, {device.uuid for device in self._devices}):
+            return _NOT_READY
         return self._attach() if self._pipe is not None else _OK
 
     def _attach(self) -> int:
@@ -182,6 +186,16 @@ def _devices(node: RootedNode, state: dict[str, Any], nodes: set[str]) -> Iterat
                     mig = True
                     share = (state["model"]["memory_mib"] or 0) * instance["size"] // 8
                     yield _Device(device["uuid"], f"{name} MIG", share << 20, device["compute_mode"])
+
+
+def _joined(state: dict[str, Any], uuids: set[str]) -> bool:
+    """Whether each GPU has joined its fabric: where switches are shared, it is in an active partition."""
+    manager = state.get("fabric_manager") or {}
+    if manager.get("mode") != 1:
+        return True
+    active = {number for part in manager["partitions"] if part["active"] for number in part["gpus"]}
+    own = [gpu["module"] for gpu in state["gpus"] if gpu["uuid"] in uuids]
+    return active.issuperset(9 - module if manager["names_gpus"] else module for module in own)
 
 
 def _capability_minors(node: RootedNode) -> dict[str, str]:
