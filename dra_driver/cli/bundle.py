@@ -19,12 +19,11 @@ from dra_driver.cli.doctor import (
     SimulateOption,
     patience,
     release,
-    rendered,
     report_of,
 )
 from dra_driver.cli.session import ContextOption, KubeconfigOption, ask
 from dra_driver.doctor.archive import FACTS, NODE_FACTS, Bundle, Logs
-from dra_driver.doctor.findings import DoctorReport
+from dra_driver.doctor.findings import DoctorReport, rendered
 from dra_driver.doctor.node import NodePlaces, node_part
 from dra_driver.doctor.reading import ClusterReader, Reader
 from dra_driver.doctor.redaction import Anonymity

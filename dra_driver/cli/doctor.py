@@ -2,8 +2,7 @@
 
 import asyncio
 import shutil
-from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -18,7 +17,7 @@ from dra_driver.cli.session import ContextOption, KubeconfigOption, ask
 from dra_driver.doctor.archive import stored
 from dra_driver.doctor.checks import cluster_checks
 from dra_driver.doctor.cluster import ClusterView
-from dra_driver.doctor.findings import Check, Diagnosis, DoctorReport, Verdict, examined
+from dra_driver.doctor.findings import Check, Diagnosis, DoctorReport, Verdict, examined, rendered, summary
 from dra_driver.doctor.node import NodePlaces, node_part
 from dra_driver.doctor.proofs import ProofChange
 from dra_driver.doctor.reading import Reader
@@ -26,13 +25,11 @@ from dra_driver.doctor.server import definitions_in
 from dra_driver.errors import InvalidInput
 from dra_driver.kube.client import Kube
 from dra_driver.names import GPU_DRIVER
-from dra_driver.phrases import and_more, folded
+from dra_driver.phrases import and_more
 from dra_driver.terminal import Format, HostRootOption, OutputOption, Status, messages, print_data
 
 _QUIET_S = 2.0
 _NEWS_S = 5.0
-_ALIKE = 5
-"""So many of one trouble are shown to people; -o json has all."""
 _WIDEST = 140
 
 FromOption = Annotated[
@@ -224,47 +221,3 @@ def _print(report: DoctorReport, output: Format) -> None:
     for note in report.notes:
         messages.print(note, markup=False, soft_wrap=True)
     messages.print(summary(report), markup=False, soft_wrap=True)
-
-
-def summary(report: DoctorReport) -> str:
-    """`32 checks: 1 problem, 2 warnings`"""
-    checks = len({finding.check for finding in report.findings})
-    names = (
-        (Verdict.PROBLEM, "problem"),
-        (Verdict.WARNING, "warning"),
-        (Verdict.UNKNOWN, "unknown"),
-        (Verdict.SKIPPED, "skipped"),
-    )
-    parts = [
-        f"{count} {name}{'s' if count > 1 and verdict in (Verdict.PROBLEM, Verdict.WARNING) else ''}"
-        for verdict, name in names
-        if (count := report.count(verdict))
-    ]
-    return f"{checks} checks: {', '.join(parts) or 'no problems found'}"
-
-
-def rendered(report: DoctorReport, width: int) -> Iterator[str]:
-    """A line for each finding, and one for its fix; what is skipped for one reason in a line at the end. Folded to
-    `width`."""
-    moot = [item for item in report.findings if item.verdict is Verdict.SKIPPED and not item.trouble]
-    shown: Counter[tuple[str, str]] = Counter()
-    counts = Counter((item.check, item.trouble) for item in report.findings)
-    margin = 10 + max((len(item.check) for item in report.findings), default=0) + 2
-    for finding in report.findings:
-        if finding in moot:
-            continue
-        kind = (finding.check, finding.trouble)
-        shown[kind] += 1
-        if finding.trouble and shown[kind] > _ALIKE:
-            if shown[kind] == _ALIKE + 1:
-                yield f"{'':{margin}}and {counts[kind] - _ALIKE} more like this (-o json has all)"
-            continue
-        head = f"{finding.verdict.value:8}  {finding.check}"
-        sentence = f"{finding.about}: {finding.sentence}" if finding.about else finding.sentence
-        yield from folded(f"{head:{margin}}", sentence, width)
-        if finding.fix:
-            yield from folded(f"{'':{margin}}fix: ", finding.fix, width)
-    for why in dict.fromkeys(item.sentence for item in moot):
-        names = [item.check for item in moot if item.sentence == why]
-        head = f"{Verdict.SKIPPED.value:8}  {len(names)} checks"
-        yield from folded(f"{head:{margin}}", f"{why}: {', '.join(names)}", width)

@@ -4,13 +4,15 @@
 check judges what was observed and names rows. The page of all checks is made from the same table.
 """
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.bundled import read_yaml
+from dra_driver.phrases import folded
 
 
 class Verdict(StrEnum):
@@ -204,3 +206,53 @@ class DoctorReport:
             "findings": [finding.to_data() for finding in self.findings],
             "notes": list(self.notes),
         }
+
+
+# -- for people
+
+_ALIKE = 5
+"""So many of one trouble are shown; -o json has all."""
+
+
+def summary(report: DoctorReport) -> str:
+    """`32 checks: 1 problem, 2 warnings`"""
+    checks = len({finding.check for finding in report.findings})
+    names = (
+        (Verdict.PROBLEM, "problem"),
+        (Verdict.WARNING, "warning"),
+        (Verdict.UNKNOWN, "unknown"),
+        (Verdict.SKIPPED, "skipped"),
+    )
+    parts = [
+        f"{count} {name}{'s' if count > 1 and verdict in (Verdict.PROBLEM, Verdict.WARNING) else ''}"
+        for verdict, name in names
+        if (count := report.count(verdict))
+    ]
+    return f"{checks} checks: {', '.join(parts) or 'no problems found'}"
+
+
+def rendered(report: DoctorReport, width: int) -> Iterator[str]:
+    """A line for each finding, and one for its fix; what is skipped for one reason in a line at the end. Folded to
+    `width`."""
+    moot = [item for item in report.findings if item.verdict is Verdict.SKIPPED and not item.trouble]
+    shown: Counter[tuple[str, str]] = Counter()
+    counts = Counter((item.check, item.trouble) for item in report.findings)
+    margin = 10 + max((len(item.check) for item in report.findings), default=0) + 2
+    for finding in report.findings:
+        if finding in moot:
+            continue
+        kind = (finding.check, finding.trouble)
+        shown[kind] += 1
+        if finding.trouble and shown[kind] > _ALIKE:
+            if shown[kind] == _ALIKE + 1:
+                yield f"{'':{margin}}and {counts[kind] - _ALIKE} more like this (-o json has all)"
+            continue
+        head = f"{finding.verdict.value:8}  {finding.check}"
+        sentence = f"{finding.about}: {finding.sentence}" if finding.about else finding.sentence
+        yield from folded(f"{head:{margin}}", sentence, width)
+        if finding.fix:
+            yield from folded(f"{'':{margin}}fix: ", finding.fix, width)
+    for why in dict.fromkeys(item.sentence for item in moot):
+        names = [item.check for item in moot if item.sentence == why]
+        head = f"{Verdict.SKIPPED.value:8}  {len(names)} checks"
+        yield from folded(f"{head:{margin}}", f"{why}: {', '.join(names)}", width)

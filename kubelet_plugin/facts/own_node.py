@@ -1,10 +1,10 @@
-"""This node's Node object: its labels and annotations, and its container runtime.
+"""This node's Node object: its labels and annotations, by which its GPUs are released, and its container runtime.
 
 One watch follows it for all parts of the plugin. What was read last counts while the API server is away.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import structlog
 
@@ -26,10 +26,6 @@ class OwnNode:
         self.runtime = runtime
         self._read = asyncio.Event()
         self._listeners: list[Callable[[], None]] = []
-
-    @property
-    def labels(self) -> Mapping[str, str] | None:
-        return None if self.metadata is None else self.metadata.get("labels") or {}
 
     def subscribe(self, listener: Callable[[], None]) -> None:
         """Call `listener` after each change."""

@@ -7,6 +7,7 @@ lets its owner divide GPUs, and `mig/monitor`. With their numbers in the CDI spe
 
 from dra_driver.cdi.model import DeviceNode
 from dra_driver.errors import NodeNotReady
+from dra_driver.quantity import whole_number
 from kubelet_plugin.hardware.sysfs import HostFiles
 
 _CLASS = "nvidia-caps"
@@ -70,15 +71,10 @@ def _capability(host: HostFiles, about: str, gpu_minor: int, name: str) -> tuple
 def _shown(host: HostFiles, path: str, default_mode: int) -> tuple[int, int] | None:
     """Minor and permission bits in the kernel's file of a capability; None where there is none."""
     fields = dict(line.split(":", 1) for line in (host.read_text(path) or "").splitlines() if ":" in line)
-    minor, mode = _number(fields.get("DeviceFileMinor")), _number(fields.get("DeviceFileMode"))
+    minor, mode = (whole_number(fields.get(name, "").strip()) for name in ("DeviceFileMinor", "DeviceFileMode"))
     return None if minor is None else (minor, default_mode if mode is None else mode)
 
 
 def _minor_by_table(host: HostFiles, name: str) -> int | None:
     lines = (line.split() for line in (host.read_text(_ALL) or "").splitlines())
-    return next((_number(parts[1]) for parts in lines if len(parts) == 2 and parts[0] == name), None)
-
-
-def _number(text: str | None) -> int | None:
-    stripped = (text or "").strip()
-    return int(stripped) if stripped.isdigit() else None
+    return next((whole_number(parts[1]) for parts in lines if len(parts) == 2 and parts[0] == name), None)

@@ -20,10 +20,10 @@ from dra_driver.doctor.proofs import ON_NODE, Proof, ProofChange, ProofResult, l
 from dra_driver.errors import NodeNotReady
 from dra_driver.names import ClaimRef
 from kubelet_plugin.doctor.looking import LocalMachine
+from kubelet_plugin.doctor.part import HARMLESS, attempt, hook_mode, proven, readable_cdi
 from kubelet_plugin.doctor.proof import changes, harmless
 from kubelet_plugin.doctor.proof.harmless import _MPS_KEY
 from kubelet_plugin.doctor.proof.node import ProofNode, identity
-from kubelet_plugin.doctor.proof.run import HARMLESS, attempt, hook_mode, proven, readable_cdi
 from kubelet_plugin.prepare.holds import GpuIdentity, MpsDaemon, VfioBinding
 from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice
 from kubelet_plugin.prepare.store import JournalFile
