@@ -102,8 +102,6 @@ def _lines(read: Callable[[], bytes | None]) -> list[str]:
     return (read() or b"").decode(errors="replace").splitlines()
 
 
-NODE = NodeChecks()
-
 # -- proofs
 
 _HARDWARE = "gpu-list"
@@ -194,3 +192,6 @@ def attempt[P: Proof | None](work: Callable[[], P]) -> P | Proof:
         return failed(str(error), _SEE)
     except OSError as error:
         return failed(f"{error.filename or 'the node'}: {error.strerror or error}", _SEE)
+
+
+NODE = NodeChecks()
