@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client import CollectorRegistry
 
 from dra_driver.api.meta import NODE_INVENTORIES
+from dra_driver.api.policy import PublishingPolicy
 from dra_driver.cdi.model import Mount
 from dra_driver.errors import DriverError, NodeNotReady
 from dra_driver.features import Feature
@@ -150,6 +151,7 @@ class _Plugin:
     release: GpuRelease
     watch: NodeWatch
     borrowed: Borrowed
+    rules: NodeRules
     claims: ClaimService
     dra: DraServer
     registration: RegistrationServer
@@ -227,7 +229,10 @@ def _makes_daemons(settings: NodePluginSettings) -> bool:
 
 def _composed(settings: NodePluginSettings, cluster: _Cluster, node: _Node) -> _Plugin:
     kube, metrics, journal = cluster.kube, cluster.metrics, node.journal
-    rules = NodeRules(read=partial(kube.get, NODE_INVENTORIES, settings.node_name))
+    rules = NodeRules(
+        read=partial(kube.get, NODE_INVENTORIES, settings.node_name),
+        installed=_installed(settings),
+    )
     discovery = Discovery(node.hardware, interval_s=settings.discovery_interval_s)
     watch = NodeWatch(settings, rules.health, node.host, discovery, node.open_nvml, journal)
     reporter = Reporter(kube, settings.node_name, watch.facts, saw=rules.saw)
@@ -283,6 +288,7 @@ def _composed(settings: NodePluginSettings, cluster: _Cluster, node: _Node) -> _
         release=release,
         watch=watch,
         borrowed=Borrowed(settings.state_dir / FOLDER, effects, node.hardware.boot_id),
+        rules=rules,
         claims=claims,
         dra=DraServer(
             sockets.dra,
@@ -336,6 +342,7 @@ async def _live(settings: NodePluginSettings, plugin: _Plugin) -> None:
     """Registers with the kubelet after everything is ready to serve."""
     await asyncio.to_thread(plugin.release.restore)
     await plugin.borrowed.settle()
+    await plugin.rules.refresh()
     await plugin.claims.start()
     await plugin.watch.start()
     async with (
@@ -436,6 +443,17 @@ def _members(settings: NodePluginSettings, host: HostFiles) -> PodsOfNode:
     return PodsOfNode([path / SOCKET for path in (kubelet, host_kubelet)], [host.path(LOGS), Path(LOGS)])
 
 
+def _installed(settings: NodePluginSettings) -> PublishingPolicy:
+    """Raises InvalidInput, which ends the plugin."""
+    if settings.policy is None:
+        return PublishingPolicy.EVERYTHING
+
+    # Imported here, because it brings the publisher with it, which most plugins do not need in memory.
+    from dra_driver.publish.policy_file import read_policy
+
+    return read_policy(settings.policy, settings.feature_gates)
+
+
 def _publisher(
     kube: Kube, settings: NodePluginSettings, metrics: CollectorRegistry, cluster: "_Cluster"
 ) -> "PoolPublisher | None":
@@ -447,9 +465,8 @@ def _publisher(
     from dra_driver.api.gpupolicy import INSTALLED, policies_of
     from dra_driver.publish import LivePolicies, PoolPublisher, Publication, PublishingListeners
     from dra_driver.publish.metrics import CountingNarrator, PublishedPools, PublishingCounters
-    from dra_driver.publish.policy_file import read_policy
 
-    installed = policies_of(read_policy(settings.policy, settings.feature_gates), INSTALLED)
+    installed = policies_of(_installed(settings), INSTALLED)
     publisher = PoolPublisher(
         kube,
         Publication(

@@ -52,7 +52,7 @@ class NodePluginSettings:
     publisher: str
     """`controller` or `node`: who writes ResourceSlices."""
     policy: Path | None
-    """A PublishingPolicy that comes with the installation; only a plugin that publishes reads it."""
+    """A PublishingPolicy that comes with the installation. It holds where the publisher has decided nothing."""
     validation_command: tuple[str, ...]
     """Checks a GPU if the policy says `health: {validate: true}`; empty: only the built-in check."""
     simulate: str | None
@@ -139,7 +139,7 @@ def _parser() -> SettingsParser:
         type=_fabric_manager,
     )
     setting("--publisher", "controller", "who writes ResourceSlices", choices=("controller", "node"))
-    setting("--policy", "", "with --publisher node: file with the PublishingPolicy of the installation")
+    setting("--policy", "", "file with the PublishingPolicy of the installation, made into GpuPolicies")
     setting(
         "--validation-command",
         "",

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 import structlog
 
 from dra_driver.api.resource import ResourceClaim
+from dra_driver.devices.model import Offer
 from dra_driver.errors import ClusterError, DriverError, NodeNotReady, UnknownDevice
 from dra_driver.features import Gates
 from dra_driver.names import ClaimRef
@@ -376,13 +377,19 @@ class _View:
     async def files(self) -> ContainerFiles:
         return await asyncio.to_thread(self._sources.container_files, self._facts.facts)
 
+    def _offers(self, facts: NodeFacts) -> Mapping[str, Offer] | NodeNotReady:
+        try:
+            return self._sources.offers.of(facts)
+        except NodeNotReady as error:
+            return error
+
     def _node(self, facts: NodeFacts) -> Node:
         gpus = {gpu.uuid: gpu for gpu in facts.gpus}
         return Node(
             self._sources.driver,
             self._sources.node_name,
             facts.boot_id,
-            self._sources.offers.of(facts),
+            self._offers(facts),
             gpus,
             facts.problems,
             _lost(facts),

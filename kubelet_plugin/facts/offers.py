@@ -15,7 +15,7 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import PublishingPolicy, rules_before, rules_of
 from dra_driver.devices.model import Offer
 from dra_driver.devices.offers import by_name, offers
-from dra_driver.errors import ClusterError, InvalidInput, NodeNotReady
+from dra_driver.errors import ClusterError, InvalidInput, NodeNotReady, NotFound
 from kubelet_plugin.facts.hardware import NodeFacts
 
 _log = structlog.get_logger(__name__)
@@ -24,14 +24,19 @@ _log = structlog.get_logger(__name__)
 class NodeRules:
     """What was decided for this node; `rules` is None until that is known, and the last decision stands.
 
-    `before` are the rules of GPUs before their last change: a claim can have been allocated at that moment. `read` asks
-    the API server for the node's inventory.
+    Where the publisher has not decided anything, as one of an older release, `installed` holds. `before` are the rules
+    of GPUs before their last change: a claim can have been allocated at that moment. `read` asks the API server for the
+    node's inventory.
     """
 
     def __init__(
-        self, rules: PublishingPolicy | None = None, read: Callable[[], Awaitable[JsonObject]] | None = None
+        self,
+        rules: PublishingPolicy | None = None,
+        read: Callable[[], Awaitable[JsonObject]] | None = None,
+        installed: PublishingPolicy | None = None,
     ) -> None:
         self.rules = rules
+        self._installed = installed
         self.before: PublishingPolicy | None = None
         self._read = read
         self._status: object = None
@@ -47,7 +52,10 @@ class NodeRules:
     def saw(self, inventory: JsonObject) -> None:
         """Take over what the inventory's status says."""
         written = (inventory.get("status") or {}).get("policy")
-        if written is None or written == self._status:
+        if written is None:
+            self._nothing_decided()
+            return
+        if written == self._status:
             return
         self._status = written
         try:
@@ -60,12 +68,18 @@ class NodeRules:
         for listener in self._listeners:
             listener()
 
+    def _nothing_decided(self) -> None:
+        if self.rules is None:
+            self.rules = self._installed
+
     async def refresh(self) -> None:
         """Ask the API server; what is known stands when that is not possible. Never raises."""
         if self._read is None:
             return
         try:
             self.saw(await self._read())
+        except NotFound:
+            self._nothing_decided()
         except ClusterError as error:
             _log.warning("what holds for this node cannot be read", error=str(error))
 
@@ -83,8 +97,7 @@ class NodeOffers:
         rules = self._rules.rules
         if rules is None:
             raise NodeNotReady(
-                "the publisher of devices has not decided yet what holds for this node; if this stays, look whether the"
-                " controller runs and whether its version is that of this plugin",
+                "what holds for this node is not yet known from its NodeInventory; does the node reach the API server?",
                 about=f"node {self._node_name}",
             )
         last = self._last

@@ -9,23 +9,31 @@ from dra_driver.api.inventory import GpuFacts, Problem
 from dra_driver.cdi.edits import DriverFiles
 from dra_driver.cdi.model import DeviceNode
 from dra_driver.devices.model import Offer
+from dra_driver.errors import NodeNotReady
 from dra_driver.features import Gates
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What this node is and has. `offers` is the table from published name to hardware, `gpus` is by UUID."""
+    """What this node is and has. `offers` is the table from published name to hardware, or why it is not known; what
+    claims have already does not need it. `gpus` is by UUID."""
 
     driver: str
     pool: str
     boot_id: str
-    offers: Mapping[str, Offer]
+    offers: Mapping[str, Offer] | NodeNotReady
     gpus: Mapping[str, GpuFacts]
     problems: tuple[Problem, ...] = ()
     lost: frozenset[str] = frozenset()
     """UUIDs of MIG devices that claims have and that no longer exist; other devices may have their ids now."""
     gates: Gates = Gates.DEFAULT
     """What claims may ask for in this cluster."""
+
+    def table(self) -> Mapping[str, Offer]:
+        """`offers`. Raises NodeNotReady."""
+        if isinstance(self.offers, NodeNotReady):
+            raise self.offers
+        return self.offers
 
 
 type MigNodes = Callable[[str, int, int, int], tuple[DeviceNode, ...]]

@@ -314,7 +314,7 @@ def _offer(asked: ClaimRef, place: str, result: AllocatedDevice, node: Node) -> 
             about=str(asked),
             field=f"{place}.pool",
         )
-    offer = node.offers.get(result.device)
+    offer = node.table().get(result.device)
     if offer is None:
         raise _unknown(asked, place, result.device, node)
     # Without consumable capacity the server gives a shared device to one claim, and says so by naming no share.
@@ -332,7 +332,7 @@ def _unknown(asked: ClaimRef, place: str, device: str, node: Node) -> UnknownDev
             about=about,
             field=field_path,
         )
-    names = sorted(node.offers)
+    names = sorted(node.table())
     return UnknownDevice(
         f"node {node.pool} has no device {device}; it has {and_more(names, _MOST_NAMES) or 'none'}."
         " Delete the pod and its claim, so that the claim is allocated again",

@@ -147,9 +147,8 @@ def test_paths_that_hosts_programs_hear_of_are_the_same_inside(render: Render) -
     assert paths["plugins"] == "/var/lib/k0s/kubelet/plugins"
 
 
-@pytest.mark.parametrize(("publisher", "kind"), [("controller", "Deployment"), ("node", "DaemonSet")])
-def test_the_policy_of_the_values_is_that_of_the_publisher(publisher: str, kind: str, render: Render) -> None:
-    release = render({"policy": POLICY, "publisher": publisher})
+def test_the_policy_of_the_values_is_the_policy_of_both(render: Render) -> None:
+    release = render({"policy": POLICY})
     text = release.one("ConfigMap")["data"]["policy.yaml"]
     assert (
         decode_policy(text, about="chart").to_wire()
@@ -157,13 +156,9 @@ def test_the_policy_of_the_values_is_that_of_the_publisher(publisher: str, kind:
             yaml.safe_dump({"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy", **POLICY}), about="values"
         ).to_wire()
     )
-    readers = {
-        one["kind"]
-        for one in (*release.all("DaemonSet"), *release.all("Deployment"))
-        for container in one["spec"]["template"]["spec"]["containers"]
-        if "--policy=/etc/gpu-dra-driver/policy.yaml" in container["args"]
-    }
-    assert readers == {kind}
+    for kind in ("DaemonSet", "Deployment"):
+        (container,) = release.one(kind)["spec"]["template"]["spec"]["containers"]
+        assert "--policy=/etc/gpu-dra-driver/policy.yaml" in container["args"]
 
 
 @pytest.mark.parametrize("file", slow_but(EXAMPLE_POLICIES, EXAMPLE_POLICIES[0]), ids=lambda file: file.parent.name)
@@ -174,13 +169,13 @@ def test_the_policy_of_every_example_can_be_given_as_a_value(file: Path, render:
     assert decode_policy(text, about="chart") == decode_policy(file.read_text(), about=file.name)
 
 
-@pytest.mark.parametrize(("publisher", "kind"), [("controller", "Deployment"), ("node", "DaemonSet")])
-def test_another_policy_restarts_the_publisher_and_other_values_do_not(
-    publisher: str, kind: str, render: Render
-) -> None:
+def test_another_policy_restarts_both_and_other_values_do_not(render: Render) -> None:
     def checksums(values: Values) -> list[str]:
-        release = render({"publisher": publisher, **values})
-        return [release.one(kind)["spec"]["template"]["metadata"]["annotations"]["checksum/policy"]]
+        release = render(values)
+        return [
+            release.one(kind)["spec"]["template"]["metadata"]["annotations"]["checksum/policy"]
+            for kind in ("DaemonSet", "Deployment")
+        ]
 
     before = checksums({})
     assert checksums({"metrics": {"interval": "10s"}}) == before

@@ -21,7 +21,6 @@ NOT_FOR_CLUSTERS = {
 NOT_SET = {
     "DaemonSet": {
         **NOT_FOR_CLUSTERS,
-        "--policy": "only where the plugin itself publishes",
         "--state-dir": "below kubelet's folder, which is mounted at the host's path; that of sockets, too",
     },
     "Deployment": {

@@ -8,7 +8,7 @@ from support.claims import NODE, a_gpu, device_name, node_facts
 from dra_driver.api.gpu_settings import GpuDecisions, NodePolicy, NodeSharing
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import PublishingPolicy
-from dra_driver.errors import NodeNotReady, Unreachable
+from dra_driver.errors import NodeNotReady, NotFound, Unreachable
 from kubelet_plugin.facts.offers import NodeOffers, NodeRules
 
 UUID = a_gpu(0).uuid
@@ -25,11 +25,14 @@ class Inventory:
 
     policy: NodePolicy | None = None
     away: bool = False
+    gone: bool = False
     more: JsonObject = field(default_factory=dict)
 
     async def read(self) -> JsonObject:
         if self.away:
             raise Unreachable("no answer")
+        if self.gone:
+            raise NotFound("no inventory", status=404)
         status = {} if self.policy is None else {"policy": self.policy.to_wire() | self.more}
         return {"metadata": {"name": NODE}, "status": status}
 
@@ -60,8 +63,28 @@ async def test_nothing_is_guessed_before_it_was_decided() -> None:
     offers = NodeOffers(rules, NODE)
     for inventory.away in (True, False):
         await offers.refresh()
-        with pytest.raises(NodeNotReady, match="has not decided yet"):
+        with pytest.raises(NodeNotReady, match="is not yet known"):
             offers.of(node_facts(1))
+
+
+@pytest.mark.parametrize("gone", [False, True])
+async def test_where_nothing_was_decided_the_policy_of_the_installation_holds(gone: bool) -> None:
+    """The publisher is of an older release, or there is no inventory at all."""
+    inventory = Inventory(away=True)
+    rules = NodeRules(read=inventory.read, installed=PublishingPolicy.EVERYTHING)
+    offers = NodeOffers(rules, NODE)
+    await offers.refresh()
+    with pytest.raises(NodeNotReady, match="is not yet known"):
+        offers.of(node_facts(1))
+    inventory.away, inventory.gone = False, gone
+    await offers.refresh()
+    assert list(offers.of(node_facts(1))) == [device_name(0)]
+    inventory.gone, inventory.policy = False, SHARED
+    await offers.refresh()
+    assert f"{device_name(0)}-share-0" in offers.of(node_facts(1))
+    inventory.policy = None
+    await offers.refresh()
+    assert f"{device_name(0)}-share-0" in offers.of(node_facts(1)), "what was decided stands"
 
 
 async def test_a_decision_is_another_table_and_the_last_one_stands_while_the_api_is_away() -> None:
