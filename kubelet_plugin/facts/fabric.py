@@ -27,11 +27,11 @@ class FabricAnswer:
 
 
 def answer_of(manager: FabricManager) -> FabricAnswer:
-    """Ask it; blocks for as long as `FabricManager.partitions` does. Never raises for the state of the node."""
+    """Ask it; blocks for as long as `FabricManager.glance` does. Never raises for the state of the node."""
     if not manager.is_needed():
         return FabricAnswer()
     try:
-        return FabricAnswer(manager.partitions())
+        return FabricAnswer(manager.glance())
     except NodeNotReady as error:
         code = getattr(error, "code", None)
         if code == FmCode.NOT_SUPPORTED:

@@ -234,6 +234,8 @@ class FabricManager:
         self._change_s = change_s
         self._loaded: tuple[Path, FabricLibrary] | None = None
         self._turn = threading.Lock()
+        self._changing = False
+        self._last: tuple[FabricPartitionNow, ...] = ()
         self._bridges: dict[str, bool] = {}
 
     def is_needed(self) -> bool:
@@ -249,6 +251,10 @@ class FabricManager:
                 self._bridges[name] = "SW_MNG" in text
         return any(self._bridges.values())
 
+    def glance(self) -> tuple[FabricPartitionNow, ...]:
+        """As `partitions`, without waiting for a change that takes long: then they are as they were before it."""
+        return self._last if self._changing and self._last else self.partitions()
+
     def partitions(self) -> tuple[FabricPartitionNow, ...]:
         """All partitions, sorted by ID. Raises HardwareError, with NOT_SUPPORTED in bare-metal mode; NodeNotReady."""
 
@@ -257,7 +263,8 @@ class FabricManager:
             _check("fmGetSupportedFabricPartitions", library.fmGetSupportedFabricPartitions(handle, byref(answer)))
             return _decoded(answer)
 
-        return self._connected(ask, self._read_s)
+        self._last = self._connected(ask, self._read_s)
+        return self._last
 
     def activate(self, partition: int) -> None:
         """Raises HardwareError, also when it is active already (IN_USE), and NodeNotReady."""
@@ -265,7 +272,7 @@ class FabricManager:
         def ask(library: FabricLibrary, handle: c_void_p) -> None:
             _check(f"activation of partition {partition}", library.fmActivateFabricPartition(handle, partition))
 
-        self._connected(ask, self._change_s)
+        self._change(ask)
 
     def deactivate(self, partition: int) -> None:
         """Raises HardwareError, also when it is not active (UNINITIALIZED), and NodeNotReady."""
@@ -273,7 +280,14 @@ class FabricManager:
         def ask(library: FabricLibrary, handle: c_void_p) -> None:
             _check(f"deactivation of partition {partition}", library.fmDeactivateFabricPartition(handle, partition))
 
-        self._connected(ask, self._change_s)
+        self._change(ask)
+
+    def _change(self, ask: Callable[[FabricLibrary, c_void_p], None]) -> None:
+        self._changing = True
+        try:
+            self._connected(ask, self._change_s)
+        finally:
+            self._changing = False
 
     def _connected[T](self, ask: Callable[[FabricLibrary, c_void_p], T], patience_s: float) -> T:
         library, address = self._library(), self._found_address()
@@ -290,7 +304,7 @@ class FabricManager:
 
     def _in_time[T](self, work: Callable[[], T], patience_s: float) -> T:
         """What `work` returns or raises. A call that hangs is left to end on its own; until then no other begins."""
-        if not self._turn.acquire(timeout=patience_s):
+        if not self._turn.acquire(timeout=patience_s + (self._change_s if self._changing else 0.0)):
             raise _silent("still does not answer an earlier question")
         outcome: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
 

@@ -131,6 +131,19 @@ def test_a_library_that_hangs_is_left_alone_until_it_answers(node: Node) -> None
     assert manager.partitions()
 
 
+def test_a_change_that_takes_long_is_waited_for_and_a_glance_shows_what_was_before(node: Node) -> None:
+    manager = manager_of(node, read_s=0.1)
+    before = manager.glance()
+    node.host.fabric_mishap("fmActivateFabricPartition", delay_s=0.6, times=1)
+    change = threading.Thread(target=manager.activate, args=(3,))
+    change.start()
+    time.sleep(0.2)
+    assert manager.glance() == before
+    assert [part.id for part in manager.partitions() if part.active] == [3]
+    change.join()
+    assert manager.glance() == manager.partitions() != before
+
+
 def test_the_socket_is_searched_for_and_may_be_named(node: Node) -> None:
     socket = node.host.path("/run/nvidia-fabricmanager/socket")
     assert manager_of(node, "/run/nvidia-fabricmanager/socket").partitions()
