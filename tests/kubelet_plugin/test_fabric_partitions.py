@@ -20,6 +20,8 @@ from dra_driver.errors import DriverError, InvalidInput, NodeNotReady
 from dra_driver.features import Gates
 from dra_driver.names import ClaimRef
 from kubelet_plugin.prepare.lifecycle import HeldByOther
+from kubelet_plugin.simulation.programs.cuda import DEVICES_VARIABLE, CudaLibrary
+from kubelet_plugin.simulation.programs.node import RootedNode
 
 GATES = Gates.parse("FabricManagerPartitioning=true")
 EVERY = [(board, kind) for board in ("dgx-h100", "hgx-h200", "dgx-b200", "dgx-a100-80") for kind in ("gpu", "vfio")]
@@ -264,3 +266,23 @@ async def test_a_plugin_that_is_started_again_keeps_what_claims_have(tmp_path: P
     async with whole_node(tmp_path, node, VIRTUAL, api=api) as plugin:
         await unprepare_one(plugin.claims, ref)
         assert node.host.active_partitions() == [] and node.host.snapshots() == before
+
+
+@pytest.mark.parametrize("profile", ["hgx-h200", "dgx-a100-80"])
+def test_cuda_of_a_pod_starts_once_every_gpu_of_it_is_in_an_active_partition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, profile: str
+) -> None:
+    node = shared(tmp_path, profile)
+    pair = next(part for part in node.host.state.fabric_manager.partitions if len(part.gpus) == 2)
+    minors = [gpu.minor for gpu in node.host.state.gpus]
+    found = []
+    for active in (False, True):
+        node.host.set_partition(pair.id, active=active)
+        for minor in minors:
+            monkeypatch.setenv(DEVICES_VARIABLE, f"/dev/nvidiactl:/dev/nvidia-uvm:/dev/nvidia{minor}")
+            found.append(CudaLibrary(RootedNode(str(node.host.root)), None).cuInit(0))
+    assert (found.count(802), found.count(0)) == (14, 2)
+    monkeypatch.setenv(
+        DEVICES_VARIABLE, ":".join(["/dev/nvidiactl:/dev/nvidia-uvm", *(f"/dev/nvidia{m}" for m in minors)])
+    )
+    assert CudaLibrary(RootedNode(str(node.host.root)), None).cuInit(0) == 802
