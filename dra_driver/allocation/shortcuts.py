@@ -278,13 +278,16 @@ class Room:
         self._rooms = {key: part.room() for key, part in self._parts.items()}
         self.left = len(alone) + sum(self._rooms.values())
         self._once = {item for item in alone if not (prospects.wanted.admin_access or ledger.shares(item))}
-        """Devices that no other request gets."""
-        self.left -= sum(item in self._once for item in taken)
+        """Devices that no other request gets, but for admin access."""
+        self._holders = Counter(item for item in taken if item in self._once)
+        self.left -= len(self._holders)
 
     def update(self, candidate: Candidate, sign: int) -> None:
         """The device was taken (-1) or given back (1)."""
         if candidate in self._once:
-            self.left += sign
+            before = self._holders[candidate] > 0
+            self._holders[candidate] -= sign
+            self.left += before - (self._holders[candidate] > 0)
         for key in candidate.counter_sets:
             part = self._parts.get(key)
             if part is not None:
