@@ -17,7 +17,7 @@ from dra_driver.checking.knowledge import sites_of_models
 from dra_driver.names import GPU_DRIVER
 
 # Every GPU, each with all devices that a policy can ask for, comes last.
-H100 = list(sites_of_models(["dgx-h100"]))[-1]
+H100 = [site for site in sites_of_models(["dgx-h100"]) if site.node.name == "dgx-h100"][-1]
 ANY = {"any": device_class("any", f"device.driver == '{GPU_DRIVER}'")}
 OWN = f"device.attributes['{GPU_DRIVER}']"
 DEVICES = [one for pool in H100.catalog.pools(H100.node) for one in pool.candidates]
