@@ -30,6 +30,7 @@ class Feature(StrEnum):
     PASSTHROUGH = "PassthroughSupport"
     HEALTH = "NVMLDeviceHealthCheck"
     DEVICE_STATUS = "DeviceStatus"
+    DEVICE_METADATA = "DeviceMetadata"
     MIG_CLASSES = "MigProfileClasses"
     MIG_EXTENDED_RESOURCES = "MigExtendedResources"
     COMPUTE_DOMAINS = "ComputeDomains"
@@ -90,6 +91,11 @@ GATES: Mapping[Feature, Gate] = {
             "The status of claims reports the state of their devices (`status.devices`): two small writes per claim.",
         ),
         Gate(
+            Feature.DEVICE_METADATA,
+            "beta",
+            "Containers get a file with the attributes of their devices (KEP-5304); KubeVirt needs it.",
+        ),
+        Gate(
             Feature.MIG_CLASSES,
             "beta",
             "The controller creates a DeviceClass for each MIG profile that a node publishes.",
@@ -125,7 +131,6 @@ _OF_NVIDIA = frozenset(
         "IMEXDaemonsWithDNSNames",
         "ComputeDomainCliques",
         "CrashOnNVLinkFabricErrors",
-        "DeviceMetadata",
         "DRAListTypeAttributes",
         "ContextualLogging",
         "LoggingAlphaOptions",

@@ -113,6 +113,10 @@ DEVICE_ATTRIBUTES = frozenset((*GPU_ATTRIBUTES, *MIG_ATTRIBUTES, *VFIO_ATTRIBUTE
 
 ADMIN_ACCESS_LABEL = "resource.kubernetes.io/admin-access"
 
+POD_CLAIM_ANNOTATION = "resource.kubernetes.io/pod-claim-name"
+"""What the pod calls a claim that was made from a template (`spec.resourceClaims[].name`). Users who create claims can
+set it to anything."""
+
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _UID = re.compile(r"[A-Za-z0-9][-_.A-Za-z0-9]{0,127}")

@@ -34,7 +34,7 @@ from dra_driver.runtime.telemetry import DebugSection, configure_logging, status
 from dra_driver.runtime.tracing import OFF, Tracer, open_tracer
 from kubelet_plugin.claims.node_effects import NodeMachine, OursNow, effects_of, machine_of, mps_daemons
 from kubelet_plugin.claims.service import ClaimService, NodeSources, ServicePatience
-from kubelet_plugin.effects.cdi_files import CdiFiles, OtherClaims
+from kubelet_plugin.effects.cdi_files import METADATA_FOLDER, CdiFiles, OtherClaims
 from kubelet_plugin.effects.device_nodes import DeviceNodes
 from kubelet_plugin.effects.mps import MpsDaemons
 from kubelet_plugin.effects.shipped_hook import ShippedHook
@@ -329,10 +329,13 @@ def _claims(
     files = ContainerFilesOfNode(
         node.driver, OtherClaims(settings.cdi_root, [settings.driver_name]), node.runtime.readable
     )
+    metadata = settings.state_dir / METADATA_FOLDER
     return ClaimService(
         reader,
-        NodeSources(settings.driver_name, settings.node_name, watch.facts, files, offers, settings.feature_gates),
-        Executor(node.journal, CdiFiles(settings.cdi_root, settings.driver_name), effects, listener),
+        NodeSources(
+            settings.driver_name, settings.node_name, watch.facts, files, offers, settings.feature_gates, metadata
+        ),
+        Executor(node.journal, CdiFiles(settings.cdi_root, settings.driver_name, metadata), effects, listener),
         listener,
         ServicePatience(sweep_s=settings.cleanup_interval_s),
     )

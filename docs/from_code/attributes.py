@@ -180,7 +180,8 @@ def attributes_page() -> str:
         table(("Attribute", "Type", "Devices", "Present", "Example", "Meaning"), _attribute_rows()),
         "An administrator's [policy](policy.md) can add attributes. A device has at most 32 attributes and"
         " capacities; if there"
-        " are more, the driver omits the last ones of each kind first.",
+        " are more, the driver omits the last ones of each kind first. A container reads the attributes of its own"
+        " devices in a file: [device-metadata.md](device-metadata.md).",
         "## Capacities",
         table(("Capacity", "Devices", "Example", "Meaning"), _capacity_rows()),
         "On a device that several claims share, each capacity states how much a claim consumes by default; see"

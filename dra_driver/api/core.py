@@ -21,7 +21,6 @@ KUBELET_PLUGIN, CONTROLLER = "gpu-dra-kubelet-plugin", "gpu-dra-controller"
 _PROGRAMS = "gpu-dra-"
 _RELEASE = re.compile(r"v?[0-9]+[.][0-9]+[.][0-9]+")
 
-POD_CLAIM_ANNOTATION = "resource.kubernetes.io/pod-claim-name"
 EXTENDED_CLAIM_ANNOTATION = "resource.kubernetes.io/extended-resource-claim"
 CLAIM_FINALIZER = "resource.kubernetes.io/delete-protection"
 DEFAULT_NAMESPACE = "default"

@@ -151,7 +151,7 @@ def listed(folder: Path) -> tuple[Path, ...]:
     with _translated(folder, "cannot be listed"):
         try:
             return tuple(sorted(folder.iterdir()))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return ()
 
 

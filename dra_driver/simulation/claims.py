@@ -12,12 +12,13 @@ from typing import Never
 import structlog
 
 from dra_driver import kubernetes
-from dra_driver.api.core import CLAIM_FINALIZER, EXTENDED_CLAIM_ANNOTATION, POD_CLAIM_ANNOTATION, Pod
+from dra_driver.api.core import CLAIM_FINALIZER, EXTENDED_CLAIM_ANNOTATION, Pod
 from dra_driver.api.meta import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, JsonObject
 from dra_driver.errors import ClusterError, NotFound, Rejected
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Backoff, Change, Key, Reflector, follow
 from dra_driver.kube.workqueue import WorkQueue
+from dra_driver.names import POD_CLAIM_ANNOTATION
 from dra_driver.simulation.events import tell
 from dra_driver.simulation.pods import (
     claim_entries,

@@ -11,16 +11,15 @@ from itertools import groupby
 
 from dra_driver.api.inventory import GpuFacts, HealthCondition, NodeInventorySpec
 from dra_driver.api.policy import AttributeRule, PublishingPolicy, SharingRule
-from dra_driver.api.resource import Attribute, Capacity, CounterConsumption, CounterSet, Device, Taint
+from dra_driver.api.resource import Capacity, CounterConsumption, CounterSet, Device, Taint
 from dra_driver.devices.counters import MEMORY, Amounts, GpuCounters, gpu_counters
-from dra_driver.devices.fabric import nvlink_domains
 from dra_driver.devices.health import affecting, taints, worst
 from dra_driver.devices.limitations import LimitationCause, Note
 from dra_driver.devices.model import DeviceKind, Offer
 from dra_driver.devices.offers import offers
 from dra_driver.quantity import Quantity
 from dra_driver.slices.features import ServerFeatures
-from dra_driver.slices.properties import device_attributes, device_capacity, fitted
+from dra_driver.slices.properties import NodeAttributes, device_capacity
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +101,6 @@ def _place(offer: Offer) -> object:
 
 WAITING_TAINT = "policy"
 """Its key follows the driver's name. A GPU has it while other rules wait until no claim uses it, so that this ends."""
-
-MAX_ATTRIBUTES_AND_CAPACITIES = 32
-"""Per device. Source: ResourceSlice validation, resource.k8s.io/v1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +199,7 @@ class _View:
         self._labels = labels
         self._driver_name = driver_name
         self._features = features
-        self._domains = nvlink_domains(inventory.gpus)
+        self._attributes = NodeAttributes(inventory, policy, labels, driver_name)
         self._known_taints: dict[tuple[str, str | None], list[Taint]] = {}
         """By GPU and instance: a GPU can have hundreds of partitions that feel the same."""
         self.notes: list[Note] = []
@@ -211,23 +207,15 @@ class _View:
     def gpu(self, published: Sequence[Offer]) -> DescribedGpu:
         gpu = published[0].gpu
         counters = gpu_counters(gpu, published) if self._features.partitionable else None
-        extra = self._extra(gpu)
         crowded: dict[str, None] = {}
-        devices = tuple(self._device(offer, extra, counters, crowded) for offer in published)
+        devices = tuple(self._device(offer, counters, crowded) for offer in published)
         self._note_crowded(gpu, crowded)
         return DescribedGpu(devices, None if counters is None else _counter_set(counters), gpu.uuid)
 
-    def _device(
-        self,
-        offer: Offer,
-        extra: Mapping[str, Attribute],
-        counters: GpuCounters | None,
-        crowded: dict[str, None],
-    ) -> Device:
+    def _device(self, offer: Offer, counters: GpuCounters | None, crowded: dict[str, None]) -> Device:
         """Adds the attributes that find no room to `crowded`."""
         capacity = device_capacity(offer)
-        own = device_attributes(offer, self._inventory.driver, self._domains.get(offer.gpu.uuid))
-        attributes, dropped = fitted(offer.kind, own, extra, MAX_ATTRIBUTES_AND_CAPACITIES - len(capacity))
+        attributes, dropped = self._attributes.of(offer, capacity)
         for attribute in dropped:
             crowded[attribute] = None
         return Device(
@@ -271,11 +259,6 @@ class _View:
             if not rule.values.keys().isdisjoint(names) and rule.matches(self._inventory.node_name, self._labels, gpu):
                 return rule
         return None
-
-    def _extra(self, gpu: GpuFacts) -> dict[str, Attribute]:
-        """`gpu.nvidia.com/rack` is `rack` when that is the driver: a device must not have both."""
-        extra = self._policy.extra_attributes(self._inventory.node_name, self._labels, gpu)
-        return {name.removeprefix(f"{self._driver_name}/"): value for name, value in extra.items()}
 
 
 def _counter_set(counters: GpuCounters) -> CounterSet:

@@ -1,4 +1,4 @@
-"""Attributes of devices, by kind.
+"""Attributes of devices, by kind: what the publisher writes into ResourceSlices, and the node plugin into containers.
 
 They have the names of NVIDIA's own driver, and more of the same kind. Selectors fail, and with them the scheduling of a
 pod, when a device lacks an attribute that they read; so everything that all devices of a kind can answer is always
@@ -25,11 +25,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from dra_driver.api.inventory import DriverFacts, GpuFacts
-from dra_driver.api.policy import SharingRule
+from dra_driver.api.inventory import DriverFacts, GpuFacts, NodeInventorySpec
+from dra_driver.api.policy import PublishingPolicy, SharingRule
 from dra_driver.api.resource import Attribute, Capacity
 from dra_driver.devices.counters import engines
-from dra_driver.devices.fabric import state_of
+from dra_driver.devices.fabric import nvlink_domains, state_of
 from dra_driver.devices.mig import part_multiprocessors, placement_order
 from dra_driver.devices.model import DeviceKind, Offer, Partition
 from dra_driver.names import GPU_ATTRIBUTES, MIG_ATTRIBUTES, PARTITION_SIZES, STANDARD_DOMAIN, VFIO_ATTRIBUTES
@@ -54,6 +54,38 @@ _NEEDED: Mapping[DeviceKind, int] = {
 """How many of the ranked attributes come before those that an administrator adds."""
 
 type _Plain = dict[str, str | int | bool | None]
+
+MAX_ATTRIBUTES_AND_CAPACITIES = 32
+"""Per device. Source: ResourceSlice validation, resource.k8s.io/v1."""
+
+
+class NodeAttributes:
+    """Of the devices of one node. `labels` are the node's; only the policy looks at them."""
+
+    def __init__(
+        self, inventory: NodeInventorySpec, policy: PublishingPolicy, labels: Mapping[str, str], driver_name: str
+    ) -> None:
+        self._inventory = inventory
+        self._policy = policy
+        self._labels = labels
+        self._driver_name = driver_name
+        self._domains = nvlink_domains(inventory.gpus)
+        self._extra_of: dict[str, dict[str, Attribute]] = {}
+        """By GPU UUID: a GPU can have hundreds of partitions."""
+
+    def of(self, offer: Offer, capacity: Mapping[str, Capacity]) -> tuple[dict[str, Attribute], list[str]]:
+        """The attributes that the device is published with, sorted, and the names of those that find no room beside its
+        `capacity`."""
+        own = device_attributes(offer, self._inventory.driver, self._domains.get(offer.gpu.uuid))
+        return fitted(offer.kind, own, self._extra(offer.gpu), MAX_ATTRIBUTES_AND_CAPACITIES - len(capacity))
+
+    def _extra(self, gpu: GpuFacts) -> dict[str, Attribute]:
+        """`gpu.nvidia.com/rack` is `rack` when that is the driver: a device must not have both."""
+        if gpu.uuid not in self._extra_of:
+            extra = self._policy.extra_attributes(self._inventory.node_name, self._labels, gpu)
+            named = {name.removeprefix(f"{self._driver_name}/"): value for name, value in extra.items()}
+            self._extra_of[gpu.uuid] = named
+        return self._extra_of[gpu.uuid]
 
 
 def device_attributes(offer: Offer, driver: DriverFacts | None, nvlink_domain: str | None) -> dict[str, Attribute]:

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import structlog
 
@@ -49,7 +50,8 @@ from kubelet_plugin.prepare.lifecycle import (
     state_of,
 )
 from kubelet_plugin.prepare.listener import AllocatedTo, ClaimListener, timed
-from kubelet_plugin.prepare.node import ContainerFiles, Node
+from kubelet_plugin.prepare.metadata import answer_of
+from kubelet_plugin.prepare.node import ContainerFiles, MetadataSource, Node
 from kubelet_plugin.prepare.plan import Plan, plan_for
 from kubelet_plugin.prepare.repair import RepairReport
 from kubelet_plugin.prepare.wanted import checked, wanted_of, well_formed
@@ -98,6 +100,8 @@ class NodeSources:
     container_files: ContainerFilesOf
     offers: NodeOffers
     gates: Gates = Gates.DEFAULT
+    metadata_folder: Path | None = None
+    """Of device metadata, the same on the host and here; None: claims have none."""
 
 
 class ClaimService:
@@ -248,17 +252,17 @@ class ClaimService:
                     _log.warning("answered from the journal", claim=str(ref), error=str(error))
                     notes.devices = _devices(entry)
                     notes.repeated = True
-                    return entry.answer
+                    return answer_of(entry, self._driver)
                 raise explained(error, ref) from error
             claim = checked(claim, ref)
             notes.read(claim, self._driver)
             if prepared and entry is not None and self._stands(entry, claim, node):
                 notes.repeated = True
-                return entry.answer
+                return answer_of(entry, self._driver)
             with timed(self._listener.step_ended, "look_at_node"):
                 plan = await self._plan(ref, claim, node, files)
             self._view.check_not_released()
-            return (await self._carry_out(plan)).entry.answer
+            return answer_of((await self._carry_out(plan)).entry, self._driver)
 
     async def _asked(self, ref: ClaimRef, patience_s: float) -> ClaimRead:
         with suppress(DriverError), timed(self._listener.step_ended, "read_claim"):
@@ -270,7 +274,7 @@ class ClaimService:
         try:
             wanted = wanted_of(claim, ref, node)
             for warning in wanted.warnings:
-                _log.warning("a config has no effect", claim=str(ref), what=warning)
+                _log.warning("a setting has no effect", claim=str(ref), what=warning)
             return plan_for(ref, wanted, node, await files.begin())
         except (UnknownDevice, NodeNotReady):
             # What is missing may have come since the last look.
@@ -280,8 +284,8 @@ class ClaimService:
     async def _is_prepared(self, entry: Entry, node: Node) -> bool:
         if entry.boot_id != node.boot_id:
             return False
-        digest = await self._executor.file_digest(entry.claim.uid)
-        return state_of(entry, digest, self._journal.current.holds) is JournalState.PREPARED
+        files = await self._executor.file_digests(entry.claim.uid)
+        return state_of(entry, files, self._journal.current.holds) is JournalState.PREPARED
 
     def _stands(self, entry: Entry, claim: ResourceClaim, node: Node) -> bool:
         return standing_of(entry, claim, node.driver, node.boot_id) is ClaimStanding.STANDS
@@ -394,7 +398,14 @@ class _View:
             facts.problems,
             _lost(facts),
             self._sources.gates,
+            self._metadata(facts),
         )
+
+    def _metadata(self, facts: NodeFacts) -> MetadataSource | None:
+        sources = self._sources
+        if sources.metadata_folder is None:
+            return None
+        return MetadataSource(str(sources.metadata_folder), sources.offers.attributes(facts, sources.driver))
 
 
 def _lost(facts: NodeFacts) -> frozenset[str]:

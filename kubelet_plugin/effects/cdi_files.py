@@ -1,4 +1,4 @@
-"""The CDI files of this driver's claims: one file per claim, in a folder that other programs use too.
+"""The CDI files of this driver's claims, in a folder that other programs use too, and the files of device metadata.
 
 Prepare writes and removes files here, repair lists and compares them. A file belongs to this driver when its name says
 so. No other file is ever read, changed or removed, except one that NVIDIA's own driver of the same name wrote for a
@@ -15,12 +15,15 @@ from dra_driver.names import COMPUTE_DOMAIN_DRIVER
 from dra_driver.runtime.files import (
     StagedFile,
     flush_folder,
+    listed,
+    make_folder,
     read_if_present,
     remove,
     remove_temporaries,
     stage,
     write_durably,
 )
+from kubelet_plugin.prepare.metadata import RequestMetadata, host_name, spec_name
 
 _CLAIM_FILE = re.compile(r"k8s\.(?P<driver>.+)-claim_(?P<uid>[^_]+)\.(?:yaml|yml|json)")
 _GPU_NODE = re.compile(rb"/dev/nvidia(\d+)\b")
@@ -73,15 +76,88 @@ _OF_BEFORE = ".yaml"
 """The ending of NVIDIA's own driver, which has our name."""
 
 
+METADATA_FOLDER = "dra-device-metadata"
+"""Below the plugin's own folder. Kubernetes' helper for drivers has folders of that name, with folders in them."""
+
+
+class _MetadataFiles:
+    """Device metadata in `folder`, one file per request of a claim, and the CDI files in `cdi` that mount them.
+
+    A CDI file has the name that Kubernetes' helper gives it, so the metadata file alone says that it is this driver's.
+    That file is therefore there before the CDI file and after it.
+    """
+
+    def __init__(self, folder: Path, cdi: Path, driver: str) -> None:
+        self._folder = folder
+        self._cdi = cdi
+        self._driver = driver
+
+    def stage(self, claim_uid: str, files: Collection[RequestMetadata]) -> list[StagedFile]:
+        if files:
+            make_folder(self._folder)
+        wanted = [(self._file(claim_uid, item.request), item.content) for item in files]
+        wanted += [(self._spec(claim_uid, item.request), item.spec) for item in files]
+        staged: list[StagedFile] = []
+        for path, content in wanted:
+            try:
+                staged.append(stage(path, content))
+            except NodeNotReady:
+                for file in staged:
+                    file.discard()
+                raise
+        return staged
+
+    def read(self, claim_uid: str) -> tuple[RequestMetadata, ...]:
+        """What is missing is empty."""
+        return tuple(
+            RequestMetadata(
+                request,
+                read_if_present(self._file(claim_uid, request)) or b"",
+                read_if_present(self._spec(claim_uid, request)) or b"",
+            )
+            for uid, request in self._there(self._folder, "")
+            if uid == claim_uid
+        )
+
+    def drop(self, claim_uid: str, *, but: Collection[str]) -> None:
+        for folder, prefix in ((self._cdi, f"{self._driver}_metadata_"), (self._folder, "")):
+            for uid, request in self._there(folder, prefix):
+                if uid == claim_uid and request not in but:
+                    remove(folder / f"{prefix}{uid}_{request}{_ENDING}")
+
+    def claims(self) -> frozenset[str]:
+        return frozenset(uid for uid, _ in self._there(self._folder, ""))
+
+    def remove_leftovers(self) -> tuple[Path, ...]:
+        prefix = f"{self._driver}_metadata_"
+        return (*remove_temporaries(self._folder, ""), *remove_temporaries(self._cdi, prefix))
+
+    def _file(self, claim_uid: str, request: str) -> Path:
+        return self._folder / host_name(claim_uid, request)
+
+    def _spec(self, claim_uid: str, request: str) -> Path:
+        return self._cdi / spec_name(self._driver, claim_uid, request)
+
+    def _there(self, folder: Path, prefix: str) -> Iterator[tuple[str, str]]:
+        """UID and request of the files whose names begin with `prefix`."""
+        for path in listed(folder):
+            if path.name.startswith(prefix) and path.suffix == _ENDING and path.is_file():
+                uid, _, request = path.name.removeprefix(prefix).removesuffix(_ENDING).rpartition("_")
+                if uid:
+                    yield uid, request
+
+
 class CdiFiles:
     """The files of `driver` in `folder` (/var/run/cdi), named `k8s.gpu.nvidia.com-claim_<claim UID>.json`.
 
     The name follows the CDI library's recommendation for short-lived specs: vendor, class, and what it belongs to.
+    `metadata` is the folder of device metadata, None for a driver without.
     """
 
-    def __init__(self, folder: Path, driver: str) -> None:
+    def __init__(self, folder: Path, driver: str, metadata: Path | None = None) -> None:
         self.folder = folder
         self._prefix = f"{claim_kind(driver).replace('/', '-')}_"
+        self._metadata = None if metadata is None else _MetadataFiles(metadata, folder, driver)
 
     def path(self, claim_uid: str) -> Path:
         """Where the claim's file is. Raises InvalidInput for a UID that would lead out of the folder."""
@@ -99,22 +175,42 @@ class CdiFiles:
         self._make_folder()
         return stage(self.path(claim_uid), content)
 
+    def stage_metadata(self, claim_uid: str, files: Collection[RequestMetadata]) -> list[StagedFile]:
+        """The same for device metadata: first what containers get, then the CDI files that mount it. All or nothing."""
+        if self._metadata is None:
+            return []
+        self._make_folder()
+        return self._metadata.stage(claim_uid, files)
+
     def publish(self, staged: Collection[StagedFile]) -> None:
-        """Let staged files take their places, durably; one flush for all. Raises NodeNotReady."""
-        for file in staged:
-            file.publish()
+        """Let staged files take their places in this order, durably; one flush for all. Raises NodeNotReady.
+
+        The folder of device metadata is not flushed: what a power cut takes from it is written again after the boot,
+        before the CDI files that name it.
+        """
+        for index, file in enumerate(staged):
+            try:
+                file.publish()
+            except NodeNotReady:
+                for other in list(staged)[index + 1 :]:
+                    other.discard()
+                raise
         flush_folder(self.folder)
 
     def read(self, claim_uid: str) -> bytes | None:
         """None when the claim has no file. Raises NodeNotReady when it cannot be read."""
         return read_if_present(self.path(claim_uid))
 
+    def metadata(self, claim_uid: str) -> tuple[RequestMetadata, ...]:
+        """The claim's device metadata; what of a request is missing is empty. Raises NodeNotReady."""
+        return () if self._metadata is None else self._metadata.read(claim_uid)
+
     def intact(self, claim_uid: str, content: bytes) -> bool:
         """Whether the claim's file is there with exactly this content. Raises NodeNotReady when it cannot be read."""
         return self.read(claim_uid) == content
 
     def remove(self, claim_uid: str) -> None:
-        """Remove the claim's file; a missing one is fine. Raises NodeNotReady.
+        """Remove the claim's file and its device metadata; missing ones are fine. Raises NodeNotReady.
 
         Not flushed: a file that a power cut brings back belongs to no claim of the journal, and is removed at start.
         Claims that NVIDIA's own driver prepared before it was uninstalled end here, too: nothing else removes their
@@ -123,9 +219,18 @@ class CdiFiles:
         path = self.path(claim_uid)
         remove(path)
         remove(path.with_suffix(_OF_BEFORE))
+        self.drop_metadata(claim_uid, but=())
+
+    def drop_metadata(self, claim_uid: str, *, but: Collection[str]) -> None:
+        """Remove the claim's device metadata for other requests than these. Raises NodeNotReady."""
+        if self._metadata is not None:
+            self._metadata.drop(claim_uid, but=but)
 
     def claims(self) -> frozenset[str]:
-        """UIDs of the claims that have a file with any content. Raises NodeNotReady when the folder is unreadable."""
+        """UIDs of the claims that have a file with any content. Raises NodeNotReady when a folder is unreadable."""
+        return self._with_cdi_file() | (frozenset() if self._metadata is None else self._metadata.claims())
+
+    def _with_cdi_file(self) -> frozenset[str]:
         try:
             names = [entry.name for entry in self.folder.iterdir()]
         except FileNotFoundError:
@@ -140,7 +245,8 @@ class CdiFiles:
 
     def remove_leftovers(self) -> tuple[Path, ...]:
         """Remove temporary files of writes that were cut short; returns them. Raises NodeNotReady."""
-        return remove_temporaries(self.folder, self._prefix)
+        left = () if self._metadata is None else self._metadata.remove_leftovers()
+        return (*remove_temporaries(self.folder, self._prefix), *left)
 
     def _make_folder(self) -> None:
         """Make the last part of the path: /var/run is empty after a boot, and runtimes do not make the folder.

@@ -6,6 +6,7 @@ hardware by a name. `kubelet_plugin.main` gives a `NodeOffers` to the claim serv
 """
 
 from collections.abc import Awaitable, Callable, Mapping
+from functools import cache
 
 import structlog
 
@@ -13,9 +14,11 @@ from dra_driver.api.gpu_settings import HealthPolicy
 from dra_driver.api.inventory import NodeInventorySpec, NodeInventoryStatus, summary_of
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import PublishingPolicy, rules_before, rules_of
+from dra_driver.api.resource import Attribute
 from dra_driver.devices.model import Offer
 from dra_driver.devices.offers import by_name, offers
 from dra_driver.errors import ClusterError, InvalidInput, NodeNotReady, NotFound
+from dra_driver.slices.properties import NodeAttributes, device_capacity
 from kubelet_plugin.facts.hardware import NodeFacts
 
 _log = structlog.get_logger(__name__)
@@ -102,17 +105,30 @@ class NodeOffers:
             )
         last = self._last
         if last is None or last[0] is not facts or last[1] is not rules:
-            inventory = NodeInventorySpec(
-                node_name=self._node_name,
-                boot_id=facts.boot_id,
-                driver=facts.driver,
-                gpus=list(facts.gpus),
-                summary=summary_of(facts.driver, facts.gpus, facts.problems),
-            )
-            before = self._rules.before
+            inventory, before = self._inventory(facts), self._rules.before
             table = {} if before is None else by_name(offers(inventory, before, {}))
             self._last = last = facts, rules, {**table, **by_name(offers(inventory, rules, {}))}
         return last[2]
+
+    def attributes(self, facts: NodeFacts, driver: str) -> Callable[[Offer], Mapping[str, Attribute]]:
+        """What `driver` publishes of a device of the table, by the attribute's name; by the present rules, also for
+        devices from before a change."""
+        rules = self._rules.rules or PublishingPolicy.EVERYTHING
+
+        @cache
+        def described() -> NodeAttributes:
+            return NodeAttributes(self._inventory(facts), rules, {}, driver)
+
+        return lambda offer: described().of(offer, device_capacity(offer))[0]
+
+    def _inventory(self, facts: NodeFacts) -> NodeInventorySpec:
+        return NodeInventorySpec(
+            node_name=self._node_name,
+            boot_id=facts.boot_id,
+            driver=facts.driver,
+            gpus=list(facts.gpus),
+            summary=summary_of(facts.driver, facts.gpus, facts.problems),
+        )
 
     async def refresh(self) -> None:
         """Read the rules again. Never raises."""

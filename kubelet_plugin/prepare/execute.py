@@ -10,6 +10,9 @@ them leaves nothing wrong (the states are those of `kubelet_plugin.prepare.lifec
                2  entry out of the journal, durable
                3  answer
 
+Device metadata is staged, published, compared and removed with the CDI file: below, "CDI file" means all of a claim's
+files.
+
 * Killed during prepare 1: there is no entry, or one without its file. No entry: a hidden file at most, removed at
   start; kubelet got no answer and asks again. An entry without file is UNFINISHED: finished or undone at start.
 * The file never appears before its entry is durable, so a file without entry is always ORPHANED: it belongs to a claim
@@ -83,8 +86,9 @@ from kubelet_plugin.prepare.holds import (
     gpus_of,
     in_order,
 )
-from kubelet_plugin.prepare.lifecycle import Entry, digest_of, left_behind, needed
+from kubelet_plugin.prepare.lifecycle import Entry, FileDigests, digest_of, left_behind, needed
 from kubelet_plugin.prepare.listener import ClaimListener, timed
+from kubelet_plugin.prepare.metadata import RequestMetadata, metadata_digest
 from kubelet_plugin.prepare.plan import Plan, check_releasable
 from kubelet_plugin.prepare.repair import RepairReport
 from kubelet_plugin.prepare.store import JournalStore
@@ -116,17 +120,26 @@ class CdiFolder(Protocol):
     def stage(self, claim_uid: str, content: bytes) -> StagedFile:
         """Put the content on the disk under a name that no container runtime reads."""
 
+    def stage_metadata(self, claim_uid: str, files: Collection[RequestMetadata]) -> list[StagedFile]:
+        """The same for device metadata."""
+
     def publish(self, staged: Collection[StagedFile]) -> None:
-        """Let staged files take their places, durably."""
+        """Let staged files take their places in this order, durably."""
 
     def read(self, claim_uid: str) -> bytes | None:
         """The file as it is; None when there is none."""
 
+    def metadata(self, claim_uid: str) -> Collection[RequestMetadata]:
+        """The claim's device metadata as it is."""
+
     def remove(self, claim_uid: str) -> None:
-        """Remove the file if there is one; not necessarily durable."""
+        """Remove all files of the claim; not necessarily durable."""
+
+    def drop_metadata(self, claim_uid: str, *, but: Collection[str]) -> None:
+        """Remove the device metadata of other requests than these."""
 
     def claims(self) -> Collection[str]:
-        """UIDs of all claims that have a file."""
+        """UIDs of all claims that have any file."""
 
     def remove_leftovers(self) -> Collection[Path]:
         """Remove staged files of a process that was killed; answers which."""
@@ -202,13 +215,14 @@ class Executor:
         """Held during each operation on this claim; other claims are not affected."""
         return self._turns.setdefault(claim_uid, asyncio.Lock())
 
-    async def file_digest(self, claim_uid: str) -> str | None:
-        """Of the claim's CDI file as it is; None when there is none. Raises NodeNotReady."""
-        content = await self._in_thread(self._cdi.read, claim_uid)
-        return None if content is None else digest_of(content)
+    async def file_digests(self, claim_uid: str) -> FileDigests | None:
+        """Of the claim's files as they are; None when there is none. Raises NodeNotReady."""
+        content, metadata = await self._in_thread(lambda: (self._cdi.read(claim_uid), self._cdi.metadata(claim_uid)))
+        found = FileDigests(None if content is None else digest_of(content), metadata_digest(metadata))
+        return None if found == FileDigests(None) else found
 
     async def claims_with_file(self) -> frozenset[str]:
-        """UIDs of all claims that have a CDI file. Raises NodeNotReady."""
+        """UIDs of all claims that have a CDI file or device metadata. Raises NodeNotReady."""
         return frozenset(await self._in_thread(self._cdi.claims))
 
     async def remove_leftovers(self) -> None:
@@ -216,7 +230,7 @@ class Executor:
         await self._in_thread(self._cdi.remove_leftovers)
 
     async def remove_orphan(self, claim_uid: str) -> None:
-        """Remove the file of a claim that has no entry, if there is one. Raises NodeNotReady."""
+        """Remove the files of a claim that has no entry, if there are any. Raises NodeNotReady."""
         await self._in_thread(self._cdi.remove, claim_uid)
 
     async def close(self) -> None:
@@ -236,13 +250,28 @@ class Executor:
             await self._drop(staging)
             raise
         try:
-            await self._in_thread(self._cdi.publish, await staging)
+            await self._in_thread(self._publish, plan, await staging)
         except DriverError:
             await self._back_to(plan, before)
             raise
 
     def _stage(self, plan: Plan) -> list[StagedFile]:
-        return [] if plan.content is None else [self._cdi.stage(plan.entry.claim.uid, plan.content)]
+        """The CDI file comes last: what its containers mount is there before it."""
+        uid = plan.entry.claim.uid
+        staged = self._cdi.stage_metadata(uid, plan.metadata)
+        if plan.content is not None:
+            try:
+                staged.append(self._cdi.stage(uid, plan.content))
+            except DriverError:
+                for file in staged:
+                    file.discard()
+                raise
+        return staged
+
+    def _publish(self, plan: Plan, staged: Collection[StagedFile]) -> None:
+        self._cdi.publish(staged)
+        # It may have been allocated again, with devices for other requests.
+        self._cdi.drop_metadata(plan.entry.claim.uid, but=[file.request for file in plan.metadata])
 
     async def _drop(self, staging: asyncio.Future[list[StagedFile]]) -> None:
         try:
@@ -308,7 +337,7 @@ class Executor:
             for file in staged:
                 file.discard()
             raise
-        await self._in_thread(self._cdi.publish, staged)
+        await self._in_thread(self._publish, done, staged)
 
     async def _give_up(self, entry: Entry, reason: DriverError) -> None:
         try:

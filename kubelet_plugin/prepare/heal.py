@@ -234,8 +234,7 @@ class Healer:
         ]
         files = await self._executor.claims_with_file()
         for uid in sorted(set(files) - journal.held.keys()):
-            digest = await self._executor.file_digest(uid)
-            cases.append(_Case(ClaimFinding(uid, None, digest), None))
+            cases.append(_Case(ClaimFinding(uid, None, await self._executor.file_digests(uid)), None))
         return cases
 
     async def _materials(self) -> "_Materials | NodeNotReady":
@@ -248,13 +247,14 @@ class Healer:
         self, entry: Entry, standing: ClaimStanding, materials: "_Materials | NodeNotReady", records: Records
     ) -> "_Case":
         uid = entry.claim.uid
-        finding = ClaimFinding(uid, entry, await self._executor.file_digest(uid), standing, records=records)
+        finding = ClaimFinding(uid, entry, await self._executor.file_digests(uid), standing, records=records)
+        wanted = WantedClaim(entry.devices, entry.holds, metadata=entry.metadata)
         try:
             if isinstance(materials, NodeNotReady):
                 raise materials
             node, files = materials.node, materials.files
             finding = replace(finding, lost=mig_uuids(entry, records) & node.lost)
-            plan = plan_for(entry.claim, WantedClaim(entry.devices, entry.holds), node, files)
+            plan = plan_for(entry.claim, wanted, node, files)
             known = plan.entry.cdi_digest
             if entry.holds and entry.boot_id == node.boot_id and is_made(entry, records):
                 known = finished(entry, records, node, files).entry.cdi_digest

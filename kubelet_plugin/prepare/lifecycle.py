@@ -5,7 +5,8 @@ Pure: `kubelet_plugin.prepare.plan` makes entries, `kubelet_plugin.prepare.store
 
 The theory. **An entry of the journal is a promise**: claim C holds these devices, and its CDI file has this digest. It
 is the intent, written durably before the file appears. Whether it was carried out is not written down a second time but
-looked up: the file either has that digest or not. So a claim is in one of four states,
+looked up: the file either has that digest or not. (A claim with device metadata has several files, with two digests:
+all of them are "the file" here.) So a claim is in one of four states,
 
     entry  file with that digest   state       how it came about
     no     no file                 ABSENT
@@ -100,6 +101,8 @@ class HeldDevice:
     """Whether a virtual machine's container gets VFIO's common device, too."""
     sharing: SharedUse | None = None
     """None: one program at a time, or however programs of one claim share a GPU without help."""
+    alternative: str = ""
+    """The chosen one, if its request is a list of alternatives."""
     extra: str = ""
     """Fields of a newer release, as a JSON object; empty when there are none."""
 
@@ -125,6 +128,16 @@ class HeldDevice:
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimMetadata:
+    """That the claim's containers get device metadata, and what only its object says of it."""
+
+    pod_claim: str = ""
+    """What the pod calls a claim from a template; empty for any other claim."""
+    digest: str = ""
+    """Of its files as they must be; empty until the claim's CDI file has its digest."""
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """One claim in the journal."""
 
@@ -138,16 +151,29 @@ class Entry:
     """In the order in which they are made."""
     releasing: bool = False
     """Taken back, or about to be: by kubelet, or because it could not be prepared."""
+    metadata: ClaimMetadata | None = None
+    """None: no device metadata; so are claims of releases before it, whose kubelet knows of none."""
     extra: str = ""
 
     @property
-    def answer(self) -> tuple[PreparedDevice, ...]:
-        return tuple(device.answer for device in self.devices)
+    def files(self) -> "FileDigests | None":
+        """What the claim's files must be; None until that is decided."""
+        if self.cdi_digest is None:
+            return None
+        return FileDigests(self.cdi_digest, self.metadata.digest if self.metadata is not None else "")
 
 
 def digest_of(content: bytes) -> str:
-    """How a CDI file is compared with what the journal remembers of it: SHA-256, in hex."""
+    """How a file is compared with what the journal remembers of it: SHA-256, in hex."""
     return hashlib.sha256(content).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class FileDigests:
+    """Of the files of one claim: its CDI file (None: it has none), and its device metadata (empty: it has none)."""
+
+    cdi: str | None
+    metadata: str = ""
 
 
 type Held = Mapping[str, Entry]
@@ -283,17 +309,13 @@ class JournalState(Enum):
     ORPHANED = "orphaned"
 
 
-def state_of(entry: Entry | None, file_digest: str | None, records: Records | None = None) -> JournalState:
-    """`file_digest` is that of the claim's CDI file as it is now; None when there is no file."""
+def state_of(entry: Entry | None, files: FileDigests | None, records: Records | None = None) -> JournalState:
+    """`files` are the claim's as they are now; None when it has none at all."""
     if entry is None:
-        return JournalState.ABSENT if file_digest is None else JournalState.ORPHANED
+        return JournalState.ABSENT if files is None else JournalState.ORPHANED
     if entry.releasing or (entry.holds and not is_made(entry, records or {})):
         return JournalState.UNFINISHED
-    return (
-        JournalState.PREPARED
-        if file_digest is not None and file_digest == entry.cdi_digest
-        else JournalState.UNFINISHED
-    )
+    return JournalState.PREPARED if files is not None and files == entry.files else JournalState.UNFINISHED
 
 
 class ClaimStanding(Enum):

@@ -6,11 +6,22 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from dra_driver.api.inventory import GpuFacts, Problem
+from dra_driver.api.resource import Attribute
 from dra_driver.cdi.edits import DriverFiles
 from dra_driver.cdi.model import DeviceNode
 from dra_driver.devices.model import Offer
 from dra_driver.errors import NodeNotReady
 from dra_driver.features import Gates
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataSource:
+    """What device metadata is made of (`kubelet_plugin.prepare.metadata`)."""
+
+    folder: str
+    """Where its files are, on the host."""
+    attributes: Callable[[Offer], Mapping[str, Attribute]]
+    """What a device is published with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +39,8 @@ class Node:
     """UUIDs of MIG devices that claims have and that no longer exist; other devices may have their ids now."""
     gates: Gates = Gates.DEFAULT
     """What claims may ask for in this cluster."""
+    metadata: MetadataSource | None = None
+    """None: no claim has device metadata."""
 
     def table(self) -> Mapping[str, Offer]:
         """`offers`. Raises NodeNotReady."""

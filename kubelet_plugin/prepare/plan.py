@@ -28,6 +28,7 @@ from kubelet_plugin.prepare.holds import (
     described,
 )
 from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice, digest_of
+from kubelet_plugin.prepare.metadata import RequestMetadata, metadata_digest, metadata_files
 from kubelet_plugin.prepare.node import ContainerFiles, Node
 from kubelet_plugin.prepare.ours import KEPT, kept_text
 from kubelet_plugin.prepare.wanted import WantedClaim
@@ -35,7 +36,7 @@ from kubelet_plugin.prepare.wanted import WantedClaim
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`entry` goes into the journal first; then the CDI file gets its content.
+    """`entry` goes into the journal first; then the CDI file gets its content, and the device metadata is written.
 
     With holds that are not made there is no content yet. `kept` is what the journal must remember of the hardware with
     the intent to make them.
@@ -44,12 +45,14 @@ class Plan:
     entry: Entry
     content: bytes | None = field(repr=False)
     kept: tuple[tuple[Hold, Made], ...] = ()
+    metadata: tuple[RequestMetadata, ...] = ()
 
     def __str__(self) -> str:
         devices = ", ".join(f"{device.device} ({device.gpu_uuid})" for device in self.entry.devices) or "nothing"
         lines = [f"{self.entry.claim} holds {devices}", *(f"  {described(hold)}" for hold in self.entry.holds)]
         if self.content is not None:
             lines.append(f"  write the CDI file ({len(self.content)} bytes, {digest_of(self.content)[:12]})")
+        lines += [f"  write the device metadata of request {file.request}" for file in self.metadata]
         return "\n".join(lines)
 
 
@@ -57,17 +60,22 @@ def plan_for(claim: ClaimRef, wanted: WantedClaim, node: Node, files: ContainerF
     """What must be done so that containers can use the devices. Raises NodeNotReady when one is missing now."""
     for device in wanted.devices:
         _check_present(claim, device, node, files)
-    entry = Entry(claim, node.boot_id, wanted.devices, None, wanted.holds)
+    entry = Entry(claim, node.boot_id, wanted.devices, None, wanted.holds, metadata=wanted.metadata)
     if wanted.holds:
         return Plan(entry, None, tuple(_kept(wanted.holds, node)))
     return finished(entry, {}, node, files)
 
 
 def finished(entry: Entry, records: Records, node: Node, files: ContainerFiles) -> Plan:
-    """The plan of an entry whose holds are made, with its file. Raises NodeNotReady when something is not there."""
+    """The plan of an entry whose holds are made, with its files. Raises NodeNotReady when something is not there."""
     spec = claim_spec(node.driver, entry.claim.uid, _claim_devices(entry, records, node, files), files.driver)
     content = encode(fitted(spec, files.readable))
-    return Plan(replace(entry, cdi_digest=digest_of(content)), content)
+    done = replace(entry, cdi_digest=digest_of(content))
+    if entry.metadata is None or node.metadata is None:
+        return Plan(replace(done, metadata=None), content)
+    metadata = metadata_files(entry, node, node.metadata, _made_mig_devices(entry, records))
+    digest = metadata_digest(metadata)
+    return Plan(replace(done, metadata=replace(entry.metadata, digest=digest)), content, metadata=metadata)
 
 
 def check_releasable(entry: Entry) -> None:
@@ -165,6 +173,15 @@ def _mig_nodes(
     minor = int(made.get("minor") or gpu.minor)
     nodes = files.mig_nodes(gpu.uuid, minor, int(made["gi"]), int(made["ci"]))
     return made["uuid"], (*nodes, *_graphics_nodes(hold.parent.profile, gpu, files))
+
+
+def _made_mig_devices(entry: Entry, records: Records) -> dict[HeldDevice, str]:
+    """The UUIDs of MIG devices that were made for the claim."""
+    return {
+        device: _record(entry, _compute_instance(entry, device), records).made["uuid"]
+        for device in entry.devices
+        if device.kind is DeviceKind.MIG and device.mig_uuid is None and not device.admin_access
+    }
 
 
 def _graphics_nodes(profile: str, gpu: GpuFacts, files: ContainerFiles) -> tuple[DeviceNode, ...]:

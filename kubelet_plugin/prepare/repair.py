@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from kubelet_plugin.prepare.holds import Records
-from kubelet_plugin.prepare.lifecycle import ClaimStanding, Entry, JournalState, is_made, state_of
+from kubelet_plugin.prepare.lifecycle import ClaimStanding, Entry, FileDigests, JournalState, is_made, state_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +51,14 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ClaimFinding:
-    """Everything known about one claim UID. `file` and `planned` are digests, of the file as it is and as it would be
-    written now. `planned` is None when that is unknown: because of the `obstacle`, or before its holds are made."""
+    """Everything known about one claim UID. `files` are those that are there, None when there is none. `planned` is the
+    digest of the CDI file as it would be written now, None when that is unknown: because of the `obstacle`, or before
+    its holds are made. Device metadata alone is no reason to rewrite while it is as the journal says: it describes the
+    devices as they were published when the claim was prepared."""
 
     uid: str
     entry: Entry | None
-    file: str | None
+    files: FileDigests | None
     standing: ClaimStanding = ClaimStanding.UNKNOWN
     planned: str | None = None
     obstacle: str = ""
@@ -75,7 +77,7 @@ class Remedy:
 def remedy_for(finding: ClaimFinding, boot_id: str, *, incomplete: bool) -> Remedy:
     """One cell of the table. `boot_id` is the present one, `incomplete` that of the journal."""
     entry = finding.entry
-    state = state_of(entry, finding.file, finding.records)
+    state = state_of(entry, finding.files, finding.records)
     if entry is None:
         return _without_entry(state, finding, incomplete)
     who = f"{entry.claim} (UID {entry.claim.uid})"
@@ -85,7 +87,7 @@ def remedy_for(finding: ClaimFinding, boot_id: str, *, incomplete: bool) -> Reme
         return Remedy(Action.RELEASE, f"{who} {finding.standing.value}")
     if entry.boot_id != boot_id and finding.standing is ClaimStanding.UNKNOWN:
         return Remedy(Action.WAIT, f"{who} was prepared before the node booted and {finding.standing.value}")
-    if finding.lost and finding.file is not None:
+    if finding.lost and finding.files is not None:
         # Its device nodes may be another claim's now, and a container that starts over would get them.
         return Remedy(Action.REMOVE_FILE, f"{who} lost {', '.join(sorted(finding.lost))}, so no container may start")
     reason = _reason_to_rewrite(entry, finding, state, boot_id)
@@ -112,7 +114,17 @@ def _reason_to_rewrite(entry: Entry, finding: ClaimFinding, state: JournalState,
     if not is_made(entry, finding.records):
         return "was not finished"
     if state is JournalState.UNFINISHED:
-        return "had no CDI file" if finding.file is None else "had a CDI file that was altered"
+        return _altered(entry, finding.files)
     if finding.planned is not None and finding.planned != entry.cdi_digest:
         return "had a CDI file for other driver files or device nodes"
     return None
+
+
+def _altered(entry: Entry, files: FileDigests | None) -> str:
+    if files is None or files.cdi is None:
+        return "had no CDI file"
+    if files.cdi != entry.cdi_digest:
+        return "had a CDI file that was altered"
+    if entry.metadata is None:
+        return "had device metadata that is not its own"
+    return "had device metadata that was altered" if files.metadata else "had no device metadata"

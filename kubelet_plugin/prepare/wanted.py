@@ -36,7 +36,8 @@ from kubelet_plugin.prepare.holds import (
     VfioBinding,
     in_order,
 )
-from kubelet_plugin.prepare.lifecycle import HeldDevice, SharedUse
+from kubelet_plugin.prepare.lifecycle import ClaimMetadata, HeldDevice, SharedUse
+from kubelet_plugin.prepare.metadata import wanted_metadata
 from kubelet_plugin.prepare.node import Node
 
 
@@ -202,12 +203,14 @@ _MOST_NAMES = 16
 class WantedClaim:
     """What a claim was allocated: one device for each result, in their order; and its holds, in the order of making.
 
-    `warnings` are sentences about settings of its configs that have no effect.
+    `warnings` are sentences about settings of the claim that have no effect.
     """
 
     devices: tuple[HeldDevice, ...]
     holds: tuple[Hold, ...] = ()
     warnings: tuple[str, ...] = ()
+    metadata: ClaimMetadata | None = None
+    """None: its containers get no device metadata."""
 
 
 def well_formed(asked: ClaimRef) -> ClaimRef:
@@ -268,7 +271,8 @@ def wanted_of(claim: ResourceClaim, asked: ClaimRef, node: Node) -> WantedClaim:
     whole = [result.offer.gpu for result in results if result.offer.partition is None and not result.admin_access]
     fabric = partition_of(asked, whole, node, field=_RESULTS)
     holds = [*holds_of(asked, results), *([fabric] if fabric is not None else [])]
-    return WantedClaim(devices, in_order(holds), warnings)
+    metadata, ignored = wanted_metadata(claim, node)
+    return WantedClaim(devices, in_order(holds), (*warnings, *ignored), metadata)
 
 
 def _results(
@@ -344,8 +348,9 @@ def _unknown(asked: ClaimRef, place: str, device: str, node: Node) -> UnknownDev
 def _device(asked: ClaimRef, result: Result, node: Node) -> HeldDevice:
     allocated, offer = result.allocated, result.offer
     existing = offer.existing
+    request = _request(asked, result)
     return HeldDevice(
-        request_names=(RequestName.of(allocated.request).request,),
+        request_names=(request.request,),
         pool=allocated.pool,
         device=allocated.device,
         gpu_uuid=offer.gpu.uuid,
@@ -359,6 +364,19 @@ def _device(asked: ClaimRef, result: Result, node: Node) -> HeldDevice:
         gpu_instance=_instance_text(offer) if existing is not None else "",
         vfio_api=isinstance(result.config, VfioDeviceConfig) and result.config.iommu.enable_api_device,
         sharing=None if result.admin_access else _sharing(asked, result, node),
+        alternative=request.alternative or "",
+    )
+
+
+def _request(asked: ClaimRef, result: Result) -> RequestName:
+    """Its parts go into file names."""
+    request = RequestName.of(result.allocated.request)
+    if all(part is None or is_dns_label(part) for part in (request.request, request.alternative)):
+        return request
+    raise InvalidInput(
+        f"{result.allocated.request[:80]!r} cannot be the name of a request",
+        about=str(asked),
+        field=f"{result.place}.request",
     )
 
 

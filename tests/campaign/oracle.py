@@ -62,16 +62,23 @@ def conflicts(place: Place, groups: Mapping[str, str]) -> list[str]:
 
 
 def unkept(place: Place, cdi_ids: Sequence[str]) -> list[str]:
-    """CDI devices that an answer names and no file defines."""
+    """CDI devices that an answer names and no file defines, or that mount a file of the plugin that is not there."""
     defined = set()
+    missing: dict[str, str] = {}
     for path in _listed(place.cdi):
         if path.suffix == ".json" and not path.name.startswith("."):
             try:
                 spec = json.loads(path.read_bytes())
             except (FileNotFoundError, ValueError):
                 continue
-            defined |= {f"{spec['kind']}={device['name']}" for device in spec["devices"]}
-    return [f"answered {one}, which no CDI file defines" for one in cdi_ids if one not in defined]
+            for device in spec["devices"]:
+                name = f"{spec['kind']}={device['name']}"
+                defined.add(name)
+                for mount in device["containerEdits"].get("mounts") or ():
+                    if mount["hostPath"].startswith(f"{place.state}/") and not Path(mount["hostPath"]).exists():
+                        missing[name] = mount["hostPath"]
+    found = [f"answered {one}, which no CDI file defines" for one in cdi_ids if one not in defined]
+    return found + [f"answered {one}, which mounts {missing[one]}: missing" for one in cdi_ids if one in missing]
 
 
 def phantoms(place: Place) -> list[str]:
@@ -110,6 +117,7 @@ def leftovers(place: Place, start: Mapping[str, object]) -> list[str]:
     found = [f"CDI folder has {path.name}" for path in _listed(place.cdi)]
     temporary = [path for path in place.state.rglob("*") if path.name.endswith(".tmp") or path.name.startswith(".")]
     found += [f"temporary file {path.relative_to(place.state)}" for path in temporary]
+    found += [f"device metadata {path.name}" for path in _listed(place.state / "dra-device-metadata")]
     found += [f"MPS folder {path.name}" for path in _listed(place.state / "mps")]
     found += [f"MPS daemon {pid}" for pid in daemons(place)]
     now = standing(place)

@@ -174,7 +174,7 @@ async def test_a_few_sequences_hold_and_planted_violations_are_caught() -> None:
         args = {"claim": 0, "devices": devices, "config": None, "admin": False, "domain": 0}
         await planted.do(Step("claim", args))
         await planted.do(Step("prepare", {"claims": [0]}))
-        (file,) = world.place.cdi.iterdir()
+        (file,) = world.place.cdi.glob("*-claim_*")
         second = file.with_name("k8s.gpu.nvidia.com-claim_00000000-0000-4000-8000-000000000000.json")
         second.write_bytes(file.read_bytes())
         with pytest.raises(Violation, match="both hold"):

@@ -72,7 +72,6 @@ async def same_wherever_it_is_killed(
         prepare_node(node)
         disturbed = await story(forks, node, calls, log, number)
         assert disturbed == undisturbed, f"killed after {number}: {operation}\n{node.log.read_text()}"
-        shutil.rmtree(node.folder)
     return undisturbed, len(operations)
 
 
@@ -90,12 +89,14 @@ async def test_killed_while_preparing_and_unpreparing(forks: PluginForks, world:
         lambda plugin: plugin.unprepare(one, two, heir),
     ]
     undisturbed, operations = await same_wherever_it_is_killed(forks, world, calls, stride)
-    assert operations >= 12
+    assert operations >= 20
     assert undisturbed.answers[0] == undisturbed.answers[1]
     assert undisturbed.answers[2] == {one.uid: ""}
     prepared = {path for path in undisturbed.before_last if path.startswith("cdi/")}
-    assert len(prepared) == 2
+    assert len(prepared) == 4, "each with its device metadata"
     assert not any(one.uid in path for path in prepared)
+    described = [path for path in undisturbed.before_last if path.startswith("state/dra-device-metadata/")]
+    assert len(described) == 2
     left = undisturbed.afterwards
     assert {Path(path).parent.name for path in left} == {"state"}
     assert not any(ref.uid.encode() in content for ref in (one, two, heir) for content in left.values())
@@ -114,13 +115,14 @@ async def test_killed_while_putting_right(forks: PluginForks, world: World, what
         await plugin.prepare(*kept, gone)
         expected = before.files()
     await world.delete(gone)
+    left = before.folder.rename(world.folder / "left")
 
     def as_it_was_left(node: NodeUnderTest) -> None:
-        shutil.copytree(before.state, node.state, dirs_exist_ok=True)
+        shutil.copytree(left / "state", node.state, dirs_exist_ok=True)
         if what == "reboot":
             return
-        shutil.copytree(before.cdi, node.cdi, dirs_exist_ok=True)
-        for path in node.cdi.iterdir():
+        shutil.copytree(left / "cdi", node.cdi, dirs_exist_ok=True)
+        for path in [*node.cdi.iterdir(), *(node.state / "dra-device-metadata").iterdir()]:
             if kept[0].uid in path.name:
                 stray = path.with_name(path.name.replace(kept[0].uid, "00000000-0000-0000-0000-000000000000"))
                 path.rename(stray)
@@ -183,7 +185,6 @@ async def test_killed_beside_a_newer_instance_that_goes_on(forks: PluginForks, w
             await plugin.unprepare(one, heir)
         assert list(node.cdi.iterdir()) == [], where
         assert without_staged(node.files()) == node.files(), where
-        shutil.rmtree(node.folder)
 
 
 def without_staged(files: dict[str, bytes]) -> dict[str, bytes]:

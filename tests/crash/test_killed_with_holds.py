@@ -159,9 +159,9 @@ def a_node(world: World, told_story: Story) -> NodeUnderTest:
 
 
 def told(node: NodeUnderTest) -> dict[str, str]:
-    """The CDI files, with what is another one each time, and each node's own folder, left out."""
+    """CDI files and device metadata, with what is another one each time, and each node's own folder, left out."""
     found = {}
-    for path in node.cdi.iterdir():
+    for path in [*node.cdi.iterdir(), *(node.state / "dra-device-metadata").iterdir()]:
         text = path.read_text().replace(str(node.folder), "")
         found[path.name] = re.sub(r"MIG-[0-9a-f-]{36}", "MIG-uuid", text)
     return found

@@ -35,7 +35,7 @@ def a_node(world: World, policy: JsonObject) -> NodeUnderTest:
 
 def told(node: NodeUnderTest, uid: str) -> dict[str, Any]:
     """The edits for the claim's only device, with those for all."""
-    (path,) = [path for path in node.cdi.iterdir() if uid in path.name]
+    (path,) = node.cdi.glob(f"*-claim_{uid}.json")
     spec = json.loads(path.read_text())
     (device,) = spec["devices"]
     edits = [spec.get("containerEdits", {}), device["containerEdits"]]

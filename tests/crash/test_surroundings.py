@@ -102,7 +102,7 @@ async def test_a_missing_cdi_folder_is_named_and_used_when_it_is_there(forks: Pl
 
         devices_of(await plugin.prepare(ref))
 
-        assert len(list(missing.iterdir())) == 1
+        assert len(list(missing.iterdir())) == 2
         assert await plugin.unprepare(ref) == {ref.uid: ""}
         assert list(missing.iterdir()) == []
 
@@ -168,7 +168,7 @@ async def test_without_the_api_server_the_plugin_starts_serves_what_it_holds_and
             await ready(plugin)
             assert await plugin.prepare(first) == {first.uid: answers[first.uid]}
             assert await plugin.unprepare(second) == {second.uid: ""}
-            assert len(node.cdi_files()) == 2
+            assert len(node.cdi_files()) == 4
     finally:
         await world.server.start(port=int(world.server.url.rsplit(":", 1)[1]))
     await world.delete(lost)
@@ -273,7 +273,7 @@ async def test_half_a_driver_root_is_named_and_nothing_of_it_is_kept(
         answer = await plugin.prepare(before)
         with missing(world.host, "nvidia-modprobe"), missing(world.host, name):  # it would make device nodes again
             assert name in error_of(await plugin.prepare(ref), ref)
-            assert len(node.cdi_files()) == 1
+            assert len(node.cdi_files()) == 2
             assert await plugin.prepare(before) == answer
 
         devices_of(await plugin.prepare(ref))

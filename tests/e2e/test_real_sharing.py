@@ -104,6 +104,10 @@ def test_a_sharing_example_runs_and_the_hardware_is_as_before_afterwards(service
         environment, listing = inside(pod, "main", "env"), inside(pod, "main", "ls -R /dev")
         assert "NVIDIA_VISIBLE_DEVICES=void" in environment
         (device,) = allocated(pod)
+        folder = "/var/run/kubernetes.io/dra-device-attributes"
+        (described,) = json.loads(inside(pod, "main", f"cat {folder}/*/*/*/*-metadata.json"))["requests"][0]["devices"]
+        assert described["name"] == device
+        assert described["attributes"].keys() > {"type", "uuid", "resource.kubernetes.io/pciBusID"}, "KubeVirt needs it"
         if device.endswith("-vfio"):
             assert re.search(r"^/dev/vfio:\n\d+\nvfio$", listing, re.MULTILINE), listing
             assert "nvidia" not in listing

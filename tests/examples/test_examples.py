@@ -25,6 +25,7 @@ _KINDS: dict[str, Resource] = {
 
 FITTING = {
     "one-gpu": ("t4", 1),
+    "device-metadata": ("t4", 1),
     "two-containers-one-claim": ("t4", 1),
     "by-memory-and-architecture": ("dgx-h100", 1),
     "nvlink-pair": ("dgx-h100", 2),

@@ -2,6 +2,7 @@
 slice or leave a trace. Random claims on every simulated GPU model, allocated as the scheduler does and prepared by the
 real service over simulated NVML, kernel and programs."""
 
+import json
 import random
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -32,6 +33,15 @@ async def plugin(
     policy = policy.model_copy(update={"publish": [Rule.model_validate({"gpus": two})]})
     async with whole_node(folder, node, policy, features) as wired:
         yield wired
+
+
+def check_described(file: Path, device: Device) -> None:
+    """Containers read what is published; of a MIG device that was made for the claim its UUID, too."""
+    (request,) = json.loads(file.read_bytes())["requests"]
+    ((attributes, published),) = [(found["attributes"], device.to_wire()["attributes"]) for found in request["devices"]]
+    assert attributes | published == attributes
+    if extra := attributes.keys() - published.keys():
+        assert extra == {"uuid"} and attributes["uuid"]["string"].startswith("MIG-")
 
 
 def a_claim_like(device: Device, number: int, chance: random.Random) -> ResourceClaim:
@@ -123,11 +133,13 @@ async def test_what_is_allocated_is_prepared_and_leaves_nothing_behind(tmp_path:
             allocation = node.allocated(slices, claim)
             outcomes.append(allocation)
             if allocation is not None:
-                await node.prepare(claim, allocation)
+                ref = await node.prepare(claim, allocation)
+                (device,) = (device for device in devices if device.name == allocation.devices.results[0].device)
+                check_described(tmp_path / "metadata" / f"{ref.uid}_gpu.json", device)
         assert node.held and None in outcomes
         assert await node.slices() == slices
         for ref in list(node.held):
             await node.unprepare(ref)
         assert node.node.host.snapshots() == before
         assert await node.slices() == slices
-        assert not list((tmp_path / "cdi").iterdir())
+        assert not [*(tmp_path / "cdi").iterdir(), *(tmp_path / "metadata").iterdir()]

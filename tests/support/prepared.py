@@ -12,10 +12,11 @@ from dra_driver.api.policy import PublishingPolicy
 from dra_driver.cdi.edits import DriverFile, DriverFiles, Link
 from dra_driver.cdi.model import DeviceNode
 from dra_driver.errors import DriverError, NodeNotReady
+from dra_driver.features import Gates
 from dra_driver.names import GPU_DRIVER, ClaimRef
-from dra_driver.runtime.files import StagedFile
+from dra_driver.runtime.files import StagedFile, listed
 from kubelet_plugin.claims.service import ClaimService, NodeSources, ServicePatience
-from kubelet_plugin.effects.cdi_files import CdiFiles
+from kubelet_plugin.effects.cdi_files import METADATA_FOLDER, CdiFiles
 from kubelet_plugin.facts.hardware import NodeFacts
 from kubelet_plugin.facts.offers import NodeOffers, NodeRules
 from kubelet_plugin.prepare.claims import ClaimReader
@@ -49,8 +50,8 @@ def no_host_node(path: str) -> DeviceNode | None:
 class FailingCdiFiles(CdiFiles):
     """The real files. `fail` maps a method's name to what its calls raise."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, GPU_DRIVER)
+    def __init__(self, folder: Path, metadata: Path) -> None:
+        super().__init__(folder, GPU_DRIVER, metadata)
         self.fail: dict[str, DriverError] = {}
 
     def stage(self, claim_uid: str, content: bytes) -> StagedFile:
@@ -92,11 +93,15 @@ class Bench:
 
     def __post_init__(self) -> None:
         (self.root / "cdi").mkdir(parents=True, exist_ok=True)
-        self.cdi = FailingCdiFiles(self.root / "cdi")
+        self.cdi = FailingCdiFiles(self.root / "cdi", self.metadata)
 
     @property
     def state(self) -> Path:
         return self.root / "state"
+
+    @property
+    def metadata(self) -> Path:
+        return self.state / METADATA_FOLDER
 
     def container_files(self, facts: NodeFacts) -> ContainerFiles:
         if self.not_ready is not None:
@@ -117,15 +122,17 @@ class Bench:
             "driver": GPU_DRIVER,
             "listener": None,
             "pods": None,
+            "gates": Gates.DEFAULT,
             "holder_s": 0.0,
             "api_s": 0.0,
             **changes,
         }
         pods, listener = values["pods"], values["listener"]
+        offers = NodeOffers(NodeRules(self.policy), NODE)
         return ClaimService(
             ClaimReader(self.api, saw=None if pods is None else pods.saw),
             NodeSources(
-                values["driver"], NODE, self.facts, self.container_files, NodeOffers(NodeRules(self.policy), NODE)
+                values["driver"], NODE, self.facts, self.container_files, offers, values["gates"], self.metadata
             ),
             Executor(values["journal"], values["cdi"], values["effects"], listener),
             listener,
@@ -148,8 +155,8 @@ class Bench:
 
     @property
     def files(self) -> list[str]:
-        """Everything in the CDI folder, temporary files too."""
-        return sorted(path.name for path in self.cdi.folder.iterdir())
+        """Everything in the CDI folder and in that of device metadata, temporary files too."""
+        return sorted(path.name for folder in (self.cdi.folder, self.metadata) for path in listed(folder))
 
 
 async def prepare_one(service: ClaimService, ref: ClaimRef) -> Sequence[PreparedDevice]:

@@ -214,6 +214,6 @@ def allocated(pod: tuple[str, str]) -> set[str]:
 
 def nothing_left(services: Services) -> None:
     until(lambda: not get("resourceclaims", "-A")["items"], "claims are gone")
-    until(lambda: not list(CDI_ROOT.glob("k8s.gpu.nvidia.com*")), "CDI files are gone")
+    until(lambda: not list(CDI_ROOT.glob("*gpu.nvidia.com*")), "CDI files are gone")
     # The journal forgets a claim last, when its settings of the hardware are undone.
     until(lambda: '"claim' not in services.journal().replace('"claims"', ""), "the journal holds no claim")

@@ -123,8 +123,8 @@ async def whole_node(
     offers = NodeOffers(NodeRules(policy), NODE)
     claims = ClaimService(
         ClaimReader(api),
-        NodeSources(GPU_DRIVER, NODE, discovery, ContainerFilesOfNode(driver), offers, gates),
-        Executor(journal, CdiFiles(folder / "cdi", GPU_DRIVER), effects),
+        NodeSources(GPU_DRIVER, NODE, discovery, ContainerFilesOfNode(driver), offers, gates, folder / "metadata"),
+        Executor(journal, CdiFiles(folder / "cdi", GPU_DRIVER, folder / "metadata"), effects),
     )
     loop = asyncio.get_running_loop()
 

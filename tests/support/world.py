@@ -1,5 +1,6 @@
 """One simulated machine, the plugins on it, and an API server with claims that are allocated to it."""
 
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -31,8 +32,9 @@ class World:
         self.host = create_host(self.folder / "host", "t4")
 
     def fresh_node(self) -> NodeUnderTest:
-        """The machine as it is, with nothing prepared on it."""
-        return NodeUnderTest(self.folder / f"n{next(self.nodes)}", self.kubeconfig, self.host)
+        """The machine as it is, with nothing prepared on it. In the place of the one before: its files name paths."""
+        shutil.rmtree(self.folder / "n", ignore_errors=True)
+        return NodeUnderTest(self.folder / "n", self.kubeconfig, self.host)
 
     async def allocated(self, name: str, devices: Sequence[str], *, config: Sequence[JsonObject] = ()) -> ClaimRef:
         """A claim that the scheduler gave these devices of the node."""

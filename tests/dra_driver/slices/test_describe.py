@@ -23,8 +23,9 @@ from dra_driver.api.resource import Attribute, Device
 from dra_driver.devices.health import xid_condition
 from dra_driver.names import GPU_ATTRIBUTES, GPU_DRIVER
 from dra_driver.quantity import Quantity, Version
-from dra_driver.slices.describe import MAX_ATTRIBUTES_AND_CAPACITIES, Description, described_devices
+from dra_driver.slices.describe import Description, described_devices
 from dra_driver.slices.features import ALL_FEATURES, ServerFeatures
+from dra_driver.slices.properties import MAX_ATTRIBUTES_AND_CAPACITIES
 
 EVERYTHING = PublishingPolicy.EVERYTHING
 ALWAYS = {

@@ -82,7 +82,7 @@ class TestPrepare:
         assert uuid_of(3) in content
         assert uuid_of(1) in content
         for device in answer:
-            assert all(name.partition("=")[2] in content for name in device.cdi_ids)
+            assert device.cdi_ids[0].partition("=")[2] in content
 
     async def test_results_of_other_drivers_are_not_ours(self, bench: Bench) -> None:
         foreign = a_result("channel-7", "imex", driver="compute-domain.nvidia.com", pool="elsewhere")
@@ -97,11 +97,16 @@ class TestPrepare:
         name = "gpu.example.com"
         ours, others = a_result(0, driver=name), a_result(1)
         ref = bench.api.put(a_claim(a_ref(), others, ours))
-        async with bench.plugin(driver=name, cdi=CdiFiles(bench.cdi.folder, name)) as service:
+        async with bench.plugin(driver=name, cdi=CdiFiles(bench.cdi.folder, name, bench.metadata)) as service:
             (device,) = await prepare_one(service, ref)
 
-            assert device.cdi_ids == (f"k8s.{name}/claim=uid-of-train-{device_name(0)}",)
-            assert bench.files == [f"k8s.{name}-claim_uid-of-train.json"]
+            ids = (f"k8s.{name}/claim=uid-of-train-{device_name(0)}", f"{name}/metadata=uid-of-train_gpu")
+            assert device.cdi_ids == ids
+            assert bench.files == [
+                f"{name}_metadata_uid-of-train_gpu.json",
+                f"k8s.{name}-claim_uid-of-train.json",
+                "uid-of-train_gpu.json",
+            ]
 
             await unprepare_one(service, ref)
         assert bench.files == []
@@ -356,7 +361,7 @@ class TestRefusals:
         assert len(refused) == 1
         assert "is still held by claim team-a/" in str(refused[0])
         assert len(bench.claims_with_file) == 1
-        assert len(bench.files) == 1
+        assert len(bench.files) == 3
 
     async def test_admin_access_is_given_beside_the_holder(self, bench: Bench) -> None:
         holder = bench.api.put(a_claim(a_ref("holder"), a_result(0)))
@@ -918,13 +923,14 @@ class TestStart:
 
     async def test_orphaned_and_left_over_files_are_removed(self, bench: Bench) -> None:
         await self.prepared(bench, 0)
+        files = bench.files
         bench.cdi.path("nobody").write_bytes(b"{}")
         temporary = bench.cdi.path("half-done").name
         (bench.cdi.folder / f".{temporary}.0123{TEMPORARY_SUFFIX}").write_bytes(b"half")
 
         done, _, _ = await self.started(bench)
 
-        assert bench.files == [bench.cdi.path("uid-of-claim-0").name]
+        assert bench.files == files
         assert "nobody" in done[0]
 
     @pytest.mark.parametrize("how", ["gone", "recreated"])

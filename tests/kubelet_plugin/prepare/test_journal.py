@@ -38,7 +38,7 @@ from kubelet_plugin.prepare.journal import (
     encode,
     hold_of,
 )
-from kubelet_plugin.prepare.lifecycle import Entry, SharedUse
+from kubelet_plugin.prepare.lifecycle import ClaimMetadata, Entry, SharedUse
 
 
 def a_journal(*entries: Entry) -> Journal:
@@ -115,10 +115,13 @@ entries = st.builds(
     st.none() | st.text(),
 )
 entries_with_holds = st.builds(
-    lambda entry, found, releasing: replace(entry, holds=in_order(found), releasing=releasing),
+    lambda entry, found, releasing, metadata: replace(
+        entry, holds=in_order(found), releasing=releasing, metadata=metadata
+    ),
     entries,
     st.lists(holds, max_size=3),
     st.booleans(),
+    st.none() | st.builds(ClaimMetadata, st.text(), st.text()),
 )
 domain_claims = st.builds(
     DomainClaim,

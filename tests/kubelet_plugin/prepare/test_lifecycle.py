@@ -25,6 +25,7 @@ from kubelet_plugin.prepare.holds import (
 from kubelet_plugin.prepare.lifecycle import (
     ClaimStanding,
     Entry,
+    FileDigests,
     HeldByOther,
     HeldDevice,
     JournalState,
@@ -190,7 +191,7 @@ def test_a_claim_is_prepared_when_its_holds_are_made(
 ) -> None:
     entry = replace(with_holds(an_entry(), MigMode(GPU)), releasing=releasing)
 
-    assert state_of(entry, DIGEST, {} if record is None else {MigMode(GPU): record}) is state
+    assert state_of(entry, FileDigests(DIGEST), {} if record is None else {MigMode(GPU): record}) is state
 
 
 def test_an_entry_without_a_digest_is_not_finished_by_having_no_file() -> None:
@@ -222,7 +223,8 @@ def test_a_released_claim_holds_nothing() -> None:
     ],
 )
 def test_the_state_is_read_from_entry_and_file(has_entry: bool, digest: str | None, state: JournalState) -> None:
-    assert state_of(an_entry() if has_entry else None, digest) is state
+    files = None if digest is None else FileDigests(digest)
+    assert state_of(an_entry() if has_entry else None, files) is state
 
 
 def claim(*results: dict[str, Any], uid: str = "uid-of-train", reserved: bool = True) -> ResourceClaim:
@@ -287,7 +289,5 @@ def test_only_what_the_api_said_makes_a_claim_stale() -> None:
 def test_the_answer_is_what_kubelet_needs_and_no_more() -> None:
     device = a_held_device(2, request_names=("train",), share_id="share")
 
-    assert an_entry(a_ref(), device).answer == (
-        PreparedDevice(("train",), NODE, device_name(2), device.cdi_ids, "share"),
-    )
+    assert device.answer == PreparedDevice(("train",), NODE, device_name(2), device.cdi_ids, "share")
     assert uuid_of(2) not in repr(device.answer)

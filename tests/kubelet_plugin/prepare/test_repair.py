@@ -7,7 +7,7 @@ from support.claims import BOOT, DIGEST, an_entry
 from support.rows import rows
 
 from kubelet_plugin.prepare.holds import GpuIdentity, HoldRecord, HoldState, TimeSlice
-from kubelet_plugin.prepare.lifecycle import ClaimStanding, Entry
+from kubelet_plugin.prepare.lifecycle import ClaimMetadata, ClaimStanding, Entry, FileDigests
 from kubelet_plugin.prepare.repair import Action, ClaimFinding, RepairReport, remedy_for
 
 STALE = [standing for standing in ClaimStanding if standing.is_stale]
@@ -21,7 +21,8 @@ def action(
     *,
     incomplete: bool = False,
 ) -> Action:
-    return remedy_for(ClaimFinding("uid", entry, file, standing, planned), BOOT, incomplete=incomplete).action
+    files = None if file is None else FileDigests(file)
+    return remedy_for(ClaimFinding("uid", entry, files, standing, planned), BOOT, incomplete=incomplete).action
 
 
 @pytest.mark.parametrize("standing", [ClaimStanding.STANDS, ClaimStanding.UNKNOWN])
@@ -33,6 +34,38 @@ def test_a_prepared_claim_is_kept(standing: ClaimStanding) -> None:
 @pytest.mark.parametrize("file", [None, "e" * 64])
 def test_a_missing_or_altered_file_is_written_again(file: str | None, standing: ClaimStanding) -> None:
     assert action(an_entry(), file, standing) is Action.REWRITE
+
+
+@rows(
+    "cdi, metadata, reason",
+    [
+        (DIGEST, DIGEST, None),
+        (DIGEST, "e" * 64, "had device metadata that was altered"),
+        (DIGEST, "", "had no device metadata"),
+        ("e" * 64, "", "had a CDI file that was altered"),
+        (None, DIGEST, "had no CDI file"),
+    ],
+)
+def test_device_metadata_that_is_not_as_it_was_left_is_written_again(
+    cdi: str | None, metadata: str, reason: str | None
+) -> None:
+    entry = replace(an_entry(), metadata=ClaimMetadata("gpu", DIGEST))
+    finding = ClaimFinding("uid", entry, FileDigests(cdi, metadata), ClaimStanding.STANDS, DIGEST)
+    remedy = remedy_for(finding, BOOT, incomplete=False)
+    assert remedy.action is (Action.KEEP if reason is None else Action.REWRITE)
+    assert reason is None or remedy.why.endswith(reason)
+
+
+def test_a_claim_without_device_metadata_gets_rid_of_what_another_release_left() -> None:
+    finding = ClaimFinding("uid", an_entry(), FileDigests(DIGEST, DIGEST), ClaimStanding.STANDS, DIGEST)
+    remedy = remedy_for(finding, BOOT, incomplete=False)
+    assert remedy.action is Action.REWRITE
+    assert remedy.why.endswith("had device metadata that is not its own")
+
+
+def test_device_metadata_of_no_claim_is_removed() -> None:
+    finding = ClaimFinding("uid", None, FileDigests(None, DIGEST))
+    assert remedy_for(finding, BOOT, incomplete=False).action is Action.REMOVE_FILE
 
 
 def test_a_file_for_other_driver_files_is_written_again() -> None:
@@ -102,7 +135,7 @@ def action_with_hold(
 ) -> Action:
     entry = replace(an_entry(), holds=(SLICE,), releasing=releasing)
     records = {} if state is None else {SLICE: HoldRecord(state, BOOT)}
-    finding = ClaimFinding("uid", entry, DIGEST, standing, DIGEST, obstacle, records)
+    finding = ClaimFinding("uid", entry, FileDigests(DIGEST), standing, DIGEST, obstacle, records)
     return remedy_for(finding, BOOT, incomplete=False).action
 
 
@@ -119,11 +152,10 @@ def test_what_is_on_its_way_out_goes_whatever_the_api_says(standing: ClaimStandi
 
 
 def test_no_container_may_start_with_what_is_in_the_place_of_a_lost_part() -> None:
-    finding = ClaimFinding(
-        "uid", an_entry(), DIGEST, ClaimStanding.STANDS, DIGEST, lost=frozenset(f"MIG-{n}" for n in range(9))
-    )
+    lost = frozenset(f"MIG-{n}" for n in range(9))
+    finding = ClaimFinding("uid", an_entry(), FileDigests(DIGEST), ClaimStanding.STANDS, DIGEST, lost=lost)
     remedy = remedy_for(finding, BOOT, incomplete=False)
     assert remedy.action is Action.REMOVE_FILE
     assert f"lost {', '.join(f'MIG-{n}' for n in range(9))}, so" in remedy.why
-    without_file = replace(finding, file=None, obstacle="it was destroyed")
+    without_file = replace(finding, files=None, obstacle="it was destroyed")
     assert remedy_for(without_file, BOOT, incomplete=False).action is Action.WAIT
