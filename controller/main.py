@@ -18,7 +18,6 @@ from controller.computedomains.keeper import DomainCollector, DomainKeeper
 from controller.policies import PolicyKeeper
 from controller.settings import ControllerSettings, from_process
 from controller.slices import PublishedSlices
-from dra_driver.api.gpupolicy import INSTALLED, policies_of
 from dra_driver.features import Feature
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.kube.events import EventRecorder
@@ -27,7 +26,7 @@ from dra_driver.kube.metrics import ApiCalls, DroppedEvents
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER
 from dra_driver.publish.live import Changed, DecidedPolicies, LivePolicies, PolicySource
 from dra_driver.publish.metrics import PublishedPools, PublishingCounters
-from dra_driver.publish.policy_file import read_policy
+from dra_driver.publish.policy_file import read_policies
 from dra_driver.publish.pools import Publication, PublishingListeners
 from dra_driver.runtime import memory
 from dra_driver.runtime.tasks import forever, run_service, until_signal
@@ -51,7 +50,7 @@ def main() -> None:
 
 async def run(settings: ControllerSettings) -> None:
     """The controller's whole life. Ends with Stopped after a signal, or with the error of the part that failed."""
-    installed = policies_of(read_policy(settings.policy, settings.feature_gates), INSTALLED)
+    installed = read_policies(settings.policy, settings.feature_gates)
     metrics = CollectorRegistry()
     tell_build(metrics, "controller")
     async with (

@@ -465,11 +465,11 @@ def _publisher(
         return None
 
     # Imported here, because plugins do not need it in memory if a controller publishes.
-    from dra_driver.api.gpupolicy import INSTALLED, policies_of
     from dra_driver.publish import LivePolicies, PoolPublisher, Publication, PublishingListeners
     from dra_driver.publish.metrics import CountingNarrator, PublishedPools, PublishingCounters
+    from dra_driver.publish.policy_file import read_policies
 
-    installed = policies_of(_installed(settings), INSTALLED)
+    installed = read_policies(settings.policy, settings.feature_gates)
     publisher = PoolPublisher(
         kube,
         Publication(

@@ -32,7 +32,7 @@ from dra_driver.api.inventory import (
     NodeInventorySpec,
 )
 from dra_driver.api.meta import JsonObject
-from dra_driver.api.policy import GpuSelection, MigRule, PublishingPolicy, decode_policy
+from dra_driver.api.policy import GpuSelection, MigRule, PublishingPolicy
 from dra_driver.cel.device import compile_selector
 from dra_driver.cel.errors import CelError
 from dra_driver.checking.check import check
@@ -44,6 +44,7 @@ from dra_driver.errors import InvalidInput
 from dra_driver.migration.migrate import ManifestText, migrate
 from dra_driver.migration.model import Options
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
+from dra_driver.publish.policy_file import decode_policy
 from dra_driver.slices.describe import Description, described_devices
 from dra_driver.slices.domains import domain_devices
 from dra_driver.slices.features import ALL_FEATURES

@@ -67,6 +67,11 @@ class Document:
         items = tuple(int(number) for number in re.findall(r"\[([0-9]+)\]", self._prefix))
         return SourceText(self._text.start, self._text.text, self._number, items)
 
+    @property
+    def is_part(self) -> bool:
+        """Whether it was made of a part of a larger document, or is an item of a list."""
+        return bool(self._prefix)
+
     def part(self, path: str, obj: JsonObject) -> "Document":
         """An object made from the part of this one at `path`; its fields are at the positions below that path."""
         metadata = obj.get("metadata")

@@ -56,6 +56,8 @@ MOST_LISTED = 32
 MOST_EXAMPLES = 8
 """Of the status."""
 
+FILE_KIND = "PublishingPolicy"
+"""Several rules in one file; no kind of the API."""
 INSTALLED = "installed"
 """Prefix of the names of policies that come with the installation."""
 
@@ -99,8 +101,13 @@ class GpuPolicySpec(Strict):
 
     def without(self, gates: Gates) -> tuple["GpuPolicySpec", tuple[tuple[str, Feature], ...]]:
         """This, without what needs a feature that is off; and those fields, each with its feature."""
-        needs = [(field, feature) for field, feature in _needs(self) if feature not in gates]
+        needs = [(field, feature) for field, feature in self.features if feature not in gates]
         return self.model_copy(update={field: None for field, _ in needs}), tuple(needs)
+
+    @property
+    def features(self) -> tuple[tuple[str, Feature], ...]:
+        """Every feature that the policy requires, with the field that requires it."""
+        return tuple(_needs(self))
 
 
 def _needs(spec: GpuPolicySpec) -> Iterator[tuple[str, Feature]]:
@@ -167,7 +174,8 @@ class GpuPolicy(Model):
     @classmethod
     def read(cls, obj: JsonObject) -> Self:
         """Raises InvalidInput that lists every problem with its field."""
-        name = (obj.get("metadata") or {}).get("name", "")
+        metadata = obj.get("metadata")
+        name = metadata.get("name", "") if isinstance(metadata, dict) else ""
         return cls.of({**obj, "spec": obj.get("spec") or {}}, about=f"GpuPolicy {name}")
 
     def to_object(self) -> JsonObject:
@@ -221,6 +229,34 @@ def combined(policies: Iterable[GpuPolicy]) -> PublishingPolicy:
     return PublishingPolicy(
         attributes=attributes, mig=mig, sharing=sharing, passthrough=passthrough, compute_domains=domains
     ).that_overrides(publishing, health)
+
+
+def is_policy(obj: JsonObject) -> bool:
+    """Whether it is a GpuPolicy, or several rules in one file."""
+    return obj.get("apiVersion") == GPU_POLICIES.api_version and obj.get("kind") in (GPU_POLICIES.kind, FILE_KIND)
+
+
+def policies_among(objects: Iterable[JsonObject], prefix: str = "file", *, about: str | None = None) -> list[GpuPolicy]:
+    """The GpuPolicies, and those that say what the PublishingPolicies say, whose names begin with `prefix`. Objects of
+    other kinds are passed over. Raises InvalidInput; `about` names the file for problems of PublishingPolicies."""
+    made: list[GpuPolicy] = []
+    files = 0
+    for obj in filter(is_policy, objects):
+        if obj["kind"] == GPU_POLICIES.kind:
+            made.append(GpuPolicy.read(obj))
+        else:
+            files += 1
+            policy = PublishingPolicy.of(obj, about=about)
+            made += policies_of(policy, prefix if files == 1 else f"{prefix}-{files}")
+    return made
+
+
+def rules_among(objects: Iterable[JsonObject], *, about: str | None = None) -> PublishingPolicy:
+    """What `policies_among` say together. One PublishingPolicy alone is returned as it is. Raises InvalidInput."""
+    policies = [obj for obj in objects if is_policy(obj)]
+    if len(policies) == 1 and policies[0]["kind"] == FILE_KIND:
+        return PublishingPolicy.of(policies[0], about=about)
+    return combined(policies_among(policies, about=about))
 
 
 def policies_of(policy: PublishingPolicy, prefix: str) -> list[GpuPolicy]:

@@ -38,11 +38,10 @@ In `nodes` and `gpus` all given fields must match; in each list one entry must m
 shell patterns. Without `nodes` or `gpus` a rule applies to all.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-import yaml
 from pydantic import BeforeValidator, Field, model_validator
 
 from dra_driver.api.gpu_settings import (
@@ -61,7 +60,6 @@ from dra_driver.api.gpu_settings import (
 from dra_driver.api.inventory import GpuFacts
 from dra_driver.api.resource import Attribute
 from dra_driver.api.selection import requirement_holds
-from dra_driver.errors import InvalidInput
 from dra_driver.features import Feature
 
 
@@ -201,6 +199,17 @@ class PublishingPolicy(Strict):
         self._publishing, self._health_rules = tuple(publishing), tuple(health)
         self._waiting = frozenset(waiting)
         return self
+
+    def selecting(self, nodes: Callable[[NodeSelection | None], NodeSelection | None]) -> Self:
+        """This policy, with `nodes` of what each rule selects in place of that."""
+
+        def changed[R: Rule](rules: Iterable[R]) -> list[R]:
+            return [rule.model_copy(update={"nodes": nodes(rule.nodes)}) for rule in rules]
+
+        fields = ("publish", "withhold", "attributes", "mig", "sharing", "passthrough", "compute_domains")
+        given = {field: rules for field in fields if (rules := getattr(self, field)) is not None}
+        policy = self.model_copy(update={field: changed(rules) for field, rules in given.items()})
+        return policy.that_overrides(changed(self._publishing), changed(self._health_rules), self._waiting)
 
     @property
     def features(self) -> tuple[tuple[str, Feature], ...]:
@@ -367,31 +376,6 @@ _ANY = GpuSelection(names=["*"])
 
 def _without_name(settings: NodeMig | NodeSharing) -> dict[str, Any]:
     return {name: value for name, value in dict(settings).items() if name != "rule"}
-
-
-class _UniqueKeys(yaml.SafeLoader):
-    """In YAML a later duplicate key silently overrides an earlier one; a policy must not contain any."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"{key!r} is given twice", node.start_mark)
-        return super().construct_mapping(node, deep)
-
-
-def decode_policy(text: str, *, about: str) -> PublishingPolicy:
-    """From YAML or JSON. Raises InvalidInput that lists every problem with its field; `about` names the file."""
-    try:
-        document = yaml.load(text, _UniqueKeys)
-    except yaml.YAMLError as error:
-        raise InvalidInput(f"not YAML: {error}", about=about) from error
-    if not isinstance(document, dict):
-        raise InvalidInput("a PublishingPolicy is a mapping with apiVersion, kind and rules", about=about)
-    missing = [f"{field}: is missing" for field in ("apiVersion", "kind") if field not in document]
-    if missing:
-        raise InvalidInput("; ".join(missing), about=about, problems=missing)
-    return PublishingPolicy.of(document, about=about)
 
 
 def _any(patterns: list[str] | None, text: str) -> bool:

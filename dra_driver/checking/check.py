@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dra_driver.api.documents import Document, ReadDocuments, read_documents
-from dra_driver.api.meta import JsonObject
+from dra_driver.api.gpupolicy import FILE_KIND, GpuPolicy, is_policy, policies_among, rules_among
+from dra_driver.api.meta import GPU_POLICIES, JsonObject
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.apirules.conversion import inward
 from dra_driver.apirules.dra_slices import SliceLimits, problems_of_slice, problems_of_taint_rule
@@ -21,6 +22,7 @@ from dra_driver.checking.findings import (
     DEPRECATED,
     MISSING_FIELD,
     POLICY,
+    POLICY_FILE,
     TWICE,
     CheckReport,
     Finding,
@@ -35,11 +37,11 @@ from dra_driver.checking.partitions import check_partitions
 from dra_driver.checking.pods import KINDS, check_pod, pod_spec, pod_specs_inside, report_missing
 from dra_driver.checking.selectors import KnownNames, fix_of
 from dra_driver.errors import InvalidInput
+from dra_driver.features import Gates
 from dra_driver.names import ADMIN_ACCESS_LABEL, COMPUTE_DOMAIN_DRIVER
 from dra_driver.phrases import meant, shown
 
 _GROUP = "resource.k8s.io"
-_POLICY = ("dra.gpu/v1alpha1", "PublishingPolicy")
 _COMPUTE_INSTANCE = re.compile(r"\b[1-8]c\.[1-8]g\.[0-9]+gb(?:[+-][a-z.]+)?")
 _POD_SPEC = "io.k8s.api.core.v1.PodSpec"
 
@@ -80,15 +82,9 @@ def policies_for(documents: Sequence[Document]) -> tuple[PublishingPolicy, ...]:
 
 
 def policies_in(documents: Iterable[Document]) -> tuple[PublishingPolicy, ...]:
-    """Those among the documents that are right."""
-    publishing_policies = []
-    for document in documents:
-        if (document.api_version, document.kind) == _POLICY:
-            try:
-                publishing_policies.append(PublishingPolicy.of(document.obj))
-            except InvalidInput:
-                continue
-    return tuple(publishing_policies)
+    """What those among the documents that are right say together, in one entry; none if there are none."""
+    valid = [document.obj for document in documents if is_policy(document.obj) and not _policy_problems(document.obj)]
+    return (rules_among(valid),) if valid else ()
 
 
 def _order(finding: Finding) -> tuple[object, ...]:
@@ -145,8 +141,8 @@ class _Judged:
         self.reports.append(report)
         if not document.kind:
             return
-        if (document.api_version, document.kind) == _POLICY:
-            _check_policy(document, report)
+        if is_policy(document.obj):
+            _check_policy(document, report, self._knowledge.gates)
         elif document.kind in _SERVED or document.api_version.startswith(f"{_GROUP}/"):
             if _check_version(document, report, self._knowledge.minor):
                 self._take_dra(document, report)
@@ -300,13 +296,28 @@ def _check_metadata(taken: _Taken) -> None:
     report_problems(problems_of_metadata(("", ""), metadata), taken.report)
 
 
-def _check_policy(document: Document, report: CheckReport) -> None:
+def _check_policy(document: Document, report: CheckReport, gates: Gates) -> None:
+    if document.kind == FILE_KIND and not document.is_part:
+        message = f"kubectl apply knows no {FILE_KIND}; it is a file of the chart and of dractl"
+        fix = f"`dractl policy convert {document.file}` prints {GPU_POLICIES.kind} objects that say the same"
+        report.find(POLICY_FILE, "kind", message, fix=fix)
+    problems = _policy_problems(document.obj)
+    for problem in problems:
+        field, colon, message = problem.partition(": ")
+        report.find(POLICY, field if colon else "", message if colon else problem)
+    if document.kind == GPU_POLICIES.kind and not problems:
+        report_problems(problems_of_metadata(("", ""), document.obj["metadata"]), report)
+        for field, feature in GpuPolicy.read(document.obj).spec.without(gates)[1]:
+            message = f"feature gate {feature} is off, so the driver ignores this"
+            report.find(POLICY, f"spec.{field}", message, severity=Severity.WARNING)
+
+
+def _policy_problems(policy: JsonObject) -> Sequence[str]:
     try:
-        PublishingPolicy.of(document.obj)
+        policies_among([policy])
     except InvalidInput as error:
-        for problem in error.problems or (error.message,):
-            field, colon, message = problem.partition(": ")
-            report.find(POLICY, field if colon else "", message if colon else problem)
+        return error.problems or (error.message,)
+    return ()
 
 
 # -- versions

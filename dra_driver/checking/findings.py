@@ -118,7 +118,7 @@ SELECTOR_FAILS = Code(
 UNKNOWN_ATTRIBUTE = Code(
     "unknown-attribute",
     _WARNING,
-    "No known device has this attribute or capacity, unless a PublishingPolicy adds it. A selector that reads it "
+    "No known device has this attribute or capacity, unless a GpuPolicy adds it. A selector that reads it "
     "fails, a constraint on it is never met.",
 )
 CONFIG = Code("config", _ERROR, "The parameters of a config are invalid. The node plugin would refuse the claim.")
@@ -150,13 +150,24 @@ ADMIN_ACCESS = Code(
 EXTENDED_RESOURCE = Code(
     "extended-resource", _WARNING, "A container requests devices by a resource name that no DeviceClass provides."
 )
-POLICY = Code("policy", _ERROR, "A PublishingPolicy that the driver would refuse to start with.")
+POLICY = Code(
+    "policy",
+    _ERROR,
+    "A GpuPolicy or PublishingPolicy that makes no sense, so that the driver would not follow it.",
+    "a warning where a field needs a feature gate that is off",
+)
+POLICY_FILE = Code(
+    "policy-file",
+    _WARNING,
+    "A PublishingPolicy is a file of the chart and of dractl. `kubectl apply` needs GpuPolicies:"
+    " `dractl policy convert FILE` prints them.",
+)
 
 CODES: tuple[Code, ...] = (
     UNREADABLE, API_VERSION, DEPRECATED, UNKNOWN_FIELD, WRONG_TYPE, MISSING_FIELD, INVALID, TOO_MANY, DUPLICATE, TWICE,
     TEMPLATE_TAKEN, DEPRECATED_FIELD, NEEDS_GATE, TOO_NEW, UNKNOWN_REQUEST, UNUSED_REQUEST, UNKNOWN_CLAIM,
     UNUSED_CLAIM, NOT_FOUND, MISNAMED, SELECTOR, NOT_JUDGED, SELECTOR_FAILS, UNKNOWN_ATTRIBUTE, CONFIG, CONFIG_KIND,
-    UNKNOWN_DRIVER, NEVER_FITS, FABRIC_PARTITION, ADMIN_ACCESS, EXTENDED_RESOURCE, POLICY,
+    UNKNOWN_DRIVER, NEVER_FITS, FABRIC_PARTITION, ADMIN_ACCESS, EXTENDED_RESOURCE, POLICY, POLICY_FILE,
 )  # fmt: skip
 
 

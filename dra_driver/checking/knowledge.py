@@ -1,7 +1,7 @@
 """What manifests are judged against: a Kubernetes version, classes, and nodes with the devices that they would publish.
 
 The nodes are those of the GPU models that the driver simulates (`models.json`, made of the simulated profiles by
-tests/dra_driver/checking/extract_models.py), each published in every way that a PublishingPolicy can ask for; or the
+tests/dra_driver/checking/extract_models.py), each published in every way that policies can ask for; or the
 nodes of a live cluster. They are made when they are first looked at, since most manifests need few of them.
 """
 
@@ -211,9 +211,8 @@ def _with_header(rules: JsonObject) -> JsonObject:
 
 def everywhere(policy: PublishingPolicy) -> PublishingPolicy:
     """Without its choice of nodes: which labels a node has is not known here."""
-    names = ("attributes", "mig", "sharing", "passthrough", "compute_domains")
-    rules = {name: [rule.model_copy(update={"nodes": None}) for rule in getattr(policy, name)] for name in names}
-    return policy.model_copy(update={**rules, "publish": None, "withhold": []})
+    rules = policy.model_copy(update={"publish": None, "withhold": []}).selecting(lambda _: None)
+    return rules.that_overrides((), ())
 
 
 def site_of_model(

@@ -14,18 +14,18 @@ from typing import Annotated
 import typer
 
 from dra_driver import bundled
+from dra_driver.api.gpupolicy import GpuPolicy, rules_among
 from dra_driver.api.meta import RESOURCE_CLAIMS, RESOURCE_SLICES
-from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import ResourceClaim, ResourceSlice
 from dra_driver.apirules.dra_gates import as_kept, dropped_fields
 from dra_driver.cli import scenario as scenarios
 from dra_driver.cli.files import shipped_classes
 from dra_driver.cli.offline import objects_of_node
-from dra_driver.cli.scenario import ContainerResult, Scenario, policy_of
+from dra_driver.cli.scenario import ContainerResult, Scenario
 from dra_driver.cli.usage import PublishedDevice
 from dra_driver.errors import DriverError, InvalidInput
 from dra_driver.kubernetes import CURRENT, SEEN, named_minor
-from dra_driver.publish.policy_file import read_policy
+from dra_driver.publish.policy_file import read_policies
 from dra_driver.runtime.telemetry import configure_logging
 from dra_driver.simulation.cluster import SimulatedCluster, SimulatedNode, parse_nodes
 from dra_driver.slices.features import default_features
@@ -97,16 +97,15 @@ def demo(
     minor = named_minor(kubernetes, SEEN)
     results = scenarios_in(folder)
     wanted = wanted_nodes(nodes, folder)
-    policy = policy_of(document for scenario in results for document in scenario.policies)
     skipped = {scenario.name: why for scenario in results if (why := _why_not(scenario, publisher)) is not None}
     if folder is None and (nodes is not None or minor != CURRENT):
-        unfit = _unfit(results, wanted, policy, minor)
+        unfit = _unfit(results, wanted, minor)
         # On the nodes of the plan everything fits, since things are done to their GPUs that are not looked at here.
         skipped = {name: why for name, why in unfit.items() if nodes is not None or why != _MISFIT} | skipped
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="dractl-") as place, (Path(place) / "simulation.log").open("w") as log:
         configure_logging("info", "console", log)
-        outcomes = asyncio.run(_run(Path(place), wanted, publisher, policy, SEEN[minor], results, skipped, timeout))
+        outcomes = asyncio.run(_run(Path(place), wanted, publisher, SEEN[minor], results, skipped, timeout))
     if output is Format.TABLE:
         _show(outcomes, time.monotonic() - started)
     else:
@@ -137,12 +136,10 @@ def wanted_nodes(nodes: str | None, folder: Path | None) -> tuple[SimulatedNode,
     return scenarios.nodes_of(top) or scenarios.nodes_of(top.parent) or parse_nodes(DEFAULT_NODES)
 
 
-def _unfit(
-    results: Sequence[Scenario], nodes: Sequence[SimulatedNode], policy: PublishingPolicy, minor: int
-) -> dict[str, str]:
+def _unfit(results: Sequence[Scenario], nodes: Sequence[SimulatedNode], minor: int) -> dict[str, str]:
     """Why examples need newer servers, or other nodes."""
-    newest = fitting_examples(results, nodes, policy)
-    here = newest if minor == CURRENT else fitting_examples(results, nodes, policy, minor)
+    newest = fitting_examples(results, nodes)
+    here = newest if minor == CURRENT else fitting_examples(results, nodes, minor)
     return {
         **dict.fromkeys((scenario.name for scenario in results if scenario.name not in newest), _MISFIT),
         **dict.fromkeys(newest - here, f"Kubernetes 1.{minor} does not offer what it needs by default"),
@@ -159,13 +156,14 @@ def _loses(scenario: Scenario, minor: int) -> bool:
 
 
 def fitting_examples(
-    results: Sequence[Scenario], nodes: Sequence[SimulatedNode], policy: PublishingPolicy, minor: int = CURRENT
+    results: Sequence[Scenario], nodes: Sequence[SimulatedNode], minor: int = CURRENT
 ) -> frozenset[str]:
     """Names of those whose pods get what they ask for on empty nodes, according to the allocator."""
     from dra_driver.allocation.behavior import Behavior
     from dra_driver.allocation.loading import world_of
     from dra_driver.allocation.offline import allocate_all
 
+    policy = rules_among(document for scenario in results for document in scenario.documents)
     shipped = [as_kept(document.obj, minor) for document in shipped_classes()]
     features, behavior = default_features(minor), Behavior.of(minor)
     common = [*shipped, *(obj for node in nodes for obj in objects_of_node(node, policy, features))]
@@ -179,7 +177,6 @@ async def _run(
     place: Path,
     nodes: Sequence[SimulatedNode],
     publisher: str,
-    policy: PublishingPolicy,
     version: str,
     results: Sequence[Scenario],
     skipped: Mapping[str, str],
@@ -188,7 +185,7 @@ async def _run(
     outcomes = []
     with messages.status("starting a simulated cluster") as status:
         async with SimulatedCluster.running(
-            place, nodes, publisher=publisher, policy=policy, version=version, progress=status.update
+            place, nodes, publisher=publisher, version=version, progress=status.update
         ) as cluster:
             for scenario in results:
                 if scenario.name in skipped:
@@ -329,7 +326,7 @@ def cluster(
     ] = None,
     policy: Annotated[
         Path | None,
-        typer.Option("--policy", help="A PublishingPolicy; default: what the examples need.", show_default=False),
+        typer.Option("--policy", help="GpuPolicies or a PublishingPolicy of the installation.", show_default=False),
     ] = None,
     port: Annotated[
         int,
@@ -344,7 +341,7 @@ def cluster(
     """
     version = SEEN[named_minor(kubernetes, SEEN)]
     wanted = wanted_nodes(nodes, None)
-    allowed = read_policy(policy) if policy is not None else _policy_of_examples()
+    allowed = read_policies(policy)
     if folder is not None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -356,12 +353,13 @@ def cluster(
         asyncio.run(_keep(Path(place), wanted, allowed, publisher, version, port))
 
 
-def _policy_of_examples() -> PublishingPolicy:
-    return policy_of(document for scenario in scenarios_in(None) for document in scenario.policies)
-
-
 async def _keep(
-    folder: Path, nodes: Sequence[SimulatedNode], policy: PublishingPolicy, publisher: str, version: str, port: int
+    folder: Path,
+    nodes: Sequence[SimulatedNode],
+    installed: Sequence[GpuPolicy],
+    publisher: str,
+    version: str,
+    port: int,
 ) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -376,7 +374,7 @@ async def _keep(
                     folder,
                     nodes,
                     publisher=publisher,
-                    policy=policy,
+                    installed=installed,
                     version=version,
                     port=port,
                     progress=status.update,

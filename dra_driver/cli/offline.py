@@ -1,19 +1,22 @@
 """A world from files: manifests, slices and other objects, for commands that ask no cluster."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dra_driver.allocation.behavior import Behavior
 from dra_driver.allocation.loading import pods_of_workload, world_of
+from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.search import Limit
 from dra_driver.allocation.world import World
 from dra_driver.api.documents import Document
+from dra_driver.api.gpupolicy import rules_among
 from dra_driver.api.inventory import NodeInventorySpec
-from dra_driver.api.meta import JsonObject
-from dra_driver.api.policy import PublishingPolicy
+from dra_driver.api.meta import NODES, JsonObject
+from dra_driver.api.policy import NodeSelection, PublishingPolicy
 from dra_driver.cli.files import read_files, shipped_classes
 from dra_driver.errors import InvalidInput
 from dra_driver.kubernetes import CURRENT, OLDEST, named_minor
@@ -70,7 +73,8 @@ def world_in(files: Sequence[str], kubernetes: str, *, replicas: int = 1, models
     """All objects of the files. DeviceClasses that they lack are those that come with the driver.
 
     `kubernetes` is a version like `1.36`. `replicas` is how many pods of a workload are looked at. `models` are nodes
-    as of ModelsOption, published as the PublishingPolicies among the files say. Raises InvalidInput with all objects
+    as of ModelsOption, published as the policies among the files say; the labels of a node are those of the Node of its
+    name in the files, and without one it has all labels that policies select. Raises InvalidInput with all objects
     that are not valid, and UnreadableFile.
     """
     minor = named_minor(kubernetes)
@@ -95,15 +99,30 @@ def _expanded(document: Document, replicas: int) -> list[JsonObject]:
     return list(pods_of_workload(obj, replicas=replicas)) or [obj]
 
 
-def _objects_of_models(models: str, objects: Iterable[JsonObject]) -> list[JsonObject]:
+def _objects_of_models(models: str, objects: Sequence[JsonObject]) -> list[JsonObject]:
     # The simulated cluster behind these names takes longer to import than most files take to explain.
-    from dra_driver.checking.knowledge import everywhere
-    from dra_driver.cli.scenario import POLICY_KIND, policy_of
     from dra_driver.simulation.cluster import parse_nodes
 
-    policies = [obj for obj in objects if obj.get("kind") == POLICY_KIND]
-    policy = everywhere(policy_of(policies)) if policies else PublishingPolicy.EVERYTHING
-    return [obj for node in parse_nodes(models) for obj in objects_of_node(node, policy)]
+    labels = {
+        view.name: tuple(view.labels.items())
+        for view in (NodeView.read(obj) for obj in objects if obj.get("kind") == NODES.kind)
+    }
+    rules = rules_among(objects)
+    anyhow = rules.selecting(_with_any_labels)
+    return [
+        obj
+        for node in parse_nodes(models)
+        for obj in (
+            objects_of_node(replace(node, labels=labels[node.name]), rules)
+            if node.name in labels
+            else objects_of_node(node, anyhow)
+        )
+    ]
+
+
+def _with_any_labels(nodes: NodeSelection | None) -> NodeSelection | None:
+    """Which labels a node has is not known if the files lack its Node object, so it has all that rules select."""
+    return None if nodes is None else nodes.model_copy(update={"label_selector": None})
 
 
 def objects_of_node(

@@ -1,8 +1,7 @@
 """Examples on a simulated cluster: the nodes they need, and one example from its manifests to its removal.
 
-An examples folder may have a `cluster.yaml` with its nodes. Each example may have a PublishingPolicy among its
-manifests, for what an administrator must allow. The policies of all examples of one run are joined: they select nodes
-by label, so they do not conflict. Used by `dractl demo` and by end-to-end tests.
+An examples folder may have a `cluster.yaml` with its nodes. Each example may have GpuPolicies among its manifests, for
+what an administrator must allow. Used by `dractl demo` and by end-to-end tests.
 
 ```yaml
 nodes:
@@ -23,15 +22,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 from pydantic import ConfigDict, Field
 
+from dra_driver.api.gpupolicy import is_policy, policies_among, rules_among
 from dra_driver.api.meta import (
     COMPUTE_DOMAINS,
     CONFIG_MAPS,
     DEVICE_CLASSES,
     EVENTS,
+    GPU_POLICIES,
     NAMESPACES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
@@ -50,7 +52,6 @@ from dra_driver.simulation.cluster import SimulatedCluster, SimulatedNode
 from dra_driver.simulation.kubelet.claims import pod_claims
 
 CLUSTER_FILE = "cluster.yaml"
-POLICY_KIND = "PublishingPolicy"
 
 
 class _Strict(Model):
@@ -94,22 +95,10 @@ def nodes_of(folder: Path) -> tuple[SimulatedNode, ...] | None:
     return tuple(simulated_nodes)
 
 
-def policy_of(documents: Iterable[JsonObject]) -> PublishingPolicy:
-    """One policy of many: lists one after the other; all must agree on everything else. Raises InvalidInput."""
-    together: JsonObject = {}
-    for document in documents:
-        PublishingPolicy.of(document, about=f"{POLICY_KIND} of an example")
-        for field, value in document.items():
-            if isinstance(value, list):
-                together[field] = [*together.get(field, []), *value]
-            elif together.setdefault(field, value) != value:
-                raise InvalidInput(f"two examples say different things: {value!r}", about=POLICY_KIND, field=field)
-    return PublishingPolicy.of(together, about=POLICY_KIND)
-
-
 _KINDS = {
     resource.kind: resource
     for resource in (
+        GPU_POLICIES,
         NAMESPACES,
         CONFIG_MAPS,
         DEVICE_CLASSES,
@@ -137,13 +126,17 @@ class ContainerResult:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """An example: its name, its manifests in the order in which they are applied, and the policies that it needs."""
+    """An example: its name, and its manifests in the order in which they are applied."""
 
     name: str
     documents: tuple[JsonObject, ...]
-    policies: tuple[JsonObject, ...] = ()
     foreign: tuple[str, ...] = ()
     """Kinds among its manifests that the simulated cluster does not run; `documents` has none of them."""
+
+    @property
+    def rules(self) -> PublishingPolicy:
+        """What its GpuPolicies say."""
+        return rules_among(self.documents)
 
     @property
     def has_domains(self) -> bool:
@@ -154,7 +147,7 @@ class Scenario:
 def read_scenario(folder: Path, *, foreign: bool = False) -> Scenario:
     """All YAML files of a folder. Raises InvalidInput for what is not YAML or, unless kinds may be `foreign`, of a kind
     that is not simulated."""
-    documents: list[JsonObject] = []
+    documents: list[Any] = []
     for path in sorted((*folder.glob("*.yaml"), *folder.glob("*.yml"))):
         if path.name == CLUSTER_FILE:
             continue
@@ -162,7 +155,7 @@ def read_scenario(folder: Path, *, foreign: bool = False) -> Scenario:
             documents += [document for document in yaml.safe_load_all(path.read_text()) if document]
         except (yaml.YAMLError, OSError, UnicodeDecodeError) as error:
             raise InvalidInput(str(error), about=str(path)) from error
-    policies = [item for item in documents if _kind(item) == POLICY_KIND]
+    policies = [item for item in documents if isinstance(item, dict) and is_policy(item)]
     documents = [item for item in documents if item not in policies]
     if not documents:
         raise InvalidInput("no YAML documents in this folder", about=str(folder))
@@ -171,8 +164,9 @@ def read_scenario(folder: Path, *, foreign: bool = False) -> Scenario:
     for document in documents:
         _check(document, folder)
     order = list(_KINDS)
-    ordered = tuple(sorted(documents, key=lambda document: order.index(document["kind"])))
-    return Scenario(folder.name, ordered, tuple(policies), tuple(sorted(others)))
+    ordered = sorted(documents, key=lambda document: order.index(document["kind"]))
+    made = [policy.to_object() for policy in policies_among(policies, folder.name, about=str(folder))]
+    return Scenario(folder.name, (*made, *ordered), tuple(sorted(others)))
 
 
 def _check(document: object, folder: Path) -> None:

@@ -5,13 +5,13 @@ from datetime import timedelta
 
 from dra_driver.api.core import AppsWorkload
 from dra_driver.api.meta import JsonObject
-from dra_driver.api.policy import decode_policy
 from dra_driver.api.resource import DeviceClass
 from dra_driver.doctor.cluster import POLICY_FILE, ClusterView
 from dra_driver.doctor.findings import Judgment, Wrong, wrong
 from dra_driver.errors import InvalidInput
 from dra_driver.features import Feature
 from dra_driver.names import GPU_DRIVER
+from dra_driver.publish.policy_file import decode_policy
 
 type JudgeClass = Callable[[str, JsonObject, str], Iterable[str]]
 """From the name and spec of a class and the driver's name to what is wrong with the class."""

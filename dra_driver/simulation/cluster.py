@@ -24,6 +24,7 @@ from typing import Any, Self
 import yaml
 
 from dra_driver import bundled
+from dra_driver.api.gpupolicy import GpuPolicy
 from dra_driver.api.meta import (
     CRDS,
     DEVICE_CLASSES,
@@ -33,7 +34,6 @@ from dra_driver.api.meta import (
     RESOURCE_SLICES,
     JsonObject,
 )
-from dra_driver.api.policy import PublishingPolicy
 from dra_driver.errors import InvalidInput, NodeNotReady, NotFound
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.names import GPU_DRIVER, model_label, names_record
@@ -105,14 +105,17 @@ class SimulatedCluster:
         nodes: Sequence[SimulatedNode],
         *,
         publisher: str = "controller",
-        policy: PublishingPolicy = PublishingPolicy.EVERYTHING,
+        installed: Sequence[GpuPolicy] = (),
         version: str = DEFAULT_VERSION,
     ) -> None:
         self.folder = folder
         self.nodes = tuple(nodes)
         self.publisher = publisher
-        self.policy = folder / "policy.yaml"
-        self.policy.write_text(yaml.safe_dump(policy.to_wire(), sort_keys=False))
+        self._policy: tuple[str, ...] = ()
+        if installed:
+            file = folder / "policy.yaml"
+            file.write_text(yaml.safe_dump_all([policy.to_object() for policy in installed], sort_keys=False))
+            self._policy = ("--policy", str(file))
         self.kubeconfig = folder / "kubeconfig"
         self.version = version
         self.server = SimulatedApiServer(version=version)
@@ -133,13 +136,13 @@ class SimulatedCluster:
         nodes: Sequence[SimulatedNode],
         *,
         publisher: str = "controller",
-        policy: PublishingPolicy = PublishingPolicy.EVERYTHING,
+        installed: Sequence[GpuPolicy] = (),
         version: str = DEFAULT_VERSION,
         port: int = 0,
         progress: Callable[[str], None] = lambda _: None,
     ) -> AsyncIterator["SimulatedCluster"]:
         """Start everything, wait until every node's devices are published, and stop everything at the end."""
-        cluster = cls(folder, nodes, publisher=publisher, policy=policy, version=version)
+        cluster = cls(folder, nodes, publisher=publisher, installed=installed, version=version)
         async with AsyncExitStack() as stack:
             progress("starting the API server")
             try:
@@ -290,8 +293,7 @@ class SimulatedCluster:
             "--no-leader-election",
             "--lease-namespace",
             DRIVER_NAMESPACE,
-            "--policy",
-            str(self.policy),
+            *self._policy,
         ]
         return Process("controller", command, self.folder / "logs" / "controller.log")
 
@@ -306,7 +308,7 @@ class SimulatedCluster:
             *("--host-root", str(folder / "host")),
             *("--simulate", f"{node.profile}:{node.index}"),
             *("--publisher", self.publisher),
-            *("--policy", str(self.policy)),
+            *self._policy,
             *("--feature-gates", node.gates),
         ]
         return Process(f"plugin of node {node.name}", command, self.folder / "logs" / f"plugin-{node.name}.log")

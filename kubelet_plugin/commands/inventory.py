@@ -70,7 +70,11 @@ DriverRootOption = Annotated[
 
 PolicyOption = Annotated[
     Path | None,
-    typer.Option("--policy", metavar="FILE", help="A PublishingPolicy; without one, every GPU is published as it is."),
+    typer.Option(
+        "--policy",
+        metavar="FILE",
+        help="GpuPolicies or a PublishingPolicy; without one, every GPU is published as it is.",
+    ),
 ]
 
 

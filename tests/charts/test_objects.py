@@ -16,12 +16,10 @@ from support.rows import slow_but
 
 from controller import settings as controller_settings
 from dra_driver.api.computedomain import ComputeDomain
-from dra_driver.api.policy import decode_policy
 from dra_driver.domains.objects import DaemonSettings, daemon_set
+from dra_driver.publish.policy_file import decode_policy
 
 type Render = Any
-
-EXAMPLE_POLICIES = sorted((CHART.parents[1] / "examples").glob("*/policy.yaml"))
 
 
 def accepted(values: Values, tmp_path: Path) -> Release:
@@ -159,14 +157,6 @@ def test_the_policy_of_the_values_is_the_policy_of_both(render: Render) -> None:
     for kind in ("DaemonSet", "Deployment"):
         (container,) = release.one(kind)["spec"]["template"]["spec"]["containers"]
         assert "--policy=/etc/gpu-dra-driver/policy.yaml" in container["args"]
-
-
-@pytest.mark.parametrize("file", slow_but(EXAMPLE_POLICIES, EXAMPLE_POLICIES[0]), ids=lambda file: file.parent.name)
-def test_the_policy_of_every_example_can_be_given_as_a_value(file: Path, render: Render) -> None:
-    """As its page says: without apiVersion and kind."""
-    values = {key: one for key, one in yaml.safe_load(file.read_text()).items() if key not in ("apiVersion", "kind")}
-    text = render({"policy": values}).one("ConfigMap")["data"]["policy.yaml"]
-    assert decode_policy(text, about="chart") == decode_policy(file.read_text(), about=file.name)
 
 
 def test_another_policy_restarts_both_and_other_values_do_not(render: Render) -> None:

@@ -19,7 +19,7 @@ from support.permissions import Grant, Permission, faults, grants
 from support.rows import rows, slow_but
 
 from controller.policies import FROM_FILE
-from dra_driver.api.gpupolicy import GpuPolicy, GpuPolicySpec
+from dra_driver.api.gpupolicy import INSTALLED, GpuPolicy, GpuPolicySpec, policies_of
 from dra_driver.api.meta import (
     COMPUTE_DOMAINS,
     DEVICE_CLASSES,
@@ -110,7 +110,9 @@ def release_of(values: JsonObject) -> Release:
 async def cluster_of(publisher: str, policy: PublishingPolicy = POLICY) -> AsyncIterator[SimulatedCluster]:
     # A folder of pytest would be too long for sockets.
     with tempfile.TemporaryDirectory(dir="/tmp") as short:
-        running = SimulatedCluster.running(Path(short), parse_nodes("gb200"), publisher=publisher, policy=policy)
+        running = SimulatedCluster.running(
+            Path(short), parse_nodes("gb200"), publisher=publisher, installed=policies_of(policy, INSTALLED)
+        )
         async with running as cluster:
             yield cluster
 

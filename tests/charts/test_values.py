@@ -14,8 +14,8 @@ from support.chart_values import POLICY, VARIANTS, Values, combinations, merged
 from support.helm import CHART, Helm, HelmError, ServerThread
 from support.rows import examples, rows, slow_but
 
-from dra_driver.api.policy import decode_policy
 from dra_driver.errors import InvalidInput
+from dra_driver.publish.policy_file import decode_policy
 from kubelet_plugin.simulation.profiles import profile_names
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())

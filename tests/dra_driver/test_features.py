@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.rows import rows
 
-from dra_driver.api.policy import decode_policy
 from dra_driver.errors import InvalidInput
 from dra_driver.features import GATES, Feature, Gates
+from dra_driver.publish.policy_file import decode_policy
 
 
 def test_every_feature_has_one_row_and_alpha_is_off() -> None:

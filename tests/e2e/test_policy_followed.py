@@ -13,6 +13,7 @@ import pytest
 from support.dractl import dractl
 from support.places import SHORT
 
+from dra_driver.api.gpupolicy import INSTALLED, policies_of
 from dra_driver.api.inventory import NodeInventory
 from dra_driver.api.meta import EVENTS, NODE_INVENTORIES, PODS, RESOURCE_CLAIM_TEMPLATES, JsonObject
 from dra_driver.api.policy import PublishingPolicy
@@ -85,7 +86,7 @@ async def finding(cluster: SimulatedCluster, *command: str) -> tuple[int, list[J
 async def test_a_rule_that_needs_a_reset_is_said_everywhere_until_the_gpus_were_reset(publisher: str) -> None:
     with tempfile.TemporaryDirectory(dir=SHORT) as folder:
         running = SimulatedCluster.running(
-            Path(folder), parse_nodes("dgx-a100-80"), publisher=publisher, policy=DYNAMIC
+            Path(folder), parse_nodes("dgx-a100-80"), publisher=publisher, installed=policies_of(DYNAMIC, INSTALLED)
         )
         async with running as cluster:
             await says(

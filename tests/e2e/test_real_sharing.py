@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 from support.real_cluster import (
     IS_THERE,
     WHY_NOT,
@@ -32,7 +31,7 @@ from support.real_cluster import (
 )
 
 from dra_driver import bundled
-from dra_driver.cli.scenario import nodes_of, policy_of, read_scenario
+from dra_driver.cli.scenario import nodes_of
 from dra_driver.simulation.cluster import SimulatedNode
 from kubelet_plugin.commands.simulate import act, standing
 
@@ -61,15 +60,13 @@ def services(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Service
     example: str = request.param
     place = place_of(example)
     node = install()
-    policy = tmp_path / "policy.yaml"
-    wanted = policy_of(read_scenario(bundled.EXAMPLES_FOLDER / example).policies)
-    policy.write_text(yaml.safe_dump(wanted.to_wire(), sort_keys=False))
+    policy = bundled.EXAMPLES_FOLDER / example / "policy.yaml"
     for name, *given in place.acts:
         act(tmp_path / "host", name, given, place.profile)
     try:
         for key, value in place.labels:
             kubectl("label", "node", node, f"{key}={value}", "--overwrite")
-        with services_of(tmp_path, "controller", node, place.profile, policy) as services:
+        with services_of(tmp_path, "controller", node, place.profile, policy if policy.is_file() else None) as services:
             services.start("controller")
             services.start("plugin")
             until(is_complete, "devices are published")

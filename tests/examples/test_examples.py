@@ -6,9 +6,12 @@ import pytest
 import yaml
 from support.published import published_devices
 from support.scheduling import Desk
+from support.shipped import create_definitions
 
+from dra_driver.api.gpupolicy import GpuPolicy
 from dra_driver.api.meta import (
     DEVICE_CLASSES,
+    GPU_POLICIES,
     NAMESPACES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
@@ -17,6 +20,7 @@ from dra_driver.api.meta import (
     Resource,
 )
 from dra_driver.bundled import EXAMPLES_FOLDER
+from dra_driver.kube.client import Kube
 
 EXAMPLES = sorted(path.name for path in EXAMPLES_FOLDER.iterdir() if path.is_dir())
 _KINDS: dict[str, Resource] = {
@@ -59,6 +63,15 @@ def documents(example: str) -> list[JsonObject]:
     for path in sorted((EXAMPLES_FOLDER / example).glob("*.yaml")):
         found += [one for one in yaml.safe_load_all(path.read_text()) if one]
     return found
+
+
+@pytest.mark.parametrize("example", [one for one in EXAMPLES if (EXAMPLES_FOLDER / one / "policy.yaml").is_file()])
+async def test_policies_are_what_kubectl_apply_takes(example: str, kube: Kube) -> None:
+    """Unchanged, by the definition of the kind; and what is stored means the same."""
+    await create_definitions(kube)
+    (policy,) = yaml.safe_load_all((EXAMPLES_FOLDER / example / "policy.yaml").read_text())
+    stored = await kube.create(GPU_POLICIES, policy)
+    assert GpuPolicy.read(stored).spec == GpuPolicy.read(policy).spec
 
 
 async def apply(cluster: Desk, example: str) -> JsonObject:

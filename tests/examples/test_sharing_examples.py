@@ -9,6 +9,7 @@ from support.rows import rows
 from support.scheduling import Desk
 
 from dra_driver.api.meta import (
+    GPU_POLICIES,
     NODES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
@@ -17,7 +18,7 @@ from dra_driver.api.meta import (
     JsonObject,
 )
 from dra_driver.bundled import EXAMPLES_FOLDER
-from dra_driver.cli.scenario import Scenario, nodes_of, policy_of, read_scenario
+from dra_driver.cli.scenario import Scenario, nodes_of, read_scenario
 from dra_driver.simulation.cluster import SimulatedNode
 from dra_driver.slices.diff import NodeRef
 
@@ -41,9 +42,8 @@ async def publish(cluster: Desk, folder: Path, node: SimulatedNode, scenario: Sc
     """The node of the examples' cluster, with what the example's policy makes of it."""
     await cluster.node(node.name, labels=dict(node.labels))
     uid = (await cluster.kube.get(NODES, node.name))["metadata"]["uid"]
-    policy = policy_of(scenario.policies)
     slices = await published_slices(
-        folder, node.profile, NodeRef(node.name, uid), policy, labels=dict(node.labels), acts=node.acts
+        folder, node.profile, NodeRef(node.name, uid), scenario.rules, labels=dict(node.labels), acts=node.acts
     )
     for item in slices:
         await cluster.kube.create(RESOURCE_SLICES, item)
@@ -56,6 +56,8 @@ async def run(cluster: Desk, folder: Path, example: str) -> dict[str, list[JsonO
     await publish(cluster, folder, nodes[NODES_BY_EXAMPLE[example]], scenario)
     pods = []
     for document in scenario.documents:
+        if document["kind"] == GPU_POLICIES.kind:
+            continue
         created = await cluster.kube.create(_KINDS[document["kind"]], document, namespace="default")
         pods += [created] if document["kind"] == "Pod" else []
     for pod in pods:
@@ -86,6 +88,7 @@ def test_the_readme_says_how_to_run_it_and_what_the_administrator_does(example: 
     assert f"kubectl apply -f {file}\n" in readme
     assert f"kubectl delete -f {file}\n" in readme
     assert ("[policy.yaml](policy.yaml)" in readme) == has_policy
+    assert (f"kubectl apply -f examples/{example}/policy.yaml\n" in readme) == has_policy
     if has_policy:
         (label,) = (line for line in readme.splitlines() if "kubectl label node NODE" in line)
         key, _, value = label.split()[-1].partition("=")

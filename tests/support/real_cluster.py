@@ -21,7 +21,7 @@ from typing import Any
 import yaml
 
 from dra_driver import bundled
-from dra_driver.cli.scenario import POLICY_KIND
+from dra_driver.api.meta import GPU_POLICIES
 from dra_driver.kubernetes import minor_of
 from dra_driver.names import GPU_DRIVER
 from kubelet_plugin.facts import health_file
@@ -155,7 +155,7 @@ def manifests(example: str) -> list[dict[str, Any]]:
     documents = []
     for path in sorted((bundled.EXAMPLES_FOLDER / example).glob("*.yaml")):
         documents += [document for document in yaml.safe_load_all(path.read_text()) if document]
-    documents = [document for document in documents if document["kind"] != POLICY_KIND]
+    documents = [document for document in documents if document["kind"] != GPU_POLICIES.kind]
     for document in documents:
         if document["kind"] == "Pod":
             spec = document["spec"]

@@ -4,9 +4,10 @@ import pytest
 from support.inventories import gpu
 from support.rows import rows
 
-from dra_driver.api.policy import PublishingPolicy, decode_policy
+from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import Attribute
 from dra_driver.errors import InvalidInput
+from dra_driver.publish.policy_file import decode_policy
 
 HEAD = "apiVersion: dra.gpu/v1alpha1\nkind: PublishingPolicy\n"
 
@@ -60,9 +61,9 @@ withhold: [{nodes: {names: ["gpu-9"]}}, {gpus: {products: ["*"]}}]
     "selector, labels, matches",
     [
         ("matchLabels: {a: x}", {"a": "x", "b": "y"}, True),
-        ("matchLabels: {a: x}", {"a": "y"}, False),
-        ("matchExpressions: [{key: a, operator: In, values: [x, y]}]", {"a": "y"}, True),
-        ("matchExpressions: [{key: a, operator: In, values: [x, y]}]", {}, False),
+        ("matchLabels: {a: x}", {"a": "z"}, False),
+        ("matchExpressions: [{key: a, operator: In, values: [x, z]}]", {"a": "z"}, True),
+        ("matchExpressions: [{key: a, operator: In, values: [x, z]}]", {}, False),
         ("matchExpressions: [{key: a, operator: NotIn, values: [x]}]", {}, True),
         ("matchExpressions: [{key: a, operator: NotIn, values: [x]}]", {"a": "x"}, False),
         ("matchExpressions: [{key: a, operator: Exists}]", {"a": ""}, True),
@@ -126,26 +127,26 @@ attributes:
         ("attributes: [{values: {a: {version: v1}}}]", "not a semantic version"),
         (f"attributes: [{{values: {{a: {'é' * 33}}}}}]", "a: longer than 64 bytes"),
         (f"attributes: [{{values: {{a: {2**63}}}}}]", "does not fit 64 bits"),
-        ("attributes: [{values: {a: x, a: y}}]", "'a' is given twice"),
+        ("attributes: [{values: {a: x, a: y}}]", "`a` is given twice"),
     ],
 )
 def test_mistakes_are_named_with_their_field(text: str, problem: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         policy(text)
     assert problem in str(caught.value)
-    assert str(caught.value).startswith("policy p.yaml: ")
+    assert str(caught.value).startswith("policy p.yaml:")
 
 
 @rows(
     "text, problem",
     [
-        ("", "is a mapping with apiVersion"),
-        ("- a", "is a mapping with apiVersion"),
+        ("", "must have apiVersion dra.gpu/v1alpha1 and kind GpuPolicy or PublishingPolicy"),
+        ("- a", "not an object"),
         ("{", "not YAML"),
-        ("publish: [{}]", "apiVersion: is missing; kind: is missing"),
-        ("apiVersion: v1\nkind: PublishingPolicy", "apiVersion: Input should be 'dra.gpu/v1alpha1'"),
-        ("apiVersion: dra.gpu/v1alpha1\nkind: Policy", "kind: Input should be 'PublishingPolicy'"),
-        ("!!python/object/apply:os.system [true]", "not YAML"),
+        ("publish: [{}]", "must have apiVersion"),
+        ("apiVersion: v1\nkind: PublishingPolicy", "must have apiVersion dra.gpu/v1alpha1"),
+        ("apiVersion: dra.gpu/v1alpha1\nkind: Policy", "and kind GpuPolicy or PublishingPolicy"),
+        ("!!python/object/apply:os.system [true]", "is a list, not an object"),
     ],
 )
 def test_another_document_is_not_a_policy(text: str, problem: str) -> None:

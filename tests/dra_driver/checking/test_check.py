@@ -95,6 +95,10 @@ def config(parameters: str, requests: str = "[]") -> str:
     return claim(claim=f"config:|- requests: {requests}|  opaque: {opaque}")
 
 
+def gpu_policy(spec: str, name: str = "ml") -> str:
+    return f"apiVersion: dra.gpu/v1alpha1\nkind: GpuPolicy\nmetadata: {{name: {name}}}\nspec: {{{spec}}}\n"
+
+
 def policy(rules: str) -> str:
     return f"apiVersion: dra.gpu/v1alpha1\nkind: PublishingPolicy\n{rules}\n"
 
@@ -512,6 +516,13 @@ STORIES = (
         "numNodes: 2",
         "leave it out",
         DOMAIN % ("train", "channel", ""),
+    ),
+    Story(
+        codes.POLICY_FILE,
+        policy("mig: [{mode: Dynamic}]"),
+        "kind: PublishingPolicy",
+        "policy convert",
+        gpu_policy("mig: {mode: Dynamic}"),
     ),
     Story(
         codes.POLICY, policy("mig: [{mode: Dynamical}]"), "mode: Dynamical", "Dynamic", policy("mig: [{mode: Dynamic}]")

@@ -121,6 +121,42 @@ def test_a_rule_that_the_hardware_cannot_follow_is_named_offline(tmp_path: Path)
     assert "Limit mig[0] of the policy to GPUs with MIG" in text
 
 
+def _policies(tmp_path: Path, **specs: Any) -> str:
+    path = tmp_path / "policies.yaml"
+    kind = {"apiVersion": "dra.gpu/v1alpha1", "kind": "GpuPolicy"}
+    path.write_text(
+        yaml.safe_dump_all({**kind, "metadata": {"name": name}, "spec": spec} for name, spec in specs.items())
+    )
+    return str(path)
+
+
+def test_gpu_policies_apply_to_nodes_by_name_and_label_and_by_priority(tmp_path: Path) -> None:
+    """A model's node has the labels of its Node in the files; without that, all labels that policies select."""
+    files = _wants_mig(tmp_path)
+    mig = {"mode": "Dynamic", "profiles": ["1g.10gb"]}
+    pool = {"labelSelector": {"matchLabels": {"pool": "ml"}}}
+    by_label = _policies(tmp_path, ml={"nodes": pool, "mig": mig})
+    run = ("-f", files, "-f", by_label, "--nodes", "dgx-h100")
+    assert _run(*run, "pod", "trains").exit_code == Status.DONE
+    labels = tmp_path / "node.yaml"
+    for pool_of_node, status in (("ml", Status.DONE), ("web", Status.NO)):
+        labeled = node("dgx-h100-1")
+        labeled["metadata"]["labels"] = {"pool": pool_of_node}
+        labels.write_text(yaml.safe_dump(labeled))
+        assert _run(*run, "-f", str(labels), "pod", "trains").exit_code == status
+    for name, priority, status in (
+        ("dgx-h100-*", 0, Status.DONE),
+        ("t4-*", 0, Status.NO),
+        ("dgx-h100-*", -1, Status.NO),
+    ):
+        _policies(
+            tmp_path,
+            named={"nodes": {"names": [name]}, "mig": mig, "priority": priority},
+            z={"mig": {"mode": "Static"}},
+        )
+        assert _run(*run, "pod", "trains").exit_code == status, (name, priority)
+
+
 def test_what_dractl_inventory_prints_says_what_the_node_does_not_offer(tmp_path: Path) -> None:
     objects = _wants_mig(tmp_path)
     command = ["inventory", "--host", "dgx-a100-80", "--policy", str(tmp_path / "policy.yaml"), "-o", "yaml"]

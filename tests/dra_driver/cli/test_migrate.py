@@ -28,7 +28,6 @@ from dra_driver.api.meta import (
     JsonObject,
     Resource,
 )
-from dra_driver.api.policy import decode_policy
 from dra_driver.cli import migrate as command
 from dra_driver.cli.files import UnreadableFile
 from dra_driver.cli.migrate_files import diff, write_in_place
@@ -39,6 +38,7 @@ from dra_driver.migration.codes import CODES
 from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import FileResult, ManifestText, Migration, Options
 from dra_driver.migration.report.data import schema
+from dra_driver.publish.policy_file import decode_policy
 from dra_driver.simulation.apiserver import SimulatedApiServer
 from dra_driver.terminal import Status
 from kubelet_plugin.recording.take import NodeRecorder

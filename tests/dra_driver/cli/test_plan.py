@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.cli.scenario import nodes_of, policy_of
+from dra_driver.cli.scenario import nodes_of, read_scenario
 from dra_driver.errors import InvalidInput
 
 HEAD = {"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy"}
@@ -41,18 +41,21 @@ def test_a_wrong_plan_is_refused_with_its_file(tmp_path: Path, text: str) -> Non
         nodes_of(tmp_path)
 
 
-def test_policies_are_put_one_after_the_other() -> None:
-    one = {**HEAD, "withhold": [{"nodes": {"names": ["a"]}}]}
-    other = {**HEAD, "withhold": [{"nodes": {"names": ["b"]}}], "health": {"evict": True}}
-    policy = policy_of([one, other])
-    assert [rule.nodes and rule.nodes.names for rule in policy.withhold] == [["a"], ["b"]]
-    assert policy.health.evict
+def test_policies_of_an_example_are_gpu_policies_that_are_applied_first(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n")
+    (tmp_path / "b.yaml").write_text(
+        "apiVersion: dra.gpu/v1alpha1\nkind: PublishingPolicy\nwithhold: [{nodes: {names: [a]}}]\n---\n"
+        "apiVersion: dra.gpu/v1alpha1\nkind: GpuPolicy\nmetadata: {name: b}\nspec: {mig: {mode: Dynamic}}\n"
+    )
+    scenario = read_scenario(tmp_path)
+    assert [document["kind"] for document in scenario.documents] == ["GpuPolicy", "GpuPolicy", "Pod"]
+    assert not scenario.rules.publishes_node("a", {}) and scenario.rules.mig[0].mode == "Dynamic"
 
 
-def test_policies_that_contradict_each_other_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="two examples say different things"):
-        policy_of([{**HEAD, "health": {"evict": True}}, {**HEAD, "health": {"validate": True}}])
-
-
-def test_no_policies_are_the_default_policy() -> None:
-    assert policy_of([]).publish is None
+def test_a_policy_with_a_mistake_is_refused_with_its_field(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n")
+    (tmp_path / "b.yaml").write_text(
+        "apiVersion: dra.gpu/v1alpha1\nkind: GpuPolicy\nmetadata: {name: b}\nspec: {mig: {mode: dynamic}}\n"
+    )
+    with pytest.raises(InvalidInput, match=r"GpuPolicy b: spec\.mig\.mode"):
+        read_scenario(tmp_path)

@@ -17,11 +17,11 @@ from typer.testing import CliRunner
 
 from dra_driver.allocation.loading import pods_of_workload
 from dra_driver.api.meta import RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject
-from dra_driver.api.policy import decode_policy
 from dra_driver.api.resource import ResourceClaim, ResourceSlice
 from dra_driver.cli import scenario as scenarios
 from dra_driver.cli.main import app
 from dra_driver.cli.scenario import ContainerResult, Scenario
+from dra_driver.publish.policy_file import decode_policy
 from dra_driver.simulation.cluster import SimulatedCluster, SimulatedNode
 
 MANIFESTS = Path(__file__).parent / "manifests"

@@ -22,12 +22,13 @@ from dra_driver.api.inventory import (
     MigFacts,
 )
 from dra_driver.api.meta import NODE_INVENTORIES, NODES, RESOURCE_SLICES, JsonObject, Resource
-from dra_driver.api.policy import MigRule, PublishingPolicy, decode_policy
+from dra_driver.api.policy import MigRule, PublishingPolicy
 from dra_driver.devices.health import xid_condition
 from dra_driver.errors import ClusterError, Rejected
 from dra_driver.kube.client import Kube, Listing, WatchEvent
 from dra_driver.names import GPU_DRIVER
 from dra_driver.publish import PoolPublisher, pools
+from dra_driver.publish.policy_file import decode_policy
 from dra_driver.simulation.apiserver import SimulatedApiServer
 from dra_driver.slices.diff import DeleteSlice
 
