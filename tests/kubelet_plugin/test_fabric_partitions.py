@@ -97,7 +97,7 @@ async def test_containers_do_not_reach_fabric_manager_where_it_takes_commands(tm
     node = a_node(tmp_path, "hgx-h200")
     async with whole_node(tmp_path, node, VIRTUAL, gates=gates) as plugin:
         await prepared(plugin, a_claim("a", 1))
-        (file,) = (tmp_path / "cdi").iterdir()
+        (file,) = (tmp_path / "cdi").glob("k8s.*.json")
         assert "nvidia-persistenced/socket" in file.read_text()
         assert ("nvidia-fabricmanager/socket" in file.read_text()) == (gates == Gates.DEFAULT)
 
