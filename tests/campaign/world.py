@@ -190,6 +190,7 @@ class World:
         self.boots += 1
         await self.kill_plugins()
         self.end_daemons()
+        self._end_programs()
         self.host.reboot(renumber=renumber)
         for path in self.place.cdi.iterdir():
             path.unlink()
@@ -199,6 +200,14 @@ class World:
         for pid in oracle.daemons(self.place):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+    def _end_programs(self) -> None:
+        """What a plugin ran when it was killed, as nvidia-smi, outlives it, but no boot."""
+        mark = f"{self.place.host}/".encode()
+        for process in Path("/proc").iterdir():
+            with suppress(OSError):
+                if process.name.isdecimal() and mark in (process / "cmdline").read_bytes():
+                    os.kill(int(process.name), signal.SIGKILL)
 
     async def restart_controller(self) -> None:
         await self.controller.stop(kill=True)
