@@ -219,9 +219,6 @@ async def test_a_policy_that_cannot_be_read_ends_it_with_a_line(one: RealNode) -
         assert await plugin.ended() != 0
     (line,) = one.node.log.read_text().splitlines()
     assert f"policy {policy}" in line
-    (event,) = (await one.kube.list(EVENTS_V1)).items
-    assert (event["reason"], event["regarding"]["name"]) == ("PolicyRefused", "node-1")
-    assert f"policy {policy}" in event["note"]
 
 
 async def test_a_claim_that_cannot_be_prepared_has_an_event_that_says_why(one: RealNode) -> None:

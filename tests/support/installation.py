@@ -11,13 +11,16 @@ import yaml
 from support.inventories import gpu, inventory_object, inventory_spec, mig
 
 from dra_driver import bundled
+from dra_driver.api.inventory import NodeInventorySpec
 from dra_driver.api.meta import Resource
+from dra_driver.api.policy import PublishingPolicy
 from dra_driver.doctor.access import OF_THE_CONTROLLER, OF_THE_PLUGIN, OF_WHO_ASKS, Need
 from dra_driver.doctor.cluster import AccessCheck, ClusterFacts, ClusterView, ServerSeen
 from dra_driver.doctor.findings import SeenKind
 from dra_driver.doctor.kinds import ALL_KINDS, DecodedObjects, ObservedKind
-from dra_driver.errors import ClusterError, NotFound, Rejected
+from dra_driver.errors import ClusterError, InvalidInput, NotFound, Rejected
 from dra_driver.kube.client import Listing
+from dra_driver.publish.decisions import decided
 from dra_driver.slices.features import ALL_FEATURES
 
 type Obj = dict[str, Any]
@@ -157,7 +160,8 @@ class Installation:
 
     def _add_gpu(self, name: str, number: int) -> None:
         spec = inventory_spec(name, [gpu(number, mig=mig())], registered=REGISTERED)
-        self.add("nodeinventories", inventory_object(spec, f"uid-{name}"))
+        status = {"status": {"policy": decided(PublishingPolicy.EVERYTHING, (), spec, {}).to_wire()}}
+        self.add("nodeinventories", inventory_object(spec, f"uid-{name}") | status)
         device = {"name": spec.gpus[0].name, "attributes": {"type": {"string": "gpu"}}}
         pool = {"name": name, "generation": 3, "resourceSliceCount": 1}
         self.add(
@@ -228,7 +232,15 @@ class Installation:
         self.add("pods", _pod("train", spec, namespace="team-a"))
 
     def policy(self, **fields: Any) -> None:
+        """Of the installation, and as the controller decided by it, if it makes sense."""
         self.objects["configmaps"]["policy"]["data"]["policy.yaml"] = _policy(fields)
+        try:
+            rules = PublishingPolicy.of(fields)
+        except InvalidInput:
+            return
+        for found in self.objects["nodeinventories"].values():
+            spec = NodeInventorySpec.of(found["spec"])
+            found.setdefault("status", {})["policy"] = decided(rules, (), spec, {}).to_wire()
 
 
 def account(name: str) -> str:

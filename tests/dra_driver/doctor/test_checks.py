@@ -958,7 +958,7 @@ def test_whatever_runs_of_an_installation_is_judged_as_one(plural: str) -> None:
 
 
 LEFT = {
-    "customresourcedefinitions": "kubectl delete crd nodeinventories.dra.gpu",
+    "customresourcedefinitions": "kubectl delete crd gpupolicies.dra.gpu nodeinventories.dra.gpu",
     "deviceclasses": "kubectl delete deviceclass isolated.gpu.nvidia.com shared.gpu.nvidia.com",
     "nodeinventories": "delete the objects: ",
     "resourceslices": "kubectl delete resourceslice --field-selector spec.driver=gpu.nvidia.com",

@@ -134,9 +134,7 @@ async def test_the_257th_pod_of_a_claim_is_told_that_there_is_no_room(cluster: D
     claim["status"]["reservedFor"] += others
     await cluster.kube.replace(RESOURCE_CLAIMS, claim, subresource="status")
     await cluster.pod("late", claims=("crowded",))
-    assert await cluster.waiting("late") == (
-        "ResourceClaim crowded is in use by 256 pods, and there is no room for more"
-    )
+    assert await cluster.waiting("late") == ("ResourceClaim crowded is in use by 256 pods, which is the maximum")
 
 
 async def test_a_claim_that_is_being_deleted_is_not_used(cluster: Desk) -> None:
@@ -156,7 +154,7 @@ async def test_a_pod_waits_for_its_claim_and_for_the_class(cluster: Desk) -> Non
     await cluster.node("node-1", device("gpu-0"))
     await cluster.pod("early", claims=("later",))
     reason = await cluster.waiting("early")
-    assert reason == "there is no ResourceClaim later"
+    assert reason == "there is no ResourceClaim default/later"
     await cluster.claim("later", {"name": "gpu", "exactly": {"deviceClassName": "special"}})
     assert await cluster.waiting("early", beside=reason) == (
         'claim default/later: request "gpu": there is no DeviceClass special'
