@@ -159,11 +159,12 @@ class _Change:
         return wanted
 
     def _held(self, gpu: GpuFacts, wanted: GpuDecision) -> tuple[GpuDecision, Mapping[str, Offer]]:
-        """What holds now, and what it offers."""
-        held, before = self._now.get(gpu.uuid, wanted), self.before.get(gpu.uuid)
+        """What holds now, and what it offers; with the names of the policies that select the GPU today."""
+        names = {"policies": wanted.policies}
+        held, before = self._now.get(gpu.uuid, wanted).model_copy(update=names), self.before.get(gpu.uuid)
         if before is not None and any(name not in self._table("now") for name in self._used(gpu)):
             self.before[gpu.uuid] = held
-            return before, self._table("before")
+            return before.model_copy(update=names), self._table("before")
         return held, self._table("now") if held != wanted else {}
 
     def _used(self, gpu: GpuFacts) -> list[str]:

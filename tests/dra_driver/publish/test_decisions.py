@@ -193,6 +193,7 @@ def test_a_gpu_in_use_stays_until_its_claims_are_gone_and_the_other_changes() ->
     (waiting,) = node.waiting
     assert (waiting.gpu, waiting.claims, waiting.policies) == (A.name, ["team/one", "team/two"], ["p"])
     assert rules_of(node).changes_later(A) and not rules_of(node).changes_later(B)
+    assert of(node, A).policies == ["p"], "it is selected, though it waits"
     assert settled(node, wanted, NODE, users) == node, "it stays so"
     after = settled(node, wanted, NODE, {})
     assert f"{A.name}-share-0" in names(after)
