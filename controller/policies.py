@@ -15,6 +15,7 @@ import structlog
 from dra_driver.api.gpupolicy import (
     ACCEPTED,
     FOLLOWED,
+    GATE_OFF,
     MOST_EXAMPLES,
     MOST_LISTED,
     GpuPolicy,
@@ -226,7 +227,7 @@ def _status(stored: _Stored, shares: Sequence[tuple[str, _OnNode]], gates: Gates
     problems = [
         PolicyProblem(
             rule=f"{field} of GpuPolicy {stored.policy.name}",
-            reason="FeatureGateOff",
+            reason=GATE_OFF,
             nodes=len(shares),
             message=f"the field is ignored because feature gate {feature} is off",
             fix=f"switch the gate on (`featureGates: {{{feature}: true}}` of the chart), or remove the field",

@@ -16,6 +16,7 @@ from dra_driver.allocation.snapshot import PublishedSlice
 from dra_driver.allocation.world import Quota, UnreadKind, World, claim_key, key_of
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.core import DEFAULT_NAMESPACE, Key, Node, Pod
+from dra_driver.api.gpu_settings import WaitingGpu
 from dra_driver.api.inventory import Limitation, NodeInventoryStatus
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import (
@@ -75,6 +76,7 @@ def world_of(
         quotas=tuple(builder.quotas),
         registered=builder.registered,
         limitations=builder.limitations,
+        waiting=builder.waiting,
         invalid=builder.invalid,
         behavior=behavior,
         unread=tuple(unread),
@@ -117,6 +119,7 @@ class _Builder:
         self.quotas: list[Quota] = []
         self.registered: dict[str, frozenset[str]] = {}
         self.limitations: dict[str, tuple[Limitation, ...]] = {}
+        self.waiting: dict[str, tuple[WaitingGpu, ...]] = {}
         self.problems: list[InvalidInput] = []
         self.invalid: dict[tuple[str, Key], str] = {}
 
@@ -206,6 +209,7 @@ class _Builder:
             self.registered[node] = frozenset(registration["driver"] for registration in registrations)
         status = NodeInventoryStatus.of(obj.get("status") or {}, about="NodeInventory")
         self.limitations[node] = tuple(status.limitations)
+        self.waiting[node] = tuple(status.policy.waiting) if status.policy is not None else ()
 
 
 _NAMED = frozenset(("ComputeDomain", "DeviceClass", "Node", "Pod", "ResourceClaim", "ResourceClaimTemplate"))

@@ -16,6 +16,7 @@ from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.snapshot import Catalog, PublishedSlice, Snapshot, Usage
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.core import DEFAULT_NAMESPACE, Key, Pod
+from dra_driver.api.gpu_settings import WaitingGpu
 from dra_driver.api.inventory import Limitation
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceClaimTemplate
@@ -61,6 +62,8 @@ class World:
     quotas: tuple[Quota, ...] = ()
     registered: Mapping[str, frozenset[str]] = field(default_factory=dict)
     limitations: Mapping[str, tuple[Limitation, ...]] = field(default_factory=dict)
+    waiting: Mapping[str, tuple[WaitingGpu, ...]] = field(default_factory=dict)
+    """GPUs that change when claims are gone, by node."""
     invalid: Mapping[tuple[str, Key], str] = field(default_factory=dict)
     """What is wrong with claims and templates that were left out, by kind and key."""
     """What the policy asks for and a node does not offer, by node, as its inventory says."""

@@ -247,6 +247,11 @@ class WaitingGpu(Model):
     policies: list[Word] = Field(default_factory=list, max_length=_MOST_RULES)
     """The GpuPolicies that will select it."""
 
+    def __str__(self) -> str:
+        """`GPU gpu-5a7b8d0e changes because of GpuPolicy ml when claims team/a are gone`."""
+        because = f" because of GpuPolicy {', '.join(self.policies)}" if self.policies else ""
+        return f"GPU {self.gpu} changes{because} when claims {', '.join(self.claims)} are gone"
+
 
 class OfferedDevices(Model):
     """Published devices of the GPUs that a GpuPolicy selects."""

@@ -61,6 +61,8 @@ FILE_KIND = "PublishingPolicy"
 INSTALLED = "installed"
 """Prefix of the names of policies that come with the installation."""
 
+GATE_OFF = "FeatureGateOff"
+"""Reason of a problem: the driver ignores the field."""
 ACCEPTED = "Accepted"
 FOLLOWED = "Followed"
 """Condition types: the policy makes sense; every node does what it says."""
@@ -146,6 +148,8 @@ class PolicyWait(Model):
 
 
 class GpuPolicyStatus(Model):
+    """What became of a policy."""
+
     observed_generation: int | None = None
     nodes: int = 0
     """Nodes with GPUs that it selects."""
@@ -160,6 +164,26 @@ class GpuPolicyStatus(Model):
     problems: list[PolicyProblem] = Field(default_factory=list, max_length=MOST_LISTED)
     conditions: list[Condition] = Field(default_factory=list, max_length=8)
     """`Accepted` and `Followed`."""
+
+
+class SeenPolicy(Model):
+    """A GpuPolicy as it is in a cluster, whether it makes sense or not."""
+
+    metadata: ObjectMeta
+    spec: JsonObject = Field(default_factory=dict)
+    status: GpuPolicyStatus = Field(default_factory=GpuPolicyStatus)
+
+    @property
+    def priority(self) -> int:
+        value = self.spec.get("priority")
+        return value if isinstance(value, int) else 0
+
+    @property
+    def refused(self) -> str | None:
+        """Why it is not accepted."""
+        return next(
+            (item.message for item in self.status.conditions if item.type == ACCEPTED and item.status == "False"), None
+        )
 
 
 class GpuPolicy(Model):

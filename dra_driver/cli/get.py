@@ -1,5 +1,5 @@
-"""`dractl get nodes|devices|claims|domains`: who uses which GPU, what is free, and how much of it one claim could have;
-and ComputeDomains, by their status, which the controller writes."""
+"""`dractl get nodes|policies|devices|claims|domains`: who uses which GPU, what is free, and how much of it one
+claim could have; and GpuPolicies and ComputeDomains, by their status, which the controller writes."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -12,8 +12,17 @@ from dra_driver.allocation.amounts import Amount
 from dra_driver.allocation.headroom import Headroom
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.core import Pod
+from dra_driver.api.gpupolicy import FOLLOWED, SeenPolicy
 from dra_driver.api.inventory import NodeInventory
-from dra_driver.api.meta import COMPUTE_DOMAINS, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Condition, JsonObject
+from dra_driver.api.meta import (
+    COMPUTE_DOMAINS,
+    GPU_POLICIES,
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Condition,
+    JsonObject,
+)
 from dra_driver.api.resource import ResourceClaim, ResourceSlice
 from dra_driver.cli.bars import MEANINGS, Mark, color, drawn, letters
 from dra_driver.cli.live import ClusterSeen, read_cluster, readable
@@ -45,7 +54,7 @@ from dra_driver.terminal import (
     show,
 )
 
-app = typer.Typer(help="Show nodes, devices, claims or domains, and who uses what.", no_args_is_help=True)
+app = typer.Typer(help="Show nodes, policies, devices, claims or domains, and who uses what.", no_args_is_help=True)
 
 DriverOption = Annotated[list[str], typer.Option("--driver", help="Drivers to show; may be given more than once.")]
 GpuDriverOption = Annotated[str, typer.Option("--driver", help="The driver of the GPUs.")]
@@ -129,6 +138,54 @@ def _node_row(
         "DRIVER": driver,
         "CLIQUE": None if clique == "-" else clique,
         "PROBLEMS": tuple(problems),
+    }
+
+
+# -- policies
+
+
+@app.command("policies")
+def policies(
+    output: WideOutputOption = WideFormat.TABLE,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
+) -> None:
+    """GpuPolicies, those that override others first: what they select and offer, what waits, and what fails."""
+
+    async def question(kube: Kube) -> list[SeenPolicy]:
+        return [SeenPolicy.of(item) for item in (await kube.list(GPU_POLICIES)).items]
+
+    seen = sorted(ask(kubeconfig, context, question), key=lambda policy: (-policy.priority, policy.metadata.name))
+    show(Sheet(list(map(_policy_row, seen)), "No GpuPolicies: all GPUs are published as they are."), output)
+
+
+def _policy_row(policy: SeenPolicy) -> Row:
+    status = policy.status
+    followed = next((condition for condition in status.conditions if condition.type == FOLLOWED), None)
+    waiting = [
+        f"GPU {item.gpu} of node {item.node} changes when claims {', '.join(item.claims)} are gone"
+        for item in status.waiting
+    ]
+    more = status.waiting_gpus - len(waiting)
+    problems = [
+        *([policy.refused] if policy.refused else ()),
+        *(
+            f"{problem.rule} on {problem.nodes} nodes ({', '.join(problem.examples)}): {problem.message}; fix:"
+            f" {problem.fix}"
+            for problem in status.problems
+        ),
+        *waiting,
+        *([f"{more} more GPUs wait"] if more > 0 else ()),
+    ]
+    return {
+        "POLICY": policy.metadata.name,
+        "PRIORITY": policy.priority,
+        "NODES": status.nodes,
+        "GPUS": status.gpus,
+        "OFFERED": status.offered or None,
+        "WAITING": status.waiting_gpus,
+        "FOLLOWED": "Invalid" if policy.refused else followed.reason if followed is not None else None,
+        "PROBLEMS": Shown("; ".join(problems) or "-", problems),
     }
 
 

@@ -80,7 +80,7 @@ def lazy_group(commands: Iterable[LazyCommand], *, before: Callable[[], None]) -
 COMMANDS = (
     LazyCommand("demo", "dra_driver.cli.demo:demo", "Run the examples and show what containers got."),
     LazyCommand("cluster", "dra_driver.cli.demo:cluster", "Keep a simulated cluster with GPUs running."),
-    LazyCommand("get", "dra_driver.cli.get:app", "Show nodes, devices, claims or domains."),
+    LazyCommand("get", "dra_driver.cli.get:app", "Show nodes, policies, devices, claims or domains."),
     LazyCommand("explain", "dra_driver.cli.explain:explain", "Why a pod or claim waits, and what would fit."),
     LazyCommand("allocate", "dra_driver.cli.allocate:allocate", "Offline: the devices that claims would get."),
     LazyCommand(
@@ -88,6 +88,7 @@ COMMANDS = (
     ),
     LazyCommand("migrate", "dra_driver.cli.migrate:migrate", "Offline: move manifests from the device plugin to DRA."),
     LazyCommand("new", "dra_driver.cli.new:app", "Write a claim, template, class or domain from what you want."),
+    LazyCommand("policy", "dra_driver.cli.policy:app", "What GpuPolicies would change, before they are applied."),
     LazyCommand("doctor", "dra_driver.cli.doctor:doctor", "What is wrong with an installation, and the fixes."),
     LazyCommand("bundle", "dra_driver.cli.bundle:bundle", "Make a support archive, without secrets."),
 )

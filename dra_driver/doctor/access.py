@@ -35,6 +35,7 @@ OF_WHO_ASKS: tuple[Need, ...] = (
     Need("list", "resource.k8s.io", "resourceclaims", "claims are not visible"),
     Need("list", "resource.k8s.io", "deviceclasses", "DeviceClasses are not compared"),
     Need("list", "dra.gpu", "nodeinventories", "node reports are not visible"),
+    Need("list", "dra.gpu", "gpupolicies", "what became of policies is not visible"),
     Need("list", "resource.nvidia.com", "computedomains", "ComputeDomains are not visible"),
     Need(
         "create",

@@ -130,6 +130,7 @@ _JUDGES: dict[str, Callable[[ClusterView], Judgment]] = {
     "containers": nodes.containers,
     "leftovers": nodes.leftovers,
     "policy-followed": nodes.policy_followed,
+    "gpu-policies": nodes.gpu_policies,
     "controller": publishing.controller,
     "leader": publishing.leader,
     "versions": publishing.versions,

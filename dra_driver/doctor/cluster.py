@@ -28,6 +28,7 @@ from dra_driver.api.core import (
     PolicyBinding,
     WebhookConfiguration,
 )
+from dra_driver.api.gpupolicy import SeenPolicy
 from dra_driver.api.inventory import NodeInventory, Registration
 from dra_driver.api.meta import CoreModel, JsonObject, ObjectMeta
 from dra_driver.api.resource import DeviceClass, ResourceClaim
@@ -227,6 +228,7 @@ class ClusterView(ClusterFacts):
 
     nodes: SeenKind[Node] = NOTHING
     inventories: SeenKind[NodeInventory] = NOTHING
+    gpu_policies: SeenKind[SeenPolicy] = NOTHING
     slices: SeenKind[SliceSeen] = NOTHING
     claims: SeenKind[ResourceClaim] = NOTHING
     domains: SeenKind[ComputeDomain] = NOTHING

@@ -23,6 +23,7 @@ from dra_driver.api.core import (
     PolicyBinding,
     WebhookConfiguration,
 )
+from dra_driver.api.gpupolicy import SeenPolicy
 from dra_driver.api.inventory import NodeInventory
 from dra_driver.api.meta import (
     COMPUTE_DOMAINS,
@@ -31,6 +32,7 @@ from dra_driver.api.meta import (
     DAEMON_SETS,
     DEVICE_CLASSES,
     EVENTS,
+    GPU_POLICIES,
     LEASES,
     NAMESPACES,
     NODE_INVENTORIES,
@@ -167,6 +169,7 @@ def _without_profiles(gpu: Any) -> Any:
 LISTED_KINDS = (
     ObservedKind(NODES, "nodes", Node.of, _node),
     ObservedKind(NODE_INVENTORIES, "inventories", _inventory),
+    ObservedKind(GPU_POLICIES, "gpu_policies", SeenPolicy.of),
     ObservedKind(RESOURCE_SLICES, "slices", SliceSeen.of),
     ObservedKind(RESOURCE_CLAIMS, "claims", ResourceClaim.of),
     ObservedKind(RESOURCE_CLAIM_TEMPLATES, None, ResourceClaimTemplate.of),

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from dra_driver.allocation.nodes import NodeView, unfit_for
 from dra_driver.api.core import KUBELET_PLUGIN, Pod, moment
+from dra_driver.api.gpupolicy import GATE_OFF
 from dra_driver.api.inventory import NO_HOOK_PROGRAM, GpuFacts, HealthCondition, NodeInventory, confirmation_annotation
 from dra_driver.devices.limitations import LimitationCause
 from dra_driver.doctor.cluster import SIMULATED_RUNTIME, ClusterView, gpu_label
@@ -290,3 +291,18 @@ def policy_followed(cluster: ClusterView) -> Judgment:
                 about = f"Node {inventory.spec.node_name}"
                 yield wrong(code, about, limitation=limitation, fix=limitation.fix)
     return "the nodes follow all rules of the policy"
+
+
+def gpu_policies(cluster: ClusterView) -> Judgment:
+    for policy in cluster.gpu_policies.items:
+        about = f"GpuPolicy {policy.metadata.name}"
+        if policy.refused is not None:
+            yield wrong("refused", about, why=policy.refused)
+        for problem in policy.status.problems:
+            if problem.reason == GATE_OFF:  # The check policy-followed reports others, by node.
+                yield wrong("gate-off", about, rule=problem.rule, message=problem.message, fix=problem.fix)
+        if policy.status.waiting:
+            first = policy.status.waiting[0]
+            where = {"gpu": first.gpu, "node": first.node, "claims": ", ".join(first.claims)}
+            yield wrong("waits", about, gpus=policy.status.waiting_gpus, **where)
+    return f"{len(cluster.gpu_policies.items)} GpuPolicies are accepted, and none waits for claims"

@@ -34,6 +34,17 @@ def policy_findings(
     return tuple(_finding(nodes) for _, nodes in sorted(groups.items()))
 
 
+def waiting_findings(world: World, verdicts: Iterable[NodeVerdict]) -> tuple[WaitFinding, ...]:
+    """GPUs of nodes that do not fit, and that get other devices when the claims that use them are gone."""
+    fix = "Wait until the pods of these claims end, or delete them. No new claim gets the GPU until then."
+    return tuple(
+        WaitFinding("policy-waits", f"node {verdict.node}", str(gpu), fix)
+        for verdict in verdicts
+        if not verdict.fits
+        for gpu in world.waiting.get(verdict.node, ())
+    )
+
+
 def _finding(nodes: dict[str, Limitation]) -> WaitFinding:
     (first, limitation), *others = nodes.items()
     number = sum(len(node.gpus) for node in nodes.values())

@@ -14,7 +14,7 @@ from dra_driver.api.core import Key, Pod
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import AllocatedDevice, ResourceClaim
 from dra_driver.errors import InvalidInput
-from dra_driver.explain.driver_findings import domain_findings, policy_findings
+from dra_driver.explain.driver_findings import domain_findings, policy_findings, waiting_findings
 from dra_driver.explain.findings import WaitFinding, findings_of
 from dra_driver.explain.judge import NodeJudge
 from dra_driver.explain.suggest import Suggestion, suggestions
@@ -193,7 +193,11 @@ def _explained(
     findings: tuple[WaitFinding, ...] = ()
     if answer is None:
         verdicts = tuple(judge.node(node) for node in world.nodes.values())
-        findings = (*findings_of(world, pod, entries, verdicts), *policy_findings(world, pod, entries, verdicts))
+        findings = (
+            *findings_of(world, pod, entries, verdicts),
+            *policy_findings(world, pod, entries, verdicts),
+            *waiting_findings(world, verdicts),
+        )
     if answer is not Answer.DONE:
         findings = (*findings, *domain_findings(world, pod, entries, verdicts))
     hopeless = any(finding.code in _HOPELESS for finding in findings)

@@ -17,7 +17,7 @@ def test_the_help_imports_nothing_that_is_slow() -> None:
     ask = "import sys; sys.argv = ['dractl', '--help']; from dra_driver.cli.main import main\n"
     tell = "try: main()\nexcept SystemExit: pass\nprint(*sys.modules, file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", ask + tell], capture_output=True, text=True, timeout=60, check=True)
-    assert "Show nodes, devices, claims or domains" in done.stdout
+    assert "Show nodes, policies, devices, claims or domains" in done.stdout
     assert not set(_NOT_FOR_HELP) & set(done.stderr.split())
 
 

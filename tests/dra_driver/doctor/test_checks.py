@@ -356,6 +356,31 @@ def gpu_that_nobody_can_use(it: Installation) -> None:
     limited(it, reason="NoMigDevices")
 
 
+SINCE = {"lastTransitionTime": "2026-01-01T00:00:00Z"}
+
+
+def gpu_policy(it: Installation, condition: str = "True", **status: Any) -> None:
+    reason = {"type": "Accepted", "status": condition, "reason": "R", "message": "spec.mig.mode: wrong", **SINCE}
+    metadata = {"name": "ml", "uid": "uid-ml"}
+    it.add("gpupolicies", {"metadata": metadata, "spec": {}, "status": {"conditions": [reason], **status}})
+
+
+@finds("gpu-policies/refused")
+def policy_that_makes_no_sense(it: Installation) -> None:
+    gpu_policy(it, "False")
+
+
+@finds("gpu-policies/waits")
+def policy_that_waits_for_claims(it: Installation) -> None:
+    gpu_policy(it, waitingGPUs=40, waiting=[{"node": "gpu-1", "gpu": "gpu-1", "claims": ["team/a"]}])
+
+
+@finds("gpu-policies/gate-off")
+def policy_whose_gate_is_off(it: Installation) -> None:
+    problem = {"rule": "mig of GpuPolicy ml", "nodes": 1, "message": "is ignored", "fix": "do this"}
+    gpu_policy(it, problems=[{**problem, "reason": "FeatureGateOff"}, {**problem, "reason": "NoMig"}])
+
+
 # -- the controller
 
 

@@ -49,6 +49,21 @@ def findings(*objects: JsonObject) -> list[tuple[str, str, str]]:
     return [(one.about, one.text, one.fix) for one in found if one.code == "policy-not-followed"]
 
 
+def test_a_gpu_that_changes_when_claims_are_gone_is_named_with_its_policy_and_the_claims() -> None:
+    waiting = [{"gpu": "gpu-0", "uuid": "GPU-0", "claims": ["team/a", "team/b"], "policies": ["ml"]}]
+    inventory = limited("node-1", None)
+    inventory["status"] = {"policy": {"waiting": waiting}}
+    for wanted, texts in (
+        (PROFILE, ["GPU gpu-0 changes because of GpuPolicy ml when claims team/a, team/b are gone"]),
+        (wanting(), []),
+    ):
+        loaded = world_of([*(one.obj for one in shipped_classes()), wanted, slices(), inventory])
+        found = explain_claim(loaded.world, ("default", "gpu")).findings
+        assert [(one.about, one.text) for one in found if one.code == "policy-waits"] == [
+            ("node node-1", text) for text in texts
+        ]
+
+
 MIG, VFIO, SHARED = wanting("mig.nvidia.com"), wanting("vfio.gpu.nvidia.com"), wanting("shared.gpu.nvidia.com")
 PROFILE = wanting("gpu.nvidia.com", f"{ATTRIBUTES}.profile == '1g.10gb'")
 GUARDED = wanting("gpu.nvidia.com", f"has({ATTRIBUTES}.profile) && {ATTRIBUTES}.profile == '1g.10gb'")

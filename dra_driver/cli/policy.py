@@ -1,0 +1,187 @@
+"""`dractl policy preview|convert`: what GpuPolicies would change before they are applied, and GpuPolicies of a file."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from dra_driver.api.gpupolicy import GpuPolicy, policies_among
+from dra_driver.api.inventory import NodeInventory, NodeInventorySpec
+from dra_driver.api.meta import GPU_POLICIES, NODE_INVENTORIES, NODES, RESOURCE_CLAIMS, JsonObject
+from dra_driver.api.resource import ResourceClaim
+from dra_driver.checking.manifests import with_chart_values
+from dra_driver.cli.files import read_files
+from dra_driver.cli.offline import ModelsOption
+from dra_driver.cli.session import ContextOption, KubeconfigOption, ask
+from dra_driver.errors import InvalidInput
+from dra_driver.kubernetes import CURRENT
+from dra_driver.phrases import and_more, folded
+from dra_driver.publish.preview import NodePreview, counted, preview, users_by_node
+from dra_driver.slices.features import default_features
+from dra_driver.terminal import Format, OutputOption, messages, print_data, print_table
+
+app = typer.Typer(help="Preview GpuPolicies before they are applied, or make them of a file.", no_args_is_help=True)
+
+FilesOption = Annotated[
+    list[str], typer.Option("--file", "-f", help="GpuPolicies or a PublishingPolicy: a file, a folder, or -.")
+]
+LabelOption = Annotated[list[str], typer.Option("--label", metavar="KEY=VALUE", help="A label of the --nodes.")]
+_MOST_LINES = 20
+_WIDTH = 100
+
+
+@app.command("preview")
+def preview_policies(
+    files: FilesOption,
+    models: ModelsOption = None,
+    label: LabelOption = [],  # noqa: B006 - typer reads it and copies
+    output: OutputOption = Format.TABLE,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
+) -> None:
+    """What would change if the policies in the files were applied: devices, and GPUs that would wait for claims.
+
+    Of the cluster: the files' policies replace those of the same name. With --nodes: of simulated nodes without other
+    policies. Nothing is changed.
+    """
+    policies = _policies(files)
+    if models is not None:
+        previews = _of_models(policies, models, label)
+    elif label:
+        raise InvalidInput("is for simulated nodes: give some with --nodes", about="--label")
+    else:
+        previews = _of_cluster(policies, kubeconfig, context)
+    if output is Format.TABLE:
+        _print(previews)
+    else:
+        print_data([_data(item) for item in previews], output)
+
+
+def _policies(files: Sequence[str]) -> list[GpuPolicy]:
+    documents = with_chart_values(read_files(files)).raise_problems()
+    policies = policies_among(document.obj for document in documents)
+    if not policies:
+        raise InvalidInput("there is no GpuPolicy and no PublishingPolicy", about=", ".join(files))
+    return policies
+
+
+def _of_models(policies: Sequence[GpuPolicy], models: str, label: Sequence[str]) -> list[NodePreview]:
+    # The simulated cluster behind these names takes longer to import than a cluster takes to answer.
+    from dra_driver.simulation.cluster import inventory_of_model, parse_nodes
+
+    labels: dict[str, str] = {}
+    for text in label:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise InvalidInput(f"{text!r} is not KEY=VALUE", about="--label")
+        labels[key] = value
+    previews = []
+    for node in parse_nodes(models):
+        inventory = NodeInventorySpec.of({**inventory_of_model(f"{node.profile}:{node.index}"), "nodeName": node.name})
+        previews.append(preview(inventory, None, labels, (), policies, {}, default_features(CURRENT)))
+    return previews
+
+
+def _of_cluster(policies: Sequence[GpuPolicy], kubeconfig: Path | None, context: str | None) -> list[NodePreview]:
+    from dra_driver.kube.client import Kube
+
+    async def gather(kube: Kube) -> tuple[int, list[list[JsonObject]]]:
+        _, minor = await kube.server_version()
+        kinds = (NODE_INVENTORIES, NODES, GPU_POLICIES, RESOURCE_CLAIMS)
+        return minor, [(await kube.list(kind)).items for kind in kinds]
+
+    minor, (inventories, nodes, existing, claims) = ask(kubeconfig, context, gather)
+    labels: dict[str, dict[str, str]] = {
+        node["metadata"]["name"]: node["metadata"].get("labels") or {} for node in nodes
+    }
+    before = {policy.name: policy for policy in map(GpuPolicy.read, existing)}
+    after = {**before, **{policy.name: policy for policy in policies}}
+    users = users_by_node(map(ResourceClaim.of, claims))
+    previews = []
+    for inventory in map(NodeInventory.of, inventories):
+        name = inventory.spec.node_name
+        previews.append(
+            preview(
+                inventory.spec,
+                inventory.status.policy,
+                labels.get(name, {}),
+                before.values(),
+                after.values(),
+                users.get(name, {}),
+                default_features(minor),
+            )
+        )
+    return sorted(previews, key=lambda item: item.node)
+
+
+def _print(previews: Sequence[NodePreview]) -> None:
+    """Nodes that change in the same way are one row."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for item in previews:
+        if item.changes or item.waiting:
+            cells = [counted(devices.values()) for devices in (item.appear, item.vanish, item.change)]
+            waits = (
+                f"{len(item.waiting)} GPUs" if len(item.waiting) > 1 else item.waiting[0].gpu if item.waiting else ""
+            )
+            groups.setdefault((*cells, waits), []).append(item.node)
+    if groups:
+        rows = [(_nodes(names), *(cell or "-" for cell in cells)) for cells, names in groups.items()]
+        print_table(("NODES", "APPEAR", "VANISH", "CHANGE", "WAIT"), rows)
+    elif not previews:
+        messages.print("No node has reported GPUs. Is the node plugin running? kubectl get nodeinventories")
+    else:
+        typer.echo(f"Nothing changes: the devices of {len(previews)} nodes stay as they are.")
+    lines = [f"{item.node}: {gpu}" for item in previews for gpu in item.waiting]
+    problems: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for item in previews:
+        for limit in item.not_followed:
+            problems.setdefault((limit.rule_named, limit.message), []).append((item.node, limit.fix))
+    for (rule, why), found in problems.items():
+        others = f" (for {found[0][0]})" if len(found) > 1 else ""
+        lines.append(
+            f"{_nodes([node for node, _ in found])}: {rule} cannot be followed: {why}. Fix{others}: {found[0][1]}"
+        )
+    for line in lines[:_MOST_LINES]:
+        typer.echo("\n".join(folded("", line, _WIDTH)))
+    if len(lines) > _MOST_LINES:
+        messages.print(f"{len(lines) - _MOST_LINES} more: -o json lists all", markup=False)
+
+
+def _nodes(names: Sequence[str]) -> str:
+    return and_more(names, 2)
+
+
+def _data(item: NodePreview) -> JsonObject:
+    def devices(kinds: Any) -> list[JsonObject]:
+        return [{"name": name, "kind": kind} for name, kind in kinds.items()]
+
+    return {
+        "node": item.node,
+        "appear": devices(item.appear),
+        "vanish": devices(item.vanish),
+        "change": devices(item.change),
+        "waiting": [gpu.to_wire() for gpu in item.waiting],
+        "notFollowed": [limitation.to_wire() for limitation in item.not_followed],
+    }
+
+
+@app.command("convert")
+def convert(
+    files: Annotated[
+        list[str], typer.Argument(metavar="FILES", help="A PublishingPolicy, or values of the chart with `policy`.")
+    ],
+    prefix: Annotated[
+        str | None,
+        typer.Option("--prefix", help="Of the names; default: the name of the first file.", show_default=False),
+    ] = None,
+) -> None:
+    """Print the GpuPolicies that say what a PublishingPolicy says, for `kubectl apply -f -`."""
+    names = prefix or re.sub("[^a-z0-9]+", "-", Path(files[0]).stem.lower()).strip("-") or "policy"
+    documents = with_chart_values(read_files(files)).raise_problems()
+    made = policies_among((document.obj for document in documents), names)
+    if not made:
+        raise InvalidInput("there is no GpuPolicy and no PublishingPolicy", about=", ".join(files))
+    typer.echo(yaml.safe_dump_all([policy.to_object() for policy in made], sort_keys=False), nl=False)

@@ -1,0 +1,97 @@
+"""What policies would change: devices that appear, vanish and change, and GPUs that would wait. Pure."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from dra_driver.api.gpu_settings import NodePolicy, WaitingGpu
+from dra_driver.api.gpupolicy import GpuPolicy, combined
+from dra_driver.api.inventory import Limitation, NodeInventorySpec
+from dra_driver.api.policy import PublishingPolicy, rules_of
+from dra_driver.api.resource import Device, ResourceClaim
+from dra_driver.devices.limitations import limitations_of
+from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
+from dra_driver.publish.decisions import Users, decided, settled
+from dra_driver.slices.describe import described_devices
+from dra_driver.slices.domains import domain_devices
+from dra_driver.slices.features import ServerFeatures
+
+_DRIVERS = ((GPU_DRIVER, described_devices), (COMPUTE_DOMAIN_DRIVER, domain_devices))
+
+
+@dataclass(frozen=True, slots=True)
+class NodePreview:
+    """Devices by name, with their kind: `gpu`, `mig`, `vfio`, with `-share` for those that several claims can have."""
+
+    node: str
+    appear: Mapping[str, str]
+    vanish: Mapping[str, str]
+    change: Mapping[str, str]
+    """They stay, with other attributes or amounts."""
+    waiting: tuple[WaitingGpu, ...]
+    """GPUs that change when the claims that use them are gone."""
+    not_followed: tuple[Limitation, ...]
+
+    @property
+    def changes(self) -> bool:
+        return bool(self.appear or self.vanish or self.change)
+
+
+def preview(
+    inventory: NodeInventorySpec,
+    now: NodePolicy | None,
+    labels: Mapping[str, str],
+    before: Iterable[GpuPolicy],
+    after: Iterable[GpuPolicy],
+    users: Users,
+    features: ServerFeatures,
+) -> NodePreview:
+    """For one node. `now` is what holds for it; None: what the policies of `before` say. Lists devices as they will be
+    when no claim uses them; `waiting` is what the claims of now delay."""
+    before, after = list(before), list(after)
+    held = now or decided(combined(before), before, inventory, labels)
+    wanted = decided(combined(after), after, inventory, labels)
+    have, _ = _published(inventory, rules_of(held), features)
+    will, limitations = _published(inventory, rules_of(wanted), features)
+    return NodePreview(
+        inventory.node_name,
+        {name: _kind(device) for name, device in will.items() if name not in have},
+        {name: _kind(device) for name, device in have.items() if name not in will},
+        {name: _kind(device) for name, device in will.items() if name in have and have[name] != device},
+        tuple(settled(held, wanted, inventory, users).waiting),
+        limitations,
+    )
+
+
+def _published(
+    inventory: NodeInventorySpec, rules: PublishingPolicy, features: ServerFeatures
+) -> tuple[dict[str, Device], tuple[Limitation, ...]]:
+    devices: dict[str, Device] = {}
+    limitations: list[Limitation] = []
+    for driver, describe in _DRIVERS:
+        description = describe(inventory, rules, {}, driver, features)
+        devices |= {device.name: device for device in description.devices}
+        limitations += limitations_of(description.notes, rules, driver, inventory.node_name)
+    return devices, tuple(limitation for limitation in limitations if limitation.rule is not None)
+
+
+def _kind(device: Device) -> str:
+    kind = device.attributes["type"].string or ""
+    return f"{kind}-share" if device.allow_multiple_allocations else kind
+
+
+def counted(kinds: Iterable[str]) -> str:
+    """`8 gpu, 56 mig`."""
+    return ", ".join(f"{count} {kind}" for kind, count in sorted(Counter(kinds).items()))
+
+
+def users_by_node(claims: Iterable[ResourceClaim]) -> dict[str, dict[str, list[str]]]:
+    """Which claims have which GPU devices, by the node, which is the pool. Admin access holds no device."""
+    users: dict[str, dict[str, list[str]]] = {}
+    for claim in claims:
+        allocation = claim.status.allocation
+        for result in allocation.devices.results if allocation is not None else ():
+            if result.driver == GPU_DRIVER and not result.admin_access:
+                holders = users.setdefault(result.pool, {}).setdefault(result.device, [])
+                holders.append(f"{claim.metadata.namespace}/{claim.metadata.name}")
+    return users

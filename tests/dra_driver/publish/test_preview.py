@@ -1,0 +1,69 @@
+"""What policies would change before they are applied: dra_driver/publish/preview.py."""
+
+from typing import Any
+
+from support.inventories import inventory_spec
+from support.mig import MODELS, gpu_of
+
+from dra_driver.api.gpupolicy import GpuPolicy, combined
+from dra_driver.api.inventory import NodeInventorySpec
+from dra_driver.api.resource import ResourceClaim
+from dra_driver.publish.decisions import Users, decided
+from dra_driver.publish.preview import NodePreview, counted, preview, users_by_node
+from dra_driver.slices.features import ALL_FEATURES
+
+A, B = gpu_of(MODELS[0]), gpu_of(MODELS[0], 1)
+NODE = NodeInventorySpec.of(inventory_spec("node-a", [A, B]))
+
+
+def policy(name: str, **spec: Any) -> GpuPolicy:
+    return GpuPolicy.read({"metadata": {"name": name}, "spec": spec})
+
+
+DYNAMIC = policy("ml", gpus={"uuids": [A.uuid]}, mig={"mode": "Dynamic"})
+
+
+def previewed(*after: GpuPolicy, before: tuple[GpuPolicy, ...] = (), users: Users | None = None) -> NodePreview:
+    return preview(NODE, None, {}, before, after, users or {}, ALL_FEATURES)
+
+
+def test_devices_that_appear_vanish_and_change_are_named_with_their_kind() -> None:
+    found = previewed(DYNAMIC, policy("no", gpus={"uuids": [B.uuid]}, publish=False))
+    assert set(found.appear.values()) == {"mig"} and all(name.startswith(A.name) for name in found.appear)
+    assert found.vanish == {B.name: "gpu"}
+    assert found.change == {A.name: "gpu"}, "it has counters now"
+    assert counted(["mig", "gpu", "mig"]) == "1 gpu, 2 mig"
+
+
+def test_what_is_so_already_changes_nothing() -> None:
+    assert not previewed().changes
+    assert not previewed(DYNAMIC, before=(DYNAMIC,)).changes
+    held = decided(combined([DYNAMIC]), [DYNAMIC], NODE, {})
+    assert not preview(NODE, held, {}, (), [DYNAMIC], {}, ALL_FEATURES).changes, "what holds is what the node was told"
+
+
+def test_a_gpu_that_a_claim_uses_waits_and_the_devices_are_those_of_afterwards() -> None:
+    found = previewed(policy("no", publish=False), users={A.name: ["team/a"]})
+    assert found.vanish.keys() == {A.name, B.name}
+    (waiting,) = found.waiting
+    assert str(waiting) == f"GPU {A.name} changes because of GpuPolicy no when claims team/a are gone"
+    assert previewed(policy("no", publish=False)).waiting == ()
+
+
+def test_a_rule_that_the_node_cannot_follow_has_its_policy_and_the_fix() -> None:
+    passed = previewed(policy("vm", passthrough=True))
+    assert not passed.changes
+    assert {(limit.rule, bool(limit.fix)) for limit in passed.not_followed} == {("passthrough of GpuPolicy vm", True)}
+
+
+def test_claims_use_devices_of_their_nodes_unless_by_admin_access() -> None:
+    result = {"request": "a", "driver": "gpu.nvidia.com", "pool": "node-a", "device": A.name}
+    results = [result, {**result, "device": B.name, "adminAccess": True}, {**result, "driver": "other"}]
+    claim = ResourceClaim.of(
+        {
+            "metadata": {"name": "a", "namespace": "team"},
+            "spec": {},
+            "status": {"allocation": {"devices": {"results": results}}},
+        }
+    )
+    assert users_by_node([claim]) == {"node-a": {A.name: ["team/a"]}}
