@@ -27,7 +27,7 @@ import aiohttp
 import yaml
 from _api_server import api_server
 
-from docs.from_code.crds import FILE
+from docs.from_code.crds import DEFINITIONS
 from dra_driver.api.inventory import (
     DriverFacts,
     FabricFacts,
@@ -39,7 +39,7 @@ from dra_driver.api.inventory import (
     confirmation_annotation,
     summary_of,
 )
-from dra_driver.api.meta import CRDS, LEASES, NODE_INVENTORIES, NODES, RESOURCE_SLICES, JsonObject
+from dra_driver.api.meta import CRDS, GPU_POLICIES, LEASES, NODE_INVENTORIES, NODES, RESOURCE_SLICES, JsonObject
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.kube.watch import Mirror, MirrorChange
 from dra_driver.names import GPU_DRIVER, gpu_device_names
@@ -65,6 +65,10 @@ class Figures:
     rss_peak_mib: float
     writes_for_one_gpu: int
     one_gpu_visible_ms: float
+    policy_for_one_node_ms: float
+    """From a GpuPolicy for one node to its slice."""
+    policy_for_all_nodes_s: float
+    """From a GpuPolicy for all nodes to the last slice; each node needs two writes."""
     restart_slice_writes: int
     """Slice writes of a controller that starts where everything is published already."""
     slice_writes_at_rest_per_hour: float
@@ -284,7 +288,8 @@ async def cluster(count: int) -> AsyncIterator[tuple[Nodes, Path, Path]]:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         async with api_server(folder) as kubeconfig, Kube(endpoint_from(kubeconfig)) as kube:
-            await kube.create(CRDS, yaml.safe_load(FILE.read_text()))
+            for definition in DEFINITIONS:
+                await kube.create(CRDS, yaml.safe_load(definition.file.read_text()))
             nodes = Nodes(kube, count)
             await nodes.join()
             async with nodes.watching():
@@ -313,6 +318,9 @@ async def measure(count: int, rest_s: float) -> Figures:
             visible_ms = await _change(nodes, count // 2)
             await asyncio.sleep(1)
             one_gpu = await controller.writes() - before
+            one_node_s = await _policy(nodes, "one", name_of(count // 3))
+            all_nodes_s = await _policy(nodes, "all")
+            await asyncio.sleep(5)
             rest = await _rest(nodes, controller, rest_s)
             rss, peak = controller.memory_mib(), controller.memory_mib("VmHWM")
         async with Controller.running(kubeconfig, log) as controller:
@@ -331,6 +339,8 @@ async def measure(count: int, rest_s: float) -> Figures:
         rss_peak_mib=peak,
         writes_for_one_gpu=one_gpu,
         one_gpu_visible_ms=round(visible_ms, 1),
+        policy_for_one_node_ms=round(1000 * one_node_s, 1),
+        policy_for_all_nodes_s=round(all_nodes_s, 2),
         restart_slice_writes=restart,
         slice_writes_at_rest_per_hour=rest[0],
         lease_writes_at_rest_per_minute=rest[1],
@@ -345,6 +355,21 @@ async def _change(nodes: Nodes, node: int) -> float:
     await nodes.change_one_gpu(node, 350)
     await nodes.until_slices(lambda: nodes.slices.objects != versions)
     return (time.monotonic() - started) * 1000
+
+
+async def _policy(nodes: Nodes, name: str, node: str | None = None) -> float:
+    """Seconds from a policy that adds an attribute, for one node or for all, to the last of their slices."""
+    versions = dict(nodes.slices.objects)
+    where = {} if node is None else {"nodes": {"names": [node]}}
+    spec = {**where, "attributes": {name: {"bool": True}}}
+    started = time.monotonic()
+    kind = {"apiVersion": GPU_POLICIES.api_version, "kind": GPU_POLICIES.kind}
+    await nodes.kube.create(GPU_POLICIES, {**kind, "metadata": {"name": name}, "spec": spec})
+    expected = nodes.count if node is None else 1
+    await nodes.until_slices(
+        lambda: sum(versions.get(key) != version for key, version in nodes.slices.objects.items()) == expected
+    )
+    return time.monotonic() - started
 
 
 async def _rest(nodes: Nodes, controller: Controller, rest_s: float) -> tuple[float, float, float]:
