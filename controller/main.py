@@ -76,7 +76,7 @@ async def run(settings: ControllerSettings) -> None:
             workers=settings.workers,
             classes=_classes(kube, settings, tracer),
         )
-        policies = PolicyKeeper(kube, settings.feature_gates, installed)
+        policies = PolicyKeeper(kube, settings.feature_gates, installed, events.tell)
         domains = _domains(kube, settings, policies, events, tracer)
         # Channels and daemon devices of all nodes, under the driver name of ComputeDomains.
         channels = Publication(

@@ -6,9 +6,10 @@ Here it is added up, so that it does not matter who publishes. Runs while this p
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Literal
 
 import structlog
 
@@ -29,12 +30,16 @@ from dra_driver.api.meta import GPU_POLICIES, NODE_INVENTORIES, Condition, JsonO
 from dra_driver.errors import AlreadyExists, ClusterError, Conflict, InvalidInput, NotFound
 from dra_driver.features import Gates
 from dra_driver.kube.client import Kube
+from dra_driver.kube.events import News, Regarding
 from dra_driver.kube.watch import Backoff, Mirror
 
 _log = structlog.get_logger(__name__)
 
 FROM_FILE = "dra.gpu/from"
 """Label of the policies of the installation, which its values decide on; its value is `installation`."""
+
+WAITING = "Waiting"
+"""Reason of the condition Followed, and of an Event, while claims use GPUs that change later."""
 
 _GATHER_S = 0.5
 """Changes within this time are written together: a policy for 5,000 nodes changes 5,000 inventories."""
@@ -71,13 +76,24 @@ class _Stored:
     generation: int | None
     status: GpuPolicyStatus
     made_here: bool
+    uid: str
     spec: JsonObject
 
 
 class PolicyKeeper:
-    """`installed` are the policies of the installation. `run` ends when cancelled and can be called again."""
+    """`installed` are the policies of the installation, `tell` takes Events about policies.
 
-    def __init__(self, kube: Kube, gates: Gates, installed: Sequence[GpuPolicy] = ()) -> None:
+    `run` ends when cancelled and can be called again.
+    """
+
+    def __init__(
+        self,
+        kube: Kube,
+        gates: Gates,
+        installed: Sequence[GpuPolicy] = (),
+        tell: Callable[[News], None] = lambda news: None,
+    ) -> None:
+        self._tell = tell
         self._kube = kube
         self._gates = gates
         self._installed = {policy.name: policy for policy in installed}
@@ -173,6 +189,19 @@ class PolicyKeeper:
                     await self._kube.merge_patch(GPU_POLICIES, name, {"status": body}, subresource="status")
                 except (NotFound, Conflict):
                     continue
+                self._tell_change(name, stored, status)
+
+    def _tell_change(self, name: str, stored: _Stored, status: GpuPolicyStatus) -> None:
+        """An Event of the policy when the reason of a condition changed; not that a new policy is followed."""
+        before = {condition.type: condition.reason for condition in stored.status.conditions}
+        for condition in status.conditions:
+            good = condition.status == "True"
+            if before.get(condition.type) == condition.reason or (good and condition.type not in before):
+                continue
+            note = condition.message or f"The policy is {condition.reason.lower()} again."
+            about = Regarding(GPU_POLICIES.api_version, GPU_POLICIES.kind, name, stored.uid)
+            kind: Literal["Normal", "Warning"] = "Normal" if good or condition.reason == WAITING else "Warning"
+            self._tell(News(about, kind, condition.reason, "Publishing", note, condition.last_transition_time))
 
 
 def _stored(obj: JsonObject) -> _Stored:
@@ -184,7 +213,9 @@ def _stored(obj: JsonObject) -> _Stored:
         error, status = problem.message, GpuPolicyStatus()
     metadata = obj["metadata"]
     labels = metadata.get("labels") or {}
-    return _Stored(policy, error, metadata.get("generation"), status, FROM_FILE in labels, obj.get("spec") or {})
+    return _Stored(
+        policy, error, metadata.get("generation"), status, FROM_FILE in labels, metadata["uid"], obj.get("spec") or {}
+    )
 
 
 def _node(obj: JsonObject) -> _Node:
@@ -288,6 +319,6 @@ def _followed(problems: Sequence[PolicyProblem], waiting: Sequence[PolicyWait], 
             f" {first_wait.node} waits for {', '.join(first_wait.claims)}"
         )
         return Condition(
-            type=FOLLOWED, status="False", reason="Waiting", message=message[:1024], last_transition_time=time
+            type=FOLLOWED, status="False", reason=WAITING, message=message[:1024], last_transition_time=time
         )
     return Condition(type=FOLLOWED, status="True", reason="Followed", last_transition_time=time)

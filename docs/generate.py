@@ -12,6 +12,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.registry import Collector
 
 from controller.computedomains.keeper import DomainCollector
+from controller.policies import WAITING
 from controller.webhook.service import WebhookMetrics
 from docs.from_code import checks, domains, errors, findings, hardware, migration, security, sharing
 from docs.from_code.attributes import attributes_page
@@ -201,6 +202,10 @@ def events_page() -> str:
             "",
             "| Object | Type | Reason | Meaning |",
             "|---|---|---|---|",
+            "| GpuPolicy | Warning | reason of the status | Nodes cannot follow the policy, or it makes no sense: which"
+            " rule, why, and the fix. |",
+            f"| GpuPolicy | Normal | `{WAITING}` | GPUs change when the claims that use them are gone. |",
+            "| GpuPolicy | Normal | `Followed` | All nodes follow the policy again. |",
             f"| Node | Warning | `{NOT_FOLLOWED}` | Rules of the policy cannot be followed: which, why, and the fix. |",
             f"| Node | Normal | `{FOLLOWED}` | All rules of the policy are followed again. |",
             "",

@@ -14,6 +14,7 @@ from dra_driver.api.meta import CRDS, GPU_POLICIES, NODE_INVENTORIES, JsonObject
 from dra_driver.errors import NotFound
 from dra_driver.features import Gates
 from dra_driver.kube.client import Kube
+from dra_driver.kube.events import News
 
 
 def policy(name: str, **spec: Any) -> GpuPolicy:
@@ -26,8 +27,10 @@ async def definitions(kube: Kube) -> None:
 
 
 @asynccontextmanager
-async def keeping(kube: Kube, *installed: GpuPolicy, gates: Gates = Gates.DEFAULT) -> AsyncIterator[PolicyKeeper]:
-    keeper = PolicyKeeper(kube, gates, installed)
+async def keeping(
+    kube: Kube, *installed: GpuPolicy, gates: Gates = Gates.DEFAULT, tell: Callable[[News], None] = lambda news: None
+) -> AsyncIterator[PolicyKeeper]:
+    keeper = PolicyKeeper(kube, gates, installed, tell)
     task = asyncio.create_task(keeper.run())
     try:
         yield keeper
@@ -109,7 +112,8 @@ async def test_a_status_adds_up_what_nodes_do(kube: Kube) -> None:
     await kube.create(GPU_POLICIES, policy("ml", mig={"mode": "Dynamic"}).to_object())
     await kube.create(GPU_POLICIES, policy("other", publish=True).to_object())
     offered = [{"policy": "ml", "kind": "gpu", "devices": 2}]
-    async with keeping(kube):
+    events: list[News] = []
+    async with keeping(kube, tell=events.append):
         assert conditions(await until(kube, "ml", lambda status: bool(status.conditions))) == {
             "Accepted": "Accepted",
             "Followed": "Followed",
@@ -129,6 +133,8 @@ async def test_a_status_adds_up_what_nodes_do(kube: Kube) -> None:
             "reset it",
         )
         assert conditions(status)["Followed"] == "ResetNeeded"
+        assert [(news.type, news.reason) for news in events] == [("Warning", "ResetNeeded")]
+        assert "reset it" in events[0].note
         for name in ("bad", "worse"):
             await kube.delete(NODE_INVENTORIES, name)
         status = await until(kube, "ml", lambda status: status.nodes == 3)
@@ -140,12 +146,20 @@ async def test_a_status_adds_up_what_nodes_do(kube: Kube) -> None:
 async def test_gpus_that_wait_are_named_with_their_claims(kube: Kube) -> None:
     await kube.create(GPU_POLICIES, policy("ml", publish=False).to_object())
     waiting = [{"gpu": "gpu-1", "uuid": "GPU-1", "claims": ["team/one"], "policies": ["ml"]}]
-    async with keeping(kube):
+    events: list[News] = []
+    async with keeping(kube, tell=events.append):
         await a_node(kube, "n0", policy={"gpus": [GROUP], "waiting": waiting})
         status = await until(kube, "ml", lambda status: status.waiting_gpus == 1)
         assert [(one.node, one.gpu, one.claims) for one in status.waiting] == [("n0", "gpu-1", ["team/one"])]
         assert conditions(status) == {"Accepted": "Accepted", "Followed": "Waiting"}
         assert "team/one" in status.conditions[1].message
+        await kube.merge_patch(NODE_INVENTORIES, "n0", {"status": {"policy": {"waiting": []}}}, subresource="status")
+        await until(kube, "ml", lambda status: status.waiting_gpus == 0)
+    assert [(news.regarding.name, news.type, news.reason) for news in events] == [
+        ("ml", "Normal", "Waiting"),
+        ("ml", "Normal", "Followed"),
+    ]
+    assert "team/one" in events[0].note
 
 
 async def test_what_a_feature_gate_forbids_is_said(kube: Kube) -> None:
