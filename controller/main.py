@@ -70,7 +70,12 @@ async def run(settings: ControllerSettings) -> None:
         beside = [COMPUTE_DOMAIN_DRIVER] * (Feature.COMPUTE_DOMAINS in settings.feature_gates)
         slices = PublishedSlices(
             kube,
-            Publication(driver=settings.driver_name, policies=_live(settings), beside=beside),
+            Publication(
+                driver=settings.driver_name,
+                policies=_live(settings),
+                beside=beside,
+                list_attributes=Feature.LIST_ATTRIBUTES in settings.feature_gates,
+            ),
             listeners,
             counters,
             workers=settings.workers,

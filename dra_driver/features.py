@@ -36,6 +36,7 @@ class Feature(StrEnum):
     COMPUTE_DOMAINS = "ComputeDomains"
     HOST_IMEX = "HostManagedIMEXDaemon"
     FABRIC_PARTITIONS = "FabricManagerPartitioning"
+    LIST_ATTRIBUTES = "DRAListTypeAttributes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +124,12 @@ GATES: Mapping[Feature, Gate] = {
             "Where Fabric Manager shares the NVSwitches (FABRIC_MODE=1), the GPUs of a claim must be one fabric"
             " partition, which is active while the claim has them.",
         ),
+        Gate(
+            Feature.LIST_ATTRIBUTES,
+            "alpha",
+            "NUMA nodes and NVLink peers are lists if the API server stores lists. Needs Kubernetes' gate of the same"
+            " name in the API server **and** the scheduler: without it, the scheduler fails for pods that select GPUs.",
+        ),
     )
 }
 
@@ -131,7 +138,6 @@ _OF_NVIDIA = frozenset(
         "IMEXDaemonsWithDNSNames",
         "ComputeDomainCliques",
         "CrashOnNVLinkFabricErrors",
-        "DRAListTypeAttributes",
         "ContextualLogging",
         "LoggingAlphaOptions",
         "LoggingBetaOptions",

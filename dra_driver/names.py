@@ -31,6 +31,9 @@ PARTITION_SIZES = (1, 2, 4, 8)
 
 _FABRIC_ATTRIBUTES = (*(f"partition{size}" for size in PARTITION_SIZES), "gpuModuleID")
 
+NVLINK_PEERS = "nvlinkPeers"
+"""The one attribute that is always a list."""
+
 GPU_ATTRIBUTES = (
     "type",
     "uuid",
@@ -48,6 +51,7 @@ GPU_ATTRIBUTES = (
     *_FABRIC_ATTRIBUTES,
     "addressingMode",
     "nvlinkDomain",
+    NVLINK_PEERS,
     "clique",
     "clusterUUID",
     "cliqueID",

@@ -478,6 +478,7 @@ def _publisher(
                 kube, settings.driver_name, settings.feature_gates, changed, settings.node_name, installed
             ),
             node_name=settings.node_name,
+            list_attributes=Feature.LIST_ATTRIBUTES in settings.feature_gates,
         ),
         PublishingListeners(
             narrator=CountingNarrator(PublishingCounters(metrics)), tracer=cluster.tracer, tell=cluster.events.tell

@@ -5,7 +5,9 @@ allows. This module documents each name; a name without a meaning, or a meaning 
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
+from itertools import product
 
 from docs.from_code.tables import WRITTEN, page, table
 from dra_driver.api.inventory import ComputeInstanceFacts, FabricPartitionFacts, GpuFacts, GpuInstanceFacts, ImexFacts
@@ -19,6 +21,7 @@ from dra_driver.names import (
     GPU_ATTRIBUTES,
     GPU_DRIVER,
     MIG_ATTRIBUTES,
+    NVLINK_PEERS,
     PARTITION_SIZES,
     STANDARD_DOMAIN,
     VFIO_ATTRIBUTES,
@@ -51,6 +54,7 @@ MEANINGS = {
     "gpuModuleID": "Place of the GPU on its base board, as NVML reports it; only where NVSwitches are shared.",
     "addressingMode": "`HMM`, `ATS` or `None`: how the GPU accesses pages of host memory.",
     "nvlinkDomain": "Equal for GPUs that reach each other over NVLink, for `matchAttribute`.",
+    NVLINK_PEERS: "UUIDs of the GPUs of its node that it reaches over NVLink, and its own; only with the feature gate.",
     "clique": "Partition of a multi-node NVLink fabric: cluster UUID and clique ID.",
     "clusterUUID": "UUID of the multi-node NVLink fabric.",
     "cliqueID": "ID of the partition in the fabric.",
@@ -112,6 +116,9 @@ _POLICIES = (
 """Settings of a policy that change the description of a device."""
 
 
+_LISTS = replace(ALL_FEATURES, list_attributes=True)
+
+
 @cache
 def _published() -> tuple[Device, ...]:
     """Devices of the first GPU of every model, under each policy."""
@@ -121,8 +128,8 @@ def _published() -> tuple[Device, ...]:
         first = whole.gpus[:1]
         for gpus in (first, [_partitioned(gpu) for gpu in first], [_switched(gpu) for gpu in first]):
             inventory = whole.model_copy(update={"gpus": gpus})
-            for policy in map(PublishingPolicy.of, _POLICIES):
-                found += described_devices(inventory, policy, {}, GPU_DRIVER, ALL_FEATURES).devices
+            for policy, features in product(map(PublishingPolicy.of, _POLICIES), (ALL_FEATURES, _LISTS)):
+                found += described_devices(inventory, policy, {}, GPU_DRIVER, features).devices
     return tuple(found)
 
 
@@ -158,6 +165,8 @@ def _type_of(value: Attribute) -> str:
 
 def _shown(value: Attribute) -> str:
     (found,) = value.to_wire().values()
+    if isinstance(found, list):
+        return str(found[0])
     return str(found).lower() if isinstance(found, bool) else str(found)
 
 
@@ -178,6 +187,12 @@ def attributes_page() -> str:
         " these models.",
         "## Attributes",
         table(("Attribute", "Type", "Devices", "Present", "Example", "Meaning"), _attribute_rows()),
+        "With the [feature gate](feature-gates.md) `DRAListTypeAttributes`, and if the API server stores lists,"
+        " `numaNode` and `nvlinkPeers` are lists. Lists match (`matchAttribute`) if they have a value in common, and a"
+        " single value matches a list that contains it: `nvlinkPeers` finds GPUs that NVLink connects, and `numaNode` a"
+        " GPU and a network device near each other. Write selectors that are right for both forms:"
+        " `device.attributes['resource.kubernetes.io'].numaNode.includes(0)`; `== 0` never selects a list. A device has"
+        " at most 48 values; the driver omits the longest list first.",
         "An administrator's [policy](policy.md) can add attributes. A device has at most 32 attributes and"
         " capacities; if there"
         " are more, the driver omits the last ones of each kind first. A container reads the attributes of its own"
@@ -218,7 +233,7 @@ def _attribute_rows() -> Iterator[tuple[str, ...]]:
         if not having:
             raise LookupError(f"no simulated GPU model publishes the attribute {name}")
         everywhere = all(name in device.attributes for device in _published() if _kind(device) in kinds)
-        (kind,) = {_type_of(device.attributes[name]) for device in having}
+        kind = " or ".join(sorted({_type_of(device.attributes[name]) for device in having}))
         example = _example([_shown(device.attributes[name]) for device in having])
         yield f"`{name}`", kind, ", ".join(kinds), "always" if everywhere else "", f"`{example}`", meaning
 

@@ -6,6 +6,7 @@ to a write counts at once, until the watch has caught up; and a slice that we de
 
 import asyncio
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Protocol
 
 from dra_driver.api.meta import RESOURCE_SLICES, JsonObject
@@ -14,7 +15,7 @@ from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Mirror, MirrorChange
 from dra_driver.quantity import whole_number
 from dra_driver.slices.diff import ObservedSlice, observed_slice
-from dra_driver.slices.features import ServerFeatures, kept_features, probe
+from dra_driver.slices.features import ServerFeatures, kept_features, list_probe, probe
 
 _REMEMBERED_DELETIONS = 4096
 _PAGE = 100
@@ -141,21 +142,26 @@ def _is_newer(item: ObservedSlice, other: ObservedSlice) -> bool:
 _INVALID = 422
 
 
-async def server_features(kube: Kube, driver: str, node: str | None) -> ServerFeatures:
-    """Asks once, and a second time where the server does not know counter sets in slices of their own.
+async def server_features(kube: Kube, driver: str, node: str | None, *, lists: bool = False) -> ServerFeatures:
+    """Asks once, a second time where the server does not know counter sets in slices of their own, and with `lists`
+    once more for list attributes.
 
     `node`: see `dra_driver.slices.features.probe`. Raises ClusterError when the server gives no answer, or does not let
     us create slices.
     """
+    found = await _created(kube, probe(driver, node, counters_apart=True))
+    apart = found is not None
+    if found is None:
+        found = await kube.create(RESOURCE_SLICES, probe(driver, node, counters_apart=False), dry_run=True)
+    features = kept_features(found, counters_apart=apart)
+    return replace(features, list_attributes=lists and await _created(kube, list_probe(driver, node)) is not None)
+
+
+async def _created(kube: Kube, sent: JsonObject) -> JsonObject | None:
+    """The server's answer to the creation in a dry run; None if the object is invalid for it."""
     try:
-        return await _asked(kube, driver, node, counters_apart=True)
+        return await kube.create(RESOURCE_SLICES, sent, dry_run=True)
     except Rejected as error:
         if error.status != _INVALID:
             raise
-    return await _asked(kube, driver, node, counters_apart=False)
-
-
-async def _asked(kube: Kube, driver: str, node: str | None, *, counters_apart: bool) -> ServerFeatures:
-    sent = probe(driver, node, counters_apart=counters_apart)
-    answer = await kube.create(RESOURCE_SLICES, sent, dry_run=True)
-    return kept_features(answer, counters_apart=counters_apart)
+        return None

@@ -20,7 +20,7 @@ from dra_driver.api.meta import NODE_INVENTORIES, NODES, RESOURCE_SLICES, JsonOb
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import Device
 from dra_driver.devices.limitations import LimitationCause, Note, limitations_of
-from dra_driver.errors import ClusterError, Conflict, InvalidInput, NotFound
+from dra_driver.errors import ClusterError, Conflict, InvalidInput, NotFound, Rejected
 from dra_driver.kube.client import Kube
 from dra_driver.kube.events import News
 from dra_driver.kube.watch import Backoff, Mirror, MirrorChange
@@ -138,7 +138,8 @@ class Publication:
 
     `policies` makes where the rules come from, when a publisher starts; by default `policy` holds everywhere.
     `describe` makes devices of them. `labels_matter`: it reads the labels of nodes, even if the policy does not.
-    `beside` are the drivers whose publishers write in the status of the same inventories.
+    `beside` are the drivers whose publishers write in the status of the same inventories. `list_attributes`: attributes
+    may be lists if the API server stores them.
     """
 
     driver: str
@@ -148,6 +149,7 @@ class Publication:
     labels_matter: bool = False
     node_name: str | None = None
     beside: Collection[str] = ()
+    list_attributes: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +199,7 @@ class PoolPublisher:
         self._narrator = listeners.narrator
         self._tracer = listeners.tracer
         self._pace = pace
+        self._lists = publication.list_attributes
         self._features: ServerFeatures | None = None
         self._features_doubted = asyncio.Event()
         self._queue = WorkQueue(pace.retry)
@@ -281,7 +284,7 @@ class PoolPublisher:
         backoff = self._pace.retry()
         while True:
             try:
-                found = await server_features(self._kube, self.driver, self._node_name)
+                found = await server_features(self._kube, self.driver, self._node_name, lists=self._lists)
             except ClusterError as error:
                 pause_s = backoff.next_s(error.retry_after_s or 0.0)
                 self._narrator.server_unknown(error, pause_s)
@@ -339,6 +342,9 @@ class PoolPublisher:
             return
         except ClusterError as error:
             self._failing.add(pool)
+            if self._lists and isinstance(error, Rejected):
+                # A server whose gate for lists was switched off refuses attributes that are lists.
+                self._features_doubted.set()
             self._narrator.refused(pool, error, self._queue.retry(pool, error.retry_after_s or 0.0))
             return
         self._queue.succeeded(pool)

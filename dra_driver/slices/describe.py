@@ -199,7 +199,7 @@ class _View:
         self._labels = labels
         self._driver_name = driver_name
         self._features = features
-        self._attributes = NodeAttributes(inventory, policy, labels, driver_name)
+        self._attributes = NodeAttributes(inventory, policy, labels, driver_name, lists=features.list_attributes)
         self._known_taints: dict[tuple[str, str | None], list[Taint]] = {}
         """By GPU and instance: a GPU can have hundreds of partitions that feel the same."""
         self.notes: list[Note] = []

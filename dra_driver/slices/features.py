@@ -25,6 +25,8 @@ class ServerFeatures:
     counters_apart: bool = True
     """The forms of Kubernetes 1.35 and newer: counter sets have slices of their own, and taints may have no effect.
     Before, counter sets are in the slice of their devices."""
+    list_attributes: bool = False
+    """Attributes that are lists (DRAListTypeAttributes). The driver asks the server only if its own gate is on."""
 
     def __str__(self) -> str:
         words = {
@@ -32,7 +34,8 @@ class ServerFeatures:
             "consumable capacity": self.consumable,
             "device taints": self.taints,
         }
-        return ", ".join(f"{'' if there else 'no '}{word}" for word, there in words.items())
+        lists = ", list attributes" if self.list_attributes else ""
+        return ", ".join(f"{'' if there else 'no '}{word}" for word, there in words.items()) + lists
 
 
 ALL_FEATURES = ServerFeatures(partitionable=True, consumable=True, taints=True)
@@ -79,6 +82,14 @@ def probe(driver: str, node: str | None, *, counters_apart: bool) -> JsonObject:
             **({} if counters_apart else {"sharedCounters": [{"name": "probe", "counters": counters}]}),
         },
     }
+
+
+def list_probe(driver: str, node: str | None) -> JsonObject:
+    """As `probe`, with an attribute that is a list. A server without lists drops the list, and then refuses the
+    attribute because it has no value."""
+    sent = probe(driver, node, counters_apart=True)
+    sent["spec"]["devices"] = [{"name": "probe", "attributes": {"probe": {"strings": ["a", "b"]}}}]
+    return sent
 
 
 def kept_features(answer: JsonObject, *, counters_apart: bool) -> ServerFeatures:

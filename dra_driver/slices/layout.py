@@ -19,7 +19,8 @@ from dra_driver.slices.features import ServerFeatures
 
 DEVICES_PER_SLICE = 128
 ADVANCED_DEVICES_PER_SLICE = 64
-"""As soon as one device of the slice has taints or consumes counters. Source: ResourceSlice validation, 1.35."""
+"""As soon as one device of the slice has taints, consumes counters or has an attribute that is a list. Source:
+ResourceSlice validation, 1.35 and 1.36."""
 COUNTER_SETS_PER_SLICE = 8
 COUNTER_SLICES = 0xC0000
 """The index of the first slice of counter sets."""
@@ -74,8 +75,10 @@ def _by_gpu(gpus: Sequence[DescribedGpu], now: Places) -> dict[int, SliceContent
 
 def _capacity(gpus: Iterable[DescribedGpu], features: ServerFeatures) -> int:
     # Where there can be taints, the first one must not spread a full slice over two.
-    advanced = features.taints or any(
-        device.taints or device.consumes_counters for gpu in gpus for device in gpu.devices
+    advanced = (
+        features.taints
+        or features.list_attributes
+        or any(device.taints or device.consumes_counters for gpu in gpus for device in gpu.devices)
     )
     return ADVANCED_DEVICES_PER_SLICE if advanced else DEVICES_PER_SLICE
 

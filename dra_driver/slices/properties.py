@@ -32,7 +32,14 @@ from dra_driver.devices.counters import engines
 from dra_driver.devices.fabric import nvlink_domains, state_of
 from dra_driver.devices.mig import part_multiprocessors, placement_order
 from dra_driver.devices.model import DeviceKind, Offer, Partition
-from dra_driver.names import GPU_ATTRIBUTES, MIG_ATTRIBUTES, PARTITION_SIZES, STANDARD_DOMAIN, VFIO_ATTRIBUTES
+from dra_driver.names import (
+    GPU_ATTRIBUTES,
+    MIG_ATTRIBUTES,
+    NVLINK_PEERS,
+    PARTITION_SIZES,
+    STANDARD_DOMAIN,
+    VFIO_ATTRIBUTES,
+)
 from dra_driver.quantity import Quantity, padded_version
 
 _VALUE_BYTES = 64
@@ -57,18 +64,27 @@ type _Plain = dict[str, str | int | bool | None]
 
 MAX_ATTRIBUTES_AND_CAPACITIES = 32
 """Per device. Source: ResourceSlice validation, resource.k8s.io/v1."""
+MAX_VALUES = 48
+"""Of the attributes of a device; every value of a list counts. Source: as above, since Kubernetes 1.36."""
 
 
 class NodeAttributes:
     """Of the devices of one node. `labels` are the node's; only the policy looks at them."""
 
     def __init__(
-        self, inventory: NodeInventorySpec, policy: PublishingPolicy, labels: Mapping[str, str], driver_name: str
+        self,
+        inventory: NodeInventorySpec,
+        policy: PublishingPolicy,
+        labels: Mapping[str, str],
+        driver_name: str,
+        *,
+        lists: bool = False,
     ) -> None:
         self._inventory = inventory
         self._policy = policy
         self._labels = labels
         self._driver_name = driver_name
+        self._lists = lists
         self._domains = nvlink_domains(inventory.gpus)
         self._extra_of: dict[str, dict[str, Attribute]] = {}
         """By GPU UUID: a GPU can have hundreds of partitions."""
@@ -76,7 +92,7 @@ class NodeAttributes:
     def of(self, offer: Offer, capacity: Mapping[str, Capacity]) -> tuple[dict[str, Attribute], list[str]]:
         """The attributes that the device is published with, sorted, and the names of those that find no room beside its
         `capacity`."""
-        own = device_attributes(offer, self._inventory.driver, self._domains.get(offer.gpu.uuid))
+        own = device_attributes(offer, self._inventory.driver, self._domains.get(offer.gpu.uuid), lists=self._lists)
         return fitted(offer.kind, own, self._extra(offer.gpu), MAX_ATTRIBUTES_AND_CAPACITIES - len(capacity))
 
     def _extra(self, gpu: GpuFacts) -> dict[str, Attribute]:
@@ -88,8 +104,11 @@ class NodeAttributes:
         return self._extra_of[gpu.uuid]
 
 
-def device_attributes(offer: Offer, driver: DriverFacts | None, nvlink_domain: str | None) -> dict[str, Attribute]:
-    """All that the driver knows of the device, the most needed first. `nvlink_domain` is that of the full GPU."""
+def device_attributes(
+    offer: Offer, driver: DriverFacts | None, nvlink_domain: str | None, *, lists: bool = False
+) -> dict[str, Attribute]:
+    """All that the driver knows of the device, the most needed first. `nvlink_domain` is that of the full GPU. With
+    `lists`, what can be several things is a list."""
     if offer.kind is DeviceKind.VFIO:
         plain, versions = _vfio(offer.gpu), {}
     elif offer.partition is not None:
@@ -98,6 +117,8 @@ def device_attributes(offer: Offer, driver: DriverFacts | None, nvlink_domain: s
         plain, versions = _gpu(offer.gpu, nvlink_domain), _versions_of(offer.gpu, driver)
     plain |= {"type": offer.kind.value, "sharing": _sharing(offer), "isolation": _isolation(offer)}
     described = dict(_written(plain)) | dict(_written_versions(versions))
+    if lists:
+        described |= _lists_of(offer)
     return {name: described[name] for name in _RANKED[offer.kind] if name in described}
 
 
@@ -106,7 +127,8 @@ def fitted(
 ) -> tuple[dict[str, Attribute], list[str]]:
     """All that fits into `room`, and the names of what does not: our least needed attributes go first.
 
-    What an administrator asks for comes before what NVIDIA's own driver does not have either.
+    What an administrator asks for comes before what NVIDIA's own driver does not have either. The longest lists go if
+    the device has more values than the API allows.
     """
     ranked, needed = _RANKED[kind], _NEEDED[kind]
     wanted = [
@@ -115,7 +137,16 @@ def fitted(
         *(name for name in ranked[needed:] if name in own),
     ]
     values = {**extra, **own}
-    return {name: values[name] for name in sorted(wanted[:room])}, wanted[room:]
+    chosen, dropped = wanted[:room], wanted[room:]
+    while sum(_count(values[name]) for name in chosen) > MAX_VALUES:
+        longest = max(chosen, key=lambda name: _count(values[name]))
+        chosen.remove(longest)
+        dropped.append(longest)
+    return {name: values[name] for name in sorted(chosen)}, dropped
+
+
+def _count(value: Attribute) -> int:
+    return len(value.ints or value.strings or (value,))
 
 
 def _sharing(offer: Offer) -> str:
@@ -202,6 +233,22 @@ def _place(gpu: GpuFacts) -> _Plain:
         f"{STANDARD_DOMAIN}/pcieRoot": gpu.pcie_root,
         f"{STANDARD_DOMAIN}/numaNode": gpu.numa_node,
     }
+
+
+def _lists_of(offer: Offer) -> dict[str, Attribute]:
+    """Attributes match (`matchAttribute`) if their lists have a value in common. So a GPU is its own NVLink peer:
+    otherwise two GPUs with a link between them, and with no other, would have nothing in common.
+
+    A GPU is below one PCIe root, which matches the lists of other drivers as it is. NVLink does not reach MIG devices.
+    Source: KEP-6072 for `numaNode`; attributeAsSet in the scheduler's allocator, 1.36.
+    """
+    gpu = offer.gpu
+    lists: dict[str, Attribute] = {}
+    if gpu.numa_node is not None:
+        lists[f"{STANDARD_DOMAIN}/numaNode"] = Attribute(ints=[gpu.numa_node])
+    if offer.kind is DeviceKind.GPU and gpu.nvlink is not None and gpu.nvlink.peers:
+        lists[NVLINK_PEERS] = Attribute(strings=sorted({gpu.uuid, *gpu.nvlink.peers}))
+    return lists
 
 
 def _partitions(gpu: GpuFacts) -> _Plain:

@@ -21,6 +21,7 @@ from dra_driver.api.inventory import (
     MOST_GPUS,
     HealthFacts,
     NodeInventorySpec,
+    NvlinkFacts,
     PassthroughFacts,
     Problem,
     confirmation_annotation,
@@ -94,12 +95,17 @@ class Written(Narrator):
 
 @asynccontextmanager
 async def publishing(
-    kube: Kube, node: str, written: Written, policy: PublishingPolicy = PublishingPolicy.EVERYTHING
+    kube: Kube,
+    node: str,
+    written: Written,
+    policy: PublishingPolicy = PublishingPolicy.EVERYTHING,
+    *,
+    list_attributes: bool = False,
 ) -> AsyncIterator[PoolPublisher]:
     """A publisher for one node, so that what other tests left on a real server is not its business."""
     publisher = PoolPublisher(
         kube,
-        Publication(driver=GPU_DRIVER, policy=policy, node_name=node),
+        Publication(driver=GPU_DRIVER, policy=policy, node_name=node, list_attributes=list_attributes),
         PublishingListeners(narrator=written),
         Pace(ask_after_s=0.0),
     )
@@ -312,6 +318,39 @@ async def test_a_probe_tells_what_the_server_keeps_and_leaves_nothing(
     }
     assert found.counters_apart is (api.minor >= 35)
     assert await slices_of(kube, unique) == []
+
+
+@pytest.mark.parametrize("feature_gates", [{}, {"DRAListTypeAttributes": True}], ids=["no lists", "lists"])
+async def test_attributes_are_lists_where_the_server_stores_lists(
+    api: Api, kube: Kube, unique: str, feature_gates: dict[str, bool]
+) -> None:
+    """Sixteen GPUs that all reach each other, on one slice; a publisher that starts later finds nothing to write."""
+    if api.minor < 36 and feature_gates:
+        pytest.skip("DRAListTypeAttributes came with Kubernetes 1.36")
+    every = [gpu(number) for number in range(16)]
+    links = {item.uuid: NvlinkFacts(links=18, peers=[one.uuid for one in every if one != item]) for item in every}
+    gpus = [item.model_copy(update={"nvlink": links[item.uuid], "numa_node": 1}) for item in every]
+    node = await kube.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": unique}})
+    spec = inventory_spec(unique, gpus, registered=now())
+    await kube.create(NODE_INVENTORIES, inventory_object(spec, node["metadata"]["uid"]))
+    first, second = Written(), Written()
+
+    async def complete() -> bool:
+        return len(await devices_of(kube, unique)) == len(gpus)
+
+    async with publishing(kube, unique, first, list_attributes=True):
+        await until(complete)
+    async with publishing(kube, unique, second, list_attributes=True) as publisher:
+        await publisher.first_pass.wait()
+    assert (first.complaints, second.complaints, second.verbs) == ([], [], [])
+    (item,) = await slices_of(kube, unique)
+    for device in item["spec"]["devices"]:
+        attributes = device["attributes"]
+        assert attributes["resource.kubernetes.io/numaNode"] == ({"ints": [1]} if feature_gates else {"int": 1})
+        peers = {"strings": sorted(one.uuid for one in every)} if feature_gates else None
+        assert attributes.get("nvlinkPeers") == peers
+    await kube.delete(NODE_INVENTORIES, unique)
+    await kube.delete_collection(RESOURCE_SLICES, field_selector=f"spec.nodeName={unique}")
 
 
 async def test_a_lease_is_taken_renewed_and_given_back(kube: Kube, namespace: str) -> None:

@@ -180,12 +180,19 @@ async def publishing(
     node_name: str | None = None,
     ask_after_s: float = 0.0,
     probe_every_s: float = 3600.0,
+    list_attributes: bool = False,
     tracer: Tracer = OFF,
 ) -> AsyncIterator[None]:
     async with client(Endpoint(server=scene.server.url), traced=tracer.request) as kube:
         scene.publisher = PoolPublisher(
             kube,
-            Publication(driver=GPU_DRIVER, policy=policy, policies=policies, node_name=node_name),
+            Publication(
+                driver=GPU_DRIVER,
+                policy=policy,
+                policies=policies,
+                node_name=node_name,
+                list_attributes=list_attributes,
+            ),
             PublishingListeners(narrator=scene.narrator, tracer=tracer, tell=scene.events.append),
             Pace(
                 ask_after_s=ask_after_s,

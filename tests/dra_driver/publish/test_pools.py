@@ -653,6 +653,32 @@ async def test_what_is_published_follows_the_gates_of_the_server(scene: Scene, m
         assert len(devices) == 26 and all("consumesCounters" in device for device in devices)
 
 
+class Unlisted(Kube):
+    """A server that stores lists when it is first asked, and does not when slices are written."""
+
+    asked = 0
+
+    async def create(self, resource: Resource, obj: JsonObject, *, dry_run: bool = False, **more: Any) -> JsonObject:
+        if dry_run and "attributes" in obj["spec"]["devices"][0]:
+            Unlisted.asked += 1
+            if Unlisted.asked == 1:
+                return obj
+        return await super().create(resource, obj, dry_run=dry_run, **more)
+
+
+async def test_a_refusal_of_lists_has_the_server_asked_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pools, "_PROBE_PAUSE_S", 0.01)
+    monkeypatch.setattr(Unlisted, "asked", 0)
+    placed = gpu(0, numa_node=1)
+    await scene.node("node-a", placed)
+    async with publishing(scene, client=Unlisted, list_attributes=True):
+        await scene.publishes(node_a=[placed.name])
+    (item,) = await scene.slices()
+    assert item["spec"]["devices"][0]["attributes"]["resource.kubernetes.io/numaNode"] == {"int": 1}
+    assert Unlisted.asked > 1
+    assert any("refused" in text for text in scene.narrator.told)
+
+
 class Silent(Kube):
     """A server that does not answer probes, at first."""
 

@@ -37,8 +37,8 @@ class OldServer:
         return {**obj, "spec": spec}
 
 
-async def asked(server: OldServer) -> ServerFeatures:
-    return await server_features(cast(Kube, server), GPU_DRIVER, None)
+async def asked(server: OldServer, *, lists: bool = False) -> ServerFeatures:
+    return await server_features(cast(Kube, server), GPU_DRIVER, None, lists=lists)
 
 
 async def test_a_server_that_wants_counters_beside_their_devices_is_asked_again() -> None:
@@ -58,6 +58,28 @@ async def test_a_server_without_any_of_it_answers_at_once() -> None:
     server = OldServer("taints", "consumesCounters", "sharedCounters", "allowMultipleAllocations")
     assert await asked(server) == ServerFeatures()
     assert server.asked == 1
+
+
+class Lists(OldServer):
+    """Kubernetes 1.36: with `lists`, attributes can be lists."""
+
+    def __init__(self, *, lists: bool) -> None:
+        super().__init__("taints", "consumesCounters", "sharedCounters", "allowMultipleAllocations")
+        self._lists = lists
+
+    async def create(self, resource: Resource, obj: JsonObject, *, dry_run: bool) -> JsonObject:
+        answer = await super().create(resource, obj, dry_run=dry_run)
+        if "attributes" in obj["spec"]["devices"][0] and not self._lists:
+            raise Rejected("attributes[probe]: exactly one value must be specified", about="slice", status=422)
+        return answer
+
+
+@pytest.mark.parametrize("lists", [False, True])
+async def test_a_server_is_asked_for_lists_only_if_they_are_wanted(lists: bool) -> None:
+    server = Lists(lists=lists)
+    assert (await asked(server), server.asked) == (ServerFeatures(), 1)
+    assert await asked(server, lists=True) == ServerFeatures(list_attributes=lists)
+    assert server.asked == 3
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from dra_driver.api.inventory import (
 from dra_driver.api.policy import AttributeRule, MigRule, PublishingPolicy, Rule
 from dra_driver.api.resource import Attribute, Device
 from dra_driver.devices.health import xid_condition
-from dra_driver.names import GPU_ATTRIBUTES, GPU_DRIVER
+from dra_driver.names import GPU_ATTRIBUTES, GPU_DRIVER, NVLINK_PEERS
 from dra_driver.quantity import Quantity, Version
 from dra_driver.slices.describe import Description, described_devices
 from dra_driver.slices.features import ALL_FEATURES, ServerFeatures
@@ -106,11 +106,13 @@ def test_a_gpu_that_says_everything_has_every_attribute() -> None:
         "serial": "1654321000123",
         "vbiosVersion": "96.00.89.00.01",
     }
-    assert set(values(device(FULL))) == set(GPU_ATTRIBUTES) - FABRIC
+    assert set(values(device(FULL))) == set(GPU_ATTRIBUTES) - ELSEWHERE
     assert device(FULL).capacity["memory"].value == "81559Mi"
 
 
 FABRIC = {"partition1", "partition2", "partition4", "partition8", "gpuModuleID"}
+ELSEWHERE = {*FABRIC, NVLINK_PEERS}
+"""Attributes behind shared switches, and the one that is always a list."""
 
 
 def test_a_gpu_behind_shared_switches_has_its_partitions() -> None:
@@ -403,7 +405,7 @@ def test_extra_attributes_take_the_room_of_the_least_needed_ones() -> None:
     (item,) = found.devices
     assert len(item.attributes) + len(item.capacity) == MAX_ATTRIBUTES_AND_CAPACITIES
     assert {f"extra{number:02d}" for number in range(10)} <= item.attributes.keys()
-    assert set(GPU_ATTRIBUTES) - FABRIC - item.attributes.keys() == set(GPU_ATTRIBUTES[-9:])
+    assert set(GPU_ATTRIBUTES) - ELSEWHERE - item.attributes.keys() == set(GPU_ATTRIBUTES[-9:])
     (note,) = found.notes
     assert note.text.count(", ") == 8 and "no room for attributes" in note.text and note.rule is None
 

@@ -63,7 +63,8 @@ def test_a_slice_holds_128_devices_and_64_when_one_is_tainted_or_could_be() -> N
     assert [len(names) for names in laid_out(devices(*range(200))).values()] == [128, 72]
     mixed = [*devices(*range(99)), *devices(99, tainted=True)]
     assert [len(names) for names in laid_out(mixed).values()] == [64, 36]
-    assert [len(names) for names in laid_out(devices(*range(100)), features=TAINTS).values()] == [64, 36]
+    for features in (TAINTS, ServerFeatures(list_attributes=True)):
+        assert [len(names) for names in laid_out(devices(*range(100)), features=features).values()] == [64, 36]
 
 
 def test_a_device_that_goes_moves_no_other() -> None:
