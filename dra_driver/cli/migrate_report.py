@@ -18,7 +18,7 @@ from dra_driver.cli.migrate_files import write_extra
 from dra_driver.cli.offline import deadline
 from dra_driver.errors import InvalidInput
 from dra_driver.kubernetes import CURRENT
-from dra_driver.migration.claims.publishing import final_values
+from dra_driver.migration.claims.publishing import final_values, gpu_policies
 from dra_driver.migration.codes import FindingSeverity
 from dra_driver.migration.cutover.applying import Results
 from dra_driver.migration.cutover.plan import FINAL_VALUES_FILE, VALUES_FILE, cutover
@@ -199,8 +199,8 @@ def write_reports(report: MigrationReport, folder: Path) -> None:
     migration = report.migration
     if decided := proposal(wanted_decisions(migration), report.decided):
         write_extra(folder, DECISIONS_FILE, decided)
-    if migration.policy is not None:
-        write_extra(folder, "publishing-policy.yaml", _yaml(migration.policy))
+    if policies := gpu_policies(migration):
+        write_extra(folder, "gpu-policies.yaml", yaml.safe_dump_all(policies, sort_keys=False, allow_unicode=True))
     if migration.workloads or migration.policy is not None or migration.chart_values:
         write_extra(folder, FINAL_VALUES_FILE, _yaml(final_values(migration)))
     if report.plan is not None and not report.plan.empty:

@@ -65,7 +65,7 @@ NOT_ENFORCED = FindingCode(
     "M005", "limit was enforced by a library", _WARNING,
     "The old system enforced memory or cores with a library in the container, or not at all. A claim reserves "
     "amounts; only MPS enforces them.",
-    "Share these GPUs with MPS in the PublishingPolicy (`strategy: MPS`), or trust the programs.",
+    "Share these GPUs with MPS in a GpuPolicy (`strategy: MPS`), or trust the programs.",
 )  # fmt: skip
 BYPASS = FindingCode(
     "M006", "GPUs outside all accounting", _ERROR,

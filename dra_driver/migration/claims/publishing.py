@@ -5,7 +5,9 @@ and values for the chart `gpu-dra-driver`. Pure.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from dra_driver.api.gpupolicy import policies_of
 from dra_driver.api.meta import JsonObject
+from dra_driver.api.policy import PublishingPolicy
 from dra_driver.features import Feature
 from dra_driver.migration.codes import TAKES_THE_REST
 from dra_driver.migration.model import (
@@ -228,6 +230,14 @@ def _classes(meaning: Meaning) -> dict[str, str]:
 
 
 # -- values during and after the cut-over
+
+
+def gpu_policies(migration: Migration) -> list[JsonObject]:
+    """The policy as objects that `kubectl apply` takes."""
+    if migration.policy is None:
+        return []
+    policy = PublishingPolicy.of(migration.policy, about="the policy of this migration")
+    return [made.to_object() for made in policies_of(policy, "migrated")]
 
 
 def final_values(migration: Migration) -> JsonObject:

@@ -12,7 +12,7 @@ from pydantic import AliasGenerator, AliasPath, BaseModel, BeforeValidator, Conf
 from pydantic.alias_generators import to_camel
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.migration.claims.publishing import final_values
+from dra_driver.migration.claims.publishing import final_values, gpu_policies
 from dra_driver.migration.codes import CODES, FindingSeverity
 from dra_driver.migration.cutover.commands import Act
 from dra_driver.migration.model import MigrationTarget
@@ -41,6 +41,7 @@ def as_data(report: MigrationReport) -> JsonObject:
             "changes": migration.changes,
             "findings": migration.findings,
             "policy": migration.policy,
+            "gpu_policies": gpu_policies(migration),
             "chart_values": final_values(migration),
             "verification": report.verification,
             "cutover": report.plan,
@@ -208,6 +209,9 @@ class _Report(_Data):
     changes: tuple[_Change, ...]
     findings: tuple[_Finding, ...]
     policy: JsonObject | None
+    """Of the chart."""
+    gpu_policies: tuple[JsonObject, ...]
+    """The same as objects that `kubectl apply` takes."""
     chart_values: JsonObject
     verification: _Verification | None
     cutover: _Cutover | None

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import yaml
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.migration.claims.publishing import final_values
+from dra_driver.migration.claims.publishing import final_values, gpu_policies
 from dra_driver.migration.codes import FindingCode, FindingSeverity
 from dra_driver.migration.cutover.commands import CutoverPlan, Stage
 from dra_driver.migration.decisions import FILE, proposal, wanted_decisions
@@ -131,10 +131,11 @@ def _decisions(report: MigrationReport) -> Iterator[str]:
 
 
 def _settings(migration: Migration) -> Iterator[str]:
-    if migration.policy is not None:
-        yield "The configuration that was found, as a PublishingPolicy (`policy:` of the chart, or `--policy FILE`):"
+    if policies := gpu_policies(migration):
+        yield "The configuration that was found, as GpuPolicies. Apply them with kubectl, or install the chart with the"
+        yield "value `policy` of the written values, of which its controller makes the same:"
         yield ""
-        yield from yaml_block(migration.policy)
+        yield from yaml_block(*policies)
         yield ""
         for reason in migration.reasons:
             yield f"- {sentence(escaped(reason))}"
@@ -462,7 +463,7 @@ def escaped(text: str) -> str:
     return "`".join(part if index % 2 else part.replace("<", "\\<") for index, part in enumerate(parts))
 
 
-def yaml_block(data: JsonObject) -> Iterator[str]:
+def yaml_block(*documents: JsonObject) -> Iterator[str]:
     yield "```yaml"
-    yield yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=110).rstrip()
+    yield yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True, width=110).rstrip()
     yield "```"

@@ -77,9 +77,9 @@ def test_results_are_written_beside_with_reports_and_values(repository: Path, tm
     assert outcome.exit_code == Status.DONE, outcome.output
     written = sorted(str(path.relative_to(target)) for path in target.rglob("*") if path.is_file())
     assert written == [
+        "gpu-policies.yaml",
         "manifests/app/translator.yaml",
         "manifests/vector-add.yaml",
-        "publishing-policy.yaml",
         "report.json",
         "report.md",
         "values.yaml",
@@ -87,7 +87,7 @@ def test_results_are_written_beside_with_reports_and_values(repository: Path, tm
     assert "resourceClaimTemplateName" in (target / "manifests" / "app" / "translator.yaml").read_text()
     assert (repository / "app" / "translator.yaml").read_text() == TRANSLATOR
     jsonschema.validate(json.loads((target / "report.json").read_text()), schema())
-    policy = decode_policy((target / "publishing-policy.yaml").read_text(), about="policy")
+    policy = decode_policy((target / "gpu-policies.yaml").read_text(), about="policy")
     assert policy.sharing[0].strategy == "MPS"
     assert yaml.safe_load((target / "values.yaml").read_text())["policy"]["sharing"][0]["replicas"] == 10
 

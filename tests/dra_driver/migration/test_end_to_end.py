@@ -21,7 +21,7 @@ from dra_driver.api.resource import ResourceClaim, ResourceSlice
 from dra_driver.cli import scenario as scenarios
 from dra_driver.cli.main import app
 from dra_driver.cli.scenario import ContainerResult, Scenario
-from dra_driver.publish.policy_file import decode_policy
+from dra_driver.publish.policy_file import read_policies
 from dra_driver.simulation.cluster import SimulatedCluster, SimulatedNode
 
 MANIFESTS = Path(__file__).parent / "manifests"
@@ -136,11 +136,11 @@ async def run(folder: Path, place: Path) -> tuple[ContainerResult, ...]:
         SimulatedNode("dgx-h100-1", "dgx-h100", 0, (*H100.items(), ("nvidia.com/gpu.present", "true"))),
         SimulatedNode("t4-1", "t4", 0, (*T4.items(), ("nvidia.com/gpu.present", "true"))),
     ]
-    policy = decode_policy((folder / "publishing-policy.yaml").read_text(), about="publishing-policy.yaml")
+    installed = read_policies(folder / "gpu-policies.yaml")
     documents = sorted(applied(folder), key=lambda one: one["kind"] == "Pod")
     order = ("Namespace", "DeviceClass", "ResourceClaimTemplate", "Pod")
     scenario = Scenario("migrated", tuple(sorted(documents, key=lambda one: order.index(one["kind"]))))
-    async with SimulatedCluster.running(place, nodes, policy=policy) as cluster:
+    async with SimulatedCluster.running(place, nodes, installed=installed) as cluster:
         await scenarios.apply(cluster.kube, scenario)
         pods = await scenarios.wait_running(cluster, scenario, 60.0)
         slices = [ResourceSlice.of(item) for item in (await cluster.kube.list(RESOURCE_SLICES)).items]
