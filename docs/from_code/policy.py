@@ -68,6 +68,60 @@ MEANINGS = {
 """Meanings of fields without a docstring."""
 
 
+EXAMPLE = (
+    "## An example",
+    "The cluster is that of `dractl cluster --nodes dgx-h100,t4`, with the label `pool=ml` on the first node. A pod has"
+    " one of the T4s.",
+    """```yaml file=policies.yaml
+apiVersion: dra.gpu/v1alpha1
+kind: GpuPolicy
+metadata:
+  name: ml
+spec:
+  priority: 10
+  nodes: {labelSelector: {matchLabels: {pool: ml}}}
+  gpus: {products: ["NVIDIA H100*"]}
+  mig: {mode: Dynamic, profiles: ["1g.*", "3g.40gb"]}
+---
+apiVersion: dra.gpu/v1alpha1
+kind: GpuPolicy
+metadata:
+  name: small
+spec:
+  gpus: {products: ["Tesla T4"]}
+  sharing:
+  - {strategy: TimeSlicing, replicas: 4}
+```""",
+    "`dractl policy preview` shows what would change, before anything does. It also reads policies for simulated nodes"
+    " (`--nodes dgx-h100:2,t4 --label pool=ml`), and prints every device with `-o json`.",
+    """```console
+$ dractl policy preview -f policies.yaml
+NODES       APPEAR   VANISH  CHANGE       WAIT
+dgx-h100-1  160 mig  -       8 gpu        -
+t4-1        -        -       4 gpu-share  gpu-6bb3cd12
+t4-1: GPU gpu-6bb3cd12 changes because of GpuPolicy small when claims default/train-gpu-bv4kb are
+gone
+$ kubectl apply -f policies.yaml
+gpupolicy.dra.gpu/ml created
+gpupolicy.dra.gpu/small created
+$ kubectl get gpupolicies
+NAME    PRIORITY   NODES   GPUS   OFFERED              WAITING   FOLLOWED   AGE
+ml      10         1       8      8 gpu, 160 mig       0         Followed   3s
+small              1       4      1 gpu, 3 gpu-share   1         Waiting    3s
+```""",
+    "Three T4s are shared at once. The fourth follows when the pod is gone:",
+    """```console
+$ kubectl get gpupolicies
+NAME    PRIORITY   NODES   GPUS   OFFERED          WAITING   FOLLOWED   AGE
+ml      10         1       8      8 gpu, 160 mig   0         Followed   7s
+small              1       4      4 gpu-share      0         Followed   7s
+```""",
+    "`dractl get policies` shows the same with the claims that each GPU waits for, and the rules that nodes cannot"
+    " follow, with the fix.",
+)
+"""What these commands printed on that cluster."""
+
+
 def policy_page() -> str:
     """The whole of policy.md."""
     examples = [re.search(r"```yaml\n.*?\n```", source.__doc__ or "", re.DOTALL) for source in (gpupolicy, module)]
@@ -96,8 +150,10 @@ def policy_page() -> str:
         "`kubectl get gpupolicies` shows how many nodes and GPUs each policy selects, the devices that they offer, how"
         " many GPUs wait, and whether all nodes follow. The `status` lists the waiting GPUs with the claims that use"
         " them, and each rule that nodes cannot follow, with the reason and the command that ends it.",
+        *EXAMPLE,
         "## PublishingPolicy: several rules in one file",
-        "The chart's value `policy` has the fields of a PublishingPolicy, and so have files for `dractl`. The"
+        "The chart's value `policy` has the fields of a PublishingPolicy, and files for `dractl` can have them."
+        " `dractl policy convert FILE` prints GpuPolicies that say the same, for `kubectl apply`. The"
         " controller makes a GpuPolicy of each rule when it starts; the names begin with `installed-`, and the"
         " priorities are below -900, so that other policies override them.",
         file,
