@@ -44,6 +44,31 @@ def test_a_new_controller_is_ready_before_an_old_one_goes(render: Render) -> Non
     assert render().one("Deployment")["spec"]["strategy"] == rolling
 
 
+@pytest.mark.parametrize(
+    ("values", "kind", "field", "replaced"),
+    [
+        ("kubeletPlugin", "DaemonSet", "updateStrategy", "OnDelete"),
+        ("controller", "Deployment", "strategy", "Recreate"),
+    ],
+)
+def test_pods_are_replaced_as_the_values_say(values: str, kind: str, field: str, replaced: str, render: Render) -> None:
+    """Kubernetes refuses `rollingUpdate`, whose defaults Helm leaves in the values, beside another type."""
+    assert render({values: {"updateStrategy": {"type": replaced}}}).one(kind)["spec"][field] == {"type": replaced}
+    rolling = {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": "10%"}}
+    spec = render({values: {"updateStrategy": rolling}}).one(kind)["spec"]
+    assert spec[field] == {"type": "RollingUpdate", **rolling}
+
+
+@pytest.mark.parametrize("kind", ["DaemonSet", "Deployment"])
+def test_a_security_context_of_the_values_replaces_single_fields(kind: str, render: Render) -> None:
+    values = {"DaemonSet": "kubeletPlugin", "Deployment": "controller"}[kind]
+    before, after = (
+        dict(pods(render(given)))[kind]["containers"][0]["securityContext"]
+        for given in ({}, {values: {"securityContext": {"runAsUser": 77, "seLinuxOptions": {"type": "marked_t"}}}})
+    )
+    assert after == {**before, "runAsUser": 77, "seLinuxOptions": {"type": "marked_t"}}
+
+
 def test_controllers_are_two_apart_from_each_other_and_one_may_be_away(render: Render) -> None:
     release = render()
     deployment, budget = release.one("Deployment")["spec"], release.one("PodDisruptionBudget")["spec"]

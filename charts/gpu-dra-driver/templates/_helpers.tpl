@@ -162,6 +162,39 @@ seccompProfile:
   type: RuntimeDefault
 {{- end }}
 
+{{- define "gpu-dra.updateStrategy" -}}
+{{- /* The default of `rollingUpdate` stays in the values if another type is set, and Kubernetes refuses it there. */ -}}
+{{- toYaml (ternary . (omit . "rollingUpdate") (eq (default "RollingUpdate" .type) "RollingUpdate")) }}
+{{- end }}
+
+{{- define "gpu-dra.pluginSecurity" -}}
+{{- $plugin := .Values.kubeletPlugin }}
+{{- $real := not $plugin.simulate }}
+# The kubelet's sockets and the device nodes belong to root.
+runAsUser: 0
+runAsGroup: 0
+readOnlyRootFilesystem: true
+{{- if and $real $plugin.privileged }}
+# See kubeletPlugin.privileged in the values.
+privileged: true
+{{- else }}
+allowPrivilegeEscalation: {{ $real }}
+capabilities:
+  drop: [ALL]
+  {{- if $real }}
+  add:
+    {{- toYaml $plugin.capabilities | nindent 4 }}
+  {{- end }}
+seccompProfile:
+  type: RuntimeDefault
+{{- if $real }}
+# The default profile forbids every mount, regardless of capabilities.
+appArmorProfile:
+  type: Unconfined
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- define "gpu-dra.probes" -}}
 # Long enough for a node on which the driver takes half a minute to answer.
 startupProbe:
