@@ -6,7 +6,7 @@ import dra_driver.runtime.lean  # noqa: F401 - before anything imports structlog
 # isort: on
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from controller.computedomains.keeper import DomainCollector, DomainKeeper
 from controller.policies import PolicyKeeper
 from controller.settings import ControllerSettings, from_process
 from controller.slices import PublishedSlices
+from dra_driver.api.gpupolicy import GpuPolicy
 from dra_driver.features import Feature
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.kube.events import EventRecorder
@@ -72,7 +73,7 @@ async def run(settings: ControllerSettings) -> None:
             kube,
             Publication(
                 driver=settings.driver_name,
-                policies=_live(settings),
+                policies=_live(settings, installed),
                 beside=beside,
                 list_attributes=Feature.LIST_ATTRIBUTES in settings.feature_gates,
             ),
@@ -141,8 +142,10 @@ def _of_leader(
     return jobs
 
 
-def _live(settings: ControllerSettings) -> Callable[[Kube, Changed], PolicySource]:
-    return lambda kube, changed: LivePolicies(kube, settings.driver_name, settings.feature_gates, changed)
+def _live(settings: ControllerSettings, installed: Sequence[GpuPolicy]) -> Callable[[Kube, Changed], PolicySource]:
+    return lambda kube, changed: LivePolicies(
+        kube, settings.driver_name, settings.feature_gates, changed, installed=installed
+    )
 
 
 def _debug_pages(slices: PublishedSlices, domains: DomainKeeper | None) -> dict[str, DebugSection]:

@@ -7,6 +7,7 @@ Here it is added up, so that it does not matter who publishes. Runs while this p
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
@@ -98,6 +99,8 @@ class PolicyKeeper:
         self._gates = gates
         self._installed = {policy.name: policy for policy in installed}
         self._changed = asyncio.Event()
+        self._foreign: set[str] = set()
+        """Policies of others that have the name of one of the installation."""
         self._known = asyncio.Event()
         self._policies = self._mirrored()
 
@@ -107,8 +110,10 @@ class PolicyKeeper:
     async def several_channels(self) -> bool:
         """Whether any node may have more than one channel of ComputeDomains; waits until the policies are known."""
         await self._known.wait()
-        policies = [stored.policy for stored in self._policies.objects.values() if stored.policy is not None]
-        return combined(policies).several_channels
+        there = {
+            name: stored.policy for (_, name), stored in self._policies.objects.items() if stored.policy is not None
+        }
+        return combined({**self._installed, **there}.values()).several_channels
 
     async def run(self) -> None:
         """Reads everything again, because another replica may have led meanwhile."""
@@ -122,17 +127,15 @@ class PolicyKeeper:
             tasks.create_task(nodes.run())
             await self._policies.synced.wait()
             self._known.set()
-            await self._install()
             await nodes.synced.wait()
             retry = Backoff(first_s=1.0, longest_s=60.0)
             while True:
                 try:
+                    await self._install()
                     await self._write_statuses(nodes.objects)
                 except ClusterError as error:
                     pause_s = retry.next_s(error.retry_after_s or 0.0)
-                    _log.warning(
-                        "the status of a GpuPolicy was not written", error=str(error), retry_s=round(pause_s, 1)
-                    )
+                    _log.warning("a GpuPolicy was not written", error=str(error), retry_s=round(pause_s, 1))
                     await asyncio.sleep(pause_s)
                     continue
                 retry.reset()
@@ -141,21 +144,18 @@ class PolicyKeeper:
                 self._changed.clear()
 
     async def _install(self) -> None:
-        """Make the policies of the installation as they should be, and remove those that it no longer has."""
-        retry = Backoff(first_s=0.5, longest_s=60.0)
-        while True:
-            try:
-                for policy in self._installed.values():
-                    await self._make(policy)
-                for (_, name), stored in list(self._policies.objects.items()):
-                    if stored.made_here and name not in self._installed:
-                        await self._kube.delete(GPU_POLICIES, name)
-                        _log.info("policy removed, because the installation no longer has it", policy=name)
-                return
-            except ClusterError as error:
-                pause_s = retry.next_s(error.retry_after_s or 0.0)
-                _log.warning("a policy of the installation was not made", error=str(error), retry_s=round(pause_s, 1))
-                await asyncio.sleep(pause_s)
+        """Make the policies of the installation as they should be, and remove those that it no longer has.
+
+        The publisher goes by them even before they are made, so that an upgrade publishes nothing in between that they
+        withhold. Therefore they are made again if somebody deletes or changes them.
+        """
+        for policy in self._installed.values():
+            await self._make(policy)
+        for (_, name), stored in list(self._policies.objects.items()):
+            if stored.made_here and name not in self._installed:
+                with suppress(NotFound):
+                    await self._kube.delete(GPU_POLICIES, name)
+                    _log.info("policy removed, because the installation no longer has it", policy=name)
 
     async def _make(self, policy: GpuPolicy) -> None:
         stored = self._policies.objects.get(("", policy.name))
@@ -168,7 +168,11 @@ class PolicyKeeper:
             except AlreadyExists:
                 pass
         elif not stored.made_here:
-            _log.warning("a policy of this name exists, and stays instead of the installation's", policy=policy.name)
+            if policy.name not in self._foreign:
+                _log.warning(
+                    "a policy of this name exists, and stays instead of the installation's", policy=policy.name
+                )
+            self._foreign.add(policy.name)
         elif stored.spec != wanted["spec"]:
             current = await self._kube.get(GPU_POLICIES, policy.name)
             await self._kube.replace(GPU_POLICIES, {**current, "spec": wanted["spec"]})

@@ -87,6 +87,16 @@ async def test_policies_of_the_installation_are_made_changed_and_removed(kube: K
         await has(kube, installed_a={"publish": True, "priority": -3}, mine={"publish": True})
 
 
+async def test_a_policy_of_the_installation_that_somebody_deletes_or_changes_is_made_again(kube: Kube) -> None:
+    """The publisher goes by it all the time."""
+    async with keeping(kube, policy("installed-a", publish=False)):
+        await has(kube, installed_a={"publish": False})
+        await kube.delete(GPU_POLICIES, "installed-a")
+        await has(kube, installed_a={"publish": False})
+        await kube.merge_patch(GPU_POLICIES, "installed-a", {"spec": {"publish": True}})
+        await has(kube, installed_a={"publish": False})
+
+
 async def test_a_policy_of_somebody_else_with_that_name_stays(kube: Kube) -> None:
     await kube.create(GPU_POLICIES, policy("installed-a", publish=True).to_object())
     async with keeping(kube, policy("installed-a", publish=False), policy("installed-b", publish=False)):

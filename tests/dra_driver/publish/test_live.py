@@ -78,6 +78,21 @@ async def test_a_policy_is_followed_live_and_undone_when_it_goes(scene: Scene) -
         await scene.publishes(node_a=[A.name, B.name])
 
 
+async def test_a_policy_of_the_installation_holds_before_it_is_made(scene: Scene) -> None:
+    """Otherwise an upgrade publishes for a moment what it withholds."""
+    withheld = [GpuPolicy.read({"metadata": {"name": "installed-x"}, "spec": {"publish": False, "priority": -5}})]
+
+    def source(kube: Kube, changed: Changed) -> LivePolicies:
+        return LivePolicies(kube, GPU_DRIVER, Gates.DEFAULT, changed, installed=withheld)
+
+    await scene.node("node-a", A)
+    async with publishing(scene, policies=source):
+        await scene.rests()
+        assert scene.writes() == []
+        await applied(scene, "mine", publish=True)
+        await scene.publishes(node_a=[A.name])
+
+
 async def test_labels_of_nodes_select(scene: Scene) -> None:
     await scene.node("node-a", A, pool="ml")
     await scene.node("node-b", B)
