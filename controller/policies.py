@@ -147,7 +147,7 @@ class PolicyKeeper:
         """Make the policies of the installation as they should be, and remove those that it no longer has.
 
         The publisher goes by them even before they are made, so that an upgrade publishes nothing in between that they
-        withhold. Therefore they are made again if somebody deletes or changes them.
+        withhold. Therefore they are made again after a user deletes or changes them.
         """
         for policy in self._installed.values():
             await self._make(policy)
