@@ -143,6 +143,8 @@ class _Judged:
             return
         if is_policy(document.obj):
             _check_policy(document, report, self._knowledge.gates)
+        elif document.kind == GPU_POLICIES.kind and document.api_version.partition("/")[0] in ("", GPU_POLICIES.group):
+            _unknown_version(document, report, [GPU_POLICIES.api_version])
         elif document.kind in _SERVED or document.api_version.startswith(f"{_GROUP}/"):
             if _check_version(document, report, self._knowledge.minor):
                 self._take_dra(document, report)

@@ -55,6 +55,11 @@ def test_a_gpu_policy_needs_a_name_that_the_api_takes() -> None:
     assert [one.field for one in found("apiVersion: dra.gpu/v1alpha1\nkind: GpuPolicy\nmetadata: 7\n")] == ["metadata"]
 
 
+def test_another_version_of_the_api_is_named() -> None:
+    (only,) = found(gpu_policy("publish: false").replace("v1alpha1", "v1"))
+    assert (only.code, only.field, only.fix) == ("api-version", "apiVersion", "write `apiVersion: dra.gpu/v1alpha1`")
+
+
 def test_what_a_gate_makes_the_driver_ignore_is_a_warning() -> None:
     off = replace(KNOWN, gates=Gates.parse("DynamicMIG=false"))
     (only,) = found(gpu_policy("mig: {mode: Dynamic}"), off)
