@@ -78,11 +78,11 @@ def _of_models(policies: Sequence[GpuPolicy], models: str, label: Sequence[str])
         if not equals:
             raise InvalidInput(f"{text!r} is not KEY=VALUE", about="--label")
         labels[key] = value
-    previews = []
-    for node in parse_nodes(models):
-        inventory = NodeInventorySpec.of({**inventory_of_model(f"{node.profile}:{node.index}"), "nodeName": node.name})
-        previews.append(preview(inventory, None, labels, (), policies, {}, default_features(CURRENT)))
-    return previews
+    nodes = parse_nodes(models)
+    specs = {profile: inventory_of_model(f"{profile}:0") for profile in dict.fromkeys(node.profile for node in nodes)}
+    inventories = (NodeInventorySpec.of({**specs[node.profile], "nodeName": node.name}) for node in nodes)
+    features = default_features(CURRENT)
+    return [preview(inventory, None, labels, (), policies, {}, features) for inventory in inventories]
 
 
 def _of_cluster(policies: Sequence[GpuPolicy], kubeconfig: Path | None, context: str | None) -> list[NodePreview]:

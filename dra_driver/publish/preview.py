@@ -51,8 +51,9 @@ def preview(
     before, after = list(before), list(after)
     held = now or decided(combined(before), before, inventory, labels)
     wanted = decided(combined(after), after, inventory, labels)
-    have, _ = _published(inventory, rules_of(held), features)
     will, limitations = _published(inventory, rules_of(wanted), features)
+    same = all(getattr(held, name) == getattr(wanted, name) for name in ("publish", "channels", "health", "gpus"))
+    have = will if same else _published(inventory, rules_of(held), features)[0]
     return NodePreview(
         inventory.node_name,
         {name: _kind(device) for name, device in will.items() if name not in have},
