@@ -234,10 +234,13 @@ def _classes(meaning: Meaning) -> dict[str, str]:
 
 def gpu_policies(migration: Migration) -> list[JsonObject]:
     """The policy as objects that `kubectl apply` takes."""
-    if migration.policy is None:
-        return []
-    policy = PublishingPolicy.of(migration.policy, about="the policy of this migration")
-    return [made.to_object() for made in policies_of(policy, "migrated")]
+    return [] if migration.policy is None else policy_objects(migration.policy, "migrated")
+
+
+def policy_objects(rules: JsonObject, prefix: str) -> list[JsonObject]:
+    """GpuPolicies of the rules of a PublishingPolicy; their names begin with `prefix`."""
+    policy = PublishingPolicy.of(rules, about="the policy of this migration")
+    return [made.to_object() for made in policies_of(policy, prefix)]
 
 
 def final_values(migration: Migration) -> JsonObject:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import yaml
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.migration.claims.publishing import final_values, gpu_policies
+from dra_driver.migration.claims.publishing import final_values, gpu_policies, policy_objects
 from dra_driver.migration.codes import FindingCode, FindingSeverity
 from dra_driver.migration.cutover.commands import CutoverPlan, Stage
 from dra_driver.migration.decisions import FILE, proposal, wanted_decisions
@@ -302,9 +302,9 @@ def tried(verification: Verification | None) -> Iterator[str]:
             needs.setdefault(str(checked.needs), (checked.needs, []))[1].append(named(checked.workload))
     for rules, names in needs.values():
         yield ""
-        yield f"Only with rules like these in its policy does the driver offer what is asked for by {listed(names)}:"
+        yield f"Only with GpuPolicies like these does the driver offer what is asked for by {listed(names)}:"
         yield ""
-        yield from yaml_block(rules)
+        yield from yaml_block(*policy_objects(rules, "needed"))
 
 
 def _results(verification: Verification) -> Iterator[tuple[str, ...]]:
