@@ -94,6 +94,16 @@ CONFIGS: Mapping[Kind, Sequence[dict[str, Any] | None]] = {
     "channel": (None,),
 }
 
+POLICIES: Sequence[dict[str, Any]] = (
+    {"publish": False},
+    {"attributes": {"campaign": {"bool": True}}},
+    {"sharing": [{"strategy": "TimeSlicing", "unlimited": True}]},
+    {"mig": {"mode": "Static"}},
+    {"passthrough": False},
+    {"health": {"evict": True}},
+)
+"""Of a GpuPolicy for all GPUs. Whatever it says, a claim gets the device that it was allocated, and keeps it."""
+
 NVML_CALLS = (
     "nvmlDeviceGetHandleByIndex",
     "nvmlDeviceGetUUID",
@@ -133,6 +143,7 @@ _FAULTS = {
     "busy": 3,
     "clock": 4,
     "controller": 2,
+    "policy": 8,
 }
 """How often each is drawn, in proportion."""
 
@@ -251,6 +262,8 @@ class _Author:
                 return [Step("busy", {"gpu": gpu})]
             case "clock":
                 return [Step("clock", {"offset_s": rng.choice((-86400 * 400, -3600, 3600, 86400 * 400))})]
+            case "policy":
+                return [Step("policy", {"spec": rng.choice(POLICIES)})]
             case "reboot":
                 return [Step("reboot", {"renumber": rng.random() < 0.3})]
             case _:

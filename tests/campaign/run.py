@@ -357,5 +357,8 @@ class Running:
     async def _busy(self, gpu: int) -> None:
         self._world.host.attach_client(gpu, name="campaign")
 
+    async def _policy(self, spec: JsonObject) -> None:
+        await self._world.set_policy(spec)
+
     async def _controller(self) -> None:
         await self._world.restart_controller()

@@ -29,7 +29,8 @@ from support.plugin_process import NodeUnderTest, Plugin, PluginForks
 from support.shipped import create_definitions
 
 from dra_driver.api.computedomain import ComputeDomain
-from dra_driver.api.meta import NAMESPACES, NODES, RESOURCE_SLICES, JsonObject
+from dra_driver.api.meta import GPU_POLICIES, NAMESPACES, NODES, RESOURCE_SLICES, JsonObject
+from dra_driver.errors import NotFound
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER, gpu_device_names
 from dra_driver.quantity import Quantity
@@ -43,6 +44,7 @@ _QUICK = Times(registry_poll_s=0.02, registration_retry_s=0.02)
 _START_S = 120.0
 _END_S = 40.0
 """A plugin gives itself 20 s to end; the rest is for machines that are busy."""
+_POLICY = "campaign"
 _STATIC = ("1g.10gb", "2g.20gb")
 """What an administrator makes by hand where the role of a GPU is `static`."""
 
@@ -213,8 +215,17 @@ class World:
         await self.controller.stop(kill=True)
         await self.controller.start(self._controllers)
 
+    async def set_policy(self, spec: JsonObject | None) -> None:
+        """One GpuPolicy beside those of the layout; None removes it."""
+        with suppress(NotFound):
+            await self.kube.delete(GPU_POLICIES, _POLICY)
+        if spec is not None:
+            kind = {"apiVersion": GPU_POLICIES.api_version, "kind": GPU_POLICIES.kind}
+            await self.kube.create(GPU_POLICIES, {**kind, "metadata": {"name": _POLICY}, "spec": spec})
+
     async def heal(self) -> None:
         """Nothing fails any more; what was broken stays broken."""
+        await self.set_policy(None)
         self.control.set()
         await self.front.set("ok")
         with self.host.edit() as state:
