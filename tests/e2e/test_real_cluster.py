@@ -46,7 +46,7 @@ from dra_driver import bundled
 
 pytestmark = pytest.mark.skipif(not IS_THERE, reason=WHY_NOT)
 
-SHARING = ("mig-", "mps-on-mig", "passthrough", "shares-")
+SHARING = ("fabric-partition", "mig-", "mps-on-mig", "passthrough", "shares-")
 DOMAINS = ("compute-domain-", "diagnose-")
 ELSEWHERE = ("disaggregated-", "gpu-and-nic-", "nvlink-domain-")
 

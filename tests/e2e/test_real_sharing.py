@@ -34,10 +34,12 @@ from dra_driver import bundled
 from dra_driver.cli.scenario import nodes_of
 from dra_driver.simulation.cluster import SimulatedNode
 from kubelet_plugin.commands.simulate import act, standing
+from kubelet_plugin.simulation.host import SimulatedHost
 
 pytestmark = pytest.mark.skipif(not IS_THERE, reason=WHY_NOT)
 
 PLACES = {
+    "fabric-partition": "hgx-h200-2",
     "mig-by-hand": "a30-1",
     "mps-on-mig": "a30-1",
     "mig-on-demand": "dgx-h100-1",
@@ -48,6 +50,10 @@ PLACES = {
     "shares-of-mig": "dgx-a100-80-1",
     "shares-time-sliced": "l40s-1",
 }
+
+
+ONE_DEVICE = sorted(PLACES.keys() - {"fabric-partition"})
+"""Examples whose pods have one device each."""
 
 
 def place_of(example: str) -> SimulatedNode:
@@ -66,7 +72,8 @@ def services(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Service
     try:
         for key, value in place.labels:
             kubectl("label", "node", node, f"{key}={value}", "--overwrite")
-        with services_of(tmp_path, "controller", node, place.profile, policy if policy.is_file() else None) as services:
+        file = policy if policy.is_file() else None
+        with services_of(tmp_path, "controller", node, place.profile, file, place.gates) as services:
             services.start("controller")
             services.start("plugin")
             until(is_complete, "devices are published")
@@ -88,7 +95,7 @@ def versions() -> dict[str, str]:
     return {item["metadata"]["name"]: item["metadata"]["resourceVersion"] for item in get("resourceslices")["items"]}
 
 
-@pytest.mark.parametrize(("services", "example"), [(one, one) for one in sorted(PLACES)], indirect=["services"])
+@pytest.mark.parametrize(("services", "example"), [(one, one) for one in ONE_DEVICE], indirect=["services"])
 def test_a_sharing_example_runs_and_the_hardware_is_as_before_afterwards(services: Services, example: str) -> None:
     if example in ("shares-memory-and-cores", "shares-of-mig") and server_minor() < 35:
         pytest.skip("a scheduler of 1.34 gives shares of the first device of a slice alone")
@@ -121,6 +128,32 @@ def test_a_sharing_example_runs_and_the_hardware_is_as_before_afterwards(service
     remove(example)
     nothing_left(services)
     until(lambda: standing(services.folder / "host") == before, "the hardware stands as before")
+
+
+@pytest.mark.parametrize("services", ["fabric-partition"], indirect=True)
+def test_the_gpus_of_a_pod_are_one_fabric_partition_which_is_active_while_it_runs(services: Services) -> None:
+    (pod,) = apply("fabric-partition")
+    wait_running([pod])
+    names = allocated(pod)
+    partitions = {
+        device["attributes"]["partition4"]["int"]
+        for item in get("resourceslices")["items"]
+        for device in item["spec"]["devices"]
+        if device["name"] in names
+    }
+    assert (len(names), len(partitions)) == (4, 1)
+    assert len(re.findall(r"^nvidia\d+$", inside(pod, "main", "ls /dev"), re.MULTILINE)) == 4
+    assert active_partitions(services) == [4]
+    remove("fabric-partition")
+    nothing_left(services)
+    until(lambda: active_partitions(services) == [], "no partition is active")
+
+
+def active_partitions(services: Services) -> list[int]:
+    """Their numbers of GPUs."""
+    manager = SimulatedHost(services.folder / "host").state.fabric_manager
+    assert manager is not None
+    return [len(partition.gpus) for partition in manager.partitions if partition.active]
 
 
 @pytest.mark.parametrize("services", ["mig-on-demand"], indirect=True)

@@ -77,6 +77,8 @@ class Services:
     node: str
     profile: str = "dgx-h100"
     policy: Path | None = None
+    gates: str = ""
+    """Of the plugin, as in `--feature-gates`."""
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     logged: dict[str, int] = field(default_factory=dict)
 
@@ -91,6 +93,7 @@ class Services:
                 *("--publisher", self.publisher, "--log-format", "console"),
             ],
         }
+        commands["plugin"] += [f"--feature-gates={self.gates}"] if self.gates else []
         for command in commands.values():
             command += ["--policy", str(self.policy)] if self.policy is not None else []
         commands["newer plugin"] = [*commands["plugin"], "--pod-uid", "newer"]
@@ -117,11 +120,16 @@ class Services:
 
 @contextmanager
 def services_of(
-    folder: Path, publisher: str, node: str, profile: str = "dgx-h100", policy: Path | None = None
+    folder: Path,
+    publisher: str,
+    node: str,
+    profile: str = "dgx-h100",
+    policy: Path | None = None,
+    gates: str = "",
 ) -> Iterator[Services]:
     """None of them runs yet. However the block ends, none does afterwards, nothing is published, and what befell these
     GPUs is forgotten: those of the next are the same in name and boot, but others."""
-    services = Services(folder, publisher, node, profile, policy)
+    services = Services(folder, publisher, node, profile, policy, gates)
     with ExitStack() as last:
         last.callback((KUBELET_ROOT / "plugins" / GPU_DRIVER / health_file.NAME).unlink, missing_ok=True)
         last.callback(kubectl, "delete", "nodeinventories,resourceslices", "--all")
