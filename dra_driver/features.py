@@ -128,7 +128,8 @@ GATES: Mapping[Feature, Gate] = {
             Feature.LIST_ATTRIBUTES,
             "alpha",
             "NUMA nodes and NVLink peers are lists if the API server stores lists. Needs Kubernetes' gate of the same"
-            " name in the API server **and** the scheduler: without it, the scheduler fails for pods that select GPUs.",
+            " name in API server **and** scheduler: a scheduler without it fails for every pod that selects GPUs. In"
+            " kube-scheduler 1.36.2 `matchAttribute` on lists matches nothing (kubernetes/kubernetes#139332).",
         ),
     )
 }

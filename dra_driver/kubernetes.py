@@ -74,6 +74,7 @@ GATES: Mapping[str, KubernetesGate] = {
         "Separate RBAC verbs for `status.devices` of claims.", 36, 36, 36
     ),
     "DRAListTypeAttributes": KubernetesGate("Attributes that are lists.", 36),
+    "DRAResourcePoolStatus": KubernetesGate("ResourcePoolStatusRequests: how many devices of a pool are in use.", 36),
     "DRANodeAllocatableResources": KubernetesGate("CPU and memory that come with a device.", 36),
     "KubeletPodResourcesDynamicResources": KubernetesGate(
         "Claims in the kubelet's pod resources API.", 27, 34, 34, 36, 36

@@ -192,7 +192,8 @@ def attributes_page() -> str:
         " single value matches a list that contains it: `nvlinkPeers` finds GPUs that NVLink connects, and `numaNode` a"
         " GPU and a network device near each other. Write selectors that are right for both forms:"
         " `device.attributes['resource.kubernetes.io'].numaNode.includes(0)`; `== 0` never selects a list. A device has"
-        " at most 48 values; the driver omits the longest list first.",
+        " at most 48 values; the driver omits the longest list first. kube-scheduler 1.36.2 does not match lists:"
+        " [kubernetes-features.md](kubernetes-features.md#list-attributes).",
         "An administrator's [policy](policy.md) can add attributes. A device has at most 32 attributes and"
         " capacities; if there"
         " are more, the driver omits the last ones of each kind first. A container reads the attributes of its own"

@@ -3,6 +3,7 @@
 Needs kube-scheduler and kube-controller-manager beside the binaries that KUBEBUILDER_ASSETS names.
 """
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,15 @@ from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.kube.endpoint import endpoint_from
 
 
-def start(folder: Path) -> RealApiServer:
-    """A server with scheduler and claim controller; skips the test when a binary is missing."""
+def start(
+    folder: Path,
+    feature_gates: Mapping[str, bool] | None = None,
+    controllers: Sequence[str] = (),
+) -> RealApiServer:
+    """A server with scheduler and claim controller; skips the test when a binary is missing.
+
+    `feature_gates` and `controllers` are switched on besides.
+    """
     assets = real_api_server.assets_folder()
     for name in ("kube-scheduler", "kube-controller-manager"):
         if not (assets / name).exists():
@@ -23,12 +31,13 @@ def start(folder: Path) -> RealApiServer:
     # A scheduler of 1.34 with device taints waits for ever where their rules are not served. With shares, it ends when
     # a request's second device is in a slice of one: it looks for the capacity of that slice's second device.
     gates = {"DRAConsumableCapacity": False} if real_minor(assets) < 35 else {}
+    gates |= feature_gates or {}
     server = real_api_server.start(assets, folder, gates, apis="resource.k8s.io/v1alpha3=true")
     kubeconfig = folder / "kubeconfig"
     write_kubeconfig(server, kubeconfig)
     common = [f"--kubeconfig={kubeconfig}", "--leader-elect=false", "--secure-port=0", *server.gates_flag]
     spawn(server, "scheduler", [str(assets / "kube-scheduler"), *common])
-    claims = [*common, "--controllers=resourceclaim-controller"]
+    claims = [*common, f"--controllers={','.join(('resourceclaim-controller', *controllers))}"]
     spawn(server, "claims", [str(assets / "kube-controller-manager"), *claims])
     return server
 
