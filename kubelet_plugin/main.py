@@ -237,6 +237,8 @@ def _composed(settings: NodePluginSettings, cluster: _Cluster, node: _Node) -> _
     watch = NodeWatch(settings, rules.health, node.host, discovery, node.open_nvml, journal)
     reporter = Reporter(kube, settings.node_name, watch.facts, saw=rules.saw)
     offers = NodeOffers(rules, settings.node_name)
+    # Conditions of GPUs are judged again by what holds now.
+    rules.subscribe(discovery.poke)
     reported, users = Reported(settings.state_dir), PodsOfClaims()
     status = _device_status(cluster, settings, watch, journal, rules, reported)
     reader = ClaimReader(kube, saw=users.saw)

@@ -15,7 +15,15 @@ from support.places import SHORT
 
 from dra_driver.api.gpupolicy import INSTALLED, policies_of
 from dra_driver.api.inventory import NodeInventory
-from dra_driver.api.meta import EVENTS, NODE_INVENTORIES, PODS, RESOURCE_CLAIM_TEMPLATES, JsonObject
+from dra_driver.api.meta import (
+    EVENTS,
+    GPU_POLICIES,
+    NODE_INVENTORIES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_SLICES,
+    JsonObject,
+)
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.simulation.cluster import SimulatedCluster, parse_nodes
 from dra_driver.terminal import Status
@@ -131,3 +139,26 @@ async def nobody_says_it(cluster: SimulatedCluster) -> None:
     _, text = await dractl("get", "nodes", "--kubeconfig", str(cluster.kubeconfig), "-o", "json")
     assert "ResetNeeded" not in text
     await tells(cluster, "PolicyFollowed", "PolicyNotFollowed")
+
+
+async def test_a_live_policy_decides_what_the_plugin_makes_of_an_xid() -> None:
+    """Xid 31 is a fault of an application, which nobody but a policy makes something of."""
+    with tempfile.TemporaryDirectory(dir=SHORT) as folder:
+        async with SimulatedCluster.running(Path(folder), parse_nodes("t4")) as cluster:
+            host = cluster.node_folder("t4-1") / "host"
+            kind = {"apiVersion": GPU_POLICIES.api_version, "kind": GPU_POLICIES.kind}
+            spec = {"health": {"escalateXids": [31]}}
+            await cluster.kube.create(GPU_POLICIES, {**kind, "metadata": {"name": "strict"}, "spec": spec})
+
+            async def decided() -> bool:
+                status = (await cluster.kube.get(NODE_INVENTORIES, "t4-1")).get("status") or {}
+                return bool(status.get("policy", {}).get("health", {}).get("escalateXids") == [31])
+
+            await cluster.wait(decided, "the inventory does not say what holds", 30)
+
+            async def tainted() -> bool:
+                await asyncio.to_thread(act, host, "xid", ["0", "31"], None)
+                slices = (await cluster.kube.list(RESOURCE_SLICES)).items
+                return any(device.get("taints") for item in slices for device in item["spec"].get("devices") or ())
+
+            await cluster.wait(tainted, "the GPU is not tainted", 60)
