@@ -78,7 +78,6 @@ class _Stored:
     status: GpuPolicyStatus
     made_here: bool
     uid: str
-    spec: JsonObject
 
 
 class PolicyKeeper:
@@ -173,7 +172,7 @@ class PolicyKeeper:
                     "a policy of this name exists, and stays instead of the installation's", policy=policy.name
                 )
             self._foreign.add(policy.name)
-        elif stored.spec != wanted["spec"]:
+        elif stored.policy is None or stored.policy.spec != policy.spec:
             current = await self._kube.get(GPU_POLICIES, policy.name)
             await self._kube.replace(GPU_POLICIES, {**current, "spec": wanted["spec"]})
             _log.info("policy of the installation changed", policy=policy.name)
@@ -217,9 +216,7 @@ def _stored(obj: JsonObject) -> _Stored:
         error, status = problem.message, GpuPolicyStatus()
     metadata = obj["metadata"]
     labels = metadata.get("labels") or {}
-    return _Stored(
-        policy, error, metadata.get("generation"), status, FROM_FILE in labels, metadata["uid"], obj.get("spec") or {}
-    )
+    return _Stored(policy, error, metadata.get("generation"), status, FROM_FILE in labels, metadata["uid"])
 
 
 def _node(obj: JsonObject) -> _Node:

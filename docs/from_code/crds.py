@@ -7,9 +7,10 @@ descriptions that `kubectl explain` shows.
 
 import ast
 import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import yaml
@@ -34,6 +35,8 @@ class CustomDefinition:
     columns: tuple[tuple[str, str, str], ...]
     short_name: str
     status: type[BaseModel] | None = None
+    defaults: Mapping[str, object] = MappingProxyType({})
+    """Of fields of the spec that columns show."""
     rules: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -91,6 +94,7 @@ GPU_POLICY = CustomDefinition(
     ),
     "gpol",
     status=gpupolicy.GpuPolicyStatus,
+    defaults={"priority": 0},
     rules=(
         (
             "!has(self.gpus) || !(has(self.computeDomains) || has(self.health))",
@@ -170,6 +174,8 @@ def _schema(definition: CustomDefinition) -> JsonObject:
     for module in (meta, gpu_settings, policy, definition.module):
         descriptions |= _field_descriptions(module)
     spec = _of_model(definition.spec, descriptions)
+    for name, default in definition.defaults.items():
+        spec["properties"][name]["default"] = default
     if definition.rules:
         spec["x-kubernetes-validations"] = [{"rule": rule, "message": message} for rule, message in definition.rules]
     status = {} if definition.status is None else {"status": _of_model(definition.status, descriptions)}

@@ -40,7 +40,11 @@ async def keeping(
 
 
 async def specs(kube: Kube) -> dict[str, JsonObject]:
-    return {item["metadata"]["name"]: item["spec"] for item in (await kube.list(GPU_POLICIES)).items}
+    """Without the default priority."""
+    return {
+        item["metadata"]["name"]: {key: value for key, value in item["spec"].items() if (key, value) != ("priority", 0)}
+        for item in (await kube.list(GPU_POLICIES)).items
+    }
 
 
 async def until(kube: Kube, name: str, true: Callable[[GpuPolicyStatus], bool]) -> GpuPolicyStatus:

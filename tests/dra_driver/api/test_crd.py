@@ -46,7 +46,16 @@ def test_the_schema_is_structural(definition: CustomDefinition) -> None:
     status = [schema_of(definition, "status")] if definition.status is not None else []
     for schema in [found for part in (schema_of(definition), *status) for found in objects(part)]:
         assert schema["type"] in ("object", "array", "string", "integer", "boolean")
-        assert not {"$ref", "anyOf", "oneOf", "allOf", "default", "title", "nullable"} & schema.keys()
+        assert not {"$ref", "anyOf", "oneOf", "allOf", "title", "nullable"} & schema.keys()
+
+
+@every_definition
+def test_only_what_a_column_shows_has_a_default(definition: CustomDefinition) -> None:
+    """A default of an older definition stays in stored objects."""
+    spec = schema_of(definition)
+    with_default = [name for name, field in spec["properties"].items() if "default" in field]
+    assert with_default == list(definition.defaults)
+    assert sum("default" in schema for schema in objects(spec)) == len(with_default)
 
 
 @every_definition
