@@ -23,7 +23,7 @@ from dra_driver.api.gpu_settings import (
     WaitingGpu,
 )
 from dra_driver.api.gpupolicy import GpuPolicy, in_order
-from dra_driver.api.inventory import GpuFacts, NodeInventorySpec
+from dra_driver.api.inventory import MOST_GPUS, GpuFacts, NodeInventorySpec
 from dra_driver.api.policy import PublishingPolicy, rules_before, rules_of, settings_of
 from dra_driver.devices.model import Offer
 from dra_driver.devices.offers import by_name, offers
@@ -116,6 +116,10 @@ def settled(
         return wanted
     change = _Change(now, wanted, inventory, users)
     decisions = {gpu.uuid: change.decision(gpu) for gpu in inventory.gpus}
+    if users:
+        # A GPU that is lost may be in use, and is the same when it is back.
+        gone = [uuid for uuid in _by_gpu(now.gpus) if uuid not in decisions]
+        decisions |= {uuid: _by_gpu(now.gpus)[uuid] for uuid in gone[: MOST_GPUS - len(decisions)]}
     return wanted.model_copy(
         update={
             "publish": wanted.publish or bool(change.waiting),

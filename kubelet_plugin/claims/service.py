@@ -397,6 +397,7 @@ class _View:
             gpus,
             facts.problems,
             _lost(facts),
+            self._sources.offers.undecided(facts),
             self._sources.gates,
             self._metadata(facts),
         )

@@ -41,6 +41,8 @@ class NodeRules:
         self.rules = rules
         self._installed = installed
         self.before: PublishingPolicy | None = None
+        self.decided: frozenset[str] | None = None
+        """UUIDs of the GPUs that were decided about; None: `rules` are for all GPUs."""
         self._read = read
         self._status: object = None
         self._listeners: list[Callable[[], None]] = []
@@ -68,6 +70,7 @@ class NodeRules:
             return
         assert policy is not None
         self.rules, self.before = rules_of(policy), rules_before(policy)
+        self.decided = frozenset(uuid for group in policy.gpus for uuid in group.uuids)
         for listener in self._listeners:
             listener()
 
@@ -105,7 +108,9 @@ class NodeOffers:
             )
         last = self._last
         if last is None or last[0] is not facts or last[1] is not rules:
-            inventory, before = self._inventory(facts), self._rules.before
+            inventory, before, undecided = self._inventory(facts), self._rules.before, self.undecided(facts)
+            known = [gpu for gpu in inventory.gpus if gpu.name not in undecided]
+            inventory = inventory.model_copy(update={"gpus": known})
             table = {} if before is None else by_name(offers(inventory, before, {}))
             self._last = last = facts, rules, {**table, **by_name(offers(inventory, rules, {}))}
         return last[2]
@@ -129,6 +134,12 @@ class NodeOffers:
             gpus=list(facts.gpus),
             summary=summary_of(facts.driver, facts.gpus, facts.problems),
         )
+
+    def undecided(self, facts: NodeFacts) -> tuple[str, ...]:
+        """Names of GPUs about which nothing was decided, as one that was lost and is back: whether claims share it, and
+        how, is not known."""
+        decided = self._rules.decided
+        return () if decided is None else tuple(gpu.name for gpu in facts.gpus if gpu.uuid not in decided)
 
     async def refresh(self) -> None:
         """Read the rules again. Never raises."""

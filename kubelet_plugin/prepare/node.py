@@ -37,6 +37,8 @@ class Node:
     problems: tuple[Problem, ...] = ()
     lost: frozenset[str] = frozenset()
     """UUIDs of MIG devices that claims have and that no longer exist; other devices may have their ids now."""
+    undecided: tuple[str, ...] = ()
+    """GPUs whose devices are not in the table, because the publisher has not decided about them yet."""
     gates: Gates = Gates.DEFAULT
     """What claims may ask for in this cluster."""
     metadata: MetadataSource | None = None

@@ -336,6 +336,13 @@ def _unknown(asked: ClaimRef, place: str, device: str, node: Node) -> UnknownDev
             about=about,
             field=field_path,
         )
+    if node.undecided:
+        return NodeNotReady(
+            f"device {device} cannot be found on node {node.pool} until the publisher has decided what holds for"
+            f" {', '.join(node.undecided)}; kubelet tries again",
+            about=about,
+            field=field_path,
+        )
     names = sorted(node.table())
     return UnknownDevice(
         f"node {node.pool} has no device {device}; it has {and_more(names, _MOST_NAMES) or 'none'}."

@@ -235,6 +235,20 @@ def test_a_claim_that_was_allocated_during_the_change_takes_its_gpu_back() -> No
     assert names(settled(back, plain, NODE, {})) == [A.name, B.name]
 
 
+def test_a_gpu_that_is_lost_keeps_its_decision_while_the_node_is_in_use() -> None:
+    """It is the same when it is back, also if other rules hold by then."""
+    shared, less = decide(policy("p", **TWO_SHARES)), NODE.model_copy(update={"gpus": [B]})
+    users = {B.name: ["team/one"], f"{A.name}-share-0": ["team/two"]}
+    lost = settled(shared, decided(combined(()), (), less, {}), less, users)
+    assert of(lost, A).sharing
+    back = settled(lost, decide(), NODE, users)
+    assert f"{A.name}-share-0" in names(back)
+    assert A.name in [waiting.gpu for waiting in back.waiting]
+    assert not any(
+        A.uuid in group.uuids for group in settled(shared, decided(combined(()), (), less, {}), less, {}).gpus
+    )
+
+
 def test_channels_in_use_stay() -> None:
     four, one = decide(policy("p", computeDomains={"channels": 4})), decide()
     assert settled(four, one, NODE, {}, 3).channels == 3

@@ -115,6 +115,17 @@ async def test_a_claim_that_was_allocated_while_its_gpu_changed_finds_its_device
     assert f"{device_name(0)}-share-0" in offers.of(node_facts(1))
 
 
+async def test_a_gpu_that_nothing_was_decided_about_is_not_guessed() -> None:
+    """As one that was lost when the publisher decided, and is back: campaign, seed 95849153."""
+    rules = NodeRules(read=Inventory(SHARED).read, installed=PublishingPolicy.EVERYTHING)
+    offers = NodeOffers(rules, NODE)
+    await offers.refresh()
+    facts = node_facts(2)
+    assert device_name(1) not in offers.of(facts)
+    assert offers.undecided(facts) == (device_name(1),)
+    assert f"{device_name(0)}-share-0" in offers.of(facts)
+
+
 async def test_what_a_newer_publisher_adds_is_ignored_and_nonsense_changes_nothing() -> None:
     inventory = Inventory(PLAIN, more={"surprise": {"a": 1}})
     offers = NodeOffers(NodeRules(read=inventory.read), NODE)
