@@ -79,9 +79,10 @@ class DecidedPolicies:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """What a source calls when it would decide otherwise."""
+    """What a source calls when it would decide otherwise: for all nodes that a function selects, by name and labels, or
+    for one pool."""
 
-    everything: Callable[[], None]
+    nodes: Callable[[Callable[[str, Mapping[str, str]], bool]], None]
     pool: Callable[[str], None]
 
 
@@ -165,7 +166,14 @@ class LivePolicies:
         before, after = change.before, change.after
         if isinstance(before, GpuPolicy) and isinstance(after, GpuPolicy) and before.spec == after.spec:
             return  # Its status.
-        self._changed.everything()
+        if isinstance(before, InvalidInput) or isinstance(after, InvalidInput):
+            self._changed.nodes(lambda node, labels: True)
+            return
+        # A change for one node must not wait for all others to be looked at.
+        selections = [policy.spec.nodes for policy in (before, after) if policy is not None]
+        self._changed.nodes(
+            lambda node, labels: any(nodes is None or nodes.matches(node, labels) for nodes in selections)
+        )
 
     def _users_changed(self, node: str) -> None:
         if node in self._waiting:

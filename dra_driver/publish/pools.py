@@ -189,7 +189,7 @@ class PoolPublisher:
         driver, node_name = publication.driver, publication.node_name
         self._kube = kube
         self.driver = driver
-        changed = Changed(self._everything_changed, self._pool_changed)
+        changed = Changed(self._nodes_changed, self._pool_changed)
         self.policies: PolicySource = (
             FixedPolicy(publication.policy) if publication.policies is None else publication.policies(kube, changed)
         )
@@ -293,7 +293,7 @@ class PoolPublisher:
             if found != self._features:
                 self._features = found
                 self._narrator.server_keeps(found)
-                self._everything_changed()
+                self._nodes_changed(lambda node, labels: True)
             return
 
     async def _watch_features(self) -> None:
@@ -304,9 +304,10 @@ class PoolPublisher:
             self._features_doubted.clear()
             await self._find_features()
 
-    def _everything_changed(self) -> None:
+    def _nodes_changed(self, selected: Callable[[str, Mapping[str, str]], bool]) -> None:
         for _, pool in self._inventories.objects:
-            self._queue.add(pool)
+            if selected(pool, self._node_labels(pool)):
+                self._queue.add(pool)
 
     def _pool_changed(self, pool: str) -> None:
         self._queue.add(pool)
