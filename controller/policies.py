@@ -21,6 +21,7 @@ from dra_driver.api.gpupolicy import (
     MOST_EXAMPLES,
     MOST_LISTED,
     GpuPolicy,
+    GpuPolicySpec,
     GpuPolicyStatus,
     PolicyProblem,
     PolicyWait,
@@ -208,12 +209,13 @@ class PolicyKeeper:
 
 
 def _stored(obj: JsonObject) -> _Stored:
-    policy, error = None, ""
+    policy, error, status = None, "", GpuPolicyStatus()
+    with suppress(InvalidInput):  # another release's status is written again
+        status = GpuPolicyStatus.of(obj.get("status") or {})
     try:
-        policy = GpuPolicy.read(obj)
-        status = policy.status
+        policy = GpuPolicy.read({**obj, "status": {}})
     except InvalidInput as problem:
-        error, status = problem.message, GpuPolicyStatus()
+        error = problem.message
     metadata = obj["metadata"]
     labels = metadata.get("labels") or {}
     return _Stored(policy, error, metadata.get("generation"), status, FROM_FILE in labels, metadata["uid"])
@@ -258,7 +260,7 @@ def _status(stored: _Stored, shares: Sequence[tuple[str, _OnNode]], gates: Gates
     _, off = stored.policy.spec.without(gates)
     problems = [
         PolicyProblem(
-            rule=f"{field} of GpuPolicy {stored.policy.name}",
+            rule=f"{GpuPolicySpec.model_fields[field].alias} of GpuPolicy {stored.policy.name}",
             reason=GATE_OFF,
             nodes=len(shares),
             message=f"the field is ignored because feature gate {feature} is off",

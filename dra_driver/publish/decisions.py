@@ -1,8 +1,8 @@
 """What of the cluster's policies holds for one node, and when: decisions for each GPU, kept while claims use the GPU.
 
 `decided` applies the rules to the node's GPUs. `settled` compares that with what held before: a GPU that claims use
-keeps what it has, and its devices get a taint, so that no new claim comes; it changes when the claims are gone. Only
-attributes change at once. Pure.
+keeps what it has, and its devices get a taint, so that no new claim comes; it changes when the claims are gone. What
+leaves the devices of those claims as they are changes at once. Pure.
 """
 
 from collections import Counter
@@ -94,7 +94,7 @@ def _grouped(gpus: Mapping[str, GpuDecision]) -> list[GpuDecisions]:
 
 
 def _by_gpu(groups: Iterable[GpuDecisions]) -> dict[str, GpuDecision]:
-    """A GPU that is named twice is in the first group: a node cannot write this, but older publishers may have."""
+    """A GPU that is named twice, as only another program writes it, is in the first group."""
     decisions: dict[str, GpuDecision] = {}
     for group in groups:
         decision = GpuDecision(**{name: value for name, value in dict(group).items() if name != "uuids"})
@@ -151,15 +151,16 @@ class _Change:
         """What holds for the GPU from now on; called once for each."""
         wanted = self._wanted[gpu.uuid]
         held, table = self._held(gpu, wanted)
+        if held == wanted:
+            return wanted
         used = self._used(gpu)
-        if used and held != wanted and not self._stays(used, table, wanted):
+        if used and not self._stays(used, table, wanted):
             claims = sorted({claim for name in used for claim in self._users[name]})
             self.waiting.append(
                 WaitingGpu(gpu=gpu.name, uuid=gpu.uuid, claims=claims[:_MOST_CLAIMS], policies=wanted.policies)
             )
             return held
-        if held != wanted:
-            self.before[gpu.uuid] = held
+        self.before[gpu.uuid] = held
         return wanted
 
     def _held(self, gpu: GpuFacts, wanted: GpuDecision) -> tuple[GpuDecision, Mapping[str, Offer]]:

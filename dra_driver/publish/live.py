@@ -113,15 +113,12 @@ class LivePolicies:
         self._users = _Users(kube, driver, self._users_changed)
         self._node_name = node_name
         self._waiting: set[str] = set()
+        self._told = ""
         self._rules: tuple[tuple[GpuPolicy, ...], PublishingPolicy] | None = None
 
     @property
     def mirrors(self) -> tuple[Mirror[Any], ...]:
         return (self._policies,) if self._node_name is not None else (self._policies, self._users.mirror)
-
-    @property
-    def rules(self) -> PublishingPolicy:
-        return self._current()[1]
 
     async def decide(
         self, facts: NodeInventorySpec, now: NodePolicy | None, labels: Mapping[str, str]
@@ -129,7 +126,9 @@ class LivePolicies:
         node = facts.node_name
         invalid = [policy for policy in self._policies.objects.values() if isinstance(policy, InvalidInput)]
         if invalid:
-            _log.warning("what holds for the node stays as it is", node=node, error=str(invalid[0]))
+            if str(invalid[0]) != self._told:
+                self._told = str(invalid[0])
+                _log.warning("what holds for all nodes stays as it is until the policy is corrected", error=self._told)
             return None if now is None else Decision(rules_of(now), now)
         policies, rules = self._current()
         wanted = decided(rules, policies, facts, labels)

@@ -192,11 +192,17 @@ async def test_a_policy_that_makes_no_sense_is_named(kube: Kube) -> None:
     await kube.replace(CRDS, crd)
     obj = policy("odd").to_object() | {"spec": {"mig": {"mode": "Sideways"}}}
     await kube.create(GPU_POLICIES, obj)
-    async with keeping(kube):
+    events: list[News] = []
+    async with keeping(kube, tell=events.append):
         status = await until(kube, "odd", lambda status: bool(status.conditions))
         (accepted,) = status.conditions
         assert (accepted.type, accepted.status, accepted.reason) == ("Accepted", "False", "Invalid")
         assert "mig.mode" in accepted.message
+        before = await kube.get(GPU_POLICIES, "odd")
+        await a_node(kube, "n0", policy={"gpus": []})
+        await asyncio.sleep(1.5)
+        assert await kube.get(GPU_POLICIES, "odd") == before, "it is said once"
+    assert [news.reason for news in events] == ["Invalid"]
 
 
 async def test_nothing_is_written_twice(kube: Kube) -> None:
