@@ -28,7 +28,7 @@ class Strict(Model):
     model_config = ConfigDict(**{**Model.model_config, "extra": "forbid"})
 
 
-type Patterns = Annotated[list[str], Field(min_length=1)]
+type Patterns = Annotated[list[Annotated[str, Field(max_length=253)]], Field(min_length=1, max_length=256)]
 
 
 class MigSettings(Strict):
