@@ -338,9 +338,14 @@ class _Search:
             raise error
         if prospects.every is not None and candidate not in prospects.eligible_set:
             return prospects.refusal(candidate)
-        if candidate.shareable and (short := self._ledger.short_of_capacity(wanted, candidate)) is not None:
+        if candidate.consumes and (short := self._ledger.short_of_counters(candidate)) is not None:
             return short
-        return self._ledger.short_of_counters(candidate) if candidate.consumes else None
+        short = self._ledger.short_of_capacity(wanted, candidate) if candidate.shareable else None
+        if short is not None and wanted.wants_all and self._violated(claim, wanted, candidate) is None:
+            # Upstream reads the constraints before the capacity, so their error comes first.
+            for constraint in self._constraints[claim]:
+                constraint.remove(wanted.name)
+        return short
 
     def _violated(self, claim: int, wanted: Wanted, candidate: Candidate) -> Refusal | None:
         """Adds the device to all constraints of the claim, or to none when it violates one."""

@@ -131,6 +131,20 @@ def test_all_with_a_constraint_that_a_device_violates_stops_the_pod() -> None:
         allocate([wanted], NODE, within)
 
 
+def test_all_with_a_violated_constraint_stops_the_pod_also_where_no_capacity_is_left() -> None:
+    shareable = {"allowMultipleAllocations": True, "capacity": {"memory": {"value": "80Gi"}}}
+    within = snapshot(published(gpu("a", link="x") | shareable))
+    requests = exactly("first"), exactly("every", allocationMode="All")
+    distinct = [{"distinctAttribute": f"{DRIVER}/link"}]
+    with pytest.raises(InvalidInput, match=r"node-1/a is against distinctAttribute"):
+        allocate([claim(*requests, constraints=distinct)], NODE, within)
+    assert "without enough memory left" in refused(claim(*requests), within=within)
+    both = exactly("every", allocationMode="All"), exactly("one")
+    assert "without enough memory left" in refused(
+        claim(*both, constraints=[{"matchAttribute": f"{DRIVER}/link"}]), within=within
+    )
+
+
 # -- preference lists
 
 
