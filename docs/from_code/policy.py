@@ -93,7 +93,8 @@ spec:
   - {strategy: TimeSlicing, replicas: 4}
 ```""",
     "`dractl policy preview` shows what would change, before anything does. It also reads policies for simulated nodes"
-    " (`--nodes dgx-h100:2,t4 --label pool=ml`), and prints every device with `-o json`.",
+    " (`--nodes dgx-h100:2,t4 --label pool=ml`), shows what the deletion of a policy would change"
+    " (`--delete NAME`), and prints every device with `-o json`.",
     """```console
 $ dractl policy preview -f policies.yaml
 NODES       APPEAR   VANISH  CHANGE       WAIT

@@ -28,6 +28,9 @@ app = typer.Typer(help="Preview GpuPolicies before they are applied, or make the
 FilesOption = Annotated[
     list[str], typer.Option("--file", "-f", help="GpuPolicies or a PublishingPolicy: a file, a folder, or -.")
 ]
+DeleteOption = Annotated[
+    list[str], typer.Option("--delete", metavar="NAME", help="A GpuPolicy of the cluster, as if it were deleted.")
+]
 LabelOption = Annotated[list[str], typer.Option("--label", metavar="KEY=VALUE", help="A label of the --nodes.")]
 _MOST_LINES = 20
 _WIDTH = 100
@@ -35,25 +38,30 @@ _WIDTH = 100
 
 @app.command("preview")
 def preview_policies(
-    files: FilesOption,
+    files: FilesOption = [],  # noqa: B006 - typer reads these lists and copies them
+    delete: DeleteOption = [],  # noqa: B006
     models: ModelsOption = None,
-    label: LabelOption = [],  # noqa: B006 - typer reads it and copies
+    label: LabelOption = [],  # noqa: B006
     output: OutputOption = Format.TABLE,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
 ) -> None:
-    """What would change if the policies in the files were applied: devices, and GPUs that would wait for claims.
+    """What would change if policies were applied or deleted: devices, and GPUs that would wait for claims.
 
     Of the cluster: the files' policies replace those of the same name. With --nodes: of simulated nodes without other
     policies. Nothing is changed.
     """
-    policies = _policies(files)
+    if not files and not delete:
+        raise InvalidInput("name policies with --file, or with --delete", about="dractl policy preview")
+    if delete and models is not None:
+        raise InvalidInput("simulated nodes have no policies to delete", about="--delete")
+    policies = _policies(files) if files else []
     if models is not None:
         previews = _of_models(policies, models, label)
     elif label:
         raise InvalidInput("is for simulated nodes: give some with --nodes", about="--label")
     else:
-        previews = _of_cluster(policies, kubeconfig, context)
+        previews = _of_cluster(policies, delete, kubeconfig, context)
     if output is Format.TABLE:
         _print(previews)
     else:
@@ -85,7 +93,9 @@ def _of_models(policies: Sequence[GpuPolicy], models: str, label: Sequence[str])
     return [preview(inventory, None, labels, (), policies, {}, features) for inventory in inventories]
 
 
-def _of_cluster(policies: Sequence[GpuPolicy], kubeconfig: Path | None, context: str | None) -> list[NodePreview]:
+def _of_cluster(
+    policies: Sequence[GpuPolicy], deleted: Sequence[str], kubeconfig: Path | None, context: str | None
+) -> list[NodePreview]:
     from dra_driver.kube.client import Kube
 
     async def gather(kube: Kube) -> tuple[int, list[list[JsonObject]]]:
@@ -98,7 +108,10 @@ def _of_cluster(policies: Sequence[GpuPolicy], kubeconfig: Path | None, context:
         node["metadata"]["name"]: node["metadata"].get("labels") or {} for node in nodes
     }
     before = {policy.name: policy for policy in map(GpuPolicy.read, existing)}
-    after = {**before, **{policy.name: policy for policy in policies}}
+    if unknown := set(deleted) - set(before):
+        raise InvalidInput(f"the cluster has no GpuPolicy {min(unknown)}: kubectl get gpupolicies", about="--delete")
+    kept = {name: policy for name, policy in before.items() if name not in deleted}
+    after = {**kept, **{policy.name: policy for policy in policies}}
     users = users_by_node(map(ResourceClaim.of, claims))
     previews = []
     for inventory in map(NodeInventory.of, inventories):

@@ -96,6 +96,13 @@ async def test_a_preview_of_a_cluster_applies_the_files_over_its_policies(
     _, text = await dractl(*command, "-o", "json")
     (node,) = json.loads(text)
     assert (node["node"], node["vanish"], node["waiting"]) == ("node-a", [], [])
+    _, text = await dractl(*command, "--delete", "yes", "-o", "json")
+    (node,) = json.loads(text)
+    assert [gpu["gpu"] for gpu in node["waiting"]] == [gpu_of(MODELS[0]).name]
+    with pytest.raises(InvalidInput, match="has no GpuPolicy nope"):
+        await dractl(*command, "--delete", "nope")
+    with pytest.raises(InvalidInput, match="name policies with --file, or with --delete"):
+        await dractl("policy", "preview")
 
 
 async def test_policies_are_listed_with_what_waits_and_fails_in_words(cluster: str, kube: Kube) -> None:
