@@ -187,11 +187,12 @@ def test_a_gpu_that_no_claim_uses_changes_at_once() -> None:
 
 def test_a_gpu_in_use_stays_until_its_claims_are_gone_and_the_other_changes() -> None:
     before, wanted = decide(), decide(policy("p", **TWO_SHARES))
-    users = {A.name: ["team/one", "team/two"]}
+    claims = sorted(f"team/{number}" for number in range(8))
+    users = {A.name: list(reversed(claims))}
     node = settled(before, wanted, NODE, users)
     assert names(node) == [A.name, f"{B.name}-share-0", f"{B.name}-share-1", B.name]
     (waiting,) = node.waiting
-    assert (waiting.gpu, waiting.claims, waiting.policies) == (A.name, ["team/one", "team/two"], ["p"])
+    assert (waiting.gpu, waiting.claims, waiting.policies) == (A.name, claims, ["p"])
     assert rules_of(node).changes_later(A) and not rules_of(node).changes_later(B)
     assert of(node, A).policies == ["p"], "it is selected, though it waits"
     assert settled(node, wanted, NODE, users) == node, "it stays so"
@@ -232,7 +233,20 @@ def test_a_claim_that_was_allocated_during_the_change_takes_its_gpu_back() -> No
     back = settled(changed, plain, NODE, {late: ["team/late"]})
     assert late in names(back)
     assert [waiting.gpu for waiting in back.waiting] == [A.name]
+    (undone,) = (group for group in back.before if A.uuid in group.uuids)
+    assert undone.sharing == [], "a claim may have been allocated meanwhile, by what held until now"
     assert names(settled(back, plain, NODE, {})) == [A.name, B.name]
+
+
+def test_a_gpu_does_not_change_back_for_a_claim_that_has_what_holds_now() -> None:
+    shared, plain = decide(policy("p", **TWO_SHARES)), decide()
+    changed = settled(shared, plain, NODE, {})
+    assert settled(changed, plain, NODE, {A.name: ["team/one"]}) == changed
+
+
+def test_a_device_that_only_the_change_offers_changes_nothing_back() -> None:
+    node = settled(decide(), decide(policy("p", **TWO_SHARES)), NODE, {f"{A.name}-share-0": ["team/one"]})
+    assert [waiting.gpu for waiting in node.waiting] == [A.name]
 
 
 def test_a_gpu_that_is_lost_keeps_its_decision_while_the_node_is_in_use() -> None:

@@ -4,17 +4,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from support.inventories import gpu
+from support.inventories import gpu, inventory_spec
 from support.objects import allocation, claim, result
 from support.publishing import Scene, publishing
 from support.shipped import create_definitions
 
+from dra_driver.api.gpu_settings import NodePolicy
 from dra_driver.api.gpupolicy import GpuPolicy
+from dra_driver.api.inventory import NodeInventorySpec
 from dra_driver.api.meta import CRDS, GPU_POLICIES, NAMESPACES, NODE_INVENTORIES, NODES, RESOURCE_CLAIMS, JsonObject
 from dra_driver.features import Gates
 from dra_driver.kube.client import Kube
 from dra_driver.names import GPU_DRIVER
-from dra_driver.publish.live import Changed, LivePolicies
+from dra_driver.publish.live import Changed, DecidedPolicies, LivePolicies, _Users
 from dra_driver.simulation.apiserver.server import SimulatedApiServer
 
 A, B = gpu(0), gpu(1)
@@ -108,11 +110,13 @@ async def test_the_plugin_learns_what_holds_before_anybody_can_be_given_a_device
     await scene.node("node-a", A)
     async with publishing(scene, policies=live):
         await scene.publishes(node_a=[A.name])
-        await applied(scene, "shared", **SHARED)
+        await applied(scene, "also", attributes={"rack": {"string": "r1"}})
+        await applied(scene, "shared", priority=1, **SHARED)
         await scene.until(lambda: sharable(scene, A.name))
         policy = (await scene.status("node-a")).policy
         assert policy is not None and [shared.strategy for shared in policy.gpus[0].sharing] == ["TimeSlicing"]
-        assert [(one.policy, one.kind, one.devices) for one in policy.offered] == [("shared", "gpu-share", 1)]
+        offered = [(one.policy, one.kind, one.devices) for one in policy.offered]
+        assert offered == [("also", "gpu-share", 1), ("shared", "gpu-share", 1)]
 
 
 @pytest.mark.parametrize("source", [live, live_on_node])
@@ -120,11 +124,17 @@ async def test_a_gpu_in_use_changes_when_its_claim_is_gone(
     scene: Scene, source: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dra_driver.publish.live._LOOK_AGAIN_S", 0.05)
+    made: list[LivePolicies] = []
+
+    def kept(kube: Kube, changed: Changed) -> LivePolicies:
+        made.append(source(kube, changed))
+        return made[-1]
+
     await scene.node("node-a", A, B)
-    await allocated(scene, "one", A.name)
-    await allocated(scene, "admin", B.name, admin=True)
-    async with publishing(scene, policies=source, node_name="node-a" if source is live_on_node else None):
+    async with publishing(scene, policies=kept, node_name="node-a" if source is live_on_node else None):
         await scene.publishes(node_a=[A.name, B.name])
+        await allocated(scene, "one", A.name)
+        await allocated(scene, "admin", B.name, admin=True)
         await applied(scene, "shared", **SHARED)
         await scene.until(lambda: sharable(scene, B.name))
         await scene.until(lambda: tainted(scene, A.name))
@@ -133,6 +143,7 @@ async def test_a_gpu_in_use_changes_when_its_claim_is_gone(
         await scene.until(lambda: sharable(scene, A.name, B.name))
         await scene.until(lambda: tainted(scene))
         assert await waiting(scene) == []
+        assert made[0]._waiting == set(), "changes of claims are looked at no more"
 
 
 async def test_a_restarted_publisher_keeps_what_is_in_use(scene: Scene) -> None:
@@ -144,6 +155,35 @@ async def test_a_restarted_publisher_keeps_what_is_in_use(scene: Scene) -> None:
     async with publishing(scene, policies=live):
         await scene.until(lambda: tainted(scene, A.name))
         await scene.publishes(node_a=[A.name])
+
+
+async def test_a_node_that_publishes_for_itself_lists_claims_only_when_a_policy_changes_it(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lists: list[None] = []
+    read = _Users.read
+
+    async def counting(users: _Users) -> None:
+        lists.append(None)
+        await read(users)
+
+    monkeypatch.setattr(_Users, "read", counting)
+    await scene.node("node-a", A)
+    async with publishing(scene, policies=live_on_node, node_name="node-a"):
+        await scene.publishes(node_a=[A.name])
+        await scene.kube.merge_patch(NODES, "node-a", {"metadata": {"labels": {"pool": "ml"}}})
+        await scene.rests()
+        assert lists == []
+        await applied(scene, "shared", **SHARED)
+        await scene.until(lambda: sharable(scene, A.name))
+        assert lists
+
+
+async def test_the_publisher_of_domains_waits_until_something_is_decided() -> None:
+    facts = NodeInventorySpec.of(inventory_spec("node-a", [A]))
+    assert await DecidedPolicies().decide(facts, None, {}) is None
+    decision = await DecidedPolicies().decide(facts, NodePolicy(publish=False), {})
+    assert decision is not None and not decision.rules.publishes_node("node-a", {})
 
 
 async def test_a_policy_that_makes_no_sense_changes_nothing(scene: Scene) -> None:
