@@ -97,8 +97,8 @@ class WebhookProcess(Collector):
                 return f"its report is invalid: {type(error).__name__}: {str(error)[:200]}"
 
     def _take(self, report: dict[str, str | None]) -> None:
-        self._problem = report["problem"]
-        self._families = tuple(text_string_to_metric_families(report["metrics"] or ""))
+        problem, families = report["problem"], tuple(text_string_to_metric_families(report["metrics"] or ""))
+        self._problem, self._families = problem, families
         if self._problem is None:
             self._retry.reset()
 
