@@ -40,11 +40,11 @@ from dra_driver.names import GPU_DRIVER, model_label, names_record
 from dra_driver.simulation.apiserver import SimulatedApiServer
 from dra_driver.simulation.apiserver.server import DEFAULT_VERSION
 from dra_driver.simulation.claims import SimulatedClaimController
-from dra_driver.simulation.daemonsets import SimulatedDaemonSetController
 from dra_driver.simulation.kubelet import SimulatedKubelet
 from dra_driver.simulation.kubelet.containers import ContainerProgram, Containers
 from dra_driver.simulation.processes import Forks, Process, Restarts, own_environment
 from dra_driver.simulation.scheduler import SimulatedScheduler
+from dra_driver.simulation.workloads import SimulatedWorkloadController
 
 _NODES = re.compile(r"([a-z0-9-]+?|[^,:]*[/.][^,:]*)(?::([1-9][0-9]{0,3}))?")
 _POLL_S = 0.05
@@ -157,7 +157,7 @@ class SimulatedCluster:
             stack.enter_context(cluster.addresses)
             tasks = await stack.enter_async_context(_background())
             tasks.append(asyncio.create_task(SimulatedClaimController(cluster.kube).run()))
-            tasks.append(asyncio.create_task(SimulatedDaemonSetController(cluster.kube).run()))
+            tasks.append(asyncio.create_task(SimulatedWorkloadController(cluster.kube).run()))
             tasks.append(asyncio.create_task(SimulatedScheduler(cluster.kube).run()))
             for node in cluster.nodes:
                 stack.push_async_callback(cluster.containers[node.name].stop_all)

@@ -1,4 +1,4 @@
-"""Events: what the simulated scheduler, controllers and kubelets tell people about a pod."""
+"""Events: what the simulated scheduler, controllers and kubelets report about pods and workloads."""
 
 import secrets
 from datetime import UTC, datetime
@@ -19,22 +19,23 @@ _MESSAGE_LENGTH = 1024
 async def tell(
     kube: Kube,
     component: str,
-    pod: JsonObject,
+    obj: JsonObject,
     kind: Literal["Normal", "Warning"],
     reason: str,
     message: str,
     *,
     host: str | None = None,
 ) -> None:
-    """Write an event about a pod. Failing to do so is logged only: nothing depends on an event."""
-    metadata, now = pod["metadata"], timestamp()
+    """Write an event about an object: a pod if it has no kind. Failing to do so is logged only: nothing depends on an
+    event."""
+    metadata, now = obj["metadata"], timestamp()
     event = {
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {"name": f"{metadata['name']}.{secrets.token_hex(8)}", "namespace": metadata["namespace"]},
         "involvedObject": {
-            "apiVersion": "v1",
-            "kind": "Pod",
+            "apiVersion": obj.get("apiVersion", "v1"),
+            "kind": obj.get("kind", "Pod"),
             "name": metadata["name"],
             "namespace": metadata["namespace"],
             "uid": metadata["uid"],
@@ -51,7 +52,7 @@ async def tell(
     try:
         await kube.create(EVENTS, event)
     except ClusterError as error:
-        _log.debug("no event written", pod=metadata["name"], error=str(error))
+        _log.debug("no event written", about=metadata["name"], error=str(error))
 
 
 def timestamp() -> str:

@@ -23,7 +23,7 @@ from dra_driver.api.meta import (
 )
 from dra_driver.domains.names import FINALIZER
 from dra_driver.kube.client import Endpoint, Kube
-from dra_driver.simulation.daemonsets import SimulatedDaemonSetController
+from dra_driver.simulation.workloads import SimulatedWorkloadController
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 TABLE = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
@@ -170,7 +170,7 @@ async def daemon_sets_kept(api: Api, kube: Kube) -> AsyncIterator[None]:
     if api.simulated is None:
         yield
         return
-    task = asyncio.create_task(SimulatedDaemonSetController(kube).run())
+    task = asyncio.create_task(SimulatedWorkloadController(kube).run())
     yield
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

@@ -12,7 +12,7 @@ import pytest_asyncio
 from support.api import Api
 
 from dra_driver.kube.client import Endpoint, Kube
-from dra_driver.simulation.daemonsets import SimulatedDaemonSetController
+from dra_driver.simulation.workloads import SimulatedWorkloadController
 
 NODES = "/api/v1/nodes"
 
@@ -100,7 +100,7 @@ async def daemons(api: Api, namespace: str) -> AsyncIterator[Daemons]:
     simulated = None
     async with Kube(Endpoint(api.url)) if api.simulated else nullcontext() as kube:
         if kube is not None:
-            simulated = asyncio.create_task(SimulatedDaemonSetController(kube).run())
+            simulated = asyncio.create_task(SimulatedWorkloadController(kube).run())
         yield found
         await found.remove()
         if simulated is not None:

@@ -1,7 +1,7 @@
 """The rules of built-in types outside resource.k8s.io, as far as drivers, manifests and kubectl meet them.
 
-Workload types get their defaults, so that what is read back looks as on a real cluster; only what concerns claims is
-validated in depth.
+Pods get their defaults, so that what is read back looks as on a real cluster; only what concerns claims is validated
+in depth. Workloads: `workload_rules.py`.
 """
 
 import base64
@@ -31,7 +31,6 @@ def core_rules() -> dict[TypeKey, TypeRules]:
         ("", "pods"): PodRules(),
         ("", "secrets"): SecretRules(),
         ("", "events"): EventRules(),
-        ("apps", "daemonsets"): DaemonSetRules(),
     }
 
 
@@ -121,7 +120,7 @@ class PodRules(TypeRules):
 
     def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[FieldProblem]:
         if old is None:
-            return _problems_of_pod(obj["spec"])
+            return problems_of_pod(obj["spec"])
         if _fixed_part(obj["spec"]) == _fixed_part(old["spec"]):
             return []
         why = (
@@ -200,7 +199,8 @@ def _default_volume(volume: JsonObject) -> None:
         volume["hostPath"].setdefault("type", "")
 
 
-def _problems_of_pod(spec: JsonObject) -> list[FieldProblem]:
+def problems_of_pod(spec: JsonObject) -> list[FieldProblem]:
+    """What is wrong with a pod's spec, or that of a template; paths begin with `spec`."""
     problems = [] if spec.get("containers") else [required("spec.containers")]
     claims: dict[str, str] = {}
     for index, claim in enumerate(spec.get("resourceClaims") or ()):
@@ -290,35 +290,3 @@ class EventRules(TypeRules):
         if about.get("namespace", namespace) != namespace and (about.get("namespace") or namespace != "default"):
             return [invalid("involvedObject.namespace", about.get("namespace", ""), "does not match event.namespace")]
         return []
-
-
-class DaemonSetRules(TypeRules):
-    """DaemonSet. Other workloads are stored as they are sent: nothing acts on them here."""
-
-    def default(self, obj: JsonObject, situation: Situation) -> None:
-        spec = obj.setdefault("spec", {})
-        template = spec.get("template") or {}
-        if isinstance(template.get("spec"), dict):
-            default_pod_spec(template["spec"])
-        spec.setdefault("revisionHistoryLimit", 10)
-        strategy = spec.setdefault("updateStrategy", {})
-        strategy.setdefault("type", "RollingUpdate")
-        if strategy["type"] == "RollingUpdate":
-            strategy["rollingUpdate"] = {"maxSurge": 0, "maxUnavailable": 1, **(strategy.get("rollingUpdate") or {})}
-
-    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[FieldProblem]:
-        spec = obj["spec"]
-        selector = spec.get("selector")
-        if not selector:
-            return [required("spec.selector")]
-        if old is not None and selector != old["spec"].get("selector"):
-            return [invalid("spec.selector", selector, "field is immutable")]
-        labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels") or {}
-        if any(labels.get(name) != value for name, value in (selector.get("matchLabels") or {}).items()):
-            why = "`selector` does not match template `labels`"
-            return [invalid("spec.template.metadata.labels", labels, why)]
-        pod = (spec.get("template") or {}).get("spec") or {}
-        return [
-            FieldProblem(problem.field.replace("spec", "spec.template.spec", 1), problem.reason, problem.message)
-            for problem in _problems_of_pod(pod)
-        ]

@@ -16,6 +16,7 @@ _SUBRESOURCE_VERBS = {"binding": ["create"], "eviction": ["create"]}
 _FOREIGN_KINDS = {
     "binding": ("", "v1", "Binding"),
     "eviction": ("policy", "v1", "Eviction"),
+    "scale": ("autoscaling", "v1", "Scale"),
 }
 REVIEWS = (
     ("authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview"),

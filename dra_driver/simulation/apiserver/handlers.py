@@ -6,14 +6,21 @@ from collections.abc import Iterable
 import yaml
 from aiohttp import web
 
-from dra_driver.api.meta import JsonObject
-from dra_driver.apirules.status import ApiError, bad_request, conflict, method_not_allowed
+from dra_driver.api.meta import JsonObject, Resource
+from dra_driver.apirules.status import (
+    ApiError,
+    bad_request,
+    conflict,
+    invalid,
+    invalid_object,
+    method_not_allowed,
+)
 from dra_driver.simulation.apiserver import crds, discovery, protobuf
 from dra_driver.simulation.apiserver.admission import AnsweredQuestions, Unasked, ask
 from dra_driver.simulation.apiserver.decode import copy_json
 from dra_driver.simulation.apiserver.lists import WatchSettings, WatchStream, list_document, list_page
 from dra_driver.simulation.apiserver.objects import DeleteOptions, ObjectService, WriteOptions, copied, timestamp
-from dra_driver.simulation.apiserver.patch import merge_patch, strategic_merge, through_maps
+from dra_driver.simulation.apiserver.patch import json_patch, merge_patch, strategic_merge, through_maps
 from dra_driver.simulation.apiserver.requests import RequestTarget, list_query
 from dra_driver.simulation.apiserver.resource_types import ResourceType
 from dra_driver.simulation.apiserver.store import StoredVersion, encode
@@ -71,6 +78,8 @@ class Handlers:
             return await _streamed(request, stream)
         if target.name is not None:
             entry = self._objects.get(target.kind, target.place, target.name)
+            if target.subresource == "scale":
+                return _json(encode(scale_of(entry.obj)))
             if (message := form.protobuf(entry)) is not None:
                 return web.Response(body=message, content_type=protobuf.CONTENT_TYPE)
             return _json(form.object(entry))
@@ -87,7 +96,24 @@ class Handlers:
             return _json(encode(bind(objects, target, given)), 201)
         if name == "eviction" and method == "POST":
             return _json(encode(evict(objects, target, given)), 201)
+        if name == "scale" and method in ("PUT", "PATCH"):
+            return _json(encode(self._scale(request, target, given)))
         raise method_not_allowed()
+
+    def _scale(self, request: web.Request, target: RequestTarget, given: JsonObject) -> JsonObject:
+        """A Scale or a patch of it: its replicas become those of the object."""
+        objects, kind = self._objects, target.kind
+        old = objects.get(kind, target.place, target.name or "")
+        scale = given if request.method == "PUT" else merge_patch(scale_of(old.obj), given)
+        replicas = (scale.get("spec") or {}).get("replicas", 0)
+        if isinstance(replicas, bool) or not isinstance(replicas, int) or replicas < 0:
+            problem = invalid("spec.replicas", replicas, "must be greater than or equal to 0")
+            raise invalid_object(Resource("autoscaling", "v1", "scales", "Scale", True), target.name or "", [problem])
+        obj = copied(old)
+        obj["spec"]["replicas"] = replicas
+        version = (scale.get("metadata") or {}).get("resourceVersion")
+        obj["metadata"]["resourceVersion"] = version or obj["metadata"]["resourceVersion"]
+        return scale_of(objects.change(kind, old, obj, "scale", _write_options(request)).obj)
 
     def _create(self, request: web.Request, target: RequestTarget, body: object) -> web.Response:
         if target.kind.resource.namespaced and target.namespace is None:
@@ -115,6 +141,8 @@ class Handlers:
         elif content_type == "application/strategic-merge-patch+json" and not target.kind.custom:
             schema = target.kind.schema
             patched = through_maps(strategic_merge(current, as_object(body), schema), schema)
+        elif content_type == "application/json-patch+json":
+            patched = json_patch(current, body)
         else:
             raise ApiError(415, f"the body of the request was in an unknown format - {content_type}", details={})
         entry = self._objects.patch(target.kind, old, target.subresource, patched, options)
@@ -269,6 +297,24 @@ async def _streamed(request: web.Request, stream: WatchStream) -> web.StreamResp
 def success(status: int = 201) -> JsonObject:
     """A Status that says nothing but that it worked."""
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": status}
+
+
+def scale_of(obj: JsonObject) -> JsonObject:
+    """The Scale of a workload: replicas wanted and there, and the selector of its pods as text."""
+    spec, metadata = obj["spec"], obj["metadata"]
+    selector = spec.get("selector") or {}
+    labels = selector.get("matchLabels", {} if "matchExpressions" in selector else selector)
+    kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+    return {
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
+        "metadata": {name: metadata[name] for name in kept},
+        "spec": {"replicas": spec.get("replicas", 1)},
+        "status": {
+            "replicas": (obj.get("status") or {}).get("replicas", 0),
+            "selector": ",".join(f"{key}={value}" for key, value in sorted(labels.items())),
+        },
+    }
 
 
 def bind(objects: ObjectService, target: RequestTarget, binding: JsonObject) -> JsonObject:

@@ -1,9 +1,9 @@
-"""Changes that are merged into an object: merge patch, strategic merge patch, and server-side apply.
+"""Changes of an object by a patch: merge patch, strategic merge patch, JSON patch, and server-side apply.
 
-Pure: neither input is changed. Server-side apply has no record of managers: each applier's last configuration says what
-it may remove. What an applier no longer says goes, unless another applier says it too. No change is a conflict,
-and objects have no `managedFields`. Sources: RFC 7386, and Kubernetes' pages "Update API Objects in Place Using kubectl
-patch" and "Server-Side Apply".
+Pure: except for JSON patch, neither input is changed. Server-side apply has no record of managers: each applier's last
+configuration says what it may remove. What an applier no longer says goes, unless another applier says it too. No
+change is a conflict, and objects have no `managedFields`. Sources: RFC 7386, RFC 6902, and Kubernetes' pages "Update
+API Objects in Place Using kubectl patch" and "Server-Side Apply".
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.apirules.schema import OPEN, Schema
-from dra_driver.apirules.status import bad_request
+from dra_driver.apirules.status import ApiError, bad_request
 from dra_driver.simulation.apiserver.decode import copy_json
 
 
@@ -208,3 +208,57 @@ def _element(item: Any, schema: Schema) -> str:
         name: item.get(name, fields[name].raw.get("default") if name in fields else None) for name in schema.list_keys
     }
     return f"k:{json.dumps(keys, sort_keys=True)}"
+
+
+_OPERATIONS = ("add", "remove", "replace", "move", "copy", "test")
+
+
+def json_patch(document: JsonObject, operations: object) -> JsonObject:
+    """RFC 6902, on a document that it may change. Raises ApiError 400 for what is no patch, 422 for one that does not
+    apply."""
+    if not isinstance(operations, list) or not all(
+        isinstance(item, dict) and item.get("op") in _OPERATIONS for item in operations
+    ):
+        raise bad_request("a JSON patch is a list of operations")
+    holder: JsonObject = {"": document}
+    for item in operations:
+        try:
+            _operate(holder, item)
+        except (KeyError, IndexError, ValueError, TypeError) as error:
+            what = f"{item['op']} operation does not apply: doc is missing path: {item.get('path')}"
+            raise ApiError(422, f"the server rejected our request due to an error in our request: {what}") from error
+    result: JsonObject = holder[""]
+    return result
+
+
+def _operate(holder: JsonObject, operation: JsonObject) -> None:
+    op = operation["op"]
+    if op in ("move", "copy"):
+        parent, name = _pointed(holder, operation["from"])
+        value = copy_json(parent[name])
+        if op == "move":
+            del parent[name]
+        op = "add"
+    else:
+        value = operation["value"] if op != "remove" else None
+    parent, name = _pointed(holder, operation["path"])
+    if op == "test" and parent[name] != value:
+        raise ValueError("the value differs")
+    if op in ("remove", "replace"):
+        del parent[name]
+    if op in ("add", "replace") and isinstance(parent, list):
+        parent.insert(name, value)
+    elif op in ("add", "replace"):
+        parent[name] = value
+
+
+def _pointed(holder: JsonObject, pointer: str) -> tuple[Any, Any]:
+    """What holds the value at a JSON pointer (RFC 6901), and its key or index there; `-` is the end of a list."""
+    value: Any = holder
+    keys = [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")]
+    for number, key in enumerate(keys):
+        place: Any = (len(value) if key == "-" else int(key)) if isinstance(value, list) else key
+        if number == len(keys) - 1:
+            return value, place
+        value = value[place]
+    raise ValueError("an empty pointer")

@@ -1,12 +1,14 @@
 """Kubernetes' protobuf form of objects: read from clients that send it, written for clients that ask for it.
 
-Read is what kubectl sends (`create namespace`, `create configmap`, `auth can-i`) and claims, whose opaque parameters
-keep their bytes in no other form; written are claims alone, one at a time. Everything else is JSON.
+Read is what `kubectl create` sends (namespaces, Deployments, roles and others; all else it sends as JSON) and claims,
+whose opaque parameters keep their bytes in no other form; written are claims alone, one at a time. A field that is not
+in the tables is refused.
 
 First the fields of each message, by number: name and form. Forms: str, text (a str that is there also when empty), int,
-count (an int that is left out when 0), bool, time, raw (any JSON), map (of strings), bytes (map of bytes), quantities
-(map of them), a nested message, Inline (its fields are the outer object's in JSON), and a list of one form for what is
-repeated. The numbers are those of the published `generated.proto` files of k8s.io/api and k8s.io/apimachinery.
+count (an int that is left out when 0), bool, flag (a bool that is left out when false), number or name, time, raw (any
+JSON), map (of strings), bytes (map of bytes), quantities (map of them), unread, a nested message, Inline (its fields
+are the outer object's in JSON), and a list of one form for what is repeated. The numbers are those of the published
+`generated.proto` files of k8s.io/api and k8s.io/apimachinery.
 """
 
 import base64
@@ -18,6 +20,7 @@ from typing import Any
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.apirules.status import ApiError, bad_request
+from dra_driver.simulation.apiserver.protobuf_workloads import workload_shapes
 
 type Shape = Mapping[int, tuple[str, Any]]
 
@@ -169,7 +172,7 @@ CLAIM: Shape = {
 }
 
 KINDS: Mapping[str, Shape] = {
-    "Namespace": {1: ("metadata", _META), 2: ("spec", {1: ("finalizers", ["str"])})},
+    "Namespace": {1: ("metadata", _META), 2: ("spec", {1: ("finalizers", ["str"])}), 3: ("status", "unread")},
     "ConfigMap": {1: ("metadata", _META), 2: ("data", "map"), 3: ("binaryData", "bytes"), 4: ("immutable", "bool")},
     "Secret": {
         1: ("metadata", _META),
@@ -185,6 +188,7 @@ KINDS: Mapping[str, Shape] = {
     "SelfSubjectRulesReview": {1: ("metadata", _META), 2: ("spec", {1: ("namespace", "str")})},
     "SelfSubjectReview": {1: ("metadata", _META)},
     "ResourceClaim": CLAIM,
+    **workload_shapes(_META, _TOLERATION, Inline),
 }
 
 
@@ -220,8 +224,15 @@ def _message(data: bytes, shape: Shape) -> JsonObject:
     result: JsonObject = {name: "" for name, form in shape.values() if form == "text"}
     for number, value in _fields(data):
         if number not in shape:
+            if value and shape is not _META:
+                fields = ", ".join(name for name, _ in shape.values() if name)
+                raise ApiError(
+                    415, f"field {number} beside {fields} is not understood in protobuf; send JSON", details={}
+                )
             continue
         name, form = shape[number]
+        if form == "unread":
+            continue
         if isinstance(form, list):
             result.setdefault(name, []).append(_one(value, form[0]))
         elif form in ("map", "bytes", "quantities"):
@@ -255,6 +266,11 @@ def _one(value: int | bytes, form: Any) -> Any:
         return datetime.fromtimestamp(_signed(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     if form == "count":
         return _signed(value) or ""
+    if form == "flag":
+        return bool(value) or ""
+    if form == "number or name":
+        parts = dict(_fields(_bytes(value)))
+        return _bytes(parts.get(3, b"")).decode() if parts.get(1) else _signed(parts.get(2, 0))
     return bool(value) if form == "bool" else _signed(value)
 
 

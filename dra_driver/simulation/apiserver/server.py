@@ -29,6 +29,7 @@ from dra_driver.simulation.apiserver.requests import RequestTarget, resolve
 from dra_driver.simulation.apiserver.resource_types import TypeRegistry
 from dra_driver.simulation.apiserver.rules import Rules
 from dra_driver.simulation.apiserver.store import Store, encode
+from dra_driver.simulation.apiserver.workload_rules import workload_rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ class SimulatedApiServer:
             minor, gates.enabled("DRAConsumableCapacity"), gates.enabled("DRAListTypeAttributes"), stored=False
         )
         judged = partial(selector_problem, server=cel)
-        rules = Rules({**core_rules(), **dra_rules(judged), **definitions}, crds.CustomRules())
+        rules = Rules({**core_rules(), **workload_rules(), **dra_rules(judged), **definitions}, crds.CustomRules())
         self.objects = ObjectService(self.store, self.registry, rules, gates, minor, now)
         self.writes: list[Write] = []
         """Every write request since the start (or since a test cleared it), refused ones included."""

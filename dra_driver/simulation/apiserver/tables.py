@@ -3,7 +3,7 @@
 `kubectl get` asks for tables. Columns of custom types are JSONPaths of fields, and of the item of a list that has a
 field with a value: `.status.conditions[?(@.type=='Ready')].status`. Names and order of the columns of built-in types
 are those that a kube-apiserver 1.36 sends; `*` marks a wide column, of which only those of pods are here. Types that no
-part of the simulated cluster works on (Deployments, Services, roles and others) have a name and an age.
+part of the simulated cluster works on (Services, roles and others) have a name and an age.
 """
 
 import re
@@ -133,6 +133,46 @@ def _daemon_set(obj: JsonObject, now: datetime) -> list[Cell]:
     return [_name(obj), *counts, selector or "<none>", _created(obj, now)]
 
 
+def _count(obj: JsonObject, name: str) -> int:
+    count: int = _status(obj).get(name) or 0
+    return count
+
+
+def _deployment(obj: JsonObject, now: datetime) -> list[Cell]:
+    ready = f"{_count(obj, 'readyReplicas')}/{_spec(obj).get('replicas', 1)}"
+    updated, available = _count(obj, "updatedReplicas"), _count(obj, "availableReplicas")
+    return [_name(obj), ready, str(updated), str(available), _created(obj, now)]
+
+
+def _replica_set(obj: JsonObject, now: datetime) -> list[Cell]:
+    wanted = _spec(obj).get("replicas", 1)
+    return [_name(obj), wanted, _count(obj, "replicas"), _count(obj, "readyReplicas"), _created(obj, now)]
+
+
+def _stateful_set(obj: JsonObject, now: datetime) -> list[Cell]:
+    return [_name(obj), f"{_count(obj, 'readyReplicas')}/{_spec(obj).get('replicas', 1)}", _created(obj, now)]
+
+
+def _job(obj: JsonObject, now: datetime) -> list[Cell]:
+    spec, status = _spec(obj), _status(obj)
+    conditions = {item["type"] for item in status.get("conditions") or () if item["status"] == "True"}
+    state = next((name for name in ("Complete", "Failed", "Suspended") if name in conditions), "Running")
+    completions, parallelism = spec.get("completions"), spec.get("parallelism") or 0
+    of = str(completions) if completions is not None else f"1 of {parallelism}" if parallelism > 1 else "1"
+    started, ended = status.get("startTime"), status.get("completionTime")
+    took = age(started, datetime.fromisoformat(ended) if ended else now) if started else ""
+    return [_name(obj), state, f"{_count(obj, 'succeeded')}/{of}", took, _created(obj, now)]
+
+
+def _cron_job(obj: JsonObject, now: datetime) -> list[Cell]:
+    spec, status = _spec(obj), _status(obj)
+    last = status.get("lastScheduleTime")
+    return [
+        _name(obj), spec.get("schedule", ""), spec.get("timeZone") or "<none>", str(bool(spec.get("suspend"))),
+        len(status.get("active") or ()), age(last, now) if last else "<none>", _created(obj, now),
+    ]  # fmt: skip
+
+
 def _named(obj: JsonObject, now: datetime) -> list[Cell]:
     return [_name(obj), _created(obj, now)]
 
@@ -167,6 +207,11 @@ PRINTERS: dict[tuple[str, str], Printed] = {
         "Name,Desired:integer,Current:integer,Ready:integer,Up-to-date:integer,Available:integer,Node Selector,Age",
         _daemon_set,
     ),
+    ("apps", "deployments"): ("Name,Ready,Up-to-date,Available,Age", _deployment),
+    ("apps", "replicasets"): ("Name,Desired:integer,Current:integer,Ready:integer,Age", _replica_set),
+    ("apps", "statefulsets"): ("Name,Ready,Age", _stateful_set),
+    ("batch", "cronjobs"): ("Name,Schedule,Timezone,Suspend,Active:integer,Last Schedule,Age", _cron_job),
+    ("batch", "jobs"): ("Name,Status,Completions,Duration,Age", _job),
     ("coordination.k8s.io", "leases"): (
         "Name,Holder,Age",
         lambda obj, now: [_name(obj), _spec(obj).get("holderIdentity", ""), _created(obj, now)],

@@ -6,13 +6,16 @@ import pytest
 
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.api.resource import Taint
-from dra_driver.simulation.daemonsets import DaemonSetDecision, decide, pod_for
+from dra_driver.simulation.workloads.daemonsets import daemon_pod, daemon_set_plan
+from dra_driver.simulation.workloads.plan import WorkloadPlan
 
 NODES = [NodeView(name, {"gpu": "yes"}) for name in ("a", "b", "c")]
 
 
 def daemon_set(*, image: str = "one", generation: int = 1, strategy: object = None, **spec: Any) -> dict[str, Any]:
     return {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
         "metadata": {"name": "daemon", "namespace": "default", "uid": "set", "generation": generation},
         "spec": {
             "selector": {"matchLabels": {"app": "daemon"}},
@@ -34,7 +37,7 @@ def pod(
     bound: bool = True,
     **metadata: str,
 ) -> dict[str, Any]:
-    made = pod_for(of or daemon_set(), node)
+    made = daemon_pod(of or daemon_set(), node)
     made["metadata"] |= {"name": name or f"daemon-{node}", "uid": name or f"uid-{node}", **metadata}
     if bound:
         made["spec"]["nodeName"] = node
@@ -42,23 +45,31 @@ def pod(
     return made
 
 
-def names(decision: DaemonSetDecision) -> list[str]:
+def names(decision: WorkloadPlan) -> list[str]:
     return [one["metadata"]["name"] for one in decision.delete]
 
 
-def counts(decision: DaemonSetDecision) -> dict[str, int]:
-    return {name: count for name, count in decision.status.items() if name != "observedGeneration"}
+def counts(decision: WorkloadPlan) -> dict[str, int]:
+    status = decision.status or {}
+    return {name: count for name, count in status.items() if name != "observedGeneration" and count is not None}
+
+
+def created_on(decision: WorkloadPlan) -> list[str]:
+    """The nodes that pods are made for."""
+    affinities = [pod["spec"]["affinity"]["nodeAffinity"] for pod in decision.create]
+    terms = [item["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"] for item in affinities]
+    return [term["matchFields"][0]["values"][0] for (term,) in terms]
 
 
 def test_each_selected_node_gets_one_pod() -> None:
     nodes = [*NODES, NodeView("other")]
-    decision = decide(daemon_set(), nodes, [pod("b", bound=False)])
-    assert decision.create_on == ("a", "c")
+    decision = daemon_set_plan(daemon_set(), nodes, [pod("b", bound=False)])
+    assert created_on(decision) == ["a", "c"]
     assert not decision.delete
 
 
 def test_a_pod_that_was_made_for_a_node_runs_nowhere_else_and_tolerates_what_daemons_tolerate() -> None:
-    made = pod_for(daemon_set(hostNetwork=True), "b")
+    made = daemon_pod(daemon_set(hostNetwork=True), "b")
     (term,) = made["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
         "nodeSelectorTerms"
     ]
@@ -80,43 +91,43 @@ def test_a_pod_that_was_made_for_a_node_runs_nowhere_else_and_tolerates_what_dae
 def test_taints_keep_daemons_away_and_a_cordon_does_not(
     node: NodeView, tolerations: list[dict[str, str]], wanted: bool
 ) -> None:
-    assert bool(decide(daemon_set(tolerations=tolerations), [node], []).create_on) is wanted
+    assert bool(daemon_set_plan(daemon_set(tolerations=tolerations), [node], []).create) is wanted
 
 
 def test_pods_go_from_nodes_that_are_not_selected_any_more_and_when_they_have_ended() -> None:
     ended = pod("b")
     ended["status"]["phase"] = "Failed"
-    decision = decide(daemon_set(), NODES, [pod("a"), ended, pod("gone")])
+    decision = daemon_set_plan(daemon_set(), NODES, [pod("a"), ended, pod("gone")])
     assert names(decision) == ["daemon-b", "daemon-gone"]
-    assert decision.create_on == ("c",)
-    assert decision.status["numberMisscheduled"] == 1
+    assert created_on(decision) == ["c"]
+    assert counts(decision)["numberMisscheduled"] == 1
 
 
 def test_a_successor_waits_until_its_predecessor_is_gone() -> None:
     leaving = pod("a", deletionTimestamp="2026-01-01T00:00:00Z")
-    assert decide(daemon_set(), NODES[:1], [leaving]).create_on == ()
-    assert names(decide(daemon_set(), NODES[:1], [leaving])) == []
+    assert not daemon_set_plan(daemon_set(), NODES[:1], [leaving]).create
+    assert names(daemon_set_plan(daemon_set(), NODES[:1], [leaving])) == []
 
 
 def test_of_two_pods_on_a_node_the_older_stays() -> None:
     pods = [pod("a", name=name, creationTimestamp=when) for name, when in (("new", "2026-02"), ("old", "2026-01"))]
-    assert names(decide(daemon_set(), NODES[:1], pods)) == ["new"]
+    assert names(daemon_set_plan(daemon_set(), NODES[:1], pods)) == ["new"]
 
 
 def test_a_changed_template_replaces_pods_that_serve_nobody_at_once_and_others_one_by_one() -> None:
     after = daemon_set(image="two", generation=2)
-    assert names(decide(after, NODES, [pod("a"), pod("b"), pod("c")])) == ["daemon-a"]
-    assert names(decide(after, NODES, [pod("a", of=after, ready=False), pod("b"), pod("c")])) == []
-    assert names(decide(after, NODES, [pod("a"), pod("b", ready=False), pod("c")])) == ["daemon-b"]
+    assert names(daemon_set_plan(after, NODES, [pod("a"), pod("b"), pod("c")])) == ["daemon-a"]
+    assert names(daemon_set_plan(after, NODES, [pod("a", of=after, ready=False), pod("b"), pod("c")])) == []
+    assert names(daemon_set_plan(after, NODES, [pod("a"), pod("b", ready=False), pod("c")])) == ["daemon-b"]
     half = daemon_set(image="two", strategy={"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "50%"}})
-    assert names(decide(half, NODES, [pod("a"), pod("b"), pod("c")])) == ["daemon-a", "daemon-b"]
+    assert names(daemon_set_plan(half, NODES, [pod("a"), pod("b"), pod("c")])) == ["daemon-a", "daemon-b"]
     never = daemon_set(image="two", strategy={"type": "OnDelete"})
-    assert names(decide(never, NODES, [pod("a"), pod("b"), pod("c")])) == []
+    assert names(daemon_set_plan(never, NODES, [pod("a"), pod("b"), pod("c")])) == []
 
 
 def test_the_status_counts() -> None:
     after = daemon_set(image="two", generation=2)
-    decision = decide(after, NODES, [pod("a", of=after), pod("b", ready=False)])
+    decision = daemon_set_plan(after, NODES, [pod("a", of=after), pod("b", ready=False)])
     assert counts(decision) == {
         "currentNumberScheduled": 2,
         "desiredNumberScheduled": 3,
@@ -126,8 +137,8 @@ def test_the_status_counts() -> None:
         "numberUnavailable": 2,
         "updatedNumberScheduled": 1,
     }
-    assert decision.status["observedGeneration"] == 2
-    assert counts(decide(after, [], [])) == {
+    assert (decision.status or {})["observedGeneration"] == 2
+    assert counts(daemon_set_plan(after, [], [])) == {
         "currentNumberScheduled": 0,
         "desiredNumberScheduled": 0,
         "numberMisscheduled": 0,

@@ -1,0 +1,260 @@
+"""ReplicaSets, Deployments and StatefulSets: which pods they want, and what their status counts. Pure.
+
+Left out: pods that others made are not adopted, `minReadySeconds` is 0, StatefulSets make no PersistentVolumeClaims
+because nothing is mounted. Source: the controllers of Kubernetes 1.36.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from dra_driver.api.meta import REPLICA_SETS, JsonObject
+from dra_driver.simulation.pods import is_being_deleted, is_done, is_scheduled
+from dra_driver.simulation.workloads.plan import (
+    REVISION_HASH,
+    WorkloadPlan,
+    active,
+    age_key,
+    child_of,
+    conditions_of,
+    is_ready,
+    pod_of,
+    ready_count,
+    share_of,
+    staying,
+    template_hash,
+    without_zeros,
+)
+
+_POD_HASH = "pod-template-hash"
+_REVISION = "deployment.kubernetes.io/revision"
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
+
+def replica_set(owner: JsonObject, pods: Sequence[JsonObject], now: datetime) -> WorkloadPlan:
+    """As many pods as replicas. Those that go first: without a node, not ready, the youngest."""
+    name, spec = owner["metadata"]["name"], owner["spec"]
+    alive = active(pods)
+    missing = spec.get("replicas", 1) - len(alive)
+    youngest_first = sorted(alive, key=age_key, reverse=True)
+    surplus = sorted(youngest_first, key=lambda pod: (is_scheduled(pod), is_ready(pod)))[: max(-missing, 0)]
+    ready = ready_count(alive)
+    status = {
+        "replicas": len(alive),
+        "fullyLabeledReplicas": len(alive),
+        "readyReplicas": ready,
+        "availableReplicas": ready,
+        "terminatingReplicas": sum(is_being_deleted(pod) and not is_done(pod) for pod in pods),
+        "observedGeneration": owner["metadata"].get("generation", 1),
+    }
+    status = without_zeros(status, "fullyLabeledReplicas", "readyReplicas", "availableReplicas")
+    created = tuple(pod_of(owner, spec["template"], f"{name}-", {}) for _ in range(missing))
+    return WorkloadPlan(created, tuple(surplus), status=status)
+
+
+def deployment(owner: JsonObject, sets: Sequence[JsonObject], now: datetime) -> WorkloadPlan:
+    """A ReplicaSet for each template there was; the newest has the replicas, once the others have given them up."""
+    spec, hash_ = owner["spec"], template_hash(owner["spec"]["template"])
+    sets = staying(sets)
+    newest = next((item for item in sets if item["metadata"]["labels"].get(_POD_HASH) == hash_), None)
+    old = [item for item in sets if item is not newest]
+    wanted = _sizes(spec, newest, old)
+    revision = max((_revision(item) for item in old), default=0) + 1
+    create: tuple[JsonObject, ...] = ()
+    patches: list[tuple[JsonObject, JsonObject]]
+    patches = [(item, {"spec": {"replicas": size}}) for item, size in wanted[1] if item["spec"]["replicas"] != size]
+    if newest is None and not spec.get("paused"):
+        create = (_replica_set_of(owner, hash_, revision, wanted[0]),)
+    elif newest is not None:
+        revision = max(_revision(newest), revision)
+        if _revision(newest) != revision or newest["spec"]["replicas"] != wanted[0]:
+            patches.append((newest, _noted(revision) | {"spec": {"replicas": wanted[0]}}))
+    if (owner["metadata"].get("annotations") or {}).get(_REVISION) != str(revision) and not spec.get("paused"):
+        patches.append((owner, _noted(revision)))
+    gone = [item for item in old if not item["spec"]["replicas"] and not _count(item, "replicas")]
+    outdated = gone[: max(len(gone) - spec.get("revisionHistoryLimit", 10), 0)]
+    status = _deployment_status(owner, newest, sets, now)
+    return WorkloadPlan(create, tuple(outdated), tuple(patches), status)
+
+
+def _sizes(
+    spec: JsonObject, newest: JsonObject | None, old: Sequence[JsonObject]
+) -> tuple[int, list[tuple[JsonObject, int]]]:
+    """Replicas of the newest ReplicaSet, and of each older one."""
+    desired = spec.get("replicas", 1)
+    now_new = newest["spec"]["replicas"] if newest is not None else 0
+    if spec.get("paused"):
+        return (desired if newest is not None and not any(item["spec"]["replicas"] for item in old) else now_new), [
+            (item, item["spec"]["replicas"]) for item in old
+        ]
+    strategy = spec.get("strategy") or {}
+    if strategy.get("type") == "Recreate":
+        # Also pods that are still ending hold devices.
+        waits = any(_count(item, "replicas") + _count(item, "terminatingReplicas") for item in old)
+        return (now_new if waits else desired), [(item, 0) for item in old]
+    limits = strategy.get("rollingUpdate") or {}
+    surge = share_of(limits.get("maxSurge", "25%"), desired, up=True)
+    unavailable = share_of(limits.get("maxUnavailable", "25%"), desired, up=False)
+    unavailable = unavailable or int(surge == 0)
+    total_old = sum(item["spec"]["replicas"] for item in old)
+    new = min(desired, max(now_new, desired + surge - total_old)) if old else desired
+    ready_new = min(_count(newest, "availableReplicas"), now_new) if newest is not None else 0
+    # What may go: above the least that must be available, and everything that is not available anyway.
+    ready_old = sum(min(_count(item, "availableReplicas"), item["spec"]["replicas"]) for item in old)
+    spare = max(ready_old + ready_new - (desired - unavailable), 0)
+    sizes = []
+    for item in old:
+        healthy = min(_count(item, "availableReplicas"), item["spec"]["replicas"])
+        goes = min(healthy, spare)
+        spare -= goes
+        sizes.append((item, healthy - goes))
+    return new, sizes
+
+
+def _replica_set_of(owner: JsonObject, hash_: str, revision: int, replicas: int) -> JsonObject:
+    metadata, spec = owner["metadata"], owner["spec"]
+    given = spec["template"].get("metadata") or {}
+    labels = {**(given.get("labels") or {}), _POD_HASH: hash_}
+    selector = spec["selector"]
+    annotations = {key: value for key, value in (metadata.get("annotations") or {}).items() if key != _LAST_APPLIED}
+    return child_of(
+        owner,
+        REPLICA_SETS,
+        f"{metadata['name']}-{hash_}",
+        {"labels": labels, "annotations": {**annotations, _REVISION: str(revision)}},
+        {
+            "replicas": replicas,
+            "selector": {**selector, "matchLabels": {**(selector.get("matchLabels") or {}), _POD_HASH: hash_}},
+            "template": {**spec["template"], "metadata": {**given, "labels": labels}},
+        },
+    )
+
+
+def _noted(revision: int) -> JsonObject:
+    return {"metadata": {"annotations": {_REVISION: str(revision)}}}
+
+
+def _revision(item: JsonObject) -> int:
+    return int((item["metadata"].get("annotations") or {}).get(_REVISION, 0))
+
+
+def _count(item: JsonObject, name: str) -> int:
+    count: int = (item.get("status") or {}).get(name) or 0
+    return count
+
+
+def _deployment_status(
+    owner: JsonObject, newest: JsonObject | None, sets: Sequence[JsonObject], now: datetime
+) -> JsonObject:
+    name, spec = owner["metadata"]["name"], owner["spec"]
+    desired = spec.get("replicas", 1)
+    total, ready = (sum(_count(item, field) for item in sets) for field in ("replicas", "readyReplicas"))
+    updated = _count(newest, "replicas") if newest is not None else 0
+    unavailable = share_of(
+        ((spec.get("strategy") or {}).get("rollingUpdate") or {}).get("maxUnavailable", 0), desired, up=False
+    )
+    enough = ready >= desired - unavailable
+    complete = updated == desired == total == ready
+    of_set = newest["metadata"]["name"] if newest is not None else name
+    conditions = conditions_of(
+        owner,
+        now,
+        (
+            "Available",
+            enough,
+            "MinimumReplicasAvailable" if enough else "MinimumReplicasUnavailable",
+            f"Deployment {'has' if enough else 'does not have'} minimum availability.",
+        ),
+        (
+            "Progressing",
+            True,
+            "NewReplicaSetAvailable" if complete else "ReplicaSetUpdated",
+            f'ReplicaSet "{of_set}" {"has successfully progressed" if complete else "is progressing"}.',
+        ),
+    )
+    status = {
+        "replicas": total,
+        "updatedReplicas": updated,
+        "readyReplicas": ready,
+        "availableReplicas": ready,
+        "unavailableReplicas": max(max(total, desired) - ready, 0),
+        "observedGeneration": owner["metadata"].get("generation", 1),
+    }
+    return without_zeros(status, *(key for key in status if key != "observedGeneration")) | {"conditions": conditions}
+
+
+def stateful_set(owner: JsonObject, pods: Sequence[JsonObject], now: datetime) -> WorkloadPlan:
+    """Pods with ordinals: in order, each after the one before is ready, unless they are managed in parallel. Those of
+    an older template are replaced from the last one on, one at a time."""
+    spec = owner["spec"]
+    replicas, hash_ = spec.get("replicas", 1), template_hash(spec["template"])
+    first = (spec.get("ordinals") or {}).get("start", 0)
+    names = [f"{owner['metadata']['name']}-{number}" for number in range(first, first + replicas)]
+    by_name = {pod["metadata"]["name"]: pod for pod in pods}
+    wanted = [by_name[name] for name in names if name in by_name]
+    over = sorted(staying(pod for pod in pods if pod["metadata"]["name"] not in names), key=_ordinal, reverse=True)
+    ended = [pod for pod in staying(wanted) if is_done(pod)]
+    ready = [pod for pod in wanted if is_ready(pod) and not is_being_deleted(pod)]
+    missing = [name for name in names if name not in by_name]
+    updated = [pod for pod in wanted if pod["metadata"]["labels"].get(REVISION_HASH) == hash_]
+    outdated = [] if missing or over else _outdated(spec, wanted, ready, hash_)
+    if spec.get("podManagementPolicy") != "Parallel":
+        before = names[: names.index(missing[0])] if missing else names
+        settled = all(by_name[name] in ready for name in before)
+        missing, over = missing[: int(settled)], over[: int(settled and not missing)]
+    created = [_pod_of_set(owner, name, hash_) for name in missing]
+    revision = f"{owner['metadata']['name']}-{hash_}"
+    known = (owner.get("status") or {}).get("currentRevision") or revision
+    status = {
+        "replicas": len(staying(pods)),
+        "readyReplicas": len(ready),
+        "availableReplicas": len(ready),
+        "updatedReplicas": len(updated),
+        "currentReplicas": len(wanted) - len(updated) if known != revision else len(updated),
+        "currentRevision": revision if len(updated) == replicas == len(ready) else known,
+        "updateRevision": revision,
+        "collisionCount": 0,
+        "observedGeneration": owner["metadata"].get("generation", 1),
+    }
+    status = without_zeros(status, "readyReplicas", "updatedReplicas", "currentReplicas")
+    return WorkloadPlan(tuple(created), (*over, *ended, *outdated), status=status)
+
+
+def _outdated(
+    spec: JsonObject, wanted: Sequence[JsonObject], ready: Sequence[JsonObject], hash_: str
+) -> list[JsonObject]:
+    """The next pod to replace; none while another one is on its way, except for one of an older template itself."""
+    strategy = spec.get("updateStrategy") or {}
+    if strategy.get("type", "RollingUpdate") != "RollingUpdate":
+        return []
+    partition = (strategy.get("rollingUpdate") or {}).get("partition", 0)
+    old = [
+        pod
+        for pod in staying(wanted)
+        if pod["metadata"]["labels"].get(REVISION_HASH) != hash_ and _ordinal(pod) >= partition
+    ]
+    busy = [pod for pod in wanted if pod not in ready]
+    if not old or any(pod not in old for pod in busy):
+        return []
+    return [max([pod for pod in busy if pod in old] or old, key=_ordinal)]
+
+
+def _ordinal(pod: JsonObject) -> int:
+    return int(pod["metadata"]["name"].rpartition("-")[2])
+
+
+def _pod_of_set(owner: JsonObject, name: str, hash_: str) -> JsonObject:
+    spec = owner["spec"]
+    labels = {
+        REVISION_HASH: hash_,
+        "statefulset.kubernetes.io/pod-name": name,
+        "apps.kubernetes.io/pod-index": name.rpartition("-")[2],
+    }
+    pod = pod_of(owner, spec["template"], name, labels)
+    claims = [item["metadata"]["name"] for item in spec.get("volumeClaimTemplates") or ()]
+    volumes = [{"name": item, "persistentVolumeClaim": {"claimName": f"{item}-{name}"}} for item in claims]
+    if volumes:
+        pod["spec"]["volumes"] = [*(pod["spec"].get("volumes") or ()), *volumes]
+    pod["spec"] |= {"hostname": name}
+    if spec.get("serviceName"):
+        pod["spec"]["subdomain"] = spec["serviceName"]
+    return pod

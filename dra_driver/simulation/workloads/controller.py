@@ -1,0 +1,171 @@
+"""The workload controllers of a simulated cluster, as one: each workload becomes its pods, or other workloads.
+
+What each kind wants is decided by the pure functions of the table; here it is done, and told in events. `run` until
+cancelled. What was created but is not in the cache yet is remembered, so nothing is created twice.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from typing import Never
+
+import structlog
+
+from dra_driver.allocation.nodes import NodeView
+from dra_driver.api.meta import (
+    CRON_JOBS,
+    DAEMON_SETS,
+    DEPLOYMENTS,
+    JOBS,
+    NODES,
+    PODS,
+    REPLICA_SETS,
+    STATEFUL_SETS,
+    JsonObject,
+    Resource,
+)
+from dra_driver.errors import ClusterError, NotFound, Rejected
+from dra_driver.kube.client import Kube
+from dra_driver.kube.watch import Change, Key, Mirror, MirrorChange, follow, key_of
+from dra_driver.kube.workqueue import WorkQueue
+from dra_driver.simulation.events import tell
+from dra_driver.simulation.pods import is_being_deleted
+from dra_driver.simulation.workloads import apps, batch, daemonsets
+from dra_driver.simulation.workloads.plan import WorkloadPlan
+
+type Decide = Callable[[JsonObject, Sequence[JsonObject], datetime], WorkloadPlan]
+"""From a workload, the objects that it controls, and the time."""
+
+_log = structlog.get_logger(__name__)
+
+WORKLOADS: dict[Resource, Decide] = {
+    DEPLOYMENTS: apps.deployment,
+    REPLICA_SETS: apps.replica_set,
+    STATEFUL_SETS: apps.stateful_set,
+    JOBS: batch.job,
+    CRON_JOBS: batch.cron_job,
+}
+
+
+class SimulatedWorkloadController:
+    """`run` until cancelled."""
+
+    def __init__(self, kube: Kube) -> None:
+        self._kube = kube
+        self._queue = WorkQueue()
+        self._nodes = Mirror(kube, NODES, keep=NodeView.read, on_change=self._node_changed)
+        self._decide: dict[Resource, Decide] = {**WORKLOADS, DAEMON_SETS: self._daemon_set}
+        self._by_kind = {resource.kind: resource for resource in (*self._decide, PODS)}
+        self._caches = {
+            resource: Mirror(kube, resource, keep=partial(_typed, resource), on_change=partial(self._changed, resource))
+            for resource in self._by_kind.values()
+        }
+        self._children: dict[str, dict[tuple[str, Key], JsonObject]] = defaultdict(dict)
+        """What each workload controls, by the workload's UID; by kind, namespace and name."""
+        self._complaints: set[tuple[str, str]] = set()
+        """UID of the workload, and message: each is an Event once."""
+
+    async def run(self) -> Never:
+        async with asyncio.TaskGroup() as group:
+            await follow((self._nodes, *self._caches.values()), group)
+            group.create_task(self._queue.work(self._handle, workers=4))
+        raise AssertionError("reflectors and workers run until they are cancelled")
+
+    def _daemon_set(self, owner: JsonObject, pods: Sequence[JsonObject], _now: datetime) -> WorkloadPlan:
+        nodes = [node for _, node in sorted(self._nodes.objects.items())]
+        return daemonsets.daemon_set_plan(owner, nodes, pods)
+
+    # -- what changed
+
+    def _node_changed(self, change: MirrorChange[NodeView]) -> None:
+        for key in self._caches[DAEMON_SETS].objects:
+            self._add(DAEMON_SETS, key)
+
+    def _changed(self, resource: Resource, change: Change) -> None:
+        if resource is not PODS:
+            self._add(resource, change.key)
+        if change.after is None and change.before is not None:
+            self._forget(change.before["metadata"]["uid"])
+        for obj in (change.before, change.after):
+            for owner in (obj["metadata"].get("ownerReferences") or ()) if obj is not None else ():
+                owned_by = self._by_kind.get(owner["kind"])
+                if not owner.get("controller") or owned_by is None:
+                    continue
+                self._children[owner["uid"]].pop((resource.kind, change.key), None)
+                if obj is not None and obj is change.after:
+                    self._children[owner["uid"]][resource.kind, change.key] = obj
+                self._add(owned_by, (change.key[0], owner["name"]))
+
+    def _forget(self, uid: str) -> None:
+        self._complaints = {complaint for complaint in self._complaints if complaint[0] != uid}
+        if not self._children.get(uid):
+            self._children.pop(uid, None)
+
+    def _add(self, resource: Resource, key: Key) -> None:
+        self._queue.add(f"{resource.kind}/{key[0]}/{key[1]}")
+
+    # -- decide and do
+
+    async def _handle(self, item: str) -> None:
+        kind, namespace, name = item.split("/")
+        try:
+            again_s = await self._sync(self._by_kind[kind], (namespace, name))
+        except NotFound:
+            self._queue.succeeded(item)  # gone meanwhile; its deletion is another change
+        except ClusterError as error:
+            pause_s = self._queue.retry(item, error.retry_after_s or 0.0)
+            _log.debug("workload controller tries again", item=item, error=str(error), pause_s=round(pause_s, 2))
+        else:
+            self._queue.succeeded(item)
+            if again_s is not None:
+                self._queue.add_after(item, again_s)
+
+    async def _sync(self, resource: Resource, key: Key) -> float | None:
+        owner = self._caches[resource].objects.get(key)
+        if owner is None or is_being_deleted(owner):
+            return None
+        children = list(self._children[owner["metadata"]["uid"]].values())
+        plan = self._decide[resource](owner, children, datetime.now(UTC))
+        for obj in plan.delete:
+            await self._delete(obj)
+        for obj, patch in plan.patch:
+            about = self._by_kind[obj["kind"]]
+            await self._kube.merge_patch(about, obj["metadata"]["name"], patch, namespace=key[0])
+        for obj in plan.create:
+            await self._create(owner, obj)
+        known = owner.get("status") or {}
+        if plan.status is not None and any(known.get(name) != value for name, value in plan.status.items()):
+            patch = {"status": plan.status}
+            await self._kube.merge_patch(resource, key[1], patch, namespace=key[0], subresource="status")
+        return plan.again_s
+
+    async def _delete(self, obj: JsonObject) -> None:
+        metadata = obj["metadata"]
+        await self._kube.delete(
+            self._by_kind[obj["kind"]], metadata["name"], namespace=metadata["namespace"], uid=metadata["uid"]
+        )
+
+    async def _create(self, owner: JsonObject, obj: JsonObject) -> None:
+        resource, uid = self._by_kind[obj["kind"]], owner["metadata"]["uid"]
+        try:
+            made = await self._kube.create(resource, obj)
+        except Rejected as error:
+            complaint = (uid, str(error))
+            if complaint not in self._complaints:
+                self._complaints.add(complaint)
+                await tell(self._kube, _component(owner), owner, "Warning", "FailedCreate", f"Error creating: {error}")
+            raise
+        self._children[uid].setdefault((resource.kind, key_of(made)), made)
+        message = f"Created {resource.kind.lower()}: {made['metadata']['name']}"
+        await tell(self._kube, _component(owner), owner, "Normal", "SuccessfulCreate", message)
+
+
+def _typed(resource: Resource, obj: JsonObject) -> JsonObject:
+    """Objects of a list do not say what they are."""
+    return {"apiVersion": resource.api_version, "kind": resource.kind, **obj}
+
+
+def _component(owner: JsonObject) -> str:
+    return f"{owner['kind'].lower()}-controller"
