@@ -1,7 +1,7 @@
 """The workload controllers of a simulated cluster, as one: each workload becomes its pods, or other workloads.
 
-What each kind wants is decided by the pure functions of the table; here it is done, with an Event for each object that is created. `run` until
-cancelled. What was created but is not in the cache yet is remembered, so nothing is created twice.
+What each kind wants is decided by the pure functions of the table; here it is done, with an Event for each object that
+is created. What was created but is not in the cache yet is remembered, so nothing is created twice.
 """
 
 import asyncio
