@@ -184,9 +184,13 @@ KINDS: Mapping[str, Shape] = {
     "ServiceAccount": {1: ("metadata", _META)},
     "DeleteOptions": _DELETE_OPTIONS,
     "Eviction": {1: ("metadata", _META), 2: ("deleteOptions", _DELETE_OPTIONS)},
-    "SelfSubjectAccessReview": {1: ("metadata", _META), 2: ("spec", _ACCESS)},
-    "SelfSubjectRulesReview": {1: ("metadata", _META), 2: ("spec", {1: ("namespace", "str")})},
-    "SelfSubjectReview": {1: ("metadata", _META)},
+    "SelfSubjectAccessReview": {1: ("metadata", _META), 2: ("spec", _ACCESS), 3: ("status", "unread")},
+    "SelfSubjectRulesReview": {
+        1: ("metadata", _META),
+        2: ("spec", {1: ("namespace", "str")}),
+        3: ("status", "unread"),
+    },
+    "SelfSubjectReview": {1: ("metadata", _META), 2: ("status", "unread")},
     "ResourceClaim": CLAIM,
     **workload_shapes(_META, _TOLERATION, Inline),
 }
