@@ -1,6 +1,6 @@
 """GpuPolicies in a cluster: what they change, when, and what is written where: dra_driver/publish/live.py."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -15,7 +15,8 @@ from dra_driver.api.inventory import NodeInventorySpec
 from dra_driver.api.meta import CRDS, GPU_POLICIES, NAMESPACES, NODE_INVENTORIES, NODES, RESOURCE_CLAIMS, JsonObject
 from dra_driver.features import Gates
 from dra_driver.kube.client import Kube
-from dra_driver.names import GPU_DRIVER
+from dra_driver.kube.watch import MirrorChange
+from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
 from dra_driver.publish.live import Changed, DecidedPolicies, LivePolicies, _Users
 from dra_driver.simulation.apiserver.server import SimulatedApiServer
 
@@ -177,6 +178,40 @@ async def test_a_node_that_publishes_for_itself_lists_claims_only_when_a_policy_
         await applied(scene, "shared", **SHARED)
         await scene.until(lambda: sharable(scene, A.name))
         assert lists
+
+
+def test_a_policy_whose_status_alone_changes_is_not_looked_at(kube: Kube) -> None:
+    selections: list[Callable[[str, Mapping[str, str]], bool]] = []
+    policies = live(kube, Changed(selections.append, lambda pool: None))
+    plain, other = (
+        GpuPolicy.read({"metadata": {"name": "p"}, "spec": {"nodes": {"names": [node]}}})
+        for node in ("node-a", "node-b")
+    )
+    policies._policy_changed(MirrorChange(("", "p"), plain, plain.model_copy()))
+    assert selections == []
+    policies._policy_changed(MirrorChange(("", "p"), plain, other))
+    (selected,) = selections
+    assert [node for node in ("node-a", "node-b", "node-c") if selected(node, {})] == ["node-a", "node-b"]
+
+
+def test_users_of_a_node_are_known_by_its_devices_and_channels(kube: Kube) -> None:
+    pools: list[str] = []
+    users = _Users(kube, GPU_DRIVER, pools.append)
+    assert (users.of("node-a"), users.channels("node-a")) == ({}, 0)
+    gpus, domain = ((GPU_DRIVER, "node-a", A.name),), ((COMPUTE_DOMAIN_DRIVER, "node-a", "channel-4"),)
+    names = [f"claim-{number}" for number in range(8)]
+    for name in reversed(names):
+        users._saw(MirrorChange(("team", name), None, gpus))
+    users._saw(MirrorChange(("team", "domain"), None, domain))
+    users._saw(MirrorChange(("team", "daemon"), None, ((COMPUTE_DOMAIN_DRIVER, "node-a", "daemon-7"),)))
+    assert users.of("node-a") == {A.name: [f"team/{name}" for name in names]}
+    assert users.channels("node-a") == 5
+    users._saw(MirrorChange(("team", "domain"), domain, None))
+    assert users.channels("node-a") == 0
+    for name in names:
+        users._saw(MirrorChange(("team", name), gpus, ()))
+    assert users.of("node-a") == {}
+    assert pools == ["node-a"] * 19
 
 
 async def test_the_publisher_of_domains_waits_until_something_is_decided() -> None:
