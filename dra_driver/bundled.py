@@ -17,7 +17,8 @@ def _folder(name: str) -> Path:
 
 
 DEVICE_CLASSES_FOLDER = _folder("deviceclasses")
-EXAMPLES_FOLDER = _folder("examples")
+FEATURES_FOLDER = _folder("examples") / "features"
+"""An example for each thing that the driver can do, with the nodes of the demo."""
 CRDS_FOLDER = _PACKAGE / "api" / "crds"
 
 _LOADER: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader

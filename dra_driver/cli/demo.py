@@ -119,7 +119,7 @@ def scenarios_in(folder: Path | None) -> list[Scenario]:
 
     Raises InvalidInput; for kinds that are not simulated only of the user's: examples may be for other clusters, too.
     """
-    top = folder or bundled.EXAMPLES_FOLDER
+    top = folder or bundled.FEATURES_FOLDER
     if not top.is_dir():
         raise InvalidInput("there is no such folder", about=str(top))
     inner = sorted(path for path in top.iterdir() if path.is_dir() and any(path.glob("*.y*ml")))
@@ -132,7 +132,7 @@ def wanted_nodes(nodes: str | None, folder: Path | None) -> tuple[SimulatedNode,
     """Those of the command line; else those that the plan of the folder, or of the one above it, wants."""
     if nodes is not None:
         return parse_nodes(nodes)
-    top = (folder or bundled.EXAMPLES_FOLDER).resolve()
+    top = (folder or bundled.FEATURES_FOLDER).resolve()
     return scenarios.nodes_of(top) or scenarios.nodes_of(top.parent) or parse_nodes(DEFAULT_NODES)
 
 

@@ -44,7 +44,7 @@ from kubelet_plugin.commands.simulate import act
 
 PLUGIN, CONTROLLER, DAEMON = "gpu-dra-kubelet-plugin", "gpu-dra-controller", "gpu-dra-imex-daemon"
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples" / "features"
 DOMAIN_FILE = "compute-domain-two-trays.yaml"
 
 POLICY = PublishingPolicy.of(

@@ -113,7 +113,9 @@ async def test_simulated_hardware_works_without_any_capability() -> None:
 
 
 def one_gpu() -> tuple[Object, Object]:
-    template, pod = yaml.safe_load_all((CHART.parents[1] / "examples" / "one-gpu" / "one-gpu.yaml").read_text())
+    template, pod = yaml.safe_load_all(
+        (CHART.parents[1] / "examples" / "features" / "one-gpu" / "one-gpu.yaml").read_text()
+    )
     return template, pod
 
 

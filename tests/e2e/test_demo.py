@@ -25,7 +25,7 @@ def test_the_demo_runs_every_example_and_leaves_nothing(publisher: str) -> None:
     done = dractl("demo", "-o", "json", "--publisher", publisher)
     assert done.returncode == 0, done.stderr
     outcomes = {outcome["example"]: outcome for outcome in json.loads(done.stdout)}
-    assert set(outcomes) == {path.name for path in bundled.EXAMPLES_FOLDER.iterdir() if path.is_dir()}
+    assert set(outcomes) == {path.name for path in bundled.FEATURES_FOLDER.iterdir() if path.is_dir()}
     for elsewhere in ("disaggregated-inference-pair", "gpu-and-nic-one-pcie-root", "nvlink-domain-gang"):
         assert outcomes.pop(elsewhere)["skipped"].startswith("the simulated cluster has no ")
     domains = outcomes.pop("compute-domain-two-trays")

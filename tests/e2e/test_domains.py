@@ -101,7 +101,7 @@ async def container_states(cluster: SimulatedCluster, pod: JsonObject) -> Any:
 
 async def test_a_domain_lives_through_everything_and_leaves_nothing() -> None:
     async with rack() as cluster:
-        story, scenario, before = Story(cluster), read_scenario(bundled.EXAMPLES_FOLDER / EXAMPLE), cluster.hardware()
+        story, scenario, before = Story(cluster), read_scenario(bundled.FEATURES_FOLDER / EXAMPLE), cluster.hardware()
         await apply(cluster.kube, scenario)
         await it_comes_up(story)
         await a_killed_supervisor_is_started_again(story)

@@ -36,7 +36,7 @@ def children(pid: int) -> list[int]:
 
 
 async def a_pod_runs(kubeconfig: Path) -> None:
-    template, pod = yaml.safe_load_all((bundled.EXAMPLES_FOLDER / "one-gpu" / "one-gpu.yaml").read_text())
+    template, pod = yaml.safe_load_all((bundled.FEATURES_FOLDER / "one-gpu" / "one-gpu.yaml").read_text())
     async with Kube(endpoint_from(kubeconfig)) as kube:
         await kube.create(RESOURCE_CLAIM_TEMPLATES, template, namespace="default")
         await kube.create(PODS, pod, namespace="default")

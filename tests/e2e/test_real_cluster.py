@@ -52,7 +52,7 @@ ELSEWHERE = ("disaggregated-", "gpu-and-nic-", "nvlink-domain-")
 
 EXAMPLES = sorted(
     path.name
-    for path in bundled.EXAMPLES_FOLDER.iterdir()
+    for path in bundled.FEATURES_FOLDER.iterdir()
     if path.is_dir() and not path.name.startswith((*SHARING, *DOMAINS, *ELSEWHERE))
 )
 """Those of whole GPUs on one node; the others are in test_real_sharing.py and tests/e2e/test_domains.py, or need more

@@ -57,7 +57,7 @@ ONE_DEVICE = sorted(PLACES.keys() - {"fabric-partition"})
 
 
 def place_of(example: str) -> SimulatedNode:
-    return next(node for node in nodes_of(bundled.EXAMPLES_FOLDER) or () if node.name == PLACES[example])
+    return next(node for node in nodes_of(bundled.FEATURES_FOLDER) or () if node.name == PLACES[example])
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def services(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Service
     example: str = request.param
     place = place_of(example)
     node = install()
-    policy = bundled.EXAMPLES_FOLDER / example / "policy.yaml"
+    policy = bundled.FEATURES_FOLDER / example / "policy.yaml"
     for name, *given in place.acts:
         act(tmp_path / "host", name, given, place.profile)
     try:

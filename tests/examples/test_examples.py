@@ -19,10 +19,10 @@ from dra_driver.api.meta import (
     JsonObject,
     Resource,
 )
-from dra_driver.bundled import EXAMPLES_FOLDER
+from dra_driver.bundled import FEATURES_FOLDER
 from dra_driver.kube.client import Kube
 
-EXAMPLES = sorted(path.name for path in EXAMPLES_FOLDER.iterdir() if path.is_dir())
+EXAMPLES = sorted(path.name for path in FEATURES_FOLDER.iterdir() if path.is_dir())
 _KINDS: dict[str, Resource] = {
     one.kind: one for one in (NAMESPACES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, DEVICE_CLASSES, PODS)
 }
@@ -60,16 +60,16 @@ UNFIT = {
 
 def documents(example: str) -> list[JsonObject]:
     found: list[JsonObject] = []
-    for path in sorted((EXAMPLES_FOLDER / example).glob("*.yaml")):
+    for path in sorted((FEATURES_FOLDER / example).glob("*.yaml")):
         found += [one for one in yaml.safe_load_all(path.read_text()) if one]
     return found
 
 
-@pytest.mark.parametrize("example", [one for one in EXAMPLES if (EXAMPLES_FOLDER / one / "policy.yaml").is_file()])
+@pytest.mark.parametrize("example", [one for one in EXAMPLES if (FEATURES_FOLDER / one / "policy.yaml").is_file()])
 async def test_policies_are_what_kubectl_apply_takes(example: str, kube: Kube) -> None:
     """Unchanged, by the definition of the kind; and what is stored means the same."""
     await create_definitions(kube)
-    (policy,) = yaml.safe_load_all((EXAMPLES_FOLDER / example / "policy.yaml").read_text())
+    (policy,) = yaml.safe_load_all((FEATURES_FOLDER / example / "policy.yaml").read_text())
     stored = await kube.create(GPU_POLICIES, policy)
     assert GpuPolicy.read(stored).spec == GpuPolicy.read(policy).spec
 
@@ -113,10 +113,10 @@ async def placed(cluster: Desk, pod: JsonObject) -> str:
 def test_every_example_is_tested_and_has_a_readme_that_says_how_to_run_it() -> None:
     assert sorted({*FITTING, *SHARING, *DOMAINS, *ELSEWHERE}) == EXAMPLES
     for example in {*FITTING, *DOMAINS, *ELSEWHERE}:
-        readme = (EXAMPLES_FOLDER / example / "README.md").read_text()
-        assert f"kubectl apply -f examples/{example}\n" in readme
+        readme = (FEATURES_FOLDER / example / "README.md").read_text()
+        assert f"kubectl apply -f examples/features/{example}\n" in readme
         # A namespace of its own takes everything in it along; `delete -f` would look for what is gone already.
-        removal = "namespace gpu-monitoring" if example == "admin-monitoring" else f"-f examples/{example}"
+        removal = "namespace gpu-monitoring" if example == "admin-monitoring" else f"-f examples/features/{example}"
         assert f"kubectl delete {removal}\n" in readme
         assert "\nExpect " in readme
 

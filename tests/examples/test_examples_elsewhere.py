@@ -10,7 +10,7 @@ from support.dractl import run
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import PublishingPolicy
-from dra_driver.bundled import EXAMPLES_FOLDER
+from dra_driver.bundled import FEATURES_FOLDER
 from dra_driver.checking.knowledge import (
     inventory_of_model,
     objects_of_inventory,
@@ -33,7 +33,7 @@ DOMAINS = {
 
 def allocated(example: str, *options: str) -> list[tuple[str, list[Any]]]:
     """Node and allocated devices of each pod; node is empty where it does not fit."""
-    found = json.loads(run("allocate", "-f", str(EXAMPLES_FOLDER / example), "-o", "json", *options).stdout)
+    found = json.loads(run("allocate", "-f", str(FEATURES_FOLDER / example), "-o", "json", *options).stdout)
     return [
         (pod["node"] or "", [one for claim in pod["claims"] for one in claim["allocation"]["devices"]["results"]])
         for pod in found
@@ -42,7 +42,7 @@ def allocated(example: str, *options: str) -> list[tuple[str, list[Any]]]:
 
 @pytest.mark.parametrize("example", sorted({*DOMAINS, "fabric-partition", "gpu-and-nic-one-pcie-root"}))
 def test_the_check_has_nothing_to_say(example: str) -> None:
-    checked = run("check", "--strict", str(EXAMPLES_FOLDER / example))
+    checked = run("check", "--strict", str(FEATURES_FOLDER / example))
     assert (checked.exit_code, checked.stdout) == (Status.DONE, "")
 
 
@@ -54,8 +54,8 @@ def test_each_pod_of_a_domain_gets_its_gpus_and_a_channel_on_a_node_of_its_own(e
     assert all(sum(one["driver"] == CHANNELS for one in results) == 1 for _, results in pods)
     assert len({node for node, _ in pods}) == len(pods)
     assert "" in {node for node, _ in allocated(example, "--nodes", small)}
-    readme = (EXAMPLES_FOLDER / example / "README.md").read_text()
-    assert example == "compute-domain-two-trays" or f"-f examples/{example} --nodes {fitting}\n" in readme
+    readme = (FEATURES_FOLDER / example / "README.md").read_text()
+    assert example == "compute-domain-two-trays" or f"-f examples/features/{example} --nodes {fitting}\n" in readme
 
 
 def test_four_gpus_of_a_fabric_partition_are_on_a_node_that_shares_its_switches_or_nowhere(tmp_path: Path) -> None:
@@ -122,6 +122,6 @@ def test_a_gpu_comes_with_a_network_device_of_its_pcie_root_or_not_at_all(tmp_pa
     ],
 )
 def test_the_demo_knows_what_it_cannot_run(example: str, foreign: tuple[str, ...]) -> None:
-    scenario = read_scenario(EXAMPLES_FOLDER / example, foreign=True)
+    scenario = read_scenario(FEATURES_FOLDER / example, foreign=True)
     assert scenario.foreign == foreign
     assert {one["kind"] for one in scenario.documents}.isdisjoint(foreign)

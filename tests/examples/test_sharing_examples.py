@@ -17,7 +17,7 @@ from dra_driver.api.meta import (
     RESOURCE_SLICES,
     JsonObject,
 )
-from dra_driver.bundled import EXAMPLES_FOLDER
+from dra_driver.bundled import FEATURES_FOLDER
 from dra_driver.cli.scenario import Scenario, nodes_of, read_scenario
 from dra_driver.simulation.cluster import SimulatedNode
 from dra_driver.slices.diff import NodeRef
@@ -51,8 +51,8 @@ async def publish(cluster: Desk, folder: Path, node: SimulatedNode, scenario: Sc
 
 async def run(cluster: Desk, folder: Path, example: str) -> dict[str, list[JsonObject]]:
     """The allocation results that each pod of the example got, once all of them have a node."""
-    scenario = read_scenario(EXAMPLES_FOLDER / example)
-    nodes = {node.name: node for node in nodes_of(EXAMPLES_FOLDER) or ()}
+    scenario = read_scenario(FEATURES_FOLDER / example)
+    nodes = {node.name: node for node in nodes_of(FEATURES_FOLDER) or ()}
     await publish(cluster, folder, nodes[NODES_BY_EXAMPLE[example]], scenario)
     pods = []
     for document in scenario.documents:
@@ -82,17 +82,17 @@ def devices(got: dict[str, list[JsonObject]]) -> dict[str, str]:
 
 @rows("example", sorted(NODES_BY_EXAMPLE))
 def test_the_readme_says_how_to_run_it_and_what_the_administrator_does(example: str) -> None:
-    readme = (EXAMPLES_FOLDER / example / "README.md").read_text()
-    has_policy = (EXAMPLES_FOLDER / example / "policy.yaml").is_file()
-    file = f"examples/{example}/{example}.yaml" if has_policy else f"examples/{example}"
+    readme = (FEATURES_FOLDER / example / "README.md").read_text()
+    has_policy = (FEATURES_FOLDER / example / "policy.yaml").is_file()
+    file = f"examples/features/{example}/{example}.yaml" if has_policy else f"examples/features/{example}"
     assert f"kubectl apply -f {file}\n" in readme
     assert f"kubectl delete -f {file}\n" in readme
     assert ("[policy.yaml](policy.yaml)" in readme) == has_policy
-    assert (f"kubectl apply -f examples/{example}/policy.yaml\n" in readme) == has_policy
+    assert (f"kubectl apply -f examples/features/{example}/policy.yaml\n" in readme) == has_policy
     if has_policy:
         (label,) = (line for line in readme.splitlines() if "kubectl label node NODE" in line)
         key, _, value = label.split()[-1].partition("=")
-        nodes = {node.name: node for node in nodes_of(EXAMPLES_FOLDER) or ()}
+        nodes = {node.name: node for node in nodes_of(FEATURES_FOLDER) or ()}
         assert dict(nodes[NODES_BY_EXAMPLE[example]].labels) == {key: value}
 
 
@@ -137,7 +137,7 @@ async def test_memory_and_cores_are_consumed_as_asked_for_and_fit_on_one_gpu(clu
 async def test_an_a100_serves_28_claims_by_seven_partitions_of_four_shares(cluster: Desk, tmp_path: Path) -> None:
     got = await run(cluster, tmp_path, "shares-of-mig")
     assert sorted(Counter(devices(got).values()).values()) == [1, 4]
-    pods = [one for one in read_scenario(EXAMPLES_FOLDER / "shares-of-mig").documents if one["kind"] == "Pod"]
+    pods = [one for one in read_scenario(FEATURES_FOLDER / "shares-of-mig").documents if one["kind"] == "Pod"]
     for number in range(6, 30):
         more = {**pods[0], "metadata": {"name": f"mig-share-{number}"}}
         await cluster.kube.create(PODS, more, namespace="default")

@@ -161,7 +161,7 @@ def slice_versions() -> dict[str, str]:
 def manifests(example: str) -> list[dict[str, Any]]:
     """The example's documents, with an image that this node has."""
     documents = []
-    for path in sorted((bundled.EXAMPLES_FOLDER / example).glob("*.yaml")):
+    for path in sorted((bundled.FEATURES_FOLDER / example).glob("*.yaml")):
         documents += [document for document in yaml.safe_load_all(path.read_text()) if document]
     documents = [document for document in documents if document["kind"] != GPU_POLICIES.kind]
     for document in documents:

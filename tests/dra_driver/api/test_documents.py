@@ -11,7 +11,7 @@ from support.rows import examples, rows
 
 from dra_driver.api.documents import Document, read_documents, together
 from dra_driver.api.manifest_nodes import BadDocument
-from dra_driver.bundled import EXAMPLES_FOLDER
+from dra_driver.bundled import FEATURES_FOLDER
 from dra_driver.errors import InvalidInput
 
 CLAIM = """\
@@ -243,7 +243,7 @@ def test_reading_never_raises(text: str | bytes) -> None:
 
 
 def test_a_file_of_a_megabyte_is_read_whole() -> None:
-    examples = "\n---\n".join(path.read_text() for path in sorted(EXAMPLES_FOLDER.rglob("*.yaml")))
+    examples = "\n---\n".join(path.read_text() for path in sorted(FEATURES_FOLDER.rglob("*.yaml")))
     times = 1_000_000 // len(examples)
     found, once = (read_documents(text, "f") for text in ("\n---\n".join([examples] * times), examples))
     assert found.problems == ()

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from dra_driver.api.gpupolicy import GpuPolicy, combined
 from dra_driver.api.meta import GPU_POLICIES, NODE_INVENTORIES, NODES, RESOURCE_CLAIMS
-from dra_driver.bundled import EXAMPLES_FOLDER
+from dra_driver.bundled import FEATURES_FOLDER
 from dra_driver.cli.main import app
 from dra_driver.errors import InvalidInput
 from dra_driver.kube.client import Kube
@@ -51,7 +51,7 @@ def test_converted_policies_apply_and_say_what_the_file_says(tmp_path: Path) -> 
 
 
 def test_a_preview_of_models_counts_equal_nodes_once() -> None:
-    policy = str(EXAMPLES_FOLDER / "mig-on-demand" / "policy.yaml")
+    policy = str(FEATURES_FOLDER / "mig-on-demand" / "policy.yaml")
     command = ["policy", "preview", "-f", policy, "--nodes", "dgx-h100:3,t4"]
     printed = CliRunner().invoke(app, [*command, "--label", "example.com/mig=on-demand"]).stdout
     lines = printed.splitlines()
