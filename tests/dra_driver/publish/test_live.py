@@ -208,9 +208,11 @@ def test_users_of_a_node_are_known_by_its_devices_and_channels(kube: Kube) -> No
     assert users.channels("node-a") == 5
     users._saw(MirrorChange(("team", "domain"), domain, None))
     assert users.channels("node-a") == 0
-    for name in names:
+    users._saw(MirrorChange(("team", names[0]), gpus, ()))
+    assert users.of("node-a") == {A.name: [f"team/{name}" for name in names[1:]]}
+    for name in names[1:]:
         users._saw(MirrorChange(("team", name), gpus, ()))
-    assert users.of("node-a") == {}
+    assert (GPU_DRIVER, "node-a") not in users._by_pool, "nodes that are gone leave nothing"
     assert pools == ["node-a"] * 19
 
 
