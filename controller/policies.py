@@ -14,6 +14,7 @@ from typing import Literal
 
 import structlog
 
+from dra_driver.api.gpu_settings import WaitingGpu
 from dra_driver.api.gpupolicy import (
     ACCEPTED,
     FOLLOWED,
@@ -41,7 +42,8 @@ FROM_FILE = "dra.gpu/from"
 """Label of the policies of the installation, which its values decide on; its value is `installation`."""
 
 WAITING = "Waiting"
-"""Reason of the condition Followed, and of an Event, while claims use GPUs that change later."""
+"""Reason of the condition Followed, and of an Event, while GPUs change later: claims use them, or their MIG mode is
+switched."""
 
 _GATHER_S = 0.5
 """Changes within this time are written together: a policy for 5,000 nodes changes 5,000 inventories."""
@@ -61,8 +63,7 @@ class _OnNode:
 
     gpus: int
     offered: Mapping[str, int]
-    waiting: tuple[tuple[str, tuple[str, ...]], ...]
-    """GPU, and the claims that it waits for."""
+    waiting: tuple[WaitingGpu, ...]
     problems: tuple[_Problem, ...]
 
 
@@ -234,10 +235,10 @@ def _node(obj: JsonObject) -> _Node:
     offered: dict[str, dict[str, int]] = {}
     for item in status.policy.offered:
         offered.setdefault(item.policy, {})[item.kind] = item.devices
-    waiting: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
+    waiting: dict[str, list[WaitingGpu]] = {}
     for gpu in status.policy.waiting:
         for name in gpu.policies:
-            waiting.setdefault(name, []).append((gpu.gpu, tuple(gpu.claims)))
+            waiting.setdefault(name, []).append(gpu)
     problems: dict[str, list[_Problem]] = {}
     for limit in status.limitations:
         _, of, name = (limit.rule or "").partition(" of GpuPolicy ")
@@ -270,7 +271,9 @@ def _status(stored: _Stored, shares: Sequence[tuple[str, _OnNode]], gates: Gates
     ]
     problems += _problems(shares)
     waiting = [
-        PolicyWait(node=node, gpu=gpu, claims=list(claims)) for node, share in shares for gpu, claims in share.waiting
+        PolicyWait(node=node, gpu=gpu.gpu, claims=gpu.claims, mig_mode=gpu.mig_mode)
+        for node, share in shares
+        for gpu in share.waiting
     ]
     offered: Counter[str] = Counter()
     for _, share in shares:
@@ -316,11 +319,7 @@ def _followed(problems: Sequence[PolicyProblem], waiting: Sequence[PolicyWait], 
             type=FOLLOWED, status="False", reason=first.reason, message=message[:1024], last_transition_time=time
         )
     if waiting:
-        first_wait = waiting[0]
-        message = (
-            f"{len(waiting)} GPUs change when the claims that use them are gone; {first_wait.gpu} of node"
-            f" {first_wait.node} waits for {', '.join(first_wait.claims)}"
-        )
+        message = f"{len(waiting)} GPUs do not follow yet; {waiting[0]}"
         return Condition(
             type=FOLLOWED, status="False", reason=WAITING, message=message[:1024], last_transition_time=time
         )

@@ -204,7 +204,7 @@ def events_page() -> str:
             "|---|---|---|---|",
             "| GpuPolicy | Warning | reason of the status | Nodes cannot follow the policy, or it makes no sense: which"
             " rule, why, and the fix. |",
-            f"| GpuPolicy | Normal | `{WAITING}` | GPUs change when the claims that use them are gone. |",
+            f"| GpuPolicy | Normal | `{WAITING}` | GPUs change when the claims that use them are gone, or switch. |",
             "| GpuPolicy | Normal | `Followed` | All nodes follow the policy again. |",
             f"| Node | Warning | `{NOT_FOLLOWED}` | Rules of the policy cannot be followed: which, why, and the fix. |",
             f"| Node | Normal | `{FOLLOWED}` | All rules of the policy are followed again. |",

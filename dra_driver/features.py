@@ -26,6 +26,7 @@ class Feature(StrEnum):
     TIME_SLICING = "TimeSlicingSettings"
     MPS = "MPSSupport"
     DYNAMIC_MIG = "DynamicMIG"
+    MIG_MODE_CHANGE = "MigModeChange"
     SHARES = "ConsumableShares"
     PASSTHROUGH = "PassthroughSupport"
     HEALTH = "NVMLDeviceHealthCheck"
@@ -70,6 +71,13 @@ GATES: Mapping[Feature, Gate] = {
             Feature.DYNAMIC_MIG,
             "beta",
             "The policy may offer MIG devices that are created on demand (`mig: [{mode: Dynamic}]`).",
+        ),
+        Gate(
+            Feature.MIG_MODE_CHANGE,
+            "alpha",
+            "The policy may let the driver reset idle GPUs to switch their MIG mode, on models that need it"
+            " (`modeChange: WhenIdle`). Never seen on hardware.",
+            needs=(Feature.DYNAMIC_MIG,),
         ),
         Gate(
             Feature.SHARES,

@@ -32,7 +32,8 @@ from dra_driver.runtime import memory
 from dra_driver.runtime.tasks import exit_after, forever, run_service, until_signal
 from dra_driver.runtime.telemetry import DebugSection, configure_logging, status_server, tell_build
 from dra_driver.runtime.tracing import OFF, Tracer, open_tracer
-from kubelet_plugin.claims.node_effects import NodeMachine, OursNow, effects_of, machine_of, mps_daemons
+from kubelet_plugin.claims.mode_changes import ModeChanges
+from kubelet_plugin.claims.node_effects import NodeMachine, OursNow, effects_of, machine_of, mode_resets, mps_daemons
 from kubelet_plugin.claims.service import ClaimService, NodeSources, ServicePatience
 from kubelet_plugin.effects.cdi_files import METADATA_FOLDER, CdiFiles, OtherClaims
 from kubelet_plugin.effects.device_nodes import DeviceNodes
@@ -142,6 +143,7 @@ class _Node:
     machine: NodeMachine
     daemons: MpsDaemons
     journal: JournalStore
+    ours: OursNow
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +185,7 @@ def _node(settings: NodePluginSettings, own: OwnNode) -> _Node:
     machine = machine_of(host, settings.host_root if settings.simulate else None)
     fabric = _fabric_manager(settings, host, driver, simulated)
     runtime = ContainerRuntime(own)
+    ours = OursNow(journal, host)
     return _Node(
         own=own,
         host=host,
@@ -195,7 +198,7 @@ def _node(settings: NodePluginSettings, own: OwnNode) -> _Node:
         hardware=Hardware(
             host,
             open_nvml,
-            OursNow(journal, host),
+            ours,
             imex_state=imex_state,
             imex_problem=partial(foreign_daemon_problem, host) if _makes_daemons(settings) else lambda: None,
             make_nodes=DeviceNodes(machine.on_host, driver, programs),
@@ -206,6 +209,7 @@ def _node(settings: NodePluginSettings, own: OwnNode) -> _Node:
         machine=machine,
         daemons=mps_daemons(machine, programs, settings.state_dir / "mps"),
         journal=journal,
+        ours=ours,
     )
 
 
@@ -249,7 +253,10 @@ def _composed(settings: NodePluginSettings, cluster: _Cluster, node: _Node) -> _
     heard = _heard(cluster, errors)
     listener = Listeners([*heard, pods, *([status] if status is not None else [])])
     effects = effects_of(node.machine, node.hardware, node.programs, node.daemons, watch.events.paused, node.fabric)
-    claims = _claims(settings, reader, node, watch, effects, offers, listener)
+    executor = _executor(settings, node, effects, listener)
+    claims = _claims(settings, reader, node, watch, executor, offers, listener)
+    resets = mode_resets(node.machine, node.hardware, node.programs, watch.events.paused)
+    modes = ModeChanges(settings.node_name, executor, resets, rules, watch.facts, node.ours.report)
     event_loop = asyncio.get_running_loop()
 
     def reopened() -> None:
@@ -278,6 +285,7 @@ def _composed(settings: NodePluginSettings, cluster: _Cluster, node: _Node) -> _
         "news": cluster.events.run,
         "news of pods": pods.run,
         "claims": claims.run,
+        "MIG modes": modes.run,
         "release of GPUs": release.run,
     }
     if settings.compute_domains or _has_domain_claims(settings, journal):
@@ -319,12 +327,17 @@ def _heard(cluster: _Cluster, errors: LastErrors) -> list[ClaimListener]:
     return [*spans, ClaimTimes(cluster.metrics), ClaimEvents(cluster.events.tell), errors]
 
 
+def _executor(settings: NodePluginSettings, node: _Node, effects: Effects, listener: ClaimListener) -> Executor:
+    files = CdiFiles(settings.cdi_root, settings.driver_name, settings.state_dir / METADATA_FOLDER)
+    return Executor(node.journal, files, effects, listener)
+
+
 def _claims(
     settings: NodePluginSettings,
     reader: ClaimReader,
     node: _Node,
     watch: NodeWatch,
-    effects: Effects,
+    executor: Executor,
     offers: NodeOffers,
     listener: ClaimListener,
 ) -> ClaimService:
@@ -337,7 +350,7 @@ def _claims(
         NodeSources(
             settings.driver_name, settings.node_name, watch.facts, files, offers, settings.feature_gates, metadata
         ),
-        Executor(node.journal, CdiFiles(settings.cdi_root, settings.driver_name, metadata), effects, listener),
+        executor,
         listener,
         ServicePatience(sweep_s=settings.cleanup_interval_s),
     )

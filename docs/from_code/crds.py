@@ -102,8 +102,9 @@ GPU_POLICY = CustomDefinition(
         ),
         (
             "!has(self.mig) || self.mig.mode == 'Dynamic'"
-            " || !(has(self.mig.profiles) || has(self.mig.computeInstances))",
-            "mode Static offers what exists; profiles and computeInstances are for mode Dynamic",
+            " || !(has(self.mig.profiles) || has(self.mig.computeInstances)"
+            " || has(self.mig.modeChange) && self.mig.modeChange != 'Never')",
+            "mode Static offers what exists; profiles, computeInstances and modeChange are for mode Dynamic",
         ),
         (
             f"!has(self.sharing) || self.sharing.all(s, s.strategy == 'Exclusive' ? {_WAYS} == 0 : {_WAYS} == 1)",

@@ -6,6 +6,7 @@ holds for a node and writes that in the node's inventory, where the node's plugi
 """
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
@@ -39,15 +40,24 @@ class MigSettings(Strict):
     """Profiles of GPU instances, as shell patterns; None is all."""
     compute_instances: list[str] = Field(default_factory=list)
     """Compute instances that are parts of a GPU instance, `1c.3g.40gb`; all of one GPU instance profile."""
+    mode_change: Literal["Never", "WhenIdle"] = "Never"
+    """Whether the driver may reset a GPU that nothing uses to switch its MIG mode, if the model needs that (A100,
+    A30). Alpha, and never seen on hardware."""
 
     @model_validator(mode="after")
     def _fits_the_mode(self) -> Self:
-        if self.mode == "Static" and (self.profiles is not None or self.compute_instances):
-            raise ValueError("mode Static offers what exists; profiles and computeInstances are for mode Dynamic")
+        if self.mode == "Static" and (self.profiles is not None or self.compute_instances or self.changes_mode):
+            raise ValueError(
+                "mode Static offers what exists; profiles, computeInstances and modeChange are for mode Dynamic"
+            )
         parents = {_parent_profile(name) for name in self.compute_instances}
         if len(parents) > 1:
             raise ValueError(f"computeInstances are of several GPU instance profiles ({', '.join(sorted(parents))})")
         return self
+
+    @property
+    def changes_mode(self) -> bool:
+        return self.mode_change == "WhenIdle"
 
 
 class SharingSettings(Strict):
@@ -236,21 +246,35 @@ class GpuDecisions(GpuDecision):
     uuids: list[Word] = Field(max_length=_MOST_GPUS)
 
 
+type ModeName = Literal["On", "Off"]
+
+
 class WaitingGpu(Model):
-    """A GPU for which something else was decided. That holds when the claims that use the GPU are gone."""
+    """A GPU for which something else was decided. That holds when the claims that use the GPU are gone, and its MIG
+    mode is switched."""
 
     gpu: Word
     """Its published name."""
     uuid: Word
     claims: list[Word] = Field(default_factory=list, max_length=_MOST_NAMES)
-    """`namespace/name` of the first of them."""
+    """`namespace/name` of the first of them. Empty: none uses it."""
     policies: list[Word] = Field(default_factory=list, max_length=_MOST_RULES)
     """The GpuPolicies that will select it."""
+    mig_mode: ModeName | None = None
+    """The MIG mode that the node's plugin switches it to by a reset, as soon as `claims` is empty. None: no reset."""
 
     def __str__(self) -> str:
         """`GPU gpu-5a7b8d0e changes because of GpuPolicy ml when claims team/a are gone`."""
         because = f" because of GpuPolicy {', '.join(self.policies)}" if self.policies else ""
-        return f"GPU {self.gpu} changes{because} when claims {', '.join(self.claims)} are gone"
+        return f"GPU {self.gpu} changes{because} {when_it_changes(self.claims, self.mig_mode)}"
+
+
+def when_it_changes(claims: Sequence[str], mig_mode: ModeName | None) -> str:
+    """`when claims team/a are gone and a reset has switched its MIG mode on`."""
+    when = [f"claims {', '.join(claims)} are gone"] if claims else []
+    if mig_mode is not None:
+        when.append(f"a reset has switched its MIG mode {mig_mode.lower()}")
+    return f"when {' and '.join(when)}"
 
 
 class OfferedDevices(Model):

@@ -30,9 +30,11 @@ from dra_driver.api.gpu_settings import (
     DomainSettings,
     HealthPolicy,
     MigSettings,
+    ModeName,
     SharingSettings,
     Strict,
     checked_attributes,
+    when_it_changes,
 )
 from dra_driver.api.meta import GPU_POLICIES, Condition, JsonObject, Model, ObjectMeta, Text, Word
 from dra_driver.api.policy import (
@@ -115,6 +117,8 @@ class GpuPolicySpec(Strict):
 def _needs(spec: GpuPolicySpec) -> Iterator[tuple[str, Feature]]:
     if spec.mig is not None and spec.mig.mode == "Dynamic":
         yield "mig", Feature.DYNAMIC_MIG
+    if spec.mig is not None and spec.mig.changes_mode:
+        yield "mig", Feature.MIG_MODE_CHANGE
     for shared in spec.sharing or ():
         if shared.strategy != "Exclusive":
             yield "sharing", Feature.SHARES
@@ -140,11 +144,17 @@ class PolicyProblem(Model):
 
 
 class PolicyWait(Model):
-    """A GPU that changes when the claims that use it are gone."""
+    """A GPU that changes when the claims that use it are gone, and its MIG mode is switched."""
 
     node: Word
     gpu: Word
     claims: list[Word] = Field(default_factory=list, max_length=MOST_EXAMPLES)
+    mig_mode: ModeName | None = None
+    """The MIG mode that the node's plugin switches it to by a reset, as soon as `claims` is empty. None: no reset."""
+
+    def __str__(self) -> str:
+        """`GPU gpu-5a7b8d0e of node n1 changes when claims team/a are gone`."""
+        return f"GPU {self.gpu} of node {self.node} changes {when_it_changes(self.claims, self.mig_mode)}"
 
 
 class GpuPolicyStatus(Model):
@@ -158,7 +168,7 @@ class GpuPolicyStatus(Model):
     offered: Word = ""
     """Their published devices by kind: `8 gpu, 56 mig`."""
     waiting_gpus: int = Field(default=0, alias="waitingGPUs")
-    """GPUs that change when the claims that use them are gone."""
+    """GPUs that change when the claims that use them are gone, or their MIG mode is switched."""
     waiting: list[PolicyWait] = Field(default_factory=list, max_length=MOST_LISTED)
     """The first of them."""
     problems: list[PolicyProblem] = Field(default_factory=list, max_length=MOST_LISTED)

@@ -168,6 +168,15 @@ class GpuInstanceFacts(Model):
     compute_instances: list[ComputeInstanceFacts] = Field(default_factory=list, max_length=16)
 
 
+class ModeObstacle(Model):
+    """Why the node's plugin does not switch the MIG mode of a GPU, although the policy lets it."""
+
+    reason: Literal["InUse", "NotPossible", "Failed"]
+    """InUse: a claim or program has the GPU. NotPossible: no reset works on this machine. Failed: one was tried."""
+    message: Text
+    fix: Text
+
+
 class MigFacts(Model):
     """MIG mode now, and after the next reset. A GPU that is not MIG-capable has no MigFacts.
 
@@ -179,6 +188,11 @@ class MigFacts(Model):
     pending: bool
     switchable: bool = False
     """Whether the mode can be changed without a reset of the GPU (Hopper and newer)."""
+    switched: bool = False
+    """Whether this driver switched it on by a reset, because the policy lets it; it switches it off again when the
+    policy no longer asks for it."""
+    obstacle: ModeObstacle | None = None
+    """Why the mode is not switched, although the policy asks for that. None: nothing is in the way."""
     profiles: list[MigProfileFacts] = Field(default_factory=list, max_length=64)
     """Sorted by ID. Empty if the NVIDIA driver does not report them, as in a vGPU guest."""
     instances: list[GpuInstanceFacts] = Field(default_factory=list, max_length=16)

@@ -18,6 +18,7 @@ mig:                            # default: only MIG devices that an administrato
   mode: Dynamic                 # the GPU, and every partition that it supports
   profiles: ["1g.*", "3g.40gb"] # default: all
   computeInstances: ["1c.3g.40gb"]
+  modeChange: Never             # WhenIdle: may reset an idle GPU to switch its MIG mode (A100, A30)
 sharing:                        # several claims can share a GPU, or each MIG device
 - gpus: {products: ["Tesla T4"]}
   strategy: TimeSlicing         # or MPS, or Exclusive: not shared, overriding earlier rules
@@ -218,6 +219,8 @@ class PublishingPolicy(Strict):
         for index, rule in enumerate(self.mig):
             if rule.mode == "Dynamic":
                 results.append((f"mig[{index}].mode", Feature.DYNAMIC_MIG))
+            if rule.changes_mode:
+                results.append((f"mig[{index}].modeChange", Feature.MIG_MODE_CHANGE))
         for index, shared in enumerate(self.sharing):
             if shared.strategy == "Exclusive":
                 continue

@@ -162,10 +162,7 @@ def policies(
 def _policy_row(policy: SeenPolicy) -> Row:
     status = policy.status
     followed = next((condition for condition in status.conditions if condition.type == FOLLOWED), None)
-    waiting = [
-        f"GPU {item.gpu} of node {item.node} changes when claims {', '.join(item.claims)} are gone"
-        for item in status.waiting
-    ]
+    waiting = list(map(str, status.waiting))
     more = status.waiting_gpus - len(waiting)
     problems = [
         *([policy.refused] if policy.refused else ()),

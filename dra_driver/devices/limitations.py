@@ -30,6 +30,11 @@ class LimitationCause(Enum):
         " if it says that a reset is pending: `nvidia-smi --gpu-reset -i {addresses}`, or reboot {node};"
         f" at last `kubectl annotate node {{node}} {RELEASE_GPUS}-` and uncordon {{node}}; docs/reset.md says more",
     )
+    MODE_CHANGE_BLOCKED = (
+        "ModeChangeBlocked",
+        "A `mig` rule lets the driver switch MIG mode by a reset (`modeChange`), and something is in the way.",
+        "docs/reset.md says what to do on {node}",
+    )
     NO_MIG = (
         "NoMig",
         "A `mig` rule that selects nodes or GPUs asks for MIG on demand on GPUs that have no MIG mode.",
@@ -138,6 +143,8 @@ class Note:
     rule: object = None
     device: str | None = None
     """The published name of the device that it is about, if not about all of the GPU."""
+    fix: str | None = None
+    """What ends it, if the node knows that better than the cause."""
 
     def __str__(self) -> str:
         about = self.device or (self.gpu.name if self.gpu is not None else None)
@@ -146,9 +153,9 @@ class Note:
 
 def limitations_of(notes: Iterable[Note], policy: PublishingPolicy, driver: str, node: str) -> tuple[Limitation, ...]:
     """Grouped and sorted by rule and reason, at most `_MOST`. Same notes, same limitations."""
-    groups: dict[tuple[str, LimitationCause, str], dict[str, str]] = {}
+    groups: dict[tuple[str, LimitationCause, str, str | None], dict[str, str]] = {}
     for note in notes:
-        gpus = groups.setdefault((policy.field_of(note.rule) or "", note.cause, note.text), {})
+        gpus = groups.setdefault((policy.field_of(note.rule) or "", note.cause, note.text, note.fix), {})
         if note.gpu is not None:
             gpus[note.gpu.name] = note.gpu.pci_bus_id
     limitations = [
@@ -158,9 +165,9 @@ def limitations_of(notes: Iterable[Note], policy: PublishingPolicy, driver: str,
             reason=cause.reason,
             gpus=list(gpus),
             message=text,
-            fix=cause.fix.format(node=node, addresses=",".join(gpus.values()), rule=named_rule(rule)),
+            fix=fix or cause.fix.format(node=node, addresses=",".join(gpus.values()), rule=named_rule(rule)),
         )
-        for (rule, cause, text), gpus in groups.items()
+        for (rule, cause, text, fix), gpus in groups.items()
     ]
     return tuple(sorted(limitations, key=_order)[:_MOST])
 

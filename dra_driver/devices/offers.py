@@ -20,6 +20,7 @@ from dra_driver.api.inventory import (
     GpuInstanceFacts,
     MigFacts,
     MigProfileFacts,
+    ModeObstacle,
     NodeInventorySpec,
 )
 from dra_driver.api.policy import MigRule, PublishingPolicy, Rule, SharingRule
@@ -105,6 +106,8 @@ class _Look:
             results = self._dynamic(gpu.mig, rule)
         elif gpu.mig is not None and gpu.mig.enabled:
             results = self._static(gpu.mig)
+            if gpu.mig.obstacle is not None:
+                self._note_obstacle(gpu.mig.obstacle, "off", None)
         else:
             results = [self._full()]
         return [*self._with_shares(results), *self._vfio()]
@@ -130,8 +133,7 @@ class _Look:
 
     def _dynamic(self, mig: MigFacts, rule: MigRule) -> list[Offer]:
         if not (mig.enabled or mig.switchable):
-            mode = "is set to on and waits for a reset of the GPU" if mig.pending else "is off, and needs a reset"
-            self._note(LimitationCause.RESET_NEEDED, f"only the whole GPU is offered because MIG mode {mode}", rule)
+            self._note_mode(mig, rule)
             return [self._full()]
         for instance in mig.instances:
             self._note(
@@ -146,6 +148,19 @@ class _Look:
         partitions = fitting_beside_foreign(possible, mig)
         # An administrator who enabled MIG mode wants it on: it is never disabled to give the full GPU away.
         return partitions if mig.enabled or mig.instances else [*partitions, self._full()]
+
+    def _note_mode(self, mig: MigFacts, rule: MigRule) -> None:
+        """Why MIG mode is off. While the node's plugin is about to switch it, there is nothing to do about that."""
+        if not rule.changes_mode or self._gpu.virtualization is not None:
+            mode = "is set to on and waits for a reset of the GPU" if mig.pending else "is off, and needs a reset"
+            self._note(LimitationCause.RESET_NEEDED, f"only the whole GPU is offered because MIG mode {mode}", rule)
+        elif mig.obstacle is not None:
+            self._note_obstacle(mig.obstacle, "on", rule)
+
+    def _note_obstacle(self, obstacle: ModeObstacle, mode: str, rule: MigRule | None) -> None:
+        text = f"MIG mode cannot be switched {mode} by a reset now: {obstacle.message}"
+        note = Note(LimitationCause.MODE_CHANGE_BLOCKED, text, self._gpu, rule, fix=obstacle.fix)
+        self.notes.append(note)
 
     def _partitions(self, mig: MigFacts, rule: MigRule) -> Iterator[Offer]:
         parts = [part for name in sorted(set(rule.compute_instances)) for part in _parts_of(name)]
@@ -169,7 +184,7 @@ class _Look:
             for instance in mig.instances
             for part in sorted(instance.compute_instances, key=lambda part: (part.start, part.id))
         ]
-        if not static:
+        if not static and not mig.switched:  # Such a GPU waits until its plugin switches the mode off.
             self._note(
                 LimitationCause.NO_MIG_DEVICES,
                 "nothing is offered because the GPU is in MIG mode and has no MIG devices",

@@ -303,6 +303,6 @@ def gpu_policies(cluster: ClusterView) -> Judgment:
                 yield wrong("gate-off", about, rule=problem.rule, message=problem.message, fix=problem.fix)
         if policy.status.waiting:
             first = policy.status.waiting[0]
-            where = {"gpu": first.gpu, "node": first.node, "claims": ", ".join(first.claims)}
-            yield wrong("waits", about, gpus=policy.status.waiting_gpus, **where)
+            code = "waits" if first.claims else "switches"
+            yield wrong(code, about, gpus=policy.status.waiting_gpus, wait=first, node=first.node)
     return f"{len(cluster.gpu_policies.items)} GpuPolicies are accepted, and none waits for claims"

@@ -35,10 +35,12 @@ def policy_findings(
 
 
 def waiting_findings(world: World, verdicts: Iterable[NodeVerdict]) -> tuple[WaitFinding, ...]:
-    """GPUs of nodes that do not fit, and that get other devices when the claims that use them are gone."""
-    fix = "Wait until the pods of these claims end, or delete them. No new claim gets the GPU until then."
+    """GPUs of nodes that do not fit, and that get other devices when the claims that use them are gone, or their MIG
+    mode is switched."""
+    claims = "Wait until the pods of these claims end, or delete them. No new claim gets the GPU until then."
+    mode = "Wait until the node's plugin has switched it. No new claim gets the GPU until then."
     return tuple(
-        WaitFinding("policy-waits", f"node {verdict.node}", str(gpu), fix)
+        WaitFinding("policy-waits", f"node {verdict.node}", str(gpu), claims if gpu.claims else mode)
         for verdict in verdicts
         if not verdict.fits
         for gpu in world.waiting.get(verdict.node, ())

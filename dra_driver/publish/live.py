@@ -23,6 +23,7 @@ from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Mirror, MirrorChange
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER
 from dra_driver.publish.decisions import Users, decided, settled
+from dra_driver.publish.mode_changes import with_mode_changes
 
 _log = structlog.get_logger(__name__)
 
@@ -133,9 +134,13 @@ class LivePolicies:
         policies, rules = self._current()
         wanted = decided(rules, policies, facts, labels)
         if now is not None:
-            if self._node_name is not None and (wanted.gpus != now.gpus or now.waiting):
+            if self._node_name is not None and (
+                wanted.gpus != now.gpus or now.waiting or with_mode_changes(wanted, facts, {}).waiting
+            ):
                 await self._users.read()
             wanted = settled(now, wanted, facts, self._users.of(node), self._users.channels(node))
+            # Not before a first decision is in the inventory: until then, the claims of this node may not be known.
+            wanted = with_mode_changes(wanted, facts, self._users.of(node))
         self._waits(node, bool(wanted.waiting))
         return Decision(rules_of(wanted), wanted)
 

@@ -12,6 +12,7 @@ from dra_driver.api.resource import Device, ResourceClaim
 from dra_driver.devices.limitations import limitations_of
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
 from dra_driver.publish.decisions import Users, decided, settled
+from dra_driver.publish.mode_changes import with_mode_changes
 from dra_driver.slices.describe import described_devices
 from dra_driver.slices.domains import domain_devices
 from dra_driver.slices.features import ServerFeatures
@@ -29,7 +30,7 @@ class NodePreview:
     change: Mapping[str, str]
     """They stay, with other attributes or amounts."""
     waiting: tuple[WaitingGpu, ...]
-    """GPUs that change when the claims that use them are gone."""
+    """GPUs that change when the claims that use them are gone, or their MIG mode is switched."""
     not_followed: tuple[Limitation, ...]
 
     @property
@@ -59,7 +60,7 @@ def preview(
         {name: _kind(device) for name, device in will.items() if name not in have},
         {name: _kind(device) for name, device in have.items() if name not in will},
         {name: _kind(device) for name, device in will.items() if name in have and have[name] != device},
-        tuple(settled(held, wanted, inventory, users).waiting),
+        tuple(with_mode_changes(settled(held, wanted, inventory, users), inventory, users).waiting),
         limitations,
     )
 

@@ -3,15 +3,17 @@
 `kubelet_plugin.main` and the proofs of a node (`kubelet_plugin.doctor.proof`) enter here.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from dra_driver.api.inventory import ModeObstacle
 from dra_driver.errors import DriverError
 from kubelet_plugin.effects.fabric import FabricPartitions
 from kubelet_plugin.effects.gpu_settings import ComputeModes, TimeSlices
 from kubelet_plugin.effects.mig import ComputeInstances, GpuInstances, MigModes
+from kubelet_plugin.effects.mode_reset import ModeResets
 from kubelet_plugin.effects.mps import MpsDaemons
 from kubelet_plugin.effects.mps_process import HostLauncher
 from kubelet_plugin.effects.on_host import OnHost
@@ -88,6 +90,16 @@ def effects_of(
     }
 
 
+def mode_resets(
+    machine: NodeMachine,
+    hardware: Hardware,
+    programs: DriverPrograms,
+    paused: Callable[[], AbstractContextManager[None]],
+) -> ModeResets:
+    smi = HostSmi(programs, machine.on_host)
+    return ModeResets(machine.host, hardware, DriverOfNode(hardware, smi, paused), smi, paused)
+
+
 class OursNow:
     """What the driver made, read from the journal at each call, in any thread. If unreadable: the last known state."""
 
@@ -95,10 +107,15 @@ class OursNow:
         self._journal = journal
         self._host = host
         self._last: Ours = NOTHING
+        self._obstacles: Mapping[str, ModeObstacle] = {}
+
+    def report(self, obstacles: Mapping[str, ModeObstacle]) -> None:
+        """What is in the way of switching MIG modes, by the UUID of the GPU."""
+        self._obstacles = obstacles
 
     def __call__(self) -> Ours:
         try:
             self._last = claimed(self._journal.current, self._host.boot_id())
         except DriverError:
             return self._last
-        return self._last
+        return replace(self._last, obstacles=self._obstacles)

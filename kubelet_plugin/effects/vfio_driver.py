@@ -33,6 +33,10 @@ class HostSmi:
         """By the daemon, where one runs."""
         self._run(gpu, "-pm", str(int(on)))
 
+    def reset(self, gpu: GpuIdentity) -> None:
+        """Reset this GPU and no other. Refused while any process has it open, but for daemons of the driver."""
+        self._run(gpu, "--gpu-reset")
+
     def _run(self, gpu: GpuIdentity, *words: str) -> str:
         try:
             program = self._programs.find("nvidia-smi")

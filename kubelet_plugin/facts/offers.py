@@ -41,6 +41,8 @@ class NodeRules:
         self.rules = rules
         self._installed = installed
         self.before: PublishingPolicy | None = None
+        self.modes: Mapping[str, bool] = {}
+        """By UUID of a GPU: the MIG mode that the plugin may switch it to now, by a reset."""
         self.decided: frozenset[str] | None = None
         """UUIDs of the GPUs that were decided about; None: `rules` are for all GPUs."""
         self._read = read
@@ -70,6 +72,9 @@ class NodeRules:
             return
         assert policy is not None
         self.rules, self.before = rules_of(policy), rules_before(policy)
+        self.modes = {
+            gpu.uuid: gpu.mig_mode == "On" for gpu in policy.waiting if gpu.mig_mode is not None and not gpu.claims
+        }
         self.decided = frozenset(uuid for group in policy.gpus for uuid in group.uuids)
         for listener in self._listeners:
             listener()

@@ -7,19 +7,22 @@ each to the journal on disk, which another instance may have written. So nothing
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
-from dra_driver.errors import DriverError, Help, Move, NodeNotReady
+from dra_driver.errors import DeviceInUse, DriverError, Help, Move, NodeNotReady
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
+    GpuIdentity,
     GpuInstance,
     Hold,
     HoldRecord,
     HoldState,
     Made,
+    SwitchedMode,
     described,
+    gpus_of,
     rests_on,
 )
 from kubelet_plugin.prepare.journal import Journal
-from kubelet_plugin.prepare.lifecycle import Entry, Held, admitted, left_behind, needed
+from kubelet_plugin.prepare.lifecycle import Entry, Held, ModeChanging, admitted, left_behind, needed
 from kubelet_plugin.prepare.lifecycle import released as without
 
 type Transition = Callable[[Journal], Journal]
@@ -44,8 +47,71 @@ def admitted_to(journal: Journal, entry: Entry) -> Held:
     """The claims of the journal and this one. Raises HeldByOther or LeftBehind.
 
     While entries may be missing, holds that no entry lists belong to them; then only lost claims are prepared.
+    Raises ModeChanging while the MIG mode of a GPU is being switched, also for admin access: a program would be in the
+    way of the reset.
     """
+    changing = {hold.gpu.uuid: hold for hold in mode_changes(journal)}
+    for device in entry.devices:
+        if device.gpu_uuid in changing:
+            raise ModeChanging(
+                f"{described(changing[device.gpu_uuid])}: it is not ready yet; kubelet tries again",
+                about=str(entry.claim),
+            )
     return admitted(journal.held, entry, None if journal.incomplete else journal.holds)
+
+
+def mode_changes(journal: Journal) -> tuple[SwitchedMode, ...]:
+    """GPUs whose MIG mode is being switched by a reset; or was, by a process that was killed."""
+    return tuple(
+        hold
+        for hold, record in journal.holds.items()
+        if isinstance(hold, SwitchedMode) and record.state is not HoldState.MADE
+    )
+
+
+def claims_on(journal: Journal, gpu: GpuIdentity) -> tuple[str, ...]:
+    """The claims that have a device of the GPU, sorted; also those that only observe it."""
+    return tuple(
+        sorted(
+            str(entry.claim)
+            for entry in journal.held.values()
+            if any(device.gpu_uuid == gpu.uuid for device in entry.devices)
+        )
+    )
+
+
+def mode_change_begun(hold: SwitchedMode, state: HoldState, boot_id: str) -> Transition:
+    """The GPU's mode is being switched: on (INTENT), or off (UNDOING). From now on no claim gets the GPU.
+
+    Raises DeviceInUse while a claim has the GPU, also to observe it, or has left something on it; NodeNotReady while
+    one may have it.
+    """
+
+    def change(journal: Journal) -> Journal:
+        users = claims_on(journal, hold.gpu)
+        left = [described(other) for other in journal.holds if other != hold and hold.gpu in gpus_of(other)]
+        if journal.incomplete:
+            raise NodeNotReady("the journal may lack claims that have it", about=str(hold.gpu))
+        if users or left:
+            raise DeviceInUse(f"is in use by {', '.join(users or left)}", about=str(hold.gpu))
+        record = journal.holds.get(hold, HoldRecord(state, boot_id))
+        return _recorded(journal, hold, replace(record, state=state, boot_id=boot_id))
+
+    return change
+
+
+def mode_change_ended(hold: SwitchedMode, *, on: bool) -> Transition:
+    """The mode is `on`, because of this driver; or it is off, and there is nothing to remember."""
+
+    def change(journal: Journal) -> Journal:
+        record = journal.holds.get(hold)
+        if record is None:
+            return journal
+        if on:
+            return _recorded(journal, hold, replace(record, state=HoldState.MADE))
+        return replace(journal, holds={other: known for other, known in journal.holds.items() if other != hold})
+
+    return change
 
 
 def released(claim_uid: str) -> Transition:

@@ -354,7 +354,7 @@ class Executor:
             new = [hold for hold in entry.holds if hold not in journal.holds]
             async with AsyncExitStack() as turns:
                 for hold in new:
-                    await turns.enter_async_context(self._turn_of(hold))
+                    await turns.enter_async_context(self.turn_of(hold))
                 facts = await self._on_hardware(new, self._facts_before, new, self._journal.current.holds)
                 intents = {hold: kept.get(hold, Made()).with_facts(fact) for hold, fact in facts.items()}
                 try:
@@ -367,7 +367,7 @@ class Executor:
         return {hold: self._effect(hold).before(hold, records) for hold in new if hold not in records}
 
     async def _make(self, hold: Hold, entry: Entry, *, again: bool = False) -> None:
-        async with self._turn_of(hold):
+        async with self.turn_of(hold):
             record = self._journal.current.holds.get(hold)
             is_made = record is not None and record.state is HoldState.MADE and record.boot_id == entry.boot_id
             if is_made and not again:
@@ -405,7 +405,7 @@ class Executor:
 
     async def _take_back(self, hold: Hold, claim_uid: str | None, boot_id: str) -> bool:
         """Undo a hold, unless a claim needs it again. Returns whether it was undone. Its record stays."""
-        async with self._turn_of(hold):
+        async with self.turn_of(hold):
             journal = self._journal.current
             if hold not in journal.holds or needed(journal.held, hold, but=claim_uid):
                 return False
@@ -417,7 +417,8 @@ class Executor:
         """Over all instances of the plugin: what one of them makes, another must not take back meanwhile."""
         return self._hold_turns.of(f"claim {entry.claim.uid}", about=str(entry.claim))
 
-    def _turn_of(self, hold: Hold) -> AbstractAsyncContextManager[None]:
+    def turn_of(self, hold: Hold) -> AbstractAsyncContextManager[None]:
+        """Over all instances of the plugin; raises NodeNotReady when another one keeps its turn for too long."""
         return self._hold_turns.of(repr(hold), about=described(hold))
 
     def _timed(self, step: str) -> AbstractContextManager[None]:

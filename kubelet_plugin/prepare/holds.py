@@ -120,6 +120,14 @@ class UnknownHold:
     """The JSON object, with its kind."""
 
 
+@dataclass(frozen=True, slots=True)
+class SwitchedMode:
+    """MIG mode of a GPU that switches it only by a reset, because the policy asks for it. No claim's: its record stays
+    from the intent to switch it on until it is off again, and UNDOING is switching it off."""
+
+    gpu: GpuIdentity
+
+
 type Hold = (
     MigMode
     | GpuInstance
@@ -129,11 +137,13 @@ type Hold = (
     | TimeSlice
     | MpsDaemon
     | VfioBinding
+    | SwitchedMode
     | UnknownHold
 )
 
 _ORDER = (
-    MigMode, GpuInstance, ComputeInstance, FabricPartition, ComputeMode, TimeSlice, MpsDaemon, VfioBinding, UnknownHold,
+    MigMode, GpuInstance, ComputeInstance, FabricPartition, ComputeMode, TimeSlice, MpsDaemon, VfioBinding,
+    SwitchedMode, UnknownHold,
 )  # fmt: skip
 
 
@@ -211,6 +221,8 @@ def described(hold: Hold) -> str:
             return f"MPS daemon {key}{users} of {', '.join(map(str, gpus))}"
         case VfioBinding(gpu, iommufd):
             return f"a VFIO driver ({'iommufd' if iommufd else 'legacy group'}) for {gpu}"
+        case SwitchedMode(gpu):
+            return f"MIG mode of {gpu}, switched by a reset"
         case UnknownHold(kind, _):
             return f"something of a newer release ({kind})"
 

@@ -40,6 +40,7 @@ from kubelet_plugin.prepare.holds import (
     MigMode,
     MpsDaemon,
     Records,
+    SwitchedMode,
     TimeSlice,
     UnknownHold,
     VfioBinding,
@@ -58,6 +59,7 @@ _KINDS: Mapping[str, type[Any]] = {
     "time-slice": TimeSlice,
     "mps-daemon": MpsDaemon,
     "vfio-binding": VfioBinding,
+    "switched-mode": SwitchedMode,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 _CHECKSUM_DIGITS = 32

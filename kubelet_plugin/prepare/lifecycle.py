@@ -42,7 +42,16 @@ from dra_driver.devices.exclusion import GpuUse, conflict
 from dra_driver.devices.model import DeviceKind, Partition
 from dra_driver.errors import DeviceInUse, Help, Move, NodeNotReady
 from dra_driver.names import ClaimRef, RequestName
-from kubelet_plugin.prepare.holds import ComputeInstance, Hold, HoldState, Records, described, excludes, gpus_of
+from kubelet_plugin.prepare.holds import (
+    ComputeInstance,
+    Hold,
+    HoldState,
+    Records,
+    SwitchedMode,
+    described,
+    excludes,
+    gpus_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +217,18 @@ class LeftBehind(NodeNotReady):
     )
 
 
+class ModeChanging(NodeNotReady):
+    """Refused because the MIG mode of the GPU is being switched by a reset."""
+
+    help = Help(
+        Move.NO_ONE,
+        "The policy lets the driver switch the MIG mode of a GPU by a reset, and that was begun when no claim used the "
+        "GPU.",
+        "Nothing: it takes seconds, and kubelet asks again. If the GPU then has other devices than the claim was "
+        "allocated, the mode is switched back for the claim.",
+    )
+
+
 def admitted(held: Held, entry: Entry, records: Records | None = None) -> Held:
     """`held` with `entry`, in place of an earlier entry of the same claim. `records` are all holds of the journal.
 
@@ -275,7 +296,7 @@ def needed(held: Held, hold: Hold, *, but: str | None = None) -> bool:
 
 def left_behind(held: Held, records: Records) -> tuple[Hold, ...]:
     """Holds that no entry lists: of entries that were lost."""
-    return tuple(hold for hold in records if not needed(held, hold))
+    return tuple(hold for hold in records if not isinstance(hold, SwitchedMode) and not needed(held, hold))
 
 
 def mig_uuids(entry: Entry, records: Records) -> frozenset[str]:

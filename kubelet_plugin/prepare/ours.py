@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from pydantic import ValidationError
 
-from dra_driver.api.inventory import GpuFacts, GpuInstanceFacts, MigFacts, NvlinkFacts
+from dra_driver.api.inventory import GpuFacts, GpuInstanceFacts, MigFacts, ModeObstacle, NvlinkFacts
 from dra_driver.names import gpu_device_names
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
@@ -26,6 +26,7 @@ from kubelet_plugin.prepare.holds import (
     HoldState,
     MigMode,
     Records,
+    SwitchedMode,
     VfioBinding,
 )
 from kubelet_plugin.prepare.journal import Journal
@@ -81,6 +82,10 @@ class Ours:
     in_use: tuple[InUse, ...] = ()
     partitions: frozenset[int] = frozenset()
     """Fabric partitions that must be active, because claims have them."""
+    switched: frozenset[str] = frozenset()
+    """UUIDs of GPUs whose MIG mode this driver switched on by a reset, or is switching."""
+    obstacles: Mapping[str, ModeObstacle] = field(default_factory=dict)
+    """By UUID: what is in the way of switching it."""
 
     def before(self) -> dict[str, GpuFacts]:
         """By GPU UUID, the earlier facts of each GPU that does not show them now."""
@@ -101,6 +106,8 @@ def during(moments: Sequence[Ours]) -> Ours:
         expected=tuple(each for each in first.expected if all(each in moment.expected for moment in moments)),
         in_use=tuple(each for each in first.in_use if all(each in moment.in_use for moment in moments)),
         partitions=frozenset.intersection(*(moment.partitions for moment in moments)),
+        switched=moments[-1].switched,
+        obstacles=moments[-1].obstacles,
     )
 
 
@@ -152,6 +159,7 @@ def ours_of(records: Records, boot_id: str, in_use: Iterable[InUse] = ()) -> Our
             for hold, record in records.items()
             if isinstance(hold, FabricPartition) and record.state is HoldState.MADE and record.boot_id == boot_id
         ),
+        switched=frozenset(hold.gpu.uuid for hold in records if isinstance(hold, SwitchedMode)),
     )
 
 
@@ -221,7 +229,13 @@ def _without(gpu: GpuFacts, ours: Ours, before: GpuFacts | None) -> GpuFacts:
         gpu = gpu.model_copy(update=untold)
     if gpu.mig is None:
         return gpu
-    mig = gpu.mig.model_copy(update={"instances": _instances_without(gpu.uuid, gpu.mig.instances, ours)})
+    mig = gpu.mig.model_copy(
+        update={
+            "instances": _instances_without(gpu.uuid, gpu.mig.instances, ours),
+            "switched": gpu.uuid in ours.switched,
+            "obstacle": ours.obstacles.get(gpu.uuid),
+        }
+    )
     # If another instance uses the MIG mode that this driver switched on, the mode is no longer this driver's alone.
     if not mig.instances and any(mode.uuid == gpu.uuid for mode in ours.modes):
         mig = mig.model_copy(update={"enabled": False, "pending": False})
