@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.rows import slow_but
+from support.smi import SmiInProcess
 
 from dra_driver.devices.exclusion import GpuUse, conflict
 from dra_driver.devices.model import DeviceKind
@@ -23,8 +24,6 @@ from kubelet_plugin.prepare.holds import GpuIdentity, Hold, HoldRecord, HoldStat
 from kubelet_plugin.prepare.ours import KEPT, kept_text, ours_of
 from kubelet_plugin.simulation.host import create_host
 from kubelet_plugin.simulation.nvml import SimulatedNvml
-from kubelet_plugin.simulation.programs import smi
-from kubelet_plugin.simulation.programs.node import RootedNode as SeenByPrograms
 from kubelet_plugin.simulation.state import Function
 from kubelet_plugin.simulation.vfio import SimulatedKernel
 
@@ -48,20 +47,6 @@ class Deadly(SimulatedKernel):
         self.acts += 1
         if self.acts == self._killed_after:
             raise Killed
-
-
-class SmiInProcess(HostSmi):
-    """nvidia-smi without a process of its own: two of them for each GPU cost more than all the rest here."""
-
-    def __init__(self, files: HostFiles) -> None:
-        self._files = files
-
-    def _run(self, gpu: GpuIdentity, *words: str) -> str:
-        node = SeenByPrograms(str(self._files.root))
-        try:
-            return "".join(f"{line}\n" for line in smi._run(node, smi._words(["-i", gpu.uuid, *words])))
-        except smi._Refused as error:
-            raise HardwareError(str(error), about=str(gpu)) from error
 
 
 class Node:
