@@ -9,7 +9,8 @@ exists: a crash may have left half of it, and an administrator may have changed 
   there.
 * If an instance of a claim was destroyed, it is not made again while the claim is prepared, because the claim's
   programs could not use another one. It is made again when the claim is prepared again.
-* The mode is switched only on GPUs that need no reset for it. On other GPUs, an administrator must switch it once.
+* The mode is switched here only on GPUs that need no reset for it. On other GPUs, an administrator must switch it once,
+  or a policy lets the driver do it (`kubelet_plugin.effects.mode_reset`).
 
 Nothing waits inside `NvmlUser.use`: programs that are about to end get a few seconds, between two calls.
 """
@@ -277,8 +278,8 @@ def _ready_for_mode(gpu: MigGpu, identity: GpuIdentity) -> Mode:
     if not mode.on and not gpu.switchable():
         after = "MIG mode waits for a reset of the GPU" if mode.pending else "MIG mode is off"
         raise HardwareError(
-            f"{after}, and this driver does not reset GPUs: an administrator switches it on once, with"
-            f" `nvidia-smi -i {identity.uuid} -mig 1` and a reset or a reboot, while nothing uses the GPU",
+            f"{after}: an administrator switches it on once, with `nvidia-smi -i {identity.uuid} -mig 1` and a reset or a"
+            " reboot, while nothing uses the GPU; or a GpuPolicy lets the driver do it (`modeChange: WhenIdle`)",
             about=str(identity),
             code=NvmlCode.RESET_REQUIRED,
         )

@@ -73,7 +73,7 @@ def claims_on(journal: Journal, gpu: GpuIdentity) -> tuple[str, ...]:
     """The claims that have a device of the GPU, sorted; also those that only observe it."""
     return tuple(
         sorted(
-            str(entry.claim)
+            f"{entry.claim.namespace}/{entry.claim.name}"
             for entry in journal.held.values()
             if any(device.gpu_uuid == gpu.uuid for device in entry.devices)
         )
@@ -93,7 +93,7 @@ def mode_change_begun(hold: SwitchedMode, state: HoldState, boot_id: str) -> Tra
         if journal.incomplete:
             raise NodeNotReady("the journal may lack claims that have it", about=str(hold.gpu))
         if users or left:
-            raise DeviceInUse(f"is in use by {', '.join(users or left)}", about=str(hold.gpu))
+            raise DeviceInUse(f"is in use: {', '.join(users or left)}", about=str(hold.gpu))
         record = journal.holds.get(hold, HoldRecord(state, boot_id))
         return _recorded(journal, hold, replace(record, state=state, boot_id=boot_id))
 

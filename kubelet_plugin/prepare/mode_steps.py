@@ -1,8 +1,8 @@
 """What to do next about the MIG mode of a GPU that switches it only by a reset, and why it cannot be done. Pure.
 
 `kubelet_plugin.claims.mode_changes` asks here. The journal's record of `SwitchedMode` says what was begun, the
-publisher says which mode the GPU should have (`dra_driver.publish.mode_changes`), and the GPU says which it has.
-Whatever a killed process left, one of the steps continues it or takes it back.
+publisher says which mode the GPU should have (`dra_driver.publish.mode_changes`), and the GPU says which it has. One of
+the steps continues what a killed process left, or takes it back.
 """
 
 from collections.abc import Collection
@@ -94,5 +94,5 @@ def refused(gpu: GpuFacts, node: str, error: str, *, graphics: bool) -> ModeObst
     if _IN_USE in error and graphics:
         fix = f"the kernel module nvidia_drm has the GPUs of {node} open: unload it (`rmmod nvidia_drm`)"
         return ModeObstacle(reason="InUse", message=message, fix=fix)
-    fix = f"if it goes on, {by_hand}, and `nvidia-smi --gpu-reset -i {gpu.pci_bus_id}`, or reboot it"
+    fix = f"if it fails again, {by_hand}, and `nvidia-smi --gpu-reset -i {gpu.pci_bus_id}`, or reboot it"
     return ModeObstacle(reason="Failed", message=message, fix=fix)

@@ -332,6 +332,11 @@ class SimulatedHost:
         with self.edit() as state:
             partitions.reset(state.gpus[index])
 
+    def set_resets(self, resets: Literal["nvml", "nvidia-smi", "together"]) -> None:
+        """What resets one GPU of the node, see `DriverState`."""
+        with self.edit() as state:
+            state.driver.resets = resets
+
     def make_instance(
         self, index: int, profile: str, start: int | None = None, *, parts: tuple[int, ...] | None = None
     ) -> tuple[str, ...]:

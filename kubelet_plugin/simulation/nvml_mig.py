@@ -34,7 +34,13 @@ class MigCalls(Session):
         self.check_privileged()
         alone = self.alone()
         with self._host.edit() as state:
-            return partitions.set_mode(state.gpu(gpu.uuid), mode, state.model.architecture, open_elsewhere=not alone)
+            return partitions.set_mode(
+                state.gpu(gpu.uuid),
+                mode,
+                state.model.architecture,
+                open_elsewhere=not alone,
+                resets=state.driver.resets == "nvml",
+            )
 
     @gpu_query
     def nvmlDeviceGetMigMode(self, gpu: GpuState) -> list[int]:

@@ -51,11 +51,13 @@ class ComputeProfile:
     starts: tuple[int, ...]
 
 
-def set_mode(gpu: GpuState, wanted: int, architecture: int, *, open_elsewhere: bool = False) -> int:
+def set_mode(
+    gpu: GpuState, wanted: int, architecture: int, *, open_elsewhere: bool = False, resets: bool = True
+) -> int:
     """Switch MIG mode. Answers the activation status: 0, or why the mode is not (yet) what was asked for.
 
     Hopper and newer switch at once or not at all; Ampere remembers, and resets itself when it is not in use: by a
-    program, or by another session of NVML (`open_elsewhere`).
+    program, or by another session of NVML (`open_elsewhere`). Not `resets`: it waits for a reset by another tool.
     """
     if gpu.mig is None or gpu.virtualization == _VGPU_GUEST:
         raise PartitionRefused(pynvml.NVML_ERROR_NOT_SUPPORTED)
@@ -75,6 +77,8 @@ def set_mode(gpu: GpuState, wanted: int, architecture: int, *, open_elsewhere: b
         return int(pynvml.NVML_ERROR_RESET_REQUIRED)
     if in_use or open_elsewhere:
         return int(pynvml.NVML_ERROR_IN_USE)
+    if not resets:
+        return int(pynvml.NVML_ERROR_RESET_REQUIRED)
     gpu.mig = MigState(current=wanted, pending=wanted)
     return 0
 

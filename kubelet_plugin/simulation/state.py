@@ -168,6 +168,9 @@ class DriverState(_Data):
     """The newest version of the fabric info structure that the driver accepts."""
     daemon: bool = True
     """Whether nvidia-persistenced runs."""
+    resets: Literal["nvml", "nvidia-smi", "together"] = "nvml"
+    """What resets one GPU: NVML itself when it sets a MIG mode, only nvidia-smi, or nothing, on a board whose GPUs are
+    reset together."""
     daemon_outdated: bool = False
     """All GPUs were taken from the driver while it ran: from then on it can open one GPU, and no second."""
 

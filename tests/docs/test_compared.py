@@ -9,7 +9,13 @@ from dra_driver.features import Feature
 
 COMPARED = (DOCS / "compared.md").read_text(encoding="utf-8")
 OFFERED = (DOCS / "kubernetes-features.md").read_text(encoding="utf-8")
-OF_THIS_DRIVER = {Feature.DEVICE_STATUS, Feature.MIG_CLASSES, Feature.MIG_EXTENDED_RESOURCES, Feature.COMPUTE_DOMAINS}
+OF_THIS_DRIVER = {
+    Feature.DEVICE_STATUS,
+    Feature.MIG_CLASSES,
+    Feature.MIG_EXTENDED_RESOURCES,
+    Feature.MIG_MODE_CHANGE,
+    Feature.COMPUTE_DOMAINS,
+}
 """Gates that NVIDIA's own driver does not have."""
 
 

@@ -4,8 +4,7 @@ Everything is real but the hardware, the API server, and the clock: what the pub
 plugin, and the tests say when.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 from support.smi import SmiInProcess
@@ -13,7 +12,6 @@ from support.smi import SmiInProcess
 from dra_driver.api.gpu_settings import NodePolicy
 from dra_driver.api.gpupolicy import GpuPolicy, combined
 from dra_driver.api.inventory import GpuFacts, NodeInventorySpec, NodeInventoryStatus, summary_of
-from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import rules_of
 from dra_driver.devices.limitations import limitations_of
 from dra_driver.devices.offers import offers
@@ -37,7 +35,9 @@ from kubelet_plugin.simulation.host import create_host
 from kubelet_plugin.simulation.nvml import SimulatedNvml
 
 NODE = "node-1"
-AT_ONCE = ModePatience(settle_s=0.0, tick_s=0.01, first_retry_s=0.0, longest_retry_s=0.0)
+AT_ONCE = ModePatience(settle_s=0.0, first_retry_s=0.0, longest_retry_s=0.0)
+PATIENT = ModePatience(settle_s=0.0)
+"""What failed is not tried again within a test."""
 
 type Moment = Callable[[str], None]
 """Called before and after each step; what it raises ends the plugin's life."""
@@ -55,7 +55,7 @@ class ToldJournal(JournalStore):
         super().__init__(folder)
         self._moment = moment
 
-    async def commit(self, change: Transition, **more: object) -> Journal:  # type: ignore[override]
+    async def commit(self, change: Transition, **more: object) -> Journal:
         self._moment("before a commit")
         journal = await super().commit(change)
         self._moment("after a commit")
@@ -89,7 +89,15 @@ class ModeWorld:
         self.users: dict[str, list[str]] = {}
         self.held: NodePolicy | None = None
 
-    def restart(self, moment: Moment = lambda what: None) -> None:
+    @classmethod
+    def beside(cls, other: "ModeWorld") -> "ModeWorld":
+        """Another instance of the plugin on the same node."""
+        world = cls.__new__(cls)
+        world.folder, world.host = other.folder, other.host
+        world.policies, world.users, world.held = other.policies, other.users, other.held
+        return world
+
+    def restart(self, moment: Moment = lambda what: None, patience: ModePatience = AT_ONCE) -> None:
         """A new process: nothing is in its memory, and the publisher's last decision is in the API server."""
         files = HostFiles(self.host.root)
         self.journal = ToldJournal(self.folder / "state", moment)
@@ -103,9 +111,7 @@ class ModeWorld:
         smi = SmiInProcess(files, moment)
         resets = ToldResets(files, self.hardware, DriverOfNode(self.hardware, smi), smi)
         resets.moment = moment
-        self.modes = ModeChanges(
-            NODE, self.executor, resets, self.rules, self.discovery, ours.report, patience=AT_ONCE
-        )
+        self.modes = ModeChanges(NODE, self.executor, resets, self.rules, self.discovery, ours.report, patience)
 
     async def end(self) -> None:
         """Of a process: the kernel ends its sessions and locks."""
@@ -121,9 +127,7 @@ class ModeWorld:
         facts = await self.discovery.observe()
         gpus, problems = list(facts.gpus), facts.problems
         summary = summary_of(facts.driver, gpus, problems)
-        return NodeInventorySpec(
-            node_name=NODE, boot_id=facts.boot_id, driver=facts.driver, gpus=gpus, summary=summary
-        )
+        return NodeInventorySpec(node_name=NODE, boot_id=facts.boot_id, driver=facts.driver, gpus=gpus, summary=summary)
 
     async def publish(self) -> NodePolicy:
         """What the publisher decides now goes to the plugin."""

@@ -62,6 +62,13 @@ def _run(node: RootedNode, words: list[str]) -> Iterator[str]:
             " NVIDIA driver is installed and running.",
         )
     client = node.attach()
+    try:
+        yield from _answered(node, client, words)
+    finally:
+        client.close()
+
+
+def _answered(node: RootedNode, client: Attached, words: list[str]) -> Iterator[str]:
     if words and words[0] == "compute-policy":
         yield from _compute_policy(node, _options(words[1:], flags=("-l", "--list")))
     elif words and words[0] == "mig":
@@ -70,7 +77,6 @@ def _run(node: RootedNode, words: list[str]) -> Iterator[str]:
         yield from _reset(node, client, _options(words, flags=("-r", "--gpu-reset")))
     else:
         yield from _general(node, _options(words, flags=("-L", "--list-gpus")))
-    client.close()
 
 
 def _options(words: list[str], flags: Sequence[str]) -> dict[str, str]:
@@ -218,6 +224,8 @@ def _reset(node: RootedNode, client: Attached, options: dict[str, str]) -> Itera
     alone = client.alone()
     with node.edit() as state:
         gpus = _chosen(state, chosen, but=_RESET_REQUIRED)
+        if state["driver"].get("resets") == "together" and len(gpus) < len(_chosen(state, None, but=_RESET_REQUIRED)):
+            raise _Refused(_NOT_SUPPORTED, f"Resetting GPU {gpus[0]['address']} is not supported.")
         in_use = [gpu["address"] for gpu in gpus if gpu["clients"] or not alone]
         if in_use:
             lines = "".join(f"\n  GPU {address}: In use by another client" for address in in_use)

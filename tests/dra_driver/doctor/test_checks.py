@@ -375,6 +375,11 @@ def policy_that_waits_for_claims(it: Installation) -> None:
     gpu_policy(it, waitingGPUs=40, waiting=[{"node": "gpu-1", "gpu": "gpu-1", "claims": ["team/a"]}])
 
 
+@finds("gpu-policies/switches")
+def policy_that_waits_for_a_reset(it: Installation) -> None:
+    gpu_policy(it, waitingGPUs=1, waiting=[{"node": "gpu-1", "gpu": "gpu-1", "claims": [], "migMode": "On"}])
+
+
 @finds("gpu-policies/gate-off")
 def policy_whose_gate_is_off(it: Installation) -> None:
     problem = {"rule": "mig of GpuPolicy ml", "nodes": 1, "message": "is ignored", "fix": "do this"}
