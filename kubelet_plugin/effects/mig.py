@@ -278,8 +278,8 @@ def _ready_for_mode(gpu: MigGpu, identity: GpuIdentity) -> Mode:
     if not mode.on and not gpu.switchable():
         after = "MIG mode waits for a reset of the GPU" if mode.pending else "MIG mode is off"
         raise HardwareError(
-            f"{after}: an administrator switches it on once, with `nvidia-smi -i {identity.uuid} -mig 1` and a reset or a"
-            " reboot, while nothing uses the GPU; or a GpuPolicy lets the driver do it (`modeChange: WhenIdle`)",
+            f"{after}: an administrator switches it on once, with `nvidia-smi -i {identity.uuid} -mig 1` and a reset or"
+            " a reboot, while nothing uses the GPU; or a GpuPolicy lets the driver do it (`modeChange: WhenIdle`)",
             about=str(identity),
             code=NvmlCode.RESET_REQUIRED,
         )

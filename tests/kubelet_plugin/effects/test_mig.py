@@ -556,7 +556,7 @@ class TestModeChanges:
         plugin, before = Plugin(node), node.host.snapshots()
         holds = holds_at(node, 3)
         error = refusal(plugin, *holds)
-        assert "MIG mode is off, and this driver does not reset GPUs" in error.message
+        assert "MIG mode is off: an administrator switches it on once" in error.message
         assert f"nvidia-smi -i {holds[0].gpu.uuid} -mig 1" in error.message
         assert error.code == NvmlCode.RESET_REQUIRED
         assert node.host.snapshots() == before
