@@ -7,7 +7,7 @@ import pytest
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.errors import InvalidInput
 from dra_driver.features import Feature, Gates
-from dra_driver.publish.policy_file import read_policy
+from dra_driver.publish.policy_file import read_policies, read_policy
 
 EVERYTHING = """\
 apiVersion: dra.gpu/v1alpha1
@@ -29,6 +29,22 @@ ASKED = (
 
 def test_without_a_file_everything_is_published() -> None:
     assert read_policy(None) is PublishingPolicy.EVERYTHING
+
+
+def test_a_file_becomes_the_policies_of_an_installation(tmp_path: Path) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text(EVERYTHING)
+    assert read_policies(None) == []
+    names = [policy.name for policy in read_policies(file)]
+    assert names and all(name.startswith("installed") for name in names)
+
+
+@pytest.mark.parametrize("text", ["", EVERYTHING + "---\napiVersion: v1\nkind: ConfigMap\n"])
+def test_a_file_has_policies_and_nothing_else(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text(text)
+    with pytest.raises(InvalidInput, match=r"each document must have apiVersion dra\.gpu/v1alpha1 and kind GpuPolicy"):
+        read_policies(file)
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
