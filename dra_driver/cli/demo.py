@@ -33,6 +33,8 @@ from dra_driver.terminal import Format, OutputOption, Status, messages, print_da
 
 DEFAULT_NODES = "dgx-h100,t4"
 SEEN_VERSIONS = tuple(f"1.{minor}" for minor in SEEN)
+_MOST_PODS = 1000
+"""Of one workload."""
 _MISFIT = "does not fit on these nodes"
 
 
@@ -110,14 +112,15 @@ def demo(
         _show(outcomes, time.monotonic() - started)
     else:
         print_data([_data(outcome) for outcome in outcomes], output)
-    if any(outcome.error for outcome in outcomes):
+    # A bundled example may need what is not here; of the user's own manifests, all should have run.
+    if any(outcome.error or (outcome.skipped and folder is not None) for outcome in outcomes):
         raise typer.Exit(Status.NO)
 
 
 def scenarios_in(folder: Path | None) -> list[Scenario]:
     """The bundled examples, or one folder of the user's: itself, or each folder in it.
 
-    Raises InvalidInput; for kinds that are not simulated only of the user's: examples may be for other clusters, too.
+    Raises InvalidInput.
     """
     top = folder or bundled.FEATURES_FOLDER
     if not top.is_dir():
@@ -125,7 +128,7 @@ def scenarios_in(folder: Path | None) -> list[Scenario]:
     inner = sorted(path for path in top.iterdir() if path.is_dir() and any(path.glob("*.y*ml")))
     if any(path.name != scenarios.CLUSTER_FILE for path in top.glob("*.y*ml")) or not inner:
         return [scenarios.read_scenario(top)]
-    return [scenarios.read_scenario(path, foreign=folder is None) for path in inner]
+    return [scenarios.read_scenario(path) for path in inner]
 
 
 def wanted_nodes(nodes: str | None, folder: Path | None) -> tuple[SimulatedNode, ...]:
@@ -160,14 +163,24 @@ def fitting_examples(
 ) -> frozenset[str]:
     """Names of those whose pods get what they ask for on empty nodes, according to the allocator."""
     from dra_driver.allocation.behavior import Behavior
-    from dra_driver.allocation.loading import world_of
+    from dra_driver.allocation.loading import pods_of_workload, world_of
     from dra_driver.allocation.offline import allocate_all
 
     policy = rules_among(document for scenario in results for document in scenario.documents)
     shipped = [as_kept(document.obj, minor) for document in shipped_classes()]
     features, behavior = default_features(minor), Behavior.of(minor)
     common = [*shipped, *(obj for node in nodes for obj in objects_of_node(node, policy, features))]
-    worlds = {scenario.name: world_of([*common, *scenario.documents], behavior=behavior).world for scenario in results}
+    worlds = {
+        scenario.name: world_of(
+            [
+                *common,
+                *(item for document in scenario.documents for item in pods_of_workload(document, replicas=_MOST_PODS)),
+                *scenario.documents,
+            ],
+            behavior=behavior,
+        ).world
+        for scenario in results
+    }
     return frozenset(
         name for name, world in worlds.items() if all(placed.node is not None for placed in allocate_all(world))
     )
@@ -201,7 +214,8 @@ async def _run(
 def _why_not(scenario: Scenario, publisher: str) -> str | None:
     """Why it cannot be run here; None when it can."""
     if scenario.foreign:
-        return f"the simulated cluster has no {', '.join(scenario.foreign)}; try dractl allocate"
+        kinds = ", ".join(scenario.foreign)
+        return f"the simulated cluster has no {kinds}; leave it out, or install its definition in `dractl cluster`"
     if publisher == Publisher.NODE and scenario.has_domains:
         return "ComputeDomains need the controller"
     return None

@@ -15,8 +15,9 @@ from dra_driver.allocation.world import World
 from dra_driver.api.documents import Document
 from dra_driver.api.gpupolicy import rules_among
 from dra_driver.api.inventory import NodeInventorySpec
-from dra_driver.api.meta import NODES, JsonObject
+from dra_driver.api.meta import NODES, RESOURCE_SLICES, JsonObject
 from dra_driver.api.policy import NodeSelection, PublishingPolicy
+from dra_driver.api.resource import ResourceSlice
 from dra_driver.cli.files import read_files, shipped_classes
 from dra_driver.errors import InvalidInput
 from dra_driver.kubernetes import CURRENT, OLDEST, named_minor
@@ -129,6 +130,16 @@ def objects_of_node(
     node: "SimulatedNode", policy: PublishingPolicy, features: ServerFeatures = ALL_FEATURES
 ) -> list[JsonObject]:
     """What a simulated node publishes while no claim uses it."""
+    objects = _published_by(node, policy, features)
+    if node.nics:
+        from dra_driver.simulation.nics import nic_slice
+
+        slices = [ResourceSlice.of(obj) for obj in objects if obj["kind"] == RESOURCE_SLICES.kind]
+        objects.append(nic_slice(node.name, slices))
+    return objects
+
+
+def _published_by(node: "SimulatedNode", policy: PublishingPolicy, features: ServerFeatures) -> list[JsonObject]:
     from dra_driver.checking.knowledge import objects_of_inventory, objects_of_model
     from dra_driver.simulation.cluster import inventory_of_model
 

@@ -12,6 +12,7 @@ nodes:
   - make-mig 0 2g.12gb 0
 - profile: t4
   count: 2
+  nics: true                    # network devices beside the GPUs, as DRANET publishes them
 - profile: hgx-h200
   gates: FabricManagerPartitioning=true
 - profile: my-node.tar.gz       # a file of `dractl record`, beside this one
@@ -20,7 +21,8 @@ nodes:
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,8 @@ from dra_driver.api.meta import (
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
+    SECRETS,
+    SERVICE_ACCOUNTS,
     JsonObject,
     Model,
     Resource,
@@ -47,9 +51,12 @@ from dra_driver.api.resource import ResourceClaim, ResourceSlice
 from dra_driver.cli.usage import PublishedDevice, published_devices
 from dra_driver.errors import AlreadyExists, InvalidInput, NodeNotReady, NotFound
 from dra_driver.kube.client import Kube
+from dra_driver.kubernetes import CURRENT
 from dra_driver.names import model_label, names_record
 from dra_driver.simulation.cluster import SimulatedCluster, SimulatedNode
 from dra_driver.simulation.kubelet.claims import pod_claims
+from dra_driver.simulation.workloads.controller import WORKLOADS
+from dra_driver.simulation.workloads.frameworks import is_up
 
 CLUSTER_FILE = "cluster.yaml"
 
@@ -64,6 +71,7 @@ class _Node(_Strict):
     labels: dict[str, str] = Field(default_factory=dict)
     acts: list[str] = Field(default_factory=list)
     gates: str = ""
+    nics: bool = False
 
 
 class _Cluster(_Strict):
@@ -91,23 +99,33 @@ def nodes_of(folder: Path) -> tuple[SimulatedNode, ...] | None:
             acts = tuple(tuple(act.split()) for act in node.acts)
             labels = tuple(sorted(node.labels.items()))
             name = f"{model_label(model)}-{index + 1}"
-            simulated_nodes.append(SimulatedNode(name, model, index, labels, acts, node.gates))
+            simulated_nodes.append(SimulatedNode(name, model, index, labels, acts, node.gates, node.nics))
     return tuple(simulated_nodes)
 
 
-_KINDS = {
-    resource.kind: resource
-    for resource in (
-        GPU_POLICIES,
-        NAMESPACES,
-        CONFIG_MAPS,
-        DEVICE_CLASSES,
-        COMPUTE_DOMAINS,
-        RESOURCE_CLAIM_TEMPLATES,
-        RESOURCE_CLAIMS,
-        PODS,
-    )
-}
+_FIRST = (
+    GPU_POLICIES,
+    NAMESPACES,
+    SERVICE_ACCOUNTS,
+    CONFIG_MAPS,
+    SECRETS,
+    DEVICE_CLASSES,
+    COMPUTE_DOMAINS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+)
+"""What others need is made first; the rest in the order of the files."""
+
+
+@cache
+def _types() -> Mapping[tuple[str, str], Resource]:
+    """What a simulated cluster has, by group and kind."""
+    from dra_driver.simulation.apiserver.resource_types import TypeRegistry
+    from dra_driver.simulation.workloads.frameworks import FRAMEWORKS, STORED
+
+    known = [served.resource for served in TypeRegistry(CURRENT)]
+    known += [GPU_POLICIES, COMPUTE_DOMAINS, *(framework.resource for framework in FRAMEWORKS), *STORED]
+    return {(resource.group, resource.kind): resource for resource in known}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +149,7 @@ class Scenario:
     name: str
     documents: tuple[JsonObject, ...]
     foreign: tuple[str, ...] = ()
-    """Kinds among its manifests that the simulated cluster does not run; `documents` has none of them."""
+    """Kinds among its manifests that the simulated cluster does not have; `documents` has none of them."""
 
     @property
     def rules(self) -> PublishingPolicy:
@@ -144,9 +162,8 @@ class Scenario:
         return any(document["kind"] == COMPUTE_DOMAINS.kind for document in self.documents)
 
 
-def read_scenario(folder: Path, *, foreign: bool = False) -> Scenario:
-    """All YAML files of a folder. Raises InvalidInput for what is not YAML or, unless kinds may be `foreign`, of a kind
-    that is not simulated."""
+def read_scenario(folder: Path) -> Scenario:
+    """All YAML files of a folder. Raises InvalidInput for what is not YAML or no object of Kubernetes."""
     documents: list[Any] = []
     for path in sorted((*folder.glob("*.yaml"), *folder.glob("*.yml"))):
         if path.name == CLUSTER_FILE:
@@ -159,40 +176,43 @@ def read_scenario(folder: Path, *, foreign: bool = False) -> Scenario:
     documents = [item for item in documents if item not in policies]
     if not documents:
         raise InvalidInput("no YAML documents in this folder", about=str(folder))
-    others = {kind for kind in map(_kind, documents) if foreign and isinstance(kind, str) and kind not in _KINDS}
-    documents = [item for item in documents if _kind(item) not in others]
     for document in documents:
         _check(document, folder)
-    order = list(_KINDS)
-    ordered = sorted(documents, key=lambda document: order.index(document["kind"]))
+    foreign = {document["kind"] for document in documents if _type_of(document) not in _types()}
+    documents = [document for document in documents if document["kind"] not in foreign]
+    order = [(resource.group, resource.kind) for resource in _FIRST]
+    ordered = sorted(documents, key=lambda item: order.index(_type_of(item)) if _type_of(item) in order else len(order))
     made = [policy.to_object() for policy in policies_among(policies, folder.name, about=str(folder))]
-    return Scenario(folder.name, (*made, *ordered), tuple(sorted(others)))
+    return Scenario(folder.name, (*made, *ordered), tuple(sorted(foreign)))
 
 
 def _check(document: object, folder: Path) -> None:
     """What is needed to send it to the API server, which judges the rest."""
-    kind = _kind(document)
-    if not isinstance(document, dict) or kind not in _KINDS:
-        raise InvalidInput(
-            f"the simulated cluster runs {', '.join(_KINDS)}, not {kind or 'a document without kind'}",
-            about=str(folder),
-        )
+    if not isinstance(document, dict) or not all(
+        isinstance(document.get(name), str) for name in ("apiVersion", "kind")
+    ):
+        raise InvalidInput("a document has no apiVersion and kind, so it is no manifest", about=str(folder))
     metadata = document.get("metadata")
     if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str):
-        raise InvalidInput(f"a {kind} has no metadata.name", about=str(folder))
+        raise InvalidInput(f"a {document['kind']} has no metadata.name", about=str(folder))
 
 
-def _kind(document: object) -> str | None:
-    return document.get("kind") if isinstance(document, dict) else None
+def _type_of(document: JsonObject) -> tuple[str, str]:
+    return document["apiVersion"].rpartition("/")[0], document["kind"]
 
 
 def _resource(document: JsonObject) -> Resource:
-    return _KINDS[document["kind"]]
+    """In the version of the document, which the server may refuse."""
+    return replace(_types()[_type_of(document)], version=document["apiVersion"].rpartition("/")[2])
 
 
 def _namespace(document: JsonObject) -> str | None:
     namespaced = _resource(document).namespaced
     return (document["metadata"].get("namespace") or "default") if namespaced else None
+
+
+def _namespaces(scenario: Scenario) -> set[str]:
+    return {namespace for document in scenario.documents if (namespace := _namespace(document))}
 
 
 async def apply(kube: Kube, scenario: Scenario) -> None:
@@ -206,7 +226,13 @@ async def wait_running(cluster: SimulatedCluster, scenario: Scenario, timeout_s:
     """The scenario's pods once all of them run. Raises NodeNotReady with the reasons of those that do not."""
 
     async def running() -> bool:
-        return all((pod.get("status") or {}).get("phase") == "Running" for pod in await _pods(cluster.kube, scenario))
+        workloads = [document for document in scenario.documents if _resource(document) in WORKLOADS]
+        for workload in workloads:
+            name, namespace = workload["metadata"]["name"], _namespace(workload)
+            if not is_up(await cluster.kube.get(_resource(workload), name, namespace)):
+                return False
+        pods = await _pods(cluster.kube, scenario)
+        return all((pod.get("status") or {}).get("phase") in ("Running", "Succeeded") for pod in pods)
 
     try:
         await cluster.wait(running, "not all pods run", timeout_s)
@@ -217,8 +243,8 @@ async def wait_running(cluster: SimulatedCluster, scenario: Scenario, timeout_s:
 
 
 async def _pods(kube: Kube, scenario: Scenario) -> list[JsonObject]:
-    wanted = [document for document in scenario.documents if document["kind"] == "Pod"]
-    return [await kube.get(PODS, pod["metadata"]["name"], _namespace(pod)) for pod in wanted]
+    """All of its namespaces: its own, and those that its workloads have made."""
+    return [pod for name in sorted(_namespaces(scenario)) for pod in (await kube.list(PODS, namespace=name)).items]
 
 
 async def _why_waiting(kube: Kube, pod: JsonObject) -> str | None:
@@ -287,7 +313,7 @@ async def remove(cluster: SimulatedCluster, scenario: Scenario, timeout_s: float
     for document in reversed(scenario.documents):
         with suppress(NotFound):
             await kube.delete(_resource(document), document["metadata"]["name"], namespace=_namespace(document))
-    namespaces = {namespace for document in scenario.documents if (namespace := _namespace(document))}
+    namespaces = _namespaces(scenario)
 
     async def gone() -> bool:
         claims = [item for name in namespaces for item in (await kube.list(RESOURCE_CLAIMS, namespace=name)).items]

@@ -34,6 +34,7 @@ from dra_driver.api.meta import (
     RESOURCE_SLICES,
     JsonObject,
 )
+from dra_driver.api.resource import ResourceSlice
 from dra_driver.errors import InvalidInput, NodeNotReady, NotFound
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.names import GPU_DRIVER, model_label, names_record
@@ -42,9 +43,11 @@ from dra_driver.simulation.apiserver.server import DEFAULT_VERSION
 from dra_driver.simulation.claims import SimulatedClaimController
 from dra_driver.simulation.kubelet import SimulatedKubelet
 from dra_driver.simulation.kubelet.containers import ContainerProgram, Containers
+from dra_driver.simulation.nics import NIC_DRIVER, nic_slice
 from dra_driver.simulation.processes import Forks, Process, Restarts, own_environment
 from dra_driver.simulation.scheduler import SimulatedScheduler
 from dra_driver.simulation.workloads import SimulatedWorkloadController
+from dra_driver.simulation.workloads.frameworks import FRAMEWORKS, STORED
 
 _NODES = re.compile(r"([a-z0-9-]+?|[^,:]*[/.][^,:]*)(?::([1-9][0-9]{0,3}))?")
 _POLL_S = 0.05
@@ -60,7 +63,7 @@ class SimulatedNode:
     """One node to be: its name, the profile of its hardware, and its place among the nodes of that profile.
 
     `acts` happen to the hardware before anything looks at it: the words of `dractl simulate`, one tuple each. `gates`
-    are feature gates of its node plugin, as in `--feature-gates`.
+    are feature gates of its node plugin, as in `--feature-gates`. `nics` publishes network devices beside its GPUs.
     """
 
     name: str
@@ -69,6 +72,7 @@ class SimulatedNode:
     labels: tuple[tuple[str, str], ...] = ()
     acts: tuple[tuple[str, ...], ...] = ()
     gates: str = ""
+    nics: bool = False
 
 
 def parse_nodes(text: str) -> tuple[SimulatedNode, ...]:
@@ -119,6 +123,7 @@ class SimulatedCluster:
         self.kubeconfig = folder / "kubeconfig"
         self.version = version
         self.server = SimulatedApiServer(version=version)
+        self.server.serve((*(framework.resource for framework in FRAMEWORKS), *STORED))
         self.controller = self._controller_process()
         self.plugins = {node.name: self._plugin_process(node) for node in nodes}
         self.kubelets: dict[str, SimulatedKubelet] = {}
@@ -173,6 +178,7 @@ class SimulatedCluster:
                 stack.push_async_callback(process.stop)
             progress("waiting for ResourceSlices")
             await cluster.wait_published()
+            await cluster._publish_nics()
             yield cluster
 
     def processes(self) -> tuple[Process, ...]:
@@ -232,6 +238,12 @@ class SimulatedCluster:
 
         await self.wait(published, "some nodes have published no devices", timeout_s * (1 + len(self.nodes) / 10))
 
+    async def _publish_nics(self) -> None:
+        slices = [ResourceSlice.of(item) for item in (await self.kube.list(RESOURCE_SLICES)).items]
+        for node in self.nodes:
+            if node.nics:
+                await self.kube.create(RESOURCE_SLICES, nic_slice(node.name, slices))
+
     async def _install(self) -> None:
         """What an administrator applies before anything else: CRDs, DeviceClasses, and the nodes themselves."""
         for path in sorted(bundled.CRDS_FOLDER.glob("*.yaml")):
@@ -267,6 +279,7 @@ class SimulatedCluster:
             cdi_folders=(self.cdi_folder(node.name),),
             containers=self.containers[node.name],
             new_address=self.addresses.new,
+            silent=frozenset({NIC_DRIVER}),
         )
 
     def _containers(self, node: SimulatedNode) -> Containers:

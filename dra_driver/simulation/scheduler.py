@@ -48,6 +48,8 @@ from dra_driver.simulation.pods import (
 _log = structlog.get_logger(__name__)
 
 NAME = "default-scheduler"
+_ACTS_AS = (NAME, "volcano")
+"""Schedulers whose pods it takes. Volcano's it takes one by one: of a gang that does not fit, some pods run."""
 MAX_CONSUMERS = 256
 """Of one claim; the API has no room for more."""
 
@@ -172,7 +174,7 @@ class SimulatedScheduler:
             for pod in self._pods.objects.values()
             if not (is_scheduled(pod) or is_done(pod) or is_being_deleted(pod))
             and pod["metadata"]["uid"] not in self._bound
-            and pod["spec"].get("schedulerName", NAME) == NAME
+            and pod["spec"].get("schedulerName", NAME) in _ACTS_AS
             and not pod["spec"].get("schedulingGates")
         ]
         return sorted(

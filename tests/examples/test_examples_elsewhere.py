@@ -1,4 +1,4 @@
-"""Examples of kinds that the simulated cluster does not run: each is right, and its pods get what its README says."""
+"""Examples of workloads and of other drivers, offline: each is right, and its pods get what its README says."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,6 @@ from dra_driver.checking.knowledge import (
     objects_of_model,
     with_shared_switches,
 )
-from dra_driver.cli.scenario import read_scenario
 from dra_driver.terminal import Status
 
 GPUS, CHANNELS, NICS = "gpu.nvidia.com", "compute-domain.nvidia.com", "dra.net"
@@ -111,17 +110,3 @@ def test_a_gpu_comes_with_a_network_device_of_its_pcie_root_or_not_at_all(tmp_pa
     for wrong in (nics("node-1", ["pci0000:ff"]), nics("node-1", some, rdma=False)):
         file.write_text(yaml.safe_dump_all([*gpus, wrong]))
         assert {node for node, _ in allocated("gpu-and-nic-one-pcie-root", "--slices", str(file))} == {""}
-
-
-@pytest.mark.parametrize(
-    ("example", "foreign"),
-    [
-        ("disaggregated-inference-pair", ("Deployment",)),
-        ("nvlink-domain-gang", ("JobSet", "PodGroup", "Queue")),
-        ("gpu-and-nic-one-pcie-root", ("Job",)),
-    ],
-)
-def test_the_demo_knows_what_it_cannot_run(example: str, foreign: tuple[str, ...]) -> None:
-    scenario = read_scenario(FEATURES_FOLDER / example, foreign=True)
-    assert scenario.foreign == foreign
-    assert {one["kind"] for one in scenario.documents}.isdisjoint(foreign)

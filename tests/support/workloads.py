@@ -11,7 +11,7 @@ from dra_driver.simulation.workloads.plan import stamp
 
 type Obj = dict[str, Any]
 
-DECIDE = {resource.kind: decide for resource, decide in WORKLOADS.items()}
+DECIDE = {(resource.api_version, resource.kind): decide for resource, decide in WORKLOADS.items()}
 TEMPLATE = {
     "metadata": {"labels": {"app": "a"}},
     "spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "one"}]},
@@ -26,8 +26,9 @@ class WorkloadWorld:
         self.sick = sick
         self.objects: dict[tuple[str, str], Obj] = {}
         self._made = 0
+        version = next(version for version, known in DECIDE if known == kind)
         self.owner = self.add(
-            {"apiVersion": "v1", "kind": kind, "metadata": {"name": "a", "namespace": "n", "generation": 1}}
+            {"apiVersion": version, "kind": kind, "metadata": {"name": "a", "namespace": "n", "generation": 1}}
             | {"spec": {"template": deepcopy(TEMPLATE), "selector": {"matchLabels": {"app": "a"}}, **spec}}
         )
 
@@ -55,7 +56,7 @@ class WorkloadWorld:
         """Every workload decides once, and pods go on; whether anything changed."""
         before = deepcopy(self.objects)
         for obj in list(self.objects.values()):
-            if obj["kind"] in DECIDE and (obj["kind"], obj["metadata"]["name"]) in self.objects:
+            if (obj["apiVersion"], obj["kind"]) in DECIDE and (obj["kind"], obj["metadata"]["name"]) in self.objects:
                 self._decide(obj)
         for pod in self.pods:
             if not pod.get("status") and not self.sick(pod):
@@ -85,7 +86,7 @@ class WorkloadWorld:
             for item in self.objects.values()
             if any(owner["uid"] == uid for owner in item["metadata"].get("ownerReferences") or ())
         ]
-        plan = DECIDE[obj["kind"]](deepcopy(obj), deepcopy(children), self.now)
+        plan = DECIDE[obj["apiVersion"], obj["kind"]](deepcopy(obj), deepcopy(children), self.now)
         for item in plan.delete:
             self._remove(item["metadata"]["uid"])
         for item, patch in plan.patch:

@@ -6,7 +6,7 @@ stopping and starting again is an API server that was away.
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from dra_driver.api.meta import JsonObject
+from dra_driver.api.meta import JsonObject, Resource
 from dra_driver.apirules.status import ApiError, path_not_found
 from dra_driver.cel.functions import Server
 from dra_driver.kubernetes import CURRENT, SEEN, FeatureGates, minor_of
@@ -150,6 +150,11 @@ class SimulatedApiServer:
         runner, self._runner = self._runner, None
         self.store.close_subscriptions()
         await runner.cleanup()
+
+    def serve(self, resources: Iterable[Resource]) -> None:
+        """Serves types of which only the names are known, each until a CustomResourceDefinition defines it."""
+        for resource in resources:
+            self.registry.add(crds.open_type(resource))
 
     def kubeconfig(self, path: Path) -> Path:
         """Writes a kubeconfig for this server and answers its path."""

@@ -57,7 +57,11 @@ class ClaimRecord:
 class ClaimManager:
     """All calls to `prepare` and `unprepare` for one node. Not safe for two calls for one pod at once."""
 
-    def __init__(self, kube: Kube, registry: PluginRegistry, state: Path, times: Times) -> None:
+    def __init__(
+        self, kube: Kube, registry: PluginRegistry, state: Path, times: Times, silent: frozenset[str] = frozenset()
+    ) -> None:
+        """`silent` are drivers whose claims need nothing of a plugin, so none is called."""
+        self._silent = silent
         self._kube = kube
         self._registry = registry
         self._state = state
@@ -84,11 +88,11 @@ class ClaimManager:
         """Prepare all claims of a pod. Raises DriverError with the reason that the pod's event shows."""
         wanted = [await self._claim(pod, claim) for claim in pod_claims(pod)]
         # Nothing is remembered before all drivers are known to be there, so that the pod can be deleted freely.
-        plugins = {driver: self._registry.newest(driver) for driver in _by_driver(wanted)}
+        plugins = {driver: self._registry.newest(driver) for driver in self._by_driver(wanted)}
         for claim in wanted:
             self._remember(claim, pod["metadata"]["uid"])
         unprepared = [claim for claim in wanted if claim.metadata.uid not in self._prepared]
-        batches = _by_driver(unprepared)
+        batches = self._by_driver(unprepared)
         self._save()
         drivers = list(batches)
         random.shuffle(drivers)
@@ -108,7 +112,7 @@ class ClaimManager:
         """The pod has stopped: release the claims that no other pod of this node uses. Raises DriverError."""
         mine = [record for record in self._records.values() if pod_uid in record.pods]
         last = [record for record in mine if record.pods == [pod_uid]]
-        drivers = sorted({driver for record in last for driver in record.devices})
+        drivers = sorted({driver for record in last for driver in record.devices.keys() - self._silent})
         plugins = {driver: self._registry.newest(driver) for driver in drivers}
         for driver in drivers:
             records = [record for record in last if driver in record.devices]
@@ -157,6 +161,14 @@ class ClaimManager:
         )
         if pod_uid not in record.pods:
             record.pods.append(pod_uid)
+
+    def _by_driver(self, claims: Sequence[ResourceClaim]) -> dict[str, list[ResourceClaim]]:
+        batches: dict[str, list[ResourceClaim]] = {}
+        for claim in claims:
+            assert claim.status.allocation is not None
+            for driver in sorted({result.driver for result in claim.status.allocation.devices.results} - self._silent):
+                batches.setdefault(driver, []).append(claim)
+        return batches
 
     def _save(self) -> None:
         self._state.parent.mkdir(parents=True, exist_ok=True)
@@ -219,15 +231,6 @@ def container_devices(
             for device in devices:
                 if request is None or not device.requests or request in device.requests:
                     yield f"{name}/{request}" if request is not None else name, driver, device
-
-
-def _by_driver(claims: Sequence[ResourceClaim]) -> dict[str, list[ResourceClaim]]:
-    batches: dict[str, list[ResourceClaim]] = {}
-    for claim in claims:
-        assert claim.status.allocation is not None
-        for driver in sorted({result.driver for result in claim.status.allocation.devices.results}):
-            batches.setdefault(driver, []).append(claim)
-    return batches
 
 
 def _ref(claim: ResourceClaim) -> dict[str, str]:

@@ -73,9 +73,10 @@ class SimulatedKubelet:
         times: Times | None = None,
         containers: Containers | None = None,
         new_address: Callable[[], str] | None = None,
+        silent: frozenset[str] = frozenset(),
     ) -> None:
         """`containers` runs what it can; None: nothing runs. `new_address` gives a pod its address; None: they have
-        none."""
+        none. `silent` are drivers without a plugin here, whose claims are ready as they are."""
         self.node_name = node_name
         self.root = root
         self._kube = kube
@@ -87,7 +88,7 @@ class SimulatedKubelet:
         self.registry = PluginRegistry(
             root / "plugins_registry", self._times, self._drivers_changed, self.health.follow
         )
-        self.claims = ClaimManager(kube, self.registry, root / "dra_manager_state", self._times)
+        self.claims = ClaimManager(kube, self.registry, root / "dra_manager_state", self._times, silent)
         self._pods = Reflector(kube, PODS, field_selector=f"spec.nodeName={node_name}", on_change=self._pod_changed)
         self._workers: dict[str, asyncio.Task[None]] = {}
         self._wake: dict[str, asyncio.Event] = {}

@@ -33,6 +33,7 @@ from dra_driver.kube.workqueue import WorkQueue
 from dra_driver.simulation.events import tell
 from dra_driver.simulation.pods import is_being_deleted
 from dra_driver.simulation.workloads import apps, batch, daemonsets
+from dra_driver.simulation.workloads.frameworks import FRAMEWORKS
 from dra_driver.simulation.workloads.plan import WorkloadPlan
 
 type Decide = Callable[[JsonObject, Sequence[JsonObject], datetime], WorkloadPlan]
@@ -46,6 +47,7 @@ WORKLOADS: dict[Resource, Decide] = {
     STATEFUL_SETS: apps.stateful_set,
     JOBS: batch.job,
     CRON_JOBS: batch.cron_job,
+    **{framework.resource: framework.plan for framework in FRAMEWORKS},
 }
 
 
@@ -57,10 +59,10 @@ class SimulatedWorkloadController:
         self._queue = WorkQueue()
         self._nodes = Mirror(kube, NODES, keep=NodeView.read, on_change=self._node_changed)
         self._decide: dict[Resource, Decide] = {**WORKLOADS, DAEMON_SETS: self._daemon_set}
-        self._by_kind = {resource.kind: resource for resource in (*self._decide, PODS)}
+        self._types = {(resource.group, resource.kind): resource for resource in (*self._decide, PODS)}
         self._caches = {
             resource: Mirror(kube, resource, keep=partial(_typed, resource), on_change=partial(self._changed, resource))
-            for resource in self._by_kind.values()
+            for resource in self._types.values()
         }
         self._children: dict[str, dict[tuple[str, Key], JsonObject]] = defaultdict(dict)
         """What each workload controls, by the workload's UID; by kind, namespace and name."""
@@ -68,8 +70,12 @@ class SimulatedWorkloadController:
         """UID of the workload, and message: each is an Event once."""
 
     async def run(self) -> Never:
+        # A framework's type may be missing: its cache is filled once it is served.
+        optional = {framework.resource for framework in FRAMEWORKS}
         async with asyncio.TaskGroup() as group:
-            await follow((self._nodes, *self._caches.values()), group)
+            for resource in optional:
+                group.create_task(self._caches[resource].run())
+            await follow((self._nodes, *(self._caches[item] for item in self._caches.keys() - optional)), group)
             group.create_task(self._queue.work(self._handle, workers=4))
         raise AssertionError("reflectors and workers run until they are cancelled")
 
@@ -90,7 +96,7 @@ class SimulatedWorkloadController:
             self._forget(change.before["metadata"]["uid"])
         for obj in (change.before, change.after):
             for owner in (obj["metadata"].get("ownerReferences") or ()) if obj is not None else ():
-                owned_by = self._by_kind.get(owner["kind"])
+                owned_by = self._types.get(_type_of(owner))
                 if not owner.get("controller") or owned_by is None:
                     continue
                 self._children[owner["uid"]].pop((resource.kind, change.key), None)
@@ -104,14 +110,14 @@ class SimulatedWorkloadController:
             self._children.pop(uid, None)
 
     def _add(self, resource: Resource, key: Key) -> None:
-        self._queue.add(f"{resource.kind}/{key[0]}/{key[1]}")
+        self._queue.add(f"{resource.group}/{resource.kind}/{key[0]}/{key[1]}")
 
     # -- decide and do
 
     async def _handle(self, item: str) -> None:
-        kind, namespace, name = item.split("/")
+        group, kind, namespace, name = item.split("/")
         try:
-            again_s = await self._sync(self._by_kind[kind], (namespace, name))
+            again_s = await self._sync(self._types[group, kind], (namespace, name))
         except NotFound:
             self._queue.succeeded(item)  # gone meanwhile; its deletion is another change
         except ClusterError as error:
@@ -131,7 +137,7 @@ class SimulatedWorkloadController:
         for obj in plan.delete:
             await self._delete(obj)
         for obj, patch in plan.patch:
-            about = self._by_kind[obj["kind"]]
+            about = self._types[_type_of(obj)]
             await self._kube.merge_patch(about, obj["metadata"]["name"], patch, namespace=key[0])
         for obj in plan.create:
             await self._create(owner, obj)
@@ -144,11 +150,11 @@ class SimulatedWorkloadController:
     async def _delete(self, obj: JsonObject) -> None:
         metadata = obj["metadata"]
         await self._kube.delete(
-            self._by_kind[obj["kind"]], metadata["name"], namespace=metadata["namespace"], uid=metadata["uid"]
+            self._types[_type_of(obj)], metadata["name"], namespace=metadata["namespace"], uid=metadata["uid"]
         )
 
     async def _create(self, owner: JsonObject, obj: JsonObject) -> None:
-        resource, uid = self._by_kind[obj["kind"]], owner["metadata"]["uid"]
+        resource, uid = self._types[_type_of(obj)], owner["metadata"]["uid"]
         try:
             made = await self._kube.create(resource, obj)
         except Rejected as error:
@@ -165,6 +171,11 @@ class SimulatedWorkloadController:
 def _typed(resource: Resource, obj: JsonObject) -> JsonObject:
     """Objects of a list do not say what they are."""
     return {"apiVersion": resource.api_version, "kind": resource.kind, **obj}
+
+
+def _type_of(obj: JsonObject) -> tuple[str, str]:
+    """Group and kind of an object, or of a reference to one."""
+    return obj["apiVersion"].rpartition("/")[0], obj["kind"]
 
 
 def _component(owner: JsonObject) -> str:

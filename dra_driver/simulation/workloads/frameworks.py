@@ -1,0 +1,358 @@
+"""JobSets, LeaderWorkerSets, RayClusters and the jobs of Kubeflow and Volcano: the pods and Jobs that they mean. Pure.
+
+Their controllers do much more; what is here is what schedules: names, numbers, labels, the variables by which pods find
+each other, and a status that says whether all run. What a pod's end means for the whole is decided simply: a pod that
+may restart comes back; a workload of pods that may not has ended when all have. Pods have fixed names where KubeRay's
+are random; a RayJob has no submitter, because its program would not run. Sources: the projects' API references.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from dra_driver.api.meta import CRON_JOBS, DAEMON_SETS, JOBS, JsonObject, Resource
+from dra_driver.simulation.pods import is_done
+from dra_driver.simulation.workloads.plan import (
+    WorkloadPlan,
+    child_of,
+    conditions_of,
+    holds,
+    is_ready,
+    pod_of,
+    staying,
+    template_hash,
+)
+
+type Children = Callable[[JsonObject, Sequence[JsonObject]], Iterator[JsonObject]]
+"""From the workload and what it has: what it wants."""
+
+_TEMPLATE_HASH = "simulation.dra.gpu/template-hash"
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """A kind of workload. `ready`, `ended` and `failed` are the types of its conditions."""
+
+    resource: Resource
+    children: Children
+    ready: str = "Running"
+    ended: str = "Succeeded"
+    failed: str = "Failed"
+
+    def plan(self, owner: JsonObject, children: Sequence[JsonObject], now: datetime) -> WorkloadPlan:
+        """What is missing is made; what is not wanted, has ended and may restart, or has an old template goes."""
+        if holds(owner, self.ended, self.failed):
+            return WorkloadPlan()
+        wanted = {}
+        for obj in self.children(owner, children):
+            obj["metadata"].setdefault("annotations", {})[_TEMPLATE_HASH] = template_hash(obj["spec"])
+            wanted[obj["kind"], obj["metadata"]["name"]] = obj
+        known = {(item["kind"], item["metadata"]["name"]): item for item in children}
+        create = [obj for key, obj in wanted.items() if key not in known]
+        gone = [item for key, item in known.items() if key not in wanted or _is_outdated(item, wanted[key])]
+        status = self._status(owner, [known[key] for key in wanted if key in known], len(wanted), now)
+        return WorkloadPlan(tuple(create), tuple(staying(gone)), status=status)
+
+    def _status(self, owner: JsonObject, children: list[JsonObject], wanted: int, now: datetime) -> JsonObject:
+        states = [_state(child) for child in children]
+        ready, failed = states.count("ready"), "failed" in states
+        ended = bool(wanted) and states.count("ended") == wanted
+        all_run = bool(wanted) and ready + states.count("ended") == wanted and not ended
+        conditions = [(self.ready, all_run, "AllPodsReady" if all_run else "PodsNotReady", f"{ready} of {wanted} run")]
+        if ended or failed:
+            name = self.failed if failed else self.ended
+            conditions.append((name, True, name, f"{states.count('failed')} of {wanted} failed"))
+        return {
+            "conditions": conditions_of(owner, now, *conditions),
+            **_COUNTS.get(self.resource.kind, _none)(owner, children),
+        }
+
+
+def _is_outdated(item: JsonObject, wanted: JsonObject) -> bool:
+    restarts = item["kind"] == "Pod" and item["spec"].get("restartPolicy", "Always") != "Never"
+    hashes = [(obj["metadata"].get("annotations") or {}).get(_TEMPLATE_HASH) for obj in (item, wanted)]
+    # A Job's template is final, so a changed one waits for the next JobSet.
+    return (restarts and is_done(item)) or (item["kind"] == "Pod" and hashes[0] != hashes[1])
+
+
+def _state(child: JsonObject) -> str:
+    """ready, ended, failed, or empty."""
+    status = child.get("status") or {}
+    if child["kind"] == "Pod":
+        phase = status.get("phase")
+        never = child["spec"].get("restartPolicy", "Always") == "Never"
+        return (
+            "ready"
+            if is_ready(child)
+            else {"Succeeded": "ended", "Failed": "failed" if never else ""}.get(str(phase), "")
+        )
+    if holds(child, "Complete", "Completed", "Succeeded"):
+        return "ended"
+    if holds(child, "Failed"):
+        return "failed"
+    if child["kind"] == JOBS.kind:
+        return "ready" if status.get("ready") and status.get("ready") == status.get("active") else ""
+    return "ready" if holds(child, "Running", "Available", "HeadPodReady") else ""
+
+
+def _none(_owner: JsonObject, _children: list[JsonObject]) -> JsonObject:
+    return {}
+
+
+def _named(prefix: str, **values: object) -> JsonObject:
+    """Labels with one prefix."""
+    return {f"{prefix}/{name.replace('_', '-')}": str(value) for name, value in values.items()}
+
+
+# -- JobSet
+
+
+def _job_set(owner: JsonObject, children: Sequence[JsonObject]) -> Iterator[JsonObject]:
+    name, spec = owner["metadata"]["name"], owner["spec"]
+    for group in spec.get("replicatedJobs") or ():
+        if not all(_is_reached(item, children) for item in group.get("dependsOn") or ()):
+            continue
+        for index in range(group.get("replicas", 1)):
+            labels = _named(
+                "jobset.sigs.k8s.io",
+                jobset_name=name,
+                replicatedjob_name=group["name"],
+                job_index=index,
+                restart_attempt=0,
+            )
+            given, job = group["template"].get("metadata") or {}, group["template"]["spec"]
+            pod = job.get("template") or {}
+            about = pod.get("metadata") or {}
+            metadata = {
+                "labels": {**(given.get("labels") or {}), **labels},
+                "annotations": {**(given.get("annotations") or {}), **labels},
+            }
+            inner = {**about} | {key: {**(about.get(key) or {}), **labels} for key in ("labels", "annotations")}
+            template = {"metadata": inner, "spec": {"subdomain": name, **(pod.get("spec") or {})}}
+            job = {**job, "suspend": bool(spec.get("suspend")), "template": template}
+            yield child_of(owner, JOBS, f"{name}-{group['name']}-{index}", metadata, job)
+
+
+def _is_reached(dependency: JsonObject, children: Sequence[JsonObject]) -> bool:
+    label = "jobset.sigs.k8s.io/replicatedjob-name"
+    jobs = [item for item in children if (item["metadata"].get("labels") or {}).get(label) == dependency["name"]]
+    enough = ("ended",) if dependency.get("status") == "Complete" else ("ended", "ready")
+    return bool(jobs) and all(_state(job) in enough for job in jobs)
+
+
+def _job_set_counts(owner: JsonObject, children: list[JsonObject]) -> JsonObject:
+    label = "jobset.sigs.k8s.io/replicatedjob-name"
+    counted = []
+    for group in owner["spec"].get("replicatedJobs") or ():
+        jobs = [item for item in children if item["metadata"]["labels"].get(label) == group["name"]]
+        states = [_state(job) for job in jobs]
+        names = {"ready": "ready", "succeeded": "ended", "failed": "failed"}
+        counts = {name: states.count(state) for name, state in names.items()}
+        suspended = sum(bool(job["spec"].get("suspend")) for job in jobs)
+        active = len(jobs) - suspended - counts["succeeded"] - counts["failed"]
+        counted.append({"name": group["name"], **counts, "active": active, "suspended": suspended})
+    return {"replicatedJobsStatus": counted, "restarts": 0}
+
+
+# -- LeaderWorkerSet
+
+
+def _leader_worker_set(owner: JsonObject, _children: Sequence[JsonObject]) -> Iterator[JsonObject]:
+    metadata, spec = owner["metadata"], owner["spec"]
+    name, templates = metadata["name"], spec["leaderWorkerTemplate"]
+    size = templates.get("size", 1)
+    for group in range(spec.get("replicas", 1)):
+        leader = f"{name}-{group}"
+        for worker in range(size):
+            template = (not worker and templates.get("leaderTemplate")) or templates["workerTemplate"]
+            labels = _named("leaderworkerset.sigs.k8s.io", name=name, group_index=group, worker_index=worker)
+            env = (
+                ("LWS_LEADER_ADDRESS", f"{leader}.{name}.{metadata['namespace']}"),
+                ("LWS_GROUP_SIZE", str(size)),
+                ("LWS_WORKER_INDEX", str(worker)),
+            )
+            yield pod_of(owner, template, f"{leader}-{worker}" if worker else leader, labels, env=env)
+
+
+def _leader_worker_counts(owner: JsonObject, children: list[JsonObject]) -> JsonObject:
+    groups: dict[str, list[bool]] = {}
+    for pod in children:
+        group = pod["metadata"]["labels"]["leaderworkerset.sigs.k8s.io/group-index"]
+        groups.setdefault(group, []).append(is_ready(pod))
+    size = owner["spec"]["leaderWorkerTemplate"].get("size", 1)
+    ready = sum(len(pods) == size and all(pods) for pods in groups.values())
+    return {"replicas": len(groups), "readyReplicas": ready, "updatedReplicas": len(groups)}
+
+
+# -- Ray
+
+
+def _ray_cluster(owner: JsonObject, _children: Sequence[JsonObject]) -> Iterator[JsonObject]:
+    name, spec = owner["metadata"]["name"], owner["spec"]
+    if spec.get("suspend"):
+        return
+    common: JsonObject = _named("ray.io", cluster=name, is_ray_node="yes")
+    head = common | _named("ray.io", node_type="head", group="headgroup")
+    yield pod_of(owner, spec["headGroupSpec"]["template"], f"{name}-head", head)
+    for group in spec.get("workerGroupSpecs") or ():
+        labels = common | _named("ray.io", node_type="worker", group=group["groupName"])
+        env = (("RAY_IP", f"{name}-head-svc"), ("FQ_RAY_IP", f"{name}-head-svc.{owner['metadata']['namespace']}"))
+        for index in range(_ray_workers(group)):
+            yield pod_of(owner, group["template"], f"{name}-{group['groupName']}-worker-{index}", labels, env=env)
+
+
+def _ray_workers(group: JsonObject) -> int:
+    replicas: int = group.get("replicas", group.get("minReplicas", 0)) * group.get("numOfHosts", 1)
+    return 0 if group.get("suspend") else replicas
+
+
+def _ray_counts(owner: JsonObject, children: list[JsonObject]) -> JsonObject:
+    desired = sum(map(_ray_workers, owner["spec"].get("workerGroupSpecs") or ()))
+    workers = [pod for pod in children if pod["metadata"]["labels"]["ray.io/node-type"] == "worker"]
+    ready = sum(map(is_ready, workers))
+    state = "ready" if ready == desired and len(children) == desired + 1 and all(map(is_ready, children)) else None
+    return {"desiredWorkerReplicas": desired, "readyWorkerReplicas": ready, "state": state}
+
+
+def _of_ray_cluster(*path: str) -> Children:
+    """A RayCluster of the spec at a field of another kind."""
+
+    def children(owner: JsonObject, _children: Sequence[JsonObject]) -> Iterator[JsonObject]:
+        spec: Any = owner["spec"]
+        for part in path:
+            spec = spec.get(part) or {}
+        if spec:
+            yield child_of(owner, _RAY_CLUSTERS, f"{owner['metadata']['name']}-raycluster", {}, spec)
+
+    return children
+
+
+# -- Kubeflow, MPI, Volcano
+
+
+def _replicas(field: str) -> Children:
+    """Pods of the Training Operator: by type of replica, which is a key of the map at `field`."""
+
+    def children(owner: JsonObject, _children: Sequence[JsonObject]) -> Iterator[JsonObject]:
+        name, groups = owner["metadata"]["name"], owner["spec"].get(field) or {}
+        if (owner["spec"].get("runPolicy") or {}).get("suspend"):
+            return
+        world = sum(group.get("replicas", 1) for group in groups.values())
+        rank = 0
+        for kind, group in sorted(groups.items()):  # Master before Worker: rank 0 is the master
+            for index in range(group.get("replicas", 1)):
+                labels = _named("training.kubeflow.org", job_name=name, replica_type=kind.lower(), replica_index=index)
+                env = (
+                    ("MASTER_ADDR", f"{name}-{min(groups).lower()}-0"),
+                    ("MASTER_PORT", "23456"),
+                    ("WORLD_SIZE", str(world)),
+                    ("RANK", str(rank)),
+                )
+                policy = {"ExitCode": "Never"}.get(
+                    group.get("restartPolicy", "Never"), group.get("restartPolicy", "Never")
+                )
+                template = {**group["template"], "spec": {**group["template"]["spec"], "restartPolicy": policy}}
+                yield pod_of(owner, template, f"{name}-{kind.lower()}-{index}", labels, env=env)
+                rank += 1
+
+    return children
+
+
+def _mpi_job(owner: JsonObject, children: Sequence[JsonObject]) -> Iterator[JsonObject]:
+    """Workers are pods; the launcher is a Job, which may have to wait until the workers run."""
+    name, spec = owner["metadata"]["name"], owner["spec"]
+    worker, launcher = spec["mpiReplicaSpecs"].get("Worker"), spec["mpiReplicaSpecs"]["Launcher"]
+    if (spec.get("runPolicy") or {}).get("suspend"):
+        return
+    workers = worker.get("replicas", 1) if worker else 0
+    for index in range(workers):
+        labels = _named("training.kubeflow.org", job_name=name, job_role="worker", replica_index=index)
+        yield pod_of(owner, worker["template"], f"{name}-worker-{index}", labels)
+    waits = spec.get("launcherCreationPolicy") == "WaitForWorkersReady"
+    there = any(child["kind"] == JOBS.kind for child in children)
+    if there or not waits or sum(is_ready(child) for child in children) == workers:
+        labels = _named("training.kubeflow.org", job_name=name, job_role="launcher")
+        about = launcher["template"].get("metadata") or {}
+        pod = {"restartPolicy": "OnFailure", **launcher["template"]["spec"]}
+        template = {"metadata": {**about, "labels": {**(about.get("labels") or {}), **labels}}, "spec": pod}
+        yield child_of(owner, JOBS, f"{name}-launcher", {"labels": labels}, {"template": template})
+
+
+def _volcano_job(owner: JsonObject, _children: Sequence[JsonObject]) -> Iterator[JsonObject]:
+    name = owner["metadata"]["name"]
+    for task in owner["spec"].get("tasks") or ():
+        for index in range(task.get("replicas", 1)):
+            labels = _named("volcano.sh", job_name=name, task_spec=task["name"], task_index=index)
+            env = (("VC_TASK_INDEX", str(index)),)
+            spec = {"schedulerName": "volcano", "restartPolicy": "OnFailure", **task["template"]["spec"]}
+            yield pod_of(owner, {**task["template"], "spec": spec}, f"{name}-{task['name']}-{index}", labels, env=env)
+
+
+_COUNTS: dict[str, Callable[[JsonObject, list[JsonObject]], JsonObject]] = {
+    "JobSet": _job_set_counts,
+    "LeaderWorkerSet": _leader_worker_counts,
+    "RayCluster": _ray_counts,
+}
+
+
+def _kubeflow(kind: str, field: str) -> Framework:
+    return Framework(Resource("kubeflow.org", "v1", f"{kind.lower()}s", kind, True), _replicas(field))
+
+
+_RAY_CLUSTERS = Resource("ray.io", "v1", "rayclusters", "RayCluster", True)
+
+FRAMEWORKS = (
+    Framework(
+        Resource("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet", True),
+        _job_set,
+        ready="Running",
+        ended="Completed",
+    ),
+    Framework(
+        Resource("leaderworkerset.x-k8s.io", "v1", "leaderworkersets", "LeaderWorkerSet", True),
+        _leader_worker_set,
+        ready="Available",
+    ),
+    Framework(_RAY_CLUSTERS, _ray_cluster, ready="HeadPodReady"),
+    Framework(Resource("ray.io", "v1", "rayjobs", "RayJob", True), _of_ray_cluster("rayClusterSpec")),
+    Framework(
+        Resource("ray.io", "v1", "rayservices", "RayService", True), _of_ray_cluster("rayClusterConfig"), "Ready"
+    ),
+    _kubeflow("PyTorchJob", "pytorchReplicaSpecs"),
+    _kubeflow("TFJob", "tfReplicaSpecs"),
+    _kubeflow("XGBoostJob", "xgbReplicaSpecs"),
+    _kubeflow("JAXJob", "jaxReplicaSpecs"),
+    Framework(Resource("kubeflow.org", "v2beta1", "mpijobs", "MPIJob", True), _mpi_job),
+    Framework(Resource("batch.volcano.sh", "v1alpha1", "jobs", "Job", True), _volcano_job),
+)
+
+STORED = (
+    Resource("scheduling.volcano.sh", "v1beta1", "queues", "Queue", False),
+    Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup", True),
+)
+"""Kinds that are stored so that manifests apply, and on which nothing acts: pods are scheduled without them."""
+
+
+def is_up(obj: JsonObject) -> bool:
+    """Whether a workload, of any kind that is simulated, shows that all its pods run or have ended well."""
+    spec, status = obj["spec"], obj.get("status") or {}
+    framework = next(
+        (
+            item
+            for item in FRAMEWORKS
+            if (item.resource.api_version, item.resource.kind) == (obj["apiVersion"], obj["kind"])
+        ),
+        None,
+    )
+    if framework is not None:
+        return holds(obj, framework.ready, framework.ended)
+    if obj["kind"] == CRON_JOBS.kind:
+        return True
+    if obj["kind"] == JOBS.kind:
+        pods = status.get("ready") or 0
+        return holds(obj, "Complete") or (pods > 0 and pods == status.get("active")) or bool(spec.get("suspend"))
+    if obj["kind"] == DAEMON_SETS.kind:
+        return status.get("numberReady") == status.get("desiredNumberScheduled")
+    counts = {status.get(name) or 0 for name in ("replicas", "readyReplicas")}
+    return counts == {spec.get("replicas", 1)} and status.get("observedGeneration") == obj["metadata"]["generation"]
