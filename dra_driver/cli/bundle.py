@@ -126,4 +126,4 @@ def put_node(made: Bundle, places: NodePlaces, anonymity: Anonymity | None) -> N
 
 def put_report(made: Bundle, report: DoctorReport) -> None:
     made.data("doctor.json", report.to_data())
-    made.text("doctor.txt", rendered(report, _WIDTH))
+    made.text("doctor.txt", rendered(report, _WIDTH, verbose=True))

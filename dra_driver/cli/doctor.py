@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.text import Text
 
 from dra_driver import bundled
 from dra_driver.api.meta import JsonObject
@@ -40,6 +42,7 @@ NodeOption = Annotated[
     bool, typer.Option("--node", help="Check this machine instead of a cluster; run as root for complete results.")
 ]
 StrictOption = Annotated[bool, typer.Option("--strict", help="Treat warnings and unknown results as problems.")]
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Show also what is ok, and what was skipped.")]
 DriverOption = Annotated[
     str | None,
     typer.Option("--driver", help="The driver's name; default: what the plugin's DaemonSet says, else gpu.nvidia.com."),
@@ -94,6 +97,7 @@ def doctor(
     from_: FromOption = None,
     node: NodeOption = False,
     strict: StrictOption = False,
+    verbose: VerboseOption = False,
     output: OutputOption = Format.TABLE,
     driver: DriverOption = None,
     host_root: HostRootOption = Path("/"),
@@ -111,7 +115,7 @@ def doctor(
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
 ) -> None:
-    """What is wrong with the driver's installation, and what to do about it.
+    """What is wrong with the driver's installation, and what to do about it; the worst first.
 
     Changes nothing, but for --prove, which takes back what it does. docs/doctor.md lists the checks. Exit status 0 when
     there is no problem, 1 when there is one, 3 when the cluster cannot be reached.
@@ -140,7 +144,7 @@ def doctor(
         report = DoctorReport(part.findings(part.look(places)))
     else:
         report = ask(kubeconfig, context, lambda kube: _report_of_cluster(kube, driver))
-    _print(report, output)
+    _print(report, output, verbose=verbose)
     bad = (Verdict.PROBLEM, Verdict.WARNING, Verdict.UNKNOWN) if strict else (Verdict.PROBLEM,)
     if any(finding.verdict in bad for finding in report.findings):
         raise SystemExit(Status.NO)
@@ -211,13 +215,21 @@ def progress(reader: Reader) -> str:
 # -- printing
 
 
-def _print(report: DoctorReport, output: Format) -> None:
+_COLORS = {Verdict.PROBLEM: "bold red", Verdict.WARNING: "yellow", Verdict.UNKNOWN: "magenta", Verdict.OK: "green"}
+
+
+def _print(report: DoctorReport, output: Format, *, verbose: bool) -> None:
     if output is not Format.TABLE:
         print_data(report.to_data(), output)
         return
-    width = min(shutil.get_terminal_size((_WIDEST, 0)).columns, _WIDEST)
-    for line in rendered(report, width):
-        typer.echo(line)
+    console = Console(highlight=False, emoji=False, soft_wrap=True)
+    for line in rendered(report, min(shutil.get_terminal_size((_WIDEST, 0)).columns, _WIDEST), verbose=verbose):
+        text = Text(line)
+        for verdict, color in _COLORS.items():
+            text.highlight_regex(rf"^{verdict} ", color)
+        console.print(text)
     for note in report.notes:
         messages.print(note, markup=False, soft_wrap=True)
-    messages.print(summary(report), markup=False, soft_wrap=True)
+    hidden = report.count(Verdict.OK) + report.count(Verdict.SKIPPED)
+    more = f" (-v shows {hidden} more)" if hidden and not verbose else ""
+    messages.print(f"{summary(report)}{more}", markup=False, soft_wrap=True)

@@ -14,6 +14,7 @@ from typing import Literal
 from dra_driver.api.gpu_settings import HealthPolicy
 from dra_driver.api.inventory import HealthCondition
 from dra_driver.api.resource import Taint
+from dra_driver.names import RELEASE_GPUS
 from dra_driver.quantity import whole_number
 
 type Severity = Literal["Info", "Warning", "Critical"]
@@ -69,6 +70,36 @@ _TAINT_KEYS = {
 }
 """The part of a taint's key after the driver's name, by type of condition. The first two and `unmonitored` are those
 of NVIDIA's own driver."""
+
+
+_RESET = (
+    f"release the GPUs (kubectl annotate node {{node}} {RELEASE_GPUS}=true), reset it on {{node}} (nvidia-smi"
+    f" --gpu-reset -i {{pci}}), and resume (kubectl annotate node {{node}} {RELEASE_GPUS}-)"
+)
+_REBOOT = "drain and reboot {node}; if the GPU is lost again, reseat or replace it"
+_REMEDIES = {
+    "Xid": f"wait until its pods have ended, {_RESET}; if the error returns, reboot the node",
+    "Xid 79": _REBOOT,
+    "Xid 94": "restart the programs that were hit; the GPU needs no reset",
+    "Xid 151": "restart the virtual machine {node}",
+    "GpuLost": _REBOOT,
+    "Ecc": f"wait until its pods have ended, {_RESET}",
+    "RowRemap failed": "drain {node} and replace the GPU",
+    "RowRemap": f"to remap rows, wait until its pods have ended, {_RESET}",
+    "Repair": "wait until its pods have ended, then reboot {node} to complete the repair",
+    "NvLink": "run `nvidia-smi nvlink -e -i {pci}` on {node}; reset the GPU, and check its NVLink bridge or switch",
+    "RecoveryAction": "follow `GPU Recovery Action` in the output of nvidia-smi -q -i {pci} on {node}",
+    "Unmonitored": "upgrade the NVIDIA driver: this version reports no events, so faults are detected late",
+    "Released": "if this is intended, ignore it; otherwise run the command in the message",
+    "NotValidated": "kubectl describe node {node} shows the result; the policy sets the validation in health.validate",
+}
+"""By type of condition, or by type and value."""
+
+
+def remedy(condition: HealthCondition, node: str, pci: str) -> str:
+    """What an administrator does about it, as a sentence without a period. `pci` is the GPU's PCI address."""
+    known = _REMEDIES.get(f"{condition.type} {condition.value}") or _REMEDIES.get(condition.type)
+    return (known or "run `dractl get nodes` and kubectl describe node {node}").format(node=node, pci=pci)
 
 
 def xid_severity(number: int) -> Severity | None:

@@ -231,14 +231,20 @@ def summary(report: DoctorReport) -> str:
     return f"{checks} checks: {', '.join(parts) or 'no problems found'}"
 
 
-def rendered(report: DoctorReport, width: int) -> Iterator[str]:
-    """A line for each finding, and one for its fix; what is skipped for one reason in a line at the end. Folded to
-    `width`."""
-    moot = [item for item in report.findings if item.verdict is Verdict.SKIPPED and not item.trouble]
+_WORST_FIRST = (Verdict.PROBLEM, Verdict.WARNING, Verdict.UNKNOWN, Verdict.SKIPPED, Verdict.OK)
+_QUIET = (Verdict.SKIPPED, Verdict.OK)
+
+
+def rendered(report: DoctorReport, width: int, *, verbose: bool) -> Iterator[str]:
+    """A line for each finding, the worst first, and one for its fix, folded to `width`. Only if `verbose`: what is ok,
+    and what is skipped, in a line for each reason at the end."""
+    ranked = sorted(report.findings, key=lambda item: _WORST_FIRST.index(item.verdict))
+    findings = [item for item in ranked if verbose or item.verdict not in _QUIET]
+    moot = [item for item in findings if item.verdict is Verdict.SKIPPED and not item.trouble]
     shown: Counter[tuple[str, str]] = Counter()
-    counts = Counter((item.check, item.trouble) for item in report.findings)
-    margin = 10 + max((len(item.check) for item in report.findings), default=0) + 2
-    for finding in report.findings:
+    counts = Counter((item.check, item.trouble) for item in findings)
+    margin = 10 + max((len(item.check) for item in findings), default=0) + 2
+    for finding in findings:
         if finding in moot:
             continue
         kind = (finding.check, finding.trouble)

@@ -9,11 +9,11 @@ from dra_driver.allocation.nodes import NodeView, unfit_for
 from dra_driver.api.core import KUBELET_PLUGIN, Pod, moment
 from dra_driver.api.gpupolicy import GATE_OFF
 from dra_driver.api.inventory import NO_HOOK_PROGRAM, GpuFacts, HealthCondition, NodeInventory, confirmation_annotation
+from dra_driver.devices.health import remedy
 from dra_driver.devices.limitations import LimitationCause
 from dra_driver.doctor.cluster import SIMULATED_RUNTIME, ClusterView, gpu_label
 from dra_driver.doctor.findings import Judgment, Wrong, wrong
 from dra_driver.kubernetes import GATES, OLDEST, minor_of
-from dra_driver.names import RELEASE_GPUS
 from dra_driver.phrases import and_more
 
 _CLOCK = timedelta(seconds=15)
@@ -195,22 +195,6 @@ def nvidia_driver(cluster: ClusterView) -> Judgment:
     return f"NVIDIA driver {', '.join(sorted(versions)) or '(no node has reported)'}"
 
 
-_RESET = (
-    f"release the GPUs (kubectl annotate node {{node}} {RELEASE_GPUS}=true), reset it on {{node}} (nvidia-smi"
-    f" --gpu-reset -i {{pci}}), and resume (kubectl annotate node {{node}} {RELEASE_GPUS}-)"
-)
-_ADVICE = {
-    "Xid": f"wait until its pods have ended, {_RESET}; if the error returns, reboot the node",
-    "GpuLost": "drain and reboot {node}; if the GPU is lost again, reseat or replace it",
-    "Ecc": f"wait until its pods have ended, {_RESET}",
-    "RowRemap": f"to remap rows, wait until its pods have ended, {_RESET}; if remapping failed, replace the GPU",
-    "Repair": "wait until its pods have ended, then reboot {node} to complete the repair",
-    "NvLink": "run `nvidia-smi nvlink -e -i {pci}` on {node}; reset the GPU, and check its NVLink bridge or switch",
-    "RecoveryAction": "follow `GPU Recovery Action` in the output of nvidia-smi -q -i {pci} on {node}",
-    "Unmonitored": "upgrade the NVIDIA driver: this version reports no events, so faults are detected late",
-    "Released": "if this is intended, ignore it; otherwise run the command in the message",
-    "NotValidated": "kubectl describe node {node} shows the result; the policy sets the validation in health.validate",
-}
 _LEFTOVERS = {"MpsDaemon": "mps-daemon", "InstanceLost": "mig-lost"}
 """Conditions that the check `leftovers` reports."""
 
@@ -230,7 +214,6 @@ def gpu_health(cluster: ClusterView) -> Judgment:
 
 
 def _condition(node: str, gpu: GpuFacts, condition: HealthCondition) -> Wrong:
-    advice = _ADVICE.get(condition.type, "run `dractl get nodes` and kubectl describe node {node}")
     return wrong(
         "unhealthy" if condition.severity == "Critical" else "noticed",
         f"Node {node}",
@@ -238,7 +221,7 @@ def _condition(node: str, gpu: GpuFacts, condition: HealthCondition) -> Wrong:
         pci=gpu.pci_bus_id,
         condition=f"{condition.type} {condition.value}" if condition.value else condition.type,
         message=condition.message,
-        advice=advice.format(node=node, pci=gpu.pci_bus_id),
+        advice=remedy(condition, node, gpu.pci_bus_id),
     )
 
 

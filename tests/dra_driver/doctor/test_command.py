@@ -118,7 +118,7 @@ def granted(release: Release, account: str) -> set[tuple[str, str, str]]:
 
 async def test_on_an_empty_cluster_it_says_how_to_install(api_server: SimulatedApiServer, tmp_path: Path) -> None:
     kubeconfig = api_server.kubeconfig(tmp_path / "kubeconfig")
-    status, text = await dractl("doctor", "--kubeconfig", str(kubeconfig))
+    status, text = await dractl("doctor", "-v", "--kubeconfig", str(kubeconfig))
     assert status == Status.NO
     assert "fix: helm install gpu-dra-driver" in " ".join(text.split())
     assert [line.split()[1] for line in text.splitlines() if line.startswith("problem")] == ["installation"]
@@ -167,19 +167,22 @@ def finding(number: int = 0, verdict: Verdict = Verdict.PROBLEM, **fields: str) 
     return Diagnosis("plugin-pods", verdict, "has no pod", f"Node gpu-{number}", "kubectl describe node", "missing")
 
 
-def test_each_finding_has_its_fix_below_it() -> None:
-    report = DoctorReport((Diagnosis("crds", Verdict.OK, "all there"), finding()))
-    assert list(rendered(report, 80)) == [
-        "ok        crds         all there",
+def test_each_finding_has_its_fix_below_it_and_the_worst_come_first() -> None:
+    warning = Diagnosis("pods", Verdict.WARNING, "restarted")
+    report = DoctorReport((Diagnosis("crds", Verdict.OK, "all there"), warning, finding()))
+    assert list(rendered(report, 80, verbose=True)) == [
         "problem   plugin-pods  Node gpu-0: has no pod",
         "                       fix: kubectl describe node",
+        "warning   pods         restarted",
+        "ok        crds         all there",
     ]
-    assert summary(report) == "2 checks: 1 problem"
+    assert not any("crds" in line for line in rendered(report, 80, verbose=False))
+    assert summary(report) == "3 checks: 1 problem, 1 warning"
 
 
 def test_of_many_alike_a_few_are_shown() -> None:
     report = DoctorReport(tuple(finding(number) for number in range(100)))
-    lines = list(rendered(report, 80))
+    lines = list(rendered(report, 80, verbose=True))
     assert len(lines) == 5 * 2 + 1
     assert lines[-1].strip() == "and 95 more like this (-o json has all)"
     assert summary(report) == "1 checks: 100 problems"
@@ -192,7 +195,7 @@ def test_all_that_is_well_is_said_to_be() -> None:
 
 def test_long_sentences_are_folded_below_themselves() -> None:
     report = DoctorReport((Diagnosis("crds", Verdict.OK, "word " * 30),))
-    lines = list(rendered(report, 60))
+    lines = list(rendered(report, 60, verbose=True))
     assert len(lines) > 2
     assert {len(line) <= 60 for line in lines} == {True}
     assert all(line.startswith(" " * 16) for line in lines[1:])
