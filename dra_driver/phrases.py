@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 from textwrap import wrap
 
 
@@ -41,6 +41,13 @@ def meant(value: object, known: Iterable[str]) -> str:
     # People forget the middle or the end of a word rather than its beginning.
     close.sort(key=lambda name: not name.startswith(_plain(value)[:3]))
     return f"; did you mean `{plain[close[0]]}`?" if close else ""
+
+
+def is_misspelt(value: str, right: str) -> bool:
+    """Whether a name is another one with a slip of a letter or two; names that differ in digits are different names."""
+    plain, other = _plain(value), _plain(right)
+    letters = re.sub("[0-9]", "", plain) != re.sub("[0-9]", "", other) or plain == other
+    return letters and SequenceMatcher(None, plain, other).ratio() >= 0.9
 
 
 def _plain(text: str) -> str:

@@ -22,8 +22,10 @@ from dra_driver.checking.findings import (
     CONFIG,
     CONFIG_KIND,
     DEPRECATED,
+    MISNAMED,
     NEEDS_GATE,
     SELECTOR,
+    UNKNOWN_ATTRIBUTE,
     Finding,
     Severity,
     sentence,
@@ -194,7 +196,8 @@ class Reviewer:
         warnings = [
             finding
             for finding in findings
-            if finding.severity is Severity.WARNING and finding.code not in _SAID_BY_SERVER
+            if (finding.severity is Severity.WARNING and finding.code not in _SAID_BY_SERVER)
+            or finding.code in (MISNAMED.name, UNKNOWN_ATTRIBUTE.name)
         ]
         return ReviewAnswer(
             review.uid,

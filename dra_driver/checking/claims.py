@@ -185,11 +185,11 @@ def _check_constraints(part: ClaimPart, names: KnownNames) -> None:
             domain, _, id_ = str(constraint.get(field) or "").rpartition("/")
             problem = names.problem("attributes", domain, id_) if domain and id_ else None
             if problem is not None:
-                message, guess = problem
-                fix = fix_of(guess)
+                fix, guess = problem.fix, problem.guess
                 if fix is not None and "/" not in guess and "device." not in guess:
                     fix = f"write `{domain}/{guess.split('`')[1]}`" if domain in names.attributes else fix
-                part.report.find(UNKNOWN_ATTRIBUTE, f"{path}.{field}", f"{message}; no devices satisfy this", fix=fix)
+                message = f"{problem.message}; no devices satisfy this"
+                part.report.find(UNKNOWN_ATTRIBUTE, f"{path}.{field}", message, fix=fix, severity=problem.severity)
 
 
 def _check_capacity(request: JsonObject, path: str, report: CheckReport, manifests: Manifests) -> None:
@@ -200,8 +200,8 @@ def _check_capacity(request: JsonObject, path: str, report: CheckReport, manifes
         domain, _, id_ = name.rpartition("/")
         problem = manifests.names.problem("capacity", domain or driver, id_)
         if problem is not None:
-            message, guess = problem
-            report.find(UNKNOWN_ATTRIBUTE, f"{path}.capacity.requests[{name}]", message, fix=fix_of(guess))
+            where = f"{path}.capacity.requests[{name}]"
+            report.find(UNKNOWN_ATTRIBUTE, where, problem.message, fix=problem.fix, severity=problem.severity)
 
 
 # -- ComputeDomains

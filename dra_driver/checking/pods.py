@@ -23,7 +23,7 @@ from dra_driver.checking.knowledge import Key
 from dra_driver.checking.manifests import ClaimPart, Manifests, PodPart
 from dra_driver.checking.selectors import fix_of
 from dra_driver.names import is_dns_label, is_dns_subdomain
-from dra_driver.phrases import listed, meant, shown
+from dra_driver.phrases import is_misspelt, listed, meant, shown
 
 _WHERE: Mapping[str, str] = {
     "Pod": "spec",
@@ -236,12 +236,15 @@ def _check_key(
         message = (
             f"{shown(name)} is no {kind}; the files have {'a claim' if right == 'resourceClaimName' else 'a template'}"
         )
-        pod.report.find(MISNAMED, path, f"{message} of this name", fix=f"write `{right}: {name}`")
+        fix = f"write `{right}: {name}`"
+        pod.report.find(MISNAMED, path, f"{message} of this name", fix=fix, severity=Severity.ERROR)
         return
     elsewhere = sorted(text for text, other_name in known if other_name == name)
     if elsewhere:
         message = f"{kind} {name} is in namespace {elsewhere[0] or 'default'}, the pod is not"
-        pod.report.find(MISNAMED, path, message, fix="put both into one namespace")
+        # A namespace that is not written is that of `kubectl apply -n`.
+        severity = Severity.ERROR if namespace and all(elsewhere) else None
+        pod.report.find(MISNAMED, path, message, fix="put both into one namespace", severity=severity)
         return
     report_missing(pod.report, path, kind, name, [text for ns, text in known if ns == namespace], namespace, manifests)
 
@@ -256,7 +259,9 @@ def report_missing(
         return
     guess = meant(name, [*known, *(text for ns, text in in_cluster if ns == namespace)])
     if guess:
-        report.find(MISNAMED, path, f"there is no {kind} {shown(name)}{guess}", fix=fix_of(guess))
+        certain = existing is not None or is_misspelt(name, guess.split("`")[1])
+        severity = Severity.ERROR if certain else None
+        report.find(MISNAMED, path, f"there is no {kind} {shown(name)}{guess}", fix=fix_of(guess), severity=severity)
     elif existing is not None:
         message = f"{kind} {shown(name)} is neither in these files nor in the cluster"
         report.find(NOT_FOUND, path, message, severity=Severity.ERROR)

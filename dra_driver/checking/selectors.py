@@ -8,9 +8,9 @@ from dra_driver.cel.errors import CelError, CelNotJudged
 from dra_driver.cel.functions import Server
 from dra_driver.cel.parser import parse
 from dra_driver.cel.tree import Bind, CallNode, Constant, Index, Name, Select, SyntaxNode, children
-from dra_driver.checking.findings import NOT_JUDGED, SELECTOR, UNKNOWN_ATTRIBUTE, CheckReport
+from dra_driver.checking.findings import NOT_JUDGED, SELECTOR, UNKNOWN_ATTRIBUTE, CheckReport, Severity
 from dra_driver.names import DEVICE_ATTRIBUTES, GPU_DRIVER, STANDARD_DOMAIN
-from dra_driver.phrases import meant
+from dra_driver.phrases import is_misspelt, meant
 
 _CAPACITIES = (
     "memory", "multiprocessors", "copyEngines", "decoders", "encoders", "jpegEngines", "ofaEngines", "cores", "shares",
@@ -31,14 +31,14 @@ class KnownNames:
         names = [*DEVICE_ATTRIBUTES, *(f"{STANDARD_DOMAIN}/{id_}" for id_ in _STANDARD), *extra]
         return cls(_by_domain(names, driver), _by_domain(_CAPACITIES, driver))
 
-    def problem(self, kind: str, domain: str, id_: str) -> tuple[str, str] | None:
-        """What is strange about a name, and what was meant. Unknown domains belong to other drivers."""
+    def problem(self, kind: str, domain: str, id_: str) -> "NameProblem | None":
+        """What is strange about a name. Unknown domains belong to other drivers."""
         known = self.attributes if kind == "attributes" else self.capacity
         word = "attribute" if kind == "attributes" else "capacity"
         domains = {*self.attributes, *self.capacity}
         if domain not in domains:
             guess = meant(domain, domains)
-            return (f"no known device has {word} `{domain}/{id_}`{guess}", guess) if guess else None
+            return NameProblem(f"no known device has {word} `{domain}/{id_}`{guess}", guess, domain) if guess else None
         if id_ in known.get(domain, ()):
             return None
         guess = meant(id_, known.get(domain, ()))
@@ -46,7 +46,27 @@ class KnownNames:
         if not guess and id_ in other.get(domain, ()):
             place = "capacity" if kind == "attributes" else "attributes"
             guess = f"; did you mean `device.{place}['{domain}'].{id_}`?"
-        return f"no known device has {word} `{domain}/{id_}`{guess}", guess
+        return NameProblem(f"no known device has {word} `{domain}/{id_}`{guess}", guess, id_)
+
+
+@dataclass(frozen=True, slots=True)
+class NameProblem:
+    """`guess` is empty, or a question that names what was probably meant by `written`."""
+
+    message: str
+    guess: str
+    written: str
+
+    @property
+    def fix(self) -> str | None:
+        return fix_of(self.guess)
+
+    @property
+    def severity(self) -> Severity:
+        """A misspelt name matches nothing, anywhere; another name may be one that an administrator adds."""
+        right = self.guess.split("`")[1] if self.guess else ""
+        elsewhere = right.startswith("device.")
+        return Severity.ERROR if elsewhere or is_misspelt(self.written, right) else Severity.WARNING
 
 
 def _by_domain(names: Collection[str], driver: str) -> dict[str, set[str]]:
@@ -68,8 +88,9 @@ def check_selector(expression: str, path: str, report: CheckReport, server: Serv
     for kind, domain, id_, start in _read(parse(expression)):
         problem = names.problem(kind, domain, id_)
         if problem is not None:
-            message, guess = problem
-            report.find(UNKNOWN_ATTRIBUTE, path, message, fix=fix_of(guess), offset=start)
+            report.find(
+                UNKNOWN_ATTRIBUTE, path, problem.message, fix=problem.fix, offset=start, severity=problem.severity
+            )
     return True
 
 

@@ -538,7 +538,7 @@ def test_what_is_wrong_is_found_at_its_place(story: Story) -> None:
     lines = story.bad.split("\n")
     assert lines[said[0].line - 1][said[0].column - 1 :].startswith(story.at)
     assert story.says in f"{said[0].message} {said[0].fix}"
-    assert said[0].severity is story.code.severity
+    assert said[0].severity is story.code.severity or story.code.otherwise
 
 
 @rows("story", STORIES)
@@ -557,6 +557,21 @@ def test_a_claim_that_is_right_is_clean() -> None:
 def test_where_it_is_known_which_nodes_there_are_a_misfit_is_an_error() -> None:
     (only,) = found(claim("count: 9"), replace(KNOWN, certain=True))
     assert (only.code, only.severity) == ("never-fits", Severity.ERROR)
+
+
+@pytest.mark.parametrize(
+    ("text", "severity"),
+    [
+        (claim().replace("gpu.nvidia.com", "gpu.nvidia.con"), Severity.ERROR),
+        (claim().replace("gpu.nvidia.com", "gpu2.nvidia.com"), Severity.WARNING),
+        (claim() + "---\n" + pod(GPU, USE), Severity.ERROR),
+        (TEMPLATE.replace("name: train", "name: train-2") + "---\n" + pod(GPU, USE), Severity.WARNING),
+        (selecting(f"has({ATTRIBUTE}.productNam)"), Severity.ERROR),
+        (selecting(f"has({ATTRIBUTE}.memory)"), Severity.ERROR),
+    ],
+)
+def test_a_misspelt_name_is_an_error_and_one_that_may_be_somewhere_else_is_not(text: str, severity: Severity) -> None:
+    assert [one.severity for one in found(text) if one.code in ("misnamed", "unknown-attribute")] == [severity]
 
 
 def test_in_a_cluster_what_is_missing_is_an_error_and_what_is_there_is_not() -> None:

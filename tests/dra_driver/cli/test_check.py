@@ -24,7 +24,7 @@ kind: ResourceClaimTemplate
 metadata: {name: gpu}
 spec: {spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu.nvidia.com}}]}}}
 """
-WARNING = GOOD.replace("gpu.nvidia.com", "gpu.nvidia.con")
+WARNING = GOOD.replace("gpu.nvidia.com", "gpu2.nvidia.com")
 ERROR = GOOD.replace("exactly", "exact")
 NOTE = GOOD.replace("gpu.nvidia.com", "fpga.example.com")
 
@@ -121,6 +121,7 @@ def file(tmp_path: Path) -> Path:
         (NOTE, ("--strict",), Status.DONE),
         (WARNING, (), Status.DONE),
         (WARNING, ("--strict",), Status.NO),
+        (WARNING.replace("gpu2.nvidia.com", "gpu.nvidia.con"), (), Status.NO),
         (ERROR, (), Status.NO),
         ("a: [", (), Status.NO),
     ],
@@ -160,7 +161,7 @@ def test_programs_get_every_finding_with_the_same_keys(file: Path, output: str) 
         "field": "spec.spec.devices.requests[0].exactly.deviceClassName",
         "severity": "warning",
         "code": "misnamed",
-        "message": "there is no DeviceClass 'gpu.nvidia.con'; did you mean `gpu.nvidia.com`?",
+        "message": "there is no DeviceClass 'gpu2.nvidia.com'; did you mean `gpu.nvidia.com`?",
         "fix": "write `gpu.nvidia.com`",
     }
 
