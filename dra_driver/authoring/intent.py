@@ -24,6 +24,16 @@ class ObjectForm(StrEnum):
     """What an administrator offers under a name."""
 
 
+class WorkloadKind(StrEnum):
+    """What to write beside a template or claim, to use it."""
+
+    POD = "Pod"
+    DEPLOYMENT = "Deployment"
+    STATEFUL_SET = "StatefulSet"
+    JOB = "Job"
+    JOB_SET = "JobSet"
+
+
 class Same(StrEnum):
     """What several devices of one claim have in common."""
 
@@ -97,8 +107,14 @@ class Intent:
     vm: bool = False
     tolerate: tuple[str, ...] = ()
     """`KEY` or `KEY=VALUE`."""
-    pod: bool = False
-    image: str = IMAGE
+    workload: WorkloadKind | None = None
+    """Any but a pod has a template."""
+    replicas: int = 1
+    """Pods of the workload."""
+    image: str | None = None
+    """None is IMAGE, which shows the devices and ends."""
+    command: tuple[str, ...] = ()
+    """Empty runs the program of the image."""
 
     @property
     def kind(self) -> DeviceKind | None:
@@ -113,6 +129,11 @@ class Intent:
     def devices(self) -> int:
         """How many GPUs or parts; 1 by default."""
         return 1 if self.count is None else self.count
+
+    @property
+    def shows_devices(self) -> bool:
+        """Whether the pod has no program of its own."""
+        return self.image is None and not self.command
 
 
 MIG_PROFILE = re.compile(r"(?:[1-7]c\.)?[1-7]g\.[0-9]+gb(?:[+-][a-z.]+)*")
@@ -148,19 +169,20 @@ def parse_mps(text: str) -> MpsWish:
     """From `threads=50,memory=8Gi`, or nothing for no limits. Raises InvalidInput."""
     settings = _settings(text, ("threads", "memory"), "--mps-limits") if text else {}
     threads = _whole_number(settings["threads"], "--mps-limits threads", 1, 100) if "threads" in settings else None
-    if "memory" in settings and quantity(settings["memory"], "--mps-limits memory") < Quantity.parse("1Mi"):
-        raise InvalidInput("MPS counts in MiB, so it is at least 1Mi", about="--mps-limits memory")
+    if "memory" in settings:
+        quantity(settings["memory"], "--mps-limits memory")
     return MpsWish(threads, settings.get("memory"))
 
 
 def quantity(text: str, about: str) -> Quantity:
-    """More than nothing. Raises InvalidInput."""
+    """Of memory, 1Mi at least. Raises InvalidInput."""
     try:
         amount = Quantity.parse(text)
     except ValueError:
         raise InvalidInput(f"{text!r} is not an amount; write one like 40Gi", about=about) from None
-    if amount.value <= 0:
-        raise InvalidInput(f"{text!r} is not more than zero; write an amount like 40Gi", about=about)
+    if amount < Quantity.parse("1Mi"):
+        bytes_ = f"is {amount.value} bytes" if amount.value > 0 else "is not more than zero"
+        raise InvalidInput(f"{text!r} {bytes_}; write an amount like {text if text.isdecimal() else 40}Gi", about=about)
     return amount
 
 

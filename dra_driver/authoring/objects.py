@@ -9,7 +9,16 @@ from typing import Any
 
 from dra_driver.api.meta import COMPUTE_DOMAINS, JsonObject
 from dra_driver.apirules.metadata import dns_label
-from dra_driver.authoring.intent import SAME_ATTRIBUTES, Intent, ObjectForm, Same, product_pattern, strategy_of
+from dra_driver.authoring.intent import (
+    IMAGE,
+    SAME_ATTRIBUTES,
+    Intent,
+    ObjectForm,
+    Same,
+    WorkloadKind,
+    product_pattern,
+    strategy_of,
+)
 from dra_driver.authoring.writing import Noted
 from dra_driver.devices.model import DeviceKind
 from dra_driver.errors import InvalidInput
@@ -32,10 +41,10 @@ _SAME_NOTES = {
 
 
 def objects_of(intent: Intent) -> tuple[Any, ...]:
-    """The claim, template or class, and the pod where one is wanted; `writing.plain` makes API objects of them."""
+    """The claim, template or class, and the workload, if any; `writing.plain` makes API objects of them."""
     if intent.form is ObjectForm.CLASS:
         return (_class(intent),)
-    return (_claim(intent), _pod(intent)) if intent.pod else (_claim(intent),)
+    return (_claim(intent), _workload(intent)) if intent.workload is not None else (_claim(intent),)
 
 
 def name_of(intent: Intent) -> str:
@@ -238,20 +247,67 @@ def _parameters(intent: Intent) -> JsonObject:
     return {"apiVersion": CONFIG_API_VERSION, "kind": kind, "sharing": sharing}
 
 
-# -- pods and classes
+# -- workloads and classes
 
 
-def _pod(intent: Intent) -> Noted:
-    name = name_of(intent)
+def _workload(intent: Intent) -> Noted:
+    name, pod = name_of(intent), _pod_spec(intent)
+    if intent.workload is WorkloadKind.POD:
+        return Noted("A pod that uses it.", _api_object("v1", "Pod", name, pod))
+    if intent.workload is WorkloadKind.JOB:
+        note = f"{_pods(intent)}."
+        return Noted(note, _api_object("batch/v1", "Job", name, _job_spec(pod, intent.replicas)))
+    if intent.workload is WorkloadKind.JOB_SET:
+        workers = {"name": "workers", "replicas": 1, "template": {"spec": _job_spec(pod, intent.replicas)}}
+        note = f"{_pods(intent)}. Needs the JobSet controller in the cluster."
+        return Noted(note, _api_object("jobset.x-k8s.io/v1alpha2", "JobSet", name, {"replicatedJobs": [workers]}))
+    labels = {"app": name}
+    spec: JsonObject = {"replicas": intent.replicas, "selector": {"matchLabels": labels}}
+    if intent.workload is WorkloadKind.DEPLOYMENT:
+        note = "An update ends an old pod before it starts a new one, which waits for devices otherwise."
+        spec["strategy"] = Noted(note, {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}})
+    else:
+        spec["serviceName"] = Noted("A headless Service of this name gives each pod a DNS name.", name)
+    spec["template"] = {"metadata": {"labels": labels}, "spec": pod}
+    note = f"{_pods(intent)}; a pod that ends is made again."
+    return Noted(note, _api_object("apps/v1", str(intent.workload), name, spec))
+
+
+def _pods(intent: Intent) -> str:
+    several = intent.replicas > 1
+    return f"{intent.replicas} pods, each with devices of its own" if several else "One pod, with devices of its own"
+
+
+def _pod_spec(intent: Intent) -> JsonObject:
     reference = "resourceClaimName" if intent.form is ObjectForm.CLAIM else "resourceClaimTemplateName"
-    container = {
-        "name": "main",
-        "image": intent.image,
-        "command": ["sleep", "infinity"],
-        "resources": {"claims": Noted("Containers without this see no GPU.", [{"name": _ENTRY}])},
+    # A pod that shows its devices ends, and so do those of jobs.
+    ends = intent.shows_devices or intent.workload in (WorkloadKind.JOB, WorkloadKind.JOB_SET)
+    claims = Noted("Containers without this see no GPU.", [{"name": _ENTRY}])
+    return {
+        **({"restartPolicy": "Never"} if ends else {}),
+        "resourceClaims": [{"name": _ENTRY, reference: name_of(intent)}],
+        "containers": [_container(intent, claims)],
     }
-    spec = {"resourceClaims": [{"name": _ENTRY, reference: name}], "containers": [container]}
-    return Noted("A pod that uses it.", _object("Pod", {"metadata": {"name": name}, "spec": spec}, "v1"))
+
+
+def _container(intent: Intent, claims: Noted) -> JsonObject:
+    command: Any = list(intent.command)
+    if intent.shows_devices:
+        shown = ["ls", "-l", "/dev/vfio"] if intent.vm else ["nvidia-smi", "-L"]
+        command = Noted("Shows the devices in the pod's log, and ends.", shown)
+    return {
+        "name": "main",
+        "image": intent.image or IMAGE,
+        **({"command": command} if command else {}),
+        "resources": {"claims": claims},
+    }
+
+
+def _job_spec(pod: JsonObject, pods: int) -> JsonObject:
+    """Of `pods` pods that run at the same time."""
+    mode = Noted("Each pod knows its number, JOB_COMPLETION_INDEX.", "Indexed")
+    several = {"completions": pods, "parallelism": pods, "completionMode": mode}
+    return {**(several if pods > 1 else {}), "template": {"spec": pod}}
 
 
 _OF_CLASS = {
@@ -323,15 +379,16 @@ _LONGEST_NAME = 50
 """So that names made of it are still labels."""
 
 
-def domain_objects(name: str, nodes: int, image: str, *, all_channels: bool) -> tuple[Any, ...]:
-    """The domain, a template for the GPUs, and a Job with one pod for each of `nodes`.
+def domain_objects(name: str, nodes: int, program: Intent, *, all_channels: bool) -> tuple[Any, ...]:
+    """The domain, a template for the GPUs, and a Job with one pod for each of `nodes`, with image and command of
+    `program`.
 
     `writing.plain` makes API objects of them. Raises InvalidInput for a name that the Job's pods could not have.
     """
     why = dns_label(name) if len(name) <= _LONGEST_NAME else f"has more than {_LONGEST_NAME} characters"
     if why is not None:
         raise InvalidInput(f"{name!r}: {why}", about="NAME")
-    return _domain(name, all_channels), _gpus(name), _job(name, nodes, image)
+    return _domain(name, all_channels), _gpus(name), _job(name, nodes, program)
 
 
 def _domain(name: str, all_channels: bool) -> Noted:
@@ -360,30 +417,18 @@ def _gpus(name: str) -> Noted:
     )
 
 
-def _job(name: str, nodes: int, image: str) -> Noted:
-    container = {
-        "name": "main",
-        "image": image,
-        "command": ["sleep", "infinity"],
-        "resources": {
-            "claims": Noted("The channel lets its programs share GPU memory with those of the other pods.", _CLAIMS)
-        },
-    }
+def _job(name: str, nodes: int, program: Intent) -> Noted:
+    claims = Noted("The channel lets its programs share GPU memory with those of the other pods.", _CLAIMS)
     pod = {
         "restartPolicy": "Never",
         "resourceClaims": [
             {"name": "gpus", "resourceClaimTemplateName": f"{name}-gpus"},
             {"name": "channel", "resourceClaimTemplateName": _channel(name)},
         ],
-        "containers": [container],
+        "containers": [_container(program, claims)],
     }
-    spec = {
-        "completions": nodes,
-        "parallelism": nodes,
-        "completionMode": Noted("Each pod knows its number, JOB_COMPLETION_INDEX.", "Indexed"),
-        "template": {"spec": pod},
-    }
-    return Noted(f"{nodes} pods, each on its own node.", _api_object("batch/v1", "Job", name, spec))
+    note = f"{nodes} pods, each on its own node."
+    return Noted(note, _api_object("batch/v1", "Job", name, _job_spec(pod, nodes)))
 
 
 _CLAIMS = [{"name": "gpus"}, {"name": "channel"}]

@@ -17,6 +17,7 @@ from dra_driver.authoring.intent import (
     Intent,
     ObjectForm,
     Same,
+    WorkloadKind,
     is_model,
     quantity,
     spelled,
@@ -61,7 +62,7 @@ def _words(intent: Intent) -> Iterator[str]:
             yield f"--tolerate {word!r}: the key of a taint, or KEY=VALUE, as gpu.nvidia.com/xid"
     if not is_dns_subdomain(intent.nic_class):
         yield f"--nic-class {intent.nic_class!r}: the name of a DeviceClass"
-    if not intent.image.strip() or intent.image != intent.image.strip():
+    if intent.image is not None and (not intent.image or intent.image != intent.image.strip()):
         yield f"--image {intent.image!r}: the name of a container image"
     if len(set(map(spelled, intent.prefer))) < len(intent.prefer):
         yield "--prefer: the same model twice"
@@ -86,6 +87,8 @@ def _is_taint(key: str, value: str) -> bool:
 
 
 def _together(intent: Intent) -> Iterator[str]:
+    if intent.shows_devices and intent.workload in (WorkloadKind.DEPLOYMENT, WorkloadKind.STATEFUL_SET):
+        yield f"--image is missing: a {intent.workload} needs a program that does not end; add --image, or --command"
     if intent.gpu is not None and intent.prefer:
         yield "--gpu with --prefer: --gpu wants one model, --prefer takes the first of several; leave one out"
     beside_nic = intent.nic and intent.same in (Same.PCIE, Same.NODE)
@@ -188,7 +191,7 @@ def _form(intent: Intent) -> Iterator[str]:
     given = [option for option, there in options.items() if there]
     if given:
         yield f"{', '.join(given)}: a class says which devices there are to choose from; claims say the rest"
-    if intent.pod:
+    if intent.workload is not None:
         yield "--pod: a pod names a claim or a template, not a class"
 
 

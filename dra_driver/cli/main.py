@@ -87,7 +87,7 @@ COMMANDS = (
         "check", "dra_driver.cli.check:check", "Offline: what is wrong with manifests, before they are applied."
     ),
     LazyCommand("migrate", "dra_driver.cli.migrate:migrate", "Offline: move manifests from the device plugin to DRA."),
-    LazyCommand("new", "dra_driver.cli.new:app", "Write a claim, template, class or domain from what you want."),
+    LazyCommand("new", "dra_driver.cli.new:app", "Write a claim, class, domain or workload from what you want."),
     LazyCommand("policy", "dra_driver.cli.policy:app", "What GpuPolicies would change, before they are applied."),
     LazyCommand("doctor", "dra_driver.cli.doctor:doctor", "What is wrong with an installation, and the fixes."),
     LazyCommand("bundle", "dra_driver.cli.bundle:bundle", "Make a support archive, without secrets."),

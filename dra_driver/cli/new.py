@@ -1,10 +1,11 @@
-"""`dractl new claim|template|class|domain`: writes requests for GPUs as YAML that explains itself.
+"""`dractl new claim|template|class|domain|deployment|…`: writes requests for GPUs as YAML that explains itself.
 
 What is wanted comes from options or, in a terminal, from answers to a few questions; the YAML goes to standard output,
 everything else to standard error, so `dractl new … | kubectl apply -f -` is safe.
 """
 
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,12 +19,12 @@ from dra_driver.api.config import Interval
 from dra_driver.api.inventory import GpuFacts
 from dra_driver.authoring.intent import (
     DRANET_CLASS,
-    IMAGE,
     Intent,
     MpsWish,
     ObjectForm,
     Same,
     ShareIntent,
+    WorkloadKind,
     parse_mps,
     parse_share,
     quantity,
@@ -34,7 +35,14 @@ from dra_driver.authoring.writing import plain, written
 from dra_driver.errors import InvalidInput
 from dra_driver.terminal import Format, messages, print_data
 
-app = typer.Typer(help="Write a claim, a template, a class or a domain from what you want.", no_args_is_help=True)
+app = typer.Typer(help="Write a claim, a class, a domain or a workload from what you want.", no_args_is_help=True)
+
+_WORKLOADS = {
+    "deployment": WorkloadKind.DEPLOYMENT,
+    "statefulset": WorkloadKind.STATEFUL_SET,
+    "job": WorkloadKind.JOB,
+    "jobset": WorkloadKind.JOB_SET,
+}
 
 
 class _Interval(StrEnum):
@@ -93,13 +101,26 @@ TolerateOption = Annotated[
     list[str] | None, _option("Also devices with this taint; may be repeated.", "--tolerate", metavar="KEY[=VALUE]")
 ]
 PodOption = Annotated[bool, _option("With a pod that uses it.", "--pod")]
-ImageOption = Annotated[str, typer.Option("--image", help="The pod's image.")]
+ImageOption = Annotated[
+    str | None, _option("The image that pods run; default: one that shows the devices and ends.", "--image")
+]
+CommandOption = Annotated[
+    str | None, _option("What containers run instead of the program of the image: 'python train.py'.", "--command")
+]
+ReplicasOption = Annotated[
+    int,
+    typer.Option("--replicas", min=1, max=MOST_NODES, help="Pods of a workload, each with devices of its own."),
+]
 TextOption = Annotated[_Text, typer.Option("--output", "-o", help="YAML with comments, or JSON without.")]
 
 
+@app.command("jobset", help="A JobSet, and the template of its pods' claims.")
+@app.command("job", help="A Job, and the template of its pods' claims.")
+@app.command("statefulset", help="A StatefulSet, and the template of its pods' claims.")
+@app.command("deployment", help="A Deployment, and the template of its pods' claims.")
 @app.command("template", help="A ResourceClaimTemplate: each pod that uses it gets its own claim.")
 @app.command("claim", help="A ResourceClaim, for pods that name it; it outlives them, and they share its devices.")
-def workload(
+def request(
     context: typer.Context,
     name: NameArgument = None,
     gpu: GpuOption = None,
@@ -119,11 +140,16 @@ def workload(
     vm: VmOption = False,
     tolerate: TolerateOption = None,
     pod: PodOption = False,
-    image: ImageOption = IMAGE,
+    replicas: ReplicasOption = 1,
+    image: ImageOption = None,
+    command: CommandOption = None,
     output: TextOption = _Text.YAML,
 ) -> None:
+    kind = _WORKLOADS.get(str(context.info_name))
+    if (pod and kind is not None) or (replicas > 1 and kind is None):
+        raise InvalidInput("--replicas is for deployment, statefulset, job and jobset, --pod for claim and template")
     intent = Intent(
-        form=ObjectForm(str(context.info_name)),
+        form=ObjectForm(str(context.info_name)) if kind is None else ObjectForm.TEMPLATE,
         name=name,
         gpu=gpu,
         prefer=tuple(text.strip() for text in prefer.split(",")) if prefer is not None else (),
@@ -140,8 +166,10 @@ def workload(
         admin=admin,
         vm=vm,
         tolerate=tuple(tolerate or ()),
-        pod=pod,
+        workload=WorkloadKind.POD if pod else kind,
+        replicas=replicas,
         image=image,
+        command=_words(command),
     )
     _write(intent, output)
 
@@ -183,11 +211,20 @@ def domain(
     all_channels: Annotated[
         bool, _option("All IMEX channels of the driver, not only the domain's own.", "--all-channels")
     ] = False,
-    image: ImageOption = IMAGE,
+    image: ImageOption = None,
+    command: CommandOption = None,
     output: TextOption = _Text.YAML,
 ) -> None:
     """A ComputeDomain, for pods whose GPUs share memory over NVLink between nodes, and a Job that uses it."""
-    _print(domain_objects(name, nodes, image, all_channels=all_channels), output)
+    program = Intent(image=image, command=_words(command))
+    _print(domain_objects(name, nodes, program, all_channels=all_channels), output)
+
+
+def _words(command: str | None) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(command or ""))
+    except ValueError as error:
+        raise InvalidInput(f"{command!r}: {error}; quote it as in a shell", about="--command") from None
 
 
 def _amount(text: str | None) -> str | None:
@@ -200,8 +237,13 @@ def _mps(wanted: bool, limits: str | None) -> MpsWish | None:
     return MpsWish() if wanted else None
 
 
+_NOTHING = Intent()
+_NO_WISHES = ("form", "name", "workload", "replicas", "image", "command")
+"""Fields that say nothing of devices."""
+
+
 def _write(intent: Intent, output: _Text) -> None:
-    if intent == Intent(form=intent.form, name=intent.name, pod=intent.pod, image=intent.image):
+    if intent == replace(_NOTHING, **{name: getattr(intent, name) for name in _NO_WISHES}):
         intent = _asked(intent)
     if problems := refusals(intent, known_gpus()):
         raise InvalidInput("\n       ".join(problems), problems=problems)
@@ -251,24 +293,38 @@ def known_gpus() -> tuple[GpuFacts, ...]:
 def _asked(intent: Intent) -> Intent:
     """What the user answers. Raises InvalidInput without a terminal."""
     if not _somebody_is_there():
+        form = intent.workload.lower() if intent.workload not in (None, WorkloadKind.POD) else intent.form
+        example = f"dractl new {form} --gpu h100{'' if intent.form is ObjectForm.CLASS else ' --count 2'}"
         raise InvalidInput(
-            f"say what it should be of, for example: dractl new {intent.form} --gpu h100 --count 2;"
-            f" dractl new {intent.form} --help shows all options. In a terminal it asks."
+            f"say what it should be of, for example: {example}; dractl new {form} --help shows all options."
+            " In a terminal it asks."
         )
     kind = _choice("What do you need?", ("a whole GPU", "a MIG device", "a share of a GPU"))
     if kind == 1:
-        intent = replace(intent, mig=_question("Which profile, as 1g.10gb?", "1g.10gb"))
+        intent = _asked_of(intent, "mig", "Which profile, as 1g.10gb?", "1g.10gb")
     elif kind == 2:
         intent = replace(intent, share=_asked_share(intent.form))
-    model = _question("Which model, as h100? Leave it empty for any.", "")
-    intent = replace(intent, gpu=model or None)
+    intent = _asked_of(intent, "gpu", "Which model, as h100? Leave it empty for any.", "")
     if intent.form is ObjectForm.CLASS:
         return intent
     count = typer.prompt("How many?", default=1, type=int, err=True)
     intent = replace(intent, count=count)
     if kind == 0 and count > 1 and typer.confirm("Connected by NVLink?", default=False, err=True):
         intent = replace(intent, same=Same.NVLINK)
-    return replace(intent, pod=intent.pod or typer.confirm("With a pod that uses it?", default=True, err=True))
+    if intent.workload is None and typer.confirm("With a pod that uses it?", default=True, err=True):
+        intent = replace(intent, workload=WorkloadKind.POD)
+    return intent
+
+
+def _asked_of(intent: Intent, field: str, text: str, default: str) -> Intent:
+    """With an answer that is not refused."""
+    while True:
+        fields: dict[str, Any] = {field: _question(text, default) or None}
+        answered = replace(intent, **fields)
+        if not (problems := refusals(answered, known_gpus())):
+            return answered
+        for problem in problems:
+            messages.print(problem, markup=False, soft_wrap=True)
 
 
 def _somebody_is_there() -> bool:

@@ -3,7 +3,17 @@
 import pytest
 from support.rows import rows
 
-from dra_driver.authoring.intent import Intent, MpsWish, ObjectForm, Same, ShareIntent, is_model, parse_mps, parse_share
+from dra_driver.authoring.intent import (
+    Intent,
+    MpsWish,
+    ObjectForm,
+    Same,
+    ShareIntent,
+    WorkloadKind,
+    is_model,
+    parse_mps,
+    parse_share,
+)
 from dra_driver.authoring.refusals import refusals
 from dra_driver.cli.new import known_gpus
 from dra_driver.devices.exclusion import LIMITS, PAIRS
@@ -44,13 +54,17 @@ KNOWN = known_gpus()
         (Intent(admin=True, prefer=("h100",)), "--prefer with --admin"),
         (Intent(isolated=True, mig="1c.3g.40gb"), "--isolated with --mig 1c.3g.40gb: parts of one GPU instance"),
         (Intent(count=33), "--count 33: 1 to 32"),
+        (Intent(count=1, workload=WorkloadKind.DEPLOYMENT), "--image is missing: a Deployment needs a program"),
         (Intent(count=0), "--count 0: 1 to 32"),
         (Intent(count=17, nic=True), "--count 17: 1 to 16 with a network device each"),
         (
             Intent(form=ObjectForm.CLASS, gpu="h100", count=2, nic=True),
             "--count, --with-nic: a class says which devices",
         ),
-        (Intent(form=ObjectForm.CLASS, gpu="h100", pod=True), "--pod: a pod names a claim or a template"),
+        (
+            Intent(form=ObjectForm.CLASS, gpu="h100", workload=WorkloadKind.POD),
+            "--pod: a pod names a claim or a template",
+        ),
         (Intent(name="Not a name", count=1), "NAME 'Not a name': lower-case letters"),
         (Intent(name="threads=50", mps=MpsWish()), "NAME 'threads=50': not a name; set MPS limits with --mps-limits"),
         (Intent(gpu="h100'"), "--gpu \"h100'\": words of a product's name"),
@@ -105,5 +119,5 @@ def test_shares_and_limits_are_read_from_words() -> None:
     assert parse_share("cores=50, memory=8Gi") == ShareIntent("50", "8Gi")
     assert parse_share("shares=2") == ShareIntent(shares="2")
     assert parse_mps("threads=50,memory=8Gi") == MpsWish(50, "8Gi")
-    with pytest.raises(InvalidInput, match="at least 1Mi"):
+    with pytest.raises(InvalidInput, match="is 1024 bytes"):
         parse_mps("memory=1Ki")

@@ -35,6 +35,44 @@ def test_a_pod_of_a_claim_names_the_claim() -> None:
     assert pod["spec"]["resourceClaims"] == [{"name": "gpu", "resourceClaimName": claim["metadata"]["name"]}]
 
 
+def test_a_workload_comes_with_the_template_of_its_pods_and_each_gets_devices(tmp_path: Path) -> None:
+    """The image's own program runs, unless a command is given; as many pods are placed as were asked for."""
+    for kind, fields in (("deployment", "apps/v1"), ("statefulset", "apps/v1"), ("job", "batch/v1"), ("jobset", "")):
+        text = run("new", kind, "train", "--gpu", "h100", "--count", "4", "--replicas", "3", "--image", "x:1").stdout
+        template, workload = yaml.safe_load_all(text)
+        assert workload["kind"].lower() == kind and workload["apiVersion"].startswith(fields)
+        assert (template["metadata"]["name"], "command:" in text) == ("train", False)
+        file = tmp_path / f"{kind}.yaml"
+        file.write_text(text)
+        assert run("check", str(file), "--strict").stderr == "2 documents: nothing to say\n"
+        placed = json.loads(run("allocate", "-f", str(file), "--nodes", "dgx-h100", "-o", "json").stdout)
+        assert [item["fits"] for item in placed] == [True, True, False]
+    text = run("new", "job", "--count", "1", "--command", "python 'my train.py'").stdout
+    (container,) = list(yaml.safe_load_all(text))[1]["spec"]["template"]["spec"]["containers"]
+    assert (container["image"], container["command"]) == ("ubuntu:24.04", ["python", "my train.py"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("deployment", "--count", "1"), "--image is missing"),
+        (("job", "--count", "1", "--pod"), "--pod for claim and template"),
+        (("claim", "--count", "1", "--replicas", "2"), "--replicas is for deployment"),
+        (("job", "--count", "1", "--command", "it's"), "quote it as in a shell"),
+        (("claim", "--memory", "40"), "'40' is 40 bytes; write an amount like 40Gi"),
+        (("class",), "dractl new class --gpu h100;"),
+        (("job",), "dractl new job --gpu h100 --count 2;"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_with_what_to_write(
+    arguments: tuple[str, ...], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended, plain_errors():
+        run("new", *arguments)
+    assert ended.value.code == Status.USAGE
+    assert reason in " ".join(capsys.readouterr().err.split())
+
+
 def test_without_options_and_without_a_terminal_it_refuses_politely(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended, plain_errors():
         run("new", "claim")
@@ -56,6 +94,7 @@ def test_a_wrong_combination_ends_with_status_2_and_a_line_for_each_reason(capsy
     [
         ("1\nh100\n2\ny\nn\n", ["--gpu", "h100", "--count", "2", "--same", "nvlink"]),
         ("2\n3g.40gb\n\n1\ny\n", ["--mig", "3g.40gb", "--count", "1", "--pod"]),
+        ("2\n9x\n3g.40gb\n\n1\ny\n", ["--mig", "3g.40gb", "--count", "1", "--pod"]),
         ("9\n3\ncores=25\nl40s\n1\nn\n", ["--share", "cores=25", "--gpu", "l40s", "--count", "1"]),
     ],
 )
