@@ -43,7 +43,7 @@ def meant(value: object, known: Iterable[str]) -> str:
     return f"; did you mean `{plain[close[0]]}`?" if close else ""
 
 
-def is_misspelt(value: str, right: str) -> bool:
+def is_misspelled(value: str, right: str) -> bool:
     """Whether a name is another one with a slip of a letter or two; names that differ in digits are different names."""
     plain, other = _plain(value), _plain(right)
     letters = re.sub("[0-9]", "", plain) != re.sub("[0-9]", "", other) or plain == other

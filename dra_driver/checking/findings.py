@@ -96,7 +96,7 @@ MISNAMED = Code(
     "misnamed",
     _WARNING,
     "A named class, template or claim does not exist, but one with a similar name does.",
-    "an error where it is clearly misspelt, of the wrong kind, in another namespace, or with `--live`",
+    "an error where it is clearly misspelled, of the wrong kind, in another namespace, or with `--live`",
 )
 SELECTOR = Code(
     "selector",
@@ -121,7 +121,7 @@ UNKNOWN_ATTRIBUTE = Code(
     _WARNING,
     "No known device has this attribute or capacity, unless a GpuPolicy adds it. A selector that reads it "
     "fails, a constraint on it is never met.",
-    "an error where the name of a known one is misspelt",
+    "an error where the name of a known one is misspelled",
 )
 CONFIG = Code("config", _ERROR, "The parameters of a config are invalid. The node plugin would refuse the claim.")
 CONFIG_KIND = Code(

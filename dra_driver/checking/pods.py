@@ -23,7 +23,7 @@ from dra_driver.checking.knowledge import Key
 from dra_driver.checking.manifests import ClaimPart, Manifests, PodPart
 from dra_driver.checking.selectors import fix_of
 from dra_driver.names import is_dns_label, is_dns_subdomain
-from dra_driver.phrases import is_misspelt, listed, meant, shown
+from dra_driver.phrases import is_misspelled, listed, meant, shown
 
 _WHERE: Mapping[str, str] = {
     "Pod": "spec",
@@ -259,7 +259,7 @@ def report_missing(
         return
     guess = meant(name, [*known, *(text for ns, text in in_cluster if ns == namespace)])
     if guess:
-        certain = existing is not None or is_misspelt(name, guess.split("`")[1])
+        certain = existing is not None or is_misspelled(name, guess.split("`")[1])
         severity = Severity.ERROR if certain else None
         report.find(MISNAMED, path, f"there is no {kind} {shown(name)}{guess}", fix=fix_of(guess), severity=severity)
     elif existing is not None:

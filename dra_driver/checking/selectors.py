@@ -10,7 +10,7 @@ from dra_driver.cel.parser import parse
 from dra_driver.cel.tree import Bind, CallNode, Constant, Index, Name, Select, SyntaxNode, children
 from dra_driver.checking.findings import NOT_JUDGED, SELECTOR, UNKNOWN_ATTRIBUTE, CheckReport, Severity
 from dra_driver.names import DEVICE_ATTRIBUTES, GPU_DRIVER, STANDARD_DOMAIN
-from dra_driver.phrases import is_misspelt, meant
+from dra_driver.phrases import is_misspelled, meant
 
 _CAPACITIES = (
     "memory", "multiprocessors", "copyEngines", "decoders", "encoders", "jpegEngines", "ofaEngines", "cores", "shares",
@@ -63,10 +63,10 @@ class NameProblem:
 
     @property
     def severity(self) -> Severity:
-        """A misspelt name matches nothing, anywhere; another name may be one that an administrator adds."""
+        """A misspelled name matches nothing, anywhere; another name may be one that an administrator adds."""
         right = self.guess.split("`")[1] if self.guess else ""
         elsewhere = right.startswith("device.")
-        return Severity.ERROR if elsewhere or is_misspelt(self.written, right) else Severity.WARNING
+        return Severity.ERROR if elsewhere or is_misspelled(self.written, right) else Severity.WARNING
 
 
 def _by_domain(names: Collection[str], driver: str) -> dict[str, set[str]]:

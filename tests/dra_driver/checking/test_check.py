@@ -570,7 +570,7 @@ def test_where_it_is_known_which_nodes_there_are_a_misfit_is_an_error() -> None:
         (selecting(f"has({ATTRIBUTE}.memory)"), Severity.ERROR),
     ],
 )
-def test_a_misspelt_name_is_an_error_and_one_that_may_be_somewhere_else_is_not(text: str, severity: Severity) -> None:
+def test_a_misspelled_name_is_an_error_and_one_that_may_be_somewhere_else_is_not(text: str, severity: Severity) -> None:
     assert [one.severity for one in found(text) if one.code in ("misnamed", "unknown-attribute")] == [severity]
 
 
@@ -704,7 +704,7 @@ def test_of_an_object_that_is_defined_twice_both_definitions_are_judged() -> Non
     assert [one.code for one in found(bad + "---\n" + bad)] == ["invalid-value", "defined-twice", "invalid-value"]
 
 
-def test_a_misspelt_field_is_not_missed_as_well() -> None:
+def test_a_misspelled_field_is_not_missed_as_well() -> None:
     (only,) = found(claim().replace("- name: gpu", "- nme: gpu"))
     assert (only.code, only.fix) == ("unknown-field", "write `name`")
 
