@@ -13,10 +13,12 @@ from dra_driver.api.gpu_settings import NodePolicy
 from dra_driver.api.gpupolicy import GpuPolicy
 from dra_driver.api.inventory import NodeInventorySpec
 from dra_driver.api.meta import CRDS, GPU_POLICIES, NAMESPACES, NODE_INVENTORIES, NODES, RESOURCE_CLAIMS, JsonObject
+from dra_driver.api.policy import PublishingPolicy
 from dra_driver.features import Gates
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import MirrorChange
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
+from dra_driver.publish.decisions import decided
 from dra_driver.publish.live import Changed, DecidedPolicies, LivePolicies, _Users
 from dra_driver.simulation.apiserver.server import SimulatedApiServer
 
@@ -120,6 +122,31 @@ async def test_the_plugin_learns_what_holds_before_anybody_can_be_given_a_device
         assert offered == [("also", "gpu-share", 1), ("shared", "gpu-share", 1)]
 
 
+@pytest.mark.parametrize("spec", [SHARED, {"publish": False}])
+async def test_slices_wait_until_the_plugin_can_learn_what_holds(scene: Scene, spec: JsonObject) -> None:
+    await scene.node("node-a", A)
+    async with publishing(scene, policies=live):
+        await scene.publishes(node_a=[A.name])
+        scene.writes()
+        scene.server.fail_next("PATCH", "/nodeinventories/node-a/status", 403, times=1000)
+        published_at = dict(scene.publisher._published_at)
+
+        async def refused() -> bool:
+            return scene.server._faults[0].times < 1000
+
+        await applied(scene, "new", **spec)
+        await scene.until(refused)
+        await scene.rests()
+        assert scene.writes() == []
+        assert scene.publisher._published_at == published_at, "the slices are not what the policy wants"
+        scene.server.clear_faults()
+        await scene.kube.merge_patch(NODES, "node-a", {"metadata": {"labels": {"any": "change"}}})
+        if spec is SHARED:
+            await scene.until(lambda: sharable(scene, A.name))
+        else:
+            await scene.publishes()
+
+
 @pytest.mark.parametrize("source", [live, live_on_node])
 async def test_a_gpu_in_use_changes_when_its_claim_is_gone(
     scene: Scene, source: Any, monkeypatch: pytest.MonkeyPatch
@@ -221,6 +248,17 @@ async def test_the_publisher_of_domains_waits_until_something_is_decided() -> No
     assert await DecidedPolicies().decide(facts, None, {}) is None
     decision = await DecidedPolicies().decide(facts, NodePolicy(publish=False), {})
     assert decision is not None and not decision.rules.publishes_node("node-a", {})
+
+
+async def test_a_node_about_which_nothing_is_decided_has_no_pool(scene: Scene) -> None:
+    await scene.node("node-a", A)
+    async with publishing(scene, policies=lambda kube, changed: DecidedPolicies()):
+        await scene.rests()
+        assert scene.publisher.pool_states() == []
+        policy = decided(PublishingPolicy.EVERYTHING, (), NodeInventorySpec.of(inventory_spec("node-a", [A])), {})
+        status = {"status": {"policy": policy.to_wire()}}
+        await scene.kube.merge_patch(NODE_INVENTORIES, "node-a", status, subresource="status")
+        await scene.publishes(node_a=[A.name])
 
 
 async def test_a_policy_that_makes_no_sense_changes_nothing(scene: Scene) -> None:

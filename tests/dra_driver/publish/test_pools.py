@@ -220,6 +220,8 @@ async def test_the_pool_goes_with_its_inventory(scene: Scene) -> None:
         await scene.publishes(node_a=[A.name], node_b=[B.name])
         await scene.kube.delete(NODE_INVENTORIES, "node-a")
         await scene.publishes(node_b=[B.name])
+        await scene.rests()
+        assert [state.name for state in scene.publisher.pool_states()] == ["node-b"]
 
 
 async def test_slices_whose_inventory_went_while_nobody_published_are_removed_and_those_of_others_are_not(
