@@ -256,7 +256,15 @@ def _composed(settings: NodePluginSettings, cluster: _Cluster, node: _Node) -> _
     executor = _executor(settings, node, effects, listener)
     claims = _claims(settings, reader, node, watch, executor, offers, listener)
     resets = mode_resets(node.machine, node.hardware, node.programs, watch.events.paused)
-    modes = ModeChanges(settings.node_name, executor, resets, rules, watch.facts, node.ours.report)
+    modes = ModeChanges(
+        settings.node_name,
+        executor,
+        resets,
+        rules,
+        watch.facts,
+        node.ours.report,
+        allowed=Feature.MIG_MODE_CHANGE in settings.feature_gates,
+    )
     event_loop = asyncio.get_running_loop()
 
     def reopened() -> None:

@@ -24,6 +24,7 @@ from dra_driver.cli.offline import objects_of_node
 from dra_driver.cli.scenario import ContainerResult, Scenario
 from dra_driver.cli.usage import PublishedDevice
 from dra_driver.errors import DriverError, InvalidInput
+from dra_driver.features import Gates
 from dra_driver.kubernetes import CURRENT, SEEN, named_minor
 from dra_driver.publish.policy_file import read_policies
 from dra_driver.runtime.telemetry import configure_logging
@@ -342,6 +343,10 @@ def cluster(
         Path | None,
         typer.Option("--policy", help="GpuPolicies or a PublishingPolicy of the installation.", show_default=False),
     ] = None,
+    gates: Annotated[
+        str,
+        typer.Option("--feature-gates", metavar="A=true,B=false", help="Of the driver's controller and plugins."),
+    ] = "",
     port: Annotated[
         int,
         typer.Option("--port", min=0, max=65535, help="Port of the API server on 127.0.0.1; 0 takes a free one."),
@@ -355,16 +360,16 @@ def cluster(
     """
     version = SEEN[named_minor(kubernetes, SEEN)]
     wanted = wanted_nodes(nodes, None)
-    allowed = read_policies(policy)
+    allowed = read_policies(policy, Gates.parse(gates))
     if folder is not None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InvalidInput(f"this folder cannot be made: {error.strerror}", about=str(folder)) from error
-        asyncio.run(_keep(folder.resolve(), wanted, allowed, publisher, version, port))
+        asyncio.run(_keep(folder.resolve(), wanted, allowed, publisher, version, gates, port))
         return
     with tempfile.TemporaryDirectory(prefix="dractl-") as place:
-        asyncio.run(_keep(Path(place), wanted, allowed, publisher, version, port))
+        asyncio.run(_keep(Path(place), wanted, allowed, publisher, version, gates, port))
 
 
 async def _keep(
@@ -373,6 +378,7 @@ async def _keep(
     installed: Sequence[GpuPolicy],
     publisher: str,
     version: str,
+    gates: str,
     port: int,
 ) -> None:
     stop = asyncio.Event()
@@ -390,6 +396,7 @@ async def _keep(
                     publisher=publisher,
                     installed=installed,
                     version=version,
+                    gates=gates,
                     port=port,
                     progress=status.update,
                 )

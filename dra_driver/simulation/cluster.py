@@ -111,10 +111,13 @@ class SimulatedCluster:
         publisher: str = "controller",
         installed: Sequence[GpuPolicy] = (),
         version: str = DEFAULT_VERSION,
+        gates: str = "",
     ) -> None:
+        """`gates` are feature gates of the controller and all node plugins, as in `--feature-gates`."""
         self.folder = folder
         self.nodes = tuple(nodes)
         self.publisher = publisher
+        self._gates = gates
         self._policy: tuple[str, ...] = ()
         if installed:
             file = folder / "policy.yaml"
@@ -143,11 +146,12 @@ class SimulatedCluster:
         publisher: str = "controller",
         installed: Sequence[GpuPolicy] = (),
         version: str = DEFAULT_VERSION,
+        gates: str = "",
         port: int = 0,
         progress: Callable[[str], None] = lambda _: None,
     ) -> AsyncIterator["SimulatedCluster"]:
         """Start everything, wait until every node's devices are published, and stop everything at the end."""
-        cluster = cls(folder, nodes, publisher=publisher, installed=installed, version=version)
+        cluster = cls(folder, nodes, publisher=publisher, installed=installed, version=version, gates=gates)
         async with AsyncExitStack() as stack:
             progress("starting the API server")
             try:
@@ -307,6 +311,7 @@ class SimulatedCluster:
             "--lease-namespace",
             DRIVER_NAMESPACE,
             *self._policy,
+            *("--feature-gates", self._gates),
         ]
         return Process("controller", command, self.folder / "logs" / "controller.log")
 
@@ -322,7 +327,7 @@ class SimulatedCluster:
             *("--simulate", f"{node.profile}:{node.index}"),
             *("--publisher", self.publisher),
             *self._policy,
-            *("--feature-gates", node.gates),
+            *("--feature-gates", ",".join(filter(None, (self._gates, node.gates)))),
         ]
         return Process(f"plugin of node {node.name}", command, self.folder / "logs" / f"plugin-{node.name}.log")
 

@@ -74,7 +74,10 @@ class ModeChanges:
         facts: MonitoredFacts,
         report: Report,
         patience: ModePatience = ModePatience(),
+        *,
+        allowed: bool,
     ) -> None:
+        """Not `allowed`, as by the feature gate: nothing is switched on, and what was switched on is switched off."""
         self._node = node
         self._executor = executor
         self._journal = executor.journal
@@ -83,6 +86,7 @@ class ModeChanges:
         self._facts = facts
         self._report = report
         self._patience = patience
+        self._allowed = allowed
         self._asked: dict[str, tuple[bool, float]] = {}
         """By UUID of a GPU: the mode that the publisher lets us switch to, and since when."""
         self._blocked: dict[str, _Blocked] = {}
@@ -126,6 +130,8 @@ class ModeChanges:
             del self._blocked[gpu.uuid]
             return True
         asked = self._rules.modes.get(gpu.uuid)
+        if asked and not self._allowed:
+            asked = None
         record = self._journal.current.holds.get(hold)
         step = next_step(record.state if record is not None else None, asked, mode)
         if step is ModeStep.NOTHING or not self._is_time(gpu.uuid, asked):

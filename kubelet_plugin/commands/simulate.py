@@ -77,6 +77,24 @@ def _reset(host: SimulatedHost, given: Sequence[str]) -> str:
     return f"GPU {given[0]} was reset"
 
 
+def _open(host: SimulatedHost, given: Sequence[str]) -> str:
+    name = given[1] if len(given) > 1 else "dcgm-exporter"
+    pid = host.attach_client(_gpu(host, given[0]), name=name, kind="monitor")
+    return f"{name} ({pid}) has GPU {given[0]} open; close-gpu {pid} ends it"
+
+
+def _close(host: SimulatedHost, given: Sequence[str]) -> str:
+    host.detach_client(_number(given[0], "a process"))
+    return f"Process {given[0]} has no GPU open."
+
+
+def _resets(host: SimulatedHost, given: Sequence[str]) -> str:
+    if given[0] not in ("alone", "together"):
+        raise InvalidInput("wants alone or together", about=f"resets {given[0]!r}")
+    host.set_resets("nvml" if given[0] == "alone" else "together")
+    return f"GPUs of this node are reset {given[0]}"
+
+
 def _make_mig(host: SimulatedHost, given: Sequence[str]) -> str:
     start = _number(given[2], "a memory slice") if len(given) > 2 else None
     uuids = host.make_instance(_gpu(host, given[0]), given[1], start)
@@ -110,6 +128,9 @@ ACTIONS: dict[str, _Action] = {
         "GPU on|off [pending]", "set MIG mode as an administrator; pending: at the next reset", _mig_mode
     ),
     "reset": _Action("GPU", "reset the GPU as an administrator", _reset),
+    "open-gpu": _Action("GPU [NAME]", "a program that is in no claim opens the GPU, as a monitor does", _open),
+    "close-gpu": _Action("PID", "that program ends", _close),
+    "resets": _Action("alone|together", "whether the board can reset one GPU without all others", _resets),
     "make-mig": _Action("GPU PROFILE [START]", "create a MIG device as an administrator", _make_mig),
     "destroy-mig": _Action("GPU START", "delete a MIG device as an administrator", _destroy_mig),
     "reboot": _Action("", "reboot the node", _reboot),

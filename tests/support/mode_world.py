@@ -111,7 +111,9 @@ class ModeWorld:
         smi = SmiInProcess(files, moment)
         resets = ToldResets(files, self.hardware, DriverOfNode(self.hardware, smi), smi)
         resets.moment = moment
-        self.modes = ModeChanges(NODE, self.executor, resets, self.rules, self.discovery, ours.report, patience)
+        self.modes = ModeChanges(
+            NODE, self.executor, resets, self.rules, self.discovery, ours.report, patience, allowed=True
+        )
 
     async def end(self) -> None:
         """Of a process: the kernel ends its sessions and locks."""
