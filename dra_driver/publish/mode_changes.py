@@ -38,6 +38,21 @@ def with_mode_changes(
     return policy.model_copy(update={"waiting": [*policy.waiting, *changes]}) if changes else policy
 
 
+def after_mode_changes(inventory: NodeInventorySpec, policy: NodePolicy) -> NodeInventorySpec:
+    """The node as it will be when all of its GPUs have the mode that they wait for."""
+    modes = {gpu.uuid: gpu.mig_mode == "On" for gpu in policy.waiting if gpu.mig_mode is not None}
+    if not modes:
+        return inventory
+    return inventory.model_copy(update={"gpus": [_in_mode(gpu, modes.get(gpu.uuid)) for gpu in inventory.gpus]})
+
+
+def _in_mode(gpu: GpuFacts, on: bool | None) -> GpuFacts:
+    if on is None or gpu.mig is None:
+        return gpu
+    mig = gpu.mig.model_copy(update={"enabled": on, "pending": on, "switched": on, "instances": []})
+    return gpu.model_copy(update={"mig": mig})
+
+
 def _change(gpu: GpuFacts, decision: GpuDecisions, users: Mapping[str, Sequence[str]]) -> WaitingGpu | None:
     mig = gpu.mig
     if mig is None or mig.switchable or mig.obstacle is not None or gpu.virtualization is not None:

@@ -12,7 +12,7 @@ from dra_driver.api.resource import Device, ResourceClaim
 from dra_driver.devices.limitations import limitations_of
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
 from dra_driver.publish.decisions import Users, decided, settled
-from dra_driver.publish.mode_changes import with_mode_changes
+from dra_driver.publish.mode_changes import after_mode_changes, with_mode_changes
 from dra_driver.slices.describe import described_devices
 from dra_driver.slices.domains import domain_devices
 from dra_driver.slices.features import ServerFeatures
@@ -48,12 +48,14 @@ def preview(
     features: ServerFeatures,
 ) -> NodePreview:
     """For one node. `now` is what holds for it; None: what the policies of `before` say. Lists devices as they will be
-    when no claim uses them; `waiting` is what the claims of now delay."""
+    when no claim uses them, and MIG modes are switched; `waiting` is what that delays."""
     before, after = list(before), list(after)
     held = now or decided(combined(before), before, inventory, labels)
     wanted = decided(combined(after), after, inventory, labels)
-    will, limitations = _published(inventory, rules_of(wanted), features)
-    same = all(getattr(held, name) == getattr(wanted, name) for name in ("publish", "channels", "health", "gpus"))
+    later = after_mode_changes(inventory, with_mode_changes(wanted, inventory, {}))
+    will, limitations = _published(later, rules_of(wanted), features)
+    fields = ("publish", "channels", "health", "gpus")
+    same = later is inventory and all(getattr(held, name) == getattr(wanted, name) for name in fields)
     have = will if same else _published(inventory, rules_of(held), features)[0]
     return NodePreview(
         inventory.node_name,

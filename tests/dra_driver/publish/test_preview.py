@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from support.inventories import inventory_spec
+from support.inventories import gpu, inventory_spec, mig
 from support.mig import MODELS, gpu_of
 
 from dra_driver.api.gpupolicy import GpuPolicy, combined
@@ -67,3 +67,19 @@ def test_claims_use_devices_of_their_nodes_unless_by_admin_access() -> None:
         }
     )
     assert users_by_node([claim]) == {"node-a": {A.name: ["team/a"]}}
+
+
+def test_a_gpu_that_is_reset_first_is_shown_as_it_will_be_and_named() -> None:
+    a100 = gpu(mig=mig().model_copy(update={"switchable": False}))
+    node = inventory_spec("node-a", [a100])
+    policies = [policy("ml", mig={"mode": "Dynamic", "modeChange": "WhenIdle"})]
+    found = preview(node, None, {}, (), policies, {}, ALL_FEATURES)
+    assert set(found.appear.values()) == {"mig"} and found.vanish == {a100.name: "gpu"}
+    assert found.not_followed == ()
+    assert [str(gpu).rpartition(" when ")[2] for gpu in found.waiting] == ["a reset has switched its MIG mode on"]
+    used = preview(node, None, {}, (), policies, {a100.name: ["team/a"]}, ALL_FEATURES)
+    assert used.appear == found.appear and used.waiting[0].claims == ["team/a"]
+    assert a100.mig is not None
+    ours = a100.mig.model_copy(update={"enabled": True, "pending": True, "switched": True})
+    back = inventory_spec("node-a", [a100.model_copy(update={"mig": ours})])
+    assert preview(back, None, {}, policies, (), {}, ALL_FEATURES).appear == {a100.name: "gpu"}

@@ -63,6 +63,23 @@ def test_a_gpu_that_a_program_uses_is_not_reset(node: Node) -> None:
         act(node.host.root, "reset", ["0"], None)
 
 
+def test_a_program_opens_a_gpu_and_lets_it_go(node: Node) -> None:
+    text = act(node.host.root, "open-gpu", ["0"], None)
+    (client,) = node.host.state.gpus[0].clients
+    assert (client.name, client.kind) == ("dcgm-exporter", "monitor") and f"close-gpu {client.pid}" in text
+    act(node.host.root, "open-gpu", ["0", "nvsm"], None)
+    assert [client.name for client in node.host.state.gpus[0].clients] == ["dcgm-exporter", "nvsm"]
+    act(node.host.root, "close-gpu", [str(client.pid)], None)
+    assert [client.name for client in node.host.state.gpus[0].clients] == ["nvsm"]
+
+
+def test_a_board_resets_all_gpus_together_or_each_alone(node: Node) -> None:
+    act(node.host.root, "resets", ["together"], None)
+    assert node.host.state.driver.resets == "together"
+    act(node.host.root, "resets", ["alone"], None)
+    assert node.host.state.driver.resets == "nvml"
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -73,6 +90,9 @@ def test_a_gpu_that_a_program_uses_is_not_reset(node: Node) -> None:
         (["mig-mode", "0", "maybe"], "wants on or off"),
         (["mig-mode", "0", "on", "later"], "wants pending, or nothing"),
         (["reset", "9"], "the node has 4 GPUs"),
+        (["open-gpu", "9"], "the node has 4 GPUs"),
+        (["close-gpu", "dcgm"], "is not a process"),
+        (["resets", "never"], "wants alone or together"),
         (["health", "0", "mood", "1"], "there are uncorrected_errors"),
         (["destroy-mig", "0", "2"], "has no GPU instance at memory slice 2"),
         (["make-mig", "0", "9g.1gb"], "9g.1gb"),
@@ -103,6 +123,9 @@ def test_every_action_says_how_many_arguments_it_wants() -> None:
         "health": (3, 3),
         "mig-mode": (2, 3),
         "reset": (1, 1),
+        "open-gpu": (1, 2),
+        "close-gpu": (1, 1),
+        "resets": (1, 1),
         "make-mig": (2, 3),
         "destroy-mig": (2, 2),
         "reboot": (0, 0),
