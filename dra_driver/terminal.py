@@ -43,20 +43,8 @@ class Format(StrEnum):
     YAML = "yaml"
 
 
-class WideFormat(StrEnum):
-    """For commands that know more than fits beside each other."""
-
-    TABLE = "table"
-    WIDE = "wide"
-    JSON = "json"
-    YAML = "yaml"
-
-
 # Options are plain assignments: typer does not look through a `type` statement.
 OutputOption = Annotated[Format, typer.Option("--output", "-o", help="How to print the data.")]
-WideOutputOption = Annotated[
-    WideFormat, typer.Option("--output", "-o", help="How to print the data; wide has more columns.")
-]
 HostRootOption = Annotated[
     Path,
     typer.Option(
@@ -93,18 +81,102 @@ class Sheet:
     """Names of columns in JSON and YAML, by heading; others have their heading in camelCase."""
     wide: Collection[str] = ()
     """Headings of columns that a table has only when it may be wide."""
+    drop: Sequence[str] = ()
+    """Headings of the columns that a narrow terminal does without, the first of them first."""
+    named: Sequence[str] = ()
+    """Headings of the columns that together name a row; empty if rows have no names."""
+
+    def data(self) -> list[dict[str, object]]:
+        """The rows for programs."""
+        return [{self.keys.get(name) or _camel(name): _plain(row[name]) for name in row} for row in self.rows]
+
+    def lines(self, width: int | None, *, wide: bool = False, heading: bool = True) -> list[Text]:
+        """A line for the headings and for each row, at most `width` wide; None: as wide as they need."""
+        if not self.rows:
+            return []
+        shown = [name for name in self.rows[0] if wide or name not in self.wide]
+        rows: list[list[str | Text]] = [[_text(row[name]) for name in shown] for row in self.rows]
+        natural = {name: max(len(name), *(len(row[place]) for row in rows)) for place, name in enumerate(shown)}
+        widths = fitting(natural, self.drop, width)
+        kept = [(place, widths[name]) for place, name in enumerate(shown) if name in widths]
+        headings: list[list[str | Text]] = [[Text(name, style="bold") for name in shown]] if heading else []
+        return [_line([(row[place], size) for place, size in kept]) for row in [*headings, *rows]]
 
 
-def show(sheet: Sheet, output: Format | WideFormat) -> None:
-    """Print a sheet. An empty table prints nothing to standard output."""
-    if output in (Format.JSON, Format.YAML):
-        data = [{sheet.keys.get(name) or _camel(name): _plain(row[name]) for name in row} for row in sheet.rows]
-        print_data(data, output)
-    elif not sheet.rows:
-        messages.print(sheet.empty)
+_SHORTEST = 16
+"""Longer cells may be shortened to this, before a column is left out."""
+_GAP = 2
+
+
+def fitting(natural: Mapping[str, int], drop: Sequence[str], width: int | None) -> dict[str, int]:
+    """The columns that a table of `width` has, and how wide each is. `natural` is the width that each needs.
+
+    Long columns give way first, the longest the most, as long as no column has less than 16; then the columns of `drop`
+    go, one after the other. What is too wide even then has its longest columns cut.
+    """
+    widths = dict(natural)
+    if width is None:
+        return widths
+    for heading in (*drop, None):
+        least = {name: min(size, max(_SHORTEST, len(name))) for name, size in widths.items()}
+        if heading is None or sum(least.values()) + _GAP * (len(least) - 1) <= width:
+            break
+        widths.pop(heading, None)
+    excess = sum(widths.values()) + _GAP * (len(widths) - 1) - width
+    while excess > 0 and (longest := max(widths, key=lambda name: widths[name])) and widths[longest] > 1:
+        widths[longest] -= 1
+        excess -= 1
+    return widths
+
+
+def shortened(text: str, width: int) -> str:
+    """A name loses its middle, because names often differ at the end; a sentence loses its end."""
+    if len(text) <= width:
+        return text
+    end = 0 if " " in text else (width - 1) // 2
+    return f"{text[: max(width - 1 - end, 0)]}…{text[len(text) - end :]}"
+
+
+def _line(cells: Sequence[tuple[str | Text, int]]) -> Text:
+    """Cells with the widths of their columns."""
+    line = Text(no_wrap=True)
+    for cell, width in cells:
+        if line:
+            line.pad_right(_GAP)
+        start = len(line)
+        line.append(cell if len(cell) <= width else shortened(str(cell), width))
+        line.pad_right(start + width - len(line))
+    line.rstrip()
+    return line
+
+
+def print_lines(lines: Sequence[Text]) -> None:
+    """Print what may be longer than the screen: through a pager on a terminal, `$PAGER` or less."""
+    if not sys.stdout.isatty():
+        typer.echo("\n".join(line.plain.rstrip() for line in lines))
+        return
+    console = Console(highlight=False, emoji=False)
+    text = Text("\n").join(lines)
+    if len(lines) < console.height:
+        console.print(text, soft_wrap=True)
     else:
-        shown = [heading for heading in sheet.rows[0] if output == "wide" or heading not in sheet.wide]
-        print_table(shown, [[_text(row[heading]) for heading in shown] for row in sheet.rows])
+        # less leaves what it showed on the screen, shows colors and does not fold.
+        os.environ.setdefault("LESS", "RXS")
+        with console.pager(styles=not console.no_color):
+            console.print(text, soft_wrap=True)
+
+
+def print_rows(sheet: Sheet, *, wide: bool = False) -> None:
+    """Print a table that fits the terminal. An empty one prints nothing to standard output."""
+    if sheet.rows:
+        print_lines(sheet.lines(terminal_width(), wide=wide))
+    else:
+        messages.print(sheet.empty)
+
+
+def terminal_width() -> int | None:
+    """Columns of the terminal; None for a pipe or file."""
+    return Console().width if sys.stdout.isatty() else None
 
 
 def _camel(heading: str) -> str:
@@ -140,7 +212,7 @@ def _natural_width(headings: Sequence[str], rows: Sequence[Sequence[str | Text]]
     return sum(max(map(len, column)) + 2 for column in columns)
 
 
-def print_data(data: object, output: Format | WideFormat) -> None:
+def print_data(data: object, output: Format) -> None:
     """Print plain data as JSON or YAML."""
     if output == Format.JSON:
         typer.echo(json.dumps(data, indent=2))

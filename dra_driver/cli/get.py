@@ -1,529 +1,330 @@
-"""`dractl get nodes|policies|devices|claims|domains`: who uses which GPU, what is free, and how much of it one
-claim could have; and GpuPolicies and ComputeDomains, by their status, which the controller writes."""
+"""`dractl get KIND [NAME]`: who uses which GPU, what is free, and how much of it one claim could have; GpuPolicies and
+ComputeDomains by their status, which the controller writes."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
-from dra_driver.allocation.amounts import Amount
-from dra_driver.allocation.headroom import Headroom
-from dra_driver.api.computedomain import ComputeDomain
-from dra_driver.api.core import Pod
-from dra_driver.api.gpupolicy import FOLLOWED, SeenPolicy
-from dra_driver.api.inventory import NodeInventory
 from dra_driver.api.meta import (
     COMPUTE_DOMAINS,
     GPU_POLICIES,
+    NODES,
     PODS,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
-    Condition,
-    JsonObject,
+    Resource,
 )
-from dra_driver.api.resource import ResourceClaim, ResourceSlice
-from dra_driver.cli.bars import MEANINGS, Mark, color, drawn, letters
-from dra_driver.cli.live import ClusterSeen, read_cluster, readable
-from dra_driver.cli.session import ContextOption, KubeconfigOption, ask, listed
-from dra_driver.cli.usage import (
-    DeviceHolder,
-    PublishedDevice,
-    PublishedGpu,
-    claim_name,
-    consumers_of,
-    published_devices,
-    published_gpus,
-)
-from dra_driver.domains.status import READY
+from dra_driver.cli import device_sheets, sheets
+from dra_driver.cli.answers import Answer, Asked
+from dra_driver.cli.completion import names_of
+from dra_driver.cli.following import Following, of_kinds
+from dra_driver.cli.jsonpath import filled, read_template
+from dra_driver.cli.live import read_objects
+from dra_driver.cli.seen import SHOWN, Objects, Selection
+from dra_driver.cli.session import ContextOption, KubeconfigOption, ask
 from dra_driver.errors import InvalidInput, NotFound
 from dra_driver.kube.client import Kube
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
-from dra_driver.terminal import (
-    Row,
-    Sheet,
-    Shown,
-    WideFormat,
-    WideOutputOption,
-    age_cell,
-    gibibytes,
-    memory_cell,
-    messages,
-    print_table,
-    show,
-)
+from dra_driver.phrases import meant
+from dra_driver.terminal import Format, Sheet, Status, messages, print_data, print_lines, print_rows, terminal_width
 
-app = typer.Typer(help="Show nodes, policies, devices, claims or domains, and who uses what.", no_args_is_help=True)
-
-DriverOption = Annotated[list[str], typer.Option("--driver", help="Drivers to show; may be given more than once.")]
-GpuDriverOption = Annotated[str, typer.Option("--driver", help="The driver of the GPUs.")]
-NodeOption = Annotated[str | None, typer.Option("--node", help="Only devices of this node.", show_default=False)]
-NamespaceOption = Annotated[
-    str | None, typer.Option("--namespace", "-n", help="One namespace; default: all.", show_default=False)
-]
 _DRIVERS = [GPU_DRIVER, COMPUTE_DOMAIN_DRIVER]
-_SHOWN_PLACES = 2
-"""Of what is left of a GPU, where that is not all of it."""
+_TOGETHER_S = 0.3
+"""Changes that come within this time are shown together."""
 
 
-# -- nodes
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Something to show. Namespace and labels select objects of `subject`. Without the `required` there is no answer;
+    the `others` make it better."""
+
+    words: tuple[str, ...]
+    subject: Resource
+    others: tuple[Resource, ...]
+    answer: Callable[[Objects, Asked], Answer]
+    required: tuple[Resource, ...] = ()
+    title: str | None = None
+    """How its rows are named; None: as kubectl names objects of `subject`."""
+
+    def named(self, row: Sequence[str]) -> str:
+        """As kubectl writes names, so that it also reads them: without the namespace."""
+        if self.title is not None:
+            return f"{self.title}/{'/'.join(row)}"
+        group = f".{self.subject.group}" if self.subject.group else ""
+        return f"{self.subject.kind.lower()}{group}/{row[-1]}"
 
 
-@app.command("nodes")
-def nodes(
-    output: WideOutputOption = WideFormat.TABLE,
-    driver: GpuDriverOption = GPU_DRIVER,
-    kubeconfig: KubeconfigOption = None,
-    context: ContextOption = None,
-) -> None:
-    """Nodes with GPUs: hardware, health, what is free, and the largest request that still fits.
-
-    The largest request is what a claim without tolerations would get now: that many whole GPUs, or a MIG device of that
-    profile, or a device or share with that much memory.
-    """
-    show(_node_sheet(ask(kubeconfig, context, read_cluster), driver), output)
+_PUBLISHED = (RESOURCE_SLICES, RESOURCE_CLAIMS)
+KINDS = (
+    Kind(("nodes", "node", "no"), NODES, SHOWN, sheets.nodes, _PUBLISHED),
+    Kind(("devices", "device", "gpus", "gpu"), NODES, SHOWN, device_sheets.devices, _PUBLISHED, "device"),
+    Kind(
+        ("claims", "claim", "resourceclaims", "resourceclaim"), RESOURCE_CLAIMS, (RESOURCE_SLICES, PODS), sheets.claims
+    ),
+    Kind(("policies", "policy", "gpupolicies", "gpupolicy"), GPU_POLICIES, (), sheets.policies),
+    Kind(("domains", "domain", "computedomains", "computedomain"), COMPUTE_DOMAINS, (), sheets.domains),
+)
+_BY_WORD: Mapping[str, Kind] = {word: kind for kind in KINDS for word in kind.words}
 
 
-def _node_sheet(cluster: ClusterSeen, driver: str) -> Sheet:
-    headrooms = cluster.headrooms(driver)
-    gpus: dict[str, list[PublishedGpu]] = {}
-    for gpu in published_gpus(cluster.devices(headrooms.values(), [driver])):
-        gpus.setdefault(gpu.whole.node or "-", []).append(gpu)
-    inventories = {inventory.spec.node_name: inventory for inventory in cluster.inventories}
-    names = sorted({*gpus, *inventories})
-    return Sheet(
-        [_node_row(name, gpus.get(name, []), inventories.get(name), headrooms.get(name)) for name in names],
-        "No node has reported GPUs. Is the node plugin running? kubectl get nodeinventories shows what it wrote.",
-        keys={
-            "MOST GPUS": "largestGpus",
-            "LARGEST MIG": "largestMigProfile",
-            "LARGEST MEMORY": "largestMemoryBytes",
-        },
-        wide=("DRIVER", "CLIQUE"),
-    )
+class Form(StrEnum):
+    TABLE = "table"
+    WIDE = "wide"
+    NAME = "name"
+    JSON = "json"
+    YAML = "yaml"
+    JSONPATH = "jsonpath"
 
 
-def _node_row(
-    name: str, gpus: Sequence[PublishedGpu], inventory: NodeInventory | None, headroom: Headroom | None
-) -> Row:
-    problems: list[str] = []
-    products = sorted({gpu.whole.attribute("productName") for gpu in gpus})
-    count, healthy, driver, clique = len(gpus), "-", gpus[0].whole.attribute("driverVersion") if gpus else "-", "-"
-    if inventory is not None:
-        summary = inventory.spec.summary
-        count, healthy, driver, clique = summary.gpus, summary.healthy, summary.driver, summary.clique
-        products = [summary.product]
-        problems += [f"{problem.subject}: {problem.reason}" for problem in inventory.spec.problems]
-        problems += [
-            ": ".join(part for part in (limitation.rule, limitation.subject, limitation.reason) if part)
-            for limitation in inventory.status.limitations
-            if limitation.rule is not None
-        ]
-        problems += [f"{warning.subject}: {warning.reason}" for warning in inventory.spec.warnings]
-    problems += headroom.problems if headroom is not None else ()
-    problems += [f"{gpu.name}: {', '.join(gpu.taints)}" for gpu in gpus if gpu.taints]
-    largest = headroom.largest if headroom is not None else None
-    if largest is not None and largest.undecided is not None:
-        problems.append(f"headroom: undecided, more may fit: {largest.undecided}")
-    return {
-        "NODE": name,
-        "GPUS": count,
-        "HEALTHY": healthy,
-        "FREE": f"{sum(gpu.state == 'free' for gpu in gpus)}/{len(gpus)}",
-        "MOST GPUS": largest.whole_gpus if largest else 0,
-        "LARGEST MIG": largest.mig_profile if largest else None,
-        "LARGEST MEMORY": memory_cell(largest.memory_bytes if largest else None),
-        "PRODUCT": Shown(", ".join(product.removeprefix("NVIDIA ") for product in products), ", ".join(products)),
-        "DRIVER": driver,
-        "CLIQUE": None if clique == "-" else clique,
-        "PROBLEMS": tuple(problems),
-    }
+_FORMS = [*(form.value for form in Form if form is not Form.JSONPATH), "jsonpath=TEMPLATE"]
 
 
-# -- policies
+def _words(incomplete: str) -> list[str]:
+    return [kind.words[0] for kind in KINDS if kind.words[0].startswith(incomplete)]
 
 
-@app.command("policies")
-def policies(
-    output: WideOutputOption = WideFormat.TABLE,
-    kubeconfig: KubeconfigOption = None,
-    context: ContextOption = None,
-) -> None:
-    """GpuPolicies, those that override others first: what they select and offer, what waits, and what fails."""
-
-    async def question(kube: Kube) -> list[SeenPolicy]:
-        return [SeenPolicy.of(item) for item in (await kube.list(GPU_POLICIES)).items]
-
-    seen = sorted(ask(kubeconfig, context, question), key=lambda policy: (-policy.priority, policy.metadata.name))
-    show(Sheet(list(map(_policy_row, seen)), "No GpuPolicies: all GPUs are published as they are."), output)
+def _names(ctx: typer.Context, incomplete: str) -> list[str]:
+    kind = _BY_WORD.get(ctx.params.get("kind") or "")
+    if kind is None:
+        return []
+    resource = RESOURCE_SLICES if kind.title is not None else kind.subject
+    return names_of(resource, incomplete, ctx.params.get("kubeconfig"), ctx.params.get("context"))
 
 
-def _policy_row(policy: SeenPolicy) -> Row:
-    status = policy.status
-    followed = next((condition for condition in status.conditions if condition.type == FOLLOWED), None)
-    waiting = list(map(str, status.waiting))
-    more = status.waiting_gpus - len(waiting)
-    problems = [
-        *([policy.refused] if policy.refused else ()),
-        *(
-            f"{problem.rule} on {problem.nodes} nodes ({', '.join(problem.examples)}): {problem.message}; fix:"
-            f" {problem.fix}"
-            for problem in status.problems
+def get(
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="nodes|devices|claims|policies|domains",
+            help="What to show; also in the singular, or as node/NAME.",
+            autocompletion=_words,
         ),
-        *waiting,
-        *([f"{more} more GPUs wait"] if more > 0 else ()),
-    ]
-    return {
-        "POLICY": policy.metadata.name,
-        "PRIORITY": policy.priority,
-        "NODES": status.nodes,
-        "GPUS": status.gpus,
-        "OFFERED": status.offered or None,
-        "WAITING": status.waiting_gpus,
-        "FOLLOWED": "Invalid" if policy.refused else followed.reason if followed is not None else None,
-        "PROBLEMS": Shown("; ".join(problems) or "-", problems),
-    }
-
-
-# -- devices
-
-
-@app.command("devices")
-def devices(
-    output: WideOutputOption = WideFormat.TABLE,
+    ],
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Only these; default: all.", autocompletion=_names, show_default=False)
+    ] = None,
+    output: Annotated[
+        str,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="|".join(_FORMS),
+            help="How to print the data; wide has more columns, jsonpath selects of what json prints.",
+            autocompletion=lambda: _FORMS,
+        ),
+    ] = Form.TABLE,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Then print each row that changes, until Ctrl-C.")
+    ] = False,
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            "--namespace", "-n", help="Claims and domains of this namespace; default: all.", show_default=False
+        ),
+    ] = None,
+    all_namespaces: Annotated[
+        bool, typer.Option("--all-namespaces", "-A", help="Of all namespaces, which is the default.")
+    ] = False,
+    labels: Annotated[
+        str | None,
+        typer.Option(
+            "--selector",
+            "-l",
+            help="By labels, as kubectl; of nodes and devices, the labels of the node.",
+            show_default=False,
+        ),
+    ] = None,
     every: Annotated[bool, typer.Option("--all", help="Every published device: partitions and shares, too.")] = False,
-    free: Annotated[bool, typer.Option("--free", help="Only those of which a claim could have something.")] = False,
-    node: NodeOption = None,
-    driver: DriverOption = _DRIVERS,
+    free: Annotated[bool, typer.Option("--free", help="Only devices of which a claim could have something.")] = False,
+    node: Annotated[str | None, typer.Option("--node", help="Only devices of this node.", show_default=False)] = None,
+    drivers: Annotated[
+        list[str],
+        typer.Option("--driver", help="Drivers whose devices to show, that of the GPUs first; may be repeated."),
+    ] = _DRIVERS,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
 ) -> None:
-    """GPUs, each drawn as its memory slices, and the claims that have them.
+    """Show nodes, devices, claims, GpuPolicies or ComputeDomains, and who uses what.
 
-    A letter is a claim; what the others mean is said below. One GPU can be published as many devices, partitions and
-    shares: --all lists them.
+    nodes: hardware, health, what is free, and the largest request that still fits, as a claim without tolerations would
+    get it now. devices: GPUs, each drawn as its memory slices, and the claims that have them; a letter is a claim. One
+    GPU can be published as many devices, partitions and shares: --all lists them. claims: what each asked for, what it
+    got, and for whom. policies: what they select and offer, what waits, and what fails. domains: how many of their
+    nodes are ready, and why a domain is not.
+
+    \b
+    Examples:
+      dractl get nodes
+      dractl get devices --node gpu-node-1 --free
+      dractl get claims -n team-a -w
+      dractl get node gpu-node-1 -o yaml
+      dractl get nodes -l nvidia.com/gpu.product=NVIDIA-H100 -o name
+      dractl get devices -o jsonpath='{range [*]}{.gpu} {.state}{"\\n"}{end}'
     """
-    cluster = ask(kubeconfig, context, read_cluster)
-    headrooms = cluster.headrooms(driver[0])
-    results = [device for device in cluster.devices(headrooms.values(), driver) if node is None or device.node == node]
-    if every:
-        show(_device_sheet([device for device in results if device.free or not free]), output)
-        return
-    counters = {
-        (pool, name, counter): amounts
-        for headroom in headrooms.values()
-        for (pool, name, counter), amounts in headroom.counters.items()
-    }
-    _show_gpus([gpu for gpu in published_gpus(results) if gpu.free or not free], counters, output)
+    chosen, more = _kind(kind)
+    form = _form(output)
+    if namespace is not None and all_namespaces:
+        raise InvalidInput("exclude each other", about="--namespace and --all-namespaces")
+    if chosen.title is None and (every or free or node):
+        raise InvalidInput("are for devices", about="--all, --free and --node")
+    if namespace is not None and not chosen.subject.namespaced:
+        raise InvalidInput(f"{chosen.words[0]} have no namespace", about="--namespace")
+    template = read_template(output.partition("=")[2]) if form is Form.JSONPATH else ()
+    asked = Asked(datetime.now(UTC), 0, drivers, {*more, *(names or ())}, labels, node, free, every)
+    printer = Printer(chosen, form, lambda data: filled(template, data))
+    question = Question(chosen, asked, {chosen.subject: (namespace, labels)})
+    if watch:
+        try:
+            ask(kubeconfig, context, lambda kube: question.followed(kube, printer))
+        except KeyboardInterrupt:
+            raise SystemExit(130) from None  # as kubectl and other programs that a signal ends
+    else:
+        printer.whole(ask(kubeconfig, context, question.answered))
+    _end(printer, asked.names)
 
 
-def _device_sheet(results: list[PublishedDevice]) -> Sheet:
-    rows: list[Row] = [
-        {
-            "NODE": device.node,
-            "DEVICE": device.id.device,
-            "TYPE": device.kind,
-            "PROFILE": device.attribute("profile"),
-            "PRODUCT": device.attribute("productName"),
-            "MEMORY": memory_cell(device.memory_bytes()),
-            "STATE": device.state,
-            "USED BY": Shown(", ".join(device.users) or "-", [_holder_data(holder) for holder in device.holders]),
-            "PODS": device.pods,
-            "LEFT": memory_cell(device.memory_left()),
-            "TAINTS": device.taints,
-        }
-        for device in results
-    ]
-    return Sheet(
-        rows,
-        "No devices are published, or none match.",
-        keys={"MEMORY": "memoryBytes", "LEFT": "memoryLeftBytes"},
-        wide=("PRODUCT", "LEFT", "TAINTS"),
-    )
-
-
-def _holder_data(holder: DeviceHolder) -> JsonObject:
-    return {
-        "claim": holder.claim,
-        "request": holder.request,
-        "share": holder.share,
-        "consumed": dict(holder.consumed),
-        "adminAccess": holder.admin_access,
-        "pods": list(holder.pods),
-        "containers": list(holder.containers),
-    }
-
-
-type _Held = tuple[PublishedDevice, DeviceHolder]
-type _Counters = Mapping[tuple[str, str, str], tuple[Amount, Amount]]
-"""What is left of what, by pool, counter set and counter."""
-
-
-def _show_gpus(gpus: Sequence[PublishedGpu], counters: _Counters, output: WideFormat) -> None:
-    drawn_first = [cell for gpu in gpus for cell in gpu.cells if not isinstance(cell, Mark)]
-    holders = [holder.claim for gpu in gpus for _, holder in gpu.held if not holder.admin_access]
-    letter_of = letters([*drawn_first, *holders])
-    show(_gpu_sheet(gpus, counters, letter_of), output)
-    if output in (WideFormat.JSON, WideFormat.YAML):
-        return
-    if letter_of:
-        typer.echo()
-        print_table(("", "CLAIM", "PODS", "HAS"), _legend(gpus, letter_of))
-    marks = [mark for mark in Mark if any(mark in gpu.cells for gpu in gpus) and mark is not Mark.FREE]
-    if marks:
-        messages.print("; ".join(f"{mark.value} {MEANINGS[mark]}" for mark in marks), markup=False)
-
-
-def _gpu_sheet(gpus: Sequence[PublishedGpu], counters: _Counters, letter_of: Mapping[str, str]) -> Sheet:
-    return Sheet(
-        [_gpu_row(gpu, counters, letter_of) for gpu in gpus],
-        "No GPUs are published, or none match.",
-        keys={"MEMORY": "memoryBytes", "USE": "cells"},
-        wide=("DEVICES", "COUNTERS", "UUID", *([] if any(gpu.taints for gpu in gpus) else ["TAINTS"])),
-    )
-
-
-def _gpu_row(gpu: PublishedGpu, counters: _Counters, letter_of: Mapping[str, str]) -> Row:
-    cells, left = gpu.cells, gpu.left()
-    product = gpu.whole.attribute("productName")
-    in_use = [
-        {"device": device.id.device, **_holder_data(holder)} for device in gpu.devices for holder in device.holders
-    ]
-    own = _counters_of(gpu, counters)
-    shown = left[: 1 if gpu.state == "free" else _SHOWN_PLACES]
-    return {
-        "NODE": gpu.whole.node,
-        "GPU": gpu.name,
-        "PRODUCT": Shown(product.removeprefix("NVIDIA "), product),
-        "MEMORY": memory_cell(gpu.memory_bytes()),
-        "USE": Shown(drawn(cells, letter_of), [None if isinstance(cell, Mark) else cell for cell in cells]),
-        "STATE": gpu.state,
-        "LEFT": Shown(", ".join([*shown, *(["…"] if len(left) > len(shown) > 1 else [])]) or "-", list(left)),
-        "TAINTS": gpu.taints,
-        "DEVICES": Shown(str(len(gpu.devices)), in_use),
-        "COUNTERS": Shown(
-            ", ".join(
-                f"{name} {_counter_text(name, left)}/{_counter_text(name, total)}"
-                for name, (left, total) in own.items()
-            )
-            or "-",
-            {name: {"left": left, "total": total} for name, (left, total) in own.items()},
-        ),
-        "UUID": gpu.uuid,
-    }
-
-
-def _counters_of(gpu: PublishedGpu, counters: _Counters) -> dict[str, tuple[int, int]]:
-    """What is left, except of single memory slices, which the bar shows, and of what only keeps parts apart."""
-    sets = {
-        consumes_counter.counter_set
-        for device in gpu.devices
-        for consumes_counter in device.device.consumes_counters or ()
-    }
-    return {
-        counter: (int(left), int(total))
-        for (pool, name, counter), (left, total) in counters.items()
-        if pool == gpu.whole.id.pool and name in sets and not counter.startswith(("memory-slice-", "ci-"))
-    }
-
-
-def _counter_text(counter: str, value: int) -> str:
-    return gibibytes(value) if counter == "memory" else str(value)
-
-
-def _legend(gpus: Sequence[PublishedGpu], letter_of: Mapping[str, str]) -> list[tuple[str | Text, ...]]:
-    by_claim = _by_claim(held for gpu in gpus for held in gpu.held)
-    rows: list[tuple[str | Text, ...]] = []
-    for claim, letter in letter_of.items():
-        had = by_claim[claim]
-        pods = sorted({pod for _, holder in had for pod in holder.containers or holder.pods})
-        has = [f"{device.id.device}{f' ({holder.takes})' if holder.takes else ''}" for device, holder in had]
-        colored = Text(letter, style=f"bold {color(claim, letter_of)}")
-        rows.append((colored, claim, ", ".join(pods) or "-", ", ".join(has)))
-    return rows
-
-
-def _by_claim(held: Iterable[_Held]) -> dict[str, list[_Held]]:
-    by_claim: dict[str, list[_Held]] = {}
-    for device, holder in held:
-        by_claim.setdefault(holder.claim, []).append((device, holder))
-    return by_claim
-
-
-# -- claims
-
-
-@app.command("claims")
-def claims(
-    output: WideOutputOption = WideFormat.TABLE,
-    namespace: NamespaceOption = None,
-    kubeconfig: KubeconfigOption = None,
-    context: ContextOption = None,
-) -> None:
-    """ResourceClaims: what each asked for, what it got, and for whom."""
-
-    async def question(kube: Kube) -> tuple[list[ResourceClaim], list[JsonObject], list[JsonObject]]:
-        results = [ResourceClaim.of(item) for item in (await kube.list(RESOURCE_CLAIMS, namespace=namespace)).items]
-        return results, await readable(kube, PODS), await readable(kube, RESOURCE_SLICES)
-
-    resource_claims, pods, slices = ask(kubeconfig, context, question)
-    typed = [ResourceSlice.of(slice_) for slice_ in slices]
-    drivers = sorted({resource_slice.spec.driver for resource_slice in typed})
-    devices = published_devices(typed, resource_claims, drivers, consumers=consumers_of(map(Pod.of, pods)))
-    show(_claim_sheet(resource_claims, devices, datetime.now(UTC)), output)
-
-
-def _claim_sheet(resource_claims: list[ResourceClaim], devices: Sequence[PublishedDevice], now: datetime) -> Sheet:
-    had = _by_claim((device, holder) for device in devices for holder in device.holders)
-    return Sheet(
-        [_claim_row(claim, had.get(claim_name(claim), []), now) for claim in sorted(resource_claims, key=claim_name)],
-        "No ResourceClaims.",
-        keys={"ASKED": "requests", "HAS": "results", "AGE": "created"},
-        wide=("ASKED", "SHARES"),
-    )
-
-
-def _claim_row(claim: ResourceClaim, had: Sequence[_Held], now: datetime) -> Row:
-    allocation = claim.status.allocation
-    results = allocation.devices.results if allocation is not None else []
-    state = "pending" if allocation is None else "in use" if claim.status.reserved_for else "allocated"
-    pods = {pod for _, holder in had for pod in holder.containers} or {
-        consumer.name for consumer in claim.status.reserved_for
-    }
-    return {
-        "NAMESPACE": claim.metadata.namespace or "-",
-        "CLAIM": claim.metadata.name,
-        "STATE": "deleting" if claim.metadata.deletion_timestamp else state,
-        "ASKED": tuple(_asked(claim)),
-        "DEVICES": tuple(f"{result.pool}/{result.device}" for result in results),
-        "HAS": Shown(
-            ", ".join(dict.fromkeys(_has(device, holder) for device, holder in had)) or "-",
-            [{"device": str(device.id), **_holder_data(holder)} for device, holder in had],
-        ),
-        "PODS": tuple(sorted(pods)),
-        "AGE": age_cell(claim.metadata.creation_timestamp, now),
-        "SHARES": tuple(result.share_id for result in results if result.share_id is not None),
-    }
-
-
-def _asked(claim: ResourceClaim) -> list[str]:
-    """`gpu: 4 x gpu.nvidia.com` a request."""
-    results = []
-    for request in claim.spec.devices.requests:
-        wanted = [request.exactly] if request.exactly is not None else request.first_available or []
-        ways = [
-            f"{'all' if item.allocation_mode == 'All' else item.count or 1} x {item.device_class_name}"
-            for item in wanted
-        ]
-        results.append(f"{request.name}: {' or '.join(ways)}")
-    return results
-
-
-def _has(device: PublishedDevice, holder: DeviceHolder) -> str:
-    """What one device is: its profile or product, and what a share takes of it."""
-    profile = device.attribute("profile")
-    what = profile if profile != "-" else device.attribute("productName").removeprefix("NVIDIA ")
-    return f"{what} ({holder.takes})" if holder.takes else what
-
-
-# -- domains
-
-
-@app.command("domains")
-def domains(
-    name: Annotated[str | None, typer.Argument(help="One domain; default: all.", show_default=False)] = None,
-    output: WideOutputOption = WideFormat.TABLE,
-    namespace: NamespaceOption = None,
-    kubeconfig: KubeconfigOption = None,
-    context: ContextOption = None,
-) -> None:
-    """ComputeDomains: how many of their nodes are ready, why a domain is not, and what each node says.
-
-    The second table has the nodes. With -o json or yaml each domain has its nodes.
-    """
-    compute_domains = _chosen(ask(kubeconfig, context, lambda kube: _read(kube, namespace)), name, namespace)
-    show(domain_sheet(compute_domains, datetime.now(UTC)), output)
-    nodes = node_sheet(compute_domains)
-    if nodes.rows and output in (WideFormat.TABLE, WideFormat.WIDE):
-        typer.echo()
-        show(nodes, output)
-    unseen = sum(ready_of(compute_domain) is None for compute_domain in compute_domains)
-    if unseen:
-        messages.print(
-            f"{unseen} of them no controller has looked at yet; if that lasts, is feature gate ComputeDomains on?"
+def _kind(word: str) -> tuple[Kind, list[str]]:
+    """Of `nodes`, or of `node/NAME` with the name."""
+    name, slash, rest = word.partition("/")
+    kind = _BY_WORD.get(name.lower())
+    if kind is None:
+        raise InvalidInput(
+            f"there is nothing of this kind to show{meant(name, _BY_WORD)}; try {', '.join(_words(''))}", about=name
         )
+    return kind, [rest] if slash else []
 
 
-async def _read(kube: Kube, namespace: str | None) -> list[JsonObject]:
-    cluster_error = await listed(kube, COMPUTE_DOMAINS, namespace)
-    if isinstance(cluster_error, NotFound):
+def _form(output: str) -> Form:
+    name, equals, _ = output.partition("=")
+    if name not in list(Form) or bool(equals) is not (name == Form.JSONPATH):
+        choices = ", ".join(map(repr, _FORMS))
+        raise typer.BadParameter(f"{output!r} is not one of {choices}.", param_hint="'--output' / '-o'")
+    return Form(name)
+
+
+def _end(printer: "Printer", names: Collection[str]) -> None:
+    """Status 1 if something that was asked for by name does not exist."""
+    missing = sorted(set(names) - printer.seen)
+    for name in missing:
+        word = printer.kind.words[1]
+        messages.print(f"error: {word} {name}: does not exist", markup=False, soft_wrap=True)
+    if missing:
+        raise SystemExit(Status.NO)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What to ask a cluster for, once or as long as it changes."""
+
+    kind: Kind
+    asked: Asked
+    selected: Mapping[Resource, Selection]
+
+    @property
+    def _kinds(self) -> tuple[Resource, ...]:
+        return tuple(dict.fromkeys((self.kind.subject, *self.kind.others)))
+
+    @property
+    def _required(self) -> tuple[Resource, ...]:
+        needed = self.kind.required
+        return (self.kind.subject, *needed) if not needed or self.asked.labels is not None else needed
+
+    async def answered(self, kube: Kube) -> Answer:
+        """Raises InvalidInput if the cluster does not know the kind."""
+        _, minor = await kube.server_version()
+        try:
+            objects = await read_objects(kube, self._kinds, self._required, selected=self.selected)
+        except NotFound as error:
+            raise self._unknown(error) from error
+        return self.kind.answer(objects, replace(self.asked, minor=minor))
+
+    def _unknown(self, error: NotFound) -> InvalidInput | NotFound:
+        if self.kind.subject not in (GPU_POLICIES, COMPUTE_DOMAINS):
+            return error
         message = "this cluster does not have them; their definition comes with the driver's chart"
-        raise InvalidInput(message, about=COMPUTE_DOMAINS.kind)
-    if not isinstance(cluster_error, list):
-        raise cluster_error
-    return cluster_error
+        return InvalidInput(message, about=self.kind.subject.kind)
+
+    async def followed(self, kube: Kube, printer: "Printer") -> None:
+        """Until cancelled."""
+        _, minor = await kube.server_version()
+        following = Following(kube, of_kinds(self._kinds), selected=self.selected)
+        async with following.running():
+            try:
+                await following.until_read(self._required)
+            except NotFound as error:
+                raise self._unknown(error) from error
+            while True:
+                following.changed.clear()
+                asked = replace(self.asked, minor=minor, now=datetime.now(UTC))
+                printer.changes(self.kind.answer(following.objects(), asked))
+                await following.changed.wait()
+                await asyncio.sleep(_TOGETHER_S)
 
 
-def _chosen(items: Iterable[JsonObject], name: str | None, namespace: str | None) -> list[ComputeDomain]:
-    chosen = [
-        compute_domain
-        for compute_domain in map(ComputeDomain.of, items)
-        if name in (None, compute_domain.metadata.name)
-    ]
-    if name is not None and not chosen:
-        where = f" in namespace {namespace}" if namespace is not None else ""
-        raise InvalidInput(f"there is none of this name{where}", about=f"{COMPUTE_DOMAINS.kind} {name}")
-    return sorted(chosen, key=_key)
+class Printer:
+    """Prints answers. `seen` are all names that rows had so far, with and without what is before the last slash."""
+
+    def __init__(self, kind: Kind, form: Form, filled: Callable[[object], str]) -> None:
+        self.kind = kind
+        self.seen: set[str] = set()
+        self._form = form
+        self._filled = filled
+        self._before: Mapping[tuple[str, ...], object] | None = None
+
+    def whole(self, answer: Answer) -> None:
+        sheet = answer.sheet
+        self._learn(sheet)
+        if self._form not in (Form.TABLE, Form.WIDE):
+            self._data(sheet, sheet.data())
+            return
+        if answer.summary is not None:
+            messages.print(answer.summary, markup=False)
+        if sheet.rows or not self.seen:
+            print_rows(sheet, wide=self._form is Form.WIDE)
+        for more in answer.more:
+            if more.rows:
+                typer.echo()
+                print_rows(more, wide=self._form is Form.WIDE)
+        for note in answer.notes:
+            messages.print(note, markup=False)
+
+    def changes(self, answer: Answer) -> None:
+        """All of the first answer, then the rows that differ from those of the answer before."""
+        sheet = answer.sheet
+        rows = {_key(sheet, row): item for row, item in zip(sheet.rows, sheet.data(), strict=True)}
+        before, self._before = self._before, rows
+        if before is None:
+            self.whole(answer)
+            return
+        self._learn(sheet)
+        news = [number for number, (key, item) in enumerate(rows.items()) if before.get(key) != item]
+        if self._form in (Form.TABLE, Form.WIDE):
+            lines = sheet.lines(terminal_width(), wide=self._form is Form.WIDE)[1:]
+            print_lines([lines[number] for number in news])
+        elif news:
+            self._data(replace(sheet, rows=[sheet.rows[number] for number in news]), [*rows.values()])
+        for key in before.keys() - rows.keys():
+            messages.print(f"{self.kind.words[1]} {'/'.join(key)} is gone", markup=False, soft_wrap=True)
+
+    def _learn(self, sheet: Sheet) -> None:
+        for row in sheet.rows:
+            key = _key(sheet, row)
+            self.seen |= {key[-1], "/".join(key)}
+
+    def _data(self, sheet: Sheet, data: list[dict[str, object]]) -> None:
+        if self._form is Form.NAME:
+            for row in sheet.rows:
+                typer.echo(self.kind.named(_key(sheet, row)))
+        elif self._form is Form.JSONPATH:
+            typer.echo(self._filled(data), nl=False)
+        else:
+            print_data(data, Format(self._form.value))
 
 
-def _key(domain: ComputeDomain) -> tuple[str, str]:
-    return domain.metadata.namespace or "", domain.metadata.name
-
-
-def ready_of(domain: ComputeDomain) -> Condition | None:
-    """None until the controller has looked at it."""
-    return next((condition for condition in domain.status.conditions if condition.type == READY), None)
-
-
-def domain_sheet(domains: Sequence[ComputeDomain], now: datetime) -> Sheet:
-    """A row for each domain. Its nodes are in it for programs only."""
-    return Sheet(
-        [_domain_row(domain, now) for domain in domains],
-        "No ComputeDomains.",
-        keys={"DOMAIN": "name", "CHANNELS": "allocationMode", "AGE": "created"},
-        wide=("CHANNELS",),
-    )
-
-
-def _domain_row(domain: ComputeDomain, now: datetime) -> Row:
-    status, ready, channel = domain.status, ready_of(domain), domain.spec.channel
-    return {
-        "NAMESPACE": domain.metadata.namespace,
-        "DOMAIN": domain.metadata.name,
-        "STATUS": "Deleting" if domain.metadata.deletion_timestamp else status.status,
-        "NODES": Shown(status.ready_nodes or "-", [node.to_wire() for node in status.nodes]),
-        "REASON": ready.reason if ready is not None else None,
-        "TEMPLATE": channel.resource_claim_template.name,
-        "CHANNELS": channel.allocation_mode,
-        "AGE": age_cell(domain.metadata.creation_timestamp, now),
-        "MESSAGE": ready.message if ready is not None and ready.status != "True" else None,
-    }
-
-
-def node_sheet(domains: Sequence[ComputeDomain]) -> Sheet:
-    """A row for each node of each domain, in the order of the status: by clique and index."""
-    rows: list[Row] = [
-        {
-            "DOMAIN": "/".join(_key(domain)),
-            "NODE": node.name,
-            "CLIQUE": node.clique_id or None,
-            "INDEX": node.index,
-            "ADDRESS": node.ip_address or None,
-            "STATUS": node.status,
-            "MESSAGE": node.message,
-        }
-        for domain in domains
-        for node in domain.status.nodes
-    ]
-    return Sheet(rows, "No nodes.")
+def _key(sheet: Sheet, row: Mapping[str, object]) -> tuple[str, ...]:
+    return tuple(str(row[heading]) for heading in sheet.named)

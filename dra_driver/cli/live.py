@@ -1,18 +1,15 @@
 """What `dractl explain` and `dractl get` read of a cluster, typed. Kinds that the user may not list are noted."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from dra_driver.allocation.behavior import Behavior
-from dra_driver.allocation.headroom import Headroom
 from dra_driver.allocation.loading import world_of
-from dra_driver.allocation.nodes import NodeView
-from dra_driver.allocation.snapshot import Catalog, PublishedSlice, Snapshot, Usage
 from dra_driver.allocation.world import UnreadKind, World
-from dra_driver.api.core import Pod
-from dra_driver.api.inventory import NodeInventory
 from dra_driver.api.meta import (
     COMPUTE_DOMAINS,
     DEVICE_CLASSES,
@@ -26,13 +23,8 @@ from dra_driver.api.meta import (
     JsonObject,
     Resource,
 )
-from dra_driver.api.resource import DeviceTaintRule, ResourceClaim, ResourceSlice
-from dra_driver.cli.session import FORBIDDEN, TAINT_RULES, ask, listed
-from dra_driver.cli.usage import (
-    PublishedDevice,
-    consumers_of,
-    published_devices,
-)
+from dra_driver.cli.seen import READ_AS, SHOWN, TAINT_RULES, ClusterSeen, Objects, Selection
+from dra_driver.cli.session import FORBIDDEN, ask, listed
 from dra_driver.errors import ClusterError, NotFound
 from dra_driver.kube.client import Kube
 from dra_driver.terminal import messages
@@ -130,63 +122,37 @@ def _behavior(minor: int, objects: Iterable[JsonObject]) -> Behavior:
     return behavior
 
 
-@dataclass(frozen=True)
-class ClusterSeen:
-    """What was read of a cluster, typed."""
-
-    slices: tuple[ResourceSlice, ...]
-    claims: tuple[ResourceClaim, ...]
-    nodes: tuple[NodeView, ...]
-    inventories: tuple[NodeInventory, ...]
-    pods: tuple[Pod, ...]
-    taint_rules: tuple[DeviceTaintRule, ...]
-    behavior: Behavior
-
-    def headrooms(self, driver: str) -> dict[str, Headroom]:
-        """By node, of all nodes that a slice is for."""
-        catalog = Catalog([PublishedSlice(slice_) for slice_ in self.slices], self.behavior)
-        held = [claim.status.allocation for claim in self.claims if claim.status.allocation is not None]
-        snapshot = Snapshot(catalog, {}, Usage.of(held), self.taint_rules)
-        known = {node.name: node for node in self.nodes}
-        names = {*known, *(slice_.spec.node_name for slice_ in self.slices if slice_.spec.node_name is not None)}
-        return {name: Headroom(known.get(name) or NodeView(name), snapshot, driver) for name in sorted(names)}
-
-    def devices(self, headrooms: Iterable[Headroom], drivers: Sequence[str]) -> tuple[PublishedDevice, ...]:
-        standings = {standing.candidate.id: standing for headroom in headrooms for standing in headroom.standings}
-        return published_devices(
-            self.slices, self.claims, drivers, consumers=consumers_of(self.pods), standings=standings
-        )
+# -- what is shown of a cluster
 
 
 async def read_cluster(kube: Kube, *, say: bool = True) -> ClusterSeen:
-    """Slices and claims must be there to be read; all else only makes the answer better. `say` what is left out."""
+    """`say` what is left out. Raises ClusterError when slices or claims cannot be read."""
     _, minor = await kube.server_version()
-    slices = [ResourceSlice.of(item) for item in (await kube.list(RESOURCE_SLICES)).items]
-    claims = [ResourceClaim.of(item) for item in (await kube.list(RESOURCE_CLAIMS)).items]
-    return ClusterSeen(
-        tuple(slices),
-        tuple(claims),
-        tuple(NodeView.read(item) for item in await readable(kube, NODES, say=say)),
-        tuple(NodeInventory.of(item) for item in await readable(kube, NODE_INVENTORIES, say=say)),
-        tuple(Pod.of(item) for item in await readable(kube, PODS, say=say)),
-        tuple(DeviceTaintRule.of(taint_rule) for taint_rule in await _taint_rules(kube, say=say)),
-        # Fields of features that are switched off are not in the objects, so no gate needs to be known.
-        Behavior.of(minor, partitionable=True, consumable=True, taints=True),
-    )
+    required = (RESOURCE_SLICES, RESOURCE_CLAIMS)
+    return ClusterSeen.of(await read_objects(kube, SHOWN, required, say=say), minor)
 
 
-async def readable(kube: Kube, resource: Resource, *, say: bool = True) -> list[JsonObject]:
-    """All objects; none if they do not exist, or, with a message, if they may not be read."""
-    objects = await listed(kube, resource)
-    if isinstance(objects, list):
-        return objects
-    if say and not isinstance(objects, NotFound):
-        messages.print(f"{resource.plural} are left out: {objects}", markup=False, soft_wrap=True)
-    return []
+async def read_objects(
+    kube: Kube,
+    kinds: Sequence[Resource],
+    required: Collection[Resource],
+    *,
+    selected: Mapping[Resource, Selection] = MappingProxyType({}),
+    say: bool = True,
+) -> Objects:
+    """All objects of these kinds, or those that are `selected`. Kinds that are not `required` are empty if they do not
+    exist, or, with a message, if they may not be read. Raises ClusterError."""
 
+    async def read(kind: Resource) -> Sequence[Any]:
+        namespace, labels = selected.get(kind, (None, None))
+        try:
+            items = (await kube.list(kind, namespace=namespace, label_selector=labels)).items
+        except ClusterError as error:
+            if kind in required or not (error.status in FORBIDDEN or isinstance(error, NotFound)):
+                raise
+            if say and not isinstance(error, NotFound):
+                messages.print(f"{kind.plural} are left out: {error}", markup=False, soft_wrap=True)
+            return ()
+        return [typed for item in items if (typed := READ_AS[kind](item)) is not None]
 
-async def _taint_rules(kube: Kube, *, say: bool) -> list[JsonObject]:
-    for resource in TAINT_RULES:
-        if taint_rules := await readable(kube, resource, say=say):
-            return taint_rules
-    return []
+    return dict(zip(kinds, await asyncio.gather(*map(read, kinds)), strict=True))

@@ -8,13 +8,12 @@ and a line of help, and the simulated cluster behind one command must not slow d
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import entry_points
-from typing import Any
+from importlib.metadata import entry_points, version
+from typing import Annotated, Any
 
 import typer
+from typer._completion_classes import completion_init
 from typer.core import TyperCommand, TyperGroup
-
-from dra_driver.terminal import plain_errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,7 @@ def lazy_group(commands: Iterable[LazyCommand], *, before: Callable[[], None]) -
 COMMANDS = (
     LazyCommand("demo", "dra_driver.cli.demo:demo", "Run the examples and show what containers got."),
     LazyCommand("cluster", "dra_driver.cli.demo:cluster", "Keep a simulated cluster with GPUs running."),
-    LazyCommand("get", "dra_driver.cli.get:app", "Show nodes, policies, devices, claims or domains."),
+    LazyCommand("get", "dra_driver.cli.get:get", "Show nodes, devices, claims, policies or domains."),
     LazyCommand("explain", "dra_driver.cli.explain:explain", "Why a pod or claim waits, and what would fit."),
     LazyCommand("allocate", "dra_driver.cli.allocate:allocate", "Offline: the devices that claims would get."),
     LazyCommand(
@@ -91,6 +90,7 @@ COMMANDS = (
     LazyCommand("policy", "dra_driver.cli.policy:app", "What GpuPolicies would change, before they are applied."),
     LazyCommand("doctor", "dra_driver.cli.doctor:doctor", "What is wrong with an installation, and the fixes."),
     LazyCommand("bundle", "dra_driver.cli.bundle:bundle", "Make a support archive, without secrets."),
+    LazyCommand("completion", "dra_driver.cli.completion:completion", "Completion of commands and names, for a shell."),
 )
 """In the order of the help."""
 
@@ -126,12 +126,37 @@ app = typer.Typer(
 )
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"dractl {version('gpu-dra-driver')}")
+        raise typer.Exit
+
+
 @app.callback()
-def dractl() -> None:
-    """GPUs on Kubernetes by Dynamic Resource Allocation: try it, see it, ask it."""
+def dractl(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """GPUs on Kubernetes by Dynamic Resource Allocation: try it, see it, ask it.
+
+    \b
+    Examples:
+      dractl cluster                  a simulated cluster to try things on
+      dractl get devices              who uses which GPU
+      dractl explain pod NAME         why a pod waits
+      dractl COMMAND --help           options and examples of a command
+    """
 
 
 def main() -> None:
     """What the console script runs."""
-    with plain_errors():
+    completion_init()
+    try:
         app()
+    except Exception:
+        # Rich, which prints errors, takes as long to import as all that the help needs.
+        from dra_driver.terminal import plain_errors
+
+        with plain_errors():
+            raise

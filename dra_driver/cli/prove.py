@@ -27,7 +27,8 @@ from dra_driver.api.meta import EVENTS, NODE_INVENTORIES, PODS, RESOURCE_CLAIMS
 from dra_driver.api.resource import ResourceClaim, ResourceSlice
 from dra_driver.cli.bundle import put_node
 from dra_driver.cli.doctor import release
-from dra_driver.cli.live import ClusterSeen, read_cluster
+from dra_driver.cli.live import read_cluster
+from dra_driver.cli.seen import ClusterSeen
 from dra_driver.cli.session import FORBIDDEN, ask
 from dra_driver.doctor.archive import Bundle
 from dra_driver.doctor.node import NodePlaces, node_part

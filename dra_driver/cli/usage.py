@@ -399,6 +399,11 @@ def _gpu_uuid(device: PublishedDevice) -> str | None:
     return uuid if uuid != "-" else None
 
 
+def short_product(name: str) -> str:
+    """`H100 80GB HBM3`: without what all of them have in common."""
+    return name.removeprefix("NVIDIA ")
+
+
 def published_gpus(devices: Iterable[PublishedDevice]) -> tuple[PublishedGpu, ...]:
     """Devices by GPU, in their order. One that does not say of which GPU it is stands alone."""
     found: dict[tuple[str, str, str], list[PublishedDevice]] = {}

@@ -89,11 +89,6 @@ async def test_a_domain_that_nobody_has_looked_at_is_said_to_be_one(kubeconfig: 
     assert "1 of them no controller has looked at yet" in table.stderr
 
 
-async def test_a_name_that_there_is_not_is_a_users_mistake(kubeconfig: Path) -> None:
-    outcome = await _error("get", "domains", "gone", "-n", "default", "--kubeconfig", str(kubeconfig))
-    assert str(outcome) == "ComputeDomain gone: there is none of this name in namespace default"
-
-
 async def test_a_cluster_without_the_definition_is_told_where_it_comes_from(
     api_server: SimulatedApiServer, tmp_path: Path
 ) -> None:

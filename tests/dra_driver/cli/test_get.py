@@ -1,12 +1,16 @@
 """`dractl get`: what it says of nodes, devices and claims, as a user sees it."""
 
+import asyncio
 import json
+import re
+import signal
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from support.dractl import dractl
+from support.dractl import dractl, run
 from support.objects import allocate, claim, node, pod, result
 from support.rows import rows
 from support.shipped import create_definitions
@@ -22,7 +26,7 @@ from dra_driver.api.meta import (
     Resource,
 )
 from dra_driver.cli.main import app
-from dra_driver.errors import Rejected
+from dra_driver.errors import InvalidInput, Rejected
 from dra_driver.kube.client import Kube
 from dra_driver.simulation.apiserver import SimulatedApiServer
 from dra_driver.terminal import Status, duration, plain_errors
@@ -165,11 +169,15 @@ def test_a_server_that_cannot_be_reached_ends_with_status_3(tmp_path: Path, caps
     assert "cannot reach the API server" in capsys.readouterr().err
 
 
-def test_a_kubeconfig_that_is_not_there_ends_with_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_kubeconfig_that_is_not_there_ends_with_status_3_and_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended, plain_errors():
         app(["get", "claims", "--kubeconfig", str(tmp_path / "none")], standalone_mode=False)
-    assert ended.value.code == Status.USAGE
-    assert "kubeconfig" in capsys.readouterr().err
+    assert ended.value.code == Status.UNREACHABLE
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: kubeconfig {tmp_path}/none: does not exist")
+    assert "dractl cluster" in error
 
 
 @rows("seconds, text", [(0, "0s"), (119, "119s"), (120, "2m"), (7200, "2h"), (3 * 86400, "3d"), (86400, "24h")])
@@ -193,3 +201,76 @@ async def test_what_may_not_be_read_is_left_out_with_a_message(
     assert [(one["gpu"], one["state"]) for one in json.loads(text)] == [("gpu-a", "in use"), ("gpu-b", "free")]
     assert json.loads(text)[0]["devices"][0]["pods"] == ["train"]
     assert json.loads(text)[0]["devices"][0]["containers"] == []
+
+
+@rows("words, title", [(("nodes",), "NODE"), (("no",), "NODE"), (("gpu",), "NODE"), (("ResourceClaims",), "NAMESPACE")])
+async def test_kinds_have_the_words_of_kubectl(words: tuple[str, ...], title: str, kubeconfig: Path) -> None:
+    _, text = await dractl("get", *words, "--kubeconfig", str(kubeconfig))
+    assert text.startswith(title)
+
+
+@rows(
+    "words, names",
+    [
+        (("node", "node-1"), ["node/node-1"]),
+        (("node/node-1",), ["node/node-1"]),
+        (("nodes", "-l", "zone=a"), ["node/node-1"]),
+        (("nodes", "-l", "zone=b"), []),
+        (("devices", "-l", "zone=b"), []),
+        (("devices", "gpu-b"), ["device/node-1/gpu-b"]),
+        (("devices", "node-1/gpu-b"), ["device/node-1/gpu-b"]),
+        (("claims", "-A"), ["resourceclaim.resource.k8s.io/gpu", "resourceclaim.resource.k8s.io/waiting"]),
+        (("claims", "default/gpu"), ["resourceclaim.resource.k8s.io/gpu"]),
+        (("claims", "-n", "elsewhere"), []),
+    ],
+)
+async def test_names_labels_and_namespaces_select(
+    words: tuple[str, ...], names: list[str], kubeconfig: Path, kube: Kube
+) -> None:
+    await kube.merge_patch(NODES, "node-1", {"metadata": {"labels": {"zone": "a"}}})
+    status, text = await dractl("get", *words, "-o", "name", "--kubeconfig", str(kubeconfig))
+    assert (status, text.split()) == (Status.DONE, names)
+
+
+async def test_a_name_that_does_not_exist_is_status_1_beside_what_exists(kubeconfig: Path) -> None:
+    done = await asyncio.to_thread(run, "get", "node", "node-1", "node-9", "--kubeconfig", str(kubeconfig))
+    assert done.exit_code == Status.NO
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["NODE", "node-1"]
+    assert done.stderr == "error: node node-9: does not exist\n"
+
+
+async def test_jsonpath_selects_of_what_json_prints(kubeconfig: Path) -> None:
+    template = "jsonpath={range [*]}{.gpu} {.state}{'\\n'}{end}"
+    _, text = await dractl("get", "devices", "-o", template, "--kubeconfig", str(kubeconfig))
+    assert text == "gpu-a in use\ngpu-b free\n"
+
+
+@rows(
+    "words, about",
+    [
+        (("nods",), "did you mean `nodes`?"),
+        (("claims", "--free"), "are for devices"),
+        (("nodes", "-n", "a"), "nodes have no namespace"),
+        (("claims", "-n", "a", "-A"), "exclude each other"),
+    ],
+)
+def test_what_does_not_go_together_is_said(words: tuple[str, ...], about: str) -> None:
+    with pytest.raises(InvalidInput, match=re.escape(about)):
+        run("get", *words)
+
+
+async def test_a_watch_prints_the_table_and_then_rows_that_change(kubeconfig: Path, kube: Kube) -> None:
+    command = [sys.executable, "-m", "dra_driver.cli", "get", "claims", "-w", "--kubeconfig", str(kubeconfig)]
+    watch = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    assert watch.stdout is not None
+    try:
+        async with asyncio.timeout(30):
+            first = [(await watch.stdout.readline()).split()[:3] for _ in range(3)]
+            assert first[1:] == [[b"default", b"gpu", b"in"], [b"default", b"waiting", b"pending"]]
+            await allocate(kube, await kube.get(RESOURCE_CLAIMS, "waiting", "default"), result("gpu-b"))
+            assert (await watch.stdout.readline()).split()[:3] == [b"default", b"waiting", b"allocated"]
+            watch.send_signal(signal.SIGINT)
+            assert await watch.wait() == 130
+    finally:
+        if watch.returncode is None:
+            watch.kill()

@@ -1,15 +1,26 @@
 """`dractl` itself: its help is quick and complete, and commands are what the help says."""
 
+import asyncio
 import subprocess
 import sys
+from importlib.metadata import version
+from pathlib import Path
 
 import pytest
+from support.dractl import run
+from support.objects import node
 from support.rows import rows
 from typer.testing import CliRunner
 
+from dra_driver.api.meta import NODES
 from dra_driver.cli.main import LazyCommand, app, commands
+from dra_driver.kube.client import Kube
+from dra_driver.simulation.apiserver import SimulatedApiServer
 
-_NOT_FOR_HELP = ("aiohttp", "pydantic", "structlog", "kubernetes", "grpc", "dra_driver.cel", "dra_driver.simulation")
+_NOT_FOR_HELP = (
+    *("aiohttp", "pydantic", "structlog", "kubernetes", "grpc", "rich", "yaml", "asyncio"),
+    *("dra_driver.cel", "dra_driver.simulation", "dra_driver.terminal"),
+)
 
 
 def test_the_help_imports_nothing_that_is_slow() -> None:
@@ -17,7 +28,7 @@ def test_the_help_imports_nothing_that_is_slow() -> None:
     ask = "import sys; sys.argv = ['dractl', '--help']; from dra_driver.cli.main import main\n"
     tell = "try: main()\nexcept SystemExit: pass\nprint(*sys.modules, file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", ask + tell], capture_output=True, text=True, timeout=60, check=True)
-    assert "Show nodes, policies, devices, claims or domains" in done.stdout
+    assert "Show nodes, devices, claims, policies or domains" in done.stdout
     assert not set(_NOT_FOR_HELP) & set(done.stderr.split())
 
 
@@ -28,6 +39,41 @@ def test_every_command_loads_and_has_a_line_of_help(command: LazyCommand) -> Non
     answer = CliRunner().invoke(app, [command.name, "--help"])
     assert answer.exit_code == 0, answer.output
     assert answer.output.startswith(f"Usage: dractl {command.name}")
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert run("--version").stdout == f"dractl {version('gpu-dra-driver')}\n"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_completion_script_is_for_that_shell_and_asks_dractl(shell: str) -> None:
+    assert f"_DRACTL_COMPLETE=complete_{shell}" in run("completion", shell).stdout
+
+
+def completed(line: str, *environment: str) -> list[str]:
+    """What bash proposes for the last word."""
+    asked = [
+        "env",
+        *environment,
+        "_DRACTL_COMPLETE=complete_bash",
+        f"COMP_WORDS={line}",
+        f"COMP_CWORD={line.count(' ')}",
+    ]
+    code = "import sys; sys.argv = ['dractl']; from dra_driver.cli.main import main; main()"
+    done = subprocess.run([*asked, sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert not done.stderr
+    return done.stdout.split()
+
+
+async def test_commands_values_and_names_from_the_cluster_are_completed(
+    api_server: SimulatedApiServer, kube: Kube, tmp_path: Path
+) -> None:
+    await kube.create(NODES, node("gpu-node-1"))
+    config = f"KUBECONFIG={api_server.kubeconfig(tmp_path / 'kubeconfig')}"
+    assert await asyncio.to_thread(completed, "dractl ge") == ["get"]
+    assert await asyncio.to_thread(completed, "dractl get de") == ["devices"]
+    assert await asyncio.to_thread(completed, "dractl get node gpu", config) == ["gpu-node-1"]
+    assert await asyncio.to_thread(completed, "dractl get node gpu", "KUBECONFIG=/dev/null") == []
 
 
 def test_a_mistyped_command_is_met_with_what_was_meant() -> None:

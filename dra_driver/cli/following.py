@@ -1,0 +1,78 @@
+"""Typed copies of what a cluster has that follow it, for commands that stay: `dractl top` and `dractl get -w`."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
+from types import MappingProxyType
+from typing import Any
+
+from dra_driver.api.meta import JsonObject, Resource
+from dra_driver.cli.seen import READ_AS, Objects, Selection
+from dra_driver.kube.client import Kube
+from dra_driver.kube.watch import Mirror, MirrorChange
+
+_LOOK_S = 0.05
+_PAGE = 100
+"""Objects that are typed before keys are read again."""
+
+
+class Following:
+    """Follows objects of these kinds. `on_change` is called for each change and must not block."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        read_as: Mapping[Resource, Callable[[JsonObject], Any]],
+        *,
+        selected: Mapping[Resource, Selection] = MappingProxyType({}),
+        on_change: Callable[[Resource, MirrorChange[Any]], None] = lambda kind, change: None,
+    ) -> None:
+        self.changed = asyncio.Event()
+        self.mirrors: dict[Resource, Mirror[Any]] = {}
+        for kind, read in read_as.items():
+            namespace, labels = selected.get(kind, (None, None))
+
+            def noted(change: MirrorChange[Any], kind: Resource = kind) -> None:
+                on_change(kind, change)
+                self.changed.set()
+
+            self.mirrors[kind] = Mirror(
+                kube, kind, keep=read, namespace=namespace, label_selector=labels, page_size=_PAGE, on_change=noted
+            )
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        tasks = [asyncio.create_task(mirror.run()) for mirror in self.mirrors.values()]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def reading(self) -> list[str]:
+        """Kinds that were neither read nor refused so far."""
+        return [
+            kind.plural
+            for kind, mirror in self.mirrors.items()
+            if not mirror.synced.is_set() and mirror.failure is None
+        ]
+
+    async def until_read(self, required: Collection[Resource]) -> None:
+        """Until each kind was read, or cannot be read. Raises ClusterError if that is a required one."""
+        while self.reading():  # noqa: ASYNC110 - a mirror has no event for its failure
+            await asyncio.sleep(_LOOK_S)
+        for kind in required:
+            failure = self.mirrors[kind].failure
+            if failure is not None and not self.mirrors[kind].synced.is_set():
+                raise failure
+
+    def objects(self) -> Objects:
+        return {
+            kind: [item for item in mirror.objects.values() if item is not None]
+            for kind, mirror in self.mirrors.items()
+        }
+
+
+def of_kinds(kinds: Collection[Resource]) -> dict[Resource, Callable[[JsonObject], Any]]:
+    return {kind: READ_AS[kind] for kind in kinds}

@@ -1,0 +1,60 @@
+"""Tables: they fit the terminal, and lose what matters least first."""
+
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+from support.rows import rows
+
+from dra_driver.terminal import Sheet, Shown, fitting, shortened
+
+SHEET = Sheet(
+    [{"NODE": "gpu-node-with-a-long-name-0001", "GPUS": 8, "PRODUCT": "H100", "PROBLEMS": ("GPU 1: it is lost",)}],
+    "nothing",
+    drop=("PRODUCT", "GPUS"),
+)
+
+
+@rows(
+    "width, row",
+    [
+        (None, "gpu-node-with-a-long-name-0001  8     H100     GPU 1: it is lost"),
+        (60, "gpu-node-with…ng-name-0001  8     H100     GPU 1: it is lost"),
+        (46, "gpu-node-w…-name-0001  8     GPU 1: it is lost"),
+        (40, "gpu-node…me-0001  8     GPU 1: it is lo…"),
+        (35, "gpu-node…me-0001  GPU 1: it is lost"),
+        (20, "gpu-…0001  GPU 1: i…"),
+    ],
+)
+def test_names_shorten_in_the_middle_and_columns_go_by_priority(width: int | None, row: str) -> None:
+    assert SHEET.lines(width)[1].plain == row
+
+
+WIDTHS = st.dictionaries(st.text("ABCDEF", min_size=1, max_size=9), st.integers(1, 80), min_size=1)
+
+
+@given(WIDTHS, st.integers(20, 200), st.randoms())
+def test_a_table_is_never_wider_than_the_terminal_and_no_narrower_than_it_must_be(
+    natural: dict[str, int], width: int, order: Random
+) -> None:
+    natural = {name: max(size, len(name)) for name, size in natural.items()}
+    drop = order.sample(sorted(natural), len(natural) - 1)
+    widths = fitting(natural, drop, width)
+    used = sum(widths.values()) + 2 * (len(widths) - 1)
+    assert used <= width or set(widths.values()) == {1}
+    if widths != natural and len(widths) == len(natural):
+        assert used == width
+    dropped = [name for name in drop if name not in widths]
+    assert dropped == drop[: len(dropped)]
+
+
+@given(st.text("ab -", max_size=40), st.integers(1, 40))
+def test_what_is_shortened_has_the_width_and_says_so(text: str, width: int) -> None:
+    short = shortened(text, width)
+    assert short == text if len(text) <= width else len(short) == width and "…" in short
+
+
+def test_programs_get_all_columns_by_names_of_their_own() -> None:
+    sheet = Sheet([{"LARGEST MIG": None, "AGE": Shown("3d", "2026")}], "", keys={"AGE": "created"}, wide=("AGE",))
+    assert sheet.data() == [{"largestMig": None, "created": "2026"}]
+    assert sheet.lines(None)[0].plain == "LARGEST MIG"
