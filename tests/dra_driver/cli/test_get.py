@@ -264,7 +264,7 @@ async def test_a_watch_prints_the_table_and_then_rows_that_change(kubeconfig: Pa
     watch = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     assert watch.stdout is not None
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             first = [(await watch.stdout.readline()).split()[:3] for _ in range(3)]
             assert first[1:] == [[b"default", b"gpu", b"in"], [b"default", b"waiting", b"pending"]]
             await allocate(kube, await kube.get(RESOURCE_CLAIMS, "waiting", "default"), result("gpu-b"))
