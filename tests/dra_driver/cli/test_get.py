@@ -261,7 +261,12 @@ def test_what_does_not_go_together_is_said(words: tuple[str, ...], about: str) -
 
 async def test_a_watch_prints_the_table_and_then_rows_that_change(kubeconfig: Path, kube: Kube) -> None:
     command = [sys.executable, "-m", "dra_driver.cli", "get", "claims", "-w", "--kubeconfig", str(kubeconfig)]
-    watch = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    watch = await asyncio.create_subprocess_exec(
+        *command,
+        stdout=asyncio.subprocess.PIPE,
+        # A shell that starts tests in the background lets them ignore this signal, and children inherit it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     assert watch.stdout is not None
     try:
         async with asyncio.timeout(120):
