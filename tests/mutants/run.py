@@ -53,6 +53,7 @@ CORE: Mapping[str, Sequence[str]] = {
     ),
     "kubelet_plugin/effects/shipped_hook.py": ("tests/kubelet_plugin/hardware/test_hook_program.py",),
     "dra_driver/publish/*.py": ("tests/dra_driver/publish",),
+    "dra_driver/publish/preview.py": ("tests/dra_driver/publish", "tests/dra_driver/cli/test_policy.py"),
     "dra_driver/kube/leader.py": ("tests/dra_driver/kube/test_leader.py",),
 }  # fmt: skip
 """The files, and the tests nearest to them; of two patterns, the later."""

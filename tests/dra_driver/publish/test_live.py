@@ -1,6 +1,7 @@
 """GpuPolicies in a cluster: what they change, when, and what is written where: dra_driver/publish/live.py."""
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -19,7 +20,9 @@ from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import MirrorChange
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
 from dra_driver.publish.decisions import decided
+from dra_driver.publish.inventories import KeptInventory, kept_inventory
 from dra_driver.publish.live import Changed, DecidedPolicies, LivePolicies, _Users
+from dra_driver.publish.statuses import InventoryStatuses
 from dra_driver.simulation.apiserver.server import SimulatedApiServer
 
 A, B = gpu(0), gpu(1)
@@ -172,6 +175,40 @@ async def test_a_gpu_in_use_changes_when_its_claim_is_gone(
         await scene.until(lambda: tainted(scene))
         assert await waiting(scene) == []
         assert made[0]._waiting == set(), "changes of claims are looked at no more"
+
+
+async def test_a_status_that_was_not_written_is_no_answer(scene: Scene) -> None:
+    """Slices that followed it would be there before the plugin knows what they are."""
+    await scene.node("node-a", A)
+    statuses = InventoryStatuses(scene.kube, GPU_DRIVER, None, lambda: datetime.now(UTC))
+
+    async def kept() -> KeptInventory:
+        return kept_inventory(await scene.kube.get(NODE_INVENTORIES, "node-a"), GPU_DRIVER)
+
+    old = await kept()
+    assert await statuses.write(old, (), NodePolicy(publish=True))
+    assert not await statuses.write(old, (), NodePolicy(publish=False)), "it waits until the watch shows the first"
+    assert await statuses.write(await kept(), (), NodePolicy(publish=True)), "it says so already"
+    again = InventoryStatuses(scene.kube, GPU_DRIVER, None, lambda: datetime.now(UTC))
+    assert not await again.write(old, (), NodePolicy(publish=False)), "another one has written meanwhile"
+    policy = (await scene.status("node-a")).policy
+    assert policy is not None and policy.publish
+
+
+async def test_facts_about_which_nothing_new_is_decided_are_published(scene: Scene) -> None:
+    await scene.node("node-a", A)
+    await applied(scene, "shared", **SHARED)
+    async with publishing(scene, policies=live):
+        await scene.until(lambda: sharable(scene, A.name))
+        await scene.rests()
+        (before,) = await devices(scene)
+        await scene.reports("node-a", A.model_copy(update={"memory_bytes": 2**34}))
+
+        async def other() -> bool:
+            (device,) = await devices(scene)
+            return device["capacity"]["memory"] != before["capacity"]["memory"]
+
+        await scene.until(other)
 
 
 async def test_a_restarted_publisher_keeps_what_is_in_use(scene: Scene) -> None:

@@ -33,6 +33,10 @@ def test_devices_that_appear_vanish_and_change_are_named_with_their_kind() -> No
     assert found.vanish == {B.name: "gpu"}
     assert found.change == {A.name: "gpu"}, "it has counters now"
     assert counted(["mig", "gpu", "mig"]) == "1 gpu, 2 mig"
+    everything = policy("all", publish=False, computeDomains={"channels": 2}, health={"evict": True})
+    assert previewed(everything).vanish.keys() >= {A.name, B.name}
+    for one in (policy("no", publish=False), DYNAMIC):
+        assert previewed(one).changes
 
 
 def test_what_is_so_already_changes_nothing() -> None:
@@ -58,7 +62,11 @@ def test_a_rule_that_the_node_cannot_follow_has_its_policy_and_the_fix() -> None
 
 def test_claims_use_devices_of_their_nodes_unless_by_admin_access() -> None:
     result = {"request": "a", "driver": "gpu.nvidia.com", "pool": "node-a", "device": A.name}
-    results = [result, {**result, "device": B.name, "adminAccess": True}, {**result, "driver": "other"}]
+    results = [
+        result,
+        {**result, "device": B.name, "adminAccess": True},
+        {**result, "driver": "other", "device": B.name},
+    ]
     claim = ResourceClaim.of(
         {
             "metadata": {"name": "a", "namespace": "team"},
