@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 
+from controller.binding import BindingClaims
 from controller.classes import ProfileClasses
 from controller.computedomains.keeper import DomainCollector, DomainKeeper
 from controller.policies import PolicyKeeper
@@ -69,6 +70,7 @@ async def run(settings: ControllerSettings) -> None:
         listeners = PublishingListeners(tracer=tracer, tell=events.tell)
         # Each driver writes its own limitations in the status of inventories.
         beside = [COMPUTE_DOMAIN_DRIVER] * (Feature.COMPUTE_DOMAINS in settings.feature_gates)
+        binding = _binding(kube, settings)
         slices = PublishedSlices(
             kube,
             Publication(
@@ -76,6 +78,7 @@ async def run(settings: ControllerSettings) -> None:
                 policies=_live(settings, installed),
                 beside=beside,
                 list_attributes=Feature.LIST_ATTRIBUTES in settings.feature_gates,
+                binding_conditions=binding is not None,
             ),
             listeners,
             counters,
@@ -102,7 +105,7 @@ async def run(settings: ControllerSettings) -> None:
         )
         webhook = _webhook_process(settings, metrics)
         election = _election(kube, settings)
-        led = partial(_all_of, _of_leader(slices, policies, domains, devices, _webhook_lead(kube, settings)))
+        led = partial(_all_of, _of_leader(slices, policies, domains, devices, binding, _webhook_lead(kube, settings)))
         work = led if election is None else partial(election.lead, led)
         async with (
             nullcontext() if webhook is None else webhook.serving(),
@@ -131,15 +134,25 @@ def _of_leader(
     policies: PolicyKeeper,
     domains: DomainKeeper | None,
     devices: PublishedSlices,
+    binding: Job | None,
     webhook: Job | None,
 ) -> Mapping[str, Job]:
     """The tasks of the leader."""
     jobs: dict[str, Job] = {"publishing": slices.run, "policies": policies.run}
     if domains is not None:
         jobs |= {"domains": domains.run, "devices of domains": devices.run}
+    if binding is not None:
+        jobs["claims that wait for binding"] = binding
     if webhook is not None:
         jobs["the webhook's configuration"] = webhook
     return jobs
+
+
+def _binding(kube: Kube, settings: ControllerSettings) -> Job | None:
+    if Feature.BINDING_CONDITIONS not in settings.feature_gates:
+        return None
+    drivers = {settings.driver_name, COMPUTE_DOMAIN_DRIVER}
+    return lambda: BindingClaims(kube, drivers, workers=settings.workers).run()
 
 
 def _live(settings: ControllerSettings, installed: Sequence[GpuPolicy]) -> Callable[[Kube, Changed], PolicySource]:

@@ -31,6 +31,7 @@ class Feature(StrEnum):
     PASSTHROUGH = "PassthroughSupport"
     HEALTH = "NVMLDeviceHealthCheck"
     DEVICE_STATUS = "DeviceStatus"
+    BINDING_CONDITIONS = "BindingConditions"
     DEVICE_METADATA = "DeviceMetadata"
     MIG_CLASSES = "MigProfileClasses"
     MIG_EXTENDED_RESOURCES = "MigExtendedResources"
@@ -98,6 +99,12 @@ GATES: Mapping[Feature, Gate] = {
             Feature.DEVICE_STATUS,
             "beta",
             "The status of claims reports the state of their devices (`status.devices`): two small writes per claim.",
+        ),
+        Gate(
+            Feature.BINDING_CONDITIONS,
+            "alpha",
+            "A pod is bound to a node only when the node has prepared the devices that need work first; if the node"
+            " fails, the scheduler chooses other devices (KEP-5007). Without `DeviceStatus` it has no effect.",
         ),
         Gate(
             Feature.DEVICE_METADATA,

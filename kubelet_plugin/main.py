@@ -10,7 +10,7 @@ import dra_driver.runtime.lean  # noqa: F401 - before anything imports structlog
 # isort: on
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +22,7 @@ from prometheus_client import CollectorRegistry
 from dra_driver.api.meta import NODE_INVENTORIES
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.cdi.model import Mount
+from dra_driver.devices.model import Offer
 from dra_driver.errors import DriverError, NodeNotReady
 from dra_driver.features import Feature
 from dra_driver.kube.client import Kube, endpoint_from
@@ -60,6 +61,7 @@ from kubelet_plugin.prepare.execute import Executor
 from kubelet_plugin.prepare.holds import Effects
 from kubelet_plugin.prepare.listener import ClaimListener, Listeners
 from kubelet_plugin.prepare.store import JournalStore
+from kubelet_plugin.reporting.binding import NodeBinding
 from kubelet_plugin.reporting.debug import ClaimSpans, LastErrors, sections
 from kubelet_plugin.reporting.device_status import DeviceStatusWriter, GpuClaims
 from kubelet_plugin.reporting.events import ClaimEvents, NodeEvents, release_refused
@@ -239,7 +241,8 @@ def _composed(settings: NodePluginSettings, cluster: _Cluster, node: _Node) -> _
     )
     discovery = Discovery(node.hardware, interval_s=settings.discovery_interval_s)
     watch = NodeWatch(settings, rules.health, node.host, discovery, node.open_nvml, journal)
-    reporter = Reporter(kube, settings.node_name, watch.facts, saw=rules.saw)
+    reporter = Reporter(kube, settings.node_name, watch.facts, prepares_for_binding=settings.prepares_for_binding)
+    reporter.follow(rules.saw)
     offers = NodeOffers(rules, settings.node_name)
     # Conditions of GPUs are judged again by what holds now.
     rules.subscribe(discovery.poke)
@@ -300,6 +303,11 @@ def _composed(settings: NodePluginSettings, cluster: _Cluster, node: _Node) -> _
         loops["ComputeDomains"] = partial(_domains, kube, settings, node, watch.facts, reporter.registered, observers)
     if status is not None:
         loops["device status"] = status.run
+        if settings.prepares_for_binding:
+            outcome = partial(_outcome, watch, offers)
+            binding = NodeBinding(settings.driver_name, settings.node_name, reader, claims, status, outcome)
+            reporter.follow(binding.saw)
+            loops["claims that wait for binding"] = binding.run
     if publisher is not None:
         loops["publisher"] = publisher.run
     return _Plugin(
@@ -322,6 +330,18 @@ def _composed(settings: NodePluginSettings, cluster: _Cluster, node: _Node) -> _
         debug=sections(watch.facts, journal, errors) if settings.debug_pages else None,
         ends=partial(_end, node.hardware),
     )
+
+
+def _outcome(watch: NodeWatch, offers: NodeOffers, devices: Collection[str], error: DriverError | None) -> None:
+    """What became of devices that a pod waited for."""
+    table: Mapping[str, Offer] = {}
+    with suppress(NodeNotReady):
+        table = offers.of(watch.facts.facts)
+    gpus = {table[device].gpu.uuid for device in devices if device in table}
+    if error is None:
+        watch.prepared(gpus)
+    else:
+        watch.gave_up(gpus, error)
 
 
 def _end(hardware: Hardware) -> None:

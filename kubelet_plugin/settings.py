@@ -76,6 +76,13 @@ class NodePluginSettings:
         """Whether the node takes part in ComputeDomains. Only a controller manages them and publishes their devices."""
         return Feature.COMPUTE_DOMAINS in self.feature_gates and self.publisher == "controller"
 
+    @property
+    def prepares_for_binding(self) -> bool:
+        """Whether claims are prepared before their pods are bound. The controller names them, and the answer is a part
+        of the device status."""
+        needed = {Feature.BINDING_CONDITIONS, Feature.DEVICE_STATUS}
+        return needed <= self.feature_gates.on and self.publisher == "controller"
+
 
 def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> NodePluginSettings:
     """Settings from command line and environment. A mistake ends the process with status 2 and a message."""

@@ -26,6 +26,8 @@ MOST_PROBLEMS = 128
 MOST_WARNINGS = 16
 MOST_CONDITIONS = 64
 """Per GPU."""
+MOST_BINDING_CLAIMS = 256
+"""The others are named when some of these are prepared."""
 MOST_BYTES = 768 * 1024
 """Of the spec as JSON. etcd takes 1.5 MiB for an object (--max-request-bytes), the status and metadata included."""
 MOST_READ_BYTES = 1024 * 1024
@@ -331,6 +333,9 @@ class NodeInventorySpec(Model):
     warnings: list[Problem] = Field(default_factory=list, max_length=MOST_WARNINGS)
     """What containers lack on this node although its GPUs are offered. Sorted by subject."""
     registrations: list[Registration] = Field(default_factory=list, max_length=16)
+    prepares_for_binding: bool | None = None
+    """Whether the plugin prepares the claims of `status.bindingClaims`. None: it does not, as an older release; then
+    no device may have binding conditions."""
     summary: Summary
 
 
@@ -378,6 +383,16 @@ class Limitation(Model):
         return ": ".join(part for part in (self.rule, self.subject, self.message) if part)
 
 
+class BindingClaim(Model):
+    """A claim with devices of the node, and with a pod that waits until the node has prepared them (KEP-5007)."""
+
+    driver: Word
+    """The driver of these devices."""
+    namespace: Word
+    name: Word
+    uid: Word
+
+
 class NodeInventoryStatus(Model):
     conditions: list[Condition] = Field(default_factory=list, max_length=16)
     """Sorted by type."""
@@ -385,6 +400,9 @@ class NodeInventoryStatus(Model):
     """Sorted by driver, rule and reason."""
     policy: NodePolicy | None = None
     """What holds for the node's GPUs; None until a publisher has looked at the node."""
+    binding_claims: list[BindingClaim] = Field(default_factory=list, max_length=MOST_BINDING_CLAIMS)
+    """Sorted by driver, namespace and name. The controller names here what the plugin must prepare before the kubelet
+    asks, because a plugin may not watch the claims of the cluster."""
 
 
 class NodeInventory(Model):

@@ -203,6 +203,8 @@ class DeviceAllocation(Model):
 class Allocation(Model):
     devices: DeviceAllocation = Field(default_factory=DeviceAllocation)
     node_selector: dict[str, Any] | None = None
+    allocation_timestamp: str | None = None
+    """RFC 3339 in seconds; only with DRADeviceBindingConditions."""
 
 
 class Consumer(Model):

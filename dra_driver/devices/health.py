@@ -67,6 +67,7 @@ _TAINT_KEYS = {
     "NotValidated": "not-validated",
     "InstanceLost": "instance-lost",
     "Released": "released",
+    "PrepareFailed": "prepare-failed",
 }
 """The part of a taint's key after the driver's name, by type of condition. The first two and `unmonitored` are those
 of NVIDIA's own driver."""
@@ -90,6 +91,7 @@ _REMEDIES = {
     "NvLink": "run `nvidia-smi nvlink -e -i {pci}` on {node}; reset the GPU, and check its NVLink bridge or switch",
     "RecoveryAction": "follow `GPU Recovery Action` in the output of nvidia-smi -q -i {pci} on {node}",
     "Unmonitored": "upgrade the NVIDIA driver: this version reports no events, so faults are detected late",
+    "PrepareFailed": "end what the message names on {node}; after five minutes the GPU is tried again",
     "Released": "if this is intended, ignore it; otherwise run the command in the message",
     "NotValidated": "kubectl describe node {node} shows the result; the policy sets the validation in health.validate",
 }
@@ -147,13 +149,14 @@ def worst(conditions: Iterable[HealthCondition], policy: HealthPolicy) -> Health
 def affecting(conditions: Iterable[HealthCondition], instance: str | None) -> tuple[HealthCondition, ...]:
     """Those that a device feels: of the whole GPU always, of one MIG device only that device.
 
-    `instance` is the device's MIG UUID. None is the whole GPU, which feels everything that happens on it; a partition
-    that does not exist yet has none of the faults of an earlier one: pass the empty string.
+    `instance` is the device's MIG UUID. None is the whole GPU, which feels everything that happens on it, except that
+    no partition could be made; a partition that does not exist yet has none of the faults of an earlier one: pass the
+    empty string, which is also the instance of a condition about partitions that cannot be made.
     """
     return tuple(
         condition
         for condition in conditions
-        if condition.instance is None or instance is None or condition.instance == instance
+        if condition.instance is None or condition.instance == instance or (instance is None and condition.instance)
     )
 
 
@@ -181,5 +184,5 @@ def taints(conditions: Sequence[HealthCondition], policy: HealthPolicy, driver: 
 def _effect(condition: HealthCondition, policy: HealthPolicy) -> str:
     if judged(condition, policy) != "Critical":
         return "None"
-    passes = condition.type in ("NotValidated", "Released")
+    passes = condition.type in ("NotValidated", "Released", "PrepareFailed")
     return "NoExecute" if policy.evict and not passes else "NoSchedule"

@@ -142,19 +142,26 @@ def _is_newer(item: ObservedSlice, other: ObservedSlice) -> bool:
 _INVALID = 422
 
 
-async def server_features(kube: Kube, driver: str, node: str | None, *, lists: bool = False) -> ServerFeatures:
+async def server_features(
+    kube: Kube, driver: str, node: str | None, *, lists: bool = False, binding: bool = False
+) -> ServerFeatures:
     """Asks once, a second time where the server does not know counter sets in slices of their own, and with `lists`
     once more for list attributes.
 
-    `node`: see `dra_driver.slices.features.probe`. Raises ClusterError when the server gives no answer, or does not let
-    us create slices.
+    `binding`: whether devices may have binding conditions if the server stores them. `node`: see
+    `dra_driver.slices.features.probe`. Raises ClusterError when the server gives no answer, or does not let us create
+    slices.
     """
     found = await _created(kube, probe(driver, node, counters_apart=True))
     apart = found is not None
     if found is None:
         found = await kube.create(RESOURCE_SLICES, probe(driver, node, counters_apart=False), dry_run=True)
     features = kept_features(found, counters_apart=apart)
-    return replace(features, list_attributes=lists and await _created(kube, list_probe(driver, node)) is not None)
+    return replace(
+        features,
+        list_attributes=lists and await _created(kube, list_probe(driver, node)) is not None,
+        binding=binding and features.binding,
+    )
 
 
 async def _created(kube: Kube, sent: JsonObject) -> JsonObject | None:

@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import structlog
@@ -139,7 +140,8 @@ class Publication:
     `policies` makes where the rules come from, when a publisher starts; by default `policy` holds everywhere.
     `describe` makes devices of them. `labels_matter`: it reads the labels of nodes, even if the policy does not.
     `beside` are the drivers whose publishers write in the status of the same inventories. `list_attributes`: attributes
-    may be lists if the API server stores them.
+    may be lists if the API server stores them. `binding_conditions`: the controller names the claims that wait for
+    these.
     """
 
     driver: str
@@ -150,6 +152,7 @@ class Publication:
     node_name: str | None = None
     beside: Collection[str] = ()
     list_attributes: bool = False
+    binding_conditions: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,11 +198,13 @@ class PoolPublisher:
         )
         self._describe = publication.describe
         self._labels_matter = publication.labels_matter or self.policies.labels_matter
-        self._node_name = node_name
         self._narrator = listeners.narrator
         self._tracer = listeners.tracer
         self._pace = pace
         self._lists = publication.list_attributes
+        self._ask = partial(
+            server_features, kube, driver, node_name, lists=self._lists, binding=publication.binding_conditions
+        )
         self._features: ServerFeatures | None = None
         self._features_doubted = asyncio.Event()
         self._queue = WorkQueue(pace.retry)
@@ -284,7 +289,7 @@ class PoolPublisher:
         backoff = self._pace.retry()
         while True:
             try:
-                found = await server_features(self._kube, self.driver, self._node_name, lists=self._lists)
+                found = await self._ask()
             except ClusterError as error:
                 pause_s = backoff.next_s(error.retry_after_s or 0.0)
                 self._narrator.server_unknown(error, pause_s)

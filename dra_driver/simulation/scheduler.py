@@ -4,6 +4,9 @@ For every pod without a node it takes the nodes that the pod may run on, asks `d
 each, writes the allocation and the reservation to the claims, and binds the pod. A pod that fits nowhere keeps
 waiting, with a condition and an event that say why, until something in the cluster changes. What it has written but
 not yet seen in its caches is remembered, so no device is given away twice.
+
+A pod whose claims have binding conditions is bound when these are true (`dra_driver.api.binding`). kube-scheduler looks
+every 5 s whether they are; this one looks when a claim changes.
 """
 
 import asyncio
@@ -11,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any, Never
 from uuid import uuid4
 
@@ -20,6 +24,7 @@ from dra_driver.allocation.behavior import Behavior
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.placement import ExtendedRequests, Placement, extended_claim, highest_score, place_on
 from dra_driver.allocation.snapshot import Catalog, PublishedSlice, Snapshot, Usage
+from dra_driver.api.binding import binding_failure, has_binding_conditions, waiting_results
 from dra_driver.api.core import CLAIM_FINALIZER, EXTENDED_CLAIM_ANNOTATION, Pod
 from dra_driver.api.meta import (
     DEVICE_CLASSES,
@@ -50,6 +55,8 @@ _log = structlog.get_logger(__name__)
 NAME = "default-scheduler"
 _ACTS_AS = (NAME, "volcano")
 """Schedulers whose pods it takes. Volcano's it takes one by one: of a gang that does not fit, some pods run."""
+_BINDING_TIMEOUT_S = 600.0
+"""As kube-scheduler's default `bindingTimeout`."""
 MAX_CONSUMERS = 256
 """Of one claim; the API has no room for more."""
 
@@ -57,6 +64,16 @@ _TAINT_RULES = tuple(
     Resource("resource.k8s.io", version, "devicetaintrules", "DeviceTaintRule", False) for version in ("v1", "v1beta2")
 )
 """The versions that a server may have, newest first; it may have none."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Assumed:
+    """What was decided for a pod whose node must still prepare the devices of these claims."""
+
+    node: str
+    claims: tuple[Key, ...]
+    until: float
+    """By the event loop's clock: when the scheduler gives up."""
 
 
 class _Waits(Exception):
@@ -70,9 +87,14 @@ class _NotReady(Exception):
 class SimulatedScheduler:
     """`run` until cancelled. By default it decides as a scheduler of the server's version with its default gates."""
 
-    def __init__(self, kube: Kube, behavior: Behavior | None = None) -> None:
+    def __init__(
+        self, kube: Kube, behavior: Behavior | None = None, *, binding_timeout_s: float = _BINDING_TIMEOUT_S
+    ) -> None:
         self._kube = kube
         self._behavior = behavior
+        self._binding_timeout_s = binding_timeout_s
+        self._assumed: dict[str, _Assumed] = {}
+        """By the UID of the pod."""
         self._wake = asyncio.Event()
         self._backoff = Backoff(first_s=0.05, longest_s=5.0)
         self._pods = Reflector(kube, PODS, on_change=self._pod_changed)
@@ -98,8 +120,7 @@ class SimulatedScheduler:
             mirrors.append(Reflector(self._kube, rules, on_change=self._taint_rule_changed))
         if self._behavior is None:
             _, minor = await self._kube.server_version()
-            # Devices that are attached after the decision need a scheduler that waits for them; this one does not.
-            self._behavior = Behavior.of(minor, binding_conditions=False)
+            self._behavior = Behavior.of(minor)
         async with asyncio.TaskGroup() as group:
             await follow(mirrors, group)
             group.create_task(self._schedule_forever())
@@ -118,6 +139,7 @@ class SimulatedScheduler:
         for pod in (change.before, change.after):
             if pod is not None and (change.after is None or is_scheduled(pod)):
                 self._bound.discard(pod["metadata"]["uid"])
+                self._assumed.pop(pod["metadata"]["uid"], None)
         self._wake.set()
 
     def _claim_changed(self, change: Change) -> None:
@@ -187,6 +209,9 @@ class SimulatedScheduler:
         )
 
     async def _attempt(self, pod: JsonObject) -> None:
+        if (assumed := self._assumed.get(pod["metadata"]["uid"])) is not None:
+            await self._bind_when_ready(pod, assumed)
+            return
         try:
             claims = self._claims_of(pod)
             if await self._drop_extended_leftover(pod):
@@ -278,25 +303,59 @@ class SimulatedScheduler:
     async def _commit(self, pod: JsonObject, claims: Sequence[JsonObject], placement: Placement) -> None:
         """Claims first, then the pod: a pod on a node without its devices would be the worse half."""
         allocations = list(placement.allocations)
+        reserved: list[JsonObject] = []
         for claim in claims:
             has_one = (claim.get("status") or {}).get("allocation") is not None
-            await self._reserve(pod, claim, None if has_one else allocations.pop(0))
+            reserved.append(await self._reserve(pod, claim, None if has_one else allocations.pop(0)))
         if placement.extended is not None:
-            await self._commit_extended(pod, placement.extended, allocations.pop(0))
+            reserved.append(await self._commit_extended(pod, placement.extended, allocations.pop(0)))
+        assert self._behavior is not None, "run() sets it"
+        if self._behavior.binding_conditions and any(map(has_binding_conditions, reserved)):
+            until = asyncio.get_running_loop().time() + self._binding_timeout_s
+            asyncio.get_running_loop().call_at(until, self._wake.set)
+            assumed = _Assumed(placement.node, tuple(map(key_of, reserved)), until)
+            self._assumed[pod["metadata"]["uid"]] = assumed
+            message = f"waiting for binding conditions for device on node {placement.node}"
+            await tell(self._kube, NAME, pod, "Normal", "BindingConditionsPending", message)
+            await self._bind_when_ready(pod, assumed)
+        else:
+            await self._bind(pod, placement.node)
+
+    async def _bind_when_ready(self, pod: JsonObject, assumed: _Assumed) -> None:
+        """Bind a pod whose devices are prepared, or take back the allocation whose devices the node has given up."""
+        claims = [claim for key in assumed.claims if (claim := self._claim(key)) is not None]
+        failed = next((claim for claim in claims if binding_failure(claim) is not None), None)
+        waiting = next((claim for claim in claims if waiting_results(claim)), None)
+        over = asyncio.get_running_loop().time() >= assumed.until
+        gone = len(claims) < len(assumed.claims) or not all(map(_allocation, claims))
+        if gone or failed is not None or (over and waiting is not None):
+            self._assumed.pop(pod["metadata"]["uid"], None)
+            given_up = failed if failed is not None else waiting
+            if given_up is not None:
+                why = f"device binding failed: {binding_failure(given_up)}" if failed else "device binding timeout"
+                await self._give_back(given_up)
+                await self._report(pod, f"{why}: claim={given_up['metadata']['name']}")
+            self._wake.set()
+        elif waiting is None:
+            await self._bind(pod, assumed.node)
+            self._assumed.pop(pod["metadata"]["uid"], None)
+
+    async def _bind(self, pod: JsonObject, node: str) -> None:
         metadata = pod["metadata"]
         binding = {
             "apiVersion": "v1",
             "kind": "Binding",
             "metadata": {"name": metadata["name"], "namespace": metadata["namespace"], "uid": metadata["uid"]},
-            "target": {"apiVersion": "v1", "kind": "Node", "name": placement.node},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
         await self._kube.create_subresource(PODS, metadata["name"], "binding", binding, namespace=metadata["namespace"])
         self._bound.add(metadata["uid"])
-        message = f"Successfully assigned {metadata['namespace']}/{metadata['name']} to {placement.node}"
+        message = f"Successfully assigned {metadata['namespace']}/{metadata['name']} to {node}"
         await tell(self._kube, NAME, pod, "Normal", "Scheduled", message)
 
-    async def _reserve(self, pod: JsonObject, claim: JsonObject, allocation: Allocation | None) -> None:
-        """Write allocation and reservation in one status update, guarded by the version that was decided on."""
+    async def _reserve(self, pod: JsonObject, claim: JsonObject, allocation: Allocation | None) -> JsonObject:
+        """Write allocation and reservation in one status update, guarded by the version that was decided on. Returns
+        the claim as it is then."""
         metadata = pod["metadata"]
         if allocation is not None and CLAIM_FINALIZER not in (claim["metadata"].get("finalizers") or ()):
             guarded = deepcopy(claim)
@@ -309,19 +368,21 @@ class SimulatedScheduler:
         consumers = status.setdefault("reservedFor", [])
         if all(consumer["uid"] != metadata["uid"] for consumer in consumers):
             consumers.append({"resource": PODS.plural, "name": metadata["name"], "uid": metadata["uid"]})
-        if changed != claim:
-            self._remember(await self._kube.replace(RESOURCE_CLAIMS, changed, subresource="status"))
+        if changed == claim:
+            return claim
+        return self._remember(await self._kube.replace(RESOURCE_CLAIMS, changed, subresource="status"))
 
-    async def _commit_extended(self, pod: JsonObject, extended: ExtendedRequests, allocation: Allocation) -> None:
+    async def _commit_extended(self, pod: JsonObject, extended: ExtendedRequests, allocation: Allocation) -> JsonObject:
         assert self._behavior is not None, "run() sets it"
         wanted = extended_claim(Pod.of(pod), extended.requests, minor=self._behavior.minor)
         claim = self._remember(await self._kube.create(RESOURCE_CLAIMS, wanted))
-        await self._reserve(pod, claim, allocation)
+        claim = await self._reserve(pod, claim, allocation)
         status = {
             "resourceClaimName": claim["metadata"]["name"],
             "requestMappings": [mapping.to_wire() for mapping in extended.mappings],
         }
         await self._patch_pod_status(pod, {"extendedResourceClaimStatus": status})
+        return claim
 
     def _remember(self, claim: JsonObject) -> JsonObject:
         self._written_claims[key_of(claim)] = claim
@@ -354,13 +415,16 @@ class SimulatedScheduler:
             status = claim.get("status") or {}
             others = [item for item in status.get("reservedFor") or () if item["uid"] != pod["metadata"]["uid"]]
             if status.get("allocation") is not None and not others:
-                freed = deepcopy(claim)
-                for field in ("allocation", "reservedFor", "devices"):
-                    freed["status"].pop(field, None)
-                self._remember(await self._kube.replace(RESOURCE_CLAIMS, freed, subresource="status"))
+                await self._give_back(claim)
                 self._wake.set()
                 return True
         return False
+
+    async def _give_back(self, claim: JsonObject) -> None:
+        freed = deepcopy(claim)
+        for field in ("allocation", "reservedFor", "devices"):
+            freed["status"].pop(field, None)
+        self._remember(await self._kube.replace(RESOURCE_CLAIMS, freed, subresource="status"))
 
     async def _report(self, pod: JsonObject, reason: str) -> None:
         """Condition and event, once per reason."""

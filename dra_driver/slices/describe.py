@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+from dra_driver.api.binding import BINDING_FAILED, BINDING_READY
 from dra_driver.api.inventory import GpuFacts, HealthCondition, NodeInventorySpec
 from dra_driver.api.policy import AttributeRule, PublishingPolicy, SharingRule
 from dra_driver.api.resource import Capacity, CounterConsumption, CounterSet, Device, Taint
@@ -225,7 +226,14 @@ class _View:
             consumes_counters=_consumed(counters, offer.name),
             taints=self._taints(offer) or None,
             allow_multiple_allocations=True if offer.sharing is not None and offer.share is None else None,
+            binding_conditions=[BINDING_READY] if self._binds(offer) else None,
+            binding_failure_conditions=[BINDING_FAILED] if self._binds(offer) else None,
         )
+
+    def _binds(self, offer: Offer) -> bool:
+        """Whether the node must prepare the device before a pod is bound, because that can fail."""
+        prepares = self._features.binding and self._inventory.prepares_for_binding is True
+        return prepares and offer.kind is DeviceKind.MIG and offer.existing is None
 
     def _taints(self, offer: Offer) -> list[Taint]:
         if not self._features.taints:

@@ -7,6 +7,7 @@ versions being compared, a probe is created in a dry run, and the answer is comp
 
 from dataclasses import dataclass
 
+from dra_driver.api.binding import BINDING_FAILED, BINDING_READY
 from dra_driver.api.meta import JsonObject
 from dra_driver.errors import Unreachable
 from dra_driver.kubernetes import FeatureGates
@@ -27,6 +28,9 @@ class ServerFeatures:
     Before, counter sets are in the slice of their devices."""
     list_attributes: bool = False
     """Attributes that are lists (DRAListTypeAttributes). The driver asks the server only if its own gate is on."""
+    binding: bool = False
+    """Devices that must be prepared before a pod is bound (DRADeviceBindingConditions). False also if the driver's own
+    gate is off."""
 
     def __str__(self) -> str:
         words = {
@@ -34,11 +38,12 @@ class ServerFeatures:
             "consumable capacity": self.consumable,
             "device taints": self.taints,
         }
-        lists = ", list attributes" if self.list_attributes else ""
-        return ", ".join(f"{'' if there else 'no '}{word}" for word, there in words.items()) + lists
+        more = {"list attributes": self.list_attributes, "binding conditions": self.binding}
+        listed = [f"{'' if there else 'no '}{word}" for word, there in words.items()]
+        return ", ".join([*listed, *(word for word, there in more.items() if there)])
 
 
-ALL_FEATURES = ServerFeatures(partitionable=True, consumable=True, taints=True)
+ALL_FEATURES = ServerFeatures(partitionable=True, consumable=True, taints=True, binding=True)
 """As Kubernetes 1.36 has them with its default gates."""
 
 
@@ -50,6 +55,7 @@ def default_features(minor: int) -> ServerFeatures:
         consumable=gates.enabled("DRAConsumableCapacity"),
         taints=gates.enabled("DRADeviceTaints"),
         counters_apart=minor >= 35,
+        binding=gates.enabled("DRADeviceBindingConditions"),
     )
 
 
@@ -69,6 +75,8 @@ def probe(driver: str, node: str | None, *, counters_apart: bool) -> JsonObject:
         "capacity": {"probe": {"value": "1", "requestPolicy": {"default": "1"}}},
         "consumesCounters": [{"counterSet": "probe", "counters": counters}],
         "taints": [{"key": f"{driver}/probe", "effect": "None" if counters_apart else "NoSchedule"}],
+        "bindingConditions": [BINDING_READY],
+        "bindingFailureConditions": [BINDING_FAILED],
     }
     return {
         "apiVersion": "resource.k8s.io/v1",
@@ -103,5 +111,6 @@ def kept_features(answer: JsonObject, *, counters_apart: bool) -> ServerFeatures
         partitionable=counters and (counters_apart or bool(spec.get("sharedCounters"))),
         consumable=bool(devices[0].get("allowMultipleAllocations")),
         taints=bool(devices[0].get("taints")),
+        binding=bool(devices[0].get("bindingConditions")),
         counters_apart=counters_apart,
     )

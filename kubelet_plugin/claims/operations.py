@@ -23,9 +23,10 @@ _log = structlog.get_logger(__name__)
 class ClaimNotes:
     """What an operation learns about its claim."""
 
-    __slots__ = ("_given_up", "devices", "pods", "repeated")
+    __slots__ = ("_given_up", "ahead", "devices", "pods", "repeated")
 
-    def __init__(self) -> None:
+    def __init__(self, *, ahead: bool = False) -> None:
+        self.ahead = ahead
         self._given_up = asyncio.Event()
         """Set when the caller no longer waits for the answer."""
         self.pods: tuple[str, ...] = ()
@@ -71,9 +72,11 @@ class Operations:
         self._listener = listener
         self._begun: set[asyncio.Task[object]] = set()
 
-    async def each[T](self, call: Call, claims: Sequence[ClaimRef], act: Act[T]) -> dict[str, T | DriverError]:
-        """The answer for each claim, or why there is none, by claim UID."""
-        notes = {claim: ClaimNotes() for claim in {claim.uid: claim for claim in claims}.values()}
+    async def each[T](
+        self, call: Call, claims: Sequence[ClaimRef], act: Act[T], *, ahead: bool = False
+    ) -> dict[str, T | DriverError]:
+        """The answer for each claim, or why there is none, by claim UID. `ahead`: the kubelet has not asked."""
+        notes = {claim: ClaimNotes(ahead=ahead) for claim in {claim.uid: claim for claim in claims}.values()}
         tasks = [self.begin(self._one(call, claim, act, notes[claim])) for claim in notes]
         try:
             return dict(await asyncio.shield(asyncio.gather(*tasks)))
@@ -114,6 +117,7 @@ class Operations:
             pods=notes.pods,
             devices=notes.devices,
             repeated=notes.repeated,
+            ahead=notes.ahead,
             error=answer if isinstance(answer, DriverError) else None,
         )
         _log_line(operation)
@@ -130,6 +134,7 @@ def _log_line(operation: Operation) -> None:
         "devices": [device.device for device in operation.devices],
         "duration_ms": round(1000 * operation.seconds, 1),
         "outcome": operation.outcome,
+        **({"ahead": True} if operation.ahead else {}),
     }
     if operation.error is not None:
         _log.warning(operation.call, **line, error=str(operation.error))

@@ -19,7 +19,8 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -33,11 +34,13 @@ from kubelet_plugin.claims.operations import ClaimNotes, Operations
 from kubelet_plugin.facts.hardware import RELEASED, NodeFacts
 from kubelet_plugin.facts.monitor import MonitoredFacts
 from kubelet_plugin.facts.offers import NodeOffers
+from kubelet_plugin.prepare.changes import asked_for
 from kubelet_plugin.prepare.claims import ClaimRead, ClaimReader, ClaimReads, explained
 from kubelet_plugin.prepare.execute import Executor
 from kubelet_plugin.prepare.heal import Healer
 from kubelet_plugin.prepare.holds import Hold
 from kubelet_plugin.prepare.lifecycle import (
+    BindingStage,
     ClaimStanding,
     Entry,
     Held,
@@ -54,7 +57,7 @@ from kubelet_plugin.prepare.metadata import answer_of
 from kubelet_plugin.prepare.node import ContainerFiles, MetadataSource, Node
 from kubelet_plugin.prepare.plan import Plan, plan_for
 from kubelet_plugin.prepare.repair import RepairReport
-from kubelet_plugin.prepare.wanted import checked, wanted_of, well_formed
+from kubelet_plugin.prepare.wanted import WantedClaim, checked, wanted_of, well_formed
 
 __all__ = ["ClaimService", "RepairReport"]
 
@@ -216,7 +219,24 @@ class ClaimService:
         files = _Once(self._view.files)
         if not self._all_held(claims):
             files.begin()  # while the claims are read
-        return await self._operations.each("prepare", claims, lambda claim, notes: self._prepare(claim, files, notes))
+        return await self._operations.each("prepare", claims, partial(self._prepare, files=files))
+
+    async def prepare_ahead(self, claim: ClaimRef) -> DriverError | None:
+        """Prepare a claim whose pod waits for binding conditions, as the kubelet will ask. None when it is prepared."""
+        files = _Once(self._view.files)
+        act = partial(self._prepare, files=files)
+        answer = (await self._operations.each("prepare", [claim], act, ahead=True))[claim.uid]
+        return answer if isinstance(answer, DriverError) else None
+
+    async def release_given_up(self) -> bool:
+        """Release what was prepared ahead for claims that the scheduler has given up. Whether there was any claim that
+        the kubelet had not asked for. Never raises."""
+        with suppress(DriverError):
+            if any(entry.binding is BindingStage.AHEAD for entry in self._journal.current.held.values()):
+                for sentence in (await self._healer.release_given_up()).done:
+                    _log.warning("put right", what=sentence)
+                return True
+        return False
 
     async def unprepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, DriverError | None]:
         """None for each released claim, or why not, by claim UID. A claim that is not held is released already."""
@@ -230,7 +250,7 @@ class ClaimService:
         return all(claim.uid in held for claim in claims)
 
     async def _prepare(
-        self, ref: ClaimRef, files: "_Once[ContainerFiles]", notes: ClaimNotes
+        self, ref: ClaimRef, notes: ClaimNotes, files: "_Once[ContainerFiles]"
     ) -> tuple[PreparedDevice, ...]:
         well_formed(ref)
         for sentence in (await self._healer.complete()).done:
@@ -251,16 +271,14 @@ class ClaimService:
                 if prepared and entry is not None:
                     _log.warning("answered from the journal", claim=str(ref), error=str(error))
                     notes.devices = _devices(entry)
-                    notes.repeated = True
-                    return answer_of(entry, self._driver)
+                    return await self._repeated(entry, notes)
                 raise explained(error, ref) from error
             claim = checked(claim, ref)
             notes.read(claim, self._driver)
             if prepared and entry is not None and self._stands(entry, claim, node):
-                notes.repeated = True
-                return answer_of(entry, self._driver)
+                return await self._repeated(entry, notes)
             with timed(self._listener.step_ended, "look_at_node"):
-                plan = await self._plan(ref, claim, node, files)
+                plan = await self._plan(ref, claim, node, files, ahead=notes.ahead)
             self._view.check_not_released()
             return answer_of((await self._carry_out(plan)).entry, self._driver)
 
@@ -270,16 +288,25 @@ class ClaimService:
             answer.claim()  # what it raises is the step's outcome, and the claim's in its turn
         return answer
 
-    async def _plan(self, ref: ClaimRef, claim: ResourceClaim, node: Node, files: "_Once[ContainerFiles]") -> Plan:
+    async def _repeated(self, entry: Entry, notes: ClaimNotes) -> tuple[PreparedDevice, ...]:
+        """The answer about a claim that is prepared. From now on the kubelet releases it."""
+        notes.repeated = True
+        if entry.binding is BindingStage.AHEAD and not notes.ahead:
+            await self._journal.commit(asked_for(entry))
+        return answer_of(entry, self._driver)
+
+    async def _plan(
+        self, ref: ClaimRef, claim: ResourceClaim, node: Node, files: "_Once[ContainerFiles]", *, ahead: bool
+    ) -> Plan:
         try:
-            wanted = wanted_of(claim, ref, node)
+            wanted = _wanted(claim, ref, node, ahead=ahead)
             for warning in wanted.warnings:
                 _log.warning("a setting has no effect", claim=str(ref), what=warning)
             return plan_for(ref, wanted, node, await files.begin())
         except (UnknownDevice, NodeNotReady):
             # What is missing may have come since the last look.
             node = await self._view.look_again()
-            return plan_for(ref, wanted_of(claim, ref, node), node, await self._view.files())
+            return plan_for(ref, _wanted(claim, ref, node, ahead=ahead), node, await self._view.files())
 
     async def _is_prepared(self, entry: Entry, node: Node) -> bool:
         if entry.boot_id != node.boot_id:
@@ -411,6 +438,11 @@ class _View:
 
 def _lost(facts: NodeFacts) -> frozenset[str]:
     return frozenset(lost.mig_uuid for lost in facts.lost)
+
+
+def _wanted(claim: ResourceClaim, ref: ClaimRef, node: Node, *, ahead: bool) -> WantedClaim:
+    wanted = wanted_of(claim, ref, node)
+    return replace(wanted, binding=BindingStage.AHEAD) if ahead and wanted.binding is BindingStage.ASKED else wanted
 
 
 def _devices(entry: Entry) -> tuple[AllocatedTo, ...]:

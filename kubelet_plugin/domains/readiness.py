@@ -186,15 +186,14 @@ def channel_status(
 ) -> tuple[DeviceStatus, ...]:
     """Of each device of a claim that has a record; also of a daemon's, and of one that only looks on. `place` is None
     while it is not known."""
-    conditions = [
-        refusal.condition if refusal is not None else StatusCondition("Ready", "True", "Prepared", "is prepared")
-    ]
+    ready = StatusCondition("Ready", "True", "Prepared", "is prepared")
+    conditions = [ready] if refusal is None else [*refusal.conditions]
     data: dict[str, str] = {}
     domain = claim.domain
     if domain is not None:
         data = {"domain": f"{domain.namespace}/{domain.name}", "domainUID": domain.uid, "clique": domain.clique}
     if is_channel(claim) and place is not None:
-        conditions = [place.ready if refusal is None else refusal.condition, place.peers_ready]
+        conditions = [*([place.ready] if refusal is None else refusal.conditions), place.peers_ready]
         if place.entry is not None:
             data |= {"clique": place.entry.clique_id, "index": str(place.entry.index)}
     said = tuple(sorted((name, value) for name, value in data.items() if value))

@@ -5,7 +5,7 @@ Only `kubelet_plugin.main` enters here. The rest of the plugin asks `NodeWatch.f
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 import structlog
@@ -13,7 +13,7 @@ import structlog
 from dra_driver.api.gpu_settings import HealthPolicy
 from dra_driver.api.inventory import GpuFacts, HealthCondition
 from dra_driver.devices.model import DeviceKind, Offer, Partition
-from dra_driver.errors import DriverError, NodeNotReady
+from dra_driver.errors import DeviceInUse, DriverError, HardwareError, NodeNotReady, UnknownDevice
 from dra_driver.features import Feature
 from dra_driver.runtime.tasks import forever
 from kubelet_plugin.effects.mps import MpsDaemons
@@ -31,8 +31,39 @@ from kubelet_plugin.settings import NodePluginSettings
 
 _log = structlog.get_logger(__name__)
 
+_GAVE_UP_S = 300.0
+
 _MODULE = "/sys/module/nvidia"
 """The kernel makes a new folder each time that the module is loaded, and then it has another inode."""
+
+
+class PrepareFailures:
+    """GPUs of which the node gave up to prepare a partition. For a while no claim gets one, so that the scheduler does
+    not choose the same again; then the next claim is the trial."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._of_gpus: dict[str, tuple[HealthCondition, float]] = {}
+
+    def add(self, gpus: Collection[str], error: DriverError, every: Collection[str]) -> None:
+        """By UUID. All GPUs of the node, `every`, are meant if the error is about the node, or if another GPU has one:
+        then the scheduler should choose another node."""
+        of_hardware = isinstance(error, HardwareError | DeviceInUse | UnknownDevice)
+        meant = gpus if of_hardware and self.conditions().keys() <= set(gpus) else every
+        condition = HealthCondition(
+            type="PrepareFailed", severity="Critical", message=str(error), since=_now(), instance=""
+        )
+        self._of_gpus |= dict.fromkeys(meant, (condition, self._clock() + _GAVE_UP_S))
+
+    def remove(self, gpus: Collection[str]) -> bool:
+        """Whether any of them had one."""
+        before = len(self._of_gpus)
+        self._of_gpus = {uuid: known for uuid, known in self._of_gpus.items() if uuid not in gpus}
+        return len(self._of_gpus) < before
+
+    def conditions(self) -> Mapping[str, Sequence[HealthCondition]]:
+        now = self._clock()
+        return {uuid: (condition,) for uuid, (condition, until) in self._of_gpus.items() if now < until}
 
 
 class NodeWatch:
@@ -56,6 +87,7 @@ class NodeWatch:
         self._daemons: MpsDaemons | None = None
         self._mps: MpsWatch | None = None
         self._mps_since: dict[tuple[str, str], str] = {}
+        self._prepare_failures = PrepareFailures()
         self._health = self._monitor(settings, policy) if Feature.HEALTH in settings.feature_gates else None
         self.facts: MonitoredFacts = discovery if self._health is None else self._health
         self.events = EventWatcher(open_nvml, self._heard, self._covered)
@@ -90,6 +122,16 @@ class NodeWatch:
         if self._mps is not None:
             tasks.create_task(forever("mps", self._mps.run))
 
+    def gave_up(self, gpus: Collection[str], error: DriverError) -> None:
+        """The node could not prepare partitions of these GPUs for a pod that waited."""
+        self._prepare_failures.add(gpus, error, [gpu.uuid for gpu in self._discovery.facts.gpus])
+        self._discovery.poke()
+
+    def prepared(self, gpus: Collection[str]) -> None:
+        """Partitions of these GPUs can be prepared."""
+        if self._prepare_failures.remove(gpus):
+            self._discovery.poke()
+
     def _monitor(self, settings: NodePluginSettings, policy: Callable[[], HealthPolicy]) -> HealthMonitor:
         return HealthMonitor(
             self._discovery,
@@ -97,7 +139,7 @@ class NodeWatch:
             policy,
             driver_era=self._driver_era,
             instance_uuid=self._instance_uuid,
-            more=(self._mps_conditions,),
+            more=(self._mps_conditions, self._prepare_failures.conditions),
             command=Command(tuple(settings.validation_command)) if settings.validation_command else None,
         )
 
@@ -148,7 +190,7 @@ class NodeWatch:
     def _mps_conditions(self) -> Mapping[str, Sequence[HealthCondition]]:
         """What is wrong with MPS daemons, by GPU UUID; each with the time since when it has been reported."""
         troubles = self._mps.troubles if self._mps is not None else ()
-        now = datetime.fromtimestamp(time.time(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        now = _now()
         self._mps_since = {
             key: self._mps_since.get(key, now) for key in ((trouble.gpu, trouble.message) for trouble in troubles)
         }
@@ -163,6 +205,10 @@ class NodeWatch:
             )
             mps_conditions.setdefault(trouble.gpu, []).append(condition)
         return mps_conditions
+
+
+def _now() -> str:
+    return datetime.fromtimestamp(time.time(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def instance_uuid(gpu: GpuFacts | None, records: Records, gpu_uuid: str, gi: int, ci: int) -> str | None:

@@ -22,7 +22,15 @@ from kubelet_plugin.prepare.holds import (
     rests_on,
 )
 from kubelet_plugin.prepare.journal import Journal
-from kubelet_plugin.prepare.lifecycle import Entry, Held, ModeChanging, admitted, left_behind, needed
+from kubelet_plugin.prepare.lifecycle import (
+    BindingStage,
+    Entry,
+    Held,
+    ModeChanging,
+    admitted,
+    left_behind,
+    needed,
+)
 from kubelet_plugin.prepare.lifecycle import released as without
 
 type Transition = Callable[[Journal], Journal]
@@ -40,7 +48,7 @@ class Outdated(DriverError):
 
 def with_entry(entry: Entry) -> Transition:
     """The claim holds these devices, or the transition raises HeldByOther."""
-    return lambda journal: replace(journal, held=admitted_to(journal, entry))
+    return lambda journal: replace(journal, held=admitted_to(journal, _as_known(journal, entry)))
 
 
 def admitted_to(journal: Journal, entry: Entry) -> Held:
@@ -126,7 +134,7 @@ def begun(entry: Entry, intents: Mapping[Hold, Made]) -> Transition:
     """
 
     def change(journal: Journal) -> Journal:
-        held = admitted_to(journal, entry)
+        held = admitted_to(journal, _as_known(journal, entry))
         new = [hold for hold in entry.holds if hold not in journal.holds]
         if not set(new) <= intents.keys():
             raise Outdated("a hold was taken back meanwhile", about=str(entry.claim))
@@ -171,7 +179,18 @@ def finished(entry: Entry) -> Transition:
 
     def change(journal: Journal) -> Journal:
         _check_still_held(journal, entry)
-        return replace(journal, held={**journal.held, entry.claim.uid: entry})
+        return replace(journal, held={**journal.held, entry.claim.uid: _as_known(journal, entry)})
+
+    return change
+
+
+def asked_for(entry: Entry) -> Transition:
+    """The kubelet gets an answer about a claim that was prepared ahead. Raises NodeNotReady if it was released."""
+
+    def change(journal: Journal) -> Journal:
+        _check_still_held(journal, entry)
+        now = replace(journal.held[entry.claim.uid], binding=BindingStage.ASKED)
+        return replace(journal, held={**journal.held, entry.claim.uid: now})
 
     return change
 
@@ -245,6 +264,14 @@ def _bearing(journal: Journal) -> frozenset[Hold]:
     """What the holds that no entry lists rest on."""
     found = (rests_on(hold) for hold in left_behind(journal.held, journal.holds))
     return frozenset(hold for hold in found if hold is not None)
+
+
+def _as_known(journal: Journal, entry: Entry) -> Entry:
+    """`entry` as asked for by the kubelet if it was asked for before, perhaps at another instance of the plugin."""
+    known = journal.held.get(entry.claim.uid)
+    if entry.binding is BindingStage.AHEAD and known is not None and known.binding is not BindingStage.AHEAD:
+        return replace(entry, binding=BindingStage.ASKED)
+    return entry
 
 
 def _check_still_held(journal: Journal, entry: Entry) -> None:

@@ -19,7 +19,7 @@ from kubelet_plugin.prepare.claims import ClaimReader
 from kubelet_plugin.prepare.execute import Executor
 from kubelet_plugin.prepare.holds import ComputeMode, FabricPartition, Records, TimeSlice
 from kubelet_plugin.prepare.journal import Journal
-from kubelet_plugin.prepare.lifecycle import ClaimStanding, Entry, is_made, mig_uuids, standing_of
+from kubelet_plugin.prepare.lifecycle import BindingStage, ClaimStanding, Entry, is_made, mig_uuids, standing_of
 from kubelet_plugin.prepare.node import ContainerFiles, CurrentNode, Node
 from kubelet_plugin.prepare.plan import Plan, finished, plan_for
 from kubelet_plugin.prepare.repair import Action, ClaimFinding, Remedy, RepairReport, remedy_for
@@ -135,6 +135,17 @@ class Healer:
         except Exception as error:  # noqa: BLE001 - nor may it keep the plugin from serving
             return _failed("what claims left behind", error)
 
+    async def release_given_up(self) -> RepairReport:
+        """Release what was prepared ahead for claims that the scheduler has given up since. The kubelet never comes for
+        them. Never raises."""
+        report = RepairReport()
+        for uid, entry in self._journal.current.held.items():
+            if entry.binding is BindingStage.AHEAD and (standing := await self._standing(entry)).is_stale:
+                case = _Case(ClaimFinding(uid, entry, None, standing), None)
+                remedy = Remedy(Action.RELEASE, f"{entry.claim} (UID {uid}) {standing.value} before it was bound")
+                report += await self._put_right(case, remedy, reassert=False)
+        return report
+
     async def finish(self, entry: Entry, records: Records) -> Plan:
         """With the CDI file of a claim whose holds are made, of the driver's files as they are. Raises NodeNotReady."""
         return finished(entry, records, self._view.node(), await self._view.files())
@@ -248,7 +259,7 @@ class Healer:
     ) -> "_Case":
         uid = entry.claim.uid
         finding = ClaimFinding(uid, entry, await self._executor.file_digests(uid), standing, records=records)
-        wanted = WantedClaim(entry.devices, entry.holds, metadata=entry.metadata)
+        wanted = WantedClaim(entry.devices, entry.holds, metadata=entry.metadata, binding=entry.binding)
         try:
             if isinstance(materials, NodeNotReady):
                 raise materials
@@ -274,6 +285,8 @@ class Healer:
     def _is_long_stale(self, entry: Entry, standing: ClaimStanding, stale_after_s: float) -> bool:
         if not standing.is_stale:
             return False
+        if entry.binding is BindingStage.AHEAD:
+            return True  # no container has it
         since = self._stale_since.setdefault(entry.claim.uid, time.monotonic())
         return time.monotonic() - since >= stale_after_s
 

@@ -34,7 +34,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, StrEnum
 
 from dra_driver.api.config import SharingStrategy
 from dra_driver.api.resource import AllocatedDevice, ResourceClaim
@@ -146,6 +146,17 @@ class ClaimMetadata:
     """Of its files as they must be; empty until the claim's CDI file has its digest."""
 
 
+class BindingStage(StrEnum):
+    """Of a claim whose allocation has binding conditions (`dra_driver.api.binding`)."""
+
+    NONE = ""
+    """It has no such conditions."""
+    AHEAD = "Ahead"
+    """Prepared because its pod waits for the node. The kubelet got no answer about it yet, so no container has it."""
+    ASKED = "Asked"
+    """The kubelet asked for it: only the kubelet knows when its containers have stopped."""
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One claim in the journal."""
@@ -162,6 +173,7 @@ class Entry:
     """Taken back, or about to be: by kubelet, or because it could not be prepared."""
     metadata: ClaimMetadata | None = None
     """None: no device metadata; so are claims of releases before it, whose kubelet knows of none."""
+    binding: BindingStage = BindingStage.NONE
     extra: str = ""
 
     @property

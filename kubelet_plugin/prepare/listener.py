@@ -39,6 +39,8 @@ class Operation:
     devices: tuple[AllocatedTo, ...] = ()
     repeated: bool = False
     """It was done before: nothing changed."""
+    ahead: bool = False
+    """The kubelet has not asked: the pod waits for binding conditions."""
     error: DriverError | None = None
 
     @property

@@ -60,7 +60,9 @@ def plan_for(claim: ClaimRef, wanted: WantedClaim, node: Node, files: ContainerF
     """What must be done so that containers can use the devices. Raises NodeNotReady when one is missing now."""
     for device in wanted.devices:
         _check_present(claim, device, node, files)
-    entry = Entry(claim, node.boot_id, wanted.devices, None, wanted.holds, metadata=wanted.metadata)
+    entry = Entry(
+        claim, node.boot_id, wanted.devices, None, wanted.holds, metadata=wanted.metadata, binding=wanted.binding
+    )
     if wanted.holds:
         return Plan(entry, None, tuple(_kept(wanted.holds, node)))
     return finished(entry, {}, node, files)

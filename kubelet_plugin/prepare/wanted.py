@@ -36,7 +36,7 @@ from kubelet_plugin.prepare.holds import (
     VfioBinding,
     in_order,
 )
-from kubelet_plugin.prepare.lifecycle import ClaimMetadata, HeldDevice, SharedUse
+from kubelet_plugin.prepare.lifecycle import BindingStage, ClaimMetadata, HeldDevice, SharedUse
 from kubelet_plugin.prepare.metadata import wanted_metadata
 from kubelet_plugin.prepare.node import Node
 
@@ -211,6 +211,7 @@ class WantedClaim:
     warnings: tuple[str, ...] = ()
     metadata: ClaimMetadata | None = None
     """None: its containers get no device metadata."""
+    binding: BindingStage = BindingStage.NONE
 
 
 def well_formed(asked: ClaimRef) -> ClaimRef:
@@ -272,7 +273,9 @@ def wanted_of(claim: ResourceClaim, asked: ClaimRef, node: Node) -> WantedClaim:
     fabric = partition_of(asked, whole, node, field=_RESULTS)
     holds = [*holds_of(asked, results), *([fabric] if fabric is not None else [])]
     metadata, ignored = wanted_metadata(claim, node)
-    return WantedClaim(devices, in_order(holds), (*warnings, *ignored), metadata)
+    binds = any(result.binding_conditions for _, result in ours)
+    stage = BindingStage.ASKED if binds else BindingStage.NONE
+    return WantedClaim(devices, in_order(holds), (*warnings, *ignored), metadata, stage)
 
 
 def _results(

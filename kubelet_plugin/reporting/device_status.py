@@ -13,10 +13,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import Enum, auto
 from typing import Any, Literal, Protocol
 
 import structlog
 
+from dra_driver.api.binding import BINDING_FAILED, BINDING_READY
 from dra_driver.api.gpu_settings import HealthPolicy
 from dra_driver.api.inventory import GpuFacts
 from dra_driver.api.meta import RESOURCE_CLAIMS, JsonObject
@@ -30,7 +32,7 @@ from kubelet_plugin.facts.hardware import NodeFacts
 from kubelet_plugin.facts.monitor import SeenFacts
 from kubelet_plugin.prepare.holds import ComputeInstance, Records
 from kubelet_plugin.prepare.journal import Journals
-from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice
+from kubelet_plugin.prepare.lifecycle import BindingStage, Entry, HeldDevice
 from kubelet_plugin.prepare.listener import AllocatedTo, ClaimListener, Operation
 from kubelet_plugin.reporting.claim_devices import Entries, Key, entries_of, in_order, key_of, put_entries
 from kubelet_plugin.reporting.reported import Reported
@@ -47,7 +49,7 @@ _NEVER = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class StatusCondition:
-    type: Literal["Ready", "Healthy", "PeersReady"]
+    type: Literal["Ready", "Healthy", "PeersReady", "BindingReady", "BindingFailed"]
     status: Literal["True", "False", "Unknown"]
     reason: str
     message: str
@@ -62,6 +64,17 @@ class DeviceStatus:
     data: tuple[tuple[str, str], ...] = ()
 
 
+class BindingAnswer(Enum):
+    """What follows for a pod that waits until the node has prepared a claim, and the node has not."""
+
+    WAIT = auto()
+    """The node tries again."""
+    GIVE_UP = auto()
+    """The scheduler should choose other devices."""
+    BIND = auto()
+    """The author of the claim must act: the pod is bound, and the kubelet reports why it does not start."""
+
+
 @dataclass(frozen=True, slots=True)
 class PrepareRefusal:
     """The last prepare of a claim failed."""
@@ -70,14 +83,26 @@ class PrepareRefusal:
     devices: tuple[AllocatedTo, ...]
     reason: str
     message: str
+    binding: BindingAnswer | None = None
+    """None: its pod does not wait for the node."""
 
     @property
-    def condition(self) -> StatusCondition:
-        return StatusCondition("Ready", "False", self.reason, self.message)
+    def conditions(self) -> tuple[StatusCondition, ...]:
+        condition = StatusCondition("Ready", "False", self.reason, self.message)
+        return (condition,) if self.binding is None else (condition, *self._binding(self.binding))
+
+    def _binding(self, answer: BindingAnswer) -> tuple[StatusCondition, ...]:
+        if answer is BindingAnswer.BIND:
+            message = "no node can prepare the claim as it is; see Ready"
+            return (StatusCondition(BINDING_READY, "True", self.reason, message),)
+        ready = StatusCondition(BINDING_READY, "False", self.reason, self.message)
+        if answer is BindingAnswer.WAIT:
+            return (ready,)
+        return ready, StatusCondition(BINDING_FAILED, "True", self.reason, self.message)
 
     def status(self) -> tuple[DeviceStatus, ...]:
         """Of a claim that has nothing of the node."""
-        return tuple(DeviceStatus(device, (self.condition,)) for device in self.devices)
+        return tuple(DeviceStatus(device, self.conditions) for device in self.devices)
 
 
 def wanted_status(
@@ -87,13 +112,21 @@ def wanted_status(
     if entry is None:
         return () if refusal is None else refusal.status()
     gpus = {gpu.uuid: gpu for gpu in facts.gpus}
-    ready = _ready(entry, refusal, facts.boot_id)
+    ready = (_ready(entry, facts.boot_id),) if refusal is None else refusal.conditions
+    if entry.cdi_digest is not None and not entry.releasing:
+        ready += bound(entry.binding, refusal)
     return tuple(_held(device, ready, held_mig_uuid(device, entry, records), gpus, policy) for device in entry.devices)
 
 
-def _ready(entry: Entry, refusal: PrepareRefusal | None, boot_id: str) -> StatusCondition:
-    if refusal is not None:
-        return refusal.condition
+def bound(stage: BindingStage, refusal: PrepareRefusal | None) -> tuple[StatusCondition, ...]:
+    """What a claim says that has binding conditions and was prepared in this allocation, also of later boots: a pod
+    that comes later, and shares the claim, must not wait."""
+    if stage is BindingStage.NONE or (refusal is not None and refusal.binding is not None):
+        return ()
+    return (StatusCondition(BINDING_READY, "True", "Prepared", "the node has prepared the claim"),)
+
+
+def _ready(entry: Entry, boot_id: str) -> StatusCondition:
     if entry.releasing:
         return StatusCondition("Ready", "False", "Releasing", "the claim is being released")
     if entry.boot_id != boot_id:
@@ -104,14 +137,18 @@ def _ready(entry: Entry, refusal: PrepareRefusal | None, boot_id: str) -> Status
 
 
 def _held(
-    device: HeldDevice, ready: StatusCondition, mig_uuid: str | None, gpus: Mapping[str, GpuFacts], policy: HealthPolicy
+    device: HeldDevice,
+    ready: tuple[StatusCondition, ...],
+    mig_uuid: str | None,
+    gpus: Mapping[str, GpuFacts],
+    policy: HealthPolicy,
 ) -> DeviceStatus:
     data = {"uuid": device.gpu_uuid, "pciBusID": device.pci_bus_id}
     if mig_uuid:
         data["migUUID"] = mig_uuid
     healthy = _healthy(gpus.get(device.gpu_uuid), mig_uuid, policy)
     who = AllocatedTo(device.pool, device.device, device.share_id)
-    return DeviceStatus(who, (ready, healthy), tuple(sorted(data.items())))
+    return DeviceStatus(who, (*ready, healthy), tuple(sorted(data.items())))
 
 
 def held_mig_uuid(device: HeldDevice, entry: Entry, records: Records) -> str | None:
@@ -233,10 +270,22 @@ class DeviceStatusWriter(ClaimListener):
     def ended(self, operation: Operation) -> None:
         uid, error = operation.claim.uid, operation.error
         if operation.call == "prepare" and error is not None and operation.devices:
-            message = error.beside(str(operation.claim))
-            self._refused[uid] = PrepareRefusal(operation.claim, operation.devices, type(error).__name__, message)
+            before = self._refused.get(uid)
+            self._refused[uid] = refusal_of(
+                operation.claim, operation.devices, error, None if before is None else before.binding
+            )
         elif error is None:
             self._refused.pop(uid, None)
+        self._changed.set()
+
+    def waits_for_binding(self, refusal: PrepareRefusal) -> None:
+        """The node has not prepared a claim whose pod waits for it."""
+        self._refused[refusal.claim.uid] = refusal
+        self._changed.set()
+
+    def say_again(self, claim_uid: str) -> None:
+        """The claim may have been allocated again: the API server then dropped what was said about its devices."""
+        self._known.pop(claim_uid, None)
         self._changed.set()
 
     async def run(self) -> None:
@@ -298,6 +347,11 @@ class DeviceStatusWriter(ClaimListener):
         held = await self._claims.held()
         for uid in [*held, *(uid for uid in {**self._refused, **self._known} if uid not in held)]:
             refusal, known = self._refused.get(uid), self._known.get(uid)
+            if uid not in held and refusal is None and known is not None and _binds(known.last):
+                # The conditions go with the allocation. While others use it, they must not wait for the node again.
+                self._known.pop(uid)
+                await self._note(known.claim, ())
+                continue
             devices = self._to_wire(self._claims.status(uid, refusal), known.last if known is not None else ())
             if devices == (known.devices if known is not None else ()):
                 if not devices:
@@ -370,6 +424,17 @@ class DeviceStatusWriter(ClaimListener):
             for condition in status.conditions
         ]
         return device | ({"data": dict(status.data)} if status.data else {})
+
+
+def refusal_of(
+    claim: ClaimRef, devices: tuple[AllocatedTo, ...], error: DriverError, binding: BindingAnswer | None = None
+) -> PrepareRefusal:
+    """Why the devices of the claim could not be prepared."""
+    return PrepareRefusal(claim, devices, type(error).__name__, error.beside(str(claim)), binding)
+
+
+def _binds(devices: Entries) -> bool:
+    return any(condition["type"] == BINDING_READY for device in devices for condition in device.get("conditions") or ())
 
 
 def _unread(devices: Collection[Key]) -> Entries:

@@ -54,7 +54,7 @@ _QUIET_S = 600.0
 class Reporter:
     """The NodeInventory of one node; lives in one event loop, `run` runs until cancelled.
 
-    `saw` is called with the inventory as the watch shows it. `now` is the clock of registration times. `retry` paces
+    `prepares_for_binding`: see `NodeInventorySpec`. `now` is the clock of registration times. `retry` paces
     attempts after errors, `repair` those to undo what another client wrote.
     """
 
@@ -64,7 +64,7 @@ class Reporter:
         node_name: str,
         discovery: FollowedFacts,
         *,
-        saw: Callable[[JsonObject], None] = lambda inventory: None,
+        prepares_for_binding: bool = False,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         retry: Backoff | None = None,
         repair: Backoff | None = None,
@@ -73,7 +73,8 @@ class Reporter:
         self._node_name = node_name
         self._key = ("", node_name)
         self._discovery = discovery
-        self._saw_inventory = saw
+        self._prepares_for_binding = prepares_for_binding
+        self._listeners: list[Callable[[JsonObject], None]] = []
         self._now = now
         self._retry = retry or Backoff(first_s=0.5, longest_s=60.0)
         self._repair = repair or Backoff(first_s=0.2, longest_s=300.0)
@@ -97,6 +98,12 @@ class Reporter:
         """The kubelet has registered `driver` (NotifyRegistrationStatus): its heartbeat is renewed."""
         self._bumps[driver] = when or self._now()
         self._work.set()
+
+    def follow(self, listener: Callable[[JsonObject], None]) -> None:
+        """Call `listener` with the inventory as it is known, and as the watch shows it from now on."""
+        self._listeners.append(listener)
+        if (inventory := self._observed()) is not None:
+            listener(inventory)
 
     async def run(self) -> None:
         unsubscribe = self._discovery.subscribe(lambda facts: self._work.set())
@@ -215,7 +222,8 @@ class Reporter:
             if same_object and (change.after is None or not _is_older(change.after, self._written)):
                 self._written = None
         if change.after is not None:
-            self._saw_inventory(change.after)
+            for listener in self._listeners:
+                listener(change.after)
         self._work.set()
 
     def _wanted(self, observed: JsonObject | None) -> JsonObject:
@@ -228,7 +236,9 @@ class Reporter:
         self._bumps.clear()
         drivers = seen.keys() | self._registered.keys()
         latest = {driver: max(self._times(driver, seen)) for driver in drivers}
-        return wanted_spec(self._node_name, self._discovery.facts, latest)
+        return wanted_spec(
+            self._node_name, self._discovery.facts, latest, prepares_for_binding=self._prepares_for_binding
+        )
 
     def _later(self, driver: str, when: datetime, seen: dict[str, datetime]) -> datetime:
         """`when`, or just after all times that were known before: clocks can be set back, heartbeats cannot."""
@@ -258,12 +268,15 @@ class Reporter:
         return uid
 
 
-def wanted_spec(node_name: str, facts: NodeFacts, registered: dict[str, datetime]) -> JsonObject:
+def wanted_spec(
+    node_name: str, facts: NodeFacts, registered: dict[str, datetime], *, prepares_for_binding: bool = False
+) -> JsonObject:
     """What the NodeInventory of `node_name` should say, as it goes over the wire: at most `MOST_BYTES`, with a problem
     that names what is left out. Same input, same output."""
     few = len(facts.gpus) <= MOST_GPUS and len(facts.problems) <= MOST_PROBLEMS
-    spec = _wire(node_name, facts if few else _fitted(facts), registered)
-    return spec if _bytes(spec) <= MOST_BYTES else _wire(node_name, _fitted(facts), registered)
+    binds = prepares_for_binding or None
+    spec = _wire(node_name, facts if few else _fitted(facts), registered, binds)
+    return spec if _bytes(spec) <= MOST_BYTES else _wire(node_name, _fitted(facts), registered, binds)
 
 
 def _fitted(facts: NodeFacts) -> NodeFacts:
@@ -299,7 +312,9 @@ def _bytes(wire: JsonObject) -> int:
     return len(json.dumps(wire, ensure_ascii=False).encode(errors="replace"))
 
 
-def _wire(node_name: str, facts: NodeFacts, registered: dict[str, datetime]) -> JsonObject:
+def _wire(
+    node_name: str, facts: NodeFacts, registered: dict[str, datetime], prepares_for_binding: bool | None
+) -> JsonObject:
     return NodeInventorySpec(
         node_name=node_name,
         boot_id=facts.boot_id,
@@ -311,6 +326,7 @@ def _wire(node_name: str, facts: NodeFacts, registered: dict[str, datetime]) -> 
         registrations=[
             Registration(driver=driver, time=_wire_time(when)) for driver, when in sorted(registered.items())
         ],
+        prepares_for_binding=prepares_for_binding,
         summary=summary_of(facts.driver, facts.gpus, facts.problems),
     ).to_wire()
 

@@ -44,7 +44,10 @@ def test_what_is_accepted_says_the_same_when_it_is_written_out(given_gates: dict
     "text, says",
     [
         ("DynamicMig=true", "there is no feature gate 'DynamicMig'; did you mean DynamicMIG?"),
-        ("Blue=true", "there is no feature gate 'Blue'; there are ComputeDomains, ConsumableShares,"),
+        (
+            "Blue=true",
+            "there is no feature gate 'Blue'; there are BindingConditions, ComputeDomains, ConsumableShares,",
+        ),
         ("MPSSupport", "'MPSSupport' is not MPSSupport=true or MPSSupport=false"),
         ("MPSSupport=1", "'MPSSupport=1' is not MPSSupport=true or MPSSupport=false"),
         ("MPSSupport=true,MPSSupport=false", "MPSSupport is given twice, as true and as false"),

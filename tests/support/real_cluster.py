@@ -78,7 +78,7 @@ class Services:
     profile: str = "dgx-h100"
     policy: Path | None = None
     gates: str = ""
-    """Of the plugin, as in `--feature-gates`."""
+    """Of both, as in `--feature-gates`."""
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     logged: dict[str, int] = field(default_factory=dict)
 
@@ -93,8 +93,8 @@ class Services:
                 *("--publisher", self.publisher, "--log-format", "console"),
             ],
         }
-        commands["plugin"] += [f"--feature-gates={self.gates}"] if self.gates else []
         for command in commands.values():
+            command += [f"--feature-gates={self.gates}"] if self.gates else []
             command += ["--policy", str(self.policy)] if self.policy is not None else []
         commands["newer plugin"] = [*commands["plugin"], "--pod-uid", "newer"]
         with (self.folder / f"{name}.log").open("ab") as log:

@@ -53,8 +53,8 @@ class Desk:
 
     # -- controllers
 
-    def start_scheduler(self) -> asyncio.Task[None]:
-        return self._start(SimulatedScheduler(self.kube).run())
+    def start_scheduler(self, *, binding_timeout_s: float = 600.0) -> asyncio.Task[None]:
+        return self._start(SimulatedScheduler(self.kube, binding_timeout_s=binding_timeout_s).run())
 
     def start_claim_controller(self) -> asyncio.Task[None]:
         return self._start(SimulatedClaimController(self.kube).run())

@@ -67,3 +67,11 @@ def test_an_instances_condition_is_felt_by_itself_and_by_the_whole_gpu_only() ->
     assert affecting([whole, mine, other], "MIG-a") == (whole, mine)
     assert affecting([whole, mine, other], None) == (whole, mine, other)
     assert affecting([whole, mine, other], "") == (whole,)
+
+
+def test_that_no_partition_could_be_made_is_felt_by_those_that_do_not_exist_yet() -> None:
+    failed = a_condition("PrepareFailed", instance="")
+    assert affecting([failed], "") == (failed,)
+    assert affecting([failed], None) == affecting([failed], "MIG-a") == ()
+    (taint,) = taints([failed], HealthPolicy(evict=True), DRIVER)
+    assert (taint.key, taint.effect) == ("gpu.nvidia.com/prepare-failed", "NoSchedule")

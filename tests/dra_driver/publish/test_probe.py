@@ -98,3 +98,13 @@ async def test_an_answer_that_is_no_slice_is_an_error_of_the_server(spec: Any) -
 
     with pytest.raises(Unreachable, match="not a ResourceSlice"):
         await server_features(cast(Kube, Nonsense()), GPU_DRIVER, None)
+
+
+async def test_binding_conditions_are_used_if_both_the_server_and_the_driver_want_them() -> None:
+    for server, binding, used in (
+        (OldServer(), True, True),
+        (OldServer(), False, False),
+        (OldServer("bindingConditions", "bindingFailureConditions"), True, False),
+    ):
+        features = await server_features(cast(Kube, server), GPU_DRIVER, None, binding=binding)
+        assert features.binding is used

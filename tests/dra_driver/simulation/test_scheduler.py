@@ -1,8 +1,10 @@
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest_asyncio
 from support.scheduling import NAMESPACE, Desk, desk, device
 
+from dra_driver.api.binding import BINDING_FAILED, BINDING_READY
 from dra_driver.api.meta import DEVICE_CLASSES, NAMESPACES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject
 from dra_driver.kube.client import Kube
 from dra_driver.simulation.apiserver import SimulatedApiServer
@@ -443,3 +445,100 @@ async def test_a_scheduler_at_rest_writes_nothing(cluster: Desk) -> None:
     await cluster.scheduled("marker")
     waits = await cluster.get_pod("waits")
     assert int(waits["metadata"]["resourceVersion"]) <= int(before)
+
+
+# -- devices that a node prepares before the pod is bound
+
+BINDS: JsonObject = {"bindingConditions": [BINDING_READY], "bindingFailureConditions": [BINDING_FAILED]}
+
+
+async def says(cluster: Desk, condition: str, value: str = "True") -> None:
+    """The node of the only claim answers."""
+    (claim,) = await cluster.claims()
+    (result,) = claim["status"]["allocation"]["devices"]["results"]
+    said = {"type": condition, "status": value, "reason": "Because", "message": "of that"}
+    said["lastTransitionTime"] = "2026-01-01T00:00:00Z"
+    identity = {name: result[name] for name in ("driver", "pool", "device")}
+    claim["status"]["devices"] = [{**identity, "conditions": [said]}]
+    await cluster.kube.replace(RESOURCE_CLAIMS, claim, subresource="status")
+
+
+async def allocated_device(cluster: Desk, *, but: str = "") -> str:
+    async def found() -> str | None:
+        for claim in await cluster.claims():
+            for item in ((claim.get("status") or {}).get("allocation") or {"devices": {}})["devices"].get(
+                "results", ()
+            ):
+                if item["device"] != but:
+                    return str(item["device"])
+        return None
+
+    return await cluster.until(found)
+
+
+async def test_a_pod_is_bound_when_its_node_has_prepared_the_device(cluster: Desk) -> None:
+    await cluster.node("node-1", {**device("gpu-0"), **BINDS})
+    await cluster.template("one")
+    await cluster.pod("train", templates=("one",))
+    assert await allocated_device(cluster) == "gpu-0"
+    await says(cluster, BINDING_READY, "False")
+    await asyncio.sleep(0.2)
+    pod = await cluster.get_pod("train")
+    assert "nodeName" not in pod["spec"]
+    (claim,) = await cluster.claims()
+    assert claim["status"]["reservedFor"][0]["uid"] == pod["metadata"]["uid"]
+    await says(cluster, BINDING_READY)
+    assert await cluster.scheduled("train") == "node-1"
+    assert [reason for reason, _ in await cluster.events("train")] == ["BindingConditionsPending", "Scheduled"]
+
+
+async def test_a_pod_whose_node_gave_up_gets_another_device(cluster: Desk) -> None:
+    await cluster.node("node-1", {**device("gpu-0"), **BINDS})
+    await cluster.template("one")
+    await cluster.pod("train", templates=("one",))
+    assert await allocated_device(cluster) == "gpu-0"
+    await cluster.node("node-2", device("gpu-1"))
+    for item in (await cluster.kube.list(RESOURCE_SLICES)).items:
+        if item["spec"]["nodeName"] == "node-1":
+            item["spec"]["devices"][0]["taints"] = [{"key": "example.com/failed", "effect": "NoSchedule"}]
+            await cluster.kube.replace(RESOURCE_SLICES, item)
+    await says(cluster, BINDING_FAILED)
+    assert await cluster.scheduled("train") == "node-2"
+    (claim,) = await cluster.claims()
+    assert "devices" not in claim["status"]
+    assert ("FailedScheduling", "device binding failed: Because: of that") in [
+        (reason, note.rpartition(": claim=")[0]) for reason, note in await cluster.events("train")
+    ]
+
+
+async def test_a_node_that_does_not_answer_is_given_up_in_the_end(api_server: SimulatedApiServer, kube: Kube) -> None:
+    async with desk(api_server, kube) as cluster:
+        await cluster.device_class()
+        cluster.start_claim_controller()
+        cluster.start_scheduler(binding_timeout_s=0.2)
+        await cluster.node("node-1", {**device("gpu-0"), **BINDS})
+        await cluster.template("one")
+        await cluster.pod("train", templates=("one",))
+        await allocated_device(cluster)
+
+        async def timed_out() -> bool | None:
+            notes = [note for reason, note in await cluster.events("train") if reason == "FailedScheduling"]
+            return any("device binding timeout" in note for note in notes) or None
+
+        await cluster.until(timed_out)
+        await allocated_device(cluster)
+        await says(cluster, BINDING_READY)
+        assert await cluster.scheduled("train") == "node-1"
+
+
+async def test_a_pod_that_is_deleted_while_it_waits_gives_its_claim_back(cluster: Desk) -> None:
+    await cluster.node("node-1", {**device("gpu-0"), **BINDS})
+    await cluster.claim("mine")
+    await cluster.pod("train", claims=("mine",))
+    await allocated_device(cluster)
+    await cluster.delete_pod("train")
+    await cluster.released("mine")
+    await cluster.pod("again", claims=("mine",))
+    await allocated_device(cluster)
+    await says(cluster, BINDING_READY)
+    assert await cluster.scheduled("again") == "node-1"

@@ -445,3 +445,36 @@ def test_every_device_keeps_within_the_limits_of_the_api(facts: GpuFacts, extra:
     for amount in item.capacity.values():
         assert str(Quantity.parse(amount.value)) == amount.value
     assert item.attributes["type"] == Attribute(string="gpu")
+
+
+class TestBindingConditions:
+    """Of devices that the node must make first, where server, controller and plugin take part."""
+
+    DYNAMIC = PublishingPolicy(mig=[MigRule.model_validate({"mode": "Dynamic"})])
+
+    def binding(
+        self,
+        *gpus: GpuFacts,
+        features: ServerFeatures = ALL_FEATURES,
+        prepares: bool | None = True,
+        policy: PublishingPolicy = DYNAMIC,
+    ) -> set[str]:
+        spec = inventory_spec("node-a", gpus).model_copy(update={"prepares_for_binding": prepares})
+        found = described_devices(spec, policy, {}, GPU_DRIVER, features).devices
+        assert found
+        for item in found:
+            assert (item.binding_conditions is None) == (item.binding_failure_conditions is None)
+        return {item.name for item in found if item.binding_conditions == ["BindingReady"]}
+
+    def test_partitions_that_are_made_on_demand_have_them_and_nothing_else_has(self) -> None:
+        names = self.binding(gpu(0, mig=mig()), gpu(1))
+        assert names and all("-mig-" in name for name in names)
+        existing = gpu_instance("1g.10gb", 0, 1, compute_instance("1g.10gb", 1))
+        static = PublishingPolicy(mig=[MigRule.model_validate({"mode": "Static"})])
+        facts = gpu(0, mig=mig(enabled=True, instances=[existing]))
+        assert self.binding(facts, policy=static) == set()
+
+    def test_without_one_of_those_who_take_part_no_device_has_any(self) -> None:
+        facts = gpu(0, mig=mig())
+        assert self.binding(facts, features=replace(ALL_FEATURES, binding=False)) == set()
+        assert self.binding(facts, prepares=None) == set()

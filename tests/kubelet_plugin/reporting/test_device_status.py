@@ -21,10 +21,11 @@ from dra_driver.simulation.apiserver import SimulatedApiServer
 from kubelet_plugin.facts.hardware import NodeFacts
 from kubelet_plugin.prepare.holds import ComputeInstance, GpuIdentity, GpuInstance, HoldRecord, HoldState, Made
 from kubelet_plugin.prepare.journal import Journal
-from kubelet_plugin.prepare.lifecycle import Entry
+from kubelet_plugin.prepare.lifecycle import BindingStage, Entry
 from kubelet_plugin.prepare.listener import AllocatedTo, Operation
 from kubelet_plugin.reporting.claim_devices import entries_of
 from kubelet_plugin.reporting.device_status import (
+    BindingAnswer,
     DeviceStatusWriter,
     GpuClaims,
     PrepareRefusal,
@@ -89,6 +90,43 @@ class TestWhatIsSaid:
             return status.conditions[1].status
 
         assert (health("MIG-mine"), health("MIG-other")) == ("False", "True")
+
+
+class TestWhatIsSaidOfBinding:
+    """What the scheduler reads: `dra_driver.api.binding`."""
+
+    BOUND = StatusCondition("BindingReady", "True", "Prepared", "the node has prepared the claim")
+
+    def types(self, entry: Entry | None, refusal: PrepareRefusal | None = None) -> dict[str, tuple[str, str]]:
+        return {one.type: (one.status, one.reason) for one in conditions(entry, refusal)}
+
+    def test_a_claim_without_binding_conditions_says_nothing_of_it(self) -> None:
+        assert "BindingReady" not in self.types(an_entry())
+        assert "BindingReady" not in self.types(None, PrepareRefusal(a_ref(), ALLOCATED, "X", "y"))
+
+    def test_a_prepared_claim_is_ready_also_after_a_boot_but_not_before_it_is_whole(self) -> None:
+        for stage in (BindingStage.AHEAD, BindingStage.ASKED):
+            entry = replace(an_entry(), binding=stage)
+            assert self.BOUND in conditions(entry)
+            assert self.BOUND in conditions(replace(entry, boot_id="other"))
+            assert self.BOUND not in conditions(replace(entry, cdi_digest=None))
+            assert self.BOUND not in conditions(replace(entry, releasing=True))
+
+    def test_a_claim_that_is_tried_again_is_not_ready_and_one_that_is_given_up_failed(self) -> None:
+        refusal = PrepareRefusal(a_ref(), ALLOCATED, "HardwareError", "in use", BindingAnswer.WAIT)
+        no = ("False", "HardwareError")
+        assert self.types(None, refusal) == {"Ready": no, "BindingReady": no}
+        failed = replace(refusal, binding=BindingAnswer.GIVE_UP)
+        assert self.types(None, failed) == {"Ready": no, "BindingReady": no, "BindingFailed": ("True", "HardwareError")}
+        entry = replace(an_entry(), binding=BindingStage.AHEAD)
+        assert self.types(entry, failed)["BindingReady"] == no
+
+    def test_what_every_node_would_refuse_is_bound(self) -> None:
+        refusal = PrepareRefusal(a_ref(), ALLOCATED, "InvalidConfig", "no", BindingAnswer.BIND)
+        assert self.types(None, refusal) == {
+            "Ready": ("False", "InvalidConfig"),
+            "BindingReady": ("True", "InvalidConfig"),
+        }
 
 
 class Node:
@@ -545,3 +583,42 @@ async def test_several_changes_are_one_write(scene: Scene) -> None:
 async def test_statuses_that_no_api_server_has_are_read_again(devices: object) -> None:
     with pytest.raises(Unreachable, match=r"status\.devices"):
         entries_of({"status": {"devices": devices}}, GPU_DRIVER)
+
+
+async def test_the_answer_about_binding_stays_when_the_claim_is_released(scene: Scene) -> None:
+    """Without it, a claim that is allocated for a moment longer would be prepared again."""
+    scene.holds(binding=BindingStage.ASKED)
+    await scene.writer.write()
+    assert "BindingReady" in str(await scene.devices())
+    scene.node.current = Journal({})
+    assert await scene.count_writes(scene.writer.write()) == 0
+    assert "BindingReady" in str(await scene.devices())
+    # It is as if nothing was said, also for the next plugin.
+    assert not Reported(scene.folder).read(SECTION)
+    scene.holds(binding=BindingStage.AHEAD)
+    await scene.writer.write()
+    assert "BindingReady" in str(await scene.devices())
+
+
+async def test_what_the_api_server_dropped_with_an_allocation_is_said_again(scene: Scene) -> None:
+    scene.holds(binding=BindingStage.AHEAD)
+    await scene.writer.write()
+    found = await scene.kube.get(RESOURCE_CLAIMS, "gpu", "default")
+    del found["status"]["devices"]
+    await scene.kube.replace(RESOURCE_CLAIMS, found, subresource="status")
+    await scene.writer.write()
+    assert await scene.devices() == []
+    scene.writer.say_again(scene.ref.uid)
+    await scene.writer.write()
+    assert "BindingReady" in str(await scene.devices())
+
+
+async def test_the_kubelets_own_failure_keeps_the_answer_about_binding(scene: Scene) -> None:
+    refusal = PrepareRefusal(scene.ref, ALLOCATED, "InvalidConfig", "no", BindingAnswer.BIND)
+    scene.writer.waits_for_binding(refusal)
+    await scene.writer.write()
+    error = DeviceInUse("held by another claim", about=str(scene.ref))
+    scene.writer.ended(Operation(call="prepare", claim=scene.ref, seconds=1.0, devices=ALLOCATED, error=error))
+    await scene.writer.write()
+    (device,) = await scene.devices()
+    assert {one["type"]: one["status"] for one in device["conditions"]} == {"Ready": "False", "BindingReady": "True"}

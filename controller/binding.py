@@ -1,0 +1,104 @@
+"""Names, in the status of each node's inventory, the claims whose pods wait until the node has prepared them.
+
+A node plugin may not watch the claims of the cluster, so it learns here what to prepare before the kubelet asks
+(`dra_driver.api.binding`). A claim is named as long as it waits: the plugin's answer in the claim's `status.devices`
+ends that, and so does the scheduler when it takes the allocation back. `main` starts this each time the process becomes
+the leader.
+"""
+
+import asyncio
+from collections.abc import Collection
+from contextlib import aclosing
+
+import structlog
+
+from dra_driver.api.binding import waiting_results
+from dra_driver.api.inventory import MOST_BINDING_CLAIMS, BindingClaim
+from dra_driver.api.meta import NODE_INVENTORIES, RESOURCE_CLAIMS, JsonObject
+from dra_driver.errors import ClusterError, NotFound
+from dra_driver.kube.client import Kube
+from dra_driver.kube.watch import Key, Mirror, MirrorChange, follow
+from dra_driver.kube.workqueue import WorkQueue
+
+_log = structlog.get_logger(__name__)
+
+_PAGE = 100
+
+type Waiting = tuple[tuple[str, BindingClaim], ...]
+"""Node and claim, for each driver that has a device of the claim to prepare; a pool has the name of its node."""
+
+
+def waiting_for_nodes(claim: JsonObject, drivers: Collection[str]) -> Waiting:
+    """Empty for a claim that waits for no node, that is being deleted, or that no pod has reserved."""
+    metadata = claim["metadata"]
+    if metadata.get("deletionTimestamp") or not (claim.get("status") or {}).get("reservedFor"):
+        return ()
+    places = {(result["pool"], result["driver"]) for result in waiting_results(claim) if result["driver"] in drivers}
+    return tuple(
+        (
+            node,
+            BindingClaim(driver=driver, namespace=metadata["namespace"], name=metadata["name"], uid=metadata["uid"]),
+        )
+        for node, driver in sorted(places)
+    )
+
+
+class BindingClaims:
+    """Of `drivers`, in the whole cluster. `run` until cancelled, once."""
+
+    def __init__(self, kube: Kube, drivers: Collection[str], *, workers: int) -> None:
+        self._kube = kube
+        self._workers = workers
+        self._of_nodes: dict[str, dict[tuple[str, Key], BindingClaim]] = {}
+        self._queue = WorkQueue()
+        self._claims: Mirror[Waiting] = Mirror(
+            kube, RESOURCE_CLAIMS, keep=lambda claim: waiting_for_nodes(claim, drivers), on_change=self._changed
+        )
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            await follow([self._claims], tasks)
+            await self._look_at_named()
+            await self._queue.work(self._write, self._workers)
+
+    def _changed(self, change: MirrorChange[Waiting]) -> None:
+        if change.before == change.after or not (change.before or change.after):
+            return
+        for node, claim in change.before or ():
+            self._of_nodes.get(node, {}).pop((claim.driver, change.key), None)
+        for node, claim in change.after or ():
+            self._of_nodes.setdefault(node, {})[claim.driver, change.key] = claim
+        for node, _ in (*(change.before or ()), *(change.after or ())):
+            self._queue.add(node)
+
+    async def _look_at_named(self) -> None:
+        """An earlier leader may have named claims that no longer wait. Tried until the inventories can be read."""
+        while True:
+            try:
+                async with aclosing(self._kube.pages(NODE_INVENTORIES, limit=_PAGE)) as pages:
+                    async for page in pages:
+                        for inventory in page.items:
+                            if (inventory.get("status") or {}).get("bindingClaims"):
+                                self._queue.add(inventory["metadata"]["name"])
+                return
+            except ClusterError as error:
+                _log.warning("inventories cannot be read", error=str(error))
+                await asyncio.sleep(error.retry_after_s or 1.0)
+
+    async def _write(self, node: str) -> None:
+        claims = self._of_nodes.get(node, {})
+        named = [claims[key].to_wire() for key in sorted(claims)[:MOST_BINDING_CLAIMS]]
+        try:
+            await self._kube.merge_patch(
+                NODE_INVENTORIES, node, {"status": {"bindingClaims": named}}, subresource="status"
+            )
+        except NotFound:
+            if claims:
+                self._queue.retry(node)  # its plugin may write the inventory soon
+        except ClusterError as error:
+            pause_s = self._queue.retry(node, error.retry_after_s or 0.0)
+            _log.warning("claims are not named to their node", node=node, error=str(error), retry_s=round(pause_s, 1))
+        else:
+            self._queue.succeeded(node)
+            if not self._of_nodes.get(node):
+                self._of_nodes.pop(node, None)

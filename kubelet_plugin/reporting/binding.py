@@ -1,0 +1,190 @@
+"""Prepares the claims whose pods wait for this node, before the kubelet asks (binding conditions, KEP-5007).
+
+The controller names these claims in the status of the node's inventory (`dra_driver.api.inventory.BindingClaim`), which
+the reporter's watch shows to `NodeBinding.saw`. Each is prepared by the same journaled operation as a call of the
+kubelet, which then finds it prepared. The answer goes to the claim's `status.devices`
+(`kubelet_plugin.reporting.device_status`), where the scheduler reads it; then the controller no longer names the claim.
+A claim that is named still is looked at again.
+
+* A failure is tried again, because most end by themselves: the GPU is in use for a moment, or the claim before is still
+  being released. After `patience_s` the node gives the claim up. First its devices get a taint, so that the scheduler
+  does not choose them again.
+* What only the author of the claim can correct would fail on every node. The pod is bound, and the kubelet reports it.
+* If the scheduler gives the claim up, what was prepared is released at once, unless the kubelet has asked meanwhile.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from dra_driver.api.inventory import NodeInventoryStatus
+from dra_driver.api.meta import JsonObject
+from dra_driver.api.resource import AllocatedDevice, Allocation
+from dra_driver.errors import ClusterError, DriverError, InvalidInput
+from dra_driver.names import ClaimRef
+from kubelet_plugin.prepare.claims import ClaimReader
+from kubelet_plugin.prepare.listener import AllocatedTo
+from kubelet_plugin.reporting.device_status import BindingAnswer, PrepareRefusal, refusal_of
+
+_log = structlog.get_logger(__name__)
+
+_PATIENCE_S = 15.0
+"""So many attempts of a node before it gives a claim up: the scheduler's default is to wait for 600 s."""
+_AGAIN_S = 5.0
+"""Between two attempts, and between two looks at a claim that is named although it was answered."""
+_GIVEN_UP_S = 10.0
+"""Between two looks for claims that the scheduler gave up, while some are prepared and the kubelet has not asked."""
+
+
+class PreparesAhead(Protocol):
+    """What is needed of the service of claims."""
+
+    async def prepare_ahead(self, claim: ClaimRef) -> DriverError | None:
+        """None when the claim is prepared."""
+
+    async def release_given_up(self) -> bool:
+        """Whether there was any claim that the kubelet had not asked for."""
+
+
+class Answers(Protocol):
+    """What is needed of `kubelet_plugin.reporting.device_status.DeviceStatusWriter`."""
+
+    def waits_for_binding(self, refusal: PrepareRefusal) -> None: ...
+
+    def say_again(self, claim_uid: str) -> None: ...
+
+
+type Outcome = Callable[[Collection[str], DriverError | None], None]
+"""Gets the names of a claim's devices, and why the node gave them up; None: they were prepared."""
+
+
+@dataclass(slots=True)
+class _Wait:
+    """One allocation of a claim, which the node prepares until `deadline`, by the event loop's clock."""
+
+    allocation: Allocation
+    deadline: float
+    refusal: PrepareRefusal | None = None
+    """The last one."""
+
+
+class NodeBinding:
+    """Of one driver on one node. `saw` may be called before `run`, which runs until cancelled."""
+
+    def __init__(
+        self,
+        driver: str,
+        node: str,
+        claims: ClaimReader,
+        service: PreparesAhead,
+        answers: Answers,
+        outcome: Outcome = lambda devices, error: None,
+        *,
+        patience_s: float = _PATIENCE_S,
+        again_s: float = _AGAIN_S,
+    ) -> None:
+        self._driver = driver
+        self._node = node
+        self._claims = claims
+        self._service = service
+        self._answers = answers
+        self._outcome = outcome
+        self._patience_s = patience_s
+        self._again_s = again_s
+        self._named: frozenset[ClaimRef] = frozenset()
+        self._raw: object = None
+        self._changed = asyncio.Event()
+        self._tasks: dict[ClaimRef, asyncio.Task[None]] = {}
+
+    def saw(self, inventory: JsonObject) -> None:
+        """Take over which claims the inventory of this node names."""
+        raw = (inventory.get("status") or {}).get("bindingClaims") or []
+        if raw == self._raw:
+            return
+        self._raw = raw
+        try:
+            named = NodeInventoryStatus.of({"bindingClaims": raw}).binding_claims
+        except InvalidInput as error:
+            _log.error("the claims that wait for this node cannot be understood", error=str(error))
+            return
+        refs = frozenset(ClaimRef(item.namespace, item.name, item.uid) for item in named if item.driver == self._driver)
+        if refs != self._named:
+            self._named = refs
+            self._changed.set()
+
+    async def run(self) -> None:
+        try:
+            while True:
+                self._changed.clear()
+                self._follow_named()
+                unasked = await self._service.release_given_up()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), _GIVEN_UP_S if unasked or self._tasks else None)
+        finally:
+            for task in self._tasks.values():
+                task.cancel()
+
+    def _follow_named(self) -> None:
+        for ref, task in list(self._tasks.items()):
+            if task.done():
+                del self._tasks[ref]
+        for ref in self._named - self._tasks.keys():
+            self._tasks[ref] = asyncio.create_task(self._follow(ref))
+
+    async def _follow(self, ref: ClaimRef) -> None:
+        """Prepare the claim as long as it is named."""
+        wait: _Wait | None = None
+        while ref in self._named:
+            try:
+                wait = await self._attempt(ref, wait)
+            except ClusterError as error:
+                _log.warning("a claim that waits for this node cannot be read", claim=str(ref), error=str(error))
+            except Exception as error:  # noqa: BLE001 - one claim's defect is not the others'
+                _log.error("failed unexpectedly", claim=str(ref), exc_info=error)
+            await asyncio.sleep(self._again_s)
+
+    async def _attempt(self, ref: ClaimRef, wait: _Wait | None) -> _Wait | None:
+        """None when the claim is not allocated here, or no longer. Raises ClusterError."""
+        claim = await self._claims.read(ref)
+        if claim is None or claim.metadata.uid != ref.uid or claim.status.allocation is None:
+            return None
+        allocation = claim.status.allocation
+        results = [result for result in allocation.devices.results if self._is_here(result)]
+        if not any(result.binding_conditions for result in results):
+            return None
+        if wait is None or wait.allocation != allocation:
+            wait = _Wait(allocation, asyncio.get_running_loop().time() + self._patience_s)
+        elif wait.refusal is None or wait.refusal.binding is BindingAnswer.GIVE_UP:
+            # It was answered, and is named still.
+            self._answers.say_again(ref.uid)
+        if wait.refusal is None or wait.refusal.binding is not BindingAnswer.GIVE_UP:
+            await self._prepare(ref, results, wait)
+        return wait
+
+    def _is_here(self, result: AllocatedDevice) -> bool:
+        return (result.driver, result.pool) == (self._driver, self._node)
+
+    async def _prepare(self, ref: ClaimRef, results: Collection[AllocatedDevice], wait: _Wait) -> None:
+        error = await self._service.prepare_ahead(ref)
+        names = [result.device for result in results if result.binding_conditions]
+        if error is None:
+            wait.refusal = None
+            self._outcome(names, None)
+            return
+        answer = self._answer(error, wait)
+        if answer is BindingAnswer.GIVE_UP:
+            _log.warning("gave up a claim whose pod waits for this node", claim=str(ref), error=str(error))
+            self._outcome(names, error)
+        devices = tuple(AllocatedTo(result.pool, result.device, result.share_id) for result in results)
+        wait.refusal = refusal_of(ref, devices, error, answer)
+        self._answers.waits_for_binding(wait.refusal)
+
+    def _answer(self, error: DriverError, wait: _Wait) -> BindingAnswer:
+        if isinstance(error, InvalidInput):
+            return BindingAnswer.BIND
+        over = asyncio.get_running_loop().time() >= wait.deadline
+        return BindingAnswer.GIVE_UP if over and not isinstance(error, ClusterError) else BindingAnswer.WAIT

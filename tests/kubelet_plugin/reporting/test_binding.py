@@ -1,0 +1,187 @@
+"""What a node does about claims whose pods wait for it, and when it gives up: kubelet_plugin/reporting/binding.py."""
+
+import asyncio
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from support.claims import NODE, FakeClaims, a_claim, a_ref, a_result, device_name
+from support.plugin import eventually
+
+from dra_driver.api.binding import BINDING_FAILED, BINDING_READY
+from dra_driver.api.meta import JsonObject
+from dra_driver.errors import DriverError, HardwareError, InvalidConfig, Unreachable
+from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER, ClaimRef
+from kubelet_plugin.prepare.claims import ClaimReader
+from kubelet_plugin.prepare.listener import AllocatedTo
+from kubelet_plugin.reporting.binding import NodeBinding
+from kubelet_plugin.reporting.device_status import BindingAnswer, PrepareRefusal
+
+BINDS: dict[str, Any] = {"bindingConditions": [BINDING_READY], "bindingFailureConditions": [BINDING_FAILED]}
+
+
+class Scene:
+    """A node's API server, claim service and device status."""
+
+    def __init__(self) -> None:
+        self.api = FakeClaims()
+        self.error: DriverError | None = None
+        """What preparations end with."""
+        self.prepared: list[ClaimRef] = []
+        self.refusals: list[PrepareRefusal] = []
+        self.again: list[str] = []
+        self.outcomes: list[tuple[list[str], DriverError | None]] = []
+        self.looks = 0
+
+    async def prepare_ahead(self, claim: ClaimRef) -> DriverError | None:
+        self.prepared.append(claim)
+        return self.error
+
+    async def release_given_up(self) -> bool:
+        self.looks += 1
+        return False
+
+    def waits_for_binding(self, refusal: PrepareRefusal) -> None:
+        self.refusals.append(refusal)
+
+    def say_again(self, claim_uid: str) -> None:
+        self.again.append(claim_uid)
+
+    def outcome(self, devices: Collection[str], error: DriverError | None) -> None:
+        self.outcomes.append((list(devices), error))
+
+    @property
+    def answers(self) -> list[BindingAnswer | None]:
+        return [refusal.binding for refusal in self.refusals]
+
+    def claim(self, name: str = "train", *results: JsonObject) -> ClaimRef:
+        return self.api.put(a_claim(a_ref(name), *(results or (a_result(0, **BINDS),))))
+
+    @asynccontextmanager
+    async def at_work(self, *, patience_s: float = 60.0) -> AsyncIterator[NodeBinding]:
+        binding = NodeBinding(
+            GPU_DRIVER, NODE, ClaimReader(self.api), self, self, self.outcome, patience_s=patience_s, again_s=0.01
+        )
+        task = asyncio.create_task(binding.run())
+        try:
+            yield binding
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+def inventory(*claims: ClaimRef, driver: str = GPU_DRIVER) -> JsonObject:
+    named = [{"driver": driver, "namespace": claim.namespace, "name": claim.name, "uid": claim.uid} for claim in claims]
+    return {"status": {"bindingClaims": named}}
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+async def test_a_claim_that_is_named_is_prepared_and_one_that_is_not_is_not(scene: Scene) -> None:
+    ref, other = scene.claim(), scene.claim("other")
+    async with scene.at_work() as binding:
+        binding.saw(inventory(ref))
+        await eventually(lambda: scene.prepared)
+        assert scene.outcomes[0] == ([device_name(0)], None)
+        binding.saw({})
+        await asyncio.sleep(0.05)
+        count = len(scene.prepared)
+        await asyncio.sleep(0.05)
+        assert len(scene.prepared) == count
+        assert other not in scene.prepared and scene.refusals == []
+
+
+async def test_an_answer_that_did_not_arrive_is_written_again(scene: Scene) -> None:
+    """The API server drops it with the allocation, and the same devices may be allocated again."""
+    ref = scene.claim()
+    async with scene.at_work() as binding:
+        binding.saw(inventory(ref))
+        await eventually(lambda: ref.uid in scene.again)
+
+
+async def test_a_failure_is_tried_again_and_then_given_up_once(scene: Scene) -> None:
+    ref = scene.claim()
+    scene.error = HardwareError("the GPU is in use")
+    async with scene.at_work(patience_s=0.1) as binding:
+        binding.saw(inventory(ref))
+        await eventually(lambda: BindingAnswer.GIVE_UP in scene.answers)
+        tries = len(scene.prepared)
+        await asyncio.sleep(0.1)
+    assert tries > 2 and len(scene.prepared) == tries
+    assert {*scene.answers[:-1]} == {BindingAnswer.WAIT}
+    assert scene.outcomes == [([device_name(0)], scene.error)]
+    last = scene.refusals[-1]
+    assert (last.claim, last.devices) == (ref, (AllocatedTo(NODE, device_name(0)),))
+    assert (last.reason, last.message) == ("HardwareError", "the GPU is in use")
+
+
+async def test_the_next_allocation_of_a_claim_that_was_given_up_is_tried(scene: Scene) -> None:
+    ref = scene.claim()
+    scene.error = HardwareError("the GPU is in use")
+    async with scene.at_work(patience_s=0.0) as binding:
+        binding.saw(inventory(ref))
+        await eventually(lambda: scene.answers == [BindingAnswer.GIVE_UP])
+        scene.error = None
+        scene.claim("train", a_result(1, **BINDS))
+        await eventually(lambda: scene.outcomes[-1] == ([device_name(1)], None))
+
+
+async def test_what_every_node_would_refuse_is_bound_and_no_device_is_blamed(scene: Scene) -> None:
+    ref = scene.claim()
+    scene.error = InvalidConfig("no such interval")
+    async with scene.at_work(patience_s=0.0) as binding:
+        binding.saw(inventory(ref))
+        await eventually(lambda: scene.answers)
+    assert {*scene.answers} == {BindingAnswer.BIND}
+    assert scene.outcomes == []
+
+
+async def test_an_api_server_that_does_not_answer_is_no_fault_of_the_node(scene: Scene) -> None:
+    ref = scene.claim()
+    scene.error = Unreachable("no answer")
+    async with scene.at_work(patience_s=0.0) as binding:
+        binding.saw(inventory(ref))
+        await eventually(lambda: len(scene.answers) > 2)
+        assert {*scene.answers} == {BindingAnswer.WAIT}
+        scene.api.away = Unreachable("no answer")
+        await asyncio.sleep(0.05)
+        scene.api.away, scene.error = None, None
+        await eventually(lambda: scene.outcomes)
+
+
+@pytest.mark.parametrize("result", [a_result(0), a_result(0, pool="node-b", **BINDS), None])
+async def test_a_claim_that_does_not_wait_for_this_node_is_left_alone(scene: Scene, result: JsonObject | None) -> None:
+    ref = scene.api.put(a_claim(a_ref(), *([] if result is None else [result])))
+    async with scene.at_work() as binding:
+        binding.saw(inventory(ref, a_ref("gone"), a_ref("train", uid="another")))
+        await eventually(lambda: scene.api.reads > 3)
+    assert scene.prepared == []
+
+
+async def test_claims_of_the_other_driver_are_not_its_own(scene: Scene) -> None:
+    ref = scene.claim()
+    async with scene.at_work() as binding:
+        binding.saw(inventory(ref, driver=COMPUTE_DOMAIN_DRIVER))
+        await asyncio.sleep(0.05)
+    assert scene.api.reads == 0
+
+
+async def test_an_inventory_that_makes_no_sense_changes_nothing(scene: Scene) -> None:
+    ref = scene.claim()
+    async with scene.at_work() as binding:
+        binding.saw(inventory(ref))
+        binding.saw({"status": {"bindingClaims": [{"driver": 7}]}})
+        await eventually(lambda: scene.prepared)
+
+
+async def test_what_was_given_up_is_looked_for_when_the_names_change(scene: Scene) -> None:
+    async with scene.at_work() as binding:
+        await eventually(lambda: scene.looks == 1)
+        binding.saw(inventory(scene.claim()))
+        await eventually(lambda: scene.looks == 2)
+        binding.saw(inventory())
+        await eventually(lambda: scene.looks == 3)
