@@ -117,7 +117,7 @@ def owners(**changed: Any) -> Changes:
 FINALIZER: Changes = {"metadata/finalizers": ["a.example/b"]}
 METADATA = ({"metadata/labels/a": "b"}, {"metadata/annotations/a": "b"}, FINALIZER, owners())
 SPEC_OF_INVENTORY = ({"spec/bootID": "1"}, {"spec/summary/gpus": 8})
-CONDITIONS = {"status/conditions": []}
+CONDITIONS: Changes = {"status/conditions": []}
 COUNTED: Changes = {"series": {"count": 2, "lastObservedTime": "2026-01-01T00:00:00.000000Z"}}
 UNALLOCATED: Changes = {"status/allocation": None, "status/reservedFor": None, "status/devices": None}
 CONSUMER = {"resource": "pods", "name": "b", "uid": "2"}
