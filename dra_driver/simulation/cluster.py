@@ -130,6 +130,7 @@ class SimulatedCluster:
         self.controller = self._controller_process()
         self.plugins = {node.name: self._plugin_process(node) for node in nodes}
         self.kubelets: dict[str, SimulatedKubelet] = {}
+        self.server.answer_for(self.kubelets)
         self.addresses = PodAddresses()
         self.containers = {node.name: self._containers(node) for node in nodes}
         """Those that really run, by node."""

@@ -1,6 +1,7 @@
 """kubectl with a simulated cluster: workloads run with a GPU for each pod, are rolled out, scaled and removed."""
 
 import asyncio
+import json
 import shutil
 import tempfile
 from collections.abc import Awaitable, Callable
@@ -40,15 +41,15 @@ def kubectl_with(folder: Path) -> Kubectl:
     if program is None:
         pytest.skip("kubectl is not installed")
 
-    async def run(*arguments: str, stdin: str = "") -> str:
+    async def run(*arguments: str, stdin: str = "", status: int = 0) -> str:
         pipe = asyncio.subprocess.PIPE
         options = (f"--kubeconfig={folder / 'kubeconfig'}", f"--cache-dir={folder / 'cache'}")
         process = await asyncio.create_subprocess_exec(
             program, *options, *arguments, stdin=pipe, stdout=pipe, stderr=pipe
         )
         output, errors = await process.communicate(stdin.encode())
-        assert process.returncode == 0, f"kubectl {' '.join(arguments)}: {errors.decode()}"
-        return output.decode()
+        assert process.returncode == status, f"kubectl {' '.join(arguments)}: {errors.decode()}"
+        return (output if status == 0 else errors).decode()
 
     return run
 
@@ -85,19 +86,48 @@ async def the_life_of_a_deployment(kubectl: Kubectl, cluster: SimulatedCluster) 
 async def what_kubectl_creates(kubectl: Kubectl) -> None:
     """Bodies in protobuf."""
     await kubectl("create", "deployment", "web", "--image=nginx", "--replicas=2", "--port=80")
-    await kubectl("create", "job", "once", "--image=busybox", "--", "sh", "-c", "date")
+    await kubectl("create", "job", "once", "--image=busybox", "--", "sh", "-c", "date; sleep 99")
     await kubectl("create", "cronjob", "often", "--image=busybox", "--schedule=0 0 1 1 *", "--", "date")
     await kubectl("create", "job", "now", "--from=cronjob/often")
     await kubectl("create", "service", "clusterip", "web", "--tcp=80:http")
     await kubectl("rollout", "status", "deploy/web", "--timeout=30s")
-    for name, command in (("once", ["sh", "-c", "date"]), ("now", ["date"])):
+    for name, command in (("once", ["sh", "-c", "date; sleep 99"]), ("now", ["date"])):
         labels = f"batch.kubernetes.io/job-name={name}"
         await kubectl("wait", "pod", "-l", labels, "--for=jsonpath={.spec.nodeName}", "--timeout=30s")
         path = "jsonpath={.items[0].spec.containers[0].command}"
         words = await kubectl("get", "pods", "-l", labels, "-o", path)
-        assert words == str(command).replace("'", '"').replace(", ", ",")
+        assert json.loads(words) == command
     port = await kubectl("get", "service", "web", "-o", "jsonpath={.spec.ports[0].targetPort} {.spec.selector}")
     assert port == 'http {"app":"web"}'
+
+
+async def what_containers_see(kubectl: Kubectl) -> None:
+    """Logs, and commands in containers."""
+    await kubectl("apply", "-f", "-", stdin=SERVICE)
+    await kubectl("rollout", "status", "deploy/engine", "--timeout=30s")
+    listed = await kubectl("exec", "deploy/engine", "--", "nvidia-smi", "-L")
+    assert listed.startswith("GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-") and listed.count("\n") == 1
+    assert listed in await kubectl("logs", "deploy/engine")
+    files = await kubectl(
+        "exec", "deploy/engine", "--", "sh", "-c", "ls /dev/nvidia[0-9]; echo $NVIDIA_VISIBLE_DEVICES"
+    )
+    device, visible = files.split()
+    assert device.removeprefix("/dev/nvidia").isdigit() and visible == "void"
+    why = await kubectl("exec", "deploy/engine", "--", "python", status=127)
+    assert why.startswith("python: does not run in a simulated container, which understands nvidia-smi, ls, ")
+    assert await kubectl("logs", "job/done") == "hello\n"
+    assert "programs of pod" in await kubectl("port-forward", "deploy/engine", "80", status=1)
+
+
+async def jobs_end(kubectl: Kubectl) -> None:
+    """Of programs that are understood, with their status."""
+    await kubectl("create", "job", "done", "--image=busybox", "--", "sh", "-c", "echo hello; sleep 1")
+    await kubectl("wait", "job/done", "--for=condition=Complete", "--timeout=30s")
+    await kubectl("create", "job", "fails", "--image=busybox", "--", "sh", "-c", "exit 3")
+    await kubectl("wait", "job/fails", "--for=condition=Failed", "--timeout=30s")
+    labels = "batch.kubernetes.io/job-name=fails"
+    path = "jsonpath={.items[0].status.containerStatuses[0].state.terminated.exitCode}"
+    assert await kubectl("get", "pods", "-l", labels, "-o", path) == "3"
 
 
 def test_workloads_by_kubectl() -> None:
@@ -106,6 +136,8 @@ def test_workloads_by_kubectl() -> None:
         async with SimulatedCluster.running(folder, parse_nodes("dgx-h100")) as cluster:
             await the_life_of_a_deployment(kubectl, cluster)
             await what_kubectl_creates(kubectl)
+            await jobs_end(kubectl)
+            await what_containers_see(kubectl)
 
     with tempfile.TemporaryDirectory(dir=SHORT) as place:
         asyncio.run(all_of_it(Path(place)))

@@ -12,10 +12,17 @@ from dra_driver.apirules.schema import Definitions, definition_name
 from dra_driver.simulation.apiserver.resource_types import ResourceType, TypeRegistry, sorted_by_name
 
 _OBJECT_VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
-_SUBRESOURCE_VERBS = {"binding": ["create"], "eviction": ["create"]}
+_SUBRESOURCE_VERBS = {
+    **{name: ["create"] for name in ("binding", "eviction")},
+    **{name: ["create", "get"] for name in ("attach", "exec", "portforward")},
+    "log": ["get"],
+}
 _FOREIGN_KINDS = {
     "binding": ("", "v1", "Binding"),
+    "attach": ("", "v1", "PodAttachOptions"),
     "eviction": ("policy", "v1", "Eviction"),
+    "exec": ("", "v1", "PodExecOptions"),
+    "portforward": ("", "v1", "PodPortForwardOptions"),
     "scale": ("autoscaling", "v1", "Scale"),
 }
 REVIEWS = (
@@ -148,7 +155,8 @@ def _api_subresource(kind: ResourceType, name: str) -> JsonObject:
         "verbs": _subresource_verbs(name),
     }
     if name in _FOREIGN_KINDS:
-        document["group"], document["version"], document["kind"] = _FOREIGN_KINDS[name]
+        group, version, document["kind"] = _FOREIGN_KINDS[name]
+        document |= {"group": group, "version": version} if (group, version) != ("", "v1") else {}
     return document
 
 

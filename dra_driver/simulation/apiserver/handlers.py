@@ -1,7 +1,7 @@
 """Requests about objects: body and query in, response out. One method per verb, then the subresources and reviews."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import yaml
 from aiohttp import web
@@ -15,7 +15,7 @@ from dra_driver.apirules.status import (
     invalid_object,
     method_not_allowed,
 )
-from dra_driver.simulation.apiserver import crds, discovery, protobuf
+from dra_driver.simulation.apiserver import containers, crds, discovery, protobuf
 from dra_driver.simulation.apiserver.admission import AnsweredQuestions, Unasked, ask
 from dra_driver.simulation.apiserver.decode import copy_json
 from dra_driver.simulation.apiserver.lists import WatchSettings, WatchStream, list_document, list_page
@@ -26,6 +26,11 @@ from dra_driver.simulation.apiserver.resource_types import ResourceType
 from dra_driver.simulation.apiserver.store import StoredVersion, encode
 from dra_driver.simulation.apiserver.tables import Representation
 
+_OF_CONTAINERS = {
+    "exec": containers.execute,
+    "log": containers.log,
+    **dict.fromkeys(("attach", "ephemeralcontainers", "portforward"), containers.refuse),
+}
 _ASKED = web.RequestKey("asked", AnsweredQuestions)
 
 
@@ -35,6 +40,8 @@ class Handlers:
     def __init__(self, objects: ObjectService, watch: WatchSettings) -> None:
         self._objects = objects
         self._watch = watch
+        self.nodes: Mapping[str, containers.NodeContainers] = {}
+        """Who answers about containers, by name of the node."""
         objects.rules.follow(self._follow_definitions)
 
     def bootstrap(self, namespaces: Iterable[str]) -> None:
@@ -47,6 +54,9 @@ class Handlers:
 
     async def resource(self, request: web.Request, target: RequestTarget) -> web.StreamResponse:
         """What is asked of a type. Raises ApiError for every refusal."""
+        if target.subresource in _OF_CONTAINERS:
+            pod = self._objects.get(target.kind, target.place, target.name or "").obj
+            return await _OF_CONTAINERS[target.subresource](request, pod, self.nodes)
         if request.method == "GET":
             return await self._read(request, target)
         body = await read_body(request)

@@ -154,7 +154,10 @@ _ROWS: tuple[_Row, ...] = (
     ("", "v1", "nodes", "Node", False, "no", "", "status", "spec.unschedulable"),
     ("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", True, "pvc", "", "status", ""),
     ("", "v1", "persistentvolumes", "PersistentVolume", False, "pv", "", "status", ""),
-    ("", "v1", "pods", "Pod", True, "po", "all", "binding eviction status", _PODS_FIELDS),
+    (
+        "", "v1", "pods", "Pod",
+        True, "po", "all", "attach binding ephemeralcontainers eviction exec log portforward status", _PODS_FIELDS,
+    ),
     ("", "v1", "replicationcontrollers", "ReplicationController", True, "rc", "all", "scale status", "status.replicas"),
     ("", "v1", "resourcequotas", "ResourceQuota", True, "quota", "", "status", ""),
     ("", "v1", "secrets", "Secret", True, "", "", "", "type"),

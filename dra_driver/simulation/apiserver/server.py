@@ -6,7 +6,7 @@ stopping and starting again is an API server that was away.
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -19,6 +19,7 @@ from dra_driver.apirules.status import ApiError, path_not_found
 from dra_driver.cel.functions import Server
 from dra_driver.kubernetes import CURRENT, SEEN, FeatureGates, minor_of
 from dra_driver.simulation.apiserver import crds, discovery
+from dra_driver.simulation.apiserver.containers import NodeContainers
 from dra_driver.simulation.apiserver.core_rules import core_rules
 from dra_driver.simulation.apiserver.dra_rules import dra_rules, selector_problem
 from dra_driver.simulation.apiserver.garbage import GarbageCollector
@@ -155,6 +156,10 @@ class SimulatedApiServer:
         """Serves types of which only the names are known, each until a CustomResourceDefinition defines it."""
         for resource in resources:
             self.registry.add(crds.open_type(resource))
+
+    def answer_for(self, nodes: Mapping[str, NodeContainers]) -> None:
+        """Passes requests about containers on to the kubelets of these nodes, by name; more may come later."""
+        self._handlers.nodes = nodes
 
     def kubeconfig(self, path: Path) -> Path:
         """Writes a kubeconfig for this server and answers its path."""

@@ -8,7 +8,7 @@ containers, and in the end release everything. What a container would have got i
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -29,7 +29,7 @@ from dra_driver.kube.client import Kube
 from dra_driver.kube.kubelet_api.generated import health_v1_pb2, health_v1alpha1_pb2
 from dra_driver.kube.watch import Change, Reflector
 from dra_driver.simulation.events import tell, timestamp
-from dra_driver.simulation.kubelet import pods
+from dra_driver.simulation.kubelet import pods, shell
 from dra_driver.simulation.kubelet.claims import (
     AnsweredDevice,
     ClaimManager,
@@ -120,6 +120,40 @@ class SimulatedKubelet:
         content: list[JsonObject] = json.loads(self._containers_file(pod_uid).read_text())
         return content
 
+    # What people ask of containers.
+
+    async def log(self, pod: JsonObject, container: str) -> str:
+        """What the container printed; of a program that does not run here, what it would see."""
+        if self._real is not None and self._real.are_real(pod):
+            return self._real.log(pod["metadata"]["uid"], container)
+        view = await self._view(pod, container)
+        try:
+            return shell.run(view, view.command).text if view.command else shell.described(view)
+        except shell.NotUnderstood:
+            return shell.described(view)
+
+    async def execute(self, pod: JsonObject, container: str, command: Sequence[str]) -> shell.Printed:
+        """A command in a container that runs. Raises `shell.NotUnderstood`."""
+        return shell.run(await self._view(pod, container), command)
+
+    async def _view(self, pod: JsonObject, name: str) -> shell.ContainerView:
+        container = next(item for item in pods.containers_of(pod) if item["name"] == name)
+        got = next(item for item in self.containers(pod["metadata"]["uid"]) if item["name"] == name)
+        paths = [
+            item[key] for kind, key in (("deviceNodes", "path"), ("mounts", "containerPath")) for item in got[kind]
+        ]
+        answered = [device for _, _, device in container_devices(pod, container, self.claims.records())]
+        slices = await self._kube.list(RESOURCE_SLICES, field_selector=f"spec.nodeName={self.node_name}")
+        return shell.ContainerView(
+            hostname=pod["spec"].get("hostname") or pod["metadata"]["name"],
+            image=container.get("image", ""),
+            command=shell.command_of(container),
+            env=tuple(got["env"]),
+            files=tuple(sorted(paths)),
+            gpus=gpus_seen(slices.items, {(device.pool, device.device) for device in answered}),
+            now=timestamp(),
+        )
+
     def _containers_file(self, pod_uid: str) -> Path:
         return self.root / "pods" / pod_uid / "containers.json"
 
@@ -175,6 +209,7 @@ class SimulatedKubelet:
     async def _work(self, key: tuple[str, str], uid: str) -> None:
         """From the pod's first sight until nothing is left of it."""
         started = False
+        ends_at: float | None = None
         while (pod := self._pod(key, uid)) is not None:
             self._wake[uid].clear()
             wait_s: float | None = None
@@ -189,7 +224,10 @@ class SimulatedKubelet:
                     if not started:
                         await self._start(pod)
                         started = True
-                    if pods.asks_to_complete(pod):
+                        lives_s = pods.lifetime_s(pod)
+                        ends_at = None if lives_s is None else asyncio.get_running_loop().time() + lives_s
+                    wait_s = None if ends_at is None else max(ends_at - asyncio.get_running_loop().time(), 0.0)
+                    if pods.asks_to_complete(pod) or wait_s == 0.0:
                         await self._write_status(pod, pods.finished_status(pod, timestamp()))
                     elif pods.is_running(pod):
                         await self._show(pod)
@@ -297,6 +335,19 @@ class SimulatedKubelet:
             return
         self._reported[metadata["uid"]] = message
         await tell(self._kube, "kubelet", pod, "Warning", reason, message, host=self.node_name)
+
+
+def gpus_seen(slices: Sequence[JsonObject], devices: Set[tuple[str, str]]) -> tuple[shell.GpuSeen, ...]:
+    """Of published devices, by pool and name, those that are GPUs or parts of them."""
+    seen = []
+    for item in slices:
+        for device in item["spec"].get("devices") or ():
+            attributes = device.get("attributes") or {}
+            texts = {name: value.get("string", "") for name, value in attributes.items()}
+            if (item["spec"]["pool"]["name"], device["name"]) in devices and texts.get("type") in ("gpu", "mig"):
+                names = ("productName", "uuid", "profile", "parentUUID")
+                seen.append(shell.GpuSeen(*(texts.get(name, "") for name in names)))
+    return tuple(seen)
 
 
 def _described(container: ContainerDescription) -> JsonObject:

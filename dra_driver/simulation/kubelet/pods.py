@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.simulation.kubelet import shell
 from dra_driver.simulation.kubelet.containers import ContainerStanding
 
 COMPLETE_ANNOTATION = "simulation.dra.gpu/complete"
@@ -108,10 +109,24 @@ def _shown(status: JsonObject) -> Any:
     return containers, {item["type"]: item["status"] for item in status.get("conditions") or ()}
 
 
+def lifetime_s(pod: JsonObject) -> float | None:
+    """Seconds until the programs of all containers have ended; None while one does not end by itself, or if kubelet
+    would start it again."""
+    if pod["spec"].get("restartPolicy", "Always") == "Always":
+        return None
+    lives = [shell.lifetime_s(shell.command_of(container)) for container in pod["spec"]["containers"]]
+    return max(life for life in lives if life is not None) if None not in lives else None
+
+
 def finished_status(pod: JsonObject, now: str) -> JsonObject:
-    """Status of a pod whose containers have all exited with status 0."""
-    containers = pod["spec"]["containers"]
-    ended = {container["name"]: ContainerStanding(exit_code=0) for container in containers}
+    """Status of a pod whose programs have all ended: with the status of a script's `exit` or `false`, else with 0."""
+    complete = asks_to_complete(pod)
+    ended = {
+        container["name"]: ContainerStanding(
+            exit_code=0 if complete else shell.exit_status(shell.command_of(container))
+        )
+        for container in pod["spec"]["containers"]
+    }
     return ended_status(pod, now, ended)
 
 
