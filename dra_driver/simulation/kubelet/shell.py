@@ -51,7 +51,7 @@ class ContainerView:
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """What a command printed, and its exit status. `endless`: it then goes on until the container is stopped."""
+    """What a command printed, and its exit status. `endless`: it then runs until the container is stopped."""
 
     text: str
     status: int = 0
