@@ -17,8 +17,11 @@ def _folder(name: str) -> Path:
 
 
 DEVICE_CLASSES_FOLDER = _folder("deviceclasses")
-FEATURES_FOLDER = _folder("examples") / "features"
+_EXAMPLES_FOLDER = _folder("examples")
+FEATURES_FOLDER = _EXAMPLES_FOLDER / "features"
 """An example for each thing that the driver can do, with the nodes of the demo."""
+APPS_FOLDER = _EXAMPLES_FOLDER / "apps"
+"""Applications that people run, with real images."""
 CRDS_FOLDER = _PACKAGE / "api" / "crds"
 
 _LOADER: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader

@@ -26,11 +26,7 @@ def test_the_demo_runs_every_example_and_leaves_nothing(publisher: str) -> None:
     assert done.returncode == 0, done.stderr
     outcomes = {outcome["example"]: outcome for outcome in json.loads(done.stdout)}
     assert set(outcomes) == {path.name for path in bundled.FEATURES_FOLDER.iterdir() if path.is_dir()}
-    for name, nodes in (
-        ("compute-domain-two-trays", 2),
-        ("disaggregated-inference-pair", 2),
-        ("nvlink-domain-gang", 4),
-    ):
+    for name, nodes in (("compute-domain-two-trays", 2), ("nvlink-domain-gang", 4)):
         domains = outcomes[name]
         if publisher == "controller":
             assert len({container["node"] for container in domains["containers"]}) == nodes

@@ -48,7 +48,7 @@ pytestmark = pytest.mark.skipif(not IS_THERE, reason=WHY_NOT)
 
 SHARING = ("fabric-partition", "mig-", "mps-on-mig", "passthrough", "shares-")
 DOMAINS = ("compute-domain-", "diagnose-")
-ELSEWHERE = ("disaggregated-", "gpu-and-nic-", "nvlink-domain-")
+ELSEWHERE = ("gpu-and-nic-", "nvlink-domain-")
 
 EXAMPLES = sorted(
     path.name

@@ -48,7 +48,7 @@ SHARING = {
 DOMAINS = {"compute-domain-two-trays"}
 """Run as a whole by tests/e2e/test_demo.py: the controller has to make the template that their pods name."""
 
-ELSEWHERE = {"disaggregated-inference-pair", "fabric-partition", "gpu-and-nic-one-pcie-root", "nvlink-domain-gang"}
+ELSEWHERE = {"fabric-partition", "gpu-and-nic-one-pcie-root", "nvlink-domain-gang"}
 """See test_examples_elsewhere.py."""
 
 UNFIT = {

@@ -24,7 +24,6 @@ PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
 
 DOMAINS = {
     "compute-domain-two-trays": ("gb200:2", "gb200:1,dgx-h100:4", [4, 4]),
-    "disaggregated-inference-pair": ("gb200:2", "gb200:1", [2, 4]),
     "nvlink-domain-gang": ("gb200:4", "gb200:3", [4, 4, 4, 4]),
 }
 """Nodes that fit, some that do not, and the GPUs of each pod."""

@@ -114,7 +114,28 @@ def test_a_workload_is_its_pods() -> None:
     gang = {"kind": "JobSet", "metadata": {"name": "g"}, "spec": {"replicatedJobs": [workers, leader, {"name": "x"}]}}
     made = [one["metadata"]["name"] for one in pods_of_workload(gang, replicas=100)]
     assert made == [*(f"g-workers-{index}" for index in range(6)), "g-leader-0"]
+    group = {"groupName": "gpu", "replicas": 2, "numOfHosts": 2, "template": template}
+    ray_spec = {"headGroupSpec": {"template": template}, "workerGroupSpecs": [group, {"template": template}, None]}
+    ray = {"kind": "RayCluster", "metadata": {"name": "r"}, "spec": ray_spec}
+    made = [one["metadata"]["name"] for one in pods_of_workload(ray, replicas=100)]
+    assert made == ["r-head-0", *(f"r-gpu-{index}" for index in range(4)), "r-worker-0"]
     assert list(pods_of_workload({"kind": "ConfigMap", "metadata": {"name": "x"}, "data": {}})) == []
+
+
+def test_a_virtual_machine_is_the_pod_that_has_its_devices() -> None:
+    """Of a VirtualMachine as of an instance; a GPU of the device plugin is not in a claim."""
+    devices = {"gpus": [{"claimName": "gpu", "requestName": "r"}, {"deviceName": "nvidia.com/T4"}], "hostDevices": None}
+    claims = [{"name": "gpu", "resourceClaimTemplateName": "t"}]
+    spec = {"domain": {"devices": devices}, "resourceClaims": claims, "nodeSelector": {"a": "b"}, "volumes": [{}]}
+    machine = {"kind": "VirtualMachine", "metadata": {"name": "m"}, "spec": {"template": {"spec": spec}}}
+    instance = {"kind": "VirtualMachineInstance", "metadata": {"name": "m"}, "spec": spec}
+    for obj in (machine, instance):
+        (pod,) = pods_of_workload(obj, replicas=100)
+        assert pod["spec"] == {
+            "resourceClaims": claims,
+            "nodeSelector": {"a": "b"},
+            "containers": [{"name": "compute", "resources": {"claims": [{"name": "gpu", "request": "r"}]}}],
+        }
 
 
 _VALUES = st.sampled_from([None, 0, -1, True, "", "x", "1Gi", [], {}, [None], {"a": None}, "node-1", "gpu", 3.5])
