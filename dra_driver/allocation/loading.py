@@ -286,23 +286,24 @@ def _pod_makers(obj: JsonObject) -> Iterator[tuple[str, JsonObject, int]]:
             )
         return
     if obj.get("kind") in ("VirtualMachine", "VirtualMachineInstance"):
-        yield "", {"template": {"spec": _launcher_of(_map(_map(spec.get("template")).get("spec")) or spec)}}, 1
+        yield "", {"template": {"spec": launcher_of(spec)}}, 1
         return
     if obj.get("kind") == "CronJob":
         spec = _map(_map(spec.get("jobTemplate")).get("spec"))
     yield "", spec, _number(spec, "replicas" if "replicas" in spec else "parallelism")
 
 
-def _launcher_of(machine: JsonObject) -> JsonObject:
-    """The spec of the pod that KubeVirt starts for a machine, as far as it decides on a node. Source: KubeVirt's user
-    guide, "Assigning GPUs with Dynamic Resource Allocation"."""
+def launcher_of(spec: JsonObject) -> JsonObject:
+    """The spec of the pod that KubeVirt starts for a VirtualMachine or an instance, as far as it decides on a node.
+    Source: KubeVirt's user guide, "Assigning GPUs with Dynamic Resource Allocation"."""
+    machine = _map(_map(spec.get("template")).get("spec")) or spec
     hardware = _map(_map(machine.get("domain")).get("devices"))
     passed = [device for field in ("gpus", "hostDevices") for device in map(_map, _list(hardware.get(field)))]
     uses = [{"name": one["claimName"], "request": one.get("requestName")} for one in passed if "claimName" in one]
     for_scheduler = ("resourceClaims", "nodeSelector", "affinity", "tolerations", "schedulerName")
     return {
         **{field: machine[field] for field in for_scheduler if field in machine},
-        "containers": [{"name": "compute", "resources": {"claims": uses}}],
+        "containers": [{"name": "compute", "image": "quay.io/kubevirt/virt-launcher", "resources": {"claims": uses}}],
     }
 
 

@@ -135,6 +135,24 @@ async def test_an_extended_resource_is_requested_by_its_limit(api: Api, namespac
     assert resources == {"limits": {"nvidia.com/gpu": "1"}, "requests": {"nvidia.com/gpu": "1"}}
 
 
+async def test_pods_of_a_stateful_set_may_mount_the_volumes_that_it_will_give_them(api: Api, namespace: str) -> None:
+    template = {"metadata": {"labels": {"app": "a"}}, "spec": pod("a")["spec"]}
+    template["spec"]["containers"][0]["volumeMounts"] = [{"name": "work", "mountPath": "/work"}]
+    volume = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    claims = [{"metadata": {"name": "work"}, "spec": volume}]
+    selector = {"matchLabels": {"app": "a"}}
+    spec = {
+        "serviceName": "a",
+        "replicas": 0,
+        "selector": selector,
+        "template": template,
+        "volumeClaimTemplates": claims,
+    }
+    body = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "a"}, "spec": spec}
+    created = await api.post(f"/apis/apps/v1/namespaces/{namespace}/statefulsets", body)
+    assert created["spec"]["volumeClaimTemplates"][0]["metadata"]["name"] == "work"
+
+
 async def test_the_scheduler_records_the_claim_of_extended_resources(api: Api, namespace: str) -> None:
     body = pod("a")
     body["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}

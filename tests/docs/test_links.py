@@ -57,7 +57,7 @@ def test_every_command_of_dractl_is_in_the_table_of_the_page(page: str) -> None:
 
 def test_the_readme_names_the_hardware_that_can_be_simulated() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    part = text.partition("Simulated hardware:")[2].partition("Each folder")[0]
+    part = text.partition("Simulated hardware:")[2].partition("[examples]")[0]
     assert set(re.findall(r"`([a-z0-9-]+)`", part)) == set(profile_names())
 
 

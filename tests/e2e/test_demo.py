@@ -44,6 +44,17 @@ def test_the_demo_runs_every_example_and_leaves_nothing(publisher: str) -> None:
             assert ("NVIDIA_VISIBLE_DEVICES=void" in container["environment"]) == bool(container["devices"])
 
 
+@pytest.mark.slow
+def test_the_applications_run_and_leave_nothing() -> None:
+    """A whole rack among them."""
+    done = dractl("demo", "-f", str(bundled.APPS_FOLDER), "-o", "json")
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    outcomes = {outcome["example"]: outcome["containers"] for outcome in json.loads(done.stdout)}
+    assert set(outcomes) == {path.name for path in bundled.APPS_FOLDER.iterdir() if path.is_dir()}
+    assert len({container["node"] for container in outcomes["nvl72-jobset"]}) == 18
+    assert sum(container["devices"] != [] for container in outcomes["ray-cluster"]) == 2
+
+
 def test_the_demo_says_which_example_failed_and_exits_with_1(tmp_path: Path) -> None:
     """A claim that no device can satisfy: the reason is the scheduler's, and the rest was cleaned up."""
     (tmp_path / "impossible.yaml").write_text(

@@ -147,6 +147,9 @@ def _problems_of_job(spec: JsonObject, path: str) -> list[FieldProblem]:
 
 def _problems_of_template(spec: JsonObject, path: str, *policies: str) -> list[FieldProblem]:
     pod = (spec.get("template") or {}).get("spec") or {}
+    # A StatefulSet gives each of its pods volumes of its own, which containers may mount.
+    own = [{"name": (claim.get("metadata") or {}).get("name")} for claim in spec.get("volumeClaimTemplates") or ()]
+    pod = {**pod, "volumes": [*(pod.get("volumes") or ()), *own]}
     problems = [
         FieldProblem(problem.field.replace("spec", f"{path}.template.spec", 1), problem.reason, problem.message)
         for problem in problems_of_pod(pod)

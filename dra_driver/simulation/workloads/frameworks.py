@@ -1,4 +1,5 @@
-"""JobSets, LeaderWorkerSets, RayClusters and the jobs of Kubeflow and Volcano: the pods and Jobs that they mean. Pure.
+"""JobSets, LeaderWorkerSets, RayClusters, the jobs of Kubeflow and Volcano, and KubeVirt's machines: the pods and Jobs
+that they mean. Pure.
 
 Their controllers do much more; what is here is what schedules: names, numbers, labels, the variables by which pods find
 each other, and a status that says whether all run. What a pod's end means for the whole is decided simply: a pod that
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from dra_driver.allocation.loading import launcher_of
 from dra_driver.api.meta import CRON_JOBS, DAEMON_SETS, JOBS, JsonObject, Resource
 from dra_driver.simulation.pods import is_done
 from dra_driver.simulation.workloads.plan import (
@@ -289,6 +291,17 @@ def _volcano_job(owner: JsonObject, _children: Sequence[JsonObject]) -> Iterator
             yield pod_of(owner, {**task["template"], "spec": spec}, f"{name}-{task['name']}-{index}", labels, env=env)
 
 
+# -- KubeVirt
+
+
+def _machine(owner: JsonObject, _children: Sequence[JsonObject]) -> Iterator[JsonObject]:
+    """The pod that the machine runs in; the machine itself is not simulated."""
+    name, spec = owner["metadata"]["name"], owner["spec"]
+    if spec.get("runStrategy") != "Halted" and spec.get("running") is not False:
+        template = {"spec": launcher_of(spec)}
+        yield pod_of(owner, template, f"virt-launcher-{name}", {"kubevirt.io": "virt-launcher"})
+
+
 _COUNTS: dict[str, Callable[[JsonObject, list[JsonObject]], JsonObject]] = {
     "JobSet": _job_set_counts,
     "LeaderWorkerSet": _leader_worker_counts,
@@ -325,6 +338,7 @@ FRAMEWORKS = (
     _kubeflow("JAXJob", "jaxReplicaSpecs"),
     Framework(Resource("kubeflow.org", "v2beta1", "mpijobs", "MPIJob", True), _mpi_job),
     Framework(Resource("batch.volcano.sh", "v1alpha1", "jobs", "Job", True), _volcano_job),
+    Framework(Resource("kubevirt.io", "v1", "virtualmachines", "VirtualMachine", True), _machine, ready="Ready"),
 )
 
 STORED = (

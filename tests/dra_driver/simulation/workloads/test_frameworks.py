@@ -46,6 +46,7 @@ SPECS: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"mpiReplicaSpecs": {"Launcher": group(1), "Worker": group(2)}},
         ["a-launcher-*", "a-worker-0", "a-worker-1"],
     ),
+    "VirtualMachine": ({"template": {"spec": {"domain": {}}}}, ["virt-launcher-a"]),
     "JobSet": (JOB_SET, ["a-driver-0-*", *["a-workers-0-*"] * 2, *["a-workers-1-*"] * 2]),
 }
 
@@ -65,6 +66,13 @@ def test_it_has_the_pods_of_its_controller_and_is_up_when_all_run(kind: str) -> 
     for name, pattern in zip(names(world), wanted, strict=True):
         assert name == pattern or (pattern.endswith("*") and name.startswith(pattern[:-1]))
     assert is_up(world.owner)
+
+
+@pytest.mark.parametrize("stopped", [{"runStrategy": "Halted"}, {"running": False}])
+def test_a_machine_that_is_stopped_has_no_pod(stopped: dict[str, Any]) -> None:
+    world = WorkloadWorld("VirtualMachine", **deepcopy(SPECS["VirtualMachine"][0]), **stopped)
+    world.settle()
+    assert not world.pods
 
 
 def test_workers_know_their_leader_and_ranks_their_master() -> None:
