@@ -85,6 +85,8 @@ class Sheet:
     """Headings of the columns that a narrow terminal does without, the first of them first."""
     named: Sequence[str] = ()
     """Headings of the columns that together name a row; empty if rows have no names."""
+    least: Mapping[str, int] = field(default_factory=dict)
+    """How wide columns are at least, by heading, so that they stay where they are while rows change."""
 
     def data(self) -> list[dict[str, object]]:
         """The rows for programs."""
@@ -96,8 +98,11 @@ class Sheet:
             return []
         shown = [name for name in self.rows[0] if wide or name not in self.wide]
         rows: list[list[str | Text]] = [[_text(row[name]) for name in shown] for row in self.rows]
-        natural = {name: max(len(name), *(len(row[place]) for row in rows)) for place, name in enumerate(shown)}
-        widths = fitting(natural, self.drop, width)
+        natural = {
+            name: max(len(name), self.least.get(name, 0), *(len(row[place]) for row in rows))
+            for place, name in enumerate(shown)
+        }
+        widths = fitting(natural, self.drop, width, self.least)
         kept = [(place, widths[name]) for place, name in enumerate(shown) if name in widths]
         headings: list[list[str | Text]] = [[Text(name, style="bold") for name in shown]] if heading else []
         return [_line([(row[place], size) for place, size in kept]) for row in [*headings, *rows]]
@@ -106,26 +111,31 @@ class Sheet:
 _SHORTEST = 16
 """Longer cells may be shortened to this, before a column is left out."""
 _GAP = 2
+_NO_WIDTHS: Mapping[str, int] = {}
 
 
-def fitting(natural: Mapping[str, int], drop: Sequence[str], width: int | None) -> dict[str, int]:
+def fitting(
+    natural: Mapping[str, int], drop: Sequence[str], width: int | None, least: Mapping[str, int] = _NO_WIDTHS
+) -> dict[str, int]:
     """The columns that a table of `width` has, and how wide each is. `natural` is the width that each needs.
 
-    Long columns give way first, the longest the most, as long as no column has less than 16; then the columns of `drop`
-    go, one after the other. What is too wide even then has its longest columns cut.
+    Long columns give way first, the longest the most, as long as none has less than 16, or less than its `least`; then
+    the columns of `drop` go, one after the other. What is too wide even then has its longest columns cut.
     """
     widths = dict(natural)
     if width is None:
         return widths
+    floors: dict[str, int] = {}
     for heading in (*drop, None):
-        least = {name: min(size, max(_SHORTEST, len(name))) for name, size in widths.items()}
-        if heading is None or sum(least.values()) + _GAP * (len(least) - 1) <= width:
+        floors = {name: max(min(size, max(_SHORTEST, len(name))), least.get(name, 0)) for name, size in widths.items()}
+        if heading is None or sum(floors.values()) + _GAP * (len(floors) - 1) <= width:
             break
         widths.pop(heading, None)
     excess = sum(widths.values()) + _GAP * (len(widths) - 1) - width
-    while excess > 0 and (longest := max(widths, key=lambda name: widths[name])) and widths[longest] > 1:
-        widths[longest] -= 1
-        excess -= 1
+    for floor in (floors, dict.fromkeys(widths, 1)):
+        while excess > 0 and (longer := [name for name, size in widths.items() if size > floor[name]]):
+            widths[max(longer, key=lambda name: widths[name])] -= 1
+            excess -= 1
     return widths
 
 

@@ -85,16 +85,36 @@ def letters(claims: Iterable[str]) -> dict[str, str]:
     return {claim: _LETTERS[index % len(_LETTERS)] for index, claim in enumerate(dict.fromkeys(claims))}
 
 
-def drawn(cells: Sequence[Cell], letter_of: Mapping[str, str]) -> Text:
-    """`[AAAA··BB]`, in color if the terminal has colors."""
+def drawn(cells: Sequence[Cell], letter_of: Mapping[str, str], *, colored: bool = True) -> Text:
+    """`[AAAA··BB]`; claims in color, if they are `colored` and the terminal has colors."""
     text = Text("[", no_wrap=True)
     for cell, run in groupby(cells):
         width = len(list(run))
         if isinstance(cell, Mark):
             text.append(cell.value * width, style="red" if cell is Mark.TAINTED else "dim")
         else:
-            text.append(letter_of[cell] * width, style=f"bold {color(cell, letter_of)}")
+            text.append(letter_of[cell] * width, style=f"bold {color(cell, letter_of)}" if colored else "bold")
     return text.append("]")
+
+
+def small(cells: Sequence[Cell], width: int, *, unhealthy: bool) -> Text:
+    """`██▄·`: how much of the GPU is held, in `width` characters, for lines with many GPUs. Red if it is unhealthy."""
+    count = len(cells)
+    parts = [cells[number * count // width : max(-(-(number + 1) * count // width), 1)] for number in range(width)]
+    style = "bold red" if unhealthy else ""
+    return Text("".join(_level(part, free="!" if unhealthy else Mark.FREE) for part in parts), style=style)
+
+
+_LEVELS = "▁▂▃▄▅▆▇█"
+
+
+def _level(cells: Sequence[Cell], free: str) -> str:
+    held = sum(not isinstance(cell, Mark) or cell is Mark.SEVERAL for cell in cells)
+    if held:
+        return _LEVELS[-(-held * len(_LEVELS) // len(cells)) - 1]
+    if Mark.FREE in cells:
+        return free
+    return Mark.TAINTED.value if Mark.TAINTED in cells else Mark.CLOSED.value
 
 
 def color(claim: str, letter_of: Mapping[str, str]) -> str:

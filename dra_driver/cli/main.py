@@ -80,6 +80,7 @@ COMMANDS = (
     LazyCommand("demo", "dra_driver.cli.demo:demo", "Run the examples and show what containers got."),
     LazyCommand("cluster", "dra_driver.cli.demo:cluster", "Keep a simulated cluster with GPUs running."),
     LazyCommand("get", "dra_driver.cli.get:get", "Show nodes, devices, claims, policies or domains."),
+    LazyCommand("top", "dra_driver.cli.top.loop:top", "Watch the GPUs of all nodes in the terminal."),
     LazyCommand("explain", "dra_driver.cli.explain:explain", "Why a pod or claim waits, and what would fit."),
     LazyCommand("allocate", "dra_driver.cli.allocate:allocate", "Offline: the devices that claims would get."),
     LazyCommand(

@@ -18,6 +18,7 @@ from dra_driver.api.resource import AllocatedDevice, Device, ResourceClaim, Reso
 from dra_driver.cli.bars import DEFAULT_CELLS, Cell, Holding, Mark, bar
 from dra_driver.names import DeviceId, RequestName
 from dra_driver.quantity import Quantity
+from dra_driver.slices.describe import WAITING_TAINT
 
 _SLICE_COUNTER = "memory-slice-"
 _SLICE_CAPACITY = "memorySlice"
@@ -311,6 +312,15 @@ class PublishedGpu:
             taint if count == every else f"{taint} ({count} of {every} devices)" for taint, count in counted.items()
         )
 
+    @property
+    def unhealthy(self) -> bool:
+        """Whether the driver taints it, but for a change of policies that waits for claims."""
+        return any(
+            not taint.key.endswith(f"/{WAITING_TAINT}")
+            for device in self.devices
+            for taint in device.device.taints or ()
+        )
+
     def left(self) -> tuple[str, ...]:
         """What a claim could still have of it: the whole, shares, and how many places each profile still has."""
         results = []
@@ -397,6 +407,14 @@ def _gpu_uuid(device: PublishedDevice) -> str | None:
     own = device.attribute("parentUUID")
     uuid = own if own != "-" else device.attribute("uuid")
     return uuid if uuid != "-" else None
+
+
+def why_waiting(pod: Pod) -> str:
+    """As the scheduler says it in the status of a pod that waits for a node."""
+    if pod.spec.scheduling_gates:
+        return f"scheduling gates: {', '.join(gate.name for gate in pod.spec.scheduling_gates)}"
+    conditions = [item for item in pod.status.conditions if (item.type, item.status) == ("PodScheduled", "False")]
+    return next((item.message for item in conditions if item.message), "no scheduler has looked at it yet")
 
 
 def short_product(name: str) -> str:

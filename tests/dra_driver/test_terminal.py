@@ -33,6 +33,12 @@ def test_names_shorten_in_the_middle_and_columns_go_by_priority(width: int | Non
 WIDTHS = st.dictionaries(st.text("ABCDEF", min_size=1, max_size=9), st.integers(1, 80), min_size=1)
 
 
+def test_a_column_keeps_its_least_width_as_long_as_another_can_give_way_or_go() -> None:
+    natural = {"NODE": 20, "BARS": 40, "PRODUCT": 14}
+    assert fitting(natural, ("PRODUCT",), 60, {"BARS": 40}) == {"NODE": 18, "BARS": 40}
+    assert fitting(natural, ("PRODUCT",), 30, {"BARS": 40}) == {"NODE": 14, "BARS": 14}
+
+
 @given(WIDTHS, st.integers(20, 200), st.randoms())
 def test_a_table_is_never_wider_than_the_terminal_and_no_narrower_than_it_must_be(
     natural: dict[str, int], width: int, order: Random

@@ -1,0 +1,348 @@
+"""What a terminal of some size shows of what is known, and what a key means there. Pure.
+
+A screen is a path: all nodes, a node's GPUs, a GPU's claims, a claim's pods; or the pods that wait, and why one of them
+does. The selected row is remembered by its name, so that it stays selected while rows come, go and move.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import StrEnum
+
+from rich.text import Text
+
+from dra_driver.cli.bars import Mark, drawn, letters, small
+from dra_driver.cli.device_sheets import by_claim
+from dra_driver.cli.top.board import Known, NodeLine, Totals, uses
+from dra_driver.cli.usage import PublishedGpu, short_product, why_waiting
+from dra_driver.terminal import Row, Sheet, Shown, age_cell, gibibytes, shortened
+
+WAITING = "waiting pods"
+"""The first part of the path to pods that wait; no node has a name with a space."""
+_HEAD, _FOOT = 3, 1
+"""Lines above and below the rows: title, summary and headings; keys."""
+_BAR_WIDTHS = (8, 4, 2, 1)
+_LONGEST_NAME = 32
+_REST = 27
+"""Characters of a line that bars leave for what is not the node's name: what is free, and a problem."""
+
+
+class Sort(StrEnum):
+    PROBLEMS = "problems first"
+    NAME = "name"
+    FREE = "most free first"
+    USE = "most used first"
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """`path` are names of what was opened. `typing`: keys go to the filter."""
+
+    path: tuple[str, ...] = ()
+    selected: tuple[str | None, ...] = (None,)
+    """A row for each level that is open; None for the first."""
+    sort: Sort = Sort.PROBLEMS
+    filter: str = ""
+    typing: bool = False
+
+    @property
+    def explaining(self) -> str | None:
+        """The waiting pod to explain, as `namespace/name`."""
+        return self.path[1] if len(self.path) == 2 and self.path[0] == WAITING else None
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    width: int
+    height: int
+
+    @property
+    def rows(self) -> int:
+        return max(self.height - _HEAD - _FOOT, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """What a path leads to: names of rows in order, and how each is shown."""
+
+    title: str
+    names: Sequence[str]
+    row: Callable[[str], Row]
+    empty: str
+    drop: Sequence[str] = ()
+    least: Mapping[str, int] = field(default_factory=dict)
+    opens: bool = True
+    """Whether rows can be opened."""
+
+
+type Explained = Mapping[str, Sequence[str]]
+"""Lines by waiting pod."""
+
+
+# -- keys
+
+_MOVES = {"up": -1, "k": -1, "down": 1, "j": 1}
+
+
+def pressed(key: str, screen: Screen, known: Known, size: Size, explained: Explained, now: datetime) -> Screen | None:
+    """The screen after a key; None to end. Keys are characters, or names: up, down, enter, escape and so on."""
+    if screen.typing:
+        return _typed(key, screen)
+    level = level_of(screen, known, size, explained, now)
+    place = _place(level, screen)
+    match key:
+        case "q":
+            return None
+        case "escape" | "left" | "h" | "backspace":
+            return _closed(screen)
+        case "enter" | "right" | "l":
+            return _opened(screen, level.names[place]) if level.names and level.opens else screen
+        case "/":
+            return replace(screen, typing=True) if not screen.path else screen
+        case "s":
+            sorts = list(Sort)
+            return replace(screen, sort=sorts[(sorts.index(screen.sort) + 1) % len(sorts)])
+        case "w":
+            return screen if screen.path[:1] == (WAITING,) else Screen((WAITING,), (None, None), screen.sort)
+    page = {"pagedown": size.rows, " ": size.rows, "pageup": -size.rows, "home": -len(level.names),
+            "g": -len(level.names), "end": len(level.names), "G": len(level.names)}  # fmt: skip
+    step = (_MOVES | page).get(key)
+    return screen if step is None else _moved(screen, level, place + step)
+
+
+def _typed(key: str, screen: Screen) -> Screen:
+    if key == "enter":
+        return replace(screen, typing=False)
+    if key == "escape":
+        return replace(screen, typing=False, filter="")
+    text = screen.filter[:-1] if key == "backspace" else screen.filter + (key if len(key) == 1 else "")
+    return replace(screen, filter=text, selected=(None,))
+
+
+def _opened(screen: Screen, name: str) -> Screen:
+    return replace(screen, path=(*screen.path, name), selected=(*screen.selected[:-1], name, None))
+
+
+def _closed(screen: Screen) -> Screen:
+    if not screen.path:
+        return replace(screen, filter="")
+    return replace(screen, path=screen.path[:-1], selected=screen.selected[:-1])
+
+
+def _moved(screen: Screen, level: Level, place: int) -> Screen:
+    if not level.names:
+        return screen
+    name = level.names[min(max(place, 0), len(level.names) - 1)]
+    return replace(screen, selected=(*screen.selected[:-1], name))
+
+
+def _place(level: Level, screen: Screen) -> int:
+    name = screen.selected[-1]
+    return level.names.index(name) if name in level.names else 0
+
+
+# -- what is shown
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The lines of the whole terminal, and the nodes that are on it."""
+
+    lines: Sequence[Text]
+    nodes: Sequence[str]
+
+
+def frame(screen: Screen, known: Known, size: Size, explained: Explained, now: datetime) -> Frame:
+    level = level_of(screen, known, size, explained, now)
+    place = _place(level, screen)
+    start = max(0, min(place - size.rows // 2, len(level.names) - size.rows))
+    visible = level.names[start : start + size.rows]
+    sheet = Sheet([level.row(name) for name in visible], "", drop=level.drop, least=level.least)
+    lines = sheet.lines(size.width) if visible else [Text(), Text(level.empty, style="dim")]
+    if visible and screen.explaining is None:
+        lines[1 + place - start].stylize("reverse")
+    position = f"{place + 1} of {len(level.names)}" if len(level.names) > size.rows else ""
+    body = [_title(level.title, position, size.width), _summary(known, size.width), *lines]
+    body += [Text()] * (size.height - _FOOT - len(body))
+    lines = [*body[: size.height - _FOOT], Text(shortened(_help(screen, level), size.width), style="dim")]
+    return Frame(lines, visible if not screen.path else screen.path[:1])
+
+
+def _title(title: str, position: str, width: int) -> Text:
+    title = shortened(title, max(width - len(position) - 1, 1))
+    return Text(f"{title}{position.rjust(width - len(title))}", style="bold")
+
+
+def _summary(known: Known, width: int) -> Text:
+    totals: Totals = known.totals
+    pods = len(known.waiting)
+    parts = [
+        (f"{totals.gpus} GPUs on {totals.nodes} nodes", ""),
+        (f"{totals.free} free", ""),
+        (f"{totals.in_use} in use", ""),
+        *([(f"{totals.partly} partly", "")] if totals.partly else []),
+        *([(f"{totals.unhealthy} unhealthy", "bold red")] if totals.unhealthy else []),
+        *([(f"{pods} pod{'' if pods == 1 else 's'} waiting", "bold yellow")] if pods else []),
+        *((note, "dim") for note in known.notes),
+    ]
+    text = Text(" · ").join(Text(part, style=style) for part, style in parts)
+    text.truncate(width, overflow="ellipsis")
+    return text
+
+
+def _help(screen: Screen, level: Level) -> str:
+    if screen.typing:
+        return f"filter: {screen.filter}_  (Enter keeps it, Esc clears it)"
+    keys = ["↑↓ move", *(["Enter open"] if level.opens else []), *(["Esc back"] if screen.path else [])]
+    if not screen.path:
+        keys += [f"/ filter{f': {screen.filter}' if screen.filter else ''}", f"s sort: {screen.sort}"]
+    keys += ["q quit"] if screen.path[:1] == (WAITING,) else ["w waiting pods", "q quit"]
+    return "  ".join(keys)
+
+
+# -- levels
+
+
+def level_of(screen: Screen, known: Known, size: Size, explained: Explained, now: datetime) -> Level:
+    """What the path leads to; if what it names is gone, an empty level."""
+    if not screen.path:
+        return _nodes(screen, known, size)
+    if screen.path[0] == WAITING:
+        return _waiting(known, now) if len(screen.path) == 1 else _explanation(screen.path[1], explained)
+    line = known.lines.get(screen.path[0])
+    gpus = line.node.gpus if line is not None else ()
+    if line is None or len(screen.path) == 1:
+        return _gpus(screen.path[0], gpus, known)
+    gpu = next((gpu for gpu in gpus if gpu.name == screen.path[1]), None)
+    if gpu is None or len(screen.path) == 2:
+        return _claims("/".join(screen.path[:2]), gpu)
+    return _pods(screen.path[2], known, now)
+
+
+def _nodes(screen: Screen, known: Known, size: Size) -> Level:
+    wanted = screen.filter.lower()
+    lines = [line for line in known.lines.values() if not wanted or wanted in line.searched]
+    lines.sort(key=lambda line: (_rank(line, screen.sort, known), line.node.name))
+    names = [line.node.name for line in lines]
+    most = max((len(line.node.gpus) for line in lines), default=0)
+    longest = min(max(map(len, names), default=0), _LONGEST_NAME)
+    room = size.width - longest - _REST
+    width = next((width for width in _BAR_WIDTHS if most * (width + 1) <= room), _BAR_WIDTHS[-1])
+    return Level(
+        "Nodes",
+        names,
+        lambda name: _node_row(known.lines[name], known, width),
+        "No node has reported GPUs yet." if not wanted else f"Nothing matches {screen.filter!r}.",
+        drop=("USE", "PRODUCT", "PROBLEMS"),
+        least={"NODE": longest, "GPUS": most * (width + 1) - 1, "FREE": 5, "USE": 4},
+    )
+
+
+def _rank(line: NodeLine, sort: Sort, known: Known) -> float:
+    if sort is Sort.PROBLEMS:
+        return -2 * line.unhealthy - (1 if line.node.problems else 0)
+    if sort is Sort.FREE:
+        return -line.states.get("free", 0)
+    return -(_use(line.node.gpus, known) or 0) if sort is Sort.USE else 0
+
+
+def _use(gpus: Sequence[PublishedGpu], known: Known) -> float | None:
+    """The mean of those that are known."""
+    values = [known.use[gpu.uuid] for gpu in gpus if gpu.uuid in known.use]
+    return sum(values) / len(values) if values else None
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f}%"
+
+
+def _node_row(line: NodeLine, known: Known, width: int) -> Row:
+    node = line.node
+    bars = Text(" ").join(small(gpu.cells, width, unhealthy=gpu.unhealthy) for gpu in node.gpus)
+    use = {"USE": _percent(_use(node.gpus, known))} if known.use else {}
+    problems = Text("; ".join(node.problems) or "-", style="red" if line.unhealthy else "")
+    return {
+        "NODE": Shown(Text(node.name, style="red" if line.unhealthy else ""), node.name),
+        "GPUS": Shown(bars, None),
+        "FREE": f"{line.states.get('free', 0)}/{len(node.gpus)}",
+        **use,
+        "PRODUCT": ", ".join(map(short_product, node.products)),
+        "PROBLEMS": Shown(problems, None),
+    }
+
+
+def _gpus(node: str, gpus: Sequence[PublishedGpu], known: Known) -> Level:
+    cells = [cell for gpu in gpus for cell in gpu.cells if not isinstance(cell, Mark)]
+    letter_of = letters([*cells, *(holder.claim for gpu in gpus for _, holder in gpu.held)])
+    by_name = {gpu.name: gpu for gpu in gpus}
+    unhealthy = sum(gpu.unhealthy for gpu in gpus)
+    return Level(
+        f"Node {node}: {len(gpus)} GPUs{f', {unhealthy} unhealthy' if unhealthy else ''}",
+        list(by_name),
+        lambda name: _gpu_row(by_name[name], letter_of, known),
+        "This node no longer has GPUs.",
+        drop=("PRODUCT", "MEMORY", "LEFT", "USE"),
+    )
+
+
+def _gpu_row(gpu: PublishedGpu, letter_of: Mapping[str, str], known: Known) -> Row:
+    claims = dict.fromkeys(holder.claim for _, holder in gpu.held)
+    use = {"USE": _percent(known.use.get(gpu.uuid))} if known.use else {}
+    state = "unhealthy" if gpu.unhealthy else gpu.state
+    return {
+        "GPU": gpu.name,
+        "SLICES": Shown(drawn(gpu.cells, letter_of, colored=False), None),
+        "STATE": Shown(Text(state, style="red" if gpu.unhealthy else ""), state),
+        **use,
+        "MEMORY": gibibytes(gpu.memory_bytes()),
+        "PRODUCT": short_product(gpu.whole.attribute("productName")),
+        "CLAIMS": tuple(f"{letter_of[claim]} {claim}" for claim in claims),
+        "LEFT": gpu.left()[:1],
+        "TAINTS": gpu.taints,
+    }
+
+
+def _claims(title: str, gpu: PublishedGpu | None) -> Level:
+    held = by_claim(gpu.held if gpu is not None else ())
+
+    def row(name: str) -> Row:
+        return {
+            "CLAIM": name,
+            "DEVICES": tuple(device.id.device for device, _ in held[name]),
+            "TAKES": tuple(dict.fromkeys(holder.takes for _, holder in held[name] if holder.takes)),
+            "PODS": tuple(sorted({pod for _, holder in held[name] for pod in holder.containers or holder.pods})),
+        }
+
+    return Level(f"GPU {title}", list(held), row, "No claim has this GPU or a part of it.", drop=("TAKES",))
+
+
+def _pods(claim: str, known: Known, now: datetime) -> Level:
+    pods = {name: pod for name, pod in known.pods.items() if uses(pod, claim)}
+
+    def row(name: str) -> Row:
+        pod = pods[name]
+        return {
+            "POD": name,
+            "PHASE": pod.status.phase or "-",
+            "RESTARTS": pod.restarts,
+            "AGE": age_cell(pod.metadata.creation_timestamp, now),
+            "CONTAINERS": tuple(container.name for container in pod.spec.containers),
+            "MESSAGE": "-" if pod.ready or pod.is_done else pod.why_not_ready(),
+        }
+
+    empty = "No pod uses this claim."
+    return Level(f"Claim {claim}", sorted(pods), row, empty, drop=("RESTARTS", "CONTAINERS"), opens=False)
+
+
+def _waiting(known: Known, now: datetime) -> Level:
+    def row(name: str) -> Row:
+        pod = known.waiting[name]
+        return {"POD": name, "AGE": age_cell(pod.metadata.creation_timestamp, now), "REASON": why_waiting(pod)}
+
+    return Level("Waiting pods", sorted(known.waiting), row, "No pod with claims waits for a node.")
+
+
+def _explanation(pod: str, explained: Explained) -> Level:
+    lines = explained.get(pod, ("Asking the cluster what it has, and trying each node…",))
+    names = [str(number) for number in range(len(lines))]
+    return Level(f"Pod {pod}", names, lambda name: {"": lines[int(name)] or " "}, "", opens=False)
