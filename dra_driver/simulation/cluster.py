@@ -41,6 +41,7 @@ from dra_driver.names import GPU_DRIVER, model_label, names_record
 from dra_driver.simulation.apiserver import SimulatedApiServer
 from dra_driver.simulation.apiserver.server import DEFAULT_VERSION
 from dra_driver.simulation.claims import SimulatedClaimController
+from dra_driver.simulation.evictions import SimulatedTaintEviction
 from dra_driver.simulation.kubelet import SimulatedKubelet
 from dra_driver.simulation.kubelet.containers import ContainerProgram, Containers
 from dra_driver.simulation.nics import NIC_DRIVER, nic_slice
@@ -169,6 +170,7 @@ class SimulatedCluster:
             tasks.append(asyncio.create_task(SimulatedClaimController(cluster.kube).run()))
             tasks.append(asyncio.create_task(SimulatedWorkloadController(cluster.kube).run()))
             tasks.append(asyncio.create_task(SimulatedScheduler(cluster.kube).run()))
+            tasks.append(asyncio.create_task(SimulatedTaintEviction(cluster.kube).run()))
             for node in cluster.nodes:
                 stack.push_async_callback(cluster.containers[node.name].stop_all)
                 kubelet = cluster._kubelet(node)

@@ -1,7 +1,8 @@
 """`dractl simulate`: let something happen to a simulated node: a fault, or what an administrator does.
 
-For nodes of `dractl cluster`, whose hosts are folders; running plugins notice it like on a real host. The command line
-finds it through the entry point group `gpu_dra.commands`.
+For nodes of `dractl cluster`, whose hosts are folders; running plugins notice it like on a real host. A node's name
+leads to its folder because the cluster's kubeconfig lies beside its nodes. The command line finds the command through
+the entry point group `gpu_dra.commands`.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,10 +13,17 @@ from typing import Annotated
 import pynvml
 import typer
 
+from dra_driver.devices.health import xid_severity
 from dra_driver.errors import InvalidInput, NodeNotReady
+from dra_driver.kube.endpoint import default_kubeconfigs
+from dra_driver.names import gpu_device_names
 from dra_driver.terminal import messages
 from kubelet_plugin.simulation.host import SimulatedHost, open_simulated
 from kubelet_plugin.simulation.partitions import PartitionRefused
+
+_OFF_THE_BUS = 79
+_GPU_RESET, _NODE_REBOOT = 1, 2
+"""Source: nvmlDeviceGpuRecoveryAction_t."""
 
 type _Do = Callable[[SimulatedHost, Sequence[str]], str]
 
@@ -36,8 +44,15 @@ class _Action:
 
 
 def _xid(host: SimulatedHost, given: Sequence[str]) -> str:
-    host.inject_event(_gpu(host, given[0]), _number(given[1], "an Xid"))
-    return f"Injected Xid {given[1]} on GPU {given[0]}."
+    """The Xid, and what the driver then asks for: what NVIDIA's catalog names as the immediate action."""
+    index, number = _gpu(host, given[0]), _number(given[1], "an Xid")
+    action = (_NODE_REBOOT if number == _OFF_THE_BUS else _GPU_RESET) if xid_severity(number) == "Critical" else 0
+    if action and host.state.recorded is None:
+        host.set_health(index, recovery_action=action)
+    host.inject_event(index, number)
+    fix = "reboot" if action == _NODE_REBOOT else f"reset {given[0]}"
+    way_out = f". To make it healthy: dractl simulate NODE {fix}" if action and host.state.recorded is None else "."
+    return f"Injected Xid {number} on GPU {given[0]}{way_out}"
 
 
 def _lose(host: SimulatedHost, given: Sequence[str]) -> str:
@@ -142,21 +157,53 @@ _OF_ANY_NODE = ("xid", "lose-gpu", "return-gpu")
 _HELP = "\n\n".join(f"{name} {action.arguments}: {action.help}" for name, action in ACTIONS.items())
 
 
+def _hosts() -> dict[str, Path]:
+    """Folders of hosts by node, of clusters whose kubeconfigs are in use."""
+    nodes = [path for config in default_kubeconfigs() for path in sorted(config.parent.glob("nodes/*/host"))]
+    return {path.parent.name: path for path in nodes}
+
+
+def _proposed(context: typer.Context, incomplete: str) -> list[str]:
+    """GPUs of the node, for the first argument of an action that has one."""
+    host, action = _hosts().get(context.params.get("host", "")), ACTIONS.get(context.params.get("action", ""))
+    if host is None or action is None or not action.arguments.startswith("GPU") or context.params.get("arguments"):
+        return []
+    names = gpu_device_names(gpu.uuid for gpu in SimulatedHost(host).state.gpus)
+    return [name for name in names.values() if name.startswith(incomplete)]
+
+
 def simulate(
     host: Annotated[
-        Path, typer.Argument(metavar="HOST", help="Folder of the simulated host: nodes/NODE/host of the cluster.")
+        str,
+        typer.Argument(
+            metavar="NODE",
+            help="A node of the cluster that $KUBECONFIG names, or the folder of a simulated host.",
+            autocompletion=lambda incomplete: [name for name in _hosts() if name.startswith(incomplete)],
+        ),
     ],
-    action: Annotated[str, typer.Argument(metavar="ACTION", help="What happens; see above.")],
-    arguments: Annotated[list[str] | None, typer.Argument(metavar="[ARGUMENT]...", show_default=False)] = None,
+    action: Annotated[
+        str,
+        typer.Argument(
+            metavar="ACTION",
+            help="What happens; see above.",
+            autocompletion=lambda incomplete: [name for name in ACTIONS if name.startswith(incomplete)],
+        ),
+    ],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[ARGUMENT]...", show_default=False, autocompletion=_proposed)
+    ] = None,
     profile: Annotated[
         str | None,
         typer.Option("--profile", metavar="PROFILE|FILE[:N]", help="Make the host first when it is not there yet."),
     ] = None,
 ) -> None:
-    messages.print(act(host, action, arguments or [], profile), markup=False)
+    messages.print(act(_hosts().get(host, Path(host)), action, arguments or [], profile), markup=False, soft_wrap=True)
 
 
-simulate.__doc__ = f"Let something happen to a simulated node.\n\nGPUs are numbered from 0.\n\n{_HELP}"
+simulate.__doc__ = (
+    "Let something happen to a simulated node.\n\nA GPU is its name (gpu-69a54c71), its UUID, or its number from 0.\n\n"
+    f"{_HELP}\n\n\b\nExamples:\n  dractl simulate dgx-h100-1 xid gpu-69a54c71 79\n  dractl simulate dgx-h100-1 reboot"
+)
 
 
 def act(root: Path, name: str, given: Sequence[str], profile: str | None) -> str:
@@ -192,15 +239,25 @@ def _host(root: Path, profile: str | None) -> SimulatedHost:
         return open_simulated(root, profile)
     host = SimulatedHost(root)
     if not host.exists:
-        raise InvalidInput("is no simulated host; it is nodes/NODE/host of `dractl cluster --folder`", about=str(root))
+        known = f"; the cluster of $KUBECONFIG has {', '.join(_hosts())}" if _hosts() else ""
+        raise InvalidInput(
+            f"is no node of a simulated cluster, and no folder of a simulated host{known}", about=str(root)
+        )
     return host
 
 
 def _gpu(host: SimulatedHost, text: str) -> int:
-    index, count = _number(text, "the number of a GPU"), len(host.state.gpus)
-    if index >= count:
-        raise InvalidInput(f"the node has {count} GPUs, numbered from 0", about=f"GPU {text}")
-    return index
+    """The index of a GPU by its name, UUID or number."""
+    uuids = [gpu.uuid for gpu in host.state.gpus]
+    names = gpu_device_names(uuids)
+    for uuid, name in names.items():
+        if text in (name, uuid):
+            return uuids.index(uuid)
+    if not text.isdecimal():
+        raise InvalidInput(f"the node has {', '.join(names.values())}", about=f"GPU {text!r}")
+    if int(text) >= len(uuids):
+        raise InvalidInput(f"the node has {len(uuids)} GPUs, numbered from 0", about=f"GPU {text}")
+    return int(text)
 
 
 def _number(text: str, what: str) -> int:

@@ -20,6 +20,7 @@ from dra_driver.errors import NotFound
 from dra_driver.kube.client import Kube
 from dra_driver.simulation.apiserver import SimulatedApiServer
 from dra_driver.simulation.claims import SimulatedClaimController
+from dra_driver.simulation.evictions import SimulatedTaintEviction
 from dra_driver.simulation.scheduler import SimulatedScheduler
 
 NAMESPACE = "default"
@@ -58,6 +59,9 @@ class Desk:
 
     def start_claim_controller(self) -> asyncio.Task[None]:
         return self._start(SimulatedClaimController(self.kube).run())
+
+    def start_eviction(self) -> asyncio.Task[None]:
+        return self._start(SimulatedTaintEviction(self.kube).run())
 
     def _start(self, service: Any) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.create_task(service)

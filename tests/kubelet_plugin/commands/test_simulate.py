@@ -6,7 +6,9 @@ import pytest
 from support.nodes import Node, a_node
 
 from dra_driver.errors import InvalidInput, NodeNotReady
-from kubelet_plugin.commands.simulate import ACTIONS, act
+from dra_driver.names import gpu_device_names
+from kubelet_plugin.commands.simulate import ACTIONS, act, simulate
+from kubelet_plugin.simulation.host import open_simulated
 
 
 @pytest.fixture
@@ -28,6 +30,26 @@ def test_a_lost_gpu_is_lost_until_it_returns(node: Node) -> None:
     assert len(node.hardware.look().gpus) == 3
     act(node.host.root, "return-gpu", ["1"], None)
     assert len(node.hardware.look().gpus) == 4
+
+
+@pytest.mark.parametrize(("number", "action"), [("79", 2), ("95", 1), ("94", 0), ("31", 0)])
+def test_with_an_xid_the_driver_asks_for_what_the_catalog_says_until_it_is_done(
+    node: Node, number: str, action: int
+) -> None:
+    name = gpu_device_names(gpu.uuid for gpu in node.host.state.gpus)[node.host.state.gpus[1].uuid]
+    act(node.host.root, "xid", [name, number], None)
+    assert [gpu.health.recovery_action for gpu in node.host.state.gpus] == [0, action, 0, 0]
+    act(node.host.root, "reset", [node.host.state.gpus[1].uuid], None)
+    assert node.host.state.gpus[1].health.recovery_action == 0
+
+
+def test_a_node_is_found_by_name_beside_the_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    host = open_simulated(tmp_path / "nodes" / "t4-1" / "host", "t4")
+    simulate("t4-1", "xid", ["0", "13"])
+    assert [event.data for event in host.state.events] == [13]
+    with pytest.raises(InvalidInput, match=r"\$KUBECONFIG has t4-1"):
+        simulate("t4-2", "xid", ["0", "13"])
 
 
 def test_an_xid_and_a_boot_are_told(node: Node) -> None:
@@ -87,6 +109,7 @@ def test_a_board_resets_all_gpus_together_or_each_alone(node: Node) -> None:
         (["xid", "0"], "wants GPU NUMBER"),
         (["xid", "0", "x"], "is not an Xid"),
         (["xid", "9", "79"], "the node has 4 GPUs"),
+        (["xid", "gpu-0", "79"], "the node has gpu-[0-9a-f]{8}, gpu-"),
         (["mig-mode", "0", "maybe"], "wants on or off"),
         (["mig-mode", "0", "on", "later"], "wants pending, or nothing"),
         (["reset", "9"], "the node has 4 GPUs"),
@@ -111,7 +134,7 @@ def test_what_the_hardware_refuses_is_said_to_be_refused_by_it(node: Node) -> No
 
 
 def test_a_folder_that_is_no_host_is_said_to_be_none(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="is no simulated host"):
+    with pytest.raises(InvalidInput, match="no folder of a simulated host"):
         act(tmp_path, "xid", ["0", "79"], None)
 
 
