@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from support.dractl import run
 from support.published import published_devices
+from support.rows import rows
 from support.scheduling import Desk
 from support.shipped import create_definitions
 
@@ -136,6 +138,20 @@ async def test_an_example_waits_with_a_reason_where_nothing_fits(cluster: Desk, 
     await add_node(cluster, tmp_path, profile)
     pod = await apply(cluster, example)
     assert (await cluster.waiting(pod["metadata"]["name"])).endswith(reason)
+
+
+ANYWHERE = (
+    "one-gpu", "device-metadata", "two-containers-one-claim", "preference-list", "admin-monitoring",
+    "extended-resource", "time-slicing-one-claim", "mps-one-claim", "shares-time-sliced",
+    "shares-memory-and-cores", "passthrough",
+)  # fmt: skip
+"""Examples of features that all GPUs have."""
+
+
+@rows("example", ANYWHERE)
+def test_an_example_of_a_feature_that_all_gpus_have_fits_on_all_of_them(example: str) -> None:
+    for nodes in ("t4", "dgx-a100-80", "dgx-h100", "gb200"):
+        assert run("allocate", "--quiet", "-f", str(FEATURES_FOLDER / example), "--nodes", nodes).exit_code == 0, nodes
 
 
 async def test_nvlink_pair_gets_two_gpus_of_one_domain(cluster: Desk, tmp_path: Path) -> None:

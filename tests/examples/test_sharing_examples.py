@@ -128,8 +128,8 @@ async def test_memory_and_cores_are_consumed_as_asked_for_and_fit_on_one_gpu(clu
     consumed = {pod: one["consumedCapacity"] for pod, (one,) in got.items()}
     assert {pod: (one["cores"], one["memory"]) for pod, one in consumed.items()} == {
         "half": ("50", "8Gi"),
-        "quarter-1": ("25", "60Gi"),
-        "quarter-2": ("25", "60Gi"),
+        "quarter-1": ("25", "3Gi"),
+        "quarter-2": ("25", "3Gi"),
     }
     assert len({one["device"] for (one,) in got.values()}) == 1
 
