@@ -64,7 +64,7 @@ from kubelet_plugin.prepare.store import JournalStore
 from kubelet_plugin.reporting.binding import NodeBinding
 from kubelet_plugin.reporting.debug import ClaimSpans, LastErrors, sections
 from kubelet_plugin.reporting.device_status import DeviceStatusWriter, GpuClaims
-from kubelet_plugin.reporting.events import ClaimEvents, NodeEvents, release_refused
+from kubelet_plugin.reporting.events import ClaimEvents, NodeEvents, mode_switched, release_refused
 from kubelet_plugin.reporting.health import NodeHealth
 from kubelet_plugin.reporting.metrics import CallMetrics, ClaimTimes, MeasuredClaims, NodeCollector
 from kubelet_plugin.reporting.pod_events import ClaimPods, GpuTroubles, Observers, PodEvents
@@ -266,6 +266,7 @@ def _composed(settings: NodePluginSettings, cluster: _Cluster, node: _Node) -> _
         rules,
         watch.facts,
         node.ours.report,
+        lambda gpu, on: cluster.events.tell(mode_switched(settings.node_name, gpu, on=on)),
         allowed=Feature.MIG_MODE_CHANGE in settings.feature_gates,
     )
     event_loop = asyncio.get_running_loop()

@@ -173,8 +173,9 @@ class GpuInstanceFacts(Model):
 class ModeObstacle(Model):
     """Why the node's plugin does not switch the MIG mode of a GPU, although the policy lets it."""
 
-    reason: Literal["InUse", "NotPossible", "Failed"]
-    """InUse: a claim or program has the GPU. NotPossible: no reset works on this machine. Failed: one was tried."""
+    reason: Literal["InUse", "NotPossible", "Failed", "Stuck"]
+    """InUse: a claim or program has the GPU. NotPossible: no reset works on this machine. Failed: one was tried. Stuck:
+    a change was begun, and can neither be completed nor taken back now, so no claim can be prepared on the GPU."""
     message: Text
     fix: Text
 

@@ -23,9 +23,9 @@ def with_mode_changes(
     A claim can have been allocated a device that only the other mode has: from a slice of a moment ago, while the mode
     was switched. Such a claim cannot be prepared, so no program uses the GPU, and the mode is switched back for it.
 
-    Without a node that can reset the GPU now (`MigFacts.obstacle`) nothing is switched, and claims get the GPU as it
-    is. In a virtual machine nothing is even tried: the mode would be set, and the GPU unusable until the machine boots.
-    Source: issue 883 of kubernetes-sigs/dra-driver-nvidia-gpu.
+    While something is in the way on the node (`MigFacts.obstacle`) nothing is switched, and claims get the GPU as it
+    is; unless a change is stuck halfway. In a virtual machine nothing is even tried: the mode would be set, and the GPU
+    unusable until the machine boots. Source: issue 883 of kubernetes-sigs/dra-driver-nvidia-gpu.
     """
     decisions = {uuid: group for group in policy.gpus for uuid in group.uuids}
     waiting = {gpu.uuid for gpu in policy.waiting}
@@ -55,14 +55,19 @@ def _in_mode(gpu: GpuFacts, on: bool | None) -> GpuFacts:
 
 def _change(gpu: GpuFacts, decision: GpuDecisions, users: Mapping[str, Sequence[str]]) -> WaitingGpu | None:
     mig = gpu.mig
-    if mig is None or mig.switchable or mig.obstacle is not None or gpu.virtualization is not None:
+    if mig is None or mig.switchable or gpu.virtualization is not None:
+        return None
+    stuck = mig.obstacle is not None and mig.obstacle.reason == "Stuck"
+    if mig.obstacle is not None and not stuck:
         return None
     wanted = _wanted_mode(decision, mig)
     used = {name: claims for name, claims in users.items() if f"{name}-".startswith(f"{gpu.name}-")}
     unusable = bool(used) and all(name.startswith(f"{gpu.name}-mig-") != mig.enabled for name in used)
     if unusable and (mig.switched or wanted is not None):
         wanted, used = not mig.enabled, {}
-    if wanted is None or wanted == mig.enabled:
+    if stuck and wanted is None:
+        wanted = mig.enabled
+    if wanted is None or (wanted == mig.enabled and not stuck):
         return None
     claims = sorted({claim for claims in used.values() for claim in claims})
     return WaitingGpu(

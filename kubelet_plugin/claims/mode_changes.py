@@ -24,7 +24,7 @@ from kubelet_plugin.effects.mode_reset import ModeResets
 from kubelet_plugin.facts.hardware import RELEASED
 from kubelet_plugin.facts.monitor import MonitoredFacts
 from kubelet_plugin.facts.offers import NodeRules
-from kubelet_plugin.prepare.changes import claims_on, mode_change_begun, mode_change_ended
+from kubelet_plugin.prepare.changes import claims_on, mode_change_begun, mode_change_ended, mode_changes
 from kubelet_plugin.prepare.execute import Executor
 from kubelet_plugin.prepare.holds import GpuIdentity, HoldState, SwitchedMode
 from kubelet_plugin.prepare.mode_steps import ModeStep, SeenMode, in_use, next_step, refused
@@ -42,6 +42,7 @@ class ModePatience:
     settle_s: float = 5.0
     """How long the publisher must have allowed a change: a scheduler may not have seen the taint yet."""
     tick_s: float = 2.0
+    """Between looks while there is something to do; otherwise the rules change first."""
     first_retry_s: float = 10.0
     longest_retry_s: float = 300.0
 
@@ -73,11 +74,13 @@ class ModeChanges:
         rules: NodeRules,
         facts: MonitoredFacts,
         report: Report,
+        tell: Callable[[str, bool], None],
         patience: ModePatience = ModePatience(),
         *,
         allowed: bool,
     ) -> None:
-        """Not `allowed`, as by the feature gate: nothing is switched on, and what was switched on is switched off."""
+        """`tell` hears of each reset that switched a mode: the published name of the GPU, and whether it is on now. Not
+        `allowed`, as by the feature gate: nothing is switched on, and what was switched on is switched off."""
         self._node = node
         self._executor = executor
         self._journal = executor.journal
@@ -85,6 +88,7 @@ class ModeChanges:
         self._rules = rules
         self._facts = facts
         self._report = report
+        self._tell = tell
         self._patience = patience
         self._allowed = allowed
         self._asked: dict[str, tuple[bool, float]] = {}
@@ -95,15 +99,22 @@ class ModeChanges:
         rules.subscribe(self._wake.set)
 
     async def run(self) -> None:
+        await self._facts.observe()
         while True:
+            busy = True
             try:
                 await self.settle()
+                busy = self._is_busy()
             except DriverError as error:
                 _log.warning("MIG modes cannot be looked after now", error=str(error))
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._patience.tick_s):
+                async with asyncio.timeout(self._patience.tick_s if busy else None):
                     await self._wake.wait()
             self._wake.clear()
+
+    def _is_busy(self) -> bool:
+        switched = any(isinstance(hold, SwitchedMode) for hold in self._journal.current.holds)
+        return switched or bool(self._rules.modes or self._blocked)
 
     async def settle(self) -> None:
         """Do what is due now. Raises NodeNotReady while the node is not known, or the disk refuses."""
@@ -133,8 +144,9 @@ class ModeChanges:
         if asked and not self._allowed:
             asked = None
         record = self._journal.current.holds.get(hold)
-        step = next_step(record.state if record is not None else None, asked, mode)
-        if step is ModeStep.NOTHING or not self._is_time(gpu.uuid, asked):
+        state = record.state if record is not None else None
+        step = next_step(state, asked, mode)
+        if step is ModeStep.NOTHING or not self._is_time(gpu.uuid, asked, state):
             return False
         try:
             async with self._executor.turn_of(hold):
@@ -142,7 +154,10 @@ class ModeChanges:
         except _InTheWay as stop:
             self._block(gpu, stop.obstacle, stop.users)
         except DriverError as error:
-            self._block(gpu, refused(gpu, self._node, error.message, graphics=False))
+            obstacle = refused(gpu, self._node, error.message, graphics=False)
+            if hold in mode_changes(self._journal.current):
+                obstacle = obstacle.model_copy(update={"reason": "Stuck"})
+            self._block(gpu, obstacle)
         else:
             self._backoffs.pop(gpu.uuid, None)
             _log.info("MIG mode", gpu=str(hold.gpu), done=step.value)
@@ -157,8 +172,9 @@ class ModeChanges:
         new = Backoff(first_s=self._patience.first_retry_s, longest_s=self._patience.longest_retry_s)
         return self._backoffs.setdefault(uuid, new)
 
-    def _is_time(self, uuid: str, asked: bool | None) -> bool:
-        if asked is None:
+    def _is_time(self, uuid: str, asked: bool | None, record: HoldState | None) -> bool:
+        """A change that was begun is continued at once: no claim gets the GPU."""
+        if asked is None or record not in (None, HoldState.MADE):
             self._asked.pop(uuid, None)
             return True
         now = time.monotonic()
@@ -175,7 +191,7 @@ class ModeChanges:
         """
         if blocked.obstacle.reason == "NotPossible":
             return True
-        if blocked.obstacle.reason == "Failed":
+        if blocked.obstacle.reason in ("Failed", "Stuck"):
             return False
         users = frozenset(await asyncio.to_thread(self._resets.users, identity))
         if blocked.users:
@@ -208,6 +224,7 @@ class ModeChanges:
             obstacle = refused(gpu, self._node, error.message, graphics=self._resets.graphics)
             raise _InTheWay(obstacle, frozenset(await asyncio.to_thread(self._resets.users, hold.gpu))) from error
         await self._journal.commit(mode_change_ended(hold, on=on))
+        self._tell(gpu.name, on)
 
     async def _write_what_is(self, hold: SwitchedMode) -> None:
         """No change is pending afterwards. Raises HardwareError; then the intent stays, and no claim gets the GPU."""

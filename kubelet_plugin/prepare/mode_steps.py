@@ -84,7 +84,7 @@ def in_use(
 
 def refused(gpu: GpuFacts, node: str, error: str, *, graphics: bool) -> ModeObstacle:
     """`error` says what failed. `graphics`: the kernel module nvidia_drm is loaded."""
-    message = error[:_LONGEST]
+    message = " ".join(error.split())[:_LONGEST]
     by_hand = (
         f"drain {node}, release its GPUs (docs/reset.md), and on it `nvidia-smi -i {gpu.pci_bus_id} -mig 1` (or 0)"
     )

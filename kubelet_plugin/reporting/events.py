@@ -125,6 +125,12 @@ class Reason(Enum):
         "The IMEX daemon of the pod's node is stopped or not ready, so the pod cannot map memory of other nodes.",
     )
     POD_IMEX_DAEMON_READY = ("ImexDaemonReady", "Pod", "Normal", "The IMEX daemon is ready again.")
+    MIG_MODE_SWITCHED = (
+        "MigModeSwitched",
+        "Node",
+        "Normal",
+        "The driver switched the MIG mode of a GPU by a reset, as the policy lets it.",
+    )
     RELEASE_REFUSED = (
         "ReleaseRefused",
         "Node",
@@ -269,6 +275,13 @@ class NodeEvents:
         news, self._known = node_news(self._node, self._known, facts.gpus)
         for new in news:
             self._tell(new)
+
+
+def mode_switched(node: str, gpu: str, *, on: bool) -> News:
+    """Reported because a reset is nothing to do in silence. `gpu` is the published name."""
+    mode = "on" if on else "off"
+    note = f"GPU {gpu} was reset while nothing used it, to switch its MIG mode {mode} as the policy asks."
+    return Reason.MIG_MODE_SWITCHED.told(Regarding.node(node), "Reset", note)
 
 
 def release_refused(node: str, mistake: str) -> News:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ from support.shipped import create_definitions
 from controller.policies import PolicyKeeper
 from dra_driver.api.gpupolicy import GpuPolicy, GpuPolicyStatus
 from dra_driver.api.meta import CRDS, GPU_POLICIES, NODE_INVENTORIES, JsonObject
-from dra_driver.errors import NotFound
+from dra_driver.errors import NotFound, Rejected
 from dra_driver.features import Gates
 from dra_driver.kube.client import Kube
 from dra_driver.kube.events import News
@@ -24,6 +24,25 @@ def policy(name: str, **spec: Any) -> GpuPolicy:
 @pytest.fixture(autouse=True)
 async def definitions(kube: Kube) -> None:
     await create_definitions(kube)
+
+
+@pytest.mark.parametrize(
+    ("mig", "mistake"),
+    [
+        ({"mode": "Static", "modeChange": "WhenIdle"}, "modeChange are for mode Dynamic"),
+        ({"mode": "Dynamic", "modeChange": "Always"}, "modeChange"),
+        ({"mode": "Dynamic", "modeChange": True}, "modeChange"),
+        ({"modeChange": "WhenIdle"}, "mode"),
+        ({"mode": "Static", "modeChange": "Never"}, None),
+        ({"mode": "Dynamic", "modeChange": "WhenIdle"}, None),
+    ],
+)
+async def test_the_api_server_refuses_a_mode_change_that_makes_no_sense(
+    kube: Kube, mig: JsonObject, mistake: str | None
+) -> None:
+    kind = {"apiVersion": GPU_POLICIES.api_version, "kind": GPU_POLICIES.kind}
+    with nullcontext() if mistake is None else pytest.raises(Rejected, match=mistake):
+        await kube.create(GPU_POLICIES, {**kind, "metadata": {"name": "ml"}, "spec": {"mig": mig}})
 
 
 @asynccontextmanager

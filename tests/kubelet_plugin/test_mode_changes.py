@@ -44,6 +44,7 @@ async def test_a_policy_switches_the_mode_on_and_its_end_switches_it_off(world: 
     assert world.mode == (0, 0)
     assert world.journal.current.holds == {}
     assert await world.devices() == [full]
+    assert world.resets == [True, False]
 
 
 async def test_a_claim_that_uses_the_gpu_is_waited_for(world: ModeWorld) -> None:
@@ -220,6 +221,20 @@ async def test_two_instances_of_the_plugin_switch_once(world: ModeWorld) -> None
     assert world.journal.current.holds[world.hold].state is HoldState.MADE
 
 
+async def test_without_its_gate_the_plugin_switches_nothing_on_and_takes_back_what_it_did(world: ModeWorld) -> None:
+    world.policies = [policy()]
+    await world.until_quiet()
+    assert world.mode == (1, 1)
+    await world.end()
+    world.restart(allowed=False)
+    world.policies = []
+    await world.until_quiet()
+    assert world.mode == (0, 0)
+    world.policies = [policy()]
+    await world.until_quiet()
+    assert world.mode == (0, 0) and world.journal.current.holds == {}
+
+
 class Killed(BaseException):
     """The plugin is no more."""
 
@@ -306,6 +321,34 @@ async def test_killed_inside_nvml(tmp_path: Path, when: Literal["before", "after
     with pytest.raises(Crash):
         await world.until_quiet()
     await world.end()
+    world.restart()
+    await world.until_quiet()
+    assert world.mode == (1, 1)
+    await world.end()
+
+
+async def test_a_change_that_can_neither_be_completed_nor_taken_back_keeps_claims_away(tmp_path: Path) -> None:
+    world = ModeWorld(tmp_path)
+    world.host.set_resets("nvidia-smi")
+
+    def moment(what: str) -> None:
+        if what.startswith("before nvidia-smi --gpu-reset"):
+            world.host.fail_call(0, "nvmlDeviceSetMigMode", 999)
+            world.host.set_resets("nvml")
+            world.host.attach_client(0, pid=4711)
+
+    world.restart(moment, PATIENT)
+    world.policies = [policy()]
+    await world.until_quiet()
+    assert world.mode == (0, 1)
+    assert world.journal.current.holds[world.hold].state is HoldState.INTENT
+    assert rules_of(world.held).changes_later(await world.look())
+    with pytest.raises(ModeChanging):
+        await world.executor.journal.commit(with_entry(claim_of(world)))
+    assert [reason for reason, _, _ in await world.problems()] == ["ModeChangeBlocked"]
+    await world.end()
+    world.host.fail_call(0, "nvmlDeviceSetMigMode", 0)
+    world.host.detach_client(4711)
     world.restart()
     await world.until_quiet()
     assert world.mode == (1, 1)

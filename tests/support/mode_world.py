@@ -88,6 +88,8 @@ class ModeWorld:
         self.policies: list[GpuPolicy] = []
         self.users: dict[str, list[str]] = {}
         self.held: NodePolicy | None = None
+        self.resets: list[bool] = []
+        """Events of resets: whether the mode is on now."""
 
     @classmethod
     def beside(cls, other: "ModeWorld") -> "ModeWorld":
@@ -95,9 +97,12 @@ class ModeWorld:
         world = cls.__new__(cls)
         world.folder, world.host = other.folder, other.host
         world.policies, world.users, world.held = other.policies, other.users, other.held
+        world.resets = other.resets
         return world
 
-    def restart(self, moment: Moment = lambda what: None, patience: ModePatience = AT_ONCE) -> None:
+    def restart(
+        self, moment: Moment = lambda what: None, patience: ModePatience = AT_ONCE, *, allowed: bool = True
+    ) -> None:
         """A new process: nothing is in its memory, and the publisher's last decision is in the API server."""
         files = HostFiles(self.host.root)
         self.journal = ToldJournal(self.folder / "state", moment)
@@ -112,7 +117,15 @@ class ModeWorld:
         resets = ToldResets(files, self.hardware, DriverOfNode(self.hardware, smi), smi)
         resets.moment = moment
         self.modes = ModeChanges(
-            NODE, self.executor, resets, self.rules, self.discovery, ours.report, patience, allowed=True
+            NODE,
+            self.executor,
+            resets,
+            self.rules,
+            self.discovery,
+            ours.report,
+            lambda gpu, on: self.resets.append(on),
+            patience,
+            allowed=allowed,
         )
 
     async def end(self) -> None:

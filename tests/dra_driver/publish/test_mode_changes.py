@@ -76,6 +76,14 @@ def test_the_mode_that_a_gpu_should_have(
     assert change(a100(**facts), spec, *used) == expected
 
 
+@pytest.mark.parametrize("enabled", [False, True])
+@pytest.mark.parametrize("spec", [{}, {"mig": WHEN_IDLE}])
+def test_no_claim_gets_a_gpu_whose_change_is_stuck(enabled: bool, spec: dict[str, Any]) -> None:
+    stuck = ModeObstacle(reason="Stuck", message="m", fix="f")
+    facts = a100(enabled=enabled, pending=not enabled, switched=True, obstacle=stuck)
+    assert [gpu.uuid for gpu in decide(facts, spec).waiting] == [A100.uuid]
+
+
 @pytest.mark.parametrize("kind", ["Passthrough", "VGPUGuest", "HostVGPU"])
 def test_no_gpu_of_a_virtual_machine_is_reset(kind: str) -> None:
     assert change(a100(**OFF).model_copy(update={"virtualization": kind}), {"mig": WHEN_IDLE}) is None
