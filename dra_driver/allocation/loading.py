@@ -5,6 +5,7 @@ Reading files and clusters is for commands (`dra_driver.cli`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +14,11 @@ from dra_driver.allocation.domains import templates_to_be, with_uid
 from dra_driver.allocation.nodes import NodeView, amounts_of
 from dra_driver.allocation.placement import extended_resources
 from dra_driver.allocation.snapshot import PublishedSlice
-from dra_driver.allocation.world import Quota, UnreadKind, World, claim_key, key_of
+from dra_driver.allocation.world import DeviceReport, Quota, UnreadKind, World, claim_key, key_of
 from dra_driver.api.computedomain import ComputeDomain
-from dra_driver.api.core import DEFAULT_NAMESPACE, Key, Node, Pod
-from dra_driver.api.gpu_settings import WaitingGpu
-from dra_driver.api.inventory import Limitation, NodeInventoryStatus
+from dra_driver.api.core import DEFAULT_NAMESPACE, Key, Node, ObjectCondition, Pod
+from dra_driver.api.gpu_settings import HealthPolicy, WaitingGpu
+from dra_driver.api.inventory import GpuFacts, Limitation, NodeInventoryStatus
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import (
     DeviceClass,
@@ -29,6 +30,7 @@ from dra_driver.api.resource import (
 )
 from dra_driver.cel.device import CelDevice
 from dra_driver.errors import InvalidInput
+from dra_driver.names import DeviceId
 from dra_driver.quantity import Quantity
 
 ANY_NODE = "any-node"
@@ -77,6 +79,9 @@ def world_of(
         registered=builder.registered,
         limitations=builder.limitations,
         waiting=builder.waiting,
+        gpus=builder.gpus,
+        health_policies=builder.health_policies,
+        reports=builder.reports,
         invalid=builder.invalid,
         behavior=behavior,
         unread=tuple(unread),
@@ -120,6 +125,9 @@ class _Builder:
         self.registered: dict[str, frozenset[str]] = {}
         self.limitations: dict[str, tuple[Limitation, ...]] = {}
         self.waiting: dict[str, tuple[WaitingGpu, ...]] = {}
+        self.gpus: dict[str, tuple[GpuFacts, ...]] = {}
+        self.health_policies: dict[str, HealthPolicy] = {}
+        self.reports: dict[tuple[Key, DeviceId], DeviceReport] = {}
         self.problems: list[InvalidInput] = []
         self.invalid: dict[tuple[str, Key], str] = {}
 
@@ -158,6 +166,7 @@ class _Builder:
             claim = claim.model_copy(update={"metadata": metadata})
         _check_requests(claim.spec)
         self.claims[claim_key(claim)] = claim
+        self.reports |= {(claim_key(claim), id_): report for id_, report in _reports(obj)}
 
     def _add_resourceclaimtemplate(self, obj: JsonObject) -> None:
         template = ResourceClaimTemplate.of(obj, about="ResourceClaimTemplate")
@@ -187,13 +196,8 @@ class _Builder:
         self.nodes[node.name] = node
 
     def _add_pod(self, obj: JsonObject) -> None:
-        # A claim that is made for it names its owner; a pod that no API server has seen has its name as UID.
-        namespace, name = key_of(obj)
-        metadata = {"uid": name, **obj["metadata"], "namespace": namespace}
-        pod = Pod.of({**obj, "metadata": metadata}, about="Pod")
-        # Computed once here, so that invalid quantities are found now.
-        amounts_of(pod.spec), extended_resources(pod.spec)
-        self.pods[namespace, name] = pod
+        pod = typed_pod(obj)
+        self.pods[pod.key] = pod
 
     def _add_namespace(self, obj: JsonObject) -> None:
         self.namespaces[obj["metadata"]["name"]] = obj["metadata"].get("labels") or {}
@@ -210,6 +214,29 @@ class _Builder:
         status = NodeInventoryStatus.of(obj.get("status") or {}, about="NodeInventory")
         self.limitations[node] = tuple(status.limitations)
         self.waiting[node] = tuple(status.policy.waiting) if status.policy is not None else ()
+        self.health_policies[node] = status.policy.health if status.policy is not None else HealthPolicy()
+        self.gpus[node] = tuple(GpuFacts.of(gpu, about="NodeInventory") for gpu in spec.get("gpus") or ())
+
+
+def typed_pod(obj: JsonObject) -> Pod:
+    """Raises InvalidInput, or ValueError for a quantity."""
+    # A claim that is made for it names its owner; a pod that no API server has seen has its name as UID.
+    namespace, name = key_of(obj)
+    metadata = {"uid": name, **obj["metadata"], "namespace": namespace}
+    pod = Pod.of({**obj, "metadata": metadata}, about="Pod")
+    # Computed once here, so that invalid quantities are found now.
+    amounts_of(pod.spec), extended_resources(pod.spec)
+    return pod
+
+
+def _reports(claim: JsonObject) -> Iterator[tuple[DeviceId, DeviceReport]]:
+    """From `status.devices`, which any driver may write; an entry that makes no sense is left out."""
+    for item in _list(_map(claim.get("status")).get("devices")):
+        entry = _map(item)
+        with suppress(InvalidInput, KeyError):
+            conditions = tuple(map(ObjectCondition.of, _list(entry.get("conditions"))))
+            id_ = DeviceId(str(entry["driver"]), str(entry["pool"]), str(entry["device"]))
+            yield id_, DeviceReport(conditions, _map(entry.get("data")))
 
 
 _NAMED = frozenset(("ComputeDomain", "DeviceClass", "Node", "Pod", "ResourceClaim", "ResourceClaimTemplate"))
@@ -259,11 +286,14 @@ def pods_of_workload(obj: JsonObject, *, replicas: int = 1) -> Iterator[JsonObje
         template = spec.get("template")
         if isinstance(template, dict) and isinstance(template.get("spec"), dict) and "containers" in template["spec"]:
             namespace, name = key_of(obj)
+            kind, uid = str(obj.get("kind")), _map(obj["metadata"]).get("uid") or name
+            owner = {"apiVersion": str(obj.get("apiVersion")), "kind": kind, "name": name, "uid": uid}
             for index in range(min(number, replicas)):
                 metadata = {
                     **_map(template.get("metadata")),
                     "name": f"{name}{suffix}-{index}",
                     "namespace": namespace,
+                    "ownerReferences": [{**owner, "controller": True}],
                 }
                 yield {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
 

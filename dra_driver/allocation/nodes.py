@@ -26,6 +26,8 @@ class NodeView:
     taints: tuple[Taint, ...] = ()
     unschedulable: bool = False
     allocatable: Mapping[str, str] = field(default_factory=dict)
+    not_ready: str | None = None
+    """Why its kubelet does not work, as the node's condition has it; None if it works, or that is not known."""
 
     @classmethod
     def read(cls, obj: JsonObject) -> "NodeView":
@@ -35,7 +37,10 @@ class NodeView:
     @classmethod
     def of(cls, node: Node) -> "NodeView":
         allocatable = {name: str(amount) for name, amount in node.status.allocatable.items()}
-        return cls(node.name, node.metadata.labels, tuple(node.spec.taints), node.spec.unschedulable, allocatable)
+        taints, conditions = tuple(node.spec.taints), node.status.conditions
+        bad = next((item for item in conditions if item.type == "Ready" and item.status != "True"), None)
+        not_ready = (bad.message or bad.reason) if bad is not None else None
+        return cls(node.name, node.metadata.labels, taints, node.spec.unschedulable, allocatable, not_ready)
 
 
 def selector_matches(selector: Mapping[str, Any], node: NodeView) -> bool:

@@ -14,7 +14,7 @@ from dra_driver.allocation.placement import Placement, highest_score, place_on, 
 from dra_driver.allocation.search import Limit
 from dra_driver.allocation.world import World, claim_key, claims_of
 from dra_driver.api.core import Key, Pod
-from dra_driver.api.resource import Allocation, ResourceClaim
+from dra_driver.api.resource import Allocation, Consumer, ResourceClaim
 from dra_driver.errors import InvalidInput, NodeNotReady
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER
 
@@ -56,17 +56,22 @@ def _placed(world: World, limit: Limit) -> Iterator[Placed]:
         used |= {claim_key(pod_claim.claim) for pod_claim in claims if pod_claim.claim is not None}
         if not pod.waits:
             continue
-        missing = [pod_claim.missing for pod_claim in claims if pod_claim.missing is not None]
-        if missing:
-            yield Placed("Pod", *pod.key, None, reasons=dict.fromkeys(missing, 0))
-            continue
-        resource_claims = [pod_claim.claim for pod_claim in claims if pod_claim.claim is not None]
-        placed, world = _place(world, pod, _without_twice(resource_claims), limit)
+        placed, world = place_pod(world, pod, limit)
         yield placed
     for key, claim in list(world.claims.items()):
         if key not in used and claim.status.allocation is None:
             placed, world = _place(world, None, [claim], limit)
             yield placed
+
+
+def place_pod(world: World, pod: Pod, limit: Limit) -> tuple[Placed, World]:
+    """With the world in which the pod has what it got."""
+    claims = claims_of(world, pod)
+    missing = [pod_claim.missing for pod_claim in claims if pod_claim.missing is not None]
+    if missing:
+        return Placed("Pod", *pod.key, None, reasons=dict.fromkeys(missing, 0)), world
+    resource_claims = [pod_claim.claim for pod_claim in claims if pod_claim.claim is not None]
+    return _place(world, pod, _without_twice(resource_claims), limit)
 
 
 def _without_twice(claims: Sequence[ResourceClaim]) -> list[ResourceClaim]:
@@ -86,7 +91,7 @@ def _place(world: World, pod: Pod | None, claims: Sequence[ResourceClaim], limit
     names = [claim.metadata.name for claim in wanted] + ([EXTENDED] if best.extended is not None else [])
     allocations = dict(zip(names, best.allocations, strict=True))
     for claim, allocation in zip(wanted, best.allocations, strict=False):
-        world = world.with_claim(_allocated(claim, allocation))
+        world = world.with_claim(_allocated(claim, allocation, pod))
     if best.extended is not None and pod is not None:
         world = world.with_claim(_extended_holder(pod, best.allocations[-1]))
     if pod is not None:
@@ -94,13 +99,15 @@ def _place(world: World, pod: Pod | None, claims: Sequence[ResourceClaim], limit
     return Placed(kind, *key, best.node, allocations), world
 
 
-def _allocated(claim: ResourceClaim, allocation: Allocation) -> ResourceClaim:
-    return claim.model_copy(update={"status": claim.status.model_copy(update={"allocation": allocation})})
+def _allocated(claim: ResourceClaim, allocation: Allocation, pod: Pod | None) -> ResourceClaim:
+    users = [Consumer(resource="pods", name=pod.name, uid=pod.uid)] if pod is not None else []
+    status = claim.status.model_copy(update={"allocation": allocation, "reserved_for": users})
+    return claim.model_copy(update={"status": status})
 
 
 def _extended_holder(pod: Pod, allocation: Allocation) -> ResourceClaim:
     metadata = {"name": f"{pod.name}-extended-resources", "namespace": pod.namespace}
-    return _allocated(ResourceClaim.model_validate({"metadata": metadata}), allocation)
+    return _allocated(ResourceClaim.model_validate({"metadata": metadata}), allocation, pod)
 
 
 def _best(

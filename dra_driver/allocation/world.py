@@ -15,12 +15,13 @@ from dra_driver.allocation.domains import domains_of_pools
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.snapshot import Catalog, PublishedSlice, Snapshot, Usage
 from dra_driver.api.computedomain import ComputeDomain
-from dra_driver.api.core import DEFAULT_NAMESPACE, Key, Pod
-from dra_driver.api.gpu_settings import WaitingGpu
-from dra_driver.api.inventory import Limitation
+from dra_driver.api.core import DEFAULT_NAMESPACE, Key, ObjectCondition, Pod
+from dra_driver.api.gpu_settings import HealthPolicy, WaitingGpu
+from dra_driver.api.inventory import GpuFacts, Limitation
 from dra_driver.api.meta import JsonObject
-from dra_driver.api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceClaimTemplate
+from dra_driver.api.resource import Device, DeviceClass, DeviceTaintRule, ResourceClaim, ResourceClaimTemplate
 from dra_driver.errors import InvalidInput
+from dra_driver.names import DeviceId
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,19 @@ class Quota:
     name: str
     hard: Mapping[str, str]
     used: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceReport:
+    """What a driver reports on a device of a claim, in `status.devices`."""
+
+    conditions: tuple[ObjectCondition, ...] = ()
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def mig_uuid(self) -> str:
+        """Empty if it is not known, or for other devices."""
+        return str(self.data.get("migUUID") or "")
 
 
 @dataclass(frozen=True)
@@ -62,11 +76,17 @@ class World:
     quotas: tuple[Quota, ...] = ()
     registered: Mapping[str, frozenset[str]] = field(default_factory=dict)
     limitations: Mapping[str, tuple[Limitation, ...]] = field(default_factory=dict)
+    """What the policy asks for and a node does not offer, by node, as its inventory says."""
     waiting: Mapping[str, tuple[WaitingGpu, ...]] = field(default_factory=dict)
     """GPUs that change when claims are gone, by node."""
+    gpus: Mapping[str, tuple[GpuFacts, ...]] = field(default_factory=dict)
+    """By node; a node that is not in it has not reported, or its inventory could not be read."""
+    health_policies: Mapping[str, HealthPolicy] = field(default_factory=dict)
+    """By node."""
+    reports: Mapping[tuple[Key, DeviceId], DeviceReport] = field(default_factory=dict)
+    """Of the devices of claims, by claim and device."""
     invalid: Mapping[tuple[str, Key], str] = field(default_factory=dict)
     """What is wrong with claims and templates that were left out, by kind and key."""
-    """What the policy asks for and a node does not offer, by node, as its inventory says."""
     behavior: Behavior = CURRENT
     unread: tuple[UnreadKind, ...] = ()
     live: bool = False
@@ -90,6 +110,18 @@ class World:
     def domains_of_pools(self) -> Mapping[str, str]:
         """UIDs of the ComputeDomains that claims hold channels of, by pool."""
         return domains_of_pools(self.claims.values())
+
+    @cached_property
+    def devices(self) -> Mapping[DeviceId, tuple[str, Device]]:
+        """All that are published, each with its node; of a slice for several nodes, with the name of its pool."""
+        return {
+            DeviceId(slice_.spec.driver, slice_.spec.pool.name, device.name): (
+                device.node_name or slice_.spec.node_name or slice_.spec.pool.name,
+                device,
+            )
+            for slice_ in self.slices
+            for device in slice_.spec.devices or ()
+        }
 
     @cached_property
     def pods_by_node(self) -> Mapping[str, tuple[Pod, ...]]:

@@ -8,24 +8,32 @@ from types import MappingProxyType
 from typing import Any
 
 from dra_driver.allocation.behavior import Behavior
-from dra_driver.allocation.loading import world_of
+from dra_driver.allocation.loading import pods_of_workload, typed_pod, world_of
 from dra_driver.allocation.world import UnreadKind, World
+from dra_driver.api.core import Key, ObjectCondition
 from dra_driver.api.meta import (
     COMPUTE_DOMAINS,
+    CRON_JOBS,
+    DAEMON_SETS,
+    DEPLOYMENTS,
     DEVICE_CLASSES,
+    JOBS,
     NAMESPACES,
     NODE_INVENTORIES,
     NODES,
     PODS,
+    REPLICA_SETS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
+    STATEFUL_SETS,
     JsonObject,
     Resource,
 )
 from dra_driver.cli.seen import READ_AS, SHOWN, TAINT_RULES, ClusterSeen, Objects, Selection
 from dra_driver.cli.session import FORBIDDEN, ask, listed
-from dra_driver.errors import ClusterError, NotFound
+from dra_driver.errors import ClusterError, InvalidInput, NotFound
+from dra_driver.explain.workloads import Workload
 from dra_driver.kube.client import Kube
 from dra_driver.terminal import messages
 
@@ -36,9 +44,52 @@ _LISTS = frozenset({"ints", "bools", "strings", "versions"})
 """Fields of attributes that only a server with DRAListTypeAttributes keeps."""
 
 
+JOB_SETS = Resource("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet", True)
+WORKLOADS = (DEPLOYMENTS, STATEFUL_SETS, DAEMON_SETS, REPLICA_SETS, JOBS, CRON_JOBS, JOB_SETS)
+_BETWEEN = {DEPLOYMENTS: REPLICA_SETS, CRON_JOBS: JOBS, JOB_SETS: JOBS}
+"""What makes the pods, where it is not the workload itself."""
+_MOST_PODS = 1000
+
+
 def ask_world(kubeconfig: Path | None, context: str | None, namespace: str) -> World:
     """The world of the cluster that the kubeconfig names. Raises ClusterError when it cannot be asked at all."""
     return ask(kubeconfig, context, lambda kube: live_world(kube, namespace))
+
+
+def ask_workload(
+    kubeconfig: Path | None, context: str | None, namespace: str, kind: Resource, name: str
+) -> tuple[World, Workload]:
+    """The world, and a workload in it. Raises InvalidInput if there is none of this name."""
+
+    async def both(kube: Kube) -> tuple[World, Workload]:
+        return await live_workload(kube, await live_world(kube, namespace), kind, (namespace, name))
+
+    return ask(kubeconfig, context, both)
+
+
+async def live_workload(kube: Kube, world: World, kind: Resource, key: Key) -> tuple[World, Workload]:
+    """With its pods; if it has none, the world has those that its controller would make."""
+    namespace, name = key
+    try:
+        obj = await kube.get(kind, name, namespace=namespace)
+    except NotFound:
+        raise InvalidInput("does not exist", about=f"{kind.kind} {namespace}/{name}") from None
+    makers = {obj["metadata"]["uid"]}
+    if between := _BETWEEN.get(kind):
+        made = await listed(kube, between, namespace)
+        makers |= {
+            item["metadata"]["uid"] for item in (made if isinstance(made, list) else ()) if _owners(item) & makers
+        }
+    pods = [pod for pod in world.pods.values() if any(owner.uid in makers for owner in pod.metadata.owner_references)]
+    if not pods:
+        pods = [typed_pod(pod) for pod in pods_of_workload({**obj, "kind": kind.kind}, replicas=_MOST_PODS)]
+        world = replace(world, pods={**world.pods, **{pod.key: pod for pod in pods}})
+    conditions = (obj.get("status") or {}).get("conditions") or ()
+    return world, Workload(kind.kind, key, tuple(pod.key for pod in pods), tuple(map(ObjectCondition.of, conditions)))
+
+
+def _owners(obj: JsonObject) -> set[str]:
+    return {owner["uid"] for owner in obj["metadata"].get("ownerReferences") or ()}
 
 
 async def live_world(kube: Kube, namespace: str) -> World:

@@ -81,7 +81,9 @@ COMMANDS = (
     LazyCommand("cluster", "dra_driver.cli.demo:cluster", "Keep a simulated cluster with GPUs running."),
     LazyCommand("get", "dra_driver.cli.get:get", "Show nodes, devices, claims, policies or domains."),
     LazyCommand("top", "dra_driver.cli.top.loop:top", "Watch the GPUs of all nodes in the terminal."),
-    LazyCommand("explain", "dra_driver.cli.explain:explain", "Why a pod or claim waits, and what would fit."),
+    LazyCommand(
+        "explain", "dra_driver.cli.explain:explain", "Why something waits and what would fit, or what is wrong."
+    ),
     LazyCommand("allocate", "dra_driver.cli.allocate:allocate", "Offline: the devices that claims would get."),
     LazyCommand(
         "check", "dra_driver.cli.check:check", "Offline: what is wrong with manifests, before they are applied."

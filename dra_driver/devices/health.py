@@ -184,5 +184,10 @@ def taints(conditions: Sequence[HealthCondition], policy: HealthPolicy, driver: 
 def _effect(condition: HealthCondition, policy: HealthPolicy) -> str:
     if judged(condition, policy) != "Critical":
         return "None"
+    return "NoExecute" if evicts(condition, policy) else "NoSchedule"
+
+
+def evicts(condition: HealthCondition, policy: HealthPolicy) -> bool:
+    """Whether pods that have the device lose it."""
     passes = condition.type in ("NotValidated", "Released", "PrepareFailed")
-    return "NoExecute" if policy.evict and not passes else "NoSchedule"
+    return policy.evict and not passes and judged(condition, policy) == "Critical"

@@ -34,16 +34,20 @@ def policy_findings(
     return tuple(_finding(nodes) for _, nodes in sorted(groups.items()))
 
 
-def waiting_findings(world: World, verdicts: Iterable[NodeVerdict]) -> tuple[WaitFinding, ...]:
-    """GPUs of nodes that do not fit, and that get other devices when the claims that use them are gone, or their MIG
-    mode is switched."""
+def limitation_findings(world: World, node: str) -> tuple[WaitFinding, ...]:
+    """All that the policy asks for and the node does not offer."""
+    return tuple(_finding({node: limitation}) for limitation in world.limitations.get(node, ()))
+
+
+def waiting_findings(world: World, nodes: Iterable[str]) -> tuple[WaitFinding, ...]:
+    """GPUs of these nodes that get other devices when the claims that use them are gone, or their MIG mode is
+    switched."""
     claims = "Wait until the pods of these claims end, or delete them. No new claim gets the GPU until then."
     mode = "Wait until the node's plugin has switched it. No new claim gets the GPU until then."
     return tuple(
-        WaitFinding("policy-waits", f"node {verdict.node}", str(gpu), claims if gpu.claims else mode)
-        for verdict in verdicts
-        if not verdict.fits
-        for gpu in world.waiting.get(verdict.node, ())
+        WaitFinding("policy-waits", f"node {node}", str(gpu), claims if gpu.claims else mode)
+        for node in nodes
+        for gpu in world.waiting.get(node, ())
     )
 
 

@@ -17,6 +17,7 @@ from dra_driver.errors import InvalidInput
 from dra_driver.explain.driver_findings import domain_findings, policy_findings, waiting_findings
 from dra_driver.explain.findings import WaitFinding, findings_of
 from dra_driver.explain.judge import NodeJudge
+from dra_driver.explain.running import fault_findings, faults_of_claim, running_findings
 from dra_driver.explain.suggest import Suggestion, suggestions
 from dra_driver.explain.verdicts import DeviceVerdict, NodeVerdict, ReasonCode, holder_of
 
@@ -29,7 +30,11 @@ class Answer(StrEnum):
     """A node has room for it now; the scheduler has not decided yet, or another part of it refuses."""
     ALLOCATED = "allocated"
     SCHEDULED = "scheduled"
+    """A pod has its node; `ready` and findings say how it does there."""
     DONE = "done"
+    HEALTHY = "healthy"
+    """Of nodes and GPUs."""
+    UNHEALTHY = "unhealthy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,14 @@ class Explanation:
     devices: tuple[tuple[str, DeviceVerdict], ...] = ()
     """Node, and what one of its devices is to one request."""
     unread: tuple[UnreadKind, ...] = ()
+    ready: bool | None = None
+    """Of a pod that has its node: whether it runs and is ready."""
+    summary: str = ""
+    """Of a node or GPU, in a sentence."""
+    alike: tuple[str, ...] = ()
+    """Other pods of the same workload of which the same is true."""
+    workload: str | None = None
+    """What made the pod: `Deployment team-a/llm`."""
 
     @property
     def fitting(self) -> tuple[str, ...]:
@@ -89,6 +102,10 @@ class Explanation:
             "name": self.name,
             "answer": self.answer.value,
             "node": self.node,
+            "ready": self.ready,
+            "summary": self.summary or None,
+            "workload": self.workload,
+            "alike": list(self.alike),
             "claims": [asdict(claim) for claim in self.claims],
             "fittingNodes": list(self.fitting),
             "groups": [
@@ -196,8 +213,12 @@ def _explained(
         findings = (
             *findings_of(world, pod, entries, verdicts),
             *policy_findings(world, pod, entries, verdicts),
-            *waiting_findings(world, verdicts),
+            *waiting_findings(world, [verdict.node for verdict in verdicts if not verdict.fits]),
         )
+    if answer is Answer.SCHEDULED and pod is not None:
+        findings = running_findings(world, pod, entries)
+    elif answer is Answer.ALLOCATED:
+        findings = tuple(fault_findings((fault for claim in claims for fault in faults_of_claim(world, claim)), None))
     if answer is not Answer.DONE:
         findings = (*findings, *domain_findings(world, pod, entries, verdicts))
     hopeless = any(finding.code in _HOPELESS for finding in findings)
@@ -212,13 +233,14 @@ def _explained(
         *key,
         answer,
         pod.node if pod is not None else _node_of(claims),
-        tuple(_state(world, entry) for entry in entries),
+        tuple(claim_state(world, entry) for entry in entries),
         verdicts,
         _groups(verdicts),
         findings,
         changes,
         _devices(world, judge, devices_of) if answer in (Answer.WAITS, Answer.FITS) and not hopeless else (),
         world.unread,
+        ready=pod.ready if pod is not None and answer is Answer.SCHEDULED else None,
     )
 
 
@@ -242,7 +264,7 @@ def _node_of(claims: Sequence[ResourceClaim]) -> str | None:
     return None
 
 
-def _state(world: World, entry: PodClaim) -> ClaimState:
+def claim_state(world: World, entry: PodClaim) -> ClaimState:
     claim = entry.claim
     name = entry.entry or None
     if claim is None:

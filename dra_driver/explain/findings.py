@@ -4,7 +4,7 @@ Each finding says what is wrong, with which object, and what to do. Those that `
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from dra_driver.allocation.behavior import Behavior
@@ -55,8 +55,8 @@ def findings_of(
         *_of_errors(world, known, verdicts),
         *_of_quotas(world, claims),
         *_of_gates(world),
-        *_of_pools(world, verdicts),
-        *_of_plugins(world),
+        *(() if all(verdict.fits for verdict in verdicts) else pool_findings(world, world.nodes.values())),
+        *plugin_findings(world, world.registered),
         *_of_forgotten(world, verdicts),
         *_of_nodes(world),
     ]
@@ -97,7 +97,8 @@ def _of_entries(world: World, pod: Pod | None, claims: Sequence[PodClaim]) -> It
             text = f"claim {claim.claim.metadata.name if claim.claim else ''} was not created for this pod"
             fix = "Delete the pod, so that it is created again with its own claim."
             yield WaitFinding("foreign-claim", f"pod {pod}, claim entry {claim.entry}", text, fix, stops=True)
-        if claim.generated and world.live and claim.claim is not None:
+        # A pod that a workload would make has its name as UID, and no claim either.
+        if claim.generated and world.live and claim.claim is not None and pod is not None and pod.uid != pod.name:
             text = f"its claim has not been created from template {claim.template} yet"
             fix = "If this persists, see the pod's events: kube-controller-manager reports why it creates none."
             yield WaitFinding("claim-not-made", f"pod {pod}, claim entry {claim.entry}", text, fix, stops=True)
@@ -347,30 +348,29 @@ def _several(number: int, noun: str) -> str:
     return f"1 {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _of_pools(world: World, verdicts: Sequence[NodeVerdict]) -> Iterator[WaitFinding]:
-    if all(verdict.fits for verdict in verdicts):
-        return
+def pool_findings(world: World, nodes: Iterable[NodeView]) -> Iterator[WaitFinding]:
+    """Pools of which these nodes can use nothing."""
     nodes_of: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for node in world.nodes.values():
+    for node in nodes:
         for pool in Site(node, world.snapshot).pools:
             if pool.problem is not None:
                 nodes_of[str(pool), pool.problem].append(node.name)
-    for (name, problem), nodes in sorted(nodes_of.items()):
+    for (name, problem), names in sorted(nodes_of.items()):
         if problem.startswith("is invalid"):
             fix = (
                 "Its driver published it incorrectly; none of its devices can be used until it is published correctly."
             )
-            yield WaitFinding("invalid-pool", f"pool {name}", f"{problem} ({some(nodes)})", fix)
+            yield WaitFinding("invalid-pool", f"pool {name}", f"{problem} ({some(names)})", fix)
         else:
             fix = "None of its devices can be used meanwhile. If this persists, its driver or controller is stuck."
-            yield WaitFinding("incomplete-pool", f"pool {name}", f"{problem} ({some(nodes)})", fix)
+            yield WaitFinding("incomplete-pool", f"pool {name}", f"{problem} ({some(names)})", fix)
 
 
-def _of_plugins(world: World) -> Iterator[WaitFinding]:
-    """Nodes whose kubelet does not know a plugin that reported from there: pods with claims would hang there."""
+def plugin_findings(world: World, nodes: Collection[str]) -> Iterator[WaitFinding]:
+    """Those of the nodes whose kubelet does not know a plugin that reported from there: pods with claims hang there."""
     known = {driver for drivers in world.registered.values() for driver in drivers}
     silent: dict[str, list[str]] = defaultdict(list)
-    for node, drivers in sorted(world.registered.items()):
+    for node, drivers in sorted((node, world.registered[node]) for node in nodes if node in world.registered):
         published = {slice_.spec.driver for slice_ in world.slices if slice_.spec.node_name == node}
         for driver in sorted((published & known) - drivers) or ([""] if not drivers else []):
             silent[driver].append(node)

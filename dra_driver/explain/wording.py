@@ -6,6 +6,7 @@ from textwrap import wrap
 from dra_driver.explain.explain import Answer, ClaimState, Explanation, Group
 from dra_driver.explain.findings import WaitFinding
 from dra_driver.explain.verdicts import DeviceVerdict, ReasonCode
+from dra_driver.explain.workloads import WorkloadExplanation
 from dra_driver.phrases import and_more
 
 _MOST_NAMED = 4
@@ -25,12 +26,17 @@ def summary(explanation: Explanation) -> str:
 
 def headline(explanation: Explanation) -> str:
     """What there is to know when there is time for one sentence."""
+    if explanation.summary:
+        return explanation.summary
     who = f"{'Pod' if explanation.kind == 'Pod' else 'Claim'} {explanation.namespace}/{explanation.name}"
     match explanation.answer:
         case Answer.DONE:
             return f"{who} has ended; it waits for nothing."
+        case Answer.SCHEDULED if explanation.stops:
+            first = explanation.stops[0]
+            return f"{who} is on node {explanation.node}, but {first.about}: {_first_line(first.text)}."
         case Answer.SCHEDULED:
-            return f"{who} is on node {explanation.node}, with all its devices."
+            return f"{who} {'runs' if explanation.ready else 'is'} on node {explanation.node}, with all its devices."
         case Answer.ALLOCATED:
             return f"{who} has its devices: {', '.join(d for claim in explanation.claims for d in claim.devices)}."
         case Answer.FITS:
@@ -47,9 +53,12 @@ def headline(explanation: Explanation) -> str:
 def sentences(explanation: Explanation, width: int = 100) -> tuple[str, ...]:
     """Lines, none longer than `width` where words allow it."""
     lines: list[str] = [*_wrapped(headline(explanation), width)]
+    if explanation.alike:
+        lines += _wrapped(f"The same is true of {and_more(explanation.alike, _MOST_NAMED)}.", width)
+    has_place = explanation.answer in (Answer.SCHEDULED, Answer.ALLOCATED, Answer.HEALTHY, Answer.UNHEALTHY)
     for title, body in (
         ("Claims", _claims(explanation.claims, width)),
-        ("What stops it", _findings(explanation.stops, width)),
+        ("What is wrong" if has_place else "What stops it", _findings(explanation.stops, width)),
         ("Nodes", _nodes(explanation, width)),
         ("Also noticed", _findings([finding for finding in explanation.findings if not finding.stops], width)),
         ("What would fit", _suggestions(explanation, width)),
@@ -60,6 +69,16 @@ def sentences(explanation: Explanation, width: int = 100) -> tuple[str, ...]:
         if results:
             lines += ["", title, *results]
     lines += _next_step(explanation, width)
+    return tuple(lines)
+
+
+def workload_sentences(explained: WorkloadExplanation, width: int = 100) -> tuple[str, ...]:
+    """As `sentences`, of a workload: how many of its pods do what, then each kind of pod that does not run."""
+    lines = [*_wrapped(explained.headline, width), *_findings(explained.findings, width)]
+    for part in explained.bad or (
+        explained.parts if len(explained.parts) == 1 and not explained.parts[0].alike else ()
+    ):
+        lines += ["", *sentences(part, width)]
     return tuple(lines)
 
 
@@ -134,7 +153,7 @@ def _next_step(explanation: Explanation, width: int) -> Iterator[str]:
             else "Devices are chosen when a pod that uses the claim is scheduled."
         )
         yield from _wrapped(text, width)
-    elif explanation.answer is Answer.SCHEDULED:
+    elif explanation.answer is Answer.SCHEDULED and not explanation.ready and not explanation.stops:
         yield ""
         text = "If it does not start, its node has the reason: see the pod's events and the node plugin's log there."
         yield from _wrapped(text, width)

@@ -17,8 +17,10 @@ from dra_driver import bundled
 from dra_driver.api.meta import (
     COMPUTE_DOMAINS,
     CRDS,
+    DEPLOYMENTS,
     NODES,
     PODS,
+    REPLICA_SETS,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
     JsonObject,
@@ -27,7 +29,7 @@ from dra_driver.api.meta import (
 from dra_driver.cli.live import _behavior, live_world
 from dra_driver.cli.main import app
 from dra_driver.errors import InvalidInput, Rejected
-from dra_driver.explain import driver_findings, findings
+from dra_driver.explain import driver_findings, findings, hardware, running, workloads
 from dra_driver.explain.suggest import SuggestionKind
 from dra_driver.explain.verdicts import ReasonCode
 from dra_driver.kube.client import Kube, Listing
@@ -230,9 +232,9 @@ def test_what_to_explain_may_be_written_as_for_kubectl(
 @pytest.mark.parametrize(
     ("written", "told"),
     [
-        (("job/train",), "'job' is neither pod nor claim; say what to explain: pod NAME"),
-        (("train",), "'train' is neither pod nor claim"),
-        (("pod/",), "say what to explain: pod NAME"),
+        (("train",), "cannot explain 'train'; say what to explain: pod, claim, node"),
+        (("pod/",), "say what to explain: pod, claim, node"),
+        (("job/train",), "Job default/train: there is none in the files"),
         (("pod/train", "other"), "one at a time: pod/train or other"),
     ],
 )
@@ -263,6 +265,26 @@ def test_every_field_of_the_json_is_documented(tmp_path: Path) -> None:
     text = DOCUMENTATION.read_text()
     documented = {line.split("`")[1] for line in text.splitlines() if line.startswith("| `")}
     assert keys - documented == set()
+
+
+def _deployment(replicas: int = 3) -> JsonObject:
+    """Of pods that share a claim."""
+    template = {"metadata": {"labels": {"app": "web"}}, "spec": pod(claims=["large"], node_name=None)["spec"]}
+    spec = {"replicas": replicas, "selector": {"matchLabels": {"app": "web"}}, "template": template}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}, "spec": spec}
+
+
+def test_pods_of_a_workload_in_files_are_explained_together(tmp_path: Path) -> None:
+    files = _files(tmp_path, _deployment(), _large(), NODE_1)
+    for subject in ((), ("deploy/web",), ("deployments", "web")):
+        found = _run(*subject, "-f", files)
+        assert found.exit_code == Status.NO
+        assert found.stdout.startswith("Deployment default/web has 3 pods: 3 wait.\n\nPod default/web-0 waits:")
+        assert "The same is true of web-1, web-2." in found.stdout
+    (data,) = json.loads(_run("-f", files, "-o", "json").stdout)
+    assert (data["name"], data["alike"], data["workload"]) == ("web-0", ["web-1", "web-2"], "Deployment default/web")
+    fits = _run("deploy/web", "-f", _files(tmp_path, _deployment(), _large("1Gi"), NODE_1))
+    assert (fits.exit_code, fits.stdout) == (Status.DONE, "Deployment default/web has 3 pods: 3 fit now.\n")
 
 
 # -- of a cluster
@@ -308,6 +330,45 @@ async def test_a_pod_that_runs_has_its_devices(kubeconfig: str) -> None:
     found = await _dractl("explain", "pod", "train", "--kubeconfig", kubeconfig)
     assert found.exit_code == Status.DONE
     assert found.stdout.startswith("Pod default/train is on node node-1, with all its devices.")
+
+
+async def test_a_workload_of_a_cluster_has_the_pods_of_what_it_made(kubeconfig: str, kube: Kube) -> None:
+    await kube.create(RESOURCE_CLAIMS, _large())
+    made = await kube.create(DEPLOYMENTS, _deployment(), namespace="default")
+    found = await _dractl("explain", "deploy/web", "--kubeconfig", kubeconfig)
+    assert found.stdout.startswith("Deployment default/web has 3 pods: 3 wait."), "none exists, so all would be made"
+    owned = _deployment() | {"kind": "ReplicaSet"}
+    owned["metadata"] = {"name": "web-1", "ownerReferences": [_owner(made)]}
+    replica_set = await kube.create(REPLICA_SETS, owned, namespace="default")
+    for name in ("web-1-a", "web-1-b"):
+        one = pod(name, ["held"])
+        one["metadata"]["ownerReferences"] = [_owner(replica_set)]
+        await kube.create(PODS, one)
+    found = await _dractl("explain", "deploy", "web", "--kubeconfig", kubeconfig)
+    assert found.stdout.startswith("Deployment default/web has 2 pods: 2 are starting.")
+    failed = {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"}
+    await kube.merge_patch(
+        DEPLOYMENTS, "web", {"status": {"conditions": [failed]}}, namespace="default", subresource="status"
+    )
+    found = await _dractl("explain", "deploy", "web", "--kubeconfig", kubeconfig)
+    assert "Deployment default/web: ReplicaFailure is True: exceeded quota" in found.stdout
+    missing = await _dractl("explain", "job", "web", "--kubeconfig", kubeconfig)
+    assert isinstance(missing.exception, InvalidInput) and "Job default/web: does not exist" in str(missing.exception)
+
+
+def _owner(obj: JsonObject) -> JsonObject:
+    metadata = obj["metadata"]
+    owner = {"apiVersion": obj["apiVersion"], "kind": obj["kind"], "name": metadata["name"], "uid": metadata["uid"]}
+    return {**owner, "controller": True}
+
+
+async def test_a_node_and_a_gpu_of_a_cluster(kubeconfig: str) -> None:
+    found = await _dractl("explain", "node/node-1", "--kubeconfig", kubeconfig)
+    assert found.exit_code == Status.DONE
+    assert found.stdout.startswith("Node node-1 publishes 2 devices; its NodeInventory is not known.")
+    assert "  default/held, allocated: node-1/gpu-0, node-1/gpu-1, used by train" in found.stdout
+    gone = await _dractl("explain", "gpu", "gpu-9", "--kubeconfig", kubeconfig)
+    assert isinstance(gone.exception, InvalidInput) and "NodeInventories are not known" in str(gone.exception)
 
 
 async def test_a_pod_that_has_its_node_hears_of_its_domain(kubeconfig: str, kube: Kube) -> None:
@@ -358,11 +419,14 @@ async def test_what_is_forbidden_is_left_out_and_said(
     assert set(world.nodes) == {"node-1"}, "slices name it"
 
 
+_MODULES = (findings, driver_findings, running, hardware, workloads)
+
+
 def test_every_code_is_documented() -> None:
     text = DOCUMENTATION.read_text()
     assert [code for code in ReasonCode if f"`{code}`" not in text] == []
     assert [kind for kind in SuggestionKind if f"`{kind}`" not in text] == []
-    source = "".join(Path(module.__file__).read_text() for module in (findings, driver_findings))
+    source = "".join(Path(module.__file__).read_text() for module in _MODULES)
     codes = set(re.findall(r'Finding\(\s*"([a-z-]+)"', source)) | {"missing-claim", "missing-template"}
     assert [code for code in sorted(codes) if code not in text] == []
 
