@@ -44,7 +44,7 @@ def _check_known(asked: ClaimRef, node: Node, field: str) -> None:
 def _no_partition(gpus: list[GpuFacts]) -> str:
     names = ", ".join(sorted(gpu.name for gpu in gpus))
     count, sizes = len(gpus), sorted({part.size for gpu in gpus for part in gpu.fabric_partitions})
-    if count in sizes and count in PARTITION_SIZES and count > 1:
+    if count in sizes and count in PARTITION_SIZES:
         way = (
             f"add the constraint `matchAttribute: gpu.nvidia.com/partition{count}` to the claim, for all requests of"
             " GPUs, and delete the pod and its claim, so that the claim is allocated again"

@@ -114,6 +114,9 @@ def test_it_stays_also_when_fabric_manager_had_to_be_reminded_of_it(plugin: Plug
     plugin.host.start_fabric_manager()
     plugin.make(hold)
     assert plugin.host.active_partitions() == [3]
+    members = {gpu.uuid for gpu in hold.gpus}
+    (moment,) = plugin.driver.open_during
+    assert moment == [gpu.uuid not in members for gpu in plugin.host.state.gpus]
     plugin.undo(hold)
     assert plugin.host.active_partitions() == [3]
 
@@ -150,6 +153,14 @@ def test_another_tool_that_activates_it_at_the_same_moment_does_no_harm(plugin: 
     assert plugin.host.active_partitions() == [3]
 
 
+def test_a_partition_in_use_that_is_not_active_is_not_called_made(plugin: Plugin) -> None:
+    hold = plugin.hold()
+    plugin.host.fabric_mishap("fmActivateFabricPartition", code=int(FmCode.IN_USE))
+    with pytest.raises(HardwareError, match="activation of partition 3 failed"):
+        plugin.make(hold)
+    assert plugin.host.active_partitions() == []
+
+
 def test_a_partition_that_another_tool_deactivated_is_gone_as_it_should(plugin: Plugin) -> None:
     hold = plugin.hold()
     plugin.make(hold)
@@ -158,6 +169,15 @@ def test_a_partition_that_another_tool_deactivated_is_gone_as_it_should(plugin: 
     plugin.make(hold)
     plugin.host.fabric_mishap("fmDeactivateFabricPartition", code=int(FmCode.UNINITIALIZED))
     plugin.undo(hold)
+
+
+def test_a_partition_that_cannot_be_deactivated_is_not_called_gone(plugin: Plugin) -> None:
+    hold = plugin.hold()
+    plugin.make(hold)
+    plugin.host.fabric_mishap("fmDeactivateFabricPartition", code=int(FmCode.GENERIC_ERROR))
+    with pytest.raises(HardwareError, match="deactivation of partition 3 failed"):
+        plugin.undo(hold)
+    assert plugin.host.active_partitions() == [3]
 
 
 def test_fabric_manager_that_forgot_it_is_reminded(plugin: Plugin) -> None:

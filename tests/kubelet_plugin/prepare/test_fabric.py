@@ -85,6 +85,35 @@ def test_a_gpu_outside_of_all_partitions_cannot_be_with_one_inside() -> None:
         partition_of(a_ref(), [GPUS[1], gpu(2)], NODE, field="results")
 
 
+EIGHT = ((1, 2, 3, 4, 5, 6, 7, 8), (1,), (2,), (3,))
+THREE = ((1, 2, 3), (2, 3, 4))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "sets", "advice"),
+    [
+        ((1, 2), SETS, "add the constraint `matchAttribute: gpu.nvidia.com/partition2` to the claim"),
+        ((3, 2, 1), EIGHT, "request as many GPUs as a partition of this node has (1, 8)"),
+        ((1, 2, 4), THREE, "request as many GPUs as a partition of this node has (3)"),
+        ((1,), ((1, 2),), "request as many GPUs as a partition of this node has (2)"),
+    ],
+)
+def test_who_requests_other_gpus_learns_which_there_are(
+    numbers: tuple[int, ...], sets: tuple[tuple[int, ...], ...], advice: str
+) -> None:
+    gpus = [facts(number, sets) for number in numbers]
+    with pytest.raises(InvalidInput) as refused:
+        partition_of(a_ref(), gpus, NODE, field="results")
+    names = ", ".join(sorted(one.name for one in gpus))
+    assert f"{names} are not a fabric partition" in refused.value.message
+    assert advice in refused.value.message
+
+
+def test_of_several_partitions_with_the_same_gpus_it_is_always_the_first() -> None:
+    hold = partition_of(a_ref(), [facts(1, ((2,),) * 3 + ((1,),) * 20)], NODE, field="results")
+    assert hold is not None and hold.partition == 3
+
+
 def test_two_partitions_with_a_gpu_in_common_exclude_each_other() -> None:
     holds = [found(*one) for one in SETS]
     for one, another in combinations(range(len(SETS)), 2):

@@ -51,7 +51,7 @@ NODE_WITH_ALL = a_node_with(
     mig=[{"gpus": {"names": [device_name(2)]}, "mode": "Dynamic"}],
     sharing=[{"gpus": {"names": [device_name(3)]}, "strategy": "TimeSlicing", "replicas": 4}],
     passthrough=[{"gpus": {"names": [device_name(4)]}}],
-    attributes=[{"values": {"example.com/rack": "r<1>"}}],
+    attributes=[{"values": {"example.com/rack": "r<1>é"}}],
 )
 
 
@@ -76,7 +76,9 @@ def test_a_file_has_the_form_of_kubernetes() -> None:
     assert attributes["multiprocessors"] == {"int": 0}
     assert attributes["cudaDriverVersion"] == {"version": "13.0.0"}
     assert list(attributes) == sorted(attributes)
-    assert b'"string": "r\\u003c1\\u003e"' in file.content, "as Go writes JSON"
+    assert '"string": "r\\u003c1\\u003eé"'.encode() in file.content, "as Go writes JSON"
+    assert file.content.startswith(b'{\n  "kind": "DeviceMetadata",\n  "apiVersion"')
+    assert file.spec.startswith(b'{\n  "cdiVersion": "0.5.0",\n')
     assert file.content.endswith(b"\n}\n")
 
 
@@ -122,7 +124,8 @@ def test_each_kind_of_device_is_described_as_it_is_published(
     (found,) = devices_in(only(a_result(device, **more)))
     values = values_of(found)
     assert {name: values.get(name) for name in expected} == expected
-    assert values["example.com/rack"] == "r<1>"
+    assert values["example.com/rack"] == "r<1>é"
+    assert list(found["attributes"]) == sorted(found["attributes"])
 
 
 def test_a_mig_device_that_nobody_made_has_no_uuid_for_who_only_looks() -> None:
