@@ -6,7 +6,7 @@
 
 `result` is `Allocated`, with an allocation for each claim, or `NotAllocatable`, with a reason. The snapshot has what is
 true of a cluster at one moment; the catalog of its slices can be used until one of them changes. A `World` is made of
-objects as the API has them (docs/library.md); `dra_driver.explain` says why something in it waits.
+objects as the API has them; `dra_driver.explain` says why something in it waits.
 """
 
 from dra_driver.allocation.behavior import CURRENT, Behavior

@@ -86,7 +86,7 @@ def check(
             raise InvalidInput("the nodes come from the cluster; leave it out with --live", about="--profiles")
         knowledge = _of_cluster(kubeconfig, context, kubernetes)
     else:
-        knowledge = _offline(named_minor(kubernetes or f"1.{CURRENT}", KNOWN), profiles, reading.documents)
+        knowledge = offline_knowledge(named_minor(kubernetes or f"1.{CURRENT}", KNOWN), profiles, reading.documents)
     findings = findings_in(reading, knowledge)
     _print(findings, output, len(reading.documents) + len(reading.problems))
     bad = (Severity.ERROR, Severity.WARNING) if strict else (Severity.ERROR,)
@@ -94,7 +94,9 @@ def check(
         raise SystemExit(Status.NO)
 
 
-def _offline(minor: int, profiles: str, documents: Sequence[Document]) -> Knowledge:
+def offline_knowledge(minor: int, profiles: str, documents: Sequence[Document]) -> Knowledge:
+    """Of GPU models by the names of simulated nodes, separated by commas; all if there are none. Raises
+    InvalidInput."""
     names = [name.strip() for name in profiles.split(",") if name.strip()]
     sites = sites_of_models(names, policies_for(documents), minor)
     return Knowledge(minor, sites, _known_classes(), certain=bool(names))

@@ -78,14 +78,18 @@ def world_in(files: Sequence[str], kubernetes: str, *, replicas: int = 1, models
     name in the files, and without one it has all labels that policies select. Raises InvalidInput with all objects
     that are not valid, and UnreadableFile.
     """
+    return world_of_documents(read_files(files).raise_problems(), kubernetes, replicas, models)
+
+
+def world_of_documents(documents: Sequence[Document], kubernetes: str, replicas: int, models: str | None) -> World:
+    """As `world_in`."""
     minor = named_minor(kubernetes)
     if minor < OLDEST:
         raise InvalidInput(f"claims of resource.k8s.io/v1 need Kubernetes 1.{OLDEST} or later", about="--kubernetes")
-    documents = read_files(files).raise_problems()
     about = {id(document.obj): f"{document.file}:{document.line}" for document in documents}
     objects = [obj for shipped_class in (*shipped_classes(), *documents) for obj in _expanded(shipped_class, replicas)]
     if models is not None:
-        objects += _objects_of_models(models, [document.obj for document in documents])
+        objects += objects_of_models(models, [document.obj for document in documents])
     loaded = world_of(objects, behavior=Behavior.of(minor), about=about)
     if loaded.problems:
         raise InvalidInput("\n".join(map(str, loaded.problems)), problems=[str(problem) for problem in loaded.problems])
@@ -100,7 +104,8 @@ def _expanded(document: Document, replicas: int) -> list[JsonObject]:
     return list(pods_of_workload(obj, replicas=replicas)) or [obj]
 
 
-def _objects_of_models(models: str, objects: Sequence[JsonObject]) -> list[JsonObject]:
+def objects_of_models(models: str, objects: Sequence[JsonObject]) -> list[JsonObject]:
+    """What nodes of these models publish, as the policies among the objects say. Raises InvalidInput."""
     # The simulated cluster behind these names takes longer to import than most files take to explain.
     from dra_driver.simulation.cluster import parse_nodes
 

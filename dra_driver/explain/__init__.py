@@ -1,9 +1,4 @@
-"""Why a pod or claim waits, and what would fit: the search of `dra_driver.allocation`, asked and put into words. Pure.
+"""Why something waits and what would fit, or what is wrong with what runs. Pure.
 
-`explain_pod` and `explain_claim` answer an `Explanation`; `sentences` and `summary` make text of it (docs/library.md).
+`subjects` is the way in; it asks the search of `dra_driver.allocation`, and `wording` makes text of the answers.
 """
-
-from dra_driver.explain.explain import Answer, Explanation, explain_claim, explain_pod
-from dra_driver.explain.wording import sentences, summary
-
-__all__ = ["Answer", "Explanation", "explain_claim", "explain_pod", "sentences", "summary"]
