@@ -78,7 +78,7 @@ async def run(settings: ControllerSettings) -> None:
                 policies=_live(settings, installed),
                 beside=beside,
                 list_attributes=Feature.LIST_ATTRIBUTES in settings.feature_gates,
-                binding_conditions=binding is not None,
+                binding_conditions=Feature.MIG_BINDING_CONDITIONS in settings.feature_gates,
             ),
             listeners,
             counters,
@@ -94,6 +94,7 @@ async def run(settings: ControllerSettings) -> None:
             describe=domain_devices,
             labels_matter=True,
             beside=[settings.driver_name],
+            binding_conditions=binding is not None,
         )
         devices = PublishedSlices(kube, channels, listeners, counters, workers=settings.workers)
         if domains is not None:

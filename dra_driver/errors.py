@@ -171,7 +171,8 @@ class NodeNotReady(DriverError):
 
 
 class DomainNotReady(NodeNotReady):
-    """A claim of a ComputeDomain waits for its domain; no fault while pods of the domain still start."""
+    """A claim of a ComputeDomain waits for its domain; no fault while pods of the domain still start. `of_node`:
+    whether the claim's own node is not ready, so that another node may be the better choice."""
 
     help = Help(
         Move.NO_ONE,
@@ -182,6 +183,10 @@ class DomainNotReady(NodeNotReady):
         " kubelet retries the "
         "claim.",
     )
+
+    def __init__(self, message: str, *, about: str | None = None, of_node: bool = True) -> None:
+        self.of_node = of_node
+        super().__init__(message, about=about)
 
 
 class HardwareError(NodeNotReady):

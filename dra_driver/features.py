@@ -32,6 +32,7 @@ class Feature(StrEnum):
     HEALTH = "NVMLDeviceHealthCheck"
     DEVICE_STATUS = "DeviceStatus"
     BINDING_CONDITIONS = "BindingConditions"
+    MIG_BINDING_CONDITIONS = "MigBindingConditions"
     DEVICE_METADATA = "DeviceMetadata"
     MIG_CLASSES = "MigProfileClasses"
     MIG_EXTENDED_RESOURCES = "MigExtendedResources"
@@ -102,9 +103,16 @@ GATES: Mapping[Feature, Gate] = {
         ),
         Gate(
             Feature.BINDING_CONDITIONS,
+            "beta",
+            "A pod of a ComputeDomain is bound to a node when the domain's daemon is ready there; if it does not become"
+            " ready, the scheduler chooses another node (KEP-5007). Without `DeviceStatus` it has no effect.",
+        ),
+        Gate(
+            Feature.MIG_BINDING_CONDITIONS,
             "alpha",
-            "A pod is bound to a node only when the node has prepared the devices that need work first; if the node"
-            " fails, the scheduler chooses other devices (KEP-5007). Without `DeviceStatus` it has no effect.",
+            "The same for MIG devices that are created on demand. Their pods start 5 s later, because kube-scheduler"
+            " looks at the conditions every 5 s.",
+            needs=(Feature.BINDING_CONDITIONS,),
         ),
         Gate(
             Feature.DEVICE_METADATA,

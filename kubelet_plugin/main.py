@@ -10,7 +10,7 @@ import dra_driver.runtime.lean  # noqa: F401 - before anything imports structlog
 # isort: on
 import asyncio
 import sys
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +22,6 @@ from prometheus_client import CollectorRegistry
 from dra_driver.api.meta import NODE_INVENTORIES
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.cdi.model import Mount
-from dra_driver.devices.model import Offer
 from dra_driver.errors import DriverError, NodeNotReady
 from dra_driver.features import Feature
 from dra_driver.kube.client import Kube, endpoint_from
@@ -61,7 +60,7 @@ from kubelet_plugin.prepare.execute import Executor
 from kubelet_plugin.prepare.holds import Effects
 from kubelet_plugin.prepare.listener import ClaimListener, Listeners
 from kubelet_plugin.prepare.store import JournalStore
-from kubelet_plugin.reporting.binding import NodeBinding
+from kubelet_plugin.reporting.binding import binding_of_domains, binding_of_gpus
 from kubelet_plugin.reporting.debug import ClaimSpans, LastErrors, sections
 from kubelet_plugin.reporting.device_status import DeviceStatusWriter, GpuClaims
 from kubelet_plugin.reporting.events import ClaimEvents, NodeEvents, mode_switched, release_refused
@@ -78,6 +77,7 @@ from kubelet_plugin.settings import NodePluginSettings, from_process
 
 if TYPE_CHECKING:
     from dra_driver.publish import PoolPublisher
+    from kubelet_plugin.domains.serving import MakeBinding
     from kubelet_plugin.simulation.host import SimulatedHost
 
 
@@ -301,12 +301,21 @@ def _composed(settings: NodePluginSettings, cluster: _Cluster, node: _Node) -> _
         "release of GPUs": release.run,
     }
     if settings.compute_domains or _has_domain_claims(settings, journal):
-        loops["ComputeDomains"] = partial(_domains, kube, settings, node, watch.facts, reporter.registered, observers)
+        of_domains = partial(binding_of_domains, settings.node_name, reader, watch, reporter.follow)
+        loops["ComputeDomains"] = partial(
+            _domains,
+            kube,
+            settings,
+            node,
+            watch.facts,
+            reporter.registered,
+            observers,
+            of_domains if settings.prepares_for_binding else None,
+        )
     if status is not None:
         loops["device status"] = status.run
         if settings.prepares_for_binding:
-            outcome = partial(_outcome, watch, offers)
-            binding = NodeBinding(settings.driver_name, settings.node_name, reader, claims, status, outcome)
+            binding = binding_of_gpus(settings, reader, claims, status, watch, offers)
             reporter.follow(binding.saw)
             loops["claims that wait for binding"] = binding.run
     if publisher is not None:
@@ -331,18 +340,6 @@ def _composed(settings: NodePluginSettings, cluster: _Cluster, node: _Node) -> _
         debug=sections(watch.facts, journal, errors) if settings.debug_pages else None,
         ends=partial(_end, node.hardware),
     )
-
-
-def _outcome(watch: NodeWatch, offers: NodeOffers, devices: Collection[str], error: DriverError | None) -> None:
-    """What became of devices that a pod waited for."""
-    table: Mapping[str, Offer] = {}
-    with suppress(NodeNotReady):
-        table = offers.of(watch.facts.facts)
-    gpus = {table[device].gpu.uuid for device in devices if device in table}
-    if error is None:
-        watch.prepared(gpus)
-    else:
-        watch.gave_up(gpus, error)
 
 
 def _end(hardware: Hardware) -> None:
@@ -418,6 +415,7 @@ async def _domains(
     facts: MonitoredFacts,
     registered: Callable[[str], None],
     observers: Observers,
+    binding: "MakeBinding | None",
 ) -> None:
     """Starts the driver of ComputeDomains when the node supports them; the NVIDIA driver may appear after the plugin.
     Starts at once if claims hold devices of domains, because their pods cannot end until the plugin releases them.
@@ -449,7 +447,7 @@ async def _domains(
         host_imex=None if node.host_imex is None else node.host_imex.problem,
         daemon_mounts=_simulated_hardware(settings),
     )
-    await serve_domains(kube, settings, domain_node, node.journal, observers, registered)
+    await serve_domains(kube, settings, domain_node, node.journal, observers, registered, binding)
 
 
 def _has_domain_claims(settings: NodePluginSettings, journal: JournalStore) -> bool:

@@ -76,6 +76,11 @@ IMEX_SUBJECT = "IMEX"
 """Subject of the problem that keeps IMEX daemons of ComputeDomains from starting on a node."""
 
 
+DOMAIN_SUBJECT = "ComputeDomain"
+"""Subject of the problem that no channel of a node could be prepared for a pod that waited. For a while the node is
+not offered to ComputeDomains."""
+
+
 class ImexFacts(Model):
     """The node's support for sharing memory with other machines over NVLink."""
 

@@ -75,6 +75,11 @@ _FIELDS = {
         "each share is published as a separate device, and limited by number only",
     ),
     "DRADeviceTaints": ("taints", "taints", "an unhealthy GPU is removed from the slices instead of tainted"),
+    "DRADeviceBindingConditions": (
+        "binding",
+        "binding conditions",
+        "a pod stays on a node that cannot make its MIG device or start its IMEX daemon",
+    ),
 }
 """By feature gate: the field of `ServerFeatures`, what it means, and what is lost without it."""
 _OTHER_LOSSES = {

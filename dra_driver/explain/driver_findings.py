@@ -1,4 +1,5 @@
-"""Findings about objects of this driver: policy rules that a node cannot follow, and ComputeDomains. Pure."""
+"""Findings about objects of this driver: policy rules that a node cannot follow, claims that it prepares before a pod
+is bound, and ComputeDomains. Pure."""
 
 import re
 from collections import defaultdict
@@ -6,14 +7,17 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from dra_driver.allocation.domains import channel_number, channels, domain_uid
 from dra_driver.allocation.placement import extended_resources
-from dra_driver.allocation.world import PodClaim, World
+from dra_driver.allocation.world import DeviceReport, PodClaim, World, claim_key
+from dra_driver.api.binding import BINDING_READY, binding_failure, waiting_results
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.core import Pod
 from dra_driver.api.inventory import Limitation
+from dra_driver.api.meta import JsonObject
+from dra_driver.api.resource import ResourceClaim
 from dra_driver.domains.status import READY
 from dra_driver.explain.findings import WaitFinding, some
 from dra_driver.explain.verdicts import DeviceVerdict, NodeVerdict, ReasonCode
-from dra_driver.names import COMPUTE_DOMAIN_DRIVER
+from dra_driver.names import COMPUTE_DOMAIN_DRIVER, DeviceId
 
 _MIG_ONLY = re.compile(r"\b(profile|parentUUID|memorySlices|placementStart|packingRank)\b")
 _SHARED_ONLY = re.compile(r"\b(sharing|isolation|allowMultipleAllocations|shares|cores)\b")
@@ -49,6 +53,41 @@ def waiting_findings(world: World, nodes: Iterable[str]) -> tuple[WaitFinding, .
         for node in nodes
         for gpu in world.waiting.get(node, ())
     )
+
+
+def binding_findings(world: World, claims: Iterable[ResourceClaim]) -> tuple[WaitFinding, ...]:
+    """What the nodes of claims say about devices that they must prepare before a pod is bound."""
+    return tuple(finding for claim in claims for finding in _of_binding(world, claim))
+
+
+def _of_binding(world: World, claim: ResourceClaim) -> Iterator[WaitFinding]:
+    reports = {id_: report for (key, id_), report in world.reports.items() if key == claim_key(claim)}
+    wire = claim.to_wire()
+    wire["status"]["devices"] = [_device_status(id_, report) for id_, report in reports.items()]
+    for result in waiting_results(wire):
+        report = reports.get(DeviceId(result["driver"], result["pool"], result["device"]), DeviceReport())
+        text = f"prepares {result['device']} before the pod is bound"
+        for item in report.conditions:
+            if item.type == BINDING_READY:
+                text += f"; so far it fails: {item.reason}: {item.message}"
+        yield WaitFinding("node-prepares", f"node {result['pool']}", text, _PREPARES)
+    if (failure := binding_failure(wire)) is not None:
+        text = f"its node gave up: {failure}"
+        fix = "Wait: the scheduler takes the devices back and chooses others."
+        yield WaitFinding("binding-failed", f"claim {'/'.join(claim_key(claim))}", text, fix)
+
+
+def _device_status(device: DeviceId, report: DeviceReport) -> JsonObject:
+    """As an entry of `status.devices`."""
+    conditions = [condition.to_wire() for condition in report.conditions]
+    return {"driver": device.driver, "pool": device.pool, "device": device.device, "conditions": conditions}
+
+
+_PREPARES = (
+    "Wait. If it cannot, the node gives up (GPUs after 15 s, channels of a ComputeDomain after 2 minutes), and the"
+    " scheduler chooses other devices. If it does not answer, check its plugin and the controller; the scheduler tries"
+    " again after 10 minutes."
+)
 
 
 def _finding(nodes: dict[str, Limitation]) -> WaitFinding:

@@ -14,7 +14,7 @@ from dra_driver.api.core import Key, Pod
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import AllocatedDevice, ResourceClaim
 from dra_driver.errors import InvalidInput
-from dra_driver.explain.driver_findings import domain_findings, policy_findings, waiting_findings
+from dra_driver.explain.driver_findings import binding_findings, domain_findings, policy_findings, waiting_findings
 from dra_driver.explain.findings import WaitFinding, findings_of
 from dra_driver.explain.judge import NodeJudge
 from dra_driver.explain.running import fault_findings, faults_of_claim, running_findings
@@ -28,6 +28,8 @@ class Answer(StrEnum):
     WAITS = "waits"
     FITS = "fits"
     """A node has room for it now; the scheduler has not decided yet, or another part of it refuses."""
+    BINDING = "binding"
+    """A node was chosen, and must prepare devices before the pod is bound to it."""
     ALLOCATED = "allocated"
     SCHEDULED = "scheduled"
     """A pod has its node; `ready` and findings say how it does there."""
@@ -204,7 +206,7 @@ def _explained(
     limit: Limit,
 ) -> Explanation:
     claims = tuple({claim_key(entry.claim): entry.claim for entry in entries if entry.claim is not None}.values())
-    answer = _answer(pod, claims)
+    answer = _answer(world, pod, claims)
     judge = NodeJudge(world, pod, claims, limit)
     verdicts: tuple[NodeVerdict, ...] = ()
     findings: tuple[WaitFinding, ...] = ()
@@ -220,7 +222,7 @@ def _explained(
     elif answer is Answer.ALLOCATED:
         findings = tuple(fault_findings((fault for claim in claims for fault in faults_of_claim(world, claim)), None))
     if answer is not Answer.DONE:
-        findings = (*findings, *domain_findings(world, pod, entries, verdicts))
+        findings = (*findings, *binding_findings(world, claims), *domain_findings(world, pod, entries, verdicts))
     hopeless = any(finding.code in _HOPELESS for finding in findings)
     changes: tuple[Suggestion, ...] = ()
     if answer is None:
@@ -232,7 +234,7 @@ def _explained(
         "Pod" if pod is not None else "ResourceClaim",
         *key,
         answer,
-        pod.node if pod is not None else _node_of(claims),
+        pod.node if pod is not None and answer is not Answer.BINDING else _node_of(claims),
         tuple(claim_state(world, entry) for entry in entries),
         verdicts,
         _groups(verdicts),
@@ -248,13 +250,20 @@ _HOPELESS = frozenset(("missing-class", "missing-claim", "missing-template", "in
 """Findings with which it makes no sense to ask the allocator."""
 
 
-def _answer(pod: Pod | None, claims: Sequence[ResourceClaim]) -> Answer | None:
+def _answer(world: World, pod: Pod | None, claims: Sequence[ResourceClaim]) -> Answer | None:
     """None when that depends on the nodes."""
     if pod is not None:
         if pod.is_done:
             return Answer.DONE
-        return Answer.SCHEDULED if pod.node is not None else None
+        if pod.node is not None:
+            return Answer.SCHEDULED
+        return Answer.BINDING if _is_reserved(pod, claims) and binding_findings(world, claims) else None
     return Answer.ALLOCATED if all(claim.status.allocation is not None for claim in claims) else None
+
+
+def _is_reserved(pod: Pod, claims: Sequence[ResourceClaim]) -> bool:
+    """Whether all its claims are allocated and reserved for it, which the scheduler does when it has chosen a node."""
+    return all(pod.metadata.uid in {consumer.uid for consumer in claim.status.reserved_for} for claim in claims)
 
 
 def _node_of(claims: Sequence[ResourceClaim]) -> str | None:

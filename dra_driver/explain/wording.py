@@ -37,6 +37,8 @@ def headline(explanation: Explanation) -> str:
             return f"{who} is on node {explanation.node}, but {first.about}: {_first_line(first.text)}."
         case Answer.SCHEDULED:
             return f"{who} {'runs' if explanation.ready else 'is'} on node {explanation.node}, with all its devices."
+        case Answer.BINDING:
+            return f"{who} gets node {explanation.node} when the node has prepared its devices."
         case Answer.ALLOCATED:
             return f"{who} has its devices: {', '.join(d for claim in explanation.claims for d in claim.devices)}."
         case Answer.FITS:

@@ -7,7 +7,8 @@ else. Where the NVLink fabric is not complete the devices are tainted, or not of
 
 from collections.abc import Mapping
 
-from dra_driver.api.inventory import NodeInventorySpec
+from dra_driver.api.binding import BINDING_FAILED, BINDING_READY
+from dra_driver.api.inventory import DOMAIN_SUBJECT, NodeInventorySpec
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import Attribute, Device, Taint
 from dra_driver.devices.fabric import NodeFabric, fabric_of
@@ -18,6 +19,9 @@ from dra_driver.slices.features import ServerFeatures
 
 FABRIC_TAINT = "fabric"
 """Its key follows the driver's name; its value is the reason in CamelCase."""
+
+DAEMON_TAINT = "daemon"
+"""Of channels whose node gave up a pod because its daemon did not become ready; the value is `NotReady`."""
 
 CHANNEL_ATTRIBUTES = ("type", "id", "clique", "clusterUUID", "cliqueID", "domain")
 """Of channels and daemons; `type` and `id` are NVIDIA's, the rest is there where the node has it."""
@@ -43,7 +47,9 @@ def domain_devices(
     common = _common(fabric, labels.get(DOMAIN_LABEL))
     taints = _taints(fabric, driver_name)
     devices = [_device("daemon", 0, common, taints)]
-    devices += [_device("channel", number, common, taints) for number in range(channels)]
+    channel_taints = [*_daemon_taints(inventory, driver_name), *taints] if features.taints else []
+    binds = features.binding and inventory.prepares_for_binding is True
+    devices += [_device("channel", number, common, channel_taints, binds=binds) for number in range(channels)]
     notes = []
     if fabric.problem is not None:
         notes.append(Note(LimitationCause.FABRIC_INCOMPLETE, f"channels are tainted because {fabric.problem}"))
@@ -55,9 +61,18 @@ def domain_devices(
     return Description((DescribedGpu(tuple(devices)),), tuple(notes))
 
 
-def _device(kind: str, number: int, common: Mapping[str, Attribute], taints: list[Taint]) -> Device:
+def _device(
+    kind: str, number: int, common: Mapping[str, Attribute], taints: list[Taint], *, binds: bool = False
+) -> Device:
+    """`binds`: a pod with the device is bound when the daemon of its domain is ready on the node."""
     own = {"type": Attribute(string=kind), "id": Attribute(int_=number)}
-    return Device(name=f"{kind}-{number}", attributes={**own, **common}, taints=taints or None)
+    return Device(
+        name=f"{kind}-{number}",
+        attributes={**own, **common},
+        taints=taints or None,
+        binding_conditions=[BINDING_READY] if binds else None,
+        binding_failure_conditions=[BINDING_FAILED] if binds else None,
+    )
 
 
 def _common(fabric: NodeFabric, domain: str | None) -> dict[str, Attribute]:
@@ -76,3 +91,10 @@ def _taints(fabric: NodeFabric, driver_name: str) -> list[Taint]:
     if fabric.problem is None:
         return []
     return [Taint(key=f"{driver_name}/{FABRIC_TAINT}", value=fabric.reason, effect="NoSchedule")]
+
+
+def _daemon_taints(inventory: NodeInventorySpec, driver_name: str) -> list[Taint]:
+    """The daemon itself is not kept away: it is tried again with the next pod."""
+    if all(problem.subject != DOMAIN_SUBJECT for problem in inventory.problems):
+        return []
+    return [Taint(key=f"{driver_name}/{DAEMON_TAINT}", value="NotReady", effect="NoSchedule")]

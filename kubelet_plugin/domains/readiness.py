@@ -28,7 +28,7 @@ from dra_driver.phrases import and_more
 from kubelet_plugin.domains.wanted import is_channel
 from kubelet_plugin.prepare.journal import DomainClaim, DomainName, Journals
 from kubelet_plugin.prepare.listener import AllocatedTo, ClaimListener, Operation
-from kubelet_plugin.reporting.device_status import DeviceStatus, PrepareRefusal, StatusCondition
+from kubelet_plugin.reporting.device_status import DeviceStatus, PrepareRefusal, StatusCondition, bound
 from kubelet_plugin.reporting.events import Reason
 from kubelet_plugin.reporting.metrics import ClaimedDevice
 from kubelet_plugin.reporting.pod_events import ClaimTrouble
@@ -58,7 +58,7 @@ class DomainReader:
         Raises DomainNotReady that says what is missing when the patience is over, InvalidInput when there is no such
         domain or it is being deleted, ClusterError when the API server cannot be asked.
         """
-        state = "its ComputeDomain has not been read yet"
+        state, of_node = "its ComputeDomain has not been read yet", False
         with suppress(TimeoutError):
             async with asyncio.timeout(self._patience_s):
                 while True:
@@ -67,9 +67,9 @@ class DomainReader:
                         missing = self.missing(seen, claim)
                         if missing is None:
                             return seen
-                        state = missing
+                        state, of_node = missing, not self._waits_for_others(seen)
                     await asyncio.sleep(_PAUSE_S)
-        raise DomainNotReady(f"{state}; kubelet tries again", about=str(claim))
+        raise DomainNotReady(f"{state}; kubelet tries again", about=str(claim), of_node=of_node)
 
     def missing(self, domain: ComputeDomain, claim: ClaimRef) -> str | None:
         """What keeps this node's containers of the domain from starting; None when nothing does."""
@@ -84,9 +84,14 @@ class DomainReader:
             return f"node {self._node} is not in {name} yet: {why}"
         if entry.status != "Ready":
             return f"{name} is not ready on node {self._node}: {entry.message or why}"
-        if domain.spec.num_nodes > 0 and status.status != "Ready":
+        if self._waits_for_others(domain):
             return f"{name} waits for {domain.spec.num_nodes} nodes: {why}"
         return None
+
+    def _waits_for_others(self, domain: ComputeDomain) -> bool:
+        """Whether this node is ready in the domain, and other nodes are missing."""
+        here = any(node.name == self._node and node.status == "Ready" for node in domain.status.nodes)
+        return here and domain.spec.num_nodes > 0 and domain.status.status != "Ready"
 
     async def _look(self, uid: str, claim: ClaimRef, namespace: str | None) -> tuple[ComputeDomain, str]:
         listing = await self._api.list(COMPUTE_DOMAINS, namespace=namespace)
@@ -188,6 +193,7 @@ def channel_status(
     while it is not known."""
     ready = StatusCondition("Ready", "True", "Prepared", "is prepared")
     conditions = [ready] if refusal is None else [*refusal.conditions]
+    binds = bound(claim.binding, refusal)
     data: dict[str, str] = {}
     domain = claim.domain
     if domain is not None:
@@ -197,7 +203,7 @@ def channel_status(
         if place.entry is not None:
             data |= {"clique": place.entry.clique_id, "index": str(place.entry.index)}
     said = tuple(sorted((name, value) for name, value in data.items() if value))
-    return tuple(DeviceStatus(AllocatedTo(node, device.name), tuple(conditions), said) for device in claim.devices)
+    return tuple(DeviceStatus(AllocatedTo(node, device.name), (*conditions, *binds), said) for device in claim.devices)
 
 
 def channel_troubles(claim: DomainClaim, place: DomainPlace | None, since: str) -> tuple[ClaimTrouble, ...]:

@@ -12,6 +12,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import structlog
@@ -27,6 +28,8 @@ from kubelet_plugin.domains.wanted import (
     DAEMON_DEVICE,
     DaemonNeeds,
     answer_of,
+    asked_for,
+    binding_stage,
     cdi_ids,
     channel_file,
     daemon_file,
@@ -42,7 +45,7 @@ from kubelet_plugin.hardware.imex import all_channels, channel_nodes
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.prepare.claims import ClaimReader, ClaimReads, explained
 from kubelet_plugin.prepare.journal import DomainClaim, DomainDevice, DomainName
-from kubelet_plugin.prepare.lifecycle import PreparedDevice
+from kubelet_plugin.prepare.lifecycle import BindingStage, PreparedDevice
 from kubelet_plugin.prepare.listener import AllocatedTo, ClaimListener
 from kubelet_plugin.prepare.node import ContainerFiles
 from kubelet_plugin.prepare.store import JournalStore
@@ -138,6 +141,29 @@ class DomainClaims:
     async def prepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, Answer | DriverError]:
         return await self._operations.each("prepare", claims, self._prepare)
 
+    async def prepare_ahead(self, claim: ClaimRef) -> DriverError | None:
+        """Prepare a claim whose pod waits for binding conditions, as the kubelet will ask. None when it is prepared."""
+        answer = (await self._operations.each("prepare", [claim], self._prepare, ahead=True))[claim.uid]
+        return answer if isinstance(answer, DriverError) else None
+
+    async def release_given_up(self) -> bool:
+        """Release what was prepared ahead for claims that the scheduler has given up. Whether there was any claim that
+        the kubelet had not asked for. Never raises."""
+        try:
+            domains = self._journal.current.domains
+            ahead = {uid: known for uid, known in domains.items() if known.binding is BindingStage.AHEAD}
+            stale = {uid for uid, known in ahead.items() if not await self._stands(known)}
+            async with self._files:
+                for uid in sorted(stale):
+                    known = self._journal.current.domains.get(uid)
+                    if known == ahead[uid]:
+                        await self._drop(uid)
+                        _log.info("released a channel whose pod was not bound", claim=str(known.claim))
+        except DriverError as error:
+            _log.warning("claims whose pods wait for this node could not be checked", error=str(error))
+            return True
+        return bool(ahead)
+
     async def unprepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, DriverError | None]:
         return await self._operations.each("unprepare", claims, self._unprepare)
 
@@ -145,18 +171,21 @@ class DomainClaims:
         well_formed(ref)
         async with self._files:
             known = self._journal.current.domains.get(ref.uid)
-            if known is not None:
-                await asyncio.to_thread(self._publish, known)
-        if known is not None:
-            notes.repeated, notes.devices = True, self._devices(known)
-            return self._answer(known)
+            if known is not None and known.binding is not BindingStage.AHEAD:
+                return await self._repeated(known, notes)
         mark = self._waiting[ref.uid] = object()
         claim = await self._read(ref, notes)
         notes.read(claim, self._node.driver)
         devices = wanted_devices(claim, self._node.driver, self._node.name)
+        if known is not None:
+            async with self._files:
+                if known.devices == devices:
+                    return await self._repeated(known, notes)
+                await self._drop(ref.uid)  # it was allocated again
         domain = await notes.while_wanted(ref, self._domain(ref, devices))
         await self._restore_lost(but=ref.uid)
-        wanted = DomainClaim(ref, devices, domain)
+        stage = binding_stage(claim, self._node.driver, self._node.name, ahead=notes.ahead)
+        wanted = DomainClaim(ref, devices, domain, stage)
         async with self._files:
             notes.wanted(ref)
             if self._waiting.get(ref.uid) is not mark:
@@ -165,6 +194,23 @@ class DomainClaims:
             await asyncio.to_thread(self._publish, wanted)
             del self._waiting[ref.uid]
         return self._answer(wanted)
+
+    async def _repeated(self, known: DomainClaim, notes: ClaimNotes) -> Answer:
+        """The answer about a claim that is prepared; the files are locked. From now on the kubelet releases it."""
+        await asyncio.to_thread(self._publish, known)
+        if known.binding is BindingStage.AHEAD and not notes.ahead:
+            await self._journal.commit(asked_for(known.claim.uid))
+        notes.repeated, notes.devices = True, self._devices(known)
+        return self._answer(known)
+
+    async def _stands(self, known: DomainClaim) -> bool:
+        """Whether the claim is allocated what it was prepared with. Raises ClusterError."""
+        claim = await self._claims.read(known.claim)
+        if claim is None or claim.metadata.uid != known.claim.uid or not self._is_here(claim):
+            return False
+        with suppress(InvalidInput):
+            return wanted_devices(claim, self._node.driver, self._node.name) == known.devices
+        return False
 
     async def _unprepare(self, ref: ClaimRef, notes: ClaimNotes) -> None:
         self._waiting.pop(ref.uid, None)
@@ -239,7 +285,7 @@ class DomainClaims:
         except InvalidInput as error:
             _log.warning("a claim that the journal lost cannot be restored", claim=str(ref), error=str(error))
             return None
-        return DomainClaim(ref, devices, domain)
+        return DomainClaim(ref, devices, domain, binding_stage(claim, self._node.driver, self._node.name, ahead=False))
 
     async def _drop(self, uid: str) -> DomainClaim | None:
         """Release a claim: the file first, so that no container can still get it. Returns what the claim had."""

@@ -18,6 +18,7 @@ from kubelet_plugin.domains.service import DomainClaims, DomainHost
 from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.prepare.listener import Listeners
 from kubelet_plugin.prepare.store import JournalStore
+from kubelet_plugin.reporting.binding import NodeBinding
 from kubelet_plugin.reporting.device_status import DeviceStatusWriter
 from kubelet_plugin.reporting.events import Reason
 from kubelet_plugin.reporting.metrics import MeasuredClaims
@@ -32,6 +33,9 @@ _log = structlog.get_logger(__name__)
 
 _TOGETHER_S = (1.0, 5.0)
 """Each node waits a random time: when one daemon ends, claims on all nodes of the domain change."""
+
+
+type MakeBinding = Callable[[DomainClaims, DeviceStatusWriter], NodeBinding]
 
 
 class _NoHealth:
@@ -51,9 +55,11 @@ async def serve_domains(
     journal: JournalStore,
     observers: Observers,
     registered: Callable[[str], None],
+    binding: MakeBinding | None = None,
 ) -> None:
     """Until cancelled. With ComputeDomains switched off, it only releases what claims have, because the plugin may then
     neither read domains nor write a claim's status. `registered` gets the driver's name when the kubelet registers it.
+    `binding` makes what prepares channels before pods are bound; None: nothing does.
     """
     watch = DomainWatch(kube, journal, settings.node_name)
     status = _device_status(kube, settings, watch, observers)
@@ -91,6 +97,8 @@ async def serve_domains(
         tasks.create_task(forever("Events of pods of ComputeDomains", pods.run))
         if status is not None:
             tasks.create_task(forever("device status of ComputeDomains", status.run))
+            if binding is not None:
+                tasks.create_task(forever("channels that pods wait for", binding(claims, status).run))
 
 
 def _device_status(

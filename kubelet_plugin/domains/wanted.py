@@ -12,10 +12,10 @@ from dra_driver.api.resource import ResourceClaim
 from dra_driver.cdi.edits import NOTHING_ELSE, cdi_device_id, claim_kind
 from dra_driver.cdi.model import CdiDevice, ContainerEdits, DeviceNode, encode, spec_of
 from dra_driver.cdi.runtimes import fitted
-from dra_driver.errors import DeviceInUse, InvalidConfig, InvalidInput
+from dra_driver.errors import DeviceInUse, InvalidConfig, InvalidInput, NodeNotReady
 from dra_driver.names import RequestName
 from kubelet_plugin.prepare.journal import DomainClaim, DomainDevice, DomainName, Journal
-from kubelet_plugin.prepare.lifecycle import PreparedDevice
+from kubelet_plugin.prepare.lifecycle import BindingStage, PreparedDevice
 
 DAEMON_DEVICE = "daemon-0"
 """As `dra_driver.slices.domains` names it; every other device is a channel."""
@@ -83,9 +83,33 @@ def with_domain_claim(claim: DomainClaim, node: str) -> Callable[[Journal], Jour
                     f" {other.claim} is released",
                     about=str(claim.claim),
                 )
-        return replace(journal, domains={**journal.domains, claim.claim.uid: claim})
+        known = journal.domains.get(claim.claim.uid)
+        # Perhaps at another instance of the plugin.
+        asked = claim.binding is BindingStage.AHEAD and known is not None and known.binding is not BindingStage.AHEAD
+        entered = replace(claim, binding=BindingStage.ASKED) if asked else claim
+        return replace(journal, domains={**journal.domains, claim.claim.uid: entered})
 
     return change
+
+
+def asked_for(uid: str) -> Callable[[Journal], Journal]:
+    """The kubelet gets an answer about a claim that was prepared ahead. Raises NodeNotReady if it was released."""
+
+    def change(journal: Journal) -> Journal:
+        claim = journal.domains.get(uid)
+        if claim is None:
+            raise NodeNotReady("was released while it was prepared; kubelet tries again", about=f"claim UID {uid}")
+        return replace(journal, domains={**journal.domains, uid: replace(claim, binding=BindingStage.ASKED)})
+
+    return change
+
+
+def binding_stage(claim: ResourceClaim, driver: str, pool: str, *, ahead: bool) -> BindingStage:
+    """`ahead`: it is prepared before the kubelet asks."""
+    results = claim.status.allocation.devices.results if claim.status.allocation is not None else []
+    if not any(result.binding_conditions for result in results if (result.driver, result.pool) == (driver, pool)):
+        return BindingStage.NONE
+    return BindingStage.AHEAD if ahead else BindingStage.ASKED
 
 
 def without_domain_claim(uid: str) -> Callable[[Journal], Journal]:

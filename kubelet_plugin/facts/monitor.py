@@ -51,6 +51,9 @@ CHECK_UNDER_WAY = "its check is under way"
 type InstanceUuid = Callable[[str, int, int], str | None]
 """GPU UUID, GPU instance id and compute instance id to the MIG device's UUID; None when it is not known."""
 
+type MoreProblems = Callable[[], Sequence[Problem]]
+"""Problems of the node that another service sees to."""
+
 type MoreConditions = Callable[[], Mapping[str, Sequence[HealthCondition]]]
 """Conditions by GPU UUID that another service sees to: of MPS daemons, for instance."""
 
@@ -86,6 +89,7 @@ class HealthMonitor:
         driver_era: Callable[[], str | None] = lambda: None,
         instance_uuid: InstanceUuid = lambda gpu, gi, ci: None,
         more: Sequence[MoreConditions] = (),
+        more_problems: MoreProblems = tuple,
         command: Command | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -95,6 +99,7 @@ class HealthMonitor:
         self._driver_era = driver_era
         self._instance_uuid = instance_uuid
         self._more = tuple(more)
+        self._more_problems = more_problems
         self._command = command
         self._now = now
         self._memory = file.read()
@@ -208,7 +213,7 @@ class HealthMonitor:
         gpus = tuple(self._with_health(present[uuid], holding) for uuid, holding in of_gpus.items())
         problems = tuple(item for item in seen.problems if item not in [problem for _, problem in lost])
         crowded = (_left_out(present[uuid], holding) for uuid, holding in of_gpus.items())
-        self._publish(replace(seen, gpus=gpus, problems=(*problems, *filter(None, crowded))))
+        self._publish(replace(seen, gpus=gpus, problems=(*problems, *filter(None, crowded), *self._more_problems())))
 
     def _readings(self, seen: NodeFacts) -> dict[str, Reading]:
         readings = {gpu.uuid: reading_of(gpu, seen.health.get(gpu.uuid, HealthReading())) for gpu in seen.gpus}

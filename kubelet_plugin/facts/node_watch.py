@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 import structlog
 
 from dra_driver.api.gpu_settings import HealthPolicy
-from dra_driver.api.inventory import GpuFacts, HealthCondition
+from dra_driver.api.inventory import DOMAIN_SUBJECT, GpuFacts, HealthCondition, Problem
 from dra_driver.devices.model import DeviceKind, Offer, Partition
 from dra_driver.errors import DeviceInUse, DriverError, HardwareError, NodeNotReady, UnknownDevice
 from dra_driver.features import Feature
@@ -38,12 +38,13 @@ _MODULE = "/sys/module/nvidia"
 
 
 class PrepareFailures:
-    """GPUs of which the node gave up to prepare a partition. For a while no claim gets one, so that the scheduler does
-    not choose the same again; then the next claim is the trial."""
+    """GPUs of which the node gave up to prepare a partition, and that it gave up a channel of a ComputeDomain. For a
+    while no claim gets one, so that the scheduler does not choose the same again; then the next claim is the trial."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._of_gpus: dict[str, tuple[HealthCondition, float]] = {}
+        self._of_channels: tuple[Problem, float] | None = None
 
     def add(self, gpus: Collection[str], error: DriverError, every: Collection[str]) -> None:
         """By UUID. All GPUs of the node, `every`, are meant if the error is about the node, or if another GPU has one:
@@ -60,6 +61,18 @@ class PrepareFailures:
         before = len(self._of_gpus)
         self._of_gpus = {uuid: known for uuid, known in self._of_gpus.items() if uuid not in gpus}
         return len(self._of_gpus) < before
+
+    def set_channels(self, error: DriverError | None) -> None:
+        """Why the node gave up to prepare a channel; None: one was prepared."""
+        self._of_channels = None
+        if error is not None:
+            problem = Problem(subject=DOMAIN_SUBJECT, reason="ChannelNotPrepared", message=str(error))
+            self._of_channels = problem, self._clock() + _GAVE_UP_S
+
+    def problems(self) -> Sequence[Problem]:
+        if self._of_channels is None or self._clock() >= self._of_channels[1]:
+            return ()
+        return (self._of_channels[0],)
 
     def conditions(self) -> Mapping[str, Sequence[HealthCondition]]:
         now = self._clock()
@@ -132,6 +145,12 @@ class NodeWatch:
         if self._prepare_failures.remove(gpus):
             self._discovery.poke()
 
+    def channels_prepared(self, error: DriverError | None) -> None:
+        """What became of a channel that a pod waited for; None: it was prepared."""
+        if error is not None or self._prepare_failures.problems():
+            self._prepare_failures.set_channels(error)
+            self._discovery.poke()
+
     def _monitor(self, settings: NodePluginSettings, policy: Callable[[], HealthPolicy]) -> HealthMonitor:
         return HealthMonitor(
             self._discovery,
@@ -140,6 +159,7 @@ class NodeWatch:
             driver_era=self._driver_era,
             instance_uuid=self._instance_uuid,
             more=(self._mps_conditions, self._prepare_failures.conditions),
+            more_problems=self._prepare_failures.problems,
             command=Command(tuple(settings.validation_command)) if settings.validation_command else None,
         )
 

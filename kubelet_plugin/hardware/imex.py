@@ -94,6 +94,10 @@ def all_channels(host: HostFiles) -> range:
     return range(_channel_count(host))
 
 
+_LONGEST_STATE = 253
+"""Characters that `ImexFacts.state` may have: the API server refuses an inventory with more."""
+
+
 class HostDaemon:
     """The IMEX daemon that a node runs by itself; it is asked through the socket of its usual configuration."""
 
@@ -107,7 +111,7 @@ class HostDaemon:
         try:
             return self._programs.run("nvidia-imex-ctl", ("-q", f"--u={socket}"), about="IMEX", timeout_s=10.0).strip()
         except NodeNotReady as error:
-            return f"it does not answer ({error.message})"
+            return f"it does not answer ({error.message})"[:_LONGEST_STATE]
 
     def problem(self) -> str | None:
         """Why it cannot be used now; None when it can."""

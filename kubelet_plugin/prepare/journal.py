@@ -45,7 +45,7 @@ from kubelet_plugin.prepare.holds import (
     UnknownHold,
     VfioBinding,
 )
-from kubelet_plugin.prepare.lifecycle import Entry, Held, HeldDevice
+from kubelet_plugin.prepare.lifecycle import BindingStage, Entry, Held, HeldDevice
 
 VERSION = 1
 
@@ -103,6 +103,7 @@ class DomainClaim:
     claim: ClaimRef
     devices: tuple[DomainDevice, ...]
     domain: DomainName | None
+    binding: BindingStage = BindingStage.NONE
     extra: str = ""
 
 

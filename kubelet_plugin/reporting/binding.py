@@ -14,7 +14,7 @@ A claim that is named still is looked at again.
 """
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -24,16 +24,22 @@ import structlog
 from dra_driver.api.inventory import NodeInventoryStatus
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import AllocatedDevice, Allocation
-from dra_driver.errors import ClusterError, DriverError, InvalidInput
-from dra_driver.names import ClaimRef
+from dra_driver.devices.model import Offer
+from dra_driver.errors import ClusterError, DomainNotReady, DriverError, InvalidInput, NodeNotReady
+from dra_driver.names import COMPUTE_DOMAIN_DRIVER, ClaimRef
+from kubelet_plugin.facts.node_watch import NodeWatch
+from kubelet_plugin.facts.offers import NodeOffers
 from kubelet_plugin.prepare.claims import ClaimReader
 from kubelet_plugin.prepare.listener import AllocatedTo
 from kubelet_plugin.reporting.device_status import BindingAnswer, PrepareRefusal, refusal_of
+from kubelet_plugin.settings import NodePluginSettings
 
 _log = structlog.get_logger(__name__)
 
 _PATIENCE_S = 15.0
-"""So many attempts of a node before it gives a claim up: the scheduler's default is to wait for 600 s."""
+"""How long a node tries to prepare GPUs before it gives a claim up. The scheduler's default is to wait for 600 s."""
+_DAEMON_PATIENCE_S = 120.0
+"""The same for a channel: the IMEX daemon of its domain starts on the node, and its image may be pulled first."""
 _AGAIN_S = 5.0
 """Between two attempts, and between two looks at a claim that is named although it was answered."""
 _GIVEN_UP_S = 10.0
@@ -186,5 +192,51 @@ class NodeBinding:
     def _answer(self, error: DriverError, wait: _Wait) -> BindingAnswer:
         if isinstance(error, InvalidInput):
             return BindingAnswer.BIND
+        others = isinstance(error, ClusterError) or (isinstance(error, DomainNotReady) and not error.of_node)
         over = asyncio.get_running_loop().time() >= wait.deadline
-        return BindingAnswer.GIVE_UP if over and not isinstance(error, ClusterError) else BindingAnswer.WAIT
+        return BindingAnswer.GIVE_UP if over and not others else BindingAnswer.WAIT
+
+
+def binding_of_gpus(
+    settings: NodePluginSettings,
+    claims: ClaimReader,
+    service: PreparesAhead,
+    answers: Answers,
+    watch: NodeWatch,
+    offers: NodeOffers,
+) -> NodeBinding:
+    """For GPUs. What the node gives up is tainted by `watch`; `offers` says of which GPU a device is."""
+
+    def outcome(devices: Collection[str], error: DriverError | None) -> None:
+        table: Mapping[str, Offer] = {}
+        with suppress(NodeNotReady):
+            table = offers.of(watch.facts.facts)
+        gpus = {table[device].gpu.uuid for device in devices if device in table}
+        if error is None:
+            watch.prepared(gpus)
+        else:
+            watch.gave_up(gpus, error)
+
+    return NodeBinding(settings.driver_name, settings.node_name, claims, service, answers, outcome)
+
+
+def binding_of_domains(
+    node: str,
+    claims: ClaimReader,
+    watch: NodeWatch,
+    follow: Callable[[Callable[[JsonObject], None]], None],
+    service: PreparesAhead,
+    answers: Answers,
+) -> NodeBinding:
+    """For channels. `follow` shows the node's inventory to a listener."""
+    binding = NodeBinding(
+        COMPUTE_DOMAIN_DRIVER,
+        node,
+        claims,
+        service,
+        answers,
+        lambda devices, error: watch.channels_prepared(error),
+        patience_s=_DAEMON_PATIENCE_S,
+    )
+    follow(binding.saw)
+    return binding

@@ -11,6 +11,7 @@ COMPARED = (DOCS / "compared.md").read_text(encoding="utf-8")
 OFFERED = (DOCS / "kubernetes-features.md").read_text(encoding="utf-8")
 OF_THIS_DRIVER = {
     Feature.BINDING_CONDITIONS,
+    Feature.MIG_BINDING_CONDITIONS,
     Feature.DEVICE_STATUS,
     Feature.MIG_CLASSES,
     Feature.MIG_EXTENDED_RESOURCES,

@@ -121,8 +121,7 @@ async def test_a_domain_lives_through_everything_and_leaves_nothing() -> None:
 async def it_comes_up(story: Story) -> None:
     await story.until(story.is_ready, "the domain does not become ready")
     await story.until(story.are_connected, "the daemons do not find each other")
-    pods = (await story.cluster.kube.list(PODS, namespace="default")).items
-    assert {pod["spec"]["nodeName"] for pod in pods} == set(TRAYS)
+    await story.until(lambda: _are_bound(story), "the pods are not bound to the nodes that are ready")
     nodes = (await story.domain())["status"]["nodes"]
     daemons = await story.daemons()
     assert {one["name"]: one["ipAddress"] for one in nodes} == {
@@ -133,6 +132,11 @@ async def it_comes_up(story: Story) -> None:
     await story.until(lambda: _all_say_that_they_are_ready(story), "claims do not say how they stand in the domain")
 
 
+async def _are_bound(story: Story) -> bool:
+    pods = (await story.cluster.kube.list(PODS, namespace="default")).items
+    return {pod["spec"].get("nodeName") for pod in pods} == set(TRAYS)
+
+
 async def _all_say_that_they_are_ready(story: Story) -> bool:
     found = []
     for claim in (await story.cluster.kube.list(RESOURCE_CLAIMS)).items:
@@ -140,7 +144,7 @@ async def _all_say_that_they_are_ready(story: Story) -> bool:
             if device["driver"] == COMPUTE_DOMAIN_DRIVER:
                 kind = device["device"].partition("-")[0]
                 found.append((kind, *sorted(one["type"] for one in device["conditions"] if one["status"] == "True")))
-    return sorted(found) == [("channel", "PeersReady", "Ready")] * 2 + [("daemon", "Ready")] * 2
+    return sorted(found) == [("channel", "BindingReady", "PeersReady", "Ready")] * 2 + [("daemon", "Ready")] * 2
 
 
 async def _is_counted(story: Story, name: str) -> bool:

@@ -1,10 +1,11 @@
 """What a node offers to ComputeDomains."""
 
+from dataclasses import replace
 from typing import Any
 
 from support.inventories import gpu, inventory_spec
 
-from dra_driver.api.inventory import FabricFacts, ImexFacts, NodeInventorySpec
+from dra_driver.api.inventory import DOMAIN_SUBJECT, FabricFacts, ImexFacts, NodeInventorySpec, Problem
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import Device
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER
@@ -99,3 +100,30 @@ def test_without_imex_channels_or_programs_there_is_nothing_to_offer() -> None:
     assert offered(plain) == ((), ())
     for imex in (ImexFacts(channels=0, program=True), ImexFacts(channels=2048, program=False)):
         assert offered(plain.model_copy(update={"imex": imex})) == ((), ())
+
+
+def test_channels_wait_for_the_daemon_where_everyone_takes_part_and_the_daemon_itself_does_not() -> None:
+    prepares = tray().model_copy(update={"prepares_for_binding": True})
+    without = replace(ALL_FEATURES, binding=False)
+    for spec, features, binds in (
+        (prepares, ALL_FEATURES, True),
+        (prepares, without, False),
+        (tray(), ALL_FEATURES, False),
+    ):
+        daemon, channel = offered(spec, features=features)[0]
+        assert (channel.binding_conditions == ["BindingReady"]) is binds
+        assert (channel.binding_failure_conditions == ["BindingFailed"]) is binds
+        assert daemon.binding_conditions is None
+
+
+def test_a_node_that_gave_up_a_channel_is_avoided_but_its_daemon_may_start() -> None:
+    problem = Problem(subject=DOMAIN_SUBJECT, reason="ChannelNotPrepared", message="not ready")
+    daemon, channel = offered(tray().model_copy(update={"problems": [problem]}))[0]
+    assert [(taint.key, taint.value, taint.effect) for taint in channel.taints or ()] == [
+        ("compute-domain.nvidia.com/daemon", "NotReady", "NoSchedule")
+    ]
+    assert daemon.taints is None
+    other = Problem(subject="driver", reason="x", message="y")
+    assert offered(tray().model_copy(update={"problems": [other]}))[0][1].taints is None
+    without = offered(tray().model_copy(update={"problems": [problem]}), features=ServerFeatures())
+    assert without[0][1].taints is None

@@ -1,5 +1,6 @@
 """How long no claim gets a partition of a GPU after one could not be prepared: kubelet_plugin/facts/node_watch.py."""
 
+from dra_driver.api.inventory import DOMAIN_SUBJECT
 from dra_driver.errors import DriverError, HardwareError, NodeNotReady
 from kubelet_plugin.facts.node_watch import PrepareFailures
 
@@ -52,3 +53,17 @@ def test_it_ends_with_a_success_or_with_time() -> None:
     assert failed(failures) == []
     failures.add(["GPU-b"], IN_USE, GPUS)
     assert failed(failures) == ["GPU-b"]
+
+
+def test_a_channel_that_could_not_be_prepared_is_a_problem_for_a_while() -> None:
+    clock = Clock()
+    failures = PrepareFailures(clock)
+    assert failures.problems() == ()
+    failures.set_channels(NodeNotReady("its daemon is not ready"))
+    (problem,) = failures.problems()
+    assert (problem.subject, problem.message) == (DOMAIN_SUBJECT, "its daemon is not ready")
+    clock.now = 301.0
+    assert failures.problems() == ()
+    failures.set_channels(NodeNotReady("its daemon is not ready"))
+    failures.set_channels(None)
+    assert failures.problems() == ()

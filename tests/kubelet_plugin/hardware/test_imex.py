@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from support.imex import ImexNode, addresses, until
 
+from dra_driver.api.inventory import ImexFacts
 from kubelet_plugin.facts.hardware import Hardware, NvmlSource
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import find_driver_root
@@ -81,3 +82,14 @@ def test_a_daemon_of_the_host_is_ready_when_it_says_so_and_not_before_it_runs(tm
         until(lambda: daemon.state() == "READY", "the daemon is not ready")
         assert daemon.problem() is None
     assert daemon.problem() is not None
+
+
+def test_a_long_reason_why_the_hosts_daemon_does_not_answer_fits_into_the_inventory(tmp_path: Path) -> None:
+    """An API server would refuse the inventory, and no GPU of the node would be published."""
+    root = create_host(tmp_path / ("long" * 60) / "host", "gb200").root
+    files = HostFiles(root)
+    state = HostDaemon(files, DriverPrograms(files, lambda: find_driver_root(files))).state()
+    facts = imex_facts(files, "/")
+    assert facts is not None
+    assert state.startswith("it does not answer")
+    assert ImexFacts.of({**facts.to_wire(), "state": state}).state == state

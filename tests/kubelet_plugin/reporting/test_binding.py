@@ -11,7 +11,7 @@ from support.plugin import eventually
 
 from dra_driver.api.binding import BINDING_FAILED, BINDING_READY
 from dra_driver.api.meta import JsonObject
-from dra_driver.errors import DriverError, HardwareError, InvalidConfig, Unreachable
+from dra_driver.errors import DomainNotReady, DriverError, HardwareError, InvalidConfig, Unreachable
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER, ClaimRef
 from kubelet_plugin.prepare.claims import ClaimReader
 from kubelet_plugin.prepare.listener import AllocatedTo
@@ -185,3 +185,12 @@ async def test_what_was_given_up_is_looked_for_when_the_names_change(scene: Scen
         await eventually(lambda: scene.looks == 2)
         binding.saw(inventory())
         await eventually(lambda: scene.looks == 3)
+
+
+@pytest.mark.parametrize("of_node", [True, False])
+async def test_a_domain_is_given_up_only_for_what_is_wrong_with_this_node(scene: Scene, of_node: bool) -> None:
+    scene.error = DomainNotReady("not ready", of_node=of_node)
+    async with scene.at_work(patience_s=0.0) as binding:
+        binding.saw(inventory(scene.claim()))
+        await eventually(lambda: scene.answers)
+    assert (scene.answers[-1] is BindingAnswer.GIVE_UP) is of_node
