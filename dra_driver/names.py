@@ -14,6 +14,10 @@ using this."""
 
 COMPUTE_DOMAIN_DRIVER = "compute-domain.nvidia.com"
 
+WAITING_TAINT = "policy"
+"""The part of a taint's key that follows the driver's name. A GPU has this taint while other rules wait until no claim
+uses it, so that this ends."""
+
 CONFIG_GROUP = "resource.nvidia.com"
 CONFIG_API_VERSION = "resource.nvidia.com/v1beta1"
 """apiVersion of the opaque configs that users write."""

@@ -21,6 +21,10 @@ from dra_driver.errors import DriverError
 from dra_driver.quantity import Quantity
 
 _CLASS = "any"
+_ASKED = ("type", "profile", "sharing")
+"""The attributes that requests select by."""
+
+type Shape = tuple[object, ...]
 _USUAL = Limit()
 
 
@@ -49,13 +53,22 @@ class Largest:
 class Headroom:
     """Of one node. `driver` is the name of the GPU driver: other drivers' devices stand here, too, but are no GPUs."""
 
-    def __init__(self, node: NodeView, snapshot: Snapshot, driver: str, limit: Limit = _USUAL) -> None:
+    def __init__(
+        self,
+        node: NodeView,
+        snapshot: Snapshot,
+        driver: str,
+        limit: Limit = _USUAL,
+        answers: "dict[Shape, Largest] | None" = None,
+    ) -> None:
+        """`answers` are those of other nodes of the cluster: many nodes have the same devices free."""
         everything = DeviceClass(metadata=ObjectMeta(name=_CLASS), spec=DeviceClassSpec())
         self._node = node
         self._snapshot = replace(snapshot, classes={_CLASS: everything})
         self._site = Site(node, self._snapshot)
         self._driver = driver
         self._limit = limit
+        self._answers = answers if answers is not None else {}
         self._undecided: str | None = None
 
     @property
@@ -81,9 +94,30 @@ class Headroom:
 
     @cached_property
     def largest(self) -> Largest:
+        shape = self._shape()
+        if shape is None:
+            return self._asked()
+        if shape not in self._answers:
+            self._answers[shape] = self._asked()
+        return self._answers[shape]
+
+    def _asked(self) -> Largest:
         self._undecided = None
         gpus, profile, memory = self._whole_gpus(), self._mig_profile(), self._memory_bytes()
         return Largest(gpus, profile, memory, self._undecided)
+
+    def _shape(self) -> "Shape | None":
+        """All that the questions are about; None if devices share something, so that more than these facts counts."""
+        shape = []
+        for standing in self._open():
+            candidate = standing.candidate
+            device = candidate.device
+            capacity = tuple((name, item.value) for name, item in device.capacity.items())
+            if candidate.shareable or device.consumes_counters or device.binding_conditions is not None:
+                return None
+            asked = (device.attributes.get(name) for name in _ASKED)
+            shape.append((*(item.string if item is not None else None for item in asked), capacity))
+        return tuple(shape)
 
     # -- how devices stand
 

@@ -42,6 +42,11 @@ def allocate(
 
     Pods come one after the other in the order of the files, each taking what it got; claims that no pod uses come
     last. A workload (Deployment, Job, …) counts with all its replicas. Exit status 1 when something does not fit.
+
+    \b
+    Examples:
+      dractl allocate -f job.yaml --nodes gb200:18
+      dractl allocate -f claim.yaml --slices cluster.yaml -o json
     """
     world = world_in([*files, *slices], kubernetes, replicas=_MOST_REPLICAS, models=models)
     if not world.slices:

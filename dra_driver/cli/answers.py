@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from dra_driver.cli.page import GpuMap
 from dra_driver.terminal import Sheet
 
 
@@ -30,9 +31,11 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`summary` comes before the table, `more` tables after it, `notes` last; programs get the sheet only."""
+    """`summary` comes before the table, `more` tables after it, `notes` last; programs get the sheet only. `map` is for
+    a page; None if there are no GPUs to draw."""
 
     sheet: Sheet
     more: Sequence[Sheet] = field(default=())
     summary: str | None = None
     notes: Sequence[str] = ()
+    map: GpuMap | None = None

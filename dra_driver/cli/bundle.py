@@ -33,7 +33,7 @@ from dra_driver.terminal import HostRootOption, messages
 
 _WIDTH = 140
 
-OutOption = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The archive to make.")]
+ArchiveOption = Annotated[Path, typer.Option("--archive", metavar="FILE", help="The archive to make.")]
 LinesOption = Annotated[int, typer.Option("--lines", min=1, help="The last lines of each log.")]
 AnonymizeOption = Annotated[
     bool,
@@ -44,7 +44,7 @@ AnonymizeOption = Annotated[
 
 
 def bundle(
-    output: OutOption = Path("gpu-dra-bundle.tar.gz"),
+    archive: ArchiveOption = Path("gpu-dra-bundle.tar.gz"),
     lines: LinesOption = 5000,
     anonymize: AnonymizeOption = False,
     node: NodeOption = False,
@@ -61,9 +61,14 @@ def bundle(
     """Make an archive for a support case: objects, logs, metrics, and what `dractl doctor` says. Without secrets.
 
     What cannot be read is in its errors.txt. `dractl doctor --from FILE` judges it again.
+
+    \b
+    Examples:
+      dractl bundle --anonymize
+      dractl bundle --node --archive node.tar.gz
     """
-    if os.path.lexists(output):
-        raise InvalidInput("already exists; choose another name with --output", about=f"file {output}")
+    if os.path.lexists(archive):
+        raise InvalidInput("already exists; choose another name with --archive", about=f"file {archive}")
     anonymity = Anonymity() if anonymize else None
     with tempfile.TemporaryDirectory(prefix="gpu-dra-bundle-") as folder:
         made = Bundle(Path(folder), anonymity)
@@ -74,8 +79,8 @@ def bundle(
             put_node(made, places, anonymity)
         else:
             ask(kubeconfig, context, lambda kube: put_cluster(made, kube, driver, lines))
-        made.pack(output, release=release(), time=datetime.now(UTC))
-    messages.print(f"{output}: {output.stat().st_size / 2**20:.1f} MiB", markup=False, soft_wrap=True)
+        made.pack(archive, release=release(), time=datetime.now(UTC))
+    messages.print(f"{archive}: {archive.stat().st_size / 2**20:.1f} MiB", markup=False, soft_wrap=True)
     for error in made.errors[:_SHOWN_ERRORS]:
         messages.print(f"not in it: {error}", markup=False, soft_wrap=True)
     if len(made.errors) > _SHOWN_ERRORS:

@@ -79,6 +79,12 @@ def check(
     Values of this driver's chart may be among the files: their policy and DeviceClasses are looked at.
 
     Exit status 0 when there is nothing, or nothing but warnings; 1 when there are errors; 3 when a file cannot be read.
+
+    \b
+    Examples:
+      dractl check manifests/
+      dractl check manifests/ --live
+      kustomize build . | dractl check - -o github
     """
     reading = with_chart_values(read_files(files))
     if live:

@@ -96,6 +96,12 @@ def demo(
     GPUs. Nothing outside a temporary folder is touched. Exit status 0 only if every example ran and left nothing.
     Bundled examples that do not fit on the nodes of --nodes are left out, and so are those that --kubernetes is too old
     for.
+
+    \b
+    Examples:
+      dractl demo
+      dractl demo --nodes gb200:2
+      dractl demo -f my-manifests/
     """
     minor = named_minor(kubernetes, SEEN)
     results = scenarios_in(folder)
@@ -357,6 +363,11 @@ def cluster(
 
     Prints the kubeconfig to use. Pods do not really run: what their containers would get is written to
     nodes/NODE/kubelet/pods/UID/containers.json. A node plugin or controller that is killed is started again.
+
+    \b
+    Examples:
+      dractl cluster --nodes dgx-h100:2,t4
+      dractl cluster --nodes gb200:4 --folder cluster/
     """
     version = SEEN[named_minor(kubernetes, SEEN)]
     wanted = wanted_nodes(nodes, None)

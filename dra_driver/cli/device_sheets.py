@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from rich.text import Text
 
@@ -9,7 +10,8 @@ from dra_driver.allocation.amounts import Amount
 from dra_driver.api.meta import JsonObject
 from dra_driver.cli.answers import Answer, Asked
 from dra_driver.cli.bars import MEANINGS, Mark, color, drawn, letters
-from dra_driver.cli.seen import ClusterSeen, Objects
+from dra_driver.cli.page import GpuMap
+from dra_driver.cli.seen import ClusterSeen, NodeOverview, Objects
 from dra_driver.cli.usage import DeviceHolder, PublishedDevice, PublishedGpu, published_gpus
 from dra_driver.terminal import Row, Sheet, Shown, gibibytes, memory_cell
 
@@ -46,7 +48,12 @@ def devices(objects: Objects, asked: Asked) -> Answer:
         for gpu in published_gpus(results)
         if (gpu.free or not asked.free) and asked.wants(gpu.whole.node or "-", gpu.name, also=gpu.uuid)
     ]
-    return _of_gpus(gpus, counters)
+    by_node: dict[str, list[PublishedGpu]] = {}
+    for gpu in gpus:
+        if gpu.whole.id.driver == asked.drivers[0]:
+            by_node.setdefault(gpu.whole.node or "-", []).append(gpu)
+    nodes = [NodeOverview(name, tuple(group), None, headrooms.get(name)) for name, group in by_node.items()]
+    return replace(_of_gpus(gpus, counters), map=GpuMap(nodes, cluster.waiting))
 
 
 def _of_gpus(gpus: Sequence[PublishedGpu], counters: "_Counters") -> Answer:

@@ -119,6 +119,12 @@ def doctor(
 
     Changes nothing, but for --prove, which takes back what it does. docs/doctor.md lists the checks. Exit status 0 when
     there is no problem, 1 when there is one, 3 when the cluster cannot be reached.
+
+    \b
+    Examples:
+      dractl doctor
+      dractl doctor --node --prove
+      dractl doctor --from gpu-dra-bundle.tar.gz
     """
     if from_ is not None and node:
         raise InvalidInput("a bundle has its own node; leave one of the two out", about="--from and --node")

@@ -68,6 +68,13 @@ def explain(
 
     `dractl explain pod NAME` asks the cluster. With -f everything comes from files: all pods and claims in them that
     wait are explained, or the named one. Exit status 1 when something waits and nothing fits, or is unhealthy.
+
+    \b
+    Examples:
+      dractl explain pod train-0
+      dractl explain claim shared -n team-a
+      dractl explain -f pod.yaml --nodes dgx-h100:2
+      dractl explain pod/train-0 --node gpu-node-1
     """
     subject = subject_of(kind, name) if kind is not None else None
     workloads: tuple[Workload, ...] = ()

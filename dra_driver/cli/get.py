@@ -25,6 +25,7 @@ from dra_driver.cli.completion import names_of
 from dra_driver.cli.following import Following, of_kinds
 from dra_driver.cli.jsonpath import filled, read_template
 from dra_driver.cli.live import read_objects
+from dra_driver.cli.page import page
 from dra_driver.cli.seen import SHOWN, Objects, Selection
 from dra_driver.cli.session import ContextOption, KubeconfigOption, ask
 from dra_driver.errors import InvalidInput, NotFound
@@ -78,6 +79,7 @@ class Form(StrEnum):
     NAME = "name"
     JSON = "json"
     YAML = "yaml"
+    HTML = "html"
     JSONPATH = "jsonpath"
 
 
@@ -114,7 +116,7 @@ def get(
             "--output",
             "-o",
             metavar="|".join(_FORMS),
-            help="How to print the data; wide has more columns, jsonpath selects of what json prints.",
+            help="How to print the data; wide has more columns, html is a page with a map, jsonpath selects of json.",
             autocompletion=lambda: _FORMS,
         ),
     ] = Form.TABLE,
@@ -164,12 +166,17 @@ def get(
       dractl get claims -n team-a -w
       dractl get node gpu-node-1 -o yaml
       dractl get nodes -l nvidia.com/gpu.product=NVIDIA-H100 -o name
+      dractl get devices -o html > gpus.html
       dractl get devices -o jsonpath='{range [*]}{.gpu} {.state}{"\\n"}{end}'
     """
     chosen, more = _kind(kind)
     form = _form(output)
     if namespace is not None and all_namespaces:
         raise InvalidInput("exclude each other", about="--namespace and --all-namespaces")
+    if form is Form.HTML and (chosen.subject != NODES or every or watch):
+        raise InvalidInput(
+            "html draws the GPUs of get nodes and get devices, without --all and --watch", about="--output"
+        )
     if chosen.title is None and (every or free or node):
         raise InvalidInput("are for devices", about="--all, --free and --node")
     if namespace is not None and not chosen.subject.namespaced:
@@ -279,6 +286,9 @@ class Printer:
     def whole(self, answer: Answer) -> None:
         sheet = answer.sheet
         self._learn(sheet)
+        if self._form is Form.HTML and answer.map is not None:
+            typer.echo(page(answer.map, datetime.now(UTC)))
+            return
         if self._form not in (Form.TABLE, Form.WIDE):
             self._data(sheet, sheet.data())
             return

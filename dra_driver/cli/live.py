@@ -1,7 +1,7 @@
 """What `dractl explain` and `dractl get` read of a cluster, typed. Kinds that the user may not list are noted."""
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -30,6 +30,7 @@ from dra_driver.api.meta import (
     JsonObject,
     Resource,
 )
+from dra_driver.api.resource import ResourceSlice
 from dra_driver.cli.seen import READ_AS, SHOWN, TAINT_RULES, ClusterSeen, Objects, Selection
 from dra_driver.cli.session import FORBIDDEN, ask, listed
 from dra_driver.errors import ClusterError, InvalidInput, NotFound
@@ -177,10 +178,10 @@ def _behavior(minor: int, objects: Iterable[JsonObject]) -> Behavior:
 
 
 async def read_cluster(kube: Kube, *, say: bool = True) -> ClusterSeen:
-    """`say` what is left out. Raises ClusterError when slices or claims cannot be read."""
+    """With whole slices. `say` what is left out. Raises ClusterError when slices or claims cannot be read."""
     _, minor = await kube.server_version()
-    required = (RESOURCE_SLICES, RESOURCE_CLAIMS)
-    return ClusterSeen.of(await read_objects(kube, SHOWN, required, say=say), minor)
+    required, read_as = (RESOURCE_SLICES, RESOURCE_CLAIMS), {**READ_AS, RESOURCE_SLICES: ResourceSlice.of}
+    return ClusterSeen.of(await read_objects(kube, SHOWN, required, read_as=read_as, say=say), minor)
 
 
 async def read_objects(
@@ -188,6 +189,7 @@ async def read_objects(
     kinds: Sequence[Resource],
     required: Collection[Resource],
     *,
+    read_as: Mapping[Resource, Callable[[JsonObject], Any]] = READ_AS,
     selected: Mapping[Resource, Selection] = MappingProxyType({}),
     say: bool = True,
 ) -> Objects:
@@ -204,6 +206,6 @@ async def read_objects(
             if say and not isinstance(error, NotFound):
                 messages.print(f"{kind.plural} are left out: {error}", markup=False, soft_wrap=True)
             return ()
-        return [typed for item in items if (typed := READ_AS[kind](item)) is not None]
+        return [typed for item in items if (typed := read_as[kind](item)) is not None]
 
     return dict(zip(kinds, await asyncio.gather(*map(read, kinds)), strict=True))

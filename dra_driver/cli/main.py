@@ -36,7 +36,12 @@ class LazyCommand:
             around.command(self.name)(command)
         group = typer.main.get_command(around)
         assert isinstance(group, TyperGroup), "a Typer with a callback is a group"
-        return group.commands[self.name]
+        loaded = group.commands[self.name]
+        if isinstance(loaded, TyperGroup):
+            for nested in loaded.commands.values():
+                # The first sentence, which would be cut to 45 characters without this.
+                nested.short_help = (nested.help or "").partition("\n\n")[0].replace("\n", " ").partition(". ")[0]
+        return loaded
 
 
 def _nothing() -> None:

@@ -105,12 +105,11 @@ KubernetesOption = Annotated[
 ]
 DiffOption = Annotated[bool, _option("Print what would change.", "--diff")]
 InPlaceOption = Annotated[bool, _option("Write results over the files.", "--in-place")]
-OutputOption = Annotated[
+TargetOption = Annotated[
     str | None,
     _option(
         "Write results and reports into this folder; - prints the manifests instead.",
-        "--output",
-        "-o",
+        "--to",
         metavar="DIR",
     ),
 ]
@@ -148,19 +147,26 @@ def migrate(
     try_seconds: TryOption = TRY_SECONDS,
     diff_only: DiffOption = False,
     in_place: InPlaceOption = False,
-    output: OutputOption = None,
+    target: TargetOption = None,
     report: ReportOption = None,
     kubernetes: KubernetesOption = None,
     decisions: DecisionsOption = None,
     strategy: StrategyFlag = None,
 ) -> None:
-    """Move manifests from the device plugin and its relatives to DRA; without --in-place and -o nothing is written.
+    """Move manifests from the device plugin and its relatives to DRA; without --in-place and --to nothing is written.
 
     Exit status 0 when all is done or only notes and warnings are left; 1 when there are errors, workloads are left to
     be done by hand, the devices would not be the same, or fewer pods have room; 2 for wrong usage; 3 when a file or the
     cluster cannot be read.
+
+    \b
+    Examples:
+      dractl migrate manifests/
+      dractl migrate manifests/ --to new/
+      dractl migrate --cluster --report md
+      dractl migrate pod.yaml --strategy claims --diff
     """
-    _refuse_several(diff_only, in_place, output, report)
+    _refuse_several(diff_only, in_place, target, report)
     if namespace is not None and (paths or not cluster):
         raise InvalidInput("is for --cluster without PATHS", about="--namespace")
     trying = Trying(models_of(nodes), try_seconds)
@@ -170,8 +176,8 @@ def migrate(
     work = _gathered(paths or [], around or [], read)
     result = migrated(work.sources, options, work.side)
     _refuse_unmatched(result, options)
-    results = _results(result, work, in_place=in_place, output=output, command=_typed(ctx))
-    written = "." if in_place else None if output == _STDOUT else output
+    results = _results(result, work, in_place=in_place, target=target, command=_typed(ctx))
+    written = "." if in_place else None if target == _STDOUT else target
     outcome = replace(
         reported(result, options, work, trying, results),
         command=_typed(ctx),
@@ -179,15 +185,15 @@ def migrate(
         unread=work.unread,
         decided=decided,
     )
-    _write(outcome, work, in_place=in_place, output=output, diff_only=diff_only)
+    _write(outcome, work, in_place=in_place, target=target, diff_only=diff_only)
     if report is not None:
         typer.echo(markdown(outcome) if report is ReportFormat.MARKDOWN else json_text(outcome), nl=False)
-    elif not diff_only and output != _STDOUT:
+    elif not diff_only and target != _STDOUT:
         show(outcome)
     _end(outcome, work)
 
 
-_OF_RESULTS = frozenset(("diff_only", "in_place", "output", "report"))
+_OF_RESULTS = frozenset(("diff_only", "in_place", "target", "report"))
 
 
 def _typed(ctx: typer.Context) -> str:
@@ -235,7 +241,7 @@ def _refuse_apart(members: Sequence[Workload], names: Sequence[str]) -> None:
         raise InvalidInput(f"{who} are of different namespaces, or do not ask for the same devices", about=about)
 
 
-def _write(report: MigrationReport, work: Gathered, *, in_place: bool, output: str | None, diff_only: bool) -> None:
+def _write(report: MigrationReport, work: Gathered, *, in_place: bool, target: str | None, diff_only: bool) -> None:
     """Where it was asked for. A person's files belong together, also those that are not changed."""
     result = report.migration
     if diff_only:
@@ -244,38 +250,38 @@ def _write(report: MigrationReport, work: Gathered, *, in_place: bool, output: s
     elif in_place:
         for done in write_in_place(result):
             messages.print(done, markup=False, soft_wrap=True)
-    elif output == _STDOUT:
+    elif target == _STDOUT:
         typer.echo(together(result), nl=False)
-    elif output is not None:
-        write_beside(result, Path(output), from_files=work.from_files)
-        write_reports(report, Path(output))
+    elif target is not None:
+        write_beside(result, Path(target), from_files=work.from_files)
+        write_reports(report, Path(target))
 
 
 _LATER = "new"
 """Where the plan supposes results that were not written yet; `next_steps` advises to write them there."""
 
 
-def _results(result: Migration, work: Gathered, *, in_place: bool, output: str | None, command: str) -> Results:
+def _results(result: Migration, work: Gathered, *, in_place: bool, target: str | None, command: str) -> Results:
     if in_place:
         return Results(values_written=False, kept=False)
-    written = output is not None and output != _STDOUT
-    folder = Path(output) if output is not None and written else Path(_LATER)
+    written = target is not None and target != _STDOUT
+    folder = Path(target) if target is not None and written else Path(_LATER)
     before = places_below(result, BEFORE)
     return Results(
         new={file: str(folder / place) for file, place in places_below(result).items()},
         old={file: str(folder / place) for file, place in before.items() if not work.from_files or file == STDIN},
         folder=f"{folder}/",
-        write=None if written else f"{command} -o {_LATER}/",
+        write=None if written else f"{command} --to {_LATER}/",
     )
 
 
-def _refuse_several(diff_only: bool, in_place: bool, output: str | None, report: ReportFormat | None) -> None:
+def _refuse_several(diff_only: bool, in_place: bool, target: str | None, report: ReportFormat | None) -> None:
     ways = [
-        name for name, given in (("--diff", diff_only), ("--in-place", in_place), ("-o", output is not None)) if given
+        name for name, given in (("--diff", diff_only), ("--in-place", in_place), ("--to", target is not None)) if given
     ]
     if len(ways) > 1:
         raise InvalidInput("choose one of them", about=" and ".join(ways))
-    if report is not None and (diff_only or output == _STDOUT):
+    if report is not None and (diff_only or target == _STDOUT):
         raise InvalidInput("both print to standard output; choose one", about=f"--report and {ways[0]}")
 
 

@@ -84,7 +84,7 @@ def together(migration: Migration) -> str:
 def write_in_place(migration: Migration) -> list[str]:
     """Only files that change. Returns what was written, for people. Raises UnreadableFile."""
     if any(result.file == STDIN and result.changed for result in migration.files):
-        raise InvalidInput("standard input has no place; use -o", about="--in-place")
+        raise InvalidInput("standard input has no place; use --to", about="--in-place")
     # New objects come before the pods that name them: an interrupted run must not leave pods without their claims.
     changed = [(source.file, source.text) for source in migration.new_files]
     changed += [(result.file, result.after) for result in migration.files if result.changed]
@@ -105,7 +105,7 @@ def write_beside(migration: Migration, folder: Path, *, from_files: bool) -> Non
             files.append((Path(folder, before[result.file]), result.before))
     for target, _ in files:
         if target.resolve() in sources:
-            raise InvalidInput(f"would write over {target}, which is read; use --in-place for that", about="-o")
+            raise InvalidInput(f"would write over {target}, which is read; use --in-place for that", about="--to")
     _write(files)
 
 

@@ -114,12 +114,42 @@ ReplicasOption = Annotated[
 TextOption = Annotated[_Text, typer.Option("--output", "-o", help="YAML with comments, or JSON without.")]
 
 
-@app.command("jobset", help="A JobSet, and the template of its pods' claims.")
-@app.command("job", help="A Job, and the template of its pods' claims.")
-@app.command("statefulset", help="A StatefulSet, and the template of its pods' claims.")
-@app.command("deployment", help="A Deployment, and the template of its pods' claims.")
-@app.command("template", help="A ResourceClaimTemplate: each pod that uses it gets its own claim.")
-@app.command("claim", help="A ResourceClaim, for pods that name it; it outlives them, and they share its devices.")
+_EXAMPLES = """
+
+\b
+Examples:
+  dractl new {0} --gpu h100 --count 4 --same nvlink
+  dractl new {0} --mig 1g.10gb --pod
+  dractl new {0} --share cores=50,memory=8Gi
+"""
+
+
+_WORKLOAD_EXAMPLES = """
+
+\b
+Examples:
+  dractl new {0} trainer --gpu h100 --image registry.example/train:1
+  dractl new {0} small --mig 1g.10gb
+"""
+
+
+@app.command("jobset", help=f"A JobSet, and the template of its pods' claims.{_WORKLOAD_EXAMPLES.format('jobset')}")
+@app.command("job", help=f"A Job, and the template of its pods' claims.{_WORKLOAD_EXAMPLES.format('job')}")
+@app.command(
+    "statefulset",
+    help=f"A StatefulSet, and the template of its pods' claims.{_WORKLOAD_EXAMPLES.format('statefulset')}",
+)
+@app.command(
+    "deployment", help=f"A Deployment, and the template of its pods' claims.{_WORKLOAD_EXAMPLES.format('deployment')}"
+)
+@app.command(
+    "template", help=f"A ResourceClaimTemplate: each pod that uses it gets its own claim.{_EXAMPLES.format('template')}"
+)
+@app.command(
+    "claim",
+    help="A ResourceClaim, for pods that name it; it outlives them, and they share its devices."
+    + _EXAMPLES.format("claim"),
+)
 def request(
     context: typer.Context,
     name: NameArgument = None,
@@ -188,7 +218,12 @@ def offered(
     vm: VmOption = False,
     output: TextOption = _Text.YAML,
 ) -> None:
-    """A DeviceClass: what an administrator offers under a name, for claims to choose from."""
+    """A DeviceClass: what an administrator offers under a name, for claims to choose from.
+
+    \b
+    Examples:
+      dractl new class large.example.com --memory 80Gi --isolated
+    """
     intent = Intent(
         form=ObjectForm.CLASS,
         name=name,
@@ -215,7 +250,12 @@ def domain(
     command: CommandOption = None,
     output: TextOption = _Text.YAML,
 ) -> None:
-    """A ComputeDomain, for pods whose GPUs share memory over NVLink between nodes, and a Job that uses it."""
+    """A ComputeDomain, for pods whose GPUs share memory over NVLink between nodes, and a Job that uses it.
+
+    \b
+    Examples:
+      dractl new domain train --nodes 2
+    """
     program = Intent(image=image, command=_words(command))
     _print(domain_objects(name, nodes, program, all_channels=all_channels), output)
 

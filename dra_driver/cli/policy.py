@@ -50,6 +50,11 @@ def preview_policies(
 
     Of the cluster: the files' policies replace those of the same name. With --nodes: of simulated nodes without other
     policies. Nothing is changed.
+
+    \b
+    Examples:
+      dractl policy preview -f policy.yaml
+      dractl policy preview -f policy.yaml --nodes dgx-h100 --label pool=inference
     """
     if not files and not delete:
         raise InvalidInput("name policies with --file, or with --delete", about="dractl policy preview")
@@ -191,7 +196,12 @@ def convert(
         typer.Option("--prefix", help="Of the names; default: the name of the first file.", show_default=False),
     ] = None,
 ) -> None:
-    """Print the GpuPolicies that say what a PublishingPolicy says, for `kubectl apply -f -`."""
+    """Print the GpuPolicies that say what a PublishingPolicy says, for `kubectl apply -f -`.
+
+    \b
+    Examples:
+      dractl policy convert publishing-policy.yaml | kubectl apply -f -
+    """
     names = prefix or re.sub("[^a-z0-9]+", "-", Path(files[0]).stem.lower()).strip("-") or "policy"
     documents = with_chart_values(read_files(files)).raise_problems()
     made = policies_among((document.obj for document in documents), names)

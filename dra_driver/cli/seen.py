@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from dra_driver.allocation.behavior import Behavior
-from dra_driver.allocation.headroom import Headroom
+from dra_driver.allocation.headroom import Headroom, Largest, Shape
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.snapshot import Catalog, PublishedSlice, Snapshot, Usage
 from dra_driver.api.computedomain import ComputeDomain
@@ -25,7 +25,14 @@ from dra_driver.api.meta import (
     Resource,
 )
 from dra_driver.api.resource import DeviceTaintRule, ResourceClaim, ResourceSlice
-from dra_driver.cli.usage import PublishedDevice, PublishedGpu, consumers_of, published_devices, published_gpus
+from dra_driver.cli.usage import (
+    SHOWN_ATTRIBUTES,
+    PublishedDevice,
+    PublishedGpu,
+    consumers_of,
+    published_devices,
+    published_gpus,
+)
 
 TAINT_RULES = tuple(
     Resource("resource.k8s.io", version, "devicetaintrules", "DeviceTaintRule", False) for version in ("v1", "v1beta2")
@@ -50,8 +57,24 @@ def _with_claims(obj: JsonObject) -> Pod | None:
     return Pod.of(obj)
 
 
+def _with_shown_attributes(obj: JsonObject) -> ResourceSlice:
+    """Most of a large cluster are attributes that nothing here shows or selects by."""
+    devices = [
+        {
+            **device,
+            "attributes": {
+                name: value for name, value in attributes.items() if name.rpartition("/")[2] in SHOWN_ATTRIBUTES
+            },
+        }
+        if (attributes := device.get("attributes"))
+        else device
+        for device in obj["spec"].get("devices") or ()
+    ]
+    return ResourceSlice.of({**obj, "spec": {**obj["spec"], "devices": devices}})
+
+
 READ_AS: Mapping[Resource, Callable[[JsonObject], Any]] = {
-    RESOURCE_SLICES: ResourceSlice.of,
+    RESOURCE_SLICES: _with_shown_attributes,
     RESOURCE_CLAIMS: ResourceClaim.of,
     NODES: NodeView.read,
     NODE_INVENTORIES: _without_gpus,
@@ -92,6 +115,11 @@ class ClusterSeen:
             Behavior.of(minor, partitionable=True, consumable=True, taints=True),
         )
 
+    @property
+    def waiting(self) -> list[Pod]:
+        """Pods with claims that no scheduler has found a node for."""
+        return [pod for pod in self.pods if pod.waits and pod.spec.resource_claims]
+
     def headrooms(self, driver: str) -> dict[str, Headroom]:
         """By node, of all nodes that a slice is for."""
         catalog = Catalog([PublishedSlice(slice_) for slice_ in self.slices], self.behavior)
@@ -99,7 +127,11 @@ class ClusterSeen:
         snapshot = Snapshot(catalog, {}, Usage.of(held), self.taint_rules)
         known = {node.name: node for node in self.nodes}
         names = {*known, *(slice_.spec.node_name for slice_ in self.slices if slice_.spec.node_name is not None)}
-        return {name: Headroom(known.get(name) or NodeView(name), snapshot, driver) for name in sorted(names)}
+        answers: dict[Shape, Largest] = {}
+        return {
+            name: Headroom(known.get(name) or NodeView(name), snapshot, driver, answers=answers)
+            for name in sorted(names)
+        }
 
     def devices(self, headrooms: Iterable[Headroom], drivers: Sequence[str]) -> tuple[PublishedDevice, ...]:
         standings = {standing.candidate.id: standing for headroom in headrooms for standing in headroom.standings}

@@ -9,6 +9,7 @@ from dra_driver.api.meta import COMPUTE_DOMAINS, GPU_POLICIES, PODS, RESOURCE_CL
 from dra_driver.api.resource import ResourceClaim
 from dra_driver.cli.answers import Answer, Asked
 from dra_driver.cli.device_sheets import Held, by_claim, holder_data
+from dra_driver.cli.page import GpuMap
 from dra_driver.cli.seen import ClusterSeen, NodeOverview, Objects
 from dra_driver.cli.usage import (
     DeviceHolder,
@@ -28,13 +29,14 @@ def nodes(objects: Objects, asked: Asked) -> Answer:
     """Nodes that have GPUs or have reported what they have."""
     cluster = ClusterSeen.of(objects, asked.minor)
     known = {node.name for node in cluster.nodes} if asked.labels is not None else None
+    shown = [
+        node
+        for node in cluster.overviews(asked.drivers[0])
+        if asked.wants(node.name) and (known is None or node.name in known)
+    ]
     return Answer(
         Sheet(
-            [
-                _node_row(node)
-                for node in cluster.overviews(asked.drivers[0])
-                if asked.wants(node.name) and (known is None or node.name in known)
-            ],
+            list(map(_node_row, shown)),
             "No node has reported GPUs. Is the node plugin running? kubectl get nodeinventories shows what it wrote.",
             keys={
                 "MOST GPUS": "largestGpus",
@@ -44,7 +46,8 @@ def nodes(objects: Objects, asked: Asked) -> Answer:
             wide=("DRIVER", "CLIQUE"),
             drop=("CLIQUE", "DRIVER", "LARGEST MEMORY", "LARGEST MIG", "MOST GPUS", "PRODUCT"),
             named=("NODE",),
-        )
+        ),
+        map=GpuMap(shown, cluster.waiting),
     )
 
 

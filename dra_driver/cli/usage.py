@@ -16,10 +16,23 @@ from dra_driver.allocation.requests import Cause
 from dra_driver.api.core import Pod
 from dra_driver.api.resource import AllocatedDevice, Device, ResourceClaim, ResourceSlice
 from dra_driver.cli.bars import DEFAULT_CELLS, Cell, Holding, Mark, bar
-from dra_driver.names import DeviceId, RequestName
+from dra_driver.names import WAITING_TAINT, DeviceId, RequestName
 from dra_driver.quantity import Quantity
-from dra_driver.slices.describe import WAITING_TAINT
 
+SHOWN_ATTRIBUTES = frozenset(
+    (
+        "type",
+        "productName",
+        "profile",
+        "sharing",
+        "uuid",
+        "parentUUID",
+        "driverVersion",
+        "placementStart",
+        "memorySlices",
+    )
+)
+"""Of devices: what this package shows, and what `Headroom` selects by."""
 _SLICE_COUNTER = "memory-slice-"
 _SLICE_CAPACITY = "memorySlice"
 _SHARE_CAPACITIES = ("shares", "memory", "cores")
@@ -288,7 +301,7 @@ class PublishedGpu:
         """Whether a claim could have something of it."""
         return any(device.free for device in self.devices)
 
-    @property
+    @cached_property
     def state(self) -> str:
         """`free`, `in use`, `partly` (something is left of it), `tainted` or `closed`."""
         if not any(device.holding for device in self.devices):
@@ -303,7 +316,7 @@ class PublishedGpu:
     def held(self) -> tuple[tuple[PublishedDevice, DeviceHolder], ...]:
         return tuple((device, holder) for device in self.devices for holder in device.holders)
 
-    @property
+    @cached_property
     def taints(self) -> tuple[str, ...]:
         """With how many devices have each when not all do."""
         counted = Counter(taint for device in self.devices for taint in device.taints)

@@ -18,6 +18,7 @@ from dra_driver.devices.health import affecting, taints, worst
 from dra_driver.devices.limitations import LimitationCause, Note
 from dra_driver.devices.model import DeviceKind, Offer
 from dra_driver.devices.offers import offers
+from dra_driver.names import WAITING_TAINT
 from dra_driver.quantity import Quantity
 from dra_driver.slices.features import ServerFeatures
 from dra_driver.slices.properties import NodeAttributes, device_capacity
@@ -98,10 +99,6 @@ def _separate(devices: Sequence[Offer], shared: set[object], features: ServerFea
 
 def _place(offer: Offer) -> object:
     return offer.kind, offer.partition
-
-
-WAITING_TAINT = "policy"
-"""Its key follows the driver's name. A GPU has it while other rules wait until no claim uses it, so that this ends."""
 
 
 @dataclass(frozen=True, slots=True)

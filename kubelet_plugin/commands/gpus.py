@@ -62,7 +62,12 @@ def release(
     driver_name: DriverOption = _HERE.driver,
     patience_s: PatienceOption = 60.0,
 ) -> None:
-    """Let the plugin close all GPUs of this node, and wait until it has; no claim is prepared meanwhile."""
+    """Let the plugin close all GPUs of this node, and wait until it has; no claim is prepared meanwhile.
+
+    \b
+    Examples:
+      dractl gpus release --for 2h
+    """
     if until_resumed and for_ is not None:
         raise InvalidInput("leave one of the two out: with --until-resumed no time ends it", about="--for")
     folder = _folder(kubelet_root, driver_name)
@@ -89,7 +94,12 @@ def resume(
     driver_name: DriverOption = _HERE.driver,
     patience_s: PatienceOption = 60.0,
 ) -> None:
-    """Take the GPUs back; claims are prepared again."""
+    """Take the GPUs back; claims are prepared again.
+
+    \b
+    Examples:
+      dractl gpus resume
+    """
     folder = _folder(kubelet_root, driver_name)
     remove(folder / REQUEST)
     deadline = time.monotonic() + patience_s
@@ -110,7 +120,12 @@ def status(
     kubelet_root: KubeletRootOption = _HERE.kubelet_root,
     driver_name: DriverOption = _HERE.driver,
 ) -> None:
-    """Whether the GPUs are released, and who has them open. The exit status is 1 while they are not released."""
+    """Whether the GPUs are released, and who has them open. The exit status is 1 while they are not released.
+
+    \b
+    Examples:
+      dractl gpus status
+    """
     state = _state(_folder(kubelet_root, driver_name))
     messages.print("The GPUs are not released." if state is None else state.release.message, markup=False)
     _print_users(host_root)

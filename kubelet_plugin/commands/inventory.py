@@ -88,6 +88,12 @@ def inventory(
     """What this node has, and what it would lead to in a cluster that has every feature.
 
     With -o json or yaml: the NodeInventory, the ResourceSlices, and the CDI edits of a claim that has all its GPUs.
+
+    \b
+    Examples:
+      dractl inventory
+      dractl inventory --host gb200
+      dractl inventory --host dgx-h100 --policy policy.yaml -o yaml
     """
     rules = read_policy(policy)
     if driver_root is not None and host != _REAL:

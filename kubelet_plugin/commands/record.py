@@ -21,7 +21,7 @@ from kubelet_plugin.simulation.recorded.format import Record, write_record
 _QUIET_S = 2.0
 _SHOWN_NOTES = 10
 
-OutOption = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The archive to make.")]
+ArchiveOption = Annotated[Path, typer.Option("--archive", metavar="FILE", help="The archive to make.")]
 KeepNamesOption = Annotated[
     bool,
     typer.Option("--keep-names", help="Keep UUIDs, serial numbers, addresses and the machine's name as they are."),
@@ -36,7 +36,7 @@ SimulateOption = Annotated[
 
 
 def record(
-    output: OutOption = Path("gpu-dra-record.tar.gz"),
+    archive: ArchiveOption = Path("gpu-dra-record.tar.gz"),
     keep_names: KeepNamesOption = False,
     host_root: HostRootOption = Path("/"),
     driver_root: DriverRootOption = None,
@@ -45,15 +45,19 @@ def record(
     """Record this node: every answer of NVML, sysfs, device nodes, names of the driver's files, versions.
 
     Must run as root. Changes nothing. Anyone can replay the file: dractl inventory --host FILE.
+
+    \b
+    Examples:
+      dractl record --archive node.tar.gz
     """
-    if os.path.lexists(output):
-        raise InvalidInput("exists already; name another one with --output", about=f"file {output}")
+    if os.path.lexists(archive):
+        raise InvalidInput("exists already; name another one with --archive", about=f"file {archive}")
     if simulate is not None and host_root == Path("/"):
         raise InvalidInput("needs a folder for the simulated host: --host-root", about="--simulate")
     places = NodePlaces(host_root=host_root, driver_root=driver_root, simulate=simulate)
     made = NodeRecorder(places, patient()).record(release=version("gpu-dra-driver"), keep_names=keep_names)
-    write_record(made, output)
-    for line in _summary(made, output):
+    write_record(made, archive)
+    for line in _summary(made, archive):
         messages.print(line, markup=False, soft_wrap=True)
 
 
@@ -68,13 +72,13 @@ def patient() -> Progress:
     return progress
 
 
-def _summary(made: Record, output: Path) -> list[str]:
+def _summary(made: Record, archive: Path) -> list[str]:
     hung = [call.function for call in made.calls if call.hung]
     notes, asked = made.about.notes, len(made.programs)
     return [
-        f"{output}: {len(made.calls)} answers of NVML, {len(made.files)} files, {asked} answers of programs",
+        f"{archive}: {len(made.calls)} answers of NVML, {len(made.files)} files, {asked} answers of programs",
         *(f"hung: {name}" for name in hung),
         *notes[:_SHOWN_NOTES],
         *([f"{len(notes) - _SHOWN_NOTES} more notes are in its record.json"] if len(notes) > _SHOWN_NOTES else []),
-        f"names are {'kept' if made.about.names_kept else 'replaced'}; replay it: dractl inventory --host {output}",
+        f"names are {'kept' if made.about.names_kept else 'replaced'}; replay it: dractl inventory --host {archive}",
     ]

@@ -58,7 +58,7 @@ def migrated(folder: Path, strategy: str) -> tuple[JsonObject, ...]:
     """What a person applies after `dractl migrate --strategy`, in the order in which it can be."""
     file, out = folder / "ranks.yaml", folder / strategy
     file.write_text(BEFORE)
-    arguments = ("migrate", str(file), "--strategy", strategy, "--nodes", "gb200", "-o", str(out))
+    arguments = ("migrate", str(file), "--strategy", strategy, "--nodes", "gb200", "--to", str(out))
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     report = json.loads((out / "report.json").read_text())

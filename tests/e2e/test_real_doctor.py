@@ -64,10 +64,10 @@ def test_with_a_pod_that_has_a_gpu_all_is_well(services: Services) -> None:
 
 def test_a_bundle_of_it_says_the_same(services: Services, tmp_path: Path) -> None:
     archive = tmp_path / "bundle.tar.gz"
-    assert run("bundle", "--kubeconfig", KUBECONFIG, "-o", str(archive), "--anonymize").exit_code == 0
+    assert run("bundle", "--kubeconfig", KUBECONFIG, "--archive", str(archive), "--anonymize").exit_code == 0
     assert wrong("--from", str(archive)) == set()
     node = tmp_path / "node.tar.gz"
-    assert run("bundle", *places(services), "-o", str(node)).exit_code == 0
+    assert run("bundle", *places(services), "--archive", str(node)).exit_code == 0
     assert wrong("--from", str(node)) == set()
 
 

@@ -276,7 +276,7 @@ def test_the_command_says_it_and_a_bundle_says_the_same_later(serving: Node, tmp
     assert said.exit_code == 0, said.output
     assert run("doctor", *serving.arguments, "--strict").exit_code == 1
     file = tmp_path / "bundle.tar.gz"
-    assert run("bundle", *serving.arguments, "-o", str(file), "--anonymize").exit_code == 0
+    assert run("bundle", *serving.arguments, "--archive", str(file), "--anonymize").exit_code == 0
     stored = report_of_bundle(file)
     verdicts = [(one["check"], one["verdict"], one["trouble"]) for one in json.loads(said.stdout)["findings"]]
     assert [(one.check, one.verdict.value, one.trouble or None) for one in stored.findings] == verdicts

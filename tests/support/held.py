@@ -28,7 +28,7 @@ class HeldWorld:
 
     def __init__(self, kube: Kube, kubeconfig: Path) -> None:
         self._kube = kube
-        self._kubeconfig = kubeconfig
+        self.kubeconfig = kubeconfig
         self.devices: dict[str, JsonObject] = {}
 
     async def publish(self, name: str, folder: Path, profile: str, policy: PublishingPolicy = POLICY) -> None:
@@ -51,7 +51,7 @@ class HeldWorld:
         await allocate(self._kube, await self._kube.create(RESOURCE_CLAIMS, claim(name)), *results, pods=[user])
 
     async def show(self, *arguments: str) -> str:
-        status, text = await dractl("get", *arguments, "--kubeconfig", str(self._kubeconfig))
+        status, text = await dractl("get", *arguments, "--kubeconfig", str(self.kubeconfig))
         assert status == 0
         return text
 

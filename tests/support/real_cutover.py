@@ -82,7 +82,7 @@ class Operator:
 
 def migrated(folder: Path, after: dict[str, Callable[[], None]], *sources: str, strategy: tuple[str, ...]) -> Operator:
     """Reads the cluster, and the manifests or the workloads of the cluster, and writes into `folder`."""
-    done = run("migrate", *sources, "--cluster", "--kubeconfig", KUBECONFIG, *strategy, "-o", str(folder))
+    done = run("migrate", *sources, "--cluster", "--kubeconfig", KUBECONFIG, *strategy, "--to", str(folder))
     assert (folder / "report.json").exists(), done.output
     return Operator(folder, after)
 

@@ -100,11 +100,11 @@ def _files(report: MigrationReport) -> Iterator[NextStep]:
             yield NextStep("Check what was written.", f"dractl check {shlex.quote(where)}")
     elif migration.changed:
         yield NextStep("Review every change.", f"{report.command} --diff")
-        yield NextStep("Write the results and the reports into a folder.", f"{report.command} -o new/")
+        yield NextStep("Write the results and the reports into a folder.", f"{report.command} --to new/")
     elif MigrationTarget.EXTENDED in targets_of(migration):
         yield NextStep(
             f"No manifest changes: get the values for the driver's chart (`{FINAL_VALUES_FILE}`).",
-            f"{report.command} -o new/",
+            f"{report.command} --to new/",
         )
 
 

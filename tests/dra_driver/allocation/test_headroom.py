@@ -9,7 +9,7 @@ from support.allocation import claim, device_class, exactly, gpu, held, publishe
 from support.rows import examples
 
 from dra_driver.allocation import Allocated, NodeView, Snapshot, Usage, allocate
-from dra_driver.allocation.headroom import DeviceRoom, Headroom
+from dra_driver.allocation.headroom import DeviceRoom, Headroom, Largest, Shape
 from dra_driver.allocation.requests import Cause
 from dra_driver.allocation.search import Limit
 from dra_driver.api.resource import Allocation
@@ -56,6 +56,33 @@ def test_the_largest_requests_are_those_of_an_empty_node() -> None:
     largest = Headroom(H100.node, used([]), GPU_DRIVER).largest
     assert (largest.whole_gpus, largest.mig_profile) == (8, "7g.80gb")
     assert largest.memory_bytes == max(int(one.device.capacity["memory"].value[:-2]) for one in PARTS) * 2**20
+
+
+DEVICE = st.fixed_dictionaries(
+    {"memory": st.sampled_from(["40Gi", "80Gi"]), "profile": st.sampled_from(["", "1g.10gb"])},
+    optional={"sharing": st.just("mps")},
+)
+
+
+@given(st.lists(st.lists(st.tuples(DEVICE, st.booleans()), max_size=4), min_size=2, max_size=5))
+@settings(max_examples=examples(25))
+def test_nodes_that_share_answers_have_those_that_each_of_them_would_give(
+    nodes: list[list[tuple[dict[str, str], bool]]],
+) -> None:
+    slices, allocations = [], []
+    for number, devices in enumerate(nodes):
+        named = [(f"gpu-{place}", about, free) for place, (about, free) in enumerate(devices)]
+        slices.append(
+            published(*(gpu(name, **about) for name, about, _ in named), node=f"n{number}", name=f"s{number}")
+        )
+        allocations += [held(name, pool=f"n{number}") for name, _, free in named if not free]
+    found = snapshot(*slices, held=allocations)
+    shared: dict[Shape, Largest] = {}
+    for number in range(len(nodes)):
+        node = NodeView(f"n{number}")
+        assert Headroom(node, found, GPU_DRIVER, answers=shared).largest == Headroom(node, found, GPU_DRIVER).largest, (
+            number
+        )
 
 
 def test_what_is_not_decided_is_not_said_to_be_too_large() -> None:

@@ -1,15 +1,21 @@
 """`dractl` itself: its help is quick and complete, and commands are what the help says."""
 
 import asyncio
+import re
+import shlex
 import subprocess
 import sys
+from contextlib import redirect_stderr
 from importlib.metadata import version
+from io import StringIO
 from pathlib import Path
 
 import pytest
 from support.dractl import run
 from support.objects import node
 from support.rows import rows
+from typer import Context
+from typer.core import TyperCommand, TyperGroup
 from typer.testing import CliRunner
 
 from dra_driver.api.meta import NODES
@@ -74,6 +80,42 @@ async def test_commands_values_and_names_from_the_cluster_are_completed(
     assert await asyncio.to_thread(completed, "dractl get de") == ["devices"]
     assert await asyncio.to_thread(completed, "dractl get node gpu", config) == ["gpu-node-1"]
     assert await asyncio.to_thread(completed, "dractl get node gpu", "KUBECONFIG=/dev/null") == []
+
+
+def all_commands() -> dict[str, TyperCommand]:
+    """Each command that does something, by the words before its options."""
+    found: dict[str, TyperCommand] = {}
+    for lazy in commands():
+        loaded = lazy.load()
+        nested = loaded.commands.items() if isinstance(loaded, TyperGroup) else [("", loaded)]
+        found |= {f"dractl {lazy.name} {name}".strip(): command for name, command in nested}
+    return found
+
+
+def test_the_help_of_every_command_has_examples_and_their_options_exist() -> None:
+    for words, command in all_commands().items():
+        text = command.get_help(Context(command, info_name=words))
+        examples = [
+            line.strip() for line in text.partition("Examples:")[2].split("\n\n")[0].splitlines() if line.strip()
+        ]
+        assert examples, words
+        for example in examples:
+            mine = re.sub(r"\)$| [|>] .*", "", re.sub(r".*(?=dractl )", "", example))
+            assert mine.startswith(words), example
+            with redirect_stderr(StringIO()):
+                command.make_context(words, shlex.split(mine.removeprefix(words)), resilient_parsing=False)
+
+
+@pytest.mark.parametrize("group", [[], ["new"], ["policy"], ["gpus"]])
+def test_a_list_of_commands_has_whole_sentences(group: list[str]) -> None:
+    listed = run(*group, "--help").stdout.partition("Commands:")[2]
+    assert listed and "..." not in listed
+
+
+def test_a_format_is_what_o_means_everywhere() -> None:
+    for words, command in all_commands().items():
+        for option in command.params:
+            assert "-o" not in option.opts or option.name == "output", words
 
 
 def test_a_mistyped_command_is_met_with_what_was_meant() -> None:

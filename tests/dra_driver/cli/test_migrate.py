@@ -73,7 +73,7 @@ def test_without_an_option_nothing_is_written_and_tables_say_what_would_be(repos
 def test_results_are_written_beside_with_reports_and_values(repository: Path, tmp_path: Path) -> None:
     target = tmp_path / "out"
     config = str(MANIFESTS / "platform" / "device-plugin-mps.yaml")
-    outcome = run("migrate", str(repository), "--with", config, "-o", str(target))
+    outcome = run("migrate", str(repository), "--with", config, "--to", str(target))
     assert outcome.exit_code == Status.DONE, outcome.output
     written = sorted(str(path.relative_to(target)) for path in target.rglob("*") if path.is_file())
     assert written == [
@@ -95,7 +95,14 @@ def test_results_are_written_beside_with_reports_and_values(repository: Path, tm
 def test_a_folder_is_never_written_over_by_accident(repository: Path) -> None:
     shutil.copytree(repository, repository / "manifests")
     with pytest.raises(InvalidInput, match="--in-place"):
-        run("migrate", str(repository / "manifests" / "vector-add.yaml"), "--strategy", "claims", "-o", str(repository))
+        run(
+            "migrate",
+            str(repository / "manifests" / "vector-add.yaml"),
+            "--strategy",
+            "claims",
+            "--to",
+            str(repository),
+        )
 
 
 def test_in_place_keeps_modes_and_touches_only_what_changes(repository: Path) -> None:
@@ -123,7 +130,7 @@ def test_lines_of_a_diff_end_where_those_of_patch_do() -> None:
 
 def test_what_is_named_when_it_is_created_is_called_by_what_its_name_begins_with() -> None:
     text = VECTOR_ADD.replace("name: vector-add", "generateName: vector-add-", 1)
-    outcome = run("migrate", "-", "--strategy", "claims", "-o", "-", typed=text)
+    outcome = run("migrate", "-", "--strategy", "claims", "--to", "-", typed=text)
     assert outcome.stdout.startswith("# What Pod vector-add- asks for.")
 
 
@@ -162,7 +169,7 @@ def test_of_a_quota_alone_it_is_told_that_something_changed() -> None:
 
 
 def test_standard_input_to_standard_output() -> None:
-    outcome = run("migrate", "-", "-o", "-", "--strategy", "claims", typed=VECTOR_ADD)
+    outcome = run("migrate", "-", "--to", "-", "--strategy", "claims", typed=VECTOR_ADD)
     kinds = [one["kind"] for one in yaml.safe_load_all(outcome.stdout)]
     assert kinds == ["ResourceClaimTemplate", "Pod"]
     with pytest.raises(InvalidInput, match="standard input has no place"):
@@ -218,7 +225,7 @@ def test_what_is_left_to_be_done_by_hand_makes_the_answer_no(
     asked = run("migrate", str(tmp_path))
     assert asked.exit_code == Status.NO, asked.output
     assert "1 left alone" in asked.stderr
-    run("migrate", str(tmp_path / "pod.yaml"), "-o", str(tmp_path / "out"))
+    run("migrate", str(tmp_path / "pod.yaml"), "--to", str(tmp_path / "out"))
     proposed = (tmp_path / "out" / "decisions.yaml").read_text()
     assert "# gpuMemory: 80Gi\n" in proposed
     assert proposed.rstrip() in run("migrate", str(tmp_path / "pod.yaml"), "--report", "md").stdout
@@ -402,7 +409,7 @@ async def test_a_cluster_is_only_read(kube: Kube, api_server: SimulatedApiServer
     kubeconfig = api_server.kubeconfig(tmp_path / "kubeconfig")
     version = (await kube.list(DEPLOYMENTS)).resource_version
     status, text = await dractl(
-        "migrate", "--cluster", "--kubeconfig", str(kubeconfig), "--report", "json", "-o", str(tmp_path / "out")
+        "migrate", "--cluster", "--kubeconfig", str(kubeconfig), "--report", "json", "--to", str(tmp_path / "out")
     )
     assert status in (Status.DONE, Status.NO)
     assert (await kube.list(DEPLOYMENTS)).resource_version == version
@@ -494,7 +501,7 @@ async def test_objects_of_a_cluster_become_what_a_person_would_have_written(
     await kube.create(JOBS, {"metadata": metadata, "spec": {"selector": selector, "template": template}})
     kubeconfig, out = api_server.kubeconfig(tmp_path / "kubeconfig"), tmp_path / "out"
     given = decided(tmp_path, "strategy: claims")
-    await dractl("migrate", "--cluster", "--kubeconfig", str(kubeconfig), *given, "-o", str(out))
+    await dractl("migrate", "--cluster", "--kubeconfig", str(kubeconfig), *given, "--to", str(out))
     written = {path.name: list(yaml.safe_load_all(path.read_text()))[-1] for path in out.rglob("*-[pj].yaml")}
     pod, job = written["pod-p.yaml"]["spec"], written["job-j.yaml"]
     assert pod.keys() & {"nodeName", "nodeSelector"} == set()
@@ -563,7 +570,7 @@ def two(folder: Path, *names: str, namespace: str = "search", extra: str = "") -
 def test_a_workload_can_be_kept_as_it_is_while_others_get_claims(tmp_path: Path, name: str) -> None:
     file = two(tmp_path, "a", "b")
     given = decided(tmp_path, f"strategy: claims\nworkloads: [{{name: '{name}', strategy: extended}}]\n")
-    outcome = run("migrate", str(file), *given, "-o", "-")
+    outcome = run("migrate", str(file), *given, "--to", "-")
     first, second = [one for one in yaml.safe_load_all(outcome.stdout) if one["kind"] == "Pod"]
     assert "resourceClaims" in first["spec"]
     assert "resourceClaims" not in second["spec"]

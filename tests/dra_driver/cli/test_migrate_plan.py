@@ -63,7 +63,7 @@ GIVEN = ("--with", "around.yaml", "--strategy", "claims")
 
 
 def test_with_a_folder_results_are_applied_from_there_and_originals_put_back(folder: Path) -> None:
-    run("migrate", "web.yaml", *GIVEN, "-o", "out")
+    run("migrate", "web.yaml", *GIVEN, "--to", "out")
     plan = json.loads((folder / "out" / "report.json").read_text())
     assert files(commands(plan, "forward")) == {"web.yaml", "out/manifests/web.yaml"}
     assert files(commands(plan, "back")) == {"web.yaml"}
@@ -81,7 +81,7 @@ def test_in_place_originals_come_from_version_control(folder: Path) -> None:
 
 
 def test_the_original_of_standard_input_lies_beside_its_result(folder: Path) -> None:
-    run("migrate", "-", *GIVEN, "-o", "out", typed=DEPLOYMENT)
+    run("migrate", "-", *GIVEN, "--to", "out", typed=DEPLOYMENT)
     plan = json.loads((folder / "out" / "report.json").read_text())
     assert files(commands(plan, "forward")) == {"out/manifests/stdin.yaml", "out/before/stdin.yaml"}
     assert files(commands(plan, "back")) == {"out/before/stdin.yaml"}
@@ -91,7 +91,7 @@ def test_the_original_of_standard_input_lies_beside_its_result(folder: Path) -> 
 def test_before_anything_is_written_the_first_command_writes_it(folder: Path) -> None:
     plan = json.loads(run("migrate", "web.yaml", *GIVEN, "--report", "json").stdout)
     first, *rest = commands(plan, "forward")
-    assert first.endswith("migrate web.yaml --with around.yaml --strategy claims -o new/")
+    assert first.endswith("migrate web.yaml --with around.yaml --strategy claims --to new/")
     assert "new/manifests/web.yaml" in files(rest)
 
 

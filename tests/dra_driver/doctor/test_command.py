@@ -60,7 +60,7 @@ async def test_a_cluster_that_runs_is_well_and_what_is_broken_in_it_is_found(tmp
             }
 
             archive = tmp_path / "bundle.tar.gz"
-            status, _ = await dractl("bundle", "--kubeconfig", str(cluster.kubeconfig), "-o", str(archive))
+            status, _ = await dractl("bundle", "--kubeconfig", str(cluster.kubeconfig), "--archive", str(archive))
             assert status == Status.DONE
             assert troubles(run("doctor", "--from", str(archive), "-o", "json").stdout) == troubles(text)
 
@@ -134,7 +134,7 @@ def test_a_server_that_cannot_be_reached_ends_with_status_3(
     server = SimulatedApiServer()
     server.url = "http://127.0.0.1:1"
     kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")
-    archive = ["-o", str(tmp_path / "archive")] if command == "bundle" else []
+    archive = ["--archive", str(tmp_path / "archive")] if command == "bundle" else []
     with pytest.raises(SystemExit) as ended, plain_errors():
         app([command, "--kubeconfig", str(kubeconfig), *archive], standalone_mode=False)
     assert ended.value.code == Status.UNREACHABLE
@@ -147,7 +147,7 @@ def test_a_server_that_cannot_be_reached_ends_with_status_3(
     [
         ("doctor", "--node", "--from", "x"),
         ("doctor", "--from", "FILE"),
-        ("bundle", "-o", "FILE"),
+        ("bundle", "--archive", "FILE"),
         ("doctor", "--simulate", "t4"),
         ("doctor", "--on", "n"),
     ],

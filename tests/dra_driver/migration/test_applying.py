@@ -280,9 +280,9 @@ def step(plan: CutoverPlan, act: Act) -> list[str]:
 
 def test_before_anything_is_written_the_plan_says_how(tmp_path: Path) -> None:
     found = migrated({"web.yaml": FILES["web.yaml"]})
-    later = Results({"web.yaml": "new/manifests/web.yaml"}, {}, "new/", write="dractl migrate web.yaml -o new/")
+    later = Results({"web.yaml": "new/manifests/web.yaml"}, {}, "new/", write="dractl migrate web.yaml --to new/")
     plan = cutover(offering("web"), found, GPU_DRIVER, later)
-    assert plan.forward[0].steps[0].commands == ("dractl migrate web.yaml -o new/",)
+    assert plan.forward[0].steps[0].commands == ("dractl migrate web.yaml --to new/",)
     assert any(line.endswith("-f new/values-cutover.yaml") for line in step(plan, Act.INSTALL))
     in_place = Results(values_written=False, kept=False)
     plan = cutover(offering("web"), found, GPU_DRIVER, in_place)

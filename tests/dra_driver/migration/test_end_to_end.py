@@ -104,12 +104,12 @@ def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--nodes",
         "dgx-h100,t4",
     ]
-    outcome = CliRunner().invoke(app, ["migrate", *files, *arguments, "-o", str(folder / "new")])
+    outcome = CliRunner().invoke(app, ["migrate", *files, *arguments, "--to", str(folder / "new")])
     report = json.loads((folder / "new" / "report.json").read_text())
     tried = {one["object"]["name"]: (one["verdict"], one["why"]) for one in report["verification"]["workloads"]}
     assert {verdict for verdict, _ in tried.values()} == {"same"}, tried
     assert outcome.exception is None or isinstance(outcome.exception, SystemExit)
-    alone = ("--with", str(around), "--nodes", "t4", "-o", str(folder / "new" / "manifests" / "alone"))
+    alone = ("--with", str(around), "--nodes", "t4", "--to", str(folder / "new" / "manifests" / "alone"))
     exporter = CliRunner().invoke(app, ["migrate", str(MANIFESTS / EXPORTER), *alone])
     assert exporter.exit_code == 0, exporter.output
     return folder / "new"

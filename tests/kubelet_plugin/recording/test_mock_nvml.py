@@ -24,7 +24,7 @@ def dractl(*words: str) -> str:
 def test_a_record_of_the_library_is_the_node_that_the_library_shows(name: str, tmp_path: Path) -> None:
     root, file = tmp_path / "driver", tmp_path / "node.tar.gz"
     write_driver_root(root, name)
-    dractl("record", "--driver-root", str(root), "--keep-names", "-o", str(file))
+    dractl("record", "--driver-root", str(root), "--keep-names", "--archive", str(file))
     first = json.loads(dractl("inventory", "--driver-root", str(root), "-o", "json"))
     second = json.loads(dractl("inventory", "--host", str(file), "-o", "json"))
     del first["inventory"]["metadata"], second["inventory"]["metadata"]

@@ -42,7 +42,7 @@ def recorder(host: SimulatedHost, **options: Any) -> NodeRecorder:
 
 def test_the_command_makes_a_file_that_other_commands_take_for_a_node(host: SimulatedHost, tmp_path: Path) -> None:
     file = tmp_path / "my-node.tar.gz"
-    words = ("--host-root", str(host.root), "--simulate", "t4", "-o", str(file))
+    words = ("--host-root", str(host.root), "--simulate", "t4", "--archive", str(file))
     assert "replay it: dractl inventory --host" in run("record", *words).stderr
     made = read_record(file)
     assert {one.path.rpartition("/")[2] for one in made.programs} >= {"nvidia-smi", "nvidia-cuda-mps-control"}
@@ -62,7 +62,7 @@ def test_the_command_makes_a_file_that_other_commands_take_for_a_node(host: Simu
 def test_in_the_plugins_pod_the_host_is_recorded_and_not_the_container(host: SimulatedHost, tmp_path: Path) -> None:
     file = tmp_path / "node.tar.gz"
     env = {"GPU_DRA_HOST_ROOT": str(host.root)}
-    assert CliRunner().invoke(app, ["record", "-o", str(file)], env=env).exit_code == 0
+    assert CliRunner().invoke(app, ["record", "--archive", str(file)], env=env).exit_code == 0
     assert read_record(file).about.driver_root == "/"
 
 
@@ -71,7 +71,7 @@ def test_a_node_without_a_driver_has_the_same_problem_when_it_is_replayed(host: 
     host.remove_driver_files()
     file = tmp_path / "node.tar.gz"
     words = ("--host-root", str(host.root))
-    done = run("record", *words, "-o", str(file))
+    done = run("record", *words, "--archive", str(file))
     problem = "driver: DriverNotFound: libnvidia-ml.so.<version> is in no library folder"
     assert done.stderr.count("is in no library folder") == 1, "a problem is reported once"
     for shown in (run("inventory", *words), run("inventory", "--host", str(file))):
@@ -80,7 +80,7 @@ def test_a_node_without_a_driver_has_the_same_problem_when_it_is_replayed(host: 
 
 def test_a_bundle_that_is_taken_for_a_record_says_where_its_record_is(host: SimulatedHost, tmp_path: Path) -> None:
     file = tmp_path / "bundle.tar.gz"
-    run("bundle", "--node", "--host-root", str(host.root), "--simulate", "t4", "--output", str(file))
+    run("bundle", "--node", "--host-root", str(host.root), "--simulate", "t4", "--archive", str(file))
     with pytest.raises(InvalidInput, match=r"tar xzf .* gpu-dra-bundle/node/record.tar.gz"):
         read_record(file)
 
@@ -95,7 +95,7 @@ def test_a_bundle_of_a_node_has_its_record(host: SimulatedHost, tmp_path: Path) 
     import tarfile
 
     file = tmp_path / "bundle.tar.gz"
-    done = run("bundle", "--node", "--host-root", str(host.root), "--simulate", "t4", "--output", str(file))
+    done = run("bundle", "--node", "--host-root", str(host.root), "--simulate", "t4", "--archive", str(file))
     assert done.exit_code == 0, done.output
     with tarfile.open(file) as tar:
         tar.extract("gpu-dra-bundle/node/record.tar.gz", tmp_path, filter="data")
