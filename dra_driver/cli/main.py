@@ -82,6 +82,7 @@ def lazy_group(commands: Iterable[LazyCommand], *, before: Callable[[], None]) -
 
 
 COMMANDS = (
+    LazyCommand("tour", "dra_driver.cli.tour:tour", "Five minutes with GPUs on a simulated cluster, step by step."),
     LazyCommand("demo", "dra_driver.cli.demo:demo", "Run the examples and show what containers got."),
     LazyCommand("cluster", "dra_driver.cli.demo:cluster", "Keep a simulated cluster with GPUs running."),
     LazyCommand("get", "dra_driver.cli.get:get", "Show nodes, devices, claims, policies or domains."),

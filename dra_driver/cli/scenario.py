@@ -304,15 +304,20 @@ def _drivers(slices: Sequence[ResourceSlice]) -> list[str]:
     return sorted({item.spec.driver for item in slices})
 
 
+async def delete(kube: Kube, scenario: Scenario) -> None:
+    """Delete what `apply` made. Pods and claims end later."""
+    for document in reversed(scenario.documents):
+        with suppress(NotFound):
+            await kube.delete(_resource(document), document["metadata"]["name"], namespace=_namespace(document))
+
+
 async def remove(cluster: SimulatedCluster, scenario: Scenario, timeout_s: float, hardware: Mapping[str, str]) -> None:
     """Delete what `apply` made, and wait until the claims are gone and the nodes have nothing left of them.
 
     `hardware` is how the GPUs stood before. Raises NodeNotReady that says what is left.
     """
     kube = cluster.kube
-    for document in reversed(scenario.documents):
-        with suppress(NotFound):
-            await kube.delete(_resource(document), document["metadata"]["name"], namespace=_namespace(document))
+    await delete(kube, scenario)
     namespaces = _namespaces(scenario)
 
     async def gone() -> bool:

@@ -32,7 +32,7 @@ from kubelet_plugin.settings import read_settings as plugin_settings
 PLACEHOLDERS = {"NODE": "gpu-node-1", "REGISTRY": "registry.example", "NAMESPACE": "team-a"}
 """What people put in the place of capital letters."""
 
-LASTING = ("cluster", "demo", "simulate")
+LASTING = ("cluster", "demo", "simulate", "tour")
 """Commands of dractl that start a cluster of processes, or need one: other tests run them. Here their options are seen
 to exist."""
 

@@ -1,0 +1,259 @@
+"""`dractl tour`: what GPUs on Kubernetes look like, in five minutes on a simulated cluster.
+
+Each step shows a command, runs it as it would be typed, waits for what follows from it, and says what there is to see.
+The steps are data below; nothing else here knows what the tour is about.
+"""
+
+import asyncio
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from dra_driver import bundled
+from dra_driver.api.meta import PODS, RESOURCE_SLICES
+from dra_driver.cli import scenario as scenarios
+from dra_driver.errors import NodeNotReady
+from dra_driver.runtime.telemetry import configure_logging
+from dra_driver.simulation.cluster import SimulatedCluster, SimulatedNode
+from dra_driver.terminal import Status, messages
+
+type Condition = Callable[[SimulatedCluster], Awaitable[bool]]
+
+_LONGEST_WAIT_S = 60.0
+_GPU = "gpu-69a54c71"
+"""The GPU that the first pod gets: that of the first node that comes first."""
+_IMAGE = "vllm/vllm-openai:v0.29.0"
+_NODES = (
+    SimulatedNode("dgx-h100-1", "dgx-h100", 0, (("example.com/mig", "on-demand"),)),
+    SimulatedNode("l40s-1", "l40s", 0, (("example.com/sharing", "mps"),)),
+    SimulatedNode("t4-1", "t4", 0),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A line for the shell, what must be true of the cluster before the next one, and its exit status."""
+
+    line: str
+    until: Condition | None = None
+    status: Status = Status.DONE
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """`before` and `seen` are what the tour says before its commands and after them."""
+
+    title: str
+    before: str
+    commands: tuple[Command, ...]
+    seen: str
+
+
+def _pods_run(*names: str) -> Condition:
+    """Or have ended well."""
+
+    async def run(cluster: SimulatedCluster) -> bool:
+        pods = {pod["metadata"]["name"]: pod.get("status") or {} for pod in (await cluster.kube.list(PODS)).items}
+        return all(pods.get(name, {}).get("phase") in ("Running", "Succeeded") for name in names)
+
+    return run
+
+
+def _pod_waits(name: str) -> Condition:
+    async def waits(cluster: SimulatedCluster) -> bool:
+        pods = [pod for pod in (await cluster.kube.list(PODS)).items if pod["metadata"]["name"] == name]
+        conditions = [item for pod in pods for item in (pod.get("status") or {}).get("conditions") or ()]
+        return any(item.get("reason") == "Unschedulable" for item in conditions)
+
+    return waits
+
+
+def _pods_are_gone(*names: str) -> Condition:
+    async def gone(cluster: SimulatedCluster) -> bool:
+        return not {pod["metadata"]["name"] for pod in (await cluster.kube.list(PODS)).items}.intersection(names)
+
+    return gone
+
+
+async def _a_gpu_is_tainted(cluster: SimulatedCluster) -> bool:
+    slices = (await cluster.kube.list(RESOURCE_SLICES)).items
+    return any(device.get("taints") for item in slices for device in item["spec"].get("devices") or ())
+
+
+_SHARES = ("half", "quarter-1", "quarter-2")
+_PARTITIONS = ("large", "part-1", "part-2", "small-1", "small-2")
+STEPS = (
+    Step(
+        "A cluster with GPUs",
+        "Three simulated nodes run the real node plugin, and the real controller publishes their GPUs.",
+        (Command("dractl get nodes"),),
+        "20 GPUs of three models, all healthy and free.",
+    ),
+    Step(
+        "A pod with a GPU",
+        "A pod names a template of a claim. The claim asks for one GPU, of any model.",
+        (
+            Command("kubectl apply -f examples/features/one-gpu", _pods_run("one-gpu")),
+            Command("dractl get claims"),
+            Command("kubectl logs one-gpu"),
+        ),
+        "The scheduler chose an H100, and the container has its device files and nothing of the other seven.",
+    ),
+    Step(
+        "A share of a GPU",
+        "An administrator's GpuPolicy shares the GPUs of one node. Each of three pods claims memory and compute.",
+        (
+            Command("kubectl apply -f examples/features/shares-memory-and-cores", _pods_run(*_SHARES)),
+            Command("dractl get claims"),
+            Command("kubectl delete -f examples/features/shares-memory-and-cores", _pods_are_gone(*_SHARES)),
+        ),
+        "Three pods had one L40S together, and MPS limited what each of them could use.",
+    ),
+    Step(
+        "MIG on demand",
+        "Another policy lets the driver divide H100s. Five pods claim MIG devices, which do not exist yet.",
+        (
+            Command("kubectl apply -f examples/features/mig-on-demand", _pods_run(*_PARTITIONS)),
+            Command("dractl get devices"),
+            Command("kubectl delete -f examples/features/mig-on-demand", _pods_are_gone(*_PARTITIONS)),
+        ),
+        "Each letter in a bar is a claim. The driver makes the MIG devices for the pods, and removes them afterwards.",
+    ),
+    Step(
+        "A GPU breaks",
+        "The GPU of the first pod reports Xid 79: it fell off the bus.",
+        (
+            Command(f"dractl simulate dgx-h100-1 xid {_GPU} 79", _a_gpu_is_tainted),
+            Command("dractl get nodes"),
+        ),
+        "The GPU is tainted, so no new claim gets it. The status of its pod and an Event say so, too.",
+    ),
+    Step(
+        "Why does my pod wait?",
+        "The first pod is deleted. A model server wants all eight H100s, and one of them is broken.",
+        (
+            Command("kubectl delete -f examples/features/one-gpu", _pods_are_gone("one-gpu")),
+            Command(f"dractl new statefulset all-gpus --gpu h100 --count 8 --image {_IMAGE} > all-gpus/all-gpus.yaml"),
+            Command("kubectl apply -f all-gpus", _pod_waits("all-gpus-0")),
+            Command("dractl explain pod all-gpus-0", status=Status.NO),
+        ),
+        "For each node the reason, and the smallest changes with which the pod would fit.",
+    ),
+    Step(
+        "The GPU is repaired",
+        "Xid 79 needs a reboot of the node.",
+        (
+            Command("dractl simulate dgx-h100-1 reboot", _pods_run("all-gpus-0")),
+            Command("dractl get nodes"),
+        ),
+        "The taint went with the fault. The server runs, and has all eight GPUs of the node: 0 of 8 are free.",
+    ),
+)
+_NEXT = """That was the tour. The cluster is stopped, and its files are removed.
+
+What next:
+  dractl cluster    the same kind of cluster, for kubectl in another terminal
+  dractl demo       all examples at once
+  docs/guides       from the first pod to a rack of GPUs"""
+
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not wait for Enter between steps.")]
+
+
+def tour(yes: YesOption = False) -> None:
+    """Five minutes with GPUs on a simulated cluster: a pod, a share, MIG, a broken GPU, and a pod that waits.
+
+    Each step shows a command and runs it. Enter continues, Ctrl-C ends the tour. Nothing outside a temporary folder is
+    touched. Without kubectl, the tour applies the manifests itself.
+    """
+    screen = Console(highlight=False, emoji=False, markup=False)
+    with tempfile.TemporaryDirectory(prefix="dractl-") as place, (Path(place) / "tour.log").open("w") as log:
+        configure_logging("info", "console", log)
+        try:
+            ended = asyncio.run(_lead(Path(place), screen, wait=not yes and sys.stdin.isatty()))
+        except KeyboardInterrupt:
+            ended = False
+    screen.print(
+        f"\n{_NEXT}" if ended else "\nThe tour ended early. The cluster is stopped, and its files are removed."
+    )
+
+
+async def _lead(place: Path, screen: Console, *, wait: bool) -> bool:
+    """Whether all steps were taken."""
+    (place / "examples").symlink_to(bundled.FEATURES_FOLDER.parent.resolve())
+    (place / "all-gpus").mkdir()
+    async with AsyncExitStack() as stack:
+        with messages.status("starting a simulated cluster") as status:
+            running = SimulatedCluster.running(place, _NODES, progress=status.update)
+            cluster = await stack.enter_async_context(running)
+        if wait:
+            screen.print("Press Enter to run each command. Ctrl-C ends the tour.")
+        for number, step in enumerate(STEPS, 1):
+            screen.print(f"\n{number} of {len(STEPS)}: {step.title}", style="bold")
+            screen.print(step.before)
+            for command in step.commands:
+                screen.print(f"\n$ {command.line}", style="cyan", soft_wrap=True)
+                if wait and not await _enter():
+                    return False
+                await _carry_out(command, cluster)
+            screen.print(f"\n{step.seen}")
+    return True
+
+
+async def _enter() -> bool:
+    """Wait for Enter, without a thread, which Ctrl-C would not end. False at the end of input."""
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(sys.stdin, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(sys.stdin)
+    return bool(sys.stdin.readline())
+
+
+async def _carry_out(command: Command, cluster: SimulatedCluster) -> None:
+    """Raises NodeNotReady when what should follow from it does not."""
+    if command.line.startswith("kubectl ") and shutil.which("kubectl") is None:
+        await _instead_of_kubectl(command.line.split()[1:], cluster)
+    else:
+        status = await _run(command.line, cluster)
+        if status != command.status:
+            raise NodeNotReady(f"`{command.line}` ended with exit status {status}")
+    if command.until is not None:
+        condition = command.until
+        await cluster.wait(lambda: condition(cluster), f"nothing came of `{command.line}`", _LONGEST_WAIT_S)
+
+
+async def _run(line: str, cluster: SimulatedCluster) -> int:
+    """The exit status. The command ends with the tour."""
+    programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    environment = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig), "PATH": programs}
+    process = await asyncio.create_subprocess_exec(
+        *("sh", "-c", line), cwd=cluster.folder, env=environment, stdin=asyncio.subprocess.DEVNULL
+    )
+    try:
+        return await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def _instead_of_kubectl(words: Sequence[str], cluster: SimulatedCluster) -> None:
+    match words:
+        case ["apply", "-f", folder]:
+            await scenarios.apply(cluster.kube, scenarios.read_scenario(cluster.folder / folder))
+            messages.print("kubectl is not installed here: the tour has applied the files.")
+        case ["delete", "-f", folder]:
+            await scenarios.delete(cluster.kube, scenarios.read_scenario(cluster.folder / folder))
+            messages.print("kubectl is not installed here: the tour has deleted what is in the files.")
+        case _:
+            messages.print("kubectl is not installed here: the tour leaves this command out.")
