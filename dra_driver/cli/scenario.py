@@ -237,7 +237,7 @@ async def wait_running(cluster: SimulatedCluster, scenario: Scenario, timeout_s:
     try:
         await cluster.wait(running, "not all pods run", timeout_s)
     except NodeNotReady as error:
-        reasons = [await _why_waiting(cluster.kube, pod) for pod in await _pods(cluster.kube, scenario)]
+        reasons = [await _why_waiting(cluster, pod) for pod in await _pods(cluster.kube, scenario)]
         raise NodeNotReady("; ".join(filter(None, reasons)) or str(error)) from error
     return tuple(await _pods(cluster.kube, scenario))
 
@@ -247,12 +247,14 @@ async def _pods(kube: Kube, scenario: Scenario) -> list[JsonObject]:
     return [pod for name in sorted(_namespaces(scenario)) for pod in (await kube.list(PODS, namespace=name)).items]
 
 
-async def _why_waiting(kube: Kube, pod: JsonObject) -> str | None:
+async def _why_waiting(cluster: SimulatedCluster, pod: JsonObject) -> str | None:
     status = pod.get("status") or {}
     if status.get("phase") == "Running":
         return None
+    if exactly := cluster.scheduler.reasons.get(pod["metadata"]["uid"]):
+        return f"pod {pod['metadata']['name']}: {exactly}"
     conditions = [item.get("message") for item in status.get("conditions") or () if item.get("status") == "False"]
-    events = (await kube.list(EVENTS, namespace=pod["metadata"]["namespace"])).items
+    events = (await cluster.kube.list(EVENTS, namespace=pod["metadata"]["namespace"])).items
     messages = [event["message"] for event in events if event["involvedObject"].get("uid") == pod["metadata"]["uid"]]
     reason = (messages or [message for message in conditions if message] or ["no reason was given"])[-1]
     return f"pod {pod['metadata']['name']}: {reason}"

@@ -133,7 +133,8 @@ class SimulatedClaimController:
                 return None if is_being_deleted(claim) else claim
         template = self._templates.objects.get((namespace, template_name))
         if template is None:
-            await self._complain(pod, f"there is no ResourceClaimTemplate {template_name}")
+            missing = f'resourceclaimtemplate.resource.k8s.io "{template_name}" not found'
+            await self._complain(pod, f'PodResourceClaim {entry}: resource claim template "{template_name}": {missing}')
             return None
         try:
             return await self._kube.create(RESOURCE_CLAIMS, _claim_of_template(pod, entry, template, self._minor))

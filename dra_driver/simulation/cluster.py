@@ -136,6 +136,7 @@ class SimulatedCluster:
         self.containers = {node.name: self._containers(node) for node in nodes}
         """Those that really run, by node."""
         self.kube: Kube
+        self.scheduler: SimulatedScheduler
         self._forks: Forks | None = None
 
     @classmethod
@@ -169,7 +170,8 @@ class SimulatedCluster:
             tasks = await stack.enter_async_context(_background())
             tasks.append(asyncio.create_task(SimulatedClaimController(cluster.kube).run()))
             tasks.append(asyncio.create_task(SimulatedWorkloadController(cluster.kube).run()))
-            tasks.append(asyncio.create_task(SimulatedScheduler(cluster.kube).run()))
+            cluster.scheduler = SimulatedScheduler(cluster.kube)
+            tasks.append(asyncio.create_task(cluster.scheduler.run()))
             tasks.append(asyncio.create_task(SimulatedTaintEviction(cluster.kube).run()))
             for node in cluster.nodes:
                 stack.push_async_callback(cluster.containers[node.name].stop_all)

@@ -21,8 +21,15 @@ from uuid import uuid4
 import structlog
 
 from dra_driver.allocation.behavior import Behavior
-from dra_driver.allocation.nodes import NodeView
-from dra_driver.allocation.placement import ExtendedRequests, Placement, extended_claim, highest_score, place_on
+from dra_driver.allocation.nodes import NodeView, unfit_for
+from dra_driver.allocation.placement import (
+    ExtendedRequests,
+    Placement,
+    extended_claim,
+    extended_resources,
+    highest_score,
+    place_on,
+)
 from dra_driver.allocation.snapshot import Catalog, PublishedSlice, Snapshot, Usage
 from dra_driver.api.binding import binding_failure, has_binding_conditions, waiting_results
 from dra_driver.api.core import CLAIM_FINALIZER, EXTENDED_CLAIM_ANNOTATION, Pod
@@ -77,7 +84,12 @@ class _Assumed:
 
 
 class _Waits(Exception):
-    """The pod cannot be scheduled now; the message says why, for its owner."""
+    """The pod cannot be scheduled now; the text says exactly why. `message` is what kube-scheduler reports to the user,
+    empty if it reports nothing."""
+
+    def __init__(self, reason: str, message: str = "") -> None:
+        super().__init__(reason)
+        self.message = message
 
 
 class _NotReady(Exception):
@@ -111,6 +123,8 @@ class SimulatedScheduler:
         """Typed, each with the claim it was read from."""
         self._written_claims: dict[Key, JsonObject] = {}
         """What this scheduler wrote, until the cache has it."""
+        self.reasons: dict[str, str] = {}
+        """Exactly why pods wait, by UID; what Kubernetes reports has no reasons of devices."""
         self._bound: set[str] = set()
         """UIDs of pods that were bound here and do not look so in the cache yet."""
 
@@ -139,6 +153,7 @@ class SimulatedScheduler:
         for pod in (change.before, change.after):
             if pod is not None and (change.after is None or is_scheduled(pod)):
                 self._bound.discard(pod["metadata"]["uid"])
+                self.reasons.pop(pod["metadata"]["uid"], None)
                 self._assumed.pop(pod["metadata"]["uid"], None)
         self._wake.set()
 
@@ -219,12 +234,14 @@ class SimulatedScheduler:
             placement = self._placement(pod, claims)
         except _NotReady:
             return
-        except _Waits as reason:
-            if not await self._give_back_one(pod):
-                await self._report(pod, str(reason))
+        except _Waits as waits:
+            self.reasons[pod["metadata"]["uid"]] = str(waits)
+            if not await self._give_back_one(pod) and waits.message:
+                await self._report(pod, waits.message)
             return
         except (InvalidInput, NodeNotReady) as reason:
-            await self._report(pod, str(reason))
+            self.reasons[pod["metadata"]["uid"]] = str(reason)
+            await self._report(pod, self._no_node(self._missing_class(claims) or str(reason), has_claims=False))
             return
         await self._commit(pod, claims, placement)
 
@@ -247,7 +264,9 @@ class SimulatedScheduler:
             if entry.claim is None and not is_owned_by(claim, pod):
                 raise _Waits(f"ResourceClaim {name} was not created for this pod")
             if problem := _unusable(claim, pod):
-                raise _Waits(f"ResourceClaim {name} {problem}")
+                raise _Waits(
+                    f"ResourceClaim {name} {problem}", "" if is_being_deleted(claim) else f"resourceclaim {problem}"
+                )
             if all(key_of(item) != key_of(claim) for item in claims_of):
                 claims_of.append(claim)
         return claims_of
@@ -262,22 +281,43 @@ class SimulatedScheduler:
         snapshot = self._snapshot()
         typed = [ResourceClaim.of(claim) for claim in claims]
         refusals: Counter[str] = Counter()
+        reported: Counter[str] = Counter()
         best: Placement | None = None
         nodes = [node for _, node in sorted(self._nodes.objects.items())]
         if not nodes:
-            raise _Waits("there are no nodes")
+            raise _Waits("there are no nodes", "no nodes available to schedule pods")
         typed_pod = Pod.of(pod)
         for node in nodes:
             placement = place_on(typed_pod, typed, node, snapshot, share_ids=_random_share_id)
             if isinstance(placement, str):
                 refusals[placement] += 1
+                reported[_reported(placement, typed_pod, node)] += 1
             elif best is None or placement.score > best.score:
                 best = placement
             if best is not None and best.score == highest_score(typed):
                 break
         if best is None:
-            raise _Waits(_no_node(len(nodes), refusals))
+            exactly = "; ".join(f"{reason} ({count} of {len(nodes)} nodes)" for reason, count in refusals.most_common())
+            groups = ", ".join(sorted(f"{count} {reason}" for reason, count in reported.items()))
+            raise _Waits(exactly, self._no_node(groups, has_claims=bool(typed) or _NO_DEVICES in reported))
         return best
+
+    def _no_node(self, why: str, *, has_claims: bool) -> str:
+        """The sentence of kube-scheduler. Seen in 1.36.2."""
+        number = len(self._nodes.objects)
+        none = f"0/{number} nodes are available:"
+        devices = "still not schedulable" if has_claims else "no new claims to deallocate"
+        return f"{none} {why}. {devices}, preemption: {none} {number} Preemption is not helpful for scheduling."
+
+    def _missing_class(self, claims: Sequence[JsonObject]) -> str | None:
+        """The first request for a class that does not exist."""
+        known = {key[1] for key in self._typed_classes}
+        for claim in claims:
+            for request in claim["spec"]["devices"].get("requests") or ():
+                for wanted in (request.get("exactly"), *(request.get("firstAvailable") or ())):
+                    if wanted and wanted["deviceClassName"] not in known:
+                        return f"request {request['name']}: device class {wanted['deviceClassName']} does not exist"
+        return None
 
     def _snapshot(self) -> Snapshot:
         if self._catalog is None:
@@ -469,10 +509,22 @@ def _random_share_id(claim: ResourceClaim, request: str, device: DeviceId) -> st
     return str(uuid4())
 
 
-def _no_node(nodes: int, refusals: Counter[str]) -> str:
-    """Like kube-scheduler's sentence, with a reason per group of nodes."""
-    reasons = "; ".join(f"{count} node{'s' if count > 1 else ''}: {reason}" for reason, count in refusals.most_common())
-    return f"0/{nodes} nodes are available: {reasons}"
+def _reported(reason: str, pod: Pod, node: NodeView) -> str:
+    """What kube-scheduler says of a node that `place_on` refused for this reason. Seen in 1.36.2."""
+    if node.unschedulable and reason == unfit_for(pod.spec, node):
+        return "node(s) were unschedulable"
+    if reason == unfit_for(pod.spec, node):
+        return "node(s) had untolerated taint(s)" if reason.startswith("tainted") else _NOT_SELECTED
+    for resource in extended_resources(pod.spec):
+        if reason in (f"no {resource}", f"too little {resource}"):
+            return f"Insufficient {resource}"
+    if reason.endswith("is allocated to devices of another node"):
+        return "resourceclaim not available on the node"
+    return _NO_DEVICES
+
+
+_NO_DEVICES = "cannot allocate all claims"
+_NOT_SELECTED = "node(s) didn't match Pod's node affinity/selector"
 
 
 def _is_older(item: JsonObject, other: JsonObject) -> bool:

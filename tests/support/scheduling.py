@@ -38,6 +38,7 @@ class Desk:
         """Of requests that do not say another one."""
         self._made: list[tuple[Resource, str]] = []
         self._tasks: list[asyncio.Task[None]] = []
+        self._scheduler: SimulatedScheduler | None = None
 
     @property
     def server(self) -> SimulatedApiServer:
@@ -55,7 +56,8 @@ class Desk:
     # -- controllers
 
     def start_scheduler(self, *, binding_timeout_s: float = 600.0) -> asyncio.Task[None]:
-        return self._start(SimulatedScheduler(self.kube, binding_timeout_s=binding_timeout_s).run())
+        self._scheduler = SimulatedScheduler(self.kube, binding_timeout_s=binding_timeout_s)
+        return self._start(self._scheduler.run())
 
     def start_claim_controller(self) -> asyncio.Task[None]:
         return self._start(SimulatedClaimController(self.kube).run())
@@ -228,14 +230,27 @@ class Desk:
         return await self.until(node)
 
     async def waiting(self, name: str, *, beside: str = "") -> str:
-        """Wait for the reason why a pod is not scheduled, another one than `beside`."""
+        """Wait for the reason why a pod is not scheduled, another one than `beside`: exactly that of the simulated
+        scheduler, what a real one reports."""
+        scheduler = self._scheduler
+        if scheduler is None:
+            return await self.reported(name, beside=beside)
 
         async def reason() -> str | None:
+            known = scheduler.reasons.get((await self.get_pod(name))["metadata"]["uid"], "")
+            return known if known != beside else None
+
+        return await self.until(reason)
+
+    async def reported(self, name: str, *, beside: str = "") -> str:
+        """Wait for the message that the pod's condition has for its owner, another one than `beside`."""
+
+        async def message() -> str | None:
             conditions = (await self.get_pod(name)).get("status", {}).get("conditions") or ()
             found = [one["message"] for one in conditions if one["type"] == "PodScheduled" and one["status"] == "False"]
             return found[0] if found and found[0] != beside else None
 
-        return await self.until(reason)
+        return await self.until(message)
 
     async def gone(self, claim: str) -> None:
         async def absent() -> bool:

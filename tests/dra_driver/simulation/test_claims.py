@@ -63,7 +63,9 @@ async def test_a_missing_template_is_told_once_and_used_when_it_comes(cluster: D
     await cluster.until(told)
     await cluster.pod("unrelated")
     await cluster.scheduled("unrelated")
-    assert await cluster.events("early") == [("FailedResourceClaimCreation", "there is no ResourceClaimTemplate later")]
+    missing = 'resourceclaimtemplate.resource.k8s.io "later" not found'
+    message = f'PodResourceClaim later: resource claim template "later": {missing}'
+    assert await cluster.events("early") == [("FailedResourceClaimCreation", message)]
     await cluster.template("later")
     assert await cluster.scheduled("early") == "node-1"
 

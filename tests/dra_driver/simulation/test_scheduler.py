@@ -80,9 +80,18 @@ async def test_a_waiting_pod_gets_the_device_that_another_one_gives_back(cluster
     await cluster.scheduled("first")
     await cluster.pod("second", templates=("one",))
     reason = await cluster.waiting("second")
-    assert reason.startswith('0/1 nodes are available: 1 node: request "gpu" of claim second-one-')
-    assert reason.endswith("needs 1 device; of 1 on the node: 1 in use")
-    assert ("FailedScheduling", reason) in await cluster.events("second")
+    assert reason.startswith('request "gpu" of claim second-one-')
+    assert reason.endswith("needs 1 device; of 1 on the node: 1 in use (1 of 1 nodes)")
+    message = await cluster.reported("second")
+    assert message == (
+        "0/1 nodes are available: 1 cannot allocate all claims. still not schedulable, preemption:"
+        " 0/1 nodes are available: 1 Preemption is not helpful for scheduling."
+    )
+
+    async def told() -> bool:
+        return ("FailedScheduling", message) in await cluster.events("second")
+
+    await cluster.until(told)
     await cluster.delete_pod("first")
     assert await cluster.scheduled("second") == "node-1"
     assert await cluster.devices_of("second") == ["gpu-0"]
@@ -92,7 +101,7 @@ async def test_a_reason_is_reported_once(cluster: Desk) -> None:
     await cluster.node("node-1", device("gpu-0"))
     await cluster.claim("none", exact(expression="false"))
     await cluster.pod("stuck", claims=("none",))
-    await cluster.waiting("stuck")
+    await cluster.reported("stuck")
     for number in range(3):
         await cluster.pod(f"other-{number}")
         await cluster.scheduled(f"other-{number}")
@@ -121,8 +130,8 @@ async def test_a_pod_that_may_not_run_where_its_claim_is_says_so(cluster: Desk) 
     await cluster.scheduled("a")
     await cluster.pod("b", claims=("shared",), nodeSelector={"kubernetes.io/hostname": "node-1"})
     reason = await cluster.waiting("b")
-    assert "1 node: claim shared is allocated to devices of another node" in reason
-    assert "1 node: not selected by nodeSelector kubernetes.io/hostname=node-1" in reason
+    assert "claim shared is allocated to devices of another node (1 of 2 nodes)" in reason
+    assert "not selected by nodeSelector kubernetes.io/hostname=node-1 (1 of 2 nodes)" in reason
 
 
 async def test_the_257th_pod_of_a_claim_is_told_that_there_is_no_room(cluster: Desk) -> None:
@@ -161,6 +170,9 @@ async def test_a_pod_waits_for_its_claim_and_for_the_class(cluster: Desk) -> Non
     assert await cluster.waiting("early", beside=reason) == (
         'claim default/later: request "gpu": there is no DeviceClass special'
     )
+    assert (await cluster.reported("early")).startswith(
+        "0/1 nodes are available: request gpu: device class special does not exist. no new claims to deallocate, "
+    )
     await cluster.device_class("special")
     assert await cluster.scheduled("early") == "node-1"
 
@@ -171,9 +183,7 @@ async def test_a_pod_waits_for_nodes_and_for_slices(cluster: Desk) -> None:
     reason = await cluster.waiting("early")
     assert reason == "there are no nodes"
     await cluster.node("node-1")
-    assert await cluster.waiting("early", beside=reason) == (
-        "0/1 nodes are available: 1 node: no devices are published for it"
-    )
+    assert await cluster.waiting("early", beside=reason) == ("no devices are published for it (1 of 1 nodes)")
     await cluster.slice("node-1", device("gpu-0"))
     assert await cluster.scheduled("early") == "node-1"
 
@@ -202,8 +212,10 @@ async def test_nodes_that_do_not_want_the_pod_are_passed_over_with_a_reason_each
     await cluster.claim("mine")
     await cluster.pod("p", claims=("mine",))
     reason = await cluster.waiting("p")
-    assert "1 node: cordoned" in reason
-    assert "1 node: tainted team=x" in reason
+    assert "cordoned (1 of 2 nodes)" in reason and "tainted team=x (1 of 2 nodes)" in reason
+    assert (await cluster.reported("p")).startswith(
+        "0/2 nodes are available: 1 node(s) had untolerated taint(s), 1 node(s) were unschedulable. still not sched"
+    )
     await cluster.claim("tolerant")
     await cluster.pod("q", claims=("tolerant",), tolerations=[{"key": "team", "operator": "Exists"}])
     assert await cluster.scheduled("q") == "b"
@@ -316,14 +328,15 @@ async def test_a_node_with_a_device_plugin_serves_the_resource_without_a_claim(c
     assert await cluster.scheduled("small") == "node-1"
     assert await cluster.claims() == []
     await cluster.pod("large", containers=[container("main", nvidiagpu="2")])
-    assert await cluster.waiting("large") == "0/1 nodes are available: 1 node: too little nvidia.com/gpu"
+    assert await cluster.waiting("large") == "too little nvidia.com/gpu (1 of 1 nodes)"
 
 
 async def test_a_resource_that_nobody_offers_keeps_the_pod_waiting(cluster: Desk) -> None:
     await cluster.node("node-1", device("gpu-0"))
     await cluster.pod("p", containers=[container("main", nvidiagpu="1")])
     reason = await cluster.waiting("p")
-    assert reason == "0/1 nodes are available: 1 node: no nvidia.com/gpu"
+    assert reason == "no nvidia.com/gpu (1 of 1 nodes)"
+    assert "0/1 nodes are available: 1 Insufficient nvidia.com/gpu. " in await cluster.reported("p")
     await cluster.kube.merge_patch(DEVICE_CLASSES, "gpu", {"spec": {"extendedResourceName": "nvidia.com/gpu"}})
     assert await cluster.scheduled("p") == "node-1"
 
