@@ -85,7 +85,7 @@ async def test_the_scheduler_selects_by_lists_and_matches_them_in_1_37(pairs: De
         return
     await pairs.claim("pair", wanting(pairs, 2), constraints=alike)
     await pairs.pod("pair", claims=("pair",))
-    assert "cannot allocate all claims" in await pairs.waiting("pair")
+    assert "cannot allocate all claims" in await pairs.reported("pair")
 
 
 async def test_kubernetes_counts_the_devices_of_a_pool(pairs: Desk, unique: str) -> None:

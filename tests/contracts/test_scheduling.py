@@ -127,7 +127,12 @@ async def test_a_pod_that_does_not_fit_is_told_so_and_scheduled_when_it_does(clu
     await cluster.pod("first", claims=("one",))
     await cluster.scheduled("first")
     await cluster.pod("second", claims=("both",))
-    assert (await cluster.waiting("second")).startswith("0/")
+    message = await cluster.reported("second")
+    number = message.partition(" ")[0].removeprefix("0/")
+    assert message == (
+        f"0/{number} nodes are available: {number} cannot allocate all claims. still not schedulable, preemption:"
+        f" 0/{number} nodes are available: {number} Preemption is not helpful for scheduling."
+    )
 
     async def told() -> bool:
         return "FailedScheduling" in [reason for reason, _ in await cluster.events("second")]
@@ -174,7 +179,7 @@ async def test_extended_resources_become_a_claim(cluster: Desk, unique: str) -> 
     await cluster.pod("old", containers=[container("a"), container("b")], initContainers=[container("setup")])
     if (await cluster.kube.server_version())[1] < 35:
         # There the init container gets a device of its own, and the node has two.
-        assert (await cluster.waiting("old")).startswith("0/1 nodes are available: 1 ")
+        assert (await cluster.reported("old")).startswith("0/1 nodes are available: 1 ")
         return
     await cluster.scheduled("old")
 
