@@ -297,7 +297,7 @@ class SimulatedScheduler:
             if best is not None and best.score == highest_score(typed):
                 break
         if best is None:
-            exactly = "; ".join(f"{reason} ({count} of {len(nodes)} nodes)" for reason, count in refusals.most_common())
+            exactly = "; ".join(f"{count} of {len(nodes)} nodes: {reason}" for reason, count in refusals.most_common())
             groups = ", ".join(sorted(f"{count} {reason}" for reason, count in reported.items()))
             raise _Waits(exactly, self._no_node(groups, has_claims=bool(typed) or _NO_DEVICES in reported))
         return best

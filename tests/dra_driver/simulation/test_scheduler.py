@@ -80,8 +80,8 @@ async def test_a_waiting_pod_gets_the_device_that_another_one_gives_back(cluster
     await cluster.scheduled("first")
     await cluster.pod("second", templates=("one",))
     reason = await cluster.waiting("second")
-    assert reason.startswith('request "gpu" of claim second-one-')
-    assert reason.endswith("needs 1 device; of 1 on the node: 1 in use (1 of 1 nodes)")
+    assert reason.startswith('1 of 1 nodes: request "gpu" of claim second-one-')
+    assert reason.endswith("needs 1 device; of 1 on the node: 1 in use")
     message = await cluster.reported("second")
     assert message == (
         "0/1 nodes are available: 1 cannot allocate all claims. still not schedulable, preemption:"
@@ -130,8 +130,8 @@ async def test_a_pod_that_may_not_run_where_its_claim_is_says_so(cluster: Desk) 
     await cluster.scheduled("a")
     await cluster.pod("b", claims=("shared",), nodeSelector={"kubernetes.io/hostname": "node-1"})
     reason = await cluster.waiting("b")
-    assert "claim shared is allocated to devices of another node (1 of 2 nodes)" in reason
-    assert "not selected by nodeSelector kubernetes.io/hostname=node-1 (1 of 2 nodes)" in reason
+    assert "1 of 2 nodes: claim shared is allocated to devices of another node" in reason
+    assert "1 of 2 nodes: not selected by nodeSelector kubernetes.io/hostname=node-1" in reason
 
 
 async def test_the_257th_pod_of_a_claim_is_told_that_there_is_no_room(cluster: Desk) -> None:
@@ -183,7 +183,7 @@ async def test_a_pod_waits_for_nodes_and_for_slices(cluster: Desk) -> None:
     reason = await cluster.waiting("early")
     assert reason == "there are no nodes"
     await cluster.node("node-1")
-    assert await cluster.waiting("early", beside=reason) == ("no devices are published for it (1 of 1 nodes)")
+    assert await cluster.waiting("early", beside=reason) == ("1 of 1 nodes: no devices are published for it")
     await cluster.slice("node-1", device("gpu-0"))
     assert await cluster.scheduled("early") == "node-1"
 
@@ -212,7 +212,7 @@ async def test_nodes_that_do_not_want_the_pod_are_passed_over_with_a_reason_each
     await cluster.claim("mine")
     await cluster.pod("p", claims=("mine",))
     reason = await cluster.waiting("p")
-    assert "cordoned (1 of 2 nodes)" in reason and "tainted team=x (1 of 2 nodes)" in reason
+    assert "1 of 2 nodes: cordoned" in reason and "1 of 2 nodes: tainted team=x" in reason
     assert (await cluster.reported("p")).startswith(
         "0/2 nodes are available: 1 node(s) had untolerated taint(s), 1 node(s) were unschedulable. still not sched"
     )
@@ -328,14 +328,14 @@ async def test_a_node_with_a_device_plugin_serves_the_resource_without_a_claim(c
     assert await cluster.scheduled("small") == "node-1"
     assert await cluster.claims() == []
     await cluster.pod("large", containers=[container("main", nvidiagpu="2")])
-    assert await cluster.waiting("large") == "too little nvidia.com/gpu (1 of 1 nodes)"
+    assert await cluster.waiting("large") == "1 of 1 nodes: too little nvidia.com/gpu"
 
 
 async def test_a_resource_that_nobody_offers_keeps_the_pod_waiting(cluster: Desk) -> None:
     await cluster.node("node-1", device("gpu-0"))
     await cluster.pod("p", containers=[container("main", nvidiagpu="1")])
     reason = await cluster.waiting("p")
-    assert reason == "no nvidia.com/gpu (1 of 1 nodes)"
+    assert reason == "1 of 1 nodes: no nvidia.com/gpu"
     assert "0/1 nodes are available: 1 Insufficient nvidia.com/gpu. " in await cluster.reported("p")
     await cluster.kube.merge_patch(DEVICE_CLASSES, "gpu", {"spec": {"extendedResourceName": "nvidia.com/gpu"}})
     assert await cluster.scheduled("p") == "node-1"
