@@ -19,7 +19,7 @@ import typer
 from rich.console import Console
 
 from dra_driver import bundled
-from dra_driver.api.meta import PODS, RESOURCE_SLICES
+from dra_driver.api.meta import PODS, RESOURCE_SLICES, JsonObject
 from dra_driver.cli import scenario as scenarios
 from dra_driver.errors import NodeNotReady
 from dra_driver.runtime.telemetry import configure_logging
@@ -59,34 +59,40 @@ class Step:
 
 
 def _pods_run(*names: str) -> Condition:
-    """Or have ended well."""
+    """`names` are of pods, or what the names of a workload's pods begin with."""
 
     async def run(cluster: SimulatedCluster) -> bool:
-        pods = {pod["metadata"]["name"]: pod.get("status") or {} for pod in (await cluster.kube.list(PODS)).items}
-        return all(pods.get(name, {}).get("phase") in ("Running", "Succeeded") for name in names)
+        pods = [await _pods_named(cluster, name) for name in names]
+        return all(some and all(pod["status"].get("phase") == "Running" for pod in some) for some in pods)
 
     return run
 
 
-def _pod_waits(name: str) -> Condition:
-    async def waits(cluster: SimulatedCluster) -> bool:
-        pods = [pod for pod in (await cluster.kube.list(PODS)).items if pod["metadata"]["name"] == name]
-        conditions = [item for pod in pods for item in (pod.get("status") or {}).get("conditions") or ()]
+def _pods_wait(name: str) -> Condition:
+    async def wait(cluster: SimulatedCluster) -> bool:
+        conditions = [
+            item for pod in await _pods_named(cluster, name) for item in pod["status"].get("conditions") or ()
+        ]
         return any(item.get("reason") == "Unschedulable" for item in conditions)
 
-    return waits
+    return wait
 
 
 def _pods_are_gone(*names: str) -> Condition:
     async def gone(cluster: SimulatedCluster) -> bool:
-        return not {pod["metadata"]["name"] for pod in (await cluster.kube.list(PODS)).items}.intersection(names)
+        return not [pod for name in names for pod in await _pods_named(cluster, name)]
 
     return gone
 
 
-async def _a_gpu_is_tainted(cluster: SimulatedCluster) -> bool:
+async def _pods_named(cluster: SimulatedCluster, name: str) -> list[JsonObject]:
+    return [pod for pod in (await cluster.kube.list(PODS)).items if pod["metadata"]["name"].startswith(name)]
+
+
+async def _a_node_needs_a_reboot(cluster: SimulatedCluster) -> bool:
     slices = (await cluster.kube.list(RESOURCE_SLICES)).items
-    return any(device.get("taints") for item in slices for device in item["spec"].get("devices") or ())
+    devices = [device for item in slices for device in item["spec"].get("devices") or ()]
+    return any(taint.get("value") == "NodeReboot" for device in devices for taint in device.get("taints") or ())
 
 
 _SHARES = ("half", "quarter-1", "quarter-2")
@@ -132,19 +138,19 @@ STEPS = (
         "A GPU breaks",
         "The GPU of the first pod reports Xid 79: it fell off the bus.",
         (
-            Command(f"dractl simulate dgx-h100-1 xid {_GPU} 79", _a_gpu_is_tainted),
-            Command("dractl get nodes"),
+            Command(f"dractl simulate dgx-h100-1 xid {_GPU} 79", _a_node_needs_a_reboot),
+            Command("dractl explain pod one-gpu", status=Status.NO),
         ),
-        "The GPU is tainted, so no new claim gets it. The status of its pod and an Event say so, too.",
+        "The GPU is tainted, so no new claim gets it. The pod keeps it; its status and an Event say what is wrong.",
     ),
     Step(
         "Why does my pod wait?",
         "The first pod is deleted. A model server wants all eight H100s, and one of them is broken.",
         (
             Command("kubectl delete -f examples/features/one-gpu", _pods_are_gone("one-gpu")),
-            Command(f"dractl new statefulset all-gpus --gpu h100 --count 8 --image {_IMAGE} > all-gpus/all-gpus.yaml"),
-            Command("kubectl apply -f all-gpus", _pod_waits("all-gpus-0")),
-            Command("dractl explain pod all-gpus-0", status=Status.NO),
+            Command(f"dractl new deployment all-gpus --gpu h100 --count 8 --image {_IMAGE} > all-gpus/all-gpus.yaml"),
+            Command("kubectl apply -f all-gpus", _pods_wait("all-gpus-")),
+            Command("dractl explain deploy/all-gpus", status=Status.NO),
         ),
         "For each node the reason, and the smallest changes with which the pod would fit.",
     ),
@@ -152,7 +158,7 @@ STEPS = (
         "The GPU is repaired",
         "Xid 79 needs a reboot of the node.",
         (
-            Command("dractl simulate dgx-h100-1 reboot", _pods_run("all-gpus-0")),
+            Command("dractl simulate dgx-h100-1 reboot", _pods_run("all-gpus-")),
             Command("dractl get nodes"),
         ),
         "The taint went with the fault. The server runs, and has all eight GPUs of the node: 0 of 8 are free.",

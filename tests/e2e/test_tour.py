@@ -93,7 +93,7 @@ def test_the_tour_shows_each_command_and_runs_it_after_enter(folder: Path) -> No
         "20 GPUs of three models",
         "dgx-h100-1/gpu-69a54c71 H100 80GB HBM3 one-gpu/main",
         "L40S (cores 50, memory 8Gi)",
-        "gpu.nvidia.com/xid=79",
+        "To repair it: drain and reboot dgx-h100-1",
         "It fits with 7 devices instead of 8",
         "dgx-h100-1 8 8/8 0/8",
         "That was the tour.",

@@ -2,8 +2,10 @@
 
 import json
 import re
+from contextlib import suppress
 from pathlib import Path
 
+import kubernetes_validate
 import pytest
 import yaml
 from support.dractl import run
@@ -27,9 +29,8 @@ def promises(app: str) -> list[tuple[str, str | None]]:
     """Nodes, and why the application waits there; None where it fits."""
     return [
         (nodes, reason or None)
-        for names, result, reason in _ROW.findall(readme(app))
+        for names, _, reason in _ROW.findall(readme(app))
         for nodes in re.findall(r"`([^`]+)`", names)
-        if (result == "waits") == bool(reason)
     ]
 
 
@@ -91,7 +92,9 @@ def test_each_pod_gets_the_devices_that_its_readme_promises(app: str, nodes: str
 @pytest.mark.parametrize("app", APPS)
 def test_its_readme_has_a_result_for_each_row_and_for_common_hardware(app: str) -> None:
     rows_in_table = re.findall(r"^\| `.*$", readme(app), re.MULTILINE)
-    assert len(_ROW.findall(readme(app))) == len(rows_in_table)
+    read = _ROW.findall(readme(app))
+    assert len(read) == len(rows_in_table)
+    assert all((result == "waits") == bool(reason) for _, result, reason in read)
     said = {nodes.split(":")[0] for nodes, _ in promises(app)}
     assert said.issuperset(MUST_SAY)
     shown = re.search(rf"`dractl allocate -f examples/apps/{app} --nodes (\S+)` shows", readme(app))
@@ -102,6 +105,17 @@ def test_its_readme_has_a_result_for_each_row_and_for_common_hardware(app: str) 
 def test_the_check_has_nothing_to_say(app: str) -> None:
     checked = run("check", "--strict", str(APPS_FOLDER / app))
     assert (checked.exit_code, checked.stdout) == (Status.DONE, "")
+
+
+@pytest.mark.parametrize("app", APPS)
+def test_what_kubernetes_itself_defines_is_valid_to_the_last_field(app: str) -> None:
+    """The check looks at what has to do with devices; `strict` refuses a misspelled field anywhere."""
+    known = 0
+    for document in documents(app):
+        with suppress(kubernetes_validate.SchemaNotFoundError):
+            kubernetes_validate.validate(document, "1.36", strict=True)
+            known += 1
+    assert known
 
 
 @pytest.mark.parametrize("app", APPS)
