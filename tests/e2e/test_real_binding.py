@@ -91,9 +91,7 @@ def now() -> str:
 
 
 @contextmanager
-def a_failing_node(
-    folder: Path, driver: str = GPU_DRIVER, profile: str = PROFILE, gates: str = GATES
-) -> Iterator[None]:
+def a_failing_node(folder: Path, profile: str = PROFILE, gates: str = GATES) -> Iterator[None]:
     """Its GPUs make no MIG device. What a kubelet would write, heartbeat and registration, is written here."""
     node = {
         "apiVersion": "v1",
@@ -116,7 +114,7 @@ def a_failing_node(
     thread.start()
     try:
         until(lambda: not get("node", FAILING)["spec"].get("taints"), "the node is ready")
-        with a_plugin(folder, driver, profile, gates):
+        with a_plugin(folder, profile, gates):
             yield
     finally:
         over.set()
@@ -124,15 +122,16 @@ def a_failing_node(
         kubectl("delete", "node", FAILING)
 
 
-def register(driver: str) -> None:
-    """As the plugin reports it when its kubelet registers it."""
-    patch = json.dumps({"spec": {"registrations": [{"driver": driver, "time": now()}]}})
+def register() -> None:
+    """As the plugin reports it when its kubelet registers its drivers."""
+    registrations = [{"driver": driver, "time": now()} for driver in (COMPUTE_DOMAIN_DRIVER, GPU_DRIVER)]
+    patch = json.dumps({"spec": {"registrations": registrations}})
     kubectl("patch", "nodeinventory", FAILING, "--type=merge", "-p", patch)
     time.sleep(2)
 
 
 @contextmanager
-def a_plugin(folder: Path, driver: str, profile: str, gates: str) -> Iterator[None]:
+def a_plugin(folder: Path, profile: str, gates: str) -> Iterator[None]:
     folder.mkdir()
     sockets = tempfile.mkdtemp(dir=SHORT)
     command = [sys.executable, "-m", "kubelet_plugin.main", "--node-name", FAILING, "--kubeconfig", KUBECONFIG]
@@ -145,7 +144,7 @@ def a_plugin(folder: Path, driver: str, profile: str, gates: str) -> Iterator[No
             host = SimulatedHost(folder / "host")
             for index in range(len(host.state.gpus)):
                 host.fail_call(index, MAKE, pynvml.NVML_ERROR_IN_USE)
-            until(lambda: binding_devices(FAILING) or register(driver), "its devices are published")
+            until(lambda: binding_devices(FAILING) or register(), "its devices are published")
             yield
         finally:
             process.terminate()
@@ -256,7 +255,7 @@ def test_a_node_whose_imex_daemon_is_not_ready_is_given_up_for_another(tmp_path:
     with running(tmp_path, "gb200", gates) as services:
         imex_says(tmp_path, "READY")
         make_domain("train")
-        with a_failing_node(tmp_path / FAILING, COMPUTE_DOMAIN_DRIVER, "gb200:1", gates):
+        with a_failing_node(tmp_path / FAILING, "gb200:1", gates):
             imex_says(tmp_path / FAILING, "INITIALIZING")
             kubectl("apply", "-f", "-", content=a_pod("worker", "train-channel", prefers=FAILING))
             until(lambda: pool() == FAILING, "the scheduler chooses the node that the pod prefers")
