@@ -2,8 +2,8 @@
 
 A node plugin may not watch the claims of the cluster, so it learns here what to prepare before the kubelet asks
 (`dra_driver.api.binding`). A claim is named as long as it waits: the plugin's answer in the claim's `status.devices`
-ends that, and so does the scheduler when it takes the allocation back. `main` starts this each time the process becomes
-the leader.
+ends that, and so does the scheduler when it takes the allocation back. `controller.slices` runs this while the process
+leads.
 """
 
 import asyncio
@@ -14,10 +14,10 @@ import structlog
 
 from dra_driver.api.binding import waiting_results
 from dra_driver.api.inventory import MOST_BINDING_CLAIMS, BindingClaim
-from dra_driver.api.meta import NODE_INVENTORIES, RESOURCE_CLAIMS, JsonObject
+from dra_driver.api.meta import NODE_INVENTORIES, JsonObject
 from dra_driver.errors import ClusterError, NotFound
 from dra_driver.kube.client import Kube
-from dra_driver.kube.watch import Key, Mirror, MirrorChange, follow
+from dra_driver.kube.watch import Key
 from dra_driver.kube.workqueue import WorkQueue
 
 _log = structlog.get_logger(__name__)
@@ -44,32 +44,37 @@ def waiting_for_nodes(claim: JsonObject, drivers: Collection[str]) -> Waiting:
 
 
 class BindingClaims:
-    """Of `drivers`, in the whole cluster. `run` until cancelled, once."""
+    """Of `drivers`, in the whole cluster. It follows the claims that `dra_driver.publish.live` watches; `run` until
+    cancelled, each time after `begins`."""
 
     def __init__(self, kube: Kube, drivers: Collection[str], *, workers: int) -> None:
         self._kube = kube
+        self._drivers = frozenset(drivers)
         self._workers = workers
+        self.begins(asyncio.Event())
+
+    def begins(self, synced: asyncio.Event) -> None:
+        self._synced = synced
         self._of_nodes: dict[str, dict[tuple[str, Key], BindingClaim]] = {}
         self._queue = WorkQueue()
-        self._claims: Mirror[Waiting] = Mirror(
-            kube, RESOURCE_CLAIMS, keep=lambda claim: waiting_for_nodes(claim, drivers), on_change=self._changed
-        )
+
+    def keep(self, claim: JsonObject) -> Waiting | None:
+        return waiting_for_nodes(claim, self._drivers) or None
+
+    def saw(self, key: Key, before: Waiting | None, after: Waiting | None) -> None:
+        if before == after:
+            return
+        for node, claim in before or ():
+            self._of_nodes.get(node, {}).pop((claim.driver, key), None)
+        for node, claim in after or ():
+            self._of_nodes.setdefault(node, {})[claim.driver, key] = claim
+        for node, _ in (*(before or ()), *(after or ())):
+            self._queue.add(node)
 
     async def run(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            await follow([self._claims], tasks)
-            await self._look_at_named()
-            await self._queue.work(self._write, self._workers)
-
-    def _changed(self, change: MirrorChange[Waiting]) -> None:
-        if change.before == change.after or not (change.before or change.after):
-            return
-        for node, claim in change.before or ():
-            self._of_nodes.get(node, {}).pop((claim.driver, change.key), None)
-        for node, claim in change.after or ():
-            self._of_nodes.setdefault(node, {})[claim.driver, change.key] = claim
-        for node, _ in (*(change.before or ()), *(change.after or ())):
-            self._queue.add(node)
+        await self._synced.wait()
+        await self._look_at_named()
+        await self._queue.work(self._write, self._workers)
 
     async def _look_at_named(self) -> None:
         """An earlier leader may have named claims that no longer wait. Tried until the inventories can be read."""

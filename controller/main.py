@@ -75,7 +75,7 @@ async def run(settings: ControllerSettings) -> None:
             kube,
             Publication(
                 driver=settings.driver_name,
-                policies=_live(settings, installed),
+                policies=_live(settings, installed, binding),
                 beside=beside,
                 list_attributes=Feature.LIST_ATTRIBUTES in settings.feature_gates,
                 binding_conditions=Feature.MIG_BINDING_CONDITIONS in settings.feature_gates,
@@ -84,6 +84,7 @@ async def run(settings: ControllerSettings) -> None:
             counters,
             workers=settings.workers,
             classes=_classes(kube, settings, tracer),
+            binding=binding,
         )
         policies = PolicyKeeper(kube, settings.feature_gates, installed, events.tell)
         domains = _domains(kube, settings, policies, events, tracer)
@@ -106,7 +107,7 @@ async def run(settings: ControllerSettings) -> None:
         )
         webhook = _webhook_process(settings, metrics)
         election = _election(kube, settings)
-        led = partial(_all_of, _of_leader(slices, policies, domains, devices, binding, _webhook_lead(kube, settings)))
+        led = partial(_all_of, _of_leader(slices, policies, domains, devices, _webhook_lead(kube, settings)))
         work = led if election is None else partial(election.lead, led)
         async with (
             nullcontext() if webhook is None else webhook.serving(),
@@ -135,30 +136,28 @@ def _of_leader(
     policies: PolicyKeeper,
     domains: DomainKeeper | None,
     devices: PublishedSlices,
-    binding: Job | None,
     webhook: Job | None,
 ) -> Mapping[str, Job]:
     """The tasks of the leader."""
     jobs: dict[str, Job] = {"publishing": slices.run, "policies": policies.run}
     if domains is not None:
         jobs |= {"domains": domains.run, "devices of domains": devices.run}
-    if binding is not None:
-        jobs["claims that wait for binding"] = binding
     if webhook is not None:
         jobs["the webhook's configuration"] = webhook
     return jobs
 
 
-def _binding(kube: Kube, settings: ControllerSettings) -> Job | None:
+def _binding(kube: Kube, settings: ControllerSettings) -> BindingClaims | None:
     if Feature.BINDING_CONDITIONS not in settings.feature_gates:
         return None
-    drivers = {settings.driver_name, COMPUTE_DOMAIN_DRIVER}
-    return lambda: BindingClaims(kube, drivers, workers=settings.workers).run()
+    return BindingClaims(kube, {settings.driver_name, COMPUTE_DOMAIN_DRIVER}, workers=settings.workers)
 
 
-def _live(settings: ControllerSettings, installed: Sequence[GpuPolicy]) -> Callable[[Kube, Changed], PolicySource]:
+def _live(
+    settings: ControllerSettings, installed: Sequence[GpuPolicy], binding: BindingClaims | None
+) -> Callable[[Kube, Changed], PolicySource]:
     return lambda kube, changed: LivePolicies(
-        kube, settings.driver_name, settings.feature_gates, changed, installed=installed
+        kube, settings.driver_name, settings.feature_gates, changed, installed=installed, beside=binding
     )
 
 

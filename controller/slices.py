@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from controller.binding import BindingClaims
 from controller.classes import ProfileClasses
 from dra_driver.api.resource import Device
 from dra_driver.kube.client import Kube
@@ -26,13 +27,16 @@ class PublishedSlices:
         *,
         workers: int,
         classes: ProfileClasses | None = None,
+        binding: BindingClaims | None = None,
     ) -> None:
-        """`classes` are maintained while this process leads; None: no classes for MIG profiles."""
+        """`classes` are maintained while this process leads; None: no classes for MIG profiles. So are the names of the
+        claims that wait for their nodes, which `binding` learns from the policies of `publication`."""
         self._kube = kube
         self._publication = publication
         self._observers = replace(listeners, narrator=_Narrator(counters, classes))
         self._workers = workers
         self._classes = classes
+        self._binding = binding
         self._publisher: PoolPublisher | None = None
 
     @property
@@ -48,6 +52,8 @@ class PublishedSlices:
                 group.create_task(self._publisher.run())
                 if self._classes is not None:
                     group.create_task(self._classes.run())
+                if self._binding is not None:
+                    group.create_task(self._binding.run())
                 # The first read of a large cluster leaves free memory that nothing uses again.
                 await self._publisher.first_pass.wait()
                 memory.settle()

@@ -13,12 +13,15 @@ from controller.binding import BindingClaims, waiting_for_nodes
 from dra_driver.api.binding import BINDING_FAILED, BINDING_READY
 from dra_driver.api.inventory import BindingClaim
 from dra_driver.api.meta import NODE_INVENTORIES, RESOURCE_CLAIMS, JsonObject
+from dra_driver.features import Gates
 from dra_driver.kube.client import Kube
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
+from dra_driver.publish.live import Changed, LivePolicies
 from dra_driver.simulation.apiserver import SimulatedApiServer
 
 DRIVERS = (GPU_DRIVER, COMPUTE_DOMAIN_DRIVER)
 BINDS = {"bindingConditions": [BINDING_READY], "bindingFailureConditions": [BINDING_FAILED]}
+NOBODY = Changed(lambda selected: None, lambda pool: None)
 POD = {"metadata": {"name": "pod", "uid": "uid-of-pod"}}
 
 
@@ -29,12 +32,15 @@ async def definitions(kube: Kube) -> None:
 
 @asynccontextmanager
 async def naming(kube: Kube) -> AsyncIterator[None]:
-    task = asyncio.create_task(BindingClaims(kube, DRIVERS, workers=2).run())
+    binding = BindingClaims(kube, DRIVERS, workers=2)
+    policies = LivePolicies(kube, GPU_DRIVER, Gates.DEFAULT, NOBODY, beside=binding)
+    tasks = [asyncio.create_task(work) for work in (*(mirror.run() for mirror in policies.mirrors), binding.run())]
     try:
         yield
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def a_node(kube: Kube, name: str, *named: JsonObject) -> None:
@@ -124,3 +130,14 @@ async def test_nothing_is_written_while_no_claim_waits(api_server: SimulatedApiS
         before = [write for write in api_server.writes if write.resource == NODE_INVENTORIES.plural]
         await asyncio.sleep(0.3)
         assert [write for write in api_server.writes if write.resource == NODE_INVENTORIES.plural] == before
+
+
+async def test_a_second_term_knows_nothing_of_the_first(kube: Kube) -> None:
+    await a_node(kube, "node-a")
+    await allocated(kube, "waits", result("gpu-0", pool="node-a", **BINDS))
+    binding = BindingClaims(kube, DRIVERS, workers=2)
+    for ref in (a_ref("waits"), a_ref("gone")):
+        found = binding.keep(a_claim(ref, a_result(0, **BINDS)))
+        binding.saw((ref.namespace, ref.name), None, found)
+    binding.begins(asyncio.Event())
+    assert not binding._of_nodes

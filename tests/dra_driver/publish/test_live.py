@@ -260,22 +260,22 @@ def test_a_policy_whose_status_alone_changes_is_not_looked_at(kube: Kube) -> Non
 
 def test_users_of_a_node_are_known_by_its_devices_and_channels(kube: Kube) -> None:
     pools: list[str] = []
-    users = _Users(kube, GPU_DRIVER, pools.append)
+    users = _Users(kube, GPU_DRIVER, pools.append, None)
     assert (users.of("node-a"), users.channels("node-a")) == ({}, 0)
-    gpus, domain = ((GPU_DRIVER, "node-a", A.name),), ((COMPUTE_DOMAIN_DRIVER, "node-a", "channel-4"),)
+    gpus, domain = (((GPU_DRIVER, "node-a", A.name),), None), (((COMPUTE_DOMAIN_DRIVER, "node-a", "channel-4"),), None)
     names = [f"claim-{number}" for number in range(8)]
     for name in reversed(names):
         users._saw(MirrorChange(("team", name), None, gpus))
     users._saw(MirrorChange(("team", "domain"), None, domain))
-    users._saw(MirrorChange(("team", "daemon"), None, ((COMPUTE_DOMAIN_DRIVER, "node-a", "daemon-7"),)))
+    users._saw(MirrorChange(("team", "daemon"), None, (((COMPUTE_DOMAIN_DRIVER, "node-a", "daemon-7"),), None)))
     assert users.of("node-a") == {A.name: [f"team/{name}" for name in names]}
     assert users.channels("node-a") == 5
     users._saw(MirrorChange(("team", "domain"), domain, None))
     assert users.channels("node-a") == 0
-    users._saw(MirrorChange(("team", names[0]), gpus, ()))
+    users._saw(MirrorChange(("team", names[0]), gpus, ((), None)))
     assert users.of("node-a") == {A.name: [f"team/{name}" for name in names[1:]]}
     for name in names[1:]:
-        users._saw(MirrorChange(("team", name), gpus, ()))
+        users._saw(MirrorChange(("team", name), gpus, ((), None)))
     assert (GPU_DRIVER, "node-a") not in users._by_pool, "nodes that are gone leave nothing"
     assert pools == ["node-a"] * 19
 
