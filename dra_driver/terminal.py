@@ -8,7 +8,7 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -54,6 +54,21 @@ HostRootOption = Annotated[
         help="Where the root of this machine is mounted; the plugin's pod sets GPU_DRA_HOST_ROOT to it.",
     ),
 ]
+LabelOption = Annotated[
+    list[str],
+    typer.Option("--label", metavar="KEY=VALUE", help="A label of this node, or of the simulated ones."),
+]
+
+
+def labels_of(texts: Iterable[str]) -> dict[str, str]:
+    """Of LabelOption. Raises InvalidInput."""
+    labels: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not (key and equals):
+            raise InvalidInput(f"{text!r} is not KEY=VALUE", about="--label")
+        labels[key] = value
+    return labels
 
 
 @dataclass(frozen=True, slots=True)

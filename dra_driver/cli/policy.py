@@ -21,7 +21,7 @@ from dra_driver.kubernetes import CURRENT
 from dra_driver.phrases import and_more, folded
 from dra_driver.publish.preview import NodePreview, counted, preview, users_by_node
 from dra_driver.slices.features import default_features
-from dra_driver.terminal import Format, OutputOption, messages, print_data, print_table
+from dra_driver.terminal import Format, LabelOption, OutputOption, labels_of, messages, print_data, print_table
 
 app = typer.Typer(help="Preview GpuPolicies before they are applied, or make them of a file.", no_args_is_help=True)
 
@@ -31,7 +31,6 @@ FilesOption = Annotated[
 DeleteOption = Annotated[
     list[str], typer.Option("--delete", metavar="NAME", help="A GpuPolicy of the cluster, as if it were deleted.")
 ]
-LabelOption = Annotated[list[str], typer.Option("--label", metavar="KEY=VALUE", help="A label of the --nodes.")]
 _MOST_LINES = 20
 _WIDTH = 100
 
@@ -85,13 +84,7 @@ def _of_models(policies: Sequence[GpuPolicy], models: str, label: Sequence[str])
     # The simulated cluster behind these names takes longer to import than a cluster takes to answer.
     from dra_driver.simulation.cluster import inventory_of_model, parse_nodes
 
-    labels: dict[str, str] = {}
-    for text in label:
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise InvalidInput(f"{text!r} is not KEY=VALUE", about="--label")
-        labels[key] = value
-    nodes = parse_nodes(models)
+    labels, nodes = labels_of(label), parse_nodes(models)
     specs = {profile: inventory_of_model(f"{profile}:0") for profile in dict.fromkeys(node.profile for node in nodes)}
     inventories = (NodeInventorySpec.of({**specs[node.profile], "nodeName": node.name}) for node in nodes)
     features = default_features(CURRENT)

@@ -4,7 +4,7 @@
 prints (documented in docs/explain.md, stable). Pure.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 
@@ -173,7 +173,16 @@ def explain_pod(
     pod = world.pods.get(key)
     if pod is None:
         raise InvalidInput(f"there is no such pod{_elsewhere(key, world.pods)}", about=f"pod {'/'.join(key)}")
-    return _explained(world, key, pod, claims_of(world, pod), devices_of, enough, limit)
+    entries = (*claims_of(world, pod), *_extended(world, pod))
+    return _explained(world, key, pod, entries, devices_of, enough, limit)
+
+
+def _extended(world: World, pod: Pod) -> Iterator[PodClaim]:
+    """The claim that the scheduler made for the pod's extended resources when it chose the node."""
+    extended = pod.status.extended_resource_claim_status
+    claim = world.claims.get((pod.namespace, extended.resource_claim_name)) if extended is not None else None
+    if claim is not None and pod.node is not None:
+        yield PodClaim("", claim)
 
 
 def explain_claim(

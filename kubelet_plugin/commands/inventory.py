@@ -9,10 +9,11 @@ import os
 import socket
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated
 
 import typer
@@ -31,9 +32,11 @@ from dra_driver.slices.offline import PublishedPool, published_offline
 from dra_driver.terminal import (
     Format,
     HostRootOption,
+    LabelOption,
     OutputOption,
     Status,
     gibibytes,
+    labels_of,
     messages,
     print_data,
     print_table,
@@ -83,6 +86,7 @@ def inventory(
     host_root: HostRootOption = Path("/"),
     driver_root: DriverRootOption = None,
     policy: PolicyOption = None,
+    label: LabelOption = [],  # noqa: B006 - typer reads it and copies
     output: OutputOption = Format.TABLE,
 ) -> None:
     """What this node has, and what it would lead to in a cluster that has every feature.
@@ -98,8 +102,9 @@ def inventory(
     rules = read_policy(policy)
     if driver_root is not None and host != _REAL:
         raise InvalidInput("a simulated machine has its driver where its profile says", about="--driver-root")
+    labels = labels_of(label)
     with _node(host, host_root, driver_root) as node:
-        report = _report(node, rules)
+        report = _report(node, rules, labels)
     if output is Format.TABLE:
         _print(report)
     else:
@@ -154,11 +159,15 @@ def inventory_of(host: str) -> JsonObject:
         return wanted_spec(node.name, node.hardware.look(), {})
 
 
-def _report(node: _Node, policy: PublishingPolicy = PublishingPolicy.EVERYTHING) -> _Report:
+def _report(
+    node: _Node,
+    policy: PublishingPolicy = PublishingPolicy.EVERYTHING,
+    labels: Mapping[str, str] = MappingProxyType({}),
+) -> _Report:
     facts = node.hardware.look()
     node.hardware.close()
     spec = NodeInventorySpec.of(wanted_spec(node.name, facts, {}))
-    published = published_offline(spec, policy, {}, _NODE_UID)
+    published = published_offline(spec, policy, labels, _NODE_UID)
     files, cdi, why_no_cdi = None, None, None
     try:
         available = ContainerFilesOfNode(node.installation)(facts)
@@ -171,8 +180,8 @@ def _report(node: _Node, policy: PublishingPolicy = PublishingPolicy.EVERYTHING)
         )
         cdi = claim_spec(GPU_DRIVER, _CLAIM_UID, devices, files) if devices else None
     notes = tuple(str(limitation) for item in published for limitation in item.limitations)
-    if policy.asks_for_labels:
-        notes = ("rules of the policy that go by nodes' labels are taken as if this node had none", *notes)
+    if policy.asks_for_labels and not labels:
+        notes = ("rules of the policy select nodes by labels, and this node has none; add some with --label", *notes)
     return _Report(spec, facts, published, notes, files, cdi, why_no_cdi)
 
 

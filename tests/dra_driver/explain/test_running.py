@@ -69,6 +69,12 @@ def test_a_dead_gpu_of_a_running_pod_is_named_with_what_follows_and_what_to_do()
     assert told(explain_claim(world, HELD)) == [("device-unhealthy", True)]
 
 
+def test_the_claim_of_an_extended_resource_is_looked_at_too() -> None:
+    world = cluster(faulty(79), pod={"extendedResourceClaimStatus": {"resourceClaimName": "gpu"}})
+    user = world.pods["default", "train"].with_spec(resource_claims=[])
+    assert told(explain_pod(world.with_pod(user), user.key)) == [("device-unhealthy", True)]
+
+
 def test_a_fault_of_a_program_is_none_and_a_warning_does_not_stop_it() -> None:
     assert told(explain_pod(cluster(faulty(31)), ("default", "train"))) == []
     degraded = explain_pod(cluster(faulty(94)), ("default", "train"))

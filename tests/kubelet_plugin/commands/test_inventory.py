@@ -85,7 +85,11 @@ def test_with_a_policy_devices_are_counted_by_kind(tmp_path: Path) -> None:
     assert ["gpu", "-", "exclusive", "hardware", "79.6", "GiB", "8"] in rows
     assert "80 devices in 3 slice(s)" in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 100
-    assert "as if this node had none" in result.stderr
+    assert "this node has none; add some with --label" in result.stderr
+    labeled = run("--host", "dgx-h100", "--policy", str(tmp_path / "policy.yaml"), "--label", "virt=true")
+    assert labeled.stderr == "" and any(line.startswith("vfio") for line in labeled.stdout.splitlines())
+    wrong = run("--host", "t4", "--label", "virt")
+    assert isinstance(wrong.exception, InvalidInput) and "is not KEY=VALUE" in str(wrong.exception)
 
 
 def test_an_unknown_profile_is_a_users_mistake() -> None:
