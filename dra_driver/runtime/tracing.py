@@ -110,8 +110,8 @@ def _of_opentelemetry(endpoint: str, service: str, node: str | None) -> Tracer:
         from dra_driver.runtime.otel import exporting_tracer
     except ImportError as error:
         raise InvalidInput(
-            f"traces cannot be sent to {endpoint}: {error}; install the extra: pip install 'gpu-dra-driver[otel]', or"
-            " leave --otlp-endpoint and OTEL_EXPORTER_OTLP_ENDPOINT out",
+            f"traces cannot be sent to {endpoint}: {error}; install opentelemetry-sdk and"
+            " opentelemetry-exporter-otlp-proto-grpc, or leave --otlp-endpoint and OTEL_EXPORTER_OTLP_ENDPOINT out",
             about="setting --otlp-endpoint",
         ) from error
     return exporting_tracer(endpoint, service, node)
