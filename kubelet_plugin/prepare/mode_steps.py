@@ -69,8 +69,8 @@ def in_use(
         return ModeObstacle(
             reason="InUse",
             message=f"programs have the GPU open: {and_more(sorted(users), _MOST_USERS)}",
-            fix=f"end them; the GPU Operator's monitoring ends on {node} by `kubectl label node {node} --overwrite"
-            " nvidia.com/gpu.deploy.dcgm=false nvidia.com/gpu.deploy.dcgm-exporter=false`, and starts again by `true`",
+            fix=f"end these programs; `kubectl label node {node} --overwrite nvidia.com/gpu.deploy.dcgm=false"
+            " nvidia.com/gpu.deploy.dcgm-exporter=false` ends the GPU Operator's monitoring, `true` starts it again",
         )
     if instances:
         return ModeObstacle(

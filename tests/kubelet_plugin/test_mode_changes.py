@@ -29,7 +29,10 @@ async def world(tmp_path: Path) -> AsyncIterator[ModeWorld]:
     await world.end()
 
 
-async def test_a_policy_switches_the_mode_on_and_its_end_switches_it_off(world: ModeWorld) -> None:
+@pytest.mark.parametrize("profile", ["a100-pcie-80", "a30", "dgx-a100-80"])
+async def test_a_policy_switches_the_mode_on_and_its_end_switches_it_off(tmp_path: Path, profile: str) -> None:
+    world = ModeWorld(tmp_path, profile)
+    world.restart()
     await world.publish()
     (full,) = await world.devices()
     world.policies = [policy()]
@@ -37,7 +40,7 @@ async def test_a_policy_switches_the_mode_on_and_its_end_switches_it_off(world: 
     assert world.mode == (1, 1)
     assert world.journal.current.holds[world.hold].state is HoldState.MADE
     devices = await world.devices()
-    assert full not in devices and any("-mig-1g10gb-0" in name for name in devices)
+    assert full not in devices and any("-mig-1g" in name for name in devices)
     assert world.waiting() == [] and await world.problems() == []
     world.policies = []
     await world.until_quiet()
@@ -45,6 +48,7 @@ async def test_a_policy_switches_the_mode_on_and_its_end_switches_it_off(world: 
     assert world.journal.current.holds == {}
     assert await world.devices() == [full]
     assert world.resets == [True, False]
+    await world.end()
 
 
 async def test_a_claim_that_uses_the_gpu_is_waited_for(world: ModeWorld) -> None:
