@@ -283,14 +283,19 @@ _NO_WISHES = ("form", "name", "workload", "replicas", "image", "command")
 
 
 def _write(intent: Intent, output: _Text) -> None:
+    _refuse(intent)
     if intent == replace(_NOTHING, **{name: getattr(intent, name) for name in _NO_WISHES}):
         intent = _asked(intent)
-    if problems := refusals(intent, known_gpus()):
-        raise InvalidInput("\n       ".join(problems), problems=problems)
+        _refuse(intent)
     objects = objects_of(intent)
     _print(objects, output)
     for doubt in _doubts(written(objects), intent):
         messages.print(f"note: {doubt}", markup=False, soft_wrap=True)
+
+
+def _refuse(intent: Intent) -> None:
+    if problems := refusals(intent, known_gpus()):
+        raise InvalidInput("\n       ".join(problems), problems=problems)
 
 
 def _print(objects: Sequence[Any], output: _Text) -> None:

@@ -17,7 +17,7 @@ from dra_driver.errors import InvalidInput
 from dra_driver.explain.driver_findings import binding_findings, domain_findings, policy_findings, waiting_findings
 from dra_driver.explain.findings import WaitFinding, findings_of
 from dra_driver.explain.judge import NodeJudge
-from dra_driver.explain.running import fault_findings, faults_of_claim, running_findings
+from dra_driver.explain.running import failed_findings, fault_findings, faults_of_claim, running_findings
 from dra_driver.explain.suggest import Suggestion, suggestions
 from dra_driver.explain.verdicts import DeviceVerdict, NodeVerdict, ReasonCode, holder_of
 
@@ -228,6 +228,8 @@ def _explained(
         )
     if answer is Answer.SCHEDULED and pod is not None:
         findings = running_findings(world, pod, entries)
+    elif answer is Answer.DONE and pod is not None:
+        findings = tuple(failed_findings(pod))
     elif answer is Answer.ALLOCATED:
         findings = tuple(fault_findings((fault for claim in claims for fault in faults_of_claim(world, claim)), None))
     if answer is not Answer.DONE:

@@ -128,12 +128,30 @@ def running_findings(world: World, pod: Pod, claims: Sequence[PodClaim]) -> tupl
     known = [claim.claim for claim in claims if claim.claim is not None]
     faults = (fault for claim in known for fault in faults_of_claim(world, claim))
     return (
+        *_of_the_end(pod),
         *node_findings(world, pod.node or ""),
         *fault_findings(faults, pod),
         *(finding for claim in known for finding in _of_preparation(world, claim)),
         *(() if pod.ready else plugin_findings(world, [pod.node or ""])),
         *_of_containers(pod),
     )
+
+
+def failed_findings(pod: Pod) -> Iterator[WaitFinding]:
+    """Of a pod that has ended: what failed."""
+    for status in pod.status.container_statuses:
+        ended = status.state.terminated
+        if pod.status.phase == "Failed" and ended is not None and ended.exit_code != 0:
+            text = f"ended with status {ended.exit_code}{f' ({ended.reason})' if ended.reason else ''}"
+            fix = f"Run kubectl logs -n {pod.namespace} {pod.name} -c {status.name}."
+            yield WaitFinding("container-failed", f"container {status.name} of pod {pod}", text, fix, stops=True)
+
+
+def _of_the_end(pod: Pod) -> Iterator[WaitFinding]:
+    if pod.metadata.deletion_timestamp is not None:
+        fix = "It ends when its containers have ended and the node plugin has released its claims; if that fails, the"
+        fix += " Event UnprepareFailed of the claim says why (kubectl describe resourceclaim)."
+        yield WaitFinding("pod-ends", f"pod {pod}", f"is being deleted since {pod.metadata.deletion_timestamp}", fix)
 
 
 def node_findings(world: World, node: str) -> Iterator[WaitFinding]:

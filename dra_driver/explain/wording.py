@@ -30,6 +30,8 @@ def headline(explanation: Explanation) -> str:
         return explanation.summary
     who = f"{'Pod' if explanation.kind == 'Pod' else 'Claim'} {explanation.namespace}/{explanation.name}"
     match explanation.answer:
+        case Answer.DONE if explanation.stops:
+            return f"{who} has failed: {explanation.stops[0].about} {explanation.stops[0].text}."
         case Answer.DONE:
             return f"{who} has ended; it waits for nothing."
         case Answer.SCHEDULED if explanation.stops:
@@ -57,10 +59,10 @@ def sentences(explanation: Explanation, width: int = 100) -> tuple[str, ...]:
     lines: list[str] = [*_wrapped(headline(explanation), width)]
     if explanation.alike:
         lines += _wrapped(f"The same is true of {and_more(explanation.alike, _MOST_NAMED)}.", width)
-    has_place = explanation.answer in (Answer.SCHEDULED, Answer.ALLOCATED, Answer.HEALTHY, Answer.UNHEALTHY)
+    waits = explanation.answer in (Answer.WAITS, Answer.FITS)
     for title, body in (
         ("Claims", _claims(explanation.claims, width)),
-        ("What is wrong" if has_place else "What stops it", _findings(explanation.stops, width)),
+        ("What stops it" if waits else "What is wrong", _findings(explanation.stops, width)),
         ("Nodes", _nodes(explanation, width)),
         ("Also noticed", _findings([finding for finding in explanation.findings if not finding.stops], width)),
         ("What would fit", _suggestions(explanation, width)),

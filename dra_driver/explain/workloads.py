@@ -60,6 +60,7 @@ class WorkloadExplanation:
 
 _WORDS = {
     "bad": ("has a problem", "have a problem"),
+    "failed": ("has failed", "have failed"),
     "waits": ("waits", "wait"),
     "fits": ("fits now", "fit now"),
     "starts": ("is starting", "are starting"),
@@ -78,7 +79,7 @@ def _state(explanation: Explanation) -> str:
         case Answer.WAITS:
             return "waits"
         case Answer.DONE:
-            return "done"
+            return "failed" if explanation.stops else "done"
     return "fits"
 
 

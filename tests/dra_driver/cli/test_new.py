@@ -7,6 +7,7 @@ import pytest
 import yaml
 from support.dractl import run
 
+from dra_driver.errors import InvalidInput
 from dra_driver.terminal import Status, plain_errors
 
 
@@ -103,6 +104,12 @@ def test_in_a_terminal_it_asks(monkeypatch: pytest.MonkeyPatch, typed: str, opti
     answer = run("new", "template", typed=typed)
     # The runner shows what is typed, as a terminal does, before the YAML.
     assert answer.stdout.endswith(run("new", "template", *options).stdout)
+
+
+def test_what_answers_cannot_change_is_refused_before_it_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dra_driver.cli.new._somebody_is_there", lambda: True)
+    with pytest.raises(InvalidInput, match="--image is missing"):
+        run("new", "deployment", "llm", typed="2\n1g.10gb\n")
 
 
 def test_it_says_when_no_known_gpu_can_satisfy_it() -> None:

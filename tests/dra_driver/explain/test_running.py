@@ -129,6 +129,19 @@ def test_a_container_that_does_not_run_is_named(waiting: str, last: Any, advice:
     assert advice is None or advice in explanation.findings[0].fix
 
 
+def test_a_pod_that_failed_says_which_container_and_one_that_ends_what_it_waits_for() -> None:
+    ended = {"name": "main", "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}
+    failed = explain_pod(cluster(gpu(0), pod={"phase": "Failed", "containerStatuses": [ended]}), ("default", "train"))
+    assert (failed.answer, told(failed)) == (Answer.DONE, [("container-failed", True)])
+    assert headline(failed) == (
+        "Pod default/train has failed: container main of pod default/train ended with status 137 (OOMKilled)."
+    )
+    done = explain_pod(cluster(gpu(0), pod={"phase": "Succeeded"}), ("default", "train"))
+    assert headline(done) == "Pod default/train has ended; it waits for nothing."
+    ends = explain_pod(cluster(gpu(0), metadata={"deletionTimestamp": SINCE}), ("default", "train"))
+    assert told(ends) == [("pod-ends", False)]
+
+
 def test_a_node_that_is_down_comes_first() -> None:
     down = node() | {"status": {"conditions": [{"type": "Ready", "status": "Unknown", "message": "no heartbeat"}]}}
     explanation = explain_pod(cluster(faulty(79), node=down), ("default", "train"))
