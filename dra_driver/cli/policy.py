@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 import yaml
 
+from dra_driver.api.gpu_settings import ModeName
 from dra_driver.api.gpupolicy import GpuPolicy, policies_among
 from dra_driver.api.inventory import NodeInventory, NodeInventorySpec
 from dra_driver.api.meta import GPU_POLICIES, NODE_INVENTORIES, NODES, RESOURCE_CLAIMS, JsonObject
@@ -145,7 +146,8 @@ def _print(previews: Sequence[NodePreview]) -> None:
         messages.print("No node has reported GPUs. Is the node plugin running? kubectl get nodeinventories")
     else:
         typer.echo(f"Nothing changes: the devices of {len(previews)} nodes stay as they are.")
-    lines = [f"{item.node}: {gpu}" for item in previews for gpu in item.waiting]
+    lines = [f"{item.node}: {gpu}" for item in previews for gpu in item.waiting if gpu.claims]
+    lines += _resets(previews)
     problems: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for item in previews:
         for limit in item.not_followed:
@@ -159,6 +161,20 @@ def _print(previews: Sequence[NodePreview]) -> None:
         typer.echo("\n".join(folded("", line, _WIDTH)))
     if len(lines) > _MOST_LINES:
         messages.print(f"{len(lines) - _MOST_LINES} more: -o json lists all", markup=False)
+
+
+def _resets(previews: Sequence[NodePreview]) -> list[str]:
+    """GPUs that no claim uses, and that are reset first. Those of one policy are one line."""
+    groups: dict[tuple[str, ModeName], list[str]] = {}
+    for item in previews:
+        for gpu in item.waiting:
+            if not gpu.claims and gpu.mig_mode is not None:
+                groups.setdefault((", ".join(gpu.policies), gpu.mig_mode), []).append(item.node)
+    return [
+        f"{_nodes(list(dict.fromkeys(nodes)))}: {len(nodes)} GPUs are reset first, to switch MIG mode {mode.lower()}"
+        + (f" because of GpuPolicy {policies}" if policies else "")
+        for (policies, mode), nodes in groups.items()
+    ]
 
 
 def _nodes(names: Sequence[str]) -> str:

@@ -50,6 +50,19 @@ def test_converted_policies_apply_and_say_what_the_file_says(tmp_path: Path) -> 
     assert isinstance(nothing.exception, InvalidInput)
 
 
+def test_a_preview_says_how_many_gpus_are_reset_first(tmp_path: Path) -> None:
+    spec = {"mig": {"mode": "Dynamic", "modeChange": "WhenIdle"}}
+    file = _written(tmp_path, yaml.safe_dump({**KIND, "metadata": {"name": "parts"}, "spec": spec}))
+    shown = CliRunner().invoke(app, ["policy", "preview", "-f", file, "--nodes", "a100-pcie-80:2,t4"]).stdout
+    lines = [line.split() for line in shown.splitlines()]
+    assert ["a100-pcie-80-1,", "a100-pcie-80-2", "100", "mig", "4", "gpu", "-", "4", "GPUs"] in lines
+    text = " ".join(shown.split())
+    assert text.endswith(
+        "a100-pcie-80-1, a100-pcie-80-2: 8 GPUs are reset first, to switch MIG mode on because of GpuPolicy parts"
+    )
+    assert shown.count("reset first") == 1
+
+
 def test_a_preview_of_models_counts_equal_nodes_once() -> None:
     policy = str(FEATURES_FOLDER / "mig-on-demand" / "policy.yaml")
     command = ["policy", "preview", "-f", policy, "--nodes", "dgx-h100:3,t4"]
