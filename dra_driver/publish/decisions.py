@@ -56,6 +56,8 @@ def _decision(
     rules: PublishingPolicy, selecting: Sequence[GpuPolicy], node: str, labels: Mapping[str, str], gpu: GpuFacts
 ) -> GpuDecision:
     mig = rules.mig_rule(node, labels, gpu)
+    if mig is not None and mig.nodes is None and mig.gpus is None and gpu.mig is None:
+        mig = None  # Such a rule is for all GPUs that can, and no one need know that others cannot.
     passthrough = rules.passthrough_rule(node, labels, gpu)
     return GpuDecision(
         publish=rules.publishes(node, labels, gpu),

@@ -40,6 +40,14 @@ def names(node: NodePolicy) -> list[str]:
     return [offer.name for offer in offers(NODE, rules_of(node), {}).offers]
 
 
+def test_a_policy_for_all_gpus_that_can_be_divided_says_nothing_of_those_that_cannot() -> None:
+    node = inventory_spec("node-a", [A, gpu(9)])
+    for spec, expected in ((DYNAMIC, []), ({**DYNAMIC, "gpus": {"names": ["*"]}}, ["NoMig"])):
+        policies = [policy("all", **spec)]
+        found = offers(node, rules_of(decided(combined(policies), policies, node, {})), {})
+        assert [note.cause.reason for note in found.notes] == expected
+
+
 # -- which policy wins
 
 
