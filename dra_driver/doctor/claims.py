@@ -15,6 +15,8 @@ from dra_driver.phrases import and_more
 
 _DELETION = timedelta(minutes=5)
 """How long the kubelet, the claim controller and the plugin may take to release a claim."""
+_BINDING = timedelta(minutes=3)
+"""A node gives a claim up sooner, and the scheduler after ten minutes."""
 _RECENT = timedelta(minutes=30)
 _DOMAIN_UNSEEN, _DOMAIN_UNREADY = timedelta(minutes=2), timedelta(minutes=10)
 _NO_PODS = "NoNodes"
@@ -31,11 +33,22 @@ def _about(claim: ResourceClaim) -> str:
     return f"ResourceClaim {claim.metadata.namespace}/{claim.metadata.name}"
 
 
+def _waiting_for_nodes(cluster: ClusterView) -> Mapping[str, str | None]:
+    """When the claims that nodes must prepare before a pod is bound were allocated, by UID."""
+    named = {claim.uid for inventory in cluster.inventories.items for claim in inventory.status.binding_claims}
+    return {
+        claim.metadata.uid: claim.status.allocation.allocation_timestamp
+        for claim in cluster.claims.items
+        if claim.metadata.uid in named and claim.status.allocation is not None
+    }
+
+
 def claims(cluster: ClusterView) -> Judgment:
     pods = {pod.metadata.uid for pod in cluster.pods.items}
     ours = [slice_ for slice_ in cluster.slices.items if slice_.driver == cluster.driver]
     published = {f"{slice_.pool}/{device}" for slice_ in ours for device in slice_.devices}
     held = 0
+    waiting = _waiting_for_nodes(cluster)
     for claim in cluster.claims.items:
         devices = _our_devices(cluster, claim)
         if not devices:
@@ -46,6 +59,8 @@ def claims(cluster: ClusterView) -> Judgment:
         users = [user.name for user in claim.status.reserved_for if user.resource == "pods" and user.uid not in pods]
         if nodes := sorted({device.pool for device in devices} - cluster.node_names):
             yield wrong("node-gone", _about(claim), node=and_more(nodes, 5), **where)
+        elif (age := _age(cluster, waiting.get(claim.metadata.uid))) > _BINDING:
+            yield wrong("not-prepared", _about(claim), node=devices[0].pool, age=_minutes(age), **where)
         elif users:
             facts = {"pods": and_more(users, 5), "devices": and_more(names, 5)}
             yield wrong("users-gone", _about(claim), **facts, **where)

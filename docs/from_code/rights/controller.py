@@ -49,7 +49,8 @@ def controller() -> Iterator[Line]:
         changes=(*SPEC_OF_INVENTORY, *METADATA, {"metadata/annotations/note": None},
         {"metadata/annotations/note": "b"}))
     yield Line(me, "get create update delete", INVENTORIES, "any", by=RBAC, on="node-1")
-    yield Line(me, "patch", INVENTORY_STATUS, "all", "what holds for a node, and which rules it cannot follow",
+    yield Line(me, "patch", INVENTORY_STATUS, "all",
+        "what holds for a node, which rules it cannot follow, and which claims wait for it",
         on="node-1", changes=CONDITIONS)
     yield Line(me, "patch", INVENTORY_STATUS, "all but the status", by=IGNORED, on="node-1",
         changes=(*SPEC_OF_INVENTORY, FINALIZER, {"metadata/labels/a": "b"}))

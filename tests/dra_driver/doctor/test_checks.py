@@ -760,6 +760,20 @@ def users_gone(it: Installation) -> None:
     it.drop("pods", "train")
 
 
+@finds("claims/not-prepared")
+def a_claim_that_its_node_does_not_prepare(it: Installation) -> None:
+    metadata = it.claim["metadata"]
+    named = {"driver": "gpu.nvidia.com", "namespace": metadata["namespace"], "name": "train", "uid": metadata["uid"]}
+    it.inventory()["status"]["bindingClaims"] = [named]
+    it.claim["status"]["allocation"]["allocationTimestamp"] = "2026-03-01T11:55:00Z"
+
+
+@finds()
+def a_claim_that_its_node_has_begun_to_prepare(it: Installation) -> None:
+    a_claim_that_its_node_does_not_prepare(it)
+    it.claim["status"]["allocation"]["allocationTimestamp"] = "2026-03-01T11:59:00Z"
+
+
 @finds("claims/device-gone")
 def device_gone(it: Installation) -> None:
     it.slice()["spec"]["devices"][0]["name"] = "gpu-another"
