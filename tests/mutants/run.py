@@ -40,7 +40,7 @@ CORE: Mapping[str, Sequence[str]] = {
         "tests/kubelet_plugin/facts/test_discovery.py",
         *(f"tests/kubelet_plugin/test_{name}.py" for name in (
             "service_guards", "service_holds", "service_machine", "claim_operations", "what_is_allocated", "lent_gpus",
-            "config_refusals", "slow_gpus",
+            "config_refusals", "slow_gpus", "device_metadata", "fabric_partitions", "mode_changes",
         )),
     ),
     "kubelet_plugin/prepare/claims.py": ("tests/kubelet_plugin/reporting", "tests/kubelet_plugin/prepare"),
@@ -48,6 +48,7 @@ CORE: Mapping[str, Sequence[str]] = {
         "tests/kubelet_plugin/reporting", "tests/kubelet_plugin/test_claim_operations.py",
     ),
     "kubelet_plugin/effects/*.py": ("tests/kubelet_plugin/effects", "tests/kubelet_plugin/test_service_holds.py"),
+    "kubelet_plugin/effects/mode_reset.py": ("tests/kubelet_plugin/test_mode_changes.py",),
     "kubelet_plugin/effects/host_program.py": tuple(
         f"tests/kubelet_plugin/effects/test_{name}.py" for name in ("host_program", "on_host", "mps_in_container")
     ),

@@ -8,6 +8,7 @@ from support.claims import BOOT, a_held_device, a_ref, an_entry
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.prepare.changes import (
     Outdated,
+    asked_for,
     begun,
     finished,
     forgotten,
@@ -107,6 +108,11 @@ def test_nothing_is_made_for_a_claim_that_goes() -> None:
         finished(ONE)(journal)
     with pytest.raises(NodeNotReady, match="released"):
         finished(ONE)(Journal({}))
+
+
+def test_a_claim_that_was_released_meanwhile_is_not_answered() -> None:
+    with pytest.raises(NodeNotReady):
+        asked_for(an_entry(a_ref("one"), a_held_device(0)))(Journal({}))
 
 
 def test_what_came_of_it_is_added_to_what_was_before() -> None:

@@ -109,8 +109,9 @@ def test_from_the_intent_to_the_result_no_claim_gets_the_gpu(state: HoldState, a
 
 @pytest.mark.parametrize("admin", [True, False])
 def test_a_change_does_not_begin_while_a_claim_has_the_gpu(admin: bool) -> None:
-    journal = with_entry(an_entry(a_ref("one"), replace(DEVICE, admin_access=admin)))(Journal({}))
-    assert claims_on(journal, GPU) == ("team-a/one",)
+    entries = [an_entry(a_ref(name), replace(DEVICE, admin_access=admin)) for name in ("two", "one")]
+    journal = Journal({entry.claim.uid: entry for entry in entries})
+    assert claims_on(journal, GPU) == ("team-a/one", "team-a/two")
     with pytest.raises(DeviceInUse, match="team-a/one"):
         mode_change_begun(HOLD, INTENT, BOOT)(journal)
 
@@ -119,6 +120,12 @@ def test_a_change_does_not_begin_while_something_was_left_on_the_gpu() -> None:
     journal = Journal({}, holds={MigMode(GPU): HoldRecord(MADE, BOOT)})
     with pytest.raises(DeviceInUse, match="MIG mode of GPU"):
         mode_change_begun(HOLD, INTENT, BOOT)(journal)
+
+
+def test_what_is_on_another_gpu_is_not_in_the_way() -> None:
+    other = a_held_device(1)
+    holds = {MigMode(GpuIdentity(other.gpu_uuid, other.pci_bus_id)): HoldRecord(MADE, BOOT)}
+    assert HOLD in mode_change_begun(HOLD, INTENT, BOOT)(Journal({}, holds=holds)).holds
 
 
 def test_a_change_does_not_begin_while_claims_may_be_missing() -> None:
@@ -138,12 +145,12 @@ def test_the_record_is_not_taken_for_something_that_a_claim_left() -> None:
 def test_what_is_in_the_way_is_named_and_who_must_act() -> None:
     chosen = gpu()
     assert in_use(chosen, "n", [], [], []) is None
-    claims = in_use(chosen, "n", ["team/a"], ["python3 (7)"], [])
-    programs = in_use(chosen, "n", [], ["dcgm (8)", "python3 (7)"], [])
-    instances = in_use(chosen, "n", [], [], ["GPU instance 1"])
-    assert claims is not None and "team/a" in claims.message and "delete them" in claims.fix
+    claims = in_use(chosen, "n", ["team/b", "team/a"], ["python3 (7)"], [])
+    programs = in_use(chosen, "n", [], ["python3 (7)", "dcgm (8)"], [])
+    instances = in_use(chosen, "n", [], [], ["GPU instance 2", "GPU instance 1"])
+    assert claims is not None and "team/a, team/b" in claims.message and "delete them" in claims.fix
     assert programs is not None and "dcgm (8), python3 (7)" in programs.message and "label node n" in programs.fix
-    assert instances is not None and "GPU instance 1" in instances.message and "-dgi" in instances.fix
+    assert instances is not None and "GPU instance 1, GPU instance 2" in instances.message and "-dgi" in instances.fix
 
 
 @pytest.mark.parametrize(
