@@ -15,7 +15,8 @@ from kubelet_plugin.effects.mps import MpsDaemons
 from kubelet_plugin.facts.hardware import Hardware, NodeFacts, OpenNvml
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.prepare.borrowed import FOLDER, Borrowed
-from kubelet_plugin.prepare.holds import GpuIdentity, gpus_of
+from kubelet_plugin.prepare.changes import mode_changes
+from kubelet_plugin.prepare.holds import GpuIdentity, SwitchedMode, gpus_of
 from kubelet_plugin.prepare.store import JournalFile
 
 
@@ -70,7 +71,9 @@ class ProofNode:
         except DriverError as error:
             return {gpu.uuid: f"the journal of claims cannot be read: {error.message}" for gpu in self.facts.gpus}
         reasons = {gpu.uuid: words for gpu in self.facts.gpus if (words := self._programs_on(gpu))}
-        reasons |= {gpu.uuid: "claims hold it" for hold in journal.holds for gpu in gpus_of(hold)}
+        of_claims = [hold for hold in journal.holds if not isinstance(hold, SwitchedMode)]
+        reasons |= {gpu.uuid: "claims hold it" for hold in of_claims for gpu in gpus_of(hold)}
+        reasons |= {hold.gpu.uuid: "its MIG mode is being switched by a reset" for hold in mode_changes(journal)}
         for entry in journal.held.values():
             reasons |= {device.gpu_uuid: f"{entry.claim} holds it" for device in entry.devices}
         return reasons

@@ -23,6 +23,7 @@ from kubelet_plugin.prepare.holds import (
     Made,
     MigMode,
     MpsDaemon,
+    SwitchedMode,
     TimeSlice,
     UnknownHold,
     VfioBinding,
@@ -71,6 +72,7 @@ holds: st.SearchStrategy[Hold] = st.one_of(
         st.lists(st.tuples(st.text(), st.integers(1)), max_size=2).map(tuple),
     ),
     st.builds(VfioBinding, gpus, st.booleans()),
+    st.builds(SwitchedMode, gpus),
     st.builds(FabricPartition, st.integers(0, 63), st.lists(gpus, min_size=1, max_size=2).map(tuple)),
 )
 records = st.builds(

@@ -24,7 +24,7 @@ from kubelet_plugin.doctor.part import HARMLESS, attempt, hook_mode, proven, rea
 from kubelet_plugin.doctor.proof import changes, harmless
 from kubelet_plugin.doctor.proof.harmless import _MPS_KEY
 from kubelet_plugin.doctor.proof.node import ProofNode, identity
-from kubelet_plugin.prepare.holds import GpuIdentity, MpsDaemon, VfioBinding
+from kubelet_plugin.prepare.holds import GpuIdentity, HoldRecord, HoldState, MpsDaemon, SwitchedMode, VfioBinding
 from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice
 from kubelet_plugin.prepare.store import JournalFile
 from kubelet_plugin.simulation.host import SimulatedHost, create_host
@@ -190,6 +190,18 @@ def test_gpus_in_use_are_left_alone(simulated: Simulated) -> None:
     (state / "claims.journal").unlink()
     (state / "claims.journal").mkdir()
     assert "cannot be read" in harmless.written_modes(simulated.node()).reason
+
+
+def test_a_gpu_whose_mig_mode_is_being_switched_is_left_alone(simulated: Simulated) -> None:
+    """And not one whose mode was switched."""
+    gpu = simulated.host.state.gpus[IDLE]
+    hold = SwitchedMode(GpuIdentity(gpu.uuid, gpu.address))
+    simulated.places.state_dir.mkdir(parents=True)
+    for state, reasons in ((HoldState.UNDOING, ["its MIG mode is being switched by a reset"]), (HoldState.MADE, [])):
+        record = HoldRecord(state, "boot")
+        JournalFile(simulated.places.state_dir).transact([lambda journal, r=record: replace(journal, holds={hold: r})])
+        busy = simulated.node().busy
+        assert [reason for uuid, reason in busy.items() if uuid == gpu.uuid] == reasons
 
 
 def test_a_time_slice_that_cannot_be_read_is_not_written(simulated: Simulated) -> None:
