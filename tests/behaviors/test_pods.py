@@ -10,7 +10,7 @@ from support.machine import QUICK, Machine
 from support.objects import allocate, claim, node, pod, result, running_setup
 from support.plugin import RunningPlugin, ScriptedClaims, eventually, running_plugin, short_folder
 
-from dra_driver.api.meta import NODES, PODS, RESOURCE_CLAIMS, JsonObject
+from dra_driver.api.meta import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject
 from dra_driver.errors import NodeNotReady
 from dra_driver.kube.client import Kube
 from dra_driver.names import GPU_DRIVER
@@ -274,6 +274,24 @@ async def test_a_finished_pod_releases_its_claim_before_it_is_deleted(machine: M
     await machine.kube.merge_patch(PODS, "pod", done, namespace="default")
     await eventually(lambda: plugin.claims.called("unprepare"))
     assert await machine.phase() == "Succeeded"
+
+
+async def test_the_log_of_a_pod_that_has_ended_shows_the_devices_that_it_had(
+    machine: Machine, plugin: RunningPlugin
+) -> None:
+    texts = {"type": "gpu", "productName": "T4", "uuid": "GPU-1"}
+    devices = [{"name": "gpu-0", "attributes": {name: {"string": text} for name, text in texts.items()}}]
+    pool = {"name": "node-1", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": GPU_DRIVER, "nodeName": "node-1", "pool": pool, "devices": devices}
+    kind = {"apiVersion": RESOURCE_SLICES.api_version, "kind": RESOURCE_SLICES.kind}
+    await machine.kube.create(RESOURCE_SLICES, {**kind, "metadata": {"name": "gpus"}, "spec": spec})
+    shows = pod()
+    shows["spec"]["restartPolicy"] = "Never"
+    shows["spec"]["containers"][0]["command"] = ["nvidia-smi", "-L"]
+    await running_setup(machine.kube, pod_object=shows)
+    await eventually(lambda: plugin.claims.called("unprepare"))
+    ended = await machine.kube.get(PODS, "pod", namespace="default")
+    assert await machine.kubelet.log(ended, "main") == "GPU 0: T4 (UUID: GPU-1)\n"
 
 
 async def test_a_pod_whose_driver_is_not_registered_waits_and_can_be_deleted(machine: Machine) -> None:

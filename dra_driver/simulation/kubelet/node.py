@@ -126,6 +126,9 @@ class SimulatedKubelet:
         """What the container printed; of a program that does not run here, what it would see."""
         if self._real is not None and self._real.are_real(pod):
             return self._real.log(pod["metadata"]["uid"], container)
+        kept = self._logs_file(pod["metadata"]["uid"])
+        if kept.exists() and container in (logs := json.loads(kept.read_text())):
+            return str(logs[container])
         view = await self._view(pod, container)
         try:
             return shell.run(view, view.command).text if view.command else shell.described(view)
@@ -156,6 +159,9 @@ class SimulatedKubelet:
 
     def _containers_file(self, pod_uid: str) -> Path:
         return self.root / "pods" / pod_uid / "containers.json"
+
+    def _logs_file(self, pod_uid: str) -> Path:
+        return self._containers_file(pod_uid).with_name("logs.json")
 
     # Slices: wiped at start and after a driver was away for a while.
 
@@ -228,7 +234,7 @@ class SimulatedKubelet:
                         ends_at = None if lives_s is None else asyncio.get_running_loop().time() + lives_s
                     wait_s = None if ends_at is None else max(ends_at - asyncio.get_running_loop().time(), 0.0)
                     if pods.asks_to_complete(pod) or wait_s == 0.0:
-                        await self._write_status(pod, pods.finished_status(pod, timestamp()))
+                        await self._finish(pod)
                     elif pods.is_running(pod):
                         await self._show(pod)
             except DriverError as error:
@@ -237,6 +243,12 @@ class SimulatedKubelet:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._wake[uid].wait(), wait_s)
         await self._release(uid)
+
+    async def _finish(self, pod: JsonObject) -> None:
+        """Its logs are written now, because its claims are about to be released."""
+        logs = {item["name"]: await self.log(pod, item["name"]) for item in pod["spec"]["containers"]}
+        self._logs_file(pod["metadata"]["uid"]).write_text(json.dumps(logs))
+        await self._write_status(pod, pods.finished_status(pod, timestamp()))
 
     async def _start(self, pod: JsonObject) -> None:
         await self.claims.prepare(pod)
@@ -311,6 +323,7 @@ class SimulatedKubelet:
         self._reported.pop(uid, None)
         path = self._containers_file(uid)
         path.unlink(missing_ok=True)
+        self._logs_file(uid).unlink(missing_ok=True)
         with suppress(OSError):  # others have files there
             path.parent.rmdir()
 
