@@ -231,12 +231,14 @@ class ClaimService:
     async def release_given_up(self) -> bool:
         """Release what was prepared ahead for claims that the scheduler has given up. Whether there was any claim that
         the kubelet had not asked for. Never raises."""
-        with suppress(DriverError):
-            if any(entry.binding is BindingStage.AHEAD for entry in self._journal.current.held.values()):
-                for sentence in (await self._healer.release_given_up()).done:
-                    _log.warning("put right", what=sentence)
-                return True
-        return False
+        try:
+            if all(entry.binding is not BindingStage.AHEAD for entry in self._journal.current.held.values()):
+                return False
+            for sentence in (await self._healer.release_given_up()).done:
+                _log.warning("put right", what=sentence)
+        except DriverError as error:
+            _log.warning("claims whose pods wait for this node could not be checked", error=str(error))
+        return True
 
     async def unprepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, DriverError | None]:
         """None for each released claim, or why not, by claim UID. A claim that is not held is released already."""

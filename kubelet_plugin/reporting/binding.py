@@ -163,8 +163,10 @@ class NodeBinding:
         if not any(result.binding_conditions for result in results):
             return None
         if wait is None or wait.allocation != allocation:
+            # What was said about an earlier allocation went with it.
+            self._answers.say_again(ref.uid)
             wait = _Wait(allocation, asyncio.get_running_loop().time() + self._patience_s)
-        elif wait.refusal is None or wait.refusal.binding is BindingAnswer.GIVE_UP:
+        elif wait.refusal is None or wait.refusal.binding is not BindingAnswer.WAIT:
             # It was answered, and is named still.
             self._answers.say_again(ref.uid)
         if wait.refusal is None or wait.refusal.binding is not BindingAnswer.GIVE_UP:

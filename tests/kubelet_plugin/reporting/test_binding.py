@@ -100,7 +100,21 @@ async def test_an_answer_that_did_not_arrive_is_written_again(scene: Scene) -> N
     ref = scene.claim()
     async with scene.at_work() as binding:
         binding.saw(inventory(ref))
-        await eventually(lambda: ref.uid in scene.again)
+        await eventually(lambda: len(scene.again) > 1)
+    assert {*scene.again} == {ref.uid}
+
+
+async def test_another_allocation_is_answered_at_once_also_with_the_same_device(scene: Scene) -> None:
+    ref = scene.claim()
+    scene.error = HardwareError("the GPU is in use")
+    async with scene.at_work() as binding:
+        binding.saw(inventory(ref))
+        await eventually(lambda: len(scene.answers) > 2)
+        assert scene.again == [ref.uid]
+        body = a_claim(ref, a_result(0, **BINDS))
+        body["status"]["allocation"]["allocationTimestamp"] = "2026-01-01T00:00:00Z"
+        scene.api.put(body)
+        await eventually(lambda: len(scene.again) == 2)
 
 
 async def test_a_failure_is_tried_again_and_then_given_up_once(scene: Scene) -> None:
