@@ -121,6 +121,12 @@ async def test_a_mistake_in_a_manifest_is_named(kubectl: Kubectl, namespace: str
         await kubectl("apply", "-f", "-", stdin=yaml.safe_dump(wrong))
 
 
+async def test_a_kind_that_is_not_served_is_named(kubectl: Kubectl, namespace: str) -> None:
+    manifest = yaml.safe_dump({"apiVersion": "example.com/v1", "kind": "Wonder", "metadata": {"name": "a"}})
+    with pytest.raises(AssertionError, match=r'no matches for kind "Wonder" in version "example.com/v1"'):
+        await kubectl("apply", "-n", namespace, "-f", "-", stdin=manifest)
+
+
 async def test_lists_are_shown_as_tables(kubectl: Kubectl, api: Api, namespace: str) -> None:
     await api.post(claims(namespace), claim("a"))
     await api.patch(f"{claims(namespace)}/a/status", {"status": {"allocation": allocation()}})

@@ -19,7 +19,8 @@ TEMPLATE = {
 
 
 class WorkloadWorld:
-    """Objects by kind and name. Pods become Running and Ready one step after they are made, unless `sick` says no."""
+    """Objects by kind and name. Pods run and are ready in the step after they are made, unless `sick` says no, and they
+    are gone in the step after their deletion."""
 
     def __init__(self, kind: str, sick: Callable[[Obj], bool] = lambda pod: False, **spec: Any) -> None:
         self.now = datetime(2026, 1, 1, tzinfo=UTC)
@@ -47,7 +48,11 @@ class WorkloadWorld:
 
     @property
     def pods(self) -> list[Obj]:
-        return self.of("Pod")
+        return [pod for pod in self.of("Pod") if "deletionTimestamp" not in pod["metadata"]]
+
+    @property
+    def ending(self) -> list[Obj]:
+        return [pod for pod in self.of("Pod") if "deletionTimestamp" in pod["metadata"]]
 
     def ready(self) -> list[Obj]:
         return [pod for pod in self.pods if pod.get("status", {}).get("conditions")]
@@ -55,6 +60,8 @@ class WorkloadWorld:
     def step(self) -> bool:
         """Every workload decides once, and pods go on; whether anything changed."""
         before = deepcopy(self.objects)
+        for pod in self.ending:
+            del self.objects["Pod", pod["metadata"]["name"]]
         for obj in list(self.objects.values()):
             if (obj["apiVersion"], obj["kind"]) in DECIDE and (obj["kind"], obj["metadata"]["name"]) in self.objects:
                 self._decide(obj)
@@ -105,7 +112,9 @@ class WorkloadWorld:
     def _remove(self, uid: str) -> None:
         for key, item in list(self.objects.items()):
             owners = [owner["uid"] for owner in item["metadata"].get("ownerReferences") or ()]
-            if item["metadata"]["uid"] == uid:
+            if item["metadata"]["uid"] == uid and item["kind"] == "Pod":
+                item["metadata"]["deletionTimestamp"] = stamp(self.now)
+            elif item["metadata"]["uid"] == uid:
                 del self.objects[key]
             elif uid in owners:
                 self._remove(item["metadata"]["uid"])

@@ -200,6 +200,18 @@ CONTENT_TYPE = "application/vnd.kubernetes.protobuf"
 _MAGIC = b"k8s\x00"
 
 
+SWAGGER_TYPE = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
+SWAGGER_SENT = SWAGGER_TYPE.replace("@", ".")
+"""What kubectl asks for is no valid media type; servers answer with another one."""
+
+
+def swagger(version: str) -> bytes:
+    """The shell of /openapi/v2, which kubectl reads in this form alone: `Document` of gnostic's OpenAPIv2.proto, with
+    the version of OpenAPI, title and version of the server, and no paths."""
+    info = _field(1, b"Kubernetes") + _field(2, version.encode())
+    return _field(1, b"2.0") + _field(2, info) + _field(8, b"")
+
+
 def encode(obj: JsonObject) -> bytes | None:
     """None for an object that has no such form here."""
     if (obj["apiVersion"], obj["kind"]) != ("resource.k8s.io/v1", "ResourceClaim"):

@@ -18,7 +18,7 @@ from dra_driver.api.meta import JsonObject, Resource
 from dra_driver.apirules.status import ApiError, path_not_found
 from dra_driver.cel.functions import Server
 from dra_driver.kubernetes import CURRENT, SEEN, FeatureGates, minor_of
-from dra_driver.simulation.apiserver import crds, discovery
+from dra_driver.simulation.apiserver import crds, discovery, protobuf
 from dra_driver.simulation.apiserver.containers import NodeContainers
 from dra_driver.simulation.apiserver.core_rules import core_rules
 from dra_driver.simulation.apiserver.dra_rules import dra_rules, selector_problem
@@ -229,6 +229,8 @@ class SimulatedApiServer:
         if review is not None and request.method == "POST":
             answer = answer_review(review, as_object(await read_body(request)))
             return web.Response(body=encode(answer), status=201, content_type="application/json")
+        if request.path == "/openapi/v2" and protobuf.SWAGGER_TYPE in request.headers.get("Accept", ""):
+            return web.Response(body=protobuf.swagger(self.version), content_type=protobuf.SWAGGER_SENT)
         body = self._document(request)
         if body is None and discovery.knows(self.registry, request.path):
             raise path_not_found()

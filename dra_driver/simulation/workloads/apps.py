@@ -13,6 +13,7 @@ from dra_driver.simulation.workloads.plan import (
     REVISION_HASH,
     WorkloadPlan,
     active,
+    add_volumes,
     age_key,
     child_of,
     conditions_of,
@@ -250,10 +251,7 @@ def _pod_of_set(owner: JsonObject, name: str, hash_: str) -> JsonObject:
         "apps.kubernetes.io/pod-index": name.rpartition("-")[2],
     }
     pod = pod_of(owner, spec["template"], name, labels)
-    claims = [item["metadata"]["name"] for item in spec.get("volumeClaimTemplates") or ()]
-    volumes = [{"name": item, "persistentVolumeClaim": {"claimName": f"{item}-{name}"}} for item in claims]
-    if volumes:
-        pod["spec"]["volumes"] = [*(pod["spec"].get("volumes") or ()), *volumes]
+    add_volumes(pod["spec"], spec.get("volumeClaimTemplates") or (), name)
     pod["spec"] |= {"hostname": name}
     if spec.get("serviceName"):
         pod["spec"]["subdomain"] = spec["serviceName"]

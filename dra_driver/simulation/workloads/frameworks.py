@@ -17,6 +17,7 @@ from dra_driver.api.meta import CRON_JOBS, DAEMON_SETS, JOBS, JsonObject, Resour
 from dra_driver.simulation.pods import is_done
 from dra_driver.simulation.workloads.plan import (
     WorkloadPlan,
+    add_volumes,
     child_of,
     conditions_of,
     holds,
@@ -131,8 +132,13 @@ def _job_set(owner: JsonObject, children: Sequence[JsonObject]) -> Iterator[Json
                 "annotations": {**(given.get("annotations") or {}), **labels},
             }
             inner = {**about} | {key: {**(about.get(key) or {}), **labels} for key in ("labels", "annotations")}
-            template = {"metadata": inner, "spec": {"subdomain": name, **(pod.get("spec") or {})}}
-            job = {**job, "suspend": bool(spec.get("suspend")), "template": template}
+            template = {
+                "metadata": inner,
+                "spec": {"subdomain": name, "restartPolicy": "OnFailure", **(pod.get("spec") or {})},
+            }
+            for policy in spec.get("volumeClaimPolicies") or ():
+                add_volumes(template["spec"], policy.get("templates") or (), name)
+            job = {"completionMode": "Indexed", **job, "suspend": bool(spec.get("suspend")), "template": template}
             yield child_of(owner, JOBS, f"{name}-{group['name']}-{index}", metadata, job)
 
 
@@ -174,7 +180,9 @@ def _leader_worker_set(owner: JsonObject, _children: Sequence[JsonObject]) -> It
                 ("LWS_GROUP_SIZE", str(size)),
                 ("LWS_WORKER_INDEX", str(worker)),
             )
-            yield pod_of(owner, template, f"{leader}-{worker}" if worker else leader, labels, env=env)
+            pod = pod_of(owner, template, f"{leader}-{worker}" if worker else leader, labels, env=env)
+            add_volumes(pod["spec"], templates.get("volumeClaimTemplates") or (), pod["metadata"]["name"])
+            yield pod
 
 
 def _leader_worker_counts(owner: JsonObject, children: list[JsonObject]) -> JsonObject:

@@ -77,6 +77,14 @@ def child_of(owner: JsonObject, resource: Resource, name: str, metadata: JsonObj
     }
 
 
+def add_volumes(spec: JsonObject, templates: Iterable[JsonObject], suffix: str) -> None:
+    """The volumes of claim templates, in a pod's spec; the claims themselves are not made."""
+    names = [item["metadata"]["name"] for item in templates]
+    volumes = [{"name": name, "persistentVolumeClaim": {"claimName": f"{name}-{suffix}"}} for name in names]
+    if volumes:
+        spec["volumes"] = [*(spec.get("volumes") or ()), *volumes]
+
+
 def template_hash(template: JsonObject) -> str:
     """Of a pod template: ten characters that differ when the template does."""
     return sha256(json.dumps(template, sort_keys=True).encode()).hexdigest()[:10]

@@ -95,6 +95,20 @@ def test_workers_know_their_leader_and_ranks_their_master() -> None:
     }
 
 
+def test_a_job_set_gives_its_jobs_what_its_webhook_does() -> None:
+    """Indexes and a restart policy, which Jobs need, and the volumes of its claim templates."""
+    bare = job("workers", 1, 2)
+    del bare["template"]["spec"]["template"]["spec"]["restartPolicy"]
+    policies = [{"templates": [{"metadata": {"name": "data"}}]}]
+    world = WorkloadWorld("JobSet", replicatedJobs=[bare], volumeClaimPolicies=policies)
+    world.settle()
+    for pod in world.pods:
+        assert pod["spec"]["restartPolicy"] == "OnFailure"
+        assert pod["spec"]["volumes"] == [{"name": "data", "persistentVolumeClaim": {"claimName": "data-a"}}]
+    label = "batch.kubernetes.io/job-completion-index"
+    assert sorted(pod["metadata"]["labels"][label] for pod in world.pods) == ["0", "1"]
+
+
 def test_a_job_set_ends_with_its_jobs_and_fails_with_one() -> None:
     for phase, condition in (("Succeeded", "Completed"), ("Failed", "Failed")):
         world = WorkloadWorld("JobSet", **deepcopy(JOB_SET))
