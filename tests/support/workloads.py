@@ -20,13 +20,14 @@ TEMPLATE = {
 
 class WorkloadWorld:
     """Objects by kind and name. Pods run and are ready in the step after they are made, unless `sick` says no, and they
-    are gone in the step after their deletion."""
+    are gone two steps after their deletion."""
 
     def __init__(self, kind: str, sick: Callable[[Obj], bool] = lambda pod: False, **spec: Any) -> None:
         self.now = datetime(2026, 1, 1, tzinfo=UTC)
         self.sick = sick
         self.objects: dict[tuple[str, str], Obj] = {}
         self._made = 0
+        self._seen_ending: set[str] = set()
         version = next(version for version, known in DECIDE if known == kind)
         self.owner = self.add(
             {"apiVersion": version, "kind": kind, "metadata": {"name": "a", "namespace": "n", "generation": 1}}
@@ -61,14 +62,16 @@ class WorkloadWorld:
         """Every workload decides once, and pods go on; whether anything changed."""
         before = deepcopy(self.objects)
         for pod in self.ending:
-            del self.objects["Pod", pod["metadata"]["name"]]
+            if pod["metadata"]["uid"] in self._seen_ending:
+                del self.objects["Pod", pod["metadata"]["name"]]
+        self._seen_ending = {pod["metadata"]["uid"] for pod in self.ending}
         for obj in list(self.objects.values()):
             if (obj["apiVersion"], obj["kind"]) in DECIDE and (obj["kind"], obj["metadata"]["name"]) in self.objects:
                 self._decide(obj)
         for pod in self.pods:
             if not pod.get("status") and not self.sick(pod):
                 pod["status"] = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
-        return before != self.objects
+        return before != self.objects or bool(self.ending)
 
     def settle(self, each: Callable[[], None] = lambda: None) -> None:
         for _ in range(200):
