@@ -2,6 +2,7 @@
 
 import os
 import pty
+import re
 import select
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ from dra_driver.cli.tour import STEPS
 
 _ENTER, _CTRL_C = b"\n", b"\x03"
 _LONGEST_S = 240.0
+_STYLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _PROGRAM = """
 import fcntl, sys, termios
 from dra_driver.cli.__main__ import main
@@ -54,7 +56,7 @@ class Terminal:
             part = os.read(self._file, 65536)
         except OSError:  # Linux's answer when the other side is closed
             return False
-        self.shown += part.decode(errors="replace")
+        self.shown += _STYLE.sub("", part.decode(errors="replace"))
         return bool(part)
 
     def type(self, keys: bytes) -> None:
@@ -78,7 +80,7 @@ def folder() -> Iterator[Path]:
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
-    return {**os.environ, "TMPDIR": str(folder), "TERM": "dumb", "COLUMNS": "200", **more}
+    return {**os.environ, "TMPDIR": str(folder), "TERM": "xterm", "COLUMNS": "200", **more}
 
 
 @pytest.mark.slow
