@@ -212,8 +212,9 @@ class _Judged:
             self.reports.append(inner)
             cleaner = Cleaner(inner, self._knowledge.minor)
             own = _own_fields(document, spec, schema)
-            cleaned = cleaner.clean({name: item for name, item in spec.items() if name not in own}, schema)
-            beside = tuple(_made_containers(own))
+            of_pod = {name: item for name, item in spec.items() if name not in own}
+            cleaned = cleaner.clean({"containers": [], **of_pod}, schema)  # a machine has none
+            beside = (*_made_containers(own), *_machine_containers(own))
             pod = PodPart(inner, "spec", cleaned, document.namespace or "", whole=False, beside=beside)
             self._manifests.pods.append(pod)
 
@@ -389,9 +390,13 @@ def _written_as(document: Document) -> Callable[[str], str]:
 
 _ADDING = "serving.kserve.io/"
 """Its objects have fields of their own beside those of a pod: `model`, `minReplicas`."""
+_MACHINES = "kubevirt.io/"
+"""Its machines have fields of a pod that mean something else, such as `volumes`. Their claims are those of a pod."""
 
 
 def _own_fields(document: Document, spec: JsonObject, schema: Schema) -> JsonObject:
+    if document.api_version.startswith(_MACHINES):
+        return {name: item for name, item in spec.items() if name != "resourceClaims"}
     if not document.api_version.startswith(_ADDING):
         return {}
     return {name: item for name, item in spec.items() if schema.child(name) is None}
@@ -407,11 +412,26 @@ def _made_containers(own: JsonObject) -> Iterator[tuple[str, JsonObject]]:
             yield f"spec.{name}", {"name": "kserve-container", "resources": {"claims": uses}}
 
 
+def _machine_containers(own: JsonObject) -> Iterator[tuple[str, JsonObject]]:
+    """The devices of a machine of KubeVirt that are in claims, each as a container that uses one."""
+    devices = (own.get("domain") or {}).get("devices") if isinstance(own.get("domain"), dict) else None
+    for field in ("gpus", "hostDevices"):
+        listed = devices.get(field) if isinstance(devices, dict) else None
+        for index, device in enumerate(listed if isinstance(listed, list) else ()):
+            if isinstance(device, dict) and "claimName" in device:
+                use = {"name": device["claimName"], "request": device.get("requestName") or ""}
+                name = f"{field.lower()}-{index}"
+                yield f"spec.domain.devices.{field}[{index}]", {"name": name, "resources": {"claims": [use]}}
+
+
 def _prefixed(prefix: str) -> Callable[[str], str]:
     """A pod's spec inside something else, which the checks call `spec`, and cleaning calls nothing."""
 
     def written(path: str) -> str:
         inner = path.removeprefix("spec.") if path != "spec" else ""
+        if inner.startswith("domain.devices."):  # a device of a machine is no container
+            inner = inner.replace(".resources.claims[0].name", ".claimName")
+            inner = inner.replace(".resources.claims[0].request", ".requestName")
         return f"{prefix}.{inner}" if prefix and inner else prefix or inner
 
     return written

@@ -50,11 +50,13 @@ def pod_spec(kind: str, obj: JsonObject) -> tuple[str, JsonObject] | None:
 
 
 def pod_specs_inside(value: object, path: str = "", depth: int = 0) -> Iterator[tuple[str, JsonObject]]:
-    """What looks like the spec of a pod with claims, anywhere in an object of a kind that we do not know."""
+    """What looks like the spec of a pod with claims, or of KubeVirt's machine with claims, anywhere in an object of a
+    kind that we do not know."""
     if depth > 12:
         return
     if isinstance(value, dict):
-        if isinstance(value.get("containers"), list) and isinstance(value.get("resourceClaims"), list):
+        is_machine = isinstance(value.get("domain"), dict)
+        if isinstance(value.get("resourceClaims"), list) and (is_machine or isinstance(value.get("containers"), list)):
             yield path, value
             return
         for name, item in value.items():
@@ -80,7 +82,7 @@ def check_pod(pod: PodPart, manifests: Manifests) -> None:
 
 def _check_containers(pod: PodPart) -> None:
     """What every pod must have. Kinds of others may fill in images."""
-    if not pod.spec.get("containers") and not pod.report.has(f"{pod.path}.containers"):
+    if not pod.spec.get("containers") and not pod.beside and not pod.report.has(f"{pod.path}.containers"):
         pod.report.find(MISSING_FIELD, f"{pod.path}.containers", "a pod must have a container")
     seen: set[str] = set()
     for path, container in containers(pod):

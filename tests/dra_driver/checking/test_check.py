@@ -181,6 +181,22 @@ spec:
     containers:
     - {name: proxy, image: proxy}
 """
+OF_KUBEVIRT = """\
+apiVersion: kubevirt.io/v1
+kind: VirtualMachine
+metadata: {name: machine}
+spec:
+  template:
+    spec:
+      resourceClaims: [{name: gpu, resourceClaimTemplateName: train}]
+      domain:
+        devices:
+          disks: [{name: system, disk: {bus: virtio}}]
+          gpus:
+          - {name: first, claimName: %s, requestName: %s}
+          - {name: second, deviceName: nvidia.com/T4}
+      volumes: [{name: system, containerDisk: {image: ubuntu}}]
+"""
 TWO = """\
 apiVersion: resource.k8s.io/v1
 kind: ResourceClaimTemplate
@@ -350,6 +366,20 @@ STORIES = (
     Story(codes.UNKNOWN_CLAIM, CRON_JOB % "nic", "name: nic", "it has `gpu`", CRON_JOB % "gpu"),
     Story(codes.UNKNOWN_CLAIM, OF_KSERVE % "nic", "name: nic", "it has `gpu`", TEMPLATE + "---\n" + OF_KSERVE % "gpu"),
     Story(codes.UNKNOWN_CLAIM, OF_AN_OPERATOR % "nic", "name: nic", "it has `gpu`", OF_AN_OPERATOR % "gpu"),
+    Story(
+        codes.UNKNOWN_CLAIM,
+        OF_KUBEVIRT % ("nic", "gpu"),
+        "claimName: nic",
+        "it has `gpu`",
+        TEMPLATE + "---\n" + OF_KUBEVIRT % ("gpu", "gpu"),
+    ),
+    Story(
+        codes.UNKNOWN_REQUEST,
+        TEMPLATE + "---\n" + OF_KUBEVIRT % ("gpu", "cpu"),
+        "requestName: cpu",
+        "it has `gpu`",
+        TEMPLATE + "---\n" + OF_KUBEVIRT % ("gpu", "gpu"),
+    ),
     Story(
         codes.UNUSED_CLAIM,
         TEMPLATE + "---\n" + pod(GPU, ""),

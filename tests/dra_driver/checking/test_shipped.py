@@ -18,7 +18,9 @@ from dra_driver.checking.check import check, policies_for
 from dra_driver.checking.knowledge import Knowledge, model_names, sites_of_models
 from dra_driver.cli.main import commands
 
-EXAMPLES = sorted(path for path in bundled.FEATURES_FOLDER.iterdir() if path.is_dir())
+EXAMPLES = sorted(
+    path for part in (bundled.FEATURES_FOLDER, bundled.APPS_FOLDER) for path in part.iterdir() if path.is_dir()
+)
 CLASS_FILES = sorted(bundled.DEVICE_CLASSES_FOLDER.glob("*.yaml"))
 TEXTS = [path.read_text() for folder in EXAMPLES for path in sorted(folder.glob("*.yaml"))]
 DOCUMENTS = [one.obj for text in TEXTS for one in read_documents(text, "f").documents]
