@@ -14,7 +14,8 @@ from support.claims import a_held_device, a_ref, an_entry
 from support.mode_world import NODE, PATIENT, ModeWorld, Moment, policy
 
 from dra_driver.api.policy import rules_of
-from kubelet_plugin.prepare.changes import released, with_entry
+from dra_driver.errors import NodeNotReady
+from kubelet_plugin.prepare.changes import mode_change_begun, released, with_entry
 from kubelet_plugin.prepare.holds import HoldState
 from kubelet_plugin.prepare.lifecycle import Entry, ModeChanging
 from kubelet_plugin.simulation.nvml import SimulatedNvml
@@ -371,3 +372,57 @@ async def test_a_gpu_that_nvml_cannot_reach_keeps_no_other_from_its_change(tmp_p
     ((reason, message, _),) = await world.problems()
     assert reason == "ModeChangeBlocked" and message
     await world.end()
+
+
+async def test_while_the_gpus_are_released_nothing_is_switched(world: ModeWorld) -> None:
+    """Whoever asked for them works on them."""
+    world.policies = [policy()]
+    await world.publish()
+    await world.publish()
+    world.hardware.release("an administrator works on the GPUs")
+    await world.look()
+    await world.modes.settle()
+    assert world.mode == (0, 0) and world.journal.current.holds == {}
+    world.hardware.resume()
+    await world.until_quiet()
+    assert world.mode == (1, 1)
+
+
+@pytest.mark.parametrize("refused", [1, 2])
+async def test_a_disk_that_refuses_the_journal_leaves_no_gpu_half_switched(tmp_path: Path, refused: int) -> None:
+    """The first commit is the intent: without it nothing is set. The second is the result, which can be seen again."""
+    commits = count(1)
+
+    def moment(what: str) -> None:
+        if what == "before a commit" and next(commits) == refused:
+            raise NodeNotReady("no space left on device", about="file claims.journal")
+
+    world = ModeWorld(tmp_path)
+    world.restart(moment, PATIENT)
+    world.policies = [policy()]
+    await world.publish()
+    await world.publish()
+    await world.modes.settle()
+    assert world.mode == ((0, 0) if refused == 1 else (1, 1))
+    states = [record.state for record in world.journal.current.holds.values()]
+    assert states == ([] if refused == 1 else [HoldState.INTENT])
+    await world.publish()
+    if refused == 1:
+        ((reason, message, _),) = await world.problems()
+        assert reason == "ModeChangeBlocked" and "no space left" in message
+    await world.end()
+    world.restart()
+    await world.until_quiet()
+    assert world.mode == (1, 1) and world.journal.current.holds[world.hold].state is HoldState.MADE
+    await world.end()
+
+
+async def test_before_the_rules_are_known_nothing_is_done(world: ModeWorld) -> None:
+    world.host.set_mig(0, 0, 1)
+    await world.journal.commit(mode_change_begun(world.hold, HoldState.INTENT, "boot"))
+    await world.look()
+    await world.modes.settle()
+    assert world.mode == (0, 1)
+    world.policies = []
+    await world.until_quiet()
+    assert world.mode == (0, 0) and world.journal.current.holds == {}
