@@ -123,6 +123,7 @@ def doctor(
     \b
     Examples:
       dractl doctor
+      dractl doctor -v
       dractl doctor --node --prove
       dractl doctor --from gpu-dra-bundle.tar.gz
     """

@@ -7,6 +7,8 @@ from typing import Annotated
 import typer
 
 from dra_driver.allocation.search import MOST_STEPS
+from dra_driver.api.meta import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from dra_driver.cli.completion import names_of
 from dra_driver.cli.offline import (
     CURRENT_VERSION,
     LONGEST_S,
@@ -23,7 +25,7 @@ from dra_driver.cli.offline import (
 from dra_driver.cli.session import ContextOption, KubeconfigOption
 from dra_driver.errors import InvalidInput
 from dra_driver.explain.explain import Answer
-from dra_driver.explain.subjects import SAY_WHAT, Explained, explained, parts_of, subject_of
+from dra_driver.explain.subjects import SAY_WHAT, WORDS, Explained, ExplainedKind, explained, parts_of, subject_of
 from dra_driver.explain.wording import sentences, workload_sentences
 from dra_driver.explain.workloads import Workload, WorkloadExplanation, owned_pods
 from dra_driver.terminal import Format, OutputOption, Status, print_data
@@ -41,15 +43,36 @@ DevicesOption = Annotated[bool, typer.Option("--devices", help="Every device of 
 NodeOption = Annotated[list[str], typer.Option("--node", help="Every device of this node; may be repeated.")]
 
 
+_READ_AS = {
+    ExplainedKind.POD: PODS,
+    ExplainedKind.CLAIM: RESOURCE_CLAIMS,
+    ExplainedKind.NODE: NODES,
+    ExplainedKind.GPU: RESOURCE_SLICES,
+}
+
+
+def _names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Of the chosen kind, for the shell."""
+    try:
+        subject = subject_of(str(ctx.params.get("kind")), "any")
+    except InvalidInput:
+        return []
+    from dra_driver.cli.live import WORKLOADS
+
+    resource = _READ_AS.get(subject.kind) or next(item for item in WORKLOADS if item.kind == subject.workload)
+    return names_of(resource, incomplete, ctx.params.get("kubeconfig"), ctx.params.get("context"))
+
+
 def explain(
     kind: Annotated[
         str | None,
         typer.Argument(
             help="What to explain: pod, claim, node, gpu, deployment, job, …; or with the name, as pod/NAME.",
             show_default=False,
+            autocompletion=lambda: WORDS,
         ),
     ] = None,
-    name: Annotated[str | None, typer.Argument(help="Its name.", show_default=False)] = None,
+    name: Annotated[str | None, typer.Argument(help="Its name.", show_default=False, autocompletion=_names)] = None,
     namespace: NamespaceOption = None,
     files: FilesOption = [],  # noqa: B006 - typer reads it and copies
     slices: SlicesOption = [],  # noqa: B006 - as above
@@ -73,6 +96,8 @@ def explain(
     Examples:
       dractl explain pod train-0
       dractl explain claim shared -n team-a
+      dractl explain deploy llm
+      dractl explain gpu gpu-5a7b8d0e
       dractl explain -f pod.yaml --nodes dgx-h100:2
       dractl explain pod/train-0 --node gpu-node-1
     """

@@ -42,6 +42,8 @@ _WORKLOADS = {
     )
     for word in (short, kind.lower(), f"{kind.lower()}s")
 }
+WORDS = ["pod", "claim", "node", "gpu", *(word for word, kind in _WORKLOADS.items() if word == kind.lower())]
+"""The kinds, each by one word."""
 SAY_WHAT = "say what to explain: pod, claim, node, gpu, deployment, job or jobset NAME (pod/NAME), or files with -f"
 
 

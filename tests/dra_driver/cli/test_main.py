@@ -80,6 +80,9 @@ async def test_commands_values_and_names_from_the_cluster_are_completed(
     assert await asyncio.to_thread(completed, "dractl get de") == ["devices"]
     assert await asyncio.to_thread(completed, "dractl get node gpu", config) == ["gpu-node-1"]
     assert await asyncio.to_thread(completed, "dractl get node gpu", "KUBECONFIG=/dev/null") == []
+    assert await asyncio.to_thread(completed, "dractl explain dep") == ["deployment"]
+    assert await asyncio.to_thread(completed, "dractl explain node gpu", config) == ["gpu-node-1"]
+    assert await asyncio.to_thread(completed, "dractl explain deploy llm", config) == []
 
 
 def all_commands() -> dict[str, TyperCommand]:
