@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 LIMITS_S = {"dractl --help": 0.3, "dractl explain -f": 0.6}
+HELP_LIMIT = 8
+"""How many times as long as a Python that does nothing the help may take."""
 
 
 def manifests() -> list[dict[str, Any]]:
@@ -64,6 +66,9 @@ def main() -> None:
         for name, command in commands.items():
             cpu, wall = best(command, rounds)
             print(f"{name:20} {cpu:.2f} s CPU, {wall:.2f} s in all (wanted: {LIMITS_S[name]} s)")
+        nothing, _ = best([sys.executable, "-c", "pass"], rounds)
+        help_s, _ = best([*dractl, "--help"], rounds)
+        print(f"dractl --help takes {help_s / nothing:.1f} times as long as an empty Python (wanted: {HELP_LIMIT})")
 
 
 if __name__ == "__main__":

@@ -119,4 +119,4 @@ def _level(cells: Sequence[Cell], free: str) -> str:
 
 def color(claim: str, letter_of: Mapping[str, str]) -> str:
     """The same for the same claim in one output; claims with letters side by side differ."""
-    return _COLORS[list(letter_of).index(claim) % len(_COLORS)]
+    return _COLORS[_LETTERS.index(letter_of[claim]) % len(_COLORS)]

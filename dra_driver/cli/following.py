@@ -1,19 +1,50 @@
-"""Typed copies of what a cluster has that follow it, for commands that stay: `dractl top` and `dractl get -w`."""
+"""Typed copies of what a cluster has: read once, or following it, for `dractl top` and `dractl get -w`."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+import gc
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import MappingProxyType
 from typing import Any
 
 from dra_driver.api.meta import JsonObject, Resource
 from dra_driver.cli.seen import READ_AS, Objects, Selection
+from dra_driver.cli.session import FORBIDDEN
+from dra_driver.errors import ClusterError, NotFound
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Mirror, MirrorChange
+from dra_driver.terminal import messages
 
 _LOOK_S = 0.05
 _PAGE = 100
 """Objects that are typed before keys are read again."""
+
+
+async def read_objects(
+    kube: Kube,
+    kinds: Sequence[Resource],
+    required: Collection[Resource],
+    *,
+    read_as: Mapping[Resource, Callable[[JsonObject], Any]] = READ_AS,
+    selected: Mapping[Resource, Selection] = MappingProxyType({}),
+    say: bool = True,
+) -> Objects:
+    """All objects of these kinds, or those that are `selected`. Kinds that are not `required` are empty if they do not
+    exist, or, with a message, if they may not be read. Raises ClusterError."""
+
+    async def read(kind: Resource) -> Sequence[Any]:
+        namespace, labels = selected.get(kind, (None, None))
+        try:
+            items = (await kube.list(kind, namespace=namespace, label_selector=labels)).items
+        except ClusterError as error:
+            if kind in required or not (error.status in FORBIDDEN or isinstance(error, NotFound)):
+                raise
+            if say and not isinstance(error, NotFound):
+                messages.print(f"{kind.plural} are left out: {error}", markup=False, soft_wrap=True)
+            return ()
+        return [typed for item in items if (typed := read_as[kind](item)) is not None]
+
+    return dict(zip(kinds, await asyncio.gather(*map(read, kinds)), strict=True))
 
 
 class Following:
@@ -59,13 +90,18 @@ class Following:
         ]
 
     async def until_read(self, required: Collection[Resource]) -> None:
-        """Until each kind was read, or cannot be read. Raises ClusterError if that is a required one."""
+        """Until each kind was read, or cannot be read. Raises ClusterError if that is a required one.
+
+        From then on garbage is collected again, of what comes later.
+        """
         while self.reading():  # noqa: ASYNC110 - a mirror has no event for its failure
             await asyncio.sleep(_LOOK_S)
         for kind in required:
             failure = self.mirrors[kind].failure
             if failure is not None and not self.mirrors[kind].synced.is_set():
                 raise failure
+        gc.freeze()
+        gc.enable()
 
     def objects(self) -> Objects:
         return {

@@ -22,9 +22,8 @@ from dra_driver.api.meta import (
 from dra_driver.cli import device_sheets, sheets
 from dra_driver.cli.answers import Answer, Asked
 from dra_driver.cli.completion import names_of
-from dra_driver.cli.following import Following, of_kinds
+from dra_driver.cli.following import Following, of_kinds, read_objects
 from dra_driver.cli.jsonpath import filled, read_template
-from dra_driver.cli.live import read_objects
 from dra_driver.cli.page import page
 from dra_driver.cli.seen import SHOWN, Objects, Selection
 from dra_driver.cli.session import ContextOption, KubeconfigOption, ask

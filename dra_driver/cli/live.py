@@ -1,11 +1,9 @@
 """What `dractl explain` and `dractl get` read of a cluster, typed. Kinds that the user may not list are noted."""
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
 
 from dra_driver.allocation.behavior import Behavior
 from dra_driver.allocation.loading import pods_of_workload, typed_pod, world_of
@@ -31,12 +29,12 @@ from dra_driver.api.meta import (
     Resource,
 )
 from dra_driver.api.resource import ResourceSlice
-from dra_driver.cli.seen import READ_AS, SHOWN, TAINT_RULES, ClusterSeen, Objects, Selection
+from dra_driver.cli.following import read_objects
+from dra_driver.cli.seen import READ_AS, SHOWN, TAINT_RULES, ClusterSeen
 from dra_driver.cli.session import FORBIDDEN, ask, listed
 from dra_driver.errors import ClusterError, InvalidInput, NotFound
 from dra_driver.explain.workloads import Workload
 from dra_driver.kube.client import Kube
-from dra_driver.terminal import messages
 
 _QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota", True)
 _OPTIONAL = (NODE_INVENTORIES, COMPUTE_DOMAINS, _QUOTAS, *TAINT_RULES)
@@ -182,30 +180,3 @@ async def read_cluster(kube: Kube, *, say: bool = True) -> ClusterSeen:
     _, minor = await kube.server_version()
     required, read_as = (RESOURCE_SLICES, RESOURCE_CLAIMS), {**READ_AS, RESOURCE_SLICES: ResourceSlice.of}
     return ClusterSeen.of(await read_objects(kube, SHOWN, required, read_as=read_as, say=say), minor)
-
-
-async def read_objects(
-    kube: Kube,
-    kinds: Sequence[Resource],
-    required: Collection[Resource],
-    *,
-    read_as: Mapping[Resource, Callable[[JsonObject], Any]] = READ_AS,
-    selected: Mapping[Resource, Selection] = MappingProxyType({}),
-    say: bool = True,
-) -> Objects:
-    """All objects of these kinds, or those that are `selected`. Kinds that are not `required` are empty if they do not
-    exist, or, with a message, if they may not be read. Raises ClusterError."""
-
-    async def read(kind: Resource) -> Sequence[Any]:
-        namespace, labels = selected.get(kind, (None, None))
-        try:
-            items = (await kube.list(kind, namespace=namespace, label_selector=labels)).items
-        except ClusterError as error:
-            if kind in required or not (error.status in FORBIDDEN or isinstance(error, NotFound)):
-                raise
-            if say and not isinstance(error, NotFound):
-                messages.print(f"{kind.plural} are left out: {error}", markup=False, soft_wrap=True)
-            return ()
-        return [typed for item in items if (typed := read_as[kind](item)) is not None]
-
-    return dict(zip(kinds, await asyncio.gather(*map(read, kinds)), strict=True))

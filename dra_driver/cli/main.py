@@ -5,6 +5,8 @@ the node plugin nowhere. A command is imported when it is run: `dractl --help` a
 and a line of help, and the simulated cluster behind one command must not slow down the others.
 """
 
+import os
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
@@ -162,7 +164,14 @@ def main() -> None:
     """What the console script runs."""
     completion_init()
     try:
-        app()
+        try:
+            app()
+        except SystemExit as end:
+            if not isinstance(end.code, str):
+                sys.stdout.flush()
+                # Python would free all that was read of a large cluster, object by object, which takes up to a second.
+                os._exit(end.code or 0)
+            raise
     except Exception:
         # Rich, which prints errors, takes as long to import as all that the help needs.
         from dra_driver.terminal import plain_errors

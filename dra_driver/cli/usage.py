@@ -269,7 +269,7 @@ def published_devices(
         for device in item.spec.devices or ()
         for identity in (DeviceId(item.spec.driver, item.spec.pool.name, device.name),)
     ]
-    return tuple(sorted(devices, key=lambda device: device.id))
+    return tuple(sorted(devices, key=lambda device: (device.id.driver, device.id.pool, device.id.device)))
 
 
 # -- GPUs
@@ -281,7 +281,7 @@ class PublishedGpu:
 
     devices: tuple[PublishedDevice, ...]
 
-    @property
+    @cached_property
     def whole(self) -> PublishedDevice:
         """The device that is the GPU itself; where that is not published, the first that is a part of it."""
         return next(

@@ -1,7 +1,6 @@
 """The loop of `dractl top`: keys, watches and exporters in, frames out."""
 
 import asyncio
-import gc
 import os
 import re
 import signal
@@ -20,13 +19,10 @@ from rich.live import Live
 from dra_driver.api.core import Pod
 from dra_driver.api.meta import RESOURCE_CLAIMS, RESOURCE_SLICES
 from dra_driver.cli.following import Following
-from dra_driver.cli.live import live_world
 from dra_driver.cli.session import ContextOption, KubeconfigOption, ask
 from dra_driver.cli.top.board import FOLLOWED, Board, Known
 from dra_driver.cli.top.screen import Screen, Size, frame, pressed
 from dra_driver.errors import ClusterError, DriverError, InvalidInput
-from dra_driver.explain.explain import explain_pod
-from dra_driver.explain.wording import sentences
 from dra_driver.kube.client import Kube
 from dra_driver.names import GPU_DRIVER
 
@@ -105,9 +101,6 @@ class _Top:
             if not read and not following.reading():
                 read = True
                 await following.until_read((RESOURCE_SLICES, RESOURCE_CLAIMS))
-                # What was read stays; collections of garbage need not look at it again.
-                gc.freeze()
-                gc.enable()
             board.refresh(_AT_ONCE)
             self._known = board.known(self._use, _notes(following, board.stale))
             size = Size(*self._console.size)
@@ -159,6 +152,11 @@ class _Top:
             await asyncio.sleep(_FRAME_S)
 
     async def _explanation(self, pod: str) -> Sequence[str]:
+        # They take longer to import than the first frame to draw.
+        from dra_driver.cli.live import live_world
+        from dra_driver.explain.explain import explain_pod
+        from dra_driver.explain.wording import sentences
+
         namespace, _, name = pod.partition("/")
         try:
             world = await live_world(self._kube, namespace)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.allocation import claim, device_class, exactly, gpu, held, published, snapshot
 from support.rows import examples
@@ -65,6 +65,7 @@ DEVICE = st.fixed_dictionaries(
 
 
 @given(st.lists(st.lists(st.tuples(DEVICE, st.booleans()), max_size=4), min_size=2, max_size=5))
+@example([[({"memory": memory, "profile": ""}, True)] for memory in ("40Gi", "80Gi")])
 @settings(max_examples=examples(25))
 def test_nodes_that_share_answers_have_those_that_each_of_them_would_give(
     nodes: list[list[tuple[dict[str, str], bool]]],
