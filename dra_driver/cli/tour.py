@@ -179,6 +179,10 @@ def tour(yes: YesOption = False) -> None:
 
     Each step shows a command and runs it. Enter continues, Ctrl-C ends the tour. Nothing outside a temporary folder is
     touched. Without kubectl, the tour applies the manifests itself.
+
+    \b
+    Examples:
+      dractl tour
     """
     screen = Console(highlight=False, emoji=False, markup=False)
     with tempfile.TemporaryDirectory(prefix="dractl-") as place, (Path(place) / "tour.log").open("w") as log:
