@@ -361,8 +361,9 @@ def cluster(
 ) -> None:
     """Start a simulated cluster with GPUs and keep it running until Ctrl-C.
 
-    Prints the kubeconfig to use. Pods do not really run: what their containers would get is written to
-    nodes/NODE/kubelet/pods/UID/containers.json. A node plugin or controller that is killed is started again.
+    Prints the kubeconfig to use. Deployments, Jobs and other workloads get their pods. Programs of containers do
+    not run: kubectl logs and exec show what they would see. A node plugin or controller that is killed is started
+    again.
 
     \b
     Examples:

@@ -222,7 +222,8 @@ def _ray_counts(owner: JsonObject, children: list[JsonObject]) -> JsonObject:
     workers = [pod for pod in children if pod["metadata"]["labels"]["ray.io/node-type"] == "worker"]
     ready = sum(map(is_ready, workers))
     state = "ready" if ready == desired and len(children) == desired + 1 and all(map(is_ready, children)) else None
-    return {"desiredWorkerReplicas": desired, "readyWorkerReplicas": ready, "state": state}
+    counts = {"desiredWorkerReplicas": desired, "readyWorkerReplicas": ready, "availableWorkerReplicas": len(workers)}
+    return {**counts, "state": state}
 
 
 def _of_ray_cluster(*path: str) -> Children:
