@@ -262,6 +262,8 @@ class DeviceStatusWriter(ClaimListener):
         self._known: dict[str, _Known] = {}
         self._quiet_until = 0.0
         self._changed = asyncio.Event()
+        self._urgent = asyncio.Event()
+        """A pod waits for an answer."""
 
     def changed(self) -> None:
         """Something happened to devices: look soon."""
@@ -276,11 +278,14 @@ class DeviceStatusWriter(ClaimListener):
             )
         elif error is None:
             self._refused.pop(uid, None)
+            if operation.ahead:
+                self._urgent.set()
         self._changed.set()
 
     def waits_for_binding(self, refusal: PrepareRefusal) -> None:
         """The node has not prepared a claim whose pod waits for it."""
         self._refused[refusal.claim.uid] = refusal
+        self._urgent.set()
         self._changed.set()
 
     def say_again(self, claim_uid: str) -> None:
@@ -303,7 +308,7 @@ class DeviceStatusWriter(ClaimListener):
             backoff.reset()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), self._look_every_s)
-                await asyncio.sleep(self._together_s)
+                await asyncio.wait_for(self._urgent.wait(), self._together_s)
 
     async def _meet(self) -> None:
         """Find out what the API server has of the claims that are held or were reported. Raises Unreachable,
@@ -344,6 +349,7 @@ class DeviceStatusWriter(ClaimListener):
     async def write(self) -> None:
         """Write what differs. Raises Unreachable, or NodeNotReady before the hardware was seen."""
         self._changed.clear()
+        self._urgent.clear()
         held = await self._claims.held()
         for uid in [*held, *(uid for uid in {**self._refused, **self._known} if uid not in held)]:
             refusal, known = self._refused.get(uid), self._known.get(uid)

@@ -622,3 +622,25 @@ async def test_the_kubelets_own_failure_keeps_the_answer_about_binding(scene: Sc
     await scene.writer.write()
     (device,) = await scene.devices()
     assert {one["type"]: one["status"] for one in device["conditions"]} == {"Ready": "False", "BindingReady": "True"}
+
+
+async def test_a_pod_that_waits_is_answered_at_once(scene: Scene) -> None:
+    """Other changes are written together."""
+    writer = scene.new_writer(together_s=60.0)
+    task = asyncio.create_task(writer.run())
+    try:
+        await asyncio.sleep(0.1)
+        scene.holds(binding=BindingStage.AHEAD)
+        writer.changed()
+        await asyncio.sleep(0.1)
+        assert await scene.devices() == []
+        writer.ended(Operation(call="prepare", claim=scene.ref, seconds=1.0, devices=ALLOCATED, ahead=True))
+
+        async with asyncio.timeout(10):
+            while True:
+                if "BindingReady" in str(await scene.devices()):
+                    break
+                await asyncio.sleep(0.02)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
