@@ -3,7 +3,9 @@ calls this after every request.
 """
 
 import asyncio
+import errno
 import json
+import os
 import ssl
 from typing import Any
 
@@ -131,5 +133,9 @@ def refusal(code: int, status: JsonObject, retry_after: str | None, about: str) 
 def unreachable(error: BaseException, about: str) -> Unreachable:
     if isinstance(error, ssl.SSLError | aiohttp.ClientSSLError):
         return Unreachable(f"cannot trust the API server: {error}", about=about)
-    reason = "no answer in time" if isinstance(error, asyncio.TimeoutError) else str(error) or type(error).__name__
+    if isinstance(error, aiohttp.ClientConnectorError) and (number := error.os_error.errno) in errno.errorcode:
+        # The library's own text has `ssl:default` in it, also without TLS.
+        reason = f"{error.host}:{error.port}: {os.strerror(number or 0)}"
+    else:
+        reason = "no answer in time" if isinstance(error, asyncio.TimeoutError) else str(error) or type(error).__name__
     return Unreachable(f"cannot reach the API server: {reason}", about=about)

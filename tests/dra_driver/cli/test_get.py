@@ -166,7 +166,7 @@ def test_a_server_that_cannot_be_reached_ends_with_status_3(tmp_path: Path, caps
     with pytest.raises(SystemExit) as ended, plain_errors():
         app(["get", "claims", "--kubeconfig", str(path)], standalone_mode=False)
     assert ended.value.code == Status.UNREACHABLE
-    assert "cannot reach the API server" in capsys.readouterr().err
+    assert "cannot reach the API server: 127.0.0.1:1: Connection refused" in capsys.readouterr().err
 
 
 def test_a_kubeconfig_that_is_not_there_ends_with_status_3_and_what_to_do(
