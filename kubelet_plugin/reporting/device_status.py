@@ -285,7 +285,8 @@ class DeviceStatusWriter(ClaimListener):
     def waits_for_binding(self, refusal: PrepareRefusal) -> None:
         """The node has not prepared a claim whose pod waits for it."""
         self._refused[refusal.claim.uid] = refusal
-        self._urgent.set()
+        if refusal.binding is BindingAnswer.BIND:
+            self._urgent.set()  # but a node that gave up has its devices tainted before the scheduler chooses again
         self._changed.set()
 
     def say_again(self, claim_uid: str) -> None:
