@@ -48,7 +48,9 @@ CORE: Mapping[str, Sequence[str]] = {
         "tests/kubelet_plugin/reporting", "tests/kubelet_plugin/test_claim_operations.py",
     ),
     "kubelet_plugin/effects/*.py": ("tests/kubelet_plugin/effects", "tests/kubelet_plugin/test_service_holds.py"),
-    "kubelet_plugin/effects/mode_reset.py": ("tests/kubelet_plugin/test_mode_changes.py",),
+    "kubelet_plugin/effects/mode_reset.py": (
+        "tests/kubelet_plugin/effects", "tests/kubelet_plugin/test_mode_changes.py",
+    ),
     "kubelet_plugin/effects/host_program.py": tuple(
         f"tests/kubelet_plugin/effects/test_{name}.py" for name in ("host_program", "on_host", "mps_in_container")
     ),
