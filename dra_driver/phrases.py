@@ -16,6 +16,11 @@ def and_more(texts: Sequence[str], most: int, *, separator: str = ", ") -> str:
     return separator.join(texts[:most]) + more
 
 
+def how_many(count: int, noun: str) -> str:
+    """`1 node`, `2 nodes`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def folded(head: str, text: str, width: int) -> Iterator[str]:
     """The text in lines of `width`, the first after `head`, the others below it."""
     words = " ".join(text.split())

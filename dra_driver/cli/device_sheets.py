@@ -13,6 +13,7 @@ from dra_driver.cli.bars import MEANINGS, Mark, color, drawn, letters
 from dra_driver.cli.page import GpuMap
 from dra_driver.cli.seen import ClusterSeen, NodeOverview, Objects
 from dra_driver.cli.usage import DeviceHolder, PublishedDevice, PublishedGpu, published_gpus
+from dra_driver.phrases import how_many
 from dra_driver.terminal import Row, Sheet, Shown, gibibytes, memory_cell
 
 _SHOWN_PLACES = 2
@@ -53,7 +54,9 @@ def devices(objects: Objects, asked: Asked) -> Answer:
         if gpu.whole.id.driver == asked.drivers[0]:
             by_node.setdefault(gpu.whole.node or "-", []).append(gpu)
     nodes = [NodeOverview(name, tuple(group), None, headrooms.get(name)) for name, group in by_node.items()]
-    return replace(_of_gpus(gpus, counters), map=GpuMap(nodes, cluster.waiting))
+    own = [gpu for node in nodes for gpu in node.gpus]
+    summary = counted(own) if len(own) > _MANY_GPUS else None
+    return replace(_of_gpus(gpus, counters), summary=summary, map=GpuMap(nodes, cluster.waiting))
 
 
 def _of_gpus(gpus: Sequence[PublishedGpu], counters: "_Counters") -> Answer:
@@ -64,7 +67,6 @@ def _of_gpus(gpus: Sequence[PublishedGpu], counters: "_Counters") -> Answer:
     return Answer(
         _gpu_sheet(gpus, counters, letter_of),
         more=[_legend(gpus, letter_of)],
-        summary=counted(gpus) if len(gpus) > _MANY_GPUS else None,
         notes=["; ".join(f"{mark.value} {MEANINGS[mark]}" for mark in marks)] if marks else [],
     )
 
@@ -76,7 +78,7 @@ def counted(gpus: Sequence[PublishedGpu]) -> str:
     counts = ", ".join(
         f"{states[state]} {state}" for state in (*_STATES, *sorted(states.keys() - set(_STATES))) if states[state]
     )
-    return f"{len(gpus)} GPUs on {nodes} nodes: {counts}"
+    return f"{how_many(len(gpus), 'GPU')} on {how_many(nodes, 'node')}: {counts}"
 
 
 _STATES = ("free", "in use", "partly", "tainted")

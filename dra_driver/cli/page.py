@@ -15,6 +15,7 @@ from dra_driver.api.core import Pod
 from dra_driver.cli.bars import Cell, Mark
 from dra_driver.cli.seen import NodeOverview
 from dra_driver.cli.usage import PublishedGpu, short_product, why_waiting
+from dra_driver.phrases import how_many
 from dra_driver.terminal import gibibytes
 
 _WORDS = {Mark.FREE: "free", Mark.CLOSED: "blocked", Mark.TAINTED: "tainted", Mark.SEVERAL: "several claims"}
@@ -70,11 +71,14 @@ def _summary(shown: GpuMap) -> str:
     gpus = [gpu for node in shown.nodes for gpu in node.gpus]
     states = Counter(gpu.state for gpu in gpus)
     unhealthy = sum(gpu.unhealthy for gpu in gpus)
-    parts = [f"{len(gpus)} GPUs on {len(shown.nodes)} nodes", *(f"{count} {state}" for state, count in states.items())]
+    parts = [
+        f"{how_many(len(gpus), 'GPU')} on {how_many(len(shown.nodes), 'node')}",
+        *(f"{count} {state}" for state, count in states.items()),
+    ]
     if unhealthy:
         parts.append(f'<strong class="bad">{unhealthy} unhealthy</strong>')
     if shown.waiting:
-        parts.append(f'<strong class="warn">{len(shown.waiting)} pods waiting</strong>')
+        parts.append(f'<strong class="warn">{how_many(len(shown.waiting), "pod")} waiting</strong>')
     return f"<p>{' · '.join(parts)}</p>"
 
 

@@ -15,6 +15,7 @@ from dra_driver.cli.bars import Mark, drawn, letters, small
 from dra_driver.cli.device_sheets import by_claim
 from dra_driver.cli.top.board import Known, NodeLine, Totals, uses
 from dra_driver.cli.usage import PublishedGpu, short_product, why_waiting
+from dra_driver.phrases import how_many
 from dra_driver.terminal import Row, Sheet, Shown, age_cell, gibibytes, shortened
 
 WAITING = "waiting pods"
@@ -177,12 +178,12 @@ def _summary(known: Known, width: int) -> Text:
     totals: Totals = known.totals
     pods = len(known.waiting)
     parts = [
-        (f"{totals.gpus} GPUs on {totals.nodes} nodes", ""),
+        (f"{how_many(totals.gpus, 'GPU')} on {how_many(totals.nodes, 'node')}", ""),
         (f"{totals.free} free", ""),
         (f"{totals.in_use} in use", ""),
         *([(f"{totals.partly} partly", "")] if totals.partly else []),
         *([(f"{totals.unhealthy} unhealthy", "bold red")] if totals.unhealthy else []),
-        *([(f"{pods} pod{'' if pods == 1 else 's'} waiting", "bold yellow")] if pods else []),
+        *([(f"{how_many(pods, 'pod')} waiting", "bold yellow")] if pods else []),
         *((note, "dim") for note in known.notes),
     ]
     text = Text(" · ").join(Text(part, style=style) for part, style in parts)

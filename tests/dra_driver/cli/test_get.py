@@ -239,6 +239,19 @@ async def test_a_name_that_does_not_exist_is_status_1_beside_what_exists(kubecon
     assert done.stderr == "error: node node-9: does not exist\n"
 
 
+async def test_more_than_30_gpus_begin_with_a_summary_and_devices_of_other_drivers_come_last(
+    kubeconfig: Path, kube: Kube
+) -> None:
+    channels = slice_of("channel-0", generation=3)
+    channels["spec"] |= {"driver": "compute-domain.nvidia.com", "pool": channels["spec"]["pool"] | {"name": "a"}}
+    await kube.create(RESOURCE_SLICES, channels)
+    await kube.create(RESOURCE_SLICES, slice_of("gpu-a", *(f"gpu-{number:02}" for number in range(30)), generation=4))
+    done = await asyncio.to_thread(run, "get", "devices", "--kubeconfig", str(kubeconfig))
+    assert done.stderr == "31 GPUs on 1 node: 30 free, 1 in use\n"
+    rows = done.stdout.partition("\n\n")[0].splitlines()
+    assert (rows[1].split()[1], rows[-1].split()[1]) == ("gpu-00", "channel-0")
+
+
 async def test_jsonpath_selects_of_what_json_prints(kubeconfig: Path) -> None:
     template = "jsonpath={range [*]}{.gpu} {.state}{'\\n'}{end}"
     _, text = await dractl("get", "devices", "-o", template, "--kubeconfig", str(kubeconfig))

@@ -61,7 +61,7 @@ async def world(api_server: SimulatedApiServer, kube: Kube, tmp_path: Path) -> H
 async def test_the_page_says_in_words_what_it_draws(world: HeldWorld) -> None:
     page = Reader(await world.show("nodes", "-o", "html"))
     assert page.open == []
-    assert page.words[:3] == ["GPUs", "GPUs", "8 GPUs on 1 nodes · 1 in use · 1 partly · 1 tainted · 5 free ·"]
+    assert page.words[:3] == ["GPUs", "GPUs", "8 GPUs on 1 node · 1 in use · 1 partly · 1 tainted · 5 free ·"]
     assert page.words[3:5] == ["1 unhealthy", "·"]
     assert page.labels()[:3] == [
         "memory slices: 8 default/train",

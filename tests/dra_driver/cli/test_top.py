@@ -321,7 +321,7 @@ async def test_it_follows_the_cluster_in_a_terminal_of_changing_size_and_leaves_
     terminal = await Terminal.started(api_server.kubeconfig(tmp_path / "kubeconfig"))
     try:
         await terminal.shows(r"\x1b\[\?1049h")
-        await terminal.shows("2 GPUs on 1 nodes · 2 free")
+        await terminal.shows("2 GPUs on 1 node · 2 free")
         user = await kube.create(PODS, pod("train-pod", ["train"]))
         await allocate(kube, await kube.create(RESOURCE_CLAIMS, claim("train")), result("gpu-0"), pods=[user])
         await terminal.shows("1 free · 1 in use")
