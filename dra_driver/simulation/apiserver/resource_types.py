@@ -128,6 +128,7 @@ _WITH_GENERATION = {
     ("apps", "deployments"),
     ("apps", "replicasets"),
     ("apps", "statefulsets"),
+    ("batch", "cronjobs"),
     ("batch", "jobs"),
     ("resource.k8s.io", "deviceclasses"),
     ("resource.k8s.io", "devicetaintrules"),

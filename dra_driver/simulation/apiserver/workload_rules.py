@@ -92,6 +92,7 @@ class JobRules(TypeRules):
         about = spec.setdefault("template", {}).setdefault("metadata", {})
         about["labels"] = (about.get("labels") or {}) | labels
         spec["selector"] = {"matchLabels": {"batch.kubernetes.io/controller-uid": metadata["uid"]}}
+        metadata["labels"] = metadata.get("labels") or dict(about["labels"])
 
     def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[FieldProblem]:
         spec = obj["spec"]

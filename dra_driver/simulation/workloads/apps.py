@@ -178,9 +178,13 @@ def _deployment_status(
         "readyReplicas": ready,
         "availableReplicas": ready,
         "unavailableReplicas": max(max(total, desired) - ready, 0),
-        "observedGeneration": owner["metadata"].get("generation", 1),
     }
-    return without_zeros(status, *(key for key in status if key != "observedGeneration")) | {"conditions": conditions}
+    shown = {
+        "terminatingReplicas": sum(_count(item, "terminatingReplicas") for item in sets),
+        "observedGeneration": owner["metadata"].get("generation", 1),
+        "conditions": conditions,
+    }
+    return without_zeros(status, *status) | shown
 
 
 def stateful_set(owner: JsonObject, pods: Sequence[JsonObject], now: datetime) -> WorkloadPlan:

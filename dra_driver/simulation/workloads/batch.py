@@ -25,7 +25,8 @@ from dra_driver.simulation.workloads.plan import (
 )
 
 _INDEX = "batch.kubernetes.io/job-completion-index"
-_COUNTS = ("active", "ready", "succeeded", "failed", "terminating")
+_COUNTS = ("active", "succeeded", "failed")
+"""Those that are left out while they are 0."""
 
 
 def job(owner: JsonObject, pods: Sequence[JsonObject], now: datetime) -> WorkloadPlan:
