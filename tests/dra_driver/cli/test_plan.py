@@ -59,3 +59,26 @@ def test_a_policy_with_a_mistake_is_refused_with_its_field(tmp_path: Path) -> No
     )
     with pytest.raises(InvalidInput, match=r"GpuPolicy b: spec\.mig\.mode"):
         read_scenario(tmp_path)
+
+
+def test_kinds_that_the_simulated_cluster_has_are_applied_and_others_are_named(tmp_path: Path) -> None:
+    """What others need comes first, the rest in the order of the file."""
+    kinds = (
+        ("kueue.x-k8s.io/v1beta2", "LocalQueue"),
+        ("jobset.x-k8s.io/v1alpha2", "JobSet"),
+        ("batch/v1", "Job"),
+        ("v1", "Service"),
+        ("v1", "ConfigMap"),
+        ("batch.volcano.sh/v1alpha1", "Job"),
+    )
+    documents = (f"apiVersion: {version}\nkind: {kind}\nmetadata: {{name: a}}\n" for version, kind in kinds)
+    (tmp_path / "a.yaml").write_text("---\n".join(documents))
+    scenario = read_scenario(tmp_path)
+    assert scenario.foreign == ("LocalQueue",)
+    assert [document["apiVersion"] for document in scenario.documents] == [
+        "v1",
+        "jobset.x-k8s.io/v1alpha2",
+        "batch/v1",
+        "v1",
+        "batch.volcano.sh/v1alpha1",
+    ]
