@@ -167,10 +167,10 @@ def main() -> None:
         try:
             app()
         except SystemExit as end:
-            if not isinstance(end.code, str):
+            if not end.code:
                 sys.stdout.flush()
                 # Python would free all that was read of a large cluster, object by object, which takes up to a second.
-                os._exit(end.code or 0)
+                os._exit(0)
             raise
     except Exception:
         # Rich, which prints errors, takes as long to import as all that the help needs.
