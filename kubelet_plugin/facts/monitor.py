@@ -168,6 +168,10 @@ class HealthMonitor:
         self._coverage = coverage
         self._update()
 
+    def more_changed(self) -> None:
+        """A source of further conditions or problems says something else now."""
+        self._update()
+
     def _matters(self, xid: int) -> bool:
         """An application's own fault is not worth a place in the inventory, unless the policy makes something of it."""
         return judged(xid_condition(xid, since=""), self._policy()) in ("Critical", "Warning")

@@ -138,18 +138,23 @@ class NodeWatch:
     def gave_up(self, gpus: Collection[str], error: DriverError) -> None:
         """The node could not prepare partitions of these GPUs for a pod that waited."""
         self._prepare_failures.add(gpus, error, [gpu.uuid for gpu in self._discovery.facts.gpus])
-        self._discovery.poke()
+        self._failures_changed()
 
     def prepared(self, gpus: Collection[str]) -> None:
         """Partitions of these GPUs can be prepared."""
         if self._prepare_failures.remove(gpus):
-            self._discovery.poke()
+            self._failures_changed()
 
     def channels_prepared(self, error: DriverError | None) -> None:
         """What became of a channel that a pod waited for; None: it was prepared."""
         if error is not None or self._prepare_failures.problems():
             self._prepare_failures.set_channels(error)
-            self._discovery.poke()
+            self._failures_changed()
+
+    def _failures_changed(self) -> None:
+        # A look at the hardware finds nothing new, so it would not update the facts.
+        if self._health is not None:
+            self._health.more_changed()
 
     def _monitor(self, settings: NodePluginSettings, policy: Callable[[], HealthPolicy]) -> HealthMonitor:
         return HealthMonitor(

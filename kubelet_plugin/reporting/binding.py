@@ -7,8 +7,8 @@ kubelet, which then finds it prepared. The answer goes to the claim's `status.de
 A claim that is named still is looked at again.
 
 * A failure is tried again, because most end by themselves: the GPU is in use for a moment, or the claim before is still
-  being released. After `patience_s` the node gives the claim up. First its devices get a taint, so that the scheduler
-  does not choose them again.
+  being released. After `patience_s` the node gives the claim up. One attempt before, its devices get a taint, because
+  the scheduler acts on the answer at once, and must not choose them again.
 * What only the author of the claim can correct would fail on every node. The pod is bound, and the kubelet reports it.
 * If the scheduler gives the claim up, what was prepared is released at once, unless the kubelet has asked meanwhile.
 """
@@ -70,12 +70,15 @@ type Outcome = Callable[[Collection[str], DriverError | None], None]
 
 @dataclass(slots=True)
 class _Wait:
-    """One allocation of a claim, which the node prepares until `deadline`, by the event loop's clock."""
+    """One allocation of a claim. A node that cannot prepare it by `deadline`, by the event loop's clock, gives it up at
+    the attempt after that."""
 
     allocation: Allocation
     deadline: float
     refusal: PrepareRefusal | None = None
     """The last one."""
+    blamed: bool = False
+    """Whether its devices have got a taint."""
 
 
 class NodeBinding:
@@ -165,7 +168,8 @@ class NodeBinding:
         if wait is None or wait.allocation != allocation:
             # What was said about an earlier allocation went with it.
             self._answers.say_again(ref.uid)
-            wait = _Wait(allocation, asyncio.get_running_loop().time() + self._patience_s)
+            patience_s = self._patience_s - self._again_s
+            wait = _Wait(allocation, asyncio.get_running_loop().time() + patience_s)
         elif wait.refusal is None or wait.refusal.binding is not BindingAnswer.WAIT:
             # It was answered, and is named still.
             self._answers.say_again(ref.uid)
@@ -184,9 +188,11 @@ class NodeBinding:
             self._outcome(names, None)
             return
         answer = self._answer(error, wait)
+        if answer is BindingAnswer.GIVE_UP and not wait.blamed:
+            wait.blamed, answer = True, BindingAnswer.WAIT
+            self._outcome(names, error)
         if answer is BindingAnswer.GIVE_UP:
             _log.warning("gave up a claim whose pod waits for this node", claim=str(ref), error=str(error))
-            self._outcome(names, error)
         devices = tuple(AllocatedTo(result.pool, result.device, result.share_id) for result in results)
         wait.refusal = refusal_of(ref, devices, error, answer)
         self._answers.waits_for_binding(wait.refusal)

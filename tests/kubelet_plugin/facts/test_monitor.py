@@ -9,7 +9,7 @@ import pytest
 from support.nodes import Node, a_node
 
 from dra_driver.api.gpu_settings import HealthPolicy
-from dra_driver.api.inventory import MOST_CONDITIONS, GpuFacts, HealthCondition
+from dra_driver.api.inventory import MOST_CONDITIONS, GpuFacts, HealthCondition, Problem
 from kubelet_plugin.facts.discovery import Discovery
 from kubelet_plugin.facts.hardware import Hardware
 from kubelet_plugin.facts.health_file import NAME, HealthFile
@@ -84,6 +84,19 @@ async def watched(tmp_path: Path) -> Watched:
 async def test_a_healthy_node_has_no_conditions(watched: Watched) -> None:
     assert [gpu.health.conditions for gpu in watched.monitor.facts.gpus] == [[]] * 4
     assert all(gpu.health.healthy for gpu in watched.monitor.facts.gpus)
+
+
+async def test_what_another_source_adds_is_told_at_once(watched: Watched) -> None:
+    """The hardware is the same, so a look would tell nobody."""
+    added, told = list[Problem](), list[tuple[Problem, ...]]()
+    monitor = HealthMonitor(
+        watched.discovery, HealthFile(watched.folder / "other"), HealthPolicy, more_problems=lambda: tuple(added)
+    )
+    await monitor.observe()
+    monitor.subscribe(lambda facts: told.append(facts.problems))
+    added.append(Problem(subject="x", reason="Y", message="z"))
+    monitor.more_changed()
+    assert told == [tuple(added)]
 
 
 async def test_a_lost_gpu_stays_with_its_facts_and_its_condition_and_the_others_are_not_touched(

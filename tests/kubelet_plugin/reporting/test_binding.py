@@ -133,12 +133,30 @@ async def test_a_failure_is_tried_again_and_then_given_up_once(scene: Scene) -> 
     assert (last.reason, last.message) == ("HardwareError", "the GPU is in use")
 
 
+async def test_the_taint_comes_before_the_answer(scene: Scene) -> None:
+    """The scheduler would choose the same device again."""
+    ref, answers_at_taint = scene.claim(), list[list[BindingAnswer | None]]()
+    scene.error = HardwareError("the GPU is in use")
+    outcome = scene.outcome
+
+    def seen(devices: Collection[str], error: DriverError | None) -> None:
+        answers_at_taint.append(list(scene.answers))
+        outcome(devices, error)
+
+    scene.outcome = seen  # type: ignore[method-assign]
+    async with scene.at_work(patience_s=0.0) as binding:
+        binding.saw(inventory(ref))
+        await eventually(lambda: BindingAnswer.GIVE_UP in scene.answers)
+    assert answers_at_taint == [[]]
+    assert scene.answers == [BindingAnswer.WAIT, BindingAnswer.GIVE_UP]
+
+
 async def test_the_next_allocation_of_a_claim_that_was_given_up_is_tried(scene: Scene) -> None:
     ref = scene.claim()
     scene.error = HardwareError("the GPU is in use")
     async with scene.at_work(patience_s=0.0) as binding:
         binding.saw(inventory(ref))
-        await eventually(lambda: scene.answers == [BindingAnswer.GIVE_UP])
+        await eventually(lambda: scene.answers == [BindingAnswer.WAIT, BindingAnswer.GIVE_UP])
         scene.error = None
         scene.claim("train", a_result(1, **BINDS))
         await eventually(lambda: scene.outcomes[-1] == ([device_name(1)], None))
