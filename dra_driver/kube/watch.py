@@ -151,6 +151,8 @@ class Mirror[T]:
                 for obj in page.items:
                     keys.add(key_of(obj))
                     self._learn(obj, listed=True)
+                    # A page of a large cluster takes seconds, in which the lease must be renewed.
+                    await asyncio.sleep(0)
         for key in self.objects.keys() - keys:
             self._forget(key, listed=True)
         self._position = position

@@ -89,6 +89,8 @@ class WorkQueue:
     async def _work(self, handle: Callable[[str], Awaitable[None]]) -> None:
         while True:
             key = await self._ready.get()
+            # Neither `get` nor a key with nothing to write lets other tasks run, such as the renewal of the lease.
+            await asyncio.sleep(0)
             self._queued.discard(key)
             self._working.add(key)
             try:

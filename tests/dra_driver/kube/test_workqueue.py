@@ -146,3 +146,25 @@ async def test_of_two_pauses_the_shorter_counts() -> None:
                     break
                 await asyncio.sleep(0.001)
     assert handler.seen == ["a"]
+
+
+async def test_other_tasks_run_between_keys_that_need_no_wait() -> None:
+    """Otherwise thousands of pools that are as they should be keep the lease from being renewed."""
+    queue, handled, ticks = WorkQueue(), list[str](), list[int]()
+
+    async def handle(key: str) -> None:
+        handled.append(key)
+
+    async def tick() -> None:
+        while True:
+            ticks.append(len(handled))
+            await asyncio.sleep(0)
+
+    for number in range(100):
+        queue.add(str(number))
+    tasks = [asyncio.create_task(tick()), asyncio.create_task(queue.work(handle, 1))]
+    await queue.idle.wait()
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert len({*ticks}) > 90
