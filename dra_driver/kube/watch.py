@@ -149,10 +149,11 @@ class Mirror[T]:
             async for page in pages:
                 position = page.resource_version
                 for obj in page.items:
+                    # A page of a large cluster takes seconds, in which the lease must be renewed. No task runs between
+                    # the last object and `synced`: a listener that the object wakes finds the list complete.
+                    await asyncio.sleep(0)
                     keys.add(key_of(obj))
                     self._learn(obj, listed=True)
-                    # A page of a large cluster takes seconds, in which the lease must be renewed.
-                    await asyncio.sleep(0)
         for key in self.objects.keys() - keys:
             self._forget(key, listed=True)
         self._position = position

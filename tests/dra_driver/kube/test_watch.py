@@ -251,3 +251,25 @@ async def test_an_object_that_cannot_be_read_costs_the_others_nothing(error: Exc
         await followed.run()
     assert followed.mirror.objects == {("", "a"): "1", ("", "b"): "5"}
     assert [line["key"] for line in logs if line["event"] == "an object is invalid"] == [("", "a")]
+
+
+async def test_other_tasks_run_between_the_objects_of_a_list_and_who_is_woken_finds_it_complete() -> None:
+    """The lease is renewed meanwhile. The webhook looks at its one object when it is woken, and not again for long."""
+    woken, complete = asyncio.Event(), list[bool]()
+    objects = [obj(str(number), number) for number in range(1, 51)]
+    listed: list[int] = []
+    mirror: Mirror[JsonObject] = Mirror(Script(Listing(objects, "50")), NODES, on_change=lambda _: woken.set())  # type: ignore[arg-type]
+
+    async def listener() -> None:
+        while not mirror.synced.is_set():
+            await woken.wait()
+            woken.clear()
+            listed.append(len(mirror.objects))
+            complete.append(mirror.synced.is_set())
+
+    tasks = [asyncio.create_task(listener()), asyncio.create_task(mirror.run())]
+    await asyncio.wait_for(tasks[0], 5)
+    tasks[1].cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert len(listed) > 40, "others run between objects"
+    assert (listed[-1], complete[-1]) == (50, True)
