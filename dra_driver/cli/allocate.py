@@ -30,7 +30,7 @@ QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Only the exit 
 
 def allocate(
     files: FilesOption,
-    slices: SlicesOption = [],  # noqa: B006 - typer reads it and copies
+    slices: SlicesOption = [],
     models: ModelsOption = None,
     output: OutputOption = Format.TABLE,
     kubernetes: KubernetesOption = CURRENT_VERSION,

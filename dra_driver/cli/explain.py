@@ -74,11 +74,11 @@ def explain(
     ] = None,
     name: Annotated[str | None, typer.Argument(help="Its name.", show_default=False, autocompletion=_names)] = None,
     namespace: NamespaceOption = None,
-    files: FilesOption = [],  # noqa: B006 - typer reads it and copies
-    slices: SlicesOption = [],  # noqa: B006 - as above
+    files: FilesOption = [],
+    slices: SlicesOption = [],
     models: ModelsOption = None,
     devices: DevicesOption = False,
-    node: NodeOption = [],  # noqa: B006 - as above
+    node: NodeOption = [],
     output: OutputOption = Format.TABLE,
     kubernetes: KubernetesOption = CURRENT_VERSION,
     steps: StepsOption = MOST_STEPS,

@@ -38,10 +38,10 @@ _WIDTH = 100
 
 @app.command("preview")
 def preview_policies(
-    files: FilesOption = [],  # noqa: B006 - typer reads these lists and copies them
-    delete: DeleteOption = [],  # noqa: B006
+    files: FilesOption = [],
+    delete: DeleteOption = [],
     models: ModelsOption = None,
-    label: LabelOption = [],  # noqa: B006
+    label: LabelOption = [],
     output: OutputOption = Format.TABLE,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,

@@ -86,7 +86,7 @@ def inventory(
     host_root: HostRootOption = Path("/"),
     driver_root: DriverRootOption = None,
     policy: PolicyOption = None,
-    label: LabelOption = [],  # noqa: B006 - typer reads it and copies
+    label: LabelOption = [],
     output: OutputOption = Format.TABLE,
 ) -> None:
     """What this node has, and what it would lead to in a cluster that has every feature.

@@ -9,6 +9,7 @@ import signal
 import struct
 import sys
 import termios
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
@@ -24,6 +25,7 @@ from dra_driver.cli.seen import READ_AS, ClusterSeen
 from dra_driver.cli.top.board import Board, Known
 from dra_driver.cli.top.loop import keys, utilization
 from dra_driver.cli.top.screen import Screen, Size, Sort, frame, pressed
+from dra_driver.cli.usage import PublishedGpu
 from dra_driver.kube.client import Kube
 from dra_driver.names import GPU_DRIVER
 from dra_driver.simulation.apiserver import SimulatedApiServer
@@ -135,8 +137,8 @@ def test_after_changes_in_any_order_all_is_as_if_it_were_read_at_once(order: Ran
     ]
 
 
-def shown(gpus: object) -> list[object]:
-    return [(gpu.name, gpu.state, gpu.cells, [holder for _, holder in gpu.held], gpu.taints) for gpu in gpus]  # type: ignore[attr-defined]
+def shown(gpus: Iterable[PublishedGpu]) -> list[object]:
+    return [(gpu.name, gpu.state, gpu.cells, [holder for _, holder in gpu.held], gpu.taints) for gpu in gpus]
 
 
 # -- what is shown

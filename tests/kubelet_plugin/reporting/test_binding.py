@@ -32,6 +32,7 @@ class Scene:
         self.refusals: list[PrepareRefusal] = []
         self.again: list[str] = []
         self.outcomes: list[tuple[list[str], DriverError | None]] = []
+        self.answers_at_outcome: list[list[BindingAnswer | None]] = []
         self.looks = 0
 
     async def prepare_ahead(self, claim: ClaimRef) -> DriverError | None:
@@ -50,6 +51,7 @@ class Scene:
 
     def outcome(self, devices: Collection[str], error: DriverError | None) -> None:
         self.outcomes.append((list(devices), error))
+        self.answers_at_outcome.append(self.answers)
 
     @property
     def answers(self) -> list[BindingAnswer | None]:
@@ -135,19 +137,12 @@ async def test_a_failure_is_tried_again_and_then_given_up_once(scene: Scene) -> 
 
 async def test_the_taint_comes_before_the_answer(scene: Scene) -> None:
     """The scheduler would choose the same device again."""
-    ref, answers_at_taint = scene.claim(), list[list[BindingAnswer | None]]()
+    ref = scene.claim()
     scene.error = HardwareError("the GPU is in use")
-    outcome = scene.outcome
-
-    def seen(devices: Collection[str], error: DriverError | None) -> None:
-        answers_at_taint.append(list(scene.answers))
-        outcome(devices, error)
-
-    scene.outcome = seen  # type: ignore[method-assign]
     async with scene.at_work(patience_s=0.0) as binding:
         binding.saw(inventory(ref))
         await eventually(lambda: BindingAnswer.GIVE_UP in scene.answers)
-    assert answers_at_taint == [[]]
+    assert scene.answers_at_outcome == [[]]
     assert scene.answers == [BindingAnswer.WAIT, BindingAnswer.GIVE_UP]
 
 
