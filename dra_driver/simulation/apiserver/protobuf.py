@@ -2,13 +2,7 @@
 
 Read is what `kubectl create` sends (namespaces, Deployments, roles and others; all else it sends as JSON) and claims,
 whose opaque parameters keep their bytes in no other form; written are claims alone, one at a time. A field that is not
-in the tables is refused.
-
-First the fields of each message, by number: name and form. Forms: str, text (a str that is there also when empty), int,
-count (an int that is left out when 0), bool, flag (a bool that is left out when false), number or name, time, raw (any
-JSON), map (of strings), bytes (map of bytes), quantities (map of them), unread, a nested message, Inline (its fields
-are the outer object's in JSON), and a list of one form for what is repeated. The numbers are those of the published
-`generated.proto` files of k8s.io/api and k8s.io/apimachinery.
+in the table beside this module, `protobuf.yaml`, is refused.
 """
 
 import base64
@@ -16,13 +10,16 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.apirules.status import ApiError, bad_request
-from dra_driver.simulation.apiserver.protobuf_workloads import workload_shapes
+from dra_driver.bundled import read_yaml
 
-type Shape = Mapping[int, tuple[str, Any]]
+type Shape = dict[int, tuple[str, Any]]
+"""Name and form of each field, by its number. The forms are those of the table, of which messages are shapes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,168 +29,26 @@ class Inline:
     shape: Shape
 
 
-_OWNER: Shape = {
-    1: ("kind", "str"),
-    3: ("name", "str"),
-    4: ("uid", "str"),
-    5: ("apiVersion", "str"),
-    6: ("controller", "bool"),
-    7: ("blockOwnerDeletion", "bool"),
-}
-_META: Shape = {
-    1: ("name", "str"),
-    2: ("generateName", "str"),
-    3: ("namespace", "str"),
-    4: ("selfLink", "str"),
-    5: ("uid", "str"),
-    6: ("resourceVersion", "str"),
-    7: ("generation", "count"),
-    8: ("creationTimestamp", "time"),
-    9: ("deletionTimestamp", "time"),
-    10: ("deletionGracePeriodSeconds", "int"),
-    11: ("labels", "map"),
-    12: ("annotations", "map"),
-    13: ("ownerReferences", [_OWNER]),
-    14: ("finalizers", ["str"]),
-}
-_DELETE_OPTIONS: Shape = {
-    1: ("gracePeriodSeconds", "int"),
-    2: ("preconditions", {1: ("uid", "str"), 2: ("resourceVersion", "str")}),
-    3: ("orphanDependents", "bool"),
-    4: ("propagationPolicy", "str"),
-    5: ("dryRun", ["str"]),
-}
-_ACCESS: Shape = {
-    1: (
-        "resourceAttributes",
-        {
-            1: ("namespace", "str"),
-            2: ("verb", "str"),
-            3: ("group", "str"),
-            4: ("version", "str"),
-            5: ("resource", "str"),
-            6: ("subresource", "str"),
-            7: ("name", "str"),
-        },
-    ),
-    2: ("nonResourceAttributes", {1: ("path", "str"), 2: ("verb", "str")}),
-}
+@cache
+def shapes() -> tuple[Mapping[str, Shape], Mapping[str, Shape]]:
+    """Of kinds, and of messages in them, by name."""
+    table = read_yaml(files(__package__).joinpath("protobuf.yaml").read_text(encoding="utf-8"))
+    kinds: dict[str, Shape] = {name: {} for name in table["kinds"]}
+    messages: dict[str, Shape] = {name: {} for name in table["messages"]}
+    known = kinds | messages
 
-_TOLERATION: Shape = {
-    1: ("key", "str"),
-    2: ("operator", "str"),
-    3: ("value", "str"),
-    4: ("effect", "str"),
-    5: ("tolerationSeconds", "int"),
-}
-_SELECTOR: Shape = {1: ("cel", {1: ("expression", "str")})}
-_CAPACITY: Shape = {1: ("requests", "quantities")}
-_EXACTLY: Shape = {
-    1: ("deviceClassName", "str"),
-    2: ("selectors", [_SELECTOR]),
-    3: ("allocationMode", "str"),
-    4: ("count", "count"),
-    5: ("adminAccess", "bool"),
-    6: ("tolerations", [_TOLERATION]),
-    7: ("capacity", _CAPACITY),
-}
-_ALTERNATIVE: Shape = {
-    1: ("name", "str"),
-    2: ("deviceClassName", "str"),
-    3: ("selectors", [_SELECTOR]),
-    4: ("allocationMode", "str"),
-    5: ("count", "count"),
-    6: ("tolerations", [_TOLERATION]),
-    7: ("capacity", _CAPACITY),
-}
-_REQUEST: Shape = {1: ("name", "str"), 2: ("exactly", _EXACTLY), 3: ("firstAvailable", [_ALTERNATIVE])}
-_CONSTRAINT: Shape = {1: ("requests", ["str"]), 2: ("matchAttribute", "str"), 3: ("distinctAttribute", "str")}
-_CONFIGURATION = Inline({1: ("opaque", {1: ("driver", "str"), 2: ("parameters", "raw")})})
-_SPEC: Shape = {
-    1: (
-        "devices",
-        {
-            1: ("requests", [_REQUEST]),
-            2: ("constraints", [_CONSTRAINT]),
-            3: ("config", [{1: ("requests", ["str"]), 2: ("", _CONFIGURATION)}]),
-        },
-    )
-}
-_RESULT: Shape = {
-    1: ("request", "str"),
-    2: ("driver", "str"),
-    3: ("pool", "str"),
-    4: ("device", "str"),
-    5: ("adminAccess", "bool"),
-    6: ("tolerations", [_TOLERATION]),
-    7: ("bindingConditions", ["str"]),
-    8: ("bindingFailureConditions", ["str"]),
-    9: ("shareID", "str"),
-    10: ("consumedCapacity", "quantities"),
-}
-_REQUIREMENT: Shape = {1: ("key", "str"), 2: ("operator", "str"), 3: ("values", ["str"])}
-_TERM: Shape = {1: ("matchExpressions", [_REQUIREMENT]), 2: ("matchFields", [_REQUIREMENT])}
-_ALLOCATION: Shape = {
-    1: (
-        "devices",
-        {
-            1: ("results", [_RESULT]),
-            2: ("config", [{1: ("source", "str"), 2: ("requests", ["str"]), 3: ("", _CONFIGURATION)}]),
-        },
-    ),
-    3: ("nodeSelector", {1: ("nodeSelectorTerms", [_TERM])}),
-    5: ("allocationTimestamp", "time"),
-}
-_CONSUMER: Shape = {1: ("apiGroup", "str"), 3: ("resource", "str"), 4: ("name", "str"), 5: ("uid", "str")}
-_CONDITION: Shape = {
-    1: ("type", "str"),
-    2: ("status", "str"),
-    3: ("observedGeneration", "count"),
-    4: ("lastTransitionTime", "time"),
-    5: ("reason", "str"),
-    6: ("message", "text"),
-}
-_DEVICE_STATUS: Shape = {
-    1: ("driver", "str"),
-    2: ("pool", "str"),
-    3: ("device", "str"),
-    4: ("conditions", [_CONDITION]),
-    5: ("data", "raw"),
-    6: ("networkData", {1: ("interfaceName", "str"), 2: ("ips", ["str"]), 3: ("hardwareAddress", "str")}),
-    7: ("shareID", "str"),
-}
-CLAIM: Shape = {
-    1: ("metadata", _META),
-    2: ("spec", _SPEC),
-    3: (
-        "status",
-        {1: ("allocation", _ALLOCATION), 2: ("reservedFor", [_CONSUMER]), 4: ("devices", [_DEVICE_STATUS])},
-    ),
-}
+    def form(text: str) -> Any:
+        if text.startswith("list of "):
+            return [form(text.removeprefix("list of "))]
+        if text.startswith("inline "):
+            return Inline(known[text.removeprefix("inline ")])
+        return known.get(text, text or "str")
 
-KINDS: Mapping[str, Shape] = {
-    "Namespace": {1: ("metadata", _META), 2: ("spec", {1: ("finalizers", ["str"])}), 3: ("status", "unread")},
-    "ConfigMap": {1: ("metadata", _META), 2: ("data", "map"), 3: ("binaryData", "bytes"), 4: ("immutable", "bool")},
-    "Secret": {
-        1: ("metadata", _META),
-        2: ("data", "bytes"),
-        3: ("type", "str"),
-        4: ("stringData", "map"),
-        5: ("immutable", "bool"),
-    },
-    "ServiceAccount": {1: ("metadata", _META)},
-    "DeleteOptions": _DELETE_OPTIONS,
-    "Eviction": {1: ("metadata", _META), 2: ("deleteOptions", _DELETE_OPTIONS)},
-    "SelfSubjectAccessReview": {1: ("metadata", _META), 2: ("spec", _ACCESS), 3: ("status", "unread")},
-    "SelfSubjectRulesReview": {
-        1: ("metadata", _META),
-        2: ("spec", {1: ("namespace", "str")}),
-        3: ("status", "unread"),
-    },
-    "SelfSubjectReview": {1: ("metadata", _META), 2: ("status", "unread")},
-    "ResourceClaim": CLAIM,
-    **workload_shapes(_META, _TOLERATION, Inline),
-}
+    for name, fields in (table["kinds"] | table["messages"]).items():
+        for field, text in fields.items():
+            number, _, rest = str(text).partition(" ")
+            known[name][int(number)] = field, form(rest)
+    return kinds, messages
 
 
 CONTENT_TYPE = "application/vnd.kubernetes.protobuf"
@@ -217,7 +72,7 @@ def encode(obj: JsonObject) -> bytes | None:
     if (obj["apiVersion"], obj["kind"]) != ("resource.k8s.io/v1", "ResourceClaim"):
         return None
     type_meta = _field(1, obj["apiVersion"].encode()) + _field(2, obj["kind"].encode())
-    return _MAGIC + _field(1, type_meta) + _field(2, _encoded(obj, CLAIM))
+    return _MAGIC + _field(1, type_meta) + _field(2, _encoded(obj, shapes()[0]["ResourceClaim"]))
 
 
 def decode(body: bytes) -> JsonObject:
@@ -228,10 +83,11 @@ def decode(body: bytes) -> JsonObject:
         envelope = dict(_fields(body[len(_MAGIC) :]))
         type_meta = dict(_fields(_bytes(envelope.get(1, b""))))
         api_version, kind = (_bytes(type_meta.get(number, b"")).decode() for number in (1, 2))
-        if kind not in KINDS:
+        kinds, _ = shapes()
+        if kind not in kinds:
             accepted = "accepted media types include: application/json, application/yaml"
             raise ApiError(415, f"a {kind} in protobuf is not understood - {accepted}", details={})
-        return {"apiVersion": api_version, "kind": kind, **_message(_bytes(envelope.get(2, b"")), KINDS[kind])}
+        return {"apiVersion": api_version, "kind": kind, **_message(_bytes(envelope.get(2, b"")), kinds[kind])}
     except (IndexError, ValueError, OverflowError, OSError, TypeError) as error:
         raise bad_request(f"the protobuf message is broken: {error}") from error
 
@@ -240,7 +96,7 @@ def _message(data: bytes, shape: Shape) -> JsonObject:
     result: JsonObject = {name: "" for name, form in shape.values() if form == "text"}
     for number, value in _fields(data):
         if number not in shape:
-            if value and shape is not _META:
+            if value and shape is not shapes()[1]["ObjectMeta"]:
                 fields = ", ".join(name for name, _ in shape.values() if name)
                 raise ApiError(
                     415, f"field {number} beside {fields} is not understood in protobuf; send JSON", details={}
@@ -269,7 +125,7 @@ def _entry(content: bytes, form: str) -> str:
 
 
 def _one(value: int | bytes, form: Any) -> Any:
-    if isinstance(form, Mapping):
+    if isinstance(form, dict):
         return _message(_bytes(value), form)
     if form in ("str", "text"):
         return _bytes(value).decode()
@@ -355,7 +211,7 @@ def _encoded(obj: JsonObject, shape: Shape) -> bytes:
 
 
 def _content(value: Any, form: Any) -> bytes:
-    if isinstance(form, Mapping):
+    if isinstance(form, dict):
         return _encoded(value, form)
     if form == "raw":
         return _field(1, json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode())

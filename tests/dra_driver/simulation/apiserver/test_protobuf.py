@@ -7,7 +7,7 @@ from support.rows import rows
 
 from dra_driver.apirules.schema import Schema, builtin_schema
 from dra_driver.apirules.status import ApiError
-from dra_driver.simulation.apiserver.protobuf import CLAIM, Inline, Shape, decode, encode
+from dra_driver.simulation.apiserver.protobuf import Inline, Shape, decode, encode, shapes
 
 
 def field(number: int, value: bytes | str | int) -> bytes:
@@ -82,7 +82,7 @@ def missing(shape: Shape, schema: Schema, path: str) -> Iterator[str]:
 
 
 def test_every_field_of_a_claim_has_its_number() -> None:
-    found = missing(CLAIM, builtin_schema("resource.k8s.io", "v1", "ResourceClaim"), "")
+    found = missing(shapes()[0]["ResourceClaim"], builtin_schema("resource.k8s.io", "v1", "ResourceClaim"), "")
     assert set(found) == {".apiVersion", ".kind", ".metadata.managedFields"}
 
 
