@@ -30,6 +30,21 @@ def request_names(spec: JsonObject) -> RequestNames:
     }
 
 
+def default_claim_spec(spec: JsonObject, *, zero_is_missing: bool = True) -> None:
+    """Fill in what the API server fills in before it looks. To it, a count of 0 is missing; to people it is not."""
+    devices = spec.setdefault("devices", {})
+    devices.setdefault("requests", None)
+    for request in devices["requests"] or ():
+        exactly = [request["exactly"]] if isinstance(request.get("exactly"), dict) else []
+        for item in [*exactly, *(request.get("firstAvailable") or ())]:
+            item.setdefault("allocationMode", "ExactCount")
+            missing = not item.get("count") if zero_is_missing else "count" not in item
+            if item["allocationMode"] == "ExactCount" and missing:
+                item["count"] = 1
+            for toleration in item.get("tolerations") or ():
+                toleration.setdefault("operator", "Equal")
+
+
 def problems_of_claim_spec(spec: JsonObject, path: str, cel: CelCheck, *, consumable: bool) -> list[FieldProblem]:
     """`consumable`: the gate DRAConsumableCapacity is on, so a constraint may also be about distinct values."""
     devices, names = spec.get("devices") or {}, request_names(spec)

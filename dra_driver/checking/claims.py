@@ -4,6 +4,7 @@ templates that are made of ComputeDomains, for pods that name them.
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from copy import deepcopy
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -12,7 +13,7 @@ from dra_driver.allocation.domains import with_uid
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import COMPUTE_DOMAINS, JsonObject
-from dra_driver.apirules.dra_claims import problems_of_claim_spec, problems_of_class_spec
+from dra_driver.apirules.dra_claims import default_claim_spec, problems_of_claim_spec, problems_of_class_spec
 from dra_driver.apirules.metadata import dns_subdomain, problems_of_metadata
 from dra_driver.apirules.schema import Schema
 from dra_driver.apirules.status import FieldProblem, invalid
@@ -68,7 +69,9 @@ def _is_misspelt(problem: FieldProblem, code: Code, report: CheckReport) -> bool
 
 def check_claim(part: ClaimPart, manifests: Manifests) -> None:
     """One claim, or the claim of a template."""
-    problems = problems_of_claim_spec(_defaulted(part.spec), part.path, _no_cel, consumable=True)
+    defaulted = deepcopy(part.spec)
+    default_claim_spec(defaulted, zero_is_missing=False)
+    problems = problems_of_claim_spec(defaulted, part.path, _no_cel, consumable=True)
     report_problems((problem for problem in problems if not _is_about_a_name(problem)), part.report)
     _check_named_requests(part)
     _check_gates(part, manifests.knowledge.minor)
@@ -111,29 +114,6 @@ def check_gate(gate: str, path: str, report: CheckReport, minor: int) -> None:
 
 def _no_cel(expression: str) -> None:
     """Selectors are looked at by `check_selector`, which knows more of where."""
-
-
-def _defaulted(spec: JsonObject) -> JsonObject:
-    """With what the API server fills in before it looks."""
-    devices = spec.get("devices") or {}
-    requests = []
-    for request in devices.get("requests") or ():
-        filled = dict(request)
-        if isinstance(request.get("exactly"), dict):
-            filled["exactly"] = _defaulted_request(request["exactly"])
-        if request.get("firstAvailable"):
-            filled["firstAvailable"] = [_defaulted_request(item) for item in request["firstAvailable"]]
-        requests.append(filled)
-    return {**spec, "devices": {**devices, "requests": requests}}
-
-
-def _defaulted_request(request: JsonObject) -> JsonObject:
-    filled = {"allocationMode": "ExactCount", **request}
-    if filled["allocationMode"] == "ExactCount" and "count" not in filled:
-        filled["count"] = 1
-    if filled.get("tolerations"):
-        filled["tolerations"] = [{"operator": "Equal", **item} for item in filled["tolerations"]]
-    return filled
 
 
 def request_names(part: ClaimPart) -> dict[str, tuple[str, ...]]:

@@ -4,6 +4,7 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.apirules import dra_gates
 from dra_driver.apirules.dra_claims import (
     CelCheck,
+    default_claim_spec,
     problems_of_claim_spec,
     problems_of_class_spec,
     problems_of_status,
@@ -31,19 +32,6 @@ def dra_rules(cel: CelCheck) -> dict[TypeKey, TypeRules]:
         (_GROUP, "deviceclasses"): ClassRules(cel),
         (_GROUP, "devicetaintrules"): TaintRuleRules(),
     }
-
-
-def _default_claim_spec(spec: JsonObject) -> None:
-    devices = spec.setdefault("devices", {})
-    devices.setdefault("requests", None)
-    for request in devices["requests"] or ():
-        exactly = [request["exactly"]] if isinstance(request.get("exactly"), dict) else []
-        for item in [*exactly, *(request.get("firstAvailable") or ())]:
-            item.setdefault("allocationMode", "ExactCount")
-            if item["allocationMode"] == "ExactCount" and not item.get("count"):
-                item["count"] = 1
-            for toleration in item.get("tolerations") or ():
-                toleration.setdefault("operator", "Equal")
 
 
 def _distinct_values(situation: Situation) -> bool:
@@ -82,7 +70,7 @@ class ClaimRules(TypeRules):
         self._cel = cel
 
     def default(self, obj: JsonObject, situation: Situation) -> None:
-        _default_claim_spec(obj["spec"])
+        default_claim_spec(obj["spec"])
         for device in (obj.get("status") or {}).get("devices") or ():
             device.setdefault("conditions", None)
 
@@ -127,7 +115,7 @@ class TemplateRules(TypeRules):
         self._cel = cel
 
     def default(self, obj: JsonObject, situation: Situation) -> None:
-        _default_claim_spec(obj["spec"]["spec"])
+        default_claim_spec(obj["spec"]["spec"])
 
     def prepare(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> None:
         dra_gates.drop_from_claim_spec(obj["spec"]["spec"], old and old["spec"]["spec"], situation.gates)
