@@ -64,35 +64,10 @@ def new_server(it: Installation) -> None:
     it.know(server=replace(it.facts.server, version="v1.38.0-alpha.1"))
 
 
-@finds("dra-api/not-served")
-def beta_only(it: Installation) -> None:
-    it.know(server=ServerSeen("v1.36.2", {"resource.k8s.io": ("v1beta1",)}))
-
-
-@finds("features/fields-dropped")
-def fields_dropped(it: Installation) -> None:
-    it.know(features=SeenKind((ServerFeatures(partitionable=True, consumable=True),)))
-
-
-@finds("features/gate-off")
-def gate_off(it: Installation) -> None:
-    it.know(gates=SeenKind((("DRAExtendedResource", False),)))
-
-
-@finds("features/gate-off")
-def gate_off_without_a_probe(it: Installation) -> None:
-    it.know(features=SeenKind(), gates=SeenKind((("DRADeviceTaints", False),)))
-
-
 @finds("features/")
 def nothing_known_of_gates(it: Installation) -> None:
     probe = Unread("slices", "forbidden", "create resourceslices.resource.k8s.io")
     it.know(features=SeenKind((), probe), gates=SeenKind((), Unread("feature gates", "404 page not found")))
-
-
-@finds("crds/missing")
-def no_definition(it: Installation) -> None:
-    it.drop("customresourcedefinitions", "nodeinventories.dra.gpu")
 
 
 @finds("crds/differs")
@@ -101,18 +76,7 @@ def old_definition(it: Installation) -> None:
     version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"].pop("summary")
 
 
-@finds("crds/not-established")
-def unserved_definition(it: Installation) -> None:
-    conflict = {"type": "NamesAccepted", "status": "False", "message": '"ninv" is already in use'}
-    it.objects["customresourcedefinitions"]["nodeinventories.dra.gpu"]["status"] = {"conditions": [conflict]}
-
-
 # -- permissions
-
-
-@finds("your-permissions/lacking")
-def may_not_list_nodes(it: Installation) -> None:
-    it.know(own_access=SeenKind((AccessCheck("list", "", "nodes", False),)))
 
 
 @finds("account-permissions/account")
@@ -184,39 +148,9 @@ def old_kubelet(it: Installation) -> None:
     it.node()["status"]["nodeInfo"]["kubeletVersion"] = "v1.33.4"
 
 
-@finds("kubelets/newer-than-server")
-def new_kubelet(it: Installation) -> None:
-    it.node()["status"]["nodeInfo"]["kubeletVersion"] = "v1.37.0"
-
-
 @finds("container-runtime/no-cdi")
 def runtime_without_cdi(it: Installation) -> None:
     it.node()["status"]["nodeInfo"]["containerRuntimeVersion"] = "containerd://1.6.36"
-
-
-@finds("container-runtime/no-cdi")
-def cri_o_without_cdi(it: Installation) -> None:
-    it.node()["status"]["nodeInfo"]["containerRuntimeVersion"] = "cri-o://1.22.5"
-
-
-@finds()
-def oldest_cri_o_with_cdi(it: Installation) -> None:
-    it.node()["status"]["nodeInfo"]["containerRuntimeVersion"] = "cri-o://1.23.0"
-
-
-@finds("container-runtime/cdi-off-by-default")
-def runtime_with_cdi_off(it: Installation) -> None:
-    it.node()["status"]["nodeInfo"]["containerRuntimeVersion"] = "containerd://1.7.28-2"
-
-
-@finds("container-runtime/unknown-runtime")
-def strange_runtime(it: Installation) -> None:
-    it.node()["status"]["nodeInfo"]["containerRuntimeVersion"] = "docker://27.0.1"
-
-
-@finds("plugin-pods/missing")
-def no_pod(it: Installation) -> None:
-    it.drop("pods", "plugin-gpu-1")
 
 
 @finds("plugin-pods/not-ready")
@@ -226,24 +160,9 @@ def crashing_pod(it: Installation) -> None:
     it.pod()["status"] = {"phase": "Running", "conditions": [], "containerStatuses": [status]}
 
 
-@finds("plugin-pods/restarts")
-def restarting_pod(it: Installation) -> None:
-    it.pod()["status"]["containerStatuses"][0]["restartCount"] = 3
-
-
 @finds("plugin-pods/pod-security")
 def restricted_namespace(it: Installation) -> None:
     it.objects["namespaces"][NAMESPACE]["metadata"]["labels"] = {"pod-security.kubernetes.io/enforce": "baseline"}
-
-
-@finds("plugin-registered/not-registered", "slices-alive/plugin-gone")
-def never_registered(it: Installation) -> None:
-    it.inventory()["spec"]["registrations"] = []
-
-
-@finds("plugin-registered/silent")
-def silent_plugin(it: Installation) -> None:
-    it.inventory()["metadata"]["annotations"] = {"confirm.dra.gpu/gpu.nvidia.com": REGISTERED}
 
 
 @finds("plugin-registered/before-boot")
@@ -252,27 +171,12 @@ def booted_since(it: Installation) -> None:
     it.node()["status"]["conditions"][0]["lastTransitionTime"] = "2026-03-01T11:30:00Z"
 
 
-@finds("plugin-registered/clock")
-def clock_ahead(it: Installation) -> None:
-    it.inventory()["spec"]["registrations"][0]["time"] = (NOW + timedelta(minutes=5)).isoformat()
-
-
-@finds("inventories/missing", "slices-alive/plugin-gone")
-def nothing_reported(it: Installation) -> None:
-    it.drop("nodeinventories", "gpu-1")
-
-
 @finds("inventories/node-gone")
 def inventory_of_no_node(it: Installation) -> None:
     it.inventory("gpu-2")["metadata"]["name"] = it.inventory("gpu-2")["spec"]["nodeName"] = "gone"
     it.drop("nodes", "gpu-2")
     it.drop("resourceslices", "slice-gpu-2")
     it.inventory("gpu-2")["spec"]["gpus"] = []
-
-
-@finds("inventories/not-owned")
-def inventory_of_an_earlier_node(it: Installation) -> None:
-    it.inventory()["metadata"]["ownerReferences"][0]["uid"] = "uid-before"
 
 
 # -- GPUs
@@ -292,68 +196,15 @@ def sick(it: Installation, one: Obj) -> None:
     it.inventory()["spec"]["gpus"][0]["health"] = {"healthy": False, "conditions": [one]}
 
 
-@finds("gpu-health/unhealthy")
-def sick_gpu(it: Installation) -> None:
-    sick(it, condition("Xid", "Critical", value="79"))
-
-
-@finds("gpu-health/noticed")
-def unwell_gpu(it: Installation) -> None:
-    sick(it, condition("NvLink", "Warning"))
-
-
-@finds("gpu-health/not-offered")
-def unreadable_gpu(it: Installation) -> None:
-    problem = {"subject": "GPU 0000:1b:00.0", "reason": "GpuIsLost", "message": "it fell off the bus"}
-    it.inventory()["spec"]["problems"] = [problem]
-
-
-@finds("containers/no-hook")
-def containers_without_hooks(it: Installation) -> None:
-    warning = {"subject": "hook program", "reason": "NoHookProgram", "message": "the host has none"}
-    it.inventory()["spec"]["warnings"] = [warning]
-
-
-@finds("containers/lacking")
-def containers_without_groups(it: Installation) -> None:
-    warning = {"subject": "container runtime", "reason": "OldCdi", "message": "it is old"}
-    it.inventory()["spec"]["warnings"] = [warning]
-
-
-@finds("leftovers/mps-daemon")
-def dead_daemon(it: Installation) -> None:
-    sick(it, condition("MpsDaemon", "Warning"))
-
-
-@finds("leftovers/mig-lost")
-def lost_instance(it: Installation) -> None:
-    sick(it, condition("InstanceLost", "Critical"))
-
-
 @finds("leftovers/mig-unused")
 def unused_instance(it: Installation) -> None:
     facts = mig(enabled=True, instances=[gpu_instance("3g.40gb", 0, 4)])
     it.inventory()["spec"]["gpus"][0]["mig"] = facts.to_wire()
 
 
-@finds("leftovers/mig-pending")
-def pending_mode(it: Installation) -> None:
-    it.inventory()["spec"]["gpus"][0]["mig"]["pending"] = True
-
-
 def limited(it: Installation, **fields: Any) -> None:
     fields = {"driver": "gpu.nvidia.com", "message": "it says so", "fix": "do this", "gpus": ["gpu-1"], **fields}
     it.inventory()["status"] = {"limitations": [fields]}
-
-
-@finds("policy-followed/policy-not-followed")
-def rule_not_followed(it: Installation) -> None:
-    limited(it, rule="mig[0]", reason="ResetNeeded")
-
-
-@finds("policy-followed/not-published")
-def gpu_that_nobody_can_use(it: Installation) -> None:
-    limited(it, reason="NoMigDevices")
 
 
 SINCE = {"lastTransitionTime": "2026-01-01T00:00:00Z"}
@@ -363,21 +214,6 @@ def gpu_policy(it: Installation, condition: str = "True", **status: Any) -> None
     reason = {"type": "Accepted", "status": condition, "reason": "R", "message": "spec.mig.mode: wrong", **SINCE}
     metadata = {"name": "ml", "uid": "uid-ml"}
     it.add("gpupolicies", {"metadata": metadata, "spec": {}, "status": {"conditions": [reason], **status}})
-
-
-@finds("gpu-policies/refused")
-def policy_that_makes_no_sense(it: Installation) -> None:
-    gpu_policy(it, "False")
-
-
-@finds("gpu-policies/waits")
-def policy_that_waits_for_claims(it: Installation) -> None:
-    gpu_policy(it, waitingGPUs=40, waiting=[{"node": "gpu-1", "gpu": "gpu-1", "claims": ["team/a"]}])
-
-
-@finds("gpu-policies/switches")
-def policy_that_waits_for_a_reset(it: Installation) -> None:
-    gpu_policy(it, waitingGPUs=1, waiting=[{"node": "gpu-1", "gpu": "gpu-1", "claims": [], "migMode": "On"}])
 
 
 @finds("gpu-policies/gate-off")
@@ -401,36 +237,6 @@ def controller_down(it: Installation) -> None:
     for number in range(2):
         status = {"name": "controller", "ready": False, "state": {"waiting": waiting}}
         it.pod(f"controller-{number}")["status"] = {"phase": "Pending", "containerStatuses": [status]}
-
-
-@finds("controller/fewer")
-def one_controller(it: Installation) -> None:
-    it.objects["deployments"]["controller"]["status"]["readyReplicas"] = 1
-
-
-@finds("leader/no-lease")
-def no_lease(it: Installation) -> None:
-    it.drop("leases", "controller")
-
-
-@finds("leader/nobody")
-def nobody_leads(it: Installation) -> None:
-    it.objects["leases"]["controller"]["spec"]["holderIdentity"] = ""
-
-
-@finds("leader/expired")
-def lease_expired(it: Installation) -> None:
-    it.objects["leases"]["controller"]["spec"]["renewTime"] = "2026-03-01T11:55:00.000000Z"
-
-
-@finds("versions/skew")
-def another_release(it: Installation) -> None:
-    it.know(release="0.2.0")
-
-
-@finds("versions/mixed")
-def rolling_update(it: Installation) -> None:
-    it.pod()["spec"]["containers"][0]["image"] = "registry.example/gpu-dra-driver:0.0.9"
 
 
 BY_DIGEST = "registry.example/gpu-dra-driver@sha256:0123"
@@ -467,16 +273,6 @@ def gates_of_kubelet(it: Installation, **gates: bool) -> None:
     it.know(kubelets=SeenKind((KubeletSeen(NODES[0], gates),)))
 
 
-@finds("kubelet-gates/dra-off")
-def a_kubelet_without_claims(it: Installation) -> None:
-    gates_of_kubelet(it, DynamicResourceAllocation=False)
-
-
-@finds("kubelet-gates/gate-off")
-def a_kubelet_that_knows_less_than_the_server(it: Installation) -> None:
-    gates_of_kubelet(it, DRAExtendedResource=False)
-
-
 @finds("kubelet-gates/gate-off")
 def an_older_kubelet_that_was_not_told(it: Installation) -> None:
     """Of ResourceHealthStatus: by default on in the server's release, and off in the kubelet's."""
@@ -489,11 +285,6 @@ def test_a_gate_that_is_off_on_both_sides_is_told_of_the_server_alone() -> None:
     it.know(gates=SeenKind((("ResourceHealthStatus", False),)))
     gates_of_kubelet(it, ResourceHealthStatus=False)
     assert codes(it) == {"features/gate-off"}
-
-
-@finds("kubelet-gates/gate-off")
-def a_kubelet_without_any_beta(it: Installation) -> None:
-    gates_of_kubelet(it, AllBeta=False)
 
 
 @rows(
@@ -536,16 +327,6 @@ def test_who_may_not_ask_kubelets_is_not_told_to_get_that_permission() -> None:
 # -- slices
 
 
-@finds("slices-published/not-published", "claims/device-gone")
-def nothing_published(it: Installation) -> None:
-    it.drop("resourceslices", "slice-gpu-1")
-
-
-@finds("slices-complete/incomplete")
-def incomplete_pool(it: Installation) -> None:
-    it.slice()["spec"]["pool"]["resourceSliceCount"] = 2
-
-
 def another_slice(it: Installation, **pool: int) -> None:
     old = {**it.slice(), "metadata": {**it.slice()["metadata"], "name": "slice-other"}}
     it.add("resourceslices", {**old, "spec": {**old["spec"], "pool": {**old["spec"]["pool"], **pool}}})
@@ -562,37 +343,7 @@ def device_twice(it: Installation) -> None:
     another_slice(it)
 
 
-@finds("slices-alive/node-gone", "inventories/node-gone")
-def slices_of_no_node(it: Installation) -> None:
-    it.drop("nodes", "gpu-2")
-
-
-@finds("slices-alive/plugin-gone", "inventories/missing")
-def slices_of_no_plugin(it: Installation) -> None:
-    it.drop("nodeinventories", "gpu-2")
-
-
-@finds("slices-ours/foreign")
-def foreign_slices(it: Installation) -> None:
-    it.slice()["metadata"]["labels"] = {}
-
-
 # -- configuration
-
-
-@finds("device-classes/missing")
-def no_class(it: Installation) -> None:
-    it.drop("deviceclasses", "gpu.nvidia.com")
-
-
-@finds("device-classes/differs")
-def changed_class(it: Installation) -> None:
-    it.objects["deviceclasses"]["gpu.nvidia.com"]["spec"]["selectors"] = []
-
-
-@finds("policy/missing")
-def no_policy(it: Installation) -> None:
-    it.drop("configmaps", "policy")
 
 
 @finds("policy/invalid")
@@ -617,25 +368,10 @@ def webhook_that_asks_nothing(it: Installation) -> None:
     it.objects["validatingwebhookconfigurations"]["gpu-dra-webhook"]["webhooks"] = []
 
 
-@finds("webhook/no-ca")
-def webhook_without_authority(it: Installation) -> None:
-    webhook(it, bundle="", answer=_REFUSED)
-
-
 def bundle_until(*left: timedelta) -> str:
     """As the controller writes it, of authorities that expire so long from now."""
     made = [new_certificate(["x"], NOW, Lifetimes(one, one)) for one in left]
     return b64encode("".join(pem for one in made for pem in one.authority).encode()).decode()
-
-
-@finds("webhook/certificate-expires")
-def webhook_whose_certificate_expires(it: Installation) -> None:
-    webhook(it, bundle=bundle_until(timedelta(days=3)), answer=_REFUSED)
-
-
-@finds("webhook/not-asked")
-def webhook_not_asked(it: Installation) -> None:
-    webhook(it, answer=SeenKind((WebhookAnswer(False, ""),)))
 
 
 @finds("webhook/unreachable")
@@ -646,26 +382,6 @@ def webhook_unreachable(it: Installation) -> None:
 @finds("webhook/")
 def webhook_that_may_not_be_asked(it: Installation) -> None:
     webhook(it, answer=SeenKind((), Unread("the webhook", "no", "create resourceclaims.resource.k8s.io")))
-
-
-@finds("admission-policies/missing")
-def unguarded(it: Installation) -> None:
-    it.drop("validatingadmissionpolicies", "gpu-dra-keep-2")
-
-
-@finds("admission-policies/missing")
-def unguarded_controller(it: Installation) -> None:
-    it.drop("validatingadmissionpolicies", "gpu-dra-keep-3")
-
-
-@finds("admission-policies/not-bound")
-def policy_of_the_controller_without_binding(it: Installation) -> None:
-    it.drop("validatingadmissionpolicybindings", "gpu-dra-keep-4")
-
-
-@finds("admission-policies/not-bound")
-def policy_without_binding(it: Installation) -> None:
-    it.objects["validatingadmissionpolicybindings"]["gpu-dra-keep-0"]["spec"]["validationActions"] = ["Audit"]
 
 
 @finds("admission-policies/type-errors")
@@ -698,42 +414,17 @@ def class_of_another_driver(it: Installation) -> None:
     it.add("deviceclasses", {"metadata": {"name": "b"}, "spec": {"selectors": [{"cel": {"expression": expression}}]}})
 
 
-@finds("device-plugin/both")
-def device_plugin(it: Installation) -> None:
-    it.node()["status"]["allocatable"]["nvidia.com/gpu"] = "8"
-
-
 @finds("other-software/nvidia-dra-driver")
 def nvidias_driver(it: Installation) -> None:
-    it.daemon_set("nvidia-dra-driver-gpu-kubelet-plugin", "nvcr.io/nvidia/k8s-dra-driver-gpu:v25.8.0")
-
-
-@finds("other-software/nvidia-dra-driver")
-def nvidias_driver_from_elsewhere(it: Installation) -> None:
-    it.daemon_set("gpus", "mirror.example/a:1", command=["bash", "-c"], args=["gpu-kubelet-plugin -v 4"])
-
-
-@finds("other-software/nvidia-domains")
-def nvidias_driver_of_domains(it: Installation) -> None:
-    it.daemon_set("nvidia-dra-driver-gpu-kubelet-plugin", "nvcr.io/nvidia/k8s-dra-driver-gpu:v25.8.0", args=[DOMAINS])
+    it.daemon_set(NVIDIAS, NVIDIAS_IMAGE)
 
 
 @finds()
 def nvidias_driver_of_domains_alone(it: Installation) -> None:
-    it.daemon_set("nvidia-dra-driver-gpu-kubelet-plugin", "nvcr.io/nvidia/k8s-dra-driver-gpu:v25.8.0", args=[DOMAINS])
+    it.daemon_set(NVIDIAS, NVIDIAS_IMAGE, args=[DOMAINS])
     (controller,) = it.objects["deployments"].values()
     (container,) = controller["spec"]["template"]["spec"]["containers"]
     container["args"] = [*container.get("args", ()), "--feature-gates=ComputeDomains=false"]
-
-
-@finds("other-software/ours-twice", "admission-policies/missing", "versions/skew")
-def another_release_of_ours(it: Installation) -> None:
-    it.daemon_set("second", "a:0.0.1", command=["gpu-dra-kubelet-plugin"], args=["--driver-name=gpu.example.com"])
-
-
-@finds("other-software/device-plugin")
-def device_plugins_daemon_set(it: Installation) -> None:
-    it.daemon_set("plugin-of-somebody", "nvcr.io/nvidia/k8s-device-plugin:v0.17.0")
 
 
 @finds("other-software/mig-manager")
@@ -747,17 +438,7 @@ def operator(it: Installation) -> None:
     it.add("clusterpolicies", {"metadata": {"name": "cluster-policy"}, "spec": {"devicePlugin": {}}})
 
 
-@finds("gpu-operator/dra-driver")
-def operator_with_a_driver(it: Installation) -> None:
-    it.add("gpuclusters", {"metadata": {"name": "gpu-cluster"}, "spec": {}})
-
-
 # -- claims
-
-
-@finds("claims/users-gone")
-def users_gone(it: Installation) -> None:
-    it.drop("pods", "train")
 
 
 @finds("claims/not-prepared")
@@ -772,11 +453,6 @@ def a_claim_that_its_node_does_not_prepare(it: Installation) -> None:
 def a_claim_that_its_node_has_begun_to_prepare(it: Installation) -> None:
     a_claim_that_its_node_does_not_prepare(it)
     it.claim["status"]["allocation"]["allocationTimestamp"] = "2026-03-01T11:59:00Z"
-
-
-@finds("claims/device-gone")
-def device_gone(it: Installation) -> None:
-    it.slice()["spec"]["devices"][0]["name"] = "gpu-another"
 
 
 @finds("claims/node-gone")
@@ -892,6 +568,143 @@ def label_of_no_domain(it: Installation) -> None:
     it.node("gpu-2")["metadata"]["labels"]["resource.nvidia.com/computeDomain"] = "uid-before"
 
 
+def by(change: Callable[..., object], *args: Any, **named: Any) -> Callable[[Installation], object]:
+    return lambda it: change(it, *args, **named)
+
+
+def put(it: Installation, where: str, path: str | tuple[str, ...], value: object) -> None:
+    """`where` is plural and name; `path` leads to a field, with indexes of lists."""
+    plural, name = where.split()
+    *parents, field = path.split(".") if isinstance(path, str) else path
+    obj: Any = it.objects[plural][name]
+    for part in parents:
+        obj = obj[int(part)] if part.isdecimal() else obj.setdefault(part, {})
+    obj[field] = value
+
+
+def noticed(it: Installation, field: str, subject: str, reason: str, message: str) -> None:
+    it.inventory()["spec"][field] = [{"subject": subject, "reason": reason, "message": message}]
+
+
+NAME_TAKEN = {"type": "NamesAccepted", "status": "False", "message": '"ninv" is already in use'}
+RUNTIME = "status.nodeInfo.containerRuntimeVersion"
+WAITING = {"node": "gpu-1", "gpu": "gpu-1"}
+NVIDIAS, NVIDIAS_IMAGE = "nvidia-dra-driver-gpu-kubelet-plugin", "nvcr.io/nvidia/k8s-dra-driver-gpu:v25.8.0"
+SIMPLE = (
+    ("dra-api/not-served", by(Installation.know, server=ServerSeen("v1.36.2", {"resource.k8s.io": ("v1beta1",)}))),
+    (
+        "features/fields-dropped",
+        by(Installation.know, features=SeenKind((ServerFeatures(partitionable=True, consumable=True),))),
+    ),
+    ("features/gate-off", by(Installation.know, gates=SeenKind((("DRAExtendedResource", False),)))),
+    ("features/gate-off", by(Installation.know, features=SeenKind(), gates=SeenKind((("DRADeviceTaints", False),)))),
+    ("crds/missing", by(Installation.drop, "customresourcedefinitions", "nodeinventories.dra.gpu")),
+    (
+        "crds/not-established",
+        by(put, "customresourcedefinitions nodeinventories.dra.gpu", "status.conditions", [NAME_TAKEN]),
+    ),
+    (
+        "your-permissions/lacking",
+        by(Installation.know, own_access=SeenKind((AccessCheck("list", "", "nodes", False),))),
+    ),
+    ("kubelets/newer-than-server", by(put, "nodes gpu-1", "status.nodeInfo.kubeletVersion", "v1.37.0")),
+    ("container-runtime/no-cdi", by(put, "nodes gpu-1", RUNTIME, "cri-o://1.22.5")),
+    ("", by(put, "nodes gpu-1", RUNTIME, "cri-o://1.23.0")),
+    ("container-runtime/cdi-off-by-default", by(put, "nodes gpu-1", RUNTIME, "containerd://1.7.28-2")),
+    ("container-runtime/unknown-runtime", by(put, "nodes gpu-1", RUNTIME, "docker://27.0.1")),
+    ("plugin-pods/missing", by(Installation.drop, "pods", "plugin-gpu-1")),
+    ("plugin-pods/restarts", by(put, "pods plugin-gpu-1", "status.containerStatuses.0.restartCount", 3)),
+    (
+        "plugin-registered/not-registered slices-alive/plugin-gone",
+        by(put, "nodeinventories gpu-1", "spec.registrations", []),
+    ),
+    (
+        "plugin-registered/silent",
+        by(put, "nodeinventories gpu-1", "metadata.annotations", {"confirm.dra.gpu/gpu.nvidia.com": REGISTERED}),
+    ),
+    (
+        "plugin-registered/clock",
+        by(put, "nodeinventories gpu-1", "spec.registrations.0.time", (NOW + timedelta(minutes=5)).isoformat()),
+    ),
+    ("inventories/missing slices-alive/plugin-gone", by(Installation.drop, "nodeinventories", "gpu-1")),
+    ("inventories/not-owned", by(put, "nodeinventories gpu-1", "metadata.ownerReferences.0.uid", "uid-before")),
+    ("gpu-health/unhealthy", by(sick, condition("Xid", "Critical", value="79"))),
+    ("gpu-health/noticed", by(sick, condition("NvLink", "Warning"))),
+    ("gpu-health/not-offered", by(noticed, "problems", "GPU 0000:1b:00.0", "GpuIsLost", "it fell off the bus")),
+    ("containers/no-hook", by(noticed, "warnings", "hook program", "NoHookProgram", "the host has none")),
+    ("containers/lacking", by(noticed, "warnings", "container runtime", "OldCdi", "it is old")),
+    ("leftovers/mps-daemon", by(sick, condition("MpsDaemon", "Warning"))),
+    ("leftovers/mig-lost", by(sick, condition("InstanceLost", "Critical"))),
+    ("leftovers/mig-pending", by(put, "nodeinventories gpu-1", "spec.gpus.0.mig.pending", True)),
+    ("policy-followed/policy-not-followed", by(limited, rule="mig[0]", reason="ResetNeeded")),
+    ("policy-followed/not-published", by(limited, reason="NoMigDevices")),
+    ("gpu-policies/refused", by(gpu_policy, "False")),
+    ("gpu-policies/waits", by(gpu_policy, waitingGPUs=40, waiting=[{**WAITING, "claims": ["team/a"]}])),
+    ("gpu-policies/switches", by(gpu_policy, waitingGPUs=1, waiting=[{**WAITING, "claims": [], "migMode": "On"}])),
+    ("controller/fewer", by(put, "deployments controller", "status.readyReplicas", 1)),
+    ("leader/no-lease", by(Installation.drop, "leases", "controller")),
+    ("leader/nobody", by(put, "leases controller", "spec.holderIdentity", "")),
+    ("leader/expired", by(put, "leases controller", "spec.renewTime", "2026-03-01T11:55:00.000000Z")),
+    ("versions/skew", by(Installation.know, release="0.2.0")),
+    (
+        "versions/mixed",
+        by(put, "pods plugin-gpu-1", "spec.containers.0.image", "registry.example/gpu-dra-driver:0.0.9"),
+    ),
+    ("kubelet-gates/dra-off", by(gates_of_kubelet, DynamicResourceAllocation=False)),
+    ("kubelet-gates/gate-off", by(gates_of_kubelet, DRAExtendedResource=False)),
+    ("kubelet-gates/gate-off", by(gates_of_kubelet, AllBeta=False)),
+    ("slices-published/not-published claims/device-gone", by(Installation.drop, "resourceslices", "slice-gpu-1")),
+    ("slices-complete/incomplete", by(put, "resourceslices slice-gpu-1", "spec.pool.resourceSliceCount", 2)),
+    ("slices-alive/node-gone inventories/node-gone", by(Installation.drop, "nodes", "gpu-2")),
+    ("slices-alive/plugin-gone inventories/missing", by(Installation.drop, "nodeinventories", "gpu-2")),
+    ("slices-ours/foreign", by(put, "resourceslices slice-gpu-1", "metadata.labels", {})),
+    ("device-classes/missing", by(Installation.drop, "deviceclasses", "gpu.nvidia.com")),
+    ("device-classes/differs", by(put, "deviceclasses gpu.nvidia.com", "spec.selectors", [])),
+    ("policy/missing", by(Installation.drop, "configmaps", "policy")),
+    ("webhook/no-ca", by(webhook, bundle="", answer=_REFUSED)),
+    ("webhook/certificate-expires", by(webhook, bundle=bundle_until(timedelta(days=3)), answer=_REFUSED)),
+    ("webhook/not-asked", by(webhook, answer=SeenKind((WebhookAnswer(False, ""),)))),
+    ("admission-policies/missing", by(Installation.drop, "validatingadmissionpolicies", "gpu-dra-keep-2")),
+    ("admission-policies/missing", by(Installation.drop, "validatingadmissionpolicies", "gpu-dra-keep-3")),
+    ("admission-policies/not-bound", by(Installation.drop, "validatingadmissionpolicybindings", "gpu-dra-keep-4")),
+    (
+        "admission-policies/not-bound",
+        by(put, "validatingadmissionpolicybindings gpu-dra-keep-0", "spec.validationActions", ["Audit"]),
+    ),
+    ("device-plugin/both", by(put, "nodes gpu-1", ("status", "allocatable", "nvidia.com/gpu"), "8")),
+    (
+        "other-software/nvidia-dra-driver",
+        by(
+            Installation.daemon_set,
+            "gpus",
+            "mirror.example/a:1",
+            command=["bash", "-c"],
+            args=["gpu-kubelet-plugin -v 4"],
+        ),
+    ),
+    ("other-software/nvidia-domains", by(Installation.daemon_set, NVIDIAS, NVIDIAS_IMAGE, args=[DOMAINS])),
+    (
+        "other-software/ours-twice admission-policies/missing versions/skew",
+        by(
+            Installation.daemon_set,
+            "second",
+            "a:0.0.1",
+            command=["gpu-dra-kubelet-plugin"],
+            args=["--driver-name=gpu.example.com"],
+        ),
+    ),
+    (
+        "other-software/device-plugin",
+        by(Installation.daemon_set, "plugin-of-somebody", "nvcr.io/nvidia/k8s-device-plugin:v0.17.0"),
+    ),
+    ("gpu-operator/dra-driver", by(Installation.add, "gpuclusters", {"metadata": {"name": "gpu-cluster"}, "spec": {}})),
+    ("claims/users-gone", by(Installation.drop, "pods", "train")),
+    ("claims/device-gone", by(put, "resourceslices slice-gpu-1", "spec.devices.0.name", "gpu-another")),
+)
+"""What is found, and the one change that is needed for it; the cases that need more are functions above."""
+CASES += [Case(frozenset(found.split()), break_it) for found, break_it in SIMPLE]
+
+
 # -- what is true of all of them
 
 
@@ -911,13 +724,7 @@ def test_what_is_wrong_is_found_and_nothing_else(case: Case) -> None:
         assert one.sentence, one
         assert one.fix or one.sentence in ("not installed", "no program of this driver runs"), one
         assert "{" not in one.sentence, one
-
-
-@rows("case", CASES)
-def test_a_fix_names_the_namespace_that_the_installation_is_in(case: Case) -> None:
-    installation = Installation()
-    case.break_it(installation)
-    assert [one.fix for one in troubles(installation) if "NAMESPACE" in one.fix] == []
+        assert "NAMESPACE" not in one.fix, "the namespace that the installation is in is known"
 
 
 def test_without_a_deployment_of_the_controller_its_pods_tell_the_namespace() -> None:
