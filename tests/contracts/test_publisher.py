@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import pytest
 import pytest_asyncio
 from support.api import Api
+from support.background import background
 from support.inventories import compute_instance, gpu, gpu_instance, inventory_object, inventory_spec, mig
 from support.mig import gpu_of
 from support.rows import slow_but
@@ -109,12 +110,8 @@ async def publishing(
         PublishingListeners(narrator=written),
         Pace(ask_after_s=0.0),
     )
-    task = asyncio.create_task(publisher.run())
-    try:
+    async with background(publisher.run()):
         yield publisher
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 async def slices_of(kube: Kube, node: str) -> list[JsonObject]:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+from support.background import background
 from support.spans import Recorder
 
 from controller.classes import LABEL, OWNER, ProfileClasses, class_name, is_profile_class, profiles_of, wanted_class
@@ -60,12 +61,8 @@ class World:
 @asynccontextmanager
 async def keeping(kube: Kube, *, extended_resources: bool = False, tracer: Tracer = OFF) -> AsyncIterator[World]:
     classes = ProfileClasses(kube, DRIVER, extended_resources=extended_resources, tracer=tracer)
-    task = asyncio.create_task(classes.run())
-    try:
+    async with background(classes.run()):
         yield World(kube, classes)
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 def test_only_what_was_made_here_for_a_driver_is_its_profile_class() -> None:

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager, nullcontext
 from typing import Any
 
 import pytest
+from support.background import background
 from support.shipped import create_definitions
 
 from controller.policies import PolicyKeeper
@@ -50,12 +51,8 @@ async def keeping(
     kube: Kube, *installed: GpuPolicy, gates: Gates = Gates.DEFAULT, tell: Callable[[News], None] = lambda news: None
 ) -> AsyncIterator[PolicyKeeper]:
     keeper = PolicyKeeper(kube, gates, installed, tell)
-    task = asyncio.create_task(keeper.run())
-    try:
+    async with background(keeper.run()):
         yield keeper
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 async def specs(kube: Kube) -> dict[str, JsonObject]:

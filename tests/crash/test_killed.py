@@ -41,7 +41,6 @@ async def story(
                 await go_on(told, node, plugin, calls)
     if len(told.answers) < len(calls):
         async with plugin_on(forks, node) as plugin:
-            assert await plugin.ready(), node.log.read_text()
             await go_on(told, node, plugin, calls)
     told.afterwards = node.files()
     return told
@@ -111,7 +110,6 @@ async def test_killed_while_putting_right(forks: PluginForks, world: World, what
     kept = [await world.allocated(f"kept-{index}", [devices[index]]) for index in range(2)]
     gone = await world.allocated("gone", [devices[2]])
     async with plugin_on(forks, before) as plugin:
-        assert await plugin.ready(), before.log.read_text()
         await plugin.prepare(*kept, gone)
         expected = before.files()
     await world.delete(gone)
@@ -161,7 +159,6 @@ async def test_killed_beside_a_newer_instance_that_goes_on(forks: PluginForks, w
     async def story_of_two(node: NodeUnderTest, log: Path, kill_after: int | None) -> Ending:
         told = Ending()
         async with plugin_on(forks, node, pod_uid="new") as new:
-            assert await new.ready(), node.log.read_text()
             async with plugin_on(forks, node, pod_uid="old", kill_after=kill_after, kill_log=log) as old:
                 if await old.ready():
                     with suppress(Died):
@@ -181,7 +178,6 @@ async def test_killed_beside_a_newer_instance_that_goes_on(forks: PluginForks, w
         assert disturbed.answers == undisturbed.answers, where
         assert disturbed.afterwards == undisturbed.afterwards, where
         async with plugin_on(forks, node) as plugin:
-            assert await plugin.ready()
             await plugin.unprepare(one, heir)
         assert list(node.cdi.iterdir()) == [], where
         assert without_staged(node.files()) == node.files(), where

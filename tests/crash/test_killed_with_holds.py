@@ -190,7 +190,6 @@ async def story(
                 with suppress(Died):
                     await go_on(plugin)
         async with plugin_on(forks, node) as plugin:
-            assert await plugin.ready(), node.log.read_text()
             await go_on(plugin)
         assert daemons_of(node) == [], node.log.read_text()
     ending.files = node.files()

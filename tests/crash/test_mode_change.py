@@ -92,7 +92,6 @@ async def story(
                 await go_on(plugin)
     if len(done) < len(MODES):
         async with plugin_on(forks, node) as plugin:
-            assert await plugin.ready(), node.log.read_text()
             await go_on(plugin)
             answer = (await plugin.prepare(claim))[claim.uid]
             assert not isinstance(answer, str), answer

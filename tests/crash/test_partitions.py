@@ -88,7 +88,6 @@ async def test_a_part_that_is_made_for_a_claim_is_given_with_its_nodes_and_the_a
     before = node.host.snapshots()
     claim = await cluster.allocated("one", [f"{GPU}-mig-3g47gb-4"])
     async with plugin_on(forks, node) as plugin:
-        assert await plugin.ready(), node.log.read_text()
         at_start = await eventually_told(cluster, lambda found: found["spec"].get("driver"))
         answer = (await plugin.prepare(claim))[claim.uid]
         assert not isinstance(answer, str), answer
@@ -120,7 +119,6 @@ async def test_an_administrators_mig_device_is_given_and_told_as_lost_when_it_va
     (uuid,) = node.host.make_instance(0, "2g.24gb", 2)
     claim = await cluster.allocated("one", [f"{GPU}-mig-2g24gb-2"])
     async with plugin_on(forks, node) as plugin:
-        assert await plugin.ready(), node.log.read_text()
         answer = (await plugin.prepare(claim))[claim.uid]
         assert not isinstance(answer, str), answer
         assert len([path for path in told(node, claim.uid)["nodes"] if path.startswith("/dev/nvidia-caps/")]) == 2
@@ -138,8 +136,7 @@ async def test_an_administrators_mig_device_is_given_and_told_as_lost_when_it_va
 async def test_a_layout_changed_by_hand_is_told_within_seconds(forks: PluginForks, cluster: World) -> None:
     node = a_node(cluster, {})
     node.host.set_mig(0, 1)
-    async with plugin_on(forks, node) as plugin:
-        assert await plugin.ready(), node.log.read_text()
+    async with plugin_on(forks, node):
         await eventually_told(cluster, lambda found: found["spec"].get("driver"))
         uuids = [node.host.make_instance(0, "1g.12gb", start)[0] for start in (0, 5)]
         async with asyncio.timeout(5):
@@ -155,7 +152,6 @@ async def test_a_gpu_that_hangs_delays_its_own_claims_and_not_the_end_of_the_plu
     hangs = await cluster.allocated("hangs", [f"{GPU}-mig-3g47gb-4"])
     goes_on = await cluster.allocated("goes-on", [f"{other}-mig-3g47gb-4"])
     async with plugin_on(forks, node) as plugin:
-        assert await plugin.ready(), node.log.read_text()
         node.host.slow_call(0, "nvmlDeviceCreateGpuInstanceWithPlacement", 3600.0, times=1)
         waiting = asyncio.create_task(plugin.prepare(hangs))
         await eventually(lambda: not node.host.state.gpus[0].mishaps)  # the call has begun
@@ -170,6 +166,5 @@ async def test_a_gpu_that_hangs_delays_its_own_claims_and_not_the_end_of_the_plu
     assert "although some of its work hangs" not in node.log.read_text()
     # What it left is taken back by the next one, whose NVML answers.
     async with plugin_on(forks, node) as plugin:
-        assert await plugin.ready(), node.log.read_text()
         assert (await plugin.unprepare(hangs))[hangs.uid] == ""
         await eventually(lambda: not any(gpu.mig is not None and gpu.mig.current for gpu in node.host.state.gpus))

@@ -21,11 +21,6 @@ GETS = r"/resourceclaims/"
 GPU_IS_LOST = 15
 
 
-async def ready(plugin: Plugin) -> Plugin:
-    assert await plugin.ready(), plugin.node.log.read_text()
-    return plugin
-
-
 def error_of(answers: dict[str, object], ref: ClaimRef) -> str:
     """The claim's error, a single line."""
     error = answers[ref.uid]
@@ -58,7 +53,6 @@ async def test_a_folder_that_refuses(forks: PluginForks, world: World, where: st
     ref = await world.allocated("train", node.devices[1:2])
     folder = node.cdi if where == "cdi" else node.state
     async with plugin_on(forks, node) as plugin:
-        await ready(plugin)
         held = await plugin.prepare(before)
         files = node.cdi_files()
         with node.refusing(folder, error):
@@ -80,10 +74,8 @@ async def test_killed_while_a_folder_refuses(forks: PluginForks, world: World, w
     ref = await world.allocated("train", node.devices[:1])
     with node.refusing(node.cdi if where == "cdi" else node.state, "ENOSPC"):
         async with plugin_on(forks, node) as plugin:
-            await ready(plugin)
             error_of(await plugin.prepare(ref), ref)
     async with plugin_on(forks, node) as plugin:
-        await ready(plugin)
         assert node.cdi_files() == set()
         devices_of(await plugin.prepare(ref))
         await released(node, plugin, ref)
@@ -96,7 +88,6 @@ async def test_a_missing_cdi_folder_is_named_and_used_when_it_is_there(forks: Pl
     missing = node.folder / "not" / "mounted"
     node.options = (f"--cdi-root={missing}",)
     async with plugin_on(forks, node) as plugin:
-        await ready(plugin)
         assert str(missing) in error_of(await plugin.prepare(ref), ref)
         missing.parent.mkdir()
 
@@ -114,7 +105,6 @@ async def test_an_api_server_with_passing_trouble_costs_no_retry_of_kubelet(
     node = world.fresh_node()
     ref = await world.allocated("train", node.devices[:1])
     async with plugin_on(forks, node) as plugin:
-        await ready(plugin)
         world.server.fail_next("GET", GETS, status, times)
 
         assert devices_of(await plugin.prepare(ref)) == {ref.uid: (node.devices[0],)}
@@ -125,7 +115,6 @@ async def test_a_server_that_refuses_the_plugin_says_whose_move_it_is(forks: Plu
     node = world.fresh_node()
     ref = await world.allocated("train", node.devices[:1])
     async with plugin_on(forks, node) as plugin:
-        await ready(plugin)
         world.server.fail_next("GET", GETS, 403, 1, "resourceclaims is forbidden")
 
         message = error_of(await plugin.prepare(ref), ref)
@@ -142,7 +131,6 @@ async def test_kubelet_gives_up_while_the_api_server_is_busy_and_its_retry_succe
     node = world.fresh_node()
     ref = await world.allocated("train", node.devices[:1])
     async with plugin_on(forks, node) as plugin:
-        await ready(plugin)
         world.server.fail_next("GET", GETS, 500, 4)
         with pytest.raises(grpc.aio.AioRpcError) as given_up:
             await plugin.prepare(ref, timeout_s=0.2)
@@ -160,12 +148,10 @@ async def test_without_the_api_server_the_plugin_starts_serves_what_it_holds_and
     second = await world.allocated("second", node.devices[1:2])
     lost = await world.allocated("lost", node.devices[2:3])
     async with plugin_on(forks, node) as plugin:
-        await ready(plugin)
         answers = await plugin.prepare(first, second, lost)
     await world.server.stop()
     try:
         async with plugin_on(forks, node) as plugin:
-            await ready(plugin)
             assert await plugin.prepare(first) == {first.uid: answers[first.uid]}
             assert await plugin.unprepare(second) == {second.uid: ""}
             assert len(node.cdi_files()) == 4
@@ -173,7 +159,6 @@ async def test_without_the_api_server_the_plugin_starts_serves_what_it_holds_and
         await world.server.start(port=int(world.server.url.rsplit(":", 1)[1]))
     await world.delete(lost)
     async with plugin_on(forks, node) as plugin:
-        await ready(plugin)
         assert uids_in_journal(node, first, second, lost) == ["first"]
         await released(node, plugin, first)
 
@@ -182,7 +167,6 @@ async def test_a_claim_created_again_under_its_name_is_another_claim(forks: Plug
     node = world.fresh_node()
     old = await world.allocated("train", node.devices[:1])
     async with plugin_on(forks, node) as plugin:
-        await ready(plugin)
         devices_of(await plugin.prepare(old))
         await world.delete(old)
         new = await world.allocated("train", node.devices[1:2])
@@ -202,12 +186,10 @@ async def test_a_claim_created_again_while_the_plugin_was_away_is_released_at_st
     node = world.fresh_node()
     old = await world.allocated("train", node.devices[:1])
     async with plugin_on(forks, node) as plugin:
-        await ready(plugin)
         devices_of(await plugin.prepare(old))
     await world.delete(old)
     new = await world.allocated("train", node.devices[:1])
     async with plugin_on(forks, node) as plugin:
-        await ready(plugin)
         assert node.cdi_files() == set()
 
         assert devices_of(await plugin.prepare(new)) == {new.uid: (node.devices[0],)}
@@ -220,8 +202,6 @@ async def test_one_lost_gpu_fails_its_claim_and_no_other(forks: PluginForks, wor
     bad = await world.allocated("bad", node.devices[1:2])
     world.host.lose_gpu(1, GPU_IS_LOST)
     async with plugin_on(forks, node) as plugin:
-        await ready(plugin)
-
         answers = await plugin.prepare(good, bad)
 
         assert devices_of({good.uid: answers[good.uid]})
@@ -238,11 +218,9 @@ async def test_a_gpu_lost_under_a_prepared_claim_leaves_it_prepared_and_releasab
     node = world.fresh_node()
     ref = await world.allocated("train", node.devices[:1])
     async with plugin_on(forks, node) as plugin:
-        await ready(plugin)
         answer = await plugin.prepare(ref)
     world.host.lose_gpu(0, GPU_IS_LOST)
     async with plugin_on(forks, node) as plugin:
-        await ready(plugin)
         assert await plugin.prepare(ref) == answer
         await released(node, plugin, ref)
 
@@ -269,7 +247,6 @@ async def test_half_a_driver_root_is_named_and_nothing_of_it_is_kept(
     ref = await world.allocated("train", node.devices[:1])
     before = await world.allocated("before", node.devices[1:2])
     async with plugin_on(forks, node) as plugin:
-        await ready(plugin)
         answer = await plugin.prepare(before)
         with missing(world.host, "nvidia-modprobe"), missing(world.host, name):  # it would make device nodes again
             assert name in error_of(await plugin.prepare(ref), ref)
@@ -287,12 +264,10 @@ async def test_a_plugin_that_starts_with_half_a_driver_root_serves_what_it_holds
     node = world.fresh_node()
     ref = await world.allocated("train", node.devices[:1])
     async with plugin_on(forks, node) as plugin:
-        await ready(plugin)
         answer = await plugin.prepare(ref)
         files = node.files()
     with missing(world.host, "libcuda.so"):
         async with plugin_on(forks, node) as plugin:
-            await ready(plugin)
             assert await plugin.prepare(ref) == answer
             assert node.files() == files
             await released(node, plugin, ref)
@@ -320,12 +295,10 @@ async def test_a_damaged_journal_is_completed_from_the_api_and_gives_no_gpu_twic
     two = await world.allocated("two", node.devices[1:2])
     thief = await world.allocated("thief", node.devices[:1])
     async with plugin_on(forks, node) as plugin:
-        await ready(plugin)
         answers = await plugin.prepare(one, two)
         files = node.files()
     damage(node, one)
     async with plugin_on(forks, node) as plugin:
-        await ready(plugin)
         assert {path: text for path, text in node.files().items() if DAMAGED not in path} == files
         assert (node.state / DAMAGED).exists() == (damage is not lose)
         assert "team-a/one" in error_of(await plugin.prepare(thief), thief)
@@ -338,13 +311,11 @@ async def test_a_damaged_journal_without_the_api_server_gives_nothing_away(forks
     one = await world.allocated("one", node.devices[:1])
     thief = await world.allocated("thief", node.devices[:1])
     async with plugin_on(forks, node) as plugin:
-        await ready(plugin)
         devices_of(await plugin.prepare(one))
     spoil_all(node, one)
     files = node.cdi_files()
     world.server.fail_next("GET", GETS.rstrip("/"), 500, 1000)
     async with plugin_on(forks, node) as plugin:
-        await ready(plugin)
         assert "journal" in error_of(await plugin.prepare(thief), thief)
         assert node.cdi_files() == files
         world.server.clear_faults()
@@ -359,8 +330,6 @@ async def test_two_instances_of_a_rolling_update_share_what_is_held(forks: Plugi
     two = await world.allocated("two", node.devices[1:2])
     thief = await world.allocated("thief", node.devices[:1])
     async with plugin_on(forks, node, pod_uid="old") as old, plugin_on(forks, node, pod_uid="new") as new:
-        await ready(old)
-        await ready(new)
         answer = await old.prepare(one)
 
         assert await new.prepare(one) == answer
@@ -375,11 +344,9 @@ async def test_a_plugin_with_nothing_to_put_right_touches_no_file(forks: PluginF
     node = world.fresh_node()
     ref = await world.allocated("train", node.devices[:1])
     async with plugin_on(forks, node) as plugin:
-        await ready(plugin)
         devices_of(await plugin.prepare(ref))
     before = {path: path.stat().st_mtime_ns for path in [*node.cdi.iterdir(), node.state / JOURNAL]}
     async with plugin_on(forks, node) as plugin:
-        await ready(plugin)
         devices_of(await plugin.prepare(ref))
 
     assert {path: path.stat().st_mtime_ns for path in before} == before
@@ -393,7 +360,6 @@ async def test_a_claim_deleted_while_the_plugin_serves_is_swept_when_kubelet_nev
     node.options = ("--cleanup-interval=0.1",)
     ref = await world.allocated("train", node.devices[:1])
     async with plugin_on(forks, node) as plugin:
-        await ready(plugin)
         devices_of(await plugin.prepare(ref))
         await world.delete(ref)
 

@@ -5,6 +5,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+from support.background import background
 from support.inventories import gpu
 from support.shipped import create_definitions
 
@@ -277,28 +278,20 @@ class Kubelets(Daemons):
 async def kept(kube: Kube, keeper: DomainKeeper | None = None) -> AsyncIterator[DomainKeeper]:
     """A keeper at work; it ends with the block, as if its process had been killed."""
     keeper = keeper or DomainKeeper(kube, SETTINGS)
-    task = asyncio.create_task(keeper.run())
-    try:
+    async with background(keeper.run()) as (task,):
         yield keeper
         if task.done():
             await task
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 @asynccontextmanager
 async def tended(kube: Kube, daemons: Daemons | None = None) -> AsyncIterator[Daemons]:
     """Daemons at work."""
     daemons = daemons or Daemons(kube)
-    task = asyncio.create_task(daemons.run())
-    try:
+    async with background(daemons.run()) as (task,):
         yield daemons
         if task.done():
             await task
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 async def reason(cluster: DomainCluster, domain: ComputeDomain, type_: str = "Ready") -> str:

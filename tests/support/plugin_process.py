@@ -255,10 +255,10 @@ async def plugin_on(
     kill_log: Path | None = None,
     pod_uid: str | None = None,
 ) -> AsyncIterator[Plugin]:
-    """A plugin process; killed at the end if it still runs. May die before it is ready (`ready`).
+    """A plugin process that is ready; killed at the end if it still runs.
 
     With a `kill_log` its operations on files of the node are counted and noted there, and it is killed after number
-    `kill_after`.
+    `kill_after`: it may die before it is ready (`ready`).
     """
     socket = node.kubelet / "plugins" / GPU_DRIVER / (f"dra-{pod_uid}.sock" if pod_uid else "dra.sock")
     socket.unlink(missing_ok=True)
@@ -272,6 +272,7 @@ async def plugin_on(
     )
     plugin = Plugin(forks, node, pid, socket)
     try:
+        assert kill_log is not None or await plugin.ready(), node.log.read_text()
         yield plugin
     finally:
         await plugin.kill()

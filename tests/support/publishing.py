@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
+from support.background import background
 from support.inventories import gpu, inventory_object, inventory_spec
 
 from dra_driver.api.inventory import (
@@ -200,9 +201,5 @@ async def publishing(
                 retry=lambda: Pauses(scene.pauses),
             ),
         )
-        task = asyncio.create_task(scene.publisher.run())
-        try:
+        async with background(scene.publisher.run()):
             yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)

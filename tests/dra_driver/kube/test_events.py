@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from support.background import background
 from support.plugin import eventually
 
 from dra_driver.api.meta import JsonObject, Resource
@@ -31,12 +32,8 @@ def recorder(kube: Any, **more: Any) -> EventRecorder:
 
 @asynccontextmanager
 async def running(events: EventRecorder) -> AsyncIterator[EventRecorder]:
-    task = asyncio.create_task(events.run())
-    try:
+    async with background(events.run()):
         yield events
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 class Writes:

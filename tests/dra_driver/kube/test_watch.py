@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
+from support.background import background
 from support.objects import node
 
 from dra_driver.api.meta import NODES, JsonObject
@@ -200,12 +201,8 @@ async def test_it_says_so_when_it_follows_again() -> None:
 async def following(server: SimulatedApiServer) -> AsyncIterator[Reflector]:
     async with Kube(Endpoint(server.url)) as client:
         reflector = Reflector(client, NODES, backoff=Backoff(first_s=0.01, longest_s=0.05))
-        task = asyncio.create_task(reflector.run())
-        try:
+        async with background(reflector.run()):
             yield reflector
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
 
 async def becomes(reflector: Reflector, names: Iterable[str]) -> None:

@@ -4,18 +4,16 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+from support.background import background
+
 from dra_driver.kube.watch import Backoff
 from dra_driver.kube.workqueue import WorkQueue
 
 
 @asynccontextmanager
 async def working(queue: WorkQueue, handle: Callable[[str], Awaitable[None]], workers: int = 4) -> AsyncIterator[None]:
-    task = asyncio.create_task(queue.work(handle, workers))
-    try:
+    async with background(queue.work(handle, workers)):
         yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 async def settled() -> None:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
+from support.background import background
 from support.inventories import gpu, inventory_object, inventory_spec
 from support.shipped import create_definitions
 
@@ -64,16 +65,12 @@ async def test_pools_tell_their_generation_and_publication_and_that_they_fail(
             Pace(ask_after_s=0.0, retry=lambda: Backoff(first_s=0.01, longest_s=0.1)),
         )
         registry.register(PublishedPools(lambda: [publisher]))
-        task = asyncio.create_task(publisher.run())
-        try:
+        async with background(publisher.run()):
             failing = await until(registry, lambda lines: f"gpu_dra_pool_failing{POOL_A} 1.0" in lines)
             assert not any(line.startswith("gpu_dra_pool_generation{") for line in failing)
             client.refuses = False
             lines = await until(registry, lambda lines: f"gpu_dra_pool_generation{POOL_A} 1.0" in lines)
             lines = await until(registry, lambda lines: f"gpu_dra_pool_failing{POOL_A} 0.0" in lines)
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
     found = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     assert float(found[f"gpu_dra_pool_published_timestamp_seconds{POOL_A}"]) > 1.7e9
     assert float(found['gpu_dra_pool_retries_total{driver="gpu.nvidia.com"}']) >= 1

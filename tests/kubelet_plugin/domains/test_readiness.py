@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from support.background import background
 from support.claims import a_ref
 from support.domain_cluster import DomainCluster, until
 from support.objects import allocate, claim, result
@@ -148,12 +149,8 @@ class Tray:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        task = asyncio.create_task(self.standing.run())
-        try:
+        async with background(self.standing.run()):
             yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
     async def prepared(self, domain: ComputeDomain) -> ClaimRef:
         pod = {"metadata": {"name": "train-0", "uid": "uid-of-train-0"}}

@@ -8,6 +8,7 @@ from typing import Any
 
 import pynvml
 import pytest
+from support.background import background
 from support.replaced_nvml import Library
 
 from kubelet_plugin.facts.hardware import NvmlSource
@@ -50,12 +51,8 @@ class Listener:
         self, *, wait_s: float = 0.05, retry_s: tuple[float, ...] = (0.0,)
     ) -> AsyncIterator[EventWatcher]:
         watcher = EventWatcher(self.open_nvml, self.events.append, self.coverage.append, wait_s=wait_s, retry_s=retry_s)
-        task = asyncio.create_task(watcher.run())
-        try:
+        async with background(watcher.run()):
             yield watcher
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
 
 @pytest.fixture

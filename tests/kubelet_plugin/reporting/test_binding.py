@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from support.background import background
 from support.claims import NODE, FakeClaims, a_claim, a_ref, a_result, device_name
 from support.plugin import eventually
 
@@ -65,12 +66,8 @@ class Scene:
         binding = NodeBinding(
             GPU_DRIVER, NODE, ClaimReader(self.api), self, self, self.outcome, patience_s=patience_s, again_s=0.01
         )
-        task = asyncio.create_task(binding.run())
-        try:
+        async with background(binding.run()):
             yield binding
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
 
 def inventory(*claims: ClaimRef, driver: str = GPU_DRIVER) -> JsonObject:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.background import background
 from support.claims import BOOT, NODE, a_gpu, a_held_device, a_ref, an_entry, device_name, node_facts, uuid_of
 from support.objects import allocate, claim, result
 from support.plugin import eventually
@@ -627,8 +628,7 @@ async def test_the_kubelets_own_failure_keeps_the_answer_about_binding(scene: Sc
 async def test_a_pod_that_waits_is_answered_at_once(scene: Scene) -> None:
     """Other changes are written together."""
     writer = scene.new_writer(together_s=60.0)
-    task = asyncio.create_task(writer.run())
-    try:
+    async with background(writer.run()):
         await asyncio.sleep(0.1)
         scene.holds(binding=BindingStage.AHEAD)
         writer.changed()
@@ -641,6 +641,3 @@ async def test_a_pod_that_waits_is_answered_at_once(scene: Scene) -> None:
                 if "BindingReady" in str(await scene.devices()):
                     break
                 await asyncio.sleep(0.02)
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from support.background import background
 from support.mig import gpu_of
 from support.nodes import Node, a_node
 from support.shipped import create_definitions
@@ -111,12 +112,8 @@ async def prepare_cluster(kube: Kube) -> str:
 
 @asynccontextmanager
 async def running(reporter: Reporter) -> AsyncIterator[None]:
-    task = asyncio.create_task(reporter.run())
-    try:
+    async with background(reporter.run()):
         yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 @pytest.fixture
