@@ -129,7 +129,9 @@ class Claims:
 
     async def call(self, method: str, claims: Sequence[JsonObject]) -> None:
         for start in range(0, len(claims), BATCH):
-            await asyncio.to_thread(self._bench.call, f"Node{method}Resources", list(claims[start : start + BATCH]))
+            await asyncio.to_thread(
+                self._bench.kubelet.call, f"Node{method}Resources", list(claims[start : start + BATCH])
+            )
 
 
 async def node(profile: str, claims: int, cycles: int) -> Figures:

@@ -28,14 +28,11 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-import grpc
-import grpc.aio
+# The folder of a script is where Python looks first.
+from _kubelet import Kubelet, allocated_claim
 
 from dra_driver.api.meta import DEVICE_CLASSES, LEASES, NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject
-from dra_driver.kube import kubelet_api
 from dra_driver.kube.client import Kube, endpoint_from
-from dra_driver.kube.kubelet_api.generated import dra_v1_pb2, registration_pb2
-from dra_driver.names import CONFIG_API_VERSION, GPU_DRIVER
 from dra_driver.runtime.files import write_durably
 from dra_driver.simulation.cluster import Process
 from dra_driver.terminal import print_table
@@ -97,6 +94,24 @@ async def _true(value: bool) -> bool:
 _SETTLED_S = 10.0
 
 
+async def install(kube: Kube) -> None:
+    """What the chart brings, as far as plugin and controller need it."""
+    import yaml
+
+    from dra_driver import bundled
+    from dra_driver.api.meta import CRDS
+
+    for path in sorted(bundled.CRDS_FOLDER.glob("*.yaml")):
+        await kube.create(CRDS, yaml.safe_load(path.read_text()))
+    device_class: JsonObject = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": "gpu.nvidia.com"},
+        "spec": {},
+    }
+    await kube.create(DEVICE_CLASSES, device_class)
+
+
 class Bench:
     """A cluster of one node, seen from kubelet's side of the socket."""
 
@@ -122,7 +137,7 @@ class Bench:
         self.controller: Process
         self.plugin: Process
         self.kube: Kube
-        self.channel: grpc.Channel
+        self.kubelet: Kubelet
         self.claims: list[JsonObject] = []
         self._names: list[str] = []
 
@@ -163,28 +178,21 @@ class Bench:
         self.plugin = self._plugin()
         started = time.perf_counter()
         await self._process(stack, self.plugin)
-        registration = self.folder / "kubelet" / "plugins_registry" / f"{GPU_DRIVER}-reg.sock"
-        await self._until(lambda: _true(registration.exists()))
-        await self._register(registration)
+        await self._registered(stack)
         devices: list[str] = []
         while not devices:
             slices = (await self.kube.list(RESOURCE_SLICES)).items
             devices = sorted(device["name"] for item in slices for device in item["spec"].get("devices") or ())
             await asyncio.sleep(0.01)
         visible_s = time.perf_counter() - started
-        self._connect(stack)
         self._names = devices
         self.claims = [await self._claim(f"claim-{index}", device) for index, device in enumerate(devices)]
         return visible_s
 
-    def _connect(self, stack: AsyncExitStack) -> None:
-        # A subchannel of its own: one that has seen its server end waits before it tries again.
-        options = [("grpc.use_local_subchannel_pool", 1)]
-        self.channel = stack.enter_context(grpc.insecure_channel(f"unix:{self._socket}", options))
-
-    @property
-    def _socket(self) -> Path:
-        return self.folder / "kubelet" / "plugins" / GPU_DRIVER / "dra.sock"
+    async def _registered(self, stack: AsyncExitStack) -> None:
+        self.kubelet = stack.enter_context(Kubelet(self.folder / "kubelet"))
+        await self._until(lambda: _true(self.kubelet.sees_driver))
+        await asyncio.to_thread(self.kubelet.register)
 
     async def start_again_with_policy(self, stack: AsyncExitStack) -> None:
         """The plugin, with parts on all GPUs, and shares of the last two."""
@@ -193,8 +201,7 @@ class Bench:
         file.write_text(POLICY % {"mps": self.gpus[-1], "sliced": self.gpus[-2]})
         self.plugin = self._plugin("--policy", str(file))
         await self._process(stack, self.plugin)
-        await self._until(lambda: _true(self._socket.exists()))
-        self._connect(stack)
+        await self._registered(stack)
 
     async def _process(self, stack: AsyncExitStack, process: Process) -> None:
         await process.start()
@@ -211,80 +218,13 @@ class Bench:
         return bool((await self.kube.list(LEASES)).items)
 
     async def install(self) -> None:
-        import yaml
-
-        from dra_driver import bundled
-        from dra_driver.api.meta import CRDS
-
-        for path in sorted(bundled.CRDS_FOLDER.glob("*.yaml")):
-            await self.kube.create(CRDS, yaml.safe_load(path.read_text()))
+        await install(self.kube)
         await self.kube.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
-        device_class: JsonObject = {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "DeviceClass",
-            "metadata": {"name": "gpu.nvidia.com"},
-            "spec": {},
-        }
-        await self.kube.create(DEVICE_CLASSES, device_class)
-
-    async def _register(self, socket: Path) -> None:
-        async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
-            await channel.unary_unary(
-                f"/{kubelet_api.REGISTRATION}/NotifyRegistrationStatus",
-                request_serializer=lambda message: message.SerializeToString(),
-                response_deserializer=registration_pb2.RegistrationStatusResponse.FromString,
-            )(registration_pb2.RegistrationStatus(plugin_registered=True), wait_for_ready=True)
 
     async def _claim(
         self, name: str, device: str, *, share: str | None = None, config: JsonObject | None = None
     ) -> JsonObject:
-        request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}
-        claim = await self.kube.create(
-            RESOURCE_CLAIMS,
-            {
-                "apiVersion": "resource.k8s.io/v1",
-                "kind": "ResourceClaim",
-                "metadata": {"name": name, "namespace": "default"},
-                "spec": {"devices": {"requests": [request]}},
-            },
-        )
-        result = {"request": "gpu", "driver": GPU_DRIVER, "pool": NODE, "device": device}
-        if share is not None:
-            result["shareID"] = share
-        devices: JsonObject = {"results": [result]}
-        if config is not None:
-            parameters = {"apiVersion": CONFIG_API_VERSION, "kind": "GpuConfig", "sharing": config}
-            opaque = {"driver": GPU_DRIVER, "parameters": parameters}
-            devices["config"] = [{"source": "FromClaim", "requests": [], "opaque": opaque}]
-        status = {"allocation": {"devices": devices}}
-        await self.kube.merge_patch(
-            RESOURCE_CLAIMS, name, {"status": status}, namespace="default", subresource="status"
-        )
-        return claim
-
-    def call(self, method: str, claims: list[JsonObject]) -> float:
-        """One call of kubelet's, in seconds; every claim must come back without an error.
-
-        Blocking: the time that an event loop of this process would add is not the plugin's.
-        """
-        request = getattr(dra_v1_pb2, f"{method}Request")(
-            claims=[
-                dra_v1_pb2.Claim(namespace="default", name=claim["metadata"]["name"], uid=claim["metadata"]["uid"])
-                for claim in claims
-            ]
-        )
-        remote = self.channel.unary_unary(
-            f"/{kubelet_api.DRA_V1}/{method}",
-            request_serializer=lambda message: message.SerializeToString(),
-            response_deserializer=getattr(dra_v1_pb2, f"{method}Response").FromString,
-        )
-        start = time.perf_counter()
-        response = remote(request)
-        seconds = time.perf_counter() - start
-        errors = [entry.error for entry in response.claims.values() if entry.error]
-        if errors or len(response.claims) != len(claims):
-            raise RuntimeError(f"{method}: {errors or 'claims are missing in the answer'}")
-        return seconds
+        return await allocated_claim(self.kube, name, NODE, device, share=share, config=config)
 
     def rounds(self, count: int, batch: int) -> dict[str, tuple[float, float]]:
         """Prepare and unprepare `batch` claims in one call, `count` times after a few to warm up."""
@@ -292,9 +232,9 @@ class Bench:
         for index in range(count + WARM_UP):
             claims = [self.claims[(index + offset) % GPUS] for offset in range(batch)]
             times = {
-                "prepare": self.call("NodePrepareResources", claims),
-                "repeat": self.call("NodePrepareResources", claims),
-                "unprepare": self.call("NodeUnprepareResources", claims),
+                "prepare": self.kubelet.call("NodePrepareResources", claims),
+                "repeat": self.kubelet.call("NodePrepareResources", claims),
+                "unprepare": self.kubelet.call("NodeUnprepareResources", claims),
             }
             if index >= WARM_UP:
                 for name, seconds in times.items():
@@ -327,19 +267,19 @@ class Bench:
 
     def _repeated(self, count: int, claim: JsonObject, *, beside: JsonObject | None = None) -> dict[str, Any]:
         if beside is not None:
-            self.call("NodePrepareResources", [beside])
+            self.kubelet.call("NodePrepareResources", [beside])
         samples: dict[str, list[float]] = {"prepare": [], "unprepare": []}
         for _ in range(count):
-            samples["prepare"].append(self.call("NodePrepareResources", [claim]))
-            samples["unprepare"].append(self.call("NodeUnprepareResources", [claim]))
+            samples["prepare"].append(self.kubelet.call("NodePrepareResources", [claim]))
+            samples["unprepare"].append(self.kubelet.call("NodeUnprepareResources", [claim]))
         if beside is not None:
-            self.call("NodeUnprepareResources", [beside])
+            self.kubelet.call("NodeUnprepareResources", [beside])
         return {name: percentiles(values) for name, values in samples.items()}
 
     async def floor(self) -> dict[str, tuple[float, float]]:
         """What an empty call, one claim read and one durable write cost here."""
         path, content = self.folder / "floor", b"x" * 8192
-        calls = [self.call("NodeUnprepareResources", []) for _ in range(300)]
+        calls = [self.kubelet.call("NodeUnprepareResources", []) for _ in range(300)]
         reads = [await timed(lambda: self.kube.get(RESOURCE_CLAIMS, "claim-0", "default")) for _ in range(300)]
         writes = []
         for _ in range(300):
