@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dra_driver.cel.closures import picked
 from dra_driver.cel.errors import CelError, CelNotJudged, CelTypeError, closest
 from dra_driver.cel.functions import INCLUDES_SINCE, LAZY_METHODS, NOT_KNOWN
+from dra_driver.cel.library.formatting import MOST_DIGITS, clauses, need
 from dra_driver.cel.library.texts import compiled_pattern
 from dra_driver.cel.overloads import CheckedTree, Environment, Failed, Overload
 from dra_driver.cel.tree import (
@@ -27,6 +28,7 @@ from dra_driver.cel.tree import (
     OptionalMap,
     Select,
     SyntaxNode,
+    children,
 )
 from dra_driver.cel.types import (
     ANY,
@@ -47,6 +49,8 @@ from dra_driver.cel.types import (
 )
 
 _NO_INDICES = frozenset(["list", "map", "null_type"])
+_OF_TIMES = frozenset(["+", "-", "<", "<=", ">", ">="])
+"""Operators that a server also has for durations and timestamps. Null fits there, and fails in the evaluation."""
 _SIGNS = frozenset(["==", "!=", "<", "<=", ">", ">=", "in", "+", "-", "*", "/", "%", "-_", "!_", "[]", "[?]"])
 
 
@@ -67,6 +71,8 @@ class _Checker:
             (name, variable.type) for name, variable in environment.variables.items()
         ]
         self.tree.slots = len(self._scope)
+        self._mixed = 0
+        """How many calls of `format` are around: literals in them may have items of several types."""
         self._converted: dict[SyntaxNode, object] = {}
         """Literals that a conversion takes, and the values of such conversions."""
 
@@ -181,14 +187,16 @@ class _Checker:
         if not candidates:
             raise self._unknown(node)
         operands = ((node.target,) if node.target else ()) + node.arguments
+        self._mixed += node.function == "format"
         given = [self.type_of(operand) for operand in operands]
+        self._mixed -= node.function == "format"
         result = self._resolved(node, node.function, candidates, given, node)
         self._check_literals(node, operands)
         # A server also has unsigned numbers, so the type of the remainder is known only with the types of both.
         return DYN if node.function == "%" and all(map(is_dynamic, given)) else result
 
     def _check_literals(self, node: CallNode, operands: Sequence[SyntaxNode]) -> None:
-        """Literals are converted, and regular expressions read, now and not for every device."""
+        """Literals are converted, regular expressions and texts with clauses read, now and not for every device."""
         match node.function, operands:
             case "int" | "double" | "bool" | "string" | "dyn", [operand]:
                 if isinstance(operand, Constant):
@@ -201,6 +209,35 @@ class _Checker:
                     compiled_pattern(pattern)
                 except Failed as error:
                     raise self._error(str(error), *_span(place)) from None
+            case "format", [Constant(value=str(text)) as place, ListLiteral(items=items)]:
+                self._check_format(text, place, items)
+
+    def _check_format(self, text: str, place: SyntaxNode, items: Sequence[SyntaxNode]) -> None:
+        try:
+            wanted = clauses(text)
+        except Failed as error:
+            raise self._error(str(error), *_span(place)) from None
+        if len(wanted) != len(items):
+            message = f"clauses in the text: {len(wanted)}, values in the list: {len(items)}; each clause takes one value"
+            raise self._error(message, *_span(place))
+        for (letter, precision), item in zip(wanted, items, strict=True):
+            if precision > MOST_DIGITS:
+                message = f"more than {MOST_DIGITS} digits are not known here"
+                raise CelNotJudged(message, self._expression, place.start, place.end)
+            self._must_be_shown(letter, item)
+
+    def _must_be_shown(self, letter: str, node: SyntaxNode) -> None:
+        """An API server refuses an attribute, whose type it does not know; `dyn(…)` leaves that to the evaluation."""
+        kind = self.tree.types[node]
+        if kind not in (DYN, FREE):
+            try:
+                need(letter, kind.name)
+            except Failed as error:
+                hint = "; write dyn(…) around the attribute" if kind == ANY else ""
+                raise self._error(f"{error}{hint}", *_span(node)) from None
+        if letter == "s" and isinstance(node, ListLiteral | MapLiteral):
+            for item in children(node):
+                self._must_be_shown(letter, item)
 
     def _qualified(self, node: CallNode) -> str | None:
         """`optional.of(x)` is a function with a dotted name unless `optional` is a variable."""
@@ -223,8 +260,9 @@ class _Checker:
             ):
                 possible.append(overload)
                 results.append(filled(overload.result, variables))
-        if not possible and NULL in given and name in _SIGNS:
-            raise CelNotJudged(f"`{name}` of null is not known here", self._expression, node.start, node.end)
+        if not possible and name in _OF_TIMES and all(kind == NULL or is_dynamic(kind) for kind in given):
+            self.tree.overloads[node] = ()
+            return DYN if name in "+-" else BOOL
         if not possible:
             raise self._mismatch(name, candidates, given, where)
         self.tree.overloads[node] = tuple(possible)
@@ -267,6 +305,9 @@ class _Checker:
         for node in nodes:
             kind = self.type_of(node)
             result = kind if common is None else joined(common, kind)
+            if self._mixed:
+                common = result or DYN
+                continue
             if result is None or (common is not None and not _alike(common, kind)):
                 message = f"{subject} must have one type, not {common} and {kind}"
                 mixed = common is not None and is_dynamic(common) != is_dynamic(kind)
@@ -361,11 +402,9 @@ def _elements(node: Comprehension, target: Type) -> list[tuple[str, Type]]:
 
 
 def _alike(left: Type, right: Type) -> bool:
-    """Not whether one type fits the other, but whether they are of one kind."""
-    if left.name == right.name == "optional_type":
-        inner = left.parameters[0], right.parameters[0]
-        return FREE in inner or is_dynamic(inner[0]) == is_dynamic(inner[1])
-    return left.name == right.name or FREE in (left, right)
+    """Not whether one type fits the other, but whether they are the same as far as they are known."""
+    same = left.name == right.name and len(left.parameters) == len(right.parameters)
+    return FREE in (left, right) or (same and all(map(_alike, left.parameters, right.parameters)))
 
 
 def _type_text(kind: Type) -> str:

@@ -142,7 +142,8 @@ def checked_selector(expression: str, server: Server = CURRENT) -> CheckedTree:
     root = parse(expression)
     checked = check(root, expression, device_environment(server))
     result = checked.types[root]
-    if result not in (BOOL, ANY) and not (server.list_attributes and result == DYN):
+    wanted = (BOOL, ANY, DYN) if server.list_attributes else (BOOL, ANY)
+    if result not in wanted or result.is_wrapper:
         raise CelTypeError(f"a selector must be bool, not {result}", expression, root.start, root.end)
     return checked
 

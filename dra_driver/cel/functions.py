@@ -10,12 +10,13 @@ Source: CEL language definition, standard definitions; k8s.io/apiserver environm
 import math
 import operator
 import re
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 
 from dra_driver import kubernetes
+from dra_driver.cel.library.formatting import FORMATTING
 from dra_driver.cel.library.lists import INCLUDES, LISTS, OPTIONALS, SETS
 from dra_driver.cel.library.network import NETWORK
 from dra_driver.cel.library.quantities import QUANTITIES, VERSIONS
@@ -30,15 +31,18 @@ from dra_driver.cel.types import (
     INT_MAX,
     INT_MIN,
     STRING,
+    WRAPPERS,
     A,
     B,
     Optional,
+    Type,
     decimal,
     equality,
     find,
     list_of,
     map_of,
     optional_of,
+    text_of_double,
     type_name,
 )
 
@@ -147,21 +151,6 @@ def _double_of_text(text: str) -> float:
     if math.isinf(number) and not _INFINITY.fullmatch(text):
         raise Failed(f"not a number: {text!r}")
     return number
-
-
-def _text_of_double(value: float) -> str:
-    """The shortest digits that mean this number, with an exponent from a million on."""
-    if value != value:
-        return "NaN"
-    if value in (math.inf, -math.inf):
-        return "+Inf" if value > 0 else "-Inf"
-    decimal = Decimal(repr(value))
-    power = decimal.adjusted()
-    if -4 <= power < 6:
-        return f"{decimal:f}".removesuffix(".0")
-    digits = "".join(map(str, decimal.as_tuple().digits)).rstrip("0")
-    fraction = f".{digits[1:]}" if digits[1:] else ""
-    return f"{'-' if value < 0 else ''}{digits[0]}{fraction}e{power:+03d}"
 
 
 def _bool_of_text(text: str) -> bool:
@@ -282,10 +271,40 @@ _STANDARD: Library = {
         function(STRING, lambda value: value, STRING),
         function(STRING, lambda value: "true" if value else "false", BOOL),
         function(STRING, lambda value: str(int(value)), INT),
-        function(STRING, _text_of_double, DOUBLE),
+        function(STRING, text_of_double, DOUBLE),
     ],
     "dyn": [function(DYN, lambda value: value, A)],
 }
+
+
+def _int32(value: int) -> int:
+    if not -(2**31) <= value < 2**31:
+        raise Failed("integer overflow: the number does not fit in 32 bits")
+    return value
+
+
+def _single(value: float) -> float:
+    """As a float of 32 bits."""
+    try:
+        return float(struct.unpack("f", struct.pack("f", value))[0])
+    except OverflowError:
+        return math.copysign(math.inf, value)
+
+
+_NARROWED: Mapping[str, Callable[[Any], object]] = {
+    "google.protobuf.Int32Value": _int32,
+    "google.protobuf.FloatValue": _single,
+}
+_ZEROS = {BOOL: False, INT: 0, DOUBLE: 0.0, STRING: ""}
+
+
+def _wrapper(name: str, kind: Type) -> list[Overload]:
+    """Null stands beside the literal, but not in it."""
+    zero, value = _ZEROS[kind], Type(kind.name)
+    return [function(kind, lambda: zero), function(kind, _NARROWED.get(name, lambda given: given), value)]
+
+
+_MESSAGES: Library = {name: _wrapper(name, kind) for name, kind in WRAPPERS.items()}
 
 
 def _merged(*libraries: Mapping[str, Sequence[Overload]]) -> dict[str, tuple[Overload, ...]]:
@@ -296,7 +315,10 @@ def _merged(*libraries: Mapping[str, Sequence[Overload]]) -> dict[str, tuple[Ove
     return merged
 
 
-_ALWAYS = _merged(_OPERATORS, _STANDARD, REGEXES, LISTS, OPTIONALS, QUANTITIES, STRINGS, SETS, NETWORK, VERSIONS)
+_ALWAYS = _merged(
+    *(_OPERATORS, _STANDARD, _MESSAGES, REGEXES, LISTS, OPTIONALS),
+    *(QUANTITIES, STRINGS, FORMATTING, SETS, NETWORK, VERSIONS),
+)
 """What every server has that serves resource.k8s.io/v1."""
 _WITH_INCLUDES = _merged(_ALWAYS, INCLUDES)
 
@@ -310,13 +332,13 @@ FUNCTIONS = functions_of(CURRENT)
 
 NOT_KNOWN = frozenset(
     {
-        *("url", "isURL", "validate", "format", "duration", "timestamp", "type", "uint", "bytes", "quote"),
+        *("url", "isURL", "validate", "duration", "timestamp", "type", "uint", "bytes", "quote"),
         *("sort", "sortBy", "isSorted", "reverse", "distinct", "slice", "flatten", "range", "unwrap", "unwrapOpt"),
         *("transformList", "transformMap", "transformMapEntry", "optFlatMap"),
     }
 )
 """Functions and macros that an API server has and no selector of devices needs: times, types, unsigned numbers, bytes,
-texts with clauses (`'%s'.format([…])`), URLs, named formats (`format.dns1123Label()`), new lists and maps of others."""
+URLs, named formats (`format.dns1123Label()`), new lists and maps of others."""
 
 LAZY_METHODS = frozenset({"or", "orValue"})
 """Methods of optionals whose argument is evaluated only when it is needed; the evaluation knows them."""

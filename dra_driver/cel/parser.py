@@ -28,7 +28,7 @@ from dra_driver.cel.tree import (
     SyntaxNode,
     children,
 )
-from dra_driver.cel.types import INT_MAX, INT_MIN, decimal
+from dra_driver.cel.types import INT_MAX, INT_MIN, WRAPPERS, decimal
 
 type Kind = Literal["name", "constant", "sign", "end"]
 
@@ -229,6 +229,10 @@ class _Parser:
         token = token or self._next
         return CelSyntaxError(message, self._text, token.start, token.end)
 
+    def _not_known(self, subject: str, start: int | None = None) -> CelNotJudged:
+        start = self._next.start if start is None else start
+        return CelNotJudged(f"{subject} not known here", self._text, start, self._next.end)
+
     # -- grammar
 
     def whole(self) -> SyntaxNode:
@@ -240,7 +244,7 @@ class _Parser:
     def _expression(self) -> SyntaxNode:
         self._depth += 1
         if self._depth > _MOST_LEVELS:
-            raise CelNotJudged("so many levels of parentheses", self._text, self._next.start, self._next.end)
+            raise self._not_known("so many levels of parentheses are")
         condition = self._logical("||")
         if self._skip("?"):
             then = self._logical("||")
@@ -297,12 +301,32 @@ class _Parser:
             elif self._at("["):
                 node = self._index(node)
             elif self._at("{"):
-                name = _dotted(node)
-                if name.startswith("google.protobuf."):
-                    raise CelNotJudged(f"`{name}{{…}}` is not known here", self._text, node.start, self._next.end)
-                raise self._error(f"there is no message type `{name}`; maps are written `{{key: value}}`")
+                node = self._message(node)
             else:
                 return node
+
+    def _message(self, node: SyntaxNode) -> SyntaxNode:
+        """A wrapper as a call with its name: `google.protobuf.Int64Value{value: 3}` has one argument, `…{}` none."""
+        name = _dotted(node)
+        if name not in WRAPPERS and name.startswith("google.protobuf."):
+            raise self._not_known(f"`{name}{{…}}` is", node.start)
+        if name not in WRAPPERS:
+            raise self._error(f"there is no message type `{name}`; maps are written `{{key: value}}`")
+        self._take()
+        values: list[SyntaxNode] = []
+        while not self._at("}"):
+            self._refuse_optional()
+            if values:
+                raise self._not_known("several fields in one message are", node.start)
+            field = self._take()
+            if field.text != "value":
+                raise self._error(f"`{name}` has only the field `value`", field)
+            self._expect(":", "between field and value")
+            values.append(self._expression())
+            if not self._skip(","):
+                break
+        end = self._expect("}", "to close the message").end
+        return CallNode(name, None, tuple(values), node.start, start=node.start, end=end)
 
     def _after_dot(self, operand: SyntaxNode) -> SyntaxNode:
         optional = self._skip("?")
@@ -378,7 +402,7 @@ class _Parser:
 
     def _refuse_optional(self) -> None:
         if self._at("?"):
-            raise CelNotJudged("`?` in a list or map is not known here", self._text, self._next.start, self._next.end)
+            raise self._not_known("`?` in a list, map or message is")
 
     def _map(self) -> SyntaxNode:
         opening = self._take()

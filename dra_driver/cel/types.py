@@ -8,8 +8,10 @@ The type `DYN` is "known only when evaluated": it fits everything, and the evalu
 may be ANY where it may not be DYN. Types named by one capital letter are variables of a function's signature.
 """
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from decimal import Decimal
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
@@ -27,6 +29,21 @@ def decimal(text: str) -> int:
     if len(digits) > _MOST_DIGITS:
         return -_FAR_TOO_LARGE if text.startswith("-") else _FAR_TOO_LARGE
     return int(f"{'-' if text.startswith('-') else ''}{digits or '0'}")
+
+
+def text_of_double(value: float) -> str:
+    """The shortest digits that mean this number, with an exponent from a million on."""
+    if value != value:
+        return "NaN"
+    if value in (math.inf, -math.inf):
+        return "+Inf" if value > 0 else "-Inf"
+    exact = Decimal(repr(value))
+    power = exact.adjusted()
+    if -4 <= power < 6:
+        return f"{exact:f}".removesuffix(".0")
+    digits = "".join(map(str, exact.as_tuple().digits)).rstrip("0")
+    fraction = f".{digits[1:]}" if digits[1:] else ""
+    return f"{'-' if value < 0 else ''}{digits[0]}{fraction}e{power:+03d}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +128,21 @@ def find(entries: Mapping[Any, object], key: object) -> Optional:
 class Type:
     name: str
     parameters: tuple["Type", ...] = ()
+    is_wrapper: bool = field(default=False, compare=False)
+    """Of `google.protobuf.Int64Value{…}`: the type of its value, but null may stand beside it."""
 
     def __str__(self) -> str:
         inner = ", ".join(map(str, self.parameters))
-        return f"{self.name}({inner})" if inner else self.name
+        text = f"{self.name}({inner})" if inner else self.name
+        return f"wrapper({text})" if self.is_wrapper else text
 
     @property
     def is_variable(self) -> bool:
         return len(self.name) == 1
+
+    @property
+    def is_nullable(self) -> bool:
+        return self.is_wrapper or self.name in _NULLABLE
 
 
 DYN = Type("dyn")
@@ -135,6 +159,14 @@ SEMVER = Type("semver")
 IP = Type("net.IP")
 CIDR = Type("net.CIDR")
 A, B = Type("A"), Type("B")
+
+WRAPPERS: Mapping[str, Type] = {
+    f"google.protobuf.{name}Value": Type(kind.name, is_wrapper=True)
+    for name, kind in {
+        "Bool": BOOL, "Double": DOUBLE, "Float": DOUBLE, "Int32": INT, "Int64": INT, "String": STRING,
+    }.items()
+}  # fmt: skip
+"""Messages whose literals are read, as in `google.protobuf.Int64Value{value: 3}`, and the types of their values."""
 
 _DYNAMIC = frozenset({"dyn", "any", "free"})
 _NULLABLE = frozenset({"quantity", "semver", "optional_type", IP.name, CIDR.name})
@@ -180,9 +212,9 @@ def fits(wanted: Type, given: Type, variables: dict[str, Type]) -> bool:
             variables[wanted.name] = given
             return True
         return fits(bound, given, variables)
-    if is_dynamic(wanted) or is_dynamic(given) or (given == NULL and wanted.name in _NULLABLE):
+    if is_dynamic(wanted) or is_dynamic(given) or (given == NULL and wanted.is_nullable):
         return True
-    if wanted == NULL and given.name in _NULLABLE:
+    if wanted == NULL and given.is_nullable:
         return True
     if wanted.name != given.name or len(wanted.parameters) != len(given.parameters):
         return False
@@ -207,8 +239,8 @@ def joined(left: Type, right: Type) -> Type | None:
             return type_
     if not fits(left, right, {}):
         return None
-    if left.name != right.name:
-        return right if left == NULL else left
+    if left.name != right.name or not left.parameters:
+        return left
     pairs = zip(left.parameters, right.parameters, strict=True)
     return Type(left.name, tuple(joined(own, other) or DYN for own, other in pairs))
 

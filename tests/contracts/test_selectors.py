@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from support import real_api_server
 from support.api import Api, Refused
-from support.cel_expressions import EXPRESSIONS, about_a_device
+from support.cel_expressions import KUBERNETES_EXPRESSIONS, about_a_device
 from support.cel_values import BIND_HOLD, COSTLY, FAIL, HOLD, NO_EXPRESSION, TOO_LONG
 from support.dra_objects import CLASSES
 from support.real_api_server import RealApiServer
@@ -113,7 +113,7 @@ def random_expressions(count: int) -> list[str]:
 
     @seed(RANDOM_SEED)
     @settings(max_examples=count // 2, database=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
-    @given(EXPRESSIONS)
+    @given(KUBERNETES_EXPRESSIONS)
     def collect(expression: str) -> None:
         device = about_a_device(expression)
         expressions.update([device, f"({device}) == ({device})"])

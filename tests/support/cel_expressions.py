@@ -19,6 +19,8 @@ _ATOMS = st.one_of(
 _BINARY = ["+", "-", "*", "/", "%", "==", "!=", "<", "<=", ">", ">=", "in", "&&", "||"]
 _METHODS = ["startsWith", "endsWith", "contains", "indexOf", "lastIndexOf", "split", "charAt", "substring", "join"]
 _PLAIN_METHODS = ["size", "lowerAscii", "upperAscii", "trim"]
+_CLAUSES = ["%s", "%d", "%.1f", "%e", "%x", "%X", "%b", "%o", "a%%%s", "%.3s", "%z", "%"]
+_WRAPPERS = [f"google.protobuf.{name}Value" for name in ("Bool", "Double", "Float", "Int32", "Int64", "String")]
 
 
 def _optionals(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
@@ -68,7 +70,22 @@ def _larger(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     )
 
 
+def _of_kubernetes(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    """What Google's evaluator for Python has not, or has otherwise: `format`, wrappers, literals of one type."""
+    clauses = st.sampled_from(_CLAUSES)
+    return st.one_of(
+        _larger(inner),
+        st.tuples(inner, inner).map(lambda t: f"[{t[0]}, {t[1]}]"),
+        st.tuples(clauses, inner).map(lambda t: f"'{t[0]}'.format([{t[1]}])"),
+        st.tuples(clauses, inner).map(lambda t: f"'{t[0]}'.format([dyn({t[1]})])"),
+        st.tuples(clauses, inner, inner).map(lambda t: f"('{t[0]}' + '%s').format([{t[1]}, {t[2]}])"),
+        st.tuples(st.sampled_from(_WRAPPERS), inner).map(lambda t: f"{t[0]}{{value: {t[1]}}}"),
+        st.sampled_from(_WRAPPERS).map(lambda name: f"{name}{{}}"),
+    )
+
+
 EXPRESSIONS = st.recursive(_ATOMS, _larger, max_leaves=6)
+KUBERNETES_EXPRESSIONS = st.recursive(_ATOMS, _of_kubernetes, max_leaves=6)
 
 
 def about_a_device(expression: str) -> str:

@@ -31,7 +31,7 @@ def _shown(value: object) -> str:
         case bool():
             return f"bool({str(value).lower()})"
         case float():
-            return f"double({'NaN' if value != value else f'{value:g}'})"
+            return f"double({'NaN' if value != value else repr(value).removesuffix('.0')})"
     return f"{type_name(value)}({int(value) if isinstance(value, int) else value})"
 
 
