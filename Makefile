@@ -1,5 +1,5 @@
 # `make demo` and `make test` set up what they need; `make check` is all that CI runs.
-.PHONY: help demo test test-all check format lint types contracts generate lock bases sbom scan bench campaign faults mutants image-check clean
+.PHONY: help demo test test-all check format lint types contracts generate lock bases image chart sbom scan bench campaign faults mutants image-check clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -72,6 +72,13 @@ bases:  ## Dockerfile: today's digests of the images that it builds on; needs Do
 	  sed -i -E "s#^(ARG (BASE|GO)=$$tag)(@.*)?\$$#\1@$$digest#" Dockerfile && echo "$$tag@$$digest"; \
 	done
 
+image: $(VENV)/bin/python  ## build/image.tar: the image for amd64 and arm64, without a container engine; and what is in it (CycloneDX)
+	@PYTHONPATH=. $(BIN)/python -m release.image $(if $(MIRROR),--mirror $(MIRROR)) $(if $(HOOKS),--hooks $(HOOKS)) \
+	  $(if $(IMAGE),--name $(IMAGE))
+
+chart: $(VENV)/.cli  ## build/gpu-dra-driver-VERSION.tgz and build/chart.tar (OCI); IMAGE=REPOSITORY is the image that it names
+	@PYTHONPATH=. $(BIN)/python -m release.chart $(if $(IMAGE),--image $(IMAGE))
+
 sbom: $(VENV)/tools/.installed  ## build/sbom.cdx.json: the Python packages of the image, as CycloneDX
 	@mkdir -p build && $(VENV)/tools/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible \
 	  --output-file build/sbom.cdx.json requirements.txt && echo build/sbom.cdx.json
@@ -97,7 +104,7 @@ campaign: $(VENV)/.dev  ## random claims and faults against real processes; fail
 	@PYTHONPATH=.:tests nice -n 10 $(BIN)/python -m campaign
 
 image-check: $(VENV)/.dev  ## what the Dockerfile does, without it: a clean install, its size, and every entry point
-	@GPU_DRA_TEST_INSTALL=1 $(BIN)/pytest -q -s tests/charts/test_image.py
+	@GPU_DRA_TEST_INSTALL=1 $(BIN)/pytest -q -s tests/charts/test_image.py tests/release/test_image.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -96,17 +96,6 @@ def test_the_pins_are_renewed_by_make_bases_or_stay(digest: str, tmp_path: Path)
         assert (tmp_path / "Dockerfile").read_text() == DOCKERFILE
 
 
-def test_a_release_is_checked_listed_and_scanned_before_it_is_pushed() -> None:
-    release = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yaml").read_text())
-    (job,) = release["jobs"].values()
-    steps = [step.get("run", "") for step in job["steps"]]
-    order = [next(n for n, run in enumerate(steps) if words in run) for words in (".ci/run", "sbom", "scan", "--push")]
-    assert order == sorted(order)
-    assert all(re.fullmatch(r"\S+@[0-9a-f]{40}", step["uses"]) for step in job["steps"] if "uses" in step)
-    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M)
-    assert {*re.findall(r"^make (\w+)$", "\n".join(steps), re.M)} <= {*targets}
-
-
 def test_the_sbom_lists_what_is_locked(tree: Installed) -> None:
     subprocess.run(["make", "sbom"], cwd=ROOT, check=True, capture_output=True)
     listed = json.loads((ROOT / "build" / "sbom.cdx.json").read_text())["components"]

@@ -19,7 +19,7 @@ from pathlib import Path
 import yaml
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("dra_driver", "kubelet_plugin", "controller")
+PACKAGES = ("dra_driver", "kubelet_plugin", "controller", "release")
 _FAULTS = Path(__file__).with_name("faults.yaml")
 _TESTS_FAILED = 1
 _NOT_ENDED = 124

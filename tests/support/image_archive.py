@@ -4,9 +4,6 @@ The virtual environment lies where the Dockerfile puts it. The interpreter it wa
 that any of them is linked with, lie where they lie on this machine; the Dockerfile's base image has them elsewhere.
 """
 
-import hashlib
-import io
-import json
 import os
 import platform
 import re
@@ -18,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from support.image import Installed
+
+from release.oci import add_file, compressed, image, write_archive
 
 PLACE = Path("/opt/gpu-dra")
 """Of the virtual environment. Not where it was made: pods have volumes of their own at /tmp."""
@@ -48,38 +47,9 @@ def write_program(program: Path, name: str, target: Path) -> Path:
 
 def _pack(layer: Path, name: str, target: Path, runs: dict[str, Any]) -> Path:
     """`runs` is the part `config` of the image's configuration. The layer is gone afterwards."""
-    digest = _digest_of(layer)
-    config = _json(
-        {
-            "architecture": _MACHINES[platform.machine()],
-            "os": "linux",
-            "config": runs,
-            "rootfs": {"type": "layers", "diff_ids": [digest]},
-        }
-    )
-    manifest = _json(
-        {
-            "schemaVersion": 2,
-            "mediaType": "application/vnd.oci.image.manifest.v1+json",
-            "config": _descriptor("application/vnd.oci.image.config.v1+json", config),
-            "layers": [
-                {
-                    "mediaType": "application/vnd.oci.image.layer.v1.tar",
-                    "digest": digest,
-                    "size": layer.stat().st_size,
-                }
-            ],
-        }
-    )
-    named = {"io.containerd.image.name": name, "org.opencontainers.image.ref.name": name}
-    entry = {**_descriptor("application/vnd.oci.image.manifest.v1+json", manifest), "annotations": named}
-    with tarfile.open(target, "w") as archive:
-        _add(archive, "oci-layout", b'{"imageLayoutVersion":"1.0.0"}')
-        _add(archive, "index.json", _json({"schemaVersion": 2, "manifests": [entry]}))
-        for content in (config, manifest):
-            _add(archive, f"blobs/sha256/{_sha256(content)}", content)
-        archive.add(layer, f"blobs/{digest.replace(':', '/')}")
-    layer.unlink()
+    packed = compressed(layer)
+    write_archive(image([packed], runs, _MACHINES[platform.machine()]), name, target)
+    layer.with_suffix(".gz").unlink()
     return target
 
 
@@ -101,7 +71,7 @@ def _write_files(files: Mapping[Path, Path], target: Path, replaced: Path | None
             if replaced is not None and place.parent == PLACE / "bin" and not file.is_symlink():
                 # Its first line names the interpreter of the environment.
                 content = file.read_bytes().replace(str(replaced).encode(), str(PLACE).encode())
-                _add(layer, str(place)[1:], content, mode=0o755)
+                add_file(layer, str(place)[1:], content, mode=0o755)
             else:
                 layer.add(file, str(place)[1:], recursive=False, filter=_readable)
 
@@ -157,26 +127,3 @@ def _add_folder(archive: tarfile.TarFile, folder: Path, mode: int = 0o755) -> No
     info = tarfile.TarInfo(str(folder)[1:])
     info.type, info.mode = tarfile.DIRTYPE, mode
     archive.addfile(info)
-
-
-def _add(archive: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644) -> None:
-    info = tarfile.TarInfo(name)
-    info.size, info.mode = len(content), mode
-    archive.addfile(info, io.BytesIO(content))
-
-
-def _descriptor(media_type: str, content: bytes) -> dict[str, Any]:
-    return {"mediaType": media_type, "digest": f"sha256:{_sha256(content)}", "size": len(content)}
-
-
-def _json(value: Any) -> bytes:
-    return json.dumps(value).encode()
-
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def _digest_of(file: Path) -> str:
-    with file.open("rb") as stream:
-        return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"

@@ -1,0 +1,115 @@
+"""`make chart`: the chart as Helm's package, and as the OCI archive that `helm push` would push.
+
+    build/gpu-dra-driver-VERSION.tgz   for `helm install FILE` and `helm push FILE oci://…`
+    build/chart.tar                    for clients of registries: `skopeo copy oci-archive:build/chart.tar docker://…`
+
+With `IMAGE=REPOSITORY` the packaged chart names that image, so that people who install it need no `--set`.
+Source: Helm's OCI media types (helm.sh/docs/topics/registries). A package is a compressed folder with the chart's name.
+"""
+
+import argparse
+import fnmatch
+import gzip
+import io
+import json
+import re
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from release.oci import Artifact, Blob, add_file, artifact, json_blob, write_archive
+
+REPOSITORY = Path(__file__).parents[1]
+CHART = REPOSITORY / "charts" / "gpu-dra-driver"
+CONFIG = "application/vnd.cncf.helm.config.v1+json"
+CONTENT = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
+
+_DEFAULT = re.compile(r"^(  repository: )gpu-dra-driver$", re.MULTILINE)
+"""Of the image, in values.yaml."""
+
+
+class WrongImage(Exception):
+    """The name of the image cannot be a value of the chart."""
+
+
+def chart_package(image: str | None) -> bytes:
+    """Helm's package, whose values name the repository `image`, or the value of this repository if None.
+
+    Raises `WrongImage`. The same chart always has the same bytes.
+    """
+    stream = io.BytesIO()
+    with (
+        gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w") as archive,
+    ):
+        for file in _files():
+            content = file.read_bytes()
+            if file == CHART / "values.yaml" and image is not None:
+                content = _with_image(content.decode(), image).encode()
+            add_file(archive, f"{CHART.name}/{file.relative_to(CHART)}", content)
+    return stream.getvalue()
+
+
+def _with_image(values: str, image: str) -> str:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    pattern = schema["properties"]["image"]["properties"]["repository"]["pattern"]
+    if not re.match(pattern, image):
+        raise WrongImage(
+            f"IMAGE={image} is not a repository without a tag, such as registry.example.com/gpu-dra-driver"
+        )
+    changed, times = _DEFAULT.subn(rf"\g<1>{image}", values)
+    assert times == 1, "values.yaml has one default of image.repository"
+    return changed
+
+
+def _files() -> Iterator[Path]:
+    """Chart.yaml first, because Helm reads it first."""
+    ignored = (CHART / ".helmignore").read_text().split()
+    files = [file for file in sorted(CHART.rglob("*")) if file.is_file() and file.name != ".helmignore"]
+    for file in sorted(files, key=lambda file: file.name != "Chart.yaml"):
+        if not any(fnmatch.fnmatch(part, one) for one in ignored for part in file.relative_to(CHART).parts):
+            yield file
+
+
+def chart_artifact(package: bytes) -> Artifact:
+    """As `helm push` makes it, without the time of its making."""
+    described = metadata()
+    annotations = {
+        "org.opencontainers.image.title": described["name"],
+        "org.opencontainers.image.version": described["version"],
+        "org.opencontainers.image.description": described["description"],
+    }
+    return artifact(json_blob(CONFIG, described), [Blob(CONTENT, package)], annotations)
+
+
+def metadata() -> dict[str, Any]:
+    """Chart.yaml."""
+    found: dict[str, Any] = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="make chart")
+    parser.add_argument("--image", help="repository of the image that the packaged chart names")
+    parser.add_argument("--target", type=Path, default=REPOSITORY / "build")
+    options = parser.parse_args()
+    try:
+        package = chart_package(options.image)
+    except WrongImage as error:
+        sys.exit(f"make chart: {error}")
+    options.target.mkdir(parents=True, exist_ok=True)
+    version = metadata()["version"]
+    file = options.target / f"{CHART.name}-{version}.tgz"
+    file.write_bytes(package)
+    print(file)
+    print(write_archive(chart_artifact(package), version, options.target / "chart.tar"))
+    if options.image is None:
+        print("the packaged chart names no registry: give its image with `make chart IMAGE=REGISTRY/gpu-dra-driver`")
+
+
+if __name__ == "__main__":
+    main()
