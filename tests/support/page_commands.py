@@ -28,6 +28,7 @@ from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.simulation.apiserver import SimulatedApiServer
 from dra_driver.terminal import plain_errors
 from kubelet_plugin.settings import read_settings as plugin_settings
+from release.chart import CHART, chart_package, metadata
 
 PLACEHOLDERS = {"NODE": "gpu-node-1", "REGISTRY": "registry.example", "NAMESPACE": "team-a"}
 """What people put in the place of capital letters."""
@@ -156,13 +157,12 @@ class HelmLine:
     def run(self, words: list[str], folder: Path) -> str:
         verb, plain, given = words[0], *self._parsed(words[1:], folder)
         assert plain[0] == "gpu-dra-driver", words
-        if verb in ("install", "upgrade", "template"):
-            assert plain[1] == "charts/gpu-dra-driver", words
+        chart = self._chart(plain[1], words, folder) if verb in ("install", "upgrade", "template") else CHART
         if verb == "template":
             return self._template(given)
         if verb == "install":
             self._values.append(given)
-            return self._helm.install(given).notes
+            return self._helm.install(given, chart=chart).notes
         if not self._values:
             # A page on what comes later is for people who have a release.
             self._values.append({})
@@ -170,7 +170,8 @@ class HelmLine:
         if verb == "upgrade":
             keeps = "--reuse-values" in words or "--reset-then-reuse-values" in words
             self._values.append(merged(self._values[-1], given) if keeps else given)
-            return self._helm.upgrade(self._values[-1], take_ownership="--take-ownership" in words).notes
+            adopts = "--take-ownership" in words
+            return self._helm.upgrade(self._values[-1], chart=chart, take_ownership=adopts).notes
         if verb == "rollback":
             return self._rollback()
         if verb == "uninstall":
@@ -178,13 +179,24 @@ class HelmLine:
         assert verb in ("test", "status"), words
         return ""
 
+    @staticmethod
+    def _chart(place: str, words: list[str], folder: Path) -> Path:
+        """That of the source, or as a release packages it."""
+        if place == "charts/gpu-dra-driver":
+            return CHART
+        assert place == "oci://registry.example/charts/gpu-dra-driver", words
+        assert words[words.index("--version") + 1] == metadata()["version"], words
+        package = folder / "released.tgz"
+        package.write_bytes(chart_package("registry.example/gpu-dra-driver"))
+        return package
+
     def _parsed(self, words: list[str], folder: Path) -> tuple[list[str], dict[str, Any]]:
         plain: list[str] = []
         values: dict[str, Any] = {}
         rest = list(words)
         while rest:
             word, _, value = rest.pop(0).partition("=")
-            if word in ("--set", "--values", "-f", "--namespace", "-n", "--timeout") and not value:
+            if word in ("--set", "--values", "-f", "--namespace", "-n", "--timeout", "--version") and not value:
                 value = rest.pop(0)
             if word == "--set":
                 values = merged(values, _set(value))
@@ -195,7 +207,7 @@ class HelmLine:
             elif not word.startswith("-"):
                 plain.append(word)
             else:
-                assert word in (*self._FLAGS, "--timeout"), word
+                assert word in (*self._FLAGS, "--timeout", "--version"), word
         return plain, values
 
     def _template(self, values: Mapping[str, Any]) -> str:
