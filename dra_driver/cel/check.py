@@ -218,7 +218,9 @@ class _Checker:
         except Failed as error:
             raise self._error(str(error), *_span(place)) from None
         if len(wanted) != len(items):
-            message = f"clauses in the text: {len(wanted)}, values in the list: {len(items)}; each clause takes one value"
+            message = (
+                f"clauses in the text: {len(wanted)}, values in the list: {len(items)}; each clause takes one value"
+            )
             raise self._error(message, *_span(place))
         for (letter, precision), item in zip(wanted, items, strict=True):
             if precision > MOST_DIGITS:
