@@ -36,8 +36,10 @@ from dra_driver.cel.types import (
     DYN,
     FREE,
     INT,
+    NAMES_OF_TYPES,
     NULL,
     Type,
+    TypeValue,
     filled,
     fits,
     is_dynamic,
@@ -45,10 +47,11 @@ from dra_driver.cel.types import (
     list_of,
     map_of,
     optional_of,
+    type_of,
     type_of_constant,
 )
 
-_NO_INDICES = frozenset(["list", "map", "null_type"])
+_NO_INDICES = frozenset(["list", "map", "null_type", "type"])
 _OF_TIMES = frozenset(["+", "-", "<", "<=", ">", ">="])
 """Operators that a server also has for durations and timestamps. Null fits there, and fails in the evaluation."""
 _SIGNS = frozenset(["==", "!=", "<", "<=", ">", ">=", "in", "+", "-", "*", "/", "%", "-_", "!_", "[]", "[?]"])
@@ -125,6 +128,11 @@ class _Checker:
             if name == node.name:
                 self.tree.variables[node] = slot
                 return kind
+        if node.name in NAMES_OF_TYPES:
+            self.tree.constants[node] = TypeValue(node.name)
+            return type_of(Type(node.name))
+        if node.name in ("google", "net"):
+            raise CelNotJudged(f"types of `{node.name}` are not known here", self._expression, *_span(node))
         known = [name for name, _ in self._scope]
         raise self._error(f"unknown name `{node.name}`{_meant(node.name, known)}", node.start, node.end)
 
@@ -158,7 +166,7 @@ class _Checker:
         chained = operand.name == "optional_type"
         if chained:
             (operand,) = operand.parameters
-        if _is_literal(node.index) and self.tree.types[_undynamic(node.index)].name in _NO_INDICES:
+        if self._is_literal(node.index) and self.tree.types[_undynamic(node.index)].name in _NO_INDICES:
             raise self._error(f"nothing can be indexed with {index}", *_span(node.index))
         if operand == NULL and not chained:
             # It fits where an optional list or map is expected, and fails in the evaluation. An index of both leaves
@@ -167,6 +175,13 @@ class _Checker:
         sign = "[?]" if node.optional or chained else "[]"
         result = self._resolved(node, sign, self._functions[sign], [operand, index], node.index)
         return DYN if is_dynamic(operand) else result
+
+    def _is_literal(self, node: SyntaxNode) -> bool:
+        """Whether a server makes the value when it compiles."""
+        match node:
+            case ListLiteral() | MapLiteral() | CallNode(function="dyn" | "type", target=None):
+                return all(map(self._is_literal, children(node)))
+        return isinstance(node, Constant) or node in self.tree.constants
 
     # -- operators and functions
 
@@ -198,9 +213,11 @@ class _Checker:
     def _check_literals(self, node: CallNode, operands: Sequence[SyntaxNode]) -> None:
         """Literals are converted, regular expressions and texts with clauses read, now and not for every device."""
         match node.function, operands:
-            case "int" | "double" | "bool" | "string" | "dyn", [operand]:
+            case "int" | "double" | "bool" | "string" | "dyn" | "type", [operand]:
                 if isinstance(operand, Constant):
                     self._converted[operand] = operand.value
+                if operand in self.tree.constants:
+                    self._converted[operand] = self.tree.constants[operand]
                 if operand in self._converted:
                     convert = picked(node, self.tree.overloads[node], lambda why, _: self._error(why, *_span(operand)))
                     self._converted[node] = convert(self._converted[operand])
@@ -342,6 +359,10 @@ class _Checker:
 
     def _within(self, node: SyntaxNode, variables: Sequence[tuple[str, Type]], body: SyntaxNode) -> Type:
         """The type of `body` where `variables` are known too; they get slots one after the other."""
+        for name, kind in variables:
+            if kind.name == "type":
+                message = f"`{name}` would hold a type, which an API server cannot read; write dyn(…) around the type"
+                raise self._error(message, *_span(node))
         outer = len(self._scope)
         self.tree.variables[node] = outer
         self._scope.extend(variables)
@@ -441,18 +462,6 @@ def _mismatch(name: str, candidates: Sequence[Overload], given: Sequence[Type]) 
         return message
     accepted = " or ".join(sorted({f"({', '.join(map(str, candidate.parameters))})" for candidate in candidates}))
     return f"`{name}` does not accept ({', '.join(map(str, given))}), only on {accepted}"
-
-
-def _is_literal(node: SyntaxNode) -> bool:
-    """Whether a server makes the value when it compiles."""
-    match node:
-        case ListLiteral(items=items):
-            return all(map(_is_literal, items))
-        case MapLiteral(entries=entries):
-            return all(_is_literal(item) for entry in entries for item in entry)
-        case CallNode(function="dyn", target=None, arguments=[inner]):
-            return _is_literal(inner)
-    return isinstance(node, Constant)
 
 
 def _undynamic(node: SyntaxNode) -> SyntaxNode:

@@ -76,6 +76,8 @@ class _Compiler:
         match node:
             case Constant(value=value):
                 return lambda frame: value
+            case Name() if (constant := self._checked.constants.get(node)) is not None:
+                return lambda frame: constant
             case Name():
                 return self._name(self._checked.variables[node])
             case Select():

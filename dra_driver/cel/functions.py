@@ -36,6 +36,7 @@ from dra_driver.cel.types import (
     B,
     Optional,
     Type,
+    TypeValue,
     decimal,
     equality,
     find,
@@ -44,6 +45,7 @@ from dra_driver.cel.types import (
     optional_of,
     text_of_double,
     type_name,
+    type_of,
 )
 
 INCLUDES_SINCE = 37
@@ -274,6 +276,7 @@ _STANDARD: Library = {
         function(STRING, text_of_double, DOUBLE),
     ],
     "dyn": [function(DYN, lambda value: value, A)],
+    "type": [function(type_of(A), lambda value: TypeValue(type_name(value)), A)],
 }
 
 
@@ -332,12 +335,12 @@ FUNCTIONS = functions_of(CURRENT)
 
 NOT_KNOWN = frozenset(
     {
-        *("url", "isURL", "validate", "duration", "timestamp", "type", "uint", "bytes", "quote"),
+        *("url", "isURL", "validate", "duration", "timestamp", "uint", "bytes", "quote"),
         *("sort", "sortBy", "isSorted", "reverse", "distinct", "slice", "flatten", "range", "unwrap", "unwrapOpt"),
         *("transformList", "transformMap", "transformMapEntry", "optFlatMap"),
     }
 )
-"""Functions and macros that an API server has and no selector of devices needs: times, types, unsigned numbers, bytes,
+"""Functions and macros that an API server has and no selector of devices needs: times, unsigned numbers, bytes,
 URLs, named formats (`format.dns1123Label()`), new lists and maps of others."""
 
 LAZY_METHODS = frozenset({"or", "orValue"})

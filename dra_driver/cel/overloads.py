@@ -83,4 +83,6 @@ class CheckedTree:
     """The slot that a Name reads, or the first one that a macro fills."""
     attributes: dict[SyntaxNode, str] = field(default_factory=dict)
     """Of a Select on an object: the Python attribute."""
+    constants: dict[SyntaxNode, object] = field(default_factory=dict)
+    """Of a Name that is no variable: the type that it means."""
     slots: int = 0

@@ -71,6 +71,17 @@ class Optional:
 
 ABSENT = Optional(present=False)
 
+
+@dataclass(frozen=True, slots=True)
+class TypeValue:
+    """What `type(x)` gives, and what names such as `int` mean where a value is expected."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
 _NUMBERS = (int, float)
 
 
@@ -186,6 +197,11 @@ def map_of(key: Type, value: Type) -> Type:
     return Type("map", (key, value))
 
 
+def type_of(value: Type) -> Type:
+    """The type of the value that names the type `value`."""
+    return Type("type", (value,))
+
+
 def optional_of(value: Type) -> Type:
     return Type("optional_type", (value,))
 
@@ -193,7 +209,12 @@ def optional_of(value: Type) -> Type:
 _NAMES: Mapping[type, str] = {
     bool: "bool", int: "int", float: "double", str: "string", type(None): "null_type", tuple: "list", dict: "map",
     Optional: "optional_type", Quantity: "quantity", Version: "semver", Address: "net.IP", Prefix: "net.CIDR",
+    TypeValue: "type",
 }  # fmt: skip
+NAMES_OF_TYPES = frozenset({
+    "bool", "bytes", "double", "int", "list", "map", "null_type", "optional_type", "string", "type", "uint"
+})  # fmt: skip
+"""Those that an expression may use as values. An API server has longer ones, too, such as `net.IP`."""
 
 
 def type_name(value: object) -> str:
@@ -215,6 +236,8 @@ def fits(wanted: Type, given: Type, variables: dict[str, Type]) -> bool:
     if is_dynamic(wanted) or is_dynamic(given) or (given == NULL and wanted.is_nullable):
         return True
     if wanted == NULL and given.is_nullable:
+        return True
+    if wanted.name == given.name == "type":
         return True
     if wanted.name != given.name or len(wanted.parameters) != len(given.parameters):
         return False
@@ -239,6 +262,8 @@ def joined(left: Type, right: Type) -> Type | None:
             return type_
     if not fits(left, right, {}):
         return None
+    if left.name == right.name == "type":
+        return right
     if left.name != right.name or not left.parameters:
         return left
     pairs = zip(left.parameters, right.parameters, strict=True)

@@ -81,6 +81,8 @@ def _of_kubernetes(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
         st.tuples(clauses, inner, inner).map(lambda t: f"('{t[0]}' + '%s').format([{t[1]}, {t[2]}])"),
         st.tuples(st.sampled_from(_WRAPPERS), inner).map(lambda t: f"{t[0]}{{value: {t[1]}}}"),
         st.sampled_from(_WRAPPERS).map(lambda name: f"{name}{{}}"),
+        inner.map(lambda value: f"type({value})"),
+        st.sampled_from(["int", "string", "bool", "double", "list", "map", "null_type", "type"]),
     )
 
 

@@ -99,6 +99,19 @@ WRAPPERS_REFUSED = [
     "[[1], [dyn(1)]].size() == 2",
 ]
 
+TYPES_HOLD = [
+    "type(1) == int && type('a') == string && type(true) == bool && type(1.5) == double && type(null) == null_type",
+    "type([1]) == list && type({'a': 1}) == map && type(optional.of(1)) == optional_type && type(int) == type",
+    "type(google.protobuf.Int64Value{}) == int && '%s'.format([type(quantity('1'))]) == 'kubernetes.Quantity'",
+]
+TYPES_REFUSED = [
+    "type(1) == 1",
+    "type(1) in [int, string]",
+    "cel.bind(kind, type(1), kind == int)",
+    "string(dyn(int)) == 'int'",
+    "integer == type(1)",
+]
+
 KEYS_HOLD = [
     "'abc'.indexOf('', -7) == -7 && 'abc'.lastIndexOf('', 9) == 9",
     "!has(dyn(null).a) && !has(dyn(1).a) && !has(dyn('x').a)",
@@ -157,7 +170,7 @@ NOT_JUDGED = [
     "!format.dns1123Label().validate('my-name').hasValue()",
     "duration('1h') > duration('1s')",
     "timestamp('2024-01-02T03:04:05Z').getHours() == 3",
-    "type(1) == int",
+    "type(ip('::1')) == net.IP",
     "[?optional.of(1), 2] == [1, 2]",
     "1u == 1",
     "b'a' == 'a'",
@@ -197,10 +210,11 @@ HOLD = [
     *TWO_VARIABLES_HOLD,
     *TEXTS_HOLD,
     *WRAPPERS_HOLD,
+    *TYPES_HOLD,
     *NETWORK_HOLD,
 ]
 FAIL = [*LISTS_FAIL, *TWO_VARIABLES_FAIL, *TEXTS_FAIL, *WRAPPERS_FAIL, *NETWORK_FAIL]
 NO_EXPRESSION = [
     *(*QUANTITIES_REFUSED, *LITERALS_REFUSED, *LISTS_REFUSED, *TWO_VARIABLES_REFUSED, *TEXTS_REFUSED),
-    *(*WRAPPERS_REFUSED, *NETWORK_REFUSED, *BIND_REFUSED),
+    *(*WRAPPERS_REFUSED, *TYPES_REFUSED, *NETWORK_REFUSED, *BIND_REFUSED),
 ]

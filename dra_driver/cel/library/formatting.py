@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dra_driver.cel.overloads import Failed, Library, bounded, method
-from dra_driver.cel.types import DYN, STRING, decimal, list_of, text_of_double, type_name
+from dra_driver.cel.types import DYN, STRING, TypeValue, decimal, list_of, text_of_double, type_name
 
 _CLAUSE = re.compile(r"%(?:%|(?:\.([0-9]+))?(.?))", re.DOTALL)
 MOST_DIGITS = 100
@@ -21,7 +21,7 @@ _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 _DOUBLE = frozenset({"double", "string"})
 _SHOWN: Mapping[str, frozenset[str]] = {
-    "s": frozenset({"string", "bool", "int", "double", "map", "list", "null_type"}),
+    "s": frozenset({"string", "bool", "int", "double", "map", "list", "null_type", "type"}),
     "d": frozenset({"int"}), "o": frozenset({"int"}), "b": frozenset({"int", "bool"}),
     "x": frozenset({"int", "string"}), "X": frozenset({"int", "string"}), "f": _DOUBLE, "e": _DOUBLE,
 }  # fmt: skip
@@ -80,6 +80,8 @@ def _literal(value: object) -> str:
             return f"{value:.6f}" if math.isfinite(value) else f'"{text_of_double(value)}"'
         case str():
             return _quoted(value)
+        case TypeValue(name=name):
+            return {"quantity": "kubernetes.Quantity", "semver": "kubernetes.Semver"}.get(name, name)
         case tuple():
             return f"[{', '.join(map(_literal, value))}]"
         case Mapping():
