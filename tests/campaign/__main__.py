@@ -110,6 +110,7 @@ async def work(first: int, step: int, sequences: int, minutes: float, folder: Pa
             count += 1
             totals.calls += outcome.calls
             totals.faults += outcome.faults
+            totals.seen += outcome.seen
             if outcome.violation is not None:
                 violations += 1
                 log = world.node.log.read_text(errors="replace")
@@ -128,7 +129,9 @@ async def work(first: int, step: int, sequences: int, minutes: float, folder: Pa
         await worlds.close()
     seconds = time.monotonic() - began
     result = {"sequences": count, "violations": violations, "calls": totals.calls, "seconds": round(seconds)}
-    print("RESULT " + json.dumps(result | {"faults": dict(totals.faults.most_common())}), flush=True)
+    print(
+        "RESULT " + json.dumps(result | {"faults": dict(totals.faults.most_common()), "seen": totals.seen}), flush=True
+    )
     return violations
 
 

@@ -5,7 +5,7 @@ more. The simulated hardware is the node's files: `sim/state.json`, /proc and /s
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -112,6 +112,56 @@ def standing(place: Place) -> dict[str, object]:
     return found
 
 
+class ModeWitness:
+    """Of GPUs whose MIG mode is switched by a reset: that none is while a claim has the GPU.
+
+    `look` is called often enough to see each mode: one that is switched and back between two looks is missed.
+    """
+
+    def __init__(self, uuids: Collection[str]) -> None:
+        self._uuids = uuids
+        self._seen: dict[tuple[str, int, int], Mapping[str, tuple[int, int]]] = {}
+        """By a CDI file's name, inode and time: the modes when it was seen first."""
+        self._last: Mapping[str, tuple[int, int]] = {}
+        self.switches = 0
+
+    def look(self, place: Place) -> list[str]:
+        before, files = self._modes(place), _identities(place.cdi)
+        held = holdings(place)
+        there = [file for file in _identities(place.cdi) if file in files]
+        after = self._modes(place)
+        self._seen = {file: self._seen.get(file, after) for file in there}
+        self.switches += sum(self._last.get(address, mode)[0] != mode[0] for address, mode in after.items())
+        self._last = after
+        if before != after:
+            return []  # it is being switched, as the next look sees
+        problems = []
+        for file in there:
+            for address in sorted({what[1] for what in held.get(file[0], ()) if what[0] in ("gpu", "mig")}):
+                was, now = self._seen[file].get(address), after.get(address)
+                if was != now:
+                    problems.append(f"MIG mode of {address} became {now} while {file[0]} holds it")
+                if now is not None and now[0] != now[1]:
+                    problems.append(f"{file[0]} holds {address} while its MIG mode is being switched: {now}")
+        return problems
+
+    def _modes(self, place: Place) -> dict[str, tuple[int, int]]:
+        """Current and pending, by PCI address."""
+        state = json.loads((place.host / "sim" / "state.json").read_bytes())
+        gpus = [gpu for gpu in state["gpus"] if gpu["uuid"] in self._uuids]
+        return {gpu["address"]: (gpu["mig"]["current"], gpu["mig"]["pending"]) for gpu in gpus}
+
+
+def in_mode(start: Mapping[str, object], uuids: Collection[str], *, on: bool) -> dict[str, object]:
+    """`start` with the MIG mode of these GPUs switched."""
+    expected = dict(start)
+    for uuid in uuids:
+        known = expected[uuid]
+        assert isinstance(known, dict)
+        expected[uuid] = known | {"MIG mode": (int(on), int(on))}
+    return expected
+
+
 def leftovers(place: Place, start: Mapping[str, object]) -> list[str]:
     """What is not as at the start though no claim is there any more."""
     found = [f"CDI folder has {path.name}" for path in _listed(place.cdi)]
@@ -208,6 +258,18 @@ def _reached(paths: Sequence[str], host: Path, hardware: _Hardware) -> Holding:
     divided = {what[1] for what in found if what[0] == "mig"}
     found = {what for what in found if what[0] != "mig" or what[3]}
     return frozenset(found | {("gpu", one) for one in gpus - divided})
+
+
+def _identities(folder: Path) -> list[tuple[str, int, int]]:
+    found = []
+    for path in _listed(folder):
+        if not path.name.startswith("."):
+            try:
+                facts = path.stat()
+            except FileNotFoundError:
+                continue
+            found.append((path.name, facts.st_ino, facts.st_mtime_ns))
+    return found
 
 
 def _listed(folder: Path) -> list[Path]:

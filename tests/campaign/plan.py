@@ -16,7 +16,8 @@ type Kind = Literal["gpu", "mig", "vfio", "share", "channel"]
 
 @dataclass(frozen=True)
 class Layout:
-    """One kind of node. `roles` are of its GPUs, by index: what the policy offers of each."""
+    """One kind of node. `roles` are of its GPUs, by index: what the policy offers of each. The MIG mode of a `changing`
+    GPU is switched by a reset while a policy of its own is there, and back after that."""
 
     profile: str
     roles: tuple[str, ...]
@@ -25,7 +26,7 @@ class Layout:
 
 LAYOUTS = {
     "hopper": Layout("h200-nvl", ("plain", "dynamic", "mps", "passthrough")),
-    "ampere": Layout("a100-pcie-80", ("dynamic", "static", "slices", "passthrough")),
+    "ampere": Layout("a100-pcie-80", ("changing", "static", "changing", "passthrough")),
     "blackwell": Layout("gb200", ("plain", "dynamic", "mps", "slices"), channels=4),
 }
 
@@ -59,6 +60,8 @@ class Device:
     uses: Mapping[str, float]
     consumed: Mapping[str, str] = field(default_factory=dict)
     """Of a share: what a claim takes of it."""
+    binds: bool = False
+    """Whether it is published with binding conditions."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,7 @@ NVML_CALLS = (
 NVML_CODES = (1, 2, 3, 4, 6, 10, 15, 16, 19, 999)
 """Uninitialized, invalid argument, not supported, no permission, not found, timeout, lost, reset required, in use,
 unknown."""
+_NOT_SUPPORTED = 3
 
 _FAULTS = {
     "kill": 8,
@@ -144,27 +148,33 @@ _FAULTS = {
     "clock": 4,
     "controller": 2,
     "policy": 8,
+    "modes": 20,
 }
-"""How often each is drawn, in proportion."""
+"""How often each is drawn, in proportion; `modes` only where a GPU is `changing`."""
 
 
 def sequence(seed: int, layout: str, devices: Sequence[Device]) -> Sequence_:
-    return Sequence_(seed, layout, tuple(_Author(random.Random(seed), devices).steps()))
+    author = _Author(random.Random(seed), devices, changing="changing" in LAYOUTS[layout].roles)
+    return Sequence_(seed, layout, tuple(author.steps()))
 
 
 class _Author:
-    def __init__(self, rng: random.Random, devices: Sequence[Device]) -> None:
+    def __init__(self, rng: random.Random, devices: Sequence[Device], *, changing: bool) -> None:
         self._rng = rng
         self._devices = list(devices)
+        self._changing = changing
         self._live: dict[int, list[Device]] = {}
         """Claims that are allocated, with their devices."""
+        self._movable: dict[int, list[Device]] = {}
+        """Claims that may wait for their node, with the devices that they had first."""
         self._asked: set[int] = set()
         """Claims that kubelet wants prepared."""
         self._number = 0
 
     def steps(self) -> list[Step]:
         rng = self._rng
-        steps = self._claim()
+        steps = self._modes() if self._changing and rng.random() < 0.6 else []
+        steps += self._claim()
         faults = rng.choices((0, 1, 2, 3), (10, 50, 30, 10))[0]
         length = rng.randint(3, 8)
         when = sorted(rng.randrange(length) for _ in range(faults))
@@ -176,7 +186,7 @@ class _Author:
 
     def _work(self) -> list[Step]:
         rng = self._rng
-        what = rng.choices(("claim", "prepare", "unprepare", "forget", "wait"), (5, 10, 5, 2, 1))[0]
+        what = rng.choices(("claim", "prepare", "unprepare", "forget", "move", "wait"), (5, 10, 5, 2, 3, 1))[0]
         if what == "claim" and len(self._live) < 4:
             return self._claim()
         if what == "unprepare" and self._asked:
@@ -186,10 +196,14 @@ class _Author:
         if what == "forget" and self._live:
             (gone,) = rng.sample(sorted(self._live), 1)
             devices = self._live.pop(gone)
+            self._movable.pop(gone, None)
             thief = self._claim(devices) if rng.random() < 0.7 else []
             return [Step("forget", {"claim": gone}), *thief]
+        if what == "move" and self._movable.keys() - self._asked:
+            return self._move(*rng.sample(sorted(self._movable.keys() - self._asked), 1))
         if what == "wait":
-            return [Step("wait", {"seconds": round(rng.uniform(0.02, 0.2), 3)})]
+            longest_s = 2.5 if rng.random() < 0.15 else 0.2
+            return [Step("wait", {"seconds": round(rng.uniform(0.02, longest_s), 3)})]
         if self._live:
             chosen = self._some(self._live)
             self._asked |= set(chosen)
@@ -205,10 +219,39 @@ class _Author:
             return {}
         return {"goes_on_after": round(self._rng.choice((0.0, 0.005, 0.02, 0.1)), 3)}
 
+    def _free(self) -> list[Device]:
+        live = [one for devices in self._live.values() for one in devices]
+        return [one for one in self._devices if one.kind == "share" or fits(one, live)]
+
+    def _move(self, number: int) -> list[Step]:
+        """The scheduler took the claim from its node, and gives it other devices there, or another node's."""
+        rng = self._rng
+        before = self._live.pop(number, [])
+        devices: list[Device] = []
+        for first in self._movable[number] if rng.random() < 0.7 else ():
+            free = [one for one in self._free() if one.kind == first.kind and fits(one, devices)]
+            devices += [rng.choice(free)] if free else []
+        if len(devices) == len(self._movable[number]):
+            self._live[number] = devices
+        else:
+            devices = []
+        thief = self._claim(before) if before and rng.random() < 0.5 and self._fit(before) else []
+        return [Step("move", {"claim": number, "devices": [_plain(one) for one in devices]}), *thief]
+
+    def _fit(self, devices: Sequence[Device]) -> bool:
+        free = self._free()
+        return all(device in free for device in devices)
+
+    def _modes(self) -> list[Step]:
+        rng = self._rng
+        resets = "nvidia-smi" if rng.random() < 0.2 else "nvml"
+        on, waits_s = rng.random() < 0.6, rng.choice((0.0, 0.3, 0.6, 2.0, 2.0))
+        return [Step("modes", {"on": on, "resets": resets, "waits_s": waits_s})]
+
     def _claim(self, wanted: Sequence[Device] = ()) -> list[Step]:
         rng = self._rng
         live = [one for devices in self._live.values() for one in devices]
-        free = [one for one in self._devices if one.kind == "share" or fits(one, live)]
+        free = self._free()
         if not free and not wanted:
             return []
         # By kind first, or the many partitions would be nearly all.
@@ -221,22 +264,25 @@ class _Author:
         number, self._number = self._number, self._number + 1
         admin = chosen[0].kind in ("gpu", "mig") and rng.random() < 0.08
         config = None if admin else rng.choice(CONFIGS[chosen[0].kind])
-        if not admin:
-            self._live[number] = chosen
-        else:
-            self._live[number] = []
+        self._live[number] = [] if admin else chosen
+        # A claim that was allocated before the gate was on has no binding conditions.
+        binds = any(one.binds for one in chosen) and rng.random() < 0.8
+        if binds and not admin:
+            self._movable[number] = chosen
         args = {
             "claim": number,
-            "devices": [{"name": one.name, "kind": one.kind, "consumed": dict(one.consumed)} for one in chosen],
+            "devices": [_plain(one) for one in chosen],
             "config": config,
             "admin": admin,
             "domain": rng.randrange(2),
+            "binds": binds,
         }
         return [Step("claim", args)]
 
     def _fault(self) -> list[Step]:
         rng = self._rng
-        kind = rng.choices(list(_FAULTS), list(_FAULTS.values()))[0]
+        kinds = {kind: weight for kind, weight in _FAULTS.items() if kind != "modes" or self._changing}
+        kind = rng.choices(list(kinds), list(kinds.values()))[0]
         gpu = rng.randrange(4)
         match kind:
             case "kill in":
@@ -252,6 +298,8 @@ class _Author:
             case "nvml":
                 times = rng.choice((1, 1, 2, 5, None))
                 call, code = rng.choice(NVML_CALLS), rng.choice(NVML_CODES)
+                if call == "nvmlDeviceSetMigMode" and code == _NOT_SUPPORTED:
+                    code = 999  # what a machine cannot do is not tried again
                 return [Step("nvml", {"gpu": gpu, "call": call, "code": code, "times": times})]
             case "hang":
                 call, delay_s = rng.choice(NVML_CALLS), round(rng.uniform(0.2, 2.0), 2)
@@ -264,10 +312,16 @@ class _Author:
                 return [Step("clock", {"offset_s": rng.choice((-86400 * 400, -3600, 3600, 86400 * 400))})]
             case "policy":
                 return [Step("policy", {"spec": rng.choice(POLICIES)})]
+            case "modes":
+                return self._modes()
             case "reboot":
                 return [Step("reboot", {"renumber": rng.random() < 0.3})]
             case _:
                 return [Step(kind)]
+
+
+def _plain(device: Device) -> dict[str, Any]:
+    return {"name": device.name, "kind": device.kind, "consumed": dict(device.consumed), "binds": device.binds}
 
 
 def fits(device: Device, others: Sequence[Device]) -> bool:

@@ -12,22 +12,28 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from campaign import oracle
 from campaign.plan import Sequence_, Step, group_of
 from campaign.world import NODE, TEAM, Violation, World
 from support.objects import allocation, claim, result
 
+from dra_driver.api.binding import BINDING_FAILED, BINDING_READY, binding_failure, waiting_results
 from dra_driver.api.meta import RESOURCE_CLAIMS, JsonObject
 from dra_driver.errors import NodeNotReady, NotFound, Unreachable
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, CONFIG_API_VERSION, GPU_DRIVER
+from kubelet_plugin.prepare.holds import SwitchedMode, described
+from kubelet_plugin.prepare.store import JournalFile
 
 _CALL_S = 4.0
 """When kubelet gives up here; its own deadline is 45 s."""
 _PATIENCE_S = 90.0
 """How long a node may take to be right again when nothing fails any more: its slowest retry comes after a minute."""
 _PAUSE_S = 0.02
+_WATCH_S = 0.03
+_PENDING_S = 0.1
+_PENDING_LOOKS = 10
 _RETRY_S = 30
 """What passes on the plugins' clock between two tries of kubelet, which waits about 90 s."""
 _METHODS = {"prepare": "NodePrepareResources", "unprepare": "NodeUnprepareResources"}
@@ -40,9 +46,15 @@ class Claimed:
     args: Mapping[str, Any]
     ref: dict[str, str]
     exists: bool = True
+    here: bool = True
+    """Whether its devices are of this node."""
     wanted: bool = False
     """Whether kubelet wants it prepared; otherwise it wants it released."""
     asked: bool = False
+    """Whether kubelet must release it, or has asked for that."""
+    released: bool = True
+    """Whether kubelet's last call about it was a release, and done."""
+    allocations: int = 1
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Kubelet makes one call about a claim at a time."""
 
@@ -55,6 +67,8 @@ class Claimed:
 class Outcome:
     calls: int = 0
     faults: Counter[str] = field(default_factory=Counter)
+    seen: Counter[str] = field(default_factory=Counter)
+    """What came of it, so that a campaign shows that it met what it is about."""
     seconds: float = 0.0
     violation: str | None = None
 
@@ -86,6 +100,9 @@ class Running:
     def __init__(self, world: World, patience_s: float = _PATIENCE_S) -> None:
         self._world = world
         self._patience_s = patience_s
+        self._witness = oracle.ModeWitness(world.changing)
+        self._witnessed: list[str] = []
+        self._watching = asyncio.create_task(self._watch()) if world.changing else None
         self._claims: dict[int, Claimed] = {}
         self._calls: set[asyncio.Task[Any]] = set()
         self.outcome = Outcome()
@@ -93,15 +110,23 @@ class Running:
     async def do(self, step: Step) -> None:
         name = step.do.replace(" ", "_")
         act: Callable[..., Awaitable[None]] = getattr(self, f"_{name}")
-        if name not in ("claim", "prepare", "unprepare", "forget", "wait"):
+        if name not in ("claim", "prepare", "unprepare", "forget", "move", "wait"):
             self.outcome.faults[step.do] += 1
         await act(**step.args)
         await self._look()
 
     async def close(self) -> None:
-        for call in self._calls:
-            call.cancel()
-        await asyncio.gather(*self._calls, return_exceptions=True)
+        tasks = [*self._calls, *([self._watching] if self._watching is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _watch(self) -> None:
+        """See each mode that a GPU has."""
+        while True:
+            self._witnessed += self._witness.look(self._world.place)
+            self.outcome.seen["mode switched"] = self._witness.switches
+            await asyncio.sleep(_WATCH_S)
 
     async def settle(self) -> None:
         """Nothing fails any more: what is wanted is prepared, then everything is released."""
@@ -116,17 +141,57 @@ class Running:
         wanted = [one for one in self._claims.values() if one.exists and one.wanted]
         await self._until_answered("prepare", wanted)
         await self._look(at_rest=True)
+        await self._until_bound([one for one in self._claims.values() if one.exists and one.here and not one.wanted])
+        await self._look(at_rest=True)
         await self._until_answered("unprepare", [one for one in self._claims.values() if one.asked])
-        await self._as_at_the_start()
         for one in self._claims.values():
             if one.exists:
                 await self._delete(one)
+        await self._at_rest()
+        await world.set_modes(on=False)
+        await self._at_rest()
+
+    async def _until_bound(self, claims: list[Claimed]) -> None:
+        """The scheduler waits for the node, and binds the pod; every other is given up before, or because it failed."""
+        deadline = time.monotonic() + self._patience_s
+        waiting = {one.ref["uid"]: one for one in claims if one.args.get("binds")}
+        while waiting:
+            for uid, one in list(waiting.items()):
+                claim = await self._world.kube.get(RESOURCE_CLAIMS, one.ref["name"], TEAM)
+                if binding_failure(claim) is not None:
+                    self.outcome.seen["given up by the node"] += 1
+                    await self._delete(one)
+                elif not waiting_results(claim):
+                    self.outcome.seen["bound"] += 1
+                    one.wanted = one.asked = True
+                    await self._until_answered("prepare", [one])
+                else:
+                    continue
+                del waiting[uid]
+            if waiting and time.monotonic() > deadline:
+                raise Violation(f"no answer for pods that wait for {[one.ref['name'] for one in waiting.values()]}")
+            await asyncio.sleep(_PAUSE_S)
 
     # -- claims
 
-    async def _claim(self, claim: int, devices: list[JsonObject], config: Any, admin: bool, domain: int) -> None:
-        args = {"devices": devices, "config": config, "admin": admin, "domain": domain % max(1, len(self._domains))}
-        self._claims[claim] = await self._allocated(claim, args)
+    async def _claim(
+        self, claim: int, devices: list[JsonObject], config: Any, admin: bool, domain: int, binds: bool = False
+    ) -> None:
+        if await self._may_choose(devices):
+            domain %= max(1, len(self._domains))
+            args = {"devices": devices, "config": config, "admin": admin, "domain": domain, "binds": binds}
+            self._claims[claim] = await self._allocated(claim, args)
+
+    async def _may_choose(self, devices: list[JsonObject]) -> bool:
+        """Which mode a changing GPU has is not known when a sequence is planned. The pod waits a little for it."""
+        world, names = self._world, {one["name"] for one in devices}
+        for _ in range(_PENDING_LOOKS if world.changing else 0):
+            if names <= await world.offered():
+                return True
+            await asyncio.sleep(_PENDING_S)
+        if world.changing:
+            self.outcome.seen["claim for a device that is not offered"] += 1
+        return not world.changing
 
     @property
     def _domains(self) -> list[str]:
@@ -138,17 +203,26 @@ class Running:
         requests = [f"r{index}" for index in range(len(args["devices"]))]
         created = await kube.create(RESOURCE_CLAIMS, claim(name, TEAM, requests))
         claimed = Claimed(args, {"namespace": TEAM, "name": name, "uid": created["metadata"]["uid"]})
+        await self._allocate(claimed)
+        return claimed
+
+    async def _allocate(self, claimed: Claimed) -> None:
+        args, name = claimed.args, claimed.ref["name"]
         results = []
-        for request, device in zip(requests, args["devices"], strict=True):
+        for index, device in enumerate(args["devices"]):
             more: JsonObject = {"adminAccess": True} if args["admin"] else {}
             if device["kind"] == "share":
                 share = f"00000000-0000-4000-8000-{len(self._claims):012d}"
                 more |= {"shareID": share} | ({"consumedCapacity": c} if (c := device["consumed"]) else {})
-            results.append(result(device["name"], request, pool=NODE, driver=claimed.driver, **more))
-        reserved = [{"resource": "pods", "name": f"pod-{number}", "uid": f"uid-{number}"}]
+            if args["binds"] and device.get("binds"):
+                more |= {"bindingConditions": [BINDING_READY], "bindingFailureConditions": [BINDING_FAILED]}
+            pool = NODE if claimed.here else "elsewhere"
+            results.append(result(device["name"], f"r{index}", pool=pool, driver=claimed.driver, **more))
+        reserved = [{"resource": "pods", "name": f"pod-{name}", "uid": f"uid-{name}"}]
         status = {"allocation": allocation(*results, config=self._configs(args)), "reservedFor": reserved}
-        await kube.merge_patch(RESOURCE_CLAIMS, name, {"status": status}, namespace=TEAM, subresource="status")
-        return claimed
+        await self._world.kube.merge_patch(
+            RESOURCE_CLAIMS, name, {"status": status}, namespace=TEAM, subresource="status"
+        )
 
     def _configs(self, args: Mapping[str, Any]) -> list[JsonObject]:
         parameters, driver = args["config"], GPU_DRIVER
@@ -160,23 +234,43 @@ class Running:
         opaque = {"driver": driver, "parameters": {"apiVersion": CONFIG_API_VERSION, **parameters}}
         return [{"source": "FromClaim", "requests": ["r0"], "opaque": opaque}]
 
+    async def _deallocate(self, one: Claimed) -> None:
+        """What was said about the devices goes with the allocation."""
+        patch = {"status": {"allocation": None, "reservedFor": None, "devices": None}}
+        await self._world.kube.merge_patch(
+            RESOURCE_CLAIMS, one.ref["name"], patch, namespace=TEAM, subresource="status"
+        )
+
     async def _delete(self, one: Claimed) -> None:
         """As when the last pod is gone: deallocated, then deleted."""
-        patch = {"status": {"allocation": None, "reservedFor": None}}
-        kube, name = self._world.kube, one.ref["name"]
         one.exists = False
         with suppress(NotFound):
-            await kube.merge_patch(RESOURCE_CLAIMS, name, patch, namespace=TEAM, subresource="status")
-            await kube.delete(RESOURCE_CLAIMS, name, namespace=TEAM)
+            await self._deallocate(one)
+            await self._world.kube.delete(RESOURCE_CLAIMS, one.ref["name"], namespace=TEAM)
+
+    async def _move(self, claim: int, devices: list[JsonObject]) -> None:
+        """The scheduler gives a claim up that kubelet does not have, and chooses other devices; none: elsewhere."""
+        one = self._claims.get(claim)
+        if one is None or not one.exists or one.wanted or not one.released or one.turn.locked():
+            return
+        if not await self._may_choose(devices):
+            return
+        await self._deallocate(one)
+        one.asked, one.here = False, bool(devices)
+        one.args = {**one.args, "devices": devices or one.args["devices"]}
+        one.allocations += 1
+        self.outcome.seen["moved"] += 1
+        await self._allocate(one)
 
     async def _forget(self, claim: int) -> None:
         if claim in self._claims and self._claims[claim].exists:
             await self._delete(self._claims[claim])
 
     async def _prepare(self, claims: list[int], goes_on_after: float | None = None) -> None:
-        chosen = [self._claims[one] for one in claims if one in self._claims and self._claims[one].exists]
+        known = [self._claims[one] for one in claims if one in self._claims]
+        chosen = [one for one in known if one.exists and one.here]
         for one in chosen:
-            one.wanted = one.asked = True
+            one.wanted, one.asked, one.released = True, True, False
         await self._begin("prepare", chosen, goes_on_after)
 
     async def _unprepare(self, claims: list[int], goes_on_after: float | None = None) -> None:
@@ -223,6 +317,7 @@ class Running:
 
     async def _answer(self, method: str, batch: list[Claimed]) -> dict[str, str]:
         world, boots = self._world, self._world.boots
+        allocations = [one.allocations for one in batch]
         full = _METHODS[method]
         try:
             plugin = world.registry.newest(batch[0].driver)
@@ -234,14 +329,17 @@ class Running:
                 raise
             return {one.ref["uid"]: "the instance went, and its connection with it" for one in batch}
         errors = {}
-        for one in batch:
+        for one, number in zip(batch, allocations, strict=True):
             uid = one.ref["uid"]
             if uid not in answer.claims:
                 raise Violation(f"{method} does not answer for claim {uid}")
             errors[uid] = answer.claims[uid].error
             if "internal error" in errors[uid]:
                 raise Violation(f"{method}: {errors[uid]}")
-            if method == "prepare" and not errors[uid] and one.exists and boots == world.boots:
+            if method == "unprepare" and not errors[uid] and not one.wanted:
+                one.released = True
+            as_it_was = one.exists and boots == world.boots and number == one.allocations
+            if method == "prepare" and not errors[uid] and as_it_was:
                 self._check_answer(one, answer.claims[uid].devices)
         return errors
 
@@ -278,21 +376,30 @@ class Running:
     async def _look(self, *, at_rest: bool = False) -> None:
         await self._world.collect()
         groups = {one.ref["uid"]: group_of(one.ref["uid"], one.args, self._domains) for one in self._claims.values()}
-        problems = oracle.conflicts(self._world.place, groups)
+        problems = [*oracle.conflicts(self._world.place, groups), *self._witnessed]
         if at_rest:
             problems += oracle.phantoms(self._world.place)
         if problems:
             raise Violation("; ".join(problems))
 
-    async def _as_at_the_start(self) -> None:
-        """What a release could not undo at once, the plugin retries."""
-        world = self._world
+    async def _at_rest(self) -> None:
+        """No claim is there. What a release could not undo at once, the plugin retries; a mode, it switches."""
         deadline = time.monotonic() + self._patience_s
-        while left := oracle.leftovers(world.place, world.start):
-            await world.collect()
+        while left := [*oracle.leftovers(self._world.place, self._world.expected()), *await self._remembered()]:
+            await self._look()
             if time.monotonic() > deadline:
                 raise Violation("left behind: " + "; ".join(left))
             await asyncio.sleep(_PAUSE_S)
+
+    async def _remembered(self) -> list[str]:
+        """Claims that the controller or the journal still has."""
+        journal = JournalFile(self._world.place.state).current()
+        holds = [hold for hold in journal.holds if not isinstance(hold, SwitchedMode) or not self._world.modes_on]
+        return [
+            *(f"the controller still names {one['name']}" for one in await self._world.named()),
+            *(f"the journal still has {entry.claim}" for entry in journal.held.values()),
+            *(f"the journal still has {described(hold)}" for hold in holds),
+        ]
 
     # -- faults
 
@@ -359,6 +466,16 @@ class Running:
 
     async def _policy(self, spec: JsonObject) -> None:
         await self._world.set_policy(spec)
+
+    async def _modes(self, on: bool, resets: Literal["nvml", "nvidia-smi"], waits_s: float) -> None:
+        """A policy lets the driver switch MIG modes, or no longer. Waits until it has, and no longer than `waits_s`."""
+        world = self._world
+        world.host.set_resets(resets)
+        await world.set_modes(on=on)
+        for _ in range(int(waits_s / _PAUSE_S)):
+            if oracle.standing(world.place) == world.expected():
+                return
+            await asyncio.sleep(_PAUSE_S)
 
     async def _controller(self) -> None:
         await self._world.restart_controller()

@@ -13,8 +13,10 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
 from functools import cache
 from mmap import mmap
 from pathlib import Path
@@ -29,10 +31,10 @@ from support.plugin_process import NodeUnderTest, Plugin, PluginForks
 from support.shipped import create_definitions
 
 from dra_driver.api.computedomain import ComputeDomain
-from dra_driver.api.meta import GPU_POLICIES, NAMESPACES, NODES, RESOURCE_SLICES, JsonObject
+from dra_driver.api.meta import GPU_POLICIES, NAMESPACES, NODE_INVENTORIES, NODES, RESOURCE_SLICES, JsonObject
 from dra_driver.errors import NotFound
 from dra_driver.kube.client import Kube, endpoint_from
-from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER, gpu_device_names
+from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER, WAITING_TAINT, gpu_device_names
 from dra_driver.quantity import Quantity
 from dra_driver.simulation.kubelet.registry import PluginRegistry, Times
 from dra_driver.simulation.processes import Forks, Process
@@ -45,6 +47,8 @@ _START_S = 120.0
 _END_S = 40.0
 """A plugin gives itself 20 s to end; the rest is for machines that are busy."""
 _POLICY = "campaign"
+_MODES = "campaign-modes"
+_GATES = "--feature-gates=MigBindingConditions=true,MigModeChange=true"
 _STATIC = ("1g.10gb", "2g.20gb")
 """What an administrator makes by hand where the role of a GPU is `static`."""
 
@@ -109,8 +113,15 @@ class World:
         self._forks: PluginForks
         self._controllers: Forks | None = None
         self._killed: set[int] = set()
+        self._uuids = [gpu.uuid for gpu in self.host.state.gpus]
         self._make_static()
         self.start = oracle.standing(self.place)
+        self.changing = [uuid for uuid, role in zip(self._uuids, layout.roles, strict=True) if role == "changing"]
+        """UUIDs of the GPUs whose mode the driver switches by a reset."""
+        names = gpu_device_names(self._uuids)
+        self._names = [names[uuid] for uuid in self.changing]
+        self.modes_on = False
+        """What the policy says about these."""
 
     @classmethod
     @asynccontextmanager
@@ -215,13 +226,40 @@ class World:
         await self.controller.stop(kill=True)
         await self.controller.start(self._controllers)
 
-    async def set_policy(self, spec: JsonObject | None) -> None:
+    async def set_policy(self, spec: JsonObject | None, name: str = _POLICY) -> None:
         """One GpuPolicy beside those of the layout; None removes it."""
         with suppress(NotFound):
-            await self.kube.delete(GPU_POLICIES, _POLICY)
+            await self.kube.delete(GPU_POLICIES, name)
         if spec is not None:
             kind = {"apiVersion": GPU_POLICIES.api_version, "kind": GPU_POLICIES.kind}
-            await self.kube.create(GPU_POLICIES, {**kind, "metadata": {"name": _POLICY}, "spec": spec})
+            await self.kube.create(GPU_POLICIES, {**kind, "metadata": {"name": name}, "spec": spec})
+
+    async def set_modes(self, *, on: bool) -> None:
+        """Whether the policy lets the driver switch the MIG mode of the `changing` GPUs on."""
+        if on != self.modes_on:
+            self.modes_on = on
+            rule = {"gpus": {"uuids": self.changing}, "mig": {"mode": "Dynamic", "modeChange": "WhenIdle"}}
+            await self.set_policy(rule if on else None, _MODES)
+
+    def expected(self) -> Mapping[str, object]:
+        """The hardware when no claim is there."""
+        return oracle.in_mode(self.start, self.changing, on=self.modes_on)
+
+    async def offered(self) -> set[str]:
+        """Devices that the scheduler may choose now: those of GPUs that wait for another mode are tainted."""
+        slices = (await self.kube.list(RESOURCE_SLICES)).items
+        return {
+            device["name"]
+            for item in slices
+            for device in item["spec"].get("devices") or ()
+            if not any(taint["key"].endswith(f"/{WAITING_TAINT}") for taint in device.get("taints") or ())
+        }
+
+    async def named(self) -> Sequence[JsonObject]:
+        """The claims that the controller names to the node because their pods wait for it."""
+        inventory = await self.kube.get(NODE_INVENTORIES, NODE)
+        named: Sequence[JsonObject] = (inventory.get("status") or {}).get("bindingClaims") or ()
+        return named
 
     async def heal(self) -> None:
         """Nothing fails any more; what was broken stays broken."""
@@ -248,20 +286,20 @@ class World:
         root = Path(__file__).parents[2]
         environment = {**os.environ, "PYTHONPATH": f"{root}:{root / 'tests'}"}
         self._controllers = await stack.enter_async_context(Forks.running(["controller.main"], environment))
-        command = [sys.executable, "-m", "controller.main", "--no-leader-election"]
+        command = [sys.executable, "-m", "controller.main", "--no-leader-election", _GATES]
         settings = {"kubeconfig": kubeconfig, "lease-namespace": DRIVER_NAMESPACE, "policy": policy}
         command += [f"--{name}={value}" for name, value in settings.items()]
         self.controller = Process("controller", command, self.folder / "controller.log")
         await self.controller.start(self._controllers)
         stack.push_async_callback(self.controller.stop, kill=True)
         self.node = NodeUnderTest(
-            self.folder / "n", kubeconfig, self.host, NODE, (f"--policy={policy}", "--cleanup-interval=2")
+            self.folder / "n", kubeconfig, self.host, NODE, (f"--policy={policy}", "--cleanup-interval=2", _GATES)
         )
         preload = {}
         if (library := shim()) is not None:
             preload = {"LD_PRELOAD": str(library), "CAMPAIGN_SHIM": str(self.folder / "control")}
             preload |= {"CAMPAIGN_CDI": str(self.node.cdi), "CAMPAIGN_STATE": str(self.node.state)}
-        self._forks = stack.enter_context(PluginForks(preload))
+        self._forks = stack.enter_context(PluginForks(preload, ["campaign.quick"]))
         self.registry = PluginRegistry(self.node.kubelet / "plugins_registry", _QUICK, lambda: None)
         follows = asyncio.create_task(self.registry.run())
         stack.push_async_callback(asyncio.wait, [follows])
@@ -270,7 +308,7 @@ class World:
         await self.serving()
         if self.layout.channels:
             await self._domains(stack)
-        self.devices = await self._published()
+        self.devices = await self._of_both_modes() if self.changing else await self._published()
 
     async def _api_server(self, stack: AsyncExitStack) -> str:
         command = (sys.executable, "-m", "dra_driver.simulation.apiserver", "--kubeconfig", self.folder / "kubeconfig")
@@ -293,21 +331,36 @@ class World:
         self.domains = [await cluster.domain("d", namespace=TEAM)]
         await stack.enter_async_context(tended(self.kube, Daemons(self.kube)))
 
-    async def _published(self) -> tuple[Device, ...]:
-        """What the slices offer, once everything that the layout has is in them."""
+    async def _of_both_modes(self) -> tuple[Device, ...]:
+        """The devices of changing GPUs, whole and in parts, which exclude each other."""
+        await self.set_modes(on=True)
+        parts = [one for one in await self._published(divided=True) if self._whole(one.name) != one.name]
+        await self.set_modes(on=False)
+        uses: dict[str, dict[str, float]] = {}
+        for part in parts:
+            uses.setdefault(self._whole(part.name), {}).update(dict.fromkeys(part.uses, 1.0))
+        whole = [replace(one, uses={**one.uses, **uses.get(one.name, {})}) for one in await self._published()]
+        return tuple(sorted([*whole, *parts], key=lambda one: one.name))
+
+    def _whole(self, device: str) -> str:
+        """Of a part of a changing GPU: the name of the GPU."""
+        return next((name for name in self._names if device.startswith(f"{name}-mig-")), device)
+
+    async def _published(self, *, divided: bool = False) -> tuple[Device, ...]:
+        """What the slices offer, once everything that the layout has is in them. `divided`: the changing GPUs."""
         wanted = {"gpu.nvidia.com"} | ({COMPUTE_DOMAIN_DRIVER} if self.layout.channels else set())
         async with asyncio.timeout(_START_S):
             while True:
                 slices = [one["spec"] for one in (await self.kube.list(RESOURCE_SLICES)).items]
+                pools = Counter((spec["driver"], *spec["pool"].values()) for spec in slices)
                 complete = all(
-                    sum(
-                        one["pool"]["name"] == spec["pool"]["name"] and one["driver"] == spec["driver"]
-                        for one in slices
-                    )
-                    == spec["pool"]["resourceSliceCount"]
+                    pools[spec["driver"], *spec["pool"].values()] == spec["pool"]["resourceSliceCount"]
                     for spec in slices
                 )
-                if complete and {spec["driver"] for spec in slices if spec.get("devices")} >= wanted:
+                complete &= {spec["driver"] for spec in slices if spec.get("devices")} >= wanted
+                names = {one["name"] for spec in slices for one in spec.get("devices") or ()}
+                parted = {self._whole(name) for name in names if self._whole(name) != name}
+                if complete and (parted == {*self._names} if divided else not parted and names >= {*self._names}):
                     totals = counters_of(slices)
                     found = [
                         device_of(one["driver"], two, totals) for one in slices for two in one.get("devices") or ()
@@ -326,8 +379,6 @@ class World:
 
     def _index_of(self, role: int) -> int:
         """Where the GPU of this role is in NVML's order now, which a boot may change."""
-        if not hasattr(self, "_uuids"):
-            self._uuids = [gpu.uuid for gpu in self.host.state.gpus]
         return [gpu.uuid for gpu in self.host.state.gpus].index(self._uuids[role])
 
 
@@ -342,9 +393,9 @@ def counters_of(slices: Iterable[JsonObject]) -> Totals:
 
 def device_of(driver: str, device: JsonObject, totals: Totals) -> Device | None:
     """What the plan needs of a published device; None for one that users' claims do not get."""
-    name = device["name"]
+    name, binds = device["name"], bool(device.get("bindingConditions"))
     if driver == COMPUTE_DOMAIN_DRIVER:
-        return Device(name, "channel", {name: 1.0}) if name.startswith("channel-") else None
+        return Device(name, "channel", {name: 1.0}, binds=binds) if name.startswith("channel-") else None
     if device.get("allowMultipleAllocations"):
         shares = device.get("capacity") or {}
         consumed = {"memory": "1Gi", "cores": "10"} if "cores" in shares else {}
@@ -356,7 +407,7 @@ def device_of(driver: str, device: JsonObject, totals: Totals) -> Device | None:
         for counter, value in one["counters"].items()
         if totals[one["counterSet"], counter]
     }
-    return Device(name, kinds[device["attributes"]["type"]["string"]], uses or {name: 1.0})
+    return Device(name, kinds[device["attributes"]["type"]["string"]], uses or {name: 1.0}, binds=binds)
 
 
 def _amount(counter: JsonObject) -> float:

@@ -1,8 +1,8 @@
 """Starts node plugins quickly: a process that has imported the plugin and forks itself for each.
 
-Run as a program by `support.plugin_process`; reads one JSON order a line and answers with one JSON line:
-a process id to `start`, and to `ended` the exit status or null. What it forks
-is the real `main`, with kill points around it when the order names a number.
+Run as a program by `support.plugin_process`, with names of modules to import first; reads one JSON order a line and
+answers with one JSON line: a process id to `start`, and to `ended` the exit status or null. What it forks is the real
+`main`, with kill points around it when the order names a number.
 """
 
 import gc
@@ -11,6 +11,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,8 @@ def serve() -> None:
     import kubelet_plugin.simulation.nvml  # noqa: F401
     from kubelet_plugin.main import main
 
+    for name in sys.argv[1:]:
+        import_module(name)
     for model in descendants(BaseModel):
         if model.__module__.startswith(("dra_driver.", "kubelet_plugin.")):
             model.model_rebuild()

@@ -36,15 +36,17 @@ class Died(Exception):
 
 
 class PluginForks:
-    """Starts plugin processes in milliseconds, with `environment` beside this process's; outlives event loops."""
+    """Starts plugin processes in milliseconds, with `environment` beside this process's; outlives event loops.
+    `modules` are imported first."""
 
-    def __init__(self, environment: Mapping[str, str] = MappingProxyType({})) -> None:
+    def __init__(self, environment: Mapping[str, str] = MappingProxyType({}), modules: Iterable[str] = ()) -> None:
         self._environment = environment
+        self._modules = modules
 
     def __enter__(self) -> Self:
         root = Path(__file__).parents[2]
         self._server = subprocess.Popen(
-            [sys.executable, "-m", "support.plugin_forks"],
+            [sys.executable, "-m", "support.plugin_forks", *self._modules],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, **self._environment, "PYTHONPATH": f"{root}:{root / 'tests'}"},
