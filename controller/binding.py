@@ -23,6 +23,9 @@ from dra_driver.kube.workqueue import WorkQueue
 _log = structlog.get_logger(__name__)
 
 _PAGE = 100
+_AGAIN_S = 60.0
+"""While claims wait, they are named again: the inventory may have been deleted and made again, or an earlier leader was
+late."""
 
 type Waiting = tuple[tuple[str, BindingClaim], ...]
 """Node and claim, for each driver that has a device of the claim to prepare; a pool has the name of its node."""
@@ -47,7 +50,8 @@ class BindingClaims:
     """Of `drivers`, in the whole cluster. It follows the claims that `dra_driver.publish.live` watches; `run` until
     cancelled, each time after `begins`."""
 
-    def __init__(self, kube: Kube, drivers: Collection[str], *, workers: int) -> None:
+    def __init__(self, kube: Kube, drivers: Collection[str], *, workers: int, again_s: float = _AGAIN_S) -> None:
+        self._again_s = again_s
         self._kube = kube
         self._drivers = frozenset(drivers)
         self._workers = workers
@@ -100,10 +104,17 @@ class BindingClaims:
         except NotFound:
             if claims:
                 self._queue.retry(node)  # its plugin may write the inventory soon
+            else:
+                self._written(node)
         except ClusterError as error:
             pause_s = self._queue.retry(node, error.retry_after_s or 0.0)
             _log.warning("claims are not named to their node", node=node, error=str(error), retry_s=round(pause_s, 1))
         else:
-            self._queue.succeeded(node)
-            if not self._of_nodes.get(node):
-                self._of_nodes.pop(node, None)
+            self._written(node)
+
+    def _written(self, node: str) -> None:
+        self._queue.succeeded(node)
+        if self._of_nodes.get(node):
+            self._queue.add_after(node, self._again_s)
+        else:
+            self._of_nodes.pop(node, None)

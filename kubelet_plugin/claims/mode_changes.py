@@ -167,6 +167,7 @@ class ModeChanges:
         _log.warning("MIG mode is not switched", gpu=gpu.name, reason=obstacle.reason, error=obstacle.message)
         due = time.monotonic() + self._backoff(gpu.uuid).next_s()
         self._blocked[gpu.uuid] = _Blocked(obstacle, users, due)
+        self._asked.pop(gpu.uuid, None)  # the taint goes meanwhile
 
     def _backoff(self, uuid: str) -> Backoff:
         new = Backoff(first_s=self._patience.first_retry_s, longest_s=self._patience.longest_retry_s)

@@ -63,6 +63,8 @@ class Answers(Protocol):
 
     def say_again(self, claim_uid: str) -> None: ...
 
+    def waits_no_longer(self, claim_uid: str) -> None: ...
+
 
 type Outcome = Callable[[Collection[str], DriverError | None], None]
 """Gets the names of a claim's devices, and why the node gave them up; None: they were prepared."""
@@ -107,7 +109,9 @@ class NodeBinding:
         self._named: frozenset[ClaimRef] = frozenset()
         self._raw: object = None
         self._changed = asyncio.Event()
-        self._tasks: dict[ClaimRef, asyncio.Task[None]] = {}
+        self._given_up = asyncio.Event()
+        """A claim may have been given up."""
+        self._followed: set[ClaimRef] = set()
 
     def saw(self, inventory: JsonObject) -> None:
         """Take over which claims the inventory of this node names."""
@@ -124,25 +128,26 @@ class NodeBinding:
         if refs != self._named:
             self._named = refs
             self._changed.set()
+            self._given_up.set()
 
     async def run(self) -> None:
-        try:
+        self._followed.clear()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._release_given_up())
             while True:
                 self._changed.clear()
-                self._follow_named()
-                unasked = await self._service.release_given_up()
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), _GIVEN_UP_S if unasked or self._tasks else None)
-        finally:
-            for task in self._tasks.values():
-                task.cancel()
+                for ref in self._named - self._followed:
+                    self._followed.add(ref)
+                    group.create_task(self._follow(ref))
+                await self._changed.wait()
 
-    def _follow_named(self) -> None:
-        for ref, task in list(self._tasks.items()):
-            if task.done():
-                del self._tasks[ref]
-        for ref in self._named - self._tasks.keys():
-            self._tasks[ref] = asyncio.create_task(self._follow(ref))
+    async def _release_given_up(self) -> None:
+        """Apart from the rest, because hardware that hangs keeps a release, and must keep no other claim."""
+        while True:
+            self._given_up.clear()
+            unasked = await self._service.release_given_up()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._given_up.wait(), _GIVEN_UP_S if unasked or self._followed else None)
 
     async def _follow(self, ref: ClaimRef) -> None:
         """Prepare the claim as long as it is named."""
@@ -155,6 +160,9 @@ class NodeBinding:
             except Exception as error:  # noqa: BLE001 - one claim's defect is not the others'
                 _log.error("failed unexpectedly", claim=str(ref), exc_info=error)
             await asyncio.sleep(self._again_s)
+        self._followed.discard(ref)
+        self._given_up.set()
+        self._answers.waits_no_longer(ref.uid)
 
     async def _attempt(self, ref: ClaimRef, wait: _Wait | None) -> _Wait | None:
         """None when the claim is not allocated here, or no longer. Raises ClusterError."""

@@ -289,6 +289,14 @@ class DeviceStatusWriter(ClaimListener):
             self._urgent.set()  # but a node that gave up has its devices tainted before the scheduler chooses again
         self._changed.set()
 
+    def waits_no_longer(self, claim_uid: str) -> None:
+        """The scheduler has the answer, or gave the claim up: what was said goes with the allocation, and the kubelet
+        never comes for the claim. Unless the pod is bound to a claim that only its author can correct."""
+        refusal = self._refused.get(claim_uid)
+        if refusal is not None and refusal.binding in (BindingAnswer.WAIT, BindingAnswer.GIVE_UP):
+            del self._refused[claim_uid]
+            self._changed.set()
+
     def say_again(self, claim_uid: str) -> None:
         """The claim may have been allocated again: the API server then dropped what was said about its devices."""
         self._known.pop(claim_uid, None)

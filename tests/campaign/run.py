@@ -25,6 +25,7 @@ from dra_driver.errors import NodeNotReady, NotFound, Unreachable
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, CONFIG_API_VERSION, GPU_DRIVER
 from kubelet_plugin.prepare.holds import SwitchedMode, described
 from kubelet_plugin.prepare.store import JournalFile
+from kubelet_plugin.reporting.reported import Reported
 
 _CALL_S = 4.0
 """When kubelet gives up here; its own deadline is 45 s."""
@@ -105,6 +106,8 @@ class Running:
         self._watching = asyncio.create_task(self._watch()) if world.changing else None
         self._claims: dict[int, Claimed] = {}
         self._calls: set[asyncio.Task[Any]] = set()
+        self._answered = 0
+        """Claims whose pods waited, and that the node prepared."""
         self.outcome = Outcome()
 
     async def do(self, step: Step) -> None:
@@ -152,7 +155,8 @@ class Running:
         await self._at_rest()
 
     async def _until_bound(self, claims: list[Claimed]) -> None:
-        """The scheduler waits for the node, and binds the pod; every other is given up before, or because it failed."""
+        """The scheduler waits for the node, and binds the pod. It gives a claim up because the node did; and every
+        second because its pod is deleted, which the plugin must see by itself."""
         deadline = time.monotonic() + self._patience_s
         waiting = {one.ref["uid"]: one for one in claims if one.args.get("binds")}
         while waiting:
@@ -162,15 +166,23 @@ class Running:
                     self.outcome.seen["given up by the node"] += 1
                     await self._delete(one)
                 elif not waiting_results(claim):
-                    self.outcome.seen["bound"] += 1
-                    one.wanted = one.asked = True
-                    await self._until_answered("prepare", [one])
+                    await self._bind(one)
                 else:
                     continue
                 del waiting[uid]
             if waiting and time.monotonic() > deadline:
                 raise Violation(f"no answer for pods that wait for {[one.ref['name'] for one in waiting.values()]}")
             await asyncio.sleep(_PAUSE_S)
+
+    async def _bind(self, one: Claimed) -> None:
+        self._answered += 1
+        if self._answered % 2:
+            self.outcome.seen["bound"] += 1
+            one.wanted = one.asked = True
+            await self._until_answered("prepare", [one])
+        else:
+            self.outcome.seen["prepared and given up"] += 1
+            await self._delete(one)
 
     # -- claims
 
@@ -392,14 +404,22 @@ class Running:
             await asyncio.sleep(_PAUSE_S)
 
     async def _remembered(self) -> list[str]:
-        """Claims that the controller or the journal still has."""
+        """Claims that the controller, the journal or the record of reports still has."""
         journal = JournalFile(self._world.place.state).current()
+        reported = Reported(self._world.place.state)
+        said_of = [
+            uid for driver in (GPU_DRIVER, COMPUTE_DOMAIN_DRIVER) for uid in reported.read(f"status of {driver}")
+        ]
         holds = [hold for hold in journal.holds if not isinstance(hold, SwitchedMode) or not self._world.modes_on]
         return [
             *(f"the controller still names {one['name']}" for one in await self._world.named()),
             *(f"the journal still has {entry.claim}" for entry in journal.held.values()),
             *(f"the journal still has {described(hold)}" for hold in holds),
+            *(f"the record of reports still has {self._named(uid)}" for uid in said_of),
         ]
+
+    def _named(self, uid: str) -> str:
+        return next((one.ref["name"] for one in self._claims.values() if one.ref["uid"] == uid), uid)
 
     # -- faults
 

@@ -31,8 +31,8 @@ async def definitions(kube: Kube) -> None:
 
 
 @asynccontextmanager
-async def naming(kube: Kube) -> AsyncIterator[None]:
-    binding = BindingClaims(kube, DRIVERS, workers=2)
+async def naming(kube: Kube, again_s: float = 60.0) -> AsyncIterator[None]:
+    binding = BindingClaims(kube, DRIVERS, workers=2, again_s=again_s)
     policies = LivePolicies(kube, GPU_DRIVER, Gates.DEFAULT, NOBODY, beside=binding)
     tasks = [asyncio.create_task(work) for work in (*(mirror.run() for mirror in policies.mirrors), binding.run())]
     try:
@@ -121,6 +121,25 @@ async def test_a_new_leader_corrects_what_an_earlier_one_named(kube: Kube) -> No
         await named(kube, "node-a")
         await a_node(kube, "node-b")
         await named(kube, "node-b", (GPU_DRIVER, "waits"))
+
+
+async def test_an_inventory_that_was_made_again_names_the_claims_that_wait(kube: Kube) -> None:
+    await a_node(kube, "node-a")
+    async with naming(kube, again_s=0.05):
+        await allocated(kube, "waits", result("gpu-0", pool="node-a", **BINDS))
+        await named(kube, "node-a", (GPU_DRIVER, "waits"))
+        await kube.delete(NODE_INVENTORIES, "node-a")
+        await a_node(kube, "node-a")
+        await named(kube, "node-a", (GPU_DRIVER, "waits"))
+
+
+async def test_a_node_whose_claims_and_inventory_are_gone_is_forgotten(kube: Kube) -> None:
+    binding = BindingClaims(kube, DRIVERS, workers=2)
+    waits = binding.keep(a_claim(a_ref(), a_result(0, pool="node-c", **BINDS)))
+    binding.saw(("team-a", "train"), None, waits)
+    binding.saw(("team-a", "train"), waits, None)
+    await binding._write("node-c")
+    assert not binding._of_nodes
 
 
 async def test_nothing_is_written_while_no_claim_waits(api_server: SimulatedApiServer, kube: Kube) -> None:

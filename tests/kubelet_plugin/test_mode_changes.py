@@ -11,7 +11,7 @@ from typing import Literal
 import pytest
 import pytest_asyncio
 from support.claims import a_held_device, a_ref, an_entry
-from support.mode_world import NODE, PATIENT, ModeWorld, Moment, policy
+from support.mode_world import AT_ONCE, NODE, PATIENT, ModeWorld, Moment, policy
 
 from dra_driver.api.policy import rules_of
 from dra_driver.errors import NodeNotReady
@@ -106,6 +106,31 @@ async def test_a_program_that_has_the_gpu_open_is_named_and_not_harmed(world: Mo
     world.host.detach_client(pid)
     await world.until_quiet()
     assert world.mode == (1, 1) and await world.problems() == []
+
+
+async def test_after_an_obstacle_the_taint_must_stand_again_before_the_reset(tmp_path: Path) -> None:
+    """While the program was in the way, claims could have the GPU, and schedulers saw no taint."""
+    world = ModeWorld(tmp_path)
+    world.restart(patience=replace(AT_ONCE, settle_s=0.2))
+    pid = world.host.attach_client(0, name="dcgm-exporter", kind="monitor")
+    world.policies = [policy()]
+    await world.publish()
+    await world.publish()
+    await world.modes.settle()
+    await asyncio.sleep(0.25)
+    await world.modes.settle()
+    await world.publish()
+    assert [reason for reason, _, _ in await world.problems()] == ["ModeChangeBlocked"] and world.waiting() == []
+    world.host.detach_client(pid)
+    await world.modes.settle()
+    await world.publish()
+    assert world.waiting() == [("On", [])]
+    await world.modes.settle()
+    assert world.mode == (0, 0)
+    await asyncio.sleep(0.25)
+    await world.modes.settle()
+    assert world.mode == (1, 1)
+    await world.end()
 
 
 async def test_while_a_program_is_in_the_way_claims_come_and_go(world: ModeWorld) -> None:

@@ -35,6 +35,10 @@ class Scene:
         self.outcomes: list[tuple[list[str], DriverError | None]] = []
         self.answers_at_outcome: list[list[BindingAnswer | None]] = []
         self.looks = 0
+        self.release: asyncio.Event | None = None
+        """What a release waits for."""
+        self.no_longer: list[tuple[str, int]] = []
+        """With the number of looks until then."""
 
     async def prepare_ahead(self, claim: ClaimRef) -> DriverError | None:
         self.prepared.append(claim)
@@ -42,6 +46,8 @@ class Scene:
 
     async def release_given_up(self) -> bool:
         self.looks += 1
+        if self.release is not None:
+            await self.release.wait()
         return False
 
     def waits_for_binding(self, refusal: PrepareRefusal) -> None:
@@ -49,6 +55,9 @@ class Scene:
 
     def say_again(self, claim_uid: str) -> None:
         self.again.append(claim_uid)
+
+    def waits_no_longer(self, claim_uid: str) -> None:
+        self.no_longer.append((claim_uid, self.looks))
 
     def outcome(self, devices: Collection[str], error: DriverError | None) -> None:
         self.outcomes.append((list(devices), error))
@@ -209,6 +218,33 @@ async def test_what_was_given_up_is_looked_for_when_the_names_change(scene: Scen
         await eventually(lambda: scene.looks == 2)
         binding.saw(inventory())
         await eventually(lambda: scene.looks == 3)
+
+
+async def test_a_release_that_takes_long_keeps_no_claim_from_being_prepared(scene: Scene) -> None:
+    scene.release = asyncio.Event()
+    ref = scene.claim()
+    async with scene.at_work() as binding:
+        await eventually(lambda: scene.looks == 1)
+        binding.saw(inventory(ref))
+        await eventually(lambda: scene.prepared == [ref])
+    assert scene.looks == 1
+
+
+async def test_of_a_claim_that_is_named_no_more_nothing_is_said(scene: Scene) -> None:
+    ref = scene.claim()
+    async with scene.at_work() as binding:
+        binding.saw(inventory(ref))
+        await eventually(lambda: scene.prepared)
+        assert scene.no_longer == []
+        binding.saw(inventory())
+        await eventually(lambda: scene.no_longer)
+        ((uid, looks),) = scene.no_longer
+        assert uid == ref.uid
+        # It may have been prepared after the names changed.
+        await eventually(lambda: scene.looks > looks)
+        binding.saw(inventory(ref))
+        count = len(scene.prepared)
+        await eventually(lambda: len(scene.prepared) > count)
 
 
 @pytest.mark.parametrize("of_node", [True, False])

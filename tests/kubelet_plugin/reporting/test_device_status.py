@@ -15,7 +15,7 @@ from dra_driver.api.gpu_settings import HealthPolicy
 from dra_driver.api.inventory import HealthCondition, HealthFacts
 from dra_driver.api.meta import RESOURCE_CLAIMS, JsonObject, Resource
 from dra_driver.devices.model import DeviceKind, Partition
-from dra_driver.errors import ClusterError, Conflict, DeviceInUse, Rejected, Unreachable
+from dra_driver.errors import ClusterError, Conflict, DeviceInUse, InvalidConfig, Rejected, Unreachable
 from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.names import GPU_DRIVER, ClaimRef
 from dra_driver.simulation.apiserver import SimulatedApiServer
@@ -623,6 +623,28 @@ async def test_the_kubelets_own_failure_keeps_the_answer_about_binding(scene: Sc
     await scene.writer.write()
     (device,) = await scene.devices()
     assert {one["type"]: one["status"] for one in device["conditions"]} == {"Ready": "False", "BindingReady": "True"}
+
+
+@pytest.mark.parametrize("answer", [BindingAnswer.WAIT, BindingAnswer.GIVE_UP])
+async def test_of_a_claim_that_was_given_up_nothing_is_kept(scene: Scene, answer: BindingAnswer) -> None:
+    """The kubelet never comes for it. The answer goes with the allocation, and may be unread yet."""
+    scene.writer.waits_for_binding(PrepareRefusal(scene.ref, ALLOCATED, "HardwareError", "in use", answer))
+    await scene.writer.write()
+    said = await scene.devices()
+    assert "BindingReady" in str(said) and Reported(scene.folder).read(SECTION)
+    scene.writer.waits_no_longer(scene.ref.uid)
+    await scene.writer.write()
+    assert not Reported(scene.folder).read(SECTION) and await scene.devices() == said
+
+
+async def test_a_claim_that_is_bound_although_it_is_wrong_keeps_its_answer(scene: Scene) -> None:
+    scene.writer.waits_for_binding(PrepareRefusal(scene.ref, ALLOCATED, "InvalidConfig", "no", BindingAnswer.BIND))
+    await scene.writer.write()
+    scene.writer.waits_no_longer(scene.ref.uid)
+    error = InvalidConfig("no")
+    scene.writer.ended(Operation(call="prepare", claim=scene.ref, seconds=1.0, devices=ALLOCATED, error=error))
+    await scene.writer.write()
+    assert "BindingReady" in str(await scene.devices())
 
 
 async def test_a_pod_that_waits_is_answered_at_once(scene: Scene) -> None:
