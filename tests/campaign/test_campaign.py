@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 from campaign import oracle, plan
 from campaign.oracle import ADMIN, SHARED, Place
-from campaign.plan import Device, Sequence_, Step, sequence
+from campaign.plan import Device, Sequence_, Step, fits, sequence
 from campaign.run import Running, run
 from campaign.world import Violation, World
+
+from dra_driver.names import gpu_device_names
 
 DEVICES = (
     Device("gpu-a", "gpu", {"a": 1.0}),
@@ -204,6 +206,12 @@ def test_a_mode_that_is_switched_between_two_claims_is_none_of_their_business(pl
 SEEDS = (3, 8, 11)
 
 
+def claimed(number: int, device: Device) -> Step:
+    devices = [{"name": device.name, "kind": device.kind, "consumed": {}, "binds": device.binds}]
+    args = {"claim": number, "devices": devices, "config": None, "admin": False, "domain": 0, "binds": device.binds}
+    return Step("claim", args)
+
+
 async def test_a_few_sequences_hold_and_planted_violations_are_caught() -> None:
     """With real processes. `make campaign` runs as many as there is time for."""
     async with World.running("hopper", random.Random(0)) as world:
@@ -214,9 +222,7 @@ async def test_a_few_sequences_hold_and_planted_violations_are_caught() -> None:
 
         planted = Running(world, patience_s=0.3)
         gpu = next(device for device in world.devices if device.kind == "gpu")
-        devices = [{"name": gpu.name, "kind": "gpu", "consumed": {}}]
-        args = {"claim": 0, "devices": devices, "config": None, "admin": False, "domain": 0}
-        await planted.do(Step("claim", args))
+        await planted.do(claimed(0, gpu))
         await planted.do(Step("prepare", {"claims": [0]}))
         (file,) = world.place.cdi.glob("*-claim_*")
         second = file.with_name("k8s.gpu.nvidia.com-claim_00000000-0000-4000-8000-000000000000.json")
@@ -228,4 +234,31 @@ async def test_a_few_sequences_hold_and_planted_violations_are_caught() -> None:
             state.gpus[2].compute_mode = 3
         with pytest.raises(Violation, match="compute mode of"):
             await planted.settle()
+        await planted.close()
+
+
+async def test_modes_change_between_claims_and_a_change_during_a_claim_is_caught() -> None:
+    """With real processes, as the test above."""
+    async with World.running("ampere", random.Random(0)) as world:
+        running = Running(world)
+        name = gpu_device_names(world.uuids)[world.changing[0]]
+        whole = next(device for device in world.devices if device.name == name)
+        parts = [device for device in world.devices if device.name.startswith(f"{name}-mig-1g10gb-")]
+        assert not whole.binds and all(part.binds and not fits(part, [whole]) for part in parts)
+        await running.do(Step("modes", {"on": True, "resets": "nvml", "waits_s": 20.0}))
+        for number, part in enumerate(parts[:3]):
+            await running.do(claimed(number, part))
+        await running.do(Step("move", {"claim": 0, "devices": []}))
+        await running.settle()
+        assert running.outcome.seen["moved"] == 1 and running.outcome.seen["mode switched"] >= 2
+        assert running.outcome.seen["bound"] == running.outcome.seen["prepared and given up"] == 1
+        await running.close()
+
+        planted = Running(world)
+        await planted.do(claimed(0, whole))
+        await planted.do(Step("prepare", {"claims": [0]}))
+        await planted.do(Step("wait", {"seconds": 0.2}))
+        world.host.set_mig(0, 1)
+        with pytest.raises(Violation, match=r"became \(1, 1\) while"):
+            await planted.do(Step("wait", {"seconds": 0.2}))
         await planted.close()

@@ -113,12 +113,13 @@ class World:
         self._forks: PluginForks
         self._controllers: Forks | None = None
         self._killed: set[int] = set()
-        self._uuids = [gpu.uuid for gpu in self.host.state.gpus]
+        self.uuids = [gpu.uuid for gpu in self.host.state.gpus]
+        """In the order of the layout's roles."""
         self._make_static()
         self.start = oracle.standing(self.place)
-        self.changing = [uuid for uuid, role in zip(self._uuids, layout.roles, strict=True) if role == "changing"]
+        self.changing = [uuid for uuid, role in zip(self.uuids, layout.roles, strict=True) if role == "changing"]
         """UUIDs of the GPUs whose mode the driver switches by a reset."""
-        names = gpu_device_names(self._uuids)
+        names = gpu_device_names(self.uuids)
         self._names = [names[uuid] for uuid in self.changing]
         self.modes_on = False
         """What the policy says about these."""
@@ -379,7 +380,7 @@ class World:
 
     def _index_of(self, role: int) -> int:
         """Where the GPU of this role is in NVML's order now, which a boot may change."""
-        return [gpu.uuid for gpu in self.host.state.gpus].index(self._uuids[role])
+        return [gpu.uuid for gpu in self.host.state.gpus].index(self.uuids[role])
 
 
 type Totals = Mapping[tuple[str, str], float]

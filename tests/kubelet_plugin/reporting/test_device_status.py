@@ -637,6 +637,16 @@ async def test_of_a_claim_that_was_given_up_nothing_is_kept(scene: Scene, answer
     assert not Reported(scene.folder).read(SECTION) and await scene.devices() == said
 
 
+async def test_of_a_claim_that_was_released_before_it_was_said_again_nothing_is_kept(scene: Scene) -> None:
+    scene.holds(binding=BindingStage.AHEAD)
+    await scene.writer.write()
+    said = await scene.devices()
+    scene.writer.say_again(scene.ref.uid)
+    scene.node.current = Journal({})
+    await scene.writer.write()
+    assert not Reported(scene.folder).read(SECTION) and await scene.devices() == said
+
+
 async def test_a_claim_that_is_bound_although_it_is_wrong_keeps_its_answer(scene: Scene) -> None:
     scene.writer.waits_for_binding(PrepareRefusal(scene.ref, ALLOCATED, "InvalidConfig", "no", BindingAnswer.BIND))
     await scene.writer.write()
