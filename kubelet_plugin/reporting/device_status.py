@@ -380,7 +380,7 @@ class DeviceStatusWriter(ClaimListener):
             # Of one that was refused, and was prepared while others were written, it is said at the next look.
             if (claim := held.get(uid) or said_of) is not None:
                 await self._put(claim, devices)
-        # What was to be said again, and nothing is to be said now: it went with the allocation.
+        # `say_again` forgot these, and then their claims were released: the status went with the allocation.
         for uid in self._reported.keys() - held.keys() - self._refused.keys() - self._known.keys():
             await self._note(self._reported[uid].claim, ())
 
