@@ -3,7 +3,8 @@
     build/gpu-dra-driver-VERSION.tgz   for `helm install FILE` and `helm push FILE oci://…`
     build/chart.tar                    for clients of registries: `skopeo copy oci-archive:build/chart.tar docker://…`
 
-With `IMAGE=REPOSITORY` the packaged chart names that image, so that people who install it need no `--set`.
+With `IMAGE=REPOSITORY` the packaged chart names that image, so that people who install it need no `--set`; with
+`RUNBOOKS=URL` its alerts link to that page.
 Source: Helm's OCI media types (helm.sh/docs/topics/registries). A package is a compressed folder with the chart's name.
 """
 
@@ -15,7 +16,7 @@ import json
 import re
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +29,16 @@ CHART = REPOSITORY / "charts" / "gpu-dra-driver"
 CONFIG = "application/vnd.cncf.helm.config.v1+json"
 CONTENT = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
 
-_DEFAULT = re.compile(r"^(  repository: )gpu-dra-driver$", re.MULTILINE)
-"""Of the image, in values.yaml."""
+DEFAULTS = {"image.repository": "gpu-dra-driver", "metrics.runbooks": "docs/runbooks.md"}
+"""Values that mean something in the source only: a released chart has those of its release."""
 
 
-class WrongImage(Exception):
-    """The name of the image cannot be a value of the chart."""
+class WrongValue(Exception):
+    """What the packaged chart should name cannot be that value of the chart."""
 
 
-def chart_package(image: str | None) -> bytes:
-    """Helm's package, whose values name the repository `image`, or the value of this repository if None.
-
-    Raises `WrongImage`. The same chart always has the same bytes.
-    """
+def chart_package(values: Mapping[str, str] | None = None) -> bytes:
+    """Helm's package. `values` replace some of `DEFAULTS`. Raises `WrongValue`. Same chart and values, same bytes."""
     stream = io.BytesIO()
     with (
         gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0) as packed,
@@ -48,22 +46,22 @@ def chart_package(image: str | None) -> bytes:
     ):
         for file in _files():
             content = file.read_bytes()
-            if file == CHART / "values.yaml" and image is not None:
-                content = _with_image(content.decode(), image).encode()
+            if file == CHART / "values.yaml":
+                content = _with_values(content.decode(), values or {}).encode()
             add_file(archive, f"{CHART.name}/{file.relative_to(CHART)}", content)
     return stream.getvalue()
 
 
-def _with_image(values: str, image: str) -> str:
+def _with_values(text: str, values: Mapping[str, str]) -> str:
     schema = json.loads((CHART / "values.schema.json").read_text())
-    pattern = schema["properties"]["image"]["properties"]["repository"]["pattern"]
-    if not re.match(pattern, image):
-        raise WrongImage(
-            f"IMAGE={image} is not a repository without a tag, such as registry.example.com/gpu-dra-driver"
-        )
-    changed, times = _DEFAULT.subn(rf"\g<1>{image}", values)
-    assert times == 1, "values.yaml has one default of image.repository"
-    return changed
+    for name, value in values.items():
+        part, key = name.split(".")
+        pattern = schema["properties"][part]["properties"][key]["pattern"]
+        if not re.search(pattern, value):
+            raise WrongValue(f"{name}: {value!r} does not match {pattern}, as values.schema.json requires")
+        text, times = re.subn(rf"^(  {key}: ){re.escape(DEFAULTS[name])}$", rf"\g<1>{value}", text, flags=re.MULTILINE)
+        assert times == 1, f"values.yaml has one line with the default of {name}"
+    return text
 
 
 def _files() -> Iterator[Path]:
@@ -95,11 +93,13 @@ def metadata() -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make chart")
     parser.add_argument("--image", help="repository of the image that the packaged chart names")
+    parser.add_argument("--runbooks", help="URL of docs/runbooks.md, to which its alerts link")
     parser.add_argument("--target", type=Path, default=REPOSITORY / "build")
     options = parser.parse_args()
     try:
-        package = chart_package(options.image)
-    except WrongImage as error:
+        given = {"image.repository": options.image, "metrics.runbooks": options.runbooks}
+        package = chart_package({name: value for name, value in given.items() if value is not None})
+    except WrongValue as error:
         sys.exit(f"make chart: {error}")
     options.target.mkdir(parents=True, exist_ok=True)
     version = metadata()["version"]

@@ -145,6 +145,7 @@ SWITCHES: tuple[Mapping[str, Switch], ...] = (
         "openshift.securityContextConstraints": Switch("never", hides="kind: SecurityContextConstraints"),
         "metrics.podMonitors": Switch("never", hides="kind: PodMonitor"),
         "metrics.serviceMonitors": Switch("always", shows="kind: ServiceMonitor"),
+        "metrics.runbooks": Switch("https://marked/page", shows="runbook_url: https://marked/page#gpudrapluginabsent"),
         "metrics.alerts": Switch("never", hides="kind: PrometheusRule"),
         "priorityClassQuota": Switch(True, shows="kind: ResourceQuota"),
     },

@@ -35,6 +35,7 @@ from kubelet_plugin.prepare.listener import Operation
 from kubelet_plugin.reporting.metrics import ClaimTimes, NodeCollector
 
 RULES = Path(__file__).parents[2] / "charts" / "gpu-dra-driver" / "files" / "alerts.yaml"
+RUNBOOKS = Path(__file__).parents[2] / "docs" / "runbooks.md"
 
 _MINUTES = 7 * 60
 
@@ -333,6 +334,11 @@ def test_every_alert_is_provoked() -> None:
     assert {one["alert"] for one in rules()} == {case.alert for case in CASES}
 
 
+def test_each_alert_has_its_section_among_the_runbooks_and_no_other_has() -> None:
+    sections = re.findall(r"^## (\w+)\n\n\*\*Effect:\*\* ", RUNBOOKS.read_text(), re.MULTILINE)
+    assert sections == [one["alert"] for one in rules()]
+
+
 FAMILIES: dict[str, set[str]] = {
     name: set(family.labels)
     for family in (*generate.plugin_families(), *generate.publisher_families(), *generate.controller_families())
@@ -348,7 +354,8 @@ FAMILIES: dict[str, set[str]] = {
 
 @rows("rule", rules())
 def test_every_alert_says_what_it_is_and_names_metrics_and_labels_that_exist(rule: dict[str, Any]) -> None:
-    assert rule["annotations"].keys() == {"summary", "description"}
+    assert rule["annotations"].keys() == {"summary", "description", "runbook_url"}
+    assert rule["annotations"]["runbook_url"] == f"docs/runbooks.md#{rule['alert'].lower()}"
     assert rule["labels"]["severity"] in ("info", "warning", "critical")
     assert re.fullmatch(r"[1-9]\d*[mh]", rule.get("for", "1m"))
     assert promql.faults(rule["expr"], FAMILIES) == []

@@ -11,27 +11,36 @@ from pathlib import Path
 import pytest
 from support.registry import Registry, registry
 
-from release.chart import WrongImage, chart_artifact, chart_package, metadata
+from release.chart import WrongValue, chart_artifact, chart_package, metadata
 from release.oci import MANIFEST
 
 if find_spec("helm_sdkpy") is None:
     pytest.skip("there is no Helm on this platform", allow_module_level=True)
 
+from support.foreign_types import EVERYTHING_SERVED
 from support.helm import CHART, Helm, simulated_server
 
 IMAGE = "registry.example.com/team/gpu-dra-driver"
+PAGE = "https://example.com/driver/blob/v0.1.0/docs/runbooks.md"
+RELEASED = {"image.repository": IMAGE, "metrics.runbooks": PAGE}
 
 
 def test_a_release_of_the_package_runs_the_image_that_it_was_packaged_for(tmp_path: Path) -> None:
     package = tmp_path / "chart.tgz"
-    package.write_bytes(chart_package(IMAGE))
+    package.write_bytes(chart_package(RELEASED))
     with simulated_server() as server:
-        release = Helm(server.kubeconfig).install(chart=package)
+        for one in EVERYTHING_SERVED:
+            server.create(one)
+        release = Helm(server.kubeconfig).install({"metrics": {"alerts": "always"}}, chart=package)
     pods = [release.one(kind)["spec"]["template"]["spec"] for kind in ("DaemonSet", "Deployment")]
     pods += [one["spec"]["template"]["spec"] for one in release.hooks if one["kind"] == "Job"]
     images = {container["image"] for pod in pods for container in pod["containers"]}
     assert images == {f"{IMAGE}:{metadata()['appVersion']}"}
     assert "no registry" not in release.notes
+    (group,) = release.one("PrometheusRule")["spec"]["groups"]
+    assert {one["annotations"]["runbook_url"] for one in group["rules"]} == {
+        f"{PAGE}#{one['alert'].lower()}" for one in group["rules"]
+    }
 
 
 def test_a_release_from_the_repository_says_that_no_registry_has_its_image() -> None:
@@ -43,18 +52,18 @@ def test_a_release_from_the_repository_says_that_no_registry_has_its_image() -> 
 
 @pytest.mark.parametrize("image", ["https://registry.example.com/x", "registry.example.com/x:1", "", "Registry/X Y"])
 def test_an_image_that_the_schema_refuses_is_not_packaged(image: str) -> None:
-    with pytest.raises(WrongImage, match="repository without a tag"):
-        chart_package(image)
+    with pytest.raises(WrongValue, match=r"image\.repository"):
+        chart_package({"image.repository": image})
 
 
 def test_the_same_chart_is_the_same_package() -> None:
-    assert chart_package(None) == chart_package(None) != chart_package(IMAGE)
+    assert chart_package() == chart_package() != chart_package(RELEASED)
 
 
 def test_the_archive_holds_what_helm_would_push(tmp_path: Path) -> None:
     """A real push of the package: the same blobs; Helm's manifest also has the time."""
     package = tmp_path / f"gpu-dra-driver-{metadata()['version']}.tgz"
-    package.write_bytes(chart_package(IMAGE))
+    package.write_bytes(chart_package(RELEASED))
     with registry() as pushed:
         _push(package, pushed)
     kind, manifest = pushed.manifests["charts/gpu-dra-driver", metadata()["version"]]
@@ -82,7 +91,7 @@ def _push(package: Path, pushed: Registry) -> None:
 
 def test_the_package_has_what_helm_packages(tmp_path: Path) -> None:
     ours = tmp_path / "ours.tgz"
-    ours.write_bytes(chart_package(None))
+    ours.write_bytes(chart_package())
     (tmp_path / "theirs").mkdir()
     theirs = Helm(tmp_path / "no-kubeconfig").package(tmp_path / "theirs", CHART)
     with tarfile.open(ours) as one, tarfile.open(theirs) as other:

@@ -51,6 +51,7 @@ def run(folder: Path, tag: str = TAG) -> tuple[list[str], str | None]:
     asked.touch()
     variables.touch()
     environment = {"TAG": tag, "IMAGE": "ghcr.io/Team/gpu-dra-driver", "CHARTS": "ghcr.io/Team/charts"}
+    environment |= {"GITHUB_SERVER_URL": "https://github.example", "GITHUB_REPOSITORY": "team/driver"}
     environment |= {"ASKED": str(asked), "GITHUB_ENV": str(variables), "REGISTRY_USER": "u", "REGISTRY_PASSWORD": "p"}
     for step in JOB["steps"]:
         if "run" not in step:
@@ -78,7 +79,10 @@ def test_what_was_checked_is_pushed_and_what_was_pushed_is_signed(tmp_path: Path
     pushes = [number for number, line in enumerate(asked) if "--push" in line or line.startswith("helm push")]
     assert [asked.index(f"make {name}") < pushes[0] for name in ("sbom", "scan")] == [True, True]
     assert f"--tag ghcr.io/team/gpu-dra-driver:{version} ." in asked[pushes[0]]
-    assert "make chart IMAGE=ghcr.io/team/gpu-dra-driver" in asked, "the chart names the image that was pushed"
+    page = f"https://github.example/team/driver/blob/{TAG}/docs/runbooks.md"
+    assert f"make chart IMAGE=ghcr.io/team/gpu-dra-driver RUNBOOKS={page}" in asked, (
+        "which is the image that was pushed"
+    )
     assert asked[pushes[1]] == f"helm push build/gpu-dra-driver-{version}.tgz oci://ghcr.io/team/charts"
     signed = [line for line in asked if line.startswith("cosign")]
     assert signed == [

@@ -187,7 +187,7 @@ class HelmLine:
         assert place == "oci://registry.example/charts/gpu-dra-driver", words
         assert words[words.index("--version") + 1] == metadata()["version"], words
         package = folder / "released.tgz"
-        package.write_bytes(chart_package("registry.example/gpu-dra-driver"))
+        package.write_bytes(chart_package({"image.repository": "registry.example/gpu-dra-driver"}))
         return package
 
     def _parsed(self, words: list[str], folder: Path) -> tuple[list[str], dict[str, Any]]:
