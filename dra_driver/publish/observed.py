@@ -41,7 +41,7 @@ class ObservedSlices:
         self.mirror = Mirror(
             kube,
             RESOURCE_SLICES,
-            keep=observed_slice,
+            keep=self._observed,
             field_selector=selector,
             page_size=_PAGE,
             on_change=self._saw,
@@ -83,6 +83,14 @@ class ObservedSlices:
     def close(self) -> None:
         for timer in self._unseen.values():
             timer.cancel()
+
+    def _observed(self, obj: JsonObject) -> ObservedSlice:
+        """Most events are of our own writes, whose answers were read already."""
+        pool, name = ((obj.get("spec") or {}).get("pool") or {}).get("name", ""), obj["metadata"]["name"]
+        known = self._pools.get(pool, {}).get(name)
+        if known is not None and known.resource_version == obj["metadata"].get("resourceVersion"):
+            return known
+        return observed_slice(obj)
 
     def _saw(self, change: MirrorChange[ObservedSlice]) -> None:
         before, after = change.before, change.after

@@ -318,7 +318,8 @@ class PoolPublisher:
         self._queue.add(pool)
 
     def _changed(self, change: MirrorChange[KeptInventory]) -> None:
-        self._queue.add(change.key[1])
+        if change.after is None or not self._statuses.made(change.after):
+            self._queue.add(change.key[1])
 
     def _relabelled(self, change: MirrorChange[Mapping[str, str]]) -> None:
         if change.before != change.after:

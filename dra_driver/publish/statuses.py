@@ -45,6 +45,8 @@ class InventoryStatuses:
         self._written_at: dict[str, str] = {}
         """By inventory: the resourceVersion on which the last write was based. The watch has not shown that write
         as long as the inventory still has this version."""
+        self._made: dict[str, str] = {}
+        """By inventory: the resourceVersion that the last write made."""
         self._refused: str | None = None
 
     async def write(
@@ -62,10 +64,11 @@ class InventoryStatuses:
         if after is before:
             return True
         if self._written_at.get(inventory.name) == version:
+            self._made.pop(inventory.name, None)  # The version that the watch is about to show must be looked at.
             return False
         patch = {"metadata": {"resourceVersion": version}, "status": after.to_wire()}
         try:
-            await self._kube.merge_patch(NODE_INVENTORIES, inventory.name, patch, subresource="status")
+            stored = await self._kube.merge_patch(NODE_INVENTORIES, inventory.name, patch, subresource="status")
         except Conflict:
             return False  # The watch is about to show a newer version, which is looked at then.
         except (NotFound, Rejected) as error:
@@ -73,13 +76,23 @@ class InventoryStatuses:
             self._complain(inventory.name, str(error))
             return False
         self._written_at[inventory.name] = version
+        if policy is None or before.policy is not None:
+            self._made[inventory.name] = stored["metadata"]["resourceVersion"]
         self._refused = None
         if self._tell is not None and (news := _news(inventory.name, before, after)) is not None:
             self._tell(news)
         return True
 
+    def made(self, inventory: KeptInventory) -> bool:
+        """Whether the last write made this version of a version that was looked at: it has nothing new.
+
+        Not after the first policy for a node, because claims count only from then on.
+        """
+        return self._made.get(inventory.name) == inventory.resource_version
+
     def forget(self, name: str) -> None:
         self._written_at.pop(name, None)
+        self._made.pop(name, None)
 
     def _complain(self, name: str, error: str) -> None:
         if self._refused != error:

@@ -1,6 +1,7 @@
 """GpuPolicies in a cluster: what they change, when, and what is written where: dra_driver/publish/live.py."""
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,14 +10,24 @@ from support.inventories import gpu, inventory_spec
 from support.objects import allocation, claim, result
 from support.publishing import Scene, publishing
 from support.shipped import create_definitions
+from support.spans import Recorder
 
 from dra_driver.api.gpu_settings import NodePolicy
 from dra_driver.api.gpupolicy import GpuPolicy
 from dra_driver.api.inventory import NodeInventorySpec
-from dra_driver.api.meta import CRDS, GPU_POLICIES, NAMESPACES, NODE_INVENTORIES, NODES, RESOURCE_CLAIMS, JsonObject
+from dra_driver.api.meta import (
+    CRDS,
+    GPU_POLICIES,
+    NAMESPACES,
+    NODE_INVENTORIES,
+    NODES,
+    RESOURCE_CLAIMS,
+    JsonObject,
+    Resource,
+)
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.features import Gates
-from dra_driver.kube.client import Kube
+from dra_driver.kube.client import Kube, WatchEvent
 from dra_driver.kube.watch import MirrorChange
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
 from dra_driver.publish.decisions import decided
@@ -84,6 +95,43 @@ async def test_a_policy_is_followed_live_and_undone_when_it_goes(scene: Scene) -
         await scene.publishes(node_a=[A.name])
         await scene.kube.delete(GPU_POLICIES, "no-b")
         await scene.publishes(node_a=[A.name, B.name])
+
+
+async def test_a_change_for_a_node_is_one_look_at_it(scene: Scene) -> None:
+    """Its own write of the status is no news, which counts in a cluster of thousands of nodes."""
+    recorder = Recorder()
+    await scene.node("node-a", A)
+    async with publishing(scene, policies=live, tracer=recorder.tracer):
+        await scene.publishes(node_a=[A.name])
+        before = len(recorder.spans)
+        await applied(scene, "shared", **SHARED)
+        await scene.until(lambda: sharable(scene, A.name))
+        await scene.rests()
+    assert [span.name for span in recorder.spans[before:]].count("publish") == 1
+
+
+class Behind(Kube):
+    """A watch that shows inventories late."""
+
+    async def watch(self, resource: Resource, **more: Any) -> AsyncGenerator[WatchEvent, None]:
+        async for event in super().watch(resource, **more):
+            if resource is NODE_INVENTORIES:
+                await asyncio.sleep(0.3)
+            yield event
+
+
+async def test_a_change_while_the_watch_is_behind_is_made_when_it_has_caught_up(scene: Scene) -> None:
+    await scene.node("node-a", A)
+    async with publishing(scene, policies=live, client=Behind):
+        await scene.publishes(node_a=[A.name])
+        await applied(scene, "also", attributes={"rack": {"string": "r1"}})
+        await scene.until(lambda: has_attributes(scene, "rack"))
+        await applied(scene, "more", attributes={"row": {"string": "7"}})
+        await scene.until(lambda: has_attributes(scene, "rack", "row"))
+
+
+async def has_attributes(scene: Scene, *names: str) -> bool:
+    return all(device["attributes"].keys() >= set(names) for device in await devices(scene))
 
 
 async def test_a_policy_of_the_installation_holds_before_it_is_made(scene: Scene) -> None:
