@@ -10,6 +10,7 @@ import ssl
 from typing import Any
 
 import aiohttp
+from pydantic_core import from_json
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.errors import AlreadyExists, ClusterError, Conflict, Gone, NotFound, Rejected, Unreachable
@@ -22,8 +23,8 @@ _LONGEST_WAIT_S = 60.0
 
 def decoded(content: bytes, about: str) -> Any:
     try:
-        return json.loads(content)
-    except (ValueError, RecursionError) as error:
+        return from_json(content, allow_inf_nan=False)
+    except ValueError as error:
         # A proxy's page, a truncated answer, or deeply nested lists: not an answer of the API server.
         raise Unreachable(f"the answer is not JSON: {content[:80]!r}", about=about) from error
 

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import aiohttp
+from pydantic_core import PydanticSerializationError, to_json
 
 from dra_driver.api.meta import JsonObject, Resource
 from dra_driver.errors import (
@@ -90,7 +91,12 @@ class _Call:
     def with_json(self, body: JsonObject | None, content_type: str = "application/json") -> "_Call":
         if body is None:
             return self
-        data = json.dumps(body, separators=(",", ":")).encode()
+        try:
+            data = to_json(body)
+        except (
+            PydanticSerializationError
+        ):  # Half of a surrogate pair, as in the name of a file; the server replaces it.
+            data = json.dumps(body).encode()
         return replace(self, data=data, headers={"Content-Type": content_type})
 
 

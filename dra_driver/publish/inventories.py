@@ -23,11 +23,12 @@ registers it, and when asked (`dra_driver.api.inventory.confirmation_annotation`
 A dead plugin answers nothing; it costs one question. A plugin whose clock is wrong costs one question and answers it.
 """
 
-import json
 import zlib
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum, auto
+
+from pydantic_core import from_json, to_json
 
 from dra_driver.api.inventory import MOST_READ_BYTES, NodeInventorySpec, NodeInventoryStatus, confirmation_annotation
 from dra_driver.api.meta import NODES, JsonObject
@@ -59,7 +60,7 @@ class KeptInventory:
         """Raises InvalidInput that lists what cannot be understood."""
         if self.size > MOST_READ_BYTES:
             raise InvalidInput(f"has {self.size} bytes; at most {MOST_READ_BYTES} are read", about=self._about())
-        spec = NodeInventorySpec.of(json.loads(zlib.decompress(self.packed)), about=self._about())
+        spec = NodeInventorySpec.of(from_json(zlib.decompress(self.packed)), about=self._about())
         if spec.node_name != self.name:
             raise InvalidInput(f"speaks for another node: {spec.node_name!r}", about=self._about(), field="nodeName")
         return spec
@@ -69,7 +70,7 @@ class KeptInventory:
         if self.packed_status is None:
             return NodeInventoryStatus()
         try:
-            return NodeInventoryStatus.of(json.loads(zlib.decompress(self.packed_status)))
+            return NodeInventoryStatus.of(from_json(zlib.decompress(self.packed_status)))
         except InvalidInput:
             return NodeInventoryStatus()
 
@@ -81,7 +82,7 @@ def kept_inventory(obj: JsonObject, driver: str) -> KeptInventory:
     """Never raises: what makes no sense is found by `facts`."""
     metadata = obj["metadata"]
     spec = obj.get("spec")
-    text = _text(spec)
+    text = to_json(spec)
     annotations = metadata.get("annotations") or {}
     owners = [
         owner["uid"]
@@ -96,12 +97,8 @@ def kept_inventory(obj: JsonObject, driver: str) -> KeptInventory:
         asked=annotations.get(confirmation_annotation(driver)),
         packed=zlib.compress(text, level=1) if len(text) <= MOST_READ_BYTES else b"",
         size=len(text),
-        packed_status=zlib.compress(_text(obj["status"]), level=1) if obj.get("status") else None,
+        packed_status=zlib.compress(to_json(obj["status"]), level=1) if obj.get("status") else None,
     )
-
-
-def _text(value: object) -> bytes:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
 
 
 def _registration(spec: object, driver: str) -> str | None:

@@ -210,7 +210,9 @@ class PoolPublisher:
         self._queue = WorkQueue(pace.retry)
         self._slices = ObservedSlices(kube, driver, node_name, self._slices_changed)
         by_name = None if node_name is None else f"metadata.name={node_name}"
-        self._statuses = InventoryStatuses(kube, driver, listeners.tell, _now, publication.beside)
+        self._statuses = InventoryStatuses(
+            kube, driver, listeners.tell, _now, publication.beside, look_again=self._queue.add
+        )
         self._inventories = Mirror(
             kube,
             NODE_INVENTORIES,
@@ -318,7 +320,7 @@ class PoolPublisher:
         self._queue.add(pool)
 
     def _changed(self, change: MirrorChange[KeptInventory]) -> None:
-        if change.after is None or not self._statuses.made(change.after):
+        if change.after is None or self._statuses.has_news(change.after):
             self._queue.add(change.key[1])
 
     def _relabelled(self, change: MirrorChange[Mapping[str, str]]) -> None:

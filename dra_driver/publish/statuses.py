@@ -11,7 +11,7 @@ import structlog
 
 from dra_driver.api.gpu_settings import NodePolicy
 from dra_driver.api.inventory import POLICY_FOLLOWED, Limitation, NodeInventoryStatus
-from dra_driver.api.meta import NODE_INVENTORIES
+from dra_driver.api.meta import NODE_INVENTORIES, JsonObject
 from dra_driver.devices.limitations import wanted_status
 from dra_driver.errors import Conflict, NotFound, Rejected
 from dra_driver.kube.client import Kube
@@ -36,6 +36,7 @@ class InventoryStatuses:
         tell: Callable[[News], None] | None,
         now: Callable[[], datetime],
         beside: Collection[str] = (),
+        look_again: Callable[[str], None] = lambda name: None,
     ) -> None:
         self._kube = kube
         self._driver = driver
@@ -47,6 +48,9 @@ class InventoryStatuses:
         as long as the inventory still has this version."""
         self._made: dict[str, str] = {}
         """By inventory: the resourceVersion that the last write made."""
+        self._shown: dict[str, str | None] = {}
+        """By inventory that is being written: the resourceVersion that the watch has shown meanwhile."""
+        self._look_again = look_again
         self._refused: str | None = None
 
     async def write(
@@ -67,8 +71,10 @@ class InventoryStatuses:
             self._made.pop(inventory.name, None)  # The version that the watch is about to show must be looked at.
             return False
         patch = {"metadata": {"resourceVersion": version}, "status": after.to_wire()}
+        # Claims count only from the first policy on, so that one must be looked at.
+        first = policy is not None and before.policy is None
         try:
-            stored = await self._kube.merge_patch(NODE_INVENTORIES, inventory.name, patch, subresource="status")
+            await self._patch(inventory.name, patch, first=first)
         except Conflict:
             return False  # The watch is about to show a newer version, which is looked at then.
         except (NotFound, Rejected) as error:
@@ -76,19 +82,31 @@ class InventoryStatuses:
             self._complain(inventory.name, str(error))
             return False
         self._written_at[inventory.name] = version
-        if policy is None or before.policy is not None:
-            self._made[inventory.name] = stored["metadata"]["resourceVersion"]
         self._refused = None
         if self._tell is not None and (news := _news(inventory.name, before, after)) is not None:
             self._tell(news)
         return True
 
-    def made(self, inventory: KeptInventory) -> bool:
-        """Whether the last write made this version of a version that was looked at: it has nothing new.
+    async def _patch(self, name: str, patch: JsonObject, *, first: bool) -> None:
+        made = None
+        self._shown[name] = None
+        try:
+            stored = await self._kube.merge_patch(NODE_INVENTORIES, name, patch, subresource="status")
+            if not first:
+                made = self._made[name] = stored["metadata"]["resourceVersion"]
+        finally:
+            if self._shown.pop(name) not in (None, made):
+                self._look_again(name)
 
-        Not after the first policy for a node, because claims count only from then on.
+    def has_news(self, inventory: KeptInventory) -> bool:
+        """Whether the version must be looked at. That which the last write made need not: it is a version that was
+        looked at, and that write. The watch may show it before the write is answered; then `look_again` is called if it
+        was another.
         """
-        return self._made.get(inventory.name) == inventory.resource_version
+        if inventory.name in self._shown:
+            self._shown[inventory.name] = inventory.resource_version
+            return False
+        return self._made.get(inventory.name) != inventory.resource_version
 
     def forget(self, name: str) -> None:
         self._written_at.pop(name, None)

@@ -15,12 +15,13 @@ Contents are compared by a digest of their normal form, because the server rewri
 Source: KEP-4381 on pools and generations; how the scheduler gathers pools (structured allocator of 1.34 to 1.37).
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
+
+from pydantic_core import to_json
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.quantity import canonical_quantity
@@ -332,8 +333,7 @@ def contents_digest(obj: JsonObject) -> str:
     contents["pool"] = (spec.get("pool") or {}).get("name")
     contents["owners"] = metadata.get("ownerReferences")
     contents["label"] = (metadata.get("labels") or {}).get(MANAGED_BY)
-    text = json.dumps(_normal(contents), sort_keys=True, separators=(",", ":"))
-    return blake2b(text.encode(), digest_size=16).hexdigest()
+    return blake2b(to_json(_normal(contents)), digest_size=16).hexdigest()
 
 
 def _digest(driver: str, node: NodeRef, contents: JsonObject) -> str:
@@ -344,29 +344,30 @@ def _digest(driver: str, node: NodeRef, contents: JsonObject) -> str:
 _QUANTITIES = frozenset({"value", "default", "min", "max", "step"})
 
 
-def _normal(value: Any, *, amounts: bool = False) -> Any:
-    """Without what means the same as nothing; quantities in canonical form; without the times of taints.
+def _normal(fields: JsonObject, amounts: bool = False) -> JsonObject:
+    """Sorted, without what means the same as nothing; quantities in canonical form; without the times of taints.
 
     `amounts`: below a capacity or counter, where strings are quantities.
     """
-    if isinstance(value, dict):
-        result = {}
-        for key, item in value.items():
-            if key == "timeAdded" and isinstance(item, str):
+    result: JsonObject = {}
+    for key in sorted(fields):
+        item = fields[key]
+        below = amounts or key in ("capacity", "counters")
+        if isinstance(item, str):
+            if key == "timeAdded":
                 continue
-            below = amounts or key in ("capacity", "counters")
-            if below and isinstance(item, str) and key in _QUANTITIES:
+            if below and key in _QUANTITIES:
                 item = _canonical(item)
-            elif below and key == "validValues" and isinstance(item, list):
+        elif isinstance(item, dict):
+            item = _normal(item, below)
+        elif isinstance(item, list):
+            if below and key == "validValues":
                 item = [_canonical(entry) for entry in item]
             else:
-                item = _normal(item, amounts=below)
-            if item is not None and item != {} and item != []:
-                result[key] = item
-        return result
-    if isinstance(value, list):
-        return [_normal(item, amounts=amounts) for item in value]
-    return value
+                item = [_normal(entry, below) if isinstance(entry, dict) else entry for entry in item]
+        if item is not None and item != {} and item != []:
+            result[key] = item
+    return result
 
 
 @lru_cache(maxsize=4096)

@@ -97,17 +97,43 @@ async def test_a_policy_is_followed_live_and_undone_when_it_goes(scene: Scene) -
         await scene.publishes(node_a=[A.name, B.name])
 
 
-async def test_a_change_for_a_node_is_one_look_at_it(scene: Scene) -> None:
+class SlowAnswers(Kube):
+    """The watch shows a write before it is answered."""
+
+    async def merge_patch(self, resource: Resource, name: str, patch: JsonObject, **more: Any) -> JsonObject:
+        stored = await super().merge_patch(resource, name, patch, **more)
+        await asyncio.sleep(0.3 if resource is NODE_INVENTORIES else 0.0)
+        return stored
+
+
+@pytest.mark.parametrize("client", [Kube, SlowAnswers])
+async def test_a_change_for_a_node_is_one_look_at_it(scene: Scene, client: type[Kube]) -> None:
     """Its own write of the status is no news, which counts in a cluster of thousands of nodes."""
     recorder = Recorder()
     await scene.node("node-a", A)
-    async with publishing(scene, policies=live, tracer=recorder.tracer):
+    async with publishing(scene, policies=live, client=client, tracer=recorder.tracer):
         await scene.publishes(node_a=[A.name])
+        await scene.rests()
         before = len(recorder.spans)
         await applied(scene, "shared", **SHARED)
         await scene.until(lambda: sharable(scene, A.name))
         await scene.rests()
     assert [span.name for span in recorder.spans[before:]].count("publish") == 1
+
+
+async def test_what_a_node_reports_before_a_write_is_answered_is_published(scene: Scene) -> None:
+    await scene.node("node-a", A)
+    async with publishing(scene, policies=live, client=SlowAnswers):
+        await scene.publishes(node_a=[A.name])
+        await applied(scene, "also", attributes={"rack": {"string": "r1"}})
+        await scene.until(lambda: knows(scene, "also"))
+        await scene.reports("node-a", A, B)
+        await scene.publishes(node_a=[A.name, B.name])
+
+
+async def knows(scene: Scene, name: str) -> bool:
+    policy = (await scene.status("node-a")).policy
+    return policy is not None and name in policy.gpus[0].policies
 
 
 class Behind(Kube):
