@@ -39,7 +39,16 @@ from dra_driver.api.inventory import (
     confirmation_annotation,
     summary_of,
 )
-from dra_driver.api.meta import CRDS, GPU_POLICIES, LEASES, NODE_INVENTORIES, NODES, RESOURCE_SLICES, JsonObject
+from dra_driver.api.meta import (
+    CRDS,
+    GPU_POLICIES,
+    LEASES,
+    NODE_INVENTORIES,
+    NODES,
+    RESOURCE_SLICES,
+    JsonObject,
+    Resource,
+)
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.kube.watch import Mirror, MirrorChange
 from dra_driver.names import GPU_DRIVER, gpu_device_names
@@ -69,6 +78,10 @@ class Figures:
     """From a GpuPolicy for one node to its slice."""
     policy_for_all_nodes_s: float
     """From a GpuPolicy for all nodes to the last slice; each node needs two writes."""
+    policy_for_all_nodes_cpu_s: float
+    """What the controller computed for that."""
+    bare_writes_s: float
+    """The same two writes for each node, of the same size, by a client that decides nothing."""
     restart_slice_writes: int
     """Slice writes of a controller that starts where everything is published already."""
     slice_writes_at_rest_per_hour: float
@@ -319,7 +332,9 @@ async def measure(count: int, rest_s: float) -> Figures:
             await asyncio.sleep(1)
             one_gpu = await controller.writes() - before
             one_node_s = await _policy(nodes, "one", name_of(count // 3))
+            policy_cpu = controller.cpu_s()
             all_nodes_s = await _policy(nodes, "all")
+            policy_cpu = controller.cpu_s() - policy_cpu
             await asyncio.sleep(5)
             rest = await _rest(nodes, controller, rest_s)
             rss, peak = controller.memory_mib(), controller.memory_mib("VmHWM")
@@ -327,6 +342,7 @@ async def measure(count: int, rest_s: float) -> Figures:
             await controller.until_ready()
             await asyncio.sleep(5)
             restart = await controller.writes()
+        bare_s = await _bare_writes(nodes)
     return Figures(
         nodes=count,
         gpus=count * GPUS,
@@ -341,6 +357,8 @@ async def measure(count: int, rest_s: float) -> Figures:
         one_gpu_visible_ms=round(visible_ms, 1),
         policy_for_one_node_ms=round(1000 * one_node_s, 1),
         policy_for_all_nodes_s=round(all_nodes_s, 2),
+        policy_for_all_nodes_cpu_s=round(policy_cpu, 2),
+        bare_writes_s=round(bare_s, 2),
         restart_slice_writes=restart,
         slice_writes_at_rest_per_hour=rest[0],
         lease_writes_at_rest_per_minute=rest[1],
@@ -370,6 +388,38 @@ async def _policy(nodes: Nodes, name: str, node: str | None = None) -> float:
         lambda: sum(versions.get(key) != version for key, version in nodes.slices.objects.items()) == expected
     )
     return time.monotonic() - started
+
+
+async def _bare_writes(nodes: Nodes) -> float:
+    """Seconds for an inventory's status and a slice of each node, changed as a policy for all nodes changes them."""
+    policies = {
+        obj["metadata"]["name"]: obj["status"]["policy"] async for obj in _objects(nodes.kube, NODE_INVENTORIES)
+    }
+    slices = [obj async for obj in _objects(nodes.kube, RESOURCE_SLICES)]
+    at_once = asyncio.Semaphore(16)
+
+    async def write(item: JsonObject) -> None:
+        node, name = item["spec"]["nodeName"], item["metadata"]["name"]
+        status = {"policy": {**policies[node], "channels": 7}}
+        devices = [
+            {**device, "attributes": {**device["attributes"], "bare": {"bool": True}}}
+            for device in item["spec"]["devices"]
+        ]
+        async with at_once:
+            await nodes.kube.merge_patch(NODE_INVENTORIES, node, {"status": status}, subresource="status")
+            await nodes.kube.merge_patch(RESOURCE_SLICES, name, {"spec": {"devices": devices}})
+
+    started = time.monotonic()
+    async with asyncio.TaskGroup() as group:
+        for item in slices:
+            group.create_task(write(item))
+    return time.monotonic() - started
+
+
+async def _objects(kube: Kube, resource: Resource) -> AsyncIterator[JsonObject]:
+    async for page in kube.pages(resource):
+        for obj in page.items:
+            yield obj
 
 
 async def _rest(nodes: Nodes, controller: Controller, rest_s: float) -> tuple[float, float, float]:
