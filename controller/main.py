@@ -8,6 +8,7 @@ import asyncio
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -64,50 +65,12 @@ async def run(settings: ControllerSettings) -> None:
             traced=tracer.request,
         ) as kube,
     ):
-        counters = PublishingCounters(metrics)
         events = EventRecorder(kube, controller=f"{settings.driver_name}/controller", instance=settings.identity)
         metrics.register(DroppedEvents(events.dropped))
-        listeners = PublishingListeners(tracer=tracer, tell=events.tell)
-        # Each driver writes its own limitations in the status of inventories.
-        beside = [COMPUTE_DOMAIN_DRIVER] * (Feature.COMPUTE_DOMAINS in settings.feature_gates)
-        binding = _binding(kube, settings)
-        slices = PublishedSlices(
-            kube,
-            Publication(
-                driver=settings.driver_name,
-                policies=_live(settings, installed, binding),
-                beside=beside,
-                list_attributes=Feature.LIST_ATTRIBUTES in settings.feature_gates,
-                binding_conditions=Feature.MIG_BINDING_CONDITIONS in settings.feature_gates,
-            ),
-            listeners,
-            counters,
-            workers=settings.workers,
-            classes=_classes(kube, settings, tracer),
-            binding=binding,
-        )
-        policies = PolicyKeeper(kube, settings.feature_gates, installed, events.tell)
-        domains = _domains(kube, settings, policies, events, tracer)
-        # Channels and daemon devices of all nodes, under the driver name of ComputeDomains.
-        channels = Publication(
-            driver=COMPUTE_DOMAIN_DRIVER,
-            policies=lambda kube, changed: DecidedPolicies(),
-            describe=domain_devices,
-            labels_matter=True,
-            beside=[settings.driver_name],
-            binding_conditions=binding is not None,
-        )
-        devices = PublishedSlices(kube, channels, listeners, counters, workers=settings.workers)
-        if domains is not None:
-            metrics.register(DomainCollector(domains.statuses))
-        metrics.register(
-            PublishedPools(
-                lambda: [pool_publisher for pool_publisher in (slices.publisher, devices.publisher) if pool_publisher]
-            )
-        )
+        parts = _parts(kube, settings, installed, events, tracer, metrics)
         webhook = _webhook_process(settings, metrics)
         election = _election(kube, settings)
-        led = partial(_all_of, _of_leader(slices, policies, domains, devices, _webhook_lead(kube, settings)))
+        led = partial(_all_of, _of_leader(parts, _webhook_lead(kube, settings)))
         work = led if election is None else partial(election.lead, led)
         async with (
             nullcontext() if webhook is None else webhook.serving(),
@@ -116,12 +79,12 @@ async def run(settings: ControllerSettings) -> None:
                 metrics,
                 live={},
                 ready={
-                    "slices": slices.problem,
+                    "slices": parts.slices.problem,
                     # A replica that cannot reach the API server is not ready, even while another one leads.
                     **({} if election is None else {"lease": election.problem}),
                     **({} if webhook is None else {"webhook": webhook.problem}),
                 },
-                debug=_debug_pages(slices, domains) if settings.debug_pages else None,
+                debug=_debug_pages(parts) if settings.debug_pages else None,
             ),
             asyncio.TaskGroup() as tasks,
         ):
@@ -131,17 +94,72 @@ async def run(settings: ControllerSettings) -> None:
             await until_signal()
 
 
-def _of_leader(
-    slices: PublishedSlices,
-    policies: PolicyKeeper,
-    domains: DomainKeeper | None,
-    devices: PublishedSlices,
-    webhook: Job | None,
-) -> Mapping[str, Job]:
-    """The tasks of the leader."""
-    jobs: dict[str, Job] = {"publishing": slices.run, "policies": policies.run}
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What the leader runs. `slices` are of GPUs, `channels` of ComputeDomains, under a driver name of their own."""
+
+    slices: PublishedSlices
+    policies: PolicyKeeper
+    channels: PublishedSlices
+    domains: DomainKeeper | None
+
+
+def _parts(
+    kube: Kube,
+    settings: ControllerSettings,
+    installed: Sequence[GpuPolicy],
+    events: EventRecorder,
+    tracer: Tracer,
+    metrics: CollectorRegistry,
+) -> _Parts:
+    counters, listeners = PublishingCounters(metrics), PublishingListeners(tracer=tracer, tell=events.tell)
+    binding = _binding(kube, settings)
+    slices = PublishedSlices(
+        kube,
+        _gpus(settings, installed, binding),
+        listeners,
+        counters,
+        workers=settings.workers,
+        classes=_classes(kube, settings, tracer),
+        binding=binding,
+    )
+    channels = PublishedSlices(kube, _channels(settings, binding), listeners, counters, workers=settings.workers)
+    policies = PolicyKeeper(kube, settings.feature_gates, installed, events.tell)
+    domains = _domains(kube, settings, policies, events, tracer)
     if domains is not None:
-        jobs |= {"domains": domains.run, "devices of domains": devices.run}
+        metrics.register(DomainCollector(domains.statuses))
+    metrics.register(PublishedPools(lambda: [part.publisher for part in (slices, channels) if part.publisher]))
+    return _Parts(slices, policies, channels, domains)
+
+
+def _gpus(settings: ControllerSettings, installed: Sequence[GpuPolicy], binding: BindingClaims | None) -> Publication:
+    return Publication(
+        driver=settings.driver_name,
+        policies=_live(settings, installed, binding),
+        # Each driver writes its own limitations in the status of inventories.
+        beside=[COMPUTE_DOMAIN_DRIVER] * (Feature.COMPUTE_DOMAINS in settings.feature_gates),
+        list_attributes=Feature.LIST_ATTRIBUTES in settings.feature_gates,
+        binding_conditions=Feature.MIG_BINDING_CONDITIONS in settings.feature_gates,
+    )
+
+
+def _channels(settings: ControllerSettings, binding: BindingClaims | None) -> Publication:
+    """Channels and daemon devices of all nodes."""
+    return Publication(
+        driver=COMPUTE_DOMAIN_DRIVER,
+        policies=lambda kube, changed: DecidedPolicies(),
+        describe=domain_devices,
+        labels_matter=True,
+        beside=[settings.driver_name],
+        binding_conditions=binding is not None,
+    )
+
+
+def _of_leader(parts: _Parts, webhook: Job | None) -> Mapping[str, Job]:
+    """The tasks of the leader."""
+    jobs: dict[str, Job] = {"publishing": parts.slices.run, "policies": parts.policies.run}
+    if parts.domains is not None:
+        jobs |= {"domains": parts.domains.run, "devices of domains": parts.channels.run}
     if webhook is not None:
         jobs["the webhook's configuration"] = webhook
     return jobs
@@ -161,8 +179,9 @@ def _live(
     )
 
 
-def _debug_pages(slices: PublishedSlices, domains: DomainKeeper | None) -> dict[str, DebugSection]:
-    return {"pools": slices.described, **({} if domains is None else {"domains": domains.described})}
+def _debug_pages(parts: _Parts) -> dict[str, DebugSection]:
+    domains = {} if parts.domains is None else {"domains": parts.domains.described}
+    return {"pools": parts.slices.described, **domains}
 
 
 def _classes(kube: Kube, settings: ControllerSettings, tracer: Tracer) -> ProfileClasses | None:
