@@ -258,24 +258,7 @@ def _composed(settings: NodePluginSettings, cluster: _Cluster, node: _Node) -> _
     effects = effects_of(node.machine, node.hardware, node.programs, node.daemons, watch.events.paused, node.fabric)
     executor = _executor(settings, node, effects, listener)
     claims = _claims(settings, reader, node, watch, executor, offers, listener)
-    resets = mode_resets(node.machine, node.hardware, node.programs, watch.events.paused)
-    modes = ModeChanges(
-        settings.node_name,
-        executor,
-        resets,
-        rules,
-        watch.facts,
-        node.ours.report,
-        lambda gpu, on: cluster.events.tell(mode_switched(settings.node_name, gpu, on=on)),
-        allowed=Feature.MIG_MODE_CHANGE in settings.feature_gates,
-    )
-    event_loop = asyncio.get_running_loop()
-
-    def reopened() -> None:
-        with suppress(RuntimeError):  # the loop is closed and prepares nothing
-            event_loop.call_soon_threadsafe(claims.settings_may_be_lost)
-
-    node.hardware.when_reopened(reopened)
+    node.hardware.when_reopened(_in_loop(claims.settings_may_be_lost))
     release = GpuRelease(
         settings.state_dir,
         node.hardware,
@@ -297,7 +280,7 @@ def _composed(settings: NodePluginSettings, cluster: _Cluster, node: _Node) -> _
         "news": cluster.events.run,
         "news of pods": pods.run,
         "claims": claims.run,
-        "MIG modes": modes.run,
+        "MIG modes": _mode_changes(settings, cluster, node, watch, executor, rules).run,
         "release of GPUs": release.run,
     }
     if settings.compute_domains or _has_domain_claims(settings, journal):
@@ -339,6 +322,37 @@ def _composed(settings: NodePluginSettings, cluster: _Cluster, node: _Node) -> _
         metrics=metrics,
         debug=sections(watch.facts, journal, errors) if settings.debug_pages else None,
         ends=partial(_end, node.hardware),
+    )
+
+
+def _in_loop(call: Callable[[], None]) -> Callable[[], None]:
+    """For a call from another thread."""
+    loop = asyncio.get_running_loop()
+
+    def called() -> None:
+        with suppress(RuntimeError):  # the loop is closed and prepares nothing
+            loop.call_soon_threadsafe(call)
+
+    return called
+
+
+def _mode_changes(
+    settings: NodePluginSettings,
+    cluster: _Cluster,
+    node: _Node,
+    watch: NodeWatch,
+    executor: Executor,
+    rules: NodeRules,
+) -> ModeChanges:
+    return ModeChanges(
+        settings.node_name,
+        executor,
+        mode_resets(node.machine, node.hardware, node.programs, watch.events.paused),
+        rules,
+        watch.facts,
+        node.ours.report,
+        lambda gpu, on: cluster.events.tell(mode_switched(settings.node_name, gpu, on=on)),
+        allowed=Feature.MIG_MODE_CHANGE in settings.feature_gates,
     )
 
 

@@ -147,14 +147,13 @@ class LivePolicies:
             return None if now is None else Decision(rules_of(now), now)
         policies, rules = self._current()
         wanted = decided(rules, policies, facts, labels)
-        if now is not None:
-            if self._node_name is not None and (
-                wanted.gpus != now.gpus or now.waiting or with_mode_changes(wanted, facts, {}).waiting
-            ):
-                await self._users.read()
-            wanted = settled(now, wanted, facts, self._users.of(node), self._users.channels(node))
-            # Not before a first decision is in the inventory: until then, the claims of this node may not be known.
-            wanted = with_mode_changes(wanted, facts, self._users.of(node))
+        if self._node_name is not None and (
+            (now is not None and (wanted.gpus != now.gpus or now.waiting))
+            or with_mode_changes(wanted, facts, {}).waiting
+        ):
+            await self._users.read()
+        users = self._users.of(node)
+        wanted = with_mode_changes(settled(now, wanted, facts, users, self._users.channels(node)), facts, users)
         self._waits(node, bool(wanted.waiting))
         return Decision(rules_of(wanted), wanted)
 

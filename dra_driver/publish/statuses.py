@@ -71,10 +71,8 @@ class InventoryStatuses:
             self._made.pop(inventory.name, None)  # The version that the watch is about to show must be looked at.
             return False
         patch = {"metadata": {"resourceVersion": version}, "status": after.to_wire()}
-        # Claims count only from the first policy on, so that one must be looked at.
-        first = policy is not None and before.policy is None
         try:
-            await self._patch(inventory.name, patch, first=first)
+            await self._patch(inventory.name, patch)
         except Conflict:
             return False  # The watch is about to show a newer version, which is looked at then.
         except (NotFound, Rejected) as error:
@@ -87,13 +85,12 @@ class InventoryStatuses:
             self._tell(news)
         return True
 
-    async def _patch(self, name: str, patch: JsonObject, *, first: bool) -> None:
+    async def _patch(self, name: str, patch: JsonObject) -> None:
         made = None
         self._shown[name] = None
         try:
             stored = await self._kube.merge_patch(NODE_INVENTORIES, name, patch, subresource="status")
-            if not first:
-                made = self._made[name] = stored["metadata"]["resourceVersion"]
+            made = self._made[name] = stored["metadata"]["resourceVersion"]
         finally:
             if self._shown.pop(name) not in (None, made):
                 self._look_again(name)
