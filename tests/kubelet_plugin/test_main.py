@@ -205,7 +205,7 @@ async def test_a_refused_registration_ends_it_with_status_1_and_the_reason(one: 
 
 async def test_a_setting_that_cannot_work_ends_it_with_status_2_and_a_line(one: RealNode) -> None:
     one.node.kubeconfig.unlink()
-    async with one.plugin() as plugin:
+    async with one.plugin(ready=False) as plugin:
         assert await plugin.ended() == 2
     (line,) = one.node.log.read_text().splitlines()
     assert f"kubeconfig {one.node.kubeconfig}" in line
@@ -215,7 +215,7 @@ async def test_a_policy_that_cannot_be_read_ends_it_with_a_line(one: RealNode) -
     policy = one.node.folder / "policy.yaml"
     policy.write_text("{:")
     one.node.options = ("--publisher=node", f"--policy={policy}")
-    async with one.plugin() as plugin:
+    async with one.plugin(ready=False) as plugin:
         assert await plugin.ended() != 0
     (line,) = one.node.log.read_text().splitlines()
     assert f"policy {policy}" in line

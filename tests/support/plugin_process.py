@@ -256,8 +256,9 @@ async def plugin_on(
     kill_after: int | None = None,
     kill_log: Path | None = None,
     pod_uid: str | None = None,
+    ready: bool = True,
 ) -> AsyncIterator[Plugin]:
-    """A plugin process that is ready; killed at the end if it still runs.
+    """A plugin process that is ready, if it should become so; killed at the end if it still runs.
 
     With a `kill_log` its operations on files of the node are counted and noted there, and it is killed after number
     `kill_after`: it may die before it is ready (`ready`).
@@ -274,7 +275,7 @@ async def plugin_on(
     )
     plugin = Plugin(forks, node, pid, socket)
     try:
-        assert kill_log is not None or await plugin.ready(), node.log.read_text()
+        assert not ready or kill_log is not None or await plugin.ready(), node.log.read_text()
         yield plugin
     finally:
         await plugin.kill()

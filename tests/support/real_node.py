@@ -71,8 +71,8 @@ class RealNode:
         async with self.machine.running():
             yield self
 
-    def plugin(self, pod_uid: str | None = None) -> AbstractAsyncContextManager[Plugin]:
-        return plugin_on(self.forks, self.node, pod_uid=pod_uid)
+    def plugin(self, pod_uid: str | None = None, *, ready: bool = True) -> AbstractAsyncContextManager[Plugin]:
+        return plugin_on(self.forks, self.node, pod_uid=pod_uid, ready=ready)
 
     @asynccontextmanager
     async def publishing(self) -> AsyncIterator[None]:
