@@ -96,10 +96,7 @@ async def test_a_claim_that_is_named_is_prepared_and_one_that_is_not_is_not(scen
         await eventually(lambda: scene.prepared)
         assert scene.outcomes[0] == ([device_name(0)], None)
         binding.saw({})
-        await asyncio.sleep(0.05)
-        count = len(scene.prepared)
-        await asyncio.sleep(0.05)
-        assert len(scene.prepared) == count
+        await eventually(lambda: scene.no_longer)
         assert other not in scene.prepared and scene.refusals == []
 
 
@@ -125,16 +122,23 @@ async def test_another_allocation_is_answered_at_once_also_with_the_same_device(
         await eventually(lambda: len(scene.again) == 2)
 
 
-async def test_a_failure_is_tried_again_and_then_given_up_once(scene: Scene) -> None:
+async def test_a_failure_is_tried_again(scene: Scene) -> None:
+    scene.error = HardwareError("the GPU is in use")
+    async with scene.at_work() as binding:
+        binding.saw(inventory(scene.claim()))
+        await eventually(lambda: len(scene.answers) > 2)
+    assert {*scene.answers} == {BindingAnswer.WAIT} and scene.outcomes == []
+
+
+async def test_what_was_given_up_is_not_tried_again(scene: Scene) -> None:
     ref = scene.claim()
     scene.error = HardwareError("the GPU is in use")
-    async with scene.at_work(patience_s=0.1) as binding:
+    async with scene.at_work(patience_s=0.0) as binding:
         binding.saw(inventory(ref))
         await eventually(lambda: BindingAnswer.GIVE_UP in scene.answers)
-        tries = len(scene.prepared)
-        await asyncio.sleep(0.1)
-    assert tries > 2 and len(scene.prepared) == tries
-    assert {*scene.answers[:-1]} == {BindingAnswer.WAIT}
+        tries, reads = len(scene.prepared), scene.api.reads
+        await eventually(lambda: scene.api.reads > reads + 2)
+        assert len(scene.prepared) == tries
     assert scene.outcomes == [([device_name(0)], scene.error)]
     last = scene.refusals[-1]
     assert (last.claim, last.devices) == (ref, (AllocatedTo(NODE, device_name(0)),))
@@ -215,9 +219,10 @@ async def test_what_was_given_up_is_looked_for_when_the_names_change(scene: Scen
     async with scene.at_work() as binding:
         await eventually(lambda: scene.looks == 1)
         binding.saw(inventory(scene.claim()))
-        await eventually(lambda: scene.looks == 2)
+        await eventually(lambda: scene.looks >= 2)
+        looks = scene.looks
         binding.saw(inventory())
-        await eventually(lambda: scene.looks == 3)
+        await eventually(lambda: scene.looks > looks)
 
 
 async def test_a_release_that_takes_long_keeps_no_claim_from_being_prepared(scene: Scene) -> None:
