@@ -2,7 +2,6 @@
 
 import asyncio
 import shutil
-import time
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
@@ -100,7 +99,7 @@ def test_nothing_is_left_after_all(variant: str, cluster: Cluster) -> None:
         made_while_it_runs(cluster)
     assert cluster.names() - before
     helm.uninstall()
-    assert cluster.names() - before == set()
+    assert cluster.left_of(before) == set()
 
 
 @pytest.mark.usefixtures("jobs")
@@ -111,11 +110,7 @@ def test_domains_go_with_their_definition_and_nodes_are_free_again(cluster: Clus
     helm.install()
     a_domain(cluster)
     helm.uninstall()
-    for _ in range(100):
-        left = cluster.names() - before
-        if not any(name.startswith("CustomResourceDefinition") for name in left):
-            break
-        time.sleep(0.1)
+    left = cluster.left_of(before, "Node /node-1")
     (node,) = [one for one in cluster.objects("v1", "Node") if one["metadata"]["name"] == "node-1"]
     cluster.delete(node)
     assert left == {"Node /node-1"}
@@ -236,6 +231,7 @@ def test_definitions_can_be_kept(cluster: Cluster) -> None:
     # And the next release takes them over, for it has the same name.
     helm.install()
     helm.uninstall()
+    cluster.settle()
     assert not cluster.objects("apiextensions.k8s.io/v1", "CustomResourceDefinition")
 
 
@@ -284,7 +280,7 @@ def test_a_rollback_brings_back_values_and_objects_of_the_revision(cluster: Clus
     left = {name for name in cluster.names() - revisions if not name.startswith("ControllerRevision ")}
     assert left == {name for name in names - revisions if not name.startswith("ControllerRevision ")}
     helm.uninstall()
-    assert {name for name in cluster.names() - before if not name.startswith("ControllerRevision ")} == set()
+    assert cluster.left_of(before) == set()
 
 
 @pytest.mark.usefixtures("jobs")

@@ -95,4 +95,6 @@ def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]
     real = request.getfixturevalue("real_server")
     kubeconfig = tmp_path / "kubeconfig"
     real_api_server.write_kubeconfig(real, kubeconfig)
-    yield Cluster(kubeconfig)
+    shared = Cluster(kubeconfig)
+    shared.settle()
+    yield shared

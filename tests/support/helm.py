@@ -12,6 +12,7 @@ import os
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,12 +25,14 @@ import helm_sdkpy as helm
 import yaml
 
 from dra_driver.api.meta import Resource
+from dra_driver.errors import Unreachable
 from dra_driver.kube.client import Endpoint, Kube, endpoint_from
 from dra_driver.simulation.apiserver import SimulatedApiServer
 
 CHART = Path(__file__).parents[2] / "charts" / "gpu-dra-driver"
 NAMESPACE = "gpu-dra"
 RELEASE = "gpu-dra-driver"
+_PATIENCE_S = 60.0
 
 HelmError = helm.HelmError
 
@@ -101,7 +104,7 @@ class Helm:
         found: Mapping[str, Any] = asyncio.run(helm.GetValues(self._config).run(self._release))
         return found
 
-    def uninstall(self, *, timeout_s: int = 30) -> None:
+    def uninstall(self, *, timeout_s: int = 60) -> None:
         asyncio.run(helm.Uninstall(self._config).run(self._release, wait=False, timeout=timeout_s))
 
     def test(self) -> Mapping[str, Any]:
@@ -183,7 +186,21 @@ class Cluster:
 
     def names(self) -> set[str]:
         """`Kind namespace/name` of everything that somebody may have left behind."""
+        return self._named(lambda metadata: True)
 
+    def left_of(self, before: set[str], *expected: str) -> set[str]:
+        """What is there beside these names, when it is what is expected, or does not become that within a minute.
+
+        A real server deletes in the background: definitions after their objects, and what others own after its owner.
+        """
+        return _until(lambda: self.names() - before, lambda left: left == {*expected})
+
+    def settle(self) -> None:
+        """Wait until no object is on its way out: its name cannot be used before."""
+        ending = _until(lambda: self._named(lambda metadata: "deletionTimestamp" in metadata), lambda left: not left)
+        assert not ending, f"still being deleted: {ending}"
+
+    def _named(self, wanted: Callable[[Object], bool]) -> set[str]:
         async def listed(kube: Kube) -> set[str]:
             return {
                 f"{one.kind} {found['metadata'].get('namespace', '')}/{found['metadata']['name']}"
@@ -192,9 +209,18 @@ class Cluster:
                 for found in (await kube.list(one)).items
                 # The API server's own, which comes some seconds after its start.
                 if found["metadata"].get("namespace") != "kube-system" and found["metadata"]["name"] != "kubernetes"
+                if wanted(found["metadata"])
             }
 
         return self.kube(listed)
+
+
+def _until(look: Callable[[], set[str]], ends: Callable[[set[str]], bool]) -> set[str]:
+    """What `look` sees last."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while not ends(seen := look()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return seen
 
 
 _KINDS = {
@@ -252,7 +278,11 @@ def jobs_run(cluster: Cluster, run: Callable[[list[str]], None]) -> Iterator[Non
 
     def work() -> None:
         while not over.wait(0.1):
-            for job in cluster.objects("batch/v1", "Job"):
+            try:
+                jobs = cluster.objects("batch/v1", "Job")
+            except Unreachable:
+                continue  # the machine is busy
+            for job in jobs:
                 if job["metadata"]["uid"] not in seen:
                     seen.add(job["metadata"]["uid"])
                     run(job["spec"]["template"]["spec"]["containers"][0]["args"])
