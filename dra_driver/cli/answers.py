@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from dra_driver.cli.page import GpuMap
+from dra_driver.cli.top.board import Known
 from dra_driver.terminal import Sheet
 
 
@@ -38,4 +38,4 @@ class Answer:
     more: Sequence[Sheet] = field(default=())
     summary: str | None = None
     notes: Sequence[str] = ()
-    map: GpuMap | None = None
+    map: Known | None = None

@@ -10,8 +10,8 @@ from dra_driver.allocation.amounts import Amount
 from dra_driver.api.meta import JsonObject
 from dra_driver.cli.answers import Answer, Asked
 from dra_driver.cli.bars import MEANINGS, Mark, color, drawn, letters
-from dra_driver.cli.page import GpuMap
 from dra_driver.cli.seen import ClusterSeen, NodeOverview, Objects
+from dra_driver.cli.top.board import Known
 from dra_driver.cli.usage import DeviceHolder, PublishedDevice, PublishedGpu, published_gpus
 from dra_driver.phrases import how_many
 from dra_driver.terminal import Row, Sheet, Shown, gibibytes, memory_cell
@@ -56,7 +56,7 @@ def devices(objects: Objects, asked: Asked) -> Answer:
     nodes = [NodeOverview(name, tuple(group), None, headrooms.get(name)) for name, group in by_node.items()]
     own = [gpu for node in nodes for gpu in node.gpus]
     summary = counted(own) if len(own) > _MANY_GPUS else None
-    return replace(_of_gpus(gpus, counters), summary=summary, map=GpuMap(nodes, cluster.waiting))
+    return replace(_of_gpus(gpus, counters), summary=summary, map=Known.of(nodes, cluster.waiting))
 
 
 def _of_gpus(gpus: Sequence[PublishedGpu], counters: "_Counters") -> Answer:

@@ -89,6 +89,21 @@ class Following:
             if not mirror.synced.is_set() and mirror.failure is None
         ]
 
+    def notes(self, required: Collection[Resource]) -> list[str]:
+        """What is still read, which required kinds cannot be read, and which no longer follow the cluster."""
+        reading = self.reading()
+        failing = {kind: mirror for kind, mirror in self.mirrors.items() if mirror.failure is not None}
+        stopped = sorted({kind.plural for kind, mirror in failing.items() if mirror.synced.is_set()})
+        return [
+            *([f"reading {', '.join(reading)}"] if reading else []),
+            *(
+                f"{kind.plural} cannot be read: {mirror.failure}"
+                for kind, mirror in failing.items()
+                if kind in required and not mirror.synced.is_set()
+            ),
+            *([f"no news of {', '.join(stopped)}: the API server does not answer"] if stopped else []),
+        ]
+
     async def until_read(self, required: Collection[Resource]) -> None:
         """Until each kind was read, or cannot be read. Raises ClusterError if that is a required one.
 

@@ -24,7 +24,6 @@ from dra_driver.cli.answers import Answer, Asked
 from dra_driver.cli.completion import names_of
 from dra_driver.cli.following import Following, of_kinds, read_objects
 from dra_driver.cli.jsonpath import filled, read_template
-from dra_driver.cli.page import page
 from dra_driver.cli.seen import SHOWN, Objects, Selection
 from dra_driver.cli.session import ContextOption, KubeconfigOption, ask
 from dra_driver.errors import InvalidInput, NotFound
@@ -286,7 +285,11 @@ class Printer:
         sheet = answer.sheet
         self._learn(sheet)
         if self._form is Form.HTML and answer.map is not None:
-            typer.echo(page(answer.map, datetime.now(UTC)))
+            # The pages take longer to import than a table to print.
+            from dra_driver.cli.ui.documents import static_page
+            from dra_driver.cli.ui.server import style
+
+            typer.echo(static_page(answer.map, style(), datetime.now(UTC)))
             return
         if self._form not in (Form.TABLE, Form.WIDE):
             self._data(sheet, sheet.data())

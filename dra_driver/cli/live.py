@@ -23,6 +23,7 @@ from dra_driver.api.meta import (
     REPLICA_SETS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
+    RESOURCE_QUOTAS,
     RESOURCE_SLICES,
     STATEFUL_SETS,
     JsonObject,
@@ -36,8 +37,7 @@ from dra_driver.errors import ClusterError, InvalidInput, NotFound
 from dra_driver.explain.workloads import Workload
 from dra_driver.kube.client import Kube
 
-_QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota", True)
-_OPTIONAL = (NODE_INVENTORIES, COMPUTE_DOMAINS, _QUOTAS, *TAINT_RULES)
+_OPTIONAL = (NODE_INVENTORIES, COMPUTE_DOMAINS, RESOURCE_QUOTAS, *TAINT_RULES)
 """Kinds that a cluster need not have."""
 _LISTS = frozenset({"ints", "bools", "strings", "versions"})
 """Fields of attributes that only a server with DRAListTypeAttributes keeps."""
@@ -102,7 +102,7 @@ async def live_world(kube: Kube, namespace: str) -> World:
         _read(kube, RESOURCE_CLAIMS, or_in=namespace),
         _read(kube, RESOURCE_CLAIM_TEMPLATES, namespace),
         _read(kube, COMPUTE_DOMAINS, or_in=namespace),
-        _read(kube, _QUOTAS, namespace),
+        _read(kube, RESOURCE_QUOTAS, namespace),
         _read(kube, NODE_INVENTORIES),
         _read_namespace(kube, namespace),
         *(_read(kube, rules) for rules in TAINT_RULES),

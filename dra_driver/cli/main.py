@@ -89,6 +89,7 @@ COMMANDS = (
     LazyCommand("cluster", "dra_driver.cli.demo:cluster", "Keep a simulated cluster with GPUs running."),
     LazyCommand("get", "dra_driver.cli.get:get", "Show nodes, devices, claims, policies or domains."),
     LazyCommand("top", "dra_driver.cli.top.loop:top", "Watch the GPUs of all nodes in the terminal."),
+    LazyCommand("ui", "dra_driver.cli.ui.command:ui", "Watch the GPUs of all nodes in a browser."),
     LazyCommand(
         "explain", "dra_driver.cli.explain:explain", "Why something waits and what would fit, or what is wrong."
     ),

@@ -9,8 +9,8 @@ from dra_driver.api.meta import COMPUTE_DOMAINS, GPU_POLICIES, PODS, RESOURCE_CL
 from dra_driver.api.resource import ResourceClaim
 from dra_driver.cli.answers import Answer, Asked
 from dra_driver.cli.device_sheets import Held, by_claim, holder_data
-from dra_driver.cli.page import GpuMap
 from dra_driver.cli.seen import ClusterSeen, NodeOverview, Objects
+from dra_driver.cli.top.board import Known
 from dra_driver.cli.usage import (
     DeviceHolder,
     PublishedDevice,
@@ -47,7 +47,7 @@ def nodes(objects: Objects, asked: Asked) -> Answer:
             drop=("CLIQUE", "DRIVER", "LARGEST MEMORY", "LARGEST MIG", "MOST GPUS", "PRODUCT"),
             named=("NODE",),
         ),
-        map=GpuMap(shown, cluster.waiting),
+        map=Known.of(shown, cluster.waiting),
     )
 
 

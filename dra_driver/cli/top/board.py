@@ -101,6 +101,11 @@ class Known:
     notes: Sequence[str] = ()
     """What is still read, and what cannot be."""
 
+    @classmethod
+    def of(cls, nodes: Iterable[NodeOverview], waiting: Iterable[Pod]) -> "Known":
+        """Of what was read once."""
+        return cls({node.name: NodeLine(node) for node in nodes}, {str(pod): pod for pod in waiting}, {})
+
     @cached_property
     def totals(self) -> Totals:
         lines = self.lines.values()

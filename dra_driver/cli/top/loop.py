@@ -184,14 +184,8 @@ class _Top:
 
 
 def _notes(following: Following, stale: int) -> list[str]:
-    reading = following.reading()
-    failing = sorted(
-        {kind.plural for kind, mirror in following.mirrors.items() if mirror.synced.is_set() and mirror.failure}
-    )
-    return [
-        *([f"reading {', '.join(reading)}"] if reading else [f"{stale} nodes to look at"] if stale > _AT_ONCE else []),
-        *([f"no news of {', '.join(failing)}: the API server does not answer"] if failing else []),
-    ]
+    deciding = [f"{stale} nodes to look at"] if stale > _AT_ONCE and not following.reading() else []
+    return [*following.notes(()), *deciding]
 
 
 # -- exporters

@@ -223,7 +223,7 @@ def level_of(screen: Screen, known: Known, size: Size, explained: Explained, now
 def _nodes(screen: Screen, known: Known, size: Size) -> Level:
     wanted = screen.filter.lower()
     lines = [line for line in known.lines.values() if not wanted or wanted in line.searched]
-    lines.sort(key=lambda line: (_rank(line, screen.sort, known), line.node.name))
+    lines.sort(key=lambda line: (rank(line, screen.sort, known), line.node.name))
     names = [line.node.name for line in lines]
     most = max((len(line.node.gpus) for line in lines), default=0)
     longest = min(max(map(len, names), default=0), _LONGEST_NAME)
@@ -239,7 +239,8 @@ def _nodes(screen: Screen, known: Known, size: Size) -> Level:
     )
 
 
-def _rank(line: NodeLine, sort: Sort, known: Known) -> float:
+def rank(line: NodeLine, sort: Sort, known: Known) -> float:
+    """Lines in this order, and by name where it is the same."""
     if sort is Sort.PROBLEMS:
         return -2 * line.unhealthy - (1 if line.node.problems else 0)
     if sort is Sort.FREE:

@@ -1,0 +1,203 @@
+"""How GPUs, nodes and racks look in a page. Pure.
+
+A state has a word and a sign beside its color, and each bar has a text for screen readers. Colors of claims only help
+the eye to see what belongs together: the names of the claims are there, too.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from urllib.parse import quote
+from zlib import crc32
+
+from dra_driver.cli.bars import Cell, Mark
+from dra_driver.cli.seen import NodeOverview
+from dra_driver.cli.top.board import Known, NodeLine
+from dra_driver.cli.ui.parts import EMPTY, Html, Part, element, joined, part
+from dra_driver.cli.usage import PublishedGpu, short_product
+from dra_driver.phrases import and_more, how_many
+from dra_driver.terminal import gibibytes
+
+SIGNS: Mapping[str, str] = {
+    "free": "○", "in use": "●", "partly": "◐", "tainted": "▲", "closed": "–", "unhealthy": "✕",
+}  # fmt: skip
+"""Of each state of a GPU, in words as everywhere else."""
+_MEANINGS: Mapping[str, str] = {
+    "partly": "partly in use",
+    "tainted": "no new claims, but not unhealthy",
+    "closed": "no new claims",
+}
+_MARKS = {Mark.FREE: "free", Mark.CLOSED: "blocked", Mark.TAINTED: "tainted", Mark.SEVERAL: "several claims"}
+_COLORS = 10
+"""Of claims, in ui.css."""
+_MOST_PROBLEMS = 3
+_ENDS = re.compile("(?<=[:/=,])(?! )")
+_BREAK = element("wbr")
+
+
+def state_of(gpu: PublishedGpu) -> str:
+    return "unhealthy" if gpu.unhealthy else gpu.state
+
+
+def claims_of(gpu: PublishedGpu) -> list[str]:
+    return list(dict.fromkeys(holder.claim for _, holder in gpu.held))
+
+
+def address(*path: str) -> str:
+    """Relative to the first page: pages have a `base`, so that they also work below the path of a proxy."""
+    return "/".join(quote(name, safe="") for name in path)
+
+
+def link(text: str, *path: str) -> Html:
+    return element("a", text, href=address(*path))
+
+
+def gpu_address(gpu: PublishedGpu) -> str:
+    return address("gpus", gpu.uuid if gpu.uuid != "-" else gpu.name)
+
+
+def sign(state: str) -> Html:
+    return element("span", SIGNS[state], class_=f"sign {_class(state)}", aria_hidden="true")
+
+
+def _class(state: str) -> str:
+    return state.replace(" ", "-")
+
+
+def breakable(text: str) -> Html:
+    """Lines of a narrow column end between the parts of a taint or of a path rather than inside them."""
+    return joined((part for part in _ENDS.split(text)), _BREAK)
+
+
+# -- GPUs
+
+
+def bar(cells: Sequence[Cell]) -> Html:
+    """A GPU's memory slices, and who has them."""
+    runs = [(cell, len(list(run))) for cell, run in groupby(cells)]
+    words = ", ".join(f"{size} {_MARKS[cell] if isinstance(cell, Mark) else cell}" for cell, size in runs)
+    drawn = (element("i", class_=f"{_cell_class(cell)} s{size}") for cell, size in runs)
+    return element("span", *drawn, class_="cells", role="img", aria_label=f"memory slices: {words}")
+
+
+def _cell_class(cell: Cell) -> str:
+    return _class(_MARKS[cell]) if isinstance(cell, Mark) else f"c{crc32(cell.encode()) % _COLORS}"
+
+
+def card(gpu: PublishedGpu, *, links: bool) -> Html:
+    state, claims = state_of(gpu), claims_of(gpu)
+    title = "\n".join((f"{gpu.name}: {state}", *claims, *gpu.taints))
+    content = (
+        bar(gpu.cells),
+        element("b", ", ".join(claim.rpartition("/")[2] for claim in claims) or state),
+        element("small", sign(state), element("span", f" {state}" if claims else f" {gibibytes(gpu.memory_bytes())}")),
+        element("small", gpu.name),
+    )
+    inner = element("a", *content, href=gpu_address(gpu)) if links else element("div", *content)
+    return element("li", inner, class_=f"gpu {_class(state)}", title=title)
+
+
+def cards(gpus: Iterable[PublishedGpu], *, links: bool) -> Html:
+    return element("ul", *(card(gpu, links=links) for gpu in gpus), class_="gpus")
+
+
+def legend() -> Html:
+    items = (element("li", sign(state), f" {_MEANINGS.get(state, state)}") for state in SIGNS)
+    return element("ul", *items, id="legend", class_="legend", aria_label="Signs of GPUs")
+
+
+# -- nodes
+
+
+def node_row(line: NodeLine, *, links: bool) -> Part:
+    node = line.node
+    about = [
+        element("h2", link(node.name, "nodes", node.name) if links else node.name),
+        *(element("p", f"{count} × {product}", class_="soft") for product, count in products_of(node).items()),
+        element("p", f"{node.free} of {how_many(len(node.gpus), 'GPU')} free"),
+        element("p", room, class_="soft") if (room := room_in(node)) else None,
+        *(element("p", breakable(problem), class_="bad") for problem in node.problems[:_MOST_PROBLEMS]),
+        _more_problems(node),
+    ]
+    return part(f"node-{node.name}", "li", element("div", *about), cards(node.gpus, links=links), class_="node")
+
+
+def _more_problems(node: NodeOverview) -> Html | None:
+    more = len(node.problems) - _MOST_PROBLEMS
+    return element("p", f"and {how_many(more, 'more problem')}", class_="bad") if more > 0 else None
+
+
+def products_of(node: NodeOverview) -> Mapping[str, int]:
+    counts = Counter(short_product(gpu.whole.attribute("productName")) for gpu in node.gpus)
+    return counts or {short_product(product): node.count for product in node.products}
+
+
+def room_in(node: NodeOverview) -> str:
+    """The largest requests that still fit; empty if nothing does."""
+    largest = node.headroom.largest if node.headroom is not None else None
+    if largest is None:
+        return ""
+    ways = [
+        how_many(largest.whole_gpus, "whole GPU") if largest.whole_gpus else None,
+        f"MIG {largest.mig_profile}" if largest.mig_profile else None,
+        f"a share of {gibibytes(largest.memory_bytes)}"
+        if largest.memory_bytes and not largest.whole_gpus and not largest.mig_profile
+        else None,
+    ]
+    texts = [way for way in ways if way]
+    return f"room for {' or '.join(texts)}" if texts else ""
+
+
+class NodeRows:
+    """Rows of nodes, drawn again for nodes that changed only: a board makes a new line for each of those."""
+
+    def __init__(self) -> None:
+        self._drawn: dict[str, tuple[NodeLine, Part]] = {}
+
+    def row(self, line: NodeLine) -> Part:
+        before = self._drawn.get(line.node.name)
+        if before is None or before[0] is not line:
+            before = self._drawn[line.node.name] = (line, node_row(line, links=True))
+        return before[1]
+
+
+# -- the cluster
+
+
+def summary(known: Known) -> Html:
+    totals = known.totals
+    counts = [("free", totals.free), ("partly", totals.partly), ("in use", totals.in_use)]
+    texts: list[str] = [f"{how_many(totals.gpus, 'GPU')} on {how_many(totals.nodes, 'node')}"]
+    texts += [element("span", sign(state), f" {count} {state}") for state, count in counts if count or state == "free"]
+    return joined(texts, " · ")
+
+
+def alerts(known: Known, *, links: bool) -> Html:
+    """What needs attention: unhealthy GPUs, pods that wait, and what cannot be read."""
+    texts: list[str] = []
+    if known.totals.unhealthy:
+        texts.append(element("strong", sign("unhealthy"), f" {known.totals.unhealthy} unhealthy", class_="bad"))
+    if known.waiting:
+        waiting = f"{how_many(len(known.waiting), 'pod')} waiting"
+        texts.append(element("strong", link(waiting, "waiting") if links else waiting, class_="warn"))
+    return joined([*texts, *known.notes], " · ")
+
+
+def proportions(known: Known) -> Html:
+    """A bar of the whole cluster. `alerts` and `summary` say the same in words."""
+    gpus = Counter(state_of(gpu) for line in known.lines.values() for gpu in line.node.gpus)
+    order = [state for state in ("in use", "partly", "free", "closed", "tainted", "unhealthy") if gpus[state]]
+    if not order:
+        return EMPTY
+    starts = {state: sum(gpus[before] for before in order[:place]) for place, state in enumerate(order)}
+    rectangles = (
+        element("rect", x=str(starts[state]), width=str(gpus[state]), height="1", class_=_class(state))
+        for state in order
+    )
+    view = f"0 0 {gpus.total()} 1"
+    return element("svg", *rectangles, viewBox=view, preserveAspectRatio="none", class_="whole", aria_hidden="true")
+
+
+def named(names: Sequence[str], most: int = 4) -> str:
+    return and_more(names, most) if names else "-"

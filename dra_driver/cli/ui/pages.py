@@ -1,0 +1,414 @@
+"""Which pages there are, and what each of them shows. Pure.
+
+`/` is the map. The others are `/nodes/NAME`, `/gpus/UUID` (or the name), `/waiting`, `/waiting/NAMESPACE/POD` and
+`/domains`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from urllib.parse import urlencode
+
+from dra_driver.api.computedomain import ComputeDomain
+from dra_driver.api.core import Event, Pod, moment
+from dra_driver.api.inventory import GpuFacts, NodeInventory
+from dra_driver.cli.device_sheets import by_claim
+from dra_driver.cli.top.board import Known, NodeLine
+from dra_driver.cli.top.screen import Sort, rank
+from dra_driver.cli.ui import drawing
+from dra_driver.cli.ui.domains import domain_parts
+from dra_driver.cli.ui.drawing import NodeRows, link, sign
+from dra_driver.cli.ui.parts import EMPTY, Html, Page, Part, Rows, element, joined, listing, part, table
+from dra_driver.cli.usage import PublishedGpu, short_product, why_waiting
+from dra_driver.phrases import how_many
+from dra_driver.terminal import gibibytes
+
+MOST_NODES = 250
+"""On one page of the map."""
+_COMPACT_FROM = 40
+"""Nodes from which on the map draws a GPU as a sign only."""
+_MOST_EVENTS = 50
+MOST_EXPLAINED = 20
+"""Waiting pods whose reason the list has; the others have that of the scheduler, and a page."""
+
+
+class Place(StrEnum):
+    MAP = "map"
+    NODE = "nodes"
+    GPU = "gpus"
+    WAITING = "waiting"
+    POD = "pod"
+    DOMAINS = "domains"
+
+
+SORTS: Mapping[str, Sort] = {"problems": Sort.PROBLEMS, "name": Sort.NAME, "free": Sort.FREE}
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A page, and how to draw the map. `start` is the number of its first node."""
+
+    place: Place
+    name: str = ""
+    """Of the node, the GPU or `namespace/pod`."""
+    filter: str = ""
+    sort: str = "problems"
+    start: int = 0
+    compact: bool | None = None
+    """None: as the number of nodes suggests."""
+
+    @property
+    def depth(self) -> int:
+        """How many folders below the first page it is."""
+        return {Place.NODE: 1, Place.GPU: 1, Place.POD: 2}.get(self.place, 0)
+
+    @property
+    def path(self) -> str:
+        place = Place.WAITING if self.place is Place.POD else self.place
+        return drawing.address(place, *self.name.split("/")) if self.depth else ""
+
+    @classmethod
+    def of(cls, path: str, query: Mapping[str, str]) -> "Address | None":
+        """None: there is no such page. What a query says wrongly is left out."""
+        match path.strip("/").split("/"):
+            case [""]:
+                place, name = Place.MAP, ""
+            case [("nodes" | "gpus") as kind, name]:
+                place = Place(kind)
+            case ["waiting"]:
+                place, name = Place.WAITING, ""
+            case ["waiting", namespace, pod]:
+                place, name = Place.POD, f"{namespace}/{pod}"
+            case ["domains"]:
+                place, name = Place.DOMAINS, ""
+            case _:
+                return None
+        sort, start = query.get("sort", ""), query.get("start", "")
+        return cls(
+            place,
+            name,
+            query.get("filter", "")[:200],
+            sort if sort in SORTS else "problems",
+            int(start) if start.isdecimal() and len(start) < 8 else 0,
+            {"signs": True, "cards": False}.get(query.get("view", "")),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDetail:
+    """What is read for the page of a node or GPU only. `notes` say what could not be read."""
+
+    inventory: NodeInventory | None = None
+    events: Sequence[Event] = ()
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reasons:
+    """Why a pod waits: in a line, and in full. `full` empty: the question is not answered yet."""
+
+    short: str
+    full: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """All that pages show. `explained` is by `namespace/pod`."""
+
+    known: Known
+    domains: Sequence[ComputeDomain] = ()
+    detail: NodeDetail = field(default_factory=NodeDetail)
+    explained: Mapping[str, Reasons] = field(default_factory=dict)
+
+
+def page_of(address: Address, seen: Seen, rows: NodeRows) -> Page:
+    match address.place:
+        case Place.MAP:
+            return _map(address, seen.known, rows)
+        case Place.NODE:
+            return _node(address.name, seen)
+        case Place.GPU:
+            return _gpu(address.name, seen)
+        case Place.WAITING:
+            return _waiting(seen)
+        case Place.POD:
+            return _pod(address.name, seen)
+        case Place.DOMAINS:
+            title = "ComputeDomains"
+            return Page(title, [*_head(title, seen.known), *domain_parts(seen.known.lines, seen.domains)])
+
+
+def node_of(address: Address, known: Known) -> str | None:
+    """The node whose detail the page shows."""
+    if address.place is Place.NODE:
+        return address.name
+    line = gpu_named(address.name, known)[0] if address.place is Place.GPU else None
+    return line.node.name if line is not None else None
+
+
+def gpu_named(name: str, known: Known) -> tuple[NodeLine | None, PublishedGpu | None]:
+    for line in known.lines.values():
+        for gpu in line.node.gpus:
+            if name in (gpu.uuid, gpu.name):
+                return line, gpu
+    return None, None
+
+
+def _head(title: str, known: Known) -> list[Part | Rows]:
+    return [
+        part("head", "h1", title),
+        part("alerts", "p", drawing.alerts(known, links=True), role="status"),
+    ]
+
+
+def _gone(title: str, known: Known, text: str) -> Page:
+    return Page(title, [*_head(title, known), part("gone", "p", text)], status=404)
+
+
+# -- the map
+
+
+def _map(address: Address, known: Known, rows: NodeRows) -> Page:
+    wanted = address.filter.lower()
+    lines = [line for line in known.lines.values() if not wanted or wanted in line.searched]
+    lines.sort(key=lambda line: (rank(line, SORTS[address.sort], known), line.node.name))
+    shown = lines[address.start : address.start + MOST_NODES]
+    compact = address.compact if address.compact is not None else len(shown) > _COMPACT_FROM
+    return Page(
+        "GPUs",
+        [
+            *_head("GPUs", known),
+            part("summary", "p", drawing.summary(known)),
+            part("whole", "div", drawing.proportions(known)),
+            Part("legend", drawing.legend()),
+            part("found", "p", *_found(address, len(lines), len(known.lines))),
+            Rows("nodes", [rows.row(line) for line in shown], f"nodes{' compact' if compact else ''}"),
+            part("more", "p", *_turning(address, len(lines))),
+        ],
+    )
+
+
+def _found(address: Address, count: int, every: int) -> list[str]:
+    if not every:
+        return ["No node has reported GPUs yet."]
+    matching = [f"{count} of {how_many(every, 'node')} match {address.filter!r}."] if address.filter else []
+    if count > MOST_NODES:
+        last = min(address.start + MOST_NODES, count)
+        matching.append(f" Nodes {address.start + 1} to {last} of {count}.")
+    return matching
+
+
+def _turning(address: Address, count: int) -> list[str]:
+    links: list[str] = []
+    for text, start in (("Nodes before", address.start - MOST_NODES), ("More nodes", address.start + MOST_NODES)):
+        if -MOST_NODES < start < count:
+            query = {"filter": address.filter, "sort": address.sort, "start": max(start, 0)}
+            links += [element("a", text, href=f"?{urlencode(query)}"), " "]
+    return links
+
+
+# -- nodes
+
+
+def _node(name: str, seen: Seen) -> Page:
+    known, line = seen.known, seen.known.lines.get(name)
+    title = f"Node {name}"
+    if line is None:
+        return _gone(title, known, f"Node {name} has no GPUs, or the cluster has no node of this name.")
+    node, detail = line.node, seen.detail
+    facts = detail.inventory.spec.gpus if detail.inventory is not None else ()
+    return Page(
+        title,
+        [
+            *_head(title, known),
+            part("about", "dl", *_terms(_about_node(line))),
+            part("problems", "div", _problems(node.problems)),
+            part("gpus", "section", element("h2", "GPUs"), drawing.cards(node.gpus, links=True)),
+            part("claims", "section", element("h2", "Claims"), _claims(node.gpus)),
+            part("health", "section", element("h2", "Health"), *_health(facts, detail.notes)),
+            part("history", "section", element("h2", "History"), _history(detail.events)),
+        ],
+    )
+
+
+def _about_node(line: NodeLine) -> dict[str, str]:
+    node = line.node
+    driver, clique = (node.gpus[0].whole.attribute("driverVersion") if node.gpus else "-"), "-"
+    if node.inventory is not None:
+        driver, clique = node.inventory.spec.summary.driver, node.inventory.spec.summary.clique
+    products = ", ".join(f"{count} × {product}" for product, count in drawing.products_of(node).items())
+    return {
+        "Hardware": products or "-",
+        "Free": f"{node.free} of {how_many(len(node.gpus), 'GPU')}",
+        "Fits": drawing.room_in(node).removeprefix("room for ") or "nothing more",
+        "Unhealthy": str(line.unhealthy),
+        "NVIDIA driver": driver,
+        "NVLink clique": clique,
+    }
+
+
+def _terms(terms: Mapping[str, str]) -> Iterable[Html]:
+    for term, text in terms.items():
+        yield element("div", element("dt", term), element("dd", text))
+
+
+def _problems(problems: Sequence[str]) -> Html:
+    return listing(map(drawing.breakable, problems), class_="bad", aria_label="Problems") if problems else EMPTY
+
+
+def _claims(gpus: Iterable[PublishedGpu]) -> Html:
+    held = by_claim(held for gpu in gpus for held in gpu.held)
+    rows = [
+        (
+            claim,
+            ", ".join(dict.fromkeys(device.id.device for device, _ in had)),
+            ", ".join(dict.fromkeys(holder.takes for _, holder in had if holder.takes)) or "-",
+            ", ".join(sorted({pod for _, holder in had for pod in holder.containers or holder.pods})) or "-",
+        )
+        for claim, had in held.items()
+    ]
+    return table("Who has what", ("Claim", "Devices", "Takes", "Pods"), rows) if rows else element("p", "None.")
+
+
+def _health(gpus: Iterable[GpuFacts], notes: Sequence[str]) -> list[Html]:
+    """What is wrong now, the newest first. A note says why it is not known."""
+    conditions = sorted(
+        ((gpu.name, condition) for gpu in gpus for condition in gpu.health.conditions),
+        key=lambda pair: pair[1].since,
+        reverse=True,
+    )
+    rows = [
+        (
+            name,
+            f"{condition.type} {condition.value or ''}".rstrip(),
+            condition.severity,
+            _time(condition.since),
+            condition.message,
+        )
+        for name, condition in conditions
+    ]
+    texts = [element("p", note, class_="soft") for note in notes]
+    if rows:
+        return [*texts, table("What the node reports", ("GPU", "Fault", "Severity", "Since", "Message"), rows)]
+    return texts or [element("p", "The node reports no fault.")]
+
+
+def _history(events: Sequence[Event]) -> Html:
+    """Newest first. The API server keeps Events for an hour, unless it is set otherwise."""
+    dated = sorted(events, key=lambda event: str(event.last or ""), reverse=True)[:_MOST_EVENTS]
+    rows = [
+        (
+            _time(event.last.isoformat() if event.last is not None else None),
+            event.reason,
+            event.type,
+            event.message,
+            str(event.series.count) if event.series is not None and event.series.count > 1 else "1",
+        )
+        for event in dated
+    ]
+    if not rows:
+        return element("p", "No Events of this node. The API server keeps them for an hour by default.")
+    return table("Events, newest first", ("Last", "Reason", "Type", "Message", "Times"), rows)
+
+
+def _time(text: str | None) -> Html:
+    time = moment(text)
+    if time is None:
+        return element("span", "-")
+    return element("time", f"{time:%Y-%m-%d %H:%M:%S}", datetime=time.isoformat())
+
+
+# -- GPUs
+
+
+def _gpu(name: str, seen: Seen) -> Page:
+    known = seen.known
+    line, gpu = gpu_named(name, known)
+    title = f"GPU {gpu.name if gpu is not None else name}"
+    if line is None or gpu is None:
+        return _gone(title, known, f"No node publishes GPU {name}: it may be lost, or its node may have left.")
+    detail, facts = seen.detail, seen.detail.inventory
+    own = [item for item in facts.spec.gpus if item.uuid == gpu.uuid] if facts is not None else []
+    return Page(
+        title,
+        [
+            *_head(title, known),
+            part("about", "dl", *_terms(_about_gpu(line, gpu, own))),
+            part("problems", "div", _problems(gpu.taints)),
+            part("slices", "section", element("h2", "Memory slices"), drawing.bar(gpu.cells), _left(gpu)),
+            part("claims", "section", element("h2", "Claims"), _claims([gpu])),
+            part("health", "section", element("h2", "Health"), *_health(own, detail.notes), _taints(gpu)),
+            part("history", "section", element("h2", "History"), _history(_about(gpu, detail.events))),
+        ],
+    )
+
+
+def _about_gpu(line: NodeLine, gpu: PublishedGpu, facts: Sequence[GpuFacts]) -> dict[str, str]:
+    state = drawing.state_of(gpu)
+    more = {"PCI address": facts[0].pci_bus_id, "Serial": facts[0].serial or "-"} if facts else {}
+    return {
+        "State": joined([sign(state), f" {state}"]),
+        "Node": link(line.node.name, "nodes", line.node.name),
+        "Product": short_product(gpu.whole.attribute("productName")),
+        "Memory": gibibytes(gpu.memory_bytes()),
+        "UUID": gpu.uuid,
+        **more,
+    }
+
+
+def _left(gpu: PublishedGpu) -> Html:
+    return element("p", f"A claim can still have: {', '.join(gpu.left()) or 'nothing'}.")
+
+
+def _taints(gpu: PublishedGpu) -> Html:
+    """With the time, which shows the order in which things went wrong."""
+    taints = {
+        (taint.key, taint.value or "-", taint.effect): taint.time_added
+        for device in gpu.devices
+        for taint in device.device.taints or ()
+    }
+    rows = [(key, value, effect, _time(added)) for (key, value, effect), added in taints.items()]
+    return table("Taints", ("Key", "Value", "Effect", "Since"), rows) if rows else EMPTY
+
+
+def _about(gpu: PublishedGpu, events: Iterable[Event]) -> list[Event]:
+    return [event for event in events if gpu.name in event.message or gpu.uuid in event.message]
+
+
+# -- pods that wait
+
+
+def _waiting(seen: Seen) -> Page:
+    pods = [seen.known.waiting[name] for name in sorted(seen.known.waiting)]
+    items = [_waiting_pod(pod, seen.explained.get(str(pod))) for pod in pods]
+    title = "Waiting pods"
+    text = "These pods have claims, and no node." if pods else "No pod with claims waits for a node."
+    return Page(title, [*_head(title, seen.known), part("text", "p", text), Rows("pods", items, "pods")])
+
+
+def _waiting_pod(pod: Pod, reasons: Reasons | None) -> Part:
+    created = pod.metadata.creation_timestamp
+    return part(
+        f"pod-{pod}",
+        "li",
+        element("h2", link(str(pod), "waiting", pod.namespace, pod.name)),
+        element("p", "Since ", _time(created), class_="soft") if created else None,
+        element("p", reasons.short) if reasons is not None and reasons.short else None,
+        element("p", "The scheduler: ", why_waiting(pod), class_="soft"),
+    )
+
+
+def _pod(name: str, seen: Seen) -> Page:
+    title, pod = f"Pod {name}", seen.known.waiting.get(name)
+    if pod is None:
+        return _gone(title, seen.known, f"Pod {name} does not wait, or has no claims: it has a node, or is gone.")
+    reasons = seen.explained.get(name)
+    lines = reasons.full if reasons is not None and reasons.full else ("Trying each node…",)
+    return Page(
+        title,
+        [
+            *_head(title, seen.known),
+            part("scheduler", "p", "The scheduler: ", why_waiting(pod), class_="soft"),
+            part("reasons", "pre", "\n".join(lines), tabindex="0", aria_label="Why it waits"),
+        ],
+    )

@@ -1,0 +1,279 @@
+"""The cluster that pages show, followed as long as pages are open.
+
+Watches begin with the first viewer and end some minutes after the last, so that a forgotten server costs nothing. What
+only a single page shows, such as Events of a node and why a pod waits, is read while that page is open.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from dra_driver.allocation.world import World
+from dra_driver.api.computedomain import ComputeDomain
+from dra_driver.api.core import Event
+from dra_driver.api.inventory import NodeInventory
+from dra_driver.api.meta import (
+    COMPUTE_DOMAINS,
+    EVENTS,
+    NODE_INVENTORIES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Resource,
+)
+from dra_driver.cli.following import Following
+from dra_driver.cli.live import live_world
+from dra_driver.cli.offline import deadline
+from dra_driver.cli.seen import READ_AS
+from dra_driver.cli.top.board import FOLLOWED, Board, Known
+from dra_driver.cli.ui.pages import MOST_EXPLAINED, Address, NodeDetail, Place, Reasons, Seen, node_of
+from dra_driver.errors import ClusterError, DriverError, NotFound
+from dra_driver.explain.explain import explain_pod
+from dra_driver.explain.wording import sentences, summary
+from dra_driver.kube.client import Kube
+from dra_driver.kube.watch import MirrorChange
+
+_AT_ONCE = 20
+"""Nodes that are decided about before requests are answered again."""
+_TOGETHER_S = 0.3
+"""Changes that come within this time are shown together."""
+_LOOK_S = 0.1
+_FIRST_S = 3.0
+"""How long the first page waits for a cluster that is still read; then it shows what there is."""
+_LINGER_S = 300.0
+"""How long the cluster is followed after the last viewer: longer than it takes to open the page again."""
+_DETAIL_S = 5.0
+"""How old the detail of a node may be."""
+_EXPLAINED_S = 30.0
+"""How old an explanation may be: for each, all objects are read again, and every node is tried."""
+_SUGGESTIONS_S = 2.0
+_WIDTH = 110
+
+_KINDS = {**FOLLOWED, COMPUTE_DOMAINS: READ_AS[COMPUTE_DOMAINS]}
+_REQUIRED = (RESOURCE_SLICES, RESOURCE_CLAIMS)
+
+
+@dataclass(slots=True)
+class _Asked[T]:
+    """Something that is read when a page needs it. Times are those of the event loop."""
+
+    value: T
+    read_at: float
+    wanted_at: float = field(default=0.0)
+
+
+class Watched:
+    """`driver` is that of the GPUs. Used from one event loop."""
+
+    def __init__(self, kube: Kube, driver: str, *, linger_s: float = _LINGER_S) -> None:
+        self._kube = kube
+        self._driver = driver
+        self._linger_s = linger_s
+        self._viewers = 0
+        self._tasks: list[asyncio.Task[None]] = []
+        self._end: asyncio.TimerHandle | None = None
+        self._news = asyncio.Event()
+        self.version = 0
+        """Grows with each change that may be seen."""
+        self._forget()
+
+    def _forget(self) -> None:
+        self._read = asyncio.Event()
+        self._known = Known({}, {}, {}, notes=("reading the cluster",))
+        self._domains: Sequence[ComputeDomain] = ()
+        self._details: dict[str, _Asked[NodeDetail]] = {}
+        self._explained: dict[str, _Asked[Reasons]] = {}
+
+    @property
+    def following(self) -> bool:
+        return bool(self._tasks)
+
+    @asynccontextmanager
+    async def viewed(self) -> AsyncIterator[None]:
+        """While the block runs, and for some minutes after it, the cluster is followed."""
+        if self._end is not None:
+            self._end.cancel()
+            self._end = None
+        self._viewers += 1
+        if any(task.done() for task in self._tasks):
+            self._stop()  # an unexpected error; the page that met it reports it
+        if not self._tasks:
+            self._tasks = [asyncio.create_task(self._follow()), asyncio.create_task(self._explain())]
+        try:
+            yield
+        finally:
+            self._viewers -= 1
+            if not self._viewers:
+                self._end = asyncio.get_running_loop().call_later(self._linger_s, self._stop)
+
+    def _stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        self._tasks, self._end = [], None
+        self._forget()
+
+    async def close(self) -> None:
+        tasks = self._tasks
+        if self._end is not None:
+            self._end.cancel()
+        self._stop()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def after(self, version: int, within_s: float) -> None:
+        """Until something changed after this version, or the time is over."""
+        if self.version == version:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), within_s)
+
+    def _changed(self) -> None:
+        self.version += 1
+        self._news.set()
+        self._news = asyncio.Event()
+
+    # -- the board
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                await self._follow_board()
+            except ClusterError as error:
+                self._known = Known({}, {}, {}, notes=(f"The cluster cannot be read: {error}",))
+                self._read.set()
+                self._changed()
+                await asyncio.sleep(_DETAIL_S)
+
+    async def _follow_board(self) -> None:
+        _, minor = await self._kube.server_version()
+        board = Board(self._driver, minor)
+
+        def learn(kind: Resource, change: MirrorChange[Any]) -> None:
+            if kind in FOLLOWED:
+                board.learn(kind, change.key, change.before, change.after)
+
+        following = Following(self._kube, _KINDS, on_change=learn)
+        async with following.running():
+            while following.reading():
+                self._show(board, following)
+                await asyncio.sleep(_LOOK_S)
+            await following.until_read(())
+            while True:
+                following.changed.clear()
+                await self._decide(board, following)
+                with suppress(TimeoutError):
+                    # Failures of watches come without a change.
+                    await asyncio.wait_for(following.changed.wait(), _DETAIL_S)
+                await asyncio.sleep(_TOGETHER_S)
+
+    async def _decide(self, board: Board, following: Following) -> None:
+        """About all nodes that changed; many of them are shown as they are decided."""
+        clock = asyncio.get_running_loop().time
+        shown = clock()
+        while board.stale:
+            board.refresh(_AT_ONCE)
+            if clock() - shown > 2 * _TOGETHER_S:
+                self._show(board, following)
+                shown = clock()
+            await asyncio.sleep(0)
+        self._show(board, following)
+        self._read.set()
+
+    def _show(self, board: Board, following: Following) -> None:
+        stale = [f"{board.stale} nodes to look at"] if board.stale > _AT_ONCE else []
+        self._known = board.known({}, (*following.notes(_REQUIRED), *stale))
+        self._domains = following.objects()[COMPUTE_DOMAINS]
+        self._changed()
+
+    # -- what a page shows
+
+    async def seen(self, address: Address) -> Seen:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._read.wait(), _FIRST_S)
+        for task in self._tasks:
+            if task.done():
+                task.result()
+        node = node_of(address, self._known)
+        detail = await self._detail(node) if node is not None else NodeDetail()
+        if address.place is Place.POD:
+            self._want([address.name])
+        elif address.place is Place.WAITING:
+            self._want(sorted(self._known.waiting)[:MOST_EXPLAINED])
+        return Seen(self._known, self._domains, detail, {name: asked.value for name, asked in self._explained.items()})
+
+    async def _detail(self, node: str) -> NodeDetail:
+        now = asyncio.get_running_loop().time()
+        known = self._details.get(node)
+        if known is not None and now - known.read_at < _DETAIL_S:
+            return known.value
+        if node not in self._known.lines:
+            return NodeDetail()
+        detail = await read_detail(self._kube, node)
+        self._details = {name: asked for name, asked in self._details.items() if now - asked.read_at < _LINGER_S}
+        self._details[node] = _Asked(detail, now)
+        return detail
+
+    # -- why pods wait
+
+    def _want(self, pods: Iterable[str]) -> None:
+        now = asyncio.get_running_loop().time()
+        for name in pods:
+            self._explained.setdefault(name, _Asked(Reasons(""), float("-inf"))).wanted_at = now
+
+    async def _explain(self) -> None:
+        """In a thread: to try each node of a large cluster takes seconds."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            now = asyncio.get_running_loop().time()
+            self._explained = {
+                name: asked for name, asked in self._explained.items() if now - asked.wanted_at < _EXPLAINED_S
+            }
+            due = sorted(name for name, asked in self._explained.items() if now - asked.read_at > _EXPLAINED_S)
+            if due:
+                namespace = due[0].partition("/")[0]
+                await self._explain_in(namespace, [name for name in due if name.partition("/")[0] == namespace])
+
+    async def _explain_in(self, namespace: str, pods: Sequence[str]) -> None:
+        reasons: Mapping[str, Reasons]
+        try:
+            world = await live_world(self._kube, namespace)
+        except DriverError as error:
+            reasons = dict.fromkeys(pods, Reasons(f"It cannot be explained: {error}"))
+        else:
+            reasons = await asyncio.to_thread(
+                lambda: {pod: _reasons(world, namespace, pod.partition("/")[2]) for pod in pods}
+            )
+        now = asyncio.get_running_loop().time()
+        for pod, value in reasons.items():
+            if pod in self._explained:
+                self._explained[pod] = _Asked(value, now, self._explained[pod].wanted_at)
+        self._changed()
+
+
+def _reasons(world: World, namespace: str, name: str) -> Reasons:
+    try:
+        explanation = explain_pod(world, (namespace, name), enough=deadline(_SUGGESTIONS_S))
+    except DriverError as error:
+        return Reasons(f"It cannot be explained: {error}", (str(error),))
+    return Reasons(summary(explanation), sentences(explanation, _WIDTH))
+
+
+async def read_detail(kube: Kube, node: str) -> NodeDetail:
+    """What cannot be read is left out, with a note."""
+    selector = f"involvedObject.kind=Node,involvedObject.name={node}"
+    answers = await asyncio.gather(
+        kube.get(NODE_INVENTORIES, node),
+        kube.list(EVENTS, field_selector=selector),
+        return_exceptions=True,
+    )
+    notes = []
+    for answer in answers:
+        if isinstance(answer, ClusterError) and not isinstance(answer, NotFound):
+            notes.append(f"Not shown: {answer}")
+        elif isinstance(answer, BaseException) and not isinstance(answer, ClusterError):
+            raise answer
+    inventory, events = answers
+    return NodeDetail(
+        None if isinstance(inventory, BaseException) else NodeInventory.of(inventory),
+        () if isinstance(events, BaseException) else [Event.of(item) for item in events.items],
+        notes,
+    )

@@ -1,0 +1,348 @@
+"""What the pages of `dractl ui` show, and how they change, from values alone."""
+
+from collections.abc import Sequence
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.objects import claim, pod, result
+from support.rows import rows
+
+from dra_driver.api.computedomain import ComputeDomain
+from dra_driver.api.core import Event
+from dra_driver.api.inventory import NodeInventory
+from dra_driver.api.meta import NODE_INVENTORIES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject, Resource
+from dra_driver.cli.seen import READ_AS
+from dra_driver.cli.top.board import Board, Known
+from dra_driver.cli.ui.documents import document
+from dra_driver.cli.ui.domains import racks_of
+from dra_driver.cli.ui.drawing import NodeRows
+from dra_driver.cli.ui.pages import MOST_NODES, Address, NodeDetail, Place, Reasons, Seen, page_of
+from dra_driver.cli.ui.parts import Html, Page, Rows, changes, element, part
+from dra_driver.names import GPU_DRIVER
+
+NASTY = "<b>&\"'</b>"
+
+
+def slice_of(node: str, *, taint: str | None = None, gpus: int = 2, product: str = "NVIDIA H100") -> JsonObject:
+    taints = [
+        {"key": "gpu.nvidia.com/xid", "value": taint, "effect": "NoSchedule", "timeAdded": "2026-11-28T10:00:00Z"}
+    ]
+    devices = [
+        {
+            "name": f"gpu-{node}-{number}",
+            "attributes": {
+                "type": {"string": "gpu"},
+                "uuid": {"string": f"GPU-{node}-{number}"},
+                "productName": {"string": product},
+            },
+            "capacity": {"memory": {"value": "80Gi"}},
+            **({"taints": taints} if taint and number == 1 else {}),
+        }
+        for number in range(gpus)
+    ]
+    spec = {"driver": GPU_DRIVER, "nodeName": node, "pool": {"name": node, "generation": 1, "resourceSliceCount": 1}}
+    return {"metadata": {"name": f"slice-{node}"}, "spec": {**spec, "devices": devices}}
+
+
+def inventory_of(node: str, clique: str = "-", conditions: Sequence[JsonObject] = ()) -> JsonObject:
+    gpu = {
+        "uuid": f"GPU-{node}-1", "name": f"gpu-{node}-1", "minor": 1, "pciBusID": "0000:1b:00.0", "productName": "H100",
+        "brand": "NVIDIA", "architecture": "Hopper", "cudaComputeCapability": "9.0",
+        "health": {"healthy": not conditions, "conditions": list(conditions)},
+    }  # fmt: skip
+    summary = {"gpus": 2, "healthy": "2/2", "product": "NVIDIA H100", "driver": "580", "clique": clique}
+    return {"metadata": {"name": node}, "spec": {"nodeName": node, "bootID": "b", "gpus": [gpu], "summary": summary}}
+
+
+def held(name: str, node: str, device: str) -> JsonObject:
+    used = claim(name)
+    results = [result(device, pool=node)]
+    used["status"] = {
+        "allocation": {"devices": {"results": results}},
+        "reservedFor": [{"resource": "pods", "name": f"{name}-pod", "uid": "u"}],
+    }
+    return used
+
+
+def known_of(*objects: tuple[Resource, JsonObject]) -> Known:
+    board = Board(GPU_DRIVER, 36)
+    for kind, obj in objects:
+        key = (obj["metadata"].get("namespace", ""), obj["metadata"]["name"])
+        board.learn(kind, key, None, READ_AS[kind](obj))
+    board.refresh(10_000)
+    return board.known({}, ())
+
+
+CLUSTER = known_of(
+    (RESOURCE_SLICES, slice_of("a")),
+    (RESOURCE_SLICES, slice_of("b", taint="79")),
+    (NODE_INVENTORIES, inventory_of("b", "rack-1")),
+    (RESOURCE_SLICES, slice_of("c")),
+    (RESOURCE_CLAIMS, held("train", "a", "gpu-a-0")),
+    (PODS, pod("train-pod", ["train"], node_name="a")),
+    (PODS, pod("later", ["later"], node_name=None)),
+)
+
+
+def shown(path: str, seen: Seen | Known = CLUSTER, **query: str) -> Page:
+    address = Address.of(path, query)
+    assert address is not None
+    return page_of(address, seen if isinstance(seen, Seen) else Seen(seen), NodeRows())
+
+
+class Text(HTMLParser):
+    """The words of a page, and its tags with their attributes."""
+
+    def __init__(self, page: Page) -> None:
+        super().__init__()
+        self.words: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        for piece in page.parts:
+            self.feed(piece.html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+    def __str__(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def words(page: Page) -> str:
+    return str(Text(page))
+
+
+# -- markup
+
+
+@rows(
+    "made, expected",
+    [
+        (element("p", "a < b & c"), "<p>a &lt; b &amp; c</p>"),
+        (element("p", element("b", "x"), None, "y"), "<p><b>x</b>y</p>"),
+        (element("a", "x", href='"><script>'), '<a href="&quot;&gt;&lt;script&gt;">x</a>'),
+        (element("input", required=True, class_=None, aria_label="n", hidden=False), '<input required aria-label="n">'),
+    ],
+)
+def test_text_and_attributes_are_escaped_and_markup_is_not(made: Html, expected: str) -> None:
+    assert made == expected
+
+
+def nasty_cluster() -> Seen:
+    """Every text that a cluster has, as an attacker would write it."""
+    waiting = pod(NASTY, ["x"], node_name=None)
+    condition = {"type": "PodScheduled", "status": "False", "message": NASTY}
+    waiting["status"] = {"conditions": [condition]}
+    fault = {"type": "Xid", "value": NASTY, "severity": "Critical", "message": NASTY, "since": NASTY}
+    event = {"metadata": {}, "reason": NASTY, "message": f"gpu-n-1 {NASTY}", "type": NASTY}
+    domain = domain_of("d", [member("n", "rack"), member(NASTY, NASTY, ready=False)])
+    known = known_of(
+        (RESOURCE_SLICES, slice_of("n", taint=NASTY, product=NASTY)),
+        (RESOURCE_SLICES, slice_of(NASTY)),
+        (NODE_INVENTORIES, inventory_of("n", NASTY)),
+        (RESOURCE_CLAIMS, held(NASTY, "n", "gpu-n-1")),
+        (PODS, waiting),
+    )
+    detail = NodeDetail(NodeInventory.of(inventory_of("n", conditions=[fault])), [Event.of(event)], [NASTY])
+    return Seen(known, [domain], detail, {f"default/{NASTY}": Reasons(NASTY, (NASTY,))})
+
+
+@pytest.mark.parametrize(
+    "path", ["", "nodes/n", f"nodes/{NASTY}", "gpus/gpu-n-1", "waiting", "domains", "gpus/" + NASTY]
+)
+def test_nothing_from_the_cluster_or_the_address_becomes_markup(path: str) -> None:
+    if "/" in path.partition("/")[2]:
+        address = Address(Place(path.partition("/")[0]), path.partition("/")[2])
+    else:
+        found = Address.of(path, {"filter": ""})
+        assert found is not None
+        address = found
+    page = page_of(address, nasty_cluster(), NodeRows())
+    whole = document(page, address, "v")
+    assert NASTY[:4] not in whole
+    assert "&lt;b&gt;&amp;" in whole
+
+
+# -- addresses
+
+
+@rows(
+    "path, query, expected",
+    [
+        ("/", {}, Address(Place.MAP)),
+        (
+            "/",
+            {"filter": "x", "sort": "free", "start": "250", "view": "signs"},
+            Address(Place.MAP, "", "x", "free", 250, True),
+        ),
+        ("/", {"sort": "evil", "start": "-1", "view": "?"}, Address(Place.MAP)),
+        ("/", {"start": "9" * 30}, Address(Place.MAP)),
+        ("/nodes/a", {}, Address(Place.NODE, "a")),
+        ("/waiting/team-a/p", {}, Address(Place.POD, "team-a/p")),
+        ("/nodes", {}, None),
+        ("/nodes/a/b", {}, None),
+        ("/nothing", {}, None),
+    ],
+)
+def test_an_address_is_a_page(path: str, query: dict[str, str], expected: Address | None) -> None:
+    assert Address.of(path, query) == expected
+
+
+# -- what is shown
+
+
+def test_the_map_has_a_row_for_each_node_those_with_problems_first() -> None:
+    page = shown("/")
+    assert page.orders == {"nodes": ["node-b", "node-a", "node-c"]}
+    text = words(page)
+    assert "6 GPUs on 3 nodes · ○ 4 free · ● 1 in use" in text
+    assert "✕ 1 unhealthy · 1 pod waiting" in text
+    assert "gpu-b-1: gpu.nvidia.com/ xid= 79: NoSchedule" in text
+    assert shown("/", sort="name").orders == {"nodes": ["node-a", "node-b", "node-c"]}
+
+
+def test_a_state_has_a_sign_and_a_word_beside_its_color() -> None:
+    page = Text(shown("/"))
+    cards = [found["title"] for tag, found in page.tags if (found.get("class") or "").startswith("gpu ")]
+    assert "gpu-b-1: unhealthy\ngpu.nvidia.com/xid=79:NoSchedule" in cards
+    assert "gpu-a-0: in use\ndefault/train" in cards
+    labels = [found["aria-label"] for _, found in page.tags if found.get("role") == "img"]
+    assert "memory slices: 8 default/train" in labels
+    assert {"✕", "●", "○"} <= {word.strip() for word in page.words}
+
+
+@rows("typed, found", [("train", ["node-a"]), ("GPU-C-1", ["node-c"]), ("xid", ["node-b"]), ("zz", [])])
+def test_a_filter_finds_nodes_by_names_and_problems(typed: str, found: list[str]) -> None:
+    page = shown("/", filter=typed)
+    assert page.orders == {"nodes": found}
+    assert f"{len(found)} of 3 nodes match {typed!r}." in words(page)
+
+
+def test_a_large_cluster_has_pages() -> None:
+    known = known_of(*((RESOURCE_SLICES, slice_of(f"n-{number:04}", gpus=1)) for number in range(MOST_NODES + 2)))
+    first, second = shown("/", known), shown("/", known, start=str(MOST_NODES), filter="n-")
+    assert [len(page.orders["nodes"]) for page in (first, second)] == [MOST_NODES, 2]
+    assert f"Nodes 1 to {MOST_NODES} of {MOST_NODES + 2}." in words(first)
+    (link,) = [found["href"] for tag, found in Text(first).tags if tag == "a" and (found["href"] or "").startswith("?")]
+    assert link == f"?filter=&sort=problems&start={MOST_NODES}"
+    (back,) = [
+        found["href"] for tag, found in Text(second).tags if tag == "a" and (found["href"] or "").startswith("?")
+    ]
+    assert back == "?filter=n-&sort=problems&start=0"
+    assert 'class="nodes compact"' in first.parts[-2].html, "a sign for each GPU"
+
+
+def test_a_node_has_its_gpus_claims_faults_and_history() -> None:
+    fault = {
+        "type": "Xid", "value": "79", "severity": "Critical", "message": "off the bus", "since": "2026-11-28T10:59:00Z",
+    }  # fmt: skip
+    events = [
+        {"metadata": {}, "reason": reason, "message": "gpu-b-1", "type": "Warning", "eventTime": f"2026-11-28T{time}Z"}
+        for reason, time in (("GpuHealthy", "09:00:00"), ("GpuUnhealthy", "10:59:00"))
+    ]
+    detail = NodeDetail(NodeInventory.of(inventory_of("b", conditions=[fault])), [Event.of(item) for item in events])
+    text = words(shown("nodes/b", Seen(CLUSTER, detail=detail)))
+    assert "NVLink clique rack-1" in text
+    assert "gpu-b-1 Xid 79 Critical 2026-11-28 10:59:00 off the bus" in text
+    assert text.index("GpuUnhealthy") < text.index("GpuHealthy"), "the newest first"
+    assert "default/train gpu-a-0 - train-pod" in words(shown("nodes/a"))
+
+
+@rows("name", ["GPU-b-1", "gpu-b-1"])
+def test_a_gpu_has_a_page_by_uuid_and_by_name(name: str) -> None:
+    event = Event.of({"metadata": {}, "reason": "GpuUnhealthy", "message": "GPU gpu-b-1"})
+    other = Event.of({"metadata": {}, "reason": "Elsewhere", "message": "GPU gpu-b-0"})
+    text = words(shown(f"gpus/{name}", Seen(CLUSTER, detail=NodeDetail(events=[event, other]))))
+    assert "State ✕ unhealthy Node b Product H100 Memory 80.0 GiB UUID GPU-b-1" in text
+    assert "gpu.nvidia.com/xid 79 NoSchedule 2026-11-28 10:00:00" in text
+    assert "GpuUnhealthy" in text and "Elsewhere" not in text
+
+
+@rows("path", ["nodes/gone", "gpus/gone", "waiting/default/train-pod"])
+def test_what_is_gone_has_a_page_that_says_so(path: str) -> None:
+    assert shown(path).status == 404
+
+
+def test_a_waiting_pod_has_the_reasons_of_explain_and_of_the_scheduler() -> None:
+    seen = Seen(CLUSTER, explained={"default/later": Reasons("3 nodes: too small", ("It waits.", "  3 nodes"))})
+    assert "default/later 3 nodes: too small The scheduler: no scheduler has looked at it yet" in words(
+        shown("waiting", seen)
+    )
+    assert "It waits.\n  3 nodes" in shown("waiting/default/later", seen).flat["reasons"]
+    assert "Trying each node…" in words(shown("waiting/default/later"))
+
+
+def member(node: str, clique: str, *, ready: bool = True, index: int = 0) -> JsonObject:
+    status = "Ready" if ready else "NotReady"
+    return {"name": node, "cliqueID": clique, "index": index, "status": status, "message": None if ready else NASTY}
+
+
+def domain_of(name: str, nodes: Sequence[JsonObject], num_nodes: int = 0) -> ComputeDomain:
+    channel = {"resourceClaimTemplate": {"name": "t"}}
+    status: dict[str, Any] = {"status": "NotReady", "readyNodes": f"1/{len(nodes)}", "nodes": list(nodes)}
+    spec = {"numNodes": num_nodes, "channel": channel}
+    return ComputeDomain.of({"metadata": {"name": name, "namespace": "team"}, "spec": spec, "status": status})
+
+
+def test_nodes_that_nvlink_connects_are_one_rack_with_or_without_a_domain() -> None:
+    domain = domain_of("d", [member("x", "rack-1"), member("y", "rack-2", ready=False), member("z", "")], num_nodes=4)
+    racks = racks_of(CLUSTER.lines, [domain])
+    assert {clique: [(tray.node, tray.domain) for tray in trays] for clique, trays in racks.items()} == {
+        "rack-1": [("b", None), ("x", "team/d")],
+        "rack-2": [("y", "team/d")],
+    }
+    text = words(shown("domains", Seen(CLUSTER, [domain])))
+    assert "team/d … NotReady, 1/3 nodes ready Waits for 1 more node. Without a clique: z Racks: rack-1, rack-2" in text
+    assert "b ○ ✕ no domain" in text
+    assert "y … not ready team/d" in text
+
+
+# -- changes
+
+PIECES = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 2), max_size=5)
+
+
+def page_with(head: int, items: dict[str, int]) -> Page:
+    parts = [part(name, "li", str(number)) for name, number in items.items()]
+    return Page("t", [part("head", "p", str(head)), Rows("rows", parts, "")])
+
+
+def applied(before: Page, change: dict[str, Any]) -> tuple[dict[str, str], list[str]]:
+    """As ui.js does it."""
+    elements = {**before.flat, **change["set"]}
+    order = change["rows"].get("rows", list(before.orders["rows"]))
+    return {name: elements[name] for name in ("head", *order)}, order
+
+
+@given(st.integers(0, 1), PIECES, st.integers(0, 1), PIECES)
+def test_changes_make_one_state_of_a_page_the_other_and_say_nothing_more(
+    head: int, items: dict[str, int], later_head: int, later_items: dict[str, int]
+) -> None:
+    before, after = page_with(head, items), page_with(later_head, later_items)
+    change = changes(before, after)
+    if change is None:
+        assert before.state == after.state
+        return
+    assert applied(before, change) == (after.flat, after.orders["rows"])
+    assert all(before.flat.get(name) != html for name, html in change["set"].items())
+    assert (change["rows"] == {}) is (list(items) == list(later_items))
+    whole = changes(None, after)
+    assert whole is not None and (whole["set"], whole["rows"]) == (after.flat, after.orders)
+
+
+def test_a_change_of_a_node_draws_and_sends_that_node_only() -> None:
+    drawn = NodeRows()
+    address = Address(Place.MAP)
+    before = page_of(address, Seen(CLUSTER), drawn)
+    again = {**CLUSTER.lines, "c": known_of((RESOURCE_SLICES, slice_of("c", taint="13"))).lines["c"]}
+    after = page_of(address, Seen(Known(again, CLUSTER.waiting, CLUSTER.pods)), drawn)
+    change = changes(before, after)
+    assert change is not None
+    assert sorted(change["set"]) == ["alerts", "node-c", "summary", "whole"]
+    assert change["rows"] == {"nodes": ["node-b", "node-c", "node-a"]}
+    assert after.flat["node-b"] is before.flat["node-b"]

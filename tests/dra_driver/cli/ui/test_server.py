@@ -1,0 +1,299 @@
+"""The pages over HTTP: who gets them, which headers they have, and what follows; against the simulated API server."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+from support.objects import allocate, claim, node, pod, result
+from support.rows import rows
+
+from dra_driver.api.meta import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject, Resource
+from dra_driver.cli.ui import server
+from dra_driver.cli.ui.server import LOOPBACK, Listening, UiServer
+from dra_driver.cli.ui.viewers import OwnKey, Refusal, TokenReviews, denied
+from dra_driver.cli.ui.watched import Watched
+from dra_driver.errors import InvalidInput, Unreachable
+from dra_driver.kube.client import Kube
+from dra_driver.names import GPU_DRIVER
+
+
+def slice_of(name: str, *, taint: bool = False) -> JsonObject:
+    device: JsonObject = {
+        "name": "gpu-0",
+        "attributes": {"type": {"string": "gpu"}, "uuid": {"string": f"GPU-{name}"}, "productName": {"string": "H100"}},
+        "capacity": {"memory": {"value": "80Gi"}},
+    }
+    if taint:
+        device["taints"] = [{"key": "gpu.nvidia.com/xid", "value": "79", "effect": "NoSchedule"}]
+    spec = {"driver": GPU_DRIVER, "nodeName": name, "pool": {"name": name, "generation": 1, "resourceSliceCount": 1}}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": f"slice-{name}"},
+        "spec": {**spec, "devices": [device]},
+    }
+
+
+class Visitor:
+    """A browser, as far as HTTP goes."""
+
+    def __init__(self, session: aiohttp.ClientSession, root: str, key: str, watched: Watched) -> None:
+        self.session = session
+        self.root = root
+        self.key = key
+        self.watched = watched
+
+    async def get(self, path: str, *, key: str | None = None, **headers: str) -> tuple[int, str]:
+        headers = {"Authorization": f"Bearer {key or self.key}", **headers}
+        async with self.session.get(self.root + path, headers=headers, allow_redirects=False) as answer:
+            return answer.status, await answer.text()
+
+    @asynccontextmanager
+    async def follows(self, path: str) -> AsyncIterator[asyncio.Queue[JsonObject]]:
+        """What the stream of the page says, as it comes."""
+        said: asyncio.Queue[JsonObject] = asyncio.Queue()
+        headers = {"Authorization": f"Bearer {self.key}", "Accept": "text/event-stream"}
+        async with self.session.get(self.root + path, headers=headers) as answer:
+            assert answer.status == 200
+
+            async def read() -> None:
+                async for line in answer.content:
+                    if line.startswith(b"data: "):
+                        said.put_nowait(json.loads(line[6:]))
+
+            reading = asyncio.create_task(read())
+            try:
+                yield said
+            finally:
+                reading.cancel()
+
+
+@pytest.fixture
+async def visitor(kube: Kube) -> AsyncIterator[Visitor]:
+    for name in ("node-1", "node-2"):
+        await kube.create(NODES, node(name))
+        await kube.create(RESOURCE_SLICES, slice_of(name))
+    watched, viewers = Watched(kube, GPU_DRIVER, linger_s=0.2), OwnKey()
+    async with (
+        UiServer(watched, viewers, Listening("127.0.0.1", 0)).serving() as port,
+        aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as session,
+    ):
+        yield Visitor(session, f"http://127.0.0.1:{port}", viewers.key, watched)
+    await watched.close()
+
+
+async def until(said: asyncio.Queue[JsonObject], id_: str, text: str) -> JsonObject:
+    """The first change in which the element has the text."""
+    async with asyncio.timeout(60):
+        while True:
+            change = await said.get()
+            if text in change["set"].get(id_, ""):
+                return change
+
+
+async def test_pages_are_whole_without_a_script_and_may_load_nothing_foreign(visitor: Visitor) -> None:
+    async with visitor.session.get(visitor.root, headers={"Authorization": f"Bearer {visitor.key}"}) as answer:
+        text = await answer.text()
+        assert answer.status == 200
+        assert "node-1" in text and "2 GPUs on 2 nodes" in text
+        policy = answer.headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy and "unsafe" not in policy and "frame-ancestors 'none'" in policy
+        assert answer.headers["Cache-Control"] == "no-store"
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    for name, kind in (("ui.css", "text/css"), ("ui.js", "text/javascript")):
+        (path,) = {part for part in text.split('"') if part.endswith(name)}
+        async with visitor.session.get(f"{visitor.root}/{path}") as answer:
+            assert (answer.status, answer.content_type) == (200, kind)
+            assert "immutable" in answer.headers["Cache-Control"]
+    assert "style=" not in text and "onclick" not in text, "the policy forbids them"
+
+
+async def test_a_change_in_the_cluster_is_sent_alone(visitor: Visitor, kube: Kube) -> None:
+    _, text = await visitor.get("/")
+    state = text.partition('data-state="')[2].partition('"')[0]
+    async with visitor.follows(f"/?since={state}") as said:
+        user = await kube.create(PODS, pod("train-pod", ["train"]))
+        await allocate(
+            kube, await kube.create(RESOURCE_CLAIMS, claim("train")), result("gpu-0", pool="node-1"), pods=[user]
+        )
+        change = await until(said, "node-node-1", "train")
+        assert "node-node-2" not in change["set"] and change["rows"] == {}
+        await kube.replace(RESOURCE_SLICES, {**(await kube.get(RESOURCE_SLICES, "slice-node-2")), **_tainted("node-2")})
+        change = await until(said, "node-node-2", "unhealthy")
+        assert change["rows"] == {"nodes": ["node-node-2", "node-node-1"]}, "problems first"
+        assert "node-node-1" not in change["set"]
+
+
+def _tainted(name: str) -> JsonObject:
+    return {"spec": slice_of(name, taint=True)["spec"]}
+
+
+async def test_a_page_of_another_state_gets_all_parts(visitor: Visitor) -> None:
+    async with visitor.follows("/?since=of-yesterday") as said:
+        change = await asyncio.wait_for(said.get(), 60)
+        assert {"node-node-1", "node-node-2", "summary"} <= change["set"].keys()
+
+
+async def test_a_waiting_pod_is_explained_while_its_page_is_open(visitor: Visitor, kube: Kube) -> None:
+    await kube.create(RESOURCE_CLAIMS, claim("later"))
+    await kube.create(PODS, pod("later-pod", ["later"], node_name=None))
+    async with visitor.follows("/waiting/default/later-pod") as said:
+        change = await until(said, "reasons", "Pod default/later-pod waits")
+        assert "\n" in change["set"]["reasons"]
+
+
+async def test_the_cluster_is_followed_only_while_somebody_looks(visitor: Visitor) -> None:
+    assert not visitor.watched.following
+    async with visitor.follows("/") as said:
+        await asyncio.wait_for(said.get(), 60)
+        await asyncio.sleep(0.5)
+        assert visitor.watched.following
+    async with asyncio.timeout(60):
+        while visitor.watched.following:  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0.05)
+    assert (await visitor.get("/"))[0] == 200, "and again with the next viewer"
+
+
+# -- who gets nothing
+
+
+@rows("host", ["evil.example", "127.0.0.1.evil.example:80", "localhost.evil:8080", ""])
+async def test_a_foreign_name_that_leads_here_gets_nothing(visitor: Visitor, host: str) -> None:
+    status, text = await visitor.get("/", Host=host)
+    assert status in (400, 421) and "node-1" not in text
+
+
+@rows("host", ["localhost:1234", "127.0.0.1", "[::1]:80", "LOCALHOST"])
+async def test_names_of_this_machine_are_answered_on_any_port(visitor: Visitor, host: str) -> None:
+    assert (await visitor.get("/", Host=host))[0] == 200
+
+
+@rows("path", ["/", "/nodes/node-1", "/waiting/a/b", "/domains"])
+@pytest.mark.parametrize("key", ["wrong", "ä"])
+async def test_without_the_key_there_is_only_a_form(visitor: Visitor, path: str, key: str) -> None:
+    status, text = await visitor.get(path, key=key)
+    assert status == 401 and "node-1" not in text and 'type="password"' in text
+    status, text = await visitor.get(path, key=key, Accept="text/event-stream")
+    assert status == 401 and "data:" not in text
+    assert not visitor.watched.following
+
+
+async def test_the_printed_address_leaves_a_cookie_that_scripts_cannot_read(visitor: Visitor) -> None:
+    async with visitor.session.get(f"{visitor.root}/enter?key={visitor.key}", allow_redirects=False) as answer:
+        assert (answer.status, answer.headers["Location"]) == (303, "./")
+        cookie = answer.headers["Set-Cookie"]
+        assert "HttpOnly" in cookie and "SameSite=Strict" in cookie
+    async with visitor.session.get(visitor.root) as answer:
+        assert "node-1" in await answer.text()
+    async with visitor.session.post(f"{visitor.root}/enter", data={"secret": "wrong"}) as answer:
+        assert answer.status == 401
+
+
+@rows("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+async def test_nothing_but_reading_is_possible(visitor: Visitor, method: str) -> None:
+    headers = {"Authorization": f"Bearer {visitor.key}"}
+    async with visitor.session.request(method, f"{visitor.root}/nodes/node-1", headers=headers) as answer:
+        assert answer.status == 405
+
+
+async def test_streams_are_bounded(visitor: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_MOST_STREAMS", 1)
+    async with visitor.follows("/"):
+        assert (await visitor.get("/", Accept="text/event-stream"))[0] == 503
+        assert (await visitor.get("/"))[0] == 200
+
+
+async def test_a_port_in_use_is_a_mistake_of_the_user(kube: Kube) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listening = Listening("127.0.0.1", taken.getsockname()[1], LOOPBACK)
+        with pytest.raises(InvalidInput, match="--port"):
+            async with UiServer(Watched(kube, GPU_DRIVER), OwnKey(), listening).serving():
+                pass
+
+
+# -- tokens of a cluster
+
+POD_KIND = Resource("", "v1", "pods", "Pod", True)
+SLICE_KIND = Resource("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", False)
+
+
+class Authority:
+    """An API server that knows one token. `may` are plurals that its user may list and watch."""
+
+    def __init__(self, may: Sequence[str], *, watch: bool = True) -> None:
+        self.may = may
+        self.watch = watch
+        self.asked: list[JsonObject] = []
+        self.broken = False
+
+    async def raw(self, method: str, path: str, body: JsonObject) -> Any:
+        assert (method, path) == ("POST", f"/apis/{body['apiVersion']}/{body['kind'].lower()}s")
+        if self.broken:
+            raise Unreachable("no answer", about="reviews")
+        self.asked.append(body["spec"])
+        if body["kind"] == "TokenReview":
+            known = body["spec"]["token"] == "good"
+            user = {"username": "ann", "uid": "7", "groups": ["team"], "extra": {"scope": ["all"]}}
+            return {"status": {"authenticated": known, **({"user": user} if known else {"error": "no"})}}
+        attributes = body["spec"]["resourceAttributes"]
+        allowed = attributes["resource"] in self.may and (attributes["verb"] == "list" or self.watch)
+        return {"status": {"allowed": allowed}}
+
+
+def reviews(authority: Authority) -> TokenReviews:
+    return TokenReviews(authority, [POD_KIND, SLICE_KIND], "viewer")  # type: ignore[arg-type] - it answers the one call
+
+
+async def test_a_user_who_may_read_everything_that_is_shown_may_look() -> None:
+    authority = Authority(["pods", "resourceslices"])
+    viewers = reviews(authority)
+    assert await viewers.refusal("good") is None
+    questions = authority.asked[1:]
+    assert {(item["resourceAttributes"]["verb"], item["resourceAttributes"]["resource"]) for item in questions} == {
+        (verb, kind) for verb in ("list", "watch") for kind in ("pods", "resourceslices")
+    }
+    assert all(item["user"] == "ann" and item["groups"] == ["team"] and item["extra"] for item in questions)
+    assert all("namespace" not in item["resourceAttributes"] for item in questions), "in all namespaces"
+
+
+@rows("may, watch", [(["pods"], True), (["resourceslices"], True), ([], True), (["pods", "resourceslices"], False)])
+async def test_a_user_who_may_not_gets_the_command_that_changes_it(may: Sequence[str], watch: bool) -> None:
+    refusal = await reviews(Authority(may, watch=watch)).refusal("good")
+    assert refusal is not None and refusal.status == 403
+    assert "kubectl create clusterrolebinding gpu-ui-viewer --clusterrole=viewer --user=ann" in refusal.text
+
+
+def test_a_service_account_is_named_as_kubectl_wants_it() -> None:
+    text = denied("system:serviceaccount:team:bot", ["pods"], "viewer")
+    assert text.endswith("--clusterrole=viewer --serviceaccount=team:bot")
+
+
+@rows("token", ["bad", "", None, "x" * 5000])
+async def test_an_unknown_token_is_refused(token: str | None) -> None:
+    refusal = await reviews(Authority(["pods", "resourceslices"])).refusal(token)
+    assert refusal is not None and refusal.status == 401
+
+
+async def test_an_api_server_that_does_not_answer_lets_nobody_in_and_is_asked_again() -> None:
+    authority = Authority(["pods", "resourceslices"])
+    authority.broken = True
+    viewers = reviews(authority)
+    refusal = await viewers.refusal("good")
+    assert refusal is not None and refusal.status == 503
+    authority.broken = False
+    assert await viewers.refusal("good") is None
+
+
+async def test_an_answer_about_a_token_counts_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    authority = Authority(["pods", "resourceslices"])
+    viewers = reviews(authority)
+    assert await viewers.refusal("good") is None
+    authority.may = []
+    assert await viewers.refusal("good") is None
+    monkeypatch.setattr("dra_driver.cli.ui.viewers._REMEMBERED_S", 0.0)
+    assert isinstance(await viewers.refusal("good"), Refusal)
