@@ -100,10 +100,8 @@ async def _look(cluster: SimulatedCluster, folder: Path) -> None:
         await _follows_a_fault_without_a_reload(cluster, page)
         await _filters(page)
         await _can_be_used_with_the_keyboard(page)
-        await cluster.kube.create(RESOURCE_CLAIMS, claim("later"))
-        await cluster.kube.create(
-            PODS, pod("<i>later", ["later"]) | {"metadata": {"name": "later", "namespace": "default"}}
-        )
+        await cluster.kube.create(RESOURCE_CLAIMS, claim("later", requests=[f"gpu-{number}" for number in range(9)]))
+        await cluster.kube.create(PODS, pod("later", ["later"], node_name=None))
         await page.until("document.getElementById('alerts').textContent.includes('1 pod waiting')")
         for path in ("/", "/?view=signs", "/nodes/t4-1", "/waiting", "/waiting/default/later", "/domains"):
             for scheme, width in (("light", 400), ("dark", 1280)):
