@@ -107,10 +107,11 @@ def test_every_command_of_the_page_can_be_given(page: str, tmp_path: Path) -> No
         return
     if find_spec("helm_sdkpy") is None:
         pytest.skip("there is no Helm on this platform")
+    from support.foreign_types import EVERYTHING_SERVED
     from support.helm import simulated_server
 
     with simulated_server() as server:
-        for one in before():
+        for one in (*before(), *(EVERYTHING_SERVED if page == "docs/install-openshift.md" else ())):
             server.create(one)
         server.kube(lambda kube: kube.create(OPERATOR, CLUSTER_POLICY))
         shell = Shell(tmp_path, server.kubeconfig)

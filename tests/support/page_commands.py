@@ -156,6 +156,9 @@ class HelmLine:
 
     def run(self, words: list[str], folder: Path) -> str:
         verb, plain, given = words[0], *self._parsed(words[1:], folder)
+        if verb == "pull":
+            self._chart(plain[0], words, folder)
+            return ""
         assert plain[0] == "gpu-dra-driver", words
         chart = self._chart(plain[1], words, folder) if verb in ("install", "upgrade", "template") else CHART
         if verb == "template":
@@ -181,12 +184,14 @@ class HelmLine:
 
     @staticmethod
     def _chart(place: str, words: list[str], folder: Path) -> Path:
-        """That of the source, or as a release packages it."""
+        """That of the source, or as a release or `make chart` packages it."""
         if place == "charts/gpu-dra-driver":
             return CHART
-        assert place == "oci://registry.example/charts/gpu-dra-driver", words
-        assert words[words.index("--version") + 1] == metadata()["version"], words
-        package = folder / "released.tgz"
+        version = metadata()["version"]
+        if place != f"build/gpu-dra-driver-{version}.tgz":
+            assert place == "oci://registry.example/charts/gpu-dra-driver", words
+            assert words[words.index("--version") + 1] == version, words
+        package = folder / "packaged.tgz"
         package.write_bytes(chart_package({"image.repository": "registry.example/gpu-dra-driver"}))
         return package
 
