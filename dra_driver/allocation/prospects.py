@@ -42,11 +42,6 @@ class Site:
     def candidates(self) -> Sequence[Candidate]:
         return [candidate for pool in self.usable for candidate in pool.candidates]
 
-    @cached_property
-    def places(self) -> dict[Candidate, int]:
-        """The number of each device."""
-        return {candidate: place for place, candidate in enumerate(self.candidates)}
-
 
 type Place = tuple[int, Candidate]
 """A device and its number."""

@@ -54,10 +54,6 @@ class Applied:
     whole: bool = False
     """Whether a file of several workloads is among them: it is applied whole, or not at all."""
 
-    @property
-    def empty(self) -> bool:
-        return not self.commands and not self.by_hand
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Unit:

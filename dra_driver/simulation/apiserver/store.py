@@ -7,7 +7,7 @@ shared by every list and watch, and a list that is being paged keeps seeing the 
 import asyncio
 import json
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dra_driver.api.meta import JsonObject
@@ -133,12 +133,6 @@ class Store:
         if namespace is None:
             return [objects[key] for key in order]
         return [objects[key] for key in order if key[0] == namespace]
-
-    def all(self) -> Iterator[tuple[TypeKey, StoredVersion]]:
-        """Every object of every type."""
-        for type_key, objects in list(self._objects.items()):
-            for entry in list(objects.values()):
-                yield type_key, entry
 
     def put(self, type_key: TypeKey, obj: JsonObject) -> StoredVersion:
         """Stores `obj` under a new revision, which becomes its resourceVersion. The store owns `obj` from now on."""
