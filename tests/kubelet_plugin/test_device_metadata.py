@@ -7,22 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.claims import FakeFacts, a_claim, a_gpu, a_ref, a_result, device_name, node_facts, uuid_of
-from support.fake_effects import FakeHardware
+from support.claims import a_claim, a_gpu, a_ref, a_result, device_name, node_facts, uuid_of
 from support.inventories import mig
-from support.prepared import Bench, prepare_one, unprepare_one
+from support.prepared import Bench, DividedBench, prepare_one, unprepare_one
 
 from dra_driver.api.inventory import DriverFacts
-from dra_driver.api.policy import PublishingPolicy
 from dra_driver.cdi.inject import ContainerDescription, inject
 from dra_driver.errors import NodeNotReady
 from dra_driver.features import Feature, Gates
 from dra_driver.names import ClaimRef
 from dra_driver.simulation.kubelet.node import read_folders
 from kubelet_plugin.claims.service import ClaimService
-from kubelet_plugin.facts.hardware import NodeFacts
 from kubelet_plugin.prepare.changes import with_entry
-from kubelet_plugin.prepare.node import ContainerFiles
 from kubelet_plugin.prepare.store import JournalStore
 
 IN_CONTAINER = "/var/run/kubernetes.io/dra-device-attributes/resourceclaims"
@@ -220,30 +216,19 @@ async def test_a_claim_of_an_older_release_stays_without(bench: Bench) -> None:
 
 async def test_a_part_that_is_made_anew_is_described_anew(tmp_path: Path) -> None:
     """A MIG device that is made for a claim has another UUID after each boot."""
-    hardware, part = FakeHardware(), f"{device_name(0)}-mig-1g10gb-3"
-
-    class Parts(Bench):
-        def container_files(self, facts: NodeFacts) -> ContainerFiles:
-            return replace(super().container_files(facts), mig_nodes=lambda *_: ())
-
-    bench = Parts(
-        tmp_path,
-        facts=FakeFacts(node_facts([a_gpu(0, mig=mig())])),
-        policy=PublishingPolicy.of({"mig": [{"mode": "Dynamic"}]}),
-        effects=hardware.effects,
-    )
+    bench = DividedBench(tmp_path)
 
     def uuids() -> set[str]:
         (request,) = json.loads((bench.metadata / "uid-of-train_gpu.json").read_bytes())["requests"]
-        made = {hold.made["uuid"] for hold in JournalStore(bench.state).current.holds.values() if hold.made.get("uuid")}
+        made = {hold.made["uuid"] for hold in bench.journal.holds.values() if hold.made.get("uuid")}
         assert {request["devices"][0]["attributes"]["uuid"]["string"]} == made
         return made
 
-    ref = bench.api.put(a_claim(a_ref(), a_result(part)))
+    ref = bench.api.put(a_claim(a_ref(), a_result(f"{device_name(0)}-mig-1g10gb-3")))
     async with bench.plugin() as service:
         await prepare_one(service, ref)
         first = uuids()
-    hardware.reboot()
+    bench.hardware.reboot()
     bench.facts.facts = node_facts([a_gpu(0, mig=mig())], boot_id="boot-2")
     async with bench.plugin() as service:
         assert uuids() != first

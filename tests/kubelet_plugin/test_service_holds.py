@@ -8,18 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.claims import BOOT, FakeFacts, a_claim, a_config, a_gpu, a_ref, a_result, device_name, node_facts, uuid_of
-from support.fake_effects import FakeHardware
+from support.claims import BOOT, a_claim, a_config, a_gpu, a_ref, a_result, device_name, node_facts, uuid_of
 from support.inventories import mig
 from support.plugin import eventually
-from support.prepared import Bench, prepare_one, unprepare_one
+from support.prepared import DividedBench, prepare_one, unprepare_one
 
 from dra_driver.api.inventory import Problem
 from dra_driver.api.policy import PublishingPolicy
-from dra_driver.cdi.model import DeviceNode
 from dra_driver.errors import DeviceInUse, HardwareError, NodeNotReady
 from dra_driver.names import CONFIG_API_VERSION, ClaimRef
-from kubelet_plugin.facts.hardware import RELEASED, NodeFacts
+from kubelet_plugin.facts.hardware import RELEASED
 from kubelet_plugin.hardware.calls import NvmlCode
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
@@ -35,39 +33,23 @@ from kubelet_plugin.prepare.holds import (
 )
 from kubelet_plugin.prepare.journal import Journal, encode
 from kubelet_plugin.prepare.lifecycle import digest_of
-from kubelet_plugin.prepare.node import ContainerFiles
 from kubelet_plugin.prepare.ours import Lost
-from kubelet_plugin.prepare.store import JOURNAL, JournalFile, JournalStore
+from kubelet_plugin.prepare.store import JOURNAL, JournalStore
 
 PART, OTHER_PART = f"{device_name(0)}-mig-1g10gb-0", f"{device_name(0)}-mig-1g10gb-3"
 GPU = GpuIdentity(uuid_of(1), a_gpu(1).pci_bus_id)
 MODE = MigMode(GpuIdentity(uuid_of(0), a_gpu(0).pci_bus_id))
 
 
-class HoldBench(Bench):
-    """GPU 0 in parts that are made on demand, GPU 1 whole, GPU 2 in MPS shares."""
+class HoldBench(DividedBench):
+    """GPU 1 is whole, GPU 2 in MPS shares."""
 
     def __init__(self, root: Path) -> None:
-        self.hardware = FakeHardware()
-        gpus = [a_gpu(0, mig=mig()), a_gpu(1), a_gpu(2)]
         rules = {
             "mig": [{"gpus": {"names": [device_name(0)]}, "mode": "Dynamic"}],
             "sharing": [{"gpus": {"names": [device_name(2)]}, "strategy": "MPS", "replicas": 2}],
         }
-        super().__init__(
-            root,
-            facts=FakeFacts(node_facts(gpus)),
-            policy=PublishingPolicy.of(rules),
-            effects=self.hardware.effects,
-        )
-
-    def container_files(self, facts: NodeFacts) -> ContainerFiles:
-        files = super().container_files(facts)
-        return replace(files, mig_nodes=mig_nodes)
-
-    @property
-    def journal(self) -> Journal:
-        return JournalFile(self.state).current()
+        super().__init__(root, a_gpu(1), a_gpu(2), rules=rules)
 
     def claim(self, name: str, device: str, *, sharing: Any = None, share: str | None = None) -> ClaimRef:
         extra = {} if share is None else {"shareID": share}
@@ -78,10 +60,6 @@ class HoldBench(Bench):
     def long(self, name: str) -> ClaimRef:
         sharing = {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}}
         return self.claim(name, device_name(1), sharing=sharing)
-
-
-def mig_nodes(gpu_uuid: str, minor: int, gi: int, ci: int) -> tuple[DeviceNode, ...]:
-    return (DeviceNode(f"/dev/nvidia-caps/nvidia-cap{gi}", type="c", major=236, minor=gi),)
 
 
 @pytest.fixture
@@ -102,7 +80,7 @@ async def test_what_is_made_is_told_to_the_container_and_taken_back_in_reverse(b
     undone = [act.removeprefix("undo ") for act in bench.hardware.acts if act.startswith("undo ")]
     assert len(made) == 3
     assert undone == made[::-1]
-    assert (bench.journal.held, bench.journal.holds, bench.files) == ({}, {}, [])
+    assert bench.is_clean
 
 
 async def test_a_claim_that_asked_for_nothing_changes_nothing(bench: HoldBench) -> None:

@@ -2,11 +2,13 @@
 
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from support.claims import NODE, FakeClaims, FakeFacts
+from support.claims import NODE, FakeClaims, FakeFacts, a_gpu, node_facts
+from support.fake_effects import FakeHardware
+from support.inventories import mig
 
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.cdi.edits import DriverFile, DriverFiles, Link
@@ -17,14 +19,15 @@ from dra_driver.names import GPU_DRIVER, ClaimRef
 from dra_driver.runtime.files import StagedFile, listed
 from kubelet_plugin.claims.service import ClaimService, NodeSources, ServicePatience
 from kubelet_plugin.effects.cdi_files import METADATA_FOLDER, CdiFiles
-from kubelet_plugin.facts.hardware import NodeFacts
+from kubelet_plugin.facts.hardware import GpuFacts, NodeFacts
 from kubelet_plugin.facts.offers import NodeOffers, NodeRules
 from kubelet_plugin.prepare.claims import ClaimReader
 from kubelet_plugin.prepare.execute import Executor
 from kubelet_plugin.prepare.holds import Effects
+from kubelet_plugin.prepare.journal import Journal
 from kubelet_plugin.prepare.lifecycle import PreparedDevice
 from kubelet_plugin.prepare.node import ContainerFiles
-from kubelet_plugin.prepare.store import JournalStore
+from kubelet_plugin.prepare.store import JournalFile, JournalStore
 
 DRIVER_FILES = DriverFiles(
     version="580.105.08",
@@ -39,8 +42,15 @@ DRIVER_FILES = DriverFiles(
 )
 
 
+MADE_ON_DEMAND = {"mig": [{"mode": "Dynamic"}]}
+
+
 def no_mig_nodes(gpu_uuid: str, minor: int, gpu_instance: int, compute_instance: int) -> tuple[DeviceNode, ...]:
     raise NodeNotReady("there are no device nodes for MIG devices on this node", about=f"GPU {gpu_uuid}")
+
+
+def mig_nodes(gpu_uuid: str, minor: int, gpu_instance: int, compute_instance: int) -> tuple[DeviceNode, ...]:
+    return (DeviceNode(f"/dev/nvidia-caps/nvidia-cap{gpu_instance}", type="c", major=236, minor=gpu_instance),)
 
 
 def no_host_node(path: str) -> DeviceNode | None:
@@ -157,6 +167,30 @@ class Bench:
     def files(self) -> list[str]:
         """Everything in the CDI folder and in that of device metadata, temporary files too."""
         return sorted(path.name for folder in (self.cdi.folder, self.metadata) for path in listed(folder))
+
+
+class DividedBench(Bench):
+    """GPU 0 in parts that are made on demand, beside `others`. `rules` are those of the node's policy."""
+
+    def __init__(self, root: Path, *others: GpuFacts, rules: Any = MADE_ON_DEMAND) -> None:
+        self.hardware = FakeHardware()
+        super().__init__(
+            root,
+            facts=FakeFacts(node_facts([a_gpu(0, mig=mig()), *others])),
+            policy=PublishingPolicy.of(rules),
+            effects=self.hardware.effects,
+        )
+
+    def container_files(self, facts: NodeFacts) -> ContainerFiles:
+        return replace(super().container_files(facts), mig_nodes=mig_nodes)
+
+    @property
+    def journal(self) -> Journal:
+        return JournalFile(self.state).current()
+
+    @property
+    def is_clean(self) -> bool:
+        return (self.journal.held, self.journal.holds, self.files) == ({}, {}, [])
 
 
 async def prepare_one(service: ClaimService, ref: ClaimRef) -> Sequence[PreparedDevice]:

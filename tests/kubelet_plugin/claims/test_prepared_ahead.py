@@ -8,54 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.claims import FakeFacts, a_claim, a_gpu, a_ref, a_result, device_name, node_facts
-from support.fake_effects import FakeHardware
-from support.inventories import mig
-from support.prepared import Bench, prepare_one, unprepare_one
+from support.claims import a_claim, a_ref, a_result, device_name
+from support.prepared import DividedBench, prepare_one, unprepare_one
 
 from dra_driver.api.binding import BINDING_FAILED, BINDING_READY
-from dra_driver.api.policy import PublishingPolicy
-from dra_driver.cdi.model import DeviceNode
 from dra_driver.errors import HardwareError, InvalidInput, Unreachable
 from dra_driver.names import ClaimRef
-from kubelet_plugin.facts.hardware import NodeFacts
 from kubelet_plugin.prepare.changes import asked_for, begun, finished, with_entry
 from kubelet_plugin.prepare.holds import Hold
-from kubelet_plugin.prepare.journal import Journal, decode, encode
+from kubelet_plugin.prepare.journal import decode, encode
 from kubelet_plugin.prepare.lifecycle import BindingStage
-from kubelet_plugin.prepare.node import ContainerFiles
-from kubelet_plugin.prepare.store import JournalFile
 
 PART, OTHER_PART = f"{device_name(0)}-mig-1g10gb-0", f"{device_name(0)}-mig-1g10gb-3"
 
 
-def mig_nodes(gpu_uuid: str, minor: int, gi: int, ci: int) -> tuple[DeviceNode, ...]:
-    return (DeviceNode(f"/dev/nvidia-caps/nvidia-cap{gi}", type="c", major=236, minor=gi),)
-
-
-class Ahead(Bench):
-    """GPU 0 in parts that are made on demand."""
-
-    def __init__(self, root: Path) -> None:
-        self.hardware = FakeHardware()
-        super().__init__(
-            root,
-            facts=FakeFacts(node_facts([a_gpu(0, mig=mig())])),
-            policy=PublishingPolicy.of({"mig": [{"mode": "Dynamic"}]}),
-            effects=self.hardware.effects,
-        )
-
-    def container_files(self, facts: NodeFacts) -> ContainerFiles:
-        return replace(super().container_files(facts), mig_nodes=mig_nodes)
-
-    @property
-    def journal(self) -> Journal:
-        return JournalFile(self.state).current()
-
-    @property
-    def is_clean(self) -> bool:
-        return (self.journal.held, self.journal.holds, self.files) == ({}, {}, [])
-
+class Ahead(DividedBench):
     def stage(self, ref: ClaimRef) -> BindingStage:
         return self.journal.held[ref.uid].binding
 

@@ -2,29 +2,22 @@
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import grpc.aio
 import pytest
 from opentelemetry.trace import StatusCode
-from support.claims import FakeFacts, a_claim, a_gpu, a_ref, a_result, device_name, node_facts
-from support.fake_effects import FakeHardware
-from support.inventories import mig
+from support.claims import a_claim, a_ref, a_result, device_name, node_facts
 from support.plugin import ScriptedClaims, ScriptedHealth, short_folder
-from support.prepared import Bench, prepare_one, unprepare_one
+from support.prepared import Bench, DividedBench, prepare_one, unprepare_one
 from support.spans import Recorder
 
-from dra_driver.api.policy import PublishingPolicy
-from dra_driver.cdi.model import DeviceNode
 from dra_driver.errors import HardwareError
 from dra_driver.kube import kubelet_api
 from dra_driver.kube.kubelet_api.generated import dra_v1_pb2
 from dra_driver.names import ClaimRef
-from kubelet_plugin.facts.hardware import NodeFacts
 from kubelet_plugin.prepare.lifecycle import PreparedDevice
 from kubelet_plugin.prepare.listener import Listeners, Operation
-from kubelet_plugin.prepare.node import ContainerFiles
 from kubelet_plugin.reporting.debug import ClaimSpans
 from kubelet_plugin.rpc.server import DraServer
 
@@ -35,24 +28,6 @@ PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 @pytest.fixture
 def recorder() -> Recorder:
     return Recorder()
-
-
-class HoldBench(Bench):
-    """GPU 0 in parts that are made on demand."""
-
-    def __init__(self, root: Path) -> None:
-        self.hardware = FakeHardware()
-        super().__init__(
-            root,
-            facts=FakeFacts(node_facts([a_gpu(0, mig=mig())])),
-            policy=PublishingPolicy.of({"mig": [{"mode": "Dynamic"}]}),
-            effects=self.hardware.effects,
-        )
-
-    def container_files(self, facts: NodeFacts) -> ContainerFiles:
-        files = super().container_files(facts)
-        node = DeviceNode("/dev/nvidia-caps/nvidia-cap1", type="c", major=511, minor=1)
-        return replace(files, mig_nodes=lambda *place: (node,))
 
 
 def listening(recorder: Recorder) -> Listeners:
@@ -80,7 +55,7 @@ async def test_a_claim_that_comes_and_goes_is_two_spans_with_their_steps(tmp_pat
 
 
 async def test_each_hold_that_is_made_and_undone_is_a_step(tmp_path: Path, recorder: Recorder) -> None:
-    bench = HoldBench(tmp_path)
+    bench = DividedBench(tmp_path)
     ref = bench.api.put(a_claim(a_ref(), a_result(PART)))
     async with bench.plugin(listener=listening(recorder)) as service:
         await prepare_one(service, ref)
@@ -92,7 +67,7 @@ async def test_each_hold_that_is_made_and_undone_is_a_step(tmp_path: Path, recor
 
 
 async def test_a_step_that_fails_is_an_error_and_so_is_the_claim(tmp_path: Path, recorder: Recorder) -> None:
-    bench = HoldBench(tmp_path)
+    bench = DividedBench(tmp_path)
     bench.hardware.failures.append(HardwareError("no room", about="GPU x"))
     ref = bench.api.put(a_claim(a_ref(), a_result(PART)))
     async with bench.plugin(listener=listening(recorder)) as service:
