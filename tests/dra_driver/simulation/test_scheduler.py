@@ -1,6 +1,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 
+import pytest
 import pytest_asyncio
 from support.scheduling import NAMESPACE, Desk, desk, device
 
@@ -398,31 +399,19 @@ async def test_a_server_that_was_away_is_followed_again(cluster: Desk) -> None:
     assert await cluster.scheduled("after") == "node-1"
 
 
-async def test_a_new_scheduler_finishes_what_the_last_one_began(api_server: SimulatedApiServer, kube: Kube) -> None:
-    async with desk(api_server, kube) as cluster:
-        await cluster.device_class()
-        for name in ("node-1", "node-2"):
-            await cluster.node(name, device(f"{name}-gpu"))
-        api_server.fail_next("POST", r"/binding", 500, 1000)
-        scheduler = cluster.start_scheduler()
-        await cluster.claim("mine")
-        await cluster.pod("p", claims=("mine",))
-
-        async def allocated() -> bool:
-            return bool((await cluster.get_claim("mine")).get("status", {}).get("allocation"))
-
-        await cluster.until(allocated)
-        await cluster.stop(scheduler)
-        await kube.merge_patch(NODES, "node-1", {"metadata": {"labels": {"zone": "a"}}})
-        api_server.clear_faults()
-        cluster.start_scheduler()
-        assert await cluster.scheduled("p") == "node-1"
-        assert len((await cluster.get_claim("mine"))["status"]["reservedFor"]) == 1
-
-
-async def test_a_claim_that_keeps_its_only_pod_from_running_is_given_back(
-    api_server: SimulatedApiServer, kube: Kube
+@pytest.mark.parametrize(
+    ("meanwhile", "node"),
+    [
+        pytest.param({"metadata": {"labels": {"zone": "a"}}}, "node-1", id="finished by the next one"),
+        pytest.param(
+            {"spec": {"unschedulable": True}}, "node-2", id="given back, as it keeps its only pod from running"
+        ),
+    ],
+)
+async def test_a_claim_of_the_last_scheduler(
+    api_server: SimulatedApiServer, kube: Kube, meanwhile: JsonObject, node: str
 ) -> None:
+    """It was allocated on node-1, and its pod was not yet bound."""
     async with desk(api_server, kube) as cluster:
         await cluster.device_class()
         for name in ("node-1", "node-2"):
@@ -437,11 +426,12 @@ async def test_a_claim_that_keeps_its_only_pod_from_running_is_given_back(
 
         await cluster.until(allocated)
         await cluster.stop(scheduler)
-        await kube.merge_patch(NODES, "node-1", {"spec": {"unschedulable": True}})
+        await kube.merge_patch(NODES, "node-1", meanwhile)
         api_server.clear_faults()
         cluster.start_scheduler()
-        assert await cluster.scheduled("p") == "node-2"
-        assert await cluster.devices_of("p") == ["node-2-gpu"]
+        assert await cluster.scheduled("p") == node
+        assert await cluster.devices_of("p") == [f"{node}-gpu"]
+        assert len((await cluster.get_claim("mine"))["status"]["reservedFor"]) == 1
 
 
 async def test_a_scheduler_at_rest_writes_nothing(cluster: Desk) -> None:
