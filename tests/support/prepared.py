@@ -10,6 +10,7 @@ from support.claims import NODE, FakeClaims, FakeFacts, a_gpu, node_facts
 from support.fake_effects import FakeHardware
 from support.inventories import mig
 
+from dra_driver.api.inventory import GpuFacts
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.cdi.edits import DriverFile, DriverFiles, Link
 from dra_driver.cdi.model import DeviceNode
@@ -19,7 +20,7 @@ from dra_driver.names import GPU_DRIVER, ClaimRef
 from dra_driver.runtime.files import StagedFile, listed
 from kubelet_plugin.claims.service import ClaimService, NodeSources, ServicePatience
 from kubelet_plugin.effects.cdi_files import METADATA_FOLDER, CdiFiles
-from kubelet_plugin.facts.hardware import GpuFacts, NodeFacts
+from kubelet_plugin.facts.hardware import NodeFacts
 from kubelet_plugin.facts.offers import NodeOffers, NodeRules
 from kubelet_plugin.prepare.claims import ClaimReader
 from kubelet_plugin.prepare.execute import Executor
