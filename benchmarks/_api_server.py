@@ -1,16 +1,33 @@
-"""A simulated API server for one measurement."""
+"""An API server for one measurement: a real one where KUBEBUILDER_ASSETS names its programs, else the simulated one."""
 
 import asyncio
+import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+
+from support import real_api_server
+
+
+def its_name() -> str:
+    return "kube-apiserver with etcd" if os.environ.get(real_api_server.ASSETS) else "simulated"
+
 
 @asynccontextmanager
 async def api_server(folder: Path) -> AsyncIterator[Path]:
-    """A fresh simulated API server in its own process; answers its kubeconfig."""
+    """A fresh API server in a process of its own; answers its kubeconfig."""
     kubeconfig = folder / "kubeconfig"
+    if os.environ.get(real_api_server.ASSETS):
+        server = await asyncio.to_thread(real_api_server.start, real_api_server.assets_folder(), folder / "server")
+        real_api_server.write_kubeconfig(server, kubeconfig)
+        try:
+            yield kubeconfig
+        finally:
+            await asyncio.to_thread(server.stop)
+        return
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "dra_driver.simulation.apiserver", "--kubeconfig", str(kubeconfig)),
         stdout=asyncio.subprocess.PIPE,

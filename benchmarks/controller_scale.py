@@ -1,12 +1,12 @@
 """The controller with many nodes: time to publish all, memory, writes when one GPU changes, writes at rest.
 
-    python benchmarks/controller_scale.py [--nodes 1000] [--rest-s 60] [-o json]
+    [KUBEBUILDER_ASSETS=FOLDER] python benchmarks/controller_scale.py [--nodes 1000] [--rest-s 60] [-o json]
 
-The API server is the simulated one in a process of its own, the controller is the real program in another. This process
-plays the nodes: it writes their inventories, with eight H100s each, and answers like a node plugin when the controller
-asks whether a plugin lives. Two ways to begin are measured: nodes that join while the controller runs (a cluster that
-grows, or a controller that was there first), and a controller that starts into a cluster where plugins have been
-running for long, where it has to ask each of them first.
+The API server is a real one, from the folder's programs, or the simulated one; the controller is the real program.
+This process plays the nodes: it writes their inventories, with eight H100s each, and answers like a node plugin when
+the controller asks whether a plugin lives. Two ways to begin are measured: nodes that join while the controller runs (a
+cluster that grows, or a controller that was there first), and a controller that starts into a cluster where plugins
+have been running for long, where it has to ask each of them first.
 """
 
 import argparse
@@ -18,14 +18,14 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import aiohttp
 import yaml
-from _api_server import api_server
+from _api_server import api_server, its_name
 
 from docs.from_code.crds import DEFINITIONS
 from dra_driver.api.inventory import (
@@ -49,6 +49,7 @@ from dra_driver.api.meta import (
     JsonObject,
     Resource,
 )
+from dra_driver.errors import NotFound
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.kube.watch import Mirror, MirrorChange
 from dra_driver.names import GPU_DRIVER, gpu_device_names
@@ -59,6 +60,7 @@ AT_ONCE = 32
 
 @dataclass(frozen=True)
 class Figures:
+    api_server: str
     nodes: int
     gpus: int
     publish_while_nodes_join_s: float
@@ -303,10 +305,21 @@ async def cluster(count: int) -> AsyncIterator[tuple[Nodes, Path, Path]]:
         async with api_server(folder) as kubeconfig, Kube(endpoint_from(kubeconfig)) as kube:
             for definition in DEFINITIONS:
                 await kube.create(CRDS, yaml.safe_load(definition.file.read_text()))
+            for resource in (NODE_INVENTORIES, GPU_POLICIES):
+                await _until_served(kube, resource)
             nodes = Nodes(kube, count)
             await nodes.join()
             async with nodes.watching():
                 yield nodes, kubeconfig, folder / "controller.log"
+
+
+async def _until_served(kube: Kube, resource: Resource) -> None:
+    async with asyncio.timeout(30):
+        while True:
+            with suppress(NotFound):
+                await kube.list(resource)
+                return
+            await asyncio.sleep(0.1)
 
 
 async def measure(count: int, rest_s: float) -> Figures:
@@ -344,6 +357,7 @@ async def measure(count: int, rest_s: float) -> Figures:
             restart = await controller.writes()
         bare_s = await _bare_writes(nodes)
     return Figures(
+        api_server=its_name(),
         nodes=count,
         gpus=count * GPUS,
         publish_while_nodes_join_s=round(join_s, 2),
