@@ -62,6 +62,8 @@ class Device:
     """Of a share: what a claim takes of it."""
     binds: bool = False
     """Whether it is published with binding conditions."""
+    mode: bool | None = None
+    """Of a changing GPU: whether it is offered while the MIG mode is on, or while it is off. None: always."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +165,7 @@ class _Author:
         self._rng = rng
         self._devices = list(devices)
         self._changing = changing
+        self._modes_on = False
         self._live: dict[int, list[Device]] = {}
         """Claims that are allocated, with their devices."""
         self._movable: dict[int, list[Device]] = {}
@@ -220,8 +223,10 @@ class _Author:
         return {"goes_on_after": round(self._rng.choice((0.0, 0.005, 0.02, 0.1)), 3)}
 
     def _free(self) -> list[Device]:
+        """Mostly of what is offered if all modes are as the policy says, which is not known here."""
         live = [one for devices in self._live.values() for one in devices]
-        return [one for one in self._devices if one.kind == "share" or fits(one, live)]
+        modes = (None, self._modes_on) if self._rng.random() < 0.9 else (None, True, False)
+        return [one for one in self._devices if one.mode in modes and (one.kind == "share" or fits(one, live))]
 
     def _move(self, number: int) -> list[Step]:
         """The scheduler took the claim from its node, and gives it other devices there, or another node's."""
@@ -239,14 +244,15 @@ class _Author:
         return [Step("move", {"claim": number, "devices": [_plain(one) for one in devices]}), *thief]
 
     def _fit(self, devices: Sequence[Device]) -> bool:
-        free = self._free()
-        return all(device in free for device in devices)
+        live = [one for others in self._live.values() for one in others]
+        return all(device.kind == "share" or fits(device, live) for device in devices)
 
     def _modes(self) -> list[Step]:
         rng = self._rng
         resets = "nvidia-smi" if rng.random() < 0.2 else "nvml"
-        on, waits_s = rng.random() < 0.6, rng.choice((0.0, 0.3, 0.6, 2.0, 2.0))
-        return [Step("modes", {"on": on, "resets": resets, "waits_s": waits_s})]
+        waits_s = rng.choice((0.0, 0.3, 0.6, 2.0, 2.0))
+        self._modes_on = not self._modes_on if rng.random() < 0.8 else self._modes_on
+        return [Step("modes", {"on": self._modes_on, "resets": resets, "waits_s": waits_s})]
 
     def _claim(self, wanted: Sequence[Device] = ()) -> list[Step]:
         rng = self._rng

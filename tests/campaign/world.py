@@ -340,8 +340,11 @@ class World:
         uses: dict[str, dict[str, float]] = {}
         for part in parts:
             uses.setdefault(self._whole(part.name), {}).update(dict.fromkeys(part.uses, 1.0))
-        whole = [replace(one, uses={**one.uses, **uses.get(one.name, {})}) for one in await self._published()]
-        return tuple(sorted([*whole, *parts], key=lambda one: one.name))
+        others = [
+            replace(one, uses={**one.uses, **uses[one.name]}, mode=False) if one.name in uses else one
+            for one in await self._published()
+        ]
+        return tuple(sorted([*others, *(replace(one, mode=True) for one in parts)], key=lambda one: one.name))
 
     def _whole(self, device: str) -> str:
         """Of a part of a changing GPU: the name of the GPU."""
