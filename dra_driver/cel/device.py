@@ -17,7 +17,7 @@ from dra_driver.cel.evaluate import CelProgram, WatchedProgram
 from dra_driver.cel.functions import CURRENT, Server, functions_of
 from dra_driver.cel.overloads import CheckedTree, Environment, Field, ObjectType
 from dra_driver.cel.parser import parse
-from dra_driver.cel.tree import SyntaxNode
+from dra_driver.cel.tree import CallNode, SyntaxNode
 from dra_driver.cel.types import ANY, BOOL, DYN, QUANTITY, STRING, Type, map_of, type_name
 from dra_driver.quantity import Quantity, Version
 
@@ -152,11 +152,25 @@ def checked_selector(expression: str, server: Server = CURRENT) -> CheckedTree:
 def compile_selector(expression: str, server: Server = CURRENT) -> CompiledSelector:
     """Compiled once per expression and server. Raises CelSyntaxError, CelTypeError, CelNotJudged, and CelCostError for
     what could run too long."""
-    selector = CompiledSelector(checked_selector(expression, server), server)
+    checked = checked_selector(expression, server)
+    if not server.stored:
+        _refuse_compared_types(checked)
+    selector = CompiledSelector(checked, server)
     if selector.cost > LIMIT:
         place = selector.estimate.dearest
-        raise CelCostError(selector.cost, LIMIT, expression, place.start, place.end)
+        why = f"this part may take {selector.cost} steps on one device, {LIMIT} are allowed"
+        raise CelCostError(why, expression, place.start, place.end)
     return selector
+
+
+def _refuse_compared_types(checked: CheckedTree) -> None:
+    """An API server takes types for values of unlimited size. It stores no selector that compares them with `==`; the
+    elements of a list cost it nothing. Raises CelCostError."""
+    comparisons = (node for node in checked.overloads if isinstance(node, CallNode) and node.function in ("==", "!="))
+    for node in comparisons:
+        if any(checked.types[operand].name == "type" for operand in node.arguments):
+            why = "an API server stores no selector that compares types with `==`; write `type(x) in [int]`"
+            raise CelCostError(why, checked.expression, node.start, node.end)
 
 
 @lru_cache(maxsize=512)

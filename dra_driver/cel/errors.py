@@ -81,7 +81,7 @@ class CelTypeError(CelError):
 
 
 class CelCostError(CelError):
-    """The expression may take more steps than the API server allows. `cost` is the estimate."""
+    """The expression may take more steps than the API server allows."""
 
     help = Help(
         Move.USER,
@@ -89,10 +89,8 @@ class CelCostError(CelError):
         "Make several selectors of it, or use fewer loops inside loops.",
     )
 
-    def __init__(self, cost: int, limit: int, expression: str, start: int, end: int) -> None:
-        self.cost = cost
-        message = f"too complex: this part may take {cost} steps on one device, {limit} are allowed"
-        super().__init__(message, expression, start, end)
+    def __init__(self, why: str, expression: str, start: int, end: int) -> None:
+        super().__init__(f"too complex: {why}", expression, start, end)
 
 
 class CelRuntimeError(CelError):

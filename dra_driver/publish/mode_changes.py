@@ -65,9 +65,9 @@ def _change(gpu: GpuFacts, decision: GpuDecisions, users: Mapping[str, Sequence[
     unusable = bool(used) and all(name.startswith(f"{gpu.name}-mig-") != mig.enabled for name in used)
     if unusable and (mig.switched or wanted is not None):
         wanted, used = not mig.enabled, {}
-    if stuck and wanted is None:
+    if wanted is None:
         wanted = mig.enabled
-    if wanted is None or (wanted == mig.enabled and not stuck):
+    if wanted == mig.enabled and not stuck:
         return None
     claims = sorted({claim for claims in used.values() for claim in claims})
     return WaitingGpu(

@@ -8,6 +8,7 @@ from support.rows import rows
 from dra_driver.api.resource import Device
 from dra_driver.cel.device import CelDevice, compile_selector
 from dra_driver.cel.errors import CelCostError, CelRuntimeError
+from dra_driver.cel.functions import Server
 
 
 @rows(
@@ -45,3 +46,14 @@ def test_the_error_points_at_the_smallest_part_that_is_too_much() -> None:
 def test_results_cannot_grow_without_bound(expression: str) -> None:
     with pytest.raises(CelRuntimeError, match="too long"):
         compile_selector(expression).matches(CelDevice("gpu.nvidia.com", Device.of({"name": "gpu-0"})))
+
+
+def test_types_are_compared_in_lists_because_an_api_server_stores_no_other_selector() -> None:
+    """Seen on Kubernetes 1.36.2: `type(1) == int` is refused for its cost, `type(1) in [int]` is stored."""
+    kind = "type(device.attributes['a'].x)"
+    new = Server.of(36, stored=False)
+    for expression in (f"{kind} == int", f"device.driver == 'a' || dyn({kind}) != int"):
+        with pytest.raises(CelCostError, match="write `type\\(x\\) in \\[int\\]`"):
+            compile_selector(expression, new)
+        compile_selector(expression, Server.of(36))
+    compile_selector(f"{kind} in [int]", new)

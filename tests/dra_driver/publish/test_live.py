@@ -28,7 +28,7 @@ from dra_driver.api.meta import (
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.features import Gates
 from dra_driver.kube.client import Kube, WatchEvent
-from dra_driver.kube.watch import MirrorChange
+from dra_driver.kube.watch import Key, MirrorChange
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
 from dra_driver.publish.decisions import decided
 from dra_driver.publish.inventories import KeptInventory, kept_inventory
@@ -352,6 +352,30 @@ def test_users_of_a_node_are_known_by_its_devices_and_channels(kube: Kube) -> No
         users._saw(MirrorChange(("team", name), gpus, ((), None)))
     assert (GPU_DRIVER, "node-a") not in users._by_pool, "nodes that are gone leave nothing"
     assert pools == ["node-a"] * 19
+
+
+def test_who_follows_claims_hears_of_each_beside_the_users_of_devices(kube: Kube) -> None:
+    begun: list[asyncio.Event] = []
+    changes: list[tuple[object, ...]] = []
+
+    class Beside:
+        def begins(self, synced: asyncio.Event) -> None:
+            begun.append(synced)
+
+        def keep(self, claim: JsonObject) -> Any:
+            return claim["metadata"]["name"]
+
+        def saw(self, key: Key, before: Any, after: Any) -> None:
+            changes.append((key, before, after))
+
+    users = _Users(kube, GPU_DRIVER, lambda pool: None, Beside())
+    assert begun == [users.mirror.synced]
+    assert users._keep(claim("a", "team")) == ((), "a")
+    users._saw(MirrorChange(("team", "a"), None, ((), "first")))
+    users._saw(MirrorChange(("team", "a"), ((), "first"), ((), "second")))
+    users._saw(MirrorChange(("team", "a"), ((), "second"), None))
+    key = ("team", "a")
+    assert changes == [(key, None, "first"), (key, "first", "second"), (key, "second", None)]
 
 
 async def test_the_publisher_of_domains_waits_until_something_is_decided() -> None:

@@ -11,7 +11,7 @@ from dra_driver.api.inventory import GpuFacts, ModeObstacle
 from dra_driver.errors import InvalidInput
 from dra_driver.features import Feature, Gates
 from dra_driver.publish.decisions import decided
-from dra_driver.publish.mode_changes import with_mode_changes
+from dra_driver.publish.mode_changes import after_mode_changes, with_mode_changes
 
 WHEN_IDLE = {"mode": "Dynamic", "modeChange": "WhenIdle"}
 A100 = gpu(mig=mig().model_copy(update={"switchable": False}))
@@ -77,11 +77,34 @@ def test_the_mode_that_a_gpu_should_have(
 
 
 @pytest.mark.parametrize("enabled", [False, True])
-@pytest.mark.parametrize("spec", [{}, {"mig": WHEN_IDLE}])
-def test_no_claim_gets_a_gpu_whose_change_is_stuck(enabled: bool, spec: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("spec", "switched", "wanted"), [({}, True, False), ({}, False, None), ({"mig": WHEN_IDLE}, True, True)]
+)
+def test_no_claim_gets_a_gpu_whose_change_is_stuck(
+    enabled: bool, spec: dict[str, Any], switched: bool, wanted: bool | None
+) -> None:
+    """A mode that nobody asked for is that which the GPU has."""
     stuck = ModeObstacle(reason="Stuck", message="m", fix="f")
-    facts = a100(enabled=enabled, pending=not enabled, switched=True, obstacle=stuck)
-    assert [gpu.uuid for gpu in decide(facts, spec).waiting] == [A100.uuid]
+    facts = a100(enabled=enabled, pending=not enabled, switched=switched, obstacle=stuck)
+    mode = enabled if wanted is None else wanted
+    assert change(facts, spec) == ("On" if mode else "Off", [])
+
+
+def test_the_first_of_many_claims_are_named_in_order() -> None:
+    claims = [f"team/{number:02}" for number in range(20)]
+    inventory = inventory_spec("node-a", [a100(**OFF)])
+    policies = [policy(mig=WHEN_IDLE)]
+    decision = decided(combined(policies), policies, inventory, {})
+    (waiting,) = with_mode_changes(decision, inventory, {FULL: claims[::-1]}).waiting
+    assert waiting.claims == claims[:8]
+
+
+def test_a_switch_changes_no_other_gpu() -> None:
+    switching, other = a100(**OFF), a100(**OFF).model_copy(update={"uuid": "GPU-other"})
+    inventory = inventory_spec("node-a", [switching, other])
+    waiting = WaitingGpu(gpu=A100.name, uuid=A100.uuid, claims=[], policies=["ml"], mig_mode="On")
+    after = after_mode_changes(inventory, NodePolicy(waiting=[waiting]))
+    assert after.gpus == [a100(**ON, switched=True), other]
 
 
 @pytest.mark.parametrize("kind", ["Passthrough", "VGPUGuest", "HostVGPU"])

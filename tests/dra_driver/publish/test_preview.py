@@ -85,6 +85,8 @@ def test_a_gpu_that_is_reset_first_is_shown_as_it_will_be_and_named() -> None:
     assert set(found.appear.values()) == {"mig"} and found.vanish == {a100.name: "gpu"}
     assert found.not_followed == ()
     assert [str(gpu).rpartition(" when ")[2] for gpu in found.waiting] == ["a reset has switched its MIG mode on"]
+    held = decided(combined(policies), policies, node, {})
+    assert preview(node, held, {}, policies, policies, {}, ALL_FEATURES).appear == found.appear, "not yet switched"
     used = preview(node, None, {}, (), policies, {a100.name: ["team/a"]}, ALL_FEATURES)
     assert used.appear == found.appear and used.waiting[0].claims == ["team/a"]
     assert a100.mig is not None
