@@ -15,8 +15,8 @@ from dra_driver.names import COMPUTE_DOMAIN_DRIVER
 from dra_driver.runtime.files import (
     StagedFile,
     flush_folder,
-    listed,
     make_folder,
+    names,
     read_if_present,
     remove,
     remove_temporaries,
@@ -95,12 +95,13 @@ class _MetadataFiles:
     def stage(self, claim_uid: str, files: Collection[RequestMetadata]) -> list[StagedFile]:
         if files:
             make_folder(self._folder)
-        wanted = [(self._file(claim_uid, item.request), item.content) for item in files]
-        wanted += [(self._spec(claim_uid, item.request), item.spec) for item in files]
+        # Not flushed, as their folder is not (`CdiFiles.publish`).
+        wanted = [(self._file(claim_uid, item.request), item.content, False) for item in files]
+        wanted += [(self._spec(claim_uid, item.request), item.spec, True) for item in files]
         staged: list[StagedFile] = []
-        for path, content in wanted:
+        for path, content, flushed in wanted:
             try:
-                staged.append(stage(path, content))
+                staged.append(stage(path, content, flushed=flushed))
             except NodeNotReady:
                 for file in staged:
                     file.discard()
@@ -115,14 +116,13 @@ class _MetadataFiles:
                 read_if_present(self._file(claim_uid, request)) or b"",
                 read_if_present(self._spec(claim_uid, request)) or b"",
             )
-            for uid, request in self._there(self._folder, "")
-            if uid == claim_uid
+            for _, request in self._there(self._folder, "", claim_uid)
         )
 
     def drop(self, claim_uid: str, *, but: Collection[str]) -> None:
         for folder, prefix in ((self._cdi, f"{self._driver}_metadata_"), (self._folder, "")):
-            for uid, request in self._there(folder, prefix):
-                if uid == claim_uid and request not in but:
+            for uid, request in self._there(folder, prefix, claim_uid):
+                if request not in but:
                     remove(folder / f"{prefix}{uid}_{request}{_ENDING}")
 
     def claims(self) -> frozenset[str]:
@@ -138,12 +138,13 @@ class _MetadataFiles:
     def _spec(self, claim_uid: str, request: str) -> Path:
         return self._cdi / spec_name(self._driver, claim_uid, request)
 
-    def _there(self, folder: Path, prefix: str) -> Iterator[tuple[str, str]]:
-        """UID and request of the files whose names begin with `prefix`."""
-        for path in listed(folder):
-            if path.name.startswith(prefix) and path.suffix == _ENDING and path.is_file():
-                uid, _, request = path.name.removeprefix(prefix).removesuffix(_ENDING).rpartition("_")
-                if uid:
+    def _there(self, folder: Path, prefix: str, claim_uid: str | None = None) -> Iterator[tuple[str, str]]:
+        """UID and request of the files whose names begin with `prefix`, sorted; of one claim, or of all."""
+        beginning = prefix if claim_uid is None else f"{prefix}{claim_uid}_"
+        for name in names(folder):
+            if name.startswith(beginning) and name.endswith(_ENDING) and (folder / name).is_file():
+                uid, _, request = name.removeprefix(prefix).removesuffix(_ENDING).rpartition("_")
+                if uid and claim_uid in (None, uid):
                     yield uid, request
 
 
@@ -185,8 +186,8 @@ class CdiFiles:
     def publish(self, staged: Collection[StagedFile]) -> None:
         """Let staged files take their places in this order, durably; one flush for all. Raises NodeNotReady.
 
-        The folder of device metadata is not flushed: what a power cut takes from it is written again after the boot,
-        before the CDI files that name it.
+        Device metadata is not flushed: what a power cut takes from it is written again after the boot, before the CDI
+        files that name it, because no entry of an earlier boot counts as prepared.
         """
         for index, file in enumerate(staged):
             try:

@@ -6,6 +6,7 @@ hardware by a name. `kubelet_plugin.main` gives a `NodeOffers` to the claim serv
 """
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from functools import cache
 
 import structlog
@@ -95,6 +96,16 @@ class NodeRules:
             _log.warning("what holds for this node cannot be read", error=str(error))
 
 
+@dataclass(frozen=True, slots=True)
+class _Attributes:
+    """`described` is of these facts and rules, and made when it is first needed."""
+
+    facts: NodeFacts
+    rules: PublishingPolicy
+    driver: str
+    described: Callable[[], NodeAttributes]
+
+
 class NodeOffers:
     """The table of one node; made again when the facts or the rules change."""
 
@@ -102,6 +113,7 @@ class NodeOffers:
         self._rules = rules
         self._node_name = node_name
         self._last: tuple[NodeFacts, PublishingPolicy, Mapping[str, Offer]] | None = None
+        self._attributes: _Attributes | None = None
 
     def of(self, facts: NodeFacts) -> Mapping[str, Offer]:
         """Also withheld devices, and those of before a change. Raises NodeNotReady before the rules are known."""
@@ -124,12 +136,16 @@ class NodeOffers:
         """What `driver` publishes of a device of the table, by the attribute's name; by the present rules, also for
         devices from before a change."""
         rules = self._rules.rules or PublishingPolicy.EVERYTHING
+        last = self._attributes
+        if last is None or last.facts is not facts or last.rules is not rules or last.driver != driver:
 
-        @cache
-        def described() -> NodeAttributes:
-            return NodeAttributes(self._inventory(facts), rules, {}, driver)
+            @cache
+            def described() -> NodeAttributes:
+                return NodeAttributes(self._inventory(facts), rules, {}, driver)
 
-        return lambda offer: described().of(offer, device_capacity(offer))[0]
+            self._attributes = last = _Attributes(facts, rules, driver, described)
+        described_now = last.described
+        return lambda offer: described_now().of(offer, device_capacity(offer))[0]
 
     def _inventory(self, facts: NodeFacts) -> NodeInventorySpec:
         return NodeInventorySpec(

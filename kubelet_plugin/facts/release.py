@@ -201,7 +201,7 @@ class GpuRelease:
     async def settle(self) -> None:
         """Do what is asked for now. What fails is tried again at the next call."""
         try:
-            wanted = await self._wanted()
+            wanted = self._wanted()
             if wanted == self._current:
                 return
             if wanted is None:
@@ -211,9 +211,9 @@ class GpuRelease:
         except DriverError as error:
             _log.warning("the GPUs cannot be released or taken back now", error=str(error))
 
-    async def _wanted(self) -> Release | None:
+    def _wanted(self) -> Release | None:
         now = self._now()
-        content = await asyncio.to_thread(read_if_present, self._request)
+        content = read_if_present(self._request)  # a small file, and rarely there: a thread would cost more each second
         releases = [self._checked("file", lambda: asked_by_file(content)), *self._of_node(now)]
         return next((release for release in releases if release is not None and not release.is_over(now)), None)
 

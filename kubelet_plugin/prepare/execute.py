@@ -1,11 +1,13 @@
-"""Carries out plans: journal and staging at once, then the file, then the answer; everything back when a part fails.
+"""Carries out plans: the file is staged, then the journal, then the file in its place, then the answer; everything back
+when a part fails.
 
 The service enters here, one claim at a time for each claim. The order of things, and why a crash between any two of
 them leaves nothing wrong (the states are those of `kubelet_plugin.prepare.lifecycle`):
 
-    prepare    1  entry into the journal, durable   ‖  CDI file staged under a hidden name, durable
-               2  CDI file takes its place, folder flushed
-               3  answer
+    prepare    1  CDI file staged under a hidden name, durable
+               2  entry into the journal, durable
+               3  CDI file takes its place, folder flushed
+               4  answer
     unprepare  1  CDI file removed
                2  entry out of the journal, durable
                3  answer
@@ -13,16 +15,16 @@ them leaves nothing wrong (the states are those of `kubelet_plugin.prepare.lifec
 Device metadata is staged, published, compared and removed with the CDI file: below, "CDI file" means all of a claim's
 files.
 
-* Killed during prepare 1: there is no entry, or one without its file. No entry: a hidden file at most, removed at
-  start; kubelet got no answer and asks again. An entry without file is UNFINISHED: finished or undone at start.
+* Killed before prepare 2 is durable: a hidden file at most, removed at start; kubelet got no answer and asks again.
+* Killed before prepare 3: an entry without its file is UNFINISHED, and is finished or undone at start.
 * The file never appears before its entry is durable, so a file without entry is always ORPHANED: it belongs to a claim
   that is being released. Another instance of the plugin may therefore remove it without asking.
-* Killed after prepare 2: PREPARED; asked again, the answer is the same.
+* Killed after prepare 3: PREPARED; asked again, the answer is the same.
 * Killed after unprepare 1: UNFINISHED; kubelet asks again, or start-up undoes or finishes it by the claim's standing.
 * The removal is not flushed before the journal is: should a power cut bring the file back, it is ORPHANED.
 
-So one claim costs a journal write and a file write side by side, its release one journal write, and many claims of one
-moment share the journal's.
+All of it is done in the journal's thread: another thread costs more than the work, because CDI files lie in memory.
+So one claim costs a journal write, its release another, and many claims of one moment share it.
 
 A claim with holds (`kubelet_plugin.prepare.holds`) takes a longer way: hardware cannot be looked up like a file.
 
@@ -46,10 +48,11 @@ A claim with holds (`kubelet_plugin.prepare.holds`) takes a longer way: hardware
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, contextmanager
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
@@ -145,6 +148,43 @@ class CdiFolder(Protocol):
         """Remove staged files of a process that was killed; answers which."""
 
 
+class _ClaimFiles:
+    """A claim's files around the write of the journal: before it on the disk under hidden names, after it in place."""
+
+    def __init__(self, cdi: CdiFolder, plan: Plan) -> None:
+        self._cdi = cdi
+        self._plan = plan
+        self._staged: list[StagedFile] = []
+        self.due = False
+        """Whether the journal has the entry, so that a claim without its files is UNFINISHED."""
+
+    def __enter__(self) -> None:
+        """The CDI file comes last: what its containers mount is there before it."""
+        uid, content = self._plan.entry.claim.uid, self._plan.content
+        self._staged = self._cdi.stage_metadata(uid, self._plan.metadata)
+        if content is not None:
+            try:
+                self._staged.append(self._cdi.stage(uid, content))
+            except DriverError:
+                self._discard()
+                raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._discard()
+            return
+        self.due = True
+        self._cdi.publish(self._staged)
+        # It may have been allocated again, with devices for other requests.
+        self._cdi.drop_metadata(self._plan.entry.claim.uid, but=[file.request for file in self._plan.metadata])
+
+    def _discard(self) -> None:
+        for file in self._staged:
+            file.discard()
+
+
 class Executor:
     """Runs plans of different claims at once; the caller sees to it that each claim has one at a time."""
 
@@ -183,7 +223,7 @@ class Executor:
             async with self._turn_with_holds(entry):
                 return await self._release(entry.claim.uid, boot_id)
         with self._timed("remove"):
-            await self._journal.commit(released(entry.claim.uid), before=self._removal(entry))
+            await self._journal.commit(released(entry.claim.uid), around=self._removal(entry))
         return None
 
     async def reassert(self, entry: Entry) -> None:
@@ -243,42 +283,14 @@ class Executor:
     # Entry and file.
 
     async def _write(self, plan: Plan, before: Entry | None) -> None:
-        staging = asyncio.ensure_future(self._in_thread(self._stage, plan))
+        admitted_to(self._journal.current, plan.entry)  # before anything is written for it
+        files = _ClaimFiles(self._cdi, plan)
         try:
-            await self._journal.commit(with_entry(plan.entry))
-        except BaseException:
-            await self._drop(staging)
-            raise
-        try:
-            await self._in_thread(self._publish, plan, await staging)
+            await self._journal.commit(with_entry(plan.entry), around=files)
         except DriverError:
-            await self._back_to(plan, before)
+            if files.due:
+                await self._back_to(plan, before)
             raise
-
-    def _stage(self, plan: Plan) -> list[StagedFile]:
-        """The CDI file comes last: what its containers mount is there before it."""
-        uid = plan.entry.claim.uid
-        staged = self._cdi.stage_metadata(uid, plan.metadata)
-        if plan.content is not None:
-            try:
-                staged.append(self._cdi.stage(uid, plan.content))
-            except DriverError:
-                for file in staged:
-                    file.discard()
-                raise
-        return staged
-
-    def _publish(self, plan: Plan, staged: Collection[StagedFile]) -> None:
-        self._cdi.publish(staged)
-        # It may have been allocated again, with devices for other requests.
-        self._cdi.drop_metadata(plan.entry.claim.uid, but=[file.request for file in plan.metadata])
-
-    async def _drop(self, staging: asyncio.Future[list[StagedFile]]) -> None:
-        try:
-            for staged in await staging:
-                staged.discard()
-        except DriverError as error:
-            _log.info("staging failed as well", error=str(error))
 
     async def _back_to(self, plan: Plan, before: Entry | None) -> None:
         """After a failed file: the old entry again, or none.
@@ -293,14 +305,16 @@ class Executor:
         except DriverError as error:
             _log.warning("a claim stays unfinished until it is tried again", claim=uid, error=str(error))
 
-    def _removal(self, entry: Entry) -> Callable[[], None]:
+    def _removal(self, entry: Entry) -> AbstractContextManager[None]:
         check_releasable(entry)
 
-        def remove() -> None:
+        @contextmanager
+        def removed() -> Iterator[None]:
             if entry.cdi_digest is not None:
                 self._cdi.remove(entry.claim.uid)
+            yield
 
-        return remove
+        return removed()
 
     # Holds.
 
@@ -322,22 +336,12 @@ class Executor:
                 await self._make(hold, entry, again=before is not None)
             done = await finish(entry, self._journal.current.holds)
             with self._timed("write"):
-                await self._finish(done)
+                await self._journal.commit(finished(done.entry), around=_ClaimFiles(self._cdi, done))
         except DriverError as error:
             if before is None:
                 await self._give_up(entry, error)
             raise
         return done
-
-    async def _finish(self, done: Plan) -> None:
-        staged = await self._in_thread(self._stage, done)
-        try:
-            await self._journal.commit(finished(done.entry))
-        except DriverError:
-            for file in staged:
-                file.discard()
-            raise
-        await self._in_thread(self._publish, done, staged)
 
     async def _give_up(self, entry: Entry, reason: DriverError) -> None:
         try:
@@ -385,7 +389,7 @@ class Executor:
         entry = self._journal.current.held.get(uid)
         if entry is None:
             return
-        journal = await self._journal.commit(releasing(uid), before=self._removal(entry))
+        journal = await self._journal.commit(releasing(uid), around=self._removal(entry))
         undone: set[Hold] = set()
         out_of_reach: set[Hold] = set()
         while uid in journal.held:

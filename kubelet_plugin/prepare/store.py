@@ -19,7 +19,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -113,8 +113,10 @@ _LOCK_POLL_S = 0.002
 type Change = Callable[[Journal], Journal]
 """Decides, and changes nothing by itself; raises a DriverError to refuse. May be called in another thread."""
 
-type Before = Callable[[], None]
-"""Blocking work of a moment, without which a change must not be made; raises a DriverError when it failed."""
+type Around = AbstractContextManager[object]
+"""Blocking work of a moment, in the journal's thread. It is entered before the change; its error withholds the change.
+It is left after the write, with the error if the change was not made. An error of its end does not take the change
+back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,14 +277,15 @@ class JournalStore:
         """What is on disk now, other instances' changes included. Raises NodeNotReady or Unreadable."""
         return self._file.current()
 
-    async def commit(self, change: Change, *, before: Before | None = None) -> Journal:
-        """Apply `change`; when this returns it is durable. Raises what `change` raises, NodeNotReady or Unreadable.
+    async def commit(self, change: Change, *, around: Around | None = None) -> Journal:
+        """Apply `change`; when this returns it is durable. Raises what `change` or `around` raises, NodeNotReady or
+        Unreadable.
 
-        `before` is done first, in the journal's thread: a trip to another one would cost more than the work. When it
-        raises, the change is not made. Cancelling the caller does not take the change back.
+        `around` needs no other thread, which would cost more than its work. Cancelling the caller does not take the
+        change back.
         """
         future: asyncio.Future[Journal] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(change, before, future))
+        self._waiting.append(_Waiting(change, around or nullcontext(), future))
         if self._writer is None:
             self._writer = asyncio.create_task(self._write_waiting(), name="journal")
         return await asyncio.shield(future)
@@ -312,12 +315,7 @@ class JournalStore:
         try:
             while self._waiting:
                 batch, self._waiting = self._waiting, []
-                try:
-                    outcomes: Sequence[Journal | Exception] = await loop.run_in_executor(
-                        self._thread, _transacted, self._file, batch
-                    )
-                except Exception as error:  # noqa: BLE001 - each waiting caller gets it, of any type
-                    outcomes = [error] * len(batch)
+                outcomes = await loop.run_in_executor(self._thread, _transacted, self._file, batch)
                 for waiting, outcome in zip(batch, outcomes, strict=True):
                     _settle(waiting.future, outcome)
         finally:
@@ -327,21 +325,36 @@ class JournalStore:
 @dataclass(frozen=True, slots=True)
 class _Waiting:
     change: Change
-    before: Before | None
+    around: Around
     future: asyncio.Future[Journal]
 
 
-def _transacted(file: JournalFile, batch: Sequence[_Waiting]) -> list[Journal | DriverError]:
-    failed: dict[int, DriverError] = {}
+def _transacted(file: JournalFile, batch: Sequence[_Waiting]) -> list[Journal | Exception]:
+    """The outcome for each. Raises nothing. Each `around` that was entered is left."""
+    outcomes: dict[int, Journal | Exception] = {}
     for number, waiting in enumerate(batch):
         try:
-            if waiting.before is not None:
-                waiting.before()
-        except DriverError as error:
-            failed[number] = error
-    ready = [waiting.change for number, waiting in enumerate(batch) if number not in failed]
-    outcomes = iter(file.transact(ready) if ready else [])
-    return [failed[number] if number in failed else next(outcomes) for number in range(len(batch))]
+            waiting.around.__enter__()
+        except Exception as error:  # noqa: BLE001 - its caller gets it, of any type
+            outcomes[number] = error
+    ready = [number for number in range(len(batch)) if number not in outcomes]
+    try:
+        made: Sequence[Journal | Exception] = file.transact([batch[number].change for number in ready]) if ready else []
+    except Exception as error:  # noqa: BLE001 - each waiting caller gets it, of any type
+        made = [error] * len(ready)
+    for number, outcome in zip(ready, made, strict=True):
+        outcomes[number] = _left(batch[number].around, outcome)
+    return [outcomes[number] for number in range(len(batch))]
+
+
+def _left(around: Around, outcome: Journal | Exception) -> Journal | Exception:
+    """The outcome after the end of `around`, which cannot make an error good."""
+    error = outcome if isinstance(outcome, Exception) else None
+    try:
+        around.__exit__(type(error) if error is not None else None, error, None)
+    except Exception as ending:  # noqa: BLE001 - its caller gets it, of any type
+        return error or ending
+    return outcome
 
 
 def _settle(future: asyncio.Future[Journal], outcome: Journal | Exception) -> None:

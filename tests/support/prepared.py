@@ -17,7 +17,7 @@ from dra_driver.cdi.model import DeviceNode
 from dra_driver.errors import DriverError, NodeNotReady
 from dra_driver.features import Gates
 from dra_driver.names import GPU_DRIVER, ClaimRef
-from dra_driver.runtime.files import StagedFile, listed
+from dra_driver.runtime.files import StagedFile, names
 from kubelet_plugin.claims.service import ClaimService, NodeSources, ServicePatience
 from kubelet_plugin.effects.cdi_files import METADATA_FOLDER, CdiFiles
 from kubelet_plugin.facts.hardware import NodeFacts
@@ -167,7 +167,7 @@ class Bench:
     @property
     def files(self) -> list[str]:
         """Everything in the CDI folder and in that of device metadata, temporary files too."""
-        return sorted(path.name for folder in (self.cdi.folder, self.metadata) for path in listed(folder))
+        return sorted(name for folder in (self.cdi.folder, self.metadata) for name in names(folder))
 
 
 class DividedBench(Bench):

@@ -126,6 +126,16 @@ async def test_a_new_claim_whose_file_cannot_be_flushed_leaves_nothing(bench: Be
     assert bench.claims == (set(), set())
 
 
+async def test_a_claim_that_the_journal_refuses_leaves_no_file(bench: Bench) -> None:
+    one, two = await asyncio.gather(
+        bench.carry_out(bench.plan("one")), bench.carry_out(bench.plan("two")), return_exceptions=True
+    )
+
+    assert isinstance(one, Plan)
+    assert isinstance(two, HeldByOther)
+    assert bench.claims == ({"uid-of-one"}, {"uid-of-one"})
+
+
 async def test_a_claim_with_a_hold_of_a_newer_release_keeps_its_entry_and_its_file(bench: Bench) -> None:
     plan = await bench.carry_out(bench.plan("train"))
     newer = replace(plan.entry, holds=(UnknownHold("power-cap", '{"kind":"power-cap"}'),))

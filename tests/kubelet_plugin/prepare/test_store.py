@@ -105,26 +105,74 @@ async def test_a_refused_change_is_told_so_and_the_others_of_its_write_count(tmp
     assert store.current.held == {"uid-of-one": entry, "uid-of-two": other}
 
 
+class Work:
+    """Around a change: what was done, in order; fails where it is told to."""
+
+    def __init__(self, folder: Path, fails: str = "") -> None:
+        self._folder = folder
+        self._fails = fails
+        self.done: list[str] = []
+
+    def __enter__(self) -> None:
+        self._step("begin")
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._step("end" if error is None else f"end after: {error}")
+
+    def _step(self, name: str) -> None:
+        self.done.append(f"{name}, {len(JournalStore(self._folder).current.held)} claims in the file")
+        if name == self._fails:
+            raise NodeNotReady(f"{name} failed", about="file x")
+
+
 async def test_work_that_fails_before_a_change_stops_that_change_and_no_other(tmp_path: Path) -> None:
     store = JournalStore(tmp_path)
     one, two, three = claims(3)
-    done: list[str] = []
-
-    def fail() -> None:
-        raise NodeNotReady("cannot be removed", about="file x")
+    good, bad = Work(tmp_path), Work(tmp_path, fails="begin")
 
     outcomes = await asyncio.gather(
-        store.commit(entering(one), before=lambda: done.append("one")),
-        store.commit(entering(two), before=fail),
+        store.commit(entering(one), around=good),
+        store.commit(entering(two), around=bad),
         store.commit(entering(three)),
         return_exceptions=True,
     )
 
-    assert done == ["one"]
-    assert str(outcomes[1]) == "file x: cannot be removed"
+    assert good.done == ["begin, 0 claims in the file", "end, 2 claims in the file"]
+    assert bad.done == ["begin, 0 claims in the file"]
+    assert str(outcomes[1]) == "file x: begin failed"
     assert list(store.current.held) == [one.claim.uid, three.claim.uid]
     with pytest.raises(NodeNotReady):
-        await store.commit(entering(two), before=fail)
+        await store.commit(entering(two), around=bad)
+
+
+async def test_work_that_fails_after_a_change_does_not_take_it_back(tmp_path: Path) -> None:
+    store = JournalStore(tmp_path)
+
+    with pytest.raises(NodeNotReady, match="end failed"):
+        await store.commit(entering(an_entry()), around=Work(tmp_path, fails="end"))
+
+    assert store.current.held == {"uid-of-train": an_entry()}
+
+
+async def test_work_hears_that_its_change_was_refused_or_could_not_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = JournalStore(tmp_path)
+    await store.commit(entering(an_entry(a_ref("one"), a_held_device(0))))
+    refused, unwritten = Work(tmp_path), Work(tmp_path)
+
+    with pytest.raises(DeviceInUse) as refusal:
+        await store.commit(entering(an_entry(a_ref("two"), a_held_device(0))), around=refused)
+
+    def full(path: Path, content: bytes, *, mode: int = 0o644) -> None:
+        raise NodeNotReady("the disk is full")
+
+    monkeypatch.setattr(store_module, "write_durably", full)
+    with pytest.raises(NodeNotReady):
+        await store.commit(entering(an_entry(a_ref("three"), a_held_device(1))), around=unwritten)
+
+    assert refused.done[1:] == [f"end after: {refusal.value}, 1 claims in the file"]
+    assert unwritten.done[1:] == ["end after: the disk is full, 1 claims in the file"]
 
 
 async def test_a_change_that_changes_nothing_writes_nothing(tmp_path: Path, writes: list[Path]) -> None:
