@@ -277,10 +277,16 @@ class DeviceStatusWriter(ClaimListener):
                 operation.claim, operation.devices, error, None if before is None else before.binding
             )
         elif error is None:
-            self._refused.pop(uid, None)
+            if operation.call == "prepare" or not self._is_given_up(uid):
+                self._refused.pop(uid, None)
             if operation.ahead:
                 self._urgent.set()
         self._changed.set()
+
+    def _is_given_up(self, uid: str) -> bool:
+        """The scheduler must read that, and it is said once. The kubelet may release the claim for an earlier pod."""
+        refusal = self._refused.get(uid)
+        return refusal is not None and refusal.binding is BindingAnswer.GIVE_UP
 
     def waits_for_binding(self, refusal: PrepareRefusal) -> None:
         """The node has not prepared a claim whose pod waits for it."""

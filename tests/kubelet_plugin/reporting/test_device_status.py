@@ -637,6 +637,19 @@ async def test_of_a_claim_that_was_given_up_nothing_is_kept(scene: Scene, answer
     assert not Reported(scene.folder).read(SECTION) and await scene.devices() == said
 
 
+async def test_a_release_does_not_take_back_that_the_node_gave_up(scene: Scene) -> None:
+    """Of a pod before, which used the claim too. Without an answer, the next pod waits until the scheduler gives up.
+    Seed 43128042 of the campaign."""
+    scene.writer.waits_for_binding(PrepareRefusal(scene.ref, ALLOCATED, "X", "in use", BindingAnswer.GIVE_UP))
+    scene.writer.ended(Operation(call="unprepare", claim=scene.ref, seconds=0.1))
+    await scene.writer.write()
+    assert "BindingFailed" in str(await scene.devices())
+    scene.holds(binding=BindingStage.ASKED)
+    scene.writer.ended(Operation(call="prepare", claim=scene.ref, seconds=0.1, devices=ALLOCATED))
+    await scene.writer.write()
+    assert "BindingFailed" not in str(await scene.devices())
+
+
 async def test_of_a_claim_that_was_released_before_it_was_said_again_nothing_is_kept(scene: Scene) -> None:
     scene.holds(binding=BindingStage.AHEAD)
     await scene.writer.write()
