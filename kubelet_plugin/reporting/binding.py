@@ -224,9 +224,13 @@ def binding_of_gpus(
     """For GPUs. What the node gives up is tainted by `watch`; `offers` says of which GPU a device is."""
 
     def outcome(devices: Collection[str], error: DriverError | None) -> None:
+        try:
+            facts = watch.facts.facts
+        except NodeNotReady:
+            return  # Nothing was seen since the plugin started, so there is nothing to taint.
         table: Mapping[str, Offer] = {}
         with suppress(NodeNotReady):
-            table = offers.of(watch.facts.facts)
+            table = offers.of(facts)
         gpus = {table[device].gpu.uuid for device in devices if device in table}
         if error is None:
             watch.prepared(gpus)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from campaign import oracle
-from campaign.plan import Sequence_, Step, group_of
+from campaign.plan import Sequence_, Step, fits, group_of
 from campaign.world import NODE, TEAM, Violation, World
 from support.objects import allocation, claim, result
 
@@ -189,14 +189,21 @@ class Running:
     async def _claim(
         self, claim: int, devices: list[JsonObject], config: Any, admin: bool, domain: int, binds: bool = False
     ) -> None:
-        if await self._may_choose(devices):
+        if await self._may_choose(devices, admin):
             domain %= max(1, len(self._domains))
             args = {"devices": devices, "config": config, "admin": admin, "domain": domain, "binds": binds}
             self._claims[claim] = await self._allocated(claim, args)
 
-    async def _may_choose(self, devices: list[JsonObject]) -> bool:
-        """Which mode a changing GPU has is not known when a sequence is planned. The pod waits a little for it."""
+    async def _may_choose(self, devices: list[JsonObject], admin: bool, but: Claimed | None = None) -> bool:
+        """Whether the scheduler may: what has become of earlier steps is not known when a sequence is planned.
+
+        A claim that was to be moved may still have its devices, and a changing GPU another mode. For that, the pod
+        waits a little.
+        """
         world, names = self._world, {one["name"] for one in devices}
+        if not admin and not self._are_free(names, but):
+            self.outcome.seen["claim for a device that another has"] += 1
+            return False
         for _ in range(_PENDING_LOOKS if world.changing else 0):
             if names <= await world.offered():
                 return True
@@ -204,6 +211,12 @@ class Running:
         if world.changing:
             self.outcome.seen["claim for a device that is not offered"] += 1
         return not world.changing
+
+    def _are_free(self, names: set[str], but: Claimed | None) -> bool:
+        by_name = {device.name: device for device in self._world.devices}
+        claims = [one for one in self._claims.values() if one.exists and one.here and not one.args["admin"]]
+        taken = [by_name[device["name"]] for one in claims if one is not but for device in one.args["devices"]]
+        return all(fits(by_name[name], taken) for name in names)
 
     @property
     def _domains(self) -> list[str]:
@@ -265,7 +278,7 @@ class Running:
         one = self._claims.get(claim)
         if one is None or not one.exists or one.wanted or not one.released or one.turn.locked():
             return
-        if not await self._may_choose(devices):
+        if not await self._may_choose(devices, admin=False, but=one):
             return
         await self._deallocate(one)
         one.asked, one.here = False, bool(devices)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,11 +13,13 @@ from support.plugin import eventually
 
 from dra_driver.api.binding import BINDING_FAILED, BINDING_READY
 from dra_driver.api.meta import JsonObject
-from dra_driver.errors import DomainNotReady, DriverError, HardwareError, InvalidConfig, Unreachable
+from dra_driver.errors import DomainNotReady, DriverError, HardwareError, InvalidConfig, NodeNotReady, Unreachable
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER, ClaimRef
+from kubelet_plugin.facts.hardware import NodeFacts
+from kubelet_plugin.facts.offers import NodeOffers, NodeRules
 from kubelet_plugin.prepare.claims import ClaimReader
 from kubelet_plugin.prepare.listener import AllocatedTo
-from kubelet_plugin.reporting.binding import NodeBinding
+from kubelet_plugin.reporting.binding import NodeBinding, binding_of_gpus
 from kubelet_plugin.reporting.device_status import BindingAnswer, PrepareRefusal
 
 BINDS: dict[str, Any] = {"bindingConditions": [BINDING_READY], "bindingFailureConditions": [BINDING_FAILED]}
@@ -259,3 +262,17 @@ async def test_a_domain_is_given_up_only_for_what_is_wrong_with_this_node(scene:
         binding.saw(inventory(scene.claim()))
         await eventually(lambda: scene.answers)
     assert (scene.answers[-1] is BindingAnswer.GIVE_UP) is of_node
+
+
+async def test_a_node_that_has_seen_no_hardware_yet_can_give_up_too(scene: Scene) -> None:
+    """The driver hangs since the plugin started: no GPU can be tainted, and the answer must come nevertheless."""
+
+    class Unseen:
+        @property
+        def facts(self) -> NodeFacts:
+            raise NodeNotReady("the hardware has not been looked at yet")
+
+    settings: Any = SimpleNamespace(driver_name=GPU_DRIVER, node_name=NODE)
+    watch: Any = SimpleNamespace(facts=Unseen())
+    binding = binding_of_gpus(settings, ClaimReader(scene.api), scene, scene, watch, NodeOffers(NodeRules(), NODE))
+    binding._outcome([device_name(0)], NodeNotReady("the hardware has not been looked at yet"))
