@@ -11,7 +11,7 @@ from docs.from_code.tables import code, page, table
 BEGIN = "<!-- rights: begin; written by docs/generate.py from the code -->"
 END = "<!-- rights: end -->"
 
-_LEVEL = {Setup.NODE: "`publisher: node`", Setup.WEBHOOK: "`webhook.install`"}
+_LEVEL = {Setup.NODE: "`publisher: node`", Setup.WEBHOOK: "`webhook.install`", Setup.UI: "`ui.enabled`"}
 
 
 def rights_part() -> str:

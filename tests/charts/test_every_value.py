@@ -22,6 +22,7 @@ type Render = Any
 BASE: Values = {
     "webhook": {"install": True},
     "networkPolicy": {"install": True},
+    "ui": {"enabled": True, "tlsSecret": "any"},
     "metrics": {"dashboard": True},
     "policy": {"publish": [{"nodes": {"names": ["*"]}}]},
     "test": {"tolerations": []},
@@ -103,6 +104,12 @@ MARKED: Mapping[str, Any] = {
     "webhook.exemptNamespaces": ["marked-namespace"],
     "webhook.port": 19443,
     "webhook.drain": 37,
+    "ui.tlsSecret": "marked-ui-certificate",
+    "ui.port": 18083,
+    "ui.resources": {"limits": {"memory": "519Mi"}},
+    "ui.nodeSelector": {"pool": "marked-ui-nodes"},
+    "ui.tolerations": [{"key": "marked-ui-taint"}],
+    "networkPolicy.uiFrom": [{"ipBlock": {"cidr": "10.78.0.0/28"}}],
     "networkPolicy.webhookFrom": [{"ipBlock": {"cidr": "10.77.0.0/28"}}],
     "networkPolicy.metricsFrom": [{"namespaceSelector": {"matchLabels": {"who": "marked-monitoring"}}}],
     "networkPolicy.apiServerCIDRs": ["192.0.2.77/32"],
@@ -156,11 +163,16 @@ SWITCHES: tuple[Mapping[str, Switch], ...] = (
         "webhook.install": Switch(False, hides="kind: ValidatingWebhookConfiguration"),
         "networkPolicy.install": Switch(False, hides="kind: NetworkPolicy"),
         "metrics.runbooks": Switch("https://marked/page", shows="runbook_url: https://marked/page#gpudrapluginabsent"),
+        "ui.enabled": Switch(False, hides="app.kubernetes.io/component: ui"),
         "metrics.dashboard": Switch(False, hides="name: gpu-dra-driver-dashboard"),
         "podDisruptionBudget.install": Switch(False, hides="kind: PodDisruptionBudget"),
         "cleanup.install": Switch(False, hides="kind: Job"),
     },
-    {"publisher": Switch("node", hides="kind: Deployment", beside={"webhook": {"install": False}})},
+    {
+        "publisher": Switch(
+            "node", hides="kind: Deployment", beside={"webhook": {"install": False}, "ui": {"enabled": False}}
+        )
+    },
 )
 
 ELSEWHERE = {"devicePluginGuard": "acts where a node has a device plugin: test_nodes.py"}

@@ -46,6 +46,7 @@ type Releases = Mapping[Setup, Release]
 VALUES: Mapping[Setup, Values] = {
     Setup.CONTROLLER: {},
     Setup.NODE: {"publisher": "node"},
+    Setup.UI: {"ui": {"enabled": True}},
     Setup.WEBHOOK: {"webhook": {"install": True}},
     Setup.REMOVAL: {"webhook": {"install": True, "certificates": "cert-manager"}},
 }
@@ -92,7 +93,7 @@ def test_roles_and_policies_answer_as_the_table_says(setup: Setup, releases: Rel
 @pytest.mark.parametrize("setup", Setup, ids=lambda setup: setup.name.lower())
 def test_every_right_of_the_chart_is_explained_by_a_line(setup: Setup, releases: Releases) -> None:
     release = releases[setup]
-    where = {setup} | ({Setup.CONTROLLER} if setup is Setup.WEBHOOK else set())
+    where = {setup} | ({Setup.CONTROLLER} if setup in (Setup.WEBHOOK, Setup.UI) else set())
     for account in ACCOUNTS:
         known = [
             access_of(attempt)

@@ -79,6 +79,16 @@ VARIANTS: dict[str, Values] = {
     },
     "times": {"kubeletPlugin": {"discoveryInterval": 0.5, "cleanupInterval": 60, "terminationGracePeriodSeconds": 5}},
     "validation": {"kubeletPlugin": {"validationCommand": "/bin/sh -c 'exit 0'"}},
+    "ui": {"ui": {"enabled": True}, "networkPolicy": {"install": True}},
+    "ui-https": {
+        "ui": {
+            "enabled": True,
+            "tlsSecret": "ui-tls",
+            "nodeSelector": {"a": "b"},
+            "tolerations": [{"operator": "Exists"}],
+        },
+        "networkPolicy": {"install": True, "uiFrom": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]},
+    },
     "simulated": {"kubeletPlugin": {"simulate": "dgx-h100:1"}},
     "unprivileged": {
         "kubeletPlugin": {
@@ -179,4 +189,6 @@ def combinations() -> st.SearchStrategy[Values]:
 def _go_together(values: Values) -> bool:
     """The webhook is a part of the controller, and what a policy asks for must be switched on; the chart says so."""
     policy_asks = "policy" in values and values.get("featureGates", {}).get("MPSSupport") is False
-    return not (policy_asks or (values.get("publisher") == "node" and "webhook" in values))
+    gates = values.get("featureGates", {})
+    extended = gates.get("MigExtendedResources") is True and gates.get("MigProfileClasses") is False
+    return not (policy_asks or extended or (values.get("publisher") == "node" and "webhook" in values))

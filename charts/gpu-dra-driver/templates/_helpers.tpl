@@ -30,6 +30,10 @@
 {{ include "gpu-dra.fullname" . }}-controller
 {{- end }}
 
+{{- define "gpu-dra.ui" -}}
+{{ include "gpu-dra.fullname" . }}-ui
+{{- end }}
+
 {{- define "gpu-dra.webhook" -}}
 {{ include "gpu-dra.fullname" . }}-webhook
 {{- end }}

@@ -15,6 +15,7 @@ class Account(StrEnum):
     CONTROLLER = "controller"
     DAEMON = "IMEX daemon"
     REMOVAL = "removal"
+    UI = "web page"
     KUBELET = "kubelet"
     ADMIN = "administrator"
     EDITOR = "user with the role edit"
@@ -29,9 +30,10 @@ class Setup(StrEnum):
     NODE = "publisher: node"
     WEBHOOK = "webhook.install: true"
     REMOVAL = "while the release is removed"
+    UI = "ui.enabled: true"
 
 
-OURS = (Account.PLUGIN, Account.CONTROLLER, Account.DAEMON, Account.REMOVAL)
+OURS = (Account.PLUGIN, Account.CONTROLLER, Account.DAEMON, Account.REMOVAL, Account.UI)
 
 RBAC, VALIDATION, NODE_AUTHORIZER, IGNORED = "RBAC", "validation", "the node authorizer", "ignored"
 """Who refuses, other than admission policies, which have their own names; IGNORED: the field keeps its value."""
@@ -104,6 +106,7 @@ _SETUPS = {
     Account.PLUGIN: (Setup.CONTROLLER, Setup.NODE),
     Account.UNBOUND: (Setup.CONTROLLER, Setup.NODE),
     Account.REMOVAL: (Setup.REMOVAL,),
+    Account.UI: (Setup.UI,),
 }
 
 

@@ -74,6 +74,28 @@ def others() -> Iterator[Line]:
     yield Line(Account.NOBODY, "get list watch create update patch delete", CLAIMS, "any", by=RBAC, on="default/free")
 
 
+def web_page() -> Iterator[Line]:
+    me = Account.UI
+    shown = (SLICES, CLAIMS, TEMPLATES, CLASSES, "devicetaintrules.resource.k8s.io", INVENTORIES, DOMAINS, "nodes",
+        "pods", "namespaces", "resourcequotas", "events")
+    for resource in shown:
+        yield Line(me, "list watch", resource, "of the whole cluster", "the pages show them")
+    yield Line(me, "get", INVENTORIES, "any", "the faults of a node", on="node-1")
+    yield Line(me, "get", "namespaces", "any", "their labels, to explain why a pod waits", on="default")
+    yield Line(me, "create", "tokenreviews.authentication.k8s.io", "any", "whose token a viewer has",
+        changes={"spec": {"token": "a"}})
+    yield Line(me, "create", "subjectaccessreviews.authorization.k8s.io", "any", "what a viewer may read",
+        changes={"spec": {"user": "a", "resourceAttributes": {"verb": "list", "resource": "pods"}}})
+    for verbs, resource, on in (
+        ("create update patch delete", CLAIMS, "default/free"),
+        ("create update patch delete", INVENTORIES, "node-1"),
+        ("create update patch delete", SLICES, "node-1"),
+        ("update patch delete", "nodes", "node-1"),
+        ("create update patch delete", "pods", "gpu-dra/plugin-node-1"),
+    ):
+        yield Line(me, verbs, resource, "any", by=RBAC, on=on)
+
+
 def removal() -> Iterator[Line]:
     """Helm has deleted the policies by then."""
     me = Account.REMOVAL

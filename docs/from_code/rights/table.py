@@ -7,11 +7,11 @@ real API server if one is available. A right of the chart without a line fails a
 from docs.from_code.rights.controller import controller, domains, webhook
 from docs.from_code.rights.daemons import daemon_sets
 from docs.from_code.rights.line import Line
-from docs.from_code.rights.others import escalations, others, removal
+from docs.from_code.rights.others import escalations, others, removal, web_page
 from docs.from_code.rights.plugin import node_publisher, plugin, unbound
 
 
 def lines() -> tuple[Line, ...]:
     """The whole table."""
-    parts = (plugin, unbound, node_publisher, controller, domains, daemon_sets, webhook, others, removal)
+    parts = (plugin, unbound, node_publisher, controller, domains, daemon_sets, webhook, others, web_page, removal)
     return tuple(line for part in (*parts, escalations) for line in part())

@@ -115,7 +115,10 @@ class UiServer:
         return None
 
     def _file(self, path: str) -> web.StreamResponse | None:
+        """What has no secrets: style, script, and the answer to probes."""
         match path.strip("/").split("/"):
+            case ["healthz"]:
+                return _text(200, "ok")
             case ["static", _, name] if name in self._files:
                 keep = {"Cache-Control": "public, max-age=31536000, immutable"}
                 return web.Response(body=self._files[name], content_type=_KINDS[name], charset="utf-8", headers=keep)

@@ -9,6 +9,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from support.dractl import run
 from support.objects import allocate, claim, node, pod, result
 from support.rows import rows
 
@@ -214,6 +215,22 @@ async def test_a_port_in_use_is_a_mistake_of_the_user(kube: Kube) -> None:
         with pytest.raises(InvalidInput, match="--port"):
             async with UiServer(Watched(kube, GPU_DRIVER), OwnKey(), listening).serving():
                 pass
+
+
+@rows(
+    "words, problem",
+    [
+        (["--certificates", "/nowhere"], "is for --shared"),
+        (["--shared", "--certificates", "/nowhere"], "tls.crt and tls.key cannot be used"),
+    ],
+)
+def test_a_certificate_that_cannot_be_used_is_refused_before_anything_is_served(words: list[str], problem: str) -> None:
+    with pytest.raises(InvalidInput, match=problem):
+        run("ui", *words)
+
+
+async def test_the_answer_to_probes_needs_no_secret_and_has_none(visitor: Visitor) -> None:
+    assert await visitor.get("/healthz", key="none") == (200, "ok\n")
 
 
 # -- tokens of a cluster
