@@ -70,7 +70,7 @@ def ui(
     ] = None,
     role: Annotated[
         str, typer.Option("--viewer-role", help="With --shared: the ClusterRole that a refusal names.")
-    ] = "gpu-dra-driver-ui-viewer",
+    ] = "gpu-dra-gpu-dra-driver-ui-viewer",
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
 ) -> None:
