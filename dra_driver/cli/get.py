@@ -23,10 +23,10 @@ from dra_driver.cli import device_sheets, sheets
 from dra_driver.cli.answers import Answer, Asked
 from dra_driver.cli.completion import names_of
 from dra_driver.cli.following import Following, of_kinds, read_objects
-from dra_driver.cli.jsonpath import filled, read_template
 from dra_driver.cli.seen import SHOWN, Objects, Selection
 from dra_driver.cli.session import ContextOption, KubeconfigOption, ask
 from dra_driver.errors import InvalidInput, NotFound
+from dra_driver.jsonpath import filled, read_template
 from dra_driver.kube.client import Kube
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
 from dra_driver.phrases import meant

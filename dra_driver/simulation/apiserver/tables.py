@@ -6,13 +6,14 @@ are those that a kube-apiserver 1.36 sends; `*` marks a wide column, of which on
 part of the simulated cluster works on (Services, roles and others) have a name and an age.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from itertools import chain, repeat
-from typing import Any
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.errors import InvalidInput
+from dra_driver.jsonpath import Path, read_path
 from dra_driver.simulation.apiserver import protobuf
 from dra_driver.simulation.apiserver.lists import Page, list_document, list_metadata
 from dra_driver.simulation.apiserver.requests import RequestTarget
@@ -307,7 +308,7 @@ class Representation:
         obj = entry.served_as(self._kind.resource.api_version)
         if self._kind.custom:
             columns = self._kind.columns or (_AGE,)
-            cells = [obj["metadata"]["name"], *(_custom_cell(column, obj, now) for column in columns)]
+            cells = [obj["metadata"]["name"], *(custom_cell(column, obj, now) for column in columns)]
         else:
             cells = printed(self._kind.key)[1](obj, now)
         shown = {"None": None, "Object": obj}.get(self._include, _partial_metadata(obj))
@@ -335,9 +336,10 @@ def _partial_metadata(obj: JsonObject) -> JsonObject:
 _TYPES: dict[str, tuple[type, ...]] = {"integer": (int, float), "number": (int, float), "boolean": (bool,)}
 
 
-def _custom_cell(column: Column, obj: JsonObject, now: datetime) -> Cell:
+def custom_cell(column: Column, obj: JsonObject, now: datetime) -> Cell:
     """None for a value of another type than the column's, and where the path leads nowhere."""
-    value = find(column.json_path, obj)
+    path = _path(column.json_path)
+    value = next(iter(path.values(obj)), None) if path is not None else None
     if value is None:
         return None
     if column.type == "date":
@@ -353,25 +355,10 @@ def _custom_cell(column: Column, obj: JsonObject, now: datetime) -> Cell:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-_TOKEN = re.compile(
-    r"""\.(?P<name>(?:\\.|[^.\[\]\\])+)
-      | \[\?\(@\.(?P<key>\w+)\s*==\s*(?P<quote>['"])(?P<value>.*?)(?P=quote)\)\]""",
-    re.VERBOSE,
-)
-
-
-def find(path: str, obj: object) -> Any:
-    """The value at `path`. None where there is none, and for a path of another form."""
-    value, position = obj, 0
-    while position < len(path):
-        token = _TOKEN.match(path, position)
-        if token is None:
-            return None
-        if token["name"] is not None:
-            name = re.sub(r"\\(.)", r"\1", token["name"])
-            value = value.get(name) if isinstance(value, dict) else None
-        else:
-            items = [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
-            value = next((item for item in items if item.get(token["key"]) == token["value"]), None)
-        position = token.end()
-    return value
+@cache
+def _path(path: str) -> Path | None:
+    """None for one of another form."""
+    try:
+        return read_path(path, path)
+    except InvalidInput:
+        return None

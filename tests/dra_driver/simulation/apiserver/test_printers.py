@@ -1,4 +1,4 @@
-"""Times as kubectl shows them, and the states of pods."""
+"""Times as kubectl shows them, the states of pods, and columns of custom types."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from support.rows import rows
 
-from dra_driver.simulation.apiserver.tables import PRINTERS, age, duration
+from dra_driver.simulation.apiserver.resource_types import Column
+from dra_driver.simulation.apiserver.tables import PRINTERS, age, custom_cell, duration
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -53,3 +54,18 @@ def waiting(reason: str) -> dict[str, Any]:
 def test_the_state_of_a_pod(metadata: dict[str, str], status: dict[str, Any], shown: str) -> None:
     pod = {"metadata": {"name": "p", **metadata}, "spec": {"containers": [{}]}, "status": status}
     assert PRINTERS["", "pods"][1](pod, NOW)[2] == shown
+
+
+@rows(
+    "path, shown",
+    [
+        (".status.conditions[?(@.type=='B')].status", "2"),
+        (".status.conditions[?(@.type=='C')].status", None),
+        (".metadata.name.deeper", None),
+        (".a[", None),
+    ],
+)
+def test_a_column_whose_path_leads_nowhere_is_empty(path: str, shown: str | None) -> None:
+    conditions = [{"type": "A", "status": "1"}, {"type": "B", "status": "2"}]
+    obj = {"metadata": {"name": "n"}, "status": {"conditions": conditions}}
+    assert custom_cell(Column("Ready", "string", path), obj, NOW) == shown

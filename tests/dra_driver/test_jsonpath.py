@@ -3,10 +3,13 @@
 import pytest
 from support.rows import rows
 
-from dra_driver.cli.jsonpath import filled, read_template
 from dra_driver.errors import InvalidInput
+from dra_driver.jsonpath import filled, read_template
 
-DATA = [{"node": "a", "gpus": 8, "used": ["x", "y"], "m": {"free": True}}, {"node": "b", "gpus": 4, "used": []}]
+DATA = [
+    {"node": "a", "gpus": 8, "used": ["x", "y"], "m": {"free": True, "x.example/y": 1}},
+    {"node": "b", "gpus": 4, "used": []},
+]
 
 
 @rows(
@@ -20,7 +23,8 @@ DATA = [{"node": "a", "gpus": 8, "used": ["x", "y"], "m": {"free": True}}, {"nod
         ("{[0].used[*]}", "x y"),
         ("{[0].used}", '["x", "y"]'),
         ("{[0]['m'].free}", "true"),
-        ("{[0].m.*}", "true"),
+        ("{[0].m.*}", "true 1"),
+        (r"{[0].m.x\.example/y}", "1"),
         ("{[?(@.gpus==4)].node}", "b"),
         ("{[?(@.node!='b')].node}", "a"),
         ("{[*].nothing}", ""),

@@ -1,4 +1,5 @@
-"""`-o jsonpath=TEMPLATE`, as far as tables need it: `{[*].node}`, `{range [*]}{.claim}{"\\n"}{end}`. Pure.
+"""`-o jsonpath=TEMPLATE`, as far as tables need it: `{[*].node}`, `{range [*]}{.claim}{"\\n"}{end}`; and the paths of
+printer columns, as `.status.conditions[?(@.type=='Ready')].status`. Pure.
 
 Of kubectl's templates this has fields, indices, `*`, filters that compare a field with a value, ranges, and text in
 quotes. Source: https://kubernetes.io/docs/reference/kubectl/jsonpath/.
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from dra_driver.errors import InvalidInput
 
 _STEP = re.compile(
-    r"""\.(?P<field>[A-Za-z_][\w-]*) | \['(?P<quoted>[^']+)'\] | \[(?P<index>-?\d+)\] | (?P<all>\[\*\]|\.\*)
+    r"""\.(?P<field>(?:[\w/-]|\\.)+) | \['(?P<quoted>[^']+)'\] | \[(?P<index>-?\d+)\] | (?P<all>\[\*\]|\.\*)
     | \[\?\(\s*@\.(?P<of>[\w-]+)\s*(?P<how>==|!=)\s*(?P<value>"[^"]*"|'[^']*'|-?\d+|true|false|null)\s*\)\]""",
     re.VERBOSE,
 )
@@ -75,11 +76,11 @@ def _parts(words: Iterator[str | tuple[str]], text: str, *, inside: bool) -> Ite
                 raise _error(text, "{end} has no {range}")
             return
         elif word.startswith("range "):
-            yield Range(_path(word.removeprefix("range "), text), tuple(_parts(words, text, inside=True)))
+            yield Range(read_path(word.removeprefix("range "), text), tuple(_parts(words, text, inside=True)))
         elif word[:1] in ("'", '"'):
             yield _quoted(word, text)
         else:
-            yield _path(word, text)
+            yield read_path(word, text)
     if inside:
         raise _error(text, "{range} has no {end}")
 
@@ -91,7 +92,8 @@ def _quoted(word: str, text: str) -> str:
         raise _error(text, f"{word} is not a text") from error
 
 
-def _path(word: str, text: str) -> Path:
+def read_path(word: str, text: str) -> Path:
+    """`text` is where it stands. Raises InvalidInput that names what is not understood."""
     rest = word.strip().removeprefix("$").removeprefix("@")
     if rest == ".":
         return Path(())
@@ -101,7 +103,8 @@ def _path(word: str, text: str) -> Path:
         if match is None:
             raise _error(text, f"{rest!r} is not understood; use fields, [N], [*] and [?(@.field==value)]")
         kind = "field" if match["quoted"] else str(match.lastgroup)
-        about = match["quoted"] or match["field"] or match["index"] or match["of"] or ""
+        field = re.sub(r"\\(.)", r"\1", match["field"] or "")
+        about = match["quoted"] or field or match["index"] or match["of"] or ""
         steps.append((match["how"] or kind, about, match["value"] or ""))
         rest = rest[match.end() - (rest[0] not in ".[") :]
     return Path(tuple(steps))
