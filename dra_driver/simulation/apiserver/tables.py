@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from itertools import chain, repeat
+from typing import Any
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.errors import InvalidInput
@@ -339,7 +340,7 @@ _TYPES: dict[str, tuple[type, ...]] = {"integer": (int, float), "number": (int, 
 def custom_cell(column: Column, obj: JsonObject, now: datetime) -> Cell:
     """None for a value of another type than the column's, and where the path leads nowhere."""
     path = _path(column.json_path)
-    value = next(iter(path.values(obj)), None) if path is not None else None
+    value: Any = next(iter(path.values(obj)), None) if path is not None else None
     if value is None:
         return None
     if column.type == "date":
