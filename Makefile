@@ -1,5 +1,5 @@
 # `make demo` and `make test` set up what they need; `make check` is all that CI runs.
-.PHONY: help demo test test-all check format lint types contracts generate lock bases image chart sbom scan bench campaign faults mutants image-check clean
+.PHONY: help demo test test-all check format lint types contracts generate lock bases pictures image chart sbom scan bench campaign faults mutants image-check clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -51,6 +51,9 @@ generate: $(VENV)/.dev  ## generated files: protobuf messages, custom resource d
 	@$(BIN)/python -m dra_driver.kube.kubelet_api.generate && $(BIN)/python -m docs.from_code.crds
 	@$(BIN)/python -m docs.from_code.config_schemas && PYTHONPATH=. $(BIN)/python tests/dra_driver/checking/extract_models.py
 	@PYTHONPATH=. $(BIN)/python charts/generate.py && PYTHONPATH=. $(BIN)/python docs/generate.py
+
+pictures: $(VENV)/.dev  ## docs/pictures: recordings of the real programs on a simulated cluster
+	@PYTHONPATH=. $(BIN)/python -m docs.pictures.top
 
 # Hashes of all wheels, for every platform and Python, from the index that uv is configured to use. What is pinned stays as
 # long as it fits; `make lock ARGS=--upgrade` takes the newest versions.

@@ -5,7 +5,7 @@ identity (a GPU's UUID) and are never parsed: `gpu_device_names` maps UUIDs to n
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 GPU_DRIVER = "gpu.nvidia.com"
@@ -233,3 +233,9 @@ def model_label(model: str) -> str:
         return model
     stem = model.rpartition("/")[2].partition(".tar")[0].partition(".tgz")[0].lower()
     return re.sub(r"[^a-z0-9]+", "-", stem).strip("-")[:40].strip("-") or "record"
+
+
+FORMER_CLASSES: Mapping[str, str] = {
+    "imex.nvidia.com": "create a ComputeDomain, and name the ResourceClaimTemplate that it makes",
+}
+"""DeviceClasses of early releases of NVIDIA's driver, which its demo specs still name; what to do in their place."""

@@ -22,7 +22,7 @@ from dra_driver.checking.findings import (
 from dra_driver.checking.knowledge import Key
 from dra_driver.checking.manifests import ClaimPart, Manifests, PodPart
 from dra_driver.checking.selectors import fix_of
-from dra_driver.names import is_dns_label, is_dns_subdomain
+from dra_driver.names import FORMER_CLASSES, is_dns_label, is_dns_subdomain
 from dra_driver.phrases import is_misspelled, listed, meant, shown
 
 _WHERE: Mapping[str, str] = {
@@ -39,6 +39,8 @@ _WHERE: Mapping[str, str] = {
 KINDS = frozenset(_WHERE)
 _CONTAINERS = ("initContainers", "containers")
 _SIMILAR_GPU = ("nvidia.com/",)
+_OF_HAMI = ("nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores")
+"""By its default configuration. Its number of GPUs is `nvidia.com/gpu`."""
 
 
 def pod_spec(kind: str, obj: JsonObject) -> tuple[str, JsonObject] | None:
@@ -259,6 +261,10 @@ def report_missing(
     in_cluster = (existing or {}).get(kind, ())
     if (namespace or ("" if kind == "DeviceClass" else "default"), name) in in_cluster:
         return
+    if kind == "DeviceClass" and name in FORMER_CLASSES:
+        message = f"there is no DeviceClass {shown(name)} any more: early releases of NVIDIA's driver had it"
+        report.find(MISNAMED, path, message, fix=FORMER_CLASSES[name], severity=Severity.ERROR)
+        return
     guess = meant(name, [*known, *(text for ns, text in in_cluster if ns == namespace)])
     if guess:
         certain = existing is not None or is_misspelled(name, guess.split("`")[1])
@@ -291,6 +297,11 @@ def _check_resource(pod: PodPart, path: str, name: str, classes: Mapping[str, st
         check_gate("DRAExtendedResource", path, pod.report, manifests.knowledge.minor)
         return
     if not name.startswith((IMPLICIT_PREFIX, *_SIMILAR_GPU)):
+        return
+    if name in _OF_HAMI:
+        message = f"{name} is a resource of HAMi, and no DeviceClass provides it"
+        fix = "`dractl migrate` writes a claim of a share of a GPU in its place"
+        pod.report.find(EXTENDED_RESOURCE, path, message, fix=fix)
         return
     guess = meant(name, classes)
     message = f"no DeviceClass provides {name}{guess}"

@@ -213,7 +213,7 @@ async def _run(
                     outcomes[-1].skipped = skipped[scenario.name]
                     continue
                 status.update(f"running example {scenario.name}")
-                outcomes.append(await _outcome(cluster, scenario, timeout_s))
+                outcomes.append(await run_scenario(cluster, scenario, timeout_s))
             status.update("stopping the cluster")
     return outcomes
 
@@ -228,7 +228,7 @@ def _why_not(scenario: Scenario, publisher: str) -> str | None:
     return None
 
 
-async def _outcome(cluster: SimulatedCluster, scenario: Scenario, timeout_s: float) -> ExampleOutcome:
+async def run_scenario(cluster: SimulatedCluster, scenario: Scenario, timeout_s: float) -> ExampleOutcome:
     outcome = ExampleOutcome(scenario.name)
     before = cluster.hardware()
     try:
@@ -238,7 +238,7 @@ async def _outcome(cluster: SimulatedCluster, scenario: Scenario, timeout_s: flo
         claims = [ResourceClaim.of(item) for item in (await cluster.kube.list(RESOURCE_CLAIMS)).items]
         outcome.containers = scenarios.container_results(cluster, pods, slices, claims)
         if not outcome.containers:
-            outcome.error = "no container was started"
+            outcome.error = "none of its manifests makes pods"
     except DriverError as error:
         outcome.error = str(error)
     try:

@@ -149,7 +149,7 @@ class Scenario:
     name: str
     documents: tuple[JsonObject, ...]
     foreign: tuple[str, ...] = ()
-    """Kinds among its manifests that the simulated cluster does not have; `documents` has none of them."""
+    """`Kind.group` of manifests whose type the simulated cluster does not have; `documents` has none of them."""
 
     @property
     def rules(self) -> PublishingPolicy:
@@ -178,12 +178,14 @@ def read_scenario(folder: Path) -> Scenario:
         raise InvalidInput("no YAML documents in this folder", about=str(folder))
     for document in documents:
         _check(document, folder)
-    foreign = {document["kind"] for document in documents if _type_of(document) not in _types()}
-    documents = [document for document in documents if document["kind"] not in foreign]
+    foreign = {_type_of(document) for document in documents} - _types().keys()
+    documents = [document for document in documents if _type_of(document) not in foreign]
     order = [(resource.group, resource.kind) for resource in _FIRST]
     ordered = sorted(documents, key=lambda item: order.index(_type_of(item)) if _type_of(item) in order else len(order))
     made = [policy.to_object() for policy in policies_among(policies, folder.name, about=str(folder))]
-    return Scenario(folder.name, (*made, *ordered), tuple(sorted(foreign)))
+    # As kubectl names a type: kinds of two groups can have one name, such as the Service of Knative.
+    types = sorted(f"{kind}.{group}" if group else kind for group, kind in foreign)
+    return Scenario(folder.name, (*made, *ordered), tuple(types))
 
 
 def _check(document: object, folder: Path) -> None:
@@ -193,7 +195,12 @@ def _check(document: object, folder: Path) -> None:
     ):
         raise InvalidInput("a document has no apiVersion and kind, so it is no manifest", about=str(folder))
     metadata = document.get("metadata")
-    if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str):
+    if not isinstance(metadata, dict):
+        raise InvalidInput(f"a {document['kind']} has no metadata", about=str(folder))
+    if isinstance(prefix := metadata.get("generateName"), str):
+        # `kubectl create` would get a name of chance.
+        metadata.setdefault("name", f"{prefix}demo")
+    if not isinstance(metadata.get("name"), str):
         raise InvalidInput(f"a {document['kind']} has no metadata.name", about=str(folder))
 
 
@@ -216,10 +223,22 @@ def _namespaces(scenario: Scenario) -> set[str]:
 
 
 async def apply(kube: Kube, scenario: Scenario) -> None:
-    """Create the objects. Objects that are there already, such as a namespace, are left as they are."""
+    """Create the objects. Objects that are there already, such as a namespace, are left as they are.
+
+    Raises what the API server answers, and InvalidInput for a version that it does not serve.
+    """
     for document in scenario.documents:
-        with suppress(AlreadyExists):
-            await kube.create(_resource(document), document, namespace=_namespace(document))
+        try:
+            with suppress(AlreadyExists):
+                await kube.create(_resource(document), document, namespace=_namespace(document))
+        except NotFound as error:
+            # An API server has no better words for a path that it does not know.
+            if "404 page not found" not in str(error):
+                raise
+            served = _types()[_type_of(document)].api_version
+            name = f"{document['kind']} {document['metadata']['name']}"
+            message = f"the cluster does not serve {document['apiVersion']}: write `apiVersion: {served}`"
+            raise InvalidInput(message, about=name) from error
 
 
 async def wait_running(cluster: SimulatedCluster, scenario: Scenario, timeout_s: float) -> tuple[JsonObject, ...]:

@@ -16,7 +16,7 @@ from dra_driver.api.core import Pod
 from dra_driver.api.resource import ExactRequest, ResourceClaim, SubRequest
 from dra_driver.cel.errors import CelError, CelNotJudged, CelRuntimeError
 from dra_driver.explain.verdicts import ClaimHolder, NodeVerdict, ReasonCode, holder_of
-from dra_driver.names import ADMIN_ACCESS_LABEL
+from dra_driver.names import ADMIN_ACCESS_LABEL, FORMER_CLASSES
 from dra_driver.phrases import and_more
 from dra_driver.quantity import Quantity
 
@@ -151,7 +151,9 @@ def _of_request(
     if spec.device_class_name not in world.classes:
         classes = ", ".join(sorted(world.classes)) or "none"
         text = f"there is no DeviceClass {spec.device_class_name}"
-        yield WaitFinding("missing-class", about, text, f"Create it, or use an existing class: {classes}.", stops=True)
+        fix = f"create it, or use an existing class: {classes}"
+        fix = FORMER_CLASSES.get(spec.device_class_name, fix)
+        yield WaitFinding("missing-class", about, text, f"{fix[0].upper()}{fix[1:]}.", stops=True)
     if isinstance(spec, ExactRequest) and spec.admin_access:
         namespace = claim_key(claim)[0]
         labels = world.namespaces.get(namespace)

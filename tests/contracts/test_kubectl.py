@@ -1,7 +1,11 @@
-"""kubectl itself against both servers: get, describe, apply, patch, label, delete and watch, without special flags."""
+"""kubectl itself against both servers: get, describe, apply, patch, label, delete and watch, without special flags.
+
+GPU_DRA_TEST_KUBECTL   the program, instead of the one on the PATH
+"""
 
 import asyncio
 import json
+import os
 import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -29,7 +33,7 @@ type Kubectl = Callable[..., Awaitable[str]]
 @pytest.fixture
 def kubectl(api: Api, tmp_path: Path) -> Kubectl:
     """Runs kubectl and answers what it printed; fails the test when kubectl fails."""
-    program = shutil.which("kubectl")
+    program = os.environ.get("GPU_DRA_TEST_KUBECTL") or shutil.which("kubectl")
     if program is None:
         pytest.skip("kubectl is not installed")
     cluster: dict[str, str] = {"server": api.url}

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Awaitable, Callable
@@ -37,7 +38,7 @@ spec:
 
 
 def kubectl_with(folder: Path) -> Kubectl:
-    program = shutil.which("kubectl")
+    program = os.environ.get("GPU_DRA_TEST_KUBECTL") or shutil.which("kubectl")
     if program is None:
         pytest.skip("kubectl is not installed")
 

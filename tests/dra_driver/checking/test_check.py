@@ -410,6 +410,13 @@ STORIES = (
     ),
     Story(
         codes.MISNAMED,
+        claim().replace("gpu.nvidia.com", "imex.nvidia.com"),
+        "deviceClassName: imex.nvidia.com",
+        "early releases of NVIDIA's driver had it",
+        claim(),
+    ),
+    Story(
+        codes.MISNAMED,
         claim() + "---\n" + pod(GPU, USE),
         "resourceClaimTemplateName: train",
         "write `resourceClaimName: train`",
@@ -524,6 +531,13 @@ STORIES = (
         pod("", "", "nvidia.com/gpus: 1"),
         "nvidia.com/gpus: 1",
         "did you mean `nvidia.com/gpu`?",
+        pod("", "", "nvidia.com/gpu: 1"),
+    ),
+    Story(
+        codes.EXTENDED_RESOURCE,
+        pod("", "", "nvidia.com/gpumem: 3000"),
+        "nvidia.com/gpumem: 3000",
+        "is a resource of HAMi",
         pod("", "", "nvidia.com/gpu: 1"),
     ),
     Story(

@@ -1,8 +1,15 @@
 """Which examples `dractl demo` runs on nodes that somebody names."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
+import yaml
 
 from dra_driver.cli.demo import _unfit, fitting_examples, scenarios_in
+from dra_driver.cli.scenario import Scenario, apply, read_scenario
+from dra_driver.errors import InvalidInput, NotFound
+from dra_driver.kube.client import Kube
 from dra_driver.simulation.cluster import parse_nodes
 
 FOUND = scenarios_in(None)
@@ -33,3 +40,36 @@ def test_an_older_kubernetes_is_not_asked_for_what_it_drops_or_does_not_offer(mi
     lacks = {name for name, why in reasons.items() if "does not offer" in why}
     assert lacks >= {"extended-resource"}
     assert {"one-gpu", "mps-one-claim", "preference-list", "admin-monitoring"}.isdisjoint(reasons)
+
+
+def scenario_of(folder: Path, *documents: dict[str, Any]) -> Scenario:
+    (folder / "all.yaml").write_text(yaml.safe_dump_all(documents))
+    return read_scenario(folder)
+
+
+def test_a_kind_of_another_group_is_another_kind(tmp_path: Path) -> None:
+    """Knative has a Service, too."""
+    ours = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}}
+    theirs = {"apiVersion": "serving.knative.dev/v1", "kind": "Service", "metadata": {"name": "b"}}
+    scenario = scenario_of(tmp_path, theirs, ours)
+    assert scenario.foreign == ("Service.serving.knative.dev",)
+    assert [document["metadata"]["name"] for document in scenario.documents] == ["a"]
+
+
+def test_a_manifest_for_kubectl_create_gets_a_name(tmp_path: Path) -> None:
+    (pod,) = scenario_of(
+        tmp_path, {"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "train-"}}
+    ).documents
+    assert pod["metadata"]["name"] == "train-demo"
+    with pytest.raises(InvalidInput, match=r"a Pod has no metadata\.name"):
+        scenario_of(tmp_path, {"apiVersion": "v1", "kind": "Pod", "metadata": {"labels": {}}})
+
+
+async def test_a_version_that_is_not_served_is_named_with_the_one_that_is(kube: Kube, tmp_path: Path) -> None:
+    spec = {"devices": {"requests": [{"name": "gpu", "deviceClassName": "gpu.nvidia.com"}]}}
+    old = {"apiVersion": "resource.k8s.io/v1alpha3", "kind": "ResourceClaim", "metadata": {"name": "a"}, "spec": spec}
+    with pytest.raises(InvalidInput, match=r"v1alpha3: write `apiVersion: resource\.k8s\.io/v1`"):
+        await apply(kube, scenario_of(tmp_path, old))
+    lost = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "namespace": "none"}, "spec": {}}
+    with pytest.raises(NotFound, match="namespaces"):
+        await apply(kube, scenario_of(tmp_path, lost))

@@ -151,6 +151,11 @@ def test_a_missing_class_is_found_once() -> None:
     assert [one.code for one in given.findings] == ["missing-class"]
 
 
+def test_a_class_that_nvidias_driver_had_is_not_to_be_created() -> None:
+    (finding,) = explained(_claim(exactly("channel", class_name="imex.nvidia.com")), claim_of="claim").findings
+    assert finding.code == "missing-class" and finding.fix.startswith("Create a ComputeDomain,")
+
+
 def test_what_ends_an_attempt_keeps_its_cause() -> None:
     with pytest.raises(InvalidInput) as raised:
         allocate([claim(exactly("gpu", "1 / 0 == 1"))], NODE, snapshot(published(gpu("gpu-0"))))
