@@ -262,7 +262,7 @@ def report_missing(
     if (namespace or ("" if kind == "DeviceClass" else "default"), name) in in_cluster:
         return
     if kind == "DeviceClass" and name in FORMER_CLASSES:
-        message = f"there is no DeviceClass {shown(name)} any more: early releases of NVIDIA's driver had it"
+        message = f"DeviceClass {shown(name)} does not exist: only early releases of NVIDIA's driver had it"
         report.find(MISNAMED, path, message, fix=FORMER_CLASSES[name], severity=Severity.ERROR)
         return
     guess = meant(name, [*known, *(text for ns, text in in_cluster if ns == namespace)])

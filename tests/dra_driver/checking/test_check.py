@@ -412,7 +412,7 @@ STORIES = (
         codes.MISNAMED,
         claim().replace("gpu.nvidia.com", "imex.nvidia.com"),
         "deviceClassName: imex.nvidia.com",
-        "early releases of NVIDIA's driver had it",
+        "only early releases of NVIDIA's driver had it",
         claim(),
     ),
     Story(
