@@ -420,9 +420,9 @@ class Running:
         """Claims that the controller, the journal or the record of reports still has."""
         journal = JournalFile(self._world.place.state).current()
         reported = Reported(self._world.place.state)
-        said_of = [
-            uid for driver in (GPU_DRIVER, COMPUTE_DOMAIN_DRIVER) for uid in reported.read(f"status of {driver}")
-        ]
+        # Of two instances the last to write wins: a record that is outdated goes with the next write, or the next start.
+        drivers = () if self.outcome.faults["roll"] else (GPU_DRIVER, COMPUTE_DOMAIN_DRIVER)
+        said_of = [uid for driver in drivers for uid in reported.read(f"status of {driver}")]
         holds = [hold for hold in journal.holds if not isinstance(hold, SwitchedMode) or not self._world.modes_on]
         return [
             *(f"the controller still names {one['name']}" for one in await self._world.named()),
