@@ -189,7 +189,8 @@ class DomainClaims:
         async with self._files:
             notes.wanted(ref)
             if self._waiting.get(ref.uid) is not mark:
-                raise InvalidInput("was released, or asked for again, while it waited for its domain", about=str(ref))
+                # The author of the claim can correct nothing.
+                raise NodeNotReady("was released, or asked for again, while it waited for its domain", about=str(ref))
             await self._journal.commit(with_domain_claim(wanted, self._node.name))
             await asyncio.to_thread(self._publish, wanted)
             del self._waiting[ref.uid]

@@ -166,10 +166,9 @@ class NodeBinding:
 
     async def _attempt(self, ref: ClaimRef, wait: _Wait | None) -> _Wait | None:
         """None when the claim is not allocated here, or no longer. Raises ClusterError."""
-        claim = await self._claims.read(ref)
-        if claim is None or claim.metadata.uid != ref.uid or claim.status.allocation is None:
+        allocation = await self._allocation(ref)
+        if allocation is None:
             return None
-        allocation = claim.status.allocation
         results = [result for result in allocation.devices.results if self._is_here(result)]
         if not any(result.binding_conditions for result in results):
             return None
@@ -185,6 +184,11 @@ class NodeBinding:
             await self._prepare(ref, results, wait)
         return wait
 
+    async def _allocation(self, ref: ClaimRef) -> Allocation | None:
+        """Raises ClusterError."""
+        claim = await self._claims.read(ref)
+        return None if claim is None or claim.metadata.uid != ref.uid else claim.status.allocation
+
     def _is_here(self, result: AllocatedDevice) -> bool:
         return (result.driver, result.pool) == (self._driver, self._node)
 
@@ -196,6 +200,8 @@ class NodeBinding:
             self._outcome(names, None)
             return
         answer = self._answer(error, wait)
+        if answer is not BindingAnswer.WAIT and await self._allocation(ref) != wait.allocation:
+            return  # The error may be about the next allocation, which the next attempt finds.
         if answer is BindingAnswer.GIVE_UP and not wait.blamed:
             wait.blamed, answer = True, BindingAnswer.WAIT
             self._outcome(names, error)

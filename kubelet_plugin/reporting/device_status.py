@@ -254,6 +254,8 @@ class DeviceStatusWriter(ClaimListener):
         self._claims = claims
         self._section = reported.section(f"status of {driver}", _parsed, _plain)
         self._reported = self._section.read()
+        self._is_remembered = True
+        """False while the disk refuses."""
         self._now = now
         self._together_s = together_s
         self._look_every_s = look_every_s
@@ -297,9 +299,11 @@ class DeviceStatusWriter(ClaimListener):
 
     def waits_no_longer(self, claim_uid: str) -> None:
         """The scheduler has the answer, or gave the claim up: what was said goes with the allocation, and the kubelet
-        never comes for the claim. Unless the pod is bound to a claim that only its author can correct."""
-        refusal = self._refused.get(claim_uid)
-        if refusal is not None and refusal.binding in (BindingAnswer.WAIT, BindingAnswer.GIVE_UP):
+        never comes for the claim. Unless the answer was that the pod is bound, and only its author can correct it."""
+        refusal, known = self._refused.get(claim_uid), self._known.get(claim_uid)
+        if refusal is None or refusal.binding is None:
+            return
+        if refusal.binding is not BindingAnswer.BIND or known is None or known.refused is not None:
             del self._refused[claim_uid]
             self._changed.set()
 
@@ -359,7 +363,10 @@ class DeviceStatusWriter(ClaimListener):
             reported[claim.uid] = ReportedDevices(claim, frozenset(devices))
         if reported != self._reported:
             self._reported = reported
-            await asyncio.to_thread(self._section.write, reported)
+            await self._remember()
+
+    async def _remember(self) -> None:
+        self._is_remembered = await asyncio.to_thread(self._section.write, self._reported)
 
     async def write(self) -> None:
         """Write what differs. Raises Unreachable, or NodeNotReady before the hardware was seen."""
@@ -389,6 +396,8 @@ class DeviceStatusWriter(ClaimListener):
         # `say_again` forgot these, and then their claims were released: the status went with the allocation.
         for uid in self._reported.keys() - held.keys() - self._refused.keys() - self._known.keys():
             await self._note(self._reported[uid].claim, ())
+        if not self._is_remembered:
+            await self._remember()
 
     async def _put(self, claim: ClaimRef, devices: Entries) -> None:
         known = self._known.get(claim.uid)

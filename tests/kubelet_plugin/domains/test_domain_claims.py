@@ -219,7 +219,7 @@ async def test_a_claim_that_is_released_while_it_waits_leaves_nothing(node: Node
     await node.domains.watched.wait()
     assert (await plugin.unprepare([ref]))[ref.uid] is None
     node.ready("d")
-    refused(await waiting, InvalidInput, "was released")
+    refused(await waiting, NodeNotReady, "was released")
     assert node.file(ref) is None
     assert node.held == {}
 

@@ -1,7 +1,7 @@
 """What a node does about claims whose pods wait for it, and when it gives up: kubelet_plugin/reporting/binding.py."""
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -32,6 +32,7 @@ class Scene:
         self.api = FakeClaims()
         self.error: DriverError | None = None
         """What preparations end with."""
+        self.before_error: Callable[[], object] = lambda: None
         self.prepared: list[ClaimRef] = []
         self.refusals: list[PrepareRefusal] = []
         self.again: list[str] = []
@@ -45,6 +46,7 @@ class Scene:
 
     async def prepare_ahead(self, claim: ClaimRef) -> DriverError | None:
         self.prepared.append(claim)
+        self.before_error()
         return self.error
 
     async def release_given_up(self) -> bool:
@@ -178,6 +180,19 @@ async def test_what_every_node_would_refuse_is_bound_and_no_device_is_blamed(sce
         await eventually(lambda: scene.answers)
     assert {*scene.answers} == {BindingAnswer.BIND}
     assert scene.outcomes == []
+
+
+async def test_no_answer_is_given_about_an_allocation_that_went_meanwhile(scene: Scene) -> None:
+    """The error is about the next allocation, which is another node's. Seed 45128296 of the campaign."""
+    ref = scene.claim()
+    scene.error = InvalidConfig("the device is in pool node-b")
+    scene.before_error = lambda: scene.claim("train", a_result(0, pool="node-b", **BINDS))
+    async with scene.at_work(patience_s=0.0) as binding:
+        binding.saw(inventory(ref))
+        await eventually(lambda: scene.prepared)
+        reads = scene.api.reads
+        await eventually(lambda: scene.api.reads > reads + 1)
+    assert scene.refusals == [] and scene.outcomes == []
 
 
 async def test_an_api_server_that_does_not_answer_is_no_fault_of_the_node(scene: Scene) -> None:

@@ -625,6 +625,20 @@ async def test_the_kubelets_own_failure_keeps_the_answer_about_binding(scene: Sc
     assert {one["type"]: one["status"] for one in device["conditions"]} == {"Ready": "False", "BindingReady": "True"}
 
 
+@pytest.mark.parametrize("answer", BindingAnswer)
+async def test_of_a_claim_that_moved_before_it_was_answered_nothing_is_kept(
+    scene: Scene, answer: BindingAnswer
+) -> None:
+    """The API server refuses what is said about devices that the claim no longer has. Seed 45128296 of the campaign."""
+    elsewhere = tuple(replace(device, pool="node-b") for device in ALLOCATED)
+    scene.writer.waits_for_binding(PrepareRefusal(scene.ref, elsewhere, "InvalidInput", "no", answer))
+    await scene.writer.write()
+    assert await scene.devices() == []
+    scene.writer.waits_no_longer(scene.ref.uid)
+    await scene.writer.write()
+    assert not Reported(scene.folder).read(SECTION) and not scene.writer._refused
+
+
 @pytest.mark.parametrize("answer", [BindingAnswer.WAIT, BindingAnswer.GIVE_UP])
 async def test_of_a_claim_that_was_given_up_nothing_is_kept(scene: Scene, answer: BindingAnswer) -> None:
     """The kubelet never comes for it. The answer goes with the allocation, and may be unread yet."""
@@ -635,6 +649,18 @@ async def test_of_a_claim_that_was_given_up_nothing_is_kept(scene: Scene, answer
     scene.writer.waits_no_longer(scene.ref.uid)
     await scene.writer.write()
     assert not Reported(scene.folder).read(SECTION) and await scene.devices() == said
+
+
+async def test_what_the_disk_refused_is_written_later(scene: Scene) -> None:
+    """Else a status could stay that nobody remembers. Seed 45128199 of the campaign."""
+    scene.folder /= "absent"
+    writer = scene.new_writer()
+    scene.holds()
+    await writer.write()
+    assert await scene.devices() and not Reported(scene.folder).read(SECTION)
+    scene.folder.mkdir()
+    await writer.write()
+    assert scene.ref.uid in Reported(scene.folder).read(SECTION)
 
 
 async def test_a_release_does_not_take_back_that_the_node_gave_up(scene: Scene) -> None:
