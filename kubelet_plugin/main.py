@@ -182,7 +182,8 @@ def _node(settings: NodePluginSettings, own: OwnNode) -> _Node:
     journal = JournalStore(settings.state_dir)
     open_nvml = installed_nvml(driver) if simulated is None else simulated_nvml(simulated)
     programs = DriverPrograms(host, driver.root)
-    host_imex = HostDaemon(host, programs) if Feature.HOST_IMEX in settings.feature_gates else None
+    own_imex = Feature.HOST_IMEX in settings.feature_gates
+    host_imex = HostDaemon(host, programs, settings.imex_socket) if own_imex else None
     imex_state = (lambda: None) if host_imex is None else host_imex.state
     machine = machine_of(host, settings.host_root if settings.simulate else None)
     fabric = _fabric_manager(settings, host, driver, simulated)

@@ -49,6 +49,8 @@ class NodePluginSettings:
     fabric_manager: str | None
     """Where Fabric Manager takes commands: a socket on the host, HOST or HOST:PORT; None: the plugin searches for the
     socket. For the gate FabricManagerPartitioning."""
+    imex_socket: str
+    """Where on the host its own IMEX daemon takes commands. For the gate HostManagedIMEXDaemon."""
     publisher: str
     """`controller` or `node`: who writes ResourceSlices."""
     policy: Path | None
@@ -103,6 +105,7 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> N
         driver_root=options.driver_root or None,
         cdi_hook=options.cdi_hook or None,
         fabric_manager=options.fabric_manager or None,
+        imex_socket=options.imex_socket,
         publisher=options.publisher,
         policy=Path(options.policy) if options.policy else None,
         validation_command=options.validation_command,
@@ -144,6 +147,12 @@ def _parser() -> SettingsParser:
         "",
         "where Fabric Manager takes commands: a socket on the host, HOST or HOST:PORT; default: the plugin searches",
         type=_fabric_manager,
+    )
+    setting(
+        "--imex-socket",
+        "/etc/nvidia-imex/imex_ctrl.sock",
+        "socket of the host's own IMEX daemon, its IMEX_CMD_UNIX_DOMAIN_PATH, for the gate HostManagedIMEXDaemon",
+        type=_socket,
     )
     setting("--publisher", "controller", "who writes ResourceSlices", choices=("controller", "node"))
     setting("--policy", "", "file with the PublishingPolicy of the installation, made into GpuPolicies")
@@ -188,6 +197,12 @@ def _fabric_manager(text: str) -> str:
     host, _, port = text.partition(":")
     if text and not text.startswith("/") and (not host or (port and not port.isdecimal())):
         raise argparse.ArgumentTypeError(f"{text!r} is neither an absolute path on the host, nor HOST or HOST:PORT")
+    return text
+
+
+def _socket(text: str) -> str:
+    if not text.startswith("/"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not an absolute path on the host")
     return text
 
 

@@ -19,7 +19,6 @@ _OURS = "GPU_DRA_POD_IP"
 _CHANNELS = "nvidia-caps-imex-channels"
 _PARAMS = "/proc/driver/nvidia/params"
 _WORLD = 0o666
-_HOST_SOCKET = "/etc/nvidia-imex/imex_ctrl.sock"
 
 
 def imex_facts(host: HostFiles, driver_root: str) -> ImexFacts | None:
@@ -99,15 +98,16 @@ _LONGEST_STATE = 253
 
 
 class HostDaemon:
-    """The IMEX daemon that a node runs by itself; it is asked through the socket of its usual configuration."""
+    """The IMEX daemon that a node runs by itself. `socket` is its IMEX_CMD_UNIX_DOMAIN_PATH, a path on the host."""
 
-    def __init__(self, host: HostFiles, programs: DriverPrograms) -> None:
+    def __init__(self, host: HostFiles, programs: DriverPrograms, socket: str) -> None:
         self._host = host
         self._programs = programs
+        self._socket = socket
 
     def state(self) -> str:
         """Its own word, `READY` for instance, or why it does not answer. Blocks."""
-        socket = self._host.path(_HOST_SOCKET)
+        socket = self._host.path(self._socket)
         try:
             return self._programs.run("nvidia-imex-ctl", ("-q", f"--u={socket}"), about="IMEX", timeout_s=10.0).strip()
         except NodeNotReady as error:

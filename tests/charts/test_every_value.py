@@ -13,7 +13,7 @@ import pytest
 import yaml
 from support.chart_values import EXTRA_CLASS, Values, merged
 from support.foreign_types import EVERYTHING_SERVED
-from support.helm import CHART, Release
+from support.helm import CHART, NAMESPACE, Release
 
 from charts.generate import read_values
 
@@ -30,8 +30,11 @@ BASE: Values = {
 }
 """With everything that other values are about."""
 
+HOME = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "marked-home"}}
+
 MARKED: Mapping[str, Any] = {
     "fullnameOverride": "marked-name",
+    "namespaceOverride": "marked-home",
     "commonLabels": {"a-label": "of-everything"},
     "image.repository": "registry.example.com/marked",
     "image.tag": "0.0.77",
@@ -48,6 +51,7 @@ MARKED: Mapping[str, Any] = {
     "kubeletPlugin.driverRoot": "/marked/driver",
     "kubeletPlugin.cdiHook": "/marked/cdi-hook",
     "kubeletPlugin.fabricManager": "marked-fabric:6666",
+    "kubeletPlugin.imexSocket": "/marked/imex.sock",
     "kubeletPlugin.discoveryInterval": 31.25,
     "kubeletPlugin.cleanupInterval": 601.25,
     "kubeletPlugin.validationCommand": "/marked/validation",
@@ -194,7 +198,7 @@ def together(values: Mapping[str, Any]) -> Values:
 
 def rendered(render: Render, values: Values) -> str:
     """Of objects and hooks."""
-    release: Release = render(merged(BASE, values), before=EVERYTHING_SERVED)
+    release: Release = render(merged(BASE, values), before=(*EVERYTHING_SERVED, HOME))
     return yaml.safe_dump_all([*release.objects, *release.hooks], width=10_000)
 
 
@@ -243,6 +247,14 @@ def test_what_a_value_is_set_to_shows(render: Render) -> None:
     marks = {path: mark_of(path, value) for path, value in MARKED.items()}
     assert [path for path, mark in marks.items() if re.search(mark, before)] == [], "no marks"
     assert [path for path, mark in marks.items() if not re.search(mark, after)] == [], "without an effect"
+
+
+def test_all_objects_move_to_another_namespace(render: Render) -> None:
+    moved = rendered(render, {"namespaceOverride": "marked-home"})
+    assert {one["metadata"]["namespace"] for one in yaml.safe_load_all(moved) if "namespace" in one["metadata"]} == {
+        "marked-home"
+    }
+    assert re.findall(rf"(?<![\w-]){NAMESPACE}(?![\w-])", moved) == []
 
 
 @pytest.mark.parametrize("switches", SWITCHES, ids=lambda switches: next(iter(switches)))

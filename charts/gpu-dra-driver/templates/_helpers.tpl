@@ -13,12 +13,18 @@
 {{- end -}}
 {{- end }}
 
+{{/* Where the objects are; Helm keeps the release itself in the namespace of --namespace. */}}
+{{- define "gpu-dra.namespace" -}}
+{{- default .Release.Namespace .Values.namespaceOverride -}}
+{{- end }}
+
 {{/* Names of cluster-scoped objects contain the namespace, so that releases with the same name in two namespaces differ. */}}
 {{- define "gpu-dra.clusterName" -}}
-{{- if or (not .Release.Namespace) (eq .Release.Namespace (include "gpu-dra.fullname" .)) -}}
+{{- $namespace := include "gpu-dra.namespace" . -}}
+{{- if or (not $namespace) (eq $namespace (include "gpu-dra.fullname" .)) -}}
 {{- include "gpu-dra.fullname" . -}}
 {{- else -}}
-{{- printf "%s-%s" .Release.Namespace (include "gpu-dra.fullname" .) -}}
+{{- printf "%s-%s" $namespace (include "gpu-dra.fullname" .) -}}
 {{- end -}}
 {{- end }}
 
@@ -97,15 +103,15 @@ yes
 {{- end }}
 
 {{- define "gpu-dra.pluginUser" -}}
-system:serviceaccount:{{ .Release.Namespace }}:{{ include "gpu-dra.pluginAccount" . }}
+system:serviceaccount:{{ include "gpu-dra.namespace" . }}:{{ include "gpu-dra.pluginAccount" . }}
 {{- end }}
 
 {{- define "gpu-dra.controllerUser" -}}
-system:serviceaccount:{{ .Release.Namespace }}:{{ include "gpu-dra.controllerAccount" . }}
+system:serviceaccount:{{ include "gpu-dra.namespace" . }}:{{ include "gpu-dra.controllerAccount" . }}
 {{- end }}
 
 {{- define "gpu-dra.cleanupUser" -}}
-system:serviceaccount:{{ .Release.Namespace }}:{{ include "gpu-dra.cleanup" . }}
+system:serviceaccount:{{ include "gpu-dra.namespace" . }}:{{ include "gpu-dra.cleanup" . }}
 {{- end }}
 
 {{- define "gpu-dra.selectorLabels" -}}
@@ -333,7 +339,7 @@ container.
 {{- range (lookup "apps/v1" "DaemonSet" "" "").items | default list -}}
   {{- $pod := .spec.template.spec -}}
   {{- $name := printf "%s/%s" .metadata.namespace .metadata.name -}}
-  {{- $self := and (eq .metadata.namespace $.Release.Namespace) (eq (toString (dig "metadata" "annotations" "meta.helm.sh/release-name" "" .)) $.Release.Name) -}}
+  {{- $self := and (eq .metadata.namespace (include "gpu-dra.namespace" $)) (eq (toString (dig "metadata" "annotations" "meta.helm.sh/release-name" "" .)) $.Release.Name) -}}
   {{- range $pod.containers | default list -}}
     {{- $words := join " " (concat (.command | default list) (.args | default list)) -}}
     {{- $nvidias := contains "gpu-kubelet-plugin" $words -}}

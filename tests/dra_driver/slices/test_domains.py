@@ -5,10 +5,12 @@ from typing import Any
 
 from support.inventories import gpu, inventory_spec
 
+from dra_driver.api.gpupolicy import GpuPolicy, combined
 from dra_driver.api.inventory import DOMAIN_SUBJECT, FabricFacts, ImexFacts, NodeInventorySpec, Problem
-from dra_driver.api.policy import PublishingPolicy
+from dra_driver.api.policy import PublishingPolicy, rules_of
 from dra_driver.api.resource import Device
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER
+from dra_driver.publish.decisions import decided
 from dra_driver.slices.domains import FABRIC_TAINT, domain_devices
 from dra_driver.slices.features import ALL_FEATURES, ServerFeatures
 
@@ -48,6 +50,13 @@ def test_a_tray_offers_a_daemon_and_one_channel() -> None:
         ("channel-0", {"type": "channel", "id": 0, **clique}),
     ]
     assert notes == ()
+
+
+def test_a_node_whose_gpus_are_all_left_to_a_device_plugin_still_takes_part() -> None:
+    policies = [GpuPolicy.read({"metadata": {"name": "x"}, "spec": {"gpus": {"products": ["*"]}, "publish": False}})]
+    node = decided(combined(policies), policies, tray(), {})
+    assert node.publish and [group.publish for group in node.gpus] == [False]
+    assert names(tray(), rules_of(node)) == ["daemon-0", "channel-0"]
 
 
 def test_policy_gives_channels_by_node_and_the_driver_bounds_them() -> None:

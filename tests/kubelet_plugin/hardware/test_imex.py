@@ -65,7 +65,7 @@ def test_the_inventory_says_so_where_domains_can_be(tmp_path: Path, profile: str
 def test_a_daemon_of_the_host_is_ready_when_it_says_so_and_not_before_it_runs(tmp_path: Path) -> None:
     root = create_host(tmp_path / "host", "gb200").root
     files = HostFiles(root)
-    daemon = HostDaemon(files, DriverPrograms(files, lambda: find_driver_root(files)))
+    daemon = HostDaemon(files, DriverPrograms(files, lambda: find_driver_root(files)), "/run/imex/commands")
     found = imex_facts(files, "/")
     assert found is not None and found.usable
     problem = daemon.problem()
@@ -74,10 +74,10 @@ def test_a_daemon_of_the_host_is_ready_when_it_says_so_and_not_before_it_runs(tm
     (address,) = addresses(1)
     node = ImexNode(root, tmp_path / "imex", address, {"zero": address})
     node.list_nodes("zero")
-    folder = files.path("/etc/nvidia-imex")
+    folder = files.path("/run/imex")
     folder.mkdir(parents=True, exist_ok=True)
     config = node.place.config
-    config.write_text(config.read_text() + f"IMEX_CMD_UNIX_DOMAIN_PATH={folder}/imex_ctrl.sock\n")
+    config.write_text(config.read_text() + f"IMEX_CMD_UNIX_DOMAIN_PATH={folder}/commands\n")
     with node.running():
         until(lambda: daemon.state() == "READY", "the daemon is not ready")
         assert daemon.problem() is None
@@ -88,7 +88,7 @@ def test_a_long_reason_why_the_hosts_daemon_does_not_answer_fits_into_the_invent
     """An API server would refuse the inventory, and no GPU of the node would be published."""
     root = create_host(tmp_path / ("long" * 60) / "host", "gb200").root
     files = HostFiles(root)
-    state = HostDaemon(files, DriverPrograms(files, lambda: find_driver_root(files))).state()
+    state = HostDaemon(files, DriverPrograms(files, lambda: find_driver_root(files)), "/run/imex.sock").state()
     facts = imex_facts(files, "/")
     assert facts is not None
     assert state.startswith("it does not answer")
