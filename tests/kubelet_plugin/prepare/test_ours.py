@@ -19,6 +19,7 @@ from dra_driver.api.inventory import (
 from dra_driver.devices.model import DeviceKind
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
+    FabricPartition,
     GpuIdentity,
     GpuInstance,
     Hold,
@@ -203,6 +204,15 @@ class TestWhatIsLost:
 
     def test_what_another_boot_made_is_made_again_and_not_lost(self) -> None:
         assert lost([gpu(0)], ours_of(self.records(boot="boot-0"), BOOT)) == ()
+
+    def test_a_fabric_partition_counts_while_it_is_made_in_this_boot(self) -> None:
+        states = [*((state, BOOT) for state in HoldState), (HoldState.MADE, "boot-0")]
+        records: dict[Hold, HoldRecord] = {
+            FabricPartition(number, (identity(number),)): made(state=state, boot=boot)
+            for number, (state, boot) in enumerate(states)
+        }
+        made_now = [number for number, state in enumerate(states) if state == (HoldState.MADE, BOOT)]
+        assert ours_of(records, BOOT).partitions == frozenset(made_now)
 
     def test_nothing_is_known_of_a_gpu_that_could_not_be_read(self) -> None:
         assert lost([gpu(1)], ours_of(self.records(), BOOT)) == ()
