@@ -27,7 +27,7 @@ from dra_driver.simulation.cluster import SimulatedCluster, parse_nodes
 PICTURE = Path(__file__).with_suffix(".svg")
 NODES = "dgx-h100:2,l40s:2,t4"
 RUNNING = ("by-memory-and-architecture", "nvlink-pair", "one-gpu", "time-slicing-one-claim", "two-containers-one-claim")
-COLUMNS, LINES = 120, 18
+COLUMNS, LINES = 120, 14
 _LIMIT_S = 150.0
 """A GPU that is back counts as healthy after a minute."""
 
