@@ -6,7 +6,6 @@ hardware by a name. `kubelet_plugin.main` gives a `NodeOffers` to the claim serv
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
 
 import structlog
@@ -15,7 +14,6 @@ from dra_driver.api.gpu_settings import HealthPolicy
 from dra_driver.api.inventory import NodeInventorySpec, NodeInventoryStatus, summary_of
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import PublishingPolicy, rules_before, rules_of
-from dra_driver.api.resource import Attribute
 from dra_driver.devices.model import Offer
 from dra_driver.devices.offers import by_name, offers
 from dra_driver.errors import ClusterError, InvalidInput, NodeNotReady, NotFound
@@ -96,14 +94,25 @@ class NodeRules:
             _log.warning("what holds for this node cannot be read", error=str(error))
 
 
-@dataclass(frozen=True, slots=True)
 class _Attributes:
-    """`described` is of these facts and rules, and made when it is first needed."""
+    """Of the devices of a node with these facts and rules; each is described when it is first needed."""
 
-    facts: NodeFacts
-    rules: PublishingPolicy
-    driver: str
-    described: Callable[[], NodeAttributes]
+    def __init__(
+        self, facts: NodeFacts, rules: PublishingPolicy, driver: str, describe: Callable[[], NodeAttributes]
+    ) -> None:
+        self.facts = facts
+        self.rules = rules
+        self.driver = driver
+        self._describe = cache(describe)
+        self._of_devices: dict[tuple[str, bool], JsonObject] = {}
+        """By name, and whether it is shared."""
+
+    def of(self, offer: Offer) -> JsonObject:
+        key = offer.name, offer.sharing is not None
+        if key not in self._of_devices:
+            attributes, _ = self._describe().of(offer, device_capacity(offer))
+            self._of_devices[key] = {name: attribute.to_wire() for name, attribute in attributes.items()}
+        return self._of_devices[key]
 
 
 class NodeOffers:
@@ -132,20 +141,15 @@ class NodeOffers:
             self._last = last = facts, rules, {**table, **by_name(offers(inventory, rules, {}))}
         return last[2]
 
-    def attributes(self, facts: NodeFacts, driver: str) -> Callable[[Offer], Mapping[str, Attribute]]:
-        """What `driver` publishes of a device of the table, by the attribute's name; by the present rules, also for
+    def attributes(self, facts: NodeFacts, driver: str) -> Callable[[Offer], JsonObject]:
+        """What `driver` publishes of a device of the table, as in its ResourceSlice; by the present rules, also for
         devices from before a change."""
         rules = self._rules.rules or PublishingPolicy.EVERYTHING
         last = self._attributes
         if last is None or last.facts is not facts or last.rules is not rules or last.driver != driver:
-
-            @cache
-            def described() -> NodeAttributes:
-                return NodeAttributes(self._inventory(facts), rules, {}, driver)
-
-            self._attributes = last = _Attributes(facts, rules, driver, described)
-        described_now = last.described
-        return lambda offer: described_now().of(offer, device_capacity(offer))[0]
+            last = _Attributes(facts, rules, driver, lambda: NodeAttributes(self._inventory(facts), rules, {}, driver))
+            self._attributes = last
+        return last.of
 
     def _inventory(self, facts: NodeFacts) -> NodeInventorySpec:
         return NodeInventorySpec(

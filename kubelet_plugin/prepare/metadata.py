@@ -149,7 +149,7 @@ def _published(device: HeldDevice, node: Node, source: MetadataSource) -> JsonOb
         return {}
     if offer.share is None and device.share_id is None:
         offer = replace(offer, sharing=None)
-    return {name: attribute.to_wire() for name, attribute in source.attributes(offer).items()}
+    return source.attributes(offer)
 
 
 def _identity(device: HeldDevice, made: str | None) -> JsonObject:

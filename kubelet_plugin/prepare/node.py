@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from dra_driver.api.inventory import GpuFacts, Problem
-from dra_driver.api.resource import Attribute
+from dra_driver.api.meta import JsonObject
 from dra_driver.cdi.edits import DriverFiles
 from dra_driver.cdi.model import DeviceNode
 from dra_driver.devices.model import Offer
@@ -20,8 +20,8 @@ class MetadataSource:
 
     folder: str
     """Where its files are, on the host."""
-    attributes: Callable[[Offer], Mapping[str, Attribute]]
-    """What a device is published with."""
+    attributes: Callable[[Offer], JsonObject]
+    """What a device is published with, as in its ResourceSlice."""
 
 
 @dataclass(frozen=True, slots=True)
