@@ -195,13 +195,23 @@ class Bench:
         await asyncio.to_thread(self.kubelet.register)
 
     async def start_again_with_policy(self, stack: AsyncExitStack) -> None:
-        """The plugin, with parts on all GPUs, and shares of the last two."""
+        """Plugin and controller, with parts on all GPUs, and shares of the last two."""
         await self.plugin.stop()
+        await self.controller.stop()
         file = self.folder / "policy.yaml"
         file.write_text(POLICY % {"mps": self.gpus[-1], "sliced": self.gpus[-2]})
+        self.controller = self.in_pod(
+            "controller", "controller.main", *self.controller_arguments, "--policy", str(file)
+        )
+        await self._process(stack, self.controller)
         self.plugin = self._plugin("--policy", str(file))
         await self._process(stack, self.plugin)
         await self._registered(stack)
+        await self._until(self._has_parts)
+
+    async def _has_parts(self) -> bool:
+        slices = (await self.kube.list(RESOURCE_SLICES)).items
+        return any("-mig-" in device["name"] for item in slices for device in item["spec"].get("devices") or ())
 
     async def _process(self, stack: AsyncExitStack, process: Process) -> None:
         await process.start()

@@ -9,6 +9,7 @@ from dra_driver.api.gpu_settings import GpuDecisions, NodePolicy, NodeSharing
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.errors import NodeNotReady, NotFound, Unreachable
+from dra_driver.names import GPU_DRIVER
 from kubelet_plugin.facts.offers import NodeOffers, NodeRules
 
 UUID = a_gpu(0).uuid
@@ -49,6 +50,32 @@ def test_the_table_is_made_anew_only_for_other_facts() -> None:
 
     assert offers.of(facts) is offers.of(facts)
     assert len(offers.of(replace(facts, gpus=facts.gpus[:1]))) == 1
+
+
+def test_a_device_is_described_anew_only_for_other_facts_and_other_rules() -> None:
+    rules = NodeRules(PublishingPolicy.EVERYTHING)
+    offers, facts = NodeOffers(rules, NODE), node_facts(1)
+    offer = offers.of(facts)[device_name(0)]
+    described = offers.attributes(facts, GPU_DRIVER)(offer)
+
+    assert offers.attributes(facts, GPU_DRIVER)(offer) is described
+    assert described["driverVersion"] == {"version": "580.105.8"}
+    assert facts.driver is not None
+    newer = replace(facts, driver=facts.driver.model_copy(update={"version": "590.44.1"}))
+    assert offers.attributes(newer, GPU_DRIVER)(offer)["driverVersion"] == {"version": "590.44.1"}
+    rules.rules = PublishingPolicy.of({"attributes": [{"values": {"example.com/rack": "r1"}}]})
+    assert offers.attributes(newer, GPU_DRIVER)(offer)["example.com/rack"] == {"string": "r1"}
+
+
+def test_a_device_is_described_as_shared_and_as_whole() -> None:
+    """A claim that was allocated before the device was shared has all of it."""
+    rule = {"strategy": "TimeSlicing", "replicas": 2}
+    offers, facts = NodeOffers(NodeRules(PublishingPolicy.of({"sharing": [rule]})), NODE), node_facts(1)
+    describe = offers.attributes(facts, GPU_DRIVER)
+    offer = next(offer for offer in offers.of(facts).values() if offer.sharing is not None)
+
+    assert describe(offer)["sharing"] == {"string": "time-slicing"}
+    assert describe(replace(offer, sharing=None))["sharing"] == {"string": "exclusive"}
 
 
 def test_a_withheld_device_is_still_found_by_claims_that_have_it() -> None:
