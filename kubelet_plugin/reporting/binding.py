@@ -155,7 +155,7 @@ class NodeBinding:
         while ref in self._named:
             try:
                 wait = await self._attempt(ref, wait)
-            except ClusterError as error:
+            except DriverError as error:
                 _log.warning("a claim that waits for this node cannot be read", claim=str(ref), error=str(error))
             except Exception as error:  # noqa: BLE001 - one claim's defect is not the others'
                 _log.error("failed unexpectedly", claim=str(ref), exc_info=error)

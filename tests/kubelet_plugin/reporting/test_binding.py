@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 from support.background import background
 from support.claims import NODE, FakeClaims, a_claim, a_ref, a_result, device_name
 from support.plugin import eventually
@@ -206,6 +207,16 @@ async def test_an_api_server_that_does_not_answer_is_no_fault_of_the_node(scene:
         await asyncio.sleep(0.05)
         scene.api.away, scene.error = None, None
         await eventually(lambda: scene.outcomes)
+
+
+async def test_a_claim_that_makes_no_sense_is_reported_as_such(scene: Scene) -> None:
+    ref = scene.claim()
+    scene.api.put({**a_claim(ref), "status": []})
+    with capture_logs() as logs:
+        async with scene.at_work() as binding:
+            binding.saw(inventory(ref))
+            await eventually(lambda: logs)
+    assert {line["event"] for line in logs} == {"a claim that waits for this node cannot be read"}
 
 
 @pytest.mark.parametrize("result", [a_result(0), a_result(0, pool="node-b", **BINDS), None])
