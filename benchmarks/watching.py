@@ -1,4 +1,4 @@
-"""How long `dractl get` takes in a cluster with many nodes, and whether `dractl top` stutters there.
+"""How long `dractl get` takes in a cluster with many nodes, and whether `dractl top` and `dractl ui` stutter there.
 
     python benchmarks/watching.py [--nodes 1000] [--changes 50] [-o json]
 
@@ -23,6 +23,7 @@ import tempfile
 import termios
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -226,13 +227,15 @@ class Terminal:
             text = text[-4096:] + self.read(5.0)
         return round((time.monotonic() - started) * 1000, 1)
 
-    def cpu_s(self) -> float:
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / 100
 
-    def rss_mib(self) -> float:
-        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
-        return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS"))
+def cpu_s(process: int) -> float:
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / 100
+
+
+def rss_mib(process: int) -> float:
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS"))
 
 
 def top(kubeconfig: Path, nodes: int) -> Watched:
@@ -249,15 +252,15 @@ def top(kubeconfig: Path, nodes: int) -> Watched:
             loading.append((time.monotonic() - pressed) * 1000)
             time.sleep(0.1)
     known = time.monotonic() - started
-    keys, cpu, begun = [], terminal.cpu_s(), time.monotonic()
+    keys, cpu, begun = [], cpu_s(terminal.process.pid), time.monotonic()
     for number in range(40):
         down = number % 2 == 0
         keys.append(terminal.key_ms("j" if down else "k", f"{2 if down else 1} of {nodes}"))
         until = time.monotonic() + 0.25
         while (left := until - time.monotonic()) > 0:
             terminal.read(left)
-    used = 100 * (terminal.cpu_s() - cpu) / (time.monotonic() - begun)
-    rss = terminal.rss_mib()
+    used = 100 * (cpu_s(terminal.process.pid) - cpu) / (time.monotonic() - begun)
+    rss = rss_mib(terminal.process.pid)
     os.write(terminal.descriptor, b"q")
     terminal.process.wait(10)
     return Watched(
@@ -266,6 +269,58 @@ def top(kubeconfig: Path, nodes: int) -> Watched:
         statistics.median(keys),
         max(keys),
         round(max(loading), 1),
+        round(used, 1),
+        round(rss, 1),
+    )
+
+
+@dataclass(frozen=True)
+class Served:
+    """Of `dractl ui`, while claims change. A page has all that changed on it sent in one event."""
+
+    all_nodes_s: float
+    first_byte_ms_median: float
+    first_byte_ms_worst: float
+    page_kib: int
+    event_bytes_median: float
+    cpu_percent: float
+    rss_mib: float
+
+
+def ui(kubeconfig: Path, nodes: int, seconds: float = 20.0) -> Served:
+    command = [sys.executable, "-m", "dra_driver.cli", "ui", "--port", "0", "--kubeconfig", str(kubeconfig)]
+    process, started = subprocess.Popen(command, stdout=subprocess.PIPE, text=True), time.monotonic()
+    assert process.stdout is not None
+    root, _, key = process.stdout.readline().strip().partition("/enter?key=")
+
+    def asked(path: str, accept: str = "text/html") -> Any:
+        headers = {"Authorization": f"Bearer {key}", "Accept": accept}
+        return urllib.request.urlopen(urllib.request.Request(f"{root}{path}", headers=headers))
+
+    page = b""
+    while f"{nodes * GPUS} GPUs on {nodes} nodes".encode() not in page or b"reading" in page or b"to look at" in page:
+        page = asked("/").read()
+    known, firsts = time.monotonic() - started, []
+    for _ in range(20):
+        begun = time.monotonic()
+        answer = asked("/")
+        firsts.append((time.monotonic() - begun) * 1000)
+        page = answer.read()
+    cpu, begun, events = cpu_s(process.pid), time.monotonic(), []
+    stream = asked("/", "text/event-stream")
+    while time.monotonic() - begun < seconds:
+        line = stream.readline()
+        events += [len(line)] if line.startswith(b"data:") else []
+    used = 100 * (cpu_s(process.pid) - cpu) / (time.monotonic() - begun)
+    rss = rss_mib(process.pid)
+    process.terminate()
+    process.wait(10)
+    return Served(
+        round(known, 2),
+        round(statistics.median(firsts), 1),
+        round(max(firsts), 1),
+        len(page) // 1024,
+        statistics.median(events[1:] or [0]),  # the first event has the whole page
         round(used, 1),
         round(rss, 1),
     )
@@ -283,6 +338,7 @@ def main() -> None:
             f"get {kind}": asdict(get(kind, kubeconfig)) for kind in ("nodes", "devices", "claims")
         }
         figures["top"] = asdict(top(kubeconfig, arguments.nodes))
+        figures["ui"] = asdict(ui(kubeconfig, arguments.nodes))
     if arguments.output == "json":
         print(json.dumps({"nodes": arguments.nodes, **figures}))
     else:
