@@ -1,6 +1,6 @@
 """What `dractl top` knows, by node: a change of one object costs the decisions about its node only. Pure."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -60,6 +60,11 @@ class NodeLine:
         for gpu in self.node.gpus:
             counts[gpu.state] += 1
         return counts
+
+    @cached_property
+    def drawn_states(self) -> Mapping[str, int]:
+        """As `states`, except that unhealthy GPUs are `unhealthy`."""
+        return Counter("unhealthy" if gpu.unhealthy else gpu.state for gpu in self.node.gpus)
 
     @cached_property
     def unhealthy(self) -> int:

@@ -155,6 +155,11 @@ class NodeRows:
     def __init__(self) -> None:
         self._drawn: dict[str, tuple[NodeLine, Part]] = {}
 
+    def keep(self, nodes: Mapping[str, NodeLine]) -> None:
+        """Forgets nodes that have left."""
+        if len(self._drawn) > len(nodes):
+            self._drawn = {name: drawn for name, drawn in self._drawn.items() if name in nodes}
+
     def row(self, line: NodeLine) -> Part:
         before = self._drawn.get(line.node.name)
         if before is None or before[0] is not line:
@@ -186,7 +191,9 @@ def alerts(known: Known, *, links: bool) -> Html:
 
 def proportions(known: Known) -> Html:
     """A bar of the whole cluster. `alerts` and `summary` say the same in words."""
-    gpus = Counter(state_of(gpu) for line in known.lines.values() for gpu in line.node.gpus)
+    gpus: Counter[str] = Counter()
+    for line in known.lines.values():
+        gpus.update(line.drawn_states)
     order = [state for state in ("in use", "partly", "free", "closed", "tainted", "unhealthy") if gpus[state]]
     if not order:
         return EMPTY

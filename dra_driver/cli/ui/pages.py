@@ -172,6 +172,7 @@ def _map(address: Address, known: Known, rows: NodeRows) -> Page:
     wanted = address.filter.lower()
     lines = [line for line in known.lines.values() if not wanted or wanted in line.searched]
     lines.sort(key=lambda line: (rank(line, SORTS[address.sort], known), line.node.name))
+    rows.keep(known.lines)
     shown = lines[address.start : address.start + MOST_NODES]
     compact = address.compact if address.compact is not None else len(shown) > _COMPACT_FROM
     return Page(

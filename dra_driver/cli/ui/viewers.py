@@ -17,6 +17,8 @@ from dra_driver.kube.client import Kube
 _REMEMBERED_S = 60.0
 """How long an answer about a token counts: a right that is taken away ends what is shown after this time."""
 _MOST_REMEMBERED = 256
+_AT_ONCE = 4
+"""Questions about tokens: strangers must not keep the API server busy."""
 _LONGEST_SECRET = 3500
 """A cookie may have 4096 bytes, with its name and attributes."""
 _REVIEWS = "/apis/{group}/v1/{plural}"
@@ -62,6 +64,7 @@ class TokenReviews:
         self._kube = kube
         self._kinds = kinds
         self._role = role
+        self._asking = asyncio.Semaphore(_AT_ONCE)
         self._remembered: dict[bytes, tuple[float, Refusal | None]] = {}
 
     async def refusal(self, secret: str | None) -> Refusal | None:
@@ -75,7 +78,8 @@ class TokenReviews:
         if known is not None and now - known[0] < _REMEMBERED_S:
             return known[1]
         try:
-            answer = await self._asked(secret)
+            async with self._asking:
+                answer = await self._asked(secret)
         except ClusterError as error:
             return Refusal(503, f"The API server could not be asked about the token: {error}")
         self._remembered.pop(name, None)
