@@ -274,7 +274,7 @@ def _rows(outcome: ExampleOutcome) -> list[tuple[str, ...]]:
             container.container,
             container.node,
             _devices(container.devices),
-            _gpu_files(container.device_nodes),
+            gpu_files(container.device_nodes),
         )
         for index, container in enumerate(outcome.containers)
     ]
@@ -295,7 +295,7 @@ def _product(device: PublishedDevice) -> str:
     return name.removeprefix("NVIDIA ") if name != "-" else device.attribute("type")
 
 
-def _gpu_files(paths: Sequence[str]) -> str:
+def gpu_files(paths: Sequence[str]) -> str:
     """`/dev/nvidia0-3,5` of all GPUs' nodes, with `+MIG` for capabilities of MIG devices and `+IMEX` for a channel; or
     the VFIO group."""
     minors = sorted(int(path[11:]) for path in paths if path[:11] == "/dev/nvidia" and path[11:].isdigit())

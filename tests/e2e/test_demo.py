@@ -1,17 +1,22 @@
 """The first thing a newcomer runs works, in both publisher modes, and its exit status tells the truth."""
 
 import json
+import re
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
+from support.pages import ROOT
 from support.rows import slow_but
 
 from dra_driver import bundled
 from dra_driver.cli.__main__ import main
-from dra_driver.cli.demo import scenarios_in
+from dra_driver.cli.demo import gpu_files, scenarios_in
 from dra_driver.errors import InvalidInput
 
 
@@ -42,6 +47,45 @@ def test_the_demo_runs_every_example_and_leaves_nothing(publisher: str) -> None:
             gpus = {path for path in container["deviceNodes"] if path[11:].isdigit() or path[10:].isdigit()}
             assert len(gpus) == len([name for name in container["devices"] if "/channel-" not in name])
             assert ("NVIDIA_VISIBLE_DEVICES=void" in container["environment"]) == bool(container["devices"])
+    if publisher == "controller":
+        assert_readme_shows(outcomes)
+
+
+def assert_readme_shows(outcomes: Mapping[str, Any]) -> None:
+    """The table on the README's first screen is of this demo: each row is one of its containers."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    block = text.partition("`make demo` prints, shortened:\n\n```text\n")[2].partition("\n```")[0]
+    header, *rows, verdict = block.splitlines()
+    ends = [header.index(name) for name in ("CONTAINER", "NODE", "GPUS", "SEES")]
+    example = ""
+    for row in rows:
+        cells = [row[start:end].strip() for start, end in pairwise([0, *ends, None])]
+        example = cells[0] or example
+        shown = [
+            (
+                container["container"],
+                container["node"],
+                _devices(container["devices"], cells[3]),
+                gpu_files(container["deviceNodes"]),
+            )
+            for container in outcomes[example]["containers"]
+        ]
+        assert _apart_from_chance(cells[1:]) in [_apart_from_chance(cells) for cells in shown], row
+    assert re.match(r"All (\d+) examples ran in ", verdict)[1] == str(len(outcomes))  # type: ignore[index]
+
+
+def _apart_from_chance(cells: Sequence[str]) -> list[str]:
+    """Pods of one example come in any order, so which GPU and which part of it each of them gets varies."""
+    container, node, device, files = cells
+    return [container, node, re.sub(r"gpu-[0-9a-f]{8}|(?:-\d+)+(?= )", "", device), re.sub(r"\d[\d,-]*", "N", files)]
+
+
+def _devices(names: Sequence[str], written: str) -> str:
+    """What the table says of these devices, whose products the data do not have: the rest of what is `written`."""
+    number, _, product = written.partition(" x ")
+    if product:
+        return f"{len(names)} x {product}" if number.isdigit() else ""
+    return f"{names[0].rpartition('/')[2]} {written.partition(' ')[2]}" if len(names) == 1 else ""
 
 
 @pytest.mark.slow
