@@ -273,6 +273,8 @@ class DeviceStatusWriter(ClaimListener):
 
     def ended(self, operation: Operation) -> None:
         uid, error = operation.claim.uid, operation.error
+        if operation.ahead and error is not None:
+            return  # `kubelet_plugin.reporting.binding` decides what is said of it
         if operation.call == "prepare" and error is not None and operation.devices:
             before = self._refused.get(uid)
             self._refused[uid] = refusal_of(

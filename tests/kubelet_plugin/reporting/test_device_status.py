@@ -651,6 +651,15 @@ async def test_of_a_claim_that_was_given_up_nothing_is_kept(scene: Scene, answer
     assert not Reported(scene.folder).read(SECTION) and await scene.devices() == said
 
 
+async def test_a_failure_ahead_of_the_kubelet_says_nothing_by_itself(scene: Scene) -> None:
+    """It may be about devices that the claim no longer has. Seed 46128079 of the campaign."""
+    error = DeviceInUse("held by another claim", about=str(scene.ref))
+    ahead = Operation(call="prepare", claim=scene.ref, seconds=1.0, devices=ALLOCATED, error=error, ahead=True)
+    scene.writer.ended(ahead)
+    await scene.writer.write()
+    assert await scene.devices() == [] and not Reported(scene.folder).read(SECTION)
+
+
 async def test_what_the_disk_refused_is_written_later(scene: Scene) -> None:
     """Else a status could stay that nobody remembers. Seed 45128199 of the campaign."""
     scene.folder /= "absent"
