@@ -151,12 +151,12 @@ class DomainsInCluster:
         if domain is None or domain.metadata.uid != uid:
             return None
         namespace = domain.metadata.namespace or ""
+        template = _template_of(domain)
         uses = tuple(
             sorted(use for uses in self._uses.get(uid, {}).values() for use in uses if use.claim.namespace == namespace)
         )
         daemons = self._daemons(uid)
         names = {use.node for use in uses} | self._labeled.get(uid, set()) | daemons.keys()
-        template = (namespace, domain.spec.channel.resource_claim_template.name)
         ours = (self._namespace, daemon_object_name(uid))
         return ObservedDomain(
             domain,
@@ -313,6 +313,11 @@ class DomainsInCluster:
         for object_ in (change.before, change.after):
             if object_ is not None:
                 self._changed(object_.label)
+        if change.after is not None:
+            return
+        for domain in self.domains.objects.values():
+            if isinstance(domain, ComputeDomain) and _template_of(domain) == change.key:
+                self._changed(domain.metadata.uid)  # The name is free for it.
 
     def _pod_changed(self, change: "MirrorChange[tuple[str, str, ObservedDaemon]]") -> None:
         if change.before == change.after:
@@ -328,6 +333,10 @@ class DomainsInCluster:
         for item in (change.before, change.after):
             if item is not None:
                 self._changed(item[0])
+
+
+def _template_of(domain: ComputeDomain) -> Key:
+    return domain.metadata.namespace or "", domain.spec.channel.resource_claim_template.name
 
 
 UNPLACED_AFTER_S = 30.0

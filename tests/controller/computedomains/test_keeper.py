@@ -191,6 +191,21 @@ async def test_a_template_of_somebody_else_is_left_alone_and_named(kube: Kube, c
         assert "labels" not in stored["metadata"]
 
 
+async def test_a_name_that_becomes_free_is_taken_at_once(
+    kube: Kube, cluster: DomainCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also that of a domain that is made again while its template of before goes."""
+    monkeypatch.setattr("controller.computedomains.keeper.FOREIGN_AGAIN_S", 3600.0)
+    async with kept(kube):
+        first = await cluster.domain("one", template="shared")
+        await becomes(cluster, first, "NoNodes")
+        second = await cluster.domain("two", template="shared")
+        await becomes(cluster, second, "TemplateNameTaken")
+        await cluster.delete(first)
+        await gone(cluster, first)
+        await becomes(cluster, second, "NoNodes")
+
+
 async def test_a_keeper_that_ends_anywhere_is_followed_by_one_that_goes_on(kube: Kube, cluster: DomainCluster) -> None:
     """Twenty keepers, each killed a little later than the one before, while domains come, are used, and go."""
     async with tended(kube):
