@@ -313,6 +313,7 @@ class DomainsInCluster:
         for object_ in (change.before, change.after):
             if object_ is not None:
                 self._changed(object_.label)
+        self._foreign.pop(change.key, None)
         if change.after is not None:
             return
         for domain in self.domains.objects.values():

@@ -1,7 +1,8 @@
 """Domains on the objects of an API server: they come up, say what is missing, and leave nothing behind."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -18,9 +19,10 @@ from support.domain_cluster import (
 )
 
 from dra_driver.api.computedomain import ComputeDomain
-from dra_driver.api.meta import DAEMON_SETS, NODE_INVENTORIES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
+from dra_driver.api.meta import DAEMON_SETS, NODE_INVENTORIES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Resource
 from dra_driver.domains.names import DOMAIN_LABEL, daemon_object_name
-from dra_driver.kube.client import Kube
+from dra_driver.kube.client import Endpoint, Kube, WatchEvent
+from dra_driver.simulation.apiserver import SimulatedApiServer
 
 
 @pytest_asyncio.fixture
@@ -191,14 +193,30 @@ async def test_a_template_of_somebody_else_is_left_alone_and_named(kube: Kube, c
         assert "labels" not in stored["metadata"]
 
 
+class Late(Kube):
+    """A watch that shows templates late."""
+
+    async def watch(self, resource: Resource, **more: Any) -> AsyncGenerator[WatchEvent, None]:
+        async for event in super().watch(resource, **more):
+            if resource is RESOURCE_CLAIM_TEMPLATES:
+                await asyncio.sleep(1.0)
+            yield event
+
+
+@pytest.mark.parametrize("client", [Kube, Late])
 async def test_a_name_that_becomes_free_is_taken_at_once(
-    kube: Kube, cluster: DomainCluster, monkeypatch: pytest.MonkeyPatch
+    api_server: SimulatedApiServer, cluster: DomainCluster, client: type[Kube], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also that of a domain that is made again while its template of before goes."""
-    monkeypatch.setattr("controller.computedomains.keeper.FOREIGN_AGAIN_S", 3600.0)
-    async with kept(kube):
+    for module in ("keeper", "cluster"):
+        monkeypatch.setattr(f"controller.computedomains.{module}.FOREIGN_AGAIN_S", 3600.0)
+    async with client(Endpoint(api_server.url)) as kube, kept(kube):
         first = await cluster.domain("one", template="shared")
-        await becomes(cluster, first, "NoNodes")
+
+        async def made() -> bool:
+            return bool((await kube.list(RESOURCE_CLAIM_TEMPLATES, namespace="team")).items)
+
+        await until(made)
         second = await cluster.domain("two", template="shared")
         await becomes(cluster, second, "TemplateNameTaken")
         await cluster.delete(first)
