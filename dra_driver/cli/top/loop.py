@@ -33,6 +33,8 @@ _AT_ONCE = 20
 _EXPORTERS_S = 10.0
 _EXPORTER_PORT = 9400
 _MOST_METRICS = 4 * 2**20
+_HUNG_UP = 128 + signal.SIGHUP
+"""Status, as if the signal had ended it."""
 _TICK_S = 1.0
 """Ages grow without a change."""
 
@@ -235,11 +237,22 @@ def keys(text: str) -> Iterator[str]:
 
 @contextmanager
 def _keys(press: Callable[[str], None]) -> Iterator[None]:
-    """Reads keys as they are pressed, and gives the terminal back as it was."""
+    """Reads keys as they are pressed, and gives the terminal back as it was. A terminal that is gone ends the program,
+    which nobody sees then."""
     descriptor, loop = sys.stdin.fileno(), asyncio.get_running_loop()
     before = termios.tcgetattr(descriptor)
     tty.setcbreak(descriptor)
-    loop.add_reader(descriptor, lambda: press(os.read(descriptor, 1024).decode(errors="ignore")))
+
+    def read() -> None:
+        try:
+            sent = os.read(descriptor, 1024)
+        except OSError:
+            sent = b""
+        if not sent:
+            os._exit(_HUNG_UP)
+        press(sent.decode(errors="ignore"))
+
+    loop.add_reader(descriptor, read)
     try:
         yield
     finally:

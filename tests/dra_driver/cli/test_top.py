@@ -306,6 +306,9 @@ class Terminal:
     def send(self, text: str) -> None:
         os.write(self._master, text.encode())
 
+    def hang_up(self) -> None:
+        os.close(self._master)
+
     def resize(self, height: int, width: int) -> None:
         _resize(self._master, height, width)
         self.process.send_signal(signal.SIGWINCH)
@@ -338,6 +341,19 @@ async def test_it_follows_the_cluster_in_a_terminal_of_changing_size_and_leaves_
         terminal.send("\x1bq")
         await terminal.shows(r"\x1b\[\?1049l")
         assert await terminal.process.wait() == 0
+    finally:
+        if terminal.process.returncode is None:
+            terminal.process.kill()
+
+
+async def test_it_ends_with_its_terminal(api_server: SimulatedApiServer, tmp_path: Path) -> None:
+    """Its process may be in a session without a controlling terminal, to which no SIGHUP comes."""
+    terminal = await Terminal.started(api_server.kubeconfig(tmp_path / "kubeconfig"))
+    try:
+        await terminal.shows("0 GPUs")
+        terminal.hang_up()
+        async with asyncio.timeout(60):
+            assert await terminal.process.wait() == 128 + signal.SIGHUP
     finally:
         if terminal.process.returncode is None:
             terminal.process.kill()
