@@ -158,8 +158,8 @@ def mistake(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytes
     [
         (b"- a\n- b\n", "has no apiVersion and kind"),
         (b"kind: Pod\n", "has no apiVersion and kind"),
-        (b"apiVersion: v1\nkind: Pod\n", "a Pod has no metadata.name"),
-        (b"apiVersion: v1\nkind: Pod\nmetadata: 7\n", "a Pod has no metadata.name"),
+        (b"apiVersion: v1\nkind: Pod\n", "a Pod has no metadata"),
+        (b"apiVersion: v1\nkind: Pod\nmetadata: 7\n", "a Pod has no metadata"),
         (b"a: [\n", "expected the node content"),
         (b"\xff\xfe\x00", "can't decode"),
     ],

@@ -74,7 +74,7 @@ def test_kinds_that_the_simulated_cluster_has_are_applied_and_others_are_named(t
     documents = (f"apiVersion: {version}\nkind: {kind}\nmetadata: {{name: a}}\n" for version, kind in kinds)
     (tmp_path / "a.yaml").write_text("---\n".join(documents))
     scenario = read_scenario(tmp_path)
-    assert scenario.foreign == ("LocalQueue",)
+    assert scenario.foreign == ("LocalQueue.kueue.x-k8s.io",)
     assert [document["apiVersion"] for document in scenario.documents] == [
         "v1",
         "jobset.x-k8s.io/v1alpha2",
