@@ -237,8 +237,8 @@ def keys(text: str) -> Iterator[str]:
 
 @contextmanager
 def _keys(press: Callable[[str], None]) -> Iterator[None]:
-    """Reads keys as they are pressed, and gives the terminal back as it was. When the terminal is gone, the program ends
-    without its cleanup, which has no place to write to.
+    """Reads keys as they are pressed, and gives the terminal back as it was. When the terminal is gone, the program
+    ends without its cleanup, which has no place to write to.
     """
     descriptor, loop = sys.stdin.fileno(), asyncio.get_running_loop()
     before = termios.tcgetattr(descriptor)
