@@ -152,11 +152,11 @@ class _Change:
     def decision(self, gpu: GpuFacts) -> GpuDecision:
         """What holds for the GPU from now on; called once for each."""
         wanted = self._wanted[gpu.uuid]
-        held, table = self._held(gpu, wanted)
+        held, source = self._held(gpu, wanted)
         if held == wanted:
             return wanted
         used = self._used(gpu)
-        if used and not self._stays(used, table, wanted):
+        if used and not self._stays(used, self._table(source), wanted):
             claims = sorted({claim for name in used for claim in self._users[name]})
             self.waiting.append(
                 WaitingGpu(gpu=gpu.name, uuid=gpu.uuid, claims=claims[:_MOST_CLAIMS], policies=wanted.policies)
@@ -165,14 +165,15 @@ class _Change:
         self.before[gpu.uuid] = held
         return wanted
 
-    def _held(self, gpu: GpuFacts, wanted: GpuDecision) -> tuple[GpuDecision, Mapping[str, Offer]]:
-        """What holds now, and what it offers; with the names of the policies that select the GPU today."""
+    def _held(self, gpu: GpuFacts, wanted: GpuDecision) -> tuple[GpuDecision, str]:
+        """What holds now, and which table has what it offers; with the names of the policies that select the GPU
+        today."""
         names = {"policies": wanted.policies}
         held, before = self._now.get(gpu.uuid, wanted).model_copy(update=names), self.before.get(gpu.uuid)
         if before is not None and any(name not in self._table("now") for name in self._used(gpu)):
             self.before[gpu.uuid] = held
-            return before.model_copy(update=names), self._table("before")
-        return held, self._table("now") if held != wanted else {}
+            return before.model_copy(update=names), "before"
+        return held, "now"
 
     def _used(self, gpu: GpuFacts) -> list[str]:
         """Devices of the GPU that claims have."""
