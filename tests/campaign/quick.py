@@ -9,7 +9,7 @@ binding._DAEMON_PATIENCE_S = 4.0
 binding._GIVEN_UP_S = 0.5
 for init, quick in (
     (binding.NodeBinding.__init__, {"patience_s": 2.0, "again_s": 0.3}),
-    (DeviceStatusWriter.__init__, {"together_s": 0.2, "look_every_s": 1.0}),
+    (DeviceStatusWriter.__init__, {"together_s": 0.2, "look_every_s": 1.0, "pause_s": 5.0}),
 ):
     assert init.__kwdefaults__ is not None and init.__kwdefaults__.keys() >= quick.keys()
     init.__kwdefaults__.update(quick)
