@@ -315,7 +315,11 @@ class JournalStore:
         try:
             while self._waiting:
                 batch, self._waiting = self._waiting, []
-                outcomes = await loop.run_in_executor(self._thread, _transacted, self._file, batch)
+                outcomes: Sequence[Journal | Exception]
+                try:
+                    outcomes = await loop.run_in_executor(self._thread, _transacted, self._file, batch)
+                except RuntimeError as error:  # The journal is closed.
+                    outcomes = [error] * len(batch)
                 for waiting, outcome in zip(batch, outcomes, strict=True):
                     _settle(waiting.future, outcome)
         finally:

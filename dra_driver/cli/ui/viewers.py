@@ -49,7 +49,7 @@ class OwnKey:
         self.key = secrets.token_urlsafe(24)
 
     async def refusal(self, secret: str | None) -> Refusal | None:
-        if secret is not None and hmac.compare_digest(secret.encode(), self.key.encode()):
+        if secret is not None and hmac.compare_digest(_bytes(secret), self.key.encode()):
             return None
         return Refusal(401, "Open the address that dractl ui printed: it has the key of this server.")
 
@@ -73,7 +73,7 @@ class TokenReviews:
             return Refusal(401, "A bearer token of this cluster is needed.")
         if len(secret) > _LONGEST_SECRET:
             return Refusal(401, f"The token has more than {_LONGEST_SECRET} characters; use dractl ui on your machine.")
-        name, now = sha256(secret.encode()).digest(), asyncio.get_running_loop().time()
+        name, now = sha256(_bytes(secret)).digest(), asyncio.get_running_loop().time()
         known = self._remembered.get(name)
         if known is not None and now - known[0] < _REMEMBERED_S:
             return known[1]
@@ -122,6 +122,11 @@ class TokenReviews:
         body = {"apiVersion": f"{group}/v1", "kind": kind, "spec": spec}
         answer = await self._kube.raw("POST", _REVIEWS.format(group=group, plural=f"{kind.lower()}s"), body)
         return answer.get("status") or {}
+
+
+def _bytes(secret: str) -> bytes:
+    """Strangers send bytes that are no text, too, which headers have as surrogates."""
+    return secret.encode(errors="surrogatepass")
 
 
 def denied(user: str, missing: Sequence[str], role: str) -> str:

@@ -53,6 +53,14 @@ async def test_a_committed_change_is_there_after_a_restart(tmp_path: Path) -> No
     assert JournalStore(tmp_path / "state").current.held == {"uid-of-train": an_entry()}
 
 
+async def test_a_change_after_the_end_is_an_error_and_does_not_wait_for_ever(tmp_path: Path) -> None:
+    store = JournalStore(tmp_path)
+    await store.close()
+    async with asyncio.timeout(5):
+        with pytest.raises(RuntimeError):
+            await store.commit(entering(an_entry()))
+
+
 async def test_a_new_node_has_an_empty_journal(tmp_path: Path) -> None:
     store = JournalStore(tmp_path / "state")
 

@@ -314,3 +314,9 @@ async def test_an_answer_about_a_token_counts_for_a_minute(monkeypatch: pytest.M
     assert await viewers.refusal("good") is None
     monkeypatch.setattr("dra_driver.cli.ui.viewers._REMEMBERED_S", 0.0)
     assert isinstance(await viewers.refusal("good"), Refusal)
+
+
+@pytest.mark.parametrize("secret", ["\udcff", "\ud800", "?", "é"])
+async def test_bytes_that_are_no_text_are_a_wrong_secret(secret: str) -> None:
+    refusal = await OwnKey().refusal(secret)
+    assert refusal is not None and refusal.status == 401
