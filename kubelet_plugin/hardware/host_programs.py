@@ -15,6 +15,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,8 @@ _DESCRIBED = "recorded answers of a program\n"
 _NOT_RECORDED = 127
 _CANNOT = 125
 """Exit status when the program was not started, as of `chroot` and `env`."""
+_EXEC_S = 0.1
+"""How long a process without words and environment may be one that is being started."""
 _BECOME = f"""\
 import os, sys
 try:
@@ -156,20 +159,42 @@ class Processes:
         return MarkedProcess(started, pid, mark) if started is not None and mark is not None else None
 
     def _values(self, pid: int, variable: bytes) -> Iterator[str]:
-        try:
-            environment = (self._proc / str(pid) / "environ").read_bytes()
-        except OSError:
-            return  # it ended, or this process may not read it
-        for item in environment.split(b"\0"):
+        for item in self._environment(pid).split(b"\0"):
             name, _, value = item.partition(b"=")
             if name == variable:
                 yield value.decode(errors="replace")
 
+    def _environment(self, pid: int) -> bytes:
+        """Empty when it has none, has ended, or may not be read.
+
+        Linux shows no environment while execve(2) makes a new program, even after its caller has continued. Such a
+        process is looked at again. Source: proc(5), fields 50 and 51 of /proc/<pid>/stat, the environment's addresses:
+        0 at first, then equal for a moment, as they stay when it is empty.
+        """
+        folder = self._proc / str(pid)
+        deadline, before = time.monotonic() + _EXEC_S, [""]
+        with contextlib.suppress(OSError):
+            while True:
+                environment = (folder / "environ").read_bytes()
+                if environment or time.monotonic() > deadline:
+                    return environment
+                (folder / "exe").readlink()  # fails for a kernel thread and a zombie, which have no program
+                addresses = self._status(pid)[47:49]
+                if addresses == before and len(set(addresses) - {"0"}) == 1:
+                    return environment
+                before = addresses
+                time.sleep(0.0005)
+        return b""
+
     def _started(self, pid: int) -> int | None:
-        """Source: proc(5), field 22 of /proc/<pid>/stat; the name before it may contain anything."""
+        """Source: proc(5), field 22 of /proc/<pid>/stat."""
+        words = self._status(pid)
+        return int(words[19]) if words and words[0] not in ("Z", "X") else None
+
+    def _status(self, pid: int) -> list[str]:
+        """The fields of /proc/<pid>/stat from the third on; the name before it may contain anything."""
         try:
             fields = (self._proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
         except OSError:
-            return None
-        words = fields.rpartition(")")[2].split()
-        return int(words[19]) if words and words[0] not in ("Z", "X") else None
+            return []
+        return fields.rpartition(")")[2].split()

@@ -51,6 +51,24 @@ def test_what_is_started_is_nobodys_child_and_leads_a_session_of_its_own(host: O
     assert [process.pid for process in _marked(mark)] == [pid]
 
 
+def test_a_process_is_seen_in_the_middle_of_its_start(tmp_path: Path) -> None:
+    """Linux shows it without an environment for a moment; it has not ended."""
+    for _ in range(100):
+        with subprocess.Popen(["/bin/sh", "-c", "exec sleep 60"], env={_VARIABLE: "x"}) as process:
+            (tmp_path / str(process.pid)).symlink_to(f"/proc/{process.pid}")
+            seen = [Processes(tmp_path).marked(_VARIABLE) for _ in range(20)]
+            process.kill()
+        (tmp_path / str(process.pid)).unlink()
+        assert [[one.pid for one in found] for found in seen] == [[process.pid]] * 20
+
+
+def test_a_process_without_environment_has_no_mark(tmp_path: Path) -> None:
+    with subprocess.Popen(["/bin/sleep", "60"], env={}) as process:
+        (tmp_path / str(process.pid)).symlink_to(f"/proc/{process.pid}")
+        assert Processes(tmp_path).marked(_VARIABLE) == ()
+        process.kill()
+
+
 def test_it_outlives_its_starter(mark: str, tmp_path: Path) -> None:
     code = (
         "from pathlib import Path; from kubelet_plugin.effects.on_host import OnHost, Start;"
