@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import aiohttp
 from pydantic_core import PydanticSerializationError, to_json
@@ -73,6 +73,7 @@ type Traced = Callable[[str, str], AbstractContextManager[Mapping[str, str]]]
 """A context manager around each request, called with verb and resource (or path); yields additional headers."""
 
 _NO_HEADERS: Mapping[str, str] = {}
+_METADATA_ALONE = {"Accept": "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ class _Call:
             PydanticSerializationError
         ):  # Half of a surrogate pair, as in the name of a file; the server replaces it.
             data = json.dumps(body).encode()
-        return replace(self, data=data, headers={"Content-Type": content_type})
+        return replace(self, data=data, headers={**self.headers, "Content-Type": content_type})
 
 
 class Kube:
@@ -229,8 +230,12 @@ class Kube:
         *,
         namespace: str | None = None,
         subresource: str | None = None,
+        answer: Literal["object", "metadata"] = "object",
     ) -> JsonObject:
-        """JSON merge patch (RFC 7386); None removes a field. A resourceVersion in the patch guards it."""
+        """JSON merge patch (RFC 7386); None removes a field. A resourceVersion in the patch guards it.
+
+        `answer`: whether all of the stored object is answered or its metadata alone, which is less to read.
+        """
         return await self._request(
             "PATCH",
             resource,
@@ -240,6 +245,7 @@ class Kube:
             body=patch,
             content_type=_MERGE_PATCH,
             query={"fieldManager": self._field_manager},
+            headers=_NO_HEADERS if answer == "object" else _METADATA_ALONE,
         )
 
     async def delete(
@@ -348,10 +354,11 @@ class Kube:
         body: JsonObject | None = None,
         content_type: str = "application/json",
         about: str | None = None,
+        headers: Mapping[str, str] = _NO_HEADERS,
     ) -> JsonObject:
         about = about or _about(resource, name, namespace)
         verb = _VERBS.get(method) or ("list" if name is None else "get")
-        call = _Call(method, resource.path(namespace, name, subresource), about, verb, resource, query)
+        call = _Call(method, resource.path(namespace, name, subresource), about, verb, resource, query, headers)
         answer = decoded(await self._content(call.with_json(body, content_type)), about)
         if method == "DELETE":
             return {}

@@ -59,9 +59,9 @@ class ObservedSlices:
     def pools(self) -> Collection[str]:
         return self._pools.keys()
 
-    def wrote(self, obj: JsonObject) -> ObservedSlice:
-        """Take note of the server's answer to a creation or an update."""
-        item = observed_slice(obj)
+    def wrote(self, obj: JsonObject, digest: str | None = None) -> ObservedSlice:
+        """Take note of the server's answer to a creation or an update; `digest` is that of its contents, if known."""
+        item = observed_slice(obj, digest)
         if item.uid in self._gone:
             return item
         if item.name not in self._pools.get(item.pool, {}):

@@ -41,6 +41,7 @@ from dra_driver.slices.diff import (
     WantedPool,
     WantedSlice,
     is_complete,
+    is_stored_as_sent,
     lost_fields,
     new_object,
     places,
@@ -370,25 +371,26 @@ class PoolPublisher:
         if not observed and not await self._plugin_lives(inventory):
             # The facts are not published now, so they need not be looked at.
             return False
+        status = inventory.status()
         try:
             facts = inventory.facts()
-            decision = await self.policies.decide(facts, inventory.status().policy, self._node_labels(pool))
+            decision = await self.policies.decide(facts, status.policy, self._node_labels(pool))
             if decision is None:
                 return False
             if not decision.rules.publishes_node(pool, self._node_labels(pool)):
-                if await self._statuses.write(inventory, (), decision.policy) or decision.policy is None:
+                if await self._statuses.write(inventory, status, (), decision.policy) or decision.policy is None:
                     await self._withdraw(pool, observed)
                 return False
             wanted, limitations, description = self._wanted(inventory, facts, decision, observed)
         except InvalidInput as error:
             note = Note(LimitationCause.NOT_UNDERSTOOD, f"the inventory is not understood: {error}")
             await self._statuses.write(
-                inventory, limitations_of([note], PublishingPolicy.EVERYTHING, self.driver, pool)
+                inventory, status, limitations_of([note], PublishingPolicy.EVERYTHING, self.driver, pool)
             )
             raise
         # The plugin must know what a device is before a claim can get it.
         if decision.policy is not None and not await self._statuses.write(
-            inventory, limitations, with_offered(decision.policy, description)
+            inventory, status, limitations, with_offered(decision.policy, description)
         ):
             return False
         writes = slice_writes(wanted, observed)
@@ -398,7 +400,7 @@ class PoolPublisher:
         for write in writes:
             await self._do(wanted, write)
         if decision.policy is None:
-            await self._statuses.write(inventory, limitations)
+            await self._statuses.write(inventory, status, limitations)
         return True
 
     async def _withdraw(self, pool: str, observed: Sequence[ObservedSlice]) -> None:
@@ -461,7 +463,7 @@ class PoolPublisher:
         else:
             sent = update_patch(pool, write)
             stored = await self._kube.merge_patch(RESOURCE_SLICES, write.observed.name, sent)
-        item = self._slices.wrote(stored)
+        item = self._slices.wrote(stored, write.slice.digest if is_stored_as_sent(pool, sent, stored) else None)
         verb = "create" if isinstance(write, CreateSlice) else "update"
         self._narrator.wrote(pool.node.name, verb, len(item.devices))
         if not write.slice.is_stored_as(item.digest):

@@ -54,13 +54,18 @@ class InventoryStatuses:
         self._refused: str | None = None
 
     async def write(
-        self, inventory: KeptInventory, limitations: Sequence[Limitation], policy: NodePolicy | None = None
+        self,
+        inventory: KeptInventory,
+        before: NodeInventoryStatus,
+        limitations: Sequence[Limitation],
+        policy: NodePolicy | None = None,
     ) -> bool:
-        """Make the status say these limitations of the driver, and `policy`; None leaves that as it is.
+        """Make the status say these limitations of the driver, and `policy`; None leaves that as it is. `before` is
+        what the inventory's status says.
 
         Whether it says so now; if not, the watch is about to show a newer version. Raises Unreachable.
         """
-        before, version = inventory.status(), inventory.resource_version
+        version = inventory.resource_version
         time = self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         after = wanted_status(before, self._driver, limitations, time, self._beside)
         if policy is not None and policy != before.policy:
@@ -89,7 +94,9 @@ class InventoryStatuses:
         made = None
         self._shown[name] = None
         try:
-            stored = await self._kube.merge_patch(NODE_INVENTORIES, name, patch, subresource="status")
+            stored = await self._kube.merge_patch(
+                NODE_INVENTORIES, name, patch, subresource="status", answer="metadata"
+            )
             made = self._made[name] = stored["metadata"]["resourceVersion"]
         finally:
             if self._shown.pop(name) not in (None, made):

@@ -1,7 +1,7 @@
 """Lists: selectors, pages, other forms, positions."""
 
 import pytest
-from support.api import Api
+from support.api import MERGE, Api
 from support.dra_objects import SLICES, allocation, claim, claims, consumer, pod, resource_slice
 
 TABLE = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"}
@@ -205,3 +205,17 @@ async def test_only_metadata_when_asked(api: Api, namespace: str) -> None:
     one = await api.request("GET", f"{claims(namespace)}/a", headers=accept)
     assert (one["kind"], one["apiVersion"]) == ("PartialObjectMetadata", "meta.k8s.io/v1")
     assert "spec" not in one
+
+
+@pytest.mark.parametrize("part", ["", "/status"])
+async def test_a_write_is_answered_with_metadata_when_asked(api: Api, namespace: str, part: str) -> None:
+    before = await api.post(claims(namespace), claim("a"))
+    patch = {"metadata": {"labels": {"a": "b"}}} if not part else {"status": {"allocation": allocation()}}
+    headers = {"Accept": "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1", "Content-Type": MERGE}
+    answer = await api.request("PATCH", f"{claims(namespace)}/a{part}", patch, headers=headers)
+    assert set(answer) == {"kind", "apiVersion", "metadata"}
+    assert answer["kind"] == "PartialObjectMetadata"
+    assert answer["metadata"]["uid"] == before["metadata"]["uid"]
+    now = await api.get(f"{claims(namespace)}/a")
+    version = answer["metadata"]["resourceVersion"]
+    assert version == now["metadata"]["resourceVersion"] != before["metadata"]["resourceVersion"]

@@ -130,19 +130,19 @@ class Handlers:
             raise method_not_allowed()
         options = _write_options(request)
         entry = self._objects.create(target.kind, target.place, as_object(body), options)
-        return _object(target.kind, entry, status=201, warnings=options.warnings)
+        return _object(self._representation(request, target), entry, status=201, warnings=options.warnings)
 
     def _update(self, request: web.Request, target: RequestTarget, body: object) -> web.Response:
         options = _write_options(request)
         entry = self._objects.update(
             target.kind, target.place, target.name or "", target.subresource, as_object(body), options
         )
-        return _object(target.kind, entry, warnings=options.warnings)
+        return _object(self._representation(request, target), entry, warnings=options.warnings)
 
     def _patch(self, request: web.Request, target: RequestTarget, body: object) -> web.Response:
         options = _write_options(request)
         if request.content_type == "application/apply-patch+yaml":
-            return self._apply(target, as_object(body), options)
+            return self._apply(request, target, as_object(body), options)
         old = self._objects.get(target.kind, target.place, target.name or "")
         current = copy_json(old.served_as(target.kind.resource.api_version))
         content_type = request.content_type
@@ -156,20 +156,23 @@ class Handlers:
         else:
             raise ApiError(415, f"the body of the request was in an unknown format - {content_type}", details={})
         entry = self._objects.patch(target.kind, old, target.subresource, patched, options)
-        return _object(target.kind, entry, warnings=options.warnings)
+        return _object(self._representation(request, target), entry, warnings=options.warnings)
 
-    def _apply(self, target: RequestTarget, config: JsonObject, options: WriteOptions) -> web.Response:
+    def _apply(
+        self, request: web.Request, target: RequestTarget, config: JsonObject, options: WriteOptions
+    ) -> web.Response:
         entry, created = self._objects.apply(
             target.kind, target.place, target.name or "", target.subresource, config, options
         )
-        return _object(target.kind, entry, status=201 if created else 200, warnings=options.warnings)
+        form = self._representation(request, target)
+        return _object(form, entry, status=201 if created else 200, warnings=options.warnings)
 
     def _delete(self, request: web.Request, target: RequestTarget, body: object) -> web.Response:
         options = _delete_options(request, body)
         if target.name is not None:
             entry, gone = self._objects.delete(target.kind, target.place, target.name, options)
             whole = not gone or target.kind.returns_deleted
-            return _object(target.kind, entry) if whole else _deleted(target.kind, entry)
+            return _object(self._representation(request, target), entry) if whole else _deleted(target.kind, entry)
         if "deletecollection" not in discovery.verbs_of(target.kind):
             raise method_not_allowed()
         page = list_page(self._objects.store, target, list_query(target.kind, request.query))
@@ -270,9 +273,9 @@ def _json(body: bytes, status: int = 200) -> web.Response:
 
 
 def _object(
-    kind: ResourceType, entry: StoredVersion, *, status: int = 200, warnings: Iterable[str] = ()
+    form: Representation, entry: StoredVersion, *, status: int = 200, warnings: Iterable[str] = ()
 ) -> web.Response:
-    response = _json(entry.encoded(kind.resource.api_version), status)
+    response = _json(form.object(entry), status)
     for warning in warnings:
         response.headers.add("Warning", f'299 - "{warning.replace(chr(34), chr(92) + chr(34))}"')
     return response

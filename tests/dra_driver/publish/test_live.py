@@ -259,12 +259,15 @@ async def test_a_status_that_was_not_written_is_no_answer(scene: Scene) -> None:
     async def kept() -> KeptInventory:
         return kept_inventory(await scene.kube.get(NODE_INVENTORIES, "node-a"), GPU_DRIVER)
 
+    async def says(statuses: InventoryStatuses, inventory: KeptInventory, *, publish: bool) -> bool:
+        return await statuses.write(inventory, inventory.status(), (), NodePolicy(publish=publish))
+
     old = await kept()
-    assert await statuses.write(old, (), NodePolicy(publish=True))
-    assert not await statuses.write(old, (), NodePolicy(publish=False)), "it waits until the watch shows the first"
-    assert await statuses.write(await kept(), (), NodePolicy(publish=True)), "it says so already"
+    assert await says(statuses, old, publish=True)
+    assert not await says(statuses, old, publish=False), "it waits until the watch shows the first"
+    assert await says(statuses, await kept(), publish=True), "it says so already"
     again = InventoryStatuses(scene.kube, GPU_DRIVER, None, lambda: datetime.now(UTC))
-    assert not await again.write(old, (), NodePolicy(publish=False)), "another one has written meanwhile"
+    assert not await says(again, old, publish=False), "another one has written meanwhile"
     policy = (await scene.status("node-a")).policy
     assert policy is not None and policy.publish
 

@@ -22,6 +22,7 @@ from dra_driver.slices.diff import (
     WantedSlice,
     contents_digest,
     is_complete,
+    is_stored_as_sent,
     lost_fields,
     new_object,
     observed_slice,
@@ -191,6 +192,37 @@ def test_other_spellings_of_the_same_are_equal(alter: Any) -> None:
     obj = stored(0, A)
     alter(obj["spec"])
     assert writes_for(pool([A]), obj) == []
+
+
+@pytest.mark.parametrize(
+    ("same", "alter"),
+    [
+        (True, lambda obj: None),
+        (True, lambda obj: obj["metadata"].update(labels={MANAGED_BY: MANAGER, "other": "x"}, annotations={})),
+        (False, lambda obj: obj["spec"]["devices"][0]["attributes"].pop("color")),
+        (False, lambda obj: obj["spec"]["devices"][0]["capacity"]["memory"].update(value="81920Mi")),
+        (False, lambda obj: obj["spec"].update(sharedCounters=[])),
+        (False, lambda obj: obj["spec"].update(nodeName="node-b")),
+        (False, lambda obj: obj["spec"].update(driver="other")),
+        (False, lambda obj: obj.pop("spec")),
+        (False, lambda obj: obj["metadata"].pop("labels")),
+        (False, lambda obj: obj["metadata"]["labels"].update({MANAGED_BY: "other"})),
+        (False, lambda obj: obj["metadata"]["ownerReferences"][0].update(uid="other")),
+        (False, lambda obj: obj["metadata"].pop("ownerReferences")),
+    ],
+)
+def test_an_answer_that_is_what_was_sent_needs_no_digest(same: bool, alter: Any) -> None:
+    wanted = pool([A])
+    for write in (
+        CreateSlice(wanted.slices[0], 1, 1),
+        UpdateSlice(observed_slice(stored(0, B)), wanted.slices[0], 1, 1),
+    ):
+        sent = new_object(wanted, write) if isinstance(write, CreateSlice) else update_patch(wanted, write)
+        answer = stored(0, A)
+        alter(answer)
+        assert is_stored_as_sent(wanted, sent, answer) is same
+        if same:
+            assert contents_digest(answer) == wanted.slices[0].digest
 
 
 @rows(
