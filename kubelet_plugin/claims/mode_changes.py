@@ -97,6 +97,8 @@ class ModeChanges:
         self._backoffs: dict[str, Backoff] = {}
         self._wake = asyncio.Event()
         rules.subscribe(self._wake.set)
+        # They differ, too, when healing takes a switched mode from the log of holds, which the journal had lost.
+        facts.subscribe(lambda _: self._wake.set())
 
     async def run(self) -> None:
         await self._facts.observe()

@@ -388,13 +388,24 @@ class Running:
             for driver in (GPU_DRIVER, COMPUTE_DOMAIN_DRIVER):
                 if batch := [one for one in rest if one.driver == driver]:
                     errors |= await self._call(method, batch)
-            rest = [one for one in rest if errors[one.ref["uid"]]]
+            rest = [one for one in rest if errors[one.ref["uid"]] and not await self._is_given_up(one, errors)]
             if rest and time.monotonic() > deadline:
                 raise Violation(f"{method} still fails {self._patience_s:.0f} s after the last fault: {errors}")
             if rest:
                 # A GPU that answers again is trusted after it has been well for a while; kubelet waits longer.
                 self._world.control.later(_RETRY_S)
                 await asyncio.sleep(0.1)
+
+    async def _is_given_up(self, one: Claimed, errors: Mapping[str, str]) -> bool:
+        """A claim that only observes a GPU keeps no mode: its device may go before it is prepared. The answer says that
+        pod and claim are to be deleted, which is done."""
+        if not one.args["admin"] or not one.exists or "has no device" not in errors[one.ref["uid"]]:
+            return False
+        if {device["name"] for device in one.args["devices"]} <= await self._world.offered():
+            return False
+        self.outcome.seen["observed device that went with the mode"] += 1
+        await self._delete(one)
+        return True
 
     # -- what the oracle says
 

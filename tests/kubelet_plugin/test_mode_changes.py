@@ -16,7 +16,8 @@ from support.mode_world import AT_ONCE, NODE, PATIENT, ModeWorld, Moment, policy
 from dra_driver.api.policy import rules_of
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.prepare.changes import mode_change_begun, released, with_entry
-from kubelet_plugin.prepare.holds import HoldState
+from kubelet_plugin.prepare.holds import HoldRecord, HoldState
+from kubelet_plugin.prepare.journal import Journal
 from kubelet_plugin.prepare.lifecycle import Entry, ModeChanging
 from kubelet_plugin.simulation.nvml import SimulatedNvml
 from kubelet_plugin.simulation.nvml_session import Crash
@@ -263,6 +264,25 @@ async def test_without_its_gate_the_plugin_switches_nothing_on_and_takes_back_wh
     world.policies = [policy()]
     await world.until_quiet()
     assert world.mode == (0, 0) and world.journal.current.holds == {}
+
+
+async def test_a_switched_mode_that_healing_brings_back_is_compared_with_the_gpu(world: ModeWorld) -> None:
+    """The log of holds had lost that the mode was switched off again; healing takes its entry back after the start."""
+    await world.publish()
+    running = asyncio.create_task(world.modes.run())
+    await asyncio.sleep(0.5)  # idle: nothing is asked, nothing is switched
+
+    def made(journal: Journal) -> Journal:
+        return replace(journal, holds={world.hold: HoldRecord(HoldState.MADE, "boot")})
+
+    await world.journal.commit(made)
+    await world.discovery.observe()
+    for _ in range(500):
+        if not world.journal.current.holds:
+            break
+        await asyncio.sleep(0.01)
+    running.cancel()
+    assert (world.journal.current.holds, world.mode) == ({}, (0, 0))
 
 
 class Killed(BaseException):
