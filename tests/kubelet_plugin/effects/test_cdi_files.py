@@ -4,7 +4,10 @@ from pathlib import Path
 import pytest
 
 from dra_driver.errors import InvalidInput, NodeNotReady
+from dra_driver.runtime.files import StagedFile, stage
+from kubelet_plugin.effects import cdi_files
 from kubelet_plugin.effects.cdi_files import CdiFiles
+from kubelet_plugin.prepare.metadata import RequestMetadata
 
 DRIVER = "gpu.nvidia.com"
 CLAIM = "0b5b1c8e-6b9e-4b0e-8f0a-000000000001"
@@ -107,6 +110,67 @@ def test_what_was_published_outlives_a_power_cut(cdi: CdiFiles, folder: Path, mo
     monkeypatch.setattr(os, "fsync", fsync)
     cdi.publish([staged])
     assert flushed == [str(folder)]
+
+
+METADATA = [RequestMetadata(request, b"content", b"spec") for request in ("one", "two")]
+
+
+@pytest.fixture
+def described(folder: Path) -> CdiFiles:
+    """With device metadata, in the folder `metadata` beside that of CDI files."""
+    return CdiFiles(folder, DRIVER, folder.parent / "metadata")
+
+
+def test_of_device_metadata_only_what_runtimes_read_is_flushed(
+    described: CdiFiles, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed = list[Path]()
+
+    def fsync(descriptor: int) -> None:
+        flushed.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "fdatasync", fsync)
+    for file in described.stage_metadata(CLAIM, METADATA):
+        file.discard()
+    assert [path.parent for path in flushed] == [folder, folder]
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_of_files_that_cannot_all_be_staged_none_is_left(
+    described: CdiFiles, folder: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """What stays open would also keep the next process from removing it."""
+    made: list[StagedFile] = []
+
+    def fails_at(path: Path, content: bytes, *, flushed: bool = True) -> StagedFile:
+        if len(made) == number:
+            raise NodeNotReady("the disk is full", about=str(path))
+        made.append(stage(path, content, flushed=flushed))
+        return made[-1]
+
+    monkeypatch.setattr(cdi_files, "stage", fails_at)
+    with pytest.raises(NodeNotReady, match="the disk is full"):
+        described.stage_metadata(CLAIM, METADATA)
+    assert len(made) == number
+    assert [path for path in (*folder.iterdir(), *(folder.parent / "metadata").iterdir()) if path.is_file()] == []
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_when_one_file_cannot_take_its_place_the_others_are_not_left(cdi: CdiFiles, folder: Path, number: int) -> None:
+    uids = [f"0b5b1c8e-6b9e-4b0e-8f0a-00000000000{digit}" for digit in range(3)]
+    staged = [cdi.stage(uid, b"{}") for uid in uids]
+    cdi.path(uids[number]).mkdir()
+    with pytest.raises(NodeNotReady):
+        cdi.publish(staged)
+    assert sorted(path.name for path in folder.iterdir()) == [cdi.path(uid).name for uid in uids[: number + 1]]
+
+
+def test_the_metadata_of_a_claim_is_not_that_of_one_whose_uid_begins_alike(described: CdiFiles) -> None:
+    described.publish(described.stage_metadata("a", METADATA[:1]) + described.stage_metadata("a_b", METADATA[1:]))
+    assert [file.request for file in described.metadata("a")] == ["one"]
+    described.remove("a")
+    assert [file.request for file in described.metadata("a_b")] == ["two"]
 
 
 def test_leftovers_of_a_killed_plugin_are_removed(cdi: CdiFiles, folder: Path) -> None:

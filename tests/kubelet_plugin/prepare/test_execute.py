@@ -136,6 +136,23 @@ async def test_a_claim_that_the_journal_refuses_leaves_no_file(bench: Bench) -> 
     assert bench.claims == ({"uid-of-one"}, {"uid-of-one"})
 
 
+async def test_what_the_journal_refuses_needs_no_way_back(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The way back would be another write: a disk that failed would be said to keep the claim unfinished."""
+    plans = bench.plan("one"), bench.plan("two")
+    written: list[Change] = []
+    commit = bench.journal.commit
+
+    async def counted(change: Change, **more: Any) -> Any:
+        written.append(change)
+        return await commit(change, **more)
+
+    monkeypatch.setattr(bench.journal, "commit", counted)
+    results = await asyncio.gather(*map(bench.carry_out, plans), return_exceptions=True)
+
+    assert isinstance(results[1], HeldByOther)
+    assert len(written) == 2
+
+
 async def test_a_claim_with_a_hold_of_a_newer_release_keeps_its_entry_and_its_file(bench: Bench) -> None:
     plan = await bench.carry_out(bench.plan("train"))
     newer = replace(plan.entry, holds=(UnknownHold("power-cap", '{"kind":"power-cap"}'),))

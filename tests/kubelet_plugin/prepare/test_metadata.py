@@ -268,6 +268,8 @@ def test_a_device_that_is_offered_no_more_is_still_identified(node: Any) -> None
     assert [values_of(device) for device in devices_in(file)] == [
         {"type": "gpu", "uuid": uuid_of(0), "resource.kubernetes.io/pciBusID": "0000:10:00.0"}
     ]
+    (described,) = devices_in(file)
+    assert list(described["attributes"]) == sorted(described["attributes"])
 
 
 def test_the_digest_tells_files_apart() -> None:
