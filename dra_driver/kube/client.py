@@ -204,7 +204,8 @@ class Kube:
         self, resource: Resource, obj: JsonObject, *, namespace: str | None = None, dry_run: bool = False
     ) -> JsonObject:
         """Create; returns the object as stored, or as a dry run would store it. Raises AlreadyExists, Rejected."""
-        place = namespace or obj["metadata"].get("namespace")
+        # As kubectl and the API server ignore it in an object of the cluster.
+        place = (namespace or obj["metadata"].get("namespace")) if resource.namespaced else None
         about = _about(resource, obj["metadata"].get("name") or obj["metadata"].get("generateName"), place)
         query = {"fieldManager": self._field_manager} | ({"dryRun": "All"} if dry_run else {})
         return await self._request("POST", resource, namespace=place, body=obj, about=about, query=query)

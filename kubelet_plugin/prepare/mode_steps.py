@@ -16,7 +16,8 @@ from kubelet_plugin.prepare.holds import HoldState
 _MOST_USERS = 8
 _LONGEST = 800
 """Characters of what a program prints."""
-_NOT_SUPPORTED = ("not supported", "Not Supported")
+_NO_RESET = "is not supported"
+"""What nvidia-smi prints. NVML's own "Not Supported" may be that of any call, and is tried again."""
 _IN_USE = "In use by another client"
 """What nvidia-smi prints. Source: issues 118 and 1606 of NVIDIA/gpu-operator, 181 of NVIDIA/mig-parted."""
 
@@ -88,7 +89,7 @@ def refused(gpu: GpuFacts, node: str, error: str, *, graphics: bool) -> ModeObst
     by_hand = (
         f"drain {node}, release its GPUs (docs/reset.md), and on it `nvidia-smi -i {gpu.pci_bus_id} -mig 1` (or 0)"
     )
-    if any(word in error for word in _NOT_SUPPORTED):
+    if _NO_RESET in error:
         fix = f"this machine cannot reset one GPU alone: {by_hand}, then reboot it"
         return ModeObstacle(reason="NotPossible", message=message, fix=fix)
     if _IN_USE in error and graphics:

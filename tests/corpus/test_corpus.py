@@ -3,10 +3,11 @@
 GPU_DRA_TEST_CORPUS   a folder with the sample manifests of other projects, each project in a folder
 
 `reviewed.yaml` has the sentences, as patterns. A new sentence fails here: read it beside the manifest that it is about,
-correct it if it is wrong or does not help, and add it. Helm charts are left out, because they need a renderer.
+correct it if it is wrong or does not help, and add it. `render.py` makes manifests of Helm charts.
 
 The corpus of 2026-11-28: samples and demos of NVIDIA's own DRA driver, KubeRay, the vLLM production stack, Kueue,
-JobSet, LeaderWorkerSet, Kubeflow's MPI operator, KServe and KubeVirt; 578 files, 95 of them about GPUs.
+JobSet, LeaderWorkerSet, Kubeflow's MPI operator, KServe and KubeVirt; and the charts of JupyterHub and of the vLLM
+production stack, this with the values of 21 of its tutorials; 600 files, 126 of them about GPUs.
 """
 
 import asyncio

@@ -65,6 +65,13 @@ async def test_an_object_lives_and_dies(kube: Kube) -> None:
         await kube.get(CONFIG_MAPS, "a", "default")
 
 
+async def test_a_namespace_in_an_object_of_the_cluster_is_ignored(kube: Kube) -> None:
+    """As kubectl and a real API server do."""
+    created = await kube.create(NODES, {**node("node-1"), "metadata": {"name": "node-1", "namespace": "team"}})
+    assert "namespace" not in created["metadata"]
+    assert await kube.get(NODES, "node-1") == created
+
+
 async def test_the_errors_of_the_server_are_ours_and_name_the_object(kube: Kube) -> None:
     created = await kube.create(CONFIG_MAPS, config_map("a"))
     await kube.merge_patch(CONFIG_MAPS, "a", {"data": {"x": "1"}}, namespace="default")

@@ -157,6 +157,7 @@ def test_what_is_in_the_way_is_named_and_who_must_act() -> None:
     ("error", "graphics", "reason", "fix"),
     [
         ("Resetting GPU 00000000:00:04.0 is not supported.", False, "NotPossible", "then reboot it"),
+        ("NVML: Not Supported (3)", False, "Failed", "if it fails again"),
         ("GPU 0000:17:00.0: In use by another client", True, "InUse", "rmmod nvidia_drm"),
         ("GPU 0000:17:00.0: In use by another client", False, "Failed", "--gpu-reset"),
         ("Unknown Error", True, "Failed", "--gpu-reset"),
