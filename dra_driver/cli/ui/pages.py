@@ -6,6 +6,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from urllib.parse import urlencode
 
@@ -18,6 +19,7 @@ from dra_driver.cli.top.screen import Sort, rank
 from dra_driver.cli.ui import drawing
 from dra_driver.cli.ui.domains import domain_parts
 from dra_driver.cli.ui.drawing import NodeRows, link, sign
+from dra_driver.cli.ui.history import GpuChange
 from dra_driver.cli.ui.parts import EMPTY, Html, Page, Part, Rows, element, joined, listing, part, table
 from dra_driver.cli.usage import PublishedGpu, short_product, why_waiting
 from dra_driver.phrases import how_many
@@ -119,6 +121,10 @@ class Seen:
     domains: Sequence[ComputeDomain] = ()
     detail: NodeDetail = field(default_factory=NodeDetail)
     explained: Mapping[str, Reasons] = field(default_factory=dict)
+    changes: Sequence[GpuChange] = ()
+    """Of the page's node, newest first."""
+    since: datetime | None = None
+    """Since when changes are kept."""
 
 
 def page_of(address: Address, seen: Seen, rows: NodeRows) -> Page:
@@ -227,7 +233,7 @@ def _node(name: str, seen: Seen) -> Page:
             part("gpus", "section", element("h2", "GPUs"), drawing.cards(node.gpus, links=True)),
             part("claims", "section", element("h2", "Claims"), _claims(node.gpus)),
             part("health", "section", element("h2", "Health"), *_health(facts, detail.notes)),
-            part("history", "section", element("h2", "History"), _history(detail.events)),
+            part("history", "section", element("h2", "History"), *_history(detail.events, seen.changes, seen.since)),
         ],
     )
 
@@ -294,8 +300,28 @@ def _health(gpus: Iterable[GpuFacts], notes: Sequence[str]) -> list[Html]:
     return texts or [element("p", "The node reports no fault.")]
 
 
-def _history(events: Sequence[Event]) -> Html:
-    """Newest first. The API server keeps Events for an hour, unless it is set otherwise."""
+def _history(events: Sequence[Event], changes: Sequence[GpuChange], since: datetime | None) -> Iterable[Html]:
+    yield _changes(changes, since)
+    yield _events(events)
+
+
+def _changes(changes: Sequence[GpuChange], since: datetime | None) -> Html:
+    rows = [
+        (
+            joined([element("span", "before ") if change.earlier else EMPTY, _time(change.seen.isoformat())]),
+            change.gpu,
+            change.text,
+        )
+        for change in changes
+    ]
+    if rows:
+        return table("Changes that this server saw, newest first", ("Time", "GPU", "What"), rows)
+    start = _time(since.isoformat() if since is not None else None)
+    return element("p", "No change since this server first saw the cluster, at ", start, ".")
+
+
+def _events(events: Sequence[Event]) -> Html:
+    """The API server keeps Events for an hour, unless it is set otherwise."""
     dated = sorted(events, key=lambda event: str(event.last or ""), reverse=True)[:_MOST_EVENTS]
     rows = [
         (
@@ -330,6 +356,8 @@ def _gpu(name: str, seen: Seen) -> Page:
         return _gone(title, known, f"No node publishes GPU {name}: it may be lost, or its node may have left.")
     detail, facts = seen.detail, seen.detail.inventory
     own = [item for item in facts.spec.gpus if item.uuid == gpu.uuid] if facts is not None else []
+    events = [event for event in detail.events if gpu.name in event.message or gpu.uuid in event.message]
+    own_changes = [change for change in seen.changes if change.uuid == gpu.uuid]
     return Page(
         title,
         [
@@ -339,7 +367,7 @@ def _gpu(name: str, seen: Seen) -> Page:
             part("slices", "section", element("h2", "Memory slices"), drawing.bar(gpu.cells), _left(gpu)),
             part("claims", "section", element("h2", "Claims"), _claims([gpu])),
             part("health", "section", element("h2", "Health"), *_health(own, detail.notes), _taints(gpu)),
-            part("history", "section", element("h2", "History"), _history(_about(gpu, detail.events))),
+            part("history", "section", element("h2", "History"), *_history(events, own_changes, seen.since)),
         ],
     )
 
@@ -370,10 +398,6 @@ def _taints(gpu: PublishedGpu) -> Html:
     }
     rows = [(key, value, effect, _time(added)) for (key, value, effect), added in taints.items()]
     return table("Taints", ("Key", "Value", "Effect", "Since"), rows) if rows else EMPTY
-
-
-def _about(gpu: PublishedGpu, events: Iterable[Event]) -> list[Event]:
-    return [event for event in events if gpu.name in event.message or gpu.uuid in event.message]
 
 
 # -- pods that wait

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from dra_driver.allocation.world import World
@@ -27,6 +28,7 @@ from dra_driver.cli.live import live_world
 from dra_driver.cli.offline import deadline
 from dra_driver.cli.seen import READ_AS
 from dra_driver.cli.top.board import FOLLOWED, Board, Known
+from dra_driver.cli.ui.history import History
 from dra_driver.cli.ui.pages import MOST_EXPLAINED, Address, NodeDetail, Place, Reasons, Seen, node_of
 from dra_driver.errors import ClusterError, DriverError, NotFound
 from dra_driver.explain.explain import explain_pod
@@ -76,6 +78,7 @@ class Watched:
         self._news = asyncio.Event()
         self.version = 0
         """Grows with each change that may be seen."""
+        self._history = History()
         self._forget()
 
     def _forget(self) -> None:
@@ -111,6 +114,7 @@ class Watched:
         for task in self._tasks:
             task.cancel()
         self._tasks, self._end = [], None
+        self._history.pause()
         self._forget()
 
     async def close(self) -> None:
@@ -175,6 +179,7 @@ class Watched:
                 self._show(board, following)
                 shown = clock()
             await asyncio.sleep(0)
+        self._history.saw(board.lines, datetime.now(UTC))
         self._show(board, following)
         self._read.set()
 
@@ -198,7 +203,9 @@ class Watched:
             self._want([address.name])
         elif address.place is Place.WAITING:
             self._want(sorted(self._known.waiting)[:MOST_EXPLAINED])
-        return Seen(self._known, self._domains, detail, {name: asked.value for name, asked in self._explained.items()})
+        explained = {name: asked.value for name, asked in self._explained.items()}
+        changes = self._history.of(node) if node is not None else ()
+        return Seen(self._known, self._domains, detail, explained, changes, self._history.since)
 
     async def _detail(self, node: str) -> NodeDetail:
         now = asyncio.get_running_loop().time()

@@ -1,6 +1,7 @@
 """What the pages of `dractl ui` show, and how they change, from values alone."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from typing import Any
 
@@ -15,10 +16,12 @@ from dra_driver.api.core import Event
 from dra_driver.api.inventory import NodeInventory
 from dra_driver.api.meta import NODE_INVENTORIES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject, Resource
 from dra_driver.cli.seen import READ_AS
-from dra_driver.cli.top.board import Board, Known
+from dra_driver.cli.top.board import Board, Known, NodeLine
+from dra_driver.cli.ui import history
 from dra_driver.cli.ui.documents import document
 from dra_driver.cli.ui.domains import racks_of
 from dra_driver.cli.ui.drawing import NodeRows
+from dra_driver.cli.ui.history import GpuChange, History
 from dra_driver.cli.ui.pages import MOST_NODES, Address, NodeDetail, Place, Reasons, Seen, page_of
 from dra_driver.cli.ui.parts import Html, Page, Rows, changes, element, part
 from dra_driver.names import GPU_DRIVER
@@ -346,3 +349,78 @@ def test_a_change_of_a_node_draws_and_sends_that_node_only() -> None:
     assert sorted(change["set"]) == ["alerts", "node-c", "summary", "whole"]
     assert change["rows"] == {"nodes": ["node-b", "node-c", "node-a"]}
     assert after.flat["node-b"] is before.flat["node-b"]
+
+
+# -- what has changed
+
+START = datetime(2026, 11, 28, 10, tzinfo=UTC)
+WELL = known_of((RESOURCE_SLICES, slice_of("a"))).lines
+USED = known_of((RESOURCE_SLICES, slice_of("a")), (RESOURCE_CLAIMS, held("train", "a", "gpu-a-1"))).lines
+FAULTY = known_of((RESOURCE_SLICES, slice_of("a", taint="79"))).lines
+FEWER = known_of((RESOURCE_SLICES, slice_of("a", gpus=1))).lines
+
+
+def seen(*states: Mapping[str, NodeLine] | None) -> History:
+    """At one minute after the other; None: nobody looks."""
+    kept = History()
+    for minute, lines in enumerate(states):
+        if lines is None:
+            kept.pause()
+        else:
+            kept.saw(lines, START + timedelta(minutes=minute))
+    return kept
+
+
+def texts(kept: History) -> list[tuple[int, str, str, bool]]:
+    return [((change.seen - START).seconds // 60, change.gpu, change.text, change.earlier) for change in kept.of("a")]
+
+
+def test_what_is_there_at_first_is_no_change() -> None:
+    kept = seen(USED, USED)
+    assert (kept.since, kept.of("a")) == (START, [])
+
+
+def test_claims_faults_and_lost_gpus_are_changes_the_latest_first() -> None:
+    taint = "gpu.nvidia.com/xid=79:NoSchedule"
+    assert texts(seen(WELL, USED, FAULTY, WELL, FEWER, USED)) == [
+        (5, "gpu-a-1", "claim default/train got it", False),
+        (5, "gpu-a-1", "is published", False),
+        (4, "gpu-a-1", "is no longer published", False),
+        (3, "gpu-a-1", f"no longer tainted {taint}", False),
+        (2, "gpu-a-1", f"tainted {taint}", False),
+        (2, "gpu-a-1", "claim default/train released it", False),
+        (1, "gpu-a-1", "claim default/train got it", False),
+    ]
+
+
+def test_a_node_that_leaves_and_comes_back_is_the_same_node() -> None:
+    assert texts(seen(WELL, {}, WELL)) == [
+        (2, "gpu-a-1", "is published", False),
+        (2, "gpu-a-0", "is published", False),
+        (1, "gpu-a-1", "is no longer published", False),
+        (1, "gpu-a-0", "is no longer published", False),
+    ]
+
+
+def test_what_changed_while_nobody_looked_has_no_time_of_its_own() -> None:
+    assert texts(seen(WELL, None, USED, USED)) == [(2, "gpu-a-1", "claim default/train got it", True)]
+
+
+def test_the_oldest_changes_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "MOST", 3)
+    assert [change.seen.minute for change in seen(WELL, USED, WELL, USED, WELL).of("a")] == [4, 3, 2]
+
+
+def test_a_page_shows_the_changes_of_its_node_and_of_its_gpu() -> None:
+    changes = [
+        GpuChange(START, "a", "gpu-a-1", "GPU-a-1", "claim team/x got it"),
+        GpuChange(START, "a", "gpu-a-0", "GPU-a-0", "claim <b> got it", earlier=True),
+    ]
+    cluster = known_of((RESOURCE_SLICES, slice_of("a")))
+    of_node = words(shown("nodes/a", Seen(cluster, changes=changes, since=START)))
+    assert "2026-11-28 10:00:00 gpu-a-1 claim team/x got it" in of_node
+    assert "before 2026-11-28 10:00:00 gpu-a-0 claim <b> got it" in of_node
+    of_gpu = words(shown("gpus/GPU-a-1", Seen(cluster, changes=changes, since=START)))
+    assert "team/x" in of_gpu and "<b>" not in of_gpu
+    quiet = words(shown("gpus/GPU-a-1", Seen(cluster, since=START)))
+    assert "No change since this server first saw the cluster, at 2026-11-28 10:00:00" in quiet

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -148,7 +149,7 @@ async def test_a_waiting_pod_is_explained_while_its_page_is_open(visitor: Visito
         assert "\n" in change["set"]["reasons"]
 
 
-async def test_the_cluster_is_followed_only_while_somebody_looks(visitor: Visitor) -> None:
+async def test_the_cluster_is_followed_only_while_somebody_looks(visitor: Visitor, kube: Kube) -> None:
     assert not visitor.watched.following
     async with visitor.follows("/") as said:
         await asyncio.wait_for(said.get(), 60)
@@ -157,7 +158,10 @@ async def test_the_cluster_is_followed_only_while_somebody_looks(visitor: Visito
     async with asyncio.timeout(60):
         while visitor.watched.following:  # noqa: ASYNC110 - nothing tells
             await asyncio.sleep(0.05)
-    assert (await visitor.get("/"))[0] == 200, "and again with the next viewer"
+    await kube.replace(RESOURCE_SLICES, {**(await kube.get(RESOURCE_SLICES, "slice-node-2")), **_tainted("node-2")})
+    status, text = await visitor.get("/nodes/node-2")
+    assert status == 200, "and again with the next viewer"
+    assert re.search("before .*tainted gpu.nvidia.com/xid", text), "what happened meanwhile is known"
 
 
 # -- who gets nothing

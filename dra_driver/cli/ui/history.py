@@ -1,0 +1,99 @@
+"""What changed on GPUs while pages followed the cluster: claims, taints, and whether they are published. Pure.
+
+Kubernetes keeps Events for an hour, and no earlier version of an object. This is kept in the memory of the server of
+the pages, as long as it runs.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from dra_driver.cli.top.board import NodeLine
+from dra_driver.cli.usage import PublishedGpu
+
+MOST = 20_000
+"""Changes of all nodes; the oldest go first."""
+MOST_SHOWN = 100
+
+
+@dataclass(frozen=True, slots=True)
+class GpuChange:
+    """`earlier`: it came while the cluster was not followed, some time before `seen`."""
+
+    seen: datetime
+    node: str
+    gpu: str
+    uuid: str
+    text: str
+    earlier: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _GpuSeen:
+    name: str
+    claims: frozenset[str]
+    taints: frozenset[str]
+
+    @classmethod
+    def of(cls, gpu: PublishedGpu) -> "_GpuSeen":
+        return cls(gpu.name, frozenset(holder.claim for _, holder in gpu.held), frozenset(gpu.taints))
+
+
+class History:
+    """Compares what is seen with what was seen last."""
+
+    def __init__(self) -> None:
+        self.since: datetime | None = None
+        """When the cluster was seen first."""
+        self._lines: Mapping[str, NodeLine] = {}
+        """A node that did not change has the same line."""
+        self._paused = False
+        self._gpus: dict[str, Mapping[str, _GpuSeen]] = {}
+        self._changes: deque[GpuChange] = deque(maxlen=MOST)
+
+    def pause(self) -> None:
+        """The cluster is not followed until it is seen again."""
+        self._lines, self._paused = {}, True
+
+    def saw(self, lines: Mapping[str, NodeLine], now: datetime) -> None:
+        """All nodes as they are now."""
+        first = self.since is None
+        self.since = self.since or now
+        for node in sorted(lines.keys() | self._gpus.keys()):
+            line = lines.get(node)
+            if line is not None and line is self._lines.get(node):
+                continue
+            before = self._gpus.pop(node, {})
+            after = {gpu.uuid: _GpuSeen.of(gpu) for gpu in line.node.gpus} if line is not None else {}
+            if after:
+                self._gpus[node] = after
+            if not first:
+                for uuid, name, text in _differences(before, after):
+                    self._changes.append(GpuChange(now, node, name, uuid, text, self._paused))
+        self._lines, self._paused = dict(lines), False
+
+    def of(self, node: str) -> list[GpuChange]:
+        """The latest of one node, newest first."""
+        own = (change for change in reversed(self._changes) if change.node == node)
+        return [change for change, _ in zip(own, range(MOST_SHOWN), strict=False)]
+
+
+def _differences(before: Mapping[str, _GpuSeen], after: Mapping[str, _GpuSeen]) -> Iterator[tuple[str, str, str]]:
+    """UUID, name and what changed."""
+    for uuid in sorted(before.keys() | after.keys()):
+        old, new = before.get(uuid), after.get(uuid)
+        if old is None or new is None:
+            seen = new or old
+            assert seen is not None
+            yield uuid, seen.name, "is published" if new is not None else "is no longer published"
+            old = old or _GpuSeen(seen.name, frozenset(), frozenset())
+            new = new or _GpuSeen(seen.name, frozenset(), frozenset())
+        for claim in sorted(old.claims - new.claims):
+            yield uuid, new.name, f"claim {claim} released it"
+        for taint in sorted(old.taints - new.taints):
+            yield uuid, new.name, f"no longer tainted {taint}"
+        for taint in sorted(new.taints - old.taints):
+            yield uuid, new.name, f"tainted {taint}"
+        for claim in sorted(new.claims - old.claims):
+            yield uuid, new.name, f"claim {claim} got it"
