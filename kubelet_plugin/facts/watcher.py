@@ -36,6 +36,8 @@ _WAIT_S = 1.0
 """The longest that a stop, a pause or a new session has to wait."""
 _MOST_EVENTS = 100
 """As many are taken within one wait's time; further ones stay in the driver until the next."""
+_LOOK_S = 0.1
+"""How often it is looked whether a call has returned that hung."""
 _PAUSE_PATIENCE_S = 5.0
 _RETRY_S = (1.0, 2.0, 5.0, 15.0, 30.0)
 
@@ -109,6 +111,8 @@ class EventWatcher:
         """GPUs that make every wait fail, by UUID; forgotten when there are other GPUs."""
         self._lanes = Lanes(turn_s=0.0)
         """Of all sessions: a GPU whose calls hang is asked by one thread, and no more."""
+        self._sessions: list[_Session] = []
+        """The one that is open, and those that are over while a call about a GPU hangs that may use what they have."""
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -158,6 +162,7 @@ class EventWatcher:
 
     def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
         while not self._stop.is_set():
+            self._give_back()
             if not self._may_open():
                 continue
             coverage = Coverage()
@@ -198,7 +203,9 @@ class EventWatcher:
     def _may_open(self) -> bool:
         """Whether no pause is wanted; waits a moment for that."""
         with self._gate:
-            if not self._gate.wait_for(lambda: self._pauses == 0, self._wait_s):
+            # A pause waits for what is still to be given back.
+            wait_s = _LOOK_S if self._sessions else self._wait_s
+            if not self._gate.wait_for(lambda: self._pauses == 0, wait_s):
                 return False
             if self._renew.is_set():
                 self._lost = frozenset()
@@ -209,12 +216,22 @@ class EventWatcher:
     @contextmanager
     def _opened(self) -> Iterator["_Session"]:
         try:
-            with _Session(self._open_nvml, self._lost, self._lanes) as session:
-                yield session
+            session = _Session(self._open_nvml, self._lost, self._lanes)
+            self._sessions.append(session)
+            session.open()
+            yield session
         finally:
-            with self._gate:
-                self._open = False
-                self._gate.notify_all()
+            self._give_back()
+
+    def _give_back(self) -> None:
+        """End what is over, unless a call hangs: that is, until it returns. As long as NVML counts a session of this
+        process, it does not find out which GPUs there are now."""
+        if not self._lanes.busy:
+            while self._sessions:
+                self._sessions.pop().close()
+        with self._gate:
+            self._open = bool(self._sessions)
+            self._gate.notify_all()
 
     def _hear(self, loop: asyncio.AbstractEventLoop, session: "_Session") -> None:
         pace = _Pace(self._wait_s)
@@ -258,7 +275,7 @@ class _Pace:
 class _Session:
     """An NVML session with one event set, without the GPUs `lost`. Every failure is a NodeNotReady.
 
-    Each GPU is registered in its lane. While one hangs there, nothing that it may use is given back at the end.
+    Each GPU is registered in its lane. While one hangs there, nothing that it may use may be given back.
     """
 
     def __init__(self, open_nvml: OpenNvml, lost: frozenset[str], lanes: Lanes) -> None:
@@ -267,27 +284,25 @@ class _Session:
         self._left_out = lost
         self.coverage = Coverage()
         self._set: Any = None
+        self._begun = False
         self._registered: dict[int, tuple[str, Any, int]] = {}
         """UUID, handle and event types of each GPU, by the address that its handle is: a lost GPU has no name."""
 
-    def __enter__(self) -> "_Session":
+    def open(self) -> None:
+        """Raises HardwareError; it must be closed then, too."""
         self._call(self._library.nvmlInitWithFlags, pynvml.NVML_INIT_FLAG_NO_GPUS)
-        try:
-            self._set = self._call(self._library.nvmlEventSetCreate)
-            self.coverage = self._register()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
+        self._begun = True
+        self._set = self._call(self._library.nvmlEventSetCreate)
+        self.coverage = self._register()
 
-    def __exit__(self, *_: object) -> None:
-        if self._lanes.busy:
-            return
-        for function, *args in ((self._library.nvmlEventSetFree, self._set), (self._library.nvmlShutdown,)):
-            if args == [None]:
-                continue
-            with suppress(HardwareError):  # a driver that is gone has nothing to be given back to
-                self._call(function, *args)
+    def close(self) -> None:
+        """Give back what there is of it. A driver that is gone has nothing to be given back to."""
+        if self._set is not None:
+            with suppress(HardwareError):
+                self._call(self._library.nvmlEventSetFree, self._set)
+        if self._begun:
+            with suppress(HardwareError):
+                self._call(self._library.nvmlShutdown)
 
     def wait(self, wait_s: float) -> GpuEvent | None:
         """The next event; None when there was none for a while."""
@@ -382,9 +397,15 @@ class TriedWait:
 
 def try_wait(open_nvml: OpenNvml) -> TriedWait:
     """Wait once for the events of all GPUs, in a session of its own. Blocks for a second. Raises NodeNotReady."""
-    with _Session(open_nvml, frozenset(), Lanes(turn_s=0.0)) as session:
+    lanes = Lanes(turn_s=0.0)
+    session = _Session(open_nvml, frozenset(), lanes)
+    try:
+        session.open()
         if not session.coverage.monitored:
             return TriedWait(None, False, session.coverage.unmonitored)
         begun = time.monotonic()
         event = session.wait(_WAIT_S)
         return TriedWait(time.monotonic() - begun, event is not None, session.coverage.unmonitored)
+    finally:
+        if not lanes.busy:
+            session.close()

@@ -1,6 +1,7 @@
 """Events of the GPUs: heard as long as they can be heard, and never at the price of a core."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from support.background import background
 from support.replaced_nvml import Library
 
+from kubelet_plugin.facts import watcher as watcher_module
 from kubelet_plugin.facts.hardware import NvmlSource
 from kubelet_plugin.facts.watcher import Coverage, EventKind, EventWatcher, GpuEvent
 from kubelet_plugin.simulation.host import SimulatedHost, create_host
@@ -164,3 +166,36 @@ async def test_an_xid_of_a_gpu_that_no_longer_has_a_name_is_that_gpus(listener: 
         listener.host.inject_event(3, 79)
         await until(lambda: bool(listener.events))
     assert (listener.events[0].kind, listener.events[0].gpu) == (EventKind.XID, listener.uuids[3])
+
+
+async def test_a_session_that_a_hanging_call_kept_is_given_back_when_it_returns(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise NVML of this process would never find a GPU that comes back from a virtual machine."""
+    monkeypatch.setattr(watcher_module, "READ_S", 0.1)
+    returns, hung = threading.Event(), list[int]()
+
+    def register(handle: Any, types: int, events: Any) -> None:
+        if not hung:
+            hung.append(types)
+            returns.wait(20)
+        listener.libraries[-1].real("nvmlDeviceRegisterEvents")(handle, types, events)
+
+    def given_back() -> list[int]:
+        return [library.calls.count("nvmlShutdown") for library in listener.libraries]
+
+    listener.answers["nvmlDeviceRegisterEvents"] = register
+    async with listener.listening() as watcher:
+        await until(lambda: len(listener.monitored) == len(listener.uuids) - 1)
+
+        def pause() -> bool:
+            with watcher.paused():
+                return watcher.is_open
+
+        monkeypatch.setattr(watcher_module, "_PAUSE_PATIENCE_S", 0.3)
+        assert await asyncio.to_thread(pause), "the call that hangs may use it"
+        assert 0 in given_back()
+        monkeypatch.setattr(watcher_module, "_PAUSE_PATIENCE_S", 20.0)
+        returns.set()
+        assert not await asyncio.to_thread(pause)
+        assert all(given_back()[:-1])
