@@ -1,5 +1,4 @@
-"""Converts the kubelet's messages to values and back. Pure; the two versions of the DRA service differ only in
-`share_id`."""
+"""Converts the kubelet's messages to values and back. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +7,7 @@ from typing import Any
 
 from dra_driver.errors import DriverError
 from dra_driver.kube import kubelet_api
-from dra_driver.kube.kubelet_api.generated import dra_v1_pb2, dra_v1beta1_pb2, health_v1_pb2, health_v1alpha1_pb2
+from dra_driver.kube.kubelet_api.generated import dra_v1_pb2, health_v1_pb2, health_v1alpha1_pb2
 from dra_driver.names import ClaimRef
 from kubelet_plugin.prepare.lifecycle import PreparedDevice
 
@@ -21,15 +20,6 @@ _NO_ANSWER = "internal error: the claim was not answered; this is a defect of th
 
 
 @dataclass(frozen=True, slots=True)
-class DraVersion:
-    """One version of the DRAPlugin service."""
-
-    service: str
-    messages: ModuleType
-    has_share_id: bool
-
-
-@dataclass(frozen=True, slots=True)
 class HealthVersion:
     """One version of the DRAResourceHealth service."""
 
@@ -37,10 +27,6 @@ class HealthVersion:
     messages: ModuleType
 
 
-DRA_VERSIONS = (
-    DraVersion(kubelet_api.DRA_V1, dra_v1_pb2, True),
-    DraVersion(kubelet_api.DRA_V1BETA1, dra_v1beta1_pb2, False),
-)
 HEALTH_VERSIONS = (
     HealthVersion(kubelet_api.HEALTH_V1, health_v1_pb2),
     HealthVersion(kubelet_api.HEALTH_V1ALPHA1, health_v1alpha1_pb2),
@@ -63,9 +49,9 @@ def claims_of(request: Any) -> list[ClaimRef]:
     return list({claim.uid: ClaimRef(claim.namespace, claim.name, claim.uid) for claim in request.claims}.values())
 
 
-def prepare_response(version: DraVersion, claims: Sequence[ClaimRef], prepared: Prepared) -> Any:
+def prepare_response(claims: Sequence[ClaimRef], prepared: Prepared) -> Any:
     """An entry for each requested claim, with devices or with an error of one line."""
-    response = version.messages.NodePrepareResourcesResponse()
+    response = dra_v1_pb2.NodePrepareResourcesResponse()
     for claim in claims:
         entry = response.claims[claim.uid]
         answer = prepared.get(claim.uid)
@@ -74,13 +60,13 @@ def prepare_response(version: DraVersion, claims: Sequence[ClaimRef], prepared: 
         elif isinstance(answer, DriverError):
             entry.error = one_line(answer)
         else:
-            entry.devices.extend(_device(version, device) for device in answer)
+            entry.devices.extend(_device(device) for device in answer)
     return response
 
 
-def unprepare_response(version: DraVersion, claims: Sequence[ClaimRef], unprepared: Unprepared) -> Any:
+def unprepare_response(claims: Sequence[ClaimRef], unprepared: Unprepared) -> Any:
     """An entry for each requested claim; an empty one means that it is released."""
-    response = version.messages.NodeUnprepareResourcesResponse()
+    response = dra_v1_pb2.NodeUnprepareResourcesResponse()
     for claim in claims:
         entry = response.claims[claim.uid]
         if claim.uid not in unprepared:
@@ -113,13 +99,13 @@ def one_line(error: DriverError) -> str:
     return " ".join(str(error).split())
 
 
-def _device(version: DraVersion, device: PreparedDevice) -> Any:
-    message = version.messages.Device(
+def _device(device: PreparedDevice) -> Any:
+    message = dra_v1_pb2.Device(
         request_names=device.request_names,
         pool_name=device.pool,
         device_name=device.device,
         cdi_device_ids=device.cdi_ids,
     )
-    if version.has_share_id and device.share_id is not None:
+    if device.share_id is not None:
         message.share_id = device.share_id
     return message

@@ -1,4 +1,4 @@
-"""The DRA socket: `DRAPlugin` v1 and v1beta1, and the health stream v1 and v1alpha1.
+"""The DRA socket: `DRAPlugin` v1, and the health stream v1 and v1alpha1.
 
 This module decides nothing: it passes claims to the `ClaimHandler` and returns its answer for each. An unexpected
 exception becomes the answer for the affected claims, and never ends the process.
@@ -14,12 +14,12 @@ import grpc.aio
 import structlog
 
 from dra_driver.errors import DriverError
+from dra_driver.kube.kubelet_api import DRA_V1
+from dra_driver.kube.kubelet_api.generated import dra_v1_pb2
 from dra_driver.names import ClaimRef
 from kubelet_plugin.rpc.messages import (
-    DRA_VERSIONS,
     HEALTH_VERSIONS,
     DeviceHealth,
-    DraVersion,
     HealthVersion,
     Prepared,
     Unprepared,
@@ -98,30 +98,25 @@ class DraServer:
             remove_socket(self._socket)
 
     def services(self) -> tuple[grpc.GenericRpcHandler, ...]:
-        """The DRA and health services in all their versions; `start` serves them."""
-        return (
-            *(self._dra_service(version) for version in DRA_VERSIONS),
-            *(self._health_service(version) for version in HEALTH_VERSIONS),
-        )
+        """The DRA service, and that of health in its versions; `start` serves them."""
+        return (self._dra_service(), *map(self._health_service, HEALTH_VERSIONS))
 
-    def _dra_service(self, version: DraVersion) -> grpc.GenericRpcHandler:
-        messages = version.messages
-
+    def _dra_service(self) -> grpc.GenericRpcHandler:
         async def prepare(request: Any, context: grpc.aio.ServicerContext) -> Any:
             self._adopt(context)
             claims = claims_of(request)
-            return prepare_response(version, claims, await _answered(self._claims.prepare, claims))
+            return prepare_response(claims, await _answered(self._claims.prepare, claims))
 
         async def unprepare(request: Any, context: grpc.aio.ServicerContext) -> Any:
             self._adopt(context)
             claims = claims_of(request)
-            return unprepare_response(version, claims, await _answered(self._claims.unprepare, claims))
+            return unprepare_response(claims, await _answered(self._claims.unprepare, claims))
 
         return grpc.method_handlers_generic_handler(
-            version.service,
+            DRA_V1,
             {
-                "NodePrepareResources": _unary(prepare, messages.NodePrepareResourcesRequest),
-                "NodeUnprepareResources": _unary(unprepare, messages.NodeUnprepareResourcesRequest),
+                "NodePrepareResources": _unary(prepare, dra_v1_pb2.NodePrepareResourcesRequest),
+                "NodeUnprepareResources": _unary(unprepare, dra_v1_pb2.NodeUnprepareResourcesRequest),
             },
         )
 

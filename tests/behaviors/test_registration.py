@@ -43,10 +43,8 @@ async def test_a_driver_registers_with_the_newest_version_of_both_services(
     async with running_plugin(kubelet_root) as plugin:
         await eventually(lambda: plugin.registrations == 1 and registry.connected_drivers())
         known = registry.newest(GPU_DRIVER)
-        assert known.service == kubelet_api.DRA_V1
         assert known.versions == (
             "v1.DRAPlugin",
-            "v1beta1.DRAPlugin",
             "v1.DRAResourceHealth",
             "v1alpha1.DRAResourceHealth",
         )

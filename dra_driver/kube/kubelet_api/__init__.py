@@ -9,7 +9,6 @@ service stubs are generated.
 
 REGISTRATION = "pluginregistration.Registration"
 DRA_V1 = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
-DRA_V1BETA1 = "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin"
 HEALTH_V1 = "v1.DRAResourceHealth"
 HEALTH_V1ALPHA1 = "v1alpha1.DRAResourceHealth"
 POD_RESOURCES_V1 = "v1.PodResourcesLister"
@@ -17,5 +16,6 @@ POD_RESOURCES_V1 = "v1.PodResourcesLister"
 PLUGIN_TYPE = "DRAPlugin"
 """`type` of a DRA plugin's registration."""
 
-SUPPORTED_VERSIONS = ("v1.DRAPlugin", "v1beta1.DRAPlugin", HEALTH_V1, HEALTH_V1ALPHA1)
-"""Services of a plugin, newest first; the kubelet uses the first known one of each kind."""
+SUPPORTED_VERSIONS = ("v1.DRAPlugin", HEALTH_V1, HEALTH_V1ALPHA1)
+"""Services of a plugin, newest first; the kubelet uses the first known one of each kind. Each kubelet that reads claims
+of resource.k8s.io/v1, from 1.34 on, has `v1.DRAPlugin`."""

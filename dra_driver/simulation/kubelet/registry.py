@@ -1,6 +1,6 @@
 """Kubelet's plugin watcher: sockets in the registration directory become drivers that can be called.
 
-Per socket: dial, GetInfo, choose a service version, connect to the DRA endpoint, NotifyRegistrationStatus; any failure
+Per socket: dial, GetInfo, check that it serves v1, connect to the DRA endpoint, NotifyRegistrationStatus; any failure
 starts all of it again later. A socket that disappears is a plugin that deregistered. Several instances of one driver
 may be registered; calls go to the newest that is connected. Source: plugin manager and DRA plugin store of 1.36.
 """
@@ -10,7 +10,6 @@ import contextlib
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import grpc
@@ -19,7 +18,7 @@ import structlog
 
 from dra_driver.errors import NodeNotReady, Unreachable
 from dra_driver.kube import kubelet_api
-from dra_driver.kube.kubelet_api.generated import dra_v1_pb2, dra_v1beta1_pb2, registration_pb2
+from dra_driver.kube.kubelet_api.generated import dra_v1_pb2, registration_pb2
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +46,7 @@ class Times:
 
 _log = structlog.get_logger(__name__)
 
-_SERVICES: dict[str, tuple[str, ModuleType]] = {
-    "v1.DRAPlugin": (kubelet_api.DRA_V1, dra_v1_pb2),
-    "v1beta1.DRAPlugin": (kubelet_api.DRA_V1BETA1, dra_v1beta1_pb2),
-}
+_VERSION = "v1.DRAPlugin"
 
 
 @dataclass(slots=True, eq=False)
@@ -60,8 +56,6 @@ class Plugin:
     driver: str
     endpoint: str
     versions: tuple[str, ...]
-    service: str
-    messages: ModuleType
     channel: grpc.aio.Channel
     connected: bool = False
     calls: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
@@ -70,10 +64,10 @@ class Plugin:
     async def call(self, method: str, request_type: str, claims: list[dict[str, str]], deadline_s: float) -> Any:
         """One DRA call. Raises Unreachable with the gRPC status when the call as a whole failed."""
         self.calls.append((method, tuple(claim["uid"] for claim in claims)))
-        response = getattr(self.messages, request_type.replace("Request", "Response"))
-        request = getattr(self.messages, request_type)(claims=[self.messages.Claim(**claim) for claim in claims])
+        response = getattr(dra_v1_pb2, request_type.replace("Request", "Response"))
+        request = getattr(dra_v1_pb2, request_type)(claims=[dra_v1_pb2.Claim(**claim) for claim in claims])
         try:
-            return await _unary(self.channel, f"/{self.service}/{method}", request, response, deadline_s)
+            return await _unary(self.channel, f"/{kubelet_api.DRA_V1}/{method}", request, response, deadline_s)
         except grpc.aio.AioRpcError as error:
             raise Unreachable(f"{error.code().name}: {error.details()}", about=f"DRA driver {self.driver}") from error
 
@@ -212,14 +206,12 @@ class PluginRegistry:
         if info.type != kubelet_api.PLUGIN_TYPE:
             raise NodeNotReady(f"plugin type {info.type!r} is not handled")
         endpoint = info.endpoint or str(path)
-        version = next((version for version in info.supported_versions if version in _SERVICES), None)
-        if version is None:
+        if _VERSION not in info.supported_versions:
             raise NodeNotReady(f"none of the versions {list(info.supported_versions)} is supported")
         if any(plugin.driver == info.name and plugin.endpoint == endpoint for plugin in self._plugins.values()):
             raise NodeNotReady(f"endpoint {endpoint} is registered already for driver {info.name}")
-        service, messages = _SERVICES[version]
         channel = grpc.aio.insecure_channel(f"unix:{endpoint}", options=(("grpc.use_local_subchannel_pool", 1),))
-        return Plugin(info.name, endpoint, tuple(info.supported_versions), service, messages, channel)
+        return Plugin(info.name, endpoint, tuple(info.supported_versions), channel)
 
 
 def _socket_identity(path: Path) -> tuple[int, int] | None:

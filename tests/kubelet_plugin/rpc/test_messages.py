@@ -3,13 +3,12 @@
 import pytest
 
 from dra_driver.errors import DeviceInUse, NodeNotReady
+from dra_driver.kube.kubelet_api.generated import dra_v1_pb2
 from dra_driver.names import ClaimRef
 from kubelet_plugin.prepare.lifecycle import PreparedDevice
 from kubelet_plugin.rpc.messages import (
-    DRA_VERSIONS,
     HEALTH_VERSIONS,
     DeviceHealth,
-    DraVersion,
     HealthVersion,
     claims_of,
     health_response,
@@ -20,30 +19,25 @@ from kubelet_plugin.rpc.messages import (
 ONE, OTHER = ClaimRef("default", "one", "uid-1"), ClaimRef("default", "other", "uid-2")
 DEVICE = PreparedDevice(("gpu",), "node-1", "gpu-1", ("k8s.gpu.nvidia.com/claim=uid-1-gpu-1",), "share-1")
 
-every_version = pytest.mark.parametrize("version", DRA_VERSIONS, ids=lambda version: version.service)
 
-
-@every_version
-def test_a_request_becomes_claims_in_its_order(version: DraVersion) -> None:
-    request = version.messages.NodePrepareResourcesRequest(
-        claims=[version.messages.Claim(namespace="default", uid=claim.uid, name=claim.name) for claim in (OTHER, ONE)]
+def test_a_request_becomes_claims_in_its_order() -> None:
+    request = dra_v1_pb2.NodePrepareResourcesRequest(
+        claims=[dra_v1_pb2.Claim(namespace="default", uid=claim.uid, name=claim.name) for claim in (OTHER, ONE)]
     )
     assert claims_of(request) == [OTHER, ONE]
 
 
-@every_version
-def test_a_claim_that_is_named_twice_is_answered_once(version: DraVersion) -> None:
-    request = version.messages.NodePrepareResourcesRequest(
-        claims=2 * [version.messages.Claim(namespace="default", uid=ONE.uid, name=ONE.name)]
+def test_a_claim_that_is_named_twice_is_answered_once() -> None:
+    request = dra_v1_pb2.NodePrepareResourcesRequest(
+        claims=2 * [dra_v1_pb2.Claim(namespace="default", uid=ONE.uid, name=ONE.name)]
     )
-    response = prepare_response(version, claims_of(request), {ONE.uid: (DEVICE,)})
+    response = prepare_response(claims_of(request), {ONE.uid: (DEVICE,)})
     assert len(response.claims[ONE.uid].devices) == 1
 
 
-@every_version
-def test_each_claim_is_answered_on_its_own(version: DraVersion) -> None:
+def test_each_claim_is_answered_on_its_own() -> None:
     refusal = DeviceInUse("is held by claim b", about=str(OTHER))
-    response = prepare_response(version, [ONE, OTHER], {ONE.uid: (DEVICE,), OTHER.uid: refusal})
+    response = prepare_response([ONE, OTHER], {ONE.uid: (DEVICE,), OTHER.uid: refusal})
     assert set(response.claims) == {ONE.uid, OTHER.uid}
     (device,) = response.claims[ONE.uid].devices
     assert (list(device.request_names), device.pool_name, device.device_name, list(device.cdi_device_ids)) == (
@@ -57,35 +51,31 @@ def test_each_claim_is_answered_on_its_own(version: DraVersion) -> None:
     assert not response.claims[OTHER.uid].devices
 
 
-@every_version
-def test_a_claim_that_nobody_answered_gets_an_error_not_an_empty_success(version: DraVersion) -> None:
-    assert "defect" in prepare_response(version, [ONE], {}).claims[ONE.uid].error
-    assert "defect" in unprepare_response(version, [ONE], {}).claims[ONE.uid].error
+def test_a_claim_that_nobody_answered_gets_an_error_not_an_empty_success() -> None:
+    assert "defect" in prepare_response([ONE], {}).claims[ONE.uid].error
+    assert "defect" in unprepare_response([ONE], {}).claims[ONE.uid].error
 
 
-@every_version
-def test_nobody_gets_an_answer_that_was_not_asked_for(version: DraVersion) -> None:
+def test_nobody_gets_an_answer_that_was_not_asked_for() -> None:
     """kubelet takes an unknown UID for an error of the whole call."""
-    assert set(prepare_response(version, [ONE], {ONE.uid: (), OTHER.uid: ()}).claims) == {ONE.uid}
-    assert set(unprepare_response(version, [ONE], {ONE.uid: None, OTHER.uid: None}).claims) == {ONE.uid}
+    assert set(prepare_response([ONE], {ONE.uid: (), OTHER.uid: ()}).claims) == {ONE.uid}
+    assert set(unprepare_response([ONE], {ONE.uid: None, OTHER.uid: None}).claims) == {ONE.uid}
 
 
-@every_version
-def test_a_released_claim_has_an_empty_entry(version: DraVersion) -> None:
-    response = unprepare_response(version, [ONE, OTHER], {ONE.uid: None, OTHER.uid: NodeNotReady("disk\n is full")})
+def test_a_released_claim_has_an_empty_entry() -> None:
+    response = unprepare_response([ONE, OTHER], {ONE.uid: None, OTHER.uid: NodeNotReady("disk\n is full")})
     assert response.claims[ONE.uid].error == ""
     assert response.claims[OTHER.uid].error == "disk is full"
 
 
-def test_the_share_id_is_told_by_v1_only() -> None:
-    v1, v1beta1 = (prepare_response(version, [ONE], {ONE.uid: (DEVICE,)}) for version in DRA_VERSIONS)
-    assert v1.claims[ONE.uid].devices[0].share_id == "share-1"
-    assert "share_id" not in v1beta1.claims[ONE.uid].devices[0].DESCRIPTOR.fields_by_name
+def test_the_share_id_is_answered() -> None:
+    response = prepare_response([ONE], {ONE.uid: (DEVICE,)})
+    assert response.claims[ONE.uid].devices[0].share_id == "share-1"
 
 
 def test_a_device_without_share_id_has_none_on_the_wire() -> None:
     plain = PreparedDevice(("gpu",), "node-1", "gpu-1", ())
-    response = prepare_response(DRA_VERSIONS[0], [ONE], {ONE.uid: (plain,)})
+    response = prepare_response([ONE], {ONE.uid: (plain,)})
     assert not response.claims[ONE.uid].devices[0].HasField("share_id")
 
 

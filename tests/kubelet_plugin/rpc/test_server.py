@@ -13,7 +13,7 @@ from support.plugin import ScriptedClaims, ScriptedHealth, eventually, running_p
 
 from dra_driver.errors import DeviceInUse
 from dra_driver.kube import kubelet_api
-from dra_driver.kube.kubelet_api.generated import dra_v1_pb2, dra_v1beta1_pb2, health_v1_pb2, health_v1alpha1_pb2
+from dra_driver.kube.kubelet_api.generated import dra_v1_pb2, health_v1_pb2, health_v1alpha1_pb2
 from kubelet_plugin.prepare.lifecycle import PreparedDevice
 from kubelet_plugin.rpc.messages import DeviceHealth
 
@@ -21,9 +21,6 @@ DEVICE = PreparedDevice(("gpu",), "node-1", "gpu-1", ("k8s.gpu.nvidia.com/claim=
 HEALTHY = DeviceHealth("node-1", "gpu-1", True, 1_700_000_000)
 SICK = DeviceHealth("node-1", "gpu-1", False, 1_700_000_100, "fell off the bus")
 
-both_versions = pytest.mark.parametrize(
-    ("service", "messages"), [(kubelet_api.DRA_V1, dra_v1_pb2), (kubelet_api.DRA_V1BETA1, dra_v1beta1_pb2)]
-)
 both_health_versions = pytest.mark.parametrize(
     ("service", "messages"),
     [(kubelet_api.HEALTH_V1, health_v1_pb2), (kubelet_api.HEALTH_V1ALPHA1, health_v1alpha1_pb2)],
@@ -42,14 +39,14 @@ async def channel_to(socket: Path) -> AsyncIterator[grpc.aio.Channel]:
         yield channel
 
 
-async def call(channel: grpc.aio.Channel, service: str, messages: ModuleType, method: str, *uids: str) -> Any:
-    request = getattr(messages, f"{method}Request")(
-        claims=[messages.Claim(namespace="default", uid=uid, name=f"claim-{uid}") for uid in uids]
+async def call(channel: grpc.aio.Channel, method: str, *uids: str) -> Any:
+    request = getattr(dra_v1_pb2, f"{method}Request")(
+        claims=[dra_v1_pb2.Claim(namespace="default", uid=uid, name=f"claim-{uid}") for uid in uids]
     )
     return await channel.unary_unary(
-        f"/{service}/{method}",
+        f"/{kubelet_api.DRA_V1}/{method}",
         request_serializer=lambda message: message.SerializeToString(),
-        response_deserializer=getattr(messages, f"{method}Response").FromString,
+        response_deserializer=getattr(dra_v1_pb2, f"{method}Response").FromString,
     )(request, timeout=5.0)
 
 
@@ -61,12 +58,11 @@ def health(channel: grpc.aio.Channel, service: str, messages: ModuleType) -> Any
     )(messages.NodeWatchResourcesRequest())
 
 
-@both_versions
-async def test_claims_are_prepared_and_released(service: str, messages: ModuleType, folder: Path) -> None:
+async def test_claims_are_prepared_and_released(folder: Path) -> None:
     claims = ScriptedClaims([DEVICE])
     async with running_plugin(folder, claims) as plugin, channel_to(plugin.sockets.dra) as channel:
-        prepared = await call(channel, service, messages, "NodePrepareResources", "u1", "u2")
-        released = await call(channel, service, messages, "NodeUnprepareResources", "u1", "u2")
+        prepared = await call(channel, "NodePrepareResources", "u1", "u2")
+        released = await call(channel, "NodeUnprepareResources", "u1", "u2")
     assert {uid: [device.device_name for device in one.devices] for uid, one in prepared.claims.items()} == {
         "u1": ["gpu-1"],
         "u2": ["gpu-1"],
@@ -75,26 +71,22 @@ async def test_claims_are_prepared_and_released(service: str, messages: ModuleTy
     assert claims.calls == [("prepare", ("u1", "u2")), ("unprepare", ("u1", "u2"))]
 
 
-@both_versions
-async def test_an_error_of_ours_is_answered_as_its_text(service: str, messages: ModuleType, folder: Path) -> None:
+async def test_an_error_of_ours_is_answered_as_its_text(folder: Path) -> None:
     claims = ScriptedClaims()
     claims.failures["prepare"] = [DeviceInUse("is held by another claim", about="claim default/a")]
     async with running_plugin(folder, claims) as plugin, channel_to(plugin.sockets.dra) as channel:
-        answer = await call(channel, service, messages, "NodePrepareResources", "u1")
+        answer = await call(channel, "NodePrepareResources", "u1")
     assert answer.claims["u1"].error == "claim default/a: is held by another claim"
 
 
-@both_versions
 @pytest.mark.parametrize("method", ["NodePrepareResources", "NodeUnprepareResources"])
-async def test_an_unexpected_exception_is_answered_and_the_plugin_goes_on(
-    service: str, messages: ModuleType, method: str, folder: Path
-) -> None:
+async def test_an_unexpected_exception_is_answered_and_the_plugin_goes_on(method: str, folder: Path) -> None:
     claims = ScriptedClaims([DEVICE])
     for failures in claims.failures.values():
         failures.append(ZeroDivisionError("a defect"))
     async with running_plugin(folder, claims) as plugin, channel_to(plugin.sockets.dra) as channel:
-        first = await call(channel, service, messages, method, "u1")
-        second = await call(channel, service, messages, method, "u1")
+        first = await call(channel, method, "u1")
+        second = await call(channel, method, "u1")
     assert "internal error" in first.claims["u1"].error
     assert "a defect" in first.claims["u1"].error
     assert second.claims["u1"].error == ""
@@ -103,9 +95,8 @@ async def test_an_unexpected_exception_is_answered_and_the_plugin_goes_on(
 async def test_calls_for_different_claims_run_side_by_side(folder: Path) -> None:
     claims = ScriptedClaims([DEVICE])
     claims.hold.clear()
-    arguments = (kubelet_api.DRA_V1, dra_v1_pb2, "NodePrepareResources")
     async with running_plugin(folder, claims) as plugin, channel_to(plugin.sockets.dra) as channel:
-        slow = [asyncio.ensure_future(call(channel, *arguments, uid)) for uid in ("u1", "u2")]
+        slow = [asyncio.ensure_future(call(channel, "NodePrepareResources", uid)) for uid in ("u1", "u2")]
         await eventually(lambda: len(claims.calls) == 2)
         claims.hold.set()
         await asyncio.gather(*slow)
@@ -115,7 +106,7 @@ async def test_a_call_in_flight_is_finished_before_the_socket_closes(folder: Pat
     claims = ScriptedClaims([DEVICE])
     claims.hold.clear()
     async with running_plugin(folder, claims) as plugin, channel_to(plugin.sockets.dra) as channel:
-        slow = asyncio.ensure_future(call(channel, kubelet_api.DRA_V1, dra_v1_pb2, "NodePrepareResources", "u1"))
+        slow = asyncio.ensure_future(call(channel, "NodePrepareResources", "u1"))
         await eventually(lambda: claims.calls)
         stopping = asyncio.ensure_future(plugin.stop())
         await eventually(lambda: not plugin.sockets.registration.exists())

@@ -12,7 +12,6 @@ from dra_driver.kube.kubelet_api import generate
 from dra_driver.kube.kubelet_api.generated import (
     claim_v1_pb2,
     dra_v1_pb2,
-    dra_v1beta1_pb2,
     health_v1_pb2,
     health_v1alpha1_pb2,
     pod_resources_v1_pb2,
@@ -22,7 +21,6 @@ from dra_driver.kube.kubelet_api.generated import (
 COMMITTED = (
     claim_v1_pb2,
     dra_v1_pb2,
-    dra_v1beta1_pb2,
     health_v1_pb2,
     health_v1alpha1_pb2,
     pod_resources_v1_pb2,
@@ -99,9 +97,6 @@ _HEALTH = {
             "k8s.io.kubelet.pkg.apis.dra.v1",
             _DRA | {"Device": _DEVICE | {"share_id": (5, STRING)}},
             id="dra-v1",
-        ),
-        pytest.param(
-            dra_v1beta1_pb2, "k8s.io.kubelet.pkg.apis.dra.v1beta1", _DRA | {"Device": _DEVICE}, id="dra-v1beta1"
         ),
         pytest.param(health_v1_pb2, "v1", _HEALTH, id="health-v1"),
         pytest.param(health_v1alpha1_pb2, "v1alpha1", _HEALTH, id="health-v1alpha1"),
