@@ -186,14 +186,17 @@ class DomainClaims:
         await self._restore_lost(but=ref.uid)
         stage = binding_stage(claim, self._node.driver, self._node.name, ahead=notes.ahead)
         wanted = DomainClaim(ref, devices, domain, stage)
+        if notes.ahead and not await self._stands(wanted):
+            # The kubelet gives a call up when the pod is deleted; nobody does that here.
+            raise NodeNotReady("was given up while it waited for its domain", about=str(ref))
         async with self._files:
             notes.wanted(ref)
             if self._waiting.get(ref.uid) is not mark:
                 # The author of the claim can correct nothing.
                 raise NodeNotReady("was released, or asked for again, while it waited for its domain", about=str(ref))
+            del self._waiting[ref.uid]
             await self._journal.commit(with_domain_claim(wanted, self._node.name))
             await asyncio.to_thread(self._publish, wanted)
-            del self._waiting[ref.uid]
         return self._answer(wanted)
 
     async def _repeated(self, known: DomainClaim, notes: ClaimNotes) -> Answer:

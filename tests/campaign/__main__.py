@@ -8,6 +8,7 @@ import asyncio
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -156,6 +157,8 @@ def main() -> int:
     if len(sys.argv) > 1:
         print(__doc__)
         return 0 if sys.argv[1] in ("-h", "--help") else 2
+    # Whoever ends it ends its worlds, too: a hundred processes would slow the next campaign down until it fails.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     given = os.environ.get
     if given("REPLAY"):
         return min(1, asyncio.run(replay([Path(one) for one in given("REPLAY", "").split()])))
@@ -178,7 +181,12 @@ def main() -> int:
         )
         for n in range(workers)
     ]
-    return max(process.wait() for process in processes)
+    try:
+        return max(process.wait() for process in processes)
+    finally:
+        for process in processes:
+            process.terminate()
+            process.wait()
 
 
 if __name__ == "__main__":

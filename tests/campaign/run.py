@@ -105,6 +105,8 @@ class Running:
         self._witnessed: list[str] = []
         self._watching = asyncio.create_task(self._watch()) if world.changing else None
         self._claims: dict[int, Claimed] = {}
+        self._spoiled: dict[str, bytes | None] = {}
+        """What was last written over records of the plugin, by name; None: nothing, it was removed."""
         self._calls: set[asyncio.Task[Any]] = set()
         self._answered = 0
         """Claims whose pods waited, and that the node prepared."""
@@ -469,10 +471,11 @@ class Running:
         await self._world.reboot(renumber=renumber)
 
     async def _damage(self, file: str, how: str) -> None:
-        """While no plugin runs, one of its two records is spoiled."""
+        """While no plugin runs, one of its two records is spoiled. Nobody knows what was in both, so never both."""
         await self._world.kill_plugins()
         path = self._world.place.state / file
-        if not path.exists():
+        spoiled_still = (name for name, content in self._spoiled.items() if self._record(name) == content)
+        if not path.exists() or set(spoiled_still) - {file}:
             return
         content = path.read_bytes()
         middle = len(content) // 2
@@ -482,6 +485,11 @@ class Running:
             "flip": content[:middle] + bytes(byte ^ 4 for byte in content[middle : middle + 1]) + content[middle + 1 :],
         }
         path.unlink() if how == "lose" else path.write_bytes(spoiled[how])
+        self._spoiled[file] = self._record(file)
+
+    def _record(self, name: str) -> bytes | None:
+        path = self._world.place.state / name
+        return path.read_bytes() if path.exists() else None
 
     async def _disk(self, folder: str, error: str) -> None:
         number = getattr(errno, error)

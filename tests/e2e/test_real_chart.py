@@ -8,13 +8,17 @@ The GPUs are simulated by the plugin's pod itself (`kubeletPlugin.simulate`), so
 runs it as on real hardware, on a node that has none.
 """
 
-from contextlib import ExitStack
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 import pytest
 from support.chart_values import merged
-from support.helm import Helm
-from support.real_chart import CHART_IS_THERE, CHART_WHY_NOT, VALUES, wait_ready
-from support.real_cluster import devices, get, inside, kubectl, slice_versions, until
+from support.helm import NAMESPACE, Helm
+from support.real_chart import CHART_IS_THERE, CHART_WHY_NOT, VALUES, ready, wait_ready
+from support.real_cluster import KUBECONFIG, devices, get, inside, kubectl, slice_versions, until
 from support.real_domains import make_domain
 from support.real_load import CLAIM, Load, phase, pod, refused_prepares
 from support.real_nodes import cdi_root, names
@@ -65,6 +69,64 @@ def test_it_runs_tests_itself_updates_under_load_goes_back_and_leaves_nothing(he
         make_domain("goes-with-its-definition")
     helm.uninstall(timeout_s=180)
     # `helm` looks whether anything is left.
+
+
+def test_a_user_with_a_token_sees_the_pages_and_another_gets_the_command_that_changes_it(helm: Helm) -> None:
+    helm.install(merged(dict(VALUES), {"ui": {"enabled": True}}))
+    wait_ready()
+    until(lambda: ready("deployment", "gpu-dra-driver-ui"), "the pages are served")
+    for user in ("viewer", "stranger"):
+        kubectl("create", "serviceaccount", user)
+    role = "gpu-dra-gpu-dra-driver-ui-viewer"
+    kubectl("create", "clusterrolebinding", "ui-viewer", f"--clusterrole={role}", "--serviceaccount=default:viewer")
+    try:
+        with forwarded("deployment/gpu-dra-driver-ui", 8080) as address:
+            until(lambda: f"{8 * len(names())} GPUs on" in page(address, "viewer")[1], "all GPUs are shown")
+            node = names()[0]
+            status, text = page(f"{address}nodes/{node}", "viewer")
+            assert status == 200 and "NVIDIA H100" in text
+            kubectl("apply", "-f", "-", content=CLAIM)
+            kubectl("apply", "-f", "-", content=pod("looked-at"))
+            until(lambda: phase("looked-at") == "Running", "the pod runs", 90)
+            until(lambda: "got it" in page(f"{address}nodes/{node}", "viewer")[1], "the history has the claim")
+            status, text = page(address, "stranger")
+            assert status == 403 and f"--clusterrole={role} --serviceaccount=default:stranger" in text
+            assert page(address)[0] == 401
+            assert page(address, token="x" * 40)[0] == 401
+        # Through the API server, which keeps the viewer's own token to itself: the form that asks for one.
+        through = kubectl(
+            "get", "--raw", f"/api/v1/namespaces/{NAMESPACE}/services/gpu-dra-driver-ui:http/proxy/", check=False
+        )
+        assert "token" in through or "Unauthorized" in through
+    finally:
+        kubectl("delete", "clusterrolebinding", "ui-viewer")
+        kubectl("delete", "serviceaccount", "viewer", "stranger")
+        kubectl("delete", "pod", "looked-at", "--ignore-not-found")
+        kubectl("delete", "resourceclaimtemplate", "one", "--ignore-not-found")
+    helm.uninstall(timeout_s=180)
+
+
+def page(address: str, user: str = "", *, token: str = "") -> tuple[int, str]:
+    token = kubectl("create", "token", user).strip() if user else token
+    request = urllib.request.Request(address, headers={"Authorization": f"Bearer {token}"} if token else {})
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+@contextmanager
+def forwarded(target: str, port: int) -> Iterator[str]:
+    """The address on this machine at which `kubectl port-forward` answers."""
+    command = ["kubectl", "--kubeconfig", KUBECONFIG, "-n", NAMESPACE, "port-forward", target, f":{port}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            line = process.stdout.readline()  # Forwarding from 127.0.0.1:34567 -> 8080
+            yield f"http://{line.split()[2]}/"
+        finally:
+            process.terminate()
 
 
 @pytest.mark.parametrize("privileged", [True, False])

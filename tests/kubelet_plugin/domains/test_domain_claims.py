@@ -224,6 +224,26 @@ async def test_a_claim_that_is_released_while_it_waits_leaves_nothing(node: Node
     assert node.held == {}
 
 
+async def test_a_claim_that_is_released_while_it_is_entered_is_prepared_and_then_released(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.ready("d")
+    ref, plugin = node.claim("one", "d"), node.plugin()
+    commit, releasing = node.journal.commit, list[asyncio.Task[Any]]()
+
+    async def slow(change: Any, **more: Any) -> Any:
+        if not releasing:
+            releasing.append(asyncio.create_task(plugin.unprepare([ref])))
+            await asyncio.sleep(0.05)
+        return await commit(change, **more)
+
+    monkeypatch.setattr(node.journal, "commit", slow)
+    (device,) = await prepared(plugin, ref)
+    assert device.device == "channel-0"
+    assert (await releasing[0])[ref.uid] is None
+    assert (node.file(ref), node.held) == (None, {})
+
+
 async def test_a_file_of_no_claim_is_removed(node: Node) -> None:
     node.cdi.write("uid-of-nobody", b"{}")
     await node.plugin().start()

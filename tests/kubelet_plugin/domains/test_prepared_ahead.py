@@ -11,7 +11,7 @@ from support.claims import a_claim
 from support.domain_claims import NODE, Node
 
 from dra_driver.api.binding import BINDING_FAILED, BINDING_READY
-from dra_driver.errors import DomainNotReady, InvalidInput, Unreachable
+from dra_driver.errors import DomainNotReady, InvalidInput, NodeNotReady, Unreachable
 from dra_driver.names import ClaimRef
 from kubelet_plugin.domains.service import DomainClaims
 from kubelet_plugin.domains.wanted import with_domain_claim
@@ -84,6 +84,25 @@ async def test_what_the_scheduler_gave_up_is_released_at_once(node: Node, how: s
     assert await plugin.release_given_up() is True
     assert (stage(node, ref), node.file(ref)) == (None, None)
     assert await plugin.release_given_up() is False
+
+
+@pytest.mark.parametrize("how", ["given up", "deleted", "another channel"])
+async def test_what_is_given_up_while_it_waits_for_its_domain_gets_nothing(node: Node, how: str) -> None:
+    """Nobody ends the wait, as the kubelet does when it gives a call up."""
+    node.domains.put("d")
+    ref, plugin = waits(node), node.plugin()
+    waiting = asyncio.create_task(plugin.prepare_ahead(ref))
+    await node.domains.watched.wait()
+    if how == "given up":
+        node.api.put(a_claim(ref))
+    elif how == "deleted":
+        node.api.remove(ref)
+    else:
+        waits(node, device="channel-1")
+    node.ready("d")
+    error = await waiting
+    assert isinstance(error, NodeNotReady) and "given up" in error.message
+    assert (stage(node, ref), node.file(ref)) == (None, None)
 
 
 async def test_what_the_kubelet_has_is_not_released_by_us(node: Node) -> None:
