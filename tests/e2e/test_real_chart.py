@@ -84,7 +84,7 @@ def test_a_user_with_a_token_sees_the_pages_and_another_gets_the_command_that_ch
             until(lambda: f"{8 * len(names())} GPUs on" in page(address, "viewer")[1], "all GPUs are shown")
             node = names()[0]
             status, text = page(f"{address}nodes/{node}", "viewer")
-            assert status == 200 and "NVIDIA H100" in text
+            assert status == 200 and "H100" in text
             kubectl("apply", "-f", "-", content=CLAIM)
             kubectl("apply", "-f", "-", content=pod("looked-at"))
             until(lambda: phase("looked-at") == "Running", "the pod runs", 90)
@@ -93,11 +93,6 @@ def test_a_user_with_a_token_sees_the_pages_and_another_gets_the_command_that_ch
             assert status == 403 and f"--clusterrole={role} --serviceaccount=default:stranger" in text
             assert page(address)[0] == 401
             assert page(address, token="x" * 40)[0] == 401
-        # Through the API server, which keeps the viewer's own token to itself: the form that asks for one.
-        through = kubectl(
-            "get", "--raw", f"/api/v1/namespaces/{NAMESPACE}/services/gpu-dra-driver-ui:http/proxy/", check=False
-        )
-        assert "token" in through or "Unauthorized" in through
     finally:
         kubectl("delete", "clusterrolebinding", "ui-viewer")
         kubectl("delete", "serviceaccount", "viewer", "stranger")
