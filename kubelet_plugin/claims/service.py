@@ -6,7 +6,8 @@ answer. Different claims run in parallel; calls for the same claim run one after
 
 * A claim's object is read for every prepare, even a repeated one. Otherwise, a claim that was created again under the
   same name, or allocated again with other devices, would get a wrong answer. If the API server cannot be reached, a
-  prepared claim is answered from the journal, so that a restarted kubelet does not need the API server twice.
+  prepared claim is answered from the journal, so that a restarted kubelet does not need the API server twice; but not
+  one that was prepared ahead, because the scheduler may have chosen other devices meanwhile.
 * A repeated prepare writes nothing; it looks whether the CDI file is still as it was left.
 * Unprepare never asks the API server: the object may be gone.
 * The API server is asked before a claim's turn, once for all calls that wait for the same claim, so that an unprepare
@@ -258,8 +259,8 @@ class ClaimService:
         for sentence in (await self._healer.complete()).done:
             _log.warning("put right", what=sentence)
         held = self._journal.current.held.get(ref.uid)
-        prepared = held is not None and await self._is_prepared(held, self._view.node())
-        answer = await notes.while_wanted(ref, self._asked(ref, 0.0 if prepared else self._patience.api_s))
+        sure = held is not None and _is_final(held) and await self._is_prepared(held, self._view.node())
+        answer = await notes.while_wanted(ref, self._asked(ref, 0.0 if sure else self._patience.api_s))
         async with self._executor.turn(ref.uid):
             notes.wanted(ref)
             node = self._view.node()
@@ -270,7 +271,7 @@ class ClaimService:
             try:
                 claim = await self._claims.read(ref) if released else answer.claim()
             except ClusterError as error:
-                if prepared and entry is not None:
+                if prepared and entry is not None and _is_final(entry):
                     _log.warning("answered from the journal", claim=str(ref), error=str(error))
                     notes.devices = _devices(entry)
                     return await self._repeated(entry, notes)
@@ -440,6 +441,11 @@ class _View:
 
 def _lost(facts: NodeFacts) -> frozenset[str]:
     return frozenset(lost.mig_uuid for lost in facts.lost)
+
+
+def _is_final(entry: Entry) -> bool:
+    """Whether the claim's allocation stays as it is. Until its pod is bound, the scheduler may choose other devices."""
+    return entry.binding is not BindingStage.AHEAD
 
 
 def _wanted(claim: ResourceClaim, ref: ClaimRef, node: Node, *, ahead: bool) -> WantedClaim:

@@ -96,13 +96,20 @@ async def test_what_the_kubelet_has_asked_for_is_the_kubelets_to_release(bench: 
         assert ref.uid in bench.journal.held
 
 
-async def test_an_answer_while_the_api_server_is_away_counts_as_well(bench: Ahead) -> None:
+async def test_while_the_api_server_is_away_nobody_gets_what_the_scheduler_may_have_given_up(bench: Ahead) -> None:
     ref = bench.claim()
     async with bench.plugin() as service:
         assert await service.prepare_ahead(ref) is None
+        bench.claim(device=OTHER_PART)
         bench.api.away = Unreachable("away")
-        await prepare_one(service, ref)
-        assert bench.stage(ref) is BindingStage.ASKED
+        for answer in ((await service.prepare([ref]))[ref.uid], await service.prepare_ahead(ref)):
+            assert isinstance(answer, Unreachable)
+        assert bench.stage(ref) is BindingStage.AHEAD
+        bench.api.away = None
+        (device,) = await prepare_one(service, ref)
+        assert device.device == OTHER_PART
+        bench.api.away = Unreachable("away")
+        assert await prepare_one(service, ref) == (device,), "what the kubelet has does not change"
 
 
 async def test_a_claim_that_cannot_be_prepared_leaves_nothing_and_can_be_tried_again(bench: Ahead) -> None:
