@@ -187,7 +187,7 @@ class DomainClaims:
         stage = binding_stage(claim, self._node.driver, self._node.name, ahead=notes.ahead)
         wanted = DomainClaim(ref, devices, domain, stage)
         if notes.ahead and not await self._stands(wanted):
-            # The kubelet gives a call up when the pod is deleted; nobody does that here.
+            # The kubelet gives a call up when the pod is deleted. The controller does not.
             raise NodeNotReady("was given up while it waited for its domain", about=str(ref))
         async with self._files:
             notes.wanted(ref)
