@@ -174,6 +174,15 @@ class DomainClaims:
             if known is not None and known.binding is not BindingStage.AHEAD:
                 return await self._repeated(known, notes)
         mark = self._waiting[ref.uid] = object()
+        try:
+            return await self._prepared(ref, notes, known, mark)
+        finally:
+            # The kubelet never releases what only the controller asked for.
+            if notes.ahead and self._waiting.get(ref.uid) is mark:
+                del self._waiting[ref.uid]
+
+    async def _prepared(self, ref: ClaimRef, notes: ClaimNotes, known: DomainClaim | None, mark: object) -> Answer:
+        """`known` was prepared ahead. `mark` is no longer that of the claim once it is released, or asked for again."""
         claim = await self._read(ref, notes)
         notes.read(claim, self._node.driver)
         devices = wanted_devices(claim, self._node.driver, self._node.name)

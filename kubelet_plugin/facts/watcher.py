@@ -195,10 +195,13 @@ class EventWatcher:
         self._stop.wait(delay)
 
     def _rest(self) -> None:
-        """Until there are other GPUs: none of these has events."""
+        """Until there are other GPUs, because none of these has events; or until a call that hung has returned."""
         self._failures = 0
-        while not self._stop.is_set() and not self._renew.wait(self._wait_s):
-            continue
+        while not self._stop.is_set() and not self._renew.wait(_LOOK_S if self._sessions else self._wait_s):
+            if self._sessions:
+                self._give_back()
+                if not self._sessions:
+                    return
 
     def _may_open(self) -> bool:
         """Whether no pause is wanted; waits a moment for that."""

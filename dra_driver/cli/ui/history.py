@@ -45,7 +45,7 @@ class History:
 
     def __init__(self) -> None:
         self.since: datetime | None = None
-        """When the cluster was seen first."""
+        """Since when all changes are known: when the cluster was seen first, or the last change that was forgotten."""
         self._lines: Mapping[str, NodeLine] = {}
         """A node that did not change has the same line."""
         self._paused = False
@@ -70,12 +70,14 @@ class History:
                 self._gpus[node] = after
             if not first:
                 for uuid, name, text in _differences(before, after):
+                    if len(self._changes) == self._changes.maxlen:
+                        self.since = self._changes[0].seen
                     self._changes.append(GpuChange(now, node, name, uuid, text, self._paused))
         self._lines, self._paused = dict(lines), False
 
-    def of(self, node: str) -> list[GpuChange]:
-        """The latest of one node, newest first."""
-        own = (change for change in reversed(self._changes) if change.node == node)
+    def of(self, node: str, uuid: str | None = None) -> list[GpuChange]:
+        """The latest of one node, or of one of its GPUs, newest first."""
+        own = (change for change in reversed(self._changes) if change.node == node and uuid in (None, change.uuid))
         return [change for change, _ in zip(own, range(MOST_SHOWN), strict=False)]
 
 

@@ -122,9 +122,9 @@ class Seen:
     detail: NodeDetail = field(default_factory=NodeDetail)
     explained: Mapping[str, Reasons] = field(default_factory=dict)
     changes: Sequence[GpuChange] = ()
-    """Of the page's node, newest first."""
+    """Of the page's node or GPU, newest first."""
     since: datetime | None = None
-    """Since when changes are kept."""
+    """Since when all changes are known."""
 
 
 def page_of(address: Address, seen: Seen, rows: NodeRows) -> Page:
@@ -317,7 +317,7 @@ def _changes(changes: Sequence[GpuChange], since: datetime | None) -> Html:
     if rows:
         return table("Changes that this server saw, newest first", ("Time", "GPU", "What"), rows)
     start = _time(since.isoformat() if since is not None else None)
-    return element("p", "No change since this server first saw the cluster, at ", start, ".")
+    return element("p", "This server has seen no change since ", start, ".")
 
 
 def _events(events: Sequence[Event]) -> Html:
@@ -357,7 +357,6 @@ def _gpu(name: str, seen: Seen) -> Page:
     detail, facts = seen.detail, seen.detail.inventory
     own = [item for item in facts.spec.gpus if item.uuid == gpu.uuid] if facts is not None else []
     events = [event for event in detail.events if gpu.name in event.message or gpu.uuid in event.message]
-    own_changes = [change for change in seen.changes if change.uuid == gpu.uuid]
     return Page(
         title,
         [
@@ -367,7 +366,7 @@ def _gpu(name: str, seen: Seen) -> Page:
             part("slices", "section", element("h2", "Memory slices"), drawing.bar(gpu.cells), _left(gpu)),
             part("claims", "section", element("h2", "Claims"), _claims([gpu])),
             part("health", "section", element("h2", "Health"), *_health(own, detail.notes), _taints(gpu)),
-            part("history", "section", element("h2", "History"), *_history(events, own_changes, seen.since)),
+            part("history", "section", element("h2", "History"), *_history(events, seen.changes, seen.since)),
         ],
     )
 

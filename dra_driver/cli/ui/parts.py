@@ -93,7 +93,10 @@ class Rows:
 
 @dataclass(frozen=True)
 class Page:
-    """`parts` are the same, in number and order, in all states of one page. `status` is that of HTTP."""
+    """The first of `parts` is the heading. `status` is that of HTTP.
+
+    A browser reloads a page whose parts are others, such as that of a pod that has gone.
+    """
 
     title: str
     parts: Sequence[Part | Rows]
@@ -121,9 +124,14 @@ class Page:
 
 def changes(before: Page | None, after: Page) -> dict[str, Any] | None:
     """What `ui.js` does to a page that shows `before` (None: an unknown state): `set` has new and changed elements by
-    ID, `rows` the items of the lists whose items came, went or moved. None: nothing changed."""
+    ID, `rows` the items of the lists whose items came, went or moved, `parts` all but the heading.
+
+    None: nothing changed.
+    """
     known = before.flat if before is not None else {}
     orders = before.orders if before is not None else {}
     changed = {name: html for name, html in after.flat.items() if known.get(name) != html}
     moved = {name: order for name, order in after.orders.items() if orders.get(name) != order}
-    return {"title": after.title, "set": changed, "rows": moved} if changed or moved else None
+    parts = [piece.id for piece in after.parts[1:]]
+    others = before is not None and [piece.id for piece in before.parts[1:]] != parts
+    return {"title": after.title, "set": changed, "rows": moved, "parts": parts} if changed or moved or others else None

@@ -147,7 +147,10 @@ class UiServer:
 
     async def _enter(self, request: web.Request) -> web.StreamResponse:
         """Keeps the secret as a cookie for this browser and this server, until the browser is closed."""
-        given = request.query.get("key") if request.method == "GET" else (await request.post()).get("secret")
+        try:
+            given = request.query.get("key") if request.method == "GET" else (await request.post()).get("secret")
+        except (ValueError, LookupError):  # no text, or an unknown encoding
+            return self._refused(Refusal(401, "This is no text."), request.path)
         secret = given.strip() if isinstance(given, str) else None
         refusal = await self._viewers.refusal(secret)
         if refusal is not None or secret is None:

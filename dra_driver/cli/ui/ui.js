@@ -48,6 +48,8 @@ function arrange(list, order, fresh) {
 }
 
 function apply(change) {
+  const shown = [...document.getElementById("view").children].map((item) => item.id);
+  if (shown.join() !== change.parts.join()) return location.reload();
   const again = focused();
   const fresh = new Map();
   for (const [id, html] of Object.entries(change.set)) {
@@ -65,7 +67,7 @@ function apply(change) {
     if (list) arrange(list, order, fresh);
   }
   document.title = change.title;
-  again();
+  return again();
 }
 
 function follow() {
@@ -75,10 +77,10 @@ function follow() {
   address.searchParams.set("since", document.getElementById("view").dataset.state);
   source = new EventSource(address);
   source.onopen = () => tell("live", false);
-  source.onmessage = (message) => apply(JSON.parse(message.data));
-  source.addEventListener("state", (message) => {
-    document.getElementById("view").dataset.state = message.data;
-  });
+  source.onmessage = (message) => {
+    apply(JSON.parse(message.data));
+    document.getElementById("view").dataset.state = message.lastEventId;
+  };
   source.onerror = () => {
     const over = source.readyState === EventSource.CLOSED;
     tell(over ? "not live: reload the page" : "not live: connecting again…", true);
@@ -113,3 +115,5 @@ if (form) {
 document.documentElement.classList.add("scripted");
 window.addEventListener("pageshow", follow);
 window.addEventListener("pagehide", () => source && source.close());
+// A browser has few connections to one server, and each page that is followed takes one.
+document.addEventListener("visibilitychange", () => (document.hidden ? source && source.close() : follow()));

@@ -5,6 +5,7 @@ only a single page shows, such as Events of a node and why a pod waits, is read 
 """
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -29,7 +30,7 @@ from dra_driver.cli.offline import deadline
 from dra_driver.cli.seen import READ_AS
 from dra_driver.cli.top.board import FOLLOWED, Board, Known
 from dra_driver.cli.ui.history import History
-from dra_driver.cli.ui.pages import MOST_EXPLAINED, Address, NodeDetail, Place, Reasons, Seen, node_of
+from dra_driver.cli.ui.pages import MOST_EXPLAINED, Address, NodeDetail, Place, Reasons, Seen, gpu_named, node_of
 from dra_driver.errors import ClusterError, DriverError, NotFound
 from dra_driver.explain.explain import explain_pod
 from dra_driver.explain.wording import sentences, summary
@@ -160,7 +161,7 @@ class Watched:
             while following.reading():
                 self._show(board, following)
                 await asyncio.sleep(_LOOK_S)
-            await following.until_read(())
+            gc.enable()  # as `Following.until_read`, but what is followed now is forgotten with the last viewer
             while True:
                 following.changed.clear()
                 await self._decide(board, following)
@@ -179,7 +180,9 @@ class Watched:
                 self._show(board, following)
                 shown = clock()
             await asyncio.sleep(0)
-        self._history.saw(board.lines, datetime.now(UTC))
+        # A kind that could not be listed yet is not one without objects.
+        if all(following.mirrors[kind].synced.is_set() for kind in _REQUIRED):
+            self._history.saw(board.lines, datetime.now(UTC))
         self._show(board, following)
         self._read.set()
 
@@ -204,7 +207,8 @@ class Watched:
         elif address.place is Place.WAITING:
             self._want(sorted(self._known.waiting)[:MOST_EXPLAINED])
         explained = {name: asked.value for name, asked in self._explained.items()}
-        changes = self._history.of(node) if node is not None else ()
+        _, gpu = gpu_named(address.name, self._known) if address.place is Place.GPU else (None, None)
+        changes = self._history.of(node, None if gpu is None else gpu.uuid) if node is not None else ()
         return Seen(self._known, self._domains, detail, explained, changes, self._history.since)
 
     async def _detail(self, node: str) -> NodeDetail:

@@ -103,6 +103,7 @@ async def test_what_is_given_up_while_it_waits_for_its_domain_gets_nothing(node:
     error = await waiting
     assert isinstance(error, NodeNotReady) and "given up" in error.message
     assert (stage(node, ref), node.file(ref)) == (None, None)
+    assert plugin._waiting == {}, "the kubelet never releases it"
 
 
 async def test_what_the_kubelet_has_is_not_released_by_us(node: Node) -> None:

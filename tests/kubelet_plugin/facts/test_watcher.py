@@ -199,3 +199,21 @@ async def test_a_session_that_a_hanging_call_kept_is_given_back_when_it_returns(
         returns.set()
         assert not await asyncio.to_thread(pause)
         assert all(given_back()[:-1])
+
+
+async def test_when_all_gpus_hang_they_are_heard_once_they_answer(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher_module, "READ_S", 0.05)
+    returns = threading.Event()
+
+    def register(handle: Any, types: int, events: Any) -> None:
+        returns.wait(20)
+        listener.libraries[-1].real("nvmlDeviceRegisterEvents")(handle, types, events)
+
+    listener.answers["nvmlDeviceRegisterEvents"] = register
+    async with listener.listening():
+        await until(lambda: bool(listener.coverage))
+        assert listener.monitored == frozenset()
+        returns.set()
+        await until(lambda: listener.monitored == frozenset(listener.uuids))

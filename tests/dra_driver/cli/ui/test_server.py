@@ -1,9 +1,11 @@
 """The pages over HTTP: who gets them, which headers they have, and what follows; against the simulated API server."""
 
 import asyncio
+import gc
 import json
 import re
 import socket
+import weakref
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,6 +17,7 @@ from support.objects import allocate, claim, node, pod, result
 from support.rows import rows
 
 from dra_driver.api.meta import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject, Resource
+from dra_driver.cli.following import Following
 from dra_driver.cli.ui import server
 from dra_driver.cli.ui.server import LOOPBACK, Listening, UiServer
 from dra_driver.cli.ui.viewers import OwnKey, Refusal, TokenReviews, denied
@@ -324,3 +327,65 @@ async def test_an_answer_about_a_token_counts_for_a_minute(monkeypatch: pytest.M
 async def test_bytes_that_are_no_text_are_a_wrong_secret(secret: str) -> None:
     refusal = await OwnKey().refusal(secret)
     assert refusal is not None and refusal.status == 401
+
+
+@rows(
+    "body, kind",
+    [
+        (b"secret=%ff", "application/x-www-form-urlencoded"),
+        (b"secret=x", "application/x-www-form-urlencoded; charset=nope"),
+        (b"secret=x", "multipart/form-data"),
+    ],
+)
+async def test_a_form_that_is_no_text_is_a_wrong_secret(visitor: Visitor, body: bytes, kind: str) -> None:
+    async with visitor.session.post(
+        f"{visitor.root}/enter", data=body, headers={"Content-Type": kind}, allow_redirects=False
+    ) as answer:
+        assert answer.status == 401
+
+
+async def forgotten(visitor: Visitor) -> None:
+    async with asyncio.timeout(60):
+        while visitor.watched.following:  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0.05)
+
+
+async def test_what_was_followed_is_given_back_with_the_last_viewer(
+    visitor: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed: list[weakref.ref[Following]] = []
+    running = Following.running
+
+    def noted(self: Following) -> Any:
+        followed.append(weakref.ref(self))
+        return running(self)
+
+    monkeypatch.setattr(Following, "running", noted)
+    for _ in range(2):
+        assert (await visitor.get("/"))[0] == 200
+        await forgotten(visitor)
+    await asyncio.sleep(0.1)
+    gc.collect()
+    assert [ref() for ref in followed] == [None, None]
+
+
+async def test_slices_that_cannot_be_listed_are_not_taken_for_lost_gpus(
+    visitor: Visitor, kube: Kube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (await visitor.get("/nodes/node-1"))[0] == 200
+    await forgotten(visitor)
+    pages, refused = kube.pages, list[str]()
+
+    def flaky(resource: Resource, **more: Any) -> Any:
+        if resource == RESOURCE_SLICES and not refused:
+            refused.append(resource.plural)
+            raise Unreachable("503")
+        return pages(resource, **more)
+
+    monkeypatch.setattr(kube, "pages", flaky)
+    async with asyncio.timeout(60), visitor.watched.viewed():
+        text = ""
+        while not (refused and "gpu-0" in text):
+            await asyncio.sleep(0.2)
+            text = (await visitor.get("/nodes/node-1"))[1]
+    assert "published" not in text
