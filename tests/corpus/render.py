@@ -1,4 +1,4 @@
-"""Renders a Helm chart for the corpus: python tests/corpus/render.py CHART FOLDER [VALUES ...]
+"""Renders a Helm chart for the corpus: PYTHONPATH=.:tests python tests/corpus/render.py CHART FOLDER [VALUES ...]
 
 CHART is a folder with its dependencies, if it has any. FOLDER gets a manifest for each of the files with values, or for
 the chart's own values. What the chart does not accept is said, and the rest goes on.
@@ -8,9 +8,7 @@ import sys
 from pathlib import Path
 
 import yaml
-
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
-from support.helm import Helm, HelmError, simulated_server  # noqa: E402 - a program, too
+from support.helm import Helm, HelmError, simulated_server
 
 
 def main(chart: Path, folder: Path, values: list[Path]) -> int:

@@ -72,6 +72,7 @@ function apply(change) {
 
 function follow() {
   if (source) source.close();
+  if (document.hidden) return; // a browser has few connections to one server, and each page that is followed takes one
   const address = new URL(location.href);
   address.hash = "";
   address.searchParams.set("since", document.getElementById("view").dataset.state);
@@ -115,5 +116,4 @@ if (form) {
 document.documentElement.classList.add("scripted");
 window.addEventListener("pageshow", follow);
 window.addEventListener("pagehide", () => source && source.close());
-// A browser has few connections to one server, and each page that is followed takes one.
-document.addEventListener("visibilitychange", () => (document.hidden ? source && source.close() : follow()));
+document.addEventListener("visibilitychange", follow);

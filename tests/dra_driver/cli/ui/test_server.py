@@ -152,15 +152,19 @@ async def test_a_waiting_pod_is_explained_while_its_page_is_open(visitor: Visito
         assert "\n" in change["set"]["reasons"]
 
 
+async def forgotten(visitor: Visitor) -> None:
+    async with asyncio.timeout(60):
+        while visitor.watched.following:  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0.05)
+
+
 async def test_the_cluster_is_followed_only_while_somebody_looks(visitor: Visitor, kube: Kube) -> None:
     assert not visitor.watched.following
     async with visitor.follows("/") as said:
         await asyncio.wait_for(said.get(), 60)
         await asyncio.sleep(0.5)
         assert visitor.watched.following
-    async with asyncio.timeout(60):
-        while visitor.watched.following:  # noqa: ASYNC110 - nothing tells
-            await asyncio.sleep(0.05)
+    await forgotten(visitor)
     await kube.replace(RESOURCE_SLICES, {**(await kube.get(RESOURCE_SLICES, "slice-node-2")), **_tainted("node-2")})
     status, text = await visitor.get("/nodes/node-2")
     assert status == 200, "and again with the next viewer"
@@ -342,12 +346,6 @@ async def test_a_form_that_is_no_text_is_a_wrong_secret(visitor: Visitor, body: 
         f"{visitor.root}/enter", data=body, headers={"Content-Type": kind}, allow_redirects=False
     ) as answer:
         assert answer.status == 401
-
-
-async def forgotten(visitor: Visitor) -> None:
-    async with asyncio.timeout(60):
-        while visitor.watched.following:  # noqa: ASYNC110 - nothing tells
-            await asyncio.sleep(0.05)
 
 
 async def test_what_was_followed_is_given_back_with_the_last_viewer(
