@@ -80,7 +80,8 @@ image: $(VENV)/bin/python  ## build/image.tar: the image for amd64 and arm64, wi
 	  $(if $(IMAGE),--name $(IMAGE))
 
 chart: $(VENV)/.cli  ## build/gpu-dra-driver-VERSION.tgz and build/chart.tar (OCI); IMAGE=REPOSITORY is the image that it names
-	@PYTHONPATH=. $(BIN)/python -m release.chart $(if $(IMAGE),--image $(IMAGE)) $(if $(RUNBOOKS),--runbooks $(RUNBOOKS))
+	@PYTHONPATH=. $(BIN)/python -m release.chart $(if $(IMAGE),--image $(IMAGE)) $(if $(DIGEST),--digest $(DIGEST)) \
+	  $(if $(RUNBOOKS),--runbooks $(RUNBOOKS))
 
 sbom: $(VENV)/tools/.installed  ## build/sbom.cdx.json: the Python packages of the image, as CycloneDX
 	@mkdir -p build && $(VENV)/tools/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible \

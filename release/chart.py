@@ -3,8 +3,9 @@
     build/gpu-dra-driver-VERSION.tgz   for `helm install FILE` and `helm push FILE oci://…`
     build/chart.tar                    for clients of registries: `skopeo copy oci-archive:build/chart.tar docker://…`
 
-With `IMAGE=REPOSITORY` the packaged chart names that image, so that people who install it need no `--set`; with
-`RUNBOOKS=URL` its alerts link to that page.
+With `IMAGE=REPOSITORY` the packaged chart names that image, so that people who install it need no `--set`, and with
+`DIGEST=sha256:…` exactly the image that was pushed, even if its tag moves. With `RUNBOOKS=URL` its alerts link to
+that page.
 Source: Helm's OCI media types (helm.sh/docs/topics/registries). A package is a compressed folder with the chart's name.
 """
 
@@ -29,7 +30,7 @@ CHART = REPOSITORY / "charts" / "gpu-dra-driver"
 CONFIG = "application/vnd.cncf.helm.config.v1+json"
 CONTENT = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
 
-DEFAULTS = {"image.repository": "gpu-dra-driver", "metrics.runbooks": "docs/runbooks.md"}
+DEFAULTS = {"image.repository": "gpu-dra-driver", "image.digest": '""', "metrics.runbooks": "docs/runbooks.md"}
 """Values that mean something in the source only: a released chart has those of its release."""
 
 
@@ -93,11 +94,12 @@ def metadata() -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make chart")
     parser.add_argument("--image", help="repository of the image that the packaged chart names")
+    parser.add_argument("--digest", help="digest of that image (sha256:…)")
     parser.add_argument("--runbooks", help="URL of docs/runbooks.md, to which its alerts link")
     parser.add_argument("--target", type=Path, default=REPOSITORY / "build")
     options = parser.parse_args()
     try:
-        given = {"image.repository": options.image, "metrics.runbooks": options.runbooks}
+        given = dict(zip(DEFAULTS, (options.image, options.digest, options.runbooks), strict=True))
         package = chart_package({name: value for name, value in given.items() if value is not None})
     except WrongValue as error:
         sys.exit(f"make chart: {error}")

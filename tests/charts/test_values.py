@@ -228,6 +228,7 @@ def test_a_policy_that_uses_everything_is_accepted() -> None:
             "leaseDuration must be longer than renewDeadline",
         ),
         ({"serviceAccounts": {"kubeletPlugin": "one", "controller": "one"}}, "need different accounts"),
+        ({"image": {"tag": "0.2.0", "digest": f"sha256:{'1a' * 32}"}}, 'remove image.tag, or set image.digest=""'),
         (
             {"deviceClasses": {"extendedResources": {"gpu.nvidia.com": "a/b", "mig.nvidia.com": "a/b"}}},
             "gpu.nvidia.com and mig.nvidia.com cannot both be a/b",

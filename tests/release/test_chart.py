@@ -22,7 +22,8 @@ from support.helm import CHART, Helm, simulated_server
 
 IMAGE = "registry.example.com/team/gpu-dra-driver"
 PAGE = "https://example.com/driver/blob/v0.1.0/docs/runbooks.md"
-RELEASED = {"image.repository": IMAGE, "metrics.runbooks": PAGE}
+DIGEST = f"sha256:{'1a' * 32}"
+RELEASED = {"image.repository": IMAGE, "image.digest": DIGEST, "metrics.runbooks": PAGE}
 
 
 def test_a_release_of_the_package_runs_the_image_that_it_was_packaged_for(tmp_path: Path) -> None:
@@ -35,7 +36,7 @@ def test_a_release_of_the_package_runs_the_image_that_it_was_packaged_for(tmp_pa
     pods = [release.one(kind)["spec"]["template"]["spec"] for kind in ("DaemonSet", "Deployment")]
     pods += [one["spec"]["template"]["spec"] for one in release.hooks if one["kind"] == "Job"]
     images = {container["image"] for pod in pods for container in pod["containers"]}
-    assert images == {f"{IMAGE}:{metadata()['appVersion']}"}
+    assert images == {f"{IMAGE}@{DIGEST}"}
     assert "no registry" not in release.notes
     (group,) = release.one("PrometheusRule")["spec"]["groups"]
     assert {one["annotations"]["runbook_url"] for one in group["rules"]} == {
@@ -54,6 +55,11 @@ def test_a_release_from_the_repository_says_that_no_registry_has_its_image() -> 
 def test_an_image_that_the_schema_refuses_is_not_packaged(image: str) -> None:
     with pytest.raises(WrongValue, match=r"image\.repository"):
         chart_package({"image.repository": image})
+
+
+def test_a_digest_that_is_none_is_not_packaged() -> None:
+    with pytest.raises(WrongValue, match=r"image\.digest"):
+        chart_package({"image.digest": "sha256:1a"})
 
 
 def test_the_same_chart_is_the_same_package() -> None:

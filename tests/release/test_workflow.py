@@ -4,6 +4,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from release.chart import metadata
 from release.image import REPOSITORY
 
 WORKFLOW = yaml.safe_load((REPOSITORY / ".github" / "workflows" / "release.yaml").read_text())
-(JOB,) = WORKFLOW["jobs"].values()
+JOBS: dict[str, Any] = WORKFLOW["jobs"]
+STEPS: list[dict[str, Any]] = [step for job in JOBS.values() for step in job["steps"]]
 TAG = f"v{metadata()['version']}"
 IMAGE_DIGEST, CHART_DIGEST = f"sha256:{'1a' * 32}", f"sha256:{'2b' * 32}"
 
@@ -27,9 +29,15 @@ esac""",
     "cosign": "",
     "gh": "",
     "sudo": "",
-    "make": """case "$1" in chart) touch "build/gpu-dra-driver-${TAG#v}.tgz";; esac""",
+    "make": "",
+    # Makes an environment, whose Python writes down what it is asked, too.
+    "python3": """mkdir -p build/python/bin
+printf '#!/bin/sh\\necho python "$@" >> "$ASKED"\\n' > build/python/bin/python
+chmod +x build/python/bin/python""",
     # Of GitHub's machines: the one filter that the workflow uses.
-    "jq": """python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["containerimage.digest"])' "$3" """,
+    "jq": f"""exec {sys.executable} -c '
+import json, sys
+print(json.load(open(sys.argv[1]))["containerimage.digest"])' "$3" """,
 }
 """Each writes its name and its arguments to `asked`, and then does this."""
 
@@ -53,9 +61,9 @@ def run(folder: Path, tag: str = TAG) -> tuple[list[str], str | None]:
     environment = {"TAG": tag, "IMAGE": "ghcr.io/Team/gpu-dra-driver", "CHARTS": "ghcr.io/Team/charts"}
     environment |= {"GITHUB_SERVER_URL": "https://github.example", "GITHUB_REPOSITORY": "team/driver"}
     environment |= {"ASKED": str(asked), "GITHUB_ENV": str(variables), "REGISTRY_USER": "u", "REGISTRY_PASSWORD": "p"}
-    for step in JOB["steps"]:
-        if "run" not in step:
-            continue
+    # Where upload-artifact and download-artifact would put it.
+    (folder / "build").mkdir()
+    for step in (step for step in STEPS if "run" in step):
         later = dict(line.split("=", 1) for line in variables.read_text().splitlines())
         # As GitHub runs a step.
         done = subprocess.run(
@@ -80,9 +88,8 @@ def test_what_was_checked_is_pushed_and_what_was_pushed_is_signed(tmp_path: Path
     assert [asked.index(f"make {name}") < pushes[0] for name in ("sbom", "scan")] == [True, True]
     assert f"--tag ghcr.io/team/gpu-dra-driver:{version} ." in asked[pushes[0]]
     page = f"https://github.example/team/driver/blob/{TAG}/docs/runbooks.md"
-    assert f"make chart IMAGE=ghcr.io/team/gpu-dra-driver RUNBOOKS={page}" in asked, (
-        "which is the image that was pushed"
-    )
+    packaged = f"-m release.chart --image ghcr.io/team/gpu-dra-driver --digest {IMAGE_DIGEST} --runbooks {page}"
+    assert f"python {packaged}" in asked, "which is the image that was pushed"
     assert asked[pushes[1]] == f"helm push build/gpu-dra-driver-{version}.tgz oci://ghcr.io/team/charts"
     signed = [line for line in asked if line.startswith("cosign")]
     assert signed == [
@@ -108,17 +115,39 @@ def test_without_a_digest_nothing_is_signed(tmp_path: Path, monkeypatch: pytest.
     assert asked and not [line for line in asked if line.startswith(("cosign", "gh"))]
 
 
-def test_actions_are_pinned_and_the_workflow_may_do_no_more_than_it_needs() -> None:
-    used = [step["uses"] for step in JOB["steps"] if "uses" in step]
-    assert [one for one in used if not re.fullmatch(r"\S+@[0-9a-f]{40}", one)] == []
-    assert WORKFLOW["permissions"] == {"contents": "write", "packages": "write", "id-token": "write"}
+def test_what_may_push_and_sign_runs_only_what_is_pinned_by_a_hash() -> None:
+    assert WORKFLOW["permissions"] == {}
+    assert JOBS["check"]["permissions"] == {"contents": "read"}
+    assert JOBS["publish"]["permissions"] == {"contents": "write", "packages": "write", "id-token": "write"}
+    assert JOBS["publish"]["needs"] == "check"
+    scripts = "\n".join(step.get("run", "") for step in JOBS["publish"]["steps"])
+    assert not re.findall(r"\.ci/run|^ *make ", scripts, re.MULTILINE), "their tools are the newest that fit"
+    assert re.findall(r"pip install (.*)", scripts) == [
+        "--require-hashes --only-binary :all: --requirement requirements.txt"
+    ]
+
+
+def test_actions_are_pinned() -> None:
+    used = [step["uses"] for step in STEPS if "uses" in step]
+    assert used and [action for action in used if not re.fullmatch(r"\S+@[0-9a-f]{40}", action)] == []
 
 
 def test_every_target_that_it_makes_is_in_the_makefile() -> None:
     targets = re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
-    steps: list[dict[str, Any]] = JOB["steps"]
-    used = re.findall(r"^ *make (\w+)", "\n".join(step.get("run", "") for step in steps), re.MULTILINE)
-    assert {"sbom", "scan", "chart"} == set(used) <= set(targets)
+    used = re.findall(r"^ *make (\w+)", "\n".join(step.get("run", "") for step in STEPS), re.MULTILINE)
+    assert {"sbom", "scan"} == set(used) <= set(targets)
+
+
+def test_the_command_that_packages_the_chart_has_the_options_that_it_is_given(tmp_path: Path) -> None:
+    script = next(step["run"] for step in STEPS if "release.chart" in step.get("run", ""))
+    options = re.findall(r"--\w+ ", script[script.index("release.chart") : script.index("helm")])
+    words = [
+        word
+        for option, value in zip(options, ("r.example/x", IMAGE_DIGEST, "https://p.example"), strict=True)
+        for word in (option.strip(), value)
+    ]
+    subprocess.run([sys.executable, "-m", "release.chart", *words, "--target", tmp_path], cwd=REPOSITORY, check=True)
+    assert (tmp_path / f"gpu-dra-driver-{TAG.removeprefix('v')}.tgz").is_file()
 
 
 def test_the_version_of_the_chart_is_that_of_the_programs() -> None:
