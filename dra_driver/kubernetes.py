@@ -16,8 +16,6 @@ KNOWN = range(34, 38)
 OLDEST = KNOWN[0]
 SEEN: Mapping[int, str] = {34: "v1.34.9", 35: "v1.35.6", 36: "v1.36.3"}
 """By minor version: the release of the real servers with which the simulation was compared."""
-SEEN_ON = "2026-11-24"
-"""Date of the last run of the contract tests against these releases."""
 CURRENT = max(SEEN)
 """The default version."""
 

@@ -1,15 +1,15 @@
-"""attributes.md: every attribute and capacity that the driver publishes, with an example, and every taint.
+"""For attributes.md: every attribute and capacity that the driver publishes, with an example, and every taint.
 
 Names and types are those of the code; examples are from the simulated GPU models, published in every way that a policy
 allows. This module documents each name; a name without a meaning, or a meaning without a name, is an error.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import product
 
-from docs.from_code.tables import WRITTEN, page, table
+from docs.from_code.tables import check_names, table
 from dra_driver.api.inventory import ComputeInstanceFacts, FabricPartitionFacts, GpuFacts, GpuInstanceFacts, ImexFacts
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import Attribute, Device
@@ -170,60 +170,26 @@ def _shown(value: Attribute) -> str:
     return str(found).lower() if isinstance(found, bool) else str(found)
 
 
-def attributes_page() -> str:
-    """The whole of attributes.md."""
-    return page(
-        "# Attributes, capacities and taints of devices",
-        WRITTEN,
-        "Selectors, constraints and requests can use these attributes and capacities. Names without a domain are"
-        " in the"
-        " driver's domain: `device.attributes['gpu.nvidia.com'].productName`. `resource.kubernetes.io/…` is"
-        " another domain:"
-        " `device.attributes['resource.kubernetes.io'].pcieRoot`. Attributes that the hardware lacks are absent. A"
-        " selector"
-        " that reads an absent attribute fails, and the scheduler then gives up on the pod, so check with `has()`"
-        " first on"
-        " mixed clusters. *Always* marks attributes that every simulated GPU model has. The examples are from"
-        " these models.",
-        "## Attributes",
-        table(("Attribute", "Type", "Devices", "Present", "Example", "Meaning"), _attribute_rows()),
-        "With the [feature gate](feature-gates.md) `DRAListTypeAttributes`, and if the API server stores lists,"
-        " `numaNode` and `nvlinkPeers` are lists. Lists match (`matchAttribute`) if they have a value in common, and a"
-        " single value matches a list that contains it: `nvlinkPeers` finds GPUs that NVLink connects, and `numaNode` a"
-        " GPU and a network device near each other. Write selectors that are right for both forms:"
-        " `device.attributes['resource.kubernetes.io'].numaNode.includes(0)`; `== 0` never selects a list. A device has"
-        " at most 48 values; the driver omits the longest list first. kube-scheduler 1.36.2 does not match lists:"
-        " [kubernetes-features.md](kubernetes-features.md#list-attributes).",
-        "An administrator's [policy](policy.md) can add attributes. A device has at most 32 attributes and"
-        " capacities; if there"
-        " are more, the driver omits the last ones of each kind first. A container reads the attributes of its own"
-        " devices in a file: [device-metadata.md](device-metadata.md).",
-        "## Capacities",
-        table(("Capacity", "Devices", "Example", "Meaning"), _capacity_rows()),
-        "On a device that several claims share, each capacity states how much a claim consumes by default; see"
-        " [sharing.md](sharing.md).",
-        "## Devices of ComputeDomains",
-        f"These belong to another driver, `{COMPUTE_DOMAIN_DRIVER}`: one daemon for each node with IMEX, and the"
-        f" number of"
-        " channels that the policy sets. If the NVLink fabric is incomplete, they have the taint"
-        f" `{COMPUTE_DOMAIN_DRIVER}/{domains.FABRIC_TAINT}`.",
-        table(("Attribute", "Type", "Present", "Example", "Meaning"), _domain_rows()),
-        "## Conditions and taints",
-        "The node's inventory reports faults of a GPU as conditions. A *critical* condition taints the affected"
-        " devices with"
-        " `NoSchedule`, or with `NoExecute` if the policy says `health: {evict: true}`. A *warning* adds a taint"
-        " without"
-        " effect, for information only.",
-        table(
-            ("Condition", "Taint"),
-            ((f"`{name}`", f"`{GPU_DRIVER}/{key}`") for name, key in health._TAINT_KEYS.items()),
-        ),
-        "## Xids",
-        f"Application faults ({', '.join(map(str, sorted(health._APPLICATION)))}) are ignored unless the policy"
-        f" escalates them."
-        " An Xid in neither list is a warning.",
-        table(("Xid", "Severity", "Means"), _xid_rows()),
-    )
+def attributes() -> str:
+    return table(("Attribute", "Type", "Devices", "Present", "Example", "Meaning"), _attribute_rows())
+
+
+def capacities() -> str:
+    return table(("Capacity", "Devices", "Example", "Meaning"), _capacity_rows())
+
+
+def domain_attributes() -> str:
+    return table(("Attribute", "Type", "Present", "Example", "Meaning"), _domain_rows())
+
+
+def condition_taints() -> str:
+    rows = ((f"`{name}`", f"`{GPU_DRIVER}/{key}`") for name, key in health._TAINT_KEYS.items())
+    return table(("Condition", "Taint"), rows)
+
+
+def xids() -> str:
+    faults = ", ".join(map(str, sorted(health._APPLICATION)))
+    return table(("Xid", "Severity", "Means"), [*_xid_rows(), (faults, "ignored", "A fault of an application.")])
 
 
 def _attribute_rows() -> Iterator[tuple[str, ...]]:
@@ -275,17 +241,6 @@ def _capacity_rows() -> Iterator[tuple[str, ...]]:
 def _example(values: Sequence[str]) -> str:
     """A typical value, always the same."""
     return next((value for value in values if value not in ("0", "false", "None", "none")), values[0])
-
-
-def check_names(there: Iterable[str], explained: Iterable[str], what: str) -> None:
-    """Raises LookupError if the names differ."""
-    there, explained = set(there), set(explained)
-    if there - explained:
-        raise LookupError(f"{what} {', '.join(sorted(there - explained))} is not explained in docs/from_code")
-    if explained - there:
-        raise LookupError(
-            f"{what} {', '.join(sorted(explained - there))} is explained in docs/from_code, but does not exist"
-        )
 
 
 def _xid_rows() -> Iterator[tuple[str, ...]]:

@@ -9,9 +9,9 @@ import ast
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType, ModuleType
-from typing import Any
 
 import yaml
 from pydantic import BaseModel
@@ -171,9 +171,13 @@ def crd(definition: CustomDefinition) -> JsonObject:
 
 
 def _schema(definition: CustomDefinition) -> JsonObject:
-    descriptions: dict[tuple[str, str], str] = {}
-    for module in (meta, gpu_settings, policy, definition.module):
-        descriptions |= _field_descriptions(module)
+    descriptions = {
+        (model.__name__, name): text
+        for module in (meta, gpu_settings, policy, definition.module)
+        for model in vars(module).values()
+        if isinstance(model, type) and issubclass(model, BaseModel) and model.__module__ == module.__name__
+        for name, text in field_docstrings(model).items()
+    }
     spec = _of_model(definition.spec, descriptions)
     for name, default in definition.defaults.items():
         spec["properties"][name]["default"] = default
@@ -242,28 +246,17 @@ def _object(schema: JsonObject, definitions: JsonObject, descriptions: dict[tupl
     return {"type": "object", **required, "properties": properties}
 
 
-def _field_descriptions(module: ModuleType) -> dict[tuple[str, str], str]:
-    """Docstrings of the fields in the source, by model and wire name."""
-    field_descriptions = {}
-    for node in ast.parse(inspect.getsource(module)).body:
-        if not isinstance(node, ast.ClassDef):
-            continue
-        model: type[BaseModel] = getattr(module, node.name)
-        if not (isinstance(model, type) and issubclass(model, BaseModel)):
-            continue
-        for field, following in zip(node.body, node.body[1:], strict=False):
-            text = _text(following)
-            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and text is not None:
-                if field.target.id not in model.model_fields:
-                    continue
-                alias = model.model_fields[field.target.id].alias or field.target.id
-                field_descriptions[node.name, alias] = " ".join(text.split())
-    return field_descriptions
-
-
-def _text(node: ast.stmt) -> str | None:
-    value: Any = node.value.value if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) else None
-    return value if isinstance(value, str) else None
+def field_docstrings(model: type[BaseModel]) -> dict[str, str]:
+    """Docstrings of the fields that the class itself declares, by wire name."""
+    (tree,) = ast.parse(inspect.getsource(model)).body
+    assert isinstance(tree, ast.ClassDef)
+    docstrings = {}
+    for field, following in pairwise(tree.body):
+        match field, following:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                if name in model.model_fields:
+                    docstrings[model.model_fields[name].alias or name] = " ".join(text.split())
+    return docstrings
 
 
 if __name__ == "__main__":

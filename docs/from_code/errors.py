@@ -1,4 +1,4 @@
-"""The part of troubleshooting.md that is generated from the error family: every kind, and every message in the code."""
+"""For troubleshooting.md: every kind of error, and every message in the code."""
 
 import ast
 import importlib
@@ -10,11 +10,7 @@ from pathlib import Path
 import controller
 import dra_driver
 import kubelet_plugin
-from docs.from_code.tables import page
 from dra_driver.errors import DriverError
-
-BEGIN = "<!-- kinds of errors: begin; written by docs/generate.py from the code -->"
-END = "<!-- kinds of errors: end -->"
 
 _ROOT = Path(__file__).parents[2]
 _SERVICES = ("kubelet_plugin", "controller", "dra_driver/kube", "dra_driver/runtime", "dra_driver/publish")
@@ -44,10 +40,10 @@ def _below(kind: type[DriverError]) -> Iterator[type[DriverError]]:
         yield from _below(one)
 
 
-def kinds_part() -> str:
+def error_kinds() -> str:
     """A section for each kind."""
     said = messages()
-    return page(*(part for kind in kinds() for part in _section(kind, said.get(kind.__name__, ())))).strip()
+    return "\n\n".join(part for kind in kinds() for part in _section(kind, said.get(kind.__name__, ())))
 
 
 def _section(kind: type[DriverError], said: tuple[str, ...]) -> Iterator[str]:

@@ -1,14 +1,13 @@
-"""The part of hardware.md about GPU models: the source of each number of a simulated model, and the list of sources.
+"""For hardware.md: the source of each number of a simulated model, and the list of sources.
 
 The sources are those of the simulation's files (`kubelet_plugin.simulation.profiles`). If several sources confirm a
 number, it is in the column of the best one: read on hardware, then NVIDIA's own, then other models.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
-from docs.from_code.attributes import check_names
 from docs.from_code.sources import CALCULATED, COLUMNS, confirmed, known_sources, sourced_fields, sources_of
-from docs.from_code.tables import table
+from docs.from_code.tables import check_names, table
 from kubelet_plugin.simulation.profiles import (
     MigTable,
     Profile,
@@ -17,8 +16,6 @@ from kubelet_plugin.simulation.profiles import (
     mig_table_names,
     profile_names,
 )
-
-BEGIN, END = "<!-- models: begin -->", "<!-- models: end -->"
 
 KINDS = {
     "hardware": "Read on hardware by others",
@@ -47,32 +44,28 @@ type Cell = tuple[str, str, Sequence[str]]
 """A field's name, its MIG profiles unless it is for all, and the names of its sources."""
 
 
-def models_part() -> str:
-    """Both tables, and the list of sources."""
-    heads = list(KINDS.values())
-    profiles = {name: load_profile(name) for name in profile_names()}
+def models() -> str:
+    rows = ([f"`{name}`", item.gpu.name, *_by_kind(_profile_cells(item))] for name, item in _profiles().items())
+    return table(["Profile", "GPU", *KINDS.values()], rows)
+
+
+def mig_tables() -> str:
+    """MIG profiles, by the table that a model uses."""
     tables = {name: load_mig_table(name) for name in mig_table_names()}
-    return "\n\n".join(
-        [
-            table(
-                ["Profile", "GPU", *heads],
-                ([f"`{name}`", one.gpu.name, *_by_kind(_profile_cells(one))] for name, one in profiles.items()),
-            ),
-            "MIG profiles, by the table that a model uses:",
-            table(
-                ["Table", "Used by", *heads],
-                ([f"`{name}`", _users(name, profiles), *_by_kind(_mig_cells(one))] for name, one in tables.items()),
-            ),
-            "The sources:",
-            table(
-                ["Source", "Kind", "What it is"],
-                (
-                    [f"`{name}`", KINDS[one.by], f"[{one.title}]({one.url})" if one.url else f"{one.title}."]
-                    for name, one in known_sources().items()
-                ),
-            ),
-        ]
+    rows = ([f"`{name}`", _users(name), *_by_kind(_mig_cells(item))] for name, item in tables.items())
+    return table(["Table", "Used by", *KINDS.values()], rows)
+
+
+def source_list() -> str:
+    rows = (
+        [f"`{name}`", KINDS[source.by], f"[{source.title}]({source.url})" if source.url else f"{source.title}."]
+        for name, source in known_sources().items()
     )
+    return table(["Source", "Kind", "What it is"], rows)
+
+
+def _profiles() -> dict[str, Profile]:
+    return {name: load_profile(name) for name in profile_names()}
 
 
 def _profile_cells(profile: Profile) -> list[Cell]:
@@ -111,5 +104,5 @@ def _group(sources: Sequence[str], of: str, words: Sequence[str]) -> str:
     return f"{named}: {text}" if named else text
 
 
-def _users(name: str, profiles: Mapping[str, Profile]) -> str:
-    return ", ".join(f"`{profile}`" for profile, one in profiles.items() if one.gpu.mig == name)
+def _users(table_name: str) -> str:
+    return ", ".join(f"`{name}`" for name, profile in _profiles().items() if profile.gpu.mig == table_name)

@@ -1,4 +1,4 @@
-"""settings.md: every flag of every program, with its variable, its default and the value of the chart that sets it."""
+"""For settings.md: every flag of every program, its variable and default, and the value of the chart that sets it."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from controller import settings as controller_settings
 from controller import uninstall
-from docs.from_code.tables import WRITTEN, page, table
+from docs.from_code.tables import table
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.domains.objects import DaemonSettings, daemon_set
 from dra_driver.runtime.settings import Declared, SettingsParser
@@ -38,34 +38,14 @@ PROGRAMS: Mapping[str, tuple[SettingsParser, str | None, str]] = {
 _SCOPES = {"$plugin": "kubeletPlugin", "$controller": "controller", ".Values": "", "$.Values": ""}
 
 
-_TRACES = (
-    "With `--otlp-endpoint`, or `OTEL_EXPORTER_OTLP_ENDPOINT` or `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` in its"
-    " environment, a program sends spans to a collector: [observability.md](observability.md#traces)."
-    " Other variables of OpenTelemetry (`OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_TRACES_SAMPLER`,"
-    " `OTEL_BSP_*`)"
-    " work as usual. `OTEL_SDK_DISABLED=true` and `OTEL_TRACES_EXPORTER=none` disable traces unless the flag is"
-    " given."
-)
-
-
-def settings_page() -> str:
-    """The whole of settings.md."""
-    parts = [
-        "# Settings",
-        WRITTEN,
-        "Each program reads its settings once, from flags and environment variables; a flag overrides its"
-        " variable. If a setting"
-        " is wrong, the program reports it and exits with status 2. The chart sets them from its values, which its"
-        " [README](../charts/gpu-dra-driver/README.md) lists; *the chart* means that the chart sets them itself.",
-    ]
+def settings() -> str:
+    """A section for each program."""
+    heads = ("Flag", "Variable", "Default", "Value of the chart", "Meaning")
+    sections = []
     for program, (parser, template, meaning) in PROGRAMS.items():
         by_value = _given_by_controller() if template is None else chart_values(TEMPLATES / template)
-        parts += [
-            f"## {program}",
-            meaning,
-            table(("Flag", "Variable", "Default", "Value of the chart", "Meaning"), _rows(parser, by_value)),
-        ]
-    return page(*parts, "## Traces", _TRACES)
+        sections += [f"## {program}", meaning, table(heads, _rows(parser, by_value))]
+    return "\n\n".join(sections)
 
 
 def _rows(parser: SettingsParser, by_value: Mapping[str, str]) -> Iterator[tuple[str, ...]]:

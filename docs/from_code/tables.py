@@ -1,9 +1,6 @@
-"""Markdown tables, and the header of generated pages."""
+"""Markdown tables, and whether the names in them are those of the code."""
 
-import textwrap
 from collections.abc import Iterable, Sequence
-
-WRITTEN = "<!-- Written by docs/generate.py; change the code instead. -->"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -17,12 +14,12 @@ def code(words: Iterable[str]) -> str:
     return ", ".join(f"`{word}`" for word in words)
 
 
-def page(*parts: str) -> str:
-    """A whole page: wraps paragraphs, but not headings, tables, lists and blocks."""
-    return "\n\n".join(_wrapped(part) for part in parts) + "\n"
-
-
-def _wrapped(part: str) -> str:
-    if part.startswith(("#", "|", "```", "<", "- ")):
-        return part
-    return textwrap.fill(part, 118, break_long_words=False, break_on_hyphens=False)
+def check_names(there: Iterable[str], explained: Iterable[str], what: str) -> None:
+    """Raises LookupError if the names differ."""
+    there, explained = set(there), set(explained)
+    for names, problem in (
+        (there - explained, "is not explained"),
+        (explained - there, "is explained, but is not in the code"),
+    ):
+        if names:
+            raise LookupError(f"docs/from_code: {what} {', '.join(sorted(names))} {problem}")

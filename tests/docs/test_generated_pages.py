@@ -1,5 +1,4 @@
-"""Pages that are made from the code are what the code says: settings, attributes, classes, policy, metrics, events, and
-every kind of error."""
+"""What pages have from the code is what it says: settings, attributes, classes, policy, metrics, events and errors."""
 
 import re
 
@@ -10,21 +9,26 @@ from support.rows import rows
 
 from docs import generate
 from docs.from_code import errors, settings
-from docs.from_code.attributes import check_names
+from docs.from_code.tables import check_names
 from dra_driver.errors import DriverError
 
 FAMILIES = (*generate.plugin_families(), *generate.publisher_families(), *generate.controller_families())
 PACKAGE = generate.FOLDER.parent / "dra_driver"
+TEXTS = {path.name: path.read_text(encoding="utf-8") for path in sorted(generate.FOLDER.glob("*.md"))}
 
 
-@rows("name", generate.PAGES)
-def test_the_page_is_what_the_code_says(name: str) -> None:
-    assert (generate.FOLDER / name).read_text() == generate.PAGES[name](), "run `make generate`"
+@rows("name", [name for name, text in TEXTS.items() if generate.parts_in(text)])
+def test_the_page_has_what_the_code_says(name: str) -> None:
+    assert TEXTS[name] == generate.written(TEXTS[name]), "run `make generate`"
 
 
-@rows("name", generate.PARTS)
-def test_the_part_of_the_page_is_what_the_code_says(name: str) -> None:
-    assert (generate.FOLDER / name).read_text(encoding="utf-8") == generate.with_part(name), "run `make generate`"
+def test_every_part_is_on_one_page_and_every_mark_is_of_a_part() -> None:
+    parts = [part for text in TEXTS.values() for part in generate.parts_in(text)]
+    assert sorted(parts) == sorted(generate.PARTS)
+    marks = [
+        name for text in TEXTS.values() for name in re.findall("^<!-- (\\S+): (?:begin|end)\\b", text, re.MULTILINE)
+    ]
+    assert sorted(marks) == sorted([*parts, *parts])
 
 
 def test_every_kind_of_error_can_be_reached_by_an_anchor() -> None:
