@@ -136,6 +136,9 @@ def _int_of_double(value: float) -> int:
 
 _INFINITY = re.compile(r"[+-]?inf(inity)?", re.IGNORECASE)
 _MAY_BE_DOUBLE = re.compile(r"[+-]?[0-9._e+-]+|nan|[+-]?inf(inity)?", re.IGNORECASE)
+_DIGITS = "[0-9a-f](_?[0-9a-f])*"
+_HEXADECIMAL = re.compile(rf"[+-]?0x(_?{_DIGITS}\.?({_DIGITS})?|\.{_DIGITS})p[+-]?[0-9](_?[0-9])*", re.IGNORECASE)
+"""As Go's ParseFloat reads it: the exponent is not optional."""
 
 
 def _int_of_text(text: str) -> int:
@@ -147,8 +150,11 @@ def _int_of_text(text: str) -> int:
 def _double_of_text(text: str) -> float:
     """Not all that is a number for Python: blanks, other digits, `+nan`, numbers that are too large."""
     try:
-        number = float(text) if _MAY_BE_DOUBLE.fullmatch(text) else math.inf
-    except ValueError:
+        if _HEXADECIMAL.fullmatch(text):
+            number = float.fromhex(text.replace("_", ""))
+        else:
+            number = float(text) if _MAY_BE_DOUBLE.fullmatch(text) else math.inf
+    except (ValueError, OverflowError):
         number = math.inf
     if math.isinf(number) and not _INFINITY.fullmatch(text):
         raise Failed(f"not a number: {text!r}")

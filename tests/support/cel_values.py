@@ -64,12 +64,19 @@ TEXTS_HOLD = [
     "string(1234567.0) == '1.234567e+06' && string(100000.0) == '100000' && string(-0.5) == '-0.5'",
     "'abc'.find('[a-b]+') == 'ab' && 'abc'.find('x') == '' && 'a1'.find('([a-z])([0-9])') == 'a1'",
     "'a1b22'.findAll('[0-9]+') == ['1', '22'] && 'a1b22'.findAll('[0-9]+', 1) == ['1']",
+    r"'\u001ca \u0085'.trim() == '\u001ca' && '\u2028\u3000 a\u00a0\v'.trim() == 'a' && '\u200ba'.trim() == '\u200ba'",
+    "double('0x1p3') == 8.0 && double('-0X.8P+1') == -1.0",
+    "double('0x_1_f.p0') == 31.0 && double('1_0.5e0_1') == 105.0",
     "'a1b22'.findAll('[0-9]+', 0) == [] && 'a1b22'.findAll('[0-9]+', -1) == ['1', '22']",
 ]
 TEXTS_FAIL = [
     ("'a'.matches('(' + '')", "invalid regular expression"),
     ("'a'.find('(' + '') == ''", "invalid regular expression"),
     ("('%' + 's').format([]) == ''", "only 0 values"),
+    *(
+        (f"double('{text}' + '') > 0.0", "not a number")
+        for text in ("0x1", "0x1_p3", "0x__1p3", "0x1p3_", "0x1p99999", "0xp1")
+    ),
     ("('%' + '.2').format([1]) == ''", "`%.2` is no formatting clause"),
     ("'%d'.format([dyn('a')]) == ''", "`%d` cannot show string, only int"),
     ("'%s'.format([dyn([quantity('1')])]) == ''", "`%s` cannot show quantity"),

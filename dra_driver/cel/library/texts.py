@@ -18,6 +18,9 @@ from dra_driver.cel.types import BOOL, INT, STRING, list_of
 _BYTE_CLASS = re.compile(r"\\(?:Q.*?(?:\\E|$)|(?P<byte>C)|.)", re.DOTALL)
 """`\\C` is one byte in RE2 and unknown to Go. A quoted `\\Q…\\E` is text."""
 
+_BLANKS = "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
+"""Unicode's White_Space, which Go trims. Python also strips U+001C to U+001F."""
+
 _MEMORY_BYTES = 64 * 1024**2
 """For one pattern. Go has no limit at this size."""
 
@@ -148,7 +151,7 @@ _TEXTS = list_of(STRING)
 STRINGS: Library = {
     "lowerAscii": [method(STRING, lambda text: _ascii(text, str.lower), STRING)],
     "upperAscii": [method(STRING, lambda text: _ascii(text, str.upper), STRING)],
-    "trim": [method(STRING, str.strip, STRING)],
+    "trim": [method(STRING, lambda text: text.strip(_BLANKS), STRING)],
     "charAt": [method(STRING, _character, STRING, INT)],
     "substring": [method(STRING, _substring, STRING, INT), method(STRING, _substring, STRING, INT, INT)],
     "indexOf": [method(INT, str.find, STRING, STRING), method(INT, _index_from, STRING, STRING, INT)],
