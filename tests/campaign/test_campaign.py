@@ -2,9 +2,14 @@
 
 import ast
 import json
+import os
 import random
+import signal
+import subprocess
 import sys
+import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,7 +17,7 @@ from campaign import oracle, plan
 from campaign.oracle import ADMIN, SHARED, Place
 from campaign.plan import Device, Sequence_, Step, fits, sequence
 from campaign.run import Running, run
-from campaign.world import Violation, World
+from campaign.world import Violation, World, end_programs
 
 from dra_driver.names import gpu_device_names
 
@@ -63,6 +68,30 @@ def test_the_plan_gives_no_device_to_two_claims_that_are_there() -> None:
                 for device in devices:
                     taken.update(device.uses)
             assert max(taken.values(), default=0) < 1.01
+
+
+def test_what_a_plugin_has_just_started_does_not_outlive_a_boot(tmp_path: Path) -> None:
+    """It has the plugin's command line still, as between fork and exec."""
+    script = "import os, time; print(os.fork(), flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as plugin:
+        assert plugin.stdout is not None
+        child = max(int(plugin.stdout.readline()), int(plugin.stdout.readline()))
+        end_programs([plugin.pid], tmp_path)
+        try:
+            _ended, status = os.waitpid(plugin.pid, os.WUNTRACED)
+            assert os.WIFSTOPPED(status), "so it starts nothing more"
+            deadline = time.monotonic() + 20
+            while (state := _state(child)) != "Z" and time.monotonic() < deadline:
+                time.sleep(0.01)
+        finally:
+            plugin.kill()
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+    assert state == "Z", "dead, and its parent could not take note"
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
 
 
 # -- the oracle, on a node of three GPUs

@@ -13,8 +13,9 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import cache
@@ -51,6 +52,35 @@ _MODES = "campaign-modes"
 _GATES = "--feature-gates=MigBindingConditions=true,MigModeChange=true"
 _STATIC = ("1g.10gb", "2g.20gb")
 """What an administrator makes by hand where the role of a GPU is `static`."""
+
+
+def _status(process: Path) -> list[str]:
+    """State, parent and more, of a process or thread. Raises OSError when it is gone. Source: proc_pid_stat(5)."""
+    return (process / "stat").read_text().rpartition(") ")[2].split()
+
+
+def _states(pid: str) -> Iterator[str]:
+    """Of its threads."""
+    for thread in Path(f"/proc/{pid}/task").glob("*"):
+        with suppress(OSError):
+            yield _status(thread)[0]
+
+
+def end_programs(plugins: Sequence[int], host: Path) -> None:
+    """What a plugin runs when it is killed, as nvidia-smi, outlives it, but no boot: stops `plugins`, and ends that.
+
+    A program that a plugin has just made is known by its parent, because its command line is the plugin's or none.
+    """
+    parents = {str(pid) for pid in plugins}
+    for pid in plugins:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)
+    while any(state in "RS" for pid in parents for state in _states(pid)):
+        time.sleep(0.001)
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if _status(process)[1] in parents or f"{host}/".encode() in (process / "cmdline").read_bytes():
+                os.kill(int(process.name), signal.SIGKILL)
 
 
 class Violation(Exception):
@@ -204,9 +234,9 @@ class World:
     async def reboot(self, *, renumber: bool) -> None:
         """Every process of the node is gone, and /run with the CDI files."""
         self.boots += 1
+        end_programs([plugin.pid for plugin in self.plugins], self.place.host)
         await self.kill_plugins()
         self.end_daemons()
-        self._end_programs()
         self.host.reboot(renumber=renumber)
         for path in self.place.cdi.iterdir():
             path.unlink()
@@ -216,14 +246,6 @@ class World:
         for pid in oracle.daemons(self.place):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-
-    def _end_programs(self) -> None:
-        """What a plugin ran when it was killed, as nvidia-smi, outlives it, but no boot."""
-        mark = f"{self.place.host}/".encode()
-        for process in Path("/proc").iterdir():
-            with suppress(OSError):
-                if process.name.isdecimal() and mark in (process / "cmdline").read_bytes():
-                    os.kill(int(process.name), signal.SIGKILL)
 
     async def restart_controller(self) -> None:
         await self.controller.stop(kill=True)
