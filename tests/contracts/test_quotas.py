@@ -16,20 +16,24 @@ from support.pages import DOCS, blocks
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims"
 
 
-@pytest_asyncio.fixture
-async def namespace(api: Api, unique: str) -> AsyncIterator[str]:
-    """One with the quota of the page, whose limits the API server has taken notice of."""
+async def limited(api: Api, namespace: str, quota: dict[str, Any]) -> None:
+    """Makes the namespace with the quota, and waits until the API server has taken notice of its limits."""
     if api.simulated is not None or not api.has_controllers:
         pytest.skip("only a real API server with kube-controller-manager counts")
-    (block,) = [one for one in blocks(DOCS / "quotas.md") if one.file == "quota.yaml"]
-    quota = yaml.safe_load(block.text)
-    await api.post("/api/v1/namespaces", {"metadata": {"name": unique}})
-    await api.post(f"/api/v1/namespaces/{unique}/resourcequotas", quota)
+    await api.post("/api/v1/namespaces", {"metadata": {"name": namespace}})
+    await api.post(f"/api/v1/namespaces/{namespace}/resourcequotas", quota)
     for _ in range(600):
-        found = await api.get(f"/api/v1/namespaces/{unique}/resourcequotas/{quota['metadata']['name']}")
+        found = await api.get(f"/api/v1/namespaces/{namespace}/resourcequotas/{quota['metadata']['name']}")
         if (found.get("status") or {}).get("hard") == quota["spec"]["hard"]:
             break
         await asyncio.sleep(0.1)
+
+
+@pytest_asyncio.fixture
+async def namespace(api: Api, unique: str) -> AsyncIterator[str]:
+    """One with the quota of the page."""
+    (block,) = [one for one in blocks(DOCS / "quotas.md") if one.file == "quota.yaml"]
+    await limited(api, unique, yaml.safe_load(block.text))
     yield unique
     await api.delete(f"/api/v1/namespaces/{unique}")
 
@@ -83,3 +87,25 @@ async def test_of_alternatives_each_class_counts_with_its_largest_choice(api: Ap
     said = await asked(api, namespace, among)
     assert "gpu.nvidia.com.deviceclass.resource.k8s.io/devices=5" in said
     assert "mig.nvidia.com.deviceclass.resource.k8s.io/devices=9" in said
+
+
+async def test_claims_count_as_the_extended_resource_of_their_class(api: Api, unique: str) -> None:
+    key = f"requests.example.com/{unique}"
+    await limited(api, unique, {"metadata": {"name": "gpus"}, "spec": {"hard": {key: "4"}}})
+    before = await asked(api, unique, exactly("a", unique, count=5))
+    assert before == "", "no such class yet"
+    extended = {"metadata": {"name": unique}, "spec": {"extendedResourceName": f"example.com/{unique}"}}
+    made = await api.post("/apis/resource.k8s.io/v1/deviceclasses", extended)
+    try:
+        if "extendedResourceName" not in made["spec"]:
+            pytest.skip("this API server has DRAExtendedResource off")
+        refusal = f"exceeded quota: gpus, requested: {key}=5, used: {key}=0, limited: {key}=4"
+        for _ in range(100):  # until the API server has seen the class
+            if refusal in (answer := await asked(api, unique, exactly("a", unique, count=5))):
+                break
+            await asyncio.sleep(0.1)
+        assert refusal in answer
+        assert await asked(api, unique, exactly("a", unique, count=3), keep=True) == ""
+        assert f"used: {key}=3" in await asked(api, unique, exactly("a", unique), exactly("b", unique))
+    finally:
+        await api.delete(f"/apis/resource.k8s.io/v1/deviceclasses/{unique}")
