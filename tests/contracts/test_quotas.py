@@ -5,6 +5,7 @@ The simulated server keeps quotas, and limits nothing.
 
 import asyncio
 from collections.abc import AsyncIterator
+from itertools import count
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import yaml
 from support.api import Api
 from support.pages import DOCS, blocks
 
+_NUMBERS = count()
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims"
 
 
@@ -49,7 +51,7 @@ def exactly(name: str, device_class: str, **more: Any) -> dict[str, Any]:
 async def asked(api: Api, namespace: str, *requests: dict[str, Any], keep: bool = False) -> str:
     """What the server says of a claim that asks for this: empty when it takes it."""
     try:
-        made = await api.post(CLAIMS.format(namespace), claim(f"c-{len(requests)}-{id(requests)}", *requests))
+        made = await api.post(CLAIMS.format(namespace), claim(f"c-{next(_NUMBERS)}", *requests))
     except Exception as refusal:
         return str(getattr(refusal, "message", refusal))
     if not keep:
