@@ -94,8 +94,8 @@ def ui(
             return
         listening = Listening("127.0.0.1", port)
         if certificates is not None:
-            listening = Listening("", port, hosts=None, tls=_tls(certificates))
-        asyncio.run(_serve_shared(endpoint_from(kubeconfig, context), driver, listening, role))
+            listening = Listening("", port, hosts=None, tls=certificate_of(certificates))
+        asyncio.run(_serve_shared(endpoint_from(kubeconfig, context), driver, listening, role, certificates))
 
 
 async def _serve_owner(kube: Kube, driver: str, port: int) -> None:
@@ -107,12 +107,20 @@ async def _serve_owner(kube: Kube, driver: str, port: int) -> None:
         await _until_signal()
 
 
-async def _serve_shared(endpoint: Endpoint, driver: str, listening: Listening, role: str) -> None:
+async def _serve_shared(
+    endpoint: Endpoint, driver: str, listening: Listening, role: str, certificates: Path | None
+) -> None:
     async with (
         Kube(endpoint, user_agent="gpu-dra-ui") as kube,
         _served(kube, driver, TokenReviews(kube, SHOWN, role), listening),
+        asyncio.TaskGroup() as tasks,
     ):
+        followed = None
+        if listening.tls is not None and certificates is not None:
+            followed = tasks.create_task(follow_certificate(listening.tls, certificates))
         await _until_signal()
+        if followed is not None:
+            followed.cancel()
 
 
 @asynccontextmanager
@@ -132,10 +140,31 @@ async def _until_signal() -> None:
     await stop.wait()
 
 
-def _tls(folder: Path) -> ssl.SSLContext:
+def certificate_of(folder: Path) -> ssl.SSLContext:
+    """A server's context with tls.crt and tls.key. Raises InvalidInput."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    _load(context, folder)
+    return context
+
+
+def _load(context: ssl.SSLContext, folder: Path) -> None:
     try:
         context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
     except (OSError, ssl.SSLError) as error:
         raise InvalidInput(f"tls.crt and tls.key cannot be used: {error}", about=f"folder {folder}") from error
-    return context
+
+
+async def follow_certificate(context: ssl.SSLContext, folder: Path, every_s: float = 60.0) -> None:
+    """New connections get the newest pair that can be used: kubelet replaces the files when their Secret changes."""
+    problem = ""
+    while True:
+        await asyncio.sleep(every_s)
+        try:
+            # A pair that does not fit would leave `context` without a key.
+            certificate_of(folder)
+            _load(context, folder)
+            problem = ""
+        except InvalidInput as error:
+            if str(error) != problem:
+                problem = str(error)
+                messages.print(f"{problem}; the server keeps the certificate that it has", markup=False)

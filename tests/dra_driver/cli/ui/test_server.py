@@ -1,24 +1,29 @@
 """The pages over HTTP: who gets them, which headers they have, and what follows; against the simulated API server."""
 
 import asyncio
+import base64
 import gc
 import json
 import re
 import socket
+import ssl
 import weakref
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 from support.dractl import run
+from support.issuer import Issuer
 from support.objects import allocate, claim, node, pod, result
 from support.rows import rows
 
 from dra_driver.api.meta import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject, Resource
 from dra_driver.cli.following import Following
 from dra_driver.cli.ui import server
+from dra_driver.cli.ui.command import certificate_of, follow_certificate
 from dra_driver.cli.ui.server import LOOPBACK, Listening, UiServer
 from dra_driver.cli.ui.viewers import OwnKey, Refusal, TokenReviews, denied
 from dra_driver.cli.ui.watched import Watched
@@ -238,6 +243,42 @@ async def test_a_port_in_use_is_a_mistake_of_the_user(kube: Kube) -> None:
 def test_a_certificate_that_cannot_be_used_is_refused_before_anything_is_served(words: list[str], problem: str) -> None:
     with pytest.raises(InvalidInput, match=problem):
         run("ui", *words)
+
+
+def pair(address: str) -> tuple[str, str]:
+    """A certificate and its key."""
+    data = Issuer("authority").secret("ui", address)["data"]
+    return base64.b64decode(data["tls.crt"]).decode(), base64.b64decode(data["tls.key"]).decode()
+
+
+def put(folder: Path, certificate: str, key: str) -> None:
+    (folder / "tls.crt").write_text(certificate)
+    (folder / "tls.key").write_text(key)
+
+
+async def served_by(port: int) -> str:
+    """The certificate that a new connection gets."""
+    return await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", port))
+
+
+async def test_a_certificate_that_is_replaced_is_used_by_new_connections(kube: Kube, tmp_path: Path) -> None:
+    """And a pair that does not fit is not, until it does."""
+    first, second = (pair("127.0.0.1") for _ in range(2))
+    put(tmp_path, *first)
+    context = certificate_of(tmp_path)
+    async with UiServer(Watched(kube, GPU_DRIVER), OwnKey(), Listening("127.0.0.1", 0, tls=context)).serving() as port:
+        following = asyncio.create_task(follow_certificate(context, tmp_path, every_s=0.01))
+        try:
+            assert await served_by(port) == first[0]
+            put(tmp_path, second[0], first[1])
+            await asyncio.sleep(0.2)
+            assert await served_by(port) == first[0]
+            put(tmp_path, *second)
+            async with asyncio.timeout(20):
+                while await served_by(port) != second[0]:
+                    pass
+        finally:
+            following.cancel()
 
 
 async def test_the_answer_to_probes_needs_no_secret_and_has_none(visitor: Visitor) -> None:
