@@ -19,6 +19,7 @@ _REMEMBERED_S = 60.0
 _MOST_REMEMBERED = 256
 _AT_ONCE = 4
 """Questions about tokens: strangers must not keep the API server busy."""
+_MOST_WAITING = 64
 _LONGEST_SECRET = 3500
 """A cookie may have 4096 bytes, with its name and attributes."""
 _REVIEWS = "/apis/{group}/v1/{plural}"
@@ -65,6 +66,7 @@ class TokenReviews:
         self._kinds = kinds
         self._role = role
         self._asking = asyncio.Semaphore(_AT_ONCE)
+        self._waiting = 0
         self._remembered: dict[bytes, tuple[float, Refusal | None]] = {}
 
     async def refusal(self, secret: str | None) -> Refusal | None:
@@ -77,11 +79,16 @@ class TokenReviews:
         known = self._remembered.get(name)
         if known is not None and now - known[0] < _REMEMBERED_S:
             return known[1]
+        if self._waiting >= _MOST_WAITING:
+            return Refusal(503, "The server is asking about too many other tokens; try again in a moment.")
+        self._waiting += 1
         try:
             async with self._asking:
                 answer = await self._asked(secret)
         except ClusterError as error:
             return Refusal(503, f"The API server could not be asked about the token: {error}")
+        finally:
+            self._waiting -= 1
         self._remembered.pop(name, None)
         while len(self._remembered) >= _MOST_REMEMBERED:
             del self._remembered[next(iter(self._remembered))]

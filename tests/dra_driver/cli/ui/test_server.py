@@ -301,6 +301,7 @@ class Authority:
         self.broken = False
 
     async def raw(self, method: str, path: str, body: JsonObject) -> Any:
+        await asyncio.sleep(0)  # others are asked meanwhile
         assert (method, path) == ("POST", f"/apis/{body['apiVersion']}/{body['kind'].lower()}s")
         if self.broken:
             raise Unreachable("no answer", about="reviews")
@@ -355,6 +356,16 @@ async def test_an_api_server_that_does_not_answer_lets_nobody_in_and_is_asked_ag
     refusal = await viewers.refusal("good")
     assert refusal is not None and refusal.status == 503
     authority.broken = False
+    assert await viewers.refusal("good") is None
+
+
+async def test_strangers_with_many_tokens_are_not_kept_waiting_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dra_driver.cli.ui.viewers._MOST_WAITING", 5)
+    authority = Authority(["pods", "resourceslices"])
+    viewers = reviews(authority)
+    answers = await asyncio.gather(*(viewers.refusal(f"bad-{number}") for number in range(8)))
+    assert sorted(answer.status for answer in answers if answer is not None) == [401] * 5 + [503] * 3
+    assert len(authority.asked) == 5
     assert await viewers.refusal("good") is None
 
 
