@@ -29,6 +29,7 @@ import yaml
 from _api_server import api_server
 from _domain_world import OURS, TEAM, TRAYS, CountingKube, Surroundings, domain_label, name_of
 from prometheus_client import CollectorRegistry
+from support.publishing import fixed
 
 from controller.computedomains.keeper import DomainKeeper
 from controller.slices import PublishedSlices
@@ -91,7 +92,12 @@ class Bench:
             counters = PublishingCounters(CollectorRegistry())
             devices = PublishedSlices(
                 inside,
-                Publication(driver=COMPUTE_DOMAIN_DRIVER, describe=domain_devices, labels_matter=True),
+                Publication(
+                    driver=COMPUTE_DOMAIN_DRIVER,
+                    policies=fixed(),
+                    describe=domain_devices,
+                    labels_matter=True,
+                ),
                 PublishingListeners(),
                 counters,
                 workers=4,

@@ -21,6 +21,7 @@ from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.kube.metrics import ApiCalls, DroppedEvents
 from dra_driver.names import GPU_DRIVER
 from dra_driver.publish import PoolPublisher, Publication
+from dra_driver.publish.live import DecidedPolicies
 from dra_driver.publish.metrics import PublishedPools, PublishingCounters
 from dra_driver.runtime.telemetry import tell_build
 from kubelet_plugin.facts.hardware import NodeFacts
@@ -85,7 +86,8 @@ def publisher_families() -> list[Family]:
     ApiCalls(registry)
     registry.register(DroppedEvents({}))
     PublishingCounters(registry)
-    publisher = PoolPublisher(Kube(Endpoint(server="http://localhost")), Publication(driver=GPU_DRIVER))
+    publication = Publication(driver=GPU_DRIVER, policies=lambda *_: DecidedPolicies())
+    publisher = PoolPublisher(Kube(Endpoint(server="http://localhost")), publication)
     registry.register(PublishedPools(lambda: [publisher]))
     return _families(registry)
 

@@ -1,130 +1,164 @@
 """Writes docs/pictures/top.svg: `dractl top` on a simulated cluster while a GPU fails and comes back. `make pictures`.
 
-The real program in a real terminal device; the keys are pressed, and the GPU fails, as in the captions.
+The screens are those of the program. An SVG without scripts shows them one after the other.
 """
 
 import asyncio
-import fcntl
 import os
-import pty
-import shutil
-import struct
-import subprocess
 import sys
 import tempfile
-import termios
-import threading
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from io import StringIO
 from pathlib import Path
+from xml.sax.saxutils import escape, quoteattr
 
-from docs.pictures.frames import Frame, last_frame, moving_picture
+from rich.console import Console, Group
+from rich.terminal_theme import SVG_EXPORT_THEME as THEME
+from rich.text import Text
+
 from dra_driver import bundled
-from dra_driver.cli import scenario as scenarios
-from dra_driver.simulation.cluster import SimulatedCluster, parse_nodes
+from dra_driver.api.meta import RESOURCE_CLAIMS, RESOURCE_SLICES
+from dra_driver.cli import scenario
+from dra_driver.cli.following import Following
+from dra_driver.cli.top.board import FOLLOWED, Board
+from dra_driver.cli.top.screen import Screen, Size, frame, pressed
+from dra_driver.errors import DriverError
+from dra_driver.kubernetes import CURRENT
+from dra_driver.names import GPU_DRIVER
+from dra_driver.simulation.cluster import SimulatedCluster, SimulatedNode, parse_nodes
 
 PICTURE = Path(__file__).with_suffix(".svg")
 NODES = "dgx-h100:2,l40s:2,t4"
 RUNNING = ("by-memory-and-architecture", "nvlink-pair", "one-gpu", "time-slicing-one-claim", "two-containers-one-claim")
-COLUMNS, LINES = 120, 14
+SIZE = Size(120, 14)
 _LIMIT_S = 150.0
 """A GPU that is back counts as healthy after a minute."""
+_SETTLE_S = 1.5
+"""What belongs to a screen may come a moment later."""
+_ALL_NODES = 1000
+_EDGE_PX = 14
 
 
-class Terminal:
-    """A program in a terminal of `COLUMNS` and `LINES`."""
+@dataclass(frozen=True)
+class Shown:
+    """A screen, the caption below it, and how long it stays."""
 
-    def __init__(self, command: list[str], variables: dict[str, str]) -> None:
-        self._output = ""
-        self._device, inner = pty.openpty()
-        fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
-        environment = {**os.environ, **variables, "TERM": "xterm-256color", "COLORTERM": "truecolor"}
-        for name in ("NO_COLOR", "COLUMNS", "LINES"):
-            environment.pop(name, None)
-        self._process = subprocess.Popen(
-            command, stdin=inner, stdout=inner, stderr=inner, env=environment, start_new_session=True
+    lines: Sequence[Text]
+    caption: str
+    seconds: float
+
+
+@asynccontextmanager
+async def running_examples(nodes: Sequence[SimulatedNode], names: Iterable[str]) -> AsyncIterator[SimulatedCluster]:
+    """A cluster on which these examples run, as far as they can."""
+    with tempfile.TemporaryDirectory(prefix="dractl-", dir="/tmp") as folder:
+        async with SimulatedCluster.running(Path(folder), nodes) as cluster:
+            for name in names:
+                example = scenario.read_scenario(bundled.FEATURES_FOLDER / name)
+                await scenario.apply(cluster.kube, example)
+                with suppress(DriverError):
+                    await scenario.wait_running(cluster, example, _LIMIT_S)
+            yield cluster
+
+
+async def simulate(cluster: SimulatedCluster, *words: str) -> None:
+    """Let something happen to a node, as `dractl simulate` does."""
+    environment = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig)}
+    command = (sys.executable, "-m", "dra_driver.cli", "simulate", *words)
+    process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=asyncio.subprocess.DEVNULL)
+    if await process.wait() != 0:
+        raise RuntimeError(f"dractl simulate {' '.join(words)} failed")
+
+
+class _Top:
+    """What `dractl top` shows of a cluster."""
+
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        self._board = Board(GPU_DRIVER, CURRENT)
+        self._screen: Screen | None = Screen()
+        self.following = Following(
+            cluster.kube,
+            FOLLOWED,
+            on_change=lambda kind, change: self._board.learn(kind, change.key, change.before, change.after),
         )
-        os.close(inner)
-        threading.Thread(target=self._read, daemon=True).start()
 
-    def _read(self) -> None:
-        data = bytearray()
-        while True:
-            try:
-                data += os.read(self._device, 65536)
-            except OSError:
-                return
-            self._output = data.decode(errors="ignore")
+    def press(self, key: str) -> None:
+        assert self._screen is not None
+        self._screen = pressed(key, self._screen, self._board.known({}, ()), SIZE, {}, datetime.now(UTC))
 
-    def press(self, keys: str) -> None:
-        os.write(self._device, keys.encode())
+    async def shows(self, *words: str, without: str | None = None) -> Sequence[Text]:
+        """The screen that has all these words. Raises TimeoutError."""
+        async with asyncio.timeout(_LIMIT_S):
+            while True:
+                text = "\n".join(line.plain for line in self._lines())
+                if all(word in text for word in words) and (without is None or without not in text):
+                    await asyncio.sleep(_SETTLE_S)
+                    return self._lines()
+                await asyncio.sleep(0.2)
 
-    async def shows(self, *words: str, without: str = "") -> str:
-        """The frame that has all these words; raises TimeoutError."""
-        end = time.monotonic() + _LIMIT_S
-        while time.monotonic() < end:
-            frame = last_frame(self._output)
-            if all(word in frame for word in words) and not (without and without in frame):
-                # What belongs to it may come a moment later.
-                await asyncio.sleep(1.5)
-                return last_frame(self._output)
-            await asyncio.sleep(0.2)
-        raise TimeoutError(f"dractl top does not show {words}:\n{last_frame(self._output)}")
-
-    def end(self) -> None:
-        self.press("q")
-        self._process.wait(30)
-        os.close(self._device)
+    def _lines(self) -> Sequence[Text]:
+        assert self._screen is not None
+        self._board.refresh(_ALL_NODES)
+        return frame(self._screen, self._board.known({}, ()), SIZE, {}, datetime.now(UTC)).lines
 
 
-@contextmanager
-def _top(kubeconfig: Path) -> Iterator[Terminal]:
-    program = shutil.which("dractl", path=str(Path(sys.executable).parent)) or "dractl"
-    terminal = Terminal([program, "top"], {"KUBECONFIG": str(kubeconfig)})
-    try:
-        yield terminal
-    finally:
-        terminal.end()
+async def recorded() -> list[Shown]:
+    async with running_examples(parse_nodes(NODES), RUNNING) as cluster:
+        top = _Top(cluster)
+        async with top.following.running():
+            await top.following.until_read((RESOURCE_SLICES, RESOURCE_CLAIMS))
+            return [shown async for shown in _story(top, cluster)]
 
 
-async def recorded() -> list[Frame]:
-    """The frames of the story."""
-    with tempfile.TemporaryDirectory(prefix="dractl-") as folder:
-        async with SimulatedCluster.running(Path(folder), parse_nodes(NODES)) as cluster:
-            for path in sorted(bundled.FEATURES_FOLDER.iterdir()):
-                if path.name in RUNNING:
-                    scenario = scenarios.read_scenario(path)
-                    await scenarios.apply(cluster.kube, scenario)
-                    await scenarios.wait_running(cluster, scenario, _LIMIT_S)
-            with _top(cluster.kubeconfig) as terminal:
-                return [frame async for frame in _story(terminal, _simulate(cluster.kubeconfig))]
+async def _story(top: _Top, cluster: SimulatedCluster) -> AsyncIterator[Shown]:
+    yield Shown(await top.shows("6 in use"), "All GPUs are healthy. A line is a node, a block a GPU", 3)
+    await simulate(cluster, "dgx-h100-1", "lose-gpu", "3")
+    failed = await top.shows("1 unhealthy")
+    yield Shown(failed, "A GPU falls off the bus: its node comes first, with the problem", 4)
+    top.press("enter")
+    opened = await top.shows("CLAIMS", "unhealthy")
+    yield Shown(opened, "Enter opens the node: the failed GPU, and who used it", 4)
+    await simulate(cluster, "dgx-h100-1", "return-gpu", "3")
+    top.press("escape")
+    repaired = await top.shows("NODE", without="unhealthy")
+    yield Shown(repaired, "The GPU was repaired: its node offers it again", 4)
 
 
-def _simulate(kubeconfig: Path) -> Callable[..., Awaitable[None]]:
-    async def simulate(*words: str) -> None:
-        command = [sys.executable, "-m", "dra_driver.cli", "simulate", *words]
-        environment = {**os.environ, "KUBECONFIG": str(kubeconfig)}
-        await asyncio.to_thread(subprocess.run, command, env=environment, check=True, capture_output=True)
-
-    return simulate
-
-
-async def _story(terminal: Terminal, simulate: Callable[..., Awaitable[None]]) -> AsyncIterator[Frame]:
-    yield Frame(await terminal.shows("6 in use"), "All GPUs are healthy. A line is a node, a block a GPU", 3)
-    await simulate("dgx-h100-1", "lose-gpu", "3")
-    yield Frame(
-        await terminal.shows("1 unhealthy"), "A GPU falls off the bus: its node comes first, with the problem", 4
+def moving_picture(screens: Sequence[Shown], size: Size = SIZE) -> str:
+    """An SVG that shows the screens one after the other, again and again. Rich draws the text of each."""
+    total = sum(shown.seconds for shown in screens)
+    rules, groups, begin = [], [], 0.0
+    width, height = round(size.width * 12.2) + 2 * _EDGE_PX, round((size.height + 2) * 24.4) + 2 * _EDGE_PX
+    for number, shown in enumerate(screens):
+        console = Console(file=StringIO(), record=True, width=size.width, color_system="truecolor")
+        console.print(Group(*shown.lines))
+        drawn = console.export_svg(code_format="{styles}\0{lines}\0{backgrounds}{matrix}", unique_id=f"s{number}")
+        styles, lines, text = drawn.split("\0")
+        start, end = 100 * begin / total, 100 * (begin + shown.seconds) / total
+        begin += shown.seconds
+        visible = f"{start:.2f}%{{opacity:1}}" + (f"{end:.2f}%{{opacity:0}}" if number + 1 < len(screens) else "")
+        rules.append(f"{styles}@keyframes k{number}{{0%{{opacity:{int(not number)}}}{visible}}}")
+        rules.append(f".g{number}{{animation:k{number} {total:g}s step-end infinite}}")
+        caption = f'<text class="caption" y="{round((size.height + 1.5) * 24.4)}">{escape(shown.caption)}</text>'
+        groups.append(f'<defs>{lines}</defs><g class="g{number}" opacity="{int(not number)}">{text}{caption}</g>')
+    captions = quoteattr("; ".join(shown.caption for shown in screens))
+    style = (
+        'text{font:20px/1 ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace;white-space:pre}'
+        ".caption{fill:#9fd0ff}@media (prefers-reduced-motion:reduce){g{animation:none!important}}"
     )
-    terminal.press("\r")
-    yield Frame(await terminal.shows("CLAIMS", "unhealthy"), "Enter opens the node: the failed GPU, and who used it", 4)
-    await simulate("dgx-h100-1", "return-gpu", "3")
-    terminal.press("\x1b")
-    yield Frame(await terminal.shows("NODE", without="unhealthy"), "The GPU was repaired: its node offers it again", 4)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" aria-label={captions}>\n'
+        f"<style>{style}{''.join(rules)}</style>\n"
+        f'<rect width="100%" height="100%" rx="8" fill="{THEME.background_color.hex}"/>\n'
+        f'<g transform="translate({_EDGE_PX} {_EDGE_PX})">\n{"".join(groups)}\n</g>\n</svg>\n'
+    )
 
 
 def main() -> None:
-    PICTURE.write_text(moving_picture(asyncio.run(recorded()), COLUMNS, LINES), encoding="utf-8")
+    PICTURE.write_text(moving_picture(asyncio.run(recorded())), encoding="utf-8")
     print(f"{PICTURE} ({PICTURE.stat().st_size / 1024:.0f} KiB)")
 
 

@@ -54,18 +54,6 @@ class PolicySource(Protocol):
         """None: it is not known yet. `now` is what the status of the inventory says. Raises ClusterError."""
 
 
-class FixedPolicy:
-    def __init__(self, policy: PublishingPolicy) -> None:
-        self._policy = policy
-        self.labels_matter = policy.asks_for_labels
-        self.mirrors: tuple[Mirror[Any], ...] = ()
-
-    async def decide(
-        self, facts: NodeInventorySpec, now: NodePolicy | None, labels: Mapping[str, str]
-    ) -> Decision | None:
-        return Decision(self._policy)
-
-
 class DecidedPolicies:
     """What the publisher of GPUs decided; for the publisher of ComputeDomains."""
 

@@ -28,7 +28,7 @@ from dra_driver.kube.watch import Backoff, Mirror, MirrorChange
 from dra_driver.kube.workqueue import WorkQueue
 from dra_driver.publish.decisions import with_offered
 from dra_driver.publish.inventories import KeptInventory, Life, LifeVerdict, kept_inventory
-from dra_driver.publish.live import Changed, Decision, FixedPolicy, PolicySource
+from dra_driver.publish.live import Changed, Decision, PolicySource
 from dra_driver.publish.observed import ObservedSlices, server_features
 from dra_driver.publish.statuses import InventoryStatuses
 from dra_driver.runtime.tracing import AS_WANTED, OFF, POOL, Tracer
@@ -138,16 +138,15 @@ class PoolState:
 class Publication:
     """What is published: the devices of `driver` on all nodes, or on `node_name` alone.
 
-    `policies` makes where the rules come from, when a publisher starts; by default `policy` holds everywhere.
-    `describe` makes devices of them. `labels_matter`: it reads the labels of nodes, even if the policy does not.
+    `policies` makes where the rules come from, when a publisher starts. `describe` makes devices of them.
+    `labels_matter`: it reads the labels of nodes, even if the policy does not.
     `beside` are the drivers whose publishers write in the status of the same inventories. `list_attributes`: attributes
     may be lists if the API server stores them. `binding_conditions`: the controller names the claims that wait for
     these.
     """
 
     driver: str
-    policy: PublishingPolicy = PublishingPolicy.EVERYTHING
-    policies: Callable[[Kube, Changed], PolicySource] | None = None
+    policies: Callable[[Kube, Changed], PolicySource]
     describe: Describe = described_devices
     labels_matter: bool = False
     node_name: str | None = None
@@ -194,9 +193,7 @@ class PoolPublisher:
         self._kube = kube
         self.driver = driver
         changed = Changed(self._nodes_changed, self._pool_changed)
-        self.policies: PolicySource = (
-            FixedPolicy(publication.policy) if publication.policies is None else publication.policies(kube, changed)
-        )
+        self.policies = publication.policies(kube, changed)
         self._describe = publication.describe
         self._labels_matter = publication.labels_matter or self.policies.labels_matter
         self._narrator = listeners.narrator

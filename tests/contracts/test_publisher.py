@@ -12,6 +12,7 @@ from support.api import Api
 from support.background import background
 from support.inventories import compute_instance, gpu, gpu_instance, inventory_object, inventory_spec, mig
 from support.mig import gpu_of
+from support.publishing import fixed
 from support.rows import slow_but
 from support.shipped import create_definitions
 
@@ -106,7 +107,7 @@ async def publishing(
     """A publisher for one node, so that what other tests left on a real server is not its business."""
     publisher = PoolPublisher(
         kube,
-        Publication(driver=GPU_DRIVER, policy=policy, node_name=node, list_attributes=list_attributes),
+        Publication(driver=GPU_DRIVER, policies=fixed(policy), node_name=node, list_attributes=list_attributes),
         PublishingListeners(narrator=written),
         Pace(ask_after_s=0.0),
     )

@@ -1,27 +1,25 @@
 """A cluster in which a publisher runs, and what it does to slices."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from support.background import background
 from support.inventories import gpu, inventory_object, inventory_spec
 
-from dra_driver.api.inventory import (
-    GpuFacts,
-    NodeInventoryStatus,
-    confirmation_annotation,
-)
+from dra_driver.api.gpu_settings import NodePolicy
+from dra_driver.api.inventory import GpuFacts, NodeInventorySpec, NodeInventoryStatus, confirmation_annotation
 from dra_driver.api.meta import NODE_INVENTORIES, NODES, RESOURCE_SLICES, JsonObject
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.errors import ClusterError, InvalidInput
 from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.kube.events import News
-from dra_driver.kube.watch import Backoff
+from dra_driver.kube.watch import Backoff, Mirror
 from dra_driver.names import GPU_DRIVER
 from dra_driver.publish import Narrator, PoolPublisher
-from dra_driver.publish.live import Changed, PolicySource
+from dra_driver.publish.live import Changed, Decision, PolicySource
 from dra_driver.publish.pools import Pace, Publication, PublishingListeners
 from dra_driver.runtime.tracing import OFF, Tracer
 from dra_driver.simulation.apiserver import SimulatedApiServer
@@ -171,6 +169,24 @@ LONG_AGO = now(-3600)
 A, B = gpu(0), gpu(1)
 
 
+class FixedPolicy:
+    """The same rules for all nodes."""
+
+    def __init__(self, policy: PublishingPolicy) -> None:
+        self._policy = policy
+        self.labels_matter = policy.asks_for_labels
+        self.mirrors: tuple[Mirror[Any], ...] = ()
+
+    async def decide(
+        self, facts: NodeInventorySpec, now: NodePolicy | None, labels: Mapping[str, str]
+    ) -> Decision | None:
+        return Decision(self._policy)
+
+
+def fixed(policy: PublishingPolicy = PublishingPolicy.EVERYTHING) -> Callable[[Kube, Changed], PolicySource]:
+    return lambda kube, changed: FixedPolicy(policy)
+
+
 @asynccontextmanager
 async def publishing(
     scene: Scene,
@@ -189,8 +205,7 @@ async def publishing(
             kube,
             Publication(
                 driver=GPU_DRIVER,
-                policy=policy,
-                policies=policies,
+                policies=policies or fixed(policy),
                 node_name=node_name,
                 list_attributes=list_attributes,
             ),

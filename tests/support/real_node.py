@@ -12,6 +12,7 @@ from support.machine import QUICK, Machine
 from support.objects import node
 from support.plugin import eventually
 from support.plugin_process import NodeUnderTest, Plugin, PluginForks, plugin_on
+from support.publishing import fixed
 from support.shipped import create_classes
 
 from dra_driver import bundled
@@ -20,7 +21,6 @@ from dra_driver.errors import NotFound
 from dra_driver.kube.client import Kube
 from dra_driver.names import GPU_DRIVER
 from dra_driver.publish import PoolPublisher
-from dra_driver.publish.policy_file import read_policy
 from dra_driver.publish.pools import Publication
 from dra_driver.simulation.apiserver import SimulatedApiServer
 from dra_driver.simulation.claims import SimulatedClaimController
@@ -77,9 +77,7 @@ class RealNode:
     @asynccontextmanager
     async def publishing(self) -> AsyncIterator[None]:
         """The controller's publisher, for all nodes."""
-        async with _background(
-            PoolPublisher(self.kube, Publication(driver=GPU_DRIVER, policy=read_policy(None))).run()
-        ):
+        async with _background(PoolPublisher(self.kube, Publication(driver=GPU_DRIVER, policies=fixed())).run()):
             yield
 
     @asynccontextmanager

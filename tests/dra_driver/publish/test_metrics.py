@@ -8,6 +8,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, generate_latest
 from support.background import background
 from support.inventories import gpu, inventory_object, inventory_spec
+from support.publishing import fixed
 from support.shipped import create_definitions
 
 from docs.from_code.crds import FILE
@@ -60,7 +61,7 @@ async def test_pools_tell_their_generation_and_publication_and_that_they_fail(
         client.refuses = True
         publisher = PoolPublisher(
             client,
-            Publication(driver=GPU_DRIVER),
+            Publication(driver=GPU_DRIVER, policies=fixed()),
             PublishingListeners(narrator=CountingNarrator(PublishingCounters(registry))),
             Pace(ask_after_s=0.0, retry=lambda: Backoff(first_s=0.01, longest_s=0.1)),
         )
