@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from dra_driver.api.meta import Model, ObjectMeta
+from dra_driver.names import DeviceId
 
 
 class Attribute(Model):
@@ -188,6 +189,10 @@ class AllocatedDevice(Model):
     share_id: str | None = Field(default=None, alias="shareID")
     consumed_capacity: dict[str, str] | None = None
 
+    @property
+    def id(self) -> DeviceId:
+        return DeviceId(self.driver, self.pool, self.device)
+
 
 class AllocatedConfig(Model):
     source: Literal["FromClass", "FromClaim"]
@@ -225,6 +230,11 @@ class ResourceClaim(Model):
     metadata: ObjectMeta
     spec: ResourceClaimSpec = Field(default_factory=ResourceClaimSpec)
     status: ResourceClaimStatus = Field(default_factory=ResourceClaimStatus)
+
+    @property
+    def results(self) -> list[AllocatedDevice]:
+        """The devices that it has; empty if it is not allocated."""
+        return self.status.allocation.devices.results if self.status.allocation is not None else []
 
 
 class ResourceClaimTemplateSpec(Model):

@@ -9,13 +9,14 @@ from typing import Any
 
 from dra_driver.allocation.amounts import amount, quantity
 from dra_driver.allocation.world import World
-from dra_driver.api.resource import ResourceClaim, Taint, Toleration
+from dra_driver.api.resource import CelSelector, DeviceRequest, ResourceClaim, Selector, Taint, Toleration
 from dra_driver.cel.device import CelDevice
 from dra_driver.cel.errors import CelError, CelRuntimeError
 from dra_driver.cel.functions import Server
 from dra_driver.explain.failing import amount_text, failing_parts
 from dra_driver.explain.judge import left_of
 from dra_driver.explain.verdicts import DeviceVerdict, NodeVerdict
+from dra_driver.names import RequestName
 from dra_driver.quantity import Quantity
 
 _MOST_LITERALS = 4
@@ -26,12 +27,26 @@ def with_devices(claim: ResourceClaim, **fields: Any) -> ResourceClaim:
     return claim.model_copy(update={"spec": claim.spec.model_copy(update={"devices": devices})})
 
 
-def with_exact(claim: ResourceClaim, index: int, **fields: Any) -> ResourceClaim:
-    requests = list(claim.spec.devices.requests)
-    exactly = requests[index].exactly
-    assert exactly is not None, "asked for requests without alternatives only"
-    requests[index] = requests[index].model_copy(update={"exactly": exactly.model_copy(update=fields)})
-    return with_devices(claim, requests=requests)
+def with_request(claim: ResourceClaim, name: RequestName, **fields: Any) -> ResourceClaim:
+    """With other fields in a request, or in one of its alternatives."""
+
+    def changed(request: DeviceRequest) -> DeviceRequest:
+        if request.name != name.request:
+            return request
+        if name.alternative is None:
+            assert request.exactly is not None, "without alternatives"
+            return request.model_copy(update={"exactly": request.exactly.model_copy(update=fields)})
+        alternatives = [
+            item.model_copy(update=fields) if item.name == name.alternative else item
+            for item in request.first_available or ()
+        ]
+        return request.model_copy(update={"first_available": alternatives})
+
+    return with_devices(claim, requests=[changed(request) for request in claim.spec.devices.requests])
+
+
+def selector(expression: str) -> Selector:
+    return Selector(cel=CelSelector(expression=expression))
 
 
 # -- selectors
@@ -50,11 +65,11 @@ def mended_expressions(expression: str, error: CelError) -> Iterator[tuple[str, 
     yield f"has({part}) && ({expression})", f"a has() check for {error.name}", 1.1
 
 
-def relaxed(device: DeviceVerdict, server: Server) -> tuple[list[dict[str, Any]], str, float] | None:
-    """The request's own selectors with the values that this device has; what changes, in words; and how far it is."""
+def relaxed(device: DeviceVerdict, server: Server) -> tuple[list[str], str, float] | None:
+    """The request's own expressions with the values that this device has; what changes, in words; and how far it is."""
     own = len(device.wanted.device_class.spec.selectors)
     cel = CelDevice(device.candidate.id.driver, device.candidate.device)
-    selectors: list[dict[str, Any]] = []
+    expressions: list[str] = []
     phrases: dict[str, str] = {}
     distance = 1.0
     for expression in device.wanted.expressions[own:]:
@@ -74,8 +89,8 @@ def relaxed(device: DeviceVerdict, server: Server) -> tuple[list[dict[str, Any]]
             distance += literal.worse if literal.worse is not None else 0.5
         else:
             return None
-        selectors.append({"cel": {"expression": expression}})
-    return (selectors, " and ".join(phrases.values()), distance) if phrases else None
+        expressions.append(expression)
+    return (expressions, " and ".join(phrases.values()), distance) if phrases else None
 
 
 def _instead(fitting: str, before: str) -> str:

@@ -12,7 +12,7 @@ from dra_driver.allocation.search import Limit
 from dra_driver.allocation.world import PodClaim, UnreadKind, World, claim_key, claims_of
 from dra_driver.api.core import Key, Pod
 from dra_driver.api.meta import JsonObject
-from dra_driver.api.resource import AllocatedDevice, ResourceClaim
+from dra_driver.api.resource import ResourceClaim
 from dra_driver.errors import InvalidInput
 from dra_driver.explain.driver_findings import binding_findings, domain_findings, policy_findings, waiting_findings
 from dra_driver.explain.findings import WaitFinding, findings_of
@@ -20,6 +20,7 @@ from dra_driver.explain.judge import NodeJudge
 from dra_driver.explain.running import failed_findings, fault_findings, faults_of_claim, running_findings
 from dra_driver.explain.suggest import Suggestion, suggestions
 from dra_driver.explain.verdicts import DeviceVerdict, NodeVerdict, ReasonCode, holder_of
+from dra_driver.grouping import grouped
 
 
 class Answer(StrEnum):
@@ -278,10 +279,8 @@ def _is_reserved(pod: Pod, claims: Sequence[ResourceClaim]) -> bool:
 
 
 def _node_of(claims: Sequence[ResourceClaim]) -> str | None:
-    for claim in claims:
-        if claim.status.allocation is not None:
-            return ", ".join(dict.fromkeys(result.pool for result in claim.status.allocation.devices.results)) or None
-    return None
+    results = next((claim.results for claim in claims if claim.results), [])
+    return ", ".join(dict.fromkeys(result.pool for result in results)) or None
 
 
 def claim_state(world: World, entry: PodClaim) -> ClaimState:
@@ -289,29 +288,22 @@ def claim_state(world: World, entry: PodClaim) -> ClaimState:
     name = entry.entry or None
     if claim is None:
         return ClaimState(name, None, "missing")
-    allocation = claim.status.allocation
-    devices = tuple(map(_device_text, allocation.devices.results)) if allocation is not None else ()
+    devices = tuple(f"{result.pool}/{result.device}" for result in claim.results)
     if claim.metadata.deletion_timestamp:
         state = "deleting"
     elif entry.generated:
         state = "to-be-made"
     else:
-        state = "allocated" if allocation is not None else "pending"
+        state = "allocated" if claim.status.allocation is not None else "pending"
     return ClaimState(name, claim.metadata.name, state, devices, holder_of(claim, world).pods)
-
-
-def _device_text(result: AllocatedDevice) -> str:
-    return f"{result.pool}/{result.device}"
 
 
 def _groups(verdicts: Iterable[NodeVerdict]) -> tuple[Group, ...]:
     """Largest first; those that fit are no group."""
-    by_reason: dict[tuple[ReasonCode, str, str | None, str | None], list[NodeVerdict]] = {}
-    for verdict in verdicts:
-        if not verdict.fits:
-            by_reason.setdefault((verdict.code, verdict.sentence.shape, verdict.claim, verdict.request), []).append(
-                verdict
-            )
+    by_reason = grouped(
+        (verdict for verdict in verdicts if not verdict.fits),
+        lambda verdict: (verdict.code, verdict.sentence.shape, verdict.claim, verdict.request),
+    )
     groups = [
         Group(
             first.code,

@@ -6,6 +6,7 @@ Each finding says what is wrong, with which object, and what to do. Those that `
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dra_driver.allocation.behavior import Behavior
 from dra_driver.allocation.nodes import NodeView, provides, selector_matches
@@ -15,9 +16,10 @@ from dra_driver.allocation.world import PodClaim, World, claim_key, claims_of
 from dra_driver.api.core import Pod
 from dra_driver.api.resource import ExactRequest, ResourceClaim, SubRequest
 from dra_driver.cel.errors import CelError, CelNotJudged, CelRuntimeError
-from dra_driver.explain.verdicts import ClaimHolder, NodeVerdict, ReasonCode, holder_of
+from dra_driver.explain.verdicts import NodeVerdict, ReasonCode, holder_of
+from dra_driver.grouping import grouped
 from dra_driver.names import ADMIN_ACCESS_LABEL, FORMER_CLASSES
-from dra_driver.phrases import and_more
+from dra_driver.phrases import and_more, how_many
 from dra_driver.quantity import Quantity
 
 _MOST_CONSUMERS = 256
@@ -68,16 +70,11 @@ def findings_of(
 
 
 def _of_pod(pod: Pod | None) -> Iterator[WaitFinding]:
-    gates = [gate.name for gate in (pod.spec.scheduling_gates if pod is not None else ())]
-    if gates:
-        text = f"has scheduling gates ({', '.join(gates)}); the scheduler ignores it until they are removed"
-        yield WaitFinding(
-            "scheduling-gates",
-            f"pod {pod}",
-            text,
-            "Remove the scheduling gates, or wait for the controller that added them.",
-            stops=True,
-        )
+    if pod is not None and pod.spec.scheduling_gates:
+        gates = ", ".join(gate.name for gate in pod.spec.scheduling_gates)
+        text = f"has scheduling gates ({gates}); the scheduler ignores it until they are removed"
+        fix = "Remove the scheduling gates, or wait for the controller that added them."
+        yield WaitFinding("scheduling-gates", f"pod {pod}", text, fix, stops=True)
 
 
 def _of_entries(world: World, pod: Pod | None, claims: Sequence[PodClaim]) -> Iterator[WaitFinding]:
@@ -198,18 +195,15 @@ def _of_reservations(world: World, claims: Iterable[ResourceClaim]) -> Iterator[
         holder = holder_of(claim, world)
         if holder.gone:
             text = f"is reserved for pod {holder.gone[0]}, which no longer exists"
-            fix = _RELEASED
-            yield WaitFinding("held-by-deleted-pod", f"claim {holder}", text, fix)
+            yield WaitFinding("held-by-deleted-pod", f"claim {holder}", text, _RELEASED)
 
 
 def _of_places(claims: Sequence[ResourceClaim]) -> Iterator[WaitFinding]:
     """Claims that have devices already, in places that exclude each other."""
     placed: dict[str, list[str]] = defaultdict(list)
     for claim in claims:
-        allocation = claim.status.allocation
-        if allocation is not None and allocation.node_selector is not None:
-            pools = ", ".join(dict.fromkeys(result.pool for result in allocation.devices.results))
-            placed[pools].append(claim.metadata.name)
+        if _node_selector(claim) is not None:
+            placed[", ".join(dict.fromkeys(result.pool for result in claim.results))].append(claim.metadata.name)
     if len(placed) > 1 and not _have_a_node_in_common(claims):
         where = "; ".join(f"{' and '.join(names)} on {pools}" for pools, names in sorted(placed.items()))
         fix = "Delete one of them, so that both are allocated together. No other pod may use it."
@@ -218,22 +212,19 @@ def _of_places(claims: Sequence[ResourceClaim]) -> Iterator[WaitFinding]:
         )
 
 
+def _node_selector(claim: ResourceClaim) -> dict[str, Any] | None:
+    """Which nodes the devices that it has are for; None: all, or it has none."""
+    return claim.status.allocation.node_selector if claim.status.allocation is not None else None
+
+
 def _have_a_node_in_common(claims: Sequence[ResourceClaim]) -> bool:
     """Whether one of the nodes that the claims name is in all selectors; selectors on labels may meet anywhere."""
-    selectors = [
-        claim.status.allocation.node_selector
-        for claim in claims
-        if claim.status.allocation is not None and claim.status.allocation.node_selector is not None
-    ]
-    names = {
-        value
-        for selector in selectors
-        for term in selector.get("nodeSelectorTerms") or ()
-        for field in term.get("matchFields") or ()
-        for value in field.get("values") or ()
-    }
-    if any(term.get("matchExpressions") for selector in selectors for term in selector.get("nodeSelectorTerms") or ()):
+    selectors = [selector for selector in map(_node_selector, claims) if selector is not None]
+    terms = [term for selector in selectors for term in selector.get("nodeSelectorTerms") or ()]
+    if any(term.get("matchExpressions") for term in terms):
         return True
+    fields = [field for term in terms for field in term.get("matchFields") or ()]
+    names = {value for field in fields for value in field.get("values") or ()}
     return any(all(selector_matches(selector, NodeView(name)) for selector in selectors) for name in names)
 
 
@@ -264,10 +255,9 @@ def _of_resources(world: World, pod: Pod | None) -> Iterator[WaitFinding]:
 def _of_errors(world: World, claims: Sequence[ResourceClaim], verdicts: Sequence[NodeVerdict]) -> Iterator[WaitFinding]:
     if any(spec.device_class_name not in world.classes for claim in claims for _, spec in _requests(claim)):
         return  # a class that is missing has a finding of its own, and ends every attempt
-    errors: dict[str, list[NodeVerdict]] = defaultdict(list)
-    for verdict in verdicts:
-        if verdict.code is ReasonCode.ERROR:
-            errors[verdict.text].append(verdict)
+    errors = grouped(
+        (verdict for verdict in verdicts if verdict.code is ReasonCode.ERROR), lambda verdict: verdict.text
+    )
     for text, failing in errors.items():
         about, text = _split_about(text)
         cause = failing[0].error.__cause__ if failing[0].error is not None else None
@@ -330,11 +320,11 @@ def _of_gates(world: World) -> Iterator[WaitFinding]:
         )
         drawing = sum(bool(device.consumes_counters) for device in devices)
         if skipped or drawing:
-            text = f"skips {_several(drawing, 'device')} that draw on counters, and {_several(skipped, 'slice')}"
+            text = f"skips {how_many(drawing, 'device')} that draw on counters, and {how_many(skipped, 'slice')}"
             yield _unknown(text, "DRAPartitionableDevices")
     if not behavior.consumable and (shareable := sum(bool(device.allow_multiple_allocations) for device in devices)):
         yield _unknown(
-            f"assigns {_several(shareable, 'device')} that could be shared to one claim each", "DRAConsumableCapacity"
+            f"assigns {how_many(shareable, 'device')} that could be shared to one claim each", "DRAConsumableCapacity"
         )
     if not behavior.taints and (world.taint_rules or any(device.taints for device in devices)):
         yield _unknown("ignores taints of devices", "DRADeviceTaints")
@@ -346,10 +336,6 @@ def _unknown(text: str, gate: str) -> WaitFinding:
     )
 
 
-def _several(number: int, noun: str) -> str:
-    return f"1 {noun}" if number == 1 else f"{number} {noun}s"
-
-
 def pool_findings(world: World, nodes: Iterable[NodeView]) -> Iterator[WaitFinding]:
     """Pools of which these nodes can use nothing."""
     nodes_of: dict[tuple[str, str], list[str]] = defaultdict(list)
@@ -358,14 +344,14 @@ def pool_findings(world: World, nodes: Iterable[NodeView]) -> Iterator[WaitFindi
             if pool.problem is not None:
                 nodes_of[str(pool), pool.problem].append(node.name)
     for (name, problem), names in sorted(nodes_of.items()):
+        code = "incomplete-pool"
+        fix = "None of its devices can be used meanwhile. If this persists, its driver or controller is stuck."
         if problem.startswith("is invalid"):
+            code = "invalid-pool"
             fix = (
                 "Its driver published it incorrectly; none of its devices can be used until it is published correctly."
             )
-            yield WaitFinding("invalid-pool", f"pool {name}", f"{problem} ({some(names)})", fix)
-        else:
-            fix = "None of its devices can be used meanwhile. If this persists, its driver or controller is stuck."
-            yield WaitFinding("incomplete-pool", f"pool {name}", f"{problem} ({some(names)})", fix)
+        yield WaitFinding(code, f"pool {name}", f"{problem} ({some(names)})", fix)
 
 
 def plugin_findings(world: World, nodes: Collection[str]) -> Iterator[WaitFinding]:
@@ -385,28 +371,25 @@ def plugin_findings(world: World, nodes: Collection[str]) -> Iterator[WaitFindin
 
 def _of_forgotten(world: World, verdicts: Sequence[NodeVerdict]) -> Iterator[WaitFinding]:
     """Claims in the way that no pod uses."""
-    holders: dict[ClaimHolder, None] = {}
-    for verdict in verdicts:
-        for device in verdict.devices:
-            holders.update(dict.fromkeys(device.holders))
-    for holder in holders:
+    devices = (device for verdict in verdicts for device in verdict.devices)
+    for holder in dict.fromkeys(holder for device in devices for holder in device.holders):
         if holder.is_forgotten and not holder.pods and world.live:
             text = "has devices that this needs, and no pod uses it"
             fix = "If this persists, delete the claim; kube-controller-manager should have freed its devices."
             yield WaitFinding("unused-claim", f"claim {holder}", text, fix)
         elif holder.is_forgotten and holder.pods:
             text = f"has devices that this needs, and is held by pod {holder.gone[0]}, which no longer exists"
-            fix = _RELEASED
-            yield WaitFinding("held-by-deleted-pod", f"claim {holder}", text, fix)
+            yield WaitFinding("held-by-deleted-pod", f"claim {holder}", text, _RELEASED)
 
 
 def _of_nodes(world: World) -> Iterator[WaitFinding]:
+    about = "the cluster" if world.live else "the files"
     if not world.nodes:
         fix = "Give ResourceSlices or Nodes with --slices." if not world.live else "Add a node."
-        yield WaitFinding("no-nodes", "the cluster" if world.live else "the files", "there is no node", fix, stops=True)
+        yield WaitFinding("no-nodes", about, "there is no node", fix, stops=True)
     elif not world.slices:
         fix = "Is a driver installed? Its node plugins or its controller publish ResourceSlices."
-        yield WaitFinding("no-slices", "the cluster" if world.live else "the files", "no devices are published", fix)
+        yield WaitFinding("no-slices", about, "no devices are published", fix)
 
 
 def some(nodes: Sequence[str]) -> str:

@@ -1,6 +1,6 @@
 """How a node or a GPU does: who has it, what is wrong with it, and what to do. Pure."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from difflib import get_close_matches
 
 from dra_driver.allocation.world import PodClaim, World, claim_key
@@ -10,9 +10,9 @@ from dra_driver.errors import InvalidInput
 from dra_driver.explain.driver_findings import limitation_findings, waiting_findings
 from dra_driver.explain.explain import Answer, ClaimState, Explanation, claim_state
 from dra_driver.explain.findings import WaitFinding, plugin_findings, pool_findings
-from dra_driver.explain.running import fault_findings, faults_of_gpu, node_findings
+from dra_driver.explain.running import fault_findings, faults_of_gpu, node_findings, uuids_of
 from dra_driver.names import DeviceId
-from dra_driver.phrases import and_more, meant
+from dra_driver.phrases import and_more, how_many, meant
 
 _MOST_NAMED = 4
 
@@ -72,7 +72,7 @@ def _of_gpu(world: World, node: str, gpu: GpuFacts) -> Explanation:
     devices = _devices_of(world, node, gpu)
     used = _claims_with(world, devices)
     bad = any(fault.critical for fault in faults)
-    use = f"used by {len(used)} claim{'s' if len(used) > 1 else ''}" if used else "not used by a claim"
+    use = f"used by {how_many(len(used), 'claim')}" if used else "not used by a claim"
     how = "unhealthy" if bad else "healthy"
     what = f"GPU {gpu.name} ({gpu.product_name}, {gpu.pci_bus_id}) of node {node}"
     findings = [
@@ -85,25 +85,11 @@ def _of_gpu(world: World, node: str, gpu: GpuFacts) -> Explanation:
 
 def _devices_of(world: World, node: str, gpu: GpuFacts) -> frozenset[DeviceId]:
     """What the GPU is published as."""
-    return frozenset(
-        id_
-        for id_, (at, device) in world.devices.items()
-        if at == node
-        and any(
-            (attribute := device.attributes.get(name)) is not None and attribute.string == gpu.uuid
-            for name in ("uuid", "parentUUID")
-        )
-    )
+    return frozenset(id_ for id_, (at, device) in world.devices.items() if at == node and gpu.uuid in uuids_of(device))
 
 
 def _claims_with(world: World, devices: Collection[DeviceId]) -> list[ResourceClaim]:
-    return [claim for claim in world.claims.values() if any(id_ in devices for id_ in _held(claim))]
-
-
-def _held(claim: ResourceClaim) -> Iterator[DeviceId]:
-    allocation = claim.status.allocation
-    for result in allocation.devices.results if allocation is not None else ():
-        yield DeviceId(result.driver, result.pool, result.device)
+    return [claim for claim in world.claims.values() if any(result.id in devices for result in claim.results)]
 
 
 def _explanation(

@@ -41,6 +41,8 @@ from dra_driver.explain.verdicts import (
     listed_holders,
     nearness,
 )
+from dra_driver.grouping import grouped
+from dra_driver.phrases import how_many
 from dra_driver.quantity import Quantity
 
 
@@ -52,7 +54,8 @@ def scarce_sentence(wanted: Wanted, verdicts: Sequence[DeviceVerdict]) -> tuple[
     device_verdicts = [device_verdict for device_verdict in meant if device_verdict.code is not ReasonCode.FITS]
     number = len(meant) if wanted.wants_all else wanted.count
     if not device_verdicts:
-        text = f'request "{wanted.name}" needs {number} devices, and {_of(len(meant), "matches", "match")} it'
+        match = "1 matches" if len(meant) == 1 else f"{len(meant)} match"
+        text = f'request "{wanted.name}" needs {number} devices, and only {match} it'
         return ReasonCode.TOO_FEW, Sentence(text)
     code = Counter(device_verdict.code for device_verdict in device_verdicts).most_common(1)[0][0]
     if number == 1 or (len(meant) == 1 and not able):
@@ -65,10 +68,6 @@ def scarce_sentence(wanted: Wanted, verdicts: Sequence[DeviceVerdict]) -> tuple[
     return code, after(lead, _kept_away(device_verdicts))
 
 
-def _of(number: int, item: str, many: str) -> str:
-    return f"only 1 {item}" if number == 1 else f"only {number} {many}"
-
-
 _LEADS = {
     ReasonCode.IN_USE: "in use by",
     ReasonCode.CAPACITY: "without room left beside",
@@ -78,11 +77,11 @@ _LEADS = {
 
 def _kept_away(verdicts: Sequence[DeviceVerdict]) -> Sentence:
     """`2 devices in use by team-a/train, 1 tainted gpu.nvidia.com/xid=79`."""
-    groups: dict[tuple[ReasonCode, str], list[DeviceVerdict]] = {}
-    for verdict in verdicts:
-        # Reasons that differ only in the holders form one group.
-        text = verdict.text if verdict.code not in _LEADS or not verdict.holders else ""
-        groups.setdefault((verdict.code, text), []).append(verdict)
+    # Reasons that differ only in the holders form one group.
+    groups = grouped(
+        verdicts,
+        lambda verdict: (verdict.code, "" if verdict.code in _LEADS and verdict.holders else verdict.text),
+    )
     several = len(groups) > 1
     return joined(
         ", ",
@@ -122,15 +121,15 @@ _MOST_VALUES = 3
 
 def _commonest(verdicts: Sequence[DeviceVerdict]) -> str:
     """The two misses that most devices have; those that differ in the device's own value only are one."""
-    groups: dict[object, list[DeviceVerdict]] = {}
-    for verdict in verdicts:
-        comparison = _only_comparison(verdict)
-        key = (comparison.name, comparison.sign, comparison.other) if comparison is not None else verdict.text
-        groups.setdefault(key, []).append(verdict)
-    ordered = sorted(groups.values(), key=lambda members: -len(members))
+    ordered = sorted(grouped(verdicts, _kind_of_miss).values(), key=lambda members: -len(members))
     texts = [_miss(members) for members in ordered[:_MOST_MISSES]]
     more = len(ordered) - len(texts)
-    return ", or ".join(texts) + (f", and {more} more reason{'s' if more > 1 else ''}" if more else "")
+    return ", or ".join(texts) + (f", and {how_many(more, 'more reason')}" if more else "")
+
+
+def _kind_of_miss(verdict: DeviceVerdict) -> object:
+    comparison = _only_comparison(verdict)
+    return (comparison.name, comparison.sign, comparison.other) if comparison is not None else verdict.text
 
 
 def _only_comparison(verdict: DeviceVerdict) -> Comparison | None:
@@ -151,13 +150,9 @@ def _miss(verdicts: Sequence[DeviceVerdict]) -> str:
     if sign in (">", ">=") and len(numbers) == len(results):
         return f"{name} at least {min(numbers)[1]} {sign} {other}"
     texts = [comparison.own for comparison in results[:_MOST_VALUES]]
-    more = len(results) - len(texts)
-    values = f"{', '.join(texts)} or {more} other{'s' if more > 1 else ''}" if more else _either(texts)
-    return str(replace(results[0], own=values))
-
-
-def _either(texts: Sequence[str]) -> str:
-    return f"{', '.join(texts[:-1])} or {texts[-1]}"
+    if len(results) > len(texts):
+        texts.append(how_many(len(results) - len(texts), "other"))
+    return str(replace(results[0], own=f"{', '.join(texts[:-1])} or {texts[-1]}"))
 
 
 class NodeJudge:
@@ -264,11 +259,7 @@ def _node_code(text: str) -> ReasonCode:
 
 
 def _where(claim: ResourceClaim) -> str:
-    pools = (
-        dict.fromkeys(result.pool for result in claim.status.allocation.devices.results)
-        if claim.status.allocation
-        else {}
-    )
+    pools = dict.fromkeys(result.pool for result in claim.results)
     return f" ({', '.join(pools)})" if pools else ""
 
 
@@ -340,12 +331,8 @@ class _View:
         if not candidate.is_for(self.site.node):
             return DeviceVerdict(wanted, candidate, ReasonCode.NODE, "for other nodes")
         if candidate.device.binding_conditions and not self.behavior.binding_conditions:
-            return DeviceVerdict(
-                wanted,
-                candidate,
-                ReasonCode.GATE,
-                "with binding conditions; DRADeviceBindingConditions is off",
-            )
+            text = "with binding conditions; DRADeviceBindingConditions is off"
+            return DeviceVerdict(wanted, candidate, ReasonCode.GATE, text)
         if candidate.device.consumes_counters and not self.behavior.partitionable:
             return DeviceVerdict(wanted, candidate, ReasonCode.GATE, "a partition; DRAPartitionableDevices is off")
         if (short := self._untouched.short_of_capacity(wanted, candidate)) is not None:

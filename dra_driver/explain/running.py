@@ -15,7 +15,7 @@ from dra_driver.api.inventory import GpuFacts, HealthCondition
 from dra_driver.api.resource import Device, ResourceClaim
 from dra_driver.devices.health import affecting, evicts, judged, remedy
 from dra_driver.explain.findings import WaitFinding, plugin_findings, some
-from dra_driver.names import DeviceId
+from dra_driver.grouping import grouped
 
 _XID = re.compile(r"Xid ([0-9]+):")
 _STARTING = ("", "ContainerCreating", "PodInitializing")
@@ -47,14 +47,12 @@ def faults_of_gpu(world: World, node: str, gpu: GpuFacts) -> Iterator[DeviceFaul
 
 def faults_of_claim(world: World, claim: ResourceClaim) -> Iterator[DeviceFault]:
     """Of the devices that it holds; none of those that it only observes."""
-    allocation = claim.status.allocation
-    for result in allocation.devices.results if allocation is not None else ():
-        id_ = DeviceId(result.driver, result.pool, result.device)
-        if result.admin_access or id_ not in world.devices:
+    for result in claim.results:
+        if result.admin_access or result.id not in world.devices:
             continue
-        node, device = world.devices[id_]
-        report = world.reports.get((claim_key(claim), id_), DeviceReport())
-        gpu = next((gpu for gpu in world.gpus.get(node, ()) if gpu.uuid in _uuids(device)), None)
+        node, device = world.devices[result.id]
+        report = world.reports.get((claim_key(claim), result.id), DeviceReport())
+        gpu = next((gpu for gpu in world.gpus.get(node, ()) if gpu.uuid in uuids_of(device)), None)
         if gpu is None:
             yield from _reported(node, result.device, report)
         else:
@@ -62,9 +60,10 @@ def faults_of_claim(world: World, claim: ResourceClaim) -> Iterator[DeviceFault]
             yield from _faults(world, node, result.device, gpu, affecting(gpu.health.conditions, instance))
 
 
-def _uuids(device: Device) -> list[str | None]:
-    found = (device.attributes.get(name) for name in ("uuid", "parentUUID"))
-    return [attribute.string for attribute in found if attribute is not None]
+def uuids_of(device: Device) -> list[str | None]:
+    """Its own, and that of the GPU that contains it."""
+    attributes = (device.attributes.get(name) for name in ("uuid", "parentUUID"))
+    return [attribute.string for attribute in attributes if attribute is not None]
 
 
 def _faults(
@@ -95,15 +94,11 @@ def _reported(node: str, name: str, report: DeviceReport) -> Iterator[DeviceFaul
 
 def fault_findings(faults: Iterable[DeviceFault], pod: Pod | None) -> Iterator[WaitFinding]:
     """One for each kind of fault and node, with what happens next. `pod` has the devices, if it is about one."""
-    kinds: dict[tuple[object, ...], list[DeviceFault]] = {}
-    for fault in faults:
-        kinds.setdefault(fault.kind, []).append(fault)
-    for alike in kinds.values():
-        first = alike[0]
+    for first, *others in grouped(faults, lambda fault: fault.kind).values():
         since = [f"Since {first.condition.since}."] if first.condition.since else []
         advice = remedy(first.condition, first.node, first.pci or "the GPU's address")
         fix = " ".join((*since, *_consequences(first, pod), f"To repair it: {advice}."))
-        about = f"device {some([fault.name for fault in alike])} of node {first.node}"
+        about = f"device {some([fault.name for fault in (first, *others)])} of node {first.node}"
         code = "device-unhealthy" if first.critical else "device-degraded"
         yield WaitFinding(code, about, first.condition.message, fix, stops=first.critical)
 

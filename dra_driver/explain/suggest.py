@@ -16,22 +16,24 @@ from dra_driver.allocation.requests import Wanted
 from dra_driver.allocation.search import Limit
 from dra_driver.allocation.world import PodClaim, World, claim_key
 from dra_driver.api.core import Pod
-from dra_driver.api.resource import ResourceClaim, Toleration
+from dra_driver.api.resource import CapacityRequests, ResourceClaim
 from dra_driver.errors import InvalidInput, NodeNotReady
 from dra_driver.explain.changes import (
     flow,
     mended_expressions,
     relaxed,
+    selector,
     size_difference,
     taint_text,
     toleration_of,
     what_is_left,
     with_devices,
-    with_exact,
+    with_request,
 )
 from dra_driver.explain.failing import amount_text
 from dra_driver.explain.judge import NodeJudge
 from dra_driver.explain.verdicts import DeviceVerdict, NodeVerdict, ReasonCode
+from dra_driver.names import RequestName
 
 
 class SuggestionKind(StrEnum):
@@ -170,9 +172,7 @@ class _Asked:
         """With this version of the claim, or of the world, the pod or the claims."""
         claims = self._claims
         if claim is not None:
-            claims = tuple(
-                claim if claim_key(resource_claim) == claim_key(claim) else resource_claim for resource_claim in claims
-            )
+            claims = tuple(claim if claim_key(known) == claim_key(claim) else known for known in claims)
         return _Idea(
             kind, text, change, distance, scope, **{"claims": claims, "world": self._world, "pod": self._pod, **other}
         )
@@ -247,7 +247,7 @@ class _Asked:
                 continue
             wanted = spec.count or 1
             for number in range(wanted - 1, 0, -1):
-                changed = with_exact(claim, index, count=number)
+                changed = with_request(claim, RequestName(request.name), count=number)
                 devices = "1 device" if number == 1 else f"{number} devices"
                 text = f'It fits with {devices} instead of {wanted} in request "{request.name}".'
                 change = f"{self._path(claim)}.requests[{index}].exactly.count: {number}"
@@ -276,7 +276,7 @@ class _Asked:
                 continue
             others = [name for name in sorted(self._world.classes) if name != own and not _is_of_other_use(name)]
             for name in others[:_MOST_PER_IDEA]:
-                changed = with_exact(claim, index, device_class_name=name)
+                changed = with_request(claim, RequestName(request.name), device_class_name=name)
                 text = f'It fits with class {name} instead of {own} in request "{request.name}".'
                 change = f"{self._path(claim)}.requests[{index}].exactly.deviceClassName: {name}"
                 yield self._idea(SuggestionKind.CLASS, str(index), text, change, 4.0, changed)
@@ -309,14 +309,14 @@ class _Asked:
                 nearer = relaxed(device, self._world.behavior.server)
                 if nearer is None:
                     continue
-                selectors, phrase, distance = nearer
+                expressions, phrase, distance = nearer
                 distance += size_difference(verdict, device)
-                changed = self._with_wanted(device.wanted, selectors=selectors)
+                changed = self._with_wanted(device.wanted, selectors=list(map(selector, expressions)))
                 text = f'It fits with {phrase} in request "{device.wanted.name}".'
                 if changed is None or text in seen:
                     continue
                 seen.add(text)
-                written = "; ".join(selector["cel"]["expression"] for selector in selectors)
+                written = "; ".join(expressions)
                 change = f"{self._place(device.wanted)}.selectors: {' '.join(written.split())}"
                 yield self._idea(SuggestionKind.SELECTOR, str(device.wanted.name), text, change, distance, changed)
 
@@ -329,7 +329,7 @@ class _Asked:
                 if less is None:
                     continue
                 requests, ratio = less
-                changed = self._with_wanted(device.wanted, capacity={"requests": requests})
+                changed = self._with_wanted(device.wanted, capacity=CapacityRequests(requests=requests))
                 if changed is None:
                     continue
                 phrase = ", ".join(
@@ -370,7 +370,7 @@ class _Asked:
             return None  # the class is for an administrator to mend
         expressions = [*device.wanted.expressions[own:]]
         expressions[index] = expression
-        changed = self._with_wanted(device.wanted, selectors=[{"cel": {"expression": text}} for text in expressions])
+        changed = self._with_wanted(device.wanted, selectors=list(map(selector, expressions)))
         if changed is None:
             return None
         text = f'It fits with {phrase} in request "{device.wanted.name}".'
@@ -379,22 +379,10 @@ class _Asked:
 
     def _with_wanted(self, wanted: Wanted, **fields: Any) -> ResourceClaim | None:
         """The claim with other fields in this request or alternative; None for a claim that no user wrote."""
-        claim = next(
-            (resource_claim for resource_claim in self._claims if claim_key(resource_claim) == claim_key(wanted.claim)),
-            None,
-        )
-        if claim is None or claim.status.allocation is not None:
+        entry = self._entries.get(claim_key(wanted.claim))
+        if entry is None or entry.claim is None or entry.claim.status.allocation is not None:
             return None
-        data = claim.to_wire()
-        for request in data["spec"]["devices"]["requests"]:
-            if request["name"] != wanted.name.request:
-                continue
-            if wanted.name.alternative is None:
-                request["exactly"] |= _wire(fields)
-            for item in request.get("firstAvailable") or ():
-                if item["name"] == wanted.name.alternative:
-                    item |= _wire(fields)
-        return ResourceClaim.model_validate(data)
+        return with_request(entry.claim, wanted.name, **fields)
 
     def _place(self, wanted: Wanted) -> str:
         claim = wanted.claim
@@ -407,15 +395,6 @@ class _Asked:
             number for number, alternative in enumerate(alternatives) if alternative.name == wanted.name.alternative
         )
         return f"{self._path(claim)}.requests[{index}].firstAvailable[{inner}]"
-
-
-def _wire(fields: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: [toleration.to_wire() if isinstance(toleration, Toleration) else toleration for toleration in value]
-        if isinstance(value, list)
-        else value
-        for name, value in fields.items()
-    }
 
 
 def _with_code(verdict: NodeVerdict, code: ReasonCode) -> list[DeviceVerdict]:

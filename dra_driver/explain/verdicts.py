@@ -73,13 +73,10 @@ class Holders:
     def _by_device(self) -> Mapping[DeviceId, tuple[ClaimHolder, ...]]:
         by_device: dict[DeviceId, list[ClaimHolder]] = defaultdict(list)
         for claim in self._world.claims.values():
-            if claim.status.allocation is None:
-                continue
             holder = holder_of(claim, self._world)
-            for result in claim.status.allocation.devices.results:
-                device = DeviceId(result.driver, result.pool, result.device)
-                if not result.admin_access and holder not in by_device[device]:
-                    by_device[device].append(holder)
+            for result in claim.results:
+                if not result.admin_access and holder not in by_device[result.id]:
+                    by_device[result.id].append(holder)
         return {device: tuple(sorted(holders, key=str)) for device, holders in by_device.items()}
 
     def of(self, device: DeviceId) -> tuple[ClaimHolder, ...]:

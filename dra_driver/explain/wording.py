@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Iterator, Sequence
 from textwrap import wrap
 
-from dra_driver.explain.explain import Answer, ClaimState, Explanation, Group
+from dra_driver.explain.explain import Answer, ClaimState, Explanation
 from dra_driver.explain.findings import WaitFinding
 from dra_driver.explain.verdicts import DeviceVerdict, ReasonCode
 from dra_driver.explain.workloads import WorkloadExplanation
-from dra_driver.phrases import and_more
+from dra_driver.phrases import and_more, how_many
 
 _MOST_NAMED = 4
 _MOST_GROUPS = 12
@@ -17,7 +17,7 @@ def summary(explanation: Explanation) -> str:
     """One line: the answer, and the reasons of all groups of nodes."""
     stops = [f"{stop.about}: {_first_line(stop.text)}" for stop in explanation.stops]
     groups = [
-        f"{_number(group)}: {_first_line(group.text)}"
+        f"{how_many(len(group.nodes), 'node')}: {_first_line(group.text)}"
         for group in explanation.groups
         if group.code is not ReasonCode.ERROR
     ]
@@ -113,7 +113,7 @@ def _nodes(explanation: Explanation, width: int) -> Iterator[str]:
     for group in shown:
         names = f" ({', '.join(group.nodes)})" if len(group.nodes) <= _MOST_NAMED else ""
         first, *rest = group.text.split("\n")
-        yield from _wrapped(f"  {_number(group)}{names}: {first}", width, "    ")
+        yield from _wrapped(f"  {how_many(len(group.nodes), 'node')}{names}: {first}", width, "    ")
         yield from (f"      {line}" for line in rest)
     left = groups[_MOST_GROUPS:]
     if left:
@@ -161,10 +161,6 @@ def _next_step(explanation: Explanation, width: int) -> Iterator[str]:
         yield ""
         text = "If it does not start, its node has the reason: see the pod's events and the node plugin's log there."
         yield from _wrapped(text, width)
-
-
-def _number(group: Group) -> str:
-    return "1 node" if len(group.nodes) == 1 else f"{len(group.nodes)} nodes"
 
 
 def _these(nodes: Sequence[str]) -> str:

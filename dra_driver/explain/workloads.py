@@ -11,10 +11,12 @@ from dataclasses import dataclass, replace
 from dra_driver.allocation.offline import place_pod
 from dra_driver.allocation.search import Limit
 from dra_driver.allocation.world import World, claims_of
-from dra_driver.api.core import Key, ObjectCondition, Pod, PodSpec
+from dra_driver.api.core import Key, ObjectCondition, Pod
 from dra_driver.explain.explain import Answer, Explanation, claim_state, explain_pod
 from dra_driver.explain.findings import WaitFinding
 from dra_driver.explain.verdicts import NodeVerdict, ReasonCode, Sentence
+from dra_driver.grouping import grouped
+from dra_driver.phrases import how_many
 
 _BAD_IF_TRUE = ("ReplicaFailure", "Failed", "FailureTarget", "Suspended")
 
@@ -55,7 +57,7 @@ class WorkloadExplanation:
             return f"{self.workload} has no pods."
         pods = sum(counts.values())
         texts = [f"{count} {word[count > 1]}" for state, word in _WORDS.items() if (count := counts[state])]
-        return f"{self.workload} has {pods} pod{'s' if pods > 1 else ''}: {', '.join(texts)}."
+        return f"{self.workload} has {how_many(pods, 'pod')}: {', '.join(texts)}."
 
 
 _WORDS = {
@@ -98,14 +100,8 @@ def explain_workload(
 
     pods = [world.pods[key] for key in sorted(workload.pods, key=_natural)]
     explanations = [explained(world, pod) for pod in pods if not pod.waits]
-    kinds: list[tuple[PodSpec, list[Pod]]] = []
-    for pod in (pod for pod in pods if pod.waits):
-        alike = next((known for spec, known in kinds if spec == pod.spec), None)
-        if alike is None:
-            kinds.append((pod.spec, [pod]))
-        else:
-            alike.append(pod)
-    for _, waiting in kinds:
+    kinds = grouped((pod for pod in pods if pod.waits), lambda pod: pod.spec.model_dump_json())
+    for waiting in kinds.values():
         first = explained(world, waiting[0])
         while waiting and first.answer is not Answer.WAITS:
             placed, world = place_pod(world, waiting[0], limit)
@@ -141,9 +137,7 @@ def _placed(world: World, pod: Pod, node: str) -> Explanation:
 
 def _joined(explanations: list[Explanation], workload: str) -> Iterator[Explanation]:
     """Each with the names of others of which the same is true."""
-    kinds: dict[tuple[object, ...], list[Explanation]] = {}
-    for item in explanations:
-        kinds.setdefault((_state(item), item.groups, item.findings), []).append(item)
+    kinds = grouped(explanations, lambda item: (_state(item), item.groups, item.findings))
     for first, *others in kinds.values():
         yield replace(first, workload=workload, alike=tuple(other.name for other in others))
 
