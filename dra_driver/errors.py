@@ -2,7 +2,8 @@
 
     DriverError
     ├── InvalidInput            the user must change the object; retrying does not help
-    │   └── InvalidConfig           an opaque config that cannot be decoded or does not fit its device
+    │   ├── InvalidConfig           an opaque config that cannot be decoded or does not fit its device
+    │   └── NoSuchObject            a command names an object that does not exist
     ├── UnknownDevice           the user or the scheduler must act: this node has no such device
     ├── DeviceInUse             another claim holds the hardware; resolved when that claim is released
     ├── NodeNotReady            the administrator must act: driver root, device nodes, folders
@@ -102,6 +103,16 @@ class InvalidInput(DriverError):
     ) -> None:
         self.problems = tuple(problems)
         super().__init__(message, about=about, field=field)
+
+
+class NoSuchObject(InvalidInput):
+    """A command names an object that does not exist. `dractl` ends with status 1, as for every answer that is no."""
+
+    help = Help(
+        Move.USER,
+        "The object that a command of `dractl` names does not exist, or is in another namespace.",
+        "Check the name and the namespace: `dractl get claims`, `kubectl get pods --all-namespaces`.",
+    )
 
 
 class InvalidConfig(InvalidInput):

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Span, Text
 
-from dra_driver.errors import DriverError, InvalidInput
+from dra_driver.errors import DriverError, InvalidInput, NoSuchObject
 
 messages = Console(stderr=True, highlight=False, emoji=False)
 """Progress, hints and errors."""
@@ -260,7 +260,7 @@ def plain_errors() -> Iterator[None]:
     try:
         yield
     except InvalidInput as error:
-        stop(str(error), Status.USAGE)
+        stop(str(error), Status.NO if isinstance(error, NoSuchObject) else Status.USAGE)
     except DriverError as error:
         stop(str(error), Status.UNREACHABLE)
     except OSError as error:

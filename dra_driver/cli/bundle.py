@@ -33,7 +33,15 @@ from dra_driver.terminal import HostRootOption, messages
 
 _WIDTH = 140
 
-ArchiveOption = Annotated[Path, typer.Option("--archive", metavar="FILE", help="The archive to make.")]
+ArchiveOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--archive",
+        metavar="FILE",
+        help="The archive to make; default: gpu-dra-bundle-TIME.tar.gz in this folder.",
+        show_default=False,
+    ),
+]
 LinesOption = Annotated[int, typer.Option("--lines", min=1, help="The last lines of each log.")]
 AnonymizeOption = Annotated[
     bool,
@@ -44,7 +52,7 @@ AnonymizeOption = Annotated[
 
 
 def bundle(
-    archive: ArchiveOption = Path("gpu-dra-bundle.tar.gz"),
+    archive: ArchiveOption = None,
     lines: LinesOption = 5000,
     anonymize: AnonymizeOption = False,
     node: NodeOption = False,
@@ -67,6 +75,8 @@ def bundle(
       dractl bundle --anonymize
       dractl bundle --node --archive node.tar.gz
     """
+    now = datetime.now(UTC)
+    archive = archive or Path(f"gpu-dra-bundle-{now:%Y%m%d-%H%M%S}.tar.gz")
     if os.path.lexists(archive):
         raise InvalidInput("already exists; choose another name with --archive", about=f"file {archive}")
     anonymity = Anonymity() if anonymize else None
@@ -79,8 +89,8 @@ def bundle(
             put_node(made, places, anonymity)
         else:
             ask(kubeconfig, context, lambda kube: put_cluster(made, kube, driver, lines))
-        made.pack(archive, release=release(), time=datetime.now(UTC))
-    messages.print(f"{archive}: {archive.stat().st_size / 2**20:.1f} MiB", markup=False, soft_wrap=True)
+        made.pack(archive, release=release(), time=now)
+    messages.print(f"{archive}: {-(-archive.stat().st_size // 1024)} KiB", markup=False, soft_wrap=True)
     for error in made.errors[:_SHOWN_ERRORS]:
         messages.print(f"not in it: {error}", markup=False, soft_wrap=True)
     if len(made.errors) > _SHOWN_ERRORS:

@@ -181,7 +181,7 @@ def get(
         raise InvalidInput(f"{chosen.words[0]} have no namespace", about="--namespace")
     template = read_template(output.partition("=")[2]) if form is Form.JSONPATH else ()
     asked = Asked(datetime.now(UTC), 0, drivers, {*more, *(names or ())}, labels, node, free, every)
-    printer = Printer(chosen, form, lambda data: filled(template, data))
+    printer = Printer(chosen, form, lambda data: filled(template, data), asks_names=bool(asked.names))
     question = Question(chosen, asked, {chosen.subject: (namespace, labels)})
     if watch:
         try:
@@ -216,8 +216,8 @@ def _end(printer: "Printer", names: Collection[str]) -> None:
     """Status 1 if something that was asked for by name does not exist."""
     missing = sorted(set(names) - printer.seen)
     for name in missing:
-        word = printer.kind.words[1]
-        messages.print(f"error: {word} {name}: does not exist", markup=False, soft_wrap=True)
+        hint = f"; for the devices of a node: --node {name}" if printer.kind.title is not None else ""
+        messages.print(f"error: {printer.kind.words[1]} {name}: does not exist{hint}", markup=False, soft_wrap=True)
     if missing:
         raise SystemExit(Status.NO)
 
@@ -272,10 +272,12 @@ class Question:
 
 
 class Printer:
-    """Prints answers. `seen` are all names that rows had so far, with and without what is before the last slash."""
+    """Prints answers. `seen` are all names that rows had so far, with and without what is before the last slash.
+    With `asks_names` no sentence says that there are no rows, because `_end` names what does not exist."""
 
-    def __init__(self, kind: Kind, form: Form, filled: Callable[[object], str]) -> None:
+    def __init__(self, kind: Kind, form: Form, filled: Callable[[object], str], *, asks_names: bool) -> None:
         self.kind = kind
+        self._asks_names = asks_names
         self.seen: set[str] = set()
         self._form = form
         self._filled = filled
@@ -296,7 +298,7 @@ class Printer:
             return
         if answer.summary is not None:
             messages.print(answer.summary, markup=False)
-        if sheet.rows or not self.seen:
+        if sheet.rows or not (self.seen or self._asks_names):
             print_rows(sheet, wide=self._form is Form.WIDE)
         for more in answer.more:
             if more.rows:

@@ -33,7 +33,7 @@ from dra_driver.api.resource import ResourceSlice
 from dra_driver.cli.following import read_objects
 from dra_driver.cli.seen import READ_AS, SHOWN, TAINT_RULES, ClusterSeen
 from dra_driver.cli.session import FORBIDDEN, ask, listed
-from dra_driver.errors import ClusterError, InvalidInput, NotFound
+from dra_driver.errors import ClusterError, NoSuchObject, NotFound
 from dra_driver.explain.workloads import Workload
 from dra_driver.kube.client import Kube
 
@@ -58,7 +58,7 @@ def ask_world(kubeconfig: Path | None, context: str | None, namespace: str) -> W
 def ask_workload(
     kubeconfig: Path | None, context: str | None, namespace: str, kind: Resource, name: str
 ) -> tuple[World, Workload]:
-    """The world, and a workload in it. Raises InvalidInput if there is none of this name."""
+    """The world, and a workload in it. Raises NoSuchObject if there is none of this name."""
 
     async def both(kube: Kube) -> tuple[World, Workload]:
         return await live_workload(kube, await live_world(kube, namespace), kind, (namespace, name))
@@ -72,7 +72,7 @@ async def live_workload(kube: Kube, world: World, kind: Resource, key: Key) -> t
     try:
         obj = await kube.get(kind, name, namespace=namespace)
     except NotFound:
-        raise InvalidInput("does not exist", about=f"{kind.kind} {namespace}/{name}") from None
+        raise NoSuchObject("does not exist", about=f"{kind.kind} {namespace}/{name}") from None
     makers = {obj["metadata"]["uid"]}
     if between := _BETWEEN.get(kind):
         made = await listed(kube, between, namespace)

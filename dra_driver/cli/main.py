@@ -1,49 +1,39 @@
-"""`dractl`: the commands, and where they live.
+"""`dractl` as a program of Typer. A command is imported when it is run, so that none slows down the others.
 
-Each command is a module of this folder, or of another package that is named here as text only: this package imports
-the node plugin nowhere. A command is imported when it is run: `dractl --help` and a mistyped command need only names
-and a line of help, and the simulated cluster behind one command must not slow down the others.
+`dra_driver.cli.overview` has the commands, and answers `dractl --help` without Typer.
 """
 
 import os
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import entry_points, version
 from typing import Annotated, Any
 
 import typer
 from typer._completion_classes import completion_init
 from typer.core import TyperCommand, TyperGroup
 
+from dra_driver.cli.overview import LazyCommand, commands, overview, version_line
 
-@dataclass(frozen=True, slots=True)
-class LazyCommand:
-    """`target` is `module:name` of a function, or of a `typer.Typer` with commands of its own; `help` is one line."""
 
-    name: str
-    target: str
-    help: str
-
-    def load(self) -> Any:
-        """The command, ready to be run."""
-        module, _, attribute = self.target.partition(":")
-        command = getattr(import_module(module), attribute)
-        around = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-        around.callback()(_nothing)
-        if isinstance(command, typer.Typer):
-            around.add_typer(command, name=self.name)
-        else:
-            around.command(self.name)(command)
-        group = typer.main.get_command(around)
-        assert isinstance(group, TyperGroup), "a Typer with a callback is a group"
-        loaded = group.commands[self.name]
-        if isinstance(loaded, TyperGroup):
-            for nested in loaded.commands.values():
-                # The first sentence, which would be cut to 45 characters without this.
-                nested.short_help = (nested.help or "").partition("\n\n")[0].replace("\n", " ").partition(". ")[0]
-        return loaded
+def load(command: LazyCommand) -> Any:
+    """The command, ready to be run."""
+    module, _, attribute = command.target.partition(":")
+    function = getattr(import_module(module), attribute)
+    around = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    around.callback()(_nothing)
+    if isinstance(function, typer.Typer):
+        around.add_typer(function, name=command.name)
+    else:
+        around.command(command.name)(function)
+    group = typer.main.get_command(around)
+    assert isinstance(group, TyperGroup), "a Typer with a callback is a group"
+    loaded = group.commands[command.name]
+    if isinstance(loaded, TyperGroup):
+        for nested in loaded.commands.values():
+            # The first sentence, which would be cut to 45 characters without this.
+            nested.short_help = (nested.help or "").partition("\n\n")[0].replace("\n", " ").partition(". ")[0]
+    return loaded
 
 
 def _nothing() -> None:
@@ -61,6 +51,9 @@ def lazy_group(commands: Iterable[LazyCommand], *, before: Callable[[], None]) -
             }
             super().__init__(**settings | {"commands": placeholders})
 
+        def format_help(self, ctx: Any, formatter: Any) -> None:
+            formatter.write(overview(ctx.command_path))
+
         def list_commands(self, ctx: Any) -> list[str]:
             return list(known)
 
@@ -69,7 +62,7 @@ def lazy_group(commands: Iterable[LazyCommand], *, before: Callable[[], None]) -
             if name not in known:
                 return name, placeholder, rest
             before()
-            return name, known[name].load(), rest
+            return name, load(known[name]), rest
 
         def invoke(self, ctx: Any) -> Any:
             try:
@@ -81,44 +74,6 @@ def lazy_group(commands: Iterable[LazyCommand], *, before: Callable[[], None]) -
                 raise
 
     return LazyGroup
-
-
-COMMANDS = (
-    LazyCommand("tour", "dra_driver.cli.tour:tour", "Five minutes with GPUs on a simulated cluster, step by step."),
-    LazyCommand("demo", "dra_driver.cli.demo:demo", "Run the examples and show what containers got."),
-    LazyCommand("cluster", "dra_driver.cli.demo:cluster", "Keep a simulated cluster with GPUs running."),
-    LazyCommand("get", "dra_driver.cli.get:get", "Show nodes, devices, claims, policies or domains."),
-    LazyCommand("top", "dra_driver.cli.top.loop:top", "Watch the GPUs of all nodes in the terminal."),
-    LazyCommand("ui", "dra_driver.cli.ui.command:ui", "Watch the GPUs of all nodes in a browser."),
-    LazyCommand(
-        "explain", "dra_driver.cli.explain:explain", "Why something waits and what would fit, or what is wrong."
-    ),
-    LazyCommand("allocate", "dra_driver.cli.allocate:allocate", "Offline: the devices that claims would get."),
-    LazyCommand(
-        "check", "dra_driver.cli.check:check", "Offline: what is wrong with manifests, before they are applied."
-    ),
-    LazyCommand("migrate", "dra_driver.cli.migrate:migrate", "Offline: move manifests from the device plugin to DRA."),
-    LazyCommand("new", "dra_driver.cli.new:app", "Write a claim, class, domain or workload from what you want."),
-    LazyCommand("policy", "dra_driver.cli.policy:app", "What GpuPolicies would change, before they are applied."),
-    LazyCommand("doctor", "dra_driver.cli.doctor:doctor", "What is wrong with an installation, and the fixes."),
-    LazyCommand("bundle", "dra_driver.cli.bundle:bundle", "Make a support archive, without secrets."),
-    LazyCommand("completion", "dra_driver.cli.completion:completion", "Completion of commands and names, for a shell."),
-)
-"""In the order of the help."""
-
-_HELP_OF_OTHERS = {
-    "gpus": "Release the GPUs of this node to a reset, and take them back.",
-    "inventory": "What this node has, and what it would lead to in a cluster.",
-    "record": "Record this node in a file that anyone can replay.",
-    "simulate": "Let something happen to a simulated node.",
-}
-"""Of commands that come from the entry point group `gpu_dra.commands`, because they need the node's own code."""
-
-
-def commands() -> tuple[LazyCommand, ...]:
-    """Our own, and those that are installed beside us."""
-    others = sorted(entry_points(group="gpu_dra.commands"), key=lambda entry: entry.name)
-    return (*COMMANDS, *(LazyCommand(item.name, item.value, _HELP_OF_OTHERS.get(item.name, "")) for item in others))
 
 
 def _configure_logging() -> None:
@@ -140,25 +95,15 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"dractl {version('gpu-dra-driver')}")
+        typer.echo(version_line(), nl=False)
         raise typer.Exit
 
 
 @app.callback()
 def dractl(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
-    ] = False,
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False,
 ) -> None:
-    """GPUs on Kubernetes by Dynamic Resource Allocation: try it, see it, ask it.
-
-    \b
-    Examples:
-      dractl cluster                  a simulated cluster to try things on
-      dractl get devices              who uses which GPU
-      dractl explain pod NAME         why a pod waits
-      dractl COMMAND --help           options and examples of a command
-    """
+    """`overview` is its help."""
 
 
 def main() -> None:

@@ -35,7 +35,15 @@ from dra_driver.authoring.writing import plain, written
 from dra_driver.errors import InvalidInput
 from dra_driver.terminal import Format, messages, print_data
 
-app = typer.Typer(help="Write a claim, a class, a domain or a workload from what you want.", no_args_is_help=True)
+_HELP = """Write a claim, a class, a domain or a workload from what you want.
+
+\b
+Examples:
+  dractl new claim --gpu h100 --count 4 --same nvlink
+  dractl new job train --gpu h100 --image pytorch/pytorch --command 'torchrun train.py'
+  dractl new COMMAND --help"""
+
+app = typer.Typer(help=_HELP, no_args_is_help=True)
 
 _WORKLOADS = {
     "deployment": WorkloadKind.DEPLOYMENT,

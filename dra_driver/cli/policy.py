@@ -24,7 +24,14 @@ from dra_driver.publish.preview import NodePreview, counted, preview, users_by_n
 from dra_driver.slices.features import default_features
 from dra_driver.terminal import Format, LabelOption, OutputOption, labels_of, messages, print_data, print_table
 
-app = typer.Typer(help="Preview GpuPolicies before they are applied, or make them of a file.", no_args_is_help=True)
+_HELP = """Preview GpuPolicies before they are applied, or make them of a file.
+
+\b
+Examples:
+  dractl policy preview -f policy.yaml
+  dractl policy convert policy.yaml | kubectl apply -f -"""
+
+app = typer.Typer(help=_HELP, no_args_is_help=True)
 
 FilesOption = Annotated[
     list[str], typer.Option("--file", "-f", help="GpuPolicies or a PublishingPolicy: a file, a folder, or -.")

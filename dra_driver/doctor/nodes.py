@@ -214,13 +214,13 @@ def gpu_health(cluster: ClusterView) -> Judgment:
 
 
 def _condition(node: str, gpu: GpuFacts, condition: HealthCondition) -> Wrong:
+    name = f"{condition.type} {condition.value}" if condition.value else condition.type
     return wrong(
         "unhealthy" if condition.severity == "Critical" else "noticed",
         f"Node {node}",
         gpu=gpu.name,
         pci=gpu.pci_bus_id,
-        condition=f"{condition.type} {condition.value}" if condition.value else condition.type,
-        message=condition.message,
+        what=condition.message if condition.message.startswith(name) else f"{name}: {condition.message}",
         advice=remedy(condition, node, gpu.pci_bus_id),
     )
 

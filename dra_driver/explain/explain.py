@@ -13,7 +13,7 @@ from dra_driver.allocation.world import PodClaim, UnreadKind, World, claim_key, 
 from dra_driver.api.core import Key, Pod
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import ResourceClaim
-from dra_driver.errors import InvalidInput
+from dra_driver.errors import InvalidInput, NoSuchObject
 from dra_driver.explain.driver_findings import binding_findings, domain_findings, policy_findings, waiting_findings
 from dra_driver.explain.findings import WaitFinding, findings_of
 from dra_driver.explain.judge import NodeJudge
@@ -166,14 +166,14 @@ def explain_pod(
     enough: Callable[[], bool] = _never,
     limit: Limit = Limit(),  # noqa: B008 - it is immutable
 ) -> Explanation:
-    """Raises InvalidInput when the world has no such pod.
+    """Raises NoSuchObject when the world has no such pod.
 
     `devices_of` names the nodes whose devices are listed; None is all nodes. `enough` is asked between attempts
     at finding what would fit, and ends them. `limit` is that of the search on each node.
     """
     pod = world.pods.get(key)
     if pod is None:
-        raise InvalidInput(f"there is no such pod{_elsewhere(key, world.pods)}", about=f"pod {'/'.join(key)}")
+        raise NoSuchObject(f"there is no such pod{_elsewhere(key, world.pods)}", about=f"pod {'/'.join(key)}")
     entries = (*claims_of(world, pod), *_extended(world, pod))
     return _explained(world, key, pod, entries, devices_of, enough, limit)
 
@@ -197,7 +197,7 @@ def explain_claim(
     """As `explain_pod`, of a claim alone: a pod that uses it may have more wishes."""
     claim = world.claims.get(key)
     if claim is None:
-        raise InvalidInput(f"there is no such claim{_elsewhere(key, world.claims)}", about=f"claim {'/'.join(key)}")
+        raise NoSuchObject(f"there is no such claim{_elsewhere(key, world.claims)}", about=f"claim {'/'.join(key)}")
     return _explained(world, key, None, (PodClaim("", claim),), devices_of, enough, limit)
 
 
@@ -247,7 +247,8 @@ def _explained(
         *key,
         answer,
         pod.node if pod is not None and answer is not Answer.BINDING else _node_of(claims),
-        tuple(claim_state(world, entry) for entry in entries),
+        # Kubernetes deletes the generated claims of pods that have ended: none of them is missing.
+        tuple(claim_state(world, entry) for entry in entries if entry.claim is not None or answer is not Answer.DONE),
         verdicts,
         _groups(verdicts),
         findings,

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from dra_driver.allocation.world import PodClaim, World, claim_key
 from dra_driver.api.inventory import GpuFacts
 from dra_driver.api.resource import ResourceClaim
-from dra_driver.errors import InvalidInput
+from dra_driver.errors import NoSuchObject
 from dra_driver.explain.driver_findings import limitation_findings, waiting_findings
 from dra_driver.explain.explain import Answer, ClaimState, Explanation, claim_state
 from dra_driver.explain.findings import WaitFinding, plugin_findings, pool_findings
@@ -18,9 +18,9 @@ _MOST_NAMED = 4
 
 
 def explain_node(world: World, name: str) -> Explanation:
-    """Raises InvalidInput if the world has no such node."""
+    """Raises NoSuchObject if the world has no such node."""
     if name not in world.nodes:
-        raise InvalidInput(f"there is no such node{meant(name, world.nodes)}", about=f"node {name}")
+        raise NoSuchObject(f"there is no such node{meant(name, world.nodes)}", about=f"node {name}")
     gpus, view = world.gpus.get(name, ()), world.nodes[name]
     faults = [fault for gpu in gpus for fault in faults_of_gpu(world, name, gpu)]
     findings = [
@@ -50,7 +50,7 @@ def _summary(world: World, node: str, unhealthy: int, devices: Collection[Device
 
 def explain_gpu(world: World, name: str) -> tuple[Explanation, ...]:
     """Of the GPUs with this name (`gpu-5a7b8d0e`, alone or after `NODE/`), UUID or PCI address; of simulated nodes
-    there may be several. Raises InvalidInput if there is none."""
+    there may be several. Raises NoSuchObject if there is none."""
     node_name, _, gpu_name = name.rpartition("/")
     found = [
         (node, gpu)
@@ -63,7 +63,7 @@ def explain_gpu(world: World, name: str) -> tuple[Explanation, ...]:
         close = get_close_matches(gpu_name, known, n=1)
         hint = f"; did you mean `{close[0]}`?" if close else "; dractl get devices lists them"
         unread = "" if known else "; NodeInventories are not known, or not readable for you"
-        raise InvalidInput(f"there is no such GPU{unread or hint}", about=f"GPU {name}")
+        raise NoSuchObject(f"there is no such GPU{unread or hint}", about=f"GPU {name}")
     return tuple(_of_gpu(world, node, gpu) for node, gpu in found)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from dra_driver.allocation.search import Limit
 from dra_driver.allocation.world import World, claim_key, claims_of
 from dra_driver.api.core import Key
-from dra_driver.errors import InvalidInput
+from dra_driver.errors import InvalidInput, NoSuchObject
 from dra_driver.explain.explain import Explanation, explain_claim, explain_pod
 from dra_driver.explain.hardware import explain_gpu, explain_node
 from dra_driver.explain.workloads import Workload, WorkloadExplanation, explain_workload
@@ -107,7 +107,7 @@ def explained(
         case Subject(workload=kind):
             chosen = [workload for workload in workloads if (workload.kind, workload.key) == (kind, key)]
             if not chosen:
-                raise InvalidInput("there is none in the files", about=f"{kind} {'/'.join(key)}")
+                raise NoSuchObject("there is none in the files", about=f"{kind} {'/'.join(key)}")
             return [explain_workload(world, chosen[0], **how)]
     return _all_that_waits(world, workloads, namespace, how)
 

@@ -43,7 +43,13 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 @app.callback()
 def gpus() -> None:
-    """Release the GPUs of this node to a reset, a MIG tool or a new driver, and take them back."""
+    """Release the GPUs of this node to a reset, a MIG tool or a new driver, and take them back.
+
+    \b
+    Examples:
+      dractl gpus release --for 10m
+      dractl gpus resume
+    """
 
 
 @app.command()

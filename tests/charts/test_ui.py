@@ -12,7 +12,8 @@ from support.api import Api
 from support.helm import Object, Release
 from support.rights import rbac_objects
 
-from dra_driver.cli.main import COMMANDS
+from dra_driver.cli.main import load
+from dra_driver.cli.overview import COMMANDS
 from dra_driver.cli.ui.command import SHOWN
 from dra_driver.cli.ui.server import Listening, UiServer
 from dra_driver.cli.ui.viewers import TokenReviews
@@ -74,7 +75,7 @@ def test_a_refusal_names_the_role_that_helps(render: Render) -> None:
 
 @pytest.mark.parametrize("values", [{"ui": {"enabled": True}}, HTTPS], ids=["port-forward", "https"])
 def test_its_arguments_are_options_of_the_command(values: Object, render: Render) -> None:
-    command = next(item for item in COMMANDS if item.name == "ui").load()
+    command = load(next(item for item in COMMANDS if item.name == "ui"))
     options = {option for parameter in command.params for option in parameter.opts}
     started = container(render(values))
     assert started["command"] == ["dractl", "ui", "--shared"]

@@ -16,7 +16,7 @@ from dra_driver.api.documents import read_documents, together
 from dra_driver.checking import findings as codes
 from dra_driver.checking.check import check, policies_for
 from dra_driver.checking.knowledge import Knowledge, model_names, sites_of_models
-from dra_driver.cli.main import commands
+from dra_driver.cli.overview import commands
 
 EXAMPLES = sorted(
     path for part in (bundled.FEATURES_FOLDER, bundled.APPS_FOLDER) for path in part.iterdir() if path.is_dir()

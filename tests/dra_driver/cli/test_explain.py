@@ -28,7 +28,7 @@ from dra_driver.api.meta import (
 )
 from dra_driver.cli.live import _behavior, live_world
 from dra_driver.cli.main import app
-from dra_driver.errors import InvalidInput, Rejected
+from dra_driver.errors import InvalidInput, NoSuchObject, Rejected
 from dra_driver.explain import driver_findings, findings, hardware, running, workloads
 from dra_driver.explain.suggest import SuggestionKind
 from dra_driver.explain.verdicts import ReasonCode
@@ -353,7 +353,7 @@ async def test_a_workload_of_a_cluster_has_the_pods_of_what_it_made(kubeconfig: 
     found = await _dractl("explain", "deploy", "web", "--kubeconfig", kubeconfig)
     assert "Deployment default/web: ReplicaFailure is True: exceeded quota" in found.stdout
     missing = await _dractl("explain", "job", "web", "--kubeconfig", kubeconfig)
-    assert isinstance(missing.exception, InvalidInput) and "Job default/web: does not exist" in str(missing.exception)
+    assert isinstance(missing.exception, NoSuchObject) and "Job default/web: does not exist" in str(missing.exception)
 
 
 def _owner(obj: JsonObject) -> JsonObject:

@@ -237,6 +237,9 @@ async def test_a_name_that_does_not_exist_is_status_1_beside_what_exists(kubecon
     assert done.exit_code == Status.NO
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["NODE", "node-1"]
     assert done.stderr == "error: node node-9: does not exist\n"
+    device = await asyncio.to_thread(run, "get", "device", "node-1", "--kubeconfig", str(kubeconfig))
+    assert device.exit_code == Status.NO
+    assert device.stderr == "error: device node-1: does not exist; for the devices of a node: --node node-1\n"
 
 
 async def test_more_than_30_gpus_begin_with_a_summary_and_devices_of_other_drivers_come_last(

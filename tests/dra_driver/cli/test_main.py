@@ -16,26 +16,41 @@ from support.objects import node
 from support.rows import rows
 from typer import Context
 from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from dra_driver.api.meta import NODES
-from dra_driver.cli.main import LazyCommand, app, commands
+from dra_driver.cli.main import app, load
+from dra_driver.cli.overview import LazyCommand, commands, overview, quick_answer
 from dra_driver.kube.client import Kube
 from dra_driver.simulation.apiserver import SimulatedApiServer
 
 _NOT_FOR_HELP = (
-    *("aiohttp", "pydantic", "structlog", "kubernetes", "grpc", "rich", "yaml", "asyncio"),
+    *("typer", "aiohttp", "pydantic", "structlog", "kubernetes", "grpc", "rich", "yaml", "asyncio"),
     *("dra_driver.cel", "dra_driver.simulation", "dra_driver.terminal"),
 )
 
 
-def test_the_help_imports_nothing_that_is_slow() -> None:
-    """What `dractl --help` takes is what these would take; seconds depend on the machine, this does not."""
-    ask = "import sys; sys.argv = ['dractl', '--help']; from dra_driver.cli.main import main\n"
+def imported(*arguments: str) -> set[str]:
+    """Modules that `dractl` has imported when it has answered."""
+    ask = f"import sys; sys.argv = ['dractl', *{arguments!r}]; from dra_driver.cli.__main__ import main\n"
     tell = "try: main()\nexcept SystemExit: pass\nprint(*sys.modules, file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", ask + tell], capture_output=True, text=True, timeout=60, check=True)
-    assert "Show nodes, devices, claims, policies or domains" in done.stdout
-    assert not set(_NOT_FOR_HELP) & set(done.stderr.split())
+    return set(done.stderr.split())
+
+
+@pytest.mark.parametrize("option", ["--help", "-h", "--version"])
+def test_the_help_and_the_version_import_nothing_that_is_slow(option: str) -> None:
+    """What `dractl --help` takes is what these would take; seconds depend on the machine, this does not."""
+    assert not set(_NOT_FOR_HELP) & imported(option)
+
+
+def test_the_quick_help_is_the_help_and_names_every_option() -> None:
+    assert quick_answer(["/usr/bin/kubectl-dra", "-h"]) == overview("kubectl-dra")
+    assert quick_answer(["dractl", "--help"]) == CliRunner().invoke(app, ["--help"]).output == overview("dractl")
+    assert quick_answer(["dractl", "get", "--help"]) is None
+    options = {name for option in get_command(app).params for name in option.opts}
+    assert options == {"--version"} and all(f"  {name}  " in overview("dractl") for name in options)
 
 
 @rows("command", commands())
@@ -89,7 +104,7 @@ def all_commands() -> dict[str, TyperCommand]:
     """Each command that does something, by the words before its options."""
     found: dict[str, TyperCommand] = {}
     for lazy in commands():
-        loaded = lazy.load()
+        loaded = load(lazy)
         nested = loaded.commands.items() if isinstance(loaded, TyperGroup) else [("", loaded)]
         found |= {f"dractl {lazy.name} {name}".strip(): command for name, command in nested}
     return found
@@ -110,9 +125,10 @@ def test_the_help_of_every_command_has_examples_and_their_options_exist() -> Non
 
 
 @pytest.mark.parametrize("group", [[], ["new"], ["policy"], ["gpus"]])
-def test_a_list_of_commands_has_whole_sentences(group: list[str]) -> None:
-    listed = run(*group, "--help").stdout.partition("Commands:")[2]
+def test_a_list_of_commands_has_whole_sentences_and_examples(group: list[str]) -> None:
+    examples, _, listed = run(*group, "--help").stdout.partition("Commands:")
     assert listed and "..." not in listed
+    assert f"Examples:\n    {' '.join(['dractl', *group])}" in examples
 
 
 def test_a_format_is_what_o_means_everywhere() -> None:

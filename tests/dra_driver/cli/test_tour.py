@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.bundled import FEATURES_FOLDER
-from dra_driver.cli.main import commands
+from dra_driver.cli.overview import commands
 from dra_driver.cli.tour import STEPS, Command, _carry_out, _enter
 from dra_driver.errors import NodeNotReady
 from dra_driver.simulation.cluster import SimulatedCluster

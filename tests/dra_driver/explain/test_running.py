@@ -1,5 +1,6 @@
 """What is wrong with a pod that has its node, with a node and with a GPU; and all pods of a workload together."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -138,6 +139,8 @@ def test_a_pod_that_failed_says_which_container_and_one_that_ends_what_it_waits_
     )
     done = explain_pod(cluster(gpu(0), pod={"phase": "Succeeded"}), ("default", "train"))
     assert headline(done) == "Pod default/train has ended; it waits for nothing."
+    without = replace(cluster(gpu(0), pod={"phase": "Succeeded"}), claims={})
+    assert explain_pod(without, ("default", "train")).claims == ()
     ends = explain_pod(cluster(gpu(0), metadata={"deletionTimestamp": SINCE}), ("default", "train"))
     assert told(ends) == [("pod-ends", False)]
 
